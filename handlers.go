@@ -1,0 +1,521 @@
+package main
+
+// The HTTP side: the routes, what stands before each of them, the operations,
+// and the one place where an error becomes an answer.
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// service answers all requests.
+type service struct {
+	store  *store
+	keys   *keyring
+	limits *limiter
+	log    *slog.Logger
+
+	base           string   // the address of /v1 in Location and Link, without a final slash
+	corsOrigins    []string // none turns CORS off; "*" allows all
+	clientIPHeader string   // the header a proxy names the caller in; "" for none
+
+	routes    *http.ServeMux
+	idPrefix  [4]byte // of this process's request ids
+	idCounter atomic.Uint32
+}
+
+func newService(s *store, cfg config, log *slog.Logger) *service {
+	srv := &service{
+		store: s, keys: newKeyring(s, cfg.staging), limits: newLimiter(s, cfg.banFor), log: log,
+		base: "/v1", corsOrigins: cfg.corsOrigins, clientIPHeader: cfg.clientIPHeader,
+		routes: http.NewServeMux(),
+	}
+	if cfg.baseURL != "" {
+		srv.base = cfg.baseURL
+	}
+	_, _ = rand.Read(srv.idPrefix[:]) // never fails: crypto/rand ends the process first
+	srv.addRoutes()
+	return srv
+}
+
+// addRoutes is the whole surface. Everything under /v1 goes through api, the
+// answers to unknown paths and methods included, so that nothing there is
+// told to a caller without a key and every answer says where the caller stands.
+func (s *service) addRoutes() {
+	s.routes.Handle("GET /v1/pets", s.api(s.listPets))
+	s.routes.Handle("POST /v1/pets", s.api(s.createPet))
+	s.routes.Handle("GET /v1/pets/{petId}", s.api(s.getPet)) // deprecated
+
+	s.routes.Handle("/v1/pets", s.api(allow("GET, HEAD, POST")))
+	s.routes.Handle("/v1/pets/{petId}", s.api(allow("GET, HEAD")))
+	s.routes.Handle("/v1", s.api(notFound))
+	s.routes.Handle("/v1/", s.api(notFound))
+	s.routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, r, notFound(w, r, caller{}))
+	})
+}
+
+// caller is whose request it is, and when it came.
+type caller struct {
+	key *apiKey
+	now time.Time
+}
+
+// operation answers a request that was let in. It writes a success itself; an
+// error it returns is written by fail.
+type operation func(w http.ResponseWriter, r *http.Request, c caller) error
+
+// api stands before every operation: it authenticates, charges the limits, sets
+// their headers, and writes the error if there is one.
+func (s *service) api(op operation) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := caller{now: time.Now()}
+		var err error
+		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err == nil {
+			err = s.admit(w, c)
+		} else {
+			err = s.refuse(w, r, err, c.now)
+		}
+		if err == nil {
+			err = op(w, r, c)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+		}
+	})
+}
+
+// admit charges the caller's key.
+func (s *service) admit(w http.ResponseWriter, c caller) error {
+	st, err := s.limits.admit(c.key, c.now)
+	if err != nil {
+		return err
+	}
+	st.setHeaders(w.Header())
+	if st.banBegins {
+		s.log.Warn("key banned", "key", c.key.id, "for", s.limits.banFor, "request", requestID(w))
+	}
+	return st.err()
+}
+
+// refuse charges the address of a caller without a valid key, and returns the
+// reason unless that limit is used up too.
+func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, now time.Time) error {
+	var unauthorized *Error
+	if !errors.As(reason, &unauthorized) {
+		return reason // the store failed; nobody is to blame
+	}
+	st := s.limits.address(callerAddress(r, s.clientIPHeader), now, true)
+	st.setHeaders(w.Header())
+	if err := st.err(); err != nil {
+		return err
+	}
+	challenge := "Bearer"
+	if unauthorized.Code == CodeInvalidKey {
+		challenge = `Bearer error="invalid_token"` // RFC 6750 section 3.1
+	}
+	w.Header()["WWW-Authenticate"] = []string{challenge}
+	return reason
+}
+
+// response remembers the status that was sent, 0 before that.
+type response struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *response) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// ServeHTTP gives the request its id, answers CORS preflights, and turns a
+// panic into a 500, around the routes.
+func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	w := &response{ResponseWriter: rw}
+	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
+	defer func() {
+		if v := recover(); v != nil {
+			s.panicked(w, r, v)
+		}
+		if s.log.Enabled(context.Background(), slog.LevelDebug) {
+			// The pattern, not the path: a key may have been put into that.
+			s.log.Debug("request", "request", requestID(w), "method", r.Method, "route", r.Pattern,
+				"status", w.status, "duration", time.Since(start))
+		}
+	}()
+	switch {
+	case len(s.corsOrigins) > 0 && s.cors(w, r):
+	case !canonical(r.URL):
+		// The router would redirect to the clean path, before any key was seen.
+		if underAPI(r) {
+			s.api(notFound).ServeHTTP(w, r)
+			return
+		}
+		s.fail(w, r, notFound(w, r, caller{}))
+	default:
+		s.routes.ServeHTTP(w, r)
+	}
+}
+
+// panicked logs a panic and answers it, if nothing was sent yet.
+func (s *service) panicked(w *response, r *http.Request, v any) {
+	if v == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
+		panic(v)
+	}
+	s.log.Error("panic", "request", requestID(w), "value", fmt.Sprint(v), "stack", string(debug.Stack()))
+	if w.status != 0 {
+		panic(http.ErrAbortHandler) // all that is left is to cut the answer off
+	}
+	s.fail(w, r, newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w)))
+}
+
+// newRequestID is unique in this process and, by its random half, most likely everywhere.
+func (s *service) newRequestID() string {
+	var id [8]byte
+	copy(id[:], s.idPrefix[:])
+	binary.BigEndian.PutUint32(id[4:], s.idCounter.Add(1))
+	return hex.EncodeToString(id[:])
+}
+
+func requestID(w http.ResponseWriter) string { return w.Header()["X-Request-Id"][0] }
+
+// canonical reports whether the router takes the path as it is.
+func canonical(u *url.URL) bool {
+	p := u.EscapedPath()
+	clean := path.Clean(p)
+	return strings.HasPrefix(p, "/") && (p == clean || p == clean+"/" && clean != "/")
+}
+
+func underAPI(r *http.Request) bool {
+	return r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/")
+}
+
+// exposed are the headers that scripts of other origins may read.
+const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
+
+// cors sets the headers of the Fetch standard for an allowed origin, and
+// reports whether the request was a preflight and is answered.
+func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
+	h := w.Header()
+	origin := r.Header.Get("Origin")
+	switch {
+	case slices.Contains(s.corsOrigins, "*"):
+		h.Set("Access-Control-Allow-Origin", "*")
+	default:
+		h.Set("Vary", "Origin")
+		if !slices.Contains(s.corsOrigins, origin) {
+			return false
+		}
+		h.Set("Access-Control-Allow-Origin", origin)
+	}
+	h.Set("Access-Control-Expose-Headers", exposed)
+	if r.Method != http.MethodOptions || origin == "" || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
+	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
+	h.Set("Access-Control-Max-Age", "86400")
+	s.showAddress(w, r)
+	w.WriteHeader(http.StatusNoContent)
+	return true
+}
+
+// showAddress sets the limit headers of an answer that nobody is charged for.
+func (s *service) showAddress(w http.ResponseWriter, r *http.Request) {
+	if underAPI(r) {
+		s.limits.address(callerAddress(r, s.clientIPHeader), time.Now(), false).setHeaders(w.Header())
+	}
+}
+
+// fail writes an error. Only an *Error reaches the client as it is; others are
+// logged, and become 503 if the store could not commit and 500 otherwise.
+func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
+	h := w.Header()
+	if len(h["X-RateLimit-Limit"]) == 0 {
+		s.showAddress(w, r)
+	}
+	var answer *Error
+	switch {
+	case errors.As(err, &answer):
+	case errors.Is(err, errUnavailable):
+		s.log.Error("store unavailable", "request", requestID(w), "error", err)
+		h.Set("Retry-After", "1")
+		answer = newError(CodeUnavailable, "the request could not be stored now; nothing was changed")
+	default:
+		s.log.Error("internal error", "request", requestID(w), "error", err)
+		answer = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		panic(err) // two strings and a number
+	}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	writeJSON(w, answer.Status, body)
+}
+
+var jsonType = []string{"application/json"}
+
+// writeJSON sends an answer whose Content-Length is set. An error in sending
+// means that the client has gone, and there is nobody to tell.
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	w.Header()["Content-Type"] = jsonType
+	w.WriteHeader(status)
+	_, _ = w.Write(body)
+}
+
+// writeDocument sends a 200, or a 304 if the client has the document already
+// (RFC 9110 section 13.1.2).
+func writeDocument(w http.ResponseWriter, r *http.Request, d *document) {
+	h := w.Header()
+	h["ETag"] = d.etag
+	for _, value := range r.Header["If-None-Match"] {
+		for tag := range strings.SplitSeq(value, ",") {
+			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
+				w.WriteHeader(http.StatusNotModified)
+				return
+			}
+		}
+	}
+	h["Content-Length"] = d.length
+	writeJSON(w, http.StatusOK, d.body)
+}
+
+func notFound(http.ResponseWriter, *http.Request, caller) error {
+	return newError(CodeNotFound, "there is nothing at this address")
+}
+
+// allow answers the methods that a path does not have.
+func allow(methods string) operation {
+	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
+		w.Header().Set("Allow", methods)
+		return newError(CodeMethodNotAllowed, "this address takes %s", methods)
+	}
+}
+
+// query parses the query string. Names other than the known ones, and names
+// given twice, are errors: a misspelt filter must not return everything.
+func query(r *http.Request, known ...string) (url.Values, error) {
+	if r.URL.RawQuery == "" {
+		return nil, nil
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, newError(CodeInvalidParameter, "the query string cannot be parsed: %v", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(known, name) {
+			return nil, newError(CodeInvalidParameter, "%q is not a query parameter of this operation", name)
+		}
+		if len(values[name]) > 1 {
+			return nil, newError(CodeInvalidParameter, "%s is given more than once", name)
+		}
+	}
+	return values, nil
+}
+
+// pageRequest is the checked query of listPets.
+type pageRequest struct {
+	limit  int
+	status PetStatus // "" for all
+	after  int64     // list ids above this one
+	link   string    // the query of the next page, up to the value of after
+}
+
+const defaultLimit = 20
+
+// parsePageRequest checks the query of listPets. Nothing is clamped: a client
+// that asks for 1000 and gets 100 would take them for all.
+func parsePageRequest(r *http.Request) (pageRequest, error) {
+	p := pageRequest{limit: defaultLimit, link: "?"}
+	values, err := query(r, "limit", "status", "after")
+	if err != nil {
+		return p, err
+	}
+	if v, given := values["limit"]; given {
+		if p.limit, err = strconv.Atoi(v[0]); err != nil || p.limit < 1 || p.limit > maxLimit {
+			return p, newError(CodeInvalidParameter, "limit must be an integer from 1 to %d", maxLimit)
+		}
+		p.link += "limit=" + strconv.Itoa(p.limit) + "&"
+	}
+	if v, given := values["status"]; given {
+		var ok bool
+		if p.status, ok = parseStatus(v[0]); !ok {
+			return p, newError(CodeInvalidParameter, "status must be one of available, pending, sold")
+		}
+		p.link += "status=" + v[0] + "&"
+	}
+	if v, given := values["after"]; given {
+		if p.after, err = strconv.ParseInt(v[0], 10, 64); err != nil || p.after < 0 {
+			return p, newError(CodeInvalidParameter, "after must be an integer of at least 0")
+		}
+	}
+	p.link += "after="
+	return p, nil
+}
+
+// listPets is GET /v1/pets: a page of animals by ascending id. A Link header
+// with rel "next" (RFC 8288) tells that there are more, and where.
+func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) error {
+	req, err := parsePageRequest(r)
+	if err != nil {
+		return err
+	}
+	page, err := s.store.page(req.status, req.limit, req.after)
+	if err != nil {
+		return err
+	}
+	if page.more {
+		next := "<" + s.base + "/pets" + req.link + strconv.FormatInt(page.last, 10) + `>; rel="next"`
+		w.Header()["Link"] = []string{next}
+	}
+	writeDocument(w, r, &page.document)
+	return nil
+}
+
+// createPet is POST /v1/pets. The animal is on disk before the 201 is written.
+func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
+	body, err := readBody(r)
+	if err != nil {
+		return err
+	}
+	if _, err := query(r); err != nil {
+		return err
+	}
+	idempotencyKey, err := parseIdempotencyKey(r)
+	if err != nil {
+		return err
+	}
+	pet, err := decodeNewPet(body)
+	if err != nil {
+		return err
+	}
+	var id int64
+	var replayed, reused bool
+	if idempotencyKey == "" {
+		id, err = s.store.createPet(pet)
+	} else {
+		id, replayed, reused, err = s.store.createPetOnce(pet, c.key.id, idempotencyKey, body, c.now)
+	}
+	if err != nil {
+		return err
+	}
+	if reused {
+		return newError(CodeIdempotencyKeyReused, "the Idempotency-Key was used with another body in the last 24 hours")
+	}
+	answer := Pet{ID: id, NewPet: pet}.appendJSON(make([]byte, 0, 128))
+	h := w.Header()
+	if replayed {
+		h["Idempotency-Replayed"] = []string{"true"}
+	}
+	if c.now.Before(sunset) {
+		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
+	}
+	h["Content-Length"] = []string{strconv.Itoa(len(answer))}
+	writeJSON(w, http.StatusCreated, answer)
+	return nil
+}
+
+// readBody reads a JSON body of at most maxBody bytes.
+func readBody(r *http.Request) ([]byte, error) {
+	if value := r.Header.Get("Content-Type"); value != "" {
+		if mediaType, _, err := mime.ParseMediaType(value); err != nil || mediaType != "application/json" {
+			return nil, newError(CodeUnsupportedMediaType, "the body must be application/json")
+		}
+	}
+	tooLarge := newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
+	if r.ContentLength > maxBody {
+		return nil, tooLarge
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if len(body) > maxBody {
+		return nil, tooLarge
+	}
+	if err != nil {
+		return nil, newError(CodeInvalidBody, "the body did not arrive whole and in time")
+	}
+	return body, nil
+}
+
+// parseIdempotencyKey returns the header, or "" if there is none.
+func parseIdempotencyKey(r *http.Request) (string, error) {
+	values := r.Header["Idempotency-Key"]
+	if len(values) == 0 {
+		return "", nil
+	}
+	invisible := func(c rune) bool { return c <= ' ' || c > '~' }
+	if len(values) > 1 || values[0] == "" || len(values[0]) > 255 || strings.ContainsFunc(values[0], invisible) {
+		return "", newError(CodeInvalidParameter, "Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
+	}
+	return values[0], nil
+}
+
+// The dates of the deprecated operation. The specification gives that of its
+// removal only.
+var (
+	deprecated = time.Date(2026, time.November, 20, 0, 0, 0, 0, time.UTC)
+	sunset     = time.Date(2030, time.December, 5, 0, 0, 0, 0, time.UTC)
+
+	deprecationHeader = []string{"@" + strconv.FormatInt(deprecated.Unix(), 10)} // RFC 9745
+	sunsetHeader      = []string{sunset.Format(http.TimeFormat)}                 // RFC 8594
+)
+
+// getPet is GET /v1/pets/{petId}.
+//
+// Deprecated: clients use GET /v1/pets with the status filter. From 5 December
+// 2030 it answers 410, by the clock, without a new release.
+func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
+	s.limits.noteDeprecated(c.key, c.now)
+	removed := !c.now.Before(sunset)
+	if _, err := query(r); err != nil && !removed {
+		return err
+	}
+	h := w.Header()
+	h["Deprecation"] = deprecationHeader
+	h["Sunset"] = sunsetHeader
+	h["Link"] = []string{"<" + s.base + `/pets>; rel="successor-version"`}
+	if removed {
+		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", sunset.Format("2 January 2006"))
+	}
+	id, ok := parseID(r.PathValue("petId"))
+	if !ok {
+		return newError(CodeNotFound, "there is no animal with this id")
+	}
+	pet, err := s.store.pet(id)
+	if err != nil {
+		return err
+	}
+	if pet == nil {
+		return newError(CodeNotFound, "there is no animal with this id")
+	}
+	writeDocument(w, r, pet)
+	return nil
+}
+
+// parseID takes a positive int64 in its one canonical spelling.
+func parseID(s string) (id int64, ok bool) {
+	id, err := strconv.ParseInt(s, 10, 64)
+	return id, err == nil && id > 0 && s[0] != '0' && s[0] != '+'
+}

@@ -1,0 +1,263 @@
+package main
+
+// The vocabulary: the animals, the errors, and the two translations between
+// them and JSON (RFC 8259). Reading is strict, because a body that is accepted
+// with a misspelt member is a mistake found too late; writing is plain appending.
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// PetStatus is the availability of an animal, spelt as on the wire.
+type PetStatus string
+
+// The three states. No rule says which may follow which.
+const (
+	Available PetStatus = "available"
+	Pending   PetStatus = "pending"
+	Sold      PetStatus = "sold"
+)
+
+// parseStatus takes the exact spelling only.
+func parseStatus(s string) (status PetStatus, ok bool) {
+	status = PetStatus(s)
+	return status, status == Available || status == Pending || status == Sold
+}
+
+// NewPet is the body of createPet, after decoding and checking.
+type NewPet struct {
+	Name       string    // 1 to maxName characters, stored exactly as sent
+	CategoryID int64     // any value: categories are not a resource of this service
+	Status     PetStatus // Available when the body leaves it out
+}
+
+// Pet is an animal as the service returns it.
+type Pet struct {
+	ID int64 // from 1 upward, never reused
+	NewPet
+}
+
+const (
+	maxName = 200      // characters (Unicode code points) in a name
+	maxBody = 64 << 10 // bytes in a request body
+)
+
+// appendJSON appends the animal as JSON, byte for byte as SQLite's json_object
+// writes it in petJSON. Names hold no control characters, so only two
+// characters need an escape.
+func (p Pet) appendJSON(b []byte) []byte {
+	b = append(b, `{"id":`...)
+	b = strconv.AppendInt(b, p.ID, 10)
+	b = append(b, `,"name":"`...)
+	for i := range len(p.Name) {
+		if c := p.Name[i]; c == '"' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, p.Name[i])
+	}
+	b = append(b, `","categoryId":`...)
+	b = strconv.AppendInt(b, p.CategoryID, 10)
+	b = append(b, `,"status":"`...)
+	b = append(b, p.Status...)
+	return append(b, `"}`...)
+}
+
+// ErrorCode is the machine-readable part of an Error. The list is closed:
+// clients may switch on it.
+type ErrorCode string
+
+// Every code, with its HTTP status in the table below.
+const (
+	CodeInvalidBody          ErrorCode = "invalid_body"
+	CodeInvalidParameter     ErrorCode = "invalid_parameter"
+	CodeMissingKey           ErrorCode = "missing_key"
+	CodeInvalidKey           ErrorCode = "invalid_key"
+	CodeNotFound             ErrorCode = "not_found"
+	CodeMethodNotAllowed     ErrorCode = "method_not_allowed"
+	CodeOperationRemoved     ErrorCode = "operation_removed"
+	CodeBodyTooLarge         ErrorCode = "body_too_large"
+	CodeUnsupportedMediaType ErrorCode = "unsupported_media_type"
+	CodeIdempotencyKeyReused ErrorCode = "idempotency_key_reused"
+	CodeRateLimited          ErrorCode = "rate_limited"
+	CodeKeyBanned            ErrorCode = "key_banned"
+	CodeInternalError        ErrorCode = "internal_error"
+	CodeUnavailable          ErrorCode = "unavailable"
+)
+
+var statusOfCode = map[ErrorCode]int{
+	CodeInvalidBody:          http.StatusBadRequest,
+	CodeInvalidParameter:     http.StatusBadRequest,
+	CodeMissingKey:           http.StatusUnauthorized,
+	CodeInvalidKey:           http.StatusUnauthorized,
+	CodeNotFound:             http.StatusNotFound,
+	CodeMethodNotAllowed:     http.StatusMethodNotAllowed,
+	CodeOperationRemoved:     http.StatusGone,
+	CodeBodyTooLarge:         http.StatusRequestEntityTooLarge,
+	CodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
+	CodeIdempotencyKeyReused: http.StatusUnprocessableEntity,
+	CodeRateLimited:          http.StatusTooManyRequests,
+	CodeKeyBanned:            http.StatusTooManyRequests,
+	CodeInternalError:        http.StatusInternalServerError,
+	CodeUnavailable:          http.StatusServiceUnavailable,
+}
+
+// Error is the body of every answer that is not a success, and the only error
+// type whose text reaches a client.
+type Error struct {
+	Code    ErrorCode `json:"code"`
+	Message string    `json:"message"`
+	Status  int       `json:"status"` // the HTTP status code
+}
+
+func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
+
+// newError makes the Error of a code; the message is for people.
+func newError(code ErrorCode, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: statusOfCode[code]}
+}
+
+// decodeNewPet reads the body of createPet. Whatever is wrong with it is an
+// *Error invalid_body whose message names every problem, by member, in the
+// order "name: what is wrong; categoryId: what is wrong".
+func decodeNewPet(body []byte) (NewPet, error) {
+	pet := NewPet{Status: Available}
+	if problem := notAnObject(body); problem != "" {
+		return pet, newError(CodeInvalidBody, "%s", problem)
+	}
+	// The syntax is known to be right from here on, so that the decoder's
+	// errors cannot occur. It is driven token by token because decoding
+	// into a struct would accept duplicate, unknown and miscased members.
+	var problems []string
+	seen := map[string]bool{}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	_, _ = dec.Token()
+	for dec.More() {
+		member, _ := dec.Token()
+		var value json.RawMessage
+		_ = dec.Decode(&value)
+		name := member.(string)
+		problem := pet.set(name, value)
+		switch {
+		case problem == unknownMember:
+			name = strconv.QuoteToGraphic(name)
+		case seen[name]:
+			problem = "is given more than once"
+		}
+		seen[name] = true
+		if problem != "" {
+			problems = append(problems, name+": "+problem)
+		}
+	}
+	for _, name := range []string{"name", "categoryId"} {
+		if !seen[name] {
+			problems = append(problems, name+": is required")
+		}
+	}
+	if len(problems) > 0 {
+		return pet, newError(CodeInvalidBody, "%s", strings.Join(problems, "; "))
+	}
+	return pet, nil
+}
+
+// notAnObject tells why the body is no JSON object, or returns "".
+func notAnObject(body []byte) string {
+	body = bytes.TrimLeft(body, " \t\r\n")
+	if len(body) == 0 {
+		return "the body is empty; it must be a JSON object with name and categoryId"
+	}
+	if !utf8.Valid(body) {
+		return "the body is not valid UTF-8"
+	}
+	var whole json.RawMessage
+	if err := json.Unmarshal(body, &whole); err != nil {
+		return "the body is not valid JSON: " + err.Error()
+	}
+	if body[0] != '{' {
+		return "the body must be a JSON object with name and categoryId"
+	}
+	return ""
+}
+
+const unknownMember = "is not a member of a new pet; the members are name, categoryId and status"
+
+// set checks one member of the body and takes its value over. It returns what
+// is wrong with the value, or "".
+func (p *NewPet) set(member string, value json.RawMessage) (problem string) {
+	switch member {
+	case "name":
+		if value[0] != '"' {
+			return "must be a string"
+		}
+		if loneSurrogate(value) {
+			return "holds half of a surrogate pair"
+		}
+		_ = json.Unmarshal(value, &p.Name)
+		return checkName(p.Name)
+	case "categoryId":
+		id, err := strconv.ParseInt(string(value), 10, 64)
+		if err != nil {
+			return "must be an integer of at most 64 bits, without fraction or exponent"
+		}
+		p.CategoryID = id
+	case "status":
+		var text string
+		if value[0] == '"' {
+			_ = json.Unmarshal(value, &text)
+		}
+		status, ok := parseStatus(text)
+		if !ok {
+			return "must be one of available, pending, sold"
+		}
+		p.Status = status
+	default:
+		return unknownMember
+	}
+	return ""
+}
+
+// checkName tells what is wrong with a name, or returns "".
+func checkName(name string) string {
+	switch {
+	case strings.TrimSpace(name) == "":
+		return "must not be blank"
+	case utf8.RuneCountInString(name) > maxName:
+		return fmt.Sprintf("must have at most %d characters", maxName)
+	case strings.ContainsFunc(name, unicode.IsControl):
+		return "must not hold control characters"
+	}
+	return ""
+}
+
+// loneSurrogate reports whether a JSON string holds a \u escape of half a
+// surrogate pair, which RFC 8259 section 8.2 calls unpredictable and which
+// encoding/json would silently replace.
+func loneSurrogate(literal []byte) bool {
+	escape := func(i int) rune { // the code unit escaped at i, or -1
+		if i+6 > len(literal) || literal[i] != '\\' || literal[i+1] != 'u' {
+			return -1
+		}
+		unit, _ := strconv.ParseUint(string(literal[i+2:i+6]), 16, 16)
+		return rune(unit)
+	}
+	for i := 0; i < len(literal); i++ {
+		if literal[i] != '\\' {
+			continue
+		}
+		if unit := escape(i); utf16.IsSurrogate(unit) {
+			if utf16.DecodeRune(unit, escape(i+6)) == unicode.ReplacementChar {
+				return true
+			}
+			i += 6
+		}
+		i++ // past the character that is escaped
+	}
+	return false
+}
