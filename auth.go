@@ -109,25 +109,31 @@ func bearer(headers []string) (token string) {
 	return strings.TrimLeft(token, " ")
 }
 
-// apiKey is what is known of a key. Instants are Unix milliseconds, 0 for none.
+// apiKey is what is known of a key; the members that are exported are those
+// that list and show print with -json.
 type apiKey struct {
-	id              int64
-	usageID         int64 // whose usage it is charged to: its own, or its predecessor's
-	name, plan      string
-	quota           quota
-	policy          []string // the RateLimit-Policy header of its quota
-	lastFour        string
-	test            bool
-	createdAt       int64
-	expiresAt       int64
-	revokedAt       int64
-	unbannedAt      int64 // bans that began before are lifted
-	deprecatedUseAt int64
+	ID              int64   `json:"id"`
+	Name            string  `json:"name"`
+	Plan            string  `json:"plan"`
+	LastFour        string  `json:"lastFour"`
+	CreatedAt       instant `json:"createdAt"`
+	ExpiresAt       instant `json:"expiresAt"`
+	RevokedAt       instant `json:"revokedAt"`
+	quota                   // as perMinute and perDay
+	UsedThisMinute  int64   `json:"usedThisMinute"` // these three as last written to the database
+	UsedToday       int64   `json:"usedToday"`
+	BannedUntil     instant `json:"bannedUntil"`
+	DeprecatedUseAt instant `json:"deprecatedUseAt"`
+
+	usageID    int64    // whose usage it is charged to: its own, or its predecessor's
+	policy     []string // the RateLimit-Policy header of its quota
+	test       bool
+	unbannedAt instant // bans that began before are lifted
 }
 
 // usable reports whether the key opens the service at an instant.
-func (k *apiKey) usable(now int64) bool {
-	return k.revokedAt == 0 && (k.expiresAt == 0 || now < k.expiresAt)
+func (k *apiKey) usable(now instant) bool {
+	return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt)
 }
 
 // keyring authenticates, and remembers the keys it has met.
@@ -163,7 +169,7 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 		if err != nil {
 			return nil, err
 		}
-		if key != nil && key.usable(now.UnixMilli()) {
+		if key != nil && key.usable(at(now)) {
 			return key, nil
 		}
 	}
@@ -197,29 +203,35 @@ func (k *keyring) lookup(d digest) (*apiKey, error) {
 	return key, nil
 }
 
-// firstKey makes a Free key in a database that has none; otherwise it returns "".
-func firstKey(s *store, test bool, now time.Time) (secret, error) {
-	token := newSecret(test)
-	key := &apiKey{name: "first key", plan: "free", quota: plans["free"], test: test, createdAt: now.UnixMilli()}
-	made, err := s.insertFirstKey(key, token)
-	if err != nil || !made {
-		return "", err
-	}
-	return token, nil
-}
-
 // keyCommands is the "petstore key" family, in the order that help shows.
 var keyCommands = []struct {
-	verb, flags, does string
-	run               func(c *keyCommand) error
+	verb, synopsis, does string
+	flags                func(c *keyCommand)
+	run                  func(c *keyCommand) error
 }{
-	{"create", "-plan PLAN -name NAME [-expires 2160h] [-test] [-per-minute N -per-day N]", "make a key and print it, once", (*keyCommand).create},
-	{"list", "[-json]", "show all keys", (*keyCommand).list},
-	{"show", "[-json] ID", "show one key", (*keyCommand).show},
-	{"set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits", (*keyCommand).set},
-	{"rotate", "[-overlap 24h] ID", "make a successor; the old key lives on for the overlap", (*keyCommand).rotate},
-	{"revoke", "ID", "end a key for good", (*keyCommand).revoke},
-	{"unban", "ID", "lift a ban", (*keyCommand).unban},
+	{"create", "-plan PLAN -name NAME [-expires 2160h] [-test] [-per-minute N -per-day N]", "make a key and print it, once",
+		func(c *keyCommand) {
+			c.planFlags("free")
+			c.StringVar(&c.name, "name", "", "")
+			c.DurationVar(&c.expires, "expires", 0, "")
+			c.BoolVar(&c.test, "test", false, "")
+		}, (*keyCommand).create},
+	{"list", "[-json]", "show all keys", (*keyCommand).jsonFlag, (*keyCommand).list},
+	{"show", "[-json] ID", "show one key", (*keyCommand).jsonFlag, (*keyCommand).show},
+	{"set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits",
+		func(c *keyCommand) { c.planFlags("") }, (*keyCommand).set},
+	{"rotate", "[-overlap 24h] ID", "make a successor; the old key lives on for the overlap",
+		func(c *keyCommand) { c.DurationVar(&c.overlap, "overlap", 24*time.Hour, "") }, (*keyCommand).rotate},
+	{"revoke", "ID", "end a key for good", func(*keyCommand) {}, (*keyCommand).revoke},
+	{"unban", "ID", "lift a ban", func(*keyCommand) {}, (*keyCommand).unban},
+}
+
+func (c *keyCommand) jsonFlag() { c.BoolVar(&c.json, "json", false, "") }
+
+func (c *keyCommand) planFlags(plan string) {
+	c.StringVar(&c.plan, "plan", plan, "")
+	c.Int64Var(&c.perMinute, "per-minute", 0, "")
+	c.Int64Var(&c.perDay, "per-day", 0, "")
 }
 
 // keyCommand is one run of "petstore key VERB": its flags, and where it writes.
@@ -231,7 +243,7 @@ type keyCommand struct {
 	test, json        bool
 
 	store  *store
-	now    time.Time
+	now    instant
 	stdout io.Writer
 	log    *slog.Logger // stderr; every change of a key is logged
 }
@@ -246,19 +258,15 @@ func runKey(args []string, env environment) error {
 		if cmd.verb != verb {
 			continue
 		}
-		c := &keyCommand{FlagSet: newFlags("petstore key " + verb), now: time.Now(), stdout: env.stdout}
+		c := &keyCommand{FlagSet: newFlags("petstore key " + verb), now: at(time.Now()), stdout: env.stdout}
 		c.log = newLogger(env.stderr, "auto", slog.LevelInfo)
 		db := c.String("db", defaultDB, "")
-		c.define(cmd.flags)
+		cmd.flags(c)
 		if err := parse(c.FlagSet, args, env.getenv); err != nil {
 			return err
 		}
-		wantArgs := 0
-		if strings.HasSuffix(cmd.flags, "ID") {
-			wantArgs = 1
-		}
-		if c.NArg() != wantArgs {
-			return usageErrorf("usage: petstore key %s [-db FILE] %s", verb, cmd.flags)
+		if takesID := strings.HasSuffix(cmd.synopsis, "ID"); c.NArg() > 1 || takesID != (c.NArg() == 1) {
+			return usageErrorf("usage: petstore key %s [-db FILE] %s", verb, cmd.synopsis)
 		}
 		var err error
 		if c.store, err = openDatabase(*db, verb == "create"); err != nil {
@@ -270,27 +278,6 @@ func runKey(args []string, env environment) error {
 	return usageErrorf("no key command %q; there are create, list, show, set, rotate, revoke, unban", verb)
 }
 
-// define declares the flags that the verb's synopsis names.
-func (c *keyCommand) define(synopsis string) {
-	has := func(flag string) bool { return strings.Contains(synopsis, flag) }
-	if has("-plan") {
-		c.StringVar(&c.plan, "plan", "", "")
-		c.Int64Var(&c.perMinute, "per-minute", 0, "")
-		c.Int64Var(&c.perDay, "per-day", 0, "")
-	}
-	if has("-name") {
-		c.StringVar(&c.name, "name", "", "")
-		c.DurationVar(&c.expires, "expires", 0, "")
-		c.BoolVar(&c.test, "test", false, "")
-	}
-	if has("-json") {
-		c.BoolVar(&c.json, "json", false, "")
-	}
-	if has("-overlap") {
-		c.DurationVar(&c.overlap, "overlap", 24*time.Hour, "")
-	}
-}
-
 // quota is what -plan, -per-minute and -per-day ask for.
 func (c *keyCommand) quota() (quota, error) {
 	q, ok := plans[c.plan]
@@ -300,7 +287,7 @@ func (c *keyCommand) quota() (quota, error) {
 		return q, usageErrorf("-plan must be free, pro, business or enterprise, not %q", c.plan)
 	case c.plan != "enterprise" && own != quota{}:
 		return q, usageErrorf("-per-minute and -per-day go with -plan enterprise only")
-	case c.plan == "enterprise" && (own.perMinute < 1 || own.perDay < 1):
+	case c.plan == "enterprise" && (own.PerMinute < 1 || own.PerDay < 1):
 		return q, usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
 	case c.plan == "enterprise":
 		return own, nil
@@ -309,9 +296,6 @@ func (c *keyCommand) quota() (quota, error) {
 }
 
 func (c *keyCommand) create() error {
-	if c.plan == "" {
-		c.plan = "free"
-	}
 	q, err := c.quota()
 	if err != nil {
 		return err
@@ -322,9 +306,9 @@ func (c *keyCommand) create() error {
 	if c.expires < 0 {
 		return usageErrorf("-expires must not be negative")
 	}
-	key := &apiKey{name: c.name, plan: c.plan, quota: q, test: c.test, createdAt: c.now.UnixMilli()}
+	key := &apiKey{Name: c.name, Plan: c.plan, quota: q, test: c.test, CreatedAt: c.now}
 	if c.expires > 0 {
-		key.expiresAt = c.now.Add(c.expires).UnixMilli()
+		key.ExpiresAt = c.now + instant(c.expires.Milliseconds())
 	}
 	token := newSecret(c.test)
 	id, err := c.store.insertKey(key, token)
@@ -337,18 +321,18 @@ func (c *keyCommand) create() error {
 }
 
 // key reads the key that the command line names.
-func (c *keyCommand) key() (keyUsage, error) {
+func (c *keyCommand) key() (*apiKey, error) {
 	unknown := fmt.Errorf("no key has the id %s", c.Arg(0))
 	id, err := strconv.ParseInt(c.Arg(0), 10, 64)
 	if err != nil || id < 1 {
-		return keyUsage{}, unknown
+		return nil, unknown
 	}
-	keys, err := c.store.keys(id)
+	keys, err := c.store.keysByID(id, c.now)
 	if err != nil {
-		return keyUsage{}, err
+		return nil, err
 	}
 	if len(keys) == 0 {
-		return keyUsage{}, unknown
+		return nil, unknown
 	}
 	return keys[0], nil
 }
@@ -362,10 +346,10 @@ func (c *keyCommand) set() error {
 	if err != nil {
 		return err
 	}
-	if err := c.store.setPlan(key.id, c.plan, q); err != nil {
+	if err := c.store.setPlan(key.ID, c.plan, q); err != nil {
 		return err
 	}
-	c.log.Info("key changed", "id", key.id, "plan", c.plan, "perMinute", q.perMinute, "perDay", q.perDay)
+	c.log.Info("key changed", "id", key.ID, "plan", c.plan, "perMinute", q.PerMinute, "perDay", q.PerDay)
 	return nil
 }
 
@@ -380,20 +364,20 @@ func (c *keyCommand) rotate() error {
 	if err != nil {
 		return err
 	}
-	successor := old.apiKey
-	successor.createdAt = c.now.UnixMilli()
-	if old.expiresAt != 0 {
-		successor.expiresAt = successor.createdAt + old.expiresAt - old.createdAt
+	successor := *old
+	successor.CreatedAt = c.now
+	if old.ExpiresAt != 0 {
+		successor.ExpiresAt = c.now + old.ExpiresAt - old.CreatedAt
 	}
 	token := newSecret(old.test)
-	id, err := c.store.rotateKey(&successor, token, c.now.Add(c.overlap).UnixMilli())
+	id, err := c.store.rotateKey(&successor, token, c.now+instant(c.overlap.Milliseconds()))
 	if errors.Is(err, errKeyEnded) {
-		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", old.id)
+		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", old.ID)
 	}
 	if err != nil {
 		return err
 	}
-	c.log.Info("key rotated", "id", old.id, "successor", id, "overlap", c.overlap)
+	c.log.Info("key rotated", "id", old.ID, "successor", id, "overlap", c.overlap)
 	_, err = fmt.Fprintln(c.stdout, string(token))
 	return err
 }
@@ -403,128 +387,67 @@ func (c *keyCommand) revoke() error { return c.stamp("key revoked", c.store.revo
 func (c *keyCommand) unban() error { return c.stamp("key unbanned", c.store.unbanKey) }
 
 // stamp runs a change that notes when it was made.
-func (c *keyCommand) stamp(message string, change func(id, now int64) error) error {
+func (c *keyCommand) stamp(message string, change func(id int64, now instant) error) error {
 	key, err := c.key()
 	if err != nil {
 		return err
 	}
-	if err := change(key.id, c.now.UnixMilli()); err != nil {
+	if err := change(key.ID, c.now); err != nil {
 		return err
 	}
-	c.log.Info(message, "id", key.id)
+	c.log.Info(message, "id", key.ID)
 	return nil
 }
 
-// keyView is a key as list and show print it; what does not apply is null.
-type keyView struct {
-	ID              int64      `json:"id"`
-	Name            string     `json:"name"`
-	Plan            string     `json:"plan"`
-	LastFour        string     `json:"lastFour"`
-	CreatedAt       *time.Time `json:"createdAt"`
-	ExpiresAt       *time.Time `json:"expiresAt"`
-	RevokedAt       *time.Time `json:"revokedAt"`
-	PerMinute       int64      `json:"perMinute"`
-	PerDay          int64      `json:"perDay"`
-	UsedThisMinute  int64      `json:"usedThisMinute"`
-	UsedToday       int64      `json:"usedToday"`
-	BannedUntil     *time.Time `json:"bannedUntil"`
-	DeprecatedUseAt *time.Time `json:"deprecatedUseAt"`
-}
-
-// keyUsage is a key with what it has used.
-type keyUsage struct {
-	apiKey
-	usage usage
-}
-
-// view shows the key at an instant.
-func (k keyUsage) view(now int64) keyView {
-	instant := func(millis int64) *time.Time {
-		if millis == 0 {
-			return nil
-		}
-		t := time.UnixMilli(millis).UTC()
-		return &t
-	}
-	v := keyView{
-		ID: k.id, Name: k.name, Plan: k.plan, LastFour: k.lastFour,
-		CreatedAt: instant(k.createdAt), ExpiresAt: instant(k.expiresAt), RevokedAt: instant(k.revokedAt),
-		PerMinute: k.quota.perMinute, PerDay: k.quota.perDay, DeprecatedUseAt: instant(k.deprecatedUseAt),
-	}
-	if k.usage.minute.open(now, minuteMillis) {
-		v.UsedThisMinute = k.usage.minute.used
-	}
-	if k.usage.day.open(now, dayMillis) {
-		v.UsedToday = k.usage.day.used
-	}
-	if now < k.usage.bannedUntil && k.unbannedAt < k.usage.bannedAt {
-		v.BannedUntil = instant(k.usage.bannedUntil)
-	}
-	return v
-}
-
-// state sums a key up in a word or two.
-func (k keyUsage) state(now int64) string {
-	v := k.view(now)
+// state sums the key up in a word or two.
+func (k *apiKey) state(now instant) string {
 	switch {
-	case k.revokedAt != 0:
+	case k.RevokedAt != 0:
 		return "revoked"
 	case !k.usable(now):
 		return "expired"
-	case v.BannedUntil != nil:
-		return "banned until " + v.BannedUntil.Format(time.TimeOnly) + "Z"
-	case k.expiresAt != 0:
-		return "until " + v.ExpiresAt.Format(time.DateOnly)
+	case k.BannedUntil != 0:
+		return "banned to " + k.BannedUntil.time().Format(time.TimeOnly) + "Z"
+	case k.ExpiresAt != 0:
+		return "ends " + k.ExpiresAt.time().Format(time.DateOnly)
 	}
 	return "active"
 }
 
 func (c *keyCommand) list() error {
-	keys, err := c.store.keys(0)
+	keys, err := c.store.keysByID(0, c.now)
 	if err != nil {
 		return err
 	}
-	now := c.now.UnixMilli()
 	if c.json {
-		views := []keyView{}
-		for _, k := range keys {
-			views = append(views, k.view(now))
-		}
-		return c.printJSON(views)
+		return c.printJSON(keys)
 	}
-	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME")
-	for _, k := range keys {
-		v := k.view(now)
-		fmt.Fprintf(table, "%d\t…%s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", v.ID, v.LastFour, v.Plan,
-			v.UsedThisMinute, v.PerMinute, v.UsedToday, v.PerDay, k.state(now), v.Name)
-	}
-	return table.Flush()
+	return c.printTable(keys)
 }
 
 func (c *keyCommand) show() error {
-	k, err := c.key()
+	key, err := c.key()
 	if err != nil {
 		return err
 	}
-	v := k.view(c.now.UnixMilli())
 	if c.json {
-		return c.printJSON(v)
+		return c.printJSON(key)
 	}
-	instant := func(t *time.Time) string {
-		if t == nil {
-			return "–"
-		}
-		return t.Format(time.RFC3339)
-	}
+	return c.printTable([]*apiKey{key})
+}
+
+// printTable fits a terminal of 80 columns, but for long names.
+func (c *keyCommand) printTable(keys []*apiKey) error {
 	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "id\t%d\nname\t%s\nplan\t%s\nkey\t%s…%s\nstate\t%s\n", v.ID, v.Name, v.Plan,
-		map[bool]string{false: livePrefix, true: testPrefix}[k.test], v.LastFour, k.state(c.now.UnixMilli()))
-	fmt.Fprintf(table, "created\t%s\nexpires\t%s\nrevoked\t%s\nbanned until\t%s\n",
-		instant(v.CreatedAt), instant(v.ExpiresAt), instant(v.RevokedAt), instant(v.BannedUntil))
-	fmt.Fprintf(table, "this minute\t%d of %d\ntoday\t%d of %d\ndeprecated use\t%s\n",
-		v.UsedThisMinute, v.PerMinute, v.UsedToday, v.PerDay, instant(v.DeprecatedUseAt))
+	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tDEPRECATED\tNAME")
+	for _, k := range keys {
+		deprecatedUse := "-"
+		if k.DeprecatedUseAt != 0 {
+			deprecatedUse = k.DeprecatedUseAt.time().Format(time.DateOnly)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%d/%d\t%d/%d\t%s\t%s\t%s\n", k.ID, k.LastFour, k.Plan, k.UsedThisMinute, k.PerMinute,
+			k.UsedToday, k.PerDay, k.state(c.now), deprecatedUse, k.Name)
+	}
 	return table.Flush()
 }
 

@@ -111,7 +111,7 @@ func (s *service) admit(w http.ResponseWriter, c caller) error {
 	}
 	st.setHeaders(w.Header())
 	if st.banBegins {
-		s.log.Warn("key banned", "key", c.key.id, "for", s.limits.banFor, "request", requestID(w))
+		s.log.Warn("key banned", "key", c.key.ID, "for", s.limits.banFor, "request", requestID(w))
 	}
 	return st.err()
 }
@@ -417,7 +417,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(pet)
 	} else {
-		id, replayed, reused, err = s.store.createPetOnce(pet, c.key.id, idempotencyKey, body, c.now)
+		id, replayed, reused, err = s.store.createPetOnce(pet, c.key.ID, idempotencyKey, body, c.now)
 	}
 	if err != nil {
 		return err

@@ -19,13 +19,16 @@ package main
 //	12:01:10.0  the minute is whole again: 59 and 939 left
 //
 // More strikes within one minute than the key has requests a minute ban it.
-// Instants are Unix milliseconds throughout, so that what is written to the
-// database and read back after a restart is the same number.
+//
+// Time is counted in whole milliseconds throughout, so that what is written to
+// the database and read back after a restart is the same instant.
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,7 +42,10 @@ const (
 )
 
 // quota is how many requests are admitted in each window.
-type quota struct{ perMinute, perDay int64 }
+type quota struct {
+	PerMinute int64 `json:"perMinute"`
+	PerDay    int64 `json:"perDay"`
+}
 
 // plans holds the quota of each plan. That of an Enterprise key is its own.
 var plans = map[string]quota{
@@ -54,7 +60,7 @@ const addressQuota = 60
 
 // policy is the value of RateLimit-Policy for the quota.
 func (q quota) policy() []string {
-	return []string{fmt.Sprintf(`"minute";q=%d;w=60, "day";q=%d;w=86400`, q.perMinute, q.perDay)}
+	return []string{fmt.Sprintf(`"minute";q=%d;w=60, "day";q=%d;w=86400`, q.PerMinute, q.PerDay)}
 }
 
 var addressPolicy = []string{fmt.Sprintf(`"address";q=%d;w=60`, addressQuota)}
@@ -64,19 +70,34 @@ var addressPolicy = []string{fmt.Sprintf(`"address";q=%d;w=60`, addressQuota)}
 // counts what was used already.
 type bucket struct {
 	used int64
-	ends int64 // when it is whole again
+	ends instant // when it is whole again
+}
+
+// instant is Unix milliseconds, 0 for never. As JSON it is RFC 3339, or null.
+type instant int64
+
+// at is the instant of a time, rounded down.
+func at(t time.Time) instant { return instant(t.UnixMilli()) }
+
+func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
+
+func (i instant) MarshalJSON() ([]byte, error) {
+	if i == 0 {
+		return []byte("null"), nil
+	}
+	return i.time().MarshalJSON()
 }
 
 // open reports whether a window of the given length is running. One that ends
 // more than two lengths from now was opened before the clock was set back, and
 // counts as over. It is two and not one because requests do not arrive in the
 // order in which they read the clock.
-func (b bucket) open(now, length int64) bool {
+func (b bucket) open(now, length instant) bool {
 	return now < b.ends && b.ends <= now+2*length
 }
 
 // meter shows a bucket at an instant: a whole one resets now.
-func (b bucket) meter(now, length, limit int64) meter {
+func (b bucket) meter(now, length instant, limit int64) meter {
 	if !b.open(now, length) {
 		return meter{limit: limit, left: limit, resets: now}
 	}
@@ -84,7 +105,7 @@ func (b bucket) meter(now, length, limit int64) meter {
 }
 
 // take counts one request, and opens a window if none is running.
-func (b *bucket) take(now, length int64) {
+func (b *bucket) take(now, length instant) {
 	if !b.open(now, length) {
 		*b = bucket{ends: now + length}
 	}
@@ -94,12 +115,12 @@ func (b *bucket) take(now, length int64) {
 // meter is what a caller is told about one bucket.
 type meter struct {
 	limit, left int64 // requests
-	resets      int64 // Unix milliseconds
+	resets      instant
 }
 
 // standing is where a caller stands after a request was admitted or refused.
 type standing struct {
-	now         int64
+	now         instant
 	shown       meter     // the one that X-RateLimit-* describes
 	minute, day meter     // RateLimit; a caller without a key has only shown
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
@@ -111,20 +132,18 @@ type standing struct {
 // used. Only the limiter changes it, under its lock.
 type usage struct {
 	minute, day bucket
-	bannedAt    int64 // when the last ban began
-	bannedUntil int64 // when it ends or was lifted
+	bannedAt    instant // when the last ban began
+	bannedUntil instant // when it ends; 0 once it was lifted
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
-	retryAt int64 // when the Retry-After of the last refusal has passed
-
-	dirty bool // changed since it was last queued for writing
+	retryAt instant // when the Retry-After of the last refusal has passed
 }
 
 // admit takes one request from both buckets, or from none and tells why.
-func (u *usage) admit(now int64, q quota, banFor time.Duration) standing {
-	minute := u.minute.meter(now, minuteMillis, q.perMinute)
-	day := u.day.meter(now, dayMillis, q.perDay)
+func (u *usage) admit(now instant, q quota, banFor time.Duration) standing {
+	minute := u.minute.meter(now, minuteMillis, q.PerMinute)
+	day := u.day.meter(now, dayMillis, q.PerDay)
 	st := standing{now: now, minute: minute, day: day}
 	switch {
 	case now < u.bannedUntil:
@@ -134,19 +153,19 @@ func (u *usage) admit(now int64, q quota, banFor time.Duration) standing {
 		if minute.left > 0 || day.left == 0 && day.resets >= minute.resets {
 			st.shown = day
 		}
-		if u.strike(now, q.perMinute) && banFor > 0 {
-			u.bannedAt, u.bannedUntil = now, now+banFor.Milliseconds()
+		if u.strike(now, q.PerMinute) && banFor > 0 {
+			u.bannedAt, u.bannedUntil = now, now+instant(banFor.Milliseconds())
 			u.strikes, u.retryAt = bucket{}, 0
 			st.banBegins = true
 			st.banned(u.bannedUntil)
 			break
 		}
-		u.retryAt = now + 1000*st.retryAfter()
+		u.retryAt = now + 1000*instant(st.retryAfter())
 	default:
 		u.minute.take(now, minuteMillis)
 		u.day.take(now, dayMillis)
-		st.minute = u.minute.meter(now, minuteMillis, q.perMinute)
-		st.day = u.day.meter(now, dayMillis, q.perDay)
+		st.minute = u.minute.meter(now, minuteMillis, q.PerMinute)
+		st.day = u.day.meter(now, dayMillis, q.PerDay)
 		st.shown = st.minute
 		if st.day.left <= st.minute.left {
 			st.shown = st.day
@@ -156,7 +175,7 @@ func (u *usage) admit(now int64, q quota, banFor time.Duration) standing {
 }
 
 // banned makes the standing that of a banned key: nothing is left of its minute until the end.
-func (st *standing) banned(until int64) {
+func (st *standing) banned(until instant) {
 	st.refusal = CodeKeyBanned
 	st.minute.left, st.minute.resets = 0, until
 	st.shown = st.minute
@@ -166,7 +185,7 @@ func (st *standing) banned(until int64) {
 // refusal is no strike: the caller had not been told to wait yet. Strikes are
 // counted in the minute's window, or in one of their own while the minute is
 // whole and the day refuses.
-func (u *usage) strike(now, perMinute int64) (ban bool) {
+func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	if now >= u.retryAt {
 		return false
 	}
@@ -184,9 +203,9 @@ func (st standing) retryAfter() int64 {
 }
 
 // seconds until the reset, rounded up.
-func (m meter) seconds(now int64) int64 { return ceilSeconds(m.resets - now) }
+func (m meter) seconds(now instant) int64 { return ceilSeconds(m.resets - now) }
 
-func ceilSeconds(millis int64) int64 { return (millis + 999) / 1000 }
+func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
 
 // err is the refusal as an Error, or nil if the request was admitted.
 func (st standing) err() error {
@@ -233,7 +252,7 @@ func (st standing) setHeaders(h http.Header) {
 }
 
 // append appends the meter as one item of RateLimit.
-func (m meter) append(b []byte, name string, now int64) []byte {
+func (m meter) append(b []byte, name string, now instant) []byte {
 	b = strconv.AppendInt(append(b, name...), m.left, 10)
 	return strconv.AppendInt(append(b, ";t="...), m.seconds(now), 10)
 }
@@ -248,8 +267,8 @@ type limiter struct {
 
 	mu         sync.Mutex // guards what follows
 	usages     map[int64]*usage
-	dirty      []int64         // the ids of the usages with dirty set
-	deprecated map[int64]int64 // key id: its last use of the deprecated operation
+	dirty      map[int64]bool    // the usages that changed since they were written
+	deprecated map[int64]instant // key id: its last use of the deprecated operation, until written
 	addresses  recent[netip.Prefix, *bucket]
 
 	loading sync.Mutex // held while a usage is read, so that it is read once
@@ -266,7 +285,8 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor,
 		usages:     map[int64]*usage{},
-		deprecated: map[int64]int64{},
+		dirty:      map[int64]bool{},
+		deprecated: map[int64]instant{},
 		addresses:  recent[netip.Prefix, *bucket]{max: maxAddresses},
 	}
 }
@@ -285,14 +305,13 @@ func (l *limiter) admit(k *apiKey, now time.Time) (standing, error) {
 		}
 	}
 	u := l.usages[k.usageID]
-	if k.unbannedAt >= u.bannedAt && u.bannedUntil != 0 {
+	if k.unbannedAt >= u.bannedAt {
 		u.bannedUntil = 0
-		l.touch(k.usageID, u)
 	}
-	st := u.admit(now.UnixMilli(), k.quota, l.banFor)
+	st := u.admit(at(now), k.quota, l.banFor)
 	st.policy = k.policy
 	if st.refusal == "" || st.banBegins {
-		l.touch(k.usageID, u)
+		l.dirty[k.usageID] = true
 	}
 	return st, nil
 }
@@ -317,19 +336,11 @@ func (l *limiter) load(id int64) error {
 	return nil
 }
 
-// touch queues a usage for writing. The caller holds l.mu.
-func (l *limiter) touch(id int64, u *usage) {
-	if !u.dirty {
-		u.dirty = true
-		l.dirty = append(l.dirty, id)
-	}
-}
-
 // noteDeprecated remembers that the key used the deprecated operation.
 func (l *limiter) noteDeprecated(k *apiKey, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.deprecated[k.id] = now.UnixMilli()
+	l.deprecated[k.ID] = at(now)
 }
 
 // address charges a caller without a valid key, or, with charge false, only
@@ -342,7 +353,7 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) stand
 		b = &bucket{}
 		l.addresses.put(caller, b)
 	}
-	st := standing{now: now.UnixMilli(), policy: addressPolicy}
+	st := standing{now: at(now), policy: addressPolicy}
 	st.shown = b.meter(st.now, minuteMillis, addressQuota)
 	if charge && st.shown.left == 0 {
 		st.refusal = CodeRateLimited
@@ -353,58 +364,35 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) stand
 	return st
 }
 
-// flush writes what changed since the last flush. What cannot be written stays
-// queued for the next one.
+// flush writes what changed since the last flush. What cannot be written, or
+// changes meanwhile, is left for the next one. It must not run twice at once.
 func (l *limiter) flush() error {
-	const chunk = 500 // statements that one commit takes along, so that creates need not wait long
+	const chunk = 500 // statements in one commit, so that creates need not wait long
 	l.mu.Lock()
-	dirty, deprecated := l.dirty, l.deprecated
-	l.dirty, l.deprecated = nil, map[int64]int64{}
-	writes := make([]statement, 0, len(dirty)+len(deprecated))
-	for _, id := range dirty {
-		u := l.usages[id]
-		u.dirty = false
-		writes = append(writes, saveUsage(id, u))
+	saved := make(map[int64]usage, len(l.dirty))
+	var writes []statement
+	for id := range l.dirty {
+		saved[id] = *l.usages[id]
+		writes = append(writes, saveUsage(id, l.usages[id]))
 	}
+	deprecated := maps.Clone(l.deprecated)
 	l.mu.Unlock()
-	for id, at := range deprecated {
-		writes = append(writes, saveDeprecatedUse(id, at))
+	for id, when := range deprecated {
+		writes = append(writes, saveDeprecatedUse(id, when))
 	}
-	for done := 0; done < len(writes); done += chunk {
-		if _, err := l.store.commit(writes[done:min(done+chunk, len(writes))]...); err != nil {
-			l.requeue(dirty[min(done, len(dirty)):], deprecated)
+	for some := range slices.Chunk(writes, chunk) {
+		if _, err := l.store.commit(some...); err != nil {
 			return err
 		}
 	}
-	l.trim()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.dirty, func(id int64, _ bool) bool { return *l.usages[id] == saved[id] })
+	maps.DeleteFunc(l.deprecated, func(id int64, when instant) bool { return when == deprecated[id] })
+	if len(l.usages) > maxUsages {
+		maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { return !l.dirty[id] })
+	}
 	return nil
-}
-
-// requeue takes back what a flush could not write.
-func (l *limiter) requeue(dirty []int64, deprecated map[int64]int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range dirty {
-		l.touch(id, l.usages[id])
-	}
-	for id, at := range deprecated {
-		l.deprecated[id] = max(at, l.deprecated[id])
-	}
-}
-
-// trim forgets usages that are on disk once there are too many. Only flush
-// calls it, with nothing in flight, so that what is not dirty is written.
-func (l *limiter) trim() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.usages) <= maxUsages {
-		return
-	}
-	for id, u := range l.usages {
-		if !u.dirty {
-			delete(l.usages, id)
-		}
-	}
 }
 
 // recent is a map that forgets: it holds between max/2 and max of the entries

@@ -221,7 +221,7 @@ func help() string {
 	var b strings.Builder
 	b.WriteString("petstore [flags]                 serve\n")
 	for _, c := range keyCommands {
-		fmt.Fprintf(&b, "petstore key %-6s              %s\n    [-db FILE] %s\n", c.verb, c.does, c.flags)
+		fmt.Fprintf(&b, "petstore key %-6s              %s\n    [-db FILE] %s\n", c.verb, c.does, c.synopsis)
 	}
 	b.WriteString("petstore backup [-db FILE] FILE  copy the database while it is in use\n" +
 		"petstore version\npetstore help\n\nFlags of the server. Each can be set in the environment too: -base-url is\nPETSTORE_BASE_URL. The flag wins.\n\n")
@@ -359,8 +359,9 @@ func serviceURL(l net.Listener, secure bool) string {
 
 // printFirstKey makes the first key of a new database and shows it, once.
 func printFirstKey(s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
-	token, err := firstKey(s, test, time.Now())
-	if err != nil || token == "" {
+	token := newSecret(test)
+	made, err := s.insertFirstKey(&apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: at(time.Now())}, token)
+	if err != nil || !made {
 		return err
 	}
 	log.Info("key created", "name", "first key", "plan", "free")

@@ -9,10 +9,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -236,28 +236,16 @@ func checkName(name string) string {
 	return ""
 }
 
+// paired matches what may stand before "u" + a surrogate without making it half
+// a pair: an escaped backslash, and a high surrogate with its low one.
+var (
+	paired        = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
+	halfSurrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
+)
+
 // loneSurrogate reports whether a JSON string holds a \u escape of half a
 // surrogate pair, which RFC 8259 section 8.2 calls unpredictable and which
 // encoding/json would silently replace.
 func loneSurrogate(literal []byte) bool {
-	escape := func(i int) rune { // the code unit escaped at i, or -1
-		if i+6 > len(literal) || literal[i] != '\\' || literal[i+1] != 'u' {
-			return -1
-		}
-		unit, _ := strconv.ParseUint(string(literal[i+2:i+6]), 16, 16)
-		return rune(unit)
-	}
-	for i := 0; i < len(literal); i++ {
-		if literal[i] != '\\' {
-			continue
-		}
-		if unit := escape(i); utf16.IsSurrogate(unit) {
-			if utf16.DecodeRune(unit, escape(i+6)) == unicode.ReplacementChar {
-				return true
-			}
-			i += 6
-		}
-		i++ // past the character that is escaped
-	}
-	return false
+	return halfSurrogate.Match(literal) && halfSurrogate.Match(paired.ReplaceAll(literal, []byte(" ")))
 }

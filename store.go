@@ -168,27 +168,24 @@ func openDatabase(path string, create bool) (*store, error) {
 	return s, nil
 }
 
-// dsn names a database file for the driver. Pragmas stand here because only
-// then they reach every connection of the pool.
-func dsn(path string, options ...string) (string, error) {
+// openFile opens a database file with options of the driver. Pragmas stand in
+// the address because only there they reach every connection of the pool.
+func openFile(path string, options ...string) (*sql.DB, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	abs = filepath.ToSlash(abs)
 	if !strings.HasPrefix(abs, "/") {
 		abs = "/" + abs // a drive letter
 	}
-	return "file://" + (&url.URL{Path: abs}).EscapedPath() + "?" + strings.Join(options, "&"), nil
+	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", busyMillis), fmt.Sprintf("_pragma=cache_size(-%d)", cacheKiB))
+	return sql.Open("sqlite", "file://"+(&url.URL{Path: abs}).EscapedPath()+"?"+strings.Join(options, "&"))
 }
 
 // checkFile looks at an existing file without changing it.
 func checkFile(path string) error {
-	name, err := dsn(path, "mode=ro", fmt.Sprintf("_pragma=busy_timeout(%d)", busyMillis))
-	if err != nil {
-		return err
-	}
-	db, err := sql.Open("sqlite", name)
+	db, err := openFile(path, "mode=ro")
 	if err != nil {
 		return err
 	}
@@ -207,18 +204,8 @@ func checkFile(path string) error {
 	return nil
 }
 
-func (s *store) open() error {
-	writer, err := dsn(s.path, "_txlock=immediate", fmt.Sprintf("_pragma=busy_timeout(%d)", busyMillis),
-		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", fmt.Sprintf("_pragma=cache_size(-%d)", cacheKiB))
-	if err != nil {
-		return err
-	}
-	reader, err := dsn(s.path, fmt.Sprintf("_pragma=busy_timeout(%d)", busyMillis),
-		"_pragma=query_only(1)", fmt.Sprintf("_pragma=cache_size(-%d)", cacheKiB))
-	if err != nil {
-		return err
-	}
-	if s.writer, err = sql.Open("sqlite", writer); err != nil {
+func (s *store) open() (err error) {
+	if s.writer, err = openFile(s.path, "_txlock=immediate", "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)"); err != nil {
 		return err
 	}
 	if s.conn, err = s.writer.Conn(context.Background()); err != nil {
@@ -227,14 +214,14 @@ func (s *store) open() error {
 	if err := s.migrate(); err != nil {
 		return err
 	}
-	if s.reader, err = sql.Open("sqlite", reader); err != nil {
+	if s.reader, err = openFile(s.path, "_pragma=query_only(1)"); err != nil {
 		return err
 	}
 	s.reader.SetMaxOpenConns(readers)
 	s.reader.SetMaxIdleConns(readers)
 	for stmt, query := range map[**sql.Stmt]string{
 		&s.readPage: pageQuery(""), &s.readPageOf: pageQuery("status = ?3 AND "), &s.readPet: petQuery,
-		&s.readKey: keyQuery, &s.readUsage: usageQuery, &s.readRecord: recordQuery,
+		&s.readKey: keyQuery + "WHERE digest = ?", &s.readUsage: usageQuery, &s.readRecord: recordQuery,
 	} {
 		if *stmt, err = s.reader.Prepare(query); err != nil {
 			return err
@@ -473,12 +460,12 @@ func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 			return known, nil
 		}
 	}
-	row := s.readPage.QueryRow(after, limit)
+	stmt, args := s.readPage, []any{after, limit}
 	if code != 0 {
-		row = s.readPageOf.QueryRow(after, limit, code)
+		stmt, args = s.readPageOf, append(args, code)
 	}
 	var body []byte
-	if err := row.Scan(&body, &p.last, &p.more); err != nil {
+	if err := stmt.QueryRow(args...).Scan(&body, &p.last, &p.more); err != nil {
 		return nil, err
 	}
 	marker := byte('.')
@@ -514,9 +501,17 @@ func (s *store) pet(id int64) (*document, error) {
 
 // createPet stores an animal and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
-	results, err := s.commit(statement{"INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)",
-		[]any{p.CategoryID, statusCodes[p.Status], p.Name}})
+	return inserted(s.commit(statement{"INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)",
+		[]any{p.CategoryID, statusCodes[p.Status], p.Name}}))
+}
+
+// inserted is the id that the first statement of a commit has assigned, or 0
+// if its condition did not hold.
+func inserted(results []sql.Result, err error) (id int64, _ error) {
 	if err != nil {
+		return 0, err
+	}
+	if n, err := results[0].RowsAffected(); err != nil || n == 0 {
 		return 0, err
 	}
 	return results[0].LastInsertId()
@@ -530,21 +525,14 @@ const recordQuery = "SELECT pet_id, body_digest FROM idempotency WHERE key_id = 
 // which of several parallel requests is the first is decided inside it.
 func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	sum := sha256.Sum256(body)
-	at := now.UnixMilli()
-	results, err := s.commit(
-		statement{"DELETE FROM idempotency WHERE key_id = ? AND idempotency_key = ? AND created_at <= ?",
-			[]any{keyID, idempotencyKey, at - recordMillis}},
+	id, err = inserted(s.commit(
 		statement{`INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? WHERE NOT EXISTS
-			(SELECT 1 FROM idempotency WHERE key_id = ? AND idempotency_key = ?)`,
-			[]any{p.CategoryID, statusCodes[p.Status], p.Name, keyID, idempotencyKey}},
-		statement{"INSERT INTO idempotency SELECT ?, ?, ?, last_insert_rowid(), ? WHERE changes() = 1",
-			[]any{keyID, idempotencyKey, sum[:], at}},
-	)
-	if err != nil {
-		return 0, false, false, err
-	}
-	if inserted, err := results[1].RowsAffected(); err != nil || inserted == 1 {
-		id, _ := results[1].LastInsertId()
+			(SELECT 1 FROM idempotency WHERE key_id = ? AND idempotency_key = ? AND created_at > ?)`,
+			[]any{p.CategoryID, statusCodes[p.Status], p.Name, keyID, idempotencyKey, at(now) - recordMillis}},
+		statement{"INSERT OR REPLACE INTO idempotency SELECT ?, ?, ?, last_insert_rowid(), ? WHERE changes() = 1",
+			[]any{keyID, idempotencyKey, sum[:], at(now)}},
+	))
+	if err != nil || id != 0 {
 		return id, false, false, err
 	}
 	var first []byte
@@ -560,7 +548,7 @@ func (s *store) purge(now time.Time) error {
 	for {
 		results, err := s.commit(statement{`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 			(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ? ORDER BY created_at LIMIT 1000)`,
-			[]any{now.UnixMilli() - recordMillis - minuteMillis}})
+			[]any{at(now) - recordMillis - minuteMillis}})
 		if err != nil {
 			return err
 		}
@@ -570,53 +558,57 @@ func (s *store) purge(now time.Time) error {
 	}
 }
 
-const keyColumns = `k.id, coalesce(k.usage_id, k.id), k.name, k.plan, k.per_minute, k.per_day, k.last_four,
-	k.test, k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at`
+const keyQuery = `SELECT k.id, coalesce(k.usage_id, k.id), k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test,
+	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, ifnull(minute_used, 0), ifnull(minute_ends, 0),
+	ifnull(day_used, 0), ifnull(day_ends, 0), ifnull(banned_at, 0), ifnull(banned_until, 0)
+	FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) `
 
-const keyQuery = "SELECT " + keyColumns + " FROM api_keys k WHERE digest = ?"
-
-// fields are where the keyColumns are scanned to.
-func (k *apiKey) fields() []any {
-	return []any{&k.id, &k.usageID, &k.name, &k.plan, &k.quota.perMinute, &k.quota.perDay, &k.lastFour,
-		&k.test, &k.createdAt, &k.expiresAt, &k.revokedAt, &k.unbannedAt, &k.deprecatedUseAt}
-}
-
-// resolve fills in what follows from the columns.
-func (k *apiKey) resolve() {
-	if q := plans[k.plan]; q != (quota{}) {
+// scan reads a row of keyQuery; the usage is shown as it stands at now.
+func (k *apiKey) scan(scan func(...any) error, now instant) error {
+	var u usage
+	if err := scan(append([]any{&k.ID, &k.usageID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test,
+		&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt}, u.fields()...)...); err != nil {
+		return err
+	}
+	if q := plans[k.Plan]; q != (quota{}) {
 		k.quota = q
 	}
 	k.policy = k.quota.policy()
+	if u.minute.open(now, minuteMillis) {
+		k.UsedThisMinute = u.minute.used
+	}
+	if u.day.open(now, dayMillis) {
+		k.UsedToday = u.day.used
+	}
+	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
+		k.BannedUntil = u.bannedUntil
+	}
+	return nil
 }
 
 // keyByDigest returns the key with the digest, or nil if there is none.
 func (s *store) keyByDigest(d digest) (*apiKey, error) {
 	k := &apiKey{}
-	err := s.readKey.QueryRow(d[:]).Scan(k.fields()...)
+	err := k.scan(s.readKey.QueryRow(d[:]).Scan, 0)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
 	}
-	k.resolve()
 	return k, err
 }
 
-// keys returns the key with the id, if there is one, or with id 0 all keys, by
-// ascending id, each with its usage as last written.
-func (s *store) keys(id int64) ([]keyUsage, error) {
-	rows, err := s.reader.Query("SELECT "+keyColumns+`, ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0),
-		ifnull(day_ends, 0), ifnull(banned_at, 0), ifnull(banned_until, 0)
-		FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) WHERE ?1 IN (0, k.id) ORDER BY k.id`, id)
+// keysByID returns the key with the id, if there is one, or for id 0 all keys.
+func (s *store) keysByID(id int64, now instant) ([]*apiKey, error) {
+	rows, err := s.reader.Query(keyQuery+"WHERE ?1 IN (0, k.id) ORDER BY k.id", id)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var keys []keyUsage
+	keys := []*apiKey{}
 	for rows.Next() {
-		var k keyUsage
-		if err := rows.Scan(append(k.apiKey.fields(), k.usage.fields()...)...); err != nil {
+		k := &apiKey{}
+		if err := k.scan(rows.Scan, now); err != nil {
 			return nil, err
 		}
-		k.resolve()
 		keys = append(keys, k)
 	}
 	return keys, rows.Err()
@@ -626,7 +618,7 @@ func (s *store) keys(id int64) ([]keyUsage, error) {
 func insertKey(k *apiKey, token secret, condition string, args ...any) statement {
 	sum := token.digest()
 	own := k.quota
-	if k.plan != "enterprise" {
+	if k.Plan != "enterprise" {
 		own = quota{}
 	}
 	var usageID any // NULL: its own
@@ -635,45 +627,34 @@ func insertKey(k *apiKey, token secret, condition string, args ...any) statement
 	}
 	return statement{`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, expires_at, usage_id)
 		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE ` + condition,
-		append([]any{sum[:], token.lastFour(), k.test, k.name, k.plan, own.perMinute, own.perDay, k.createdAt, k.expiresAt, usageID}, args...)}
+		append([]any{sum[:], token.lastFour(), k.test, k.Name, k.Plan, own.PerMinute, own.PerDay, k.CreatedAt, k.ExpiresAt, usageID}, args...)}
 }
 
 // insertKey stores a new key and returns its id.
 func (s *store) insertKey(k *apiKey, token secret) (id int64, err error) {
-	results, err := s.commit(insertKey(k, token, "1"))
-	if err != nil {
-		return 0, err
-	}
-	return results[0].LastInsertId()
+	return inserted(s.commit(insertKey(k, token, "1")))
 }
 
 // insertFirstKey stores the key unless the database has one already.
 func (s *store) insertFirstKey(k *apiKey, token secret) (made bool, err error) {
-	results, err := s.commit(insertKey(k, token, "NOT EXISTS (SELECT 1 FROM api_keys)"))
-	if err != nil {
-		return false, err
-	}
-	inserted, err := results[0].RowsAffected()
-	return inserted == 1, err
+	id, err := inserted(s.commit(insertKey(k, token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
+	return id != 0, err
 }
 
 // rotateKey stores the successor of the key whose id k still has, and lets the
 // key itself expire at the end of the overlap. A key that has ended meanwhile is
 // errKeyEnded.
-func (s *store) rotateKey(k *apiKey, token secret, overlapEnds int64) (id int64, err error) {
-	results, err := s.commit(
+func (s *store) rotateKey(k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
+	id, err = inserted(s.commit(
 		insertKey(k, token, "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)",
-			k.id, k.createdAt),
+			k.ID, k.CreatedAt),
 		statement{`UPDATE api_keys SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
-			WHERE id = ?2 AND changes() = 1`, []any{overlapEnds, k.id}},
-	)
-	if err != nil {
-		return 0, err
+			WHERE id = ?2 AND changes() = 1`, []any{overlapEnds, k.ID}},
+	))
+	if err == nil && id == 0 {
+		err = errKeyEnded
 	}
-	if inserted, err := results[0].RowsAffected(); err != nil || inserted == 0 {
-		return 0, errors.Join(err, errKeyEnded)
-	}
-	return results[0].LastInsertId()
+	return id, err
 }
 
 // setPlan changes the plan of a key; the quota counts on the enterprise plan.
@@ -682,18 +663,18 @@ func (s *store) setPlan(id int64, plan string, q quota) error {
 		q = quota{}
 	}
 	_, err := s.commit(statement{"UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?",
-		[]any{plan, q.perMinute, q.perDay, id}})
+		[]any{plan, q.PerMinute, q.PerDay, id}})
 	return err
 }
 
 // revokeKey ends a key; the first revocation keeps its time.
-func (s *store) revokeKey(id, now int64) error {
+func (s *store) revokeKey(id int64, now instant) error {
 	_, err := s.commit(statement{"UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", []any{now, id}})
 	return err
 }
 
 // unbanKey lifts the ban of all keys that share the key's usage.
-func (s *store) unbanKey(id, now int64) error {
+func (s *store) unbanKey(id int64, now instant) error {
 	_, err := s.commit(statement{`UPDATE api_keys SET unbanned_at = ?1 WHERE coalesce(usage_id, id) =
 		(SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?2)`, []any{now, id}})
 	return err
@@ -723,8 +704,8 @@ func saveUsage(id int64, u *usage) statement {
 }
 
 // saveDeprecatedUse is the statement that notes when a key last used the deprecated operation.
-func saveDeprecatedUse(keyID, at int64) statement {
-	return statement{"UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", []any{at, keyID}}
+func saveDeprecatedUse(keyID int64, when instant) statement {
+	return statement{"UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", []any{when, keyID}}
 }
 
 // backup writes a consistent copy while others read and write: beside its final
@@ -736,12 +717,11 @@ func (s *store) backup(file string) (err error) {
 			return errors.New("a database cannot be backed up onto itself")
 		}
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(file), ".petstore-backup-")
-	if err != nil {
+	temp := file + ".partial"
+	defer os.Remove(temp) //nolint:errcheck // gone already unless something failed
+	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	temp := filepath.Join(dir, "copy.db")
 	if _, err := s.reader.Exec("VACUUM INTO ?", temp); err != nil {
 		return err
 	}
@@ -756,11 +736,7 @@ func (s *store) backup(file string) (err error) {
 
 // checkCopy reads the copy whole and brings it to disk.
 func checkCopy(path string) error {
-	name, err := dsn(path, "mode=ro")
-	if err != nil {
-		return err
-	}
-	db, err := sql.Open("sqlite", name)
+	db, err := openFile(path, "mode=ro")
 	if err != nil {
 		return err
 	}
