@@ -68,9 +68,7 @@ func (s *service) addRoutes() {
 	s.routes.Handle("/v1/pets/{petId}", s.api(allow("GET, HEAD")))
 	s.routes.Handle("/v1", s.api(notFound))
 	s.routes.Handle("/v1/", s.api(notFound))
-	s.routes.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, notFound(w, r, caller{}))
-	})
+	s.routes.HandleFunc("/", s.elsewhere)
 }
 
 // caller is whose request it is, and when it came.
@@ -168,13 +166,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}()
 	switch {
 	case len(s.corsOrigins) > 0 && s.cors(w, r):
-	case !canonical(r.URL):
-		// The router would redirect to the clean path, before any key was seen.
-		if underAPI(r) {
-			s.api(notFound).ServeHTTP(w, r)
-			return
-		}
-		s.fail(w, r, notFound(w, r, caller{}))
+	case !canonical(r.URL): // the router would redirect, before any key was seen
+		s.elsewhere(w, r)
 	default:
 		s.routes.ServeHTTP(w, r)
 	}
@@ -305,6 +298,15 @@ func writeDocument(w http.ResponseWriter, r *http.Request, d *document) {
 
 func notFound(http.ResponseWriter, *http.Request, caller) error {
 	return newError(CodeNotFound, "there is nothing at this address")
+}
+
+// elsewhere answers what no other route takes. Only under /v1 a key is asked for.
+func (s *service) elsewhere(w http.ResponseWriter, r *http.Request) {
+	if underAPI(r) {
+		s.api(notFound).ServeHTTP(w, r)
+		return
+	}
+	s.fail(w, r, notFound(w, r, caller{}))
 }
 
 // allow answers the methods that a path does not have.

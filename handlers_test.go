@@ -1,0 +1,1102 @@
+package main
+
+// The HTTP contract, as a client sees it. Nearly all tests speak to a real
+// server over loopback; those about the calendar call the handler in fake time.
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The shapes on the wire, spelt out once more: a member that is renamed in the
+// service must fail here.
+type wirePet struct {
+	ID         int64  `json:"id"`
+	Name       string `json:"name"`
+	CategoryID int64  `json:"categoryId"`
+	Status     string `json:"status"`
+}
+
+type wireError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Status  int    `json:"status"`
+}
+
+// shop is a service under test, and a client with a key that has plenty left.
+type shop struct {
+	t       *testing.T
+	store   *store
+	service *service
+	server  *httptest.Server // nil in fake time
+	key     string
+
+	mu        sync.Mutex
+	log       bytes.Buffer
+	wantError bool // errors in the log are expected
+}
+
+// openShop starts a service on a new database; change adjusts its flags.
+func openShop(t *testing.T, change ...func(*config)) *shop {
+	s := openShopInFakeTime(t, change...)
+	s.server = httptest.NewServer(s.service)
+	t.Cleanup(s.server.Close)
+	return s
+}
+
+// openShopInFakeTime is for tests inside synctest: requests go to the handler itself.
+func openShopInFakeTime(t *testing.T, change ...func(*config)) *shop {
+	t.Helper()
+	cfg := config{banFor: 10 * time.Minute}
+	for _, c := range change {
+		c(&cfg)
+	}
+	s := &shop{t: t}
+	var err error
+	if s.store, err = openDatabase(filepath.Join(t.TempDir(), "shop.db"), true); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.store.Close() })
+	s.service = newService(s.store, cfg, slog.New(slog.NewJSONHandler(s, nil)))
+	s.key = s.newKey(quota{1_000_000, 1_000_000})
+	t.Cleanup(func() {
+		if log := s.logged(); !s.wantError && strings.Contains(log, `"level":"ERROR"`) {
+			t.Errorf("errors in the log:\n%s", log)
+		}
+	})
+	return s
+}
+
+// Write collects the log.
+func (s *shop) Write(line []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.Write(line)
+}
+
+func (s *shop) logged() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.log.String()
+}
+
+// newKey issues an Enterprise key with the quota.
+func (s *shop) newKey(q quota) string {
+	s.t.Helper()
+	token := newSecret(s.service.keys.prefix == testPrefix)
+	key := &apiKey{Name: "test", Plan: "enterprise", quota: q, CreatedAt: at(time.Now()), test: s.service.keys.prefix == testPrefix}
+	if _, err := s.store.insertKey(key, token); err != nil {
+		s.t.Fatal(err)
+	}
+	return string(token)
+}
+
+// answer is what came back.
+type answer struct {
+	t      *testing.T
+	what   string // the request, for messages
+	status int
+	header http.Header
+	body   string
+}
+
+// call sends a request with the shop's key. Further arguments are headers
+// ("If-None-Match: *"; one without a value removes the header) and the body, if
+// it comes last and starts with "=".
+func (s *shop) call(method, target string, more ...string) answer {
+	s.t.Helper()
+	var body io.Reader
+	if n := len(more); n > 0 && strings.HasPrefix(more[n-1], "=") {
+		body, more = strings.NewReader(more[n-1][1:]), more[:n-1]
+	}
+	base := "http://shop.invalid"
+	if s.server != nil {
+		base = s.server.URL
+	}
+	r, err := http.NewRequest(method, base+target, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	for _, line := range more {
+		name, value, _ := strings.Cut(line, ":")
+		if value = strings.TrimSpace(value); value == "" {
+			r.Header.Del(name)
+		} else {
+			r.Header.Add(name, value)
+		}
+	}
+	return s.send(r)
+}
+
+// send sends a request that is ready, and holds the answer against what is
+// promised of every answer.
+func (s *shop) send(r *http.Request) answer {
+	s.t.Helper()
+	var response *http.Response
+	if s.server == nil {
+		r.RemoteAddr = "192.0.2.1:1234"
+		recorder := httptest.NewRecorder()
+		s.service.ServeHTTP(recorder, r)
+		response = recorder.Result()
+		for name, values := range response.Header { // as a client would see it
+			delete(response.Header, name)
+			response.Header[http.CanonicalHeaderKey(name)] = values
+		}
+	} else {
+		var err error
+		if response, err = http.DefaultTransport.RoundTrip(r); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	response.Body.Close()
+	a := answer{s.t, r.Method + " " + r.URL.RequestURI(), response.StatusCode, response.Header, string(body)}
+	a.promised(r)
+	return a
+}
+
+// promised checks what every answer keeps: a request id of the service's own,
+// the limit headers under /v1, and the Error shape unless it is a success.
+func (a answer) promised(r *http.Request) {
+	a.t.Helper()
+	if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(a.header.Get("X-Request-Id")) {
+		a.t.Errorf("%s: X-Request-Id is %q", a.what, a.header.Get("X-Request-Id"))
+	}
+	if underAPI(r) {
+		limit, left := a.number("X-RateLimit-Limit"), a.number("X-RateLimit-Remaining")
+		if left < 0 || left > limit || a.number("X-RateLimit-Reset") == 0 {
+			a.t.Errorf("%s: %d of %d left until %s", a.what, left, limit, a.header.Get("X-RateLimit-Reset"))
+		}
+		if a.header.Get("RateLimit") == "" || a.header.Get("RateLimit-Policy") == "" {
+			a.t.Errorf("%s: no RateLimit or no RateLimit-Policy", a.what)
+		}
+	}
+	if a.status >= 300 && a.status != http.StatusNotModified {
+		if got := a.header.Get("Content-Type"); got != "application/json" {
+			a.t.Errorf("%s: status %d with Content-Type %q", a.what, a.status, got)
+		}
+		if r.Method == http.MethodHead {
+			return
+		}
+		var members map[string]any
+		if err := json.Unmarshal([]byte(a.body), &members); err != nil || len(members) != 3 {
+			a.t.Errorf("%s: status %d with body %q", a.what, a.status, a.body)
+		}
+		if e := a.err(); e.Status != a.status || e.Message == "" || statusOfCode[ErrorCode(e.Code)] != a.status {
+			a.t.Errorf("%s: status %d with error %+v", a.what, a.status, e)
+		}
+	}
+}
+
+func (a answer) number(header string) int64 {
+	a.t.Helper()
+	n, err := strconv.ParseInt(a.header.Get(header), 10, 64)
+	if err != nil {
+		a.t.Errorf("%s: %s is %q", a.what, header, a.header.Get(header))
+	}
+	return n
+}
+
+func (a answer) err() (e wireError) {
+	a.t.Helper()
+	a.decode(&e)
+	return e
+}
+
+func (a answer) decode(into any) {
+	a.t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(a.body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		a.t.Fatalf("%s: %v in %q", a.what, err, a.body)
+	}
+}
+
+// is checks the status and, for an error, the code.
+func (a answer) is(status int, code ...ErrorCode) answer {
+	a.t.Helper()
+	if a.status != status {
+		a.t.Fatalf("%s: status %d, want %d; body %s", a.what, a.status, status, a.body)
+	}
+	if len(code) == 1 && a.err().Code != string(code[0]) {
+		a.t.Fatalf("%s: code %s, want %s", a.what, a.err().Code, code[0])
+	}
+	return a
+}
+
+// has checks a header; an empty want means that it must be absent.
+func (a answer) has(header, want string) answer {
+	a.t.Helper()
+	if got := strings.Join(a.header.Values(header), "; "); got != want {
+		a.t.Errorf("%s: %s is %q, want %q", a.what, header, got, want)
+	}
+	return a
+}
+
+func (s *shop) create(body string, headers ...string) wirePet {
+	s.t.Helper()
+	var p wirePet
+	s.call("POST", "/v1/pets", append(headers, "="+body)...).is(201).decode(&p)
+	return p
+}
+
+// stock creates n animals; every third is sold, every third pending.
+func (s *shop) stock(n int) {
+	s.t.Helper()
+	for i := range n {
+		status := []PetStatus{Available, Pending, Sold}[i%3]
+		if _, err := s.store.createPet(NewPet{Name: fmt.Sprint("animal ", i+1), CategoryID: int64(i), Status: status}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (a answer) ids() []int64 {
+	a.t.Helper()
+	var pets []wirePet
+	a.is(200).decode(&pets)
+	ids := []int64{}
+	for _, p := range pets {
+		ids = append(ids, p.ID)
+	}
+	return ids
+}
+
+func upTo(n int64, keep func(int64) bool) []int64 {
+	ids := []int64{}
+	for id := int64(1); id <= n; id++ {
+		if keep(id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func all(int64) bool { return true }
+
+// Operations
+
+func TestAnAnimalIsReturnedAsItWasCreated(t *testing.T) {
+	s := openShop(t)
+	a := s.call("POST", "/v1/pets", `={"name":"Rex \"the\" \\dog\\ <&> 🐶","categoryId":-9223372036854775808,"status":"sold"}`)
+	want := `{"id":1,"name":"Rex \"the\" \\dog\\ <&> 🐶","categoryId":-9223372036854775808,"status":"sold"}`
+	if a.is(201).body != want {
+		t.Errorf("created %s, want %s", a.body, want)
+	}
+	a.has("Location", "/v1/pets/1").has("Content-Type", "application/json").has("Content-Length", strconv.Itoa(len(want)))
+	if got := s.call("GET", "/v1/pets/1").is(200).body; got != want {
+		t.Errorf("fetched %s, want %s", got, want)
+	}
+	if got := s.call("GET", "/v1/pets").is(200).body; got != "["+want+"]" {
+		t.Errorf("listed %s, want %s", got, "["+want+"]")
+	}
+}
+
+func TestIDsCountFromOneAndStatusDefaultsToAvailable(t *testing.T) {
+	s := openShop(t)
+	for want := int64(1); want <= 3; want++ {
+		if p := s.create(`{"name":"Tom","categoryId":7}`); p != (wirePet{want, "Tom", 7, "available"}) {
+			t.Errorf("created %+v", p)
+		}
+	}
+	if ids := s.call("GET", "/v1/pets?status=available").ids(); !slices.Equal(ids, []int64{1, 2, 3}) {
+		t.Errorf("the filter finds %v", ids)
+	}
+}
+
+func TestAnEmptyShopListsAnEmptyArray(t *testing.T) {
+	s := openShop(t)
+	for _, query := range []string{"", "?status=sold", "?after=5", "?limit=1"} {
+		if a := s.call("GET", "/v1/pets"+query).is(200).has("Link", ""); a.body != "[]" {
+			t.Errorf("%s: %s", query, a.body)
+		}
+	}
+}
+
+func TestListing(t *testing.T) {
+	s := openShop(t)
+	s.stock(150)
+	sold := func(id int64) bool { return id%3 == 0 }
+	for _, test := range []struct {
+		query string
+		ids   []int64
+		next  string // the Link's query, "" for none
+	}{
+		{"", upTo(20, all), "?after=20"},
+		{"?limit=20", upTo(20, all), "?limit=20&after=20"},
+		{"?limit=1", upTo(1, all), "?limit=1&after=1"},
+		{"?limit=100", upTo(100, all), "?limit=100&after=100"},
+		{"?limit=100&after=50", upTo(150, func(id int64) bool { return id > 50 }), ""},
+		{"?limit=100&after=51", upTo(150, func(id int64) bool { return id > 51 }), ""},
+		{"?after=0&limit=2", []int64{1, 2}, "?limit=2&after=2"},
+		{"?after=140", upTo(150, func(id int64) bool { return id > 140 }), ""},
+		{"?after=150", []int64{}, ""},
+		{"?after=9223372036854775807", []int64{}, ""},
+		{"?status=sold", upTo(60, sold), "?status=sold&after=60"},
+		{"?status=sold&limit=50", upTo(150, sold), ""},
+		{"?status=sold&limit=49", upTo(147, sold), "?limit=49&status=sold&after=147"},
+		{"?limit=2&status=pending&after=3", []int64{5, 8}, "?limit=2&status=pending&after=8"},
+		{"?status=available&after=146", []int64{148}, ""},
+	} {
+		a := s.call("GET", "/v1/pets"+test.query)
+		if got := a.ids(); !slices.Equal(got, test.ids) {
+			t.Errorf("%s lists %v, want %v", test.query, got, test.ids)
+		}
+		link := ""
+		if test.next != "" {
+			link = "</v1/pets" + test.next + `>; rel="next"`
+		}
+		a.has("Link", link)
+	}
+}
+
+func TestFollowingLinkVisitsEveryAnimalOnce(t *testing.T) {
+	s := openShop(t)
+	s.stock(45)
+	next, visited := "/v1/pets?limit=7&status=pending", []int64{}
+	for range 10 {
+		a := s.call("GET", next)
+		visited = append(visited, a.ids()...)
+		link := a.header.Get("Link")
+		if link == "" {
+			break
+		}
+		next = strings.TrimSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
+		s.stock(1) // new animals join at the end and disturb no page
+	}
+	if want := upTo(47, func(id int64) bool { return id <= 45 && id%3 == 2 }); !slices.Equal(visited, want) {
+		t.Errorf("visited %v, want %v", visited, want)
+	}
+}
+
+func TestAListShowsWhatWasJustCreated(t *testing.T) {
+	s := openShop(t)
+	for want := int64(1); want <= 5; want++ {
+		s.create(`{"name":"new","categoryId":1}`)
+		if ids := s.call("GET", "/v1/pets?status=available").ids(); int64(len(ids)) != want {
+			t.Fatalf("after %d creations the list has %v", want, ids)
+		}
+	}
+}
+
+func TestBaseURLMakesAddressesAbsolute(t *testing.T) {
+	s := openShop(t, func(c *config) { c.baseURL = "https://api.example.com/shop/v1" })
+	s.stock(2)
+	s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(201).has("Location", "https://api.example.com/shop/v1/pets/3")
+	s.call("GET", "/v1/pets?limit=1").is(200).has("Link", `<https://api.example.com/shop/v1/pets?limit=1&after=1>; rel="next"`)
+	s.call("GET", "/v1/pets/1", "Host: evil.example").is(200).has("Link", `<https://api.example.com/shop/v1/pets>; rel="successor-version"`)
+}
+
+func TestHEADAnswersAsGETWithoutABody(t *testing.T) {
+	s := openShop(t)
+	s.stock(30)
+	for _, target := range []string{"/v1/pets?limit=5", "/v1/pets/3", "/v1/pets/99", "/v1/nowhere", "/v1/pets?limit=x"} {
+		get, head := s.call("GET", target), s.call("HEAD", target)
+		head.is(get.status)
+		for _, name := range []string{"Content-Type", "Content-Length", "ETag", "Link", "Deprecation", "Sunset"} {
+			head.has(name, get.header.Get(name))
+		}
+		if head.body != "" {
+			t.Errorf("HEAD %s has the body %q", target, head.body)
+		}
+	}
+}
+
+func TestConditionalRequests(t *testing.T) {
+	s := openShop(t)
+	s.stock(2)
+	for _, target := range []string{"/v1/pets", "/v1/pets?after=1", "/v1/pets/2"} {
+		etag := s.call("GET", target).is(200).header.Get("ETag")
+		if !regexp.MustCompile(`^"[!#-~]+"$`).MatchString(etag) {
+			t.Fatalf("%s: ETag is %s", target, etag)
+		}
+		for _, match := range []string{etag, "*", "W/" + etag, `"other", ` + etag, `"a"` + "," + etag + `,"b"`} {
+			if a := s.call("GET", target, "If-None-Match: "+match).is(304).has("ETag", etag); a.body != "" {
+				t.Errorf("304 with the body %q", a.body)
+			}
+		}
+		s.call("HEAD", target, "If-None-Match: "+etag).is(304)
+		s.call("GET", target, `If-None-Match: "other"`, "If-None-Match: "+etag).is(304)
+		s.call("GET", target, `If-None-Match: "other"`).is(200)
+		s.call("GET", target, "If-None-Match: "+strings.Trim(etag, `"`)).is(200)
+	}
+}
+
+func TestTheETagChangesWithTheListAndWithItsLink(t *testing.T) {
+	s := openShop(t)
+	s.stock(2)
+	before := s.call("GET", "/v1/pets?limit=2").has("Link", "").header.Get("ETag")
+	s.stock(1)
+	// The same two animals, but now there is a next page to be told about.
+	after := s.call("GET", "/v1/pets?limit=2", "If-None-Match: "+before).is(200).header.Get("ETag")
+	if before == after {
+		t.Error("a client that keeps the old answer never learns of the next page")
+	}
+}
+
+// What is wrong with a request
+
+func TestListParametersAreRefusedByName(t *testing.T) {
+	s := openShop(t)
+	for query, names := range map[string]string{
+		"limit=0": "limit", "limit=101": "limit", "limit=-1": "limit", "limit=": "limit", "limit=ten": "limit",
+		"limit=1.0": "limit", "limit=1e1": "limit", "limit=99999999999999999999": "limit", "limit=5&limit=5": "limit",
+		"status=": "status", "status=Sold": "status", "status=gone": "status", "status=sold&status=sold": "status",
+		"status=sold,pending": "status", "after=-1": "after", "after=x": "after", "after=": "after",
+		"after=9223372036854775808": "after", "after=1&after=2": "after",
+		"page=2": "page", "Limit=5": "Limit", "limit=5&offset=1": "offset", "=": `""`,
+		"%zz": "query", "limit=5;status=sold": "query", "limit=%": "query",
+	} {
+		e := s.call("GET", "/v1/pets?"+query).is(400, CodeInvalidParameter).err()
+		if !strings.Contains(e.Message, names) {
+			t.Errorf("%s: the message %q does not name %s", query, e.Message, names)
+		}
+	}
+	for _, query := range []string{"limit=%31%30", "status=s%6Fld", "limit=+5", "limit=005"} {
+		status := s.call("GET", "/v1/pets?"+query).status
+		if want := map[bool]int{true: 200, false: 400}[!strings.Contains(query, "+")]; status != want {
+			t.Errorf("%s: status %d, want %d", query, status, want)
+		}
+	}
+}
+
+func TestOtherOperationsTakeNoQuery(t *testing.T) {
+	s := openShop(t)
+	s.stock(1)
+	for _, query := range []string{"a=1", "%zz", "x;y", "limit=5"} {
+		s.call("POST", "/v1/pets?"+query, `={"name":"x","categoryId":1}`).is(400, CodeInvalidParameter)
+		s.call("GET", "/v1/pets/1?"+query).is(400, CodeInvalidParameter).has("Sunset", "")
+	}
+	if ids := s.call("GET", "/v1/pets").ids(); len(ids) != 1 {
+		t.Errorf("a refused creation has left %v", ids)
+	}
+}
+
+func TestOneAnswerNamesEveryProblemOfTheBody(t *testing.T) {
+	s := openShop(t)
+	e := s.call("POST", "/v1/pets", `={"name":"","categoryId":1.5,"status":"lost","nmae":"x"}`).is(400, CodeInvalidBody).err()
+	for _, want := range []string{"name: must not be blank", "categoryId: must be an integer", "status: must be one of", `"nmae": is not a member`} {
+		if !strings.Contains(e.Message, want) {
+			t.Errorf("the message %q lacks %q", e.Message, want)
+		}
+	}
+	e = s.call("POST", "/v1/pets", `={}`).is(400, CodeInvalidBody).err()
+	if e.Message != "name: is required; categoryId: is required" {
+		t.Errorf("an empty object is answered %q", e.Message)
+	}
+	s.call("POST", "/v1/pets").is(400, CodeInvalidBody)
+	if body := s.call("GET", "/v1/pets").is(200).body; body != "[]" {
+		t.Errorf("refused bodies have left %s", body)
+	}
+}
+
+func TestMediaTypes(t *testing.T) {
+	s := openShop(t)
+	for contentType, status := range map[string]int{
+		"": 201, "application/json": 201, "application/json; charset=utf-8": 201, "Application/JSON;charset=UTF-8": 201,
+		"text/plain": 415, "application/xml": 415, "application/x-www-form-urlencoded": 415, "application/jsonp": 415,
+		"application/json; =": 415, "json": 415, "application/problem+json": 415,
+	} {
+		if got := s.call("POST", "/v1/pets", "Content-Type: "+contentType, `={"name":"x","categoryId":1}`).status; got != status {
+			t.Errorf("Content-Type %q: status %d, want %d", contentType, got, status)
+		}
+	}
+}
+
+func TestBodiesHaveAtMost64KiB(t *testing.T) {
+	s := openShop(t)
+	fits := `{"name":"x","categoryId":1}` + strings.Repeat(" ", 64<<10-27)
+	s.call("POST", "/v1/pets", "="+fits).is(201)
+	s.call("POST", "/v1/pets", "="+fits+" ").is(413, CodeBodyTooLarge)
+	r, _ := http.NewRequest("POST", s.server.URL+"/v1/pets", io.MultiReader(strings.NewReader(fits+" "))) // chunked
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	s.send(r).is(413, CodeBodyTooLarge)
+}
+
+func TestMediaTypeIsCheckedBeforeSizeAndSizeBeforeContent(t *testing.T) {
+	s := openShop(t)
+	large := "=" + strings.Repeat("x", 64<<10+1)
+	s.call("POST", "/v1/pets?bad=1", "Content-Type: text/plain", "Idempotency-Key: a b", large).is(415)
+	s.call("POST", "/v1/pets?bad=1", "Idempotency-Key: a b", large).is(413)
+	s.call("POST", "/v1/pets?bad=1", "Idempotency-Key: a b", "=x").is(400, CodeInvalidParameter)
+	s.call("POST", "/v1/pets", "Idempotency-Key: a b", "=x").is(400, CodeInvalidParameter)
+}
+
+func TestABodyThatEndsEarlyIsRefused(t *testing.T) {
+	s := openShop(t)
+	conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 50\r\n\r\n{\"name\":", s.key)
+	conn.(*net.TCPConn).CloseWrite()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	if response.StatusCode != 400 || !strings.Contains(string(body), `"invalid_body"`) {
+		t.Errorf("%d %s", response.StatusCode, body)
+	}
+}
+
+func TestUnknownAnimalsAreNotFound(t *testing.T) {
+	s := openShop(t)
+	s.stock(1)
+	s.call("GET", "/v1/pets/1").is(200)
+	s.call("GET", "/v1/pets/%31").is(200) // the same address, RFC 3986 section 6.2.2.2
+	for _, id := range []string{"2", "abc", "+1", "-1", "0", "-0", "007", "01", "1.0", "1e0", "9223372036854775807",
+		"9223372036854775808", "18446744073709551617", "1%20", "1%2F1", "%00", "١", "0x1", "1_0"} {
+		s.call("GET", "/v1/pets/"+id).is(404, CodeNotFound)
+	}
+}
+
+func TestUnknownPathsAndMethods(t *testing.T) {
+	s := openShop(t)
+	for _, target := range []string{"/v1", "/v1/", "/v1/pet", "/v1/pets/", "/v1/pets/1/", "/v1/pets/1/x", "/v1//pets",
+		"/v1/../v1/pets", "/v1/./pets", "/v1/store/orders", "/v1/PETS", "/v1/pets%2F1", "/v1%2Fpets"} {
+		s.call("GET", target).is(404, CodeNotFound)
+		s.call("GET", target, "Authorization:").is(401, CodeMissingKey)
+	}
+	for _, target := range []string{"/v2/pets", "/pets", "/v1pets", "//v1/pets", "/x/../v1/pets", "/favicon.ico"} {
+		s.call("GET", target, "Authorization:").is(404, CodeNotFound).has("X-RateLimit-Limit", "")
+	}
+	for _, method := range []string{"PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
+		s.call(method, "/v1/pets").is(405, CodeMethodNotAllowed).has("Allow", "GET, HEAD, POST")
+		s.call(method, "/v1/pets/1").is(405, CodeMethodNotAllowed).has("Allow", "GET, HEAD").has("Sunset", "")
+		s.call(method, "/v1/pets", "Authorization:").is(401)
+	}
+	s.call("POST", "/v1/pets/1", `={}`).is(405, CodeMethodNotAllowed)
+}
+
+func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
+	s := openShop(t)
+	for _, line := range []string{"OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"} {
+		conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "%s\r\nHost: x\r\nConnection: close\r\n\r\n", line)
+		reply, _ := io.ReadAll(conn)
+		if line[0] == 'C' && !bytes.Contains(reply, []byte(`"code":"not_found"`)) {
+			t.Errorf("%s is answered %q", line, reply)
+		}
+	}
+}
+
+// Keys
+
+func TestEveryRequestNeedsAKey(t *testing.T) {
+	s := openShop(t)
+	foreign := string(newSecret(true))
+	for _, test := range []struct {
+		sent      string // the Authorization header
+		code      ErrorCode
+		challenge string
+	}{
+		{"", CodeMissingKey, "Bearer"},
+		{"Bearer", CodeMissingKey, "Bearer"},
+		{"Basic dXNlcjpwYXNz", CodeMissingKey, "Bearer"},
+		{s.key, CodeMissingKey, "Bearer"},
+		{"Bearer " + s.key + "x", CodeInvalidKey, `Bearer error="invalid_token"`},
+		{"Bearer " + s.key + " x", CodeInvalidKey, `Bearer error="invalid_token"`},
+		{"Bearer " + s.key[:len(s.key)-1] + "!", CodeInvalidKey, `Bearer error="invalid_token"`},
+		{"Bearer " + string(newSecret(false)), CodeInvalidKey, `Bearer error="invalid_token"`},
+		{"Bearer " + foreign, CodeInvalidKey, `Bearer error="invalid_token"`},
+	} {
+		for _, target := range []string{"/v1/pets", "/v1/pets/1", "/v1/nowhere"} {
+			s.call("GET", target, "Authorization:", "Authorization: "+test.sent).is(401, test.code).
+				has("WWW-Authenticate", test.challenge).has("RateLimit-Policy", `"address";q=60;w=60`)
+		}
+	}
+	s.call("GET", "/v1/pets?key="+s.key, "Authorization:").is(401, CodeMissingKey)
+	for _, sent := range []string{"bearer " + s.key, "BEARER   " + s.key} {
+		s.call("GET", "/v1/pets", "Authorization:", "Authorization: "+sent).is(200).has("WWW-Authenticate", "")
+	}
+}
+
+func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
+	s := openShop(t, func(c *config) { c.staging = true })
+	if !strings.HasPrefix(s.key, "pet_test_") {
+		t.Fatal("the shop's key is", s.key[:9])
+	}
+	s.call("GET", "/v1/pets").is(200)
+	s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+string(newSecret(false))).is(401, CodeInvalidKey)
+}
+
+// Limits
+
+func TestEveryAnswerSaysWhereTheKeyStands(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t)
+		key := "Authorization: Bearer " + s.newKey(quota{5, 100})
+		start := time.Now().Unix()
+		time.Sleep(1500 * time.Millisecond)
+		stands := func(a answer, left, reset int, rateLimit string) {
+			t.Helper()
+			a.has("X-RateLimit-Limit", "5").has("X-RateLimit-Remaining", strconv.Itoa(left)).has("RateLimit", rateLimit).
+				has("X-RateLimit-Reset", strconv.FormatInt(start+int64(reset), 10)).has("RateLimit-Policy", `"minute";q=5;w=60, "day";q=100;w=86400`)
+		}
+		// The window opens at 1.5 s and ends at 61.5, told as 62.
+		stands(s.call("GET", "/v1/pets", "Authorization:", key).is(200), 4, 62, `"minute";r=4;t=60, "day";r=99;t=86400`)
+		time.Sleep(20 * time.Second)
+		stands(s.call("GET", "/v1/nowhere", "Authorization:", key).is(404), 3, 62, `"minute";r=3;t=40, "day";r=98;t=86380`)
+		stands(s.call("POST", "/v1/pets", "Authorization:", key, "=x").is(400), 2, 62, `"minute";r=2;t=40, "day";r=97;t=86380`)
+		stands(s.call("PUT", "/v1/pets", "Authorization:", key).is(405), 1, 62, `"minute";r=1;t=40, "day";r=96;t=86380`)
+		stands(s.call("GET", "/v1/pets", "Authorization:", key, "If-None-Match: *").is(304), 0, 62, `"minute";r=0;t=40, "day";r=95;t=86380`)
+		time.Sleep(300 * time.Millisecond)
+		a := s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeRateLimited).has("Retry-After", "40")
+		stands(a, 0, 62, `"minute";r=0;t=40, "day";r=95;t=86380`)
+		time.Sleep(40 * time.Second)
+		stands(s.call("GET", "/v1/pets", "Authorization:", key).is(200).has("Retry-After", ""), 4, 122, `"minute";r=4;t=60, "day";r=94;t=86340`)
+	})
+}
+
+func TestTheDayRefusesWhenTheMinuteDoesNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t)
+		key := "Authorization: Bearer " + s.newKey(quota{2, 5})
+		start := time.Now().Unix()
+		for i, left := range []string{"1", "0", "1", "0", "0"} {
+			a := s.call("GET", "/v1/pets", "Authorization:", key).is(200).has("X-RateLimit-Remaining", left)
+			if i == 4 { // one left of the minute, none of the day
+				a.has("X-RateLimit-Limit", "5").has("X-RateLimit-Reset", strconv.FormatInt(start+86400, 10))
+			}
+			if i%2 == 1 {
+				time.Sleep(time.Minute)
+			}
+		}
+		for range 24 * 2 {
+			time.Sleep(29 * time.Minute)
+			s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeRateLimited).has("X-RateLimit-Limit", "5")
+		}
+		time.Sleep(time.Unix(start+86400, 0).Sub(time.Now()))
+		s.call("GET", "/v1/pets", "Authorization:", key).is(200).has("RateLimit", `"minute";r=1;t=60, "day";r=4;t=86400`)
+	})
+}
+
+func TestOf200ParallelRequestsExactly100AreAdmitted(t *testing.T) {
+	s := openShop(t)
+	key := s.newKey(quota{100, 1000})
+	var mu sync.Mutex
+	statuses := map[int]int{}
+	var wg sync.WaitGroup
+	for range 200 {
+		wg.Go(func() {
+			a := s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+key)
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[a.status]++
+		})
+	}
+	wg.Wait()
+	if statuses[200] != 100 || statuses[429] != 100 {
+		t.Errorf("statuses %v, want 100 each of 200 and 429", statuses)
+	}
+}
+
+func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t, func(c *config) { c.clientIPHeader = "X-Forwarded-For" })
+		for i := range 60 {
+			a := s.call("GET", "/v1/pets", "Authorization:").is(401).has("X-RateLimit-Limit", "60")
+			a.has("X-RateLimit-Remaining", strconv.Itoa(59-i)).has("RateLimit", fmt.Sprintf(`"address";r=%d;t=60`, 59-i))
+		}
+		a := s.call("GET", "/v1/pets", "Authorization: Bearer nonsense").is(429, CodeRateLimited)
+		a.has("Retry-After", "60").has("X-RateLimit-Remaining", "0").has("WWW-Authenticate", "")
+		s.call("GET", "/v1/pets").is(200) // a valid key is never refused for its address
+		s.call("GET", "/v1/pets", "Authorization:", "X-Forwarded-For: 192.0.2.1, 203.0.113.9").is(401)
+		time.Sleep(time.Minute)
+		s.call("GET", "/v1/pets", "Authorization:").is(401).has("X-RateLimit-Remaining", "59")
+	})
+}
+
+func TestInsistingAfter429BansTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t)
+		token := s.newKey(quota{3, 100})
+		call := func() answer { return s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+token) }
+		for range 3 {
+			call().is(200)
+		}
+		for range 1 + 3 { // the first refusal is no strike; three strikes are as many as the limit, not more
+			call().is(429, CodeRateLimited)
+		}
+		banned := func(retry, reset string) {
+			t.Helper()
+			call().is(429, CodeKeyBanned).has("Retry-After", retry).has("X-RateLimit-Limit", "3").
+				has("X-RateLimit-Remaining", "0").has("X-RateLimit-Reset", reset)
+		}
+		end := strconv.FormatInt(time.Now().Add(10*time.Minute).Unix(), 10)
+		banned("600", end)
+		time.Sleep(5 * time.Minute)
+		banned("300", end) // asking again does not lengthen it
+		s.call("GET", "/v1/pets").is(200)
+		time.Sleep(5*time.Minute - time.Millisecond)
+		banned("1", end)
+		time.Sleep(time.Millisecond)
+		call().is(200).has("X-RateLimit-Remaining", "2")
+		if log := s.logged(); strings.Count(log, "key banned") != 1 || strings.Contains(log, token) {
+			t.Errorf("the log of one ban:\n%s", log)
+		}
+	})
+}
+
+func TestWithBanForZeroNobodyIsBanned(t *testing.T) {
+	s := openShop(t, func(c *config) { c.banFor = 0 })
+	key := "Authorization: Bearer " + s.newKey(quota{1, 100})
+	s.call("GET", "/v1/pets", "Authorization:", key).is(200)
+	for range 10 {
+		s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeRateLimited)
+	}
+}
+
+// The deprecated operation
+
+func TestTheDeprecatedOperationSaysSo(t *testing.T) {
+	s := openShop(t)
+	s.stock(1)
+	etag := s.call("GET", "/v1/pets/1").header.Get("ETag")
+	for _, a := range []answer{
+		s.call("GET", "/v1/pets/1").is(200), s.call("HEAD", "/v1/pets/1").is(200), s.call("GET", "/v1/pets/2").is(404),
+		s.call("GET", "/v1/pets/1", "If-None-Match: "+etag).is(304),
+	} {
+		a.has("Deprecation", "@1795132800").has("Sunset", "Thu, 05 Dec 2030 00:00:00 GMT").has("Link", `</v1/pets>; rel="successor-version"`)
+	}
+	for _, a := range []answer{
+		s.call("GET", "/v1/pets/1", "Authorization:").is(401), s.call("PUT", "/v1/pets/1").is(405), s.call("GET", "/v1/pets").is(200),
+	} {
+		a.has("Deprecation", "").has("Sunset", "")
+	}
+}
+
+func TestTheDeprecatedOperationIsRemovedOn5December2030(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t)
+		created := s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(201).has("Location", "/v1/pets/1")
+		time.Sleep(time.Date(2030, 12, 4, 23, 59, 59, 999e6, time.UTC).Sub(time.Now()))
+		s.call("GET", "/v1/pets/1").is(200)
+		time.Sleep(time.Millisecond)
+		for _, target := range []string{"/v1/pets/1", "/v1/pets/2", "/v1/pets/abc", "/v1/pets/1?x=y"} {
+			s.call("GET", target).is(410, CodeOperationRemoved).has("Deprecation", "@1795132800").
+				has("Sunset", "Thu, 05 Dec 2030 00:00:00 GMT").has("Link", `</v1/pets>; rel="successor-version"`)
+		}
+		s.call("GET", "/v1/pets/1", "Authorization:").is(401)
+		again := s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(201).has("Location", "")
+		if strings.Replace(created.body, `"id":1`, `"id":2`, 1) != again.body {
+			t.Errorf("created %s, later %s", created.body, again.body)
+		}
+	})
+}
+
+func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
+	s := openShop(t)
+	use := func() instant {
+		t.Helper()
+		if err := s.service.limits.flush(); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := s.store.keysByID(1, at(time.Now()))
+		if err != nil || len(keys) != 1 {
+			t.Fatal(keys, err)
+		}
+		return keys[0].DeprecatedUseAt
+	}
+	s.call("GET", "/v1/pets").is(200)
+	if use() != 0 {
+		t.Error("listing counts as use of the deprecated operation")
+	}
+	before := at(time.Now())
+	s.call("GET", "/v1/pets/1").is(404)
+	if got := use(); got < before || got > at(time.Now()) {
+		t.Errorf("the use is noted at %v", got.time())
+	}
+}
+
+// Idempotency
+
+func TestARepeatedCreationIsReplayed(t *testing.T) {
+	s := openShop(t)
+	body := `={"name":"Rex","categoryId":1}`
+	first := s.call("POST", "/v1/pets", "Idempotency-Key: abc", body).is(201).has("Idempotency-Replayed", "")
+	for range 3 {
+		again := s.call("POST", "/v1/pets", "Idempotency-Key: abc", body).is(201).has("Idempotency-Replayed", "true").has("Location", "/v1/pets/1")
+		if again.body != first.body {
+			t.Errorf("replayed %s, first %s", again.body, first.body)
+		}
+	}
+	s.call("POST", "/v1/pets", "Idempotency-Key: abc", `={"name":"Rex", "categoryId":1}`).is(422, CodeIdempotencyKeyReused)
+	other := "Authorization: Bearer " + s.newKey(quota{10, 10})
+	s.call("POST", "/v1/pets", "Authorization:", other, "Idempotency-Key: abc", body).is(201).has("Idempotency-Replayed", "").has("Location", "/v1/pets/2")
+	s.call("POST", "/v1/pets", "Idempotency-Key: bad", "=x").is(400)
+	s.call("POST", "/v1/pets", "Idempotency-Key: bad", body).is(201).has("Idempotency-Replayed", "") // refusals are not remembered
+	if ids := s.call("GET", "/v1/pets").ids(); len(ids) != 3 {
+		t.Errorf("there are %v, want three animals", ids)
+	}
+}
+
+func TestARepeatAfter24HoursIsNew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t)
+		post := func() answer {
+			return s.call("POST", "/v1/pets", "Idempotency-Key: k", `={"name":"Rex","categoryId":1}`).is(201)
+		}
+		post().has("Location", "/v1/pets/1")
+		time.Sleep(24*time.Hour - time.Millisecond)
+		post().has("Location", "/v1/pets/1").has("Idempotency-Replayed", "true")
+		time.Sleep(time.Millisecond)
+		post().has("Location", "/v1/pets/2").has("Idempotency-Replayed", "")
+	})
+}
+
+func TestParallelRepeatsGiveOneAnimal(t *testing.T) {
+	s := openShop(t)
+	var wg sync.WaitGroup
+	answers := make([]answer, 32)
+	for i := range answers {
+		wg.Go(func() {
+			answers[i] = s.call("POST", "/v1/pets", "Idempotency-Key: once", `={"name":"Rex","categoryId":1}`)
+		})
+	}
+	wg.Wait()
+	originals := 0
+	for _, a := range answers {
+		if a.is(201).header.Get("Idempotency-Replayed") == "" {
+			originals++
+		}
+		if a.body != answers[0].body {
+			t.Errorf("answers %s and %s", a.body, answers[0].body)
+		}
+	}
+	if ids := s.call("GET", "/v1/pets").ids(); originals != 1 || len(ids) != 1 {
+		t.Errorf("%d originals and the animals %v, want one of each", originals, ids)
+	}
+}
+
+func TestIdempotencyKeysAre1To255VisibleASCIICharacters(t *testing.T) {
+	s := openShop(t)
+	body := `={"name":"Rex","categoryId":1}`
+	for _, key := range []string{"a", "!~", strings.Repeat("k", 255)} {
+		s.call("POST", "/v1/pets", "Idempotency-Key: "+key, body).is(201)
+	}
+	for _, key := range []string{"a b", "ü", strings.Repeat("k", 256)} {
+		e := s.call("POST", "/v1/pets", "Idempotency-Key: "+key, body).is(400, CodeInvalidParameter).err()
+		if !strings.Contains(e.Message, "Idempotency-Key") {
+			t.Errorf("the message is %q", e.Message)
+		}
+	}
+	s.call("POST", "/v1/pets", "Idempotency-Key: a", "Idempotency-Key: b", body).is(400, CodeInvalidParameter)
+	r, _ := http.NewRequest("POST", s.server.URL+"/v1/pets", strings.NewReader(body[1:]))
+	r.Header = http.Header{"Authorization": {"Bearer " + s.key}, "Idempotency-Key": {""}}
+	s.send(r).is(400, CodeInvalidParameter)
+}
+
+// When things go wrong here
+
+func TestAPanicIsAnsweredAndLogged(t *testing.T) {
+	s := openShop(t)
+	s.wantError = true
+	s.service.routes.Handle("GET /v1/boom", s.service.api(func(http.ResponseWriter, *http.Request, caller) error { panic("secret detail") }))
+	s.service.routes.Handle("GET /v1/late", s.service.api(func(w http.ResponseWriter, _ *http.Request, _ caller) error {
+		w.WriteHeader(200)
+		panic("late")
+	}))
+	s.service.routes.Handle("GET /v1/bug", s.service.api(func(http.ResponseWriter, *http.Request, caller) error { return errors.New("secret detail") }))
+	for _, target := range []string{"/v1/boom", "/v1/bug"} {
+		a := s.call("GET", target).is(500, CodeInternalError)
+		if strings.Contains(a.body, "secret") || !strings.Contains(a.body, a.header.Get("X-Request-Id")) {
+			t.Errorf("%s is answered %s", target, a.body)
+		}
+		if log := s.logged(); !strings.Contains(log, "secret detail") || !strings.Contains(log, a.header.Get("X-Request-Id")) {
+			t.Errorf("%s: the log is %s", target, log)
+		}
+	}
+	if !strings.Contains(s.logged(), "handlers_test.go") {
+		t.Error("the panic is logged without a trace")
+	}
+	r, _ := http.NewRequest("GET", s.server.URL+"/v1/late", nil)
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	if response, err := http.DefaultTransport.RoundTrip(r); err == nil {
+		_, err = io.ReadAll(response.Body)
+		response.Body.Close()
+		if err == nil {
+			t.Error("an answer that panicked half way looks whole")
+		}
+	}
+}
+
+func TestAStoreThatCannotCommitIs503AndReadsGoOn(t *testing.T) {
+	s := openShop(t)
+	s.wantError = true
+	s.stock(3)
+	s.call("GET", "/v1/pets").is(200)
+	if _, err := s.store.conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	a := s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(503, CodeUnavailable).has("Retry-After", "1").has("Location", "")
+	if !strings.Contains(s.logged(), a.header.Get("X-Request-Id")) {
+		t.Error("the 503 is not in the log")
+	}
+	s.call("GET", "/v1/pets?limit=3").is(200)
+	s.call("GET", "/v1/pets/3").is(200)
+	if _, err := s.store.conn.ExecContext(t.Context(), "PRAGMA query_only = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if p := s.create(`{"name":"x","categoryId":1}`); p.ID != 4 {
+		t.Errorf("the next animal has the id %d, want 4", p.ID)
+	}
+}
+
+func TestAStoreThatCannotBeReadIs500WithTheAddressesNumbers(t *testing.T) {
+	s := openShop(t)
+	s.wantError = true
+	s.store.reader.Close()
+	key := "Authorization: Bearer " + string(newSecret(false)) // has to be looked up
+	for range 3 {
+		s.call("GET", "/v1/pets", "Authorization:", key).is(500, CodeInternalError).
+			has("RateLimit-Policy", `"address";q=60;w=60`).has("X-RateLimit-Remaining", "60")
+	}
+}
+
+// Other origins, request ids
+
+func TestCORSIsOffUnlessAskedFor(t *testing.T) {
+	s := openShop(t)
+	s.call("GET", "/v1/pets", "Origin: https://a.example").is(200).has("Access-Control-Allow-Origin", "").has("Vary", "")
+	s.call("OPTIONS", "/v1/pets", "Authorization:", "Origin: https://a.example", "Access-Control-Request-Method: GET").is(401)
+}
+
+func TestCORSForNamedOrigins(t *testing.T) {
+	s := openShop(t, func(c *config) { c.corsOrigins = []string{"https://a.example", "https://b.example"} })
+	for _, origin := range []string{"https://a.example", "https://b.example"} {
+		a := s.call("GET", "/v1/pets/9", "Origin: "+origin).is(404).has("Access-Control-Allow-Origin", origin).has("Vary", "Origin")
+		for name := range a.header {
+			if !slices.Contains([]string{"Access-Control-Allow-Origin", "Access-Control-Expose-Headers", "Content-Length", "Content-Type", "Date", "Vary"}, name) &&
+				!strings.Contains(strings.ToLower(a.header.Get("Access-Control-Expose-Headers")), strings.ToLower(name)) {
+				t.Errorf("%s is not exposed", name)
+			}
+		}
+		preflight := s.call("OPTIONS", "/v1/pets", "Authorization:", "Origin: "+origin, "Access-Control-Request-Method: POST").is(204)
+		preflight.has("Access-Control-Allow-Origin", origin).has("Access-Control-Allow-Methods", "GET, HEAD, POST").
+			has("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match").has("X-RateLimit-Remaining", "60")
+	}
+	s.call("GET", "/v1/pets", "Origin: https://c.example").is(200).has("Access-Control-Allow-Origin", "").has("Vary", "Origin")
+	s.call("OPTIONS", "/v1/pets", "Authorization:", "Origin: https://c.example", "Access-Control-Request-Method: GET").is(401)
+	s.call("OPTIONS", "/v1/pets", "Origin: https://a.example").is(405) // no preflight
+	s.call("GET", "/v1/pets", "Authorization:", "Origin: https://a.example").is(401).has("Access-Control-Allow-Origin", "https://a.example")
+}
+
+func TestCORSForAllOrigins(t *testing.T) {
+	s := openShop(t, func(c *config) { c.corsOrigins = []string{"*"} })
+	s.call("GET", "/v1/pets", "Origin: https://any.example").is(200).has("Access-Control-Allow-Origin", "*")
+	s.call("OPTIONS", "/v1/pets/1", "Authorization:", "Origin: https://any.example", "Access-Control-Request-Method: GET").is(204)
+}
+
+func TestRequestIDsAreUniqueAndTheServicesOwn(t *testing.T) {
+	s := openShop(t)
+	seen := map[string]bool{}
+	for range 100 {
+		id := s.call("GET", "/v1/pets", "X-Request-Id: mine").is(200).header.Get("X-Request-Id")
+		if seen[id] {
+			t.Fatalf("%s was given twice", id)
+		}
+		seen[id] = true
+	}
+}
+
+// Fuzzing and benchmarks
+
+// FuzzQuery holds parsePageRequest against net/url: what is accepted is exactly
+// what the specification allows, and asks for what it says.
+func FuzzQuery(f *testing.F) {
+	for _, seed := range []string{"", "limit=5", "limit=100&status=sold&after=7", "limit=0", "a;b", "%zz", "after=-1", "limit=5&limit=5", "status=%73old"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, raw string) {
+		p, err := parsePageRequest(&http.Request{URL: &url.URL{RawQuery: raw}})
+		if err != nil {
+			var e *Error
+			if !errors.As(err, &e) || e.Code != CodeInvalidParameter {
+				t.Fatalf("%q: %v", raw, err)
+			}
+			return
+		}
+		values, err := url.ParseQuery(raw)
+		if err != nil {
+			t.Fatalf("%q is accepted: %v", raw, err)
+		}
+		for name, given := range values {
+			if !slices.Contains([]string{"limit", "status", "after"}, name) || len(given) > 1 {
+				t.Errorf("%q is accepted", raw)
+			}
+		}
+		limit, _ := strconv.Atoi(cmp.Or(values.Get("limit"), "20"))
+		after, _ := strconv.ParseInt(cmp.Or(values.Get("after"), "0"), 10, 64)
+		if p.limit != limit || limit < 1 || limit > 100 || string(p.status) != values.Get("status") || p.after != after || after < 0 || after > math.MaxInt64 {
+			t.Errorf("%q is read as %+v", raw, p)
+		}
+	})
+}
+
+// BenchmarkRequest is one whole request without the network.
+func BenchmarkRequest(b *testing.B) {
+	for _, test := range []struct{ name, method, target, body string }{
+		{"list", "GET", "/v1/pets", ""},
+		{"filtered", "GET", "/v1/pets?limit=20&status=sold", ""},
+		{"get", "GET", "/v1/pets/5", ""},
+		{"refused", "GET", "/v1/pets?limit=x", ""},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			t := &testing.T{}
+			store, err := openDatabase(filepath.Join(b.TempDir(), "bench.db"), true)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer store.Close()
+			s := &shop{t: t, store: store}
+			s.service = newService(store, config{}, slog.New(slog.DiscardHandler))
+			s.key = s.newKey(quota{math.MaxInt64, math.MaxInt64})
+			s.stock(100)
+			r := httptest.NewRequest(test.method, test.target, strings.NewReader(test.body))
+			r.Header.Set("Authorization", "Bearer "+s.key)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.service.ServeHTTP(discard{http.Header{}}, r)
+			}
+		})
+	}
+}
+
+// discard is a ResponseWriter that costs nothing.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(b []byte) (int, error) { return len(b), nil }
+func (d discard) WriteHeader(int)             {}
