@@ -247,6 +247,7 @@ func (s *service) showAddress(w http.ResponseWriter, r *http.Request) {
 // logged, and become 503 if the store could not commit and 500 otherwise.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
+	//lint:ignore SA1008 the limit headers keep the specification's spelling
 	if len(h["X-RateLimit-Limit"]) == 0 {
 		s.showAddress(w, r)
 	}
