@@ -162,7 +162,7 @@ func newKeyring(s *store, staging bool) *keyring {
 func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error) {
 	token := bearer(headers)
 	if token == "" {
-		return nil, newError(CodeMissingKey, "an API key is required: Authorization: Bearer <API_KEY>")
+		return nil, newError(CodeMissingKey, "an API key is required, as Authorization: Bearer API_KEY")
 	}
 	if wellFormed(token, k.prefix) {
 		key, err := k.lookup(secret(token).digest())

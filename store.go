@@ -722,7 +722,7 @@ func (s *store) backup(file string) (err error) {
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if _, err := s.reader.Exec("VACUUM INTO ?", temp); err != nil {
+	if _, err := s.conn.ExecContext(context.Background(), "VACUUM INTO ?", temp); err != nil {
 		return err
 	}
 	if err := checkCopy(temp); err != nil {
