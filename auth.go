@@ -45,6 +45,7 @@ const (
 type secret string
 
 func (s secret) String() string               { return "pet_…" + s.lastFour() }
+func (s secret) GoString() string             { return s.String() }
 func (s secret) LogValue() slog.Value         { return slog.StringValue(s.String()) }
 func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
@@ -120,14 +121,15 @@ type apiKey struct {
 	ExpiresAt       instant `json:"expiresAt"`
 	RevokedAt       instant `json:"revokedAt"`
 	quota                   // as perMinute and perDay
-	UsedThisMinute  int64   `json:"usedThisMinute"` // these three as last written to the database
-	UsedToday       int64   `json:"usedToday"`
-	BannedUntil     instant `json:"bannedUntil"`
+	UsedThisMinute  int64   `json:"usedThisMinute"` // this and the next two are filled in for
+	UsedToday       int64   `json:"usedToday"`      // the commands only, as the service last
+	BannedUntil     instant `json:"bannedUntil"`    // wrote them
 	DeprecatedUseAt instant `json:"deprecatedUseAt"`
 
 	usageID    int64    // whose usage it is charged to: its own, or its predecessor's
 	policy     []string // the RateLimit-Policy header of its quota
 	test       bool
+	lifetime   instant // how long it was made for, in milliseconds; 0 for ever
 	unbannedAt instant // bans that began before are lifted
 }
 
@@ -239,6 +241,7 @@ type keyCommand struct {
 	*flag.FlagSet
 	plan, name        string
 	perMinute, perDay int64
+	quota             quota // what these three ask for
 	expires, overlap  time.Duration
 	test, json        bool
 
@@ -268,7 +271,10 @@ func runKey(args []string, env environment) error {
 		if takesID := strings.HasSuffix(cmd.synopsis, "ID"); c.NArg() > 1 || takesID != (c.NArg() == 1) {
 			return usageErrorf("usage: petstore key %s [-db FILE] %s", verb, cmd.synopsis)
 		}
-		var err error
+		err := c.check()
+		if err != nil {
+			return err
+		}
 		if c.store, err = openDatabase(*db, verb == "create"); err != nil {
 			return err
 		}
@@ -278,38 +284,31 @@ func runKey(args []string, env environment) error {
 	return usageErrorf("no key command %q; there are create, list, show, set, rotate, revoke, unban", verb)
 }
 
-// quota is what -plan, -per-minute and -per-day ask for.
-func (c *keyCommand) quota() (quota, error) {
-	q, ok := plans[c.plan]
-	own := quota{c.perMinute, c.perDay}
-	switch {
-	case !ok:
-		return q, usageErrorf("-plan must be free, pro, business or enterprise, not %q", c.plan)
-	case c.plan != "enterprise" && own != quota{}:
-		return q, usageErrorf("-per-minute and -per-day go with -plan enterprise only")
-	case c.plan == "enterprise" && (own.PerMinute < 1 || own.PerDay < 1):
-		return q, usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
-	case c.plan == "enterprise":
-		return own, nil
+// check looks at the flags before the database is opened, or made.
+func (c *keyCommand) check() error {
+	var ok bool
+	if c.quota, ok = plans[c.plan]; !ok && c.Lookup("plan") != nil {
+		return usageErrorf("-plan must be free, pro, business or enterprise, not %q", c.plan)
 	}
-	return q, nil
+	own := quota{c.perMinute, c.perDay}
+	problem := checkName(c.name)
+	switch {
+	case c.plan != "enterprise" && own != quota{}:
+		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
+	case c.plan == "enterprise" && (own.PerMinute < 1 || own.PerDay < 1):
+		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
+	case c.name != "" && problem != "":
+		return usageErrorf("-name %s", problem)
+	case c.expires < 0 || c.overlap < 0:
+		return usageErrorf("-expires and -overlap must not be negative")
+	case c.plan == "enterprise":
+		c.quota = own
+	}
+	return nil
 }
 
 func (c *keyCommand) create() error {
-	q, err := c.quota()
-	if err != nil {
-		return err
-	}
-	if problem := checkName(c.name); c.name != "" && problem != "" {
-		return usageErrorf("-name %s", problem)
-	}
-	if c.expires < 0 {
-		return usageErrorf("-expires must not be negative")
-	}
-	key := &apiKey{Name: c.name, Plan: c.plan, quota: q, test: c.test, CreatedAt: c.now}
-	if c.expires > 0 {
-		key.ExpiresAt = c.now + instant(c.expires.Milliseconds())
-	}
+	key := &apiKey{Name: c.name, Plan: c.plan, quota: c.quota, test: c.test, CreatedAt: c.now, lifetime: instant(c.expires.Milliseconds())}
 	token := newSecret(c.test)
 	id, err := c.store.insertKey(key, token)
 	if err != nil {
@@ -338,18 +337,14 @@ func (c *keyCommand) key() (*apiKey, error) {
 }
 
 func (c *keyCommand) set() error {
-	q, err := c.quota()
-	if err != nil {
-		return err
-	}
 	key, err := c.key()
 	if err != nil {
 		return err
 	}
-	if err := c.store.setPlan(key.ID, c.plan, q); err != nil {
+	if err := c.store.setPlan(key.ID, c.plan, c.quota); err != nil {
 		return err
 	}
-	c.log.Info("key changed", "id", key.ID, "plan", c.plan, "perMinute", q.PerMinute, "perDay", q.PerDay)
+	c.log.Info("key changed", "id", key.ID, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
 	return nil
 }
 
@@ -357,18 +352,12 @@ func (c *keyCommand) set() error {
 // in the overlap do not double the quota. It lives as long as its predecessor
 // was made for, counted anew.
 func (c *keyCommand) rotate() error {
-	if c.overlap < 0 {
-		return usageErrorf("-overlap must not be negative")
-	}
 	old, err := c.key()
 	if err != nil {
 		return err
 	}
 	successor := *old
 	successor.CreatedAt = c.now
-	if old.ExpiresAt != 0 {
-		successor.ExpiresAt = c.now + old.ExpiresAt - old.CreatedAt
-	}
 	token := newSecret(old.test)
 	id, err := c.store.rotateKey(&successor, token, c.now+instant(c.overlap.Milliseconds()))
 	if errors.Is(err, errKeyEnded) {

@@ -4,8 +4,10 @@ package main
 // and the one place where an error becomes an answer.
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -36,6 +38,7 @@ type service struct {
 	base           string   // the address of /v1 in Location and Link, without a final slash
 	corsOrigins    []string // none turns CORS off; "*" allows all
 	clientIPHeader string   // the header a proxy names the caller in; "" for none
+	description    document // what /openapi.json answers
 
 	routes    *http.ServeMux
 	idPrefix  [4]byte // of this process's request ids
@@ -46,7 +49,7 @@ func newService(s *store, cfg config, log *slog.Logger) *service {
 	srv := &service{
 		store: s, keys: newKeyring(s, cfg.staging), limits: newLimiter(s, cfg.banFor), log: log,
 		base: "/v1", corsOrigins: cfg.corsOrigins, clientIPHeader: cfg.clientIPHeader,
-		routes: http.NewServeMux(),
+		description: newDescription(cfg.baseURL, cfg.stagingURL), routes: http.NewServeMux(),
 	}
 	if cfg.baseURL != "" {
 		srv.base = cfg.baseURL
@@ -68,6 +71,9 @@ func (s *service) addRoutes() {
 	s.routes.Handle("/v1/pets/{petId}", s.api(allow("GET, HEAD")))
 	s.routes.Handle("/v1", s.api(notFound))
 	s.routes.Handle("/v1/", s.api(notFound))
+
+	s.routes.Handle("GET /openapi.json", s.open(s.describe))
+	s.routes.Handle("/openapi.json", s.open(allow("GET, HEAD")))
 	s.routes.HandleFunc("/", s.elsewhere)
 }
 
@@ -96,6 +102,15 @@ func (s *service) api(op operation) http.Handler {
 			err = op(w, r, c)
 		}
 		if err != nil {
+			s.fail(w, r, err)
+		}
+	})
+}
+
+// open stands before what needs no key and is not limited.
+func (s *service) open(op operation) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := op(w, r, caller{}); err != nil {
 			s.fail(w, r, err)
 		}
 	})
@@ -305,9 +320,35 @@ func notFound(http.ResponseWriter, *http.Request, caller) error {
 func (s *service) elsewhere(w http.ResponseWriter, r *http.Request) {
 	if underAPI(r) {
 		s.api(notFound).ServeHTTP(w, r)
-		return
+	} else {
+		s.open(notFound).ServeHTTP(w, r)
 	}
-	s.fail(w, r, notFound(w, r, caller{}))
+}
+
+//go:embed web/openapi.json
+var openAPI []byte
+
+// ownServer is how web/openapi.json says where the service is: wherever the
+// description was fetched from.
+const ownServer = `{"url": "/v1", "description": "This instance"}`
+
+// newDescription is the OpenAPI description, with the public addresses as its
+// servers where they are known.
+func newDescription(baseURL, stagingURL string) document {
+	servers := ownServer
+	if baseURL != "" {
+		servers = fmt.Sprintf(`{"url": %q, "description": "Production"}`, baseURL)
+	}
+	if stagingURL != "" {
+		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, stagingURL)
+	}
+	return newDocument(bytes.Replace(openAPI, []byte(ownServer), []byte(servers), 1), '.')
+}
+
+// describe is GET /openapi.json.
+func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) error {
+	writeDocument(w, r, &s.description)
+	return nil
 }
 
 // allow answers the methods that a path does not have.
@@ -349,11 +390,13 @@ type pageRequest struct {
 
 const defaultLimit = 20
 
+var listParameters = []string{"limit", "status", "after"}
+
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
 // that asks for 1000 and gets 100 would take them for all.
 func parsePageRequest(r *http.Request) (pageRequest, error) {
 	p := pageRequest{limit: defaultLimit, link: "?"}
-	values, err := query(r, "limit", "status", "after")
+	values, err := query(r, listParameters...)
 	if err != nil {
 		return p, err
 	}

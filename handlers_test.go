@@ -176,6 +176,7 @@ func (s *shop) send(r *http.Request) answer {
 	response.Body.Close()
 	a := answer{s.t, r.Method + " " + r.URL.RequestURI(), response.StatusCode, response.Header, string(body)}
 	a.promised(r)
+	describedAnswer(s.t, r, a)
 	return a
 }
 
@@ -499,7 +500,7 @@ func TestOtherOperationsTakeNoQuery(t *testing.T) {
 func TestOneAnswerNamesEveryProblemOfTheBody(t *testing.T) {
 	s := openShop(t)
 	e := s.call("POST", "/v1/pets", `={"name":"","categoryId":1.5,"status":"lost","nmae":"x"}`).is(400, CodeInvalidBody).err()
-	for _, want := range []string{"name: must not be blank", "categoryId: must be an integer", "status: must be one of", `"nmae": is not a member`} {
+	for _, want := range []string{"name: must not be blank", "categoryId: must be an integer", "status: must be one of", `"nmae": is unknown`} {
 		if !strings.Contains(e.Message, want) {
 			t.Errorf("the message %q lacks %q", e.Message, want)
 		}
@@ -631,8 +632,9 @@ func TestEveryRequestNeedsAKey(t *testing.T) {
 		{"Bearer " + string(newSecret(false)), CodeInvalidKey, `Bearer error="invalid_token"`},
 		{"Bearer " + foreign, CodeInvalidKey, `Bearer error="invalid_token"`},
 	} {
-		for _, target := range []string{"/v1/pets", "/v1/pets/1", "/v1/nowhere"} {
-			s.call("GET", target, "Authorization:", "Authorization: "+test.sent).is(401, test.code).
+		for _, request := range []string{"GET /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/nowhere"} {
+			method, target, _ := strings.Cut(request, " ")
+			s.call(method, target, "Authorization:", "Authorization: "+test.sent).is(401, test.code).
 				has("WWW-Authenticate", test.challenge).has("RateLimit-Policy", `"address";q=60;w=60`)
 		}
 	}
@@ -767,6 +769,18 @@ func TestInsistingAfter429BansTheKey(t *testing.T) {
 			t.Errorf("the log of one ban:\n%s", log)
 		}
 	})
+}
+
+func TestEveryOperationIsLimited(t *testing.T) {
+	s := openShop(t)
+	for _, request := range []string{"GET /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/nowhere", "PUT /v1/pets"} {
+		method, target, _ := strings.Cut(request, " ")
+		key := "Authorization: Bearer " + s.newKey(quota{1, 10})
+		s.call(method, target, "Authorization:", key).has("X-RateLimit-Remaining", "0")
+		s.call(method, target, "Authorization:", key).is(429, CodeRateLimited).has("Retry-After", "60")
+		s.call(method, target, "Authorization:", key).is(429, CodeRateLimited)
+		s.call(method, target, "Authorization:", key).is(429, CodeKeyBanned).has("Retry-After", "600")
+	}
 }
 
 func TestWithBanForZeroNobodyIsBanned(t *testing.T) {
@@ -979,8 +993,9 @@ func TestAStoreThatCannotBeReadIs500WithTheAddressesNumbers(t *testing.T) {
 	s.wantError = true
 	s.store.reader.Close()
 	key := "Authorization: Bearer " + string(newSecret(false)) // has to be looked up
-	for range 3 {
-		s.call("GET", "/v1/pets", "Authorization:", key).is(500, CodeInternalError).
+	for _, request := range []string{"GET /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/nowhere"} {
+		method, target, _ := strings.Cut(request, " ")
+		s.call(method, target, "Authorization:", key).is(500, CodeInternalError).
 			has("RateLimit-Policy", `"address";q=60;w=60`).has("X-RateLimit-Remaining", "60")
 	}
 }

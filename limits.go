@@ -149,18 +149,15 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) standing {
 	case now < u.bannedUntil:
 		st.banned(u.bannedUntil)
 	case minute.left == 0 || day.left == 0:
-		st.refusal, st.shown = CodeRateLimited, minute
-		if minute.left > 0 || day.left == 0 && day.resets >= minute.resets {
-			st.shown = day
-		}
+		st.refusal, st.shown = CodeRateLimited, refusing(minute, day)
 		if u.strike(now, q.PerMinute) && banFor > 0 {
 			u.bannedAt, u.bannedUntil = now, now+instant(banFor.Milliseconds())
 			u.strikes, u.retryAt = bucket{}, 0
 			st.banBegins = true
 			st.banned(u.bannedUntil)
-			break
+		} else {
+			u.retryAt = max(u.retryAt, now+1000*instant(st.retryAfter()))
 		}
-		u.retryAt = now + 1000*instant(st.retryAfter())
 	default:
 		u.minute.take(now, minuteMillis)
 		u.day.take(now, dayMillis)
@@ -172,6 +169,15 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) standing {
 		}
 	}
 	return st
+}
+
+// refusing is the empty one of two meters or, of two empty ones, the one that
+// resets later.
+func refusing(minute, day meter) meter {
+	if day.left > 0 || minute.left == 0 && minute.resets > day.resets {
+		return minute
+	}
+	return day
 }
 
 // banned makes the standing that of a banned key: nothing is left of its minute until the end.
@@ -190,7 +196,7 @@ func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 		return false
 	}
 	if !u.strikes.open(now, minuteMillis) && u.minute.open(now, minuteMillis) {
-		u.strikes = bucket{ends: u.minute.ends}
+		u.strikes = bucket{ends: u.minute.ends} // open with none, for take to count in
 	}
 	u.strikes.take(now, minuteMillis)
 	return u.strikes.used > perMinute
@@ -306,7 +312,7 @@ func (l *limiter) admit(k *apiKey, now time.Time) (standing, error) {
 	}
 	u := l.usages[k.usageID]
 	if k.unbannedAt >= u.bannedAt {
-		u.bannedUntil = 0
+		u.bannedUntil = 0 // what is stored may say otherwise: whoever reads it compares again
 	}
 	st := u.admit(at(now), k.quota, l.banFor)
 	st.policy = k.policy

@@ -43,6 +43,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -88,7 +89,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		command, args = args[0], args[1:]
 	}
-	if len(args) > 0 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+	if slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }) {
 		command = "help"
 	}
 	switch command {
@@ -112,15 +113,15 @@ const defaultDB = "petstore.db"
 
 // config is what the flags of the server say.
 type config struct {
-	addr, db        string
-	baseURL         string
-	staging         bool
-	banFor          time.Duration
-	clientIPHeader  string
-	corsOrigins     []string
-	tlsCert, tlsKey string
-	logFormat       string
-	logLevel        slog.Level
+	addr, db            string
+	baseURL, stagingURL string
+	staging             bool
+	banFor              time.Duration
+	clientIPHeader      string
+	corsOrigins         []string
+	tlsCert, tlsKey     string
+	logFormat           string
+	logLevel            slog.Level
 }
 
 // newFlags is a flag set that leaves the talking to run.
@@ -136,7 +137,9 @@ func serverFlags(c *config) *flag.FlagSet {
 	c.addr, c.logFormat = "localhost:8080", "auto"
 	fs.Func("addr", "`HOST:PORT` to listen on; port 0 takes a free one (localhost:8080)", func(s string) error {
 		_, port, err := net.SplitHostPort(s)
-		if err == nil {
+		if err == nil && port == "" {
+			err = errors.New("missing port in address")
+		} else if err == nil {
 			_, err = net.LookupPort("tcp", port)
 		}
 		c.addr = s
@@ -147,11 +150,15 @@ func serverFlags(c *config) *flag.FlagSet {
 		c.baseURL = s
 		return checkBaseURL(s)
 	})
+	fs.Func("staging-url", "public `URL` of the staging environment, ending in /v1, for /openapi.json", func(s string) error {
+		c.stagingURL = s
+		return checkBaseURL(s)
+	})
 	fs.BoolVar(&c.staging, "staging", false, "be a staging instance: issue and take only pet_test_ keys")
 	c.banFor = 10 * time.Minute
 	fs.Func("ban-for", "how long a key is banned for insisting after 429, a `DURATION`; 0 turns\nbans off (10m)", func(s string) (err error) {
-		if c.banFor, err = time.ParseDuration(s); err == nil && c.banFor < 0 {
-			err = errors.New("it must not be negative")
+		if c.banFor, err = time.ParseDuration(s); err == nil && c.banFor != 0 && c.banFor < time.Second {
+			err = errors.New("it must be 0 or at least 1s")
 		}
 		return err
 	})
@@ -177,10 +184,11 @@ func serverFlags(c *config) *flag.FlagSet {
 	return fs
 }
 
-// checkBaseURL takes an absolute http or https URL whose path ends in /v1.
+// checkBaseURL takes an absolute http or https URL whose path ends in /v1, and
+// which needs no escaping, since it is written into headers.
 func checkBaseURL(s string) error {
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+	if err != nil || u.String() != s || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 		u.RawQuery != "" || u.Fragment != "" || !strings.HasSuffix(s, "/v1") {
 		return errors.New("it must be an http or https URL ending in /v1")
 	}
@@ -295,9 +303,6 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 	}
 	if (cfg.tlsCert == "") != (cfg.tlsKey == "") {
 		return usageErrorf("-tls-cert and -tls-key go together")
-	}
-	if cfg.db == "" {
-		return usageErrorf("-db must name a file")
 	}
 	log := newLogger(env.stderr, cfg.logFormat, cfg.logLevel)
 	server := newServer(log)

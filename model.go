@@ -129,29 +129,33 @@ func newError(code ErrorCode, format string, args ...any) *Error {
 // order "name: what is wrong; categoryId: what is wrong".
 func decodeNewPet(body []byte) (NewPet, error) {
 	pet := NewPet{Status: Available}
+	body = bytes.Trim(body, " \t\r\n")
 	if problem := notAnObject(body); problem != "" {
 		return pet, newError(CodeInvalidBody, "%s", problem)
 	}
-	// The syntax is known to be right from here on, so that the decoder's
-	// errors cannot occur. It is driven token by token because decoding
-	// into a struct would accept duplicate, unknown and miscased members.
+	// The syntax is known to be right from here on. The members are taken one
+	// by one, since decoding into a struct would accept duplicate, unknown and
+	// miscased ones.
 	var problems []string
-	seen := map[string]bool{}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	_, _ = dec.Token()
-	for dec.More() {
-		member, _ := dec.Token()
-		var value json.RawMessage
-		_ = dec.Decode(&value)
-		name := member.(string)
-		problem := pet.set(name, value)
-		switch {
-		case problem == unknownMember:
-			name = strconv.QuoteToGraphic(name)
-		case seen[name]:
-			problem = "is given more than once"
+	seen := map[string]bool{"name": false, "categoryId": false, "status": false}
+	for rest := body; rest[0] != '}'; {
+		var member, value []byte
+		member, rest = cutValue(rest[1:]) // past the brace or comma
+		if len(member) == 0 {
+			break // the object is empty
+		}
+		value, rest = cutValue(rest[1:]) // past the colon
+		name := unquote(member)
+		again, known := seen[name]
+		if !known {
+			problems = append(problems, strconv.QuoteToGraphic(name)+": is unknown")
+			continue
 		}
 		seen[name] = true
+		problem := pet.set(name, value)
+		if again {
+			problem = "is given more than once"
+		}
 		if problem != "" {
 			problems = append(problems, name+": "+problem)
 		}
@@ -167,18 +171,48 @@ func decodeNewPet(body []byte) (NewPet, error) {
 	return pet, nil
 }
 
+// cutValue splits valid JSON text at the end of its first value, which is
+// returned without the white space around it; what follows starts with the
+// comma, colon or bracket behind it.
+func cutValue(text []byte) (value, rest []byte) {
+	depth, quoted := 0, false
+	for i := 0; ; i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case depth == 0 && (c == ',' || c == ':' || c == '}'):
+			return bytes.TrimSpace(text[:i]), text[i:]
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+}
+
+// unquote is the text of a valid JSON string.
+func unquote(literal []byte) (text string) {
+	if bytes.IndexByte(literal, '\\') < 0 {
+		return string(literal[1 : len(literal)-1])
+	}
+	_ = json.Unmarshal(literal, &text)
+	return text
+}
+
 // notAnObject tells why the body is no JSON object, or returns "".
 func notAnObject(body []byte) string {
-	body = bytes.TrimLeft(body, " \t\r\n")
 	if len(body) == 0 {
 		return "the body is empty; it must be a JSON object with name and categoryId"
 	}
 	if !utf8.Valid(body) {
 		return "the body is not valid UTF-8"
 	}
-	var whole json.RawMessage
-	if err := json.Unmarshal(body, &whole); err != nil {
-		return "the body is not valid JSON: " + err.Error()
+	if !json.Valid(body) {
+		err := json.Unmarshal(body, &json.RawMessage{})
+		return fmt.Sprintf("the body is not valid JSON: %v", err)
 	}
 	if body[0] != '{' {
 		return "the body must be a JSON object with name and categoryId"
@@ -186,11 +220,9 @@ func notAnObject(body []byte) string {
 	return ""
 }
 
-const unknownMember = "is not a member of a new pet; the members are name, categoryId and status"
-
 // set checks one member of the body and takes its value over. It returns what
 // is wrong with the value, or "".
-func (p *NewPet) set(member string, value json.RawMessage) (problem string) {
+func (p *NewPet) set(member string, value []byte) (problem string) {
 	switch member {
 	case "name":
 		if value[0] != '"' {
@@ -199,7 +231,7 @@ func (p *NewPet) set(member string, value json.RawMessage) (problem string) {
 		if loneSurrogate(value) {
 			return "holds half of a surrogate pair"
 		}
-		_ = json.Unmarshal(value, &p.Name)
+		p.Name = unquote(value)
 		return checkName(p.Name)
 	case "categoryId":
 		id, err := strconv.ParseInt(string(value), 10, 64)
@@ -210,30 +242,30 @@ func (p *NewPet) set(member string, value json.RawMessage) (problem string) {
 	case "status":
 		var text string
 		if value[0] == '"' {
-			_ = json.Unmarshal(value, &text)
+			text = unquote(value)
 		}
 		status, ok := parseStatus(text)
 		if !ok {
 			return "must be one of available, pending, sold"
 		}
 		p.Status = status
-	default:
-		return unknownMember
 	}
 	return ""
 }
 
 // checkName tells what is wrong with a name, or returns "".
 func checkName(name string) string {
-	switch {
-	case strings.TrimSpace(name) == "":
-		return "must not be blank"
-	case utf8.RuneCountInString(name) > maxName:
-		return fmt.Sprintf("must have at most %d characters", maxName)
-	case strings.ContainsFunc(name, unicode.IsControl):
-		return "must not hold control characters"
+	var problems []string
+	if strings.TrimSpace(name) == "" {
+		problems = append(problems, "must not be blank")
 	}
-	return ""
+	if utf8.RuneCountInString(name) > maxName {
+		problems = append(problems, fmt.Sprintf("must have at most %d characters", maxName))
+	}
+	if strings.ContainsFunc(name, unicode.IsControl) {
+		problems = append(problems, "must not hold control characters")
+	}
+	return strings.Join(problems, " and ")
 }
 
 // paired matches what may stand before "u" + a surrogate without making it half

@@ -43,7 +43,7 @@ var migrations = []string{`
 CREATE TABLE pets (
 	id          INTEGER PRIMARY KEY AUTOINCREMENT, -- from 1 upward; AUTOINCREMENT never reuses one
 	category_id INTEGER NOT NULL,
-	status      INTEGER NOT NULL CHECK (status IN (2, 3, 4)), -- available, pending, sold
+	status      INTEGER NOT NULL CHECK (status BETWEEN 2 AND 4), -- available, pending, sold
 	name        TEXT NOT NULL                      -- exactly as sent
 ) STRICT;
 CREATE INDEX pets_status ON pets (status);             -- every index holds the rowid too, so this pages by id
@@ -58,9 +58,10 @@ CREATE TABLE api_keys (
 	per_minute        INTEGER NOT NULL,          -- requests; counts on the enterprise plan, else 0
 	per_day           INTEGER NOT NULL,
 	created_at        INTEGER NOT NULL,
+	lifetime          INTEGER NOT NULL,          -- milliseconds that it was made for; 0: for ever
 	expires_at        INTEGER NOT NULL,          -- 0: never
 	revoked_at        INTEGER NOT NULL DEFAULT 0,
-	unbanned_at       INTEGER NOT NULL DEFAULT 0, -- bans that began before are lifted
+	unbanned_at       INTEGER NOT NULL,          -- bans that began before are lifted
 	deprecated_use_at INTEGER NOT NULL DEFAULT 0, -- last use of the deprecated operation
 	usage_id          INTEGER                    -- the first key of a line of rotations; NULL: this one
 ) STRICT;
@@ -102,6 +103,7 @@ const (
 	busyMillis   = 2000      // wait for another process's write lock
 	cacheKiB     = 2 * 1024  // SQLite's page cache, for each connection
 	recordMillis = dayMillis // how long an Idempotency-Key is remembered
+	headerSize   = 100       // bytes that every SQLite file starts with
 )
 
 // store is safe for concurrent use.
@@ -122,7 +124,7 @@ type store struct {
 	// and is good while that has not moved.
 	writes, foreign atomic.Uint64
 
-	pages [4][maxLimit + 1]atomic.Pointer[page] // first pages, by status code less 1 (0: all) and limit
+	pages [5][maxLimit + 1]atomic.Pointer[page] // first pages, by status code (0: all) and limit
 	pets  [cachedPets]atomic.Pointer[cachedPet] // by id modulo the size
 
 	readPage, readPageOf, readPet, readKey, readUsage, readRecord *sql.Stmt
@@ -153,8 +155,12 @@ func openDatabase(path string, create bool) (*store, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist) && !create:
 		return nil, fmt.Errorf("there is no database %s; petstore makes it at its first start", path)
+	case path == "":
+		return nil, usageErrorf("-db must name a file")
 	case err == nil && info.IsDir():
 		return fail(errors.New("it is a folder"))
+	case err == nil && info.Size() > 0 && info.Size() < headerSize: // SQLite would take it for an empty one
+		return fail(errors.New("file is not a database"))
 	case err == nil && info.Size() > 0:
 		if err := checkFile(path); err != nil {
 			return fail(err)
@@ -260,6 +266,9 @@ func (s *store) migrate() error {
 // Close ends all connections; what was committed is on disk already.
 func (s *store) Close() error {
 	var errs []error
+	for _, stmt := range s.prepare { // an open one would keep the connection, and the WAL, alive
+		errs = append(errs, stmt.Close())
+	}
 	if s.reader != nil {
 		errs = append(errs, s.reader.Close())
 	}
@@ -302,6 +311,8 @@ func (s *store) lead() {
 	s.mu.Unlock()
 	err := errUnavailable
 	defer func() { // also if the driver panics, or no commit would ever run again
+		// The next leader is woken first, so that the disk does not wait for
+		// the followers to write their answers.
 		s.mu.Lock()
 		if s.leading = len(s.queue) > 0; s.leading {
 			s.queue[0].wake <- true
@@ -452,14 +463,14 @@ func pageQuery(filter string) string {
 // page returns the animals with ids above after, in ascending order; status ""
 // stands for all. First pages are remembered, 4 x 100 at the most.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
-	code := statusCodes[status]
-	p := &page{writes: s.writes.Load()}
-	slot := &s.pages[max(0, code-1)][limit]
+	code, writes := statusCodes[status], s.writes.Load()
+	slot := &s.pages[code][limit]
 	if after == 0 {
-		if known := slot.Load(); known != nil && known.writes == p.writes {
+		if known := slot.Load(); known != nil && known.writes == writes {
 			return known, nil
 		}
 	}
+	p := &page{writes: writes}
 	stmt, args := s.readPage, []any{after, limit}
 	if code != 0 {
 		stmt, args = s.readPageOf, append(args, code)
@@ -559,7 +570,7 @@ func (s *store) purge(now time.Time) error {
 }
 
 const keyQuery = `SELECT k.id, coalesce(k.usage_id, k.id), k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test,
-	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, ifnull(minute_used, 0), ifnull(minute_ends, 0),
+	k.lifetime, k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, ifnull(minute_used, 0), ifnull(minute_ends, 0),
 	ifnull(day_used, 0), ifnull(day_ends, 0), ifnull(banned_at, 0), ifnull(banned_until, 0)
 	FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) `
 
@@ -567,7 +578,7 @@ const keyQuery = `SELECT k.id, coalesce(k.usage_id, k.id), k.name, k.plan, k.per
 func (k *apiKey) scan(scan func(...any) error, now instant) error {
 	var u usage
 	if err := scan(append([]any{&k.ID, &k.usageID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test,
-		&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt}, u.fields()...)...); err != nil {
+		&k.lifetime, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt}, u.fields()...)...); err != nil {
 		return err
 	}
 	if q := plans[k.Plan]; q != (quota{}) {
@@ -625,9 +636,14 @@ func insertKey(k *apiKey, token secret, condition string, args ...any) statement
 	if k.usageID != 0 {
 		usageID = k.usageID
 	}
-	return statement{`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, expires_at, usage_id)
-		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ? WHERE ` + condition,
-		append([]any{sum[:], token.lastFour(), k.test, k.Name, k.Plan, own.PerMinute, own.PerDay, k.CreatedAt, k.ExpiresAt, usageID}, args...)}
+	var expiresAt instant
+	if k.lifetime != 0 {
+		expiresAt = k.CreatedAt + k.lifetime
+	}
+	return statement{`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime, expires_at, unbanned_at, usage_id)
+		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull((SELECT max(unbanned_at) FROM api_keys WHERE coalesce(usage_id, id) = ?), 0), ? WHERE ` + condition,
+		append([]any{sum[:], token.lastFour(), k.test, k.Name, k.Plan, own.PerMinute, own.PerDay,
+			k.CreatedAt, k.lifetime, expiresAt, usageID, usageID}, args...)}
 }
 
 // insertKey stores a new key and returns its id.
@@ -710,19 +726,29 @@ func saveDeprecatedUse(keyID int64, when instant) statement {
 
 // backup writes a consistent copy while others read and write: beside its final
 // place, checked, and only then renamed to it, so that an older copy is
-// never lost to a failed attempt.
+// never lost to a failed attempt. The connection is its own because SQLite does
+// not copy while another statement runs on the same one.
 func (s *store) backup(file string) (err error) {
-	if target, statErr := os.Stat(file); statErr == nil {
-		if source, err := os.Stat(s.path); err == nil && os.SameFile(source, target) {
+	temp := file + ".partial" // always the same, so that one left by a kill is replaced
+	source, err := os.Stat(s.path)
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{file, temp} {
+		if target, err := os.Stat(name); err == nil && os.SameFile(source, target) {
 			return errors.New("a database cannot be backed up onto itself")
 		}
 	}
-	temp := file + ".partial"
-	defer os.Remove(temp) //nolint:errcheck // gone already unless something failed
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if _, err := s.conn.ExecContext(context.Background(), "VACUUM INTO ?", temp); err != nil {
+	defer os.Remove(temp) //nolint:errcheck // gone already unless something failed
+	db, err := openFile(s.path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.Exec("VACUUM INTO ?", temp); err != nil {
 		return err
 	}
 	if err := checkCopy(temp); err != nil {
@@ -734,9 +760,10 @@ func (s *store) backup(file string) (err error) {
 	return syncFile(filepath.Dir(file))
 }
 
-// checkCopy reads the copy whole and brings it to disk.
+// checkCopy reads the copy whole and brings it to disk. With mode=ro SQLite
+// would leave out the CHECK constraints.
 func checkCopy(path string) error {
-	db, err := openFile(path, "mode=ro")
+	db, err := openFile(path, "_pragma=query_only(1)")
 	if err != nil {
 		return err
 	}
@@ -746,7 +773,7 @@ func checkCopy(path string) error {
 		return err
 	}
 	if verdict != "ok" {
-		return fmt.Errorf("the copy is damaged: %s", verdict)
+		return fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
 	}
 	return syncFile(path)
 }

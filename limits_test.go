@@ -1,0 +1,1160 @@
+package main
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// limitsStart is 0s on the clock of these tests: a whole second, so that what
+// is rounded can be read off.
+const limitsStart instant = 1_800_000_000_000
+
+// limitsAt is an instant of that clock, such as "30.5s" or "24h".
+func limitsAt(offset string) instant {
+	d, err := time.ParseDuration(offset)
+	if err != nil {
+		panic(err)
+	}
+	return limitsStart + instant(d.Milliseconds())
+}
+
+// limitsMeter reads "59 until 1m0s": what is left, and when the bucket is whole.
+func limitsMeter(m meter) string {
+	return fmt.Sprintf("%d until %v", m.left, time.Duration(m.resets-limitsStart)*time.Millisecond)
+}
+
+// limitsStep is one or more requests at one instant, how they are all answered
+// ("" is let in), and where both buckets stand after the last.
+type limitsStep struct {
+	when        string
+	times       int
+	answer      ErrorCode
+	minute, day string // "" is not looked at
+}
+
+const limitsBan = 10 * time.Minute
+
+// limitsWalk makes the requests of the steps and holds every answer against them.
+func limitsWalk(t *testing.T, u *usage, q quota, banFor time.Duration, steps []limitsStep) {
+	t.Helper()
+	for _, step := range steps {
+		var st standing
+		for i := range step.times {
+			if st = u.admit(limitsAt(step.when), q, banFor); st.refusal != step.answer {
+				t.Fatalf("at %s, request %d of %d: the answer is %q, want %q", step.when, i+1, step.times, st.refusal, step.answer)
+			}
+		}
+		if got := limitsMeter(st.minute); step.minute != "" && got != step.minute {
+			t.Errorf("at %s: the minute has %s, want %s", step.when, got, step.minute)
+		}
+		if got := limitsMeter(st.day); step.day != "" && got != step.day {
+			t.Errorf("at %s: the day has %s, want %s", step.when, got, step.day)
+		}
+	}
+}
+
+// limitsHeaders are the headers of an answer, keys spelt as they go out.
+func limitsHeaders(t *testing.T, st standing) map[string]string {
+	t.Helper()
+	h := http.Header{}
+	st.setHeaders(h)
+	got := map[string]string{}
+	for name, values := range h {
+		if len(values) > 1 {
+			t.Errorf("%s has %d values", name, len(values))
+		}
+		if len(values) > 0 {
+			got[name] = values[0]
+		}
+	}
+	return got
+}
+
+func limitsOpen(t testing.TB, path string) *store {
+	t.Helper()
+	s, err := openDatabase(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// limitsKey stores a key of a plan and returns it as the service reads it.
+func limitsKey(t testing.TB, s *store, plan string, q quota) *apiKey {
+	t.Helper()
+	token := newSecret(false)
+	if _, err := s.insertKey(&apiKey{Plan: plan, quota: q, CreatedAt: limitsStart}, token); err != nil {
+		t.Fatal(err)
+	}
+	return limitsReread(t, s, token)
+}
+
+func limitsReread(t testing.TB, s *store, token secret) *apiKey {
+	t.Helper()
+	k, err := s.keyByDigest(token.digest())
+	if err != nil || k == nil {
+		t.Fatalf("the key is not found: %v", err)
+	}
+	return k
+}
+
+// limitsAdmit makes one request that the store must not fail.
+func limitsAdmit(t testing.TB, l *limiter, k *apiKey, when instant) standing {
+	t.Helper()
+	st, err := l.admit(k, when.time())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+func limitsFlush(t testing.TB, l *limiter) {
+	t.Helper()
+	if err := l.flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
+	want := map[string]quota{
+		"free":       {60, 1_000},
+		"pro":        {300, 10_000},
+		"business":   {1_000, 100_000},
+		"enterprise": {}, // set for each key
+	}
+	if !maps.Equal(plans, want) {
+		t.Errorf("plans = %v, want %v", plans, want)
+	}
+}
+
+func TestLimitWindows(t *testing.T) {
+	free, tiny := quota{60, 1_000}, quota{2, 3}
+	for _, c := range []struct {
+		policy string
+		quota  quota
+		steps  []limitsStep
+	}{
+		{"the worked example of limits.go holds", free, []limitsStep{
+			{"10s", 1, "", "59 until 1m10s", "999 until 24h0m10s"},
+			{"25s", 58, "", "1 until 1m10s", "941 until 24h0m10s"},
+			{"40s", 1, "", "0 until 1m10s", "940 until 24h0m10s"},
+			{"40.5s", 1, CodeRateLimited, "0 until 1m10s", "940 until 24h0m10s"},
+			{"41s", 1, CodeRateLimited, "0 until 1m10s", "940 until 24h0m10s"},
+			{"70s", 1, "", "59 until 2m10s", "939 until 24h0m10s"},
+		}},
+		{"a window opens with the first request after the last window, not with its end", tiny, []limitsStep{
+			{"0s", 1, "", "1 until 1m0s", "2 until 24h0m0s"},
+			{"3h", 1, "", "1 until 3h1m0s", "1 until 24h0m0s"},
+			{"30h", 1, "", "1 until 30h1m0s", "2 until 54h0m0s"},
+		}},
+		{"a bucket is whole at its end and not a millisecond earlier", tiny, []limitsStep{
+			{"0s", 2, "", "0 until 1m0s", "1 until 24h0m0s"},
+			{"59.999s", 1, CodeRateLimited, "0 until 1m0s", "1 until 24h0m0s"},
+			{"60s", 1, "", "1 until 2m0s", "0 until 24h0m0s"},
+			{"23h59m59.999s", 1, CodeRateLimited, "2 until 23h59m59.999s", "0 until 24h0m0s"},
+			{"24h", 1, "", "1 until 24h1m0s", "2 until 48h0m0s"},
+		}},
+		{"nothing trickles back while a window runs", tiny, []limitsStep{
+			{"0s", 1, "", "1 until 1m0s", "2 until 24h0m0s"},
+			{"59s", 1, "", "0 until 1m0s", "1 until 24h0m0s"},
+			{"59.5s", 1, CodeRateLimited, "0 until 1m0s", "1 until 24h0m0s"},
+		}},
+		{"up to twice the limit passes around a boundary", tiny, []limitsStep{
+			{"0s", 1, "", "1 until 1m0s", ""},
+			{"59s", 1, "", "0 until 1m0s", ""},
+			{"60s", 1, "", "1 until 2m0s", "0 until 24h0m0s"},
+		}},
+		{"what the minute refuses is not taken from the day", quota{1, 3}, []limitsStep{
+			{"0s", 1, "", "0 until 1m0s", "2 until 24h0m0s"},
+			{"1s", 2, CodeRateLimited, "0 until 1m0s", "2 until 24h0m0s"},
+			{"60s", 1, "", "0 until 2m0s", "1 until 24h0m0s"},
+		}},
+		{"what the day refuses is not taken from the minute, and opens none", quota{9, 2}, []limitsStep{
+			{"0s", 2, "", "7 until 1m0s", "0 until 24h0m0s"},
+			{"1s", 3, CodeRateLimited, "7 until 1m0s", "0 until 24h0m0s"},
+			{"90s", 1, CodeRateLimited, "9 until 1m30s", "0 until 24h0m0s"},
+		}},
+		{"requests may arrive in another order than they read the clock", tiny, []limitsStep{
+			{"10s", 1, "", "1 until 1m10s", "2 until 24h0m10s"},
+			{"9.999s", 1, "", "0 until 1m10s", "1 until 24h0m10s"},
+			{"9.998s", 1, CodeRateLimited, "0 until 1m10s", "1 until 24h0m10s"},
+		}},
+		{"a clock set back by up to a window's length keeps the window", tiny, []limitsStep{
+			{"0s", 1, "", "1 until 1m0s", "2 until 24h0m0s"},
+			{"-60s", 1, "", "0 until 1m0s", "1 until 24h0m0s"},
+		}},
+		{"a clock set back further begins a new window, so that nobody waits for ever", tiny, []limitsStep{
+			{"0s", 2, "", "0 until 1m0s", "1 until 24h0m0s"},
+			{"-60.001s", 1, "", "1 until -1ms", "0 until 24h0m0s"},
+			{"-24h0m0.001s", 1, "", "1 until -23h59m0.001s", "2 until -1ms"},
+		}},
+	} {
+		t.Run(c.policy, func(t *testing.T) { limitsWalk(t, &usage{}, c.quota, limitsBan, c.steps) })
+	}
+}
+
+func TestARequestTakesFromBothBucketsOrFromNone(t *testing.T) {
+	u := &usage{}
+	answers := map[ErrorCode]int{}
+	for i := range 600 { // ten minutes, a request each second: 5 a minute and 30 a day pass
+		before := *u
+		st := u.admit(limitsStart+1000*instant(i), quota{5, 30}, 0)
+		answers[st.refusal]++
+		took := func(was, is bucket) int64 {
+			if was.ends != is.ends {
+				return is.used
+			}
+			return is.used - was.used
+		}
+		want := int64(0)
+		if st.refusal == "" {
+			want = 1
+		}
+		if m, d := took(before.minute, u.minute), took(before.day, u.day); m != want || d != want {
+			t.Fatalf("second %d, answer %q: took %d from the minute and %d from the day", i, st.refusal, m, d)
+		}
+	}
+	if answers[""] != 30 || answers[CodeRateLimited] != 570 {
+		t.Errorf("answers = %v, want 30 let in", answers)
+	}
+}
+
+func TestAChangeOfPlanCountsWhatWasUsed(t *testing.T) {
+	free, pro := plans["free"], plans["pro"]
+	for _, c := range []struct {
+		policy     string
+		used       int // on the old plan, all at 0s
+		old, new   quota
+		answer     ErrorCode
+		minute     string
+		day        string
+		limitShown int64
+	}{
+		{"up: remaining is the new limit less what was used", 50, free, pro, "", "249 until 1m0s", "9949 until 24h0m0s", 300},
+		{"up: a key that was refused is let in with its next request", 60, free, pro, "", "239 until 1m0s", "9939 until 24h0m0s", 300},
+		{"down: remaining is the new limit less what was used", 50, pro, free, "", "9 until 1m0s", "949 until 24h0m0s", 60},
+		{"down: remaining is never below 0", 100, pro, free, CodeRateLimited, "0 until 1m0s", "900 until 24h0m0s", 60},
+		{"down: the day is never below 0 either", 100, pro, quota{200, 60}, CodeRateLimited, "100 until 1m0s", "0 until 24h0m0s", 60},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			u := &usage{}
+			for range c.used {
+				u.admit(limitsAt("0s"), c.old, limitsBan)
+			}
+			limitsWalk(t, u, c.new, limitsBan, []limitsStep{{"1s", 1, c.answer, c.minute, c.day}})
+			if st := u.admit(limitsAt("2s"), c.new, limitsBan); st.shown.limit != c.limitShown {
+				t.Errorf("the limit shown is %d, want %d", st.shown.limit, c.limitShown)
+			}
+		})
+	}
+	t.Run("down and up again: nothing was forgotten", func(t *testing.T) {
+		u := &usage{}
+		for range 100 {
+			u.admit(limitsAt("0s"), pro, limitsBan)
+		}
+		limitsWalk(t, u, free, limitsBan, []limitsStep{{"1s", 1, CodeRateLimited, "0 until 1m0s", "900 until 24h0m0s"}})
+		limitsWalk(t, u, pro, limitsBan, []limitsStep{{"2s", 1, "", "199 until 1m0s", "9899 until 24h0m0s"}})
+	})
+}
+
+func TestTheBucketShownInXRateLimit(t *testing.T) {
+	// used is a bucket with n requests used that ends at an instant.
+	used := func(n int64, ends string) bucket { return bucket{used: n, ends: limitsAt(ends)} }
+	for _, c := range []struct {
+		policy string
+		quota  quota
+		before usage
+		answer ErrorCode
+		shown  string // limit, left and reset
+	}{
+		{"let in: the minute, when it has fewest left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(3, "9h")}, "", "60: 56 until 40s"},
+		{"let in: the day, when it has fewest left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(990, "9h")}, "", "1000: 9 until 9h0m0s"},
+		{"let in: the day, when both have as many left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(943, "9h")}, "", "1000: 56 until 9h0m0s"},
+		{"let in: the minute, with one fewer left than the day", quota{60, 1000}, usage{minute: used(4, "40s"), day: used(943, "9h")}, "", "60: 55 until 40s"},
+		{"refused by the minute: the minute", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(900, "9h")}, CodeRateLimited, "60: 0 until 40s"},
+		{"refused by the day: the day", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(1000, "9h")}, CodeRateLimited, "1000: 0 until 9h0m0s"},
+		{"refused by the day at its end: the day, though the minute resets later", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(1000, "9s")}, CodeRateLimited, "1000: 0 until 9s"},
+		{"refused by both: the day, when it resets later", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(1000, "9h")}, CodeRateLimited, "1000: 0 until 9h0m0s"},
+		{"refused by both: the minute, when it resets later", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(1000, "39.999s")}, CodeRateLimited, "60: 0 until 40s"},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			st := c.before.admit(limitsAt("0s"), c.quota, limitsBan)
+			if got := fmt.Sprintf("%d: %s", st.shown.limit, limitsMeter(st.shown)); got != c.shown || st.refusal != c.answer {
+				t.Errorf("shown is %s (%q), want %s (%q)", got, st.refusal, c.shown, c.answer)
+			}
+		})
+	}
+}
+
+func TestLimitHeaders(t *testing.T) {
+	freePolicy := `"minute";q=60;w=60, "day";q=1000;w=86400`
+	key := func(when, plan string, u usage, times int) standing {
+		k := &apiKey{ID: 1, usageID: 1, Plan: plan, quota: plans[plan], policy: plans[plan].policy()}
+		l := newLimiter(nil, limitsBan)
+		l.usages[1] = &u
+		var st standing
+		for range times {
+			st = limitsAdmit(t, l, k, limitsAt(when))
+		}
+		return st
+	}
+	address := func(when string, times int) standing {
+		l := newLimiter(nil, limitsBan)
+		st := l.address(netip.MustParsePrefix("192.0.2.1/32"), limitsAt("0s").time(), true)
+		for range times - 1 {
+			st = l.address(netip.MustParsePrefix("192.0.2.1/32"), limitsAt(when).time(), true)
+		}
+		return st
+	}
+	whole := usage{}
+	for _, c := range []struct {
+		policy string
+		st     standing
+		want   map[string]string
+	}{
+		{"a first request on the Free plan", key("0s", "free", whole, 1), map[string]string{
+			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000060",
+			"RateLimit": `"minute";r=59;t=60, "day";r=999;t=86400`, "RateLimit-Policy": freePolicy,
+		}},
+		{"the numbers of decisions.md", key("0s", "free",
+			usage{minute: bucket{0, limitsAt("42s")}, day: bucket{59, limitsAt("30211s")}}, 1), map[string]string{
+			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000042",
+			"RateLimit": `"minute";r=59;t=42, "day";r=940;t=30211`, "RateLimit-Policy": freePolicy,
+		}},
+		{"the reset and the seconds to it are rounded up", key("0.25s", "business", whole, 2), map[string]string{
+			"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "998", "X-RateLimit-Reset": "1800000061",
+			"RateLimit": `"minute";r=998;t=60, "day";r=99998;t=86400`, "RateLimit-Policy": `"minute";q=1000;w=60, "day";q=100000;w=86400`,
+		}},
+		{"seconds that have only begun are told whole", key("0.75s", "pro",
+			usage{minute: bucket{9, limitsAt("41.25s")}, day: bucket{9, limitsAt("100.75s")}}, 1), map[string]string{
+			"X-RateLimit-Limit": "300", "X-RateLimit-Remaining": "290", "X-RateLimit-Reset": "1800000042",
+			"RateLimit": `"minute";r=290;t=41, "day";r=9990;t=100`, "RateLimit-Policy": `"minute";q=300;w=60, "day";q=10000;w=86400`,
+		}},
+		{"refused by the minute", key("0.5s", "free", whole, 61), map[string]string{
+			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000061", "Retry-After": "60",
+			"RateLimit": `"minute";r=0;t=60, "day";r=940;t=86400`, "RateLimit-Policy": freePolicy,
+		}},
+		{"refused by the day, with a whole minute that resets now", key("0s", "free",
+			usage{day: bucket{1000, limitsAt("7200s")}}, 1), map[string]string{
+			"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800007200", "Retry-After": "7200",
+			"RateLimit": `"minute";r=60;t=0, "day";r=0;t=7200`, "RateLimit-Policy": freePolicy,
+		}},
+		{"banned: the minute's limit, nothing left, and the end of the ban", key("0s", "free",
+			usage{day: bucket{5, limitsAt("7200s")}, bannedAt: limitsAt("-1s"), bannedUntil: limitsAt("599s")}, 1), map[string]string{
+			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000599", "Retry-After": "599",
+			"RateLimit": `"minute";r=0;t=599, "day";r=995;t=7200`, "RateLimit-Policy": freePolicy,
+		}},
+		{"an address without a key", address("0.5s", 2), map[string]string{
+			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "58", "X-RateLimit-Reset": "1800000060",
+			"RateLimit": `"address";r=58;t=60`, "RateLimit-Policy": `"address";q=60;w=60`,
+		}},
+		{"an address that is refused", address("30.5s", 61), map[string]string{
+			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000060", "Retry-After": "30",
+			"RateLimit": `"address";r=0;t=30`, "RateLimit-Policy": `"address";q=60;w=60`,
+		}},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			if got := limitsHeaders(t, c.st); !maps.Equal(got, c.want) {
+				t.Errorf("headers\n got %v\nwant %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestTheResetIsRoundedUp(t *testing.T) {
+	for opened, want := range map[string]string{
+		"0s": "1800000060", "0.001s": "1800000061", "0.5s": "1800000061", "0.999s": "1800000061", "1s": "1800000061", "1.001s": "1800000062",
+	} {
+		st := (&usage{}).admit(limitsAt(opened), plans["free"], limitsBan)
+		if got := limitsHeaders(t, st)["X-RateLimit-Reset"]; got != want {
+			t.Errorf("opened at %s: Reset is %s, want %s", opened, got, want)
+		}
+	}
+}
+
+func TestRetryAfterIsEnoughAndNotMoreThanASecondTooMuch(t *testing.T) {
+	for when, want := range map[string]string{
+		"0s": "60", "0.001s": "60", "0.999s": "60", "1s": "59", "1.001s": "59", "58.5s": "2", "59s": "1", "59.001s": "1", "59.999s": "1",
+	} {
+		u := &usage{}
+		u.admit(limitsAt("0s"), quota{1, 100}, limitsBan)
+		if got := limitsHeaders(t, u.admit(limitsAt(when), quota{1, 100}, limitsBan))["Retry-After"]; got != want {
+			t.Errorf("refused at %s: Retry-After is %s, want %s", when, got, want)
+		}
+	}
+	for millis := range instant(minuteMillis) {
+		u := &usage{minute: bucket{1, limitsAt("60s")}}
+		st := u.admit(limitsStart+millis, quota{1, 100}, limitsBan)
+		wait, err := strconv.Atoi(limitsHeaders(t, st)["Retry-After"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		retry := limitsStart + millis + 1000*instant(wait)
+		if wait < 1 || retry < limitsAt("60s") || retry >= limitsAt("61s") {
+			t.Fatalf("refused %d ms after the start, a minute's window before its end: Retry-After is %d", millis, wait)
+		}
+		if millis%997 == 0 && u.admit(retry, quota{1, 100}, limitsBan).refusal != "" {
+			t.Fatalf("refused %d ms after the start: refused again after Retry-After", millis)
+		}
+	}
+	t.Run("it is at least 1, even with nothing to wait for", func(t *testing.T) {
+		st := standing{now: limitsStart, refusal: CodeRateLimited, shown: meter{limit: 60, resets: limitsStart}}
+		if got := limitsHeaders(t, st)["Retry-After"]; got != "1" {
+			t.Errorf("Retry-After is %s", got)
+		}
+	})
+}
+
+func TestARefusalIsA429(t *testing.T) {
+	for _, code := range []ErrorCode{CodeRateLimited, CodeKeyBanned} {
+		var refused *Error
+		if err := (standing{refusal: code}).err(); !errors.As(err, &refused) || refused.Code != code || refused.Status != 429 {
+			t.Errorf("%s: the error is %v", code, err)
+		}
+	}
+	if err := (standing{}).err(); err != nil {
+		t.Errorf("let in: the error is %v", err)
+	}
+}
+
+func TestBans(t *testing.T) {
+	const limited, banned = CodeRateLimited, CodeKeyBanned
+	for _, c := range []struct {
+		policy string
+		quota  quota
+		banFor time.Duration
+		steps  []limitsStep
+	}{
+		{"a burst of twice the limit and one more does not ban; the next refusal does", quota{3, 100}, limitsBan, []limitsStep{
+			{"0s", 3, "", "", ""},
+			{"0s", 1, limited, "", ""}, // had not been told to wait
+			{"0s", 3, limited, "0 until 1m0s", "97 until 24h0m0s"},
+			{"0s", 1, banned, "0 until 10m0s", "97 until 24h0m0s"},
+		}},
+		{"on the Free plan that is the 61st strike", plans["free"], limitsBan, []limitsStep{
+			{"0s", 60, "", "", ""},
+			{"0.5s", 1, limited, "", ""},
+			{"1s", 60, limited, "", ""},
+			{"59s", 1, banned, "0 until 10m59s", ""},
+		}},
+		{"requests during a ban take nothing and do not lengthen it", quota{1, 100}, limitsBan, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"0s", 2, limited, "", ""},
+			{"0s", 1, banned, "0 until 10m0s", "99 until 24h0m0s"},
+			{"5m", 500, banned, "0 until 10m0s", "99 until 24h0m0s"},
+			{"9m59.999s", 500, banned, "0 until 10m0s", "99 until 24h0m0s"},
+			{"10m", 1, "", "0 until 11m0s", "98 until 24h0m0s"},
+		}},
+		{"requests during a ban are no strikes either", quota{1, 1}, limitsBan, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"0s", 2, limited, "", ""},
+			{"0s", 1, banned, "", ""},
+			{"9m59.999s", 50, banned, "", ""},
+			{"10m", 1, limited, "1 until 10m0s", "0 until 24h0m0s"},
+			{"10m", 1, limited, "", ""},
+			{"10m", 1, banned, "0 until 20m0s", "0 until 24h0m0s"},
+		}},
+		{"a refusal when Retry-After has passed is no strike, though others were faster", quota{1, 100}, limitsBan, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"0s", 1, limited, "", ""},
+			{"60s", 1, "", "", ""},
+			{"60s", 1, limited, "", ""},
+			{"60s", 1, limited, "", ""}, // strike one
+			{"60s", 1, banned, "0 until 11m0s", ""},
+		}},
+		{"a refusal just before Retry-After has passed is a strike", quota{1, 100}, limitsBan, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"0.5s", 1, limited, "", ""}, // told to wait 60 seconds
+			{"60s", 1, "", "", ""},
+			{"60.499s", 1, limited, "", ""}, // strike one
+			{"60.499s", 1, banned, "", ""},
+		}},
+		{"strikes are counted within one minute's window", quota{2, 100}, limitsBan, []limitsStep{
+			{"0s", 2, "", "", ""},
+			{"1s", 1, limited, "", ""},
+			{"50s", 2, limited, "", ""},
+			{"60s", 2, "", "", ""},
+			{"60s", 1, limited, "", ""}, // Retry-After has passed
+			{"61s", 2, limited, "", ""},
+			{"61s", 1, banned, "", ""},
+		}},
+		{"the minute's window counts while it is the day that refuses", quota{3, 3}, limitsBan, []limitsStep{
+			{"0s", 3, "", "", ""},
+			{"50s", 1, limited, "", ""},
+			{"50s", 3, limited, "", ""},
+			{"60s", 3, limited, "3 until 1m0s", "0 until 24h0m0s"},
+			{"61s", 1, banned, "", ""},
+		}},
+		{"a minute is counted also while the day refuses and the minute is whole", quota{3, 1}, limitsBan, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"2h", 1, limited, "3 until 2h0m0s", "0 until 24h0m0s"},
+			{"2h0m10s", 3, limited, "", ""},
+			{"2h1m10s", 3, limited, "", ""},
+			{"2h2m9.999s", 1, banned, "", ""},
+		}},
+		{"a ban is as long as -ban-for says", quota{1, 100}, 90 * time.Second, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"0s", 2, limited, "", ""},
+			{"10s", 1, banned, "0 until 1m40s", ""},
+			{"99.999s", 1, banned, "0 until 1m40s", ""},
+			{"100s", 1, "", "", ""},
+		}},
+		{"after a ban strikes are counted anew, also within the same minute", quota{2, 2}, 10 * time.Second, []limitsStep{
+			{"0s", 2, "", "", ""},
+			{"0s", 3, limited, "", ""},
+			{"0s", 1, banned, "", ""},
+			{"10s", 1, limited, "", ""}, // the end of the ban is when it was told to retry
+			{"10s", 2, limited, "", ""},
+			{"10s", 1, banned, "0 until 20s", ""},
+		}},
+		{"-ban-for 0 turns bans off", quota{1, 100}, 0, []limitsStep{
+			{"0s", 1, "", "", ""},
+			{"0s", 5000, limited, "0 until 1m0s", "99 until 24h0m0s"},
+			{"60s", 1, "", "0 until 2m0s", "98 until 24h0m0s"},
+		}},
+	} {
+		t.Run(c.policy, func(t *testing.T) { limitsWalk(t, &usage{}, c.quota, c.banFor, c.steps) })
+	}
+
+	t.Run("a strike every 20 seconds for a day bans nobody who has 3 a minute", func(t *testing.T) {
+		u := &usage{}
+		u.admit(limitsStart, quota{3, 1}, limitsBan)
+		for i := range instant(24*180 - 1) {
+			if st := u.admit(limitsStart+20_000*(i+1), quota{3, 1}, limitsBan); st.refusal != CodeRateLimited {
+				t.Fatalf("request %d: %q", i, st.refusal)
+			}
+		}
+	})
+}
+
+func TestTheBanIsToldWithItsNumbers(t *testing.T) {
+	l := newLimiter(nil, limitsBan)
+	l.usages[1] = &usage{}
+	q := quota{2, 50}
+	k := &apiKey{ID: 1, usageID: 1, Plan: "enterprise", quota: q, policy: q.policy()}
+	var st standing
+	for i := range 6 {
+		st = limitsAdmit(t, l, k, limitsAt("1.5s"))
+		if st.banBegins != (i == 5) {
+			t.Fatalf("request %d: the ban begins: %v", i+1, st.banBegins)
+		}
+	}
+	want := map[string]string{
+		"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000602", "Retry-After": "600",
+		"RateLimit": `"minute";r=0;t=600, "day";r=48;t=86400`, "RateLimit-Policy": `"minute";q=2;w=60, "day";q=50;w=86400`,
+	}
+	if got := limitsHeaders(t, st); !maps.Equal(got, want) {
+		t.Errorf("headers\n got %v\nwant %v", got, want)
+	}
+	var refused *Error
+	if !errors.As(st.err(), &refused) || refused.Code != CodeKeyBanned {
+		t.Errorf("the error is %v", st.err())
+	}
+	if st = limitsAdmit(t, l, k, limitsAt("2s")); st.banBegins || limitsHeaders(t, st)["Retry-After"] != "600" {
+		t.Errorf("half a second into the ban: %+v", st)
+	}
+}
+
+func TestBanForIsTheLimiters(t *testing.T) {
+	k := &apiKey{ID: 1, usageID: 1, quota: quota{1, 50}}
+	for banFor, want := range map[time.Duration]string{0: "40", 90 * time.Second: "90", time.Hour: "3600"} {
+		l := newLimiter(nil, banFor)
+		l.usages[1] = &usage{}
+		limitsAdmit(t, l, k, limitsAt("0s"))
+		var st standing
+		for range 3 {
+			st = limitsAdmit(t, l, k, limitsAt("20s"))
+		}
+		if got := limitsHeaders(t, st)["Retry-After"]; got != want || st.banBegins != (banFor > 0) {
+			t.Errorf("-ban-for %v: Retry-After is %s, want %s", banFor, got, want)
+		}
+	}
+}
+
+// limitsProvoke makes requests at one instant until the key is banned.
+func limitsProvoke(t *testing.T, l *limiter, k *apiKey, when instant) {
+	t.Helper()
+	for range 3 * (k.PerMinute + 1) {
+		if limitsAdmit(t, l, k, when).banBegins {
+			return
+		}
+	}
+	t.Fatal("the key was never banned")
+}
+
+func TestABanSurvivesARestartAndIsShown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s := limitsOpen(t, path)
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
+	l := newLimiter(s, limitsBan)
+	limitsAdmit(t, l, k, limitsAt("0s"))
+	limitsAdmit(t, l, k, limitsAt("0s"))
+	limitsFlush(t, l) // nothing but the ban is to be written after this
+	limitsProvoke(t, l, k, limitsAt("1s"))
+	limitsFlush(t, l)
+	_ = s.Close()
+
+	s = limitsOpen(t, path)
+	shown, err := s.keysByID(k.ID, limitsAt("2s"))
+	if err != nil || len(shown) != 1 || shown[0].BannedUntil != limitsAt("601s") {
+		t.Errorf("the key is shown as %+v, %v", shown, err)
+	}
+	l = newLimiter(s, limitsBan)
+	if st := limitsAdmit(t, l, k, limitsAt("600.999s")); st.refusal != CodeKeyBanned || limitsMeter(st.shown) != "0 until 10m1s" {
+		t.Errorf("after the restart: %q, %s", st.refusal, limitsMeter(st.shown))
+	}
+	if st := limitsAdmit(t, l, k, limitsAt("601s")); st.refusal != "" {
+		t.Errorf("at the end of the ban: %q", st.refusal)
+	}
+	if shown, err = s.keysByID(k.ID, limitsAt("601s")); err != nil || shown[0].BannedUntil != 0 {
+		t.Errorf("after the ban the key is shown as %+v, %v", shown[0], err)
+	}
+}
+
+func TestUnban(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	token := newSecret(false)
+	if _, err := s.insertKey(&apiKey{Plan: "enterprise", quota: quota{1, 50}}, token); err != nil {
+		t.Fatal(err)
+	}
+	k := limitsReread(t, s, token)
+	l := newLimiter(s, limitsBan)
+	limitsProvoke(t, l, k, limitsAt("0s"))
+	limitsFlush(t, l)
+	unban := func(when string) {
+		t.Helper()
+		if err := s.unbanKey(k.ID, limitsAt(when)); err != nil {
+			t.Fatal(err)
+		}
+		k = limitsReread(t, s, token)
+	}
+
+	unban("61s")
+	if st := limitsAdmit(t, l, k, limitsAt("61s")); st.refusal != "" || limitsMeter(st.minute) != "0 until 2m1s" {
+		t.Errorf("after the unban: %q, the minute has %s", st.refusal, limitsMeter(st.minute))
+	}
+	if shown, err := s.keysByID(k.ID, limitsAt("61s")); err != nil || shown[0].BannedUntil != 0 {
+		t.Errorf("after the unban the key is shown as banned until %d, %v", shown[0].BannedUntil, err)
+	}
+	if st := limitsAdmit(t, newLimiter(s, limitsBan), k, limitsAt("62s")); st.refusal == CodeKeyBanned {
+		t.Error("the lifted ban is back after a restart without a flush")
+	}
+
+	limitsProvoke(t, l, k, limitsAt("62s"))
+	limitsFlush(t, l)
+	for _, l := range []*limiter{l, newLimiter(s, limitsBan)} {
+		if st := limitsAdmit(t, l, k, limitsAt("600s")); st.refusal != CodeKeyBanned || limitsMeter(st.shown) != "0 until 11m2s" {
+			t.Errorf("a ban after the unban: %q, %s", st.refusal, limitsMeter(st.shown))
+		}
+	}
+	if shown, err := s.keysByID(k.ID, limitsAt("600s")); err != nil || shown[0].BannedUntil != limitsAt("662s") {
+		t.Errorf("the later ban is shown as %d, %v", shown[0].BannedUntil, err)
+	}
+	unban("62s") // in the very millisecond in which the ban began
+	if st := limitsAdmit(t, l, k, limitsAt("601s")); st.refusal != "" {
+		t.Errorf("after the second unban: %q", st.refusal)
+	}
+}
+
+func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{1, 50})
+	l := newLimiter(s, limitsBan)
+	limitsProvoke(t, l, k, limitsAt("0s"))
+	limitsFlush(t, l)
+	if err := s.unbanKey(k.ID, limitsAt("60s")); err != nil {
+		t.Fatal(err)
+	}
+	successor, token := *k, newSecret(false)
+	successor.CreatedAt = limitsAt("61s")
+	if _, err := s.rotateKey(&successor, token, limitsAt("1h")); err != nil {
+		t.Fatal(err)
+	}
+	if st := limitsAdmit(t, l, limitsReread(t, s, token), limitsAt("62s")); st.refusal != "" {
+		t.Errorf("the successor of an unbanned key is refused: %q", st.refusal)
+	}
+}
+
+func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{4, 50})
+	successor, token := *k, newSecret(false)
+	if _, err := s.rotateKey(&successor, token, limitsAt("1h")); err != nil {
+		t.Fatal(err)
+	}
+	next, other, l := limitsReread(t, s, token), limitsKey(t, s, "enterprise", quota{4, 50}), newLimiter(s, limitsBan)
+	for i, k := range []*apiKey{k, next, next, k} {
+		if st := limitsAdmit(t, l, k, limitsStart); st.refusal != "" || st.minute.left != int64(3-i) {
+			t.Errorf("request %d: %q with %d left", i+1, st.refusal, st.minute.left)
+		}
+	}
+	for _, k := range []*apiKey{k, next} {
+		if st := limitsAdmit(t, l, k, limitsStart); st.refusal != CodeRateLimited {
+			t.Errorf("key %d has more than the quota of its line", k.ID)
+		}
+	}
+	if st := limitsAdmit(t, l, other, limitsStart); st.refusal != "" || st.minute.left != 3 {
+		t.Errorf("a key of another line: %q with %d left", st.refusal, st.minute.left)
+	}
+}
+
+func TestOf200ParallelRequestsExactlyTheLimitIsLetIn(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{100, 10_000})
+	l := newLimiter(s, limitsBan)
+	var answers, left sync.Map // counts by answer; the numbers told to those let in
+	var wg sync.WaitGroup
+	start := make(chan struct{})
+	for range 200 {
+		wg.Go(func() {
+			<-start
+			st, err := l.admit(k, limitsStart.time())
+			if err != nil {
+				t.Error(err)
+			}
+			count, _ := answers.LoadOrStore(st.refusal, new(atomic.Int64))
+			count.(*atomic.Int64).Add(1)
+			if _, twice := left.LoadOrStore(st.minute.left, true); twice && st.refusal == "" {
+				t.Errorf("two requests were told %d left", st.minute.left)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	for answer, want := range map[ErrorCode]int64{"": 100, CodeRateLimited: 100} {
+		if got, ok := answers.Load(answer); !ok || got.(*atomic.Int64).Load() != want {
+			t.Errorf("answered %q: %v, want %d", answer, got, want)
+		}
+	}
+	if st := limitsAdmit(t, l, k, limitsAt("60s")); st.minute.left != 99 || st.day.left != 9_899 {
+		t.Errorf("a minute later %d and %d are left", st.minute.left, st.day.left)
+	}
+}
+
+// A client that sends a request every 20 seconds and waits as it is told, for
+// three days, while the service is restarted now and then.
+func TestADayLetsExactlyItsQuotaIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		k := limitsKey(t, s, "free", quota{})
+		l := newLimiter(s, limitsBan)
+		began := time.Now()
+		var admitted [3]int
+		for requests := 1; time.Since(began) < 72*time.Hour; requests++ {
+			day := int(time.Since(began) / (24 * time.Hour))
+			st := limitsAdmit(t, l, k, at(time.Now()))
+			if st.refusal == "" {
+				admitted[day]++
+				time.Sleep(20 * time.Second)
+			} else {
+				h := limitsHeaders(t, st)
+				midnight := began.Add(time.Duration(day+1) * 24 * time.Hour)
+				if h["X-RateLimit-Limit"] != "1000" || h["X-RateLimit-Reset"] != fmt.Sprint(midnight.Unix()) {
+					t.Fatalf("day %d: refused with %v", day+1, h)
+				}
+				wait, err := time.ParseDuration(h["Retry-After"] + "s")
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(wait)
+			}
+			if requests%450 == 0 {
+				limitsFlush(t, l)
+				l = newLimiter(s, limitsBan)
+			}
+		}
+		if admitted != [3]int{1000, 1000, 1000} {
+			t.Errorf("let in on the three days: %v", admitted)
+		}
+	})
+}
+
+func TestUsageSurvivesARestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s := limitsOpen(t, path)
+	k, other := limitsKey(t, s, "free", quota{}), limitsKey(t, s, "pro", quota{})
+	l := newLimiter(s, limitsBan)
+	for range 7 {
+		limitsAdmit(t, l, k, limitsAt("0.123s"))
+	}
+	limitsAdmit(t, l, other, limitsAt("5s"))
+	l.noteDeprecated(k, limitsAt("4s").time())
+	limitsFlush(t, l)
+	limitsAdmit(t, l, k, limitsAt("6s")) // changed again, so written again
+	limitsFlush(t, l)
+	_ = s.Close()
+
+	s = limitsOpen(t, path)
+	keys, err := s.keysByID(0, limitsAt("10s"))
+	if err != nil || len(keys) != 2 {
+		t.Fatalf("%d keys, %v", len(keys), err)
+	}
+	if k := keys[0]; k.UsedThisMinute != 8 || k.UsedToday != 8 || k.DeprecatedUseAt != limitsAt("4s") {
+		t.Errorf("the first key is shown as %+v", k)
+	}
+	if k := keys[1]; k.UsedThisMinute != 1 || k.UsedToday != 1 || k.DeprecatedUseAt != 0 {
+		t.Errorf("the second key is shown as %+v", k)
+	}
+	l = newLimiter(s, limitsBan)
+	st := limitsAdmit(t, l, k, limitsAt("60.122s"))
+	if limitsMeter(st.minute) != "51 until 1m0.123s" || limitsMeter(st.day) != "991 until 24h0m0.123s" {
+		t.Errorf("after the restart: %s, %s", limitsMeter(st.minute), limitsMeter(st.day))
+	}
+	if st = limitsAdmit(t, l, other, limitsAt("10s")); limitsMeter(st.minute) != "298 until 1m5s" {
+		t.Errorf("after the restart the other key has %s", limitsMeter(st.minute))
+	}
+}
+
+func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{1, 5})
+	l := newLimiter(s, limitsBan)
+	writes := func(do func()) uint64 {
+		before := s.writes.Load()
+		do()
+		limitsFlush(t, l)
+		return s.writes.Load() - before
+	}
+	for _, c := range []struct {
+		policy string
+		do     func()
+		want   uint64
+	}{
+		{"nothing happened", func() {}, 0},
+		{"a request was let in", func() { limitsAdmit(t, l, k, limitsStart) }, 1},
+		{"nothing happened since", func() {}, 0},
+		{"a request was refused, which takes nothing", func() { limitsAdmit(t, l, k, limitsStart) }, 0},
+		{"the key was banned", func() { limitsProvoke(t, l, k, limitsStart) }, 1},
+		{"a request came during the ban", func() { limitsAdmit(t, l, k, limitsStart) }, 0},
+		{"the deprecated operation was used", func() { l.noteDeprecated(k, limitsStart.time()) }, 1},
+		{"the deprecated operation was not used again", func() {}, 0},
+	} {
+		if got := writes(c.do); got != c.want {
+			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
+		}
+	}
+}
+
+func TestAFailedFlushLosesNothing(t *testing.T) {
+	const keys = 1200 // several commits
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s := limitsOpen(t, path)
+	k := limitsKey(t, s, "free", quota{})
+	l := newLimiter(s, limitsBan)
+	for id := range int64(keys) {
+		l.usages[id+1] = &usage{}
+		limitsAdmit(t, l, &apiKey{ID: id + 1, usageID: id + 1, quota: plans["free"]}, limitsStart)
+	}
+	l.noteDeprecated(k, limitsStart.time())
+	outside, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Close()
+	outsideExec := func(query string) {
+		t.Helper()
+		if _, err := outside.Exec(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	outsideExec("CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700 BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+	if err := l.flush(); !errors.Is(err, errUnavailable) {
+		t.Fatalf("the flush does not tell that it failed: %v", err)
+	}
+	limitsAdmit(t, l, &apiKey{ID: 1, usageID: 1, quota: plans["free"]}, limitsStart)
+	outsideExec("DROP TRIGGER full")
+	limitsFlush(t, l)
+
+	var stored, used int
+	if err := outside.QueryRow("SELECT count(*), sum(minute_used) FROM usage WHERE day_used = minute_used").Scan(&stored, &used); err != nil {
+		t.Fatal(err)
+	}
+	if stored != keys || used != keys+1 {
+		t.Errorf("%d usages with %d requests are stored, want %d and %d", stored, used, keys, keys+1)
+	}
+	if shown, err := s.keysByID(k.ID, limitsStart); err != nil || shown[0].DeprecatedUseAt != limitsStart {
+		t.Errorf("the deprecated use is shown as %+v, %v", shown, err)
+	}
+}
+
+// limitsDuringFlush runs do while a flush waits for its commit: the test is the
+// store's leader, so that the flush can only queue. Call it inside a synctest bubble.
+func limitsDuringFlush(t *testing.T, l *limiter, do func()) {
+	t.Helper()
+	l.store.mu.Lock()
+	l.store.leading = true
+	l.store.mu.Unlock()
+	flushed := make(chan error, 1)
+	go func() { flushed <- l.flush() }()
+	synctest.Wait()
+	do()
+	l.store.lead()
+	if err := <-flushed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		k := limitsKey(t, s, "free", quota{})
+		l := newLimiter(s, limitsBan)
+		limitsAdmit(t, l, k, limitsStart)
+		l.noteDeprecated(k, limitsAt("1s").time())
+		for id := range int64(maxUsages) { // so many that this flush trims them too
+			l.usages[-id-1] = &usage{}
+		}
+		limitsDuringFlush(t, l, func() {
+			limitsAdmit(t, l, k, limitsStart)
+			l.noteDeprecated(k, limitsAt("2s").time())
+		})
+		if len(l.usages) != 1 {
+			t.Errorf("%d usages are remembered, want the changed one", len(l.usages))
+		}
+		if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 57 {
+			t.Errorf("%d left after 3 requests", st.minute.left)
+		}
+		limitsFlush(t, l)
+		shown, err := s.keysByID(k.ID, limitsStart)
+		if err != nil || shown[0].UsedThisMinute != 3 || shown[0].DeprecatedUseAt != limitsAt("2s") {
+			t.Errorf("the key is shown as %+v, %v", shown[0], err)
+		}
+	})
+}
+
+func TestUsagesRememberedAreBounded(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "free", quota{})
+	l := newLimiter(s, limitsBan)
+	for range 5 {
+		limitsAdmit(t, l, k, limitsStart)
+	}
+	idle := &usage{}
+	for id := range int64(maxUsages - 1) {
+		l.usages[-id-1] = idle
+	}
+	limitsFlush(t, l)
+	if len(l.usages) != maxUsages {
+		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
+	}
+	l.usages[-maxUsages] = idle
+	limitsFlush(t, l)
+	if len(l.usages) > maxUsages {
+		t.Errorf("%d usages are remembered", len(l.usages))
+	}
+	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 54 || st.day.left != 994 {
+		t.Errorf("reread, the key has %d and %d left", st.minute.left, st.day.left)
+	}
+}
+
+func TestAUsageIsReadOnce(t *testing.T) {
+	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "free", quota{})
+	l := newLimiter(s, limitsBan)
+	limitsAdmit(t, l, k, limitsStart)
+	if err := l.load(k.usageID); err != nil { // as a second request does that came at once with the first
+		t.Fatal(err)
+	}
+	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 58 {
+		t.Errorf("%d left after 2 requests", st.minute.left)
+	}
+}
+
+func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s := limitsOpen(t, path)
+	k := limitsKey(t, s, "free", quota{})
+	l := newLimiter(s, limitsBan)
+	limitsAdmit(t, l, k, limitsStart)
+	limitsFlush(t, l)
+	_ = s.Close()
+
+	l = newLimiter(s, limitsBan)
+	var told *Error
+	for range 2 {
+		if _, err := l.admit(k, limitsStart.time()); err == nil || errors.As(err, &told) {
+			t.Errorf("admit = %v, want the store's error", err)
+		}
+	}
+	l.store = limitsOpen(t, path)
+	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 58 {
+		t.Errorf("%d left after 2 requests", st.minute.left)
+	}
+}
+
+func TestAddressLimit(t *testing.T) {
+	l := newLimiter(nil, limitsBan)
+	one, two := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
+	for _, c := range []struct {
+		policy string
+		who    netip.Prefix
+		when   string
+		charge bool
+		times  int
+		answer ErrorCode
+		shown  string
+	}{
+		{"looking takes nothing", one, "0s", false, 5, "", "60 until 0s"},
+		{"the first request opens a window of a minute", one, "1s", true, 1, "", "59 until 1m1s"},
+		{"looking takes nothing from an open window", one, "2s", false, 5, "", "59 until 1m1s"},
+		{"60 requests are let in", one, "30s", true, 59, "", "0 until 1m1s"},
+		{"more are refused, and never banned", one, "40s", true, 500, CodeRateLimited, "0 until 1m1s"},
+		{"looking at a spent bucket is no refusal", one, "41s", false, 1, "", "0 until 1m1s"},
+		{"another address has its own", two, "41s", true, 1, "", "59 until 1m41s"},
+		{"refused until the end", one, "60.999s", true, 1, CodeRateLimited, "0 until 1m1s"},
+		{"whole at the end", one, "61s", true, 1, "", "59 until 2m1s"},
+	} {
+		for range c.times {
+			st := l.address(c.who, limitsAt(c.when).time(), c.charge)
+			if st.refusal != c.answer || st.shown.limit != 60 {
+				t.Fatalf("%s: the answer is %q, limit %d", c.policy, st.refusal, st.shown.limit)
+			}
+			if got := limitsMeter(st.shown); c.times < 50 && got != c.shown {
+				t.Errorf("%s: %s, want %s", c.policy, got, c.shown)
+			}
+		}
+	}
+}
+
+func TestCallerAddress(t *testing.T) {
+	const proxy = "10.0.0.1:443"
+	for _, c := range []struct {
+		policy string
+		header string // -client-ip-header
+		sent   http.Header
+		remote string
+		want   string
+	}{
+		{"an IPv4 address counts alone", "", nil, "203.0.113.9:5000", "203.0.113.9/32"},
+		{"its port does not matter", "", nil, "203.0.113.9:5001", "203.0.113.9/32"},
+		{"of an IPv6 address the /64 counts", "", nil, "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"},
+		{"so a neighbour in the /64 is the same caller", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64"},
+		{"and one outside it is not", "", nil, "[2001:db8:1:3:3:4:5:6]:5000", "2001:db8:1:3::/64"},
+		{"a zone does not matter", "", nil, "[fe80::1%eth0]:5000", "fe80::/64"},
+		{"an IPv4 address mapped into IPv6 is an IPv4 address", "", nil, "[::ffff:203.0.113.9]:5000", "203.0.113.9/32"},
+		{"no header is believed unless it was named", "", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
+		{"the named header counts", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
+		{"its name may be written in any case", "x-real-ip", http.Header{"X-Real-Ip": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
+		{"another header does not", "X-Real-Ip", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
+		{"its rightmost entry counts, the others are the caller's word", "X-Forwarded-For",
+			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67 , 198.51.100.7"}}, proxy, "198.51.100.7/32"},
+		{"also without spaces", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66,198.51.100.7"}}, proxy, "198.51.100.7/32"},
+		{"of several lines the last counts", "X-Forwarded-For",
+			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67", "192.0.2.68, 198.51.100.7"}}, proxy, "198.51.100.7/32"},
+		{"an entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7:8080"}}, proxy, "198.51.100.7/32"},
+		{"an IPv6 entry counts as its /64", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, 2001:db8:1:2::9"}}, proxy, "2001:db8:1:2::/64"},
+		{"an IPv6 entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]:8080"}}, proxy, "2001:db8:1:2::/64"},
+		{"a mapped entry is an IPv4 address", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"::ffff:198.51.100.7"}}, proxy, "198.51.100.7/32"},
+		{"garbage falls back to the connection", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, unknown"}}, proxy, "10.0.0.1/32"},
+		{"so does an empty entry", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, "}}, proxy, "10.0.0.1/32"},
+		{"and an empty last line", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66", ""}}, proxy, "10.0.0.1/32"},
+		{"a missing header falls back too", "X-Forwarded-For", nil, proxy, "10.0.0.1/32"},
+		{"callers that cannot be told apart share one bucket", "", nil, "@", "invalid Prefix"},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			if c.sent == nil {
+				c.sent = http.Header{}
+			}
+			r := &http.Request{RemoteAddr: c.remote, Header: c.sent}
+			if got := callerAddress(r, c.header).String(); got != c.want {
+				t.Errorf("charged to %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAddressesRememberedAreBoundedAndTheBusyOnesStay(t *testing.T) {
+	l := newLimiter(nil, limitsBan)
+	busy := netip.MustParsePrefix("192.0.2.1/32")
+	admitted, largest := 0, 0
+	for i := range 3*maxAddresses + 7 {
+		stranger := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+		l.address(stranger, limitsStart.time(), true)
+		if i%1000 == 0 && l.address(busy, limitsStart.time(), true).refusal == "" {
+			admitted++
+		}
+		largest = max(largest, len(l.addresses.young)+len(l.addresses.old))
+	}
+	if largest > maxAddresses {
+		t.Errorf("%d addresses were remembered, want at most %d", largest, maxAddresses)
+	}
+	if admitted != 60 {
+		t.Errorf("a busy caller was let in %d times among strangers, want 60", admitted)
+	}
+}
+
+func TestRecentKeepsWhatWasUsedLast(t *testing.T) {
+	const size = 10
+	m := recent[int, int]{max: size}
+	if _, ok := m.get(1); ok {
+		t.Error("an empty map holds something")
+	}
+	m.put(0, 0)
+	for i := 1; i < 1000; i++ {
+		m.put(i, -i)
+		if n := len(m.young) + len(m.old); n > size {
+			t.Fatalf("%d entries after %d", n, i)
+		}
+		if v, ok := m.get(0); !ok || v != 0 {
+			t.Fatalf("the entry in use is forgotten after %d", i)
+		}
+		// The one in use may be in both halves, so that of the others size/2-1 are sure.
+		for j := max(1, i-(size/2-2)); j <= i; j++ {
+			_, young := m.young[j]
+			if v, old := m.old[j]; !young && (!old || v != -j) {
+				t.Fatalf("entry %d is forgotten after %d", j, i)
+			}
+		}
+	}
+	if _, ok := m.get(1); ok {
+		t.Error("an old entry is not forgotten")
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	l := newLimiter(nil, limitsBan)
+	l.usages[1] = &usage{}
+	k := &apiKey{ID: 1, usageID: 1, quota: quota{1 << 40, 1 << 40}}
+	now := limitsStart.time()
+	b.ReportAllocs()
+	for b.Loop() {
+		if st, err := l.admit(k, now); err != nil || st.refusal != "" {
+			b.Fatal(st, err)
+		}
+	}
+}
+
+func BenchmarkTakeParallelManyKeys(b *testing.B) {
+	const keys = 10_000
+	l := newLimiter(nil, limitsBan)
+	all := make([]*apiKey, keys)
+	for i := range all {
+		id := int64(i + 1)
+		l.usages[id] = &usage{}
+		all[i] = &apiKey{ID: id, usageID: id, quota: quota{1 << 40, 1 << 40}}
+	}
+	now := limitsStart.time()
+	var begin atomic.Int64
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := int(begin.Add(7919)); pb.Next(); i++ {
+			if st, err := l.admit(all[i%keys], now); err != nil || st.refusal != "" {
+				b.Error(st, err)
+				return
+			}
+		}
+	})
+}
