@@ -1,0 +1,145 @@
+// Package e2e tests the built program with tools from outside: real clients,
+// validators and generators. Nothing here reaches the service's go.mod.
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// binary is the program under test, built once for the whole run.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "petstore-e2e-")
+	if err != nil {
+		panic(err)
+	}
+	binary = filepath.Join(dir, "petstore")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Dir = ".."
+	build.Stderr = os.Stderr
+	status := 1
+	if build.Run() == nil {
+		status = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// server is a running petstore.
+type server struct {
+	t   *testing.T
+	db  string
+	url string // up to and including /v1
+	key string // of the Enterprise plan, with limits no test reaches
+	cmd *exec.Cmd
+	log *logBuffer // all of stderr
+}
+
+// logBuffer collects what a process writes while others read it.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// start runs the program on a free port, with a new database and a key of
+// 1,000,000,000 requests a minute. It is stopped, and must exit with 0, when
+// the test ends.
+func start(t *testing.T, flags ...string) *server {
+	t.Helper()
+	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000000", "-per-day", "1000000000000")
+	s.run(flags...)
+	return s
+}
+
+// newKey makes a key with the flags of petstore key create.
+func (s *server) newKey(flags ...string) string {
+	s.t.Helper()
+	return strings.TrimSpace(s.command(append([]string{"key", "create", "-db", s.db}, flags...)...))
+}
+
+// command runs a command of the program and returns its stdout.
+func (s *server) command(args ...string) string {
+	s.t.Helper()
+	cmd := exec.Command(binary, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		s.t.Fatalf("petstore %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out)
+}
+
+// run starts the program on the server's database and waits until it is ready.
+func (s *server) run(flags ...string) {
+	s.t.Helper()
+	s.log = &logBuffer{}
+	s.cmd = exec.Command(binary, append([]string{"-addr", "127.0.0.1:0", "-db", s.db}, flags...)...)
+	reader, writer := io.Pipe()
+	s.cmd.Stderr = io.MultiWriter(s.log, writer)
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { s.stop() })
+	ready := make(chan string, 1)
+	go func() {
+		lines := bufio.NewScanner(reader)
+		for lines.Scan() {
+			var line struct{ Msg, Address string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
+				ready <- line.Address
+			}
+		}
+	}()
+	select {
+	case s.url = <-ready:
+	case <-time.After(20 * time.Second):
+		s.t.Fatalf("petstore is not ready:\n%s", s.log)
+	}
+}
+
+// stop ends the program as an operator would; doing so twice does nothing.
+func (s *server) stop() {
+	s.t.Helper()
+	if s.cmd.ProcessState != nil {
+		return
+	}
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Error(err)
+	}
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Errorf("petstore ended with %v:\n%s", err, s.log)
+	}
+}
+
+// address is the server's URL without /v1.
+func (s *server) address() string { return strings.TrimSuffix(s.url, "/v1") }
+
+// bearer is the value of Authorization.
+func (s *server) bearer() string { return fmt.Sprint("Bearer ", s.key) }
