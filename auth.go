@@ -166,22 +166,24 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 	if token == "" {
 		return nil, newError(CodeMissingKey, "an API key is required, as Authorization: Bearer API_KEY")
 	}
-	if wellFormed(token, k.prefix) {
-		key, err := k.lookup(secret(token).digest())
-		if err != nil {
-			return nil, err
-		}
-		if key != nil && key.usable(at(now)) {
-			return key, nil
-		}
+	key, err := k.lookup(secret(token))
+	if err != nil {
+		return nil, err
 	}
-	return nil, newError(CodeInvalidKey, "the API key is not valid")
+	if key == nil || !key.usable(at(now)) {
+		return nil, newError(CodeInvalidKey, "the API key is not valid")
+	}
+	return key, nil
 }
 
-// lookup returns the key of a digest, or nil. A key that was not met since
-// another process last wrote to the database is read; unknown ones are not
-// remembered, so that guessing fills no memory.
-func (k *keyring) lookup(d digest) (*apiKey, error) {
+// lookup returns the key that a token is, or nil. One that was not met since
+// another process last wrote to the database is read, if its checksum is right;
+// unknown ones are not remembered, so that guessing fills no memory.
+func (k *keyring) lookup(token secret) (*apiKey, error) {
+	if !strings.HasPrefix(string(token), k.prefix) {
+		return nil, nil
+	}
+	d := token.digest()
 	k.mu.Lock()
 	generation := k.store.foreign.Load()
 	if k.generation != generation {
@@ -192,6 +194,9 @@ func (k *keyring) lookup(d digest) (*apiKey, error) {
 	k.mu.Unlock()
 	if ok {
 		return key, nil
+	}
+	if !wellFormed(string(token), k.prefix) {
+		return nil, nil
 	}
 	key, err := k.store.keyByDigest(d)
 	if err != nil || key == nil {

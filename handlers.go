@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -36,6 +35,7 @@ type service struct {
 	log    *slog.Logger
 
 	base           string   // the address of /v1 in Location and Link, without a final slash
+	successor      []string // the Link of the deprecated operation
 	corsOrigins    []string // none turns CORS off; "*" allows all
 	clientIPHeader string   // the header a proxy names the caller in; "" for none
 	description    document // what /openapi.json answers
@@ -54,6 +54,7 @@ func newService(s *store, cfg config, log *slog.Logger) *service {
 	if cfg.baseURL != "" {
 		srv.base = cfg.baseURL
 	}
+	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	_, _ = rand.Read(srv.idPrefix[:]) // never fails: crypto/rand ends the process first
 	srv.addRoutes()
 	return srv
@@ -166,17 +167,18 @@ func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // ServeHTTP gives the request its id, answers CORS preflights, and turns a
 // panic into a 500, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	start := time.Now()
 	w := &response{ResponseWriter: rw}
 	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
-	defer func() {
-		if v := recover(); v != nil {
-			s.panicked(w, r, v)
-		}
-		if s.log.Enabled(context.Background(), slog.LevelDebug) {
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		defer func(start time.Time) {
 			// The pattern, not the path: a key may have been put into that.
 			s.log.Debug("request", "request", requestID(w), "method", r.Method, "route", r.Pattern,
 				"status", w.status, "duration", time.Since(start))
+		}(time.Now())
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			s.panicked(w, r, v)
 		}
 	}()
 	switch {
@@ -205,7 +207,9 @@ func (s *service) newRequestID() string {
 	var id [8]byte
 	copy(id[:], s.idPrefix[:])
 	binary.BigEndian.PutUint32(id[4:], s.idCounter.Add(1))
-	return hex.EncodeToString(id[:])
+	var text [2 * len(id)]byte
+	hex.Encode(text[:], id[:])
+	return string(text[:])
 }
 
 func requestID(w http.ResponseWriter) string { return w.Header()["X-Request-Id"][0] }
@@ -359,33 +363,45 @@ func allow(methods string) operation {
 	}
 }
 
-// query parses the query string. Names other than the known ones, and names
-// given twice, are errors: a misspelt filter must not return everything.
-func query(r *http.Request, known ...string) (url.Values, error) {
-	if r.URL.RawQuery == "" {
-		return nil, nil
-	}
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return nil, newError(CodeInvalidParameter, "the query string cannot be parsed: %v", err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !slices.Contains(known, name) {
-			return nil, newError(CodeInvalidParameter, "%q is not a query parameter of this operation", name)
+// parseQuery reads a query string as net/url does, but hands the parameters
+// over one by one. Names other than the known ones, and names given twice, are
+// errors: a misspelt filter must not return everything.
+func parseQuery(raw string, known []string, set func(name, value string) error) error {
+	var given uint64 // a bit for each of the known
+	for pair := range strings.SplitSeq(raw, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		name, nameErr := url.QueryUnescape(name)
+		value, valueErr := url.QueryUnescape(value)
+		if err := errors.Join(nameErr, valueErr); err != nil || strings.Contains(pair, ";") {
+			return newError(CodeInvalidParameter, "the query string cannot be parsed at %q", pair)
 		}
-		if len(values[name]) > 1 {
-			return nil, newError(CodeInvalidParameter, "%s is given more than once", name)
+		if pair == "" {
+			continue
+		}
+		i := slices.Index(known, name)
+		if i < 0 {
+			return newError(CodeInvalidParameter, "%q is not a query parameter of this operation", name)
+		}
+		if given&(1<<i) != 0 {
+			return newError(CodeInvalidParameter, "%s is given more than once", name)
+		}
+		given |= 1 << i
+		if err := set(name, value); err != nil {
+			return err
 		}
 	}
-	return values, nil
+	return nil
 }
+
+// refuseQuery is for operations without query parameters.
+func refuseQuery(r *http.Request) error { return parseQuery(r.URL.RawQuery, nil, nil) }
 
 // pageRequest is the checked query of listPets.
 type pageRequest struct {
-	limit  int
-	status PetStatus // "" for all
-	after  int64     // list ids above this one
-	link   string    // the query of the next page, up to the value of after
+	limit      int
+	limitGiven bool
+	status     PetStatus // "" for all
+	after      int64     // list ids above this one
 }
 
 const defaultLimit = 20
@@ -395,31 +411,41 @@ var listParameters = []string{"limit", "status", "after"}
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
 // that asks for 1000 and gets 100 would take them for all.
 func parsePageRequest(r *http.Request) (pageRequest, error) {
-	p := pageRequest{limit: defaultLimit, link: "?"}
-	values, err := query(r, listParameters...)
-	if err != nil {
-		return p, err
-	}
-	if v, given := values["limit"]; given {
-		if p.limit, err = strconv.Atoi(v[0]); err != nil || p.limit < 1 || p.limit > maxLimit {
-			return p, newError(CodeInvalidParameter, "limit must be an integer from 1 to %d", maxLimit)
+	p := pageRequest{limit: defaultLimit}
+	err := parseQuery(r.URL.RawQuery, listParameters, func(name, value string) (err error) {
+		switch name {
+		case "limit":
+			if p.limit, err = strconv.Atoi(value); err != nil || p.limit < 1 || p.limit > maxLimit {
+				return newError(CodeInvalidParameter, "limit must be an integer from 1 to %d", maxLimit)
+			}
+			p.limitGiven = true
+		case "status":
+			var ok bool
+			if p.status, ok = parseStatus(value); !ok {
+				return newError(CodeInvalidParameter, "status must be one of available, pending, sold")
+			}
+		case "after":
+			if p.after, err = strconv.ParseInt(value, 10, 64); err != nil || p.after < 0 {
+				return newError(CodeInvalidParameter, "after must be an integer of at least 0")
+			}
 		}
-		p.link += "limit=" + strconv.Itoa(p.limit) + "&"
+		return nil
+	})
+	return p, err
+}
+
+// next is the Link to the page after last, with the parameters that were given.
+func (p pageRequest) next(base string, last int64) []string {
+	b := make([]byte, 0, 128)
+	b = append(append(append(b, '<'), base...), "/pets?"...)
+	if p.limitGiven {
+		b = append(strconv.AppendInt(append(b, "limit="...), int64(p.limit), 10), '&')
 	}
-	if v, given := values["status"]; given {
-		var ok bool
-		if p.status, ok = parseStatus(v[0]); !ok {
-			return p, newError(CodeInvalidParameter, "status must be one of available, pending, sold")
-		}
-		p.link += "status=" + v[0] + "&"
+	if p.status != "" {
+		b = append(append(append(b, "status="...), p.status...), '&')
 	}
-	if v, given := values["after"]; given {
-		if p.after, err = strconv.ParseInt(v[0], 10, 64); err != nil || p.after < 0 {
-			return p, newError(CodeInvalidParameter, "after must be an integer of at least 0")
-		}
-	}
-	p.link += "after="
-	return p, nil
+	b = strconv.AppendInt(append(b, "after="...), last, 10)
+	return []string{string(append(b, `>; rel="next"`...))}
 }
 
 // listPets is GET /v1/pets: a page of animals by ascending id. A Link header
@@ -434,8 +460,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 		return err
 	}
 	if page.more {
-		next := "<" + s.base + "/pets" + req.link + strconv.FormatInt(page.last, 10) + `>; rel="next"`
-		w.Header()["Link"] = []string{next}
+		w.Header()["Link"] = req.next(s.base, page.last)
 	}
 	writeDocument(w, r, &page.document)
 	return nil
@@ -447,7 +472,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if err != nil {
 		return err
 	}
-	if _, err := query(r); err != nil {
+	if err := refuseQuery(r); err != nil {
 		return err
 	}
 	idempotencyKey, err := parseIdempotencyKey(r)
@@ -535,13 +560,13 @@ var (
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	s.limits.noteDeprecated(c.key, c.now)
 	removed := !c.now.Before(sunset)
-	if _, err := query(r); err != nil && !removed {
+	if err := refuseQuery(r); err != nil && !removed {
 		return err
 	}
 	h := w.Header()
 	h["Deprecation"] = deprecationHeader
 	h["Sunset"] = sunsetHeader
-	h["Link"] = []string{"<" + s.base + `/pets>; rel="successor-version"`}
+	h["Link"] = s.successor
 	if removed {
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", sunset.Format("2 January 2006"))
 	}

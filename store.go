@@ -428,9 +428,9 @@ func newDocument(body []byte, marker byte) document {
 // page is one page of the list.
 type page struct {
 	document
-	last   int64 // the id of its last animal
-	more   bool  // there are animals behind it
-	writes uint64
+	last            int64 // the id of its last animal
+	more            bool  // there are animals behind it
+	writes, foreign uint64
 }
 
 // cachedPet is an animal as remembered. Animals never change, so that only
@@ -461,16 +461,17 @@ func pageQuery(filter string) string {
 }
 
 // page returns the animals with ids above after, in ascending order; status ""
-// stands for all. First pages are remembered, 4 x 100 at the most.
+// stands for all. First pages are remembered, 4 x 100 at the most; those with
+// more behind them outlast this process's own commits, which only add ids above.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
-	code, writes := statusCodes[status], s.writes.Load()
+	code, writes, foreign := statusCodes[status], s.writes.Load(), s.foreign.Load()
 	slot := &s.pages[code][limit]
 	if after == 0 {
-		if known := slot.Load(); known != nil && known.writes == writes {
+		if known := slot.Load(); known != nil && (known.writes == writes || known.more && known.foreign == foreign) {
 			return known, nil
 		}
 	}
-	p := &page{writes: writes}
+	p := &page{writes: writes, foreign: foreign}
 	stmt, args := s.readPage, []any{after, limit}
 	if code != 0 {
 		stmt, args = s.readPageOf, append(args, code)
