@@ -516,13 +516,13 @@ func readBody(r *http.Request) ([]byte, error) {
 			return nil, newError(CodeUnsupportedMediaType, "the body must be application/json")
 		}
 	}
-	tooLarge := newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
-	if r.ContentLength > maxBody {
-		return nil, tooLarge
+	var body []byte
+	var err error
+	if r.ContentLength <= maxBody {
+		body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	if len(body) > maxBody {
-		return nil, tooLarge
+	if r.ContentLength > maxBody || len(body) > maxBody {
+		return nil, newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
 	}
 	if err != nil {
 		return nil, newError(CodeInvalidBody, "the body did not arrive whole and in time")
