@@ -216,7 +216,7 @@ var keyCommands = []struct {
 	flags                func(c *keyCommand)
 	run                  func(c *keyCommand) error
 }{
-	{"create", "-plan PLAN -name NAME [-expires 2160h] [-test] [-per-minute N -per-day N]", "make a key and print it, once",
+	{"create", "[-plan PLAN] [-name NAME] [-expires 2160h] [-test] [-per-minute N -per-day N]", "make a key and print it, once",
 		func(c *keyCommand) {
 			c.planFlags("free")
 			c.StringVar(&c.name, "name", "", "")
@@ -227,7 +227,7 @@ var keyCommands = []struct {
 	{"show", "[-json] ID", "show one key", (*keyCommand).jsonFlag, (*keyCommand).show},
 	{"set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits",
 		func(c *keyCommand) { c.planFlags("") }, (*keyCommand).set},
-	{"rotate", "[-overlap 24h] ID", "make a successor; the old key lives on for the overlap",
+	{"rotate", "[-overlap 24h] ID", "make a successor; the old key ends after the overlap",
 		func(c *keyCommand) { c.DurationVar(&c.overlap, "overlap", 24*time.Hour, "") }, (*keyCommand).rotate},
 	{"revoke", "ID", "end a key for good", func(*keyCommand) {}, (*keyCommand).revoke},
 	{"unban", "ID", "lift a ban", func(*keyCommand) {}, (*keyCommand).unban},
@@ -304,8 +304,10 @@ func (c *keyCommand) check() error {
 		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
 	case c.name != "" && problem != "":
 		return usageErrorf("-name %s", problem)
-	case c.expires < 0 || c.overlap < 0:
-		return usageErrorf("-expires and -overlap must not be negative")
+	case c.overlap < 0:
+		return usageErrorf("-overlap must not be negative")
+	case c.expires != 0 && c.expires < time.Second:
+		return usageErrorf("-expires must be at least 1s")
 	case c.plan == "enterprise":
 		c.quota = own
 	}

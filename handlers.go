@@ -41,21 +41,22 @@ type service struct {
 	description    document // what /openapi.json answers
 
 	routes    *http.ServeMux
-	idPrefix  [4]byte // of this process's request ids
-	idCounter atomic.Uint32
+	requestID atomic.Uint64 // the last one; the first is random
 }
 
 func newService(s *store, cfg config, log *slog.Logger) *service {
 	srv := &service{
 		store: s, keys: newKeyring(s, cfg.staging), limits: newLimiter(s, cfg.banFor), log: log,
 		base: "/v1", corsOrigins: cfg.corsOrigins, clientIPHeader: cfg.clientIPHeader,
-		description: newDescription(cfg.baseURL, cfg.stagingURL), routes: http.NewServeMux(),
+		description: newDescription(cfg), routes: http.NewServeMux(),
 	}
 	if cfg.baseURL != "" {
 		srv.base = cfg.baseURL
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
-	_, _ = rand.Read(srv.idPrefix[:]) // never fails: crypto/rand ends the process first
+	var first [8]byte
+	_, _ = rand.Read(first[:]) // never fails: crypto/rand ends the process first
+	srv.requestID.Store(binary.BigEndian.Uint64(first[:]))
 	srv.addRoutes()
 	return srv
 }
@@ -161,9 +162,6 @@ func (w *response) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap is for http.ResponseController.
-func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
 // ServeHTTP gives the request its id, answers CORS preflights, and turns a
 // panic into a 500, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
@@ -171,9 +169,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
 	if s.log.Enabled(context.Background(), slog.LevelDebug) {
 		defer func(start time.Time) {
-			// The pattern, not the path: a key may have been put into that.
-			s.log.Debug("request", "request", requestID(w), "method", r.Method, "route", r.Pattern,
-				"status", w.status, "duration", time.Since(start))
+			// The pattern, not the path or method: a key may have been put there.
+			s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", time.Since(start))
 		}(time.Now())
 	}
 	defer func() {
@@ -202,11 +199,11 @@ func (s *service) panicked(w *response, r *http.Request, v any) {
 	s.fail(w, r, newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w)))
 }
 
-// newRequestID is unique in this process and, by its random half, most likely everywhere.
+// newRequestID counts on from a random number: unique in this process, and
+// most likely everywhere.
 func (s *service) newRequestID() string {
 	var id [8]byte
-	copy(id[:], s.idPrefix[:])
-	binary.BigEndian.PutUint32(id[4:], s.idCounter.Add(1))
+	binary.BigEndian.PutUint64(id[:], s.requestID.Add(1))
 	var text [2 * len(id)]byte
 	hex.Encode(text[:], id[:])
 	return string(text[:])
@@ -285,16 +282,17 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
 		panic(err) // two strings and a number
 	}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	writeJSON(w, answer.Status, body)
 }
 
 var jsonType = []string{"application/json"}
 
-// writeJSON sends an answer whose Content-Length is set. An error in sending
-// means that the client has gone, and there is nobody to tell.
+// writeJSON sends an answer. An error in sending means that the client has
+// gone, and there is nobody to tell.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	w.Header()["Content-Type"] = jsonType
+	h := w.Header()
+	h["Content-Type"] = jsonType
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
@@ -302,8 +300,7 @@ func writeJSON(w http.ResponseWriter, status int, body []byte) {
 // writeDocument sends a 200, or a 304 if the client has the document already
 // (RFC 9110 section 13.1.2).
 func writeDocument(w http.ResponseWriter, r *http.Request, d *document) {
-	h := w.Header()
-	h["ETag"] = d.etag
+	w.Header()["ETag"] = d.etag
 	for _, value := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(value, ",") {
 			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
@@ -312,7 +309,6 @@ func writeDocument(w http.ResponseWriter, r *http.Request, d *document) {
 			}
 		}
 	}
-	h["Content-Length"] = d.length
 	writeJSON(w, http.StatusOK, d.body)
 }
 
@@ -338,13 +334,16 @@ const ownServer = `{"url": "/v1", "description": "This instance"}`
 
 // newDescription is the OpenAPI description, with the public addresses as its
 // servers where they are known.
-func newDescription(baseURL, stagingURL string) document {
-	servers := ownServer
-	if baseURL != "" {
-		servers = fmt.Sprintf(`{"url": %q, "description": "Production"}`, baseURL)
+func newDescription(cfg config) document {
+	servers, name := ownServer, "Production"
+	if cfg.staging {
+		name = "Staging"
 	}
-	if stagingURL != "" {
-		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, stagingURL)
+	if cfg.baseURL != "" {
+		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, cfg.baseURL, name)
+	}
+	if cfg.stagingURL != "" && !cfg.staging {
+		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, cfg.stagingURL)
 	}
 	return newDocument(bytes.Replace(openAPI, []byte(ownServer), []byte(servers), 1), '.')
 }
@@ -504,7 +503,6 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) {
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	h["Content-Length"] = []string{strconv.Itoa(len(answer))}
 	writeJSON(w, http.StatusCreated, answer)
 	return nil
 }

@@ -264,9 +264,8 @@ func (m meter) append(b []byte, name string, now instant) []byte {
 }
 
 // limiter holds the usage of the keys and the addresses that called lately.
-// One lock guards it all: it is held for well under a microsecond, which one
-// core can do a million times a second, and it makes "both buckets or none"
-// and "unchanged since it was written" plain to see.
+// One lock guards it all: a request holds it for well under a microsecond, and
+// it makes "both buckets or none" and "unchanged since it was written" plain to see.
 type limiter struct {
 	store  *store
 	banFor time.Duration // 0 turns bans off
@@ -300,26 +299,33 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 // admit charges the key for one request. The error is the store's, when the
 // usage has to be read and cannot be.
 func (l *limiter) admit(k *apiKey, now time.Time) (standing, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.usages[k.usageID] == nil {
-		l.mu.Unlock()
-		err := l.load(k.usageID)
-		l.mu.Lock()
-		if err != nil {
+	for {
+		if st, ok := l.charge(k, now); ok {
+			return st, nil
+		}
+		if err := l.load(k.usageID); err != nil {
 			return standing{}, err
 		}
 	}
+}
+
+// charge takes one request from the usage of the key, if it is in memory.
+func (l *limiter) charge(k *apiKey, now time.Time) (st standing, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	u := l.usages[k.usageID]
+	if u == nil {
+		return st, false
+	}
 	if k.unbannedAt >= u.bannedAt {
 		u.bannedUntil = 0 // what is stored may say otherwise: whoever reads it compares again
 	}
-	st := u.admit(at(now), k.quota, l.banFor)
+	st = u.admit(at(now), k.quota, l.banFor)
 	st.policy = k.policy
 	if st.refusal == "" || st.banBegins {
 		l.dirty[k.usageID] = true
 	}
-	return st, nil
+	return st, true
 }
 
 // load reads a usage from the database into memory, unless it is there.

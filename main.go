@@ -42,6 +42,7 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -58,7 +59,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "petstore:", err)
+	fmt.Fprintln(os.Stderr, "petstore:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		os.Exit(2)
@@ -162,7 +163,12 @@ func serverFlags(c *config) *flag.FlagSet {
 		}
 		return err
 	})
-	fs.StringVar(&c.clientIPHeader, "client-ip-header", "", "the `HEADER` in which your proxy names the caller, such as\nX-Forwarded-For; only its rightmost entry counts")
+	fs.Func("client-ip-header", "the `HEADER` in which your proxy names the caller, such as\nX-Forwarded-For; only its rightmost entry counts", func(s string) error {
+		if c.clientIPHeader = s; !regexp.MustCompile(`^[A-Za-z0-9-]+$`).MatchString(s) {
+			return errors.New("it must be the name of a header")
+		}
+		return nil
+	})
 	fs.Func("cors-origin", "`ORIGIN` whose pages may call the service, such as https://example.com, or *;\nrepeat it for more, or separate them by commas", func(s string) error {
 		for origin := range strings.SplitSeq(s, ",") {
 			if err := checkOrigin(origin); err != nil {
@@ -198,7 +204,7 @@ func checkBaseURL(s string) error {
 // checkOrigin takes * or a serialized origin: scheme, host and perhaps port.
 func checkOrigin(s string) error {
 	u, err := url.Parse(s)
-	if s != "*" && (err != nil || u.Scheme == "" || u.Host == "" || s != u.Scheme+"://"+u.Host) {
+	if s != "*" && (err != nil || u.Scheme == "" || u.Host == "" || s != strings.ToLower(u.Scheme+"://"+u.Host)) {
 		return errors.New("an origin is * or like https://example.com")
 	}
 	return nil
@@ -329,7 +335,7 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 	if err := printFirstKey(store, cfg.staging, address, env.stdout, log); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info("ready", "address", address, "db", cfg.db, "staging", cfg.staging, "version", version())
+	log.Info("ready", "address", address, "listening", listener.Addr().String(), "db", cfg.db, "staging", cfg.staging, "version", version())
 	stopBackground := service.background()
 	err = serveUntil(ctx, server, listener, log)
 	return errors.Join(err, stopBackground())
@@ -371,7 +377,7 @@ func printFirstKey(s *store, test bool, address string, stdout io.Writer, log *s
 	}
 	log.Info("key created", "name", "first key", "plan", "free")
 	_, err = fmt.Fprintf(stdout, "This database had no API key. Here is one, on the Free plan; it is not shown again:\n\n"+
-		"    %s\n\nTry it:\n\n    curl -i -H 'Authorization: Bearer %[1]s' %s/pets\n\n", string(token), address)
+		"    %s\n\nTry it:\n\n    curl -i -H \"Authorization: Bearer %[1]s\" %s/pets\n\n", string(token), address)
 	return err
 }
 

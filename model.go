@@ -137,7 +137,7 @@ func decodeNewPet(body []byte) (NewPet, error) {
 	// by one, since decoding into a struct would accept duplicate, unknown and
 	// miscased ones.
 	var problems []string
-	seen := map[string]bool{"name": false, "categoryId": false, "status": false}
+	times := map[string]int{"name": 0, "categoryId": 0, "status": 0}
 	for rest := body; rest[0] != '}'; {
 		var member, value []byte
 		member, rest = cutValue(rest[1:]) // past the brace or comma
@@ -146,22 +146,22 @@ func decodeNewPet(body []byte) (NewPet, error) {
 		}
 		value, rest = cutValue(rest[1:]) // past the colon
 		name := unquote(member)
-		again, known := seen[name]
+		before, known := times[name]
 		if !known {
 			problems = append(problems, strconv.QuoteToGraphic(name)+": is unknown")
 			continue
 		}
-		seen[name] = true
+		times[name]++
 		problem := pet.set(name, value)
-		if again {
+		if before == 1 {
 			problem = "is given more than once"
 		}
-		if problem != "" {
+		if problem != "" && before < 2 {
 			problems = append(problems, name+": "+problem)
 		}
 	}
 	for _, name := range []string{"name", "categoryId"} {
-		if !seen[name] {
+		if times[name] == 0 {
 			problems = append(problems, name+": is required")
 		}
 	}

@@ -311,28 +311,31 @@ func TestTheDescriptionIsServedWithoutAKey(t *testing.T) {
 }
 
 func TestTheDescriptionNamesTheServers(t *testing.T) {
+	const production, staging = "https://pets.example/v1", "https://staging.example/v1"
 	for _, test := range []struct {
-		base, staging string
-		want          []string
+		flags config
+		want  string
 	}{
-		{"", "", []string{"/v1"}},
-		{"https://pets.example/v1", "", []string{"https://pets.example/v1"}},
-		{"https://pets.example/v1", "https://staging.example/v1", []string{"https://pets.example/v1", "https://staging.example/v1"}},
-		{"", "https://staging.example/v1", []string{"/v1", "https://staging.example/v1"}},
+		{config{}, "/v1 This instance"},
+		{config{baseURL: production}, production + " Production"},
+		{config{baseURL: production, stagingURL: staging}, production + " Production, " + staging + " Staging"},
+		{config{stagingURL: staging}, "/v1 This instance, " + staging + " Staging"},
+		{config{baseURL: staging, staging: true}, staging + " Staging"},
+		{config{baseURL: staging, stagingURL: staging, staging: true}, staging + " Staging"},
 	} {
 		var doc struct {
-			Servers []struct{ URL string }
+			Servers []struct{ URL, Description string }
 			Info    struct{ Version string }
 		}
-		if err := json.Unmarshal(newDescription(test.base, test.staging).body, &doc); err != nil {
+		if err := json.Unmarshal(newDescription(test.flags).body, &doc); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		for _, server := range doc.Servers {
-			got = append(got, server.URL)
+			got = append(got, server.URL+" "+server.Description)
 		}
-		if !slices.Equal(got, test.want) || doc.Info.Version != "1.0.0" {
-			t.Errorf("-base-url %q -staging-url %q: servers %v, version %s", test.base, test.staging, got, doc.Info.Version)
+		if strings.Join(got, ", ") != test.want || doc.Info.Version != "1.0.0" {
+			t.Errorf("%+v: servers %v, version %s", test.flags, got, doc.Info.Version)
 		}
 	}
 }

@@ -10,9 +10,8 @@ package main
 // owns the writing connection would do the same, but on a single core it starves
 // the network poller: reads then wait for hundreds of milliseconds.
 //
-// A batch is a list of plain SQL statements run atomically, with no decision
-// in Go between them, so that another engine that speaks SQLite's SQL can take
-// the file's place.
+// What a batch does depends on its SQL alone and never on Go code in the middle
+// of it, so that another engine with the same SQL could take the file's place.
 
 import (
 	"context"
@@ -25,7 +24,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,6 +112,7 @@ type store struct {
 	conn    *sql.Conn            // the writer's connection
 	prepare map[string]*sql.Stmt // the leader's prepared statements
 	version int64                // data_version as the leader last saw it
+	writing sync.Mutex           // held by the leader while it uses these, and by Close
 
 	mu      sync.Mutex // guards the next two
 	queue   []*commit
@@ -153,10 +152,10 @@ func openDatabase(path string, create bool) (*store, error) {
 	}
 	info, err := os.Stat(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist) && !create:
-		return nil, fmt.Errorf("there is no database %s; petstore makes it at its first start", path)
 	case path == "":
 		return nil, usageErrorf("-db must name a file")
+	case errors.Is(err, os.ErrNotExist) && !create:
+		return nil, fmt.Errorf("there is no database %s; petstore makes it at its first start", path)
 	case err == nil && info.IsDir():
 		return fail(errors.New("it is a folder"))
 	case err == nil && info.Size() > 0 && info.Size() < headerSize: // SQLite would take it for an empty one
@@ -211,7 +210,8 @@ func checkFile(path string) error {
 }
 
 func (s *store) open() (err error) {
-	if s.writer, err = openFile(s.path, "_txlock=immediate", "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)"); err != nil {
+	if s.writer, err = openFile(s.path, "_txlock=immediate", "_pragma=journal_mode(WAL)",
+		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"); err != nil {
 		return err
 	}
 	if s.conn, err = s.writer.Conn(context.Background()); err != nil {
@@ -265,6 +265,8 @@ func (s *store) migrate() error {
 
 // Close ends all connections; what was committed is on disk already.
 func (s *store) Close() error {
+	s.writing.Lock() // requests that were cut off may still commit
+	defer s.writing.Unlock()
 	var errs []error
 	for _, stmt := range s.prepare { // an open one would keep the connection, and the WAL, alive
 		errs = append(errs, stmt.Close())
@@ -332,6 +334,8 @@ func (s *store) lead() {
 
 // run executes a batch on the writing connection.
 func (s *store) run(batch []*commit) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
 	if err := s.look(); err != nil {
 		return err
 	}
@@ -407,10 +411,10 @@ func (s *store) prepared(query string) (*sql.Stmt, error) {
 	return stmt, nil
 }
 
-// document is a body ready to be sent, with the headers that depend on it.
+// document is a body ready to be sent, with the value of its ETag header.
 type document struct {
-	body         []byte
-	etag, length []string // the values of ETag and Content-Length
+	body []byte
+	etag []string
 }
 
 // newDocument makes a strong validator from the content (RFC 9110 section
@@ -418,11 +422,7 @@ type document struct {
 // in its Link header only, which marker brings in.
 func newDocument(body []byte, marker byte) document {
 	sum := sha256.Sum256(append(body, marker))
-	return document{
-		body:   body,
-		etag:   []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`},
-		length: []string{strconv.Itoa(len(body))},
-	}
+	return document{body, []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
 }
 
 // page is one page of the list.
@@ -626,8 +626,8 @@ func (s *store) keysByID(id int64, now instant) ([]*apiKey, error) {
 	return keys, rows.Err()
 }
 
-// insertKey is the statement that stores a key if the SQL condition holds.
-func insertKey(k *apiKey, token secret, condition string, args ...any) statement {
+// keyInsertion is the statement that stores a key if the SQL condition holds.
+func keyInsertion(k *apiKey, token secret, condition string, args ...any) statement {
 	sum := token.digest()
 	own := k.quota
 	if k.Plan != "enterprise" {
@@ -649,12 +649,12 @@ func insertKey(k *apiKey, token secret, condition string, args ...any) statement
 
 // insertKey stores a new key and returns its id.
 func (s *store) insertKey(k *apiKey, token secret) (id int64, err error) {
-	return inserted(s.commit(insertKey(k, token, "1")))
+	return inserted(s.commit(keyInsertion(k, token, "1")))
 }
 
 // insertFirstKey stores the key unless the database has one already.
 func (s *store) insertFirstKey(k *apiKey, token secret) (made bool, err error) {
-	id, err := inserted(s.commit(insertKey(k, token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
+	id, err := inserted(s.commit(keyInsertion(k, token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
 	return id != 0, err
 }
 
@@ -663,7 +663,7 @@ func (s *store) insertFirstKey(k *apiKey, token secret) (made bool, err error) {
 // errKeyEnded.
 func (s *store) rotateKey(k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
 	id, err = inserted(s.commit(
-		insertKey(k, token, "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)",
+		keyInsertion(k, token, "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)",
 			k.ID, k.CreatedAt),
 		statement{`UPDATE api_keys SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
 			WHERE id = ?2 AND changes() = 1`, []any{overlapEnds, k.ID}},
@@ -730,19 +730,19 @@ func saveDeprecatedUse(keyID int64, when instant) statement {
 // never lost to a failed attempt. The connection is its own because SQLite does
 // not copy while another statement runs on the same one.
 func (s *store) backup(file string) (err error) {
-	temp := file + ".partial" // always the same, so that one left by a kill is replaced
 	source, err := os.Stat(s.path)
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{file, temp} {
-		if target, err := os.Stat(name); err == nil && os.SameFile(source, target) {
-			return errors.New("a database cannot be backed up onto itself")
-		}
+	if target, err := os.Stat(file); err == nil && os.SameFile(source, target) {
+		return errors.New("a database cannot be backed up onto itself")
 	}
-	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
+	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*.partial") // two backups may run at once
+	if err != nil {
 		return err
 	}
+	temp := f.Name()
+	f.Close()
 	defer os.Remove(temp) //nolint:errcheck // gone already unless something failed
 	db, err := openFile(s.path)
 	if err != nil {
@@ -762,9 +762,9 @@ func (s *store) backup(file string) (err error) {
 }
 
 // checkCopy reads the copy whole and brings it to disk. With mode=ro SQLite
-// would leave out the CHECK constraints.
+// would leave out the CHECK constraints; without a mode it would make the file.
 func checkCopy(path string) error {
-	db, err := openFile(path, "_pragma=query_only(1)")
+	db, err := openFile(path, "mode=rw", "_pragma=query_only(1)")
 	if err != nil {
 		return err
 	}
