@@ -420,7 +420,7 @@ func TestSecretsRedactThemselves(t *testing.T) {
 		t.Fatal(err)
 	}
 	for how, printed := range map[string]string{
-		"%v": fmt.Sprintf("%v", token), "%s": fmt.Sprintf("%s", token), "%+v": fmt.Sprintf("%+v", token), "%q": fmt.Sprintf("%q", token),
+		"%v": fmt.Sprintf("%v", token), "%s": fmt.Sprintf("key %s", token), "%#v": fmt.Sprintf("%#v", token), "%+v": fmt.Sprintf("%+v", token), "%q": fmt.Sprintf("%q", token),
 		"in a struct": fmt.Sprintf("%+v", struct{ Key secret }{token}), "in a list": fmt.Sprint([]secret{token}),
 		"slog as text": text.String(), "slog as JSON": asJSON.String(), "json.Marshal": string(encoded),
 		"in an error": fmt.Errorf("no key %v", token).Error(),

@@ -222,7 +222,7 @@ func mainDB(t testing.TB) string {
 // TestTheFirstStart does what the page of a newcomer does: start, paste, see.
 func TestTheFirstStart(t *testing.T) {
 	s := mainStart(t, nil, "-db", mainDB(t))
-	curl := regexp.MustCompile(`(?m)^ *curl -i -H '([^:']+): ([^']+)' (http://\S+)$`).FindStringSubmatch(s.stdout.String())
+	curl := regexp.MustCompile(`(?m)^ *curl -i -H "([^":]+): ([^"]+)" (http://\S+)$`).FindStringSubmatch(s.stdout.String())
 	if curl == nil {
 		t.Fatalf("no curl line in %s", &s.stdout)
 	}
@@ -278,7 +278,7 @@ func TestARestartKeepsEverything(t *testing.T) {
 		t.Errorf("after three requests and a restart %s are left, want 57", left)
 	}
 	if first.Header.Get("X-RateLimit-Reset") != second.Header.Get("X-RateLimit-Reset") {
-		t.Errorf("the minute ended at %v and ends at %v", first.Header["X-RateLimit-Reset"], second.Header["X-RateLimit-Reset"])
+		t.Errorf("the minute ended at %v and ends at %v", first.Header.Get("X-RateLimit-Reset"), second.Header.Get("X-RateLimit-Reset"))
 	}
 }
 

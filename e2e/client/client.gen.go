@@ -171,7 +171,7 @@ type ListPetsParams struct {
 
 // CreatePetParams defines parameters for CreatePet.
 type CreatePetParams struct {
-	// IdempotencyKey A value of the client's own making. A repeat with the same key and body within 24 hours gets the first answer again and adds nothing.
+	// IdempotencyKey A value of the client's own making. Repeating the request with the same value and body within 24 hours is answered as the first time and adds nothing.
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 }
 
