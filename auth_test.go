@@ -49,16 +49,6 @@ func authChecksum(text string) string {
 // authMake is the well-formed key with a prefix and a body of 32 characters.
 func authMake(prefix, body string) string { return prefix + body + authChecksum(prefix+body) }
 
-func authOpen(t testing.TB, path string) *store {
-	t.Helper()
-	s, err := openDatabase(path, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
 // authInsert stores a key and returns its token.
 func authInsert(t testing.TB, s *store, k apiKey) secret {
 	t.Helper()
@@ -226,7 +216,7 @@ func TestBearer(t *testing.T) {
 
 func TestAuthenticate(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	s := authOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	good := authInsert(t, s, apiKey{Name: "shop", Plan: "pro", CreatedAt: at(now)})
 	expiring := authInsert(t, s, apiKey{CreatedAt: at(now), lifetime: 3_600_000})
 	expired := authInsert(t, s, apiKey{CreatedAt: at(now.Add(-time.Hour)), lifetime: 3_600_000})
@@ -288,7 +278,7 @@ func TestAuthenticate(t *testing.T) {
 
 func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 	now := time.Now()
-	s := authOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := newKeyring(s, false)
 	_ = s.Close()
 	key := string(newSecret(false))
@@ -307,7 +297,7 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 
 func TestAKnownKeyIsAnsweredWithoutTheDatabase(t *testing.T) {
 	now := time.Now()
-	s := authOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := newKeyring(s, false)
 	token := authInsert(t, s, apiKey{CreatedAt: at(now), lifetime: 3_600_000})
 	authAllow(t, k, token, now)
@@ -318,7 +308,7 @@ func TestAKnownKeyIsAnsweredWithoutTheDatabase(t *testing.T) {
 
 func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	now := time.Now()
-	s := authOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := newKeyring(s, false)
 	token := newSecret(false)
 	authDeny(t, k, authHeader(token), now, CodeInvalidKey)
@@ -334,7 +324,7 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 func TestAChangeByAnotherProcessIsHonouredAfterOneLook(t *testing.T) {
 	now := time.Now()
 	path := filepath.Join(t.TempDir(), "pets.db")
-	s, other := authOpen(t, path), authOpen(t, path)
+	s, other := storeOpen(t, path), storeOpen(t, path)
 	k := newKeyring(s, false)
 	token := authInsert(t, s, apiKey{})
 	change := func(err error) {
@@ -375,7 +365,7 @@ func TestAChangeByAnotherProcessIsHonouredAfterOneLook(t *testing.T) {
 func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
-		s := authOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := newKeyring(s, false)
 		first, second := authInsert(t, s, apiKey{}), authInsert(t, s, apiKey{})
 		var busy [readers]*sql.Conn
@@ -506,7 +496,7 @@ func (k authKeys) show(id string) (shown authShown) {
 // write runs statements on the database, as the service does.
 func (k authKeys) write(statements ...statement) {
 	k.Helper()
-	s := authOpen(k, k.db)
+	s := storeOpen(k, k.db)
 	defer s.Close()
 	if _, err := s.commit(statements...); err != nil {
 		k.Fatal(err)
@@ -565,7 +555,7 @@ func TestKeyCreateSaysOnStderrWhatItMade(t *testing.T) {
 
 func TestOnlyTheDigestOfAKeyIsInTheDatabase(t *testing.T) {
 	k := authNew(t)
-	open := authOpen(t, k.db) // keeps the write-ahead log from being folded away
+	open := storeOpen(t, k.db) // keeps the write-ahead log from being folded away
 	token := k.mint("create", "-name", "shop")
 	next := k.mint("rotate", "1")
 	if _, err := newKeyring(open, false).authenticate(authHeader(secret(token)), time.Now()); err != nil {
@@ -645,7 +635,7 @@ func TestKeyShowAndListAsJSON(t *testing.T) {
 
 func TestAListWithoutKeysIsAnEmptyArray(t *testing.T) {
 	k := authNew(t)
-	authOpen(t, k.db)
+	storeOpen(t, k.db)
 	if out := k.do("list", "-json"); out != "[]\n" {
 		t.Errorf("it prints %q", out)
 	}
@@ -1014,7 +1004,7 @@ func FuzzChecksum(f *testing.F) {
 }
 
 func BenchmarkAuthenticate(b *testing.B) {
-	s := authOpen(b, filepath.Join(b.TempDir(), "pets.db"))
+	s := storeOpen(b, filepath.Join(b.TempDir(), "pets.db"))
 	headers, now := authHeader(authInsert(b, s, apiKey{})), time.Now()
 	k := newKeyring(s, false)
 	b.ReportAllocs()

@@ -81,16 +81,6 @@ func limitsHeaders(t *testing.T, st standing) map[string]string {
 	return got
 }
 
-func limitsOpen(t testing.TB, path string) *store {
-	t.Helper()
-	s, err := openDatabase(path, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
-	return s
-}
-
 // limitsKey stores a key of a plan and returns it as the service reads it.
 func limitsKey(t testing.TB, s *store, plan string, q quota) *apiKey {
 	t.Helper()
@@ -596,7 +586,7 @@ func limitsProvoke(t *testing.T, l *limiter, k *apiKey, when instant) {
 
 func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pets.db")
-	s := limitsOpen(t, path)
+	s := storeOpen(t, path)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, k, limitsAt("0s"))
@@ -606,7 +596,7 @@ func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 	limitsFlush(t, l)
 	_ = s.Close()
 
-	s = limitsOpen(t, path)
+	s = storeOpen(t, path)
 	shown, err := s.keysByID(k.ID, limitsAt("2s"))
 	if err != nil || len(shown) != 1 || shown[0].BannedUntil != limitsAt("601s") {
 		t.Errorf("the key is shown as %+v, %v", shown, err)
@@ -624,7 +614,7 @@ func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 }
 
 func TestUnban(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	token := newSecret(false)
 	if _, err := s.insertKey(&apiKey{Plan: "enterprise", quota: quota{1, 50}}, token); err != nil {
 		t.Fatal(err)
@@ -669,7 +659,7 @@ func TestUnban(t *testing.T) {
 }
 
 func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{1, 50})
 	l := newLimiter(s, limitsBan)
 	limitsProvoke(t, l, k, limitsAt("0s"))
@@ -688,7 +678,7 @@ func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
 }
 
 func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{4, 50})
 	successor, token := *k, newSecret(false)
 	if _, err := s.rotateKey(&successor, token, limitsAt("1h")); err != nil {
@@ -711,7 +701,7 @@ func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
 }
 
 func TestOf200ParallelRequestsExactlyTheLimitIsLetIn(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{100, 10_000})
 	l := newLimiter(s, limitsBan)
 	var answers, left sync.Map // counts by answer; the numbers told to those let in
@@ -747,7 +737,7 @@ func TestOf200ParallelRequestsExactlyTheLimitIsLetIn(t *testing.T) {
 // three days, while the service is restarted now and then.
 func TestADayLetsExactlyItsQuotaIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := limitsKey(t, s, "free", quota{})
 		l := newLimiter(s, limitsBan)
 		began := time.Now()
@@ -783,7 +773,7 @@ func TestADayLetsExactlyItsQuotaIn(t *testing.T) {
 
 func TestUsageSurvivesARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pets.db")
-	s := limitsOpen(t, path)
+	s := storeOpen(t, path)
 	k, other := limitsKey(t, s, "free", quota{}), limitsKey(t, s, "pro", quota{})
 	l := newLimiter(s, limitsBan)
 	for range 7 {
@@ -796,7 +786,7 @@ func TestUsageSurvivesARestart(t *testing.T) {
 	limitsFlush(t, l)
 	_ = s.Close()
 
-	s = limitsOpen(t, path)
+	s = storeOpen(t, path)
 	keys, err := s.keysByID(0, limitsAt("10s"))
 	if err != nil || len(keys) != 2 {
 		t.Fatalf("%d keys, %v", len(keys), err)
@@ -818,7 +808,7 @@ func TestUsageSurvivesARestart(t *testing.T) {
 }
 
 func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{1, 5})
 	l := newLimiter(s, limitsBan)
 	writes := func(do func()) uint64 {
@@ -850,7 +840,7 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 func TestAFailedFlushLosesNothing(t *testing.T) {
 	const keys = 1200 // several commits
 	path := filepath.Join(t.TempDir(), "pets.db")
-	s := limitsOpen(t, path)
+	s := storeOpen(t, path)
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	for id := range int64(keys) {
@@ -909,7 +899,7 @@ func limitsDuringFlush(t *testing.T, l *limiter, do func()) {
 
 func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := limitsKey(t, s, "free", quota{})
 		l := newLimiter(s, limitsBan)
 		limitsAdmit(t, l, k, limitsStart)
@@ -936,7 +926,7 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 }
 
 func TestUsagesRememberedAreBounded(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	for range 5 {
@@ -961,7 +951,7 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 }
 
 func TestAUsageIsReadOnce(t *testing.T) {
-	s := limitsOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, k, limitsStart)
@@ -975,7 +965,7 @@ func TestAUsageIsReadOnce(t *testing.T) {
 
 func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pets.db")
-	s := limitsOpen(t, path)
+	s := storeOpen(t, path)
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, k, limitsStart)
@@ -989,7 +979,7 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 			t.Errorf("admit = %v, want the store's error", err)
 		}
 	}
-	l.store = limitsOpen(t, path)
+	l.store = storeOpen(t, path)
 	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 58 {
 		t.Errorf("%d left after 2 requests", st.minute.left)
 	}
