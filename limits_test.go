@@ -318,7 +318,7 @@ func TestLimitHeaders(t *testing.T) {
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000060",
 			"RateLimit": `"minute";r=59;t=60, "day";r=999;t=86400`, "RateLimit-Policy": freePolicy,
 		}},
-		{"the numbers of decisions.md", key("0s", "free",
+		{"two buckets partly used", key("0s", "free",
 			usage{minute: bucket{0, limitsAt("42s")}, day: bucket{59, limitsAt("30211s")}}, 1), map[string]string{
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000042",
 			"RateLimit": `"minute";r=59;t=42, "day";r=940;t=30211`, "RateLimit-Policy": freePolicy,

@@ -371,7 +371,7 @@ func TestCodesAreAClosedList(t *testing.T) {
 	}
 }
 
-// modelValid says, by other means than decodeNewPet, what the decisions say of a body.
+// modelValid says, by other means than decodeNewPet, what the README's table says of a body.
 func modelValid(body []byte) (pet NewPet, valid bool) {
 	if !utf8.Valid(body) || !json.Valid(body) || modelHalfPair(body) {
 		return pet, false

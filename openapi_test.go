@@ -152,6 +152,9 @@ func describedBody(t *testing.T, r *http.Request, a answer, response object) (co
 	if r.Method == http.MethodHead {
 		return "HEAD"
 	}
+	if a.header.Get("Content-Type") != "application/json" || content["schema"] == nil {
+		t.Errorf("%s: status %d has Content-Type %q and the schema %v", a.what, a.status, a.header.Get("Content-Type"), content["schema"])
+	}
 	var body any
 	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
 		t.Errorf("%s: %v", a.what, err)
@@ -346,13 +349,21 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	want := []string{`"/openapi.json", s.open(allow(`, `"GET /openapi.json", s.open(s.describe)`, `"/", s.elsewhere)`,
+		`"/v1", s.api(notFound)`, `"/v1/", s.api(notFound)`}
+	for path := range members(described, "paths") {
+		want = append(want, fmt.Sprintf(`"/v1%s", s.api(allow(`, path))
+	}
+	for name, operation := range describedOperations() {
+		want = append(want, fmt.Sprintf(`"%s", s.api(s.%s)`, strings.Replace(name, " ", " /v1", 1), member(operation, "operationId")))
+	}
 	var served []string
-	for _, match := range regexp.MustCompile(`Handle\("([A-Z]+) /v1(/[^"]*)", s\.api`).FindAllStringSubmatch(string(source), -1) {
-		served = append(served, match[1]+" "+match[2])
+	for _, match := range regexp.MustCompile(`routes\.Handle(?:Func)?\(("[^"]*", [a-zA-Z.]+[()]?[a-zA-Z.]*[()]?)`).FindAllStringSubmatch(string(source), -1) {
+		served = append(served, match[1])
 	}
 	slices.Sort(served)
-	if want := slices.Sorted(maps.Keys(describedOperations())); !slices.Equal(served, want) {
-		t.Errorf("served %v, described %v", served, want)
+	if slices.Sort(want); !slices.Equal(served, want) {
+		t.Errorf("served\n%s\ndescribed\n%s", strings.Join(served, "\n"), strings.Join(want, "\n"))
 	}
 	ids := map[string]bool{}
 	for _, operation := range describedOperations() {
@@ -393,6 +404,9 @@ func TestTheParametersOfTheListAreThoseDescribed(t *testing.T) {
 	}
 	if !slices.Equal(names, listParameters) {
 		t.Errorf("described %v, served %v", names, listParameters)
+	}
+	if after := parameterSchemas("/pets", "get")["after"]; member(after, "default") != 0.0 {
+		t.Errorf("the default of after is described as %v", member(after, "default"))
 	}
 	for name, schema := range parameterSchemas("/pets", "get") {
 		accepts := func(value any) bool { return s.call("GET", fmt.Sprintf("/v1/pets?%s=%v", name, value)).status == 200 }
@@ -502,6 +516,86 @@ func boundaries(t *testing.T, name string, schema any, accepts func(value any) b
 		pattern := regexp.MustCompile(constrained["pattern"].(string))
 		for _, value := range []string{"a b", "é", "x\u0085", " ", "\t", "a~!", "\u3000", "\u00a0 \u2028", "\ufeff"} {
 			check(value, pattern.MatchString(value))
+		}
+	default:
+		t.Errorf("%s is described without a type: %v", name, constrained)
+	}
+}
+
+func TestTheParametersOfEveryOperationAreThoseItReads(t *testing.T) {
+	want := map[string]string{
+		"GET /pets":         "query limit, query status, query after, header If-None-Match",
+		"POST /pets":        "header Idempotency-Key",
+		"GET /pets/{petId}": "path petId, header If-None-Match",
+	}
+	for name, operation := range describedOperations() {
+		var got []string
+		for _, p := range member(operation, "parameters").([]any) {
+			got = append(got, fmt.Sprint(member(p, "in"), " ", member(p, "name")))
+		}
+		if strings.Join(got, ", ") != want[name] {
+			t.Errorf("%s is described with %v", name, got)
+		}
+	}
+}
+
+// TestTheDescriptionOfAnswersIsTight: an answer that the service never gives
+// must break the description, or the description has been loosened.
+func TestTheDescriptionOfAnswersIsTight(t *testing.T) {
+	for name, header := range members(described, "components", "headers") {
+		optional := slices.Contains([]string{"NextLink", "Location", "Idempotency-Replayed"}, name)
+		if required, _ := member(header, "required").(bool); required == optional {
+			t.Errorf("the header %s is described as required: %v", name, required)
+		}
+	}
+	header := func(name string) any { return member(described, "components", "headers", name, "schema") }
+	schema := func(name string) any { return member(described, "components", "schemas", name) }
+	for what, test := range map[string]struct {
+		schema any
+		value  string
+	}{
+		"a Pet without an id":          {schema("Pet"), `{"name":"x","categoryId":1}`},
+		"a Pet without a name":         {schema("Pet"), `{"id":1,"categoryId":1}`},
+		"a Pet without a category":     {schema("Pet"), `{"id":1,"name":"x"}`},
+		"a Pet of id 0":                {schema("Pet"), `{"id":0,"name":"x","categoryId":1}`},
+		"a Pet of id 1.5":              {schema("Pet"), `{"id":1.5,"name":"x","categoryId":1}`},
+		"a Pet with an empty name":     {schema("Pet"), `{"id":1,"name":"","categoryId":1}`},
+		"a Pet with a long name":       {schema("Pet"), `{"id":1,"name":"` + strings.Repeat("x", maxName+1) + `","categoryId":1}`},
+		"a Pet of another status":      {schema("Pet"), `{"id":1,"name":"x","categoryId":1,"status":"lost"}`},
+		"a Pet of category one":        {schema("Pet"), `{"id":1,"name":"x","categoryId":"one"}`},
+		"a Pet with a further member":  {schema("Pet"), `{"id":1,"name":"x","categoryId":1,"age":3}`},
+		"101 Pets":                     {schema("Pets"), `[` + strings.Repeat(`{"id":1,"name":"x","categoryId":1},`, 100) + `{"id":1,"name":"x","categoryId":1}]`},
+		"Pets that are one":            {schema("Pets"), `{"id":1,"name":"x","categoryId":1}`},
+		"an Error without a code":      {schema("Error"), `{"message":"x","status":400}`},
+		"an Error without a message":   {schema("Error"), `{"code":"not_found","status":400}`},
+		"an Error without a status":    {schema("Error"), `{"code":"not_found","message":"x"}`},
+		"an Error of another code":     {schema("Error"), `{"code":"oops","message":"x","status":400}`},
+		"an Error with an empty text":  {schema("Error"), `{"code":"not_found","message":"","status":404}`},
+		"an Error of status 200":       {schema("Error"), `{"code":"not_found","message":"x","status":200}`},
+		"an Error with a further one":  {schema("Error"), `{"code":"not_found","message":"x","status":404,"more":1}`},
+		"a request id of another form": {header("X-Request-Id"), `"mine"`},
+		"another date of deprecation":  {header("Deprecation"), `"@1"`},
+		"another date of the removal":  {header("Sunset"), `"Thu, 05 Dec 2031 00:00:00 GMT"`},
+		"a replay that is none":        {header("Idempotency-Replayed"), `"false"`},
+		"waiting for no time":          {header("Retry-After"), `0`},
+		"a limit in words":             {header("X-RateLimit-Limit"), `"sixty"`},
+		"less than nothing left":       {header("X-RateLimit-Remaining"), `-1`},
+		"a reset in words":             {header("X-RateLimit-Reset"), `"soon"`},
+		"an ETag that is a number":     {header("ETag"), `1`},
+		"a RateLimit that is a number": {header("RateLimit"), `1`},
+		"a policy that is a number":    {header("RateLimit-Policy"), `1`},
+		"a next Link that is a number": {header("NextLink"), `1`},
+		"a successor that is a number": {header("SuccessorLink"), `1`},
+		"a Location that is a number":  {header("Location"), `1`},
+		"an Allow that is a number":    {header("Allow"), `1`},
+		"a challenge that is a number": {header("WWW-Authenticate"), `1`},
+	} {
+		var value any
+		if err := json.Unmarshal([]byte(test.value), &value); err != nil {
+			t.Fatal(err)
+		}
+		if len(violations(test.schema, value)) == 0 {
+			t.Errorf("%s is allowed by the description", what)
 		}
 	}
 }

@@ -1483,7 +1483,7 @@ func BenchmarkCommit(b *testing.B) {
 				})
 			}
 			wg.Wait()
-			b.ReportMetric(float64(b.N)/float64(max(1, s.writes.Load())), "commits/tx")
+			b.ReportMetric(float64(b.N)/float64(max(1, s.writes.Load())), "creates/commit")
 		})
 	}
 }
