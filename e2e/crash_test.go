@@ -38,12 +38,21 @@ func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
 				}
 			})
 		}
-		<-enough
+		ended := make(chan struct{})
+		go func() {
+			clients.Wait()
+			close(ended)
+		}()
+		select {
+		case <-enough:
+		case <-ended:
+			t.Fatalf("the clients ended before they were answered often enough:\n%s", s.log)
+		}
 		if err := s.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		_ = s.cmd.Wait() // it was killed
-		clients.Wait()
+		<-ended
 		s.run()
 		stored := everything(t, client, s)
 		for name, id := range answered {

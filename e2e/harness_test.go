@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -83,10 +84,18 @@ func (s *server) newKey(flags ...string) string {
 	return strings.TrimSpace(s.command(append([]string{"key", "create", "-db", s.db}, flags...)...))
 }
 
+// program is the program with arguments, and without the settings that happen
+// to be in this process's environment.
+func program(args ...string) *exec.Cmd {
+	cmd := exec.Command(binary, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PETSTORE_") })
+	return cmd
+}
+
 // command runs a command of the program and returns its stdout.
 func (s *server) command(args ...string) string {
 	s.t.Helper()
-	cmd := exec.Command(binary, args...)
+	cmd := program(args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -100,7 +109,7 @@ func (s *server) command(args ...string) string {
 func (s *server) run(flags ...string) {
 	s.t.Helper()
 	s.log = &logBuffer{}
-	s.cmd = exec.Command(binary, append([]string{"-addr", "127.0.0.1:0", "-db", s.db}, flags...)...)
+	s.cmd = program(append([]string{"-addr", "127.0.0.1:0", "-db", s.db}, flags...)...)
 	reader, writer := io.Pipe()
 	s.cmd.Stderr = io.MultiWriter(s.log, writer)
 	if err := s.cmd.Start(); err != nil {
@@ -116,6 +125,7 @@ func (s *server) run(flags ...string) {
 				ready <- line.Address
 			}
 		}
+		_, _ = io.Copy(io.Discard, reader) // after a line too long for the scanner: the program must not block
 	}()
 	select {
 	case s.url = <-ready:

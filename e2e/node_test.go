@@ -2,7 +2,7 @@ package e2e
 
 // The service and its description, seen by tools from the npm registry: two
 // linters, a TypeScript client and Specmatic's contract tests. node/package.json
-// pins them; Specmatic needs Java 17 besides.
+// pins them; Specmatic needs Java 17 or later besides.
 
 import (
 	"bytes"
@@ -128,7 +128,6 @@ func TestTypeScriptClient(t *testing.T) {
 		// Without the option a member with a default counts as required, also
 		// in a request.
 		{modules + "/.bin/openapi-typescript", s.address() + "/openapi.json", "--default-non-nullable=false", "-o", "generated/schema.d.ts"},
-		{modules + "/.bin/tsc", "--noEmit"},
 		{modules + "/.bin/tsc"},
 		{"node", "generated/tour.js"},
 	} {
@@ -211,7 +210,7 @@ func TestSpecmatic(t *testing.T) {
 func specmatic(t *testing.T, resiliency string, atLeast int, args ...string) map[string]int {
 	jar := filepath.Join(nodeModules(t), "specmatic", "specmatic.jar") // what .bin/specmatic runs, in a shell
 	if _, err := exec.LookPath("java"); err != nil {
-		t.Fatal("install Java 17 (Debian: openjdk-17-jre-headless)")
+		t.Fatal("install Java 17 or later (Debian: default-jre-headless)")
 	}
 	s := start(t, "-log-level", "debug")
 	for _, idempotencyKey := range []string{"", "specmatic"} {

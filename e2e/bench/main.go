@@ -4,7 +4,7 @@
 // sends the same bytes. It prints tables in markdown on stdout, and what it is
 // doing on stderr.
 //
-//	cd e2e && go run ./bench -quick     everything in a minute: does it work? its numbers mean little
+//	cd e2e && go run ./bench -quick     all sections in about a minute: does it work? its numbers mean little
 //	cd e2e && go run ./bench            -speed -memory -start -sync -onecore
 //	cd e2e && go run ./bench -growth -animals 10000,1000000,10000000
 //
@@ -18,6 +18,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -45,7 +46,8 @@ type bench struct {
 	ctx                          context.Context
 	dir, work                    string   // databases that are kept; what is removed at the end
 	petstore, ceiling            string   // the programs
-	schema                       string   // a digest of the service's schema, in the names of databases
+	recipe                       string   // a digest of how databases are filled, in their names
+	cores                        []string // two that may be used, or fewer
 	pinned, pinnedWrk            []string // taskset, or nothing on one core
 	connections, seconds, rounds int
 	animals                      []int
@@ -123,7 +125,7 @@ func run() (err error) {
 	flag.IntVar(&b.connections, "connections", 64, "connections of wrk")
 	flag.IntVar(&b.seconds, "seconds", 3, "length of each measurement")
 	flag.IntVar(&b.rounds, "rounds", 5, "rounds, of which medians are shown")
-	flag.BoolVar(&b.quick, "quick", false, "all sections, 1 round of half a second, 10,000 animals: does the benchmark still work?")
+	flag.BoolVar(&b.quick, "quick", false, "all sections with less in them, 1 round of 1 s, 10,000 animals: does the benchmark still work?")
 	flag.Parse()
 	if b.quick {
 		b.rounds, b.seconds, *animals = 1, 1, "10000"
@@ -141,11 +143,11 @@ func run() (err error) {
 	if _, err := exec.LookPath("wrk"); err != nil {
 		return errors.New("wrk is missing; on Debian: apt install wrk")
 	}
-	if runtime.NumCPU() > 1 {
+	if b.cores = allowedCores(); len(b.cores) > 1 {
 		if _, err := exec.LookPath("taskset"); err != nil {
 			return errors.New("taskset is missing; on Debian: apt install util-linux")
 		}
-		b.pinned, b.pinnedWrk = []string{"taskset", "-c", "0"}, []string{"taskset", "-c", "1"}
+		b.pinned, b.pinnedWrk = []string{"taskset", "-c", b.cores[0]}, []string{"taskset", "-c", b.cores[1]}
 	}
 	must(os.MkdirAll(b.dir, 0o755))
 	b.work = must1(os.MkdirTemp(b.dir, "run-"))
@@ -166,19 +168,19 @@ func (b *bench) build(source string) {
 	b.petstore, b.ceiling = filepath.Join(b.work, "petstore"), filepath.Join(b.work, "ceiling")
 	for _, what := range []struct{ dir, out, pkg string }{{source, b.petstore, "."}, {".", b.ceiling, "./bench/ceiling"}} {
 		cmd := exec.CommandContext(b.ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", what.out, what.pkg)
-		cmd.Dir = what.dir
+		cmd.Dir, cmd.Env = what.dir, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fail("go build in %s: %w\n%s", what.dir, err, out)
 		}
 	}
-	// Databases filled for another schema must not be used: its digest is in their names.
+	// Databases filled for another schema, or with other animals, must not be used.
 	empty := filepath.Join(b.work, "empty.db")
 	b.newKey(empty)
 	db := open(empty)
 	defer db.Close()
 	var text string
 	must(db.QueryRow("SELECT group_concat(sql, ';') FROM (SELECT sql FROM sqlite_schema ORDER BY name)").Scan(&text))
-	b.schema = fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:8]
+	b.recipe = fmt.Sprintf("%x", sha256.Sum256([]byte(text+fillPets)))[:8]
 }
 
 func (b *bench) command(name string, args ...string) string {
@@ -221,17 +223,13 @@ func (b *bench) environment() {
 	}
 	pins := "nothing pinned"
 	if b.pinned != nil {
-		pins = "server pinned to core 0, wrk to core 1"
+		pins = fmt.Sprintf("server pinned to core %s, wrk to core %s", b.cores[0], b.cores[1])
 	}
 	kernel := strings.TrimSpace(string(must1(os.ReadFile("/proc/sys/kernel/osrelease"))))
-	length := fmt.Sprint(b.seconds, " s each")
-	if b.quick {
-		length = "0.5 s each"
-	}
-	fmt.Printf("# Benchmark of %s\n\n- %s\n- %s, %d cores; %s; Linux %s\n- %s, %s (this benchmark fills the databases with SQLite %s)\n- databases in %s (%s)\n"+
-		"- %d connections, %s, medians of %d rounds; load average before: %s\n- `go run ./bench %s`\n",
+	fmt.Printf("# Benchmark of %s\n\n- %s\n- %s, %d cores; %s; Linux %s\n- %s, %s (this benchmark fills the databases with SQLite %s)\n- databases on a disk with %s\n"+
+		"- %d connections, %d s each, medians of %d rounds; load average before: %s\n- `go run ./bench %s`\n",
 		b.command(b.petstore, "version"), time.Now().UTC().Format(time.RFC3339), model, runtime.NumCPU(), pins, kernel,
-		runtime.Version(), driver, sqlite, b.dir, disk, b.connections, length, b.rounds,
+		runtime.Version(), driver, sqlite, disk, b.connections, b.seconds, b.rounds,
 		strings.Join(strings.Fields(string(must1(os.ReadFile("/proc/loadavg"))))[:3], " "), strings.Join(os.Args[1:], " "))
 	if b.quick {
 		fmt.Print("\n**-quick: this shows that the benchmark works. Do not quote its numbers.**\n")
@@ -247,11 +245,11 @@ func open(path string) *sql.DB {
 
 // database is one that no service has opened: services get copies.
 type database struct {
-	path, key     string
-	animals, keys int
+	path, key string
+	animals   int
 }
 
-// The animals: names of 4.4 letters on average, half available, a fifth
+// The animals: names of 4.1 letters on average, half available, a fifth
 // pending, the rest sold. Ids have no gaps.
 const fillPets = `
 CREATE TEMP TABLE names (k INTEGER PRIMARY KEY, name TEXT);
@@ -265,8 +263,8 @@ COMMIT;`
 // database finds or fills the database with so many animals and, beside the
 // one it is used with, so many keys. Its tables are the service's own.
 func (b *bench) database(animals, keys int) *database {
-	d := &database{animals: animals, keys: keys}
-	d.path = filepath.Join(b.dir, fmt.Sprintf("pets-%d-keys-%d-%s.db", animals, keys, b.schema))
+	d := &database{animals: animals}
+	d.path = filepath.Join(b.dir, fmt.Sprintf("pets-%d-keys-%d-%s.db", animals, keys, b.recipe))
 	if key, err := os.ReadFile(d.path + ".key"); err == nil {
 		d.key = string(key)
 		return d
@@ -311,6 +309,22 @@ func makeToken(kind string, i int) string {
 		sum /= 62
 	}
 	return string(token) + string(digits)
+}
+
+// tokens writes the first n keys of a kind into a file, one a line, for wrk.
+func (b *bench) tokens(kind string, n int) string {
+	path := filepath.Join(b.work, fmt.Sprintf("%s-%d.txt", kind, n))
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+	f := must1(os.Create(path))
+	defer f.Close()
+	w := bufio.NewWriter(f)
+	for i := range n {
+		_, _ = w.WriteString(makeToken(kind, i) + "\n") // Flush reports the error
+	}
+	must(w.Flush())
+	return path
 }
 
 // copy makes a throw-away copy, synced, so that writing it back to the disk

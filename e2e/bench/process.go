@@ -166,6 +166,9 @@ func (s *server) stop() {
 	if s.err != nil {
 		fail("the service ended with %v:\n%s", s.err, s.output())
 	}
+	if log := s.output(); strings.Contains(log, `"level":"ERROR"`) { // as no statuses show it where errors are expected
+		fail("the service has logged an error:\n%s", log)
+	}
 }
 
 // discard ends it and removes its database.
@@ -294,9 +297,6 @@ func (b *bench) wrk(s *server, lua string, connections, seconds int, codes ...st
 	if err != nil {
 		return nil, err
 	}
-	if b.quick { // wrk takes whole seconds only, but ends properly at SIGINT
-		defer time.AfterFunc(500*time.Millisecond, func() { _ = p.cmd.Process.Signal(syscall.SIGINT) }).Stop()
-	}
 	select {
 	case <-p.done:
 	case <-time.After(time.Duration(seconds+20) * time.Second):
@@ -360,10 +360,30 @@ func memory(pid int, name string) float64 {
 	return float64(must1(strconv.Atoi(strings.Fields(text)[0]))) / 1024
 }
 
-// memoryGroup makes a control group with a limit on memory, of version 2 or 1.
-// peak is the file with the most it has used.
-func memoryGroup(limit int) (dir, how, peak string) {
-	_ = os.WriteFile("/sys/fs/cgroup/cgroup.subtree_control", []byte("+memory"), 0)
+// allowedCores are the first two cores that this process may run on, or the only one.
+func allowedCores() (cores []string) {
+	_, text, _ := strings.Cut(string(must1(os.ReadFile("/proc/self/status"))), "Cpus_allowed_list:")
+	for part := range strings.SplitSeq(strings.Fields(text)[0], ",") { // "0-3" or "5"
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		for core := must1(strconv.Atoi(first)); core <= must1(strconv.Atoi(last)) && len(cores) < 2; core++ {
+			cores = append(cores, strconv.Itoa(core))
+		}
+	}
+	return cores
+}
+
+// memoryBound is a command that becomes another one with so many bytes of
+// memory: in a control group of version 2 or 1, or where none may be made with
+// a limit on its data. how names which; with a group, dir has to be removed when
+// it is empty again, and peak is the file with the most it has used.
+func memoryBound(limit int) (command []string, how, dir, peak string) {
+	if f, err := os.OpenFile("/sys/fs/cgroup/cgroup.subtree_control", os.O_WRONLY, 0); err == nil { // version 2 only
+		_, _ = f.WriteString("+memory")
+		_ = f.Close()
+	}
 	for _, v := range [][4]string{
 		{"cgroup v2", "/sys/fs/cgroup", "memory.max", "memory.peak"},
 		{"cgroup v1", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.max_usage_in_bytes"},
@@ -375,10 +395,12 @@ func memoryGroup(limit int) (dir, how, peak string) {
 		if f, err := os.OpenFile(filepath.Join(dir, v[2]), os.O_WRONLY, 0); err == nil { // the kernel makes it, if it can
 			_, err = fmt.Fprint(f, limit)
 			if f.Close() == nil && err == nil {
-				return dir, v[0], filepath.Join(dir, v[3])
+				// The shell joins the group before it becomes the command, so that all is counted.
+				return []string{"/bin/sh", "-c", `echo $$ > "$0/cgroup.procs" && exec "$@"`, dir}, v[0], dir, filepath.Join(dir, v[3])
 			}
 		}
 		_ = os.Remove(dir)
 	}
-	return "", "nothing (no memory cgroup may be made here)", ""
+	kib := strconv.Itoa(limit / 1024)
+	return []string{"/bin/sh", "-c", `ulimit -d ` + kib + ` && exec "$@"`, "sh"}, "ulimit -d " + kib + " (no memory cgroup may be made here)", "", ""
 }
