@@ -149,7 +149,7 @@ type keyring struct {
 }
 
 // maxKnownKeys bounds how many keys are remembered; others are read when they call.
-const maxKnownKeys = 1 << 16
+const maxKnownKeys = 1 << 15
 
 func newKeyring(s *store, staging bool) *keyring {
 	k := &keyring{store: s, prefix: livePrefix, known: recent[digest, *apiKey]{max: maxKnownKeys}}

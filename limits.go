@@ -282,7 +282,7 @@ type limiter struct {
 // Bounds of what is remembered. A usage that is forgotten is read again from
 // the database; an address that is forgotten starts anew.
 const (
-	maxUsages    = 1 << 16
+	maxUsages    = 1 << 15
 	maxAddresses = 1 << 16
 )
 
