@@ -396,8 +396,8 @@ func (b *bench) growthOfKeys() {
 		t.row(n, medians(loads[i], perSecond, p99, cpu), median(ratios(loads[i], loads[0], cpu)), idle[i], last.rss, last.peak)
 		servers[i].discard()
 	}
-	t.print("Each request carries one of all these keys by chance. The usage of all that called is written every 750 ms. The service remembers at most 65,536 keys " +
-		"and about as many usages: what it has forgotten it reads again.")
+	t.print("Each request carries one of all these keys by chance. The usage of all that called is written every 750 ms. The service remembers some 32,000 keys " +
+		"and usages; what it has forgotten it reads again.")
 }
 
 // manyKeys are more than the service remembers, but for -quick.
