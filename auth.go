@@ -258,10 +258,11 @@ type keyCommand struct {
 
 // runKey parses "key VERB [flags] [ID]", opens the database and runs the verb.
 func runKey(args []string, env environment) error {
-	verb := "none"
-	if len(args) > 0 {
-		verb, args = args[0], args[1:]
+	const verbs = "create, list, show, set, rotate, revoke, unban"
+	if len(args) == 0 {
+		return usageErrorf("petstore key needs a command: %s", verbs)
 	}
+	verb, args := args[0], args[1:]
 	for _, cmd := range keyCommands {
 		if cmd.verb != verb {
 			continue
@@ -286,7 +287,7 @@ func runKey(args []string, env environment) error {
 		defer c.store.Close()
 		return cmd.run(c)
 	}
-	return usageErrorf("no key command %q; there are create, list, show, set, rotate, revoke, unban", verb)
+	return usageErrorf("no key command %q; there are %s", verb, verbs)
 }
 
 // check looks at the flags before the database is opened, or made.

@@ -20,7 +20,11 @@ import (
 // TestGeneratedClientIsCurrent runs the line above again, elsewhere.
 func TestGeneratedClientIsCurrent(t *testing.T) {
 	made := filepath.Join(t.TempDir(), "client.gen.go")
-	out, err := exec.Command("go", "tool", "oapi-codegen", "-config", "client/oapi.yaml", "-o", made, "../web/openapi.json").CombinedOutput()
+	tool, err := exec.Command("go", "tool", "-n", "oapi-codegen").Output() // builds it; what go downloads for that is no warning
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(strings.TrimSpace(string(tool)), "-config", "client/oapi.yaml", "-o", made, "../web/openapi.json").CombinedOutput()
 	if err != nil || len(out) > 0 { // a warning is a failure too
 		t.Fatalf("oapi-codegen: %v\n%s", err, out)
 	}
