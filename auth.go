@@ -258,9 +258,12 @@ type keyCommand struct {
 
 // runKey parses "key VERB [flags] [ID]", opens the database and runs the verb.
 func runKey(args []string, env environment) error {
-	const verbs = "create, list, show, set, rotate, revoke, unban"
+	var verbs []string
+	for _, cmd := range keyCommands {
+		verbs = append(verbs, cmd.verb)
+	}
 	if len(args) == 0 {
-		return usageErrorf("petstore key needs a command: %s", verbs)
+		return usageErrorf("petstore key needs a command: %s", strings.Join(verbs, ", "))
 	}
 	verb, args := args[0], args[1:]
 	for _, cmd := range keyCommands {
@@ -287,7 +290,7 @@ func runKey(args []string, env environment) error {
 		defer c.store.Close()
 		return cmd.run(c)
 	}
-	return usageErrorf("no key command %q; there are %s", verb, verbs)
+	return usageErrorf("no key command %q; there are %s", verb, strings.Join(verbs, ", "))
 }
 
 // check looks at the flags before the database is opened, or made.
@@ -416,10 +419,7 @@ func (c *keyCommand) list() error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(keys)
-	}
-	return c.printTable(keys)
+	return c.print(keys, keys)
 }
 
 func (c *keyCommand) show() error {
@@ -427,14 +427,18 @@ func (c *keyCommand) show() error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.printJSON(key)
-	}
-	return c.printTable([]*apiKey{key})
+	return c.print([]*apiKey{key}, key)
 }
 
-// printTable fits a terminal of 80 columns, but for long names.
-func (c *keyCommand) printTable(keys []*apiKey) error {
+// print shows the keys in a table, which fits a terminal of 80 columns but for
+// long names, or, with -json, the value asJSON.
+func (c *keyCommand) print(keys []*apiKey, asJSON any) error {
+	if c.json {
+		enc := json.NewEncoder(c.stdout)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		return enc.Encode(asJSON)
+	}
 	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tDEPRECATED\tNAME")
 	for _, k := range keys {
@@ -446,11 +450,4 @@ func (c *keyCommand) printTable(keys []*apiKey) error {
 			k.UsedToday, k.PerDay, k.state(c.now), deprecatedUse, k.Name)
 	}
 	return table.Flush()
-}
-
-func (c *keyCommand) printJSON(v any) error {
-	enc := json.NewEncoder(c.stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

@@ -196,7 +196,12 @@ func (s *service) panicked(w *response, r *http.Request, v any) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // all that is left is to cut the answer off
 	}
-	s.fail(w, r, newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w)))
+	s.fail(w, r, internalError(w))
+}
+
+// internalError tells the client nothing but where to find out more.
+func internalError(w http.ResponseWriter) *Error {
+	return newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 }
 
 // newRequestID counts on from a random number: unique in this process, and
@@ -230,10 +235,9 @@ const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location,
 func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h := w.Header()
 	origin := r.Header.Get("Origin")
-	switch {
-	case slices.Contains(s.corsOrigins, "*"):
+	if slices.Contains(s.corsOrigins, "*") {
 		h.Set("Access-Control-Allow-Origin", "*")
-	default:
+	} else {
 		h.Set("Vary", "Origin")
 		if !slices.Contains(s.corsOrigins, origin) {
 			return false
@@ -276,7 +280,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		answer = newError(CodeUnavailable, "the request could not be stored now; nothing was changed")
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
-		answer = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
+		answer = internalError(w)
 	}
 	body, err := json.Marshal(answer)
 	if err != nil {

@@ -437,14 +437,13 @@ func (m *recent[K, V]) put(k K, v V) {
 // server commonly holds a whole one. Behind a proxy it is the rightmost entry
 // of the named header, the one that the proxy itself has written.
 func callerAddress(r *http.Request, header string) netip.Prefix {
-	addr := r.RemoteAddr
 	if values := r.Header.Values(header); header != "" && len(values) > 0 {
 		last := values[len(values)-1]
 		if ip, ok := parseAddress(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
 			return network(ip)
 		}
 	}
-	ip, _ := parseAddress(addr)
+	ip, _ := parseAddress(r.RemoteAddr)
 	return network(ip)
 }
 

@@ -53,7 +53,7 @@ CREATE TABLE api_keys (
 	test              INTEGER NOT NULL,          -- 1 for pet_test_, 0 for pet_live_
 	name              TEXT NOT NULL,
 	plan              TEXT NOT NULL,             -- free, pro, business, enterprise
-	per_minute        INTEGER NOT NULL,          -- requests; counts on the enterprise plan, else 0
+	per_minute        INTEGER NOT NULL,          -- requests; heeded on the enterprise plan only
 	per_day           INTEGER NOT NULL,
 	created_at        INTEGER NOT NULL,
 	lifetime          INTEGER NOT NULL,          -- milliseconds that it was made for; 0: for ever
@@ -629,10 +629,6 @@ func (s *store) keysByID(id int64, now instant) ([]*apiKey, error) {
 // keyInsertion is the statement that stores a key if the SQL condition holds.
 func keyInsertion(k *apiKey, token secret, condition string, args ...any) statement {
 	sum := token.digest()
-	own := k.quota
-	if k.Plan != "enterprise" {
-		own = quota{}
-	}
 	var usageID any // NULL: its own
 	if k.usageID != 0 {
 		usageID = k.usageID
@@ -643,7 +639,7 @@ func keyInsertion(k *apiKey, token secret, condition string, args ...any) statem
 	}
 	return statement{`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime, expires_at, unbanned_at, usage_id)
 		SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull((SELECT max(unbanned_at) FROM api_keys WHERE coalesce(usage_id, id) = ?), 0), ? WHERE ` + condition,
-		append([]any{sum[:], token.lastFour(), k.test, k.Name, k.Plan, own.PerMinute, own.PerDay,
+		append([]any{sum[:], token.lastFour(), k.test, k.Name, k.Plan, k.PerMinute, k.PerDay,
 			k.CreatedAt, k.lifetime, expiresAt, usageID, usageID}, args...)}
 }
 
@@ -674,11 +670,8 @@ func (s *store) rotateKey(k *apiKey, token secret, overlapEnds instant) (id int6
 	return id, err
 }
 
-// setPlan changes the plan of a key; the quota counts on the enterprise plan.
+// setPlan changes the plan of a key; scan heeds the quota on the enterprise plan only.
 func (s *store) setPlan(id int64, plan string, q quota) error {
-	if plan != "enterprise" {
-		q = quota{}
-	}
 	_, err := s.commit(statement{"UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?",
 		[]any{plan, q.PerMinute, q.PerDay, id}})
 	return err
