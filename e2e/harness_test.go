@@ -8,10 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,14 +41,53 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
+// soak multiplies how often, or how long, a test does what it does: SOAK=20
+// in the environment makes it twenty times what .ci/run takes.
+func soak[T int | time.Duration](t *testing.T, n T) T {
+	t.Helper()
+	times := os.Getenv("SOAK")
+	if times == "" {
+		return n
+	}
+	factor, err := strconv.Atoi(times)
+	if err != nil || factor < 1 {
+		t.Fatalf("SOAK must be a positive integer, not %q", times)
+	}
+	return n * T(factor)
+}
+
+// metric reads a sample from the debug address, named as on its line, labels
+// included; one that is not there is an error.
+func (s *server) metric(name string) float64 {
+	s.t.Helper()
+	response, err := http.Get(s.debug + "/metrics")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			number, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			return number
+		}
+	}
+	s.t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
 // server is a running petstore.
 type server struct {
-	t   *testing.T
-	db  string
-	url string // up to and including /v1
-	key string // of the Enterprise plan, with limits no test reaches
-	cmd *exec.Cmd
-	log *logBuffer // all of stderr
+	t     *testing.T
+	db    string
+	url   string // up to and including /v1
+	debug string // URL of the debug address, when there is one
+	key   string // of the Enterprise plan, with limits no test reaches
+	cmd   *exec.Cmd
+	log   *logBuffer // all of stderr
 }
 
 // logBuffer collects what a process writes while others read it.
@@ -116,19 +157,21 @@ func (s *server) run(flags ...string) {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { s.stop() })
-	ready := make(chan string, 1)
+	type readyLine struct{ Msg, Address, Debug string }
+	ready := make(chan readyLine, 1)
 	go func() {
 		lines := bufio.NewScanner(reader)
 		for lines.Scan() {
-			var line struct{ Msg, Address string }
+			var line readyLine
 			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
-				ready <- line.Address
+				ready <- line
 			}
 		}
 		_, _ = io.Copy(io.Discard, reader) // after a line too long for the scanner: the program must not block
 	}()
 	select {
-	case s.url = <-ready:
+	case line := <-ready:
+		s.url, s.debug = line.Address, line.Debug
 	case <-time.After(20 * time.Second):
 		s.t.Fatalf("petstore is not ready:\n%s", s.log)
 	}
