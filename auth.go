@@ -284,7 +284,11 @@ func runKey(args []string, env environment) error {
 		if err != nil {
 			return err
 		}
-		if c.store, err = openDatabase(*db, verb == "create"); err != nil {
+		why := forCommand
+		if verb == "create" {
+			why = forNewKey
+		}
+		if c.store, err = openDatabase(*db, why); err != nil {
 			return err
 		}
 		defer c.store.Close()

@@ -80,7 +80,7 @@ func openShopInFakeTime(t *testing.T, change ...func(*config)) *shop {
 	}
 	s := &shop{t: t}
 	var err error
-	if s.store, err = openDatabase(filepath.Join(t.TempDir(), "shop.db"), true); err != nil {
+	if s.store, err = openDatabase(filepath.Join(t.TempDir(), "shop.db"), forNewKey); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.store.Close() })
@@ -1102,7 +1102,7 @@ func BenchmarkRequest(b *testing.B) {
 		{"refused", "/v1/pets?limit=x", 400},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			store, err := openDatabase(filepath.Join(b.TempDir(), "bench.db"), true)
+			store, err := openDatabase(filepath.Join(b.TempDir(), "bench.db"), forNewKey)
 			if err != nil {
 				b.Fatal(err)
 			}

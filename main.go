@@ -286,7 +286,7 @@ func runBackup(args []string, env environment) error {
 	if fs.NArg() != 1 {
 		return usageErrorf("usage: petstore backup [-db FILE] FILE")
 	}
-	s, err := openDatabase(*db, false)
+	s, err := openDatabase(*db, forCommand)
 	if err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 		}
 		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
-	store, err := openDatabase(cfg.db, true)
+	store, err := openDatabase(cfg.db, forTheService)
 	if err != nil {
 		return err
 	}

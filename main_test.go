@@ -352,10 +352,10 @@ func TestARevocationReachesARunningServer(t *testing.T) {
 func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 	path := mainDB(t) // outside: its folder outlives the bubble
 	synctest.Test(t, func(t *testing.T) {
-		st, err := openDatabase(path, true)
+		st, err := openDatabase(path, forNewKey)
 		mainMust(t, err)
 		defer st.Close()
-		other, err := openDatabase(path, false)
+		other, err := openDatabase(path, forCommand)
 		mainMust(t, err)
 		defer other.Close()
 		var log bytes.Buffer
@@ -421,7 +421,7 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 func TestTheBackgroundSaysWhatFails(t *testing.T) {
 	path := mainDB(t)
 	synctest.Test(t, func(t *testing.T) {
-		st, err := openDatabase(path, true)
+		st, err := openDatabase(path, forNewKey)
 		mainMust(t, err)
 		var log bytes.Buffer
 		srv := newService(st, config{}, newLogger(&log, "json", slog.LevelInfo))
@@ -636,7 +636,7 @@ func TestFailuresArePlain(t *testing.T) {
 			t.Errorf("%s was made", name)
 		}
 	}
-	if s, err := openDatabase(db, true); err == nil { // the port in use came after it
+	if s, err := openDatabase(db, forNewKey); err == nil { // the port in use came after it
 		defer s.Close()
 		if keys, err := s.keysByID(0, 0); err != nil || len(keys) != 0 {
 			t.Errorf("a server that could not start has made %d keys, which nobody has seen, %v", len(keys), err)

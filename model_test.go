@@ -321,7 +321,7 @@ func TestAppendJSONIsWhatEncodingJSONSees(t *testing.T) {
 
 // TestAppendJSONIsWhatSQLiteBuilds: a 201 and a later GET show the same bytes.
 func TestAppendJSONIsWhatSQLiteBuilds(t *testing.T) {
-	s, err := openDatabase(filepath.Join(t.TempDir(), "pets.db"), true)
+	s, err := openDatabase(filepath.Join(t.TempDir(), "pets.db"), forNewKey)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	_ "modernc.org/sqlite"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // applicationID marks a database file as this program's ("pets" in ASCII).
@@ -98,7 +99,8 @@ const (
 	readers      = 4         // reading connections
 	cachedPets   = 1 << 13   // animals remembered, about 300 bytes each
 	maxLimit     = 100       // animals on a page
-	busyMillis   = 2000      // wait for another process's write lock
+	serviceBusy  = 500       // milliseconds that the service waits for another process's write lock
+	commandBusy  = 10_000    // the same for the commands, which have nobody waiting behind them
 	cacheKiB     = 2 * 1024  // SQLite's page cache, for each connection
 	recordMillis = dayMillis // how long an Idempotency-Key is remembered
 	headerSize   = 100       // bytes that every SQLite file starts with
@@ -113,6 +115,9 @@ type store struct {
 	prepare map[string]*sql.Stmt // the leader's prepared statements
 	version int64                // data_version as the leader last saw it
 	writing sync.Mutex           // held by the leader while it uses these, and by Close
+
+	opened map[string]os.FileInfo // the database and its log, by path, as they were opened
+	lock   *sql.DB                // keeps a second service out; nil for commands
 
 	mu      sync.Mutex // guards the next two
 	queue   []*commit
@@ -143,10 +148,19 @@ type commit struct {
 	wake       chan bool // true: lead the next commit; false: it is done
 }
 
-// openDatabase opens or, with create, makes the database file and brings its
-// schema up to date. A file that is no database, another program's, or of a
-// newer schema is refused and left as it was.
-func openDatabase(path string, create bool) (*store, error) {
+// purpose is what a database is opened for.
+type purpose int
+
+const (
+	forCommand    purpose = iota // the file has to be there
+	forNewKey                    // a command that makes the file if there is none
+	forTheService                // the same, and there must be no other service on it
+)
+
+// openDatabase opens or, for some purposes, makes the database file and brings
+// its schema up to date. A file that is no database, another program's, or of
+// a newer schema is refused and left as it was.
+func openDatabase(path string, why purpose) (*store, error) {
 	fail := func(err error) (*store, error) {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
@@ -154,7 +168,7 @@ func openDatabase(path string, create bool) (*store, error) {
 	switch {
 	case path == "":
 		return nil, usageErrorf("-db must name a file")
-	case errors.Is(err, os.ErrNotExist) && !create:
+	case errors.Is(err, os.ErrNotExist) && why == forCommand:
 		return nil, fmt.Errorf("there is no database %s; petstore makes it at its first start", path)
 	case err == nil && info.IsDir():
 		return fail(errors.New("it is a folder"))
@@ -166,16 +180,37 @@ func openDatabase(path string, create bool) (*store, error) {
 		}
 	}
 	s := &store{path: path, prepare: map[string]*sql.Stmt{}}
-	if err := s.open(); err != nil {
-		s.Close()
-		return fail(err)
+	if err := s.open(why); err != nil {
+		return fail(errors.Join(err, s.Close()))
 	}
 	return s, nil
 }
 
-// openFile opens a database file with options of the driver. Pragmas stand in
-// the address because only there they reach every connection of the pool.
-func openFile(path string, options ...string) (*sql.DB, error) {
+// lockOut keeps other services off the database as long as this process lives,
+// since two of them would each count the requests of a key alone. The lock is
+// SQLite's on an empty file beside the database, for it is the one kind of lock
+// that is at hand on every system; the kernel frees it even after a kill.
+func (s *store) lockOut() (err error) {
+	if s.lock, err = openFile(s.path+"-lock", 0); err != nil {
+		return err
+	}
+	s.lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
+	if _, err = s.lock.Exec("BEGIN EXCLUSIVE"); isBusy(err) {
+		return errors.New("another petstore serves it")
+	}
+	return err
+}
+
+// isBusy reports whether SQLite found a lock of another process in its way.
+func isBusy(err error) bool {
+	var sqliteErr *sqlite.Error
+	return errors.As(err, &sqliteErr) && sqliteErr.Code()&0xff == sqlite3.SQLITE_BUSY
+}
+
+// openFile opens a database file with options of the driver, and lets it wait
+// for a lock for so many milliseconds. Pragmas stand in the address because only
+// there they reach every connection of the pool.
+func openFile(path string, busy int, options ...string) (*sql.DB, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -184,13 +219,18 @@ func openFile(path string, options ...string) (*sql.DB, error) {
 	if !strings.HasPrefix(abs, "/") {
 		abs = "/" + abs // a drive letter
 	}
-	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", busyMillis), fmt.Sprintf("_pragma=cache_size(-%d)", cacheKiB))
+	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", busy), fmt.Sprintf("_pragma=cache_size(-%d)", cacheKiB))
 	return sql.Open("sqlite", "file://"+(&url.URL{Path: abs}).EscapedPath()+"?"+strings.Join(options, "&"))
 }
 
-// checkFile looks at an existing file without changing it.
+// checkFile looks at an existing file without changing it. Where no log stands
+// beside it, SQLite is told that nobody writes, or it would leave one there.
 func checkFile(path string) error {
-	db, err := openFile(path, "mode=ro")
+	mode := "mode=ro"
+	if wal, err := os.Stat(path + "-wal"); err != nil || wal.Size() == 0 {
+		mode = "mode=ro&immutable=1"
+	}
+	db, err := openFile(path, commandBusy, mode)
 	if err != nil {
 		return err
 	}
@@ -209,8 +249,15 @@ func checkFile(path string) error {
 	return nil
 }
 
-func (s *store) open() (err error) {
-	if s.writer, err = openFile(s.path, "_txlock=immediate", "_pragma=journal_mode(WAL)",
+func (s *store) open(why purpose) (err error) {
+	busy := commandBusy
+	if why == forTheService {
+		busy = serviceBusy
+		if err := s.lockOut(); err != nil {
+			return err
+		}
+	}
+	if s.writer, err = openFile(s.path, busy, "_txlock=immediate", "_pragma=journal_mode(WAL)",
 		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"); err != nil {
 		return err
 	}
@@ -220,17 +267,58 @@ func (s *store) open() (err error) {
 	if err := s.migrate(); err != nil {
 		return err
 	}
-	if s.reader, err = openFile(s.path, "_pragma=query_only(1)"); err != nil {
+	if s.reader, err = openFile(s.path, busy, "mode=rw", "_pragma=query_only(1)"); err != nil {
 		return err
 	}
 	s.reader.SetMaxOpenConns(readers)
 	s.reader.SetMaxIdleConns(readers)
+	if err := s.connectReaders(); err != nil {
+		return err
+	}
+	s.opened = map[string]os.FileInfo{}
+	for _, file := range []string{s.path, s.path + "-wal"} {
+		if s.opened[file], err = os.Stat(file); err != nil {
+			return err
+		}
+	}
 	for stmt, query := range map[**sql.Stmt]string{
 		&s.readPage: pageQuery(""), &s.readPageOf: pageQuery("status = ?3 AND "), &s.readPet: petQuery,
 		&s.readKey: keyQuery + "WHERE digest = ?", &s.readUsage: usageQuery, &s.readRecord: recordQuery,
 	} {
 		if *stmt, err = s.reader.Prepare(query); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// connectReaders opens all reading connections, and their files with a first
+// query: one that was opened later would miss a file that was removed
+// meanwhile, or read another one that took its place.
+func (s *store) connectReaders() error {
+	for range readers {
+		conn, err := s.reader.Conn(context.Background())
+		if err != nil {
+			return err
+		}
+		defer conn.Close() // back to the pool, when all are open
+		if _, err := conn.ExecContext(context.Background(), "SELECT 1 FROM sqlite_schema"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkOpened is an error if the database or its log is no longer the file that
+// was opened: what is committed to a file without a name is lost.
+func (s *store) checkOpened() error {
+	for path, opened := range s.opened {
+		now, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		if !os.SameFile(opened, now) {
+			return fmt.Errorf("%s is not the file that was opened", path)
 		}
 	}
 	return nil
@@ -279,6 +367,9 @@ func (s *store) Close() error {
 	}
 	if s.writer != nil {
 		errs = append(errs, s.writer.Close())
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -345,6 +436,9 @@ func (s *store) run(batch []*commit) error {
 	}
 	if work == 0 {
 		return nil
+	}
+	if err := s.checkOpened(); err != nil {
+		return err
 	}
 	if _, err := s.exec(statement{query: "BEGIN IMMEDIATE"}); err != nil {
 		s.rollback() // what a driver's panic may have left open
@@ -737,7 +831,7 @@ func (s *store) backup(file string) (err error) {
 	temp := f.Name()
 	f.Close()
 	defer os.Remove(temp) //nolint:errcheck // gone already unless something failed
-	db, err := openFile(s.path)
+	db, err := openFile(s.path, commandBusy)
 	if err != nil {
 		return err
 	}
@@ -757,7 +851,7 @@ func (s *store) backup(file string) (err error) {
 // checkCopy reads the copy whole and brings it to disk. With mode=ro SQLite
 // would leave out the CHECK constraints; without a mode it would make the file.
 func checkCopy(path string) error {
-	db, err := openFile(path, "mode=rw", "_pragma=query_only(1)")
+	db, err := openFile(path, commandBusy, "mode=rw", "_pragma=query_only(1)")
 	if err != nil {
 		return err
 	}

@@ -30,9 +30,12 @@ func storePath(t testing.TB) string {
 	return filepath.Join(t.TempDir(), "pets.db")
 }
 
-func storeOpen(t testing.TB, path string) *store {
+// storeOpen opens a database beside others that have it open.
+func storeOpen(t testing.TB, path string) *store { return storeOpenFor(t, path, forNewKey) }
+
+func storeOpenFor(t testing.TB, path string, why purpose) *store {
 	t.Helper()
-	s, err := openDatabase(path, true)
+	s, err := openDatabase(path, why)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +45,13 @@ func storeOpen(t testing.TB, path string) *store {
 
 func storeNew(t testing.TB) *store {
 	t.Helper()
-	return storeOpen(t, storePath(t))
+	return storeOpenFor(t, storePath(t), forTheService)
 }
 
 // storeRaw is another program's one connection to a database file.
 func storeRaw(t testing.TB, path string, statements ...string) *sql.DB {
 	t.Helper()
-	db, err := openFile(path)
+	db, err := openFile(path, commandBusy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,6 +302,7 @@ func TestAClosedDatabaseIsOneFile(t *testing.T) {
 	storeIDs(t, s, "", 20, 0)
 	storeMust(t, s.Close())
 	entries, err := os.ReadDir(filepath.Dir(s.path))
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return e.Name() == filepath.Base(s.path)+"-lock" }) // which is empty
 	if err != nil || len(entries) != 1 {
 		t.Errorf("closed, the database is the files %v, %v", entries, err)
 	}
@@ -347,8 +351,8 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 			path := storePath(t)
 			c.make(t, path)
 			before := storeTree(t, filepath.Dir(path))
-			for _, create := range []bool{true, false} {
-				s, err := openDatabase(path, create)
+			for _, why := range []purpose{forCommand, forNewKey, forTheService} {
+				s, err := openDatabase(path, why)
 				if err == nil {
 					_ = s.Close()
 					t.Fatal("it is opened")
@@ -372,17 +376,80 @@ func TestAPlaceWithoutADatabaseIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	for what, c := range map[string]struct {
 		path, want string
-		create     bool
+		why        purpose
 	}{
-		"a missing file, not to be made":   {filepath.Join(dir, "pets.db"), "petstore makes it at its first start", false},
-		"a missing folder, not to be made": {filepath.Join(dir, "no", "pets.db"), "petstore makes it at its first start", false},
-		"a missing folder":                 {filepath.Join(dir, "no", "pets.db"), "unable to open", true},
-		"a place under a device":           {filepath.FromSlash("/dev/null/pets.db"), "unable to open", true},
+		"a missing file, not to be made":   {filepath.Join(dir, "pets.db"), "petstore makes it at its first start", forCommand},
+		"a missing folder, not to be made": {filepath.Join(dir, "no", "pets.db"), "petstore makes it at its first start", forCommand},
+		"a missing folder":                 {filepath.Join(dir, "no", "pets.db"), "unable to open", forNewKey},
+		"a place under a device":           {filepath.FromSlash("/dev/null/pets.db"), "unable to open", forTheService},
 	} {
 		t.Run(what, func(t *testing.T) {
-			_, err := openDatabase(c.path, c.create)
+			_, err := openDatabase(c.path, c.why)
 			storeRefusal(t, err, c.path, c.want)
 			storeSame(t, nil, storeTree(t, dir))
+		})
+	}
+}
+
+func TestAnotherProgramsLogIsLeftAsItWas(t *testing.T) {
+	path := storePath(t)
+	storeRaw(t, path, "PRAGMA journal_mode=WAL", "CREATE TABLE recipes (name)") // still open, all of it in the log
+	log, err := os.ReadFile(path + "-wal")
+	storeMust(t, err)
+	_, err = openDatabase(path, forTheService)
+	storeRefusal(t, err, path, "it belongs to another program")
+	if after, err := os.ReadFile(path + "-wal"); err != nil || !bytes.Equal(after, log) {
+		t.Errorf("the log has %d bytes, %v, and had %d", len(after), err, len(log))
+	}
+}
+
+func TestADatabaseHasOneServiceAndManyCommands(t *testing.T) {
+	path := storePath(t)
+	first, err := openDatabase(path, forTheService)
+	storeMust(t, err)
+	_, err = openDatabase(path, forTheService)
+	storeRefusal(t, err, path, "another petstore serves it")
+	storeCreate(t, storeOpen(t, path), NewPet{"Rex", 1, Sold})
+	storeMust(t, first.Close())
+	next, err := openDatabase(path, forTheService)
+	storeMust(t, err)
+	storeMust(t, next.Close())
+}
+
+// TestNothingIsWrittenToAFileThatWasRemovedOrReplaced: what is written there
+// would be gone with the process. What can be read is read all the same.
+func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
+	for what, suffix := range map[string]string{"the database": "", "its log": "-wal"} {
+		t.Run(what, func(t *testing.T) {
+			s := storeNew(t)
+			first := storeCreate(t, s, NewPet{"Rex", 1, Sold})
+			file := s.path + suffix
+			refused := func(want string) {
+				t.Helper()
+				if _, err := s.createPet(NewPet{"Tom", 1, Sold}); !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), want) {
+					t.Errorf("the error is %v, want errUnavailable with %q", err, want)
+				}
+				var wg sync.WaitGroup
+				for range 8 * readers {
+					wg.Go(func() {
+						if p, err := s.page(Sold, 20, first-1); err != nil || p.last != first {
+							t.Errorf("the list ends with %v, %v", p, err)
+						}
+					})
+				}
+				wg.Wait()
+			}
+			storeMust(t, os.Rename(file, file+".away"))
+			refused("no such file")
+			storeMust(t, os.WriteFile(file, []byte("another"), 0o600))
+			refused(file + " is not the file that was opened")
+			if content, err := os.ReadFile(file); err != nil || string(content) != "another" {
+				t.Errorf("the other file holds %q, %v", content, err)
+			}
+			storeMust(t, os.Rename(file+".away", file))
+			if id := storeCreate(t, s, NewPet{"Max", 1, Sold}); id != first+1 {
+				t.Errorf("when the file is back, the next id is %d, want %d", id, first+1)
+			}
 		})
 	}
 }
@@ -432,7 +499,7 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 			}
 		}
 	}
-	check("the writer", s.conn, map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "2000", "query_only": "0", "cache_size": "-2048"})
+	check("the writer", s.conn, map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "500", "query_only": "0", "cache_size": "-2048"})
 	for i := range readers {
 		c, err := s.reader.Conn(t.Context())
 		if err != nil {
@@ -440,11 +507,12 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 		}
 		defer c.Close()
 		name := fmt.Sprint("reader ", i)
-		check(name, c, map[string]string{"journal_mode": "wal", "busy_timeout": "2000", "query_only": "1", "cache_size": "-2048"})
+		check(name, c, map[string]string{"journal_mode": "wal", "busy_timeout": "500", "query_only": "1", "cache_size": "-2048"})
 		if _, err := c.ExecContext(t.Context(), "DELETE FROM pets"); err == nil {
 			t.Errorf("%s can write", name)
 		}
 	}
+	check("a command's writer", storeOpen(t, s.path).conn, map[string]string{"synchronous": "2", "busy_timeout": "10000"})
 	if most := s.reader.Stats().MaxOpenConnections; most != readers {
 		t.Errorf("the readers are %d at the most, and %d were looked at", most, readers)
 	}
@@ -958,7 +1026,7 @@ type storePanic struct{}
 func (storePanic) Value() (driver.Value, error) { panic("in the driver") }
 
 func TestAPanicDoesNotBlockLaterCommits(t *testing.T) {
-	s, err := openDatabase(storePath(t), true)
+	s, err := openDatabase(storePath(t), forNewKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1308,7 +1376,7 @@ func TestBackupsAtOnceAreAllWhole(t *testing.T) {
 // TestClosingWaitsForTheLeader: a request that the drain has cut off may still commit.
 func TestClosingWaitsForTheLeader(t *testing.T) {
 	for range 20 {
-		s, err := openDatabase(storePath(t), true)
+		s, err := openDatabase(storePath(t), forNewKey)
 		storeMust(t, err)
 		var wg sync.WaitGroup
 		for range 8 {
