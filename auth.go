@@ -146,6 +146,15 @@ type keyring struct {
 	mu         sync.Mutex // guards what follows
 	known      recent[digest, *apiKey]
 	generation uint64 // of the store, when known was last emptied
+
+	reads cacheCounts
+}
+
+// remembered is how many keys are.
+func (k *keyring) remembered() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.known.len()
 }
 
 // maxKnownKeys bounds how many keys are remembered; others are read when they call.
@@ -193,11 +202,13 @@ func (k *keyring) lookup(token secret) (*apiKey, error) {
 	key, ok := k.known.get(d)
 	k.mu.Unlock()
 	if ok {
+		k.reads.hits.Add(1)
 		return key, nil
 	}
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
+	k.reads.misses.Add(1)
 	key, err := k.store.keyByDigest(d)
 	if err != nil || key == nil {
 		return nil, err

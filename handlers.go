@@ -42,13 +42,20 @@ type service struct {
 
 	routes    *http.ServeMux
 	requestID atomic.Uint64 // the last one; the first is random
+
+	operations []*operationCounts           // what /metrics tells
+	errors     map[ErrorCode]*atomic.Uint64 // answers by the code of their Error
+	bans       atomic.Uint64                // that began
 }
 
 func newService(s *store, cfg config, log *slog.Logger) *service {
 	srv := &service{
 		store: s, keys: newKeyring(s, cfg.staging), limits: newLimiter(s, cfg.banFor), log: log,
 		base: "/v1", corsOrigins: cfg.corsOrigins, clientIPHeader: cfg.clientIPHeader,
-		description: newDescription(cfg), routes: http.NewServeMux(),
+		description: newDescription(cfg), routes: http.NewServeMux(), errors: map[ErrorCode]*atomic.Uint64{},
+	}
+	for code := range statusOfCode {
+		srv.errors[code] = &atomic.Uint64{}
 	}
 	if cfg.baseURL != "" {
 		srv.base = cfg.baseURL
@@ -64,18 +71,19 @@ func newService(s *store, cfg config, log *slog.Logger) *service {
 // addRoutes is the whole surface. Everything under /v1 goes through api, the
 // answers to unknown paths and methods included, so that nothing there is
 // told to a caller without a key and every answer says where the caller stands.
+// The names are those under which /metrics counts.
 func (s *service) addRoutes() {
-	s.routes.Handle("GET /v1/pets", s.api(s.listPets))
-	s.routes.Handle("POST /v1/pets", s.api(s.createPet))
-	s.routes.Handle("GET /v1/pets/{petId}", s.api(s.getPet)) // deprecated
+	s.routes.Handle("GET /v1/pets", s.api("listPets", s.listPets))
+	s.routes.Handle("POST /v1/pets", s.api("createPet", s.createPet))
+	s.routes.Handle("GET /v1/pets/{petId}", s.api("getPet", s.getPet)) // deprecated
 
-	s.routes.Handle("/v1/pets", s.api(allow("GET, HEAD, POST")))
-	s.routes.Handle("/v1/pets/{petId}", s.api(allow("GET, HEAD")))
-	s.routes.Handle("/v1", s.api(notFound))
-	s.routes.Handle("/v1/", s.api(notFound))
+	s.routes.Handle("/v1/pets", s.api("other", allow("GET, HEAD, POST")))
+	s.routes.Handle("/v1/pets/{petId}", s.api("other", allow("GET, HEAD")))
+	s.routes.Handle("/v1", s.api("other", notFound))
+	s.routes.Handle("/v1/", s.api("other", notFound))
 
-	s.routes.Handle("GET /openapi.json", s.open(s.describe))
-	s.routes.Handle("/openapi.json", s.open(allow("GET, HEAD")))
+	s.routes.Handle("GET /openapi.json", s.open("openapi", s.describe))
+	s.routes.Handle("/openapi.json", s.open("other", allow("GET, HEAD")))
 	s.routes.HandleFunc("/", s.elsewhere)
 }
 
@@ -91,9 +99,12 @@ type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
 // api stands before every operation: it authenticates, charges the limits, sets
 // their headers, and writes the error if there is one.
-func (s *service) api(op operation) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := caller{now: time.Now()}
+func (s *service) api(name string, op operation) http.Handler {
+	counts := s.counts(name)
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w := rw.(*response)
+		w.counts = counts
+		c := caller{now: w.start}
 		var err error
 		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err == nil {
 			err = s.admit(w, c)
@@ -110,8 +121,10 @@ func (s *service) api(op operation) http.Handler {
 }
 
 // open stands before what needs no key and is not limited.
-func (s *service) open(op operation) http.Handler {
+func (s *service) open(name string, op operation) http.Handler {
+	counts := s.counts(name)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.(*response).counts = counts
 		if err := op(w, r, caller{}); err != nil {
 			s.fail(w, r, err)
 		}
@@ -126,6 +139,7 @@ func (s *service) admit(w http.ResponseWriter, c caller) error {
 	}
 	st.setHeaders(w.Header())
 	if st.banBegins {
+		s.bans.Add(1)
 		s.log.Warn("key banned", "key", c.key.ID, "for", s.limits.banFor, "request", requestID(w))
 	}
 	return st.err()
@@ -151,10 +165,12 @@ func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, n
 	return reason
 }
 
-// response remembers the status that was sent, 0 before that.
+// response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
-	status int
+	start  time.Time
+	status int              // 0 until it is sent
+	counts *operationCounts // of the operation that answers
 }
 
 func (w *response) WriteHeader(status int) {
@@ -162,17 +178,12 @@ func (w *response) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// ServeHTTP gives the request its id, answers CORS preflights, and turns a
-// panic into a 500, around the routes.
+// ServeHTTP gives the request its id, answers CORS preflights, turns a panic
+// into a 500 and counts the answer, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw}
+	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.counts("other")}
 	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
-	if s.log.Enabled(context.Background(), slog.LevelDebug) {
-		defer func(start time.Time) {
-			// The pattern, not the path or method: a key may have been put there.
-			s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", time.Since(start))
-		}(time.Now())
-	}
+	defer s.answered(w, r)
 	defer func() {
 		if v := recover(); v != nil {
 			s.panicked(w, r, v)
@@ -185,6 +196,55 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	default:
 		s.routes.ServeHTTP(w, r)
 	}
+}
+
+// answered counts a request, and logs it at debug level.
+func (s *service) answered(w *response, r *http.Request) {
+	duration := time.Since(w.start)
+	w.counts.answers[w.status].Add(1)
+	w.counts.durations.observe(int64(duration))
+	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+		// The pattern, not the path or method: a key may have been put there.
+		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", duration)
+	}
+}
+
+// operationCounts is what /metrics tells of an operation. An answer that was
+// never begun has the status 0.
+type operationCounts struct {
+	name      string
+	answers   [600]atomic.Uint64 // by status
+	durations histogram          // nanoseconds
+}
+
+// counts are those of the operation with the name, which are made when it is
+// first asked for: all are, while the routes are added.
+func (s *service) counts(name string) *operationCounts {
+	for _, counts := range s.operations {
+		if counts.name == name {
+			return counts
+		}
+	}
+	counts := &operationCounts{name: name, durations: histogram{bounds: durationBounds}}
+	s.operations = append(s.operations, counts)
+	return counts
+}
+
+// histogram counts observations by their size. A reader may find an
+// observation in one of its numbers and not yet in another.
+type histogram struct {
+	bounds []int64           // the largest value that each bucket takes, ascending
+	counts [16]atomic.Uint64 // one for each bound, and one for what is larger
+	sum    atomic.Int64
+}
+
+// durationBounds are nanoseconds, from 50 microseconds to 10 seconds.
+var durationBounds = []int64{50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 1e9, 2500e6, 10e9}
+
+func (h *histogram) observe(value int64) {
+	bucket, _ := slices.BinarySearch(h.bounds, value)
+	h.counts[bucket].Add(1)
+	h.sum.Add(value)
 }
 
 // panicked logs a panic and answers it, if nothing was sent yet.
@@ -282,6 +342,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.log.Error("internal error", "request", requestID(w), "error", err)
 		answer = internalError(w)
 	}
+	s.errors[answer.Code].Add(1)
 	body, err := json.Marshal(answer)
 	if err != nil {
 		panic(err) // two strings and a number
@@ -323,9 +384,9 @@ func notFound(http.ResponseWriter, *http.Request, caller) error {
 // elsewhere answers what no other route takes. Only under /v1 a key is asked for.
 func (s *service) elsewhere(w http.ResponseWriter, r *http.Request) {
 	if underAPI(r) {
-		s.api(notFound).ServeHTTP(w, r)
+		s.api("other", notFound).ServeHTTP(w, r)
 	} else {
-		s.open(notFound).ServeHTTP(w, r)
+		s.open("other", notFound).ServeHTTP(w, r)
 	}
 }
 

@@ -376,6 +376,13 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) stand
 	return st
 }
 
+// remembered is how many usages and addresses are.
+func (l *limiter) remembered() (usages, addresses int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.usages), l.addresses.len()
+}
+
 // flush writes what changed since the last flush. What cannot be written, or
 // changes meanwhile, is left for the next one. It must not run twice at once.
 func (l *limiter) flush() error {
@@ -431,6 +438,10 @@ func (m *recent[K, V]) put(k K, v V) {
 	}
 	m.young[k] = v
 }
+
+// len is how many entries there are; one that was moved from the old half to
+// the young counts twice until the old one goes.
+func (m *recent[K, V]) len() int { return len(m.young) + len(m.old) }
 
 // callerAddress is the network a request without a valid key is charged to:
 // the IPv4 address, or the /64 of the IPv6 address, since a household or a

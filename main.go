@@ -30,6 +30,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -37,16 +38,21 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/url"
 	"os"
 	"os/signal"
 	"regexp"
+	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -115,6 +121,8 @@ const defaultDB = "petstore.db"
 // config is what the flags of the server say.
 type config struct {
 	addr, db            string
+	debugAddr           string
+	debugAllowRemote    bool
 	baseURL, stagingURL string
 	staging             bool
 	banFor              time.Duration
@@ -137,14 +145,8 @@ func serverFlags(c *config) *flag.FlagSet {
 	fs := newFlags("petstore")
 	c.addr, c.logFormat = "localhost:8080", "auto"
 	fs.Func("addr", "`HOST:PORT` to listen on; port 0 takes a free one (localhost:8080)", func(s string) error {
-		_, port, err := net.SplitHostPort(s)
-		if err == nil && port == "" {
-			err = errors.New("missing port in address")
-		} else if err == nil {
-			_, err = net.LookupPort("tcp", port)
-		}
 		c.addr = s
-		return err
+		return checkAddr(s)
 	})
 	fs.StringVar(&c.db, "db", defaultDB, "database `FILE`, made if there is none (petstore.db)")
 	fs.Func("base-url", "public `URL` of the service, ending in /v1, for Location and Link; without\nit they are paths, which is right behind any proxy", func(s string) error {
@@ -187,7 +189,31 @@ func serverFlags(c *config) *flag.FlagSet {
 		return nil
 	})
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)")
+	fs.Func("debug-addr", "`HOST:PORT` for /metrics, /healthz, /readyz and /debug/pprof/, which ask for no\nkey; off without it", func(s string) error {
+		c.debugAddr = s
+		return checkAddr(s)
+	})
+	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "let -debug-addr be reached from other machines")
 	return fs
+}
+
+// checkAddr takes a host, which may be empty, and a port.
+func checkAddr(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil && port == "" {
+		return errors.New("missing port in address")
+	}
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	return err
+}
+
+// isLoopback reports whether only this machine reaches an address.
+func isLoopback(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // checkBaseURL takes an absolute http or https URL whose path ends in /v1, and
@@ -248,16 +274,22 @@ func help() string {
 
 // version names the build, as far as the toolchain recorded it.
 func version() string {
-	text := "petstore (unknown build)"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		text = "petstore " + info.Main.Version + " " + info.GoVersion
-		for _, setting := range info.Settings {
-			if setting.Key == "vcs.revision" {
-				text += " " + setting.Value
-			}
+	release, revision := build()
+	return strings.TrimSpace("petstore " + release + " " + runtime.Version() + " " + revision)
+}
+
+// build is the version and the commit that the toolchain recorded.
+func build() (release, revision string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown build)", ""
+	}
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			revision = setting.Value
 		}
 	}
-	return text
+	return info.Main.Version, revision
 }
 
 // newLogger writes to stderr; format is text, json or auto.
@@ -300,15 +332,8 @@ func runBackup(args []string, env environment) error {
 // serve runs the server until ctx ends.
 func serve(ctx context.Context, args []string, env environment) (err error) {
 	var cfg config
-	fs := serverFlags(&cfg)
-	if err := parse(fs, args, env.getenv); err != nil {
+	if err := cfg.parse(args, env.getenv); err != nil {
 		return err
-	}
-	if fs.NArg() > 0 {
-		return usageErrorf("unexpected argument %q; see petstore help", fs.Arg(0))
-	}
-	if (cfg.tlsCert == "") != (cfg.tlsKey == "") {
-		return usageErrorf("-tls-cert and -tls-key go together")
 	}
 	log := newLogger(env.stderr, cfg.logFormat, cfg.logLevel)
 	server := newServer(log)
@@ -319,6 +344,12 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 		}
 		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
+	var running atomic.Pointer[service]
+	debugURL, stopDebug, err := serveDebug(ctx, cfg.debugAddr, &running, log)
+	if err != nil {
+		return err
+	}
+	defer stopDebug()
 	store, err := openDatabase(cfg.db, forTheService)
 	if err != nil {
 		return err
@@ -335,10 +366,37 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 	if err := printFirstKey(store, cfg.staging, address, env.stdout, log); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info("ready", "address", address, "listening", listener.Addr().String(), "db", cfg.db, "staging", cfg.staging, "version", version())
+	log.Info("ready", "address", address, "page", strings.TrimSuffix(address, "v1"), "listening", listener.Addr().String(),
+		"db", cfg.db, "environment", cfg.environment(), "debug", debugURL, "version", version())
 	stopBackground := service.background()
+	running.Store(service)
 	err = serveUntil(ctx, server, listener, log)
 	return errors.Join(err, stopBackground())
+}
+
+// parse reads the command line of the server.
+func (c *config) parse(args []string, getenv func(string) string) error {
+	fs := serverFlags(c)
+	if err := parse(fs, args, getenv); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return usageErrorf("unexpected argument %q; see petstore help", fs.Arg(0))
+	case (c.tlsCert == "") != (c.tlsKey == ""):
+		return usageErrorf("-tls-cert and -tls-key go together")
+	case c.debugAddr != "" && !isLoopback(c.debugAddr) && !c.debugAllowRemote:
+		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add -debug-allow-remote", c.debugAddr)
+	}
+	return nil
+}
+
+// environment is what the specification calls where a service runs.
+func (c *config) environment() string {
+	if c.staging {
+		return "staging"
+	}
+	return "production"
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
@@ -371,11 +429,18 @@ func serviceURL(l net.Listener, secure bool) string {
 // printFirstKey makes the first key of a new database and shows it, once.
 func printFirstKey(s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
 	token := newSecret(test)
-	made, err := s.insertFirstKey(&apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: at(time.Now())}, token)
-	if err != nil || !made {
+	id, err := s.insertFirstKey(&apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: at(time.Now())}, token)
+	if err != nil {
 		return err
 	}
-	log.Info("key created", "name", "first key", "plan", "free")
+	if id == 0 {
+		usable, err := s.hasKey(test)
+		if err == nil && !usable {
+			log.Warn("no key in this database opens this environment; make one with petstore key create", "test", test)
+		}
+		return err
+	}
+	log.Info("key created", "id", id, "name", "first key", "plan", "free")
 	_, err = fmt.Fprintf(stdout, "This database had no API key. Here is one, on the Free plan; it is not shown again:\n\n"+
 		"    %s\n\nTry it:\n\n    curl -i -H \"Authorization: Bearer %[1]s\" %s/pets\n\n", string(token), address)
 	return err
@@ -440,5 +505,174 @@ func (s *service) background() (stop func() error) {
 		cancel()
 		wg.Wait()
 		return s.limits.flush()
+	}
+}
+
+// serveDebug serves the debug address, if there is one, until stop is called.
+func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[service], log *slog.Logger) (url string, stop func(), err error) {
+	if addr == "" {
+		return "", func() {}, nil
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return "", nil, err
+	}
+	server := newServer(log)
+	server.WriteTimeout = 0 // a profile takes as long as it is asked to
+	server.Handler = debugRoutes(ctx, running)
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("the debug address fails", "error", err)
+		}
+	}()
+	return strings.TrimSuffix(serviceURL(listener, false), "/v1"), func() { _ = server.Close() }, nil
+}
+
+// debugRoutes are what the debug address answers. The service is ready from
+// when it runs until ctx ends, as long as its store can read and write.
+func debugRoutes(ctx context.Context, running *atomic.Pointer[service]) http.Handler {
+	mux := http.NewServeMux()
+	unavailable := func(w http.ResponseWriter, reason string) { http.Error(w, reason, http.StatusServiceUnavailable) }
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		s := running.Load()
+		if s == nil {
+			unavailable(w, "starting")
+		} else if ctx.Err() != nil {
+			unavailable(w, "stopping")
+		} else if err := s.store.probe(); err != nil {
+			unavailable(w, err.Error())
+		} else {
+			_, _ = io.WriteString(w, "ok\n")
+		}
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		s := running.Load()
+		if s == nil {
+			unavailable(w, "starting")
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(s.metrics())
+	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// exposition is a page of metrics in Prometheus' text format, version 0.0.4.
+type exposition struct{ bytes.Buffer }
+
+// sample is one number: labels, and before them the suffix of its name, if
+// its kind has any.
+type sample struct {
+	labels string
+	value  float64
+}
+
+// add appends a metric. Its kind is counter, gauge or histogram.
+func (e *exposition) add(name, kind, help string, samples ...sample) {
+	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	for _, s := range samples {
+		fmt.Fprintf(e, "%s%s %s\n", name, s.labels, strconv.FormatFloat(s.value, 'g', -1, 64))
+	}
+}
+
+// number appends a metric that is one number without labels.
+func (e *exposition) number(name, kind, help string, value float64) {
+	e.add(name, kind, help, sample{"", value})
+}
+
+// samples are the histogram's, with the label in front of each bound. One unit
+// of the metric is so many of the histogram's.
+func (h *histogram) samples(label string, unit float64) []sample {
+	var samples []sample
+	total := 0.0
+	for i, bound := range h.bounds {
+		total += float64(h.counts[i].Load())
+		le := strconv.FormatFloat(float64(bound)/unit, 'g', -1, 64)
+		samples = append(samples, sample{fmt.Sprintf("_bucket{%sle=%q}", label, le), total})
+	}
+	total += float64(h.counts[len(h.bounds)].Load())
+	labels := ""
+	if label != "" {
+		labels = "{" + strings.TrimSuffix(label, ",") + "}"
+	}
+	return append(samples, sample{fmt.Sprintf("_bucket{%sle=\"+Inf\"}", label), total},
+		sample{"_sum" + labels, float64(h.sum.Load()) / unit}, sample{"_count" + labels, total})
+}
+
+// metrics is what GET /metrics answers.
+func (s *service) metrics() []byte {
+	var e exposition
+	release, revision := build()
+	e.add("petstore_build_info", "gauge", "The build that is running.",
+		sample{fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version()), 1})
+	var answers, durations, failures []sample
+	for _, op := range s.operations {
+		for status := range op.answers {
+			if n := op.answers[status].Load(); n > 0 {
+				answers = append(answers, sample{fmt.Sprintf("{operation=%q,status=\"%d\"}", op.name, status), float64(n)})
+			}
+		}
+		durations = append(durations, op.durations.samples(fmt.Sprintf("operation=%q,", op.name), 1e9)...)
+	}
+	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
+		failures = append(failures, sample{fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load())})
+	}
+	e.add("petstore_requests_total", "counter", "Requests answered, by operation and status.", answers...)
+	e.add("petstore_request_duration_seconds", "histogram", "From a request's head to the end of its answer.", durations...)
+	e.add("petstore_errors_total", "counter", "Answers that were errors, refusals among them, by code.", failures...)
+	e.number("petstore_bans_total", "counter", "Bans of keys that began.", float64(s.bans.Load()))
+
+	usages, addresses := s.limits.remembered()
+	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.remembered()))
+	e.number("petstore_known_usages", "gauge", "Usages of keys remembered.", float64(usages))
+	e.number("petstore_known_addresses", "gauge", "Addresses remembered of callers without a key.", float64(addresses))
+	var reads []sample
+	for _, cache := range []struct {
+		name string
+		*cacheCounts
+	}{{"keys", &s.keys.reads}, {"pages", &s.store.pageReads}, {"pets", &s.store.petReads}} {
+		reads = append(reads, sample{fmt.Sprintf(`{cache=%q,result="hit"}`, cache.name), float64(cache.hits.Load())},
+			sample{fmt.Sprintf(`{cache=%q,result="miss"}`, cache.name), float64(cache.misses.Load())})
+	}
+	e.add("petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was.", reads...)
+	e.add("petstore_commit_requests", "histogram", "Requests whose writes shared a commit.", s.store.commitSizes.samples("", 1)...)
+	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync.", s.store.commitTimes.samples("", 1e9)...)
+	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
+	e.number("petstore_commit_queue_length", "gauge", "Requests that wait for the next commit.", float64(s.store.queued()))
+	e.process()
+	return e.Bytes()
+}
+
+var processStart = time.Now()
+
+// process appends what Prometheus' own clients tell of every Go program; what
+// comes from /proc is left out where there is none.
+func (e *exposition) process() {
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	e.number("go_goroutines", "gauge", "Goroutines.", float64(runtime.NumGoroutine()))
+	e.number("go_memstats_heap_alloc_bytes", "gauge", "Bytes of the Go heap in use.", float64(memory.HeapAlloc))
+	e.number("go_memstats_sys_bytes", "gauge", "Bytes that Go has from the system; SQLite's are not among them.", float64(memory.Sys))
+	e.number("go_memstats_alloc_bytes_total", "counter", "Bytes allocated on the Go heap.", float64(memory.TotalAlloc))
+	e.number("go_gc_cycles_total", "counter", "Garbage collections.", float64(memory.NumGC))
+	e.number("process_start_time_seconds", "gauge", "Start of the process, in Unix time.", float64(processStart.UnixMilli())/1000)
+	if stat, err := os.ReadFile("/proc/self/stat"); err == nil {
+		// The name, in brackets, may hold spaces; 11 fields behind it are the ticks
+		// of 10 ms in user mode, and then those in the kernel (proc_pid_stat(5)).
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		user, _ := strconv.ParseFloat(fields[11], 64)
+		kernel, _ := strconv.ParseFloat(fields[12], 64)
+		e.number("process_cpu_seconds_total", "counter", "CPU time spent.", (user+kernel)/100)
+		pages, _ := strconv.ParseFloat(fields[21], 64)
+		e.number("process_resident_memory_bytes", "gauge", "Resident memory.", pages*float64(os.Getpagesize()))
+	}
+	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
+		e.number("process_open_fds", "gauge", "Open files.", float64(len(files)))
 	}
 }

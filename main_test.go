@@ -451,18 +451,20 @@ type mainFlagCase struct {
 
 // mainFlags names every flag. One that is missing here fails TestEveryFlag.
 var mainFlags = map[string]mainFlagCase{
-	"addr":             {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1", []string{"8080", "localhost", "a:b:c", "localhost:99999", "localhost:-1", "localhost:nosuchport"}},
-	"db":               {"a.db", "b.db", "a.db", nil},
-	"base-url":         {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example/v1", "/v1", "https://a.example", "https://a.example/v1/", "https://a.example/v2", "ftp://a.example/v1", "https:///v1", "https://a.example/?x=/v1", "https://a.example/#/v1", "https://u:p@a.example/v1", "https://a.example/%zz/v1", "http://a.example:x/v1"}},
-	"staging":          {"true", "false", "true", []string{"perhaps", "2"}},
-	"ban-for":          {"7s", "8s", "7000000000", []string{"10", "soon", "-1s", "10 m", "1ms"}},
-	"client-ip-header": {"X-A", "X-B", "X-A", []string{"X Forwarded-For", "X-Real-IP:", "Ü"}},
-	"cors-origin":      {"https://a.example,http://b.example:8080", "*", "[https://a.example http://b.example:8080]", []string{"a.example", "https://A.example", "https://a.example/", "https://a.example/x", "https://", "null", "https://a.example,", "https://u@a.example", "https://a.example?x"}},
-	"tls-cert":         {"a.pem", "b.pem", "a.pem", nil},
-	"tls-key":          {"a.key", "b.key", "a.key", nil},
-	"log":              {"text", "json", "text", []string{"xml", "Text"}},
-	"log-level":        {"DEBUG", "ERROR", "-4", []string{"loud", "1"}},
-	"staging-url":      {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example", "https://a.example", "ftp://a.example/v1"}},
+	"addr":               {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1", []string{"8080", "localhost", "a:b:c", "localhost:99999", "localhost:-1", "localhost:nosuchport"}},
+	"db":                 {"a.db", "b.db", "a.db", nil},
+	"base-url":           {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example/v1", "/v1", "https://a.example", "https://a.example/v1/", "https://a.example/v2", "ftp://a.example/v1", "https:///v1", "https://a.example/?x=/v1", "https://a.example/#/v1", "https://u:p@a.example/v1", "https://a.example/%zz/v1", "http://a.example:x/v1"}},
+	"staging":            {"true", "false", "true", []string{"perhaps", "2"}},
+	"ban-for":            {"7s", "8s", "7000000000", []string{"10", "soon", "-1s", "10 m", "1ms"}},
+	"client-ip-header":   {"X-A", "X-B", "X-A", []string{"X Forwarded-For", "X-Real-IP:", "Ü"}},
+	"cors-origin":        {"https://a.example,http://b.example:8080", "*", "[https://a.example http://b.example:8080]", []string{"a.example", "https://A.example", "https://a.example/", "https://a.example/x", "https://", "null", "https://a.example,", "https://u@a.example", "https://a.example?x"}},
+	"tls-cert":           {"a.pem", "b.pem", "a.pem", nil},
+	"tls-key":            {"a.key", "b.key", "a.key", nil},
+	"log":                {"text", "json", "text", []string{"xml", "Text"}},
+	"log-level":          {"DEBUG", "ERROR", "-4", []string{"loud", "1"}},
+	"debug-addr":         {"127.0.0.1:1", "[::1]:2", "127.0.0.1:1", []string{"6060", "a:b:c", "localhost:99999"}},
+	"debug-allow-remote": {"true", "false", "true", []string{"perhaps"}},
+	"staging-url":        {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example", "https://a.example", "ftp://a.example/v1"}},
 }
 
 func TestEveryFlag(t *testing.T) {

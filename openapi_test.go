@@ -349,16 +349,16 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`"/openapi.json", s.open(allow(`, `"GET /openapi.json", s.open(s.describe)`, `"/", s.elsewhere)`,
-		`"/v1", s.api(notFound)`, `"/v1/", s.api(notFound)`}
+	want := []string{`"/openapi.json", s.open("other", allow(`, `"GET /openapi.json", s.open("openapi", s.describe)`, `"/", s.elsewhere)`,
+		`"/v1", s.api("other", notFound)`, `"/v1/", s.api("other", notFound)`}
 	for path := range members(described, "paths") {
-		want = append(want, fmt.Sprintf(`"/v1%s", s.api(allow(`, path))
+		want = append(want, fmt.Sprintf(`"/v1%s", s.api("other", allow(`, path))
 	}
 	for name, operation := range describedOperations() {
-		want = append(want, fmt.Sprintf(`"%s", s.api(s.%s)`, strings.Replace(name, " ", " /v1", 1), member(operation, "operationId")))
+		want = append(want, fmt.Sprintf(`"%s", s.api("%s", s.%[2]s)`, strings.Replace(name, " ", " /v1", 1), member(operation, "operationId")))
 	}
 	var served []string
-	for _, match := range regexp.MustCompile(`routes\.Handle(?:Func)?\(("[^"]*", [a-zA-Z.]+[()]?[a-zA-Z.]*[()]?)`).FindAllStringSubmatch(string(source), -1) {
+	for _, match := range regexp.MustCompile(`routes\.Handle(?:Func)?\(("[^"]*", [a-zA-Z.]+[()]?(?:"[a-zA-Z]+", )?[a-zA-Z.]*[()]?)`).FindAllStringSubmatch(string(source), -1) {
 		served = append(served, match[1])
 	}
 	slices.Sort(served)

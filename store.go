@@ -132,7 +132,20 @@ type store struct {
 	pets  [cachedPets]atomic.Pointer[cachedPet] // by id modulo the size
 
 	readPage, readPageOf, readPet, readKey, readUsage, readRecord *sql.Stmt
+
+	// What /metrics tells.
+	commitSizes   histogram // requests whose statements shared a transaction
+	commitTimes   histogram // nanoseconds
+	commitsFailed atomic.Uint64
+	pageReads     cacheCounts
+	petReads      cacheCounts
 }
+
+// cacheCounts tells how often what was asked for was remembered.
+type cacheCounts struct{ hits, misses atomic.Uint64 }
+
+// commitSizeBounds are requests; the queue takes no more than the last.
+var commitSizeBounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
 
 // statement is one SQL statement of a commit.
 type statement struct {
@@ -179,7 +192,8 @@ func openDatabase(path string, why purpose) (*store, error) {
 			return fail(err)
 		}
 	}
-	s := &store{path: path, prepare: map[string]*sql.Stmt{}}
+	s := &store{path: path, prepare: map[string]*sql.Stmt{},
+		commitSizes: histogram{bounds: commitSizeBounds}, commitTimes: histogram{bounds: durationBounds}}
 	if err := s.open(why); err != nil {
 		return fail(errors.Join(err, s.Close()))
 	}
@@ -419,6 +433,7 @@ func (s *store) lead() {
 		}
 	}()
 	if err = s.run(batch); err != nil {
+		s.commitsFailed.Add(1)
 		err = fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 }
@@ -430,13 +445,19 @@ func (s *store) run(batch []*commit) error {
 	if err := s.look(); err != nil {
 		return err
 	}
-	work := 0
+	writers := int64(0)
 	for _, c := range batch {
-		work += len(c.statements)
+		if len(c.statements) > 0 {
+			writers++
+		}
 	}
-	if work == 0 {
+	if writers == 0 {
 		return nil
 	}
+	defer func(start time.Time) {
+		s.commitSizes.observe(writers)
+		s.commitTimes.observe(int64(time.Since(start)))
+	}(time.Now())
 	if err := s.checkOpened(); err != nil {
 		return err
 	}
@@ -460,6 +481,23 @@ func (s *store) run(batch []*commit) error {
 	}
 	s.writes.Add(1)
 	return nil
+}
+
+// probe is an error if nothing can be read or nothing be committed. It writes
+// the schema version that is there, since an empty commit would touch no disk.
+func (s *store) probe() error {
+	if _, err := s.usage(0); err != nil {
+		return err
+	}
+	_, err := s.commit(statement{query: fmt.Sprintf("PRAGMA user_version = %d", len(migrations))})
+	return err
+}
+
+// queued is how many commits wait for the next transaction.
+func (s *store) queued() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.queue)
 }
 
 // rollback ends a failed transaction, unless SQLite has done so itself.
@@ -562,9 +600,11 @@ func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 	slot := &s.pages[code][limit]
 	if after == 0 {
 		if known := slot.Load(); known != nil && (known.writes == writes || known.more && known.foreign == foreign) {
+			s.pageReads.hits.Add(1)
 			return known, nil
 		}
 	}
+	s.pageReads.misses.Add(1)
 	p := &page{writes: writes, foreign: foreign}
 	stmt, args := s.readPage, []any{after, limit}
 	if code != 0 {
@@ -590,8 +630,10 @@ func (s *store) pet(id int64) (*document, error) {
 	foreign := s.foreign.Load()
 	slot := &s.pets[uint64(id)%cachedPets]
 	if known := slot.Load(); known != nil && known.id == id && known.foreign == foreign {
+		s.petReads.hits.Add(1)
 		return &known.document, nil
 	}
+	s.petReads.misses.Add(1)
 	var body []byte
 	err := s.readPet.QueryRow(id).Scan(&body)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -742,10 +784,16 @@ func (s *store) insertKey(k *apiKey, token secret) (id int64, err error) {
 	return inserted(s.commit(keyInsertion(k, token, "1")))
 }
 
-// insertFirstKey stores the key unless the database has one already.
-func (s *store) insertFirstKey(k *apiKey, token secret) (made bool, err error) {
-	id, err := inserted(s.commit(keyInsertion(k, token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
-	return id != 0, err
+// insertFirstKey stores the key unless the database has one already; then the
+// id is 0.
+func (s *store) insertFirstKey(k *apiKey, token secret) (id int64, err error) {
+	return inserted(s.commit(keyInsertion(k, token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
+}
+
+// hasKey reports whether there is a key for staging or, without test, for production.
+func (s *store) hasKey(test bool) (has bool, err error) {
+	err = s.reader.QueryRow("SELECT EXISTS (SELECT 1 FROM api_keys WHERE test = ?)", test).Scan(&has)
+	return has, err
 }
 
 // rotateKey stores the successor of the key whose id k still has, and lets the

@@ -1257,15 +1257,15 @@ func TestOnlyTheFirstKeyIsMadeUnasked(t *testing.T) {
 	s := storeNew(t)
 	key := &apiKey{Name: "first key", Plan: "free", CreatedAt: at(storeNow)}
 	for i, want := range []bool{true, false, false} {
-		if made, err := s.insertFirstKey(key, newSecret(false)); made != want || err != nil {
-			t.Errorf("time %d: made %v, %v", i+1, made, err)
+		if id, err := s.insertFirstKey(key, newSecret(false)); (id != 0) != want || err != nil {
+			t.Errorf("time %d: made the key %d, %v", i+1, id, err)
 		}
 	}
 	if err := s.revokeKey(1, at(storeNow)); err != nil {
 		t.Fatal(err)
 	}
-	if made, err := s.insertFirstKey(key, newSecret(false)); made || err != nil {
-		t.Errorf("when the only key is revoked: made %v, %v", made, err)
+	if id, err := s.insertFirstKey(key, newSecret(false)); id != 0 || err != nil {
+		t.Errorf("when the only key is revoked: made the key %d, %v", id, err)
 	}
 }
 
