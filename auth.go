@@ -305,7 +305,7 @@ func runKey(args []string, env environment) error {
 		defer c.store.Close()
 		return cmd.run(c)
 	}
-	return usageErrorf("no key command %q; there are %s", verb, strings.Join(verbs, ", "))
+	return usageErrorf("no key command %q%s; there are %s", verb, didYouMean("", verb, verbs), strings.Join(verbs, ", "))
 }
 
 // check looks at the flags before the database is opened, or made.
@@ -414,19 +414,37 @@ func (c *keyCommand) stamp(message string, change func(id int64, now instant) er
 	return nil
 }
 
-// state sums the key up in a word or two.
+// state sums the key up, and tells what about it needs attention.
 func (k *apiKey) state(now instant) string {
+	const soon = 14 * dayMillis
+	parts := []string{"active"}
 	switch {
 	case k.RevokedAt != 0:
 		return "revoked"
 	case !k.usable(now):
 		return "expired"
 	case k.BannedUntil != 0:
-		return "banned to " + k.BannedUntil.time().Format(time.TimeOnly) + "Z"
-	case k.ExpiresAt != 0:
-		return "ends " + k.ExpiresAt.time().Format(time.DateOnly)
+		parts[0] = "banned to " + k.BannedUntil.time().Format(time.TimeOnly) + "Z"
 	}
-	return "active"
+	if k.ExpiresAt != 0 {
+		ends := "ends "
+		if k.ExpiresAt < now+soon {
+			ends = "ends soon, "
+		}
+		parts = append(parts, ends+k.ExpiresAt.time().Format(time.DateOnly))
+	}
+	for _, window := range []struct {
+		name        string
+		used, limit int64
+	}{{"minute", k.UsedThisMinute, k.PerMinute}, {"day", k.UsedToday, k.PerDay}} {
+		if percent := 100 * float64(window.used) / float64(window.limit); percent >= 80 {
+			parts = append(parts, fmt.Sprintf("%s %.0f %% used", window.name, min(percent, 100)))
+		}
+	}
+	if k.DeprecatedUseAt != 0 {
+		parts = append(parts, "getPet "+k.DeprecatedUseAt.time().Format(time.DateOnly))
+	}
+	return strings.Join(parts, "; ")
 }
 
 func (c *keyCommand) list() error {
@@ -455,14 +473,14 @@ func (c *keyCommand) print(keys []*apiKey, asJSON any) error {
 		return enc.Encode(asJSON)
 	}
 	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tDEPRECATED\tNAME")
+	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tNAME\tSTATE")
 	for _, k := range keys {
-		deprecatedUse := "-"
-		if k.DeprecatedUseAt != 0 {
-			deprecatedUse = k.DeprecatedUseAt.time().Format(time.DateOnly)
+		kind := "live"
+		if k.test {
+			kind = "test"
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%d/%d\t%d/%d\t%s\t%s\t%s\n", k.ID, k.LastFour, k.Plan, k.UsedThisMinute, k.PerMinute,
-			k.UsedToday, k.PerDay, k.state(c.now), deprecatedUse, k.Name)
+		fmt.Fprintf(table, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan, k.UsedThisMinute, k.PerMinute,
+			k.UsedToday, k.PerDay, k.Name, k.state(c.now))
 	}
 	return table.Flush()
 }

@@ -96,7 +96,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		command, args = args[0], args[1:]
 	}
-	if slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }) {
+	wantsHelp := func(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
+	if slices.ContainsFunc(args, wantsHelp) || command == "key" && len(args) > 0 && args[0] == "help" {
 		command = "help"
 	}
 	switch command {
@@ -113,7 +114,44 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 		_, err := fmt.Fprintln(stdout, version())
 		return err
 	}
-	return usageErrorf("no command %q; see petstore help", command)
+	return usageErrorf("no command %q%s; see petstore help", command, didYouMean("", command, []string{"key", "backup", "help", "version"}))
+}
+
+// didYouMean suggests the word that was most likely meant, with the prefix
+// before it, or nothing if none of the words is like it.
+func didYouMean(prefix, typed string, words []string) string {
+	best, least := "", min(3, len(typed)) // two slips, and not every letter
+	for _, word := range words {
+		if d := distance(typed, word); d < least {
+			best, least = word, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + prefix + best + "?"
+}
+
+// distance is how many letters must be inserted, removed or replaced to make b
+// of a (Levenshtein's distance).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1) // distances of the part of a so far to the beginnings of b
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0]++
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 const defaultDB = "petstore.db"
@@ -240,7 +278,7 @@ func checkOrigin(s string) error {
 // environment: -base-url is PETSTORE_BASE_URL. Empty variables do not count.
 func parse(fs *flag.FlagSet, args []string, getenv func(string) string) error {
 	if err := fs.Parse(args); err != nil {
-		return usageErrorf("%v; see petstore help", err)
+		return usageErrorf("%v%s; see petstore help", err, suggestFlag(fs, args))
 	}
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -254,6 +292,19 @@ func parse(fs *flag.FlagSet, args []string, getenv func(string) string) error {
 		}
 	})
 	return err
+}
+
+// suggestFlag names the flag that the first unknown one may have meant.
+func suggestFlag(fs *flag.FlagSet, args []string) string {
+	var names []string
+	fs.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	for _, arg := range args {
+		name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if strings.HasPrefix(arg, "-") && fs.Lookup(name) == nil {
+			return didYouMean("-", name, names)
+		}
+	}
+	return ""
 }
 
 // help is the text of petstore help.

@@ -20,6 +20,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"os"
 	"os/exec"
@@ -31,6 +32,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -52,7 +54,7 @@ func init() {
 const mainWait = 30 * time.Second
 
 // mainLine is a line of the log.
-type mainLine struct{ Level, Msg, Address, Error string }
+type mainLine struct{ Level, Msg, Address, Debug, Error string }
 
 // mainLog takes a JSON log, and hands its lines out as they come.
 type mainLog struct {
@@ -85,6 +87,7 @@ type mainServer struct {
 	log     *mainLog
 	stdout  bytes.Buffer // to be read once it is ready
 	address string       // ends in /v1
+	debug   string       // the debug address, if there is one
 	key     string       // that it printed, if it did
 	cancel  context.CancelFunc
 	ended   chan error
@@ -106,7 +109,8 @@ func mainStart(t testing.TB, env map[string]string, args ...string) *mainServer 
 		close(s.ended)
 	}()
 	t.Cleanup(s.stop)
-	s.address = s.await("ready").Address
+	ready := s.await("ready")
+	s.address, s.debug = ready.Address, ready.Debug
 	s.key = regexp.MustCompile(`pet_(live|test)_\w+`).FindString(s.stdout.String())
 	return s
 }
@@ -304,6 +308,12 @@ func TestStagingIssuesAndTakesTestKeysOnly(t *testing.T) {
 		}
 		s.stop()
 	}
+	liveOnly := mainDB(t)
+	_, _, err = mainRun(t, nil, "key", "create", "-db", liveOnly)
+	mainMust(t, err)
+	if _, log, err := mainRun(t, nil, "-addr", "127.0.0.1:0", "-db", liveOnly, "-staging"); err != nil || !strings.Contains(log, "no key in this database opens this environment") {
+		t.Errorf("a staging instance without a test key says %v, %s", err, log)
+	}
 }
 
 func TestTheBaseURLIsInLinkAndLocation(t *testing.T) {
@@ -442,6 +452,134 @@ func TestTheBackgroundSaysWhatFails(t *testing.T) {
 	})
 }
 
+func TestTheMetricsCountWhatWasAnswered(t *testing.T) {
+	s := mainStart(t, nil, "-db", mainDB(t), "-debug-addr", "127.0.0.1:0")
+	s.get("/pets", s.key)
+	s.get("/pets", s.key)
+	s.get("/pets?limit=0", s.key)
+	s.post(`{"name":"Rex","categoryId":7}`)
+	s.get("/pets/1", s.key)
+	s.get("/pets/1", s.key)
+	s.get("/pets", "")
+	s.get("/nothing", s.key)
+	s.get("/../openapi.json", "")
+	mainDo(t, "GET", strings.TrimSuffix(s.address, "/v1")+"/openapi.json", "", "")
+	for range 60 - 7 + 1 { // the rest of the minute, and a refusal
+		s.get("/pets", s.key)
+	}
+	answer, text := mainDo(t, "GET", s.debug+"/metrics", "", "")
+	if got := answer.Header.Get("Content-Type"); got != "text/plain; version=0.0.4; charset=utf-8" {
+		t.Errorf("the metrics are %s", got)
+	}
+	for _, want := range []string{
+		`petstore_requests_total{operation="listPets",status="200"} 55`,
+		`petstore_requests_total{operation="listPets",status="400"} 1`,
+		`petstore_requests_total{operation="listPets",status="401"} 1`,
+		`petstore_requests_total{operation="listPets",status="429"} 1`,
+		`petstore_requests_total{operation="createPet",status="201"} 1`,
+		`petstore_requests_total{operation="getPet",status="200"} 2`,
+		`petstore_requests_total{operation="other",status="404"} 1`,
+		`petstore_requests_total{operation="other",status="401"} 1`,
+		`petstore_requests_total{operation="openapi",status="200"} 1`,
+		`petstore_request_duration_seconds_bucket{operation="getPet",le="+Inf"} 2`,
+		`petstore_request_duration_seconds_count{operation="getPet"} 2`,
+		`petstore_errors_total{code="rate_limited"} 1`,
+		`petstore_errors_total{code="key_banned"} 0`,
+		`petstore_errors_total{code="missing_key"} 2`,
+		`petstore_errors_total{code="internal_error"} 0`,
+		`petstore_bans_total 0`,
+		`petstore_known_keys 1`,
+		`petstore_known_usages 1`,
+		`petstore_known_addresses 1`,
+		`petstore_cache_reads_total{cache="keys",result="miss"} 1`,
+		`petstore_cache_reads_total{cache="pages",result="miss"} 2`,
+		`petstore_cache_reads_total{cache="pages",result="hit"} 53`,
+		`petstore_cache_reads_total{cache="pets",result="miss"} 1`,
+		`petstore_cache_reads_total{cache="pets",result="hit"} 1`,
+		`petstore_commit_failures_total 0`,
+		`petstore_commit_queue_length 0`,
+	} {
+		if !strings.Contains(text, "\n"+want+"\n") {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+	for _, pattern := range []string{`go_goroutines [1-9]`, `petstore_build_info\{version=".+",revision=".*",goversion="go1\..+"\} 1`,
+		`petstore_commit_requests_sum [2-9]`, `petstore_commit_duration_seconds_count [2-9]`, `process_start_time_seconds [1-9]`} {
+		if !regexp.MustCompile("(?m)^" + pattern).MatchString(text) {
+			t.Errorf("the metrics lack %s", pattern)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/debug/pprof/cmdline": os.Args[0], "/debug/pprof/goroutine?debug=1": "goroutine profile"} {
+		if answer, text := mainDo(t, "GET", s.debug+path, "", ""); answer.StatusCode != 200 || !strings.HasPrefix(text, want) {
+			t.Errorf("%s is %d, %.40q", path, answer.StatusCode, text)
+		}
+	}
+	if answer, _ := mainDo(t, "GET", strings.TrimSuffix(s.address, "/v1")+"/metrics", "", ""); answer.StatusCode != 404 {
+		t.Errorf("the service's own address answers metrics with %d", answer.StatusCode)
+	}
+}
+
+func TestAHistogramsBoundsAreInclusive(t *testing.T) {
+	h := histogram{bounds: []int64{1e9, 2e9}}
+	for _, value := range []int64{0, 1e9, 1e9 + 1, 2e9, 5e9} {
+		h.observe(value)
+	}
+	want := []sample{{`_bucket{a="b",le="1"}`, 2}, {`_bucket{a="b",le="2"}`, 4}, {`_bucket{a="b",le="+Inf"}`, 5}, {`_sum{a="b"}`, 9.000000001}, {`_count{a="b"}`, 5}}
+	if got := h.samples(`a="b",`, 1e9); !slices.Equal(got, want) {
+		t.Errorf("the samples are %v, want %v", got, want)
+	}
+	for what, bounds := range map[string][]int64{"durations": durationBounds, "commits": commitSizeBounds} {
+		if !slices.IsSorted(bounds) || len(bounds) >= len(h.counts) {
+			t.Errorf("the bounds of %s are %v, for %d counts", what, bounds, len(h.counts))
+		}
+	}
+}
+
+func TestReadinessIsThatOfTheStore(t *testing.T) {
+	path := mainDB(t)
+	st, err := openDatabase(path, forTheService)
+	mainMust(t, err)
+	defer st.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running atomic.Pointer[service]
+	routes := debugRoutes(ctx, &running)
+	ready := func(status int, want string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		routes.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+		if w.Code != status || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("it is %d %q, want %d %q", w.Code, w.Body, status, want)
+		}
+		w = httptest.NewRecorder()
+		if routes.ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil)); w.Code != 200 {
+			t.Errorf("alive, it is %d", w.Code)
+		}
+	}
+	ready(503, "starting")
+	w := httptest.NewRecorder()
+	if routes.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil)); w.Code != 503 {
+		t.Errorf("before the start, metrics are %d", w.Code)
+	}
+	running.Store(newService(st, config{}, slog.New(slog.DiscardHandler)))
+	before, err := os.Stat(path + "-wal")
+	mainMust(t, err)
+	ready(200, "ok")
+	if after, err := os.Stat(path + "-wal"); err != nil || after.Size() <= before.Size() {
+		t.Errorf("nothing was written to find out")
+	}
+	mainMust(t, os.Rename(path, path+".away"))
+	ready(503, "no such file")
+	mainMust(t, os.Rename(path+".away", path))
+	ready(200, "ok")
+	mainMust(t, st.reader.Close())
+	ready(503, "closed")
+	cancel()
+	ready(503, "stopping")
+}
+
 // mainFlagCase is a flag of the server: a good value as parse shows it, another, and bad ones.
 type mainFlagCase struct {
 	good, other string
@@ -567,7 +705,12 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		words []string
 	}{
 		"an unknown command":               {args: []string{"serve"}, words: []string{`"serve"`, "petstore help"}},
+		"a command with a slip":            {args: []string{"bakup", "x"}, words: []string{"did you mean backup?"}},
 		"an unknown flag":                  {args: []string{"-port", "80"}, words: []string{"-port", "petstore help"}},
+		"a flag with a slip":               {args: []string{"-staging", "-adr=localhost:80"}, words: []string{"-adr; did you mean -addr?"}},
+		"a debug address for everybody":    {args: []string{"-db", db, "-debug-addr", ":6060"}, words: []string{":6060", "-debug-allow-remote"}},
+		"a debug address on a network":     {args: []string{"-db", db, "-debug-addr", "10.0.0.1:6060"}, words: []string{"10.0.0.1:6060", "-debug-allow-remote"}},
+		"a debug address with a name":      {args: []string{"-db", db, "-debug-addr", "example.com:6060"}, words: []string{"-debug-allow-remote"}},
 		"an argument after the flags":      {args: []string{"-db", db, "now"}, words: []string{`"now"`}},
 		"a flag without its value":         {args: []string{"-db"}, words: []string{"-db"}},
 		"an empty -db":                     {args: []string{"-db="}, words: []string{"-db"}},
@@ -575,7 +718,9 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"a key without its certificate":    {args: []string{"-db", db, "-tls-key", "a.key"}, words: []string{"-tls-cert", "-tls-key"}},
 		"the same by the environment":      {env: map[string]string{"PETSTORE_DB": db, "PETSTORE_TLS_KEY": "a.key"}, words: []string{"-tls-cert", "-tls-key"}},
 		"key without a verb":               {args: []string{"key"}, words: []string{"create, list, show, set, rotate, revoke, unban"}},
-		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"make"`, "create, list"}},
+		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"make"; there are create, list`}},
+		"key with a slip in the verb":      {args: []string{"key", "rovoke", "1"}, words: []string{`"rovoke"; did you mean revoke?; there are create`}},
+		"a flag of a key with a slip":      {args: []string{"key", "create", "-pan", "pro"}, words: []string{"-pan; did you mean -plan?"}},
 		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup [-db FILE] FILE"}},
 		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{"petstore backup [-db FILE] FILE"}},
 		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to"}},
