@@ -775,6 +775,9 @@ func TestInsistingAfter429BansTheKey(t *testing.T) {
 		banned("1", end)
 		time.Sleep(time.Millisecond)
 		call().is(200).has("X-RateLimit-Remaining", "2")
+		if n := s.service.bans.Load(); n != 1 {
+			t.Errorf("%d bans are counted", n)
+		}
 		if log := s.logged(); strings.Count(log, "key banned") != 1 || strings.Contains(log, token) {
 			t.Errorf("the log of one ban:\n%s", log)
 		}
