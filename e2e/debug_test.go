@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	prometheus "github.com/prometheus/common/model"
+)
+
+// TestTheMetricsAreThoseOfPrometheus gives what /metrics answers to Prometheus'
+// own parser and to the rules that promtool checks, and then holds the numbers
+// against what was asked for.
+func TestTheMetricsAreThoseOfPrometheus(t *testing.T) {
+	s := start(t, "-debug-addr", "127.0.0.1:0")
+	for range 30 {
+		mustGet(t, s, "/pets?limit=5", http.StatusOK)
+	}
+	mustGet(t, s, "/pets/1", http.StatusNotFound)
+	families := scrape(t, s)
+
+	duration := families["petstore_request_duration_seconds"]
+	if duration.GetType() != dto.MetricType_HISTOGRAM {
+		t.Fatalf("the durations are a %s", duration.GetType())
+	}
+	for _, m := range duration.GetMetric() {
+		h := m.GetHistogram()
+		below := uint64(0)
+		for _, b := range h.GetBucket() {
+			if b.GetCumulativeCount() < below {
+				t.Errorf("%v: the bucket to %v holds %d and the one before it %d", m.GetLabel(), b.GetUpperBound(), b.GetCumulativeCount(), below)
+			}
+			below = b.GetCumulativeCount()
+		}
+		if below != h.GetSampleCount() {
+			t.Errorf("%v: the buckets hold %d of %d", m.GetLabel(), below, h.GetSampleCount())
+		}
+	}
+	for name, want := range map[string]float64{
+		`petstore_requests_total{operation="listPets",status="200"}`: 30,
+		`petstore_requests_total{operation="getPet",status="404"}`:   1,
+		`petstore_errors_total{code="not_found"}`:                    1,
+		`petstore_known_keys`:                                        1,
+	} {
+		if got := s.metric(name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	for _, name := range []string{"process_open_fds", "process_resident_memory_bytes", "process_cpu_seconds_total", "go_goroutines"} {
+		if families[name] == nil {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+// scrape reads the metrics with Prometheus' parser, and fails on what promtool
+// would find fault with.
+func scrape(t *testing.T, s *server) map[string]*dto.MetricFamily {
+	t.Helper()
+	response, err := http.Get(s.debug + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(prometheus.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	problems, err := promlint.New(bytes.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	return families
+}
+
+// mustGet asks for a path under /v1 with the server's key, and wants a status.
+func mustGet(t *testing.T, s *server, path string, status int) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, s.url+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", s.bearer())
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != status {
+		t.Fatalf("GET %s is %s, want %d", path, response.Status, status)
+	}
+}
