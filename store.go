@@ -204,8 +204,8 @@ func openDatabase(path string, why purpose) (*store, error) {
 // since two of them would each count the requests of a key alone. The lock is
 // SQLite's on an empty file beside the database, for it is the one kind of lock
 // that is at hand on every system; the kernel frees it even after a kill.
-func (s *store) lockOut() (err error) {
-	if s.lock, err = openFile(s.path+"-lock", 0); err != nil {
+func (s *store) lockOut(file string) (err error) {
+	if s.lock, err = openFile(file, 0); err != nil {
 		return err
 	}
 	s.lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
@@ -267,9 +267,6 @@ func (s *store) open(why purpose) (err error) {
 	busy := commandBusy
 	if why == forTheService {
 		busy = serviceBusy
-		if err := s.lockOut(); err != nil {
-			return err
-		}
 	}
 	if s.writer, err = openFile(s.path, busy, "_txlock=immediate", "_pragma=journal_mode(WAL)",
 		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"); err != nil {
@@ -277,6 +274,15 @@ func (s *store) open(why purpose) (err error) {
 	}
 	if s.conn, err = s.writer.Conn(context.Background()); err != nil {
 		return err
+	}
+	named, err := filepath.EvalSymlinks(s.path) // what SQLite names the other files after
+	if err != nil {
+		return err
+	}
+	if why == forTheService {
+		if err := s.lockOut(named + "-lock"); err != nil {
+			return err
+		}
 	}
 	if err := s.migrate(); err != nil {
 		return err
@@ -290,7 +296,7 @@ func (s *store) open(why purpose) (err error) {
 		return err
 	}
 	s.opened = map[string]os.FileInfo{}
-	for _, file := range []string{s.path, s.path + "-wal"} {
+	for _, file := range []string{s.path, named + "-wal"} {
 		if s.opened[file], err = os.Stat(file); err != nil {
 			return err
 		}

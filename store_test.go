@@ -416,6 +416,21 @@ func TestADatabaseHasOneServiceAndManyCommands(t *testing.T) {
 	storeMust(t, next.Close())
 }
 
+func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
+	s := storeNew(t)
+	link := storePath(t)
+	storeMust(t, os.Symlink(s.path, link))
+	_, err := openDatabase(link, forTheService)
+	storeRefusal(t, err, link, "another petstore serves it")
+	storeMust(t, s.Close())
+	s = storeOpenFor(t, link, forTheService)
+	storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	storeMust(t, os.Remove(link))
+	if _, err := s.createPet(NewPet{"Tom", 1, Sold}); !errors.Is(err, errUnavailable) {
+		t.Errorf("when the link is gone, a creation says %v", err)
+	}
+}
+
 // TestNothingIsWrittenToAFileThatWasRemovedOrReplaced: what is written there
 // would be gone with the process. What can be read is read all the same.
 func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
