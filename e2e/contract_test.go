@@ -240,43 +240,9 @@ func (c *contract) outcomes() (all []string) {
 	return all
 }
 
-// answer is a response that fits the description.
-type answer struct {
-	status int
-	code   string // of an Error
-	header http.Header
-	body   string
-}
-
-// send sends a request under /v1, with the server's key unless the headers
-// ("Name: value") hold another; "Authorization:" sends none.
+// send sends a request as the server's own send does; its answer fits the description.
 func (c *contract) send(ctx context.Context, method, target, body string, headers ...string) (*answer, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.server.url+target, strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", c.server.bearer())
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ":")
-		if value = strings.TrimSpace(value); value == "" {
-			req.Header.Del(name)
-		} else {
-			req.Header.Set(name, value)
-		}
-	}
-	res, err := (&http.Client{Transport: c}).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(res.Body)
-	var e struct{ Code string }
-	if res.StatusCode >= 400 {
-		_ = json.Unmarshal(data, &e) // checked already, unless it is a HEAD's
-	}
-	return &answer{res.StatusCode, e.Code, res.Header, string(data)}, err
+	return c.server.send(ctx, &http.Client{Transport: c}, method, target, body, headers...)
 }
 
 // mustSend sends, and wants an answer with this status and code, as in "404 not_found".

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -196,3 +197,47 @@ func (s *server) address() string { return strings.TrimSuffix(s.url, "/v1") }
 
 // bearer is the value of Authorization.
 func (s *server) bearer() string { return fmt.Sprint("Bearer ", s.key) }
+
+// answer is a response that was read whole.
+type answer struct {
+	status int
+	code   string // of an Error
+	header http.Header
+	body   string
+}
+
+// send sends a request under /v1, with the server's key unless the headers
+// ("Name: value") hold another; "Authorization:" sends none.
+func (s *server) send(ctx context.Context, client *http.Client, method, target, body string, headers ...string) (*answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, s.url+target, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", s.bearer())
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ":")
+		if value = strings.TrimSpace(value); value == "" {
+			req.Header.Del(name)
+		} else {
+			req.Header.Set(name, value)
+		}
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	return readAnswer(res)
+}
+
+func readAnswer(res *http.Response) (*answer, error) {
+	defer res.Body.Close()
+	data, err := io.ReadAll(res.Body)
+	var e struct{ Code string }
+	if res.StatusCode >= 400 {
+		_ = json.Unmarshal(data, &e) // a HEAD has none
+	}
+	return &answer{res.StatusCode, e.Code, res.Header, string(data)}, err
+}
