@@ -24,7 +24,7 @@
 // # What survives
 //
 // An animal is on disk, synced, before its 201 is sent, and an idempotency
-// record with it. Usage, windows and bans are written behind every 750 ms
+// record with it. Usage, windows and bans are written behind every half second
 // and at a graceful stop, so that a kill forgets less than a second of
 // counting. Strikes and the limits of addresses without a key are not stored.
 package main
@@ -524,7 +524,7 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 }
 
 // background starts what runs beside the requests: four times a second a look
-// for other processes' commits, every 750 ms the writing of usage, and every
+// for other processes' commits, every half second the writing of usage, and every
 // minute the removal of old idempotency records. The function it returns stops
 // all that and writes the usage a last time.
 func (s *service) background() (stop func() error) {
@@ -550,7 +550,7 @@ func (s *service) background() (stop func() error) {
 		_, err := s.store.commit()
 		return err
 	})
-	every(750*time.Millisecond, "cannot write usage", s.limits.flush)
+	every(500*time.Millisecond, "cannot write usage", s.limits.flush)
 	every(time.Minute, "cannot remove idempotency records", func() error { return s.store.purge(time.Now()) })
 	return func() error {
 		cancel()

@@ -278,7 +278,7 @@ func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration)
 	} else if counted < int64(len(c.answered)) {
 		behind = max(0, killed.Sub(c.answered[counted]))
 	}
-	if allowed := max(time.Second, 750*time.Millisecond+c.slowest); behind > allowed {
+	if allowed := max(time.Second, 500*time.Millisecond+c.slowest); behind > allowed {
 		c.Errorf("a kill forgets %v of counting, more than %v", behind, allowed)
 	}
 	c.used, c.sent, c.answered, c.slowest = stored, 0, nil, 0
