@@ -267,8 +267,8 @@ func (c *crash) checkIntegrity(file string) {
 // checkUsage holds what is stored after a kill against what was sent. It
 // returns how long before the kill the first answer came that is forgotten.
 //
-// The service waits 750 ms, and then for its commit, as every create does. So
-// the second is kept as long as the disk takes no more than 250 ms; where the
+// The service waits 500 ms, and then for its commit, as every create does. So
+// the second is kept as long as the disk takes no more than that again; where the
 // slowest request tells that it does, the kill may forget as much more.
 func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration) {
 	stored := c.storedUsage(file)
