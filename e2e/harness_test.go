@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,6 +89,7 @@ type server struct {
 	debug string // URL of the debug address, when there is one
 	key   string // of the Enterprise plan, with limits no test reaches
 	cmd   *exec.Cmd
+	out   *logBuffer // all of stdout
 	log   *logBuffer // all of stderr
 }
 
@@ -150,32 +152,40 @@ func (s *server) command(args ...string) string {
 // run starts the program on the server's database and waits until it is ready.
 func (s *server) run(flags ...string) {
 	s.t.Helper()
-	s.log = &logBuffer{}
+	s.out, s.log = &logBuffer{}, &logBuffer{}
 	s.cmd = program(append([]string{"-addr", "127.0.0.1:0", "-db", s.db}, flags...)...)
 	reader, writer := io.Pipe()
-	s.cmd.Stderr = io.MultiWriter(s.log, writer)
+	s.cmd.Stdout, s.cmd.Stderr = s.out, io.MultiWriter(s.log, writer)
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { s.stop() })
-	type readyLine struct{ Msg, Address, Debug string }
-	ready := make(chan readyLine, 1)
+	ready := make(chan string, 1)
 	go func() {
 		lines := bufio.NewScanner(reader)
 		for lines.Scan() {
-			var line readyLine
-			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" {
-				ready <- line
+			if field(lines.Text(), "msg") == "ready" {
+				ready <- lines.Text()
+				break
 			}
 		}
-		_, _ = io.Copy(io.Discard, reader) // after a line too long for the scanner: the program must not block
+		_, _ = io.Copy(io.Discard, reader) // the program must not block
 	}()
 	select {
 	case line := <-ready:
-		s.url, s.debug = line.Address, line.Debug
+		s.url, s.debug = field(line, "address"), field(line, "debug")
 	case <-time.After(20 * time.Second):
 		s.t.Fatalf("petstore is not ready:\n%s", s.log)
 	}
+}
+
+// field is a value without spaces in a line of the log, be it text or JSON.
+func field(line, name string) string {
+	match := regexp.MustCompile(`\b` + name + `"?[=:]"?([^ "]*)`).FindStringSubmatch(line)
+	if match == nil {
+		return ""
+	}
+	return match[1]
 }
 
 // stop ends the program as an operator would; doing so twice does nothing.
