@@ -23,6 +23,7 @@ import (
 	"hash/crc32"
 	"io"
 	"log/slog"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -51,6 +52,21 @@ func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // lastFour are the characters people tell keys apart by.
 func (s secret) lastFour() string { return string(s[max(0, len(s)-4):]) }
+
+// keyText matches a key, or the beginning of one, that was put into another text.
+var keyText = regexp.MustCompile(`(?i)pet_(live|test)_[0-9A-Za-z]+`)
+
+// redact takes keys out of a text that quotes what somebody has sent or typed.
+func redact(text string) string { return keyText.ReplaceAllString(text, "pet_…") }
+
+// redactor does so with all that is written to a log, whose lines are not all
+// ours: net/http quotes what it cannot read.
+type redactor struct{ io.Writer }
+
+func (w redactor) Write(p []byte) (int, error) {
+	_, err := w.Writer.Write(keyText.ReplaceAll(p, []byte("pet_…")))
+	return len(p), err
+}
 
 // digest is the SHA-256 of a key: what is stored and looked up.
 type digest [sha256.Size]byte

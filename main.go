@@ -65,7 +65,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "petstore:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	fmt.Fprintln(os.Stderr, "petstore:", redact(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	var usage *usageError
 	if errors.As(err, &usage) {
 		os.Exit(2)
@@ -353,6 +353,7 @@ func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 			}
 		}
 	}
+	stderr = redactor{stderr}
 	options := &slog.HandlerOptions{Level: level}
 	if format == "text" {
 		return slog.New(slog.NewTextHandler(stderr, options))
@@ -453,7 +454,7 @@ func (c *config) environment() string {
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
 // end, 30 s to the end of the answer, and 2 minutes until the next one.
 func newServer(log *slog.Logger) *http.Server {
-	return &http.Server{
+	server := &http.Server{
 		ReadHeaderTimeout:            5 * time.Second,
 		ReadTimeout:                  15 * time.Second,
 		WriteTimeout:                 30 * time.Second,
@@ -462,6 +463,32 @@ func newServer(log *slog.Logger) *http.Server {
 		DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
+	closeSilent(server)
+	return server
+}
+
+// closeSilent lets a shutdown close connections that have sent nothing yet, such
+// as the pools of clients hold. Shutdown itself waits 5 seconds for each.
+func closeSilent(server *http.Server) {
+	var silent sync.Map // of net.Conn
+	var stopping atomic.Bool
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state != http.StateNew {
+			silent.Delete(conn)
+			return
+		}
+		silent.Store(conn, nil)
+		if stopping.Load() { // accepted just before, and too late for what follows
+			conn.Close()
+		}
+	}
+	server.RegisterOnShutdown(func() {
+		stopping.Store(true)
+		silent.Range(func(conn, _ any) bool {
+			conn.(net.Conn).Close()
+			return true
+		})
+	})
 }
 
 // serviceURL is where a client on this machine reaches the service.
