@@ -84,6 +84,10 @@ func (s *service) addRoutes() {
 
 	s.routes.Handle("GET /openapi.json", s.open("openapi", s.describe))
 	s.routes.Handle("/openapi.json", s.open("other", allow("GET, HEAD")))
+	for _, f := range pageFiles {
+		s.routes.Handle("GET "+f.path, s.open("page", f.serve()))
+		s.routes.Handle(f.path, s.open("other", allow("GET, HEAD")))
+	}
 	s.routes.HandleFunc("/", s.elsewhere)
 }
 
@@ -352,29 +356,38 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 var jsonType = []string{"application/json"}
 
-// writeJSON sends an answer. An error in sending means that the client has
-// gone, and there is nobody to tell.
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
+func writeJSON(w http.ResponseWriter, status int, body []byte) { write(w, status, jsonType, body) }
+
+// write sends an answer. An error in sending means that the client has gone,
+// and there is nobody to tell.
+func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
 	h := w.Header()
-	h["Content-Type"] = jsonType
+	h["Content-Type"] = contentType
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
 }
 
-// writeDocument sends a 200, or a 304 if the client has the document already
-// (RFC 9110 section 13.1.2).
+// writeDocument sends a 200, or a 304 if the client has the document already.
 func writeDocument(w http.ResponseWriter, r *http.Request, d *document) {
+	if !unchanged(w, r, d) {
+		writeJSON(w, http.StatusOK, d.body)
+	}
+}
+
+// unchanged sends a 304 if the client has the document already (RFC 9110
+// section 13.1.2), and reports whether it did.
+func unchanged(w http.ResponseWriter, r *http.Request, d *document) bool {
 	w.Header()["ETag"] = d.etag
 	for _, value := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(value, ",") {
 			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
 				w.WriteHeader(http.StatusNotModified)
-				return
+				return true
 			}
 		}
 	}
-	writeJSON(w, http.StatusOK, d.body)
+	return false
 }
 
 func notFound(http.ResponseWriter, *http.Request, caller) error {
@@ -417,6 +430,50 @@ func newDescription(cfg config) document {
 func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) error {
 	writeDocument(w, r, &s.description)
 	return nil
+}
+
+// pageFile is one file of the page for people.
+type pageFile struct {
+	path, contentType string
+	body              []byte
+}
+
+var (
+	//go:embed web/index.html
+	pageHTML []byte
+	//go:embed web/page.css
+	pageCSS []byte
+	//go:embed web/page.js
+	pageJS []byte
+
+	pageFiles = []pageFile{
+		{"/{$}", "text/html; charset=utf-8", pageHTML},
+		{"/page.css", "text/css; charset=utf-8", pageCSS},
+		{"/page.js", "text/javascript; charset=utf-8", pageJS},
+	}
+)
+
+// pagePolicy is what a browser lets the page do, whatever text of a stranger it
+// shows: run its own script and wear its own style sheet, nothing inline; call
+// this service, and so send the key nowhere else; show its icon, which is part of
+// it. It cannot be framed by another page, or have its relative addresses or its
+// forms pointed elsewhere.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// serve makes the operation that answers the file.
+func (f pageFile) serve() operation {
+	d := newDocument(f.body, '.')
+	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
+		h := w.Header()
+		h.Set("Content-Security-Policy", pagePolicy)
+		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
+		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
+		if !unchanged(w, r, &d) {
+			write(w, http.StatusOK, []string{f.contentType}, d.body)
+		}
+		return nil
+	}
 }
 
 // allow answers the methods that a path does not have.
