@@ -341,7 +341,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errUnavailable):
 		s.log.Error("store unavailable", "request", requestID(w), "error", err)
 		h.Set("Retry-After", "1")
-		answer = newError(CodeUnavailable, "the request could not be stored now; nothing was changed")
+		answer = newError(CodeUnavailable, "the request could not be stored now; try again")
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
 		answer = internalError(w)
@@ -683,20 +683,19 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	if err := refuseQuery(r); err != nil && !removed {
 		return err
 	}
+	var pet *document
+	if id, ok := parseID(r.PathValue("petId")); ok && !removed {
+		var err error
+		if pet, err = s.store.pet(id); err != nil {
+			return err
+		}
+	}
 	h := w.Header()
 	h["Deprecation"] = deprecationHeader
 	h["Sunset"] = sunsetHeader
 	h["Link"] = s.successor
 	if removed {
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", sunset.Format("2 January 2006"))
-	}
-	id, ok := parseID(r.PathValue("petId"))
-	if !ok {
-		return newError(CodeNotFound, "there is no animal with this id")
-	}
-	pet, err := s.store.pet(id)
-	if err != nil {
-		return err
 	}
 	if pet == nil {
 		return newError(CodeNotFound, "there is no animal with this id")

@@ -757,7 +757,7 @@ func TestFailuresArePlain(t *testing.T) {
 		"a place that cannot be written": {[]string{"-db", "/dev/null/pets.db"}, []string{"/dev/null/pets.db"}},
 		"a missing folder":               {[]string{"-db", filepath.Join(dir, "no", "pets.db")}, []string{"cannot open the database", "pets.db"}},
 		"a file that is no database":     {[]string{"-db", text}, []string{text, "not a database"}},
-		"a folder for a database":        {[]string{"-db", dir}, []string{dir, "folder"}},
+		"a folder for a database":        {[]string{"-db", dir}, []string{dir, "directory"}},
 		"a missing certificate":          {[]string{"-db", db, "-tls-cert", filepath.Join(dir, "no.pem"), "-tls-key", key}, []string{"-tls-cert", "no.pem"}},
 		"a certificate that is none":     {[]string{"-db", db, "-tls-cert", text, "-tls-key", key}, []string{"-tls-cert"}},
 		"a key of another certificate":   {[]string{"-db", db, "-tls-cert", otherCert, "-tls-key", key}, []string{"-tls-cert", "-tls-key", "match"}},
@@ -1092,7 +1092,7 @@ func TestExitStatus(t *testing.T) {
 		stderr string // a regular expression
 	}{
 		"a command that works is 0": {[]string{"version"}, 0, `^$`},
-		"a failure is 1":            {[]string{"-db", t.TempDir()}, 1, `^petstore: cannot open the database [^\n]*folder\n$`},
+		"a failure is 1":            {[]string{"-db", t.TempDir()}, 1, `^petstore: cannot open the database [^\n]*directory\n$`},
 		"an unknown key id is 1":    {[]string{"key", "show", "-db", db, "9"}, 1, `^petstore: no key has the id 9\n$`},
 		"an unknown flag is 2":      {[]string{"-port", "80"}, 2, `^petstore: [^\n]*-port[^\n]*\n$`},
 		"a bad value is 2":          {[]string{"-addr", "80"}, 2, `^petstore: [^\n]*-addr[^\n]*\n$`},

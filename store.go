@@ -20,6 +20,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -109,6 +110,7 @@ const (
 // store is safe for concurrent use.
 type store struct {
 	path    string
+	named   string  // the same without links: what SQLite names the other files after
 	writer  *sql.DB // one connection, used by the leader only
 	reader  *sql.DB
 	conn    *sql.Conn            // the writer's connection
@@ -177,22 +179,29 @@ func openDatabase(path string, why purpose) (*store, error) {
 	fail := func(err error) (*store, error) {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, err)
 	}
-	info, err := os.Stat(path)
-	switch {
-	case path == "":
+	if path == "" {
 		return nil, usageErrorf("-db must name a file")
-	case errors.Is(err, os.ErrNotExist) && why == forCommand:
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && why == forCommand {
 		return nil, fmt.Errorf("there is no database %s; petstore makes it at its first start", path)
-	case err == nil && info.IsDir():
-		return fail(errors.New("it is a folder"))
-	case err == nil && info.Size() > 0 && info.Size() < headerSize: // SQLite would take it for an empty one
+	}
+	size, err := touch(path)
+	if err != nil {
+		return fail(err)
+	}
+	named, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fail(err)
+	}
+	if size > 0 && size < headerSize { // SQLite would take it for an empty one
 		return fail(errors.New("file is not a database"))
-	case err == nil && info.Size() > 0:
-		if err := checkFile(path); err != nil {
+	}
+	if size > 0 {
+		if err := checkFile(named); err != nil {
 			return fail(err)
 		}
 	}
-	s := &store{path: path, prepare: map[string]*sql.Stmt{},
+	s := &store{path: path, named: named, prepare: map[string]*sql.Stmt{},
 		commitSizes: histogram{bounds: commitSizeBounds}, commitTimes: histogram{bounds: durationBounds}}
 	if err := s.open(why); err != nil {
 		return fail(errors.Join(err, s.Close()))
@@ -204,8 +213,12 @@ func openDatabase(path string, why purpose) (*store, error) {
 // since two of them would each count the requests of a key alone. The lock is
 // SQLite's on an empty file beside the database, for it is the one kind of lock
 // that is at hand on every system; the kernel frees it even after a kill.
-func (s *store) lockOut(file string) (err error) {
-	if s.lock, err = openFile(file, 0); err != nil {
+func (s *store) lockOut() (err error) {
+	file := s.named + "-lock"
+	if _, err := touch(file); err != nil {
+		return err
+	}
+	if s.lock, err = openFile(file, 0, "_pragma=journal_mode(OFF)"); err != nil {
 		return err
 	}
 	s.lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
@@ -213,6 +226,18 @@ func (s *store) lockOut(file string) (err error) {
 		return errors.New("another petstore serves it")
 	}
 	return err
+}
+
+// touch makes the file unless it is there, and tells in the system's words if it
+// cannot be written: SQLite would only say that it cannot. It comes before
+// SQLite has the file open, since closing a file ends the locks that the process has on it.
+func touch(path string) (size int64, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	size, err = f.Seek(0, io.SeekEnd)
+	return size, errors.Join(err, f.Close())
 }
 
 // isBusy reports whether SQLite found a lock of another process in its way.
@@ -267,6 +292,9 @@ func (s *store) open(why purpose) (err error) {
 	busy := commandBusy
 	if why == forTheService {
 		busy = serviceBusy
+		if err := s.lockOut(); err != nil {
+			return err
+		}
 	}
 	if s.writer, err = openFile(s.path, busy, "_txlock=immediate", "_pragma=journal_mode(WAL)",
 		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"); err != nil {
@@ -274,15 +302,6 @@ func (s *store) open(why purpose) (err error) {
 	}
 	if s.conn, err = s.writer.Conn(context.Background()); err != nil {
 		return err
-	}
-	named, err := filepath.EvalSymlinks(s.path) // what SQLite names the other files after
-	if err != nil {
-		return err
-	}
-	if why == forTheService {
-		if err := s.lockOut(named + "-lock"); err != nil {
-			return err
-		}
 	}
 	if err := s.migrate(); err != nil {
 		return err
@@ -296,7 +315,7 @@ func (s *store) open(why purpose) (err error) {
 		return err
 	}
 	s.opened = map[string]os.FileInfo{}
-	for _, file := range []string{s.path, named + "-wal"} {
+	for _, file := range []string{s.path, s.named + "-wal", s.named + "-shm"} {
 		if s.opened[file], err = os.Stat(file); err != nil {
 			return err
 		}

