@@ -1,0 +1,1001 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite"
+)
+
+// fault is something that goes wrong with the storage of a running service.
+type fault struct {
+	name  string
+	begin func(t *testing.T, s *server) (end func())
+	cause string // how the log names it
+	small bool   // the database lies on a small file system of its own
+	some  bool   // some commits fail, and not all
+	late  bool   // what was refused may be in the file, and come to light after a kill
+}
+
+// strike lets the fault begin; it ends with the test at the latest.
+func (f fault) strike(t *testing.T, s *server) (end func()) {
+	t.Helper()
+	end = sync.OnceFunc(f.begin(t, s))
+	t.Cleanup(end)
+	return end
+}
+
+// ioError is SQLite's name for what the system refuses, but for a full disk.
+const ioError = "disk I/O error"
+
+// The calls with which SQLite changes a file, and brings it to disk.
+const (
+	writeCalls = "pwrite64,ftruncate,fallocate"
+	syncCalls  = "fsync,fdatasync"
+)
+
+var faults = []fault{
+	{name: "another process holds the write lock", begin: holdLock, cause: "database is locked"},
+	{name: "the disk is full", begin: fillDisk, cause: "disk is full", small: true},
+	{name: "the file may not grow", begin: limitFileSize, cause: ioError},
+	{name: "the quota is used up", begin: inject(writeCalls, "EDQUOT"), cause: ioError},
+	{name: "the disk is read-only", begin: inject(writeCalls+","+syncCalls, "EROFS"), cause: ioError},
+	{name: "the disk takes no writes", begin: inject(writeCalls, "EIO"), cause: ioError},
+	{name: "the disk does not sync", begin: inject(syncCalls, "EIO"), cause: ioError, late: true},
+	{name: "every fifth write fails", begin: inject("pwrite64", "EIO:when=1+5"), cause: ioError, some: true},
+	{name: "every other sync fails", begin: inject(syncCalls, "EIO:when=1+2"), cause: ioError, some: true, late: true},
+	{name: "the file is moved away", begin: moveAway(""), cause: "no such file"},
+	{name: "the -wal is moved away", begin: moveAway("-wal"), cause: "no such file"},
+	{name: "the -shm is moved away", begin: moveAway("-shm"), cause: "no such file"},
+	{name: "the file and all beside it are moved away", begin: moveAway("", "-wal", "-shm"), cause: "no such file"},
+	{name: "the file is replaced by another program's", begin: replace(recipes), cause: "is not the file that was opened"},
+	{name: "the file and its -wal are replaced by another program's", begin: replace(inUse(5)), cause: "is not the file that was opened"},
+	{name: "the file is replaced by a text", begin: replace(textFile), cause: "is not the file that was opened"},
+	{name: "the file is replaced by an empty one", begin: replace(emptyFile), cause: "is not the file that was opened"},
+	{name: "the file is replaced by an older copy", begin: replace(olderCopy), cause: "is not the file that was opened"},
+}
+
+// TestStorageFaultsPassAndLeaveNoTrace lets every fault come and go while
+// clients create animals. As long as it lasts, creates are refused and reads
+// answered; after it the service works again by itself, and holds what was
+// answered 201 and nothing that was answered 503.
+//
+// Then the fault comes again, and the service is killed in the middle of it;
+// and once more, and it is stopped.
+func TestStorageFaultsPassAndLeaveNoTrace(t *testing.T) {
+	stock := newStock(t)
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			s := stock.serve(t, f.small)
+			book := newLedger(t, s)
+			stopCreating := book.keepCreating()
+			book.endure(stock, f)
+			stopCreating()
+			book.repeatRefused()
+			book.audit()
+			for _, terminate := range []func(){s.kill, s.interrupt} {
+				stopCreating = book.keepCreating()
+				end := f.strike(t, s)
+				book.awaitRefusals(f)
+				stopCreating()
+				terminate()
+				if f.late {
+					book.doubtRefused()
+				}
+				end()
+				s.run(debugFlags...)
+				book.connect()
+				book.repeatRefused()
+				book.audit()
+			}
+		})
+	}
+}
+
+// TestAStopSavesWhatADeletedLogHolds deletes the -wal, which holds all that was
+// not yet copied into the database, and cannot be put back.
+func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
+	stock := newStock(t)
+	s := stock.serve(t, false)
+	book := newLedger(t, s)
+	for range 10 {
+		book.create(book.next())
+	}
+	noError(t, os.Remove(s.db+"-wal"))
+	book.awaitRefusals(fault{})
+	book.read(stock)
+	s.interrupt()
+	s.run()
+	book.connect()
+	book.repeatRefused()
+	book.audit()
+}
+
+// TestWhatCannotBeReadIsNotTakenForMissing makes reading fail. An animal that
+// may be there is then not 404, and a key that may be good not 401; what is
+// remembered is answered all the same.
+func TestWhatCannotBeReadIsNotTakenForMissing(t *testing.T) {
+	stock := newStock(t)
+	s := stock.serve(t, false)
+	book := newLedger(t, s)
+	book.wantPage(0, 20)
+	book.wantPet(1)
+	book.create(book.next()) // so that no connection takes its own copy of a page for current
+	end := fault{begin: inject("pread64", "EIO")}.strike(t, s)
+	book.awaitReadiness(http.StatusServiceUnavailable)
+	ctx := context.Background()
+	for range 3 {
+		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets/1234", "")
+		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets?after=1234", "")
+		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets", "", "Authorization: Bearer "+stock.unused[0])
+	}
+	book.wantPage(0, 20)
+	book.wantPet(1)
+	if log := s.log.String(); !strings.Contains(log, "disk image is malformed") { // what SQLite takes EIO for
+		t.Errorf("the log does not name the cause:\n%s", tail(log))
+	}
+	end()
+	book.awaitReadiness(http.StatusOK)
+	book.read(stock)
+	book.audit()
+}
+
+// TestAFileThatIsNotOursIsRefusedAndLeftAsItWas starts the service, and the
+// commands, on what they must not touch.
+func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
+	ours := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+	ours.newKey()
+	good, err := os.ReadFile(ours.db)
+	noError(t, err)
+	noise := make([]byte, 100_000)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // never fails
+
+	content := func(parts ...[]byte) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) {
+			noError(t, os.WriteFile(path, slices.Concat(parts...), 0o600))
+		}
+	}
+	// changed is our database with other bytes at an offset.
+	changed := func(offset int, other ...byte) func(t *testing.T, path string) {
+		return content(good[:offset], other, good[offset+len(other):])
+	}
+	made := func(statements ...string) func(t *testing.T, path string) {
+		return func(t *testing.T, path string) { database(t, path, statements...).Close() }
+	}
+	const foreign, damaged, noDatabase = "it belongs to another program", "database disk image is malformed", "file is not a database"
+	for what, c := range map[string]struct {
+		make func(t *testing.T, path string)
+		want string
+	}{
+		"random bytes":                                         {content(noise), noDatabase},
+		"zeros":                                                {content(make([]byte, 8192)), noDatabase},
+		"a file that is too short":                             {content(good[:50]), noDatabase},
+		"half of our database":                                 {content(good[:len(good)/2]), damaged},
+		"the header of our database":                           {content(good[:100]), damaged},
+		"our database with a flipped magic":                    {changed(5, good[5]^0xff), noDatabase},
+		"our database with a page size of zero":                {changed(16, 0, 0), noDatabase},
+		"our database in a format to come":                     {changed(18, 9, 9), noDatabase},
+		"our database with payload fractions that must not be": {changed(21, 1, 2, 3), noDatabase},
+		"our database with a schema of noise":                  {changed(100, noise[:3996]...), damaged},
+		"our database with a schema of zeros":                  {changed(100, make([]byte, 3996)...), damaged},
+		"our database with a schema that is newer":             {changed(60, 0, 0, 0, 99), "its schema is version 99"},
+		"our database with another program's mark":             {changed(68, 0, 0, 0, 5), foreign},
+		"another program's tables":                             {made("CREATE TABLE recipes (name)"), foreign},
+		"another program's mark":                               {made("PRAGMA application_id = 5", "CREATE TABLE recipes (name)"), foreign},
+		"another program's mark and no table":                  {made("PRAGMA application_id = 5"), foreign},
+		"another program's tables, in WAL mode":                {made("PRAGMA journal_mode = WAL", "CREATE TABLE recipes (name)"), foreign},
+		"another program's tables, in the -wal alone":          {inUse(0), foreign},
+		"another program's mark, in WAL mode":                  {inUse(5), foreign},
+		"another program's tables, behind a link":              {behindLink(inUse(0)), foreign},
+		"a folder": {func(t *testing.T, path string) { noError(t, os.Mkdir(path, 0o700)) }, "it is a folder"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "petstore.db")
+			c.make(t, path)
+			for _, args := range [][]string{{"-addr", "127.0.0.1:0"}, {"key", "create"}, {"key", "list"}, {"backup", filepath.Join(t.TempDir(), "copy.db")}} {
+				wantRefusal(t, path, c.want, program(args...))
+			}
+		})
+	}
+}
+
+// inUse makes a database of another program as it lies there after a power
+// cut: its table, and perhaps its mark, have come no farther than to the -wal.
+func inUse(mark int) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		source := filepath.Join(t.TempDir(), "source.db")
+		db := database(t, source, "PRAGMA journal_mode = WAL", fmt.Sprintf("PRAGMA application_id = %d", mark), "CREATE TABLE recipes (name)")
+		defer db.Close()
+		for _, suffix := range []string{"", "-wal"} {
+			content, err := os.ReadFile(source + suffix)
+			noError(t, err)
+			noError(t, os.WriteFile(path+suffix, content, 0o600))
+		}
+	}
+}
+
+// behindLink makes a symbolic link, and the file elsewhere.
+func behindLink(make func(t *testing.T, path string)) func(t *testing.T, path string) {
+	return func(t *testing.T, path string) {
+		target := path + ".target"
+		make(t, target)
+		noError(t, os.Symlink(target, path))
+	}
+}
+
+// TestAPlaceThatCannotBeWrittenIsRefused starts the service where the system
+// does not let it write.
+func TestAPlaceThatCannotBeWrittenIsRefused(t *testing.T) {
+	for what, c := range map[string]struct {
+		exists             bool        // the database is there
+		file, folder       os.FileMode // 0 keeps the usual one
+		readOnlyFileSystem bool
+		want               string
+	}{
+		"a file that nobody may read":             {exists: true, file: 0o200, want: "permission denied"},
+		"a file that nobody may write":            {exists: true, file: 0o400, want: "permission denied"},
+		"a folder that nobody may write":          {exists: true, folder: 0o500, want: "permission denied"},
+		"an empty folder that nobody may write":   {folder: 0o500, want: "permission denied"},
+		"a database on a read-only file system":   {exists: true, readOnlyFileSystem: true, want: "read-only file system"},
+		"no database, on a read-only file system": {readOnlyFileSystem: true, want: "read-only file system"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			path := filepath.Join(dir, "petstore.db")
+			if c.readOnlyFileSystem {
+				mount(t, dir, "size=1m")
+			}
+			if c.exists {
+				(&server{t: t, db: path}).newKey()
+			}
+			if c.file != 0 {
+				noError(t, os.Chmod(path, c.file))
+			}
+			if c.folder != 0 {
+				noError(t, os.Chmod(dir, c.folder))
+				t.Cleanup(func() { noError(t, os.Chmod(dir, 0o700)) }) // or it could not be removed
+			}
+			if c.readOnlyFileSystem {
+				tool(t, "mount", "-o", "remount,ro", dir)
+			}
+			cmd := program("-addr", "127.0.0.1:0")
+			if os.Geteuid() == 0 { // root is to heed permissions too
+				cmd.Args = slices.Concat([]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all", binary}, cmd.Args[1:])
+				var err error
+				cmd.Path, err = exec.LookPath("setpriv")
+				noError(t, err)
+			}
+			wantRefusal(t, path, c.want, cmd)
+		})
+	}
+}
+
+// TestASecondServiceIsRefused starts more services on a database by all its
+// names, and lets the first one and the commands go on.
+func TestASecondServiceIsRefused(t *testing.T) {
+	s := start(t)
+	folder := filepath.Join(t.TempDir(), "folder")
+	link := filepath.Join(t.TempDir(), "link.db")
+	noError(t, os.Symlink(filepath.Dir(s.db), folder))
+	noError(t, os.Symlink(s.db, link))
+	for name, path := range map[string]string{
+		"its own":                 s.db,
+		"a relative one":          "./" + filepath.Base(s.db),
+		"that of a linked folder": filepath.Join(folder, filepath.Base(s.db)),
+		"that of a symbolic link": link,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := program("-addr", "127.0.0.1:0")
+			cmd.Dir = filepath.Dir(s.db)
+			wantRefusal(t, path, "another petstore serves it", cmd)
+		})
+	}
+	book := newLedger(t, s)
+	for range 4 {
+		book.create(book.next())
+	}
+	book.mustBeRight()
+	s.newKey()
+	s.command("backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db"))
+	s.kill()
+	s.run()
+}
+
+// TestADatabaseBehindASymbolicLinkIsServed does so where nobody else serves it.
+func TestADatabaseBehindASymbolicLinkIsServed(t *testing.T) {
+	s := start(t)
+	s.stop()
+	link := filepath.Join(t.TempDir(), "link.db")
+	noError(t, os.Symlink(s.db, link))
+	s.db = link
+	s.run()
+	book := newLedger(t, s)
+	book.create(book.next())
+	book.mustBeRight()
+}
+
+// TestOfServicesStartedAtOnceOneRuns starts several on a database that nobody
+// has made yet: all but one must end.
+func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "petstore.db")
+	const services = 4
+	var cmds [services]*exec.Cmd
+	var logs [services]logBuffer
+	ended, running := make(chan int, services), map[int]bool{}
+	for i := range services {
+		cmds[i], running[i] = program("-addr", "127.0.0.1:0", "-db", path), true
+		cmds[i].Stderr = &logs[i]
+		noError(t, cmds[i].Start())
+		go func() {
+			_ = cmds[i].Wait() // its status is looked at below
+			ended <- i
+		}()
+	}
+	defer func() {
+		for i := range running {
+			_ = cmds[i].Process.Kill()
+		}
+	}()
+	wantEnd := func(status int, text string) {
+		t.Helper()
+		select {
+		case i := <-ended:
+			if got := cmds[i].ProcessState.ExitCode(); got != status || !strings.Contains(logs[i].String(), text) {
+				t.Errorf("a service ended with status %d, want %d and %q:\n%s", got, status, text, &logs[i])
+			}
+			delete(running, i)
+		case <-time.After(longEnough):
+			t.Fatalf("%d of %d services are still running", len(running), services)
+		}
+	}
+	for range services - 1 {
+		wantEnd(1, "another petstore serves it")
+	}
+	for i := range running {
+		for began := time.Now(); !strings.Contains(logs[i].String(), `"ready"`) && time.Since(began) < longEnough; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		noError(t, cmds[i].Process.Signal(os.Interrupt))
+	}
+	wantEnd(0, `"ready"`)
+}
+
+// wantRefusal wants the program to end with status 1 and one line on stderr,
+// and to leave everything in the folder of the database as it was.
+func wantRefusal(t *testing.T, path, want string, cmd *exec.Cmd) {
+	t.Helper()
+	folder := filepath.Dir(path)
+	if !filepath.IsAbs(path) {
+		folder = filepath.Join(cmd.Dir, folder)
+	}
+	before := files(t, folder)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.Env = append(cmd.Env, "PETSTORE_DB="+path)
+	noError(t, cmd.Start())
+	tooLate := time.AfterFunc(longEnough, func() { _ = cmd.Process.Kill() })
+	_ = cmd.Wait() // its status is looked at below
+	tooLate.Stop()
+	line := strings.TrimSuffix(stderr.String(), "\n")
+	if cmd.ProcessState.ExitCode() != 1 || stdout.Len() > 0 || strings.Contains(line, "\n") || !strings.Contains(line, path) || !strings.Contains(line, want) {
+		t.Errorf("%q: %v, stdout %q, stderr %q; want exit status 1 and one line with %s and %q", cmd.Args[1:], cmd.ProcessState, &stdout, line, path, want)
+	}
+	after := files(t, folder)
+	for name := range after {
+		if _, known := before[name]; !known {
+			t.Errorf("%q leaves %s behind", cmd.Args[1:], name)
+		}
+	}
+	for name, content := range before {
+		if after[name] != content {
+			t.Errorf("%q changes %s", cmd.Args[1:], name)
+		}
+	}
+}
+
+// files are the contents of a folder's files, by name.
+func files(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	noError(t, err)
+	contents := map[string]string{}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		noError(t, err)
+		contents[entry.Name()] = string(content)
+	}
+	return contents
+}
+
+// stock is a database that holds animals, as every fault finds it.
+type stock struct {
+	db, key string
+	unused  []string // keys that have never called
+	foreign string   // a key of another database
+}
+
+// stockSize is far more animals than a page holds, so that there are always
+// some that nobody has asked for yet.
+const stockSize = 2000
+
+func stockName(id int64) string { return fmt.Sprintf("stock %d", id) }
+
+func newStock(t *testing.T) *stock {
+	t.Helper()
+	s := start(t)
+	st := &stock{db: s.db, key: s.key}
+	for range 4 {
+		st.unused = append(st.unused, s.newKey("-plan", "free"))
+	}
+	st.foreign = (&server{t: t, db: filepath.Join(t.TempDir(), "foreign.db")}).newKey()
+	s.stop()
+	database(t, s.db, fmt.Sprintf(`WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT %d)
+		INSERT INTO pets (category_id, status, name) SELECT 1, 2, 'stock ' || id FROM ids`, stockSize)).Close()
+	return st
+}
+
+// serve runs the service on a copy of the stock.
+func (st *stock) serve(t *testing.T, small bool) *server {
+	t.Helper()
+	dir := t.TempDir()
+	if small {
+		mount(t, dir, "size=16m")
+	}
+	s := &server{t: t, db: filepath.Join(dir, "petstore.db"), key: st.key}
+	content, err := os.ReadFile(st.db)
+	noError(t, err)
+	noError(t, os.WriteFile(s.db, content, 0o600))
+	s.run(debugFlags...)
+	return s
+}
+
+var debugFlags = []string{"-debug-addr", "127.0.0.1:0"}
+
+// kill ends the program without a warning.
+func (s *server) kill() {
+	s.t.Helper()
+	noError(s.t, s.cmd.Process.Kill())
+	_ = s.cmd.Wait() // it was killed
+}
+
+// interrupt stops the program where it may not be able to write the usage.
+func (s *server) interrupt() {
+	s.t.Helper()
+	noError(s.t, s.cmd.Process.Signal(os.Interrupt))
+	if err := s.cmd.Wait(); err != nil && !strings.Contains(tail(s.log.String()), "petstore: ") {
+		s.t.Errorf("petstore ended with %v and does not say why:\n%s", err, tail(s.log.String()))
+	}
+}
+
+// longEnough is for what takes no time to speak of.
+const longEnough = 10 * time.Second
+
+// order is the wish for an animal; once is its Idempotency-Key, or "".
+type order struct{ name, once string }
+
+// ledger is what clients were told about the animals that they ordered.
+type ledger struct {
+	t      *testing.T
+	server *server
+	check  *contract    // holds every answer against the description
+	orders atomic.Int64 // numbers them
+	colds  atomic.Int64 // numbers the reads
+
+	mu       sync.Mutex       // guards the rest
+	made     map[string]int64 // name: id of the 201
+	refused  []order
+	doubtful map[string]bool // names of those refused that may be made all the same
+	wrong    []string        // answers that must not be
+}
+
+func newLedger(t *testing.T, s *server) *ledger {
+	t.Helper()
+	l := &ledger{t: t, server: s, made: map[string]int64{}, doubtful: map[string]bool{}}
+	l.connect()
+	return l
+}
+
+// connect is needed again whenever the server has been started anew.
+func (l *ledger) connect() {
+	l.check = newContract(l.t, l.server)
+	l.check.base = &http.Transport{MaxIdleConnsPerHost: 64}
+}
+
+// send returns nil if there was no proper answer in time, and notes why.
+func (l *ledger) send(method, target, body string, headers ...string) *answer {
+	ctx, cancel := context.WithTimeout(context.Background(), longEnough)
+	defer cancel()
+	a, err := l.check.send(ctx, method, target, body, headers...)
+	if err != nil {
+		l.note("%s %s: %v", method, target, err)
+		return nil
+	}
+	return a
+}
+
+func (l *ledger) note(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wrong = append(l.wrong, fmt.Sprintf(format, args...))
+}
+
+func (l *ledger) mustBeRight() {
+	l.t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.wrong); n > 0 {
+		l.t.Fatalf("%d answers are wrong, first of all:\n%s\n%s", n, strings.Join(l.wrong[:min(n, 5)], "\n"), tail(l.server.log.String()))
+	}
+}
+
+// next is a new order; every other one has an Idempotency-Key.
+func (l *ledger) next() order {
+	n := l.orders.Add(1)
+	o := order{name: fmt.Sprintf("animal %d", n)}
+	if n%2 == 0 {
+		o.once = fmt.Sprintf("order-%d", n)
+	}
+	return o
+}
+
+// create places an order and books the answer, which must be 201 or 503.
+func (l *ledger) create(o order) (a *answer) {
+	var headers []string
+	if o.once != "" {
+		headers = append(headers, "Idempotency-Key: "+o.once)
+	}
+	if a = l.send("POST", "/pets", animalJSON(o.name), headers...); a == nil {
+		return nil
+	}
+	switch {
+	case a.status == http.StatusCreated:
+		var p pet
+		if err := json.Unmarshal([]byte(a.body), &p); err != nil || p.Name != o.name {
+			l.note("the order of %s is answered with %s", o.name, a.body)
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if id, known := l.made[o.name]; known && id != p.ID {
+			l.wrong = append(l.wrong, fmt.Sprintf("%s was made as %d, and again as %d", o.name, id, p.ID))
+		}
+		l.made[o.name] = p.ID
+	case a.status == http.StatusServiceUnavailable && a.code == "unavailable" && a.header.Get("Retry-After") == "1":
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.refused = append(l.refused, o)
+	default:
+		l.note("the order of %s is answered %d %s, Retry-After %q", o.name, a.status, a.body, a.header.Get("Retry-After"))
+	}
+	return a
+}
+
+func (l *ledger) refusals() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.refused)
+}
+
+// keepCreating has four clients place 25 orders a second each until stop.
+func (l *ledger) keepCreating() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			pace := time.NewTicker(40 * time.Millisecond)
+			defer pace.Stop()
+			for ctx.Err() == nil {
+				l.create(l.next())
+				<-pace.C
+			}
+		})
+	}
+	stop = func() {
+		cancel()
+		clients.Wait()
+	}
+	l.t.Cleanup(stop)
+	return stop
+}
+
+// endure lets a fault begin, last and end.
+func (l *ledger) endure(st *stock, f fault) {
+	l.t.Helper()
+	end := f.strike(l.t, l.server)
+	l.awaitRefusals(f)
+	if !f.some {
+		l.awaitReadiness(http.StatusServiceUnavailable)
+	}
+	refused, logged, began := l.refusals(), len(l.server.log.String()), time.Now()
+	pace := time.NewTicker(50 * time.Millisecond)
+	defer pace.Stop()
+	for lasts := soak(l.t, 500*time.Millisecond); time.Since(began) < lasts; <-pace.C {
+		l.read(st)
+		for range 2 {
+			if a := l.create(l.next()); a != nil && a.status == http.StatusCreated && !f.some {
+				l.t.Errorf("during the fault %s is made", a.body)
+			}
+		}
+	}
+	l.checkLog(f, l.server.log.String()[logged:], l.refusals()-refused, time.Since(began))
+	end()
+	ended := time.Now()
+	for a := l.create(l.next()); a == nil || a.status != http.StatusCreated; a = l.create(l.next()) {
+		if time.Since(ended) > longEnough {
+			l.t.Fatalf("%v after the end of the fault no animal can be made:\n%s", longEnough, tail(l.server.log.String()))
+		}
+	}
+	l.t.Logf("%d refused; the first 201 comes %v after the end", l.refusals()-refused, time.Since(ended))
+	l.awaitReadiness(http.StatusOK)
+	l.mustBeRight()
+}
+
+// awaitRefusals returns when the fault has taken hold: when three creates in
+// turn are refused or, if only some are to be, three in all. On a full disk that
+// may take a while, since a -wal that was copied into the database is free again.
+func (l *ledger) awaitRefusals(f fault) {
+	l.t.Helper()
+	began := time.Now()
+	for refused := 0; refused < 3; {
+		if a := l.create(l.next()); a != nil && a.status == http.StatusServiceUnavailable {
+			refused++
+		} else if !f.some {
+			refused = 0
+		}
+		if lasts := time.Since(began); lasts > 3*longEnough {
+			l.mustBeRight()
+			l.t.Fatalf("%v after the beginning of the fault animals are still made:\n%s", lasts, tail(l.server.log.String()))
+		}
+	}
+}
+
+// awaitReadiness polls /readyz.
+func (l *ledger) awaitReadiness(want int) {
+	l.t.Helper()
+	client := &http.Client{Timeout: longEnough}
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		response, err := client.Get(l.server.debug + "/readyz")
+		noError(l.t, err)
+		response.Body.Close()
+		if response.StatusCode == want {
+			return
+		}
+		if time.Since(began) > longEnough {
+			l.t.Fatalf("/readyz is %d for %v, want %d", response.StatusCode, longEnough, want)
+		}
+	}
+}
+
+// read asks for what is remembered and for what nobody has asked for yet, many
+// at once so that every connection to the database is used.
+func (l *ledger) read(st *stock) {
+	l.t.Helper()
+	l.wantPage(0, 20)
+	l.wantPet(1)
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			n := l.colds.Add(1)
+			l.wantPage(n*337%(stockSize-100), n%100+1)
+			l.wantPet(n*373%stockSize + 1)
+		})
+	}
+	clients.Wait()
+	if n := int(l.colds.Load()/8) - 1; n < len(st.unused) {
+		l.wantStatus(http.StatusOK, st.unused[n])
+		l.wantStatus(http.StatusUnauthorized, st.foreign)
+	}
+	l.mustBeRight()
+}
+
+func (l *ledger) wantPage(after, limit int64) {
+	want := []pet{}
+	for id := after + 1; id <= after+limit; id++ {
+		want = append(want, pet{id, stockName(id), 1, "available"})
+	}
+	l.wantJSON(fmt.Sprintf("/pets?after=%d&limit=%d", after, limit), want)
+}
+
+func (l *ledger) wantPet(id int64) {
+	l.wantJSON(fmt.Sprintf("/pets/%d", id), pet{id, stockName(id), 1, "available"})
+}
+
+func (l *ledger) wantJSON(target string, want any) {
+	body, _ := json.Marshal(want) // numbers and strings
+	if a := l.send("GET", target, ""); a != nil && (a.status != http.StatusOK || a.body != string(body)) {
+		l.note("GET %s is answered %d %.200s, want %.200s", target, a.status, a.body, body)
+	}
+}
+
+func (l *ledger) wantStatus(want int, key string) {
+	if a := l.send("GET", "/pets", "", "Authorization: Bearer "+key); a != nil && a.status != want {
+		l.note("a key that calls for the first time is answered %d %s, want %d", a.status, a.body, want)
+	}
+}
+
+// checkLog wants the cause of a fault named, and no more lines than one for
+// each refusal and ten a second besides.
+func (l *ledger) checkLog(f fault, log string, refusals int, lasted time.Duration) {
+	l.t.Helper()
+	if !strings.Contains(log, f.cause) {
+		l.t.Errorf("the log does not name the cause, %q:\n%s", f.cause, tail(log))
+	}
+	const underWay = 8 // requests that were logged and not yet counted, or ticks that fall into the time
+	ofRequests := strings.Count(log, `"request":`)
+	others := strings.Count(log, "\n") - ofRequests
+	if ofRequests > refusals+underWay || others > underWay+int(10*lasted.Seconds()) {
+		l.t.Errorf("in %v, with %d requests refused, the log has %d lines for requests and %d others:\n%s", lasted, refusals, ofRequests, others, tail(log))
+	}
+}
+
+// doubtRefused is for a kill after which an animal that was answered 503 may
+// come to light.
+func (l *ledger) doubtRefused() {
+	for _, o := range l.refused {
+		l.doubtful[o.name] = true
+	}
+}
+
+// repeatRefused repeats what was refused under an Idempotency-Key, as clients
+// are told to do, and then once more.
+func (l *ledger) repeatRefused() {
+	l.t.Helper()
+	refused := l.refused
+	l.refused = nil
+	for _, o := range refused {
+		if o.once == "" {
+			continue
+		}
+		for i, want := range []string{"", "true"} {
+			a := l.create(o)
+			if a == nil || a.status != http.StatusCreated {
+				l.note("after the fault %s is refused", o.name)
+			} else if replayed := a.header.Get("Idempotency-Replayed"); replayed != want && !(i == 0 && l.doubtful[o.name]) {
+				l.note("repeat %d of %s has Idempotency-Replayed %q, want %q", i+1, o.name, replayed, want)
+			}
+		}
+	}
+	l.mustBeRight()
+}
+
+// audit holds the books against the database: every animal that was answered
+// 201 is there once, under its id, and besides them there is the stock alone.
+// A doubtful one may be there too, but once.
+func (l *ledger) audit() {
+	l.t.Helper()
+	stored := l.everything()
+	expected := maps.Clone(l.made)
+	for id := range int64(stockSize) {
+		expected[stockName(id+1)] = id + 1
+	}
+	for name, id := range expected {
+		if ids := stored[name]; len(ids) != 1 || ids[0] != id {
+			l.t.Errorf("%s was answered with id %d and is stored as %v", name, id, ids)
+		}
+		delete(stored, name)
+	}
+	for name, ids := range stored {
+		if len(ids) > 1 || !l.doubtful[name] {
+			l.t.Errorf("%s is stored as %v and was not answered 201", name, ids)
+		}
+	}
+	db, err := sql.Open("sqlite", l.server.db)
+	noError(l.t, err)
+	defer db.Close()
+	for query, want := range map[string]string{
+		"PRAGMA integrity_check": "ok",
+		"SELECT count(*) FROM idempotency LEFT JOIN pets ON id = pet_id WHERE name IS NOT 'animal ' || substr(idempotency_key, 7)": "0",
+	} {
+		var got string
+		if err := db.QueryRow(query).Scan(&got); err != nil || got != want {
+			l.t.Errorf("%s: %s, %v; want %s", query, got, err, want)
+		}
+	}
+}
+
+// everything pages through all animals: the ids under each name.
+func (l *ledger) everything() map[string][]int64 {
+	l.t.Helper()
+	stored := map[string][]int64{}
+	for after := int64(0); ; {
+		a := l.send("GET", fmt.Sprintf("/pets?limit=100&after=%d", after), "")
+		l.mustBeRight()
+		var page []pet
+		if err := json.Unmarshal([]byte(a.body), &page); err != nil {
+			l.t.Fatalf("a page is answered %d %s", a.status, a.body)
+		}
+		if len(page) == 0 {
+			return stored
+		}
+		for _, p := range page {
+			if p.ID <= after {
+				l.t.Errorf("%s, which has the id %d, is listed after %d", p.Name, p.ID, after)
+			}
+			stored[p.Name] = append(stored[p.Name], p.ID)
+			after = p.ID
+		}
+	}
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tail is the end of a log.
+func tail(log string) string { return log[max(0, len(log)-2000):] }
+
+// mount puts an empty file system into memory, at a folder, until the test ends.
+func mount(t *testing.T, dir, options string) {
+	t.Helper()
+	tool(t, "mount", "-t", "tmpfs", "-o", options, "tmpfs", dir)
+	t.Cleanup(func() { tool(t, "umount", dir) })
+}
+
+// tool runs what only root may.
+func tool(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip(name, "needs root")
+	}
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// fillDisk leaves no free block.
+func fillDisk(t *testing.T, s *server) (end func()) {
+	ballast := filepath.Join(filepath.Dir(s.db), "ballast")
+	f, err := os.Create(ballast)
+	noError(t, err)
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	return func() { noError(t, os.Remove(ballast)) }
+}
+
+// limitFileSize gives the process a limit that the database exceeds already.
+func limitFileSize(t *testing.T, s *server) (end func()) {
+	limit := func(bytes string) error {
+		return exec.Command("prlimit", "--pid", fmt.Sprint(s.cmd.Process.Pid), "--fsize="+bytes+":").Run()
+	}
+	noError(t, limit("4096"))
+	return func() { _ = limit("unlimited") } // the process may have been killed
+}
+
+// inject makes system calls of the process fail, by strace.
+func inject(calls, how string) func(t *testing.T, s *server) (end func()) {
+	return func(t *testing.T, s *server) (end func()) {
+		pid := s.cmd.Process.Pid
+		strace := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid), "-e", "trace="+calls, "-e", "inject="+calls+":error="+how)
+		var stderr bytes.Buffer
+		strace.Stderr = &stderr
+		noError(t, strace.Start())
+		end = func() {
+			_ = strace.Process.Signal(os.Interrupt) // makes it let go
+			_ = strace.Wait()
+		}
+		for began := time.Now(); !traced(t, pid); time.Sleep(time.Millisecond) {
+			if time.Since(began) > longEnough {
+				end()
+				t.Fatalf("strace cannot attach: %s", stderr.String())
+			}
+		}
+		return end
+	}
+}
+
+// traced reports whether every thread of the process has a tracer.
+func traced(t *testing.T, pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	noError(t, err)
+	return !slices.ContainsFunc(threads, func(thread string) bool {
+		status, err := os.ReadFile(thread)
+		return err == nil && bytes.Contains(status, []byte("\nTracerPid:\t0\n")) // else the thread has ended
+	})
+}
+
+// holdLock takes the write lock, as a process does that writes for a long time.
+func holdLock(t *testing.T, s *server) (end func()) { return lock(t, s.db) }
+
+// moveAway moves files of the database; nobody must make new ones meanwhile.
+func moveAway(suffixes ...string) func(t *testing.T, s *server) (end func()) {
+	return func(t *testing.T, s *server) (end func()) {
+		for _, suffix := range suffixes {
+			noError(t, os.Rename(s.db+suffix, s.db+suffix+".aside"))
+		}
+		return func() {
+			for _, suffix := range suffixes {
+				if _, err := os.Lstat(s.db + suffix); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("petstore.db%s was made anew while it was away: %v", suffix, err)
+				}
+				noError(t, os.Rename(s.db+suffix+".aside", s.db+suffix))
+			}
+		}
+	}
+}
+
+// replace puts other files in the place of the database, and of its -wal if
+// there is another; nobody must touch them.
+func replace(other func(t *testing.T, path string)) func(t *testing.T, s *server) (end func()) {
+	return func(t *testing.T, s *server) (end func()) {
+		other(t, s.db+".other")
+		contents := map[string][]byte{}
+		for _, file := range []string{s.db, s.db + "-wal"} {
+			suffix := strings.TrimPrefix(file, s.db)
+			content, err := os.ReadFile(s.db + ".other" + suffix)
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			noError(t, err)
+			contents[file] = content
+			noError(t, os.Rename(file, file+".aside"))
+			noError(t, os.Rename(s.db+".other"+suffix, file))
+		}
+		return func() {
+			for file, before := range contents {
+				after, err := os.ReadFile(file)
+				if err != nil || !bytes.Equal(before, after) {
+					t.Errorf("what stands in the place of %s was changed, %v", file, err)
+				}
+				noError(t, os.Rename(file+".aside", file))
+			}
+		}
+	}
+}
+
+func olderCopy(t *testing.T, path string) {
+	s := &server{t: t}
+	s.command("backup", "-db", strings.TrimSuffix(path, ".other"), path)
+}
+
+func emptyFile(t *testing.T, path string) { noError(t, os.WriteFile(path, nil, 0o600)) }
+
+func textFile(t *testing.T, path string) {
+	noError(t, os.WriteFile(path, []byte(strings.Repeat("no database at all\n", 300)), 0o600))
+}
+
+func recipes(t *testing.T, path string) {
+	database(t, path, "CREATE TABLE recipes (name)", "INSERT INTO recipes VALUES ('soup')").Close()
+}
+
+// database makes a database with the driver alone.
+func database(t *testing.T, path string, statements ...string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	noError(t, err)
+	db.SetMaxOpenConns(1)
+	for _, statement := range statements {
+		_, err := db.Exec(statement)
+		noError(t, err)
+	}
+	return db
+}
