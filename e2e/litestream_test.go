@@ -1,0 +1,395 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite"
+)
+
+// Litestream copies the database to another machine, for which a folder stands
+// here. Its version, its configuration and the commands of a restore are read
+// out of README.md, so that what is tried is what operators are told.
+
+// mostLost is how far back the loss of a machine may reach. The configuration
+// makes it 0.6 seconds; the rest is for a machine that is busy with other tests.
+const mostLost = 5 * time.Second
+
+// TestALostMachineCostsItsLastMoments kills the service and Litestream among
+// clients that create animals, removes the disk, and restores from the other
+// machine: all that was answered is there up to some moment, shortly before.
+func TestALostMachineCostsItsLastMoments(t *testing.T) {
+	guide := readGuide(t)
+	for round := range soak(t, 2) {
+		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
+			s, standby := start(t), t.TempDir()
+			copier := guide.replicate(t, s.db, standby)
+
+			load := createUntilKilled(s, 8)
+			<-time.After(mostLost + time.Second + rand.N(time.Second)) // a copy that stands still is then found too old
+			load.dying.Store(true)
+			kill(t, copier.cmd)
+			kill(t, s.cmd)
+			died := time.Now()
+			load.clients.Wait()
+			if load.refused > 16 { // Litestream's lock may outlast the service's patience when the disk stalls, but not each time
+				t.Errorf("%d creates were refused while Litestream was copying, the last with %v", load.refused, load.reason)
+			}
+			if err := os.RemoveAll(filepath.Dir(s.db)); err != nil {
+				t.Fatal(err)
+			}
+			copier.checkLog(t)
+
+			s.db = guide.restore(t, standby)
+			s.run()
+			last := checkAnswered(t, s, load.answered, died)
+			checkIDsAfterRestore(t, s, guide, last, load.answered)
+		})
+	}
+}
+
+// TestReplicationOutlivesRestarts stops and kills the service and Litestream in
+// turn, and finds on the other machine, each time, all that was answered since.
+func TestReplicationOutlivesRestarts(t *testing.T) {
+	guide := readGuide(t)
+	s, folder := start(t), t.TempDir()
+	standby := filepath.Join(t.TempDir(), "standby")
+	mount := func(folder string) { // a link stands for it, so that it changes in one step
+		t.Helper()
+		if err := errors.Join(os.Symlink(folder, standby+".new"), os.Rename(standby+".new", standby)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount(folder)
+	copier := guide.replicate(t, s.db, standby)
+	client := newHTTPClient(1)
+	animals := 0
+	createSome := func() {
+		t.Helper()
+		for range 400 { // enough pages for SQLite to checkpoint, and to start its log anew
+			if _, err := createNamed(client, s, fmt.Sprint("animal ", animals)); err != nil {
+				t.Fatal(err)
+			}
+			animals++
+		}
+	}
+	for _, interruption := range []struct {
+		what string
+		do   func()
+	}{
+		{"nothing happened", func() {}},
+		{"a restart of the service", func() { s.stop(); s.run() }},
+		{"a kill of the service", func() { kill(t, s.cmd); s.run() }},
+		{"a while without Litestream", func() {
+			kill(t, copier.cmd)
+			createSome()
+			copier = guide.replicate(t, s.db, standby)
+		}},
+		{"a life of the service alone", func() {
+			kill(t, copier.cmd)
+			s.stop() // as the last one it removes its write-ahead log
+			s.run()
+			createSome()
+			s.stop()
+			copier = guide.replicate(t, s.db, standby)
+			s.run()
+		}},
+		{"a kill of both", func() {
+			kill(t, copier.cmd)
+			kill(t, s.cmd)
+			s.run()
+			copier = guide.replicate(t, s.db, standby)
+		}},
+		{"a while without the other machine", func() {
+			mount(filepath.Join(folder, "gone"))
+			createSome()
+			copier.await(t, "has not noticed", func() bool { return strings.Contains(copier.log.String(), "level=ERROR") })
+			mount(folder)
+		}},
+	} {
+		interruption.do()
+		createSome()
+		awaitEverything(t, guide, copier, s.db, standby, interruption.what)
+	}
+}
+
+// guide is what README.md says about Litestream.
+type guide struct {
+	program string   // built as it says
+	config  string   // the file, for the paths in it
+	command []string // that restores
+	skipIDs string   // the SQL that keeps lost ids from being assigned again
+}
+
+// The paths in the guide, which tests replace by folders of their own.
+const (
+	guideFolder = "/var/lib/petstore"     // of the database, on both machines
+	guideMount  = "/mnt/standby/petstore" // of the copy, seen from the first machine
+	guideCopy   = "/srv/petstore"         // the same, seen from the other
+)
+
+func readGuide(t *testing.T) guide {
+	t.Helper()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(pattern string) string {
+		t.Helper()
+		found := regexp.MustCompile(pattern).FindStringSubmatch(string(readme))
+		if found == nil {
+			t.Fatalf("README.md has nothing that matches %s", pattern)
+		}
+		return found[1]
+	}
+	program, err := installLitestream(find(`go install (github\.com/benbjohnson/litestream/\S+)`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return guide{
+		program: program,
+		config:  find("(?s)```yaml\n(# /etc/litestream.yml\n.*?)```"),
+		command: strings.Fields(find(`(?m)^litestream (restore .*)$`)),
+		skipIDs: find(`(?m)^sqlite3 ` + guideFolder + `/petstore\.db "(.*)"$`),
+	}
+}
+
+// installLitestream builds the module's command, once for all tests.
+func installLitestream(module string) (program string, err error) {
+	program = filepath.Join(filepath.Dir(binary), "litestream")
+	if _, err := os.Stat(program); err == nil {
+		return program, nil
+	}
+	install := exec.Command("go", "install", module)
+	install.Env = append(os.Environ(), "GOBIN="+filepath.Dir(program), "CGO_ENABLED=0")
+	if out, err := install.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go install %s: %w\n%s", module, err, out)
+	}
+	return program, nil
+}
+
+// copier is a running Litestream.
+type copier struct {
+	cmd *exec.Cmd
+	log *logBuffer
+}
+
+// replicate starts Litestream with the guide's configuration and waits until
+// there is something to restore from. It is killed when the test ends.
+func (g guide) replicate(t *testing.T, db, standby string) *copier {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "litestream.yml")
+	paths := strings.NewReplacer(guideFolder+"/petstore.db", db, guideMount, standby)
+	if err := os.WriteFile(config, []byte(paths.Replace(g.config)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &copier{exec.Command(g.program, "replicate", "-config", config), &logBuffer{}}
+	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if c.cmd.ProcessState == nil {
+			kill(t, c.cmd)
+		}
+	})
+	c.await(t, "has copied nothing yet", func() bool {
+		files, err := filepath.Glob(filepath.Join(standby, "ltx", "*", "*.ltx"))
+		return err == nil && len(files) > 0
+	})
+	return c
+}
+
+// await waits for what Litestream is to do.
+func (c *copier) await(t *testing.T, otherwise string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("Litestream %s:\n%s", otherwise, c.log)
+		}
+	}
+}
+
+// checkLog expects no error that Litestream has met.
+func (c *copier) checkLog(t *testing.T) {
+	t.Helper()
+	if log := c.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("Litestream met errors:\n%s", log)
+	}
+}
+
+// kill ends a process at once, as the loss of its machine would.
+func kill(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait() // it was killed
+}
+
+// restore makes a database out of the copy, in a new folder, and returns its
+// path. Litestream itself reads it through for damage.
+func (g guide) restore(t *testing.T, standby string) (db string) {
+	t.Helper()
+	folder := t.TempDir()
+	paths := strings.NewReplacer(guideFolder, folder, guideCopy, standby)
+	var args []string
+	for _, arg := range g.command {
+		args = append(args, paths.Replace(arg))
+	}
+	if out, err := exec.Command(g.program, args...).CombinedOutput(); err != nil {
+		t.Fatalf("litestream %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	db = filepath.Join(folder, "petstore.db")
+	if check := query(t, db, "PRAGMA integrity_check"); check != "ok" {
+		t.Errorf("the restored database is damaged: %s", check)
+	}
+	return db
+}
+
+// query returns the one value that a statement on a database file yields.
+func query(t *testing.T, file, statement string) (value string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", file+"?_pragma=busy_timeout(10000)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRow(statement).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	return value
+}
+
+// acknowledged is an animal whose 201 a client has received.
+type acknowledged struct {
+	name string
+	id   int64
+	at   time.Time
+}
+
+// load is a number of clients that create animals without a pause.
+type load struct {
+	clients sync.WaitGroup
+	dying   atomic.Bool // from now on, requests fail
+
+	// What the clients have seen, complete when they are done.
+	answered []acknowledged
+	refused  int
+	reason   error // of the last refusal
+}
+
+func createUntilKilled(s *server, clients int) *load {
+	l := &load{}
+	client := newHTTPClient(clients)
+	var mu sync.Mutex
+	for c := range clients {
+		l.clients.Go(func() {
+			for i := 0; ; i++ {
+				name := fmt.Sprintf("client %d, animal %d", c, i)
+				id, err := createNamed(client, s, name)
+				if l.dying.Load() && err != nil {
+					return
+				}
+				mu.Lock()
+				if err == nil {
+					l.answered = append(l.answered, acknowledged{name, id, time.Now()})
+				} else {
+					l.refused, l.reason = l.refused+1, err
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	return l
+}
+
+// createNamed adds an animal and returns its id, or the error of having no 201.
+func createNamed(client *http.Client, s *server, name string) (id int64, err error) {
+	got, err := s.send(context.Background(), client, "POST", "/pets", animalJSON(name))
+	if err != nil {
+		return 0, err
+	}
+	if got.status != http.StatusCreated {
+		return 0, fmt.Errorf("status %d: %s", got.status, got.body)
+	}
+	var made pet
+	err = json.Unmarshal([]byte(got.body), &made)
+	return made.ID, err
+}
+
+// checkAnswered compares what a restored service has with what was answered
+// before its machine died, and returns the last id that it has.
+func checkAnswered(t *testing.T, s *server, answered []acknowledged, died time.Time) (last int64) {
+	t.Helper()
+	var animals []pet
+	if err := json.Unmarshal([]byte(query(t, s.db, "SELECT json_group_array(json_object('id', id, 'name', name)) FROM pets")), &animals); err != nil {
+		t.Fatal(err)
+	}
+	stored := map[string][]int64{}
+	for _, a := range animals {
+		stored[a.Name] = append(stored[a.Name], a.ID)
+		last = max(last, a.ID)
+	}
+	lost, since := 0, died
+	for _, a := range answered {
+		ids := stored[a.name]
+		switch {
+		case a.id > last && len(ids) == 0:
+			lost++
+			if a.at.Before(since) {
+				since = a.at
+			}
+		case len(ids) != 1 || ids[0] != a.id:
+			t.Errorf("%s was answered with id %d and is restored as %v, beside ids up to %d", a.name, a.id, ids, last)
+		}
+	}
+	t.Logf("%d of %d animals lost, answered in the last %v", lost, len(answered), died.Sub(since).Round(time.Millisecond))
+	if died.Sub(since) > mostLost {
+		t.Errorf("animals are lost that were answered %v before the machine died; at most %v are accepted", died.Sub(since), mostLost)
+	}
+	return last
+}
+
+// checkIDsAfterRestore holds the README's limit, that the ids of lost animals
+// are assigned again, and its remedy.
+func checkIDsAfterRestore(t *testing.T, s *server, g guide, last int64, answered []acknowledged) {
+	t.Helper()
+	if id, err := createNamed(http.DefaultClient, s, "first"); err != nil || id != last+1 {
+		t.Errorf("the first animal after a restore has id %d (%v), not %d", id, err, last+1)
+	}
+	s.stop()
+	query(t, s.db, g.skipIDs+" RETURNING seq")
+	s.run()
+	id, err := createNamed(http.DefaultClient, s, "second")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range answered {
+		if a.id >= id {
+			t.Fatalf("id %d is assigned although %d had been, and ids were skipped", id, a.id)
+		}
+	}
+}
+
+// awaitEverything waits until the copy has all animals of the database.
+func awaitEverything(t *testing.T, g guide, c *copier, db, standby, after string) {
+	t.Helper()
+	const animals = "SELECT json_group_array(json_array(id, name, category_id, status)) FROM pets"
+	want := query(t, db, animals)
+	c.await(t, "lacks animals after "+after, func() bool { return query(t, g.restore(t, standby), animals) == want })
+}
