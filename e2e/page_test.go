@@ -414,9 +414,9 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	b.shows("#list .outcome", "3 animals.")
 }
 
-// faults is a proxy that, on demand, answers for the service that it is busy, or
-// loses the answers on the way.
-func faults(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *atomic.Bool) {
+// unreliable is a proxy that, on demand, answers for the service that it is busy,
+// or loses the answers on the way.
+func unreliable(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *atomic.Bool) {
 	t.Helper()
 	service, err := url.Parse(s.address())
 	if err != nil {
@@ -443,7 +443,7 @@ func faults(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *atomi
 func TestThePageGoesOnAfterAFault(t *testing.T) {
 	s := start(t)
 	s.stock(1)
-	proxy, busy, lossy := faults(t, s)
+	proxy, busy, lossy := unreliable(t, s)
 	b := openTab(t, proxy.URL+"/")
 	b.fill("#key", s.key+"\r")
 	b.shows("#list .outcome", "1 animal.")
