@@ -454,12 +454,14 @@ func (c *config) environment() string {
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
 // end, 30 s to the end of the answer, and 2 minutes until the next one.
 func newServer(log *slog.Logger) *http.Server {
+	frames := &http.HTTP2Config{MaxReadFrameSize: 16 << 10} // kept for each connection; by default 1 MiB
 	server := &http.Server{
 		ReadHeaderTimeout:            5 * time.Second,
 		ReadTimeout:                  15 * time.Second,
 		WriteTimeout:                 30 * time.Second,
 		IdleTimeout:                  2 * time.Minute,
 		MaxHeaderBytes:               16 << 10,
+		HTTP2:                        frames,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
