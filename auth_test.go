@@ -74,14 +74,14 @@ func authAllow(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
 }
 
 // authDeny demands an *Error with the code, and no key.
-func authDeny(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) *Error {
+func authDeny(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) Error {
 	t.Helper()
 	key, err := k.authenticate(headers, now)
 	var told *Error
 	if key != nil || !errors.As(err, &told) || told.Code != code || told.Status != 401 {
 		t.Fatalf("%q: %v, %v, want %s", headers, key, err, code)
 	}
-	return told
+	return *told
 }
 
 func TestFormOfKeys(t *testing.T) {
@@ -269,8 +269,8 @@ func TestAuthenticate(t *testing.T) {
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			told := authDeny(t, c.ring, c.headers, c.now, c.code)
-			if c.code == CodeInvalidKey && *told != *newError(CodeInvalidKey, "the API key is not valid") {
-				t.Errorf("unusable keys look different from outside: %+v", *told)
+			if c.code == CodeInvalidKey && told != *newError(CodeInvalidKey, "the API key is not valid") {
+				t.Errorf("unusable keys look different from outside: %+v", told)
 			}
 		})
 	}

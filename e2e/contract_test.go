@@ -109,7 +109,7 @@ func (c *contract) operations(req *http.Request) (all []*openapi3filter.RequestV
 	}
 	for _, candidates := range [][]string{{method}, {http.MethodGet, http.MethodPost}} {
 		for _, m := range candidates {
-			as := req.Clone(context.Background())
+			as := req.Clone(req.Context())
 			as.Method = m
 			if route, params, err := c.router.FindRoute(as); err == nil {
 				all = append(all, &openapi3filter.RequestValidationInput{Request: as, PathParams: params, Route: route, Options: &strict})
@@ -136,8 +136,9 @@ var strict = openapi3filter.Options{
 
 // check holds one answer against one operation.
 func (c *contract) check(in *openapi3filter.RequestValidationInput, res *http.Response, body []byte) error {
-	if res.Request.Context().Value(misuse{}) == nil {
-		if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
+	ctx := res.Request.Context()
+	if ctx.Value(misuse{}) == nil {
+		if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
 			return err
 		}
 	} else if res.StatusCode < 400 {
@@ -165,7 +166,7 @@ func (c *contract) check(in *openapi3filter.RequestValidationInput, res *http.Re
 	options := strict
 	options.ExcludeResponseBody = bodiless
 	answer := &openapi3filter.ResponseValidationInput{RequestValidationInput: in, Status: status, Header: res.Header, Options: &options}
-	if err := openapi3filter.ValidateResponse(context.Background(), answer.SetBodyBytes(body)); err != nil {
+	if err := openapi3filter.ValidateResponse(ctx, answer.SetBodyBytes(body)); err != nil {
 		return err
 	}
 	code, err := errorCode(described.Value, res.StatusCode, body)

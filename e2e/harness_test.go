@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	if build.Run() == nil {
 		status = m.Run()
 	}
-	os.RemoveAll(dir)
+	_ = os.RemoveAll(dir)
 	os.Exit(status)
 }
 

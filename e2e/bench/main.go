@@ -88,7 +88,7 @@ func run() (err error) {
 		v := recover()
 		b.killAll()
 		if b.work != "" {
-			os.RemoveAll(b.work)
+			_ = os.RemoveAll(b.work)
 		}
 		if f, ok := v.(failure); ok && ctx.Err() != nil {
 			err = errors.New("interrupted")
@@ -179,7 +179,7 @@ func (b *bench) build(source string) {
 	db := open(empty)
 	defer db.Close()
 	var text string
-	must(db.QueryRow("SELECT group_concat(sql, ';') FROM (SELECT sql FROM sqlite_schema ORDER BY name)").Scan(&text))
+	must(db.QueryRowContext(b.ctx, "SELECT group_concat(sql, ';') FROM (SELECT sql FROM sqlite_schema ORDER BY name)").Scan(&text))
 	b.recipe = fmt.Sprintf("%x", sha256.Sum256([]byte(text+fillPets)))[:8]
 }
 
@@ -214,7 +214,7 @@ func (b *bench) environment() {
 	var sqlite string
 	db := open(":memory:")
 	defer db.Close()
-	must(db.QueryRow("SELECT sqlite_version()").Scan(&sqlite))
+	must(db.QueryRowContext(b.ctx, "SELECT sqlite_version()").Scan(&sqlite))
 	var fs syscall.Statfs_t
 	must(syscall.Statfs(b.dir, &fs))
 	disk := fmt.Sprintf("file system type %#x", fs.Type)
@@ -277,16 +277,16 @@ func (b *bench) database(animals, keys int) *database {
 	must1(db.ExecContext(b.ctx, fmt.Sprintf(fillPets, animals)))
 	// The other keys are like the one that the service has made, whatever columns it has.
 	var columns string
-	must(db.QueryRow("SELECT group_concat(name) FROM pragma_table_info('api_keys') WHERE name NOT IN ('id', 'digest', 'last_four')").Scan(&columns))
+	must(db.QueryRowContext(b.ctx, "SELECT group_concat(name) FROM pragma_table_info('api_keys') WHERE name NOT IN ('id', 'digest', 'last_four')").Scan(&columns))
 	tx := must1(db.BeginTx(b.ctx, nil))
-	stmt := must1(tx.Prepare(fmt.Sprintf("INSERT INTO api_keys (digest, last_four, %[1]s) SELECT ?, ?, %[1]s FROM api_keys WHERE id = 1", columns)))
+	stmt := must1(tx.PrepareContext(b.ctx, fmt.Sprintf("INSERT INTO api_keys (digest, last_four, %[1]s) SELECT ?, ?, %[1]s FROM api_keys WHERE id = 1", columns)))
 	for i := range keys {
 		token := makeToken("known", i)
 		sum := sha256.Sum256([]byte(token))
 		must1(stmt.ExecContext(b.ctx, sum[:], token[len(token)-4:]))
 	}
 	must(tx.Commit())
-	must1(db.Exec("PRAGMA wal_checkpoint(TRUNCATE)"))
+	must1(db.ExecContext(b.ctx, "PRAGMA wal_checkpoint(TRUNCATE)"))
 	must(db.Close()) // the last connection removes the log
 	if _, err := os.Stat(temp + "-wal"); err == nil {
 		fail("%s-wal is left", temp)

@@ -93,7 +93,7 @@ func (p *process) await() (string, error) {
 	case text := <-p.ready:
 		return text, nil
 	case <-p.done:
-		return "", fmt.Errorf("%v has ended (%v):\n%s", p.cmd.Args, p.err, p.output())
+		return "", fmt.Errorf("%v has ended (%v):\n%s", p.cmd.Args, p.cmd.ProcessState, p.output())
 	case <-time.After(time.Minute):
 		return "", fmt.Errorf("%v is not ready after a minute:\n%s", p.cmd.Args, p.output())
 	}
@@ -152,7 +152,7 @@ func (b *bench) fresh(d *database, env []string, flags ...string) *server {
 
 // warm lets a new process reach its pace: its heap grows first.
 func (s *server) warm() *server {
-	conn := must1(net.Dial("tcp", s.address))
+	conn := must1(net.Dial("tcp", s.address)) //nolint:noctx // to this machine
 	defer conn.Close()
 	for range 3000 {
 		must1(roundTrip(conn, s.request("GET", listHot)))
@@ -196,7 +196,7 @@ type answer struct {
 }
 
 func (s *server) fetch(method, path string) (*answer, error) {
-	conn, err := net.DialTimeout("tcp", s.address, 5*time.Second)
+	conn, err := net.DialTimeout("tcp", s.address, 5*time.Second) //nolint:noctx // it has its own limit
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +306,7 @@ func (b *bench) wrk(s *server, lua string, connections, seconds int, codes ...st
 	text := p.output()
 	_, result, ok := strings.Cut(text, "RESULT ")
 	if p.err != nil || !ok {
-		return nil, fmt.Errorf("wrk: %v\n%s", p.err, text)
+		return nil, fmt.Errorf("wrk: %v\n%s", p.cmd.ProcessState, text)
 	}
 	l := &load{}
 	var micros, broken, known float64

@@ -69,7 +69,7 @@ func main() {
 				a.fields = append(a.fields, field{h[0], []string{h[1]}})
 			}
 		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing is looked up
 		if err != nil {
 			log.Fatal(err)
 		}
