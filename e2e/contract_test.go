@@ -93,7 +93,7 @@ func (c *contract) RoundTrip(req *http.Request) (*http.Response, error) {
 	res.Body = io.NopCloser(bytes.NewReader(body))
 	for _, in := range c.operations(req) {
 		in.Request.Body = io.NopCloser(bytes.NewReader(sent))
-		if err := c.check(in, res, body); err != nil {
+		if err := c.check(req.Context(), in, res, body); err != nil {
 			return nil, fmt.Errorf("%s %s → %d %q breaks the contract of %s: %w", req.Method, req.URL, res.StatusCode, body, in.Route.Operation.OperationID, err)
 		}
 	}
@@ -135,8 +135,7 @@ var strict = openapi3filter.Options{
 }
 
 // check holds one answer against one operation.
-func (c *contract) check(in *openapi3filter.RequestValidationInput, res *http.Response, body []byte) error {
-	ctx := res.Request.Context()
+func (c *contract) check(ctx context.Context, in *openapi3filter.RequestValidationInput, res *http.Response, body []byte) error {
 	if ctx.Value(misuse{}) == nil {
 		if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
 			return err
