@@ -278,6 +278,7 @@ func TestTheBucketShownInXRateLimit(t *testing.T) {
 		{"refused by the day at its end: the day, though the minute resets later", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(1000, "9s")}, CodeRateLimited, "1000: 0 until 9s"},
 		{"refused by both: the day, when it resets later", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(1000, "9h")}, CodeRateLimited, "1000: 0 until 9h0m0s"},
 		{"refused by both: the minute, when it resets later", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(1000, "39.999s")}, CodeRateLimited, "60: 0 until 40s"},
+		{"refused by both: the day, when they reset at once", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(1000, "40s")}, CodeRateLimited, "1000: 0 until 40s"},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			st := c.before.admit(limitsAt("0s"), c.quota, limitsBan)
