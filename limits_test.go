@@ -927,6 +927,7 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 }
 
 func TestUsagesRememberedAreBounded(t *testing.T) {
+	const bound = 32_768 // "about 32,000" in the README
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
@@ -934,16 +935,16 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 		limitsAdmit(t, l, k, limitsStart)
 	}
 	idle := &usage{}
-	for id := range int64(maxUsages - 1) {
+	for id := range int64(bound - 1) {
 		l.usages[-id-1] = idle
 	}
 	limitsFlush(t, l)
-	if len(l.usages) != maxUsages {
+	if len(l.usages) != bound {
 		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
 	}
-	l.usages[-maxUsages] = idle
+	l.usages[-bound] = idle
 	limitsFlush(t, l)
-	if len(l.usages) > maxUsages {
+	if len(l.usages) > bound {
 		t.Errorf("%d usages are remembered", len(l.usages))
 	}
 	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 54 || st.day.left != 994 {

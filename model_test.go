@@ -257,6 +257,7 @@ func TestDecodeNewPetNamesEveryProblem(t *testing.T) {
 		"a categoryId twice":                   {`{"categoryId":1,"name":"Rex","categoryId":1}`, []string{"categoryId: is given more than once"}},
 		"a status twice":                       {`{"status":"sold","name":"Rex","categoryId":1,"status":"sold"}`, []string{"status: is given more than once"}},
 		"a name wrong and then right":          {`{"name":"","name":"Rex","categoryId":1}`, []string{"name: must not be blank", "name: is given more than once"}},
+		"a name three times, at last wrong":    {`{"name":"Rex","name":"Rex","name":null,"categoryId":1}`, []string{"name: is given more than once"}},
 		"a name right and then wrong":          {`{"name":"Rex","name":null,"categoryId":1}`, []string{"name: is given more than once"}},
 		"a whole list of things":               {`{"name":null,"x":{"name":"Rex"},"status":"gone","status":"sold"}`, []string{"name: must be a string", `"x": is unknown`, "status: must be one", "status: is given more than once", "categoryId: is required"}},
 	} {
