@@ -562,7 +562,7 @@ func TestABodyThatEndsEarlyIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, _ = fmt.Fprintf(conn, "POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 50\r\n\r\n{\"name\":", s.key)
+	fmt.Fprintf(conn, "POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 50\r\n\r\n{\"name\":", s.key)
 	_ = conn.(*net.TCPConn).CloseWrite()
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -614,7 +614,7 @@ func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, _ = fmt.Fprintf(conn, "%s\r\nHost: x\r\nConnection: close\r\n\r\n", line)
+		fmt.Fprintf(conn, "%s\r\nHost: x\r\nConnection: close\r\n\r\n", line)
 		reply, _ := io.ReadAll(conn)
 		if !bytes.Contains(reply, []byte(`"code":"not_found"`)) {
 			t.Errorf("%s is answered %q", line, reply)
