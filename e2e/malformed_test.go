@@ -63,7 +63,7 @@ func (r reply) check() error {
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&body)
 	if err != nil || body.Code == nil || body.Message == nil || body.Status == nil || r.header.Get("Content-Type") != "application/json" {
-		return fmt.Errorf("%d with %q is no Error: %v", r.status, r.body, err)
+		return fmt.Errorf("%d with %q is no Error: %v", r.status, r.body, err) //nolint:errorlint // it may be nil
 	}
 	if want := errorStatuses[*body.Code]; want != r.status || *body.Status != r.status || r.status >= 500 {
 		return fmt.Errorf("%d with %q: the code %s is that of %d", r.status, r.body, *body.Code, want)
