@@ -48,7 +48,7 @@ type secret string
 func (s secret) String() string               { return "pet_…" + s.lastFour() }
 func (s secret) GoString() string             { return s.String() }
 func (s secret) LogValue() slog.Value         { return slog.StringValue(s.String()) }
-func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil } //nolint:unparam // encoding.TextMarshaler
 
 // lastFour are the characters people tell keys apart by.
 func (s secret) lastFour() string { return string(s[max(0, len(s)-4):]) }

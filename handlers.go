@@ -5,7 +5,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/rand"
 	_ "embed"
 	"encoding/binary"
@@ -213,7 +212,7 @@ func (s *service) answered(w *response, r *http.Request) {
 	duration := time.Since(w.start)
 	w.counts.answers[w.status].Add(1)
 	w.counts.durations.observe(int64(duration))
-	if s.log.Enabled(context.Background(), slog.LevelDebug) {
+	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
 		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", duration)
 	}
@@ -337,8 +336,7 @@ func (s *service) showAddress(w http.ResponseWriter, r *http.Request) {
 // logged, and become 503 if the store could not commit and 500 otherwise.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
-	//lint:ignore SA1008 the limit headers keep the specification's spelling
-	if len(h["X-RateLimit-Limit"]) == 0 {
+	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
 		s.showAddress(w, r)
 	}
 	var answer *Error
@@ -371,7 +369,7 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 	h["Content-Type"] = contentType
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body)
+	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
 }
 
 // writeDocument sends a 200, or a 304 if the client has the document already.

@@ -242,7 +242,7 @@ func checkAddr(s string) error {
 		return errors.New("missing port in address")
 	}
 	if err == nil {
-		_, err = net.LookupPort("tcp", port)
+		_, err = net.LookupPort("tcp", port) //nolint:noctx // from a file at the most
 	}
 	return err
 }
@@ -410,7 +410,7 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 	service := newService(store, cfg, log)
 	server.Handler = service
 	// The first key is made when the address is ours: it is printed only once.
-	listener, err := net.Listen("tcp", cfg.addr)
+	listener, err := net.Listen("tcp", cfg.addr) //nolint:noctx // serveUntil heeds a stop that comes now
 	if err != nil {
 		return err
 	}
@@ -481,13 +481,13 @@ func closeSilent(server *http.Server) {
 		}
 		silent.Store(conn, nil)
 		if stopping.Load() { // accepted just before, and too late for what follows
-			conn.Close()
+			_ = conn.Close()
 		}
 	}
 	server.RegisterOnShutdown(func() {
 		stopping.Store(true)
 		silent.Range(func(conn, _ any) bool {
-			conn.(net.Conn).Close()
+			_ = conn.(net.Conn).Close()
 			return true
 		})
 	})
@@ -593,7 +593,7 @@ func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[servic
 	if addr == "" {
 		return "", func() {}, nil
 	}
-	listener, err := net.Listen("tcp", addr)
+	listener, err := net.Listen("tcp", addr) //nolint:noctx // serveUntil heeds a stop that comes now
 	if err != nil {
 		return "", nil, err
 	}
@@ -655,9 +655,9 @@ type sample struct {
 
 // add appends a metric. Its kind is counter, gauge or histogram.
 func (e *exposition) add(name, kind, help string, samples ...sample) {
-	fmt.Fprintf(e, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	fmt.Fprintf(&e.Buffer, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 	for _, s := range samples {
-		fmt.Fprintf(e, "%s%s %s\n", name, s.labels, strconv.FormatFloat(s.value, 'g', -1, 64))
+		fmt.Fprintf(&e.Buffer, "%s%s %s\n", name, s.labels, strconv.FormatFloat(s.value, 'g', -1, 64))
 	}
 }
 
