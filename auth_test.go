@@ -299,11 +299,17 @@ func TestAKnownKeyIsAnsweredWithoutTheDatabase(t *testing.T) {
 	now := time.Now()
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := newKeyring(s, false)
-	token := authInsert(t, s, apiKey{CreatedAt: at(now), lifetime: 3_600_000})
-	authAllow(t, k, token, now)
+	var tokens []secret
+	for range 3 {
+		token := authInsert(t, s, apiKey{CreatedAt: at(now), lifetime: 3_600_000})
+		authAllow(t, k, token, now)
+		tokens = append(tokens, token)
+	}
 	_ = s.Close()
-	authAllow(t, k, token, now)
-	authDeny(t, k, authHeader(token), now.Add(time.Hour), CodeInvalidKey) // and expires all the same
+	for _, token := range tokens {
+		authAllow(t, k, token, now)
+		authDeny(t, k, authHeader(token), now.Add(time.Hour), CodeInvalidKey) // and expires all the same
+	}
 }
 
 func TestUnknownKeysAreNotRemembered(t *testing.T) {
@@ -550,6 +556,30 @@ func TestKeyCreateSaysOnStderrWhatItMade(t *testing.T) {
 	out, log, err := authRun(t, nil, "key", "create", "-db", k.db, "-name", "shop front")
 	if err != nil || !strings.Contains(log, "shop front") || strings.Contains(log, strings.TrimSpace(out)) {
 		t.Errorf("stderr says %q, %v", log, err)
+	}
+}
+
+func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
+	k := authNew(t)
+	k.mint("create")
+	for _, c := range []struct{ args, want string }{
+		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro","perMinute":300,"perDay":10000}`},
+		{"unban 1", `"msg":"key unbanned","id":1}`},
+		{"rotate -overlap 1h 1", `"msg":"key rotated","id":1,"successor":2,"overlap":3600000000000}`},
+		{"revoke 1", `"msg":"key revoked","id":1}`},
+	} {
+		_, log, err := authRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(c.args)...)...)
+		if err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, c.want) {
+			t.Errorf("key %s says %v, %q; want a line with %s", c.args, err, log, c.want)
+		}
+	}
+}
+
+func TestTheLeastLimitsAndTheShortestLifeAreTaken(t *testing.T) {
+	k := authNew(t)
+	k.mint("create", "-plan", "enterprise", "-per-minute", "1", "-per-day", "1", "-expires", "1s")
+	if got := k.show("1"); got.PerMinute != 1 || got.PerDay != 1 || got.ExpiresAt == nil {
+		t.Errorf("the key is %+v", got)
 	}
 }
 
