@@ -1,0 +1,334 @@
+package e2e
+
+// README.md is run as its reader would run it. A console block holds commands,
+// after "$ ", and what they print; an sh block holds commands only; every other
+// block is a file, and the text above it says which one ("Put this into
+// `main.go`:"). They run from top to bottom in one shell, and what is printed
+// must be what is shown. A value that differs from run to run is compared by
+// its shape; a key or a port that is shown stands for the real one from then on.
+// A block that cannot be run like that is an error, so that none can rot.
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// production is the section that TestTheServiceRunsInProductionAsTheReadmeSays runs.
+const production = "In production"
+
+// block is a fenced block of README.md.
+type block struct {
+	line     int    // number of its first line
+	section  string // the heading of level 3 above it
+	language string
+	file     string // where the text above it says that it goes
+	lines    []string
+}
+
+func (b *block) String() string { return fmt.Sprintf("README.md:%d", b.line) }
+
+var goesInto = regexp.MustCompile("(?:into|as) `([^`]+)`[^`]*:$")
+
+// readmeBlocks are the blocks of README.md in their order.
+func readmeBlocks(t *testing.T) []*block {
+	t.Helper()
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var blocks []*block
+	var open *block
+	var section, paragraph string
+	for i, line := range strings.Split(string(text), "\n") {
+		language, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && open != nil:
+			blocks, open, paragraph = append(blocks, open), nil, ""
+		case open != nil:
+			open.lines = append(open.lines, line)
+		case fence:
+			open = &block{line: i + 2, section: section, language: language}
+			if file := goesInto.FindStringSubmatch(paragraph); file != nil {
+				open.file = file[1]
+			}
+		case strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t"):
+			t.Errorf("README.md:%d: put code between fences, where the tests look for it", i+1)
+		case strings.HasPrefix(line, "### "):
+			section, paragraph = line[len("### "):], ""
+		case line != "":
+			paragraph = line // the last line of the text above a block
+		}
+	}
+	if len(blocks) == 0 || open != nil {
+		t.Fatal("the blocks of README.md cannot be told from its text")
+	}
+	return blocks
+}
+
+// TestTheReadmesFirstCommandsMakeAKeyThatWorks follows the first block, and
+// pastes the line that it prints.
+func TestTheReadmesFirstCommandsMakeAKeyThatWorks(t *testing.T) {
+	first := readmeBlocks(t)[0]
+	if len(first.lines) != 2 || first.lines[1] != "go run ." {
+		t.Fatalf("%s: expected a git clone and go run ., not %q", first, first.lines)
+	}
+	x := newTerminal(t, t.TempDir())
+	x.values["<this repository>"] = snapshot(t)
+	x.run(first.lines[0])
+	printed := x.serve(first.lines[1])
+	paste := regexp.MustCompile(`(?m)^ *curl .*`).FindString(printed)
+	if answer := x.run(paste); !strings.HasPrefix(answer, "HTTP/1.1 200 OK\r\n") {
+		t.Errorf("%q, printed by %q, gave %q", paste, first.lines[1], answer)
+	}
+}
+
+// TestTheReadmeShowsWhatItsCommandsPrint runs all the rest, but for the section
+// about production, in a fresh clone.
+func TestTheReadmeShowsWhatItsCommandsPrint(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "petstore")
+	if out, err := exec.Command("git", "clone", "-q", snapshot(t), folder).CombinedOutput(); err != nil {
+		t.Fatalf("git clone: %v\n%s", err, out)
+	}
+	x := newTerminal(t, folder)
+	for _, b := range readmeBlocks(t)[1:] {
+		if b.section != production {
+			x.follow(b)
+		}
+	}
+}
+
+// snapshot is a repository whose one commit is the working tree, so that what
+// is tested is what is being changed.
+func snapshot(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "snapshot")
+	for _, args := range [][]string{
+		{"init", "-q"},
+		{"add", "--all", ".."},
+		{"-c", "user.name=e2e", "-c", "user.email=e2e@example.com", "commit", "-q", "-m", "the working tree"},
+	} {
+		args = append([]string{"--git-dir", dir, "--work-tree", ".."}, args...)
+		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return dir
+}
+
+// terminal is a shell that commands are typed into.
+type terminal struct {
+	t      *testing.T
+	stdin  io.Writer
+	stdout *bufio.Reader
+	stderr *logBuffer
+	values map[string]string // what the README shows: what it is in this run
+	logs   string            // where the services write
+	served int               // services that were started
+}
+
+// newTerminal starts a shell in a folder, with the first address of a service
+// that the README names, localhost:8080, moved to a free port.
+func newTerminal(t *testing.T, folder string) *terminal {
+	t.Helper()
+	x := &terminal{t: t, stderr: &logBuffer{}, logs: t.TempDir(),
+		values: map[string]string{":8080": freePort(t), ":8081": freePort(t)}}
+	shell := exec.Command("bash")
+	shell.Dir = folder
+	shell.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "PETSTORE_") || strings.HasPrefix(v, "GOFLAGS=")
+	})
+	shell.Env = append(shell.Env, "PETSTORE_ADDR=localhost"+x.values[":8080"])
+	shell.Stderr = x.stderr
+	stdin, err := shell.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := shell.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	x.stdin, x.stdout = stdin, bufio.NewReader(stdout)
+	hung := time.AfterFunc(5*time.Minute, func() { _ = shell.Process.Kill() })
+	t.Cleanup(func() {
+		hung.Stop()
+		stdin.Close()
+		if err := shell.Wait(); err != nil {
+			t.Errorf("the shell ended with %v", err)
+		}
+	})
+	return x
+}
+
+// freePort is a port of this machine, with a colon, that is free just now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return fmt.Sprint(":", listener.Addr().(*net.TCPAddr).Port)
+}
+
+// follow does what a block says.
+func (x *terminal) follow(b *block) {
+	x.t.Helper()
+	switch {
+	case b.language == "console":
+		x.transcript(b)
+	case b.language == "sh":
+		for _, command := range b.lines {
+			x.enter(command)
+		}
+	case b.file != "" && !filepath.IsAbs(b.file):
+		text := strings.ReplaceAll(x.real(strings.Join(b.lines, "\n")+"\n"), "API_KEY", x.run(`printf %s "$KEY"`))
+		if err := os.WriteFile(filepath.Join(strings.TrimSpace(x.run("pwd")), b.file), []byte(text), 0o600); err != nil {
+			x.t.Fatal(err)
+		}
+	default:
+		x.t.Errorf("%s: no test uses this block: make it console or sh, or name its file in the line above", b)
+	}
+}
+
+// transcript runs the commands of a block and compares what they print with
+// what it shows.
+func (x *terminal) transcript(b *block) {
+	x.t.Helper()
+	for i := 0; i < len(b.lines); {
+		command, ok := strings.CutPrefix(b.lines[i], "$ ")
+		if !ok {
+			x.t.Fatalf("%s: a console block begins with a command, after $", b)
+		}
+		end := i + 1
+		for end < len(b.lines) && !strings.HasPrefix(b.lines[end], "$ ") {
+			end++
+		}
+		shown := strings.Join(b.lines[i+1:end], "\n")
+		printed := strings.ReplaceAll(strings.TrimSpace(x.enter(command)), "\r\n", "\n")
+		x.learnKeys(shown, printed)
+		if want, got := shape(x.real(shown)), shape(printed); got != want {
+			x.t.Errorf("%s: $ %s\nprints\n%s\nand not\n%s", b, command, got, want)
+		}
+		i = end
+	}
+}
+
+var serves = regexp.MustCompile(`^\./petstore( -|$)`)
+
+// enter runs a command, or starts a service, and returns what it prints.
+func (x *terminal) enter(command string) string {
+	x.t.Helper()
+	if serves.MatchString(command) {
+		return x.serve(command)
+	}
+	return x.run(command)
+}
+
+// run runs a command, which must succeed, and returns its stdout.
+func (x *terminal) run(command string) string {
+	x.t.Helper()
+	const mark = "\n---- exit status "
+	fmt.Fprintf(x.stdin, "{ %s\n} </dev/null\nprintf '%s%%d\\n' $?\n", x.real(command), strings.ReplaceAll(mark, "\n", `\n`))
+	var printed bytes.Buffer
+	for {
+		line, err := x.stdout.ReadString('\n')
+		printed.WriteString(line)
+		if err != nil {
+			x.t.Fatalf("$ %s: the shell ended: %v\n%s%s", command, err, &printed, x.stderr)
+		}
+		if out, status, done := strings.Cut(printed.String(), mark); done {
+			if status != "0\n" {
+				x.t.Fatalf("$ %s: exit status %s\n%s%s", command, status, out, x.stderr)
+			}
+			return out
+		}
+	}
+}
+
+// serve starts a service as in a terminal of its own, waits until it is ready,
+// and returns its stdout. It must end well at the Ctrl-C when the test ends.
+func (x *terminal) serve(command string) string {
+	x.t.Helper()
+	x.served++
+	log := filepath.Join(x.logs, strconv.Itoa(x.served))
+	// With -m the service has a process group, so that a signal reaches what go run starts.
+	pid := strings.TrimSpace(x.run(fmt.Sprintf("set -m; { exec %s\n} </dev/null >%s.out 2>%[2]s.err & set +m; echo $!", command, log)))
+	ended := "wait " + pid
+	if !serves.MatchString(command) {
+		ended += " || true" // go run itself ends with 1 at a Ctrl-C
+	}
+	x.t.Cleanup(func() { x.run(fmt.Sprintf("kill -INT -- -%s && { %s; }", pid, ended)) })
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		stderr, err := os.ReadFile(log + ".err")
+		if err == nil && bytes.Contains(stderr, []byte(`"msg":"ready"`)) {
+			break
+		}
+		if time.Now().After(deadline) {
+			x.t.Fatalf("$ %s: is not ready: %v\n%s", command, err, stderr)
+		}
+	}
+	stdout, err := os.ReadFile(log + ".out")
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	return string(stdout)
+}
+
+// real puts the values of this run in the place of those that are shown.
+func (x *terminal) real(shown string) string {
+	var pairs []string
+	for value, now := range x.values {
+		pairs = append(pairs, value, now)
+	}
+	return strings.NewReplacer(pairs...).Replace(shown)
+}
+
+var keyPattern = regexp.MustCompile(`pet_(live|test)_[0-9A-Za-z]{38}`)
+
+// learnKeys notes the keys that were printed where others are shown, and the
+// last four characters of each, by which people tell them apart.
+func (x *terminal) learnKeys(shown, printed string) {
+	now := keyPattern.FindAllString(printed, -1)
+	for i, key := range keyPattern.FindAllString(shown, -1) {
+		if i < len(now) && x.values[key] == "" && key[:len("pet_live_")] == now[i][:len("pet_live_")] {
+			x.values[key] = now[i]
+			x.values[key[len(key)-4:]] = now[i][len(key)-4:]
+		}
+	}
+}
+
+// varying are the values that no two runs share, but for keys and ports.
+var varying = []struct {
+	pattern *regexp.Regexp
+	name    string
+}{
+	{regexp.MustCompile(`(X-Request-Id: )[0-9a-f]{16}`), "${1}REQUEST"},
+	{regexp.MustCompile(`(X-RateLimit-Reset: )\d{10}`), "${1}UNIX-TIME"},
+	{regexp.MustCompile(`(;t=)\d+`), "${1}SECONDS"},
+	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
+	{regexp.MustCompile(`(ends )\d{4}-\d\d-\d\d`), "${1}YYYY-MM-DD"},
+	{regexp.MustCompile(`\d+( requests left)`), "N${1}"}, // a minute may end while a client is built
+}
+
+// shape is a text with the varying values replaced by their names.
+func shape(text string) string {
+	for _, v := range varying {
+		text = v.pattern.ReplaceAllString(text, v.name)
+	}
+	return text
+}
