@@ -37,6 +37,8 @@ type block struct {
 	lines    []string
 }
 
+func (b *block) text() string { return strings.Join(b.lines, "\n") + "\n" }
+
 func (b *block) String() string { return fmt.Sprintf("README.md:%d", b.line) }
 
 var goesInto = regexp.MustCompile("(?:into|as) `([^`]+)`[^`]*:$")
@@ -84,7 +86,9 @@ func TestTheReadmesFirstCommandsMakeAKeyThatWorks(t *testing.T) {
 	if len(first.lines) != 2 || first.lines[1] != "go run ." {
 		t.Fatalf("%s: expected a git clone and go run ., not %q", first, first.lines)
 	}
-	x := newTerminal(t, t.TempDir())
+	x := newTerminal(t, "bash")
+	x.moveToFreePorts()
+	x.run("cd " + t.TempDir())
 	x.values["<this repository>"] = snapshot(t)
 	x.run(first.lines[0])
 	printed := x.serve(first.lines[1])
@@ -97,15 +101,17 @@ func TestTheReadmesFirstCommandsMakeAKeyThatWorks(t *testing.T) {
 // TestTheReadmeShowsWhatItsCommandsPrint runs all the rest, but for the section
 // about production, in a fresh clone.
 func TestTheReadmeShowsWhatItsCommandsPrint(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "petstore")
-	if out, err := exec.Command("git", "clone", "-q", snapshot(t), folder).CombinedOutput(); err != nil {
-		t.Fatalf("git clone: %v\n%s", err, out)
-	}
-	x := newTerminal(t, folder)
+	x := newTerminal(t, "bash")
+	x.moveToFreePorts()
+	x.run("cd " + t.TempDir() + " && git clone -q " + snapshot(t) + " petstore && cd petstore")
 	for _, b := range readmeBlocks(t)[1:] {
-		if b.section != production {
-			x.follow(b)
+		if b.section == production {
+			continue
 		}
+		if filepath.IsAbs(b.file) {
+			t.Fatalf("%s: a file outside the folder belongs under %q", b, production)
+		}
+		x.follow(b)
 	}
 }
 
@@ -138,18 +144,15 @@ type terminal struct {
 	served int               // services that were started
 }
 
-// newTerminal starts a shell in a folder, with the first address of a service
-// that the README names, localhost:8080, moved to a free port.
-func newTerminal(t *testing.T, folder string) *terminal {
+// newTerminal starts a shell with a command.
+func newTerminal(t *testing.T, command ...string) *terminal {
 	t.Helper()
-	x := &terminal{t: t, stderr: &logBuffer{}, logs: t.TempDir(),
-		values: map[string]string{":8080": freePort(t), ":8081": freePort(t)}}
-	shell := exec.Command("bash")
-	shell.Dir = folder
+	x := &terminal{t: t, stderr: &logBuffer{}, values: map[string]string{}, logs: t.TempDir()}
+	shell := exec.Command(command[0], command[1:]...)
 	shell.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "PETSTORE_") || strings.HasPrefix(v, "GOFLAGS=")
 	})
-	shell.Env = append(shell.Env, "PETSTORE_ADDR=localhost"+x.values[":8080"])
+	shell.Env = append(shell.Env, "GOFLAGS=-buildvcs=auto") // Go's default, whatever this machine's is
 	shell.Stderr = x.stderr
 	stdin, err := shell.StdinPipe()
 	if err != nil {
@@ -174,6 +177,12 @@ func newTerminal(t *testing.T, folder string) *terminal {
 	return x
 }
 
+// moveToFreePorts puts free ports in the place of those that the README names.
+func (x *terminal) moveToFreePorts() {
+	x.values[":8080"], x.values[":8081"] = freePort(x.t), freePort(x.t)
+	x.run("export PETSTORE_ADDR=localhost:8080")
+}
+
 // freePort is a port of this machine, with a colon, that is free just now.
 func freePort(t *testing.T) string {
 	t.Helper()
@@ -195,11 +204,8 @@ func (x *terminal) follow(b *block) {
 		for _, command := range b.lines {
 			x.enter(command)
 		}
-	case b.file != "" && !filepath.IsAbs(b.file):
-		text := strings.ReplaceAll(x.real(strings.Join(b.lines, "\n")+"\n"), "API_KEY", x.run(`printf %s "$KEY"`))
-		if err := os.WriteFile(filepath.Join(strings.TrimSpace(x.run("pwd")), b.file), []byte(text), 0o600); err != nil {
-			x.t.Fatal(err)
-		}
+	case b.file != "":
+		x.write(b.file, strings.ReplaceAll(b.text(), "API_KEY", x.run(`printf %s "$KEY"`)))
 	default:
 		x.t.Errorf("%s: no test uses this block: make it console or sh, or name its file in the line above", b)
 	}
@@ -258,6 +264,12 @@ func (x *terminal) run(command string) string {
 			return out
 		}
 	}
+}
+
+// write makes a file.
+func (x *terminal) write(file, text string) {
+	x.t.Helper()
+	x.run(fmt.Sprintf("cat >%s <<'END OF FILE'\n%sEND OF FILE", file, text))
 }
 
 // serve starts a service as in a terminal of its own, waits until it is ready,
@@ -322,6 +334,7 @@ var varying = []struct {
 	{regexp.MustCompile(`(;t=)\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
 	{regexp.MustCompile(`(ends )\d{4}-\d\d-\d\d`), "${1}YYYY-MM-DD"},
+	{regexp.MustCompile(`v0\.0\.0-\d{14}-[0-9a-f]{12} go1\.\d+(\.\d+)? [0-9a-f]{40}`), "VERSION GO REVISION"},
 	{regexp.MustCompile(`\d+( requests left)`), "N${1}"}, // a minute may end while a client is built
 }
 

@@ -1,0 +1,420 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestTheServiceRunsInProductionAsTheReadmeSays follows that section of
+// README.md, from top to bottom and as root, on a machine of its own: the files
+// are used as they are shown; Debian's systemd starts the service, Caddy and
+// nginx; after some of the steps the test looks whether they did what they are for.
+func TestTheServiceRunsInProductionAsTheReadmeSays(t *testing.T) {
+	m := bootMachine(t)
+	m.run("git clone -q --no-hardlinks " + m.repository + " /root/petstore && cd /root/petstore")
+	m.prepareProxies()
+	m.run(dockerStandIn)
+	m.run("export PETSTORE_DB=/var/lib/petstore/petstore.db")
+	checks := map[string]func(){
+		"CGO_ENABLED=0 go build .": m.checkVersion,
+		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
+		"petstore backup -db /var/lib/petstore/petstore.db /root/petstore-backup.db":       m.checkUnit,
+		"systemctl restart caddy":          func() { m.checkProxy("", caddyRoot) },
+		"systemctl restart nginx":          func() { m.checkProxy("", certificate); m.checkSpelling() },
+		"systemctl restart petstore caddy": func() { m.checkProxy("/shop", caddyRoot) },
+		"docker run -d --name petstore -p 8080:8080 -v petstore:/data petstore": m.checkContainer,
+	}
+	for _, b := range readmeBlocks(t) {
+		if b.section != production {
+			continue
+		}
+		m.makeRoom(b)
+		m.follow(b)
+		for _, line := range b.lines {
+			command := strings.TrimPrefix(line, "$ ")
+			if check := checks[command]; check != nil {
+				check()
+				delete(checks, command)
+			}
+		}
+	}
+	for command := range checks {
+		t.Errorf("README.md no longer has the command %q, after which something is checked", command)
+	}
+}
+
+// machine is a copy of this machine with an init, a network and processes of
+// its own. What is written there is gone when the test ends.
+type machine struct {
+	*terminal  // a shell of root's
+	repository string
+	sources    int // addresses that callers without a key had
+}
+
+// hostScript makes the machine's root, which is this machine's with a layer in
+// memory above it, and a control group, and boots it.
+const hostScript = `set -e
+root=$1
+mount -t tmpfs none "$root"
+mkdir "$root"/{changes,work,groups,machine}
+mount -t overlay -o lowerdir=/,upperdir="$root/changes",workdir="$root/work" none "$root/machine"
+mount -t cgroup2 none "$root/groups"
+group=$root/groups/petstore-e2e-$$
+mkdir "$group"
+echo $$ >"$group/cgroup.procs"
+unshare --mount --net --pid --ipc --uts --cgroup --fork --kill-child bash -c "$BOOT" boot "$@" || true
+echo $$ >"$root/groups/cgroup.procs"
+find "$group" -depth -type d -exec rmdir {} +
+`
+
+// bootScript is the first process of the machine, and then becomes systemd. It
+// tells its process id as it is outside. It has no devices, cannot change the
+// kernel's settings, and starts nothing that would see to hardware.
+const bootScript = `set -e
+read -r pid _ </proc/self/stat
+cd "$1/machine"
+mount -t proc proc proc
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
+mount -t sysfs -o ro sysfs sys
+mount -t cgroup2 none sys/fs/cgroup
+mount -t tmpfs none run
+mount -t tmpfs none dev
+for device in null zero full random urandom tty; do
+	touch dev/$device
+	mount --bind /dev/$device dev/$device
+done
+ln -s /proc/self/fd dev/fd
+ln -s pts/ptmx dev/ptmx
+mkdir dev/shm
+for shared in "${@:2}"; do
+	mount --bind "$shared" ".$shared"
+done
+ip link set lo up
+echo 127.0.0.1 pets.example.com >>etc/hosts
+rm etc/fstab
+rm -r lib/systemd/system/{sysinit,local-fs}.target.wants
+printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' >etc/systemd/system/e2e.target
+pivot_root . mnt
+umount -l mnt
+echo "$pid"
+exec env -i container=e2e PATH="$PATH" setpriv --bounding-set=-sys_module,-sys_rawio,-sys_time /lib/systemd/systemd --unit=e2e.target --show-status=no
+`
+
+// bootMachine boots one and opens a shell there. It shares the caches of Go.
+func bootMachine(t *testing.T) *machine {
+	t.Helper()
+	for _, command := range []string{"systemd-analyze", "nsenter", "ip", "curl", "caddy", "nginx", "openssl"} {
+		if _, err := exec.LookPath(command); err != nil {
+			t.Fatalf("install Debian's systemd, iproute2, curl, caddy, nginx-light and openssl: %v", err)
+		}
+	}
+	if os.Getuid() != 0 {
+		t.Fatal("only root can make namespaces, mount and boot systemd")
+	}
+	m := &machine{repository: snapshot(t)}
+	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{"--mount", "bash", "-c", hostScript, "host", t.TempDir()}, strings.Fields(string(caches))...)
+	host := exec.Command("unshare", args...)
+	host.Env = append(os.Environ(), "BOOT="+bootScript)
+	log := &logBuffer{}
+	host.Stderr = log
+	stdout, err := host.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := bufio.NewReader(stdout).ReadString('\n')
+	pid = strings.TrimSpace(pid)
+	t.Cleanup(func() {
+		if out, err := exec.Command("kill", "-KILL", pid).CombinedOutput(); err != nil {
+			t.Errorf("kill: %v\n%s", err, out)
+		}
+		if err := host.Wait(); err != nil {
+			t.Errorf("the machine ended with %v\n%s", err, log)
+		}
+	})
+	if err != nil {
+		t.Fatalf("the machine did not boot: %v\n%s", err, log)
+	}
+	m.terminal = newTerminal(t, "nsenter", "--target", pid, "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--root", "--wd", "bash")
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(m.run("journalctl --no-pager --quiet --unit petstore --unit caddy --unit nginx"))
+		}
+	})
+	m.run("until systemctl is-active --quiet e2e.target 2>/dev/null; do sleep 0.1; done")
+	return m
+}
+
+// makeRoom stops what would be in the way of a block.
+func (m *machine) makeRoom(b *block) {
+	switch text := b.text(); {
+	case strings.HasPrefix(text, "systemctl restart nginx"), strings.HasPrefix(text, "sed -i"):
+		m.run("systemctl stop caddy nginx")
+	case strings.HasPrefix(text, "docker build"):
+		m.run("systemctl stop petstore caddy nginx")
+	}
+}
+
+// checkVersion looks for the commit, and then for a tag, in what was built.
+func (m *machine) checkVersion() {
+	m.t.Helper()
+	commit := strings.TrimSpace(m.run("git rev-parse HEAD"))
+	if version := m.run("./petstore version"); !strings.Contains(version, commit) || strings.Contains(version, "dirty") {
+		m.t.Errorf("built from the commit %s, it says %q", commit, version)
+	}
+	m.run("git tag v1.2.3 && CGO_ENABLED=0 go build -o petstore-tagged . && git tag -d v1.2.3")
+	if version := m.run("./petstore-tagged version"); !strings.HasPrefix(version, "petstore v1.2.3 go") {
+		m.t.Errorf("built from the tag v1.2.3, it says %q", version)
+	}
+}
+
+// checkOthers looks whether the programs for other systems know their commit too.
+func (m *machine) checkOthers() {
+	m.t.Helper()
+	for _, want := range []struct{ file, system, processor string }{
+		{"petstore-linux-arm64", "linux", "arm64"}, {"petstore-darwin-arm64", "darwin", "arm64"}, {"petstore-windows-amd64.exe", "windows", "amd64"},
+	} {
+		build := m.run("go version -m " + want.file)
+		for _, setting := range []string{"GOOS=" + want.system, "GOARCH=" + want.processor, "vcs.modified=false"} {
+			if !strings.Contains(build, "\t"+setting+"\n") {
+				m.t.Errorf("%s was not built with %s:\n%s", want.file, setting, build)
+			}
+		}
+	}
+}
+
+// checkUnit asks systemd what it thinks of the unit, and looks whether the
+// service and the commands of root get along in its directory.
+func (m *machine) checkUnit() {
+	m.t.Helper()
+	const unit = "/etc/systemd/system/petstore.service"
+	if complaints := m.run("systemd-analyze verify " + unit + " 2>&1"); complaints != "" {
+		m.t.Errorf("systemd-analyze verify: %s", complaints)
+	}
+	m.run("systemd-analyze security --offline=true --threshold=15 " + unit) // 1.5 of 10, which systemd calls OK
+	m.waitUntilReady()
+	key := m.newKey()
+	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+
+	// A kill leaves a -wal behind, which root or the service may open first.
+	m.run("systemctl kill --signal=KILL petstore; petstore key list")
+	m.waitUntilReady()
+	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	m.run("systemctl stop petstore")
+	key = m.newKey()
+	m.run("systemctl start petstore")
+	m.waitUntilReady()
+	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	strange := m.run("find /var/lib/petstore/ ! -user $(stat --format %u /var/lib/petstore/)")
+	if user := m.run("stat --format %u /var/lib/petstore/"); strange != "" || user == "0\n" {
+		m.t.Errorf("the directory of the service is that of the user %s, and these are not: %s", user, strange)
+	}
+}
+
+const rex = `{"name":"Rex","categoryId":7}`
+
+func (m *machine) waitUntilReady() {
+	m.t.Helper()
+	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8081/readyz")
+}
+
+// newKey makes a key while the service may run, which knows it within a second.
+func (m *machine) newKey() string {
+	m.t.Helper()
+	return strings.TrimSpace(m.run("petstore key create -plan business && sleep 1"))
+}
+
+// curl sends a request with one header and returns the head and the body of the answer.
+func (m *machine) curl(status int, header, url string, flags ...string) (head, body string) {
+	m.t.Helper()
+	command := fmt.Sprintf("curl -si -H %q -H 'Content-Type: application/json' %q", header, url)
+	for _, flag := range flags {
+		command += fmt.Sprintf(" '%s'", flag)
+	}
+	head, body, _ = strings.Cut(m.run(command), "\r\n\r\n")
+	if got := strings.Fields(head + " - -")[1]; got != fmt.Sprint(status) {
+		m.t.Errorf("%s: status %s, expected %d\n%s\n%s", command, got, status, head, body)
+	}
+	return head, body
+}
+
+// Certificates: of the authority that Caddy makes, and of nginx.
+const (
+	caddyRoot   = "/var/lib/caddy/.local/share/caddy/pki/authorities/local/root.crt"
+	certificate = "/etc/letsencrypt/live/pets.example.com/fullchain.pem"
+)
+
+// prepareProxies does for the proxies what a certificate authority would: it
+// makes nginx's certificate, and lets Caddy make its own rather than ask for one.
+func (m *machine) prepareProxies() {
+	m.t.Helper()
+	m.run(`mkdir -p /etc/letsencrypt/live/pets.example.com && cd /etc/letsencrypt/live/pets.example.com &&
+		openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pets.example.com -addext subjectAltName=DNS:pets.example.com -keyout privkey.pem -out fullchain.pem 2>/dev/null && cd - >/dev/null`)
+	m.write("/etc/caddy/e2e.caddyfile", "{\n\tlocal_certs\n\tskip_install_trust\n}\nimport /etc/caddy/Caddyfile\n")
+	m.run("mkdir /etc/systemd/system/caddy.service.d")
+	m.write("/etc/systemd/system/caddy.service.d/e2e.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/caddy run --config /etc/caddy/e2e.caddyfile --adapter caddyfile\n")
+}
+
+// checkProxy looks whether the service is all there behind a proxy, at a path
+// and with a certificate.
+func (m *machine) checkProxy(prefix, trusted string) {
+	m.t.Helper()
+	m.waitUntilReady()
+	base := "https://pets.example.com" + prefix + "/v1"
+	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null --cacert " + trusted + " " + base + "/pets")
+	key := "Authorization: Bearer " + m.newKey()
+	for _, protocol := range []string{"--http1.1", "--http2"} {
+		m.checkCalls(base, key, "--cacert", trusted, protocol)
+	}
+	m.checkAddresses(base, key, "--cacert", trusted)
+}
+
+var (
+	locationHeader = regexp.MustCompile(`(?mi)^location: (\S+)\r?$`)
+	nextHeader     = regexp.MustCompile(`(?mi)^link: <(\S+)>; rel="next"\r?$`)
+	leftHeader     = regexp.MustCompile(`(?mi)^x-ratelimit-remaining: (\d+)\r?$`)
+)
+
+// find is the value of a header, or "" if there is none.
+func find(header *regexp.Regexp, head string) string {
+	if value := header.FindStringSubmatch(head); value != nil {
+		return value[1]
+	}
+	return ""
+}
+
+// checkCalls calls every operation.
+func (m *machine) checkCalls(base, key string, flags ...string) {
+	m.t.Helper()
+	created, _ := m.curl(201, key, base+"/pets", append(flags, "-d", rex)...)
+	location := find(locationHeader, created)
+	if !strings.HasPrefix(location, base+"/pets/") {
+		m.t.Errorf("the animal is at %q, expected below %s", location, base)
+	}
+	if version := "HTTP/" + strings.TrimPrefix(flags[len(flags)-1], "--http"); !strings.HasPrefix(created, version+" ") {
+		m.t.Errorf("the answer is not in %s: %s", version, created)
+	}
+	m.curl(200, key, location, flags...)
+	list, _ := m.curl(200, key, base+"/pets?limit=1", flags...)
+	next := find(nextHeader, list)
+	if !strings.HasPrefix(next, base+"/pets?limit=1&after=") || find(leftHeader, list) == "" {
+		m.t.Errorf("the first page of several has no next one at %s, or no limits:\n%s", base, list)
+	}
+	if _, body := m.curl(200, key, next, flags...); !strings.HasPrefix(body, `[{"id":`) {
+		m.t.Errorf("the next page is %s", body)
+	}
+	for _, size := range []string{"70000", "200000"} {
+		m.run("head -c " + size + " /dev/zero >/tmp/large")
+		if _, body := m.curl(413, key, base+"/pets", append(flags, "--data-binary", "@/tmp/large")...); !strings.Contains(body, `"code":"body_too_large"`) {
+			m.t.Errorf("a body of %s bytes is refused with %q", size, body)
+		}
+	}
+	m.curl(200, key, base+"/pets", flags...)
+}
+
+// checkAddresses looks whether the caller's address is what is counted, and not
+// what the caller says it is.
+func (m *machine) checkAddresses(base, key string, flags ...string) {
+	m.t.Helper()
+	m.sources += 2
+	here, there := fmt.Sprint("127.0.1.", m.sources), fmt.Sprint("127.0.1.", m.sources+1)
+	from := func(address string) []string { return append(flags, "--interface", address) }
+	for _, said := range []string{here, there, there + ", 192.0.2.1", `"` + there + `"`} {
+		m.curl(401, "X-Forwarded-For: "+said, base+"/pets", from(here)...)
+	}
+	m.curl(200, key, base+"/pets", from(here)...)
+	if head, _ := m.curl(401, "X-Forwarded-For: 192.0.2.1", base+"/pets", from(here)...); find(leftHeader, head) != "55" {
+		m.t.Errorf("after five calls without a key from one address, 55 should be left:\n%s", head)
+	}
+	if head, _ := m.curl(401, "X-Forwarded-For: "+here, base+"/pets", from(there)...); find(leftHeader, head) != "59" {
+		m.t.Errorf("after a first call without a key from an address, 59 should be left:\n%s", head)
+	}
+}
+
+// checkSpelling looks whether a header that HTTP spells anyhow arrives as the
+// specification spells it.
+func (m *machine) checkSpelling() {
+	m.t.Helper()
+	head, _ := m.curl(401, "Accept: */*", "https://pets.example.com/v1/pets", "--http1.1", "--cacert", certificate)
+	for _, header := range []string{"X-RateLimit-Limit: ", "X-RateLimit-Remaining: ", "X-RateLimit-Reset: ", "RateLimit: ", "RateLimit-Policy: "} {
+		if !strings.Contains(head, "\n"+header) {
+			m.t.Errorf("%q does not arrive:\n%s", header, head)
+		}
+	}
+}
+
+// dockerStandIn does what Docker would with README.md's Dockerfile: the
+// commands of the first stage, the files of the second as an empty root
+// directory, and the program in it as its user and with its environment only.
+// What it does not know is an error.
+const dockerStandIn = `docker() {
+	local image=/var/lib/e2e-image
+	case "$*" in
+	"build -t petstore .")
+		local root=/ folder word rest user=0:0
+		mkdir $image
+		>$image.env
+		while read -r word rest; do
+			case "$word $rest" in
+			"FROM golang:1.26 AS build") ;;
+			"FROM scratch") root=$image ;;
+			"WORKDIR "*) folder=$rest && mkdir "$folder" ;;
+			"COPY . .") tar -c -X .dockerignore . | tar -x -C "$folder" ;;
+			"RUN "*) (cd "$folder" && sh -c "$rest") || return ;;
+			"COPY --from=build --chown="*) set -- $rest && cp -r "$3" "$root$4" && chown -R "${2#--chown=}" "$root$4" ;;
+			"COPY --from=build "*) set -- $rest && cp -r "$2" "$root$3" ;;
+			"USER "*) user=$rest ;;
+			"ENV "*) echo "$rest" >>$image.env ;;
+			"VOLUME /data" | "EXPOSE 8080" | " ") ;;
+			"ENTRYPOINT "*) echo "$rest" | tr -d '[]",' >$image.entrypoint ;;
+			*) echo "not understood: $word $rest" && return 1 ;;
+			esac || return
+		done <Dockerfile
+		echo "$user" >$image.user
+		;;
+	"run -d --name petstore -p 8080:8080 -v petstore:/data petstore")
+		docker exec petstore $(cat $image.entrypoint) >$image.log 2>&1 &
+		;;
+	"run --rm -v petstore:/data petstore "*)
+		docker exec petstore $(cat $image.entrypoint) "${@:6}"
+		;;
+	"exec petstore "*)
+		shift 2
+		(cd / && exec env -i $(cat $image.env) /usr/sbin/chroot --userspec=$(cat $image.user) $image "$@")
+		;;
+	*) echo "not understood: docker $*" && return 1 ;;
+	esac
+}`
+
+// checkContainer looks whether the program does everything in its empty root.
+func (m *machine) checkContainer() {
+	m.t.Helper()
+	if files := m.run("find /var/lib/e2e-image -maxdepth 1"); len(strings.Fields(files)) != 3 {
+		m.t.Errorf("the image should hold the program and its data only: %s", files)
+	}
+	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8080/openapi.json")
+	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create && sleep 1"))
+	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	if keys := m.run("docker exec petstore /petstore key list"); !strings.Contains(keys, "shop front") || len(strings.Split(keys, "\n")) != 4 {
+		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)
+	}
+	m.run("docker exec petstore /petstore backup /data/copy.db")
+	if strange := m.run("find /var/lib/e2e-image/data ! -user 65532"); strange != "" {
+		m.t.Errorf("in the volume, these files are not the user's: %s", strange)
+	}
+	if version := m.run("docker exec petstore /petstore version"); strings.Contains(version, "dirty") || !strings.Contains(version, strings.TrimSpace(m.run("git rev-parse HEAD"))) {
+		m.t.Errorf("built from a clone with a Dockerfile in it, it says %q", version)
+	}
+}
