@@ -230,10 +230,17 @@ func (m *machine) waitUntilReady() {
 	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8081/readyz")
 }
 
-// newKey makes a key while the service may run, which knows it within a second.
+// newKey makes a key, and waits until the service takes it if it runs.
 func (m *machine) newKey() string {
 	m.t.Helper()
-	return strings.TrimSpace(m.run("petstore key create -plan business && sleep 1"))
+	key := strings.TrimSpace(m.run("petstore key create -plan business"))
+	m.run("! systemctl is-active --quiet petstore || " + untilTaken(key))
+	return key
+}
+
+// untilTaken waits for the service to take a key. It does within a second.
+func untilTaken(key string) string {
+	return "until curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' localhost:8080/v1/pets; do sleep 0.1; done"
 }
 
 // curl sends a request with one header and returns the head and the body of the answer.
@@ -405,7 +412,8 @@ func (m *machine) checkContainer() {
 		m.t.Errorf("the image should hold the program and its data only: %s", files)
 	}
 	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8080/openapi.json")
-	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create && sleep 1"))
+	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create"))
+	m.run(untilTaken(key))
 	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
 	if keys := m.run("docker exec petstore /petstore key list"); !strings.Contains(keys, "shop front") || len(strings.Split(keys, "\n")) != 4 {
 		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)

@@ -115,6 +115,41 @@ func TestTheReadmeShowsWhatItsCommandsPrint(t *testing.T) {
 	}
 }
 
+// TestTheReadmeNamesEveryFlagAndKeyCommand compares its tables with petstore help.
+func TestTheReadmeNamesEveryFlagAndKeyCommand(t *testing.T) {
+	help, err := program("help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string // the first cell of each row of each table
+	for _, row := range regexp.MustCompile(`(?m)^\| (.*?) \|`).FindAllStringSubmatch(string(text), -1) {
+		rows = append(rows, row[1])
+	}
+	for _, named := range []struct{ inHelp, inReadme string }{
+		{`(?m)^  (-[a-z-]+(?: [A-Z:]+)?) ?$`, "`(-[^`]+)`"},
+		{`(?m)^petstore (key [a-z]+)`, "`(key [a-z]+)"},
+	} {
+		inHelp := findAll(named.inHelp, string(help))
+		inReadme := findAll(named.inReadme, strings.Join(rows, "\n"))
+		if len(inHelp) == 0 || !slices.Equal(inHelp, inReadme) {
+			t.Errorf("petstore help has\n%q\nand the tables of README.md\n%q", inHelp, inReadme)
+		}
+	}
+}
+
+// findAll is what the first group matches, sorted.
+func findAll(pattern, text string) (found []string) {
+	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		found = append(found, match[1])
+	}
+	slices.Sort(found)
+	return found
+}
+
 // snapshot is a repository whose one commit is the working tree, so that what
 // is tested is what is being changed.
 func snapshot(t *testing.T) string {
