@@ -93,11 +93,12 @@ ln -s /proc/self/fd dev/fd
 ln -s pts/ptmx dev/ptmx
 mkdir dev/shm
 for shared in "${@:2}"; do
+	mkdir -p ".$shared"
 	mount --bind "$shared" ".$shared"
 done
 ip link set lo up
 echo 127.0.0.1 pets.example.com >>etc/hosts
-rm etc/fstab
+rm -f etc/fstab
 rm -r lib/systemd/system/{sysinit,local-fs}.target.wants
 printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' >etc/systemd/system/e2e.target
 pivot_root . mnt
@@ -106,7 +107,8 @@ echo "$pid"
 exec env -i container=e2e PATH="$PATH" setpriv --bounding-set=-sys_module,-sys_rawio,-sys_time /lib/systemd/systemd --unit=e2e.target --show-status=no
 `
 
-// bootMachine boots one and opens a shell there. It shares the caches of Go.
+// bootMachine boots one and opens a shell there. It shares the caches of Go with
+// this machine, and a repository to clone.
 func bootMachine(t *testing.T) *machine {
 	t.Helper()
 	for _, command := range []string{"systemd-analyze", "nsenter", "ip", "curl", "caddy", "nginx", "openssl"} {
@@ -122,8 +124,8 @@ func bootMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"--mount", "bash", "-c", hostScript, "host", t.TempDir()}, strings.Fields(string(caches))...)
-	host := exec.Command("unshare", args...)
+	args := []string{"--mount", "bash", "-c", hostScript, "host", t.TempDir(), m.repository}
+	host := exec.Command("unshare", append(args, strings.Fields(string(caches))...)...)
 	host.Env = append(os.Environ(), "BOOT="+bootScript)
 	log := &logBuffer{}
 	host.Stderr = log
@@ -227,7 +229,7 @@ const rex = `{"name":"Rex","categoryId":7}`
 
 func (m *machine) waitUntilReady() {
 	m.t.Helper()
-	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8081/readyz")
+	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8081/readyz")
 }
 
 // newKey makes a key, and waits until the service takes it if it runs.
