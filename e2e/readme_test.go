@@ -31,7 +31,7 @@ const production = "In production"
 // block is a fenced block of README.md.
 type block struct {
 	line     int    // number of its first line
-	section  string // the heading of level 3 above it
+	section  string // the heading of level 2 or 3 above it
 	language string
 	file     string // where the text above it says that it goes
 	lines    []string
@@ -52,25 +52,25 @@ func readmeBlocks(t *testing.T) []*block {
 	}
 	var blocks []*block
 	var open *block
-	var section, paragraph string
+	var section, above string
 	for i, line := range strings.Split(string(text), "\n") {
 		language, fence := strings.CutPrefix(line, "```")
 		switch {
 		case fence && open != nil:
-			blocks, open, paragraph = append(blocks, open), nil, ""
+			blocks, open, above = append(blocks, open), nil, ""
 		case open != nil:
 			open.lines = append(open.lines, line)
 		case fence:
 			open = &block{line: i + 2, section: section, language: language}
-			if file := goesInto.FindStringSubmatch(paragraph); file != nil {
+			if file := goesInto.FindStringSubmatch(above); file != nil {
 				open.file = file[1]
 			}
 		case strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t"):
 			t.Errorf("README.md:%d: put code between fences, where the tests look for it", i+1)
-		case strings.HasPrefix(line, "### "):
-			section, paragraph = line[len("### "):], ""
+		case strings.HasPrefix(line, "## ") || strings.HasPrefix(line, "### "):
+			section, above = strings.TrimLeft(line, "# "), ""
 		case line != "":
-			paragraph = line // the last line of the text above a block
+			above = line
 		}
 	}
 	if len(blocks) == 0 || open != nil {
