@@ -359,8 +359,8 @@ func (x *terminal) learnKeys(shown, printed string) {
 	}
 }
 
-// varying are the values that no two runs share, but for keys and ports.
-var varying = []struct {
+// shapes are the values that no two runs share, but for keys and ports.
+var shapes = []struct {
 	pattern *regexp.Regexp
 	name    string
 }{
@@ -375,7 +375,7 @@ var varying = []struct {
 
 // shape is a text with the varying values replaced by their names.
 func shape(text string) string {
-	for _, v := range varying {
+	for _, v := range shapes {
 		text = v.pattern.ReplaceAllString(text, v.name)
 	}
 	return text
