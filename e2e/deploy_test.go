@@ -98,7 +98,7 @@ for shared in "${@:2}"; do
 done
 ip link set lo up
 echo 127.0.0.1 pets.example.com >>etc/hosts
-rm -f etc/fstab
+rm -rf etc/fstab var/lib/petstore var/lib/private/petstore
 rm -r lib/systemd/system/{sysinit,local-fs}.target.wants
 printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' >etc/systemd/system/e2e.target
 pivot_root . mnt

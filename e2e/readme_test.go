@@ -25,8 +25,12 @@ import (
 	"time"
 )
 
-// production is the section that TestTheServiceRunsInProductionAsTheReadmeSays runs.
-const production = "In production"
+// Sections that other tests run, since they reach outside a folder: on a
+// machine of its own, and as those of two machines.
+const (
+	production  = "In production"    // deploy_test.go
+	replication = "A second machine" // litestream_test.go
+)
 
 // block is a fenced block of README.md.
 type block struct {
@@ -98,20 +102,32 @@ func TestTheReadmesFirstCommandsMakeAKeyThatWorks(t *testing.T) {
 	}
 }
 
-// TestTheReadmeShowsWhatItsCommandsPrint runs all the rest, but for the section
-// about production, in a fresh clone.
+// TestTheReadmeShowsWhatItsCommandsPrint runs all that is not in those
+// sections, in a fresh clone.
 func TestTheReadmeShowsWhatItsCommandsPrint(t *testing.T) {
+	blocks := slices.DeleteFunc(readmeBlocks(t)[1:], func(b *block) bool { return b.section == production || b.section == replication })
+	for _, b := range blocks {
+		b.mustStayInside(t)
+	}
 	x := newTerminal(t, "bash")
 	x.moveToFreePorts()
 	x.run("cd " + t.TempDir() + " && git clone -q " + snapshot(t) + " petstore && cd petstore")
-	for _, b := range readmeBlocks(t)[1:] {
-		if b.section == production {
-			continue
-		}
-		if filepath.IsAbs(b.file) {
-			t.Fatalf("%s: a file outside the folder belongs under %q", b, production)
-		}
+	for _, b := range blocks {
 		x.follow(b)
+	}
+}
+
+var outside = regexp.MustCompile(`(^|[ "'=<>])[/~]|\bsudo `)
+
+// mustStayInside ends the test before it runs, on the machine of whoever tests,
+// a command that reaches outside its folder.
+func (b *block) mustStayInside(t *testing.T) {
+	t.Helper()
+	for _, line := range b.lines {
+		command, prompt := strings.CutPrefix(line, "$ ")
+		if (prompt || b.language == "sh") && outside.MatchString(command) || filepath.IsAbs(b.file) {
+			t.Fatalf("%s: what reaches outside the folder belongs under %q: %s%s", b, production, b.file, command)
+		}
 	}
 }
 
