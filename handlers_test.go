@@ -369,6 +369,7 @@ func TestListing(t *testing.T) {
 		{"?status=sold&limit=49", upTo(147, sold), "?limit=49&status=sold&after=147"},
 		{"?limit=2&status=pending&after=3", []int64{5, 8}, "?limit=2&status=pending&after=8"},
 		{"?status=available&after=146", []int64{148}, ""},
+		{"?&limit=2&&status=pending&after=3&", []int64{5, 8}, "?limit=2&status=pending&after=8"},
 	} {
 		a := s.call("GET", "/v1/pets"+test.query)
 		if got := a.ids(); !slices.Equal(got, test.ids) {
@@ -473,7 +474,7 @@ func TestListParametersAreRefusedByName(t *testing.T) {
 	s := openShop(t)
 	for query, names := range map[string]string{
 		"limit=0": "limit", "limit=101": "limit", "limit=-1": "limit", "limit=": "limit", "limit=ten": "limit",
-		"limit=1.0": "limit", "limit=1e1": "limit", "limit=99999999999999999999": "limit", "limit=5&limit=5": "limit",
+		"limit=1.0": "limit", "limit=1e1": "limit", "limit=99999999999999999999": "limit", "limit=5&limit=5": "limit", "limit=5&status=sold&limit=5": "limit",
 		"status=": "status", "status=Sold": "status", "status=gone": "status", "status=sold&status=sold": "status",
 		"status=sold,pending": "status", "after=-1": "after", "after=x": "after", "after=": "after",
 		"after=9223372036854775808": "after", "after=1&after=2": "after",
@@ -594,7 +595,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		s.call("GET", target).is(404, CodeNotFound)
 		s.call("GET", target, "Authorization:").is(401, CodeMissingKey)
 	}
-	for _, target := range []string{"/v2/pets", "/pets", "/v1pets", "//v1/pets", "/x/../v1/pets", "/favicon.ico"} {
+	for _, target := range []string{"/v2/pets", "/pets", "/v1pets", "//v1/pets", "/x/../v1/pets", "//", "/favicon.ico"} {
 		s.call("GET", target, "Authorization:").is(404, CodeNotFound).has("X-RateLimit-Limit", "")
 	}
 	for _, method := range []string{"PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
@@ -603,6 +604,33 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		s.call(method, "/v1/pets", "Authorization:").is(401)
 	}
 	s.call("POST", "/v1/pets/1", `={}`).is(405, CodeMethodNotAllowed)
+}
+
+// TestAConnectionEndsWhereAProxyMayReadItOtherwise: net/http hides whether a
+// body in chunks came with a length too, and chunks in HTTP/1.0.
+func TestAConnectionEndsWhereAProxyMayReadItOtherwise(t *testing.T) {
+	s := openShop(t)
+	for head, ends := range map[string]bool{
+		"HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}":                                                 false,
+		"HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n":                      true,
+		"HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n": true,
+		"HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\n{}":                                  true,
+	} {
+		conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /v1/pets %s", head)
+		reply, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply.Body.Close()
+		if reply.StatusCode != 401 || reply.Close != ends {
+			t.Errorf("after %q: status %d, the connection ends: %v; want %v", head, reply.StatusCode, reply.Close, ends)
+		}
+	}
 }
 
 func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
@@ -1045,6 +1073,8 @@ func TestCORSForAllOrigins(t *testing.T) {
 	s := openShop(t, func(c *config) { c.corsOrigins = []string{"*"} })
 	s.call("GET", "/v1/pets", "Origin: https://any.example").is(200).has("Access-Control-Allow-Origin", "*")
 	s.call("OPTIONS", "/v1/pets/1", "Authorization:", "Origin: https://any.example", "Access-Control-Request-Method: GET").is(204)
+	s.call("GET", "/v1/pets", "Origin: https://any.example", "Access-Control-Request-Method: GET").is(200)
+	s.call("OPTIONS", "/v1/pets", "Authorization:", "Access-Control-Request-Method: GET").is(401)
 }
 
 func TestRequestIDsAreUniqueAndTheServicesOwn(t *testing.T) {
