@@ -187,9 +187,9 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.counts("other")}
 	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// RFC 9112 section 6.1 wants the connection ended after a request with both
-		// a Content-Length and chunks, and after one in HTTP/1.0 with chunks: what follows
-		// may be meant for another reader. net/http tells of neither, but of more than both.
+		// RFC 9112 section 6.1 wants the connection ended after a request with both a
+		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
+		// its end elsewhere. net/http hides both cases, so any chunks and any HTTP/1.0 count.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.answered(w, r)
