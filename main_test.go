@@ -509,6 +509,12 @@ func TestTheMetricsCountWhatWasAnswered(t *testing.T) {
 			t.Errorf("the metrics lack %s", pattern)
 		}
 	}
+	if strings.Contains(text, `status="500"`) {
+		t.Error("the metrics name a status that was not sent")
+	}
+	if runtime.GOOS == "linux" {
+		mainProcessMetrics(t, text)
+	}
 	if t.Failed() {
 		t.Log(text)
 	}
@@ -522,12 +528,52 @@ func TestTheMetricsCountWhatWasAnswered(t *testing.T) {
 	}
 }
 
+// mainProcessMetrics holds what the metrics tell of the process against what
+// the system and the clock say a moment later.
+func mainProcessMetrics(t *testing.T, text string) {
+	t.Helper()
+	number := func(name string) float64 {
+		match := regexp.MustCompile("(?m)^" + name + " (.+)$").FindStringSubmatch(text)
+		if match == nil {
+			t.Fatalf("the metrics lack %s", name)
+		}
+		n, err := strconv.ParseFloat(match[1], 64)
+		mainMust(t, err)
+		return n
+	}
+	most := 0.05 + time.Since(processStart).Seconds()*float64(runtime.NumCPU())
+	if got := number("process_cpu_seconds_total"); got <= 0 || got > most {
+		t.Errorf("at most %v s of CPU time can have been spent, and the metrics say %v", most, got)
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	mainMust(t, err)
+	kib, err := strconv.ParseFloat(regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindStringSubmatch(string(status))[1], 64)
+	mainMust(t, err)
+	if got := number("process_resident_memory_bytes"); got < 512*kib || got > 2048*kib {
+		t.Errorf("%v KiB are resident, and the metrics say %v", kib, got)
+	}
+	if age := time.Since(time.UnixMilli(int64(1000 * number("process_start_time_seconds")))); age < 0 || age > time.Hour {
+		t.Errorf("the process started %v ago", age)
+	}
+	if got := number("process_open_fds"); got < 5 {
+		t.Errorf("%v files are open", got)
+	}
+}
+
+func TestTheShortestBanIsASecond(t *testing.T) {
+	var cfg config
+	mainMust(t, cfg.parse([]string{"-ban-for", "1s"}, func(string) string { return "" }))
+	if cfg.banFor != time.Second {
+		t.Errorf("a ban lasts %v", cfg.banFor)
+	}
+}
+
 func TestAHistogramsBoundsAreInclusive(t *testing.T) {
-	h := histogram{bounds: []int64{1e9, 2e9}}
+	h := histogram{bounds: []int64{1e9, 2250e6}}
 	for _, value := range []int64{0, 1e9, 1e9 + 1, 2e9, 5e9} {
 		h.observe(value)
 	}
-	want := []sample{{`_bucket{a="b",le="1"}`, 2}, {`_bucket{a="b",le="2"}`, 4}, {`_bucket{a="b",le="+Inf"}`, 5}, {`_sum{a="b"}`, 9.000000001}, {`_count{a="b"}`, 5}}
+	want := []sample{{`_bucket{a="b",le="1"}`, 2}, {`_bucket{a="b",le="2.25"}`, 4}, {`_bucket{a="b",le="+Inf"}`, 5}, {`_sum{a="b"}`, 9.000000001}, {`_count{a="b"}`, 5}}
 	if got := h.samples(`a="b",`, 1e9); !slices.Equal(got, want) {
 		t.Errorf("the samples are %v, want %v", got, want)
 	}
@@ -853,7 +899,7 @@ func TestTLSBringsHTTP2(t *testing.T) {
 
 func TestHelpNamesEverything(t *testing.T) {
 	var first string
-	for i, args := range [][]string{{"help"}, {"-h"}, {"-help"}, {"--help"}, {"key", "-h"}, {"backup", "--help"}} {
+	for i, args := range [][]string{{"help"}, {"-h"}, {"-help"}, {"--help"}, {"key", "-h"}, {"key", "help"}, {"backup", "--help"}} {
 		out, log, err := mainRun(t, nil, args...)
 		if i == 0 {
 			first = out
