@@ -24,6 +24,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -254,7 +255,7 @@ var keyCommands = []struct {
 	{"show", "[-json] ID", "show one key", (*keyCommand).jsonFlag, (*keyCommand).show},
 	{"set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits",
 		func(c *keyCommand) { c.planFlags("") }, (*keyCommand).set},
-	{"rotate", "[-overlap 24h] ID", "make a successor; the old key ends after the overlap",
+	{"rotate", "[-overlap 24h] ID", "make a successor; the old key ends later",
 		func(c *keyCommand) { c.DurationVar(&c.overlap, "overlap", 24*time.Hour, "") }, (*keyCommand).rotate},
 	{"revoke", "ID", "end a key for good", func(*keyCommand) {}, (*keyCommand).revoke},
 	{"unban", "ID", "lift a ban", func(*keyCommand) {}, (*keyCommand).unban},
@@ -293,6 +294,9 @@ func runKey(args []string, env environment) error {
 		return usageErrorf("petstore key needs a command: %s", strings.Join(verbs, ", "))
 	}
 	verb, args := args[0], args[1:]
+	if slices.Contains([]string{"help", "-h", "-help", "--help"}, verb) {
+		return flag.ErrHelp
+	}
 	for _, cmd := range keyCommands {
 		if cmd.verb != verb {
 			continue
@@ -479,8 +483,8 @@ func (c *keyCommand) show() error {
 	return c.print([]*apiKey{key}, key)
 }
 
-// print shows the keys in a table, which fits a terminal of 80 columns but for
-// long names, or, with -json, the value asJSON.
+// print shows the keys in a table, which fits a terminal of 80 columns unless
+// names are long or much needs attention, or, with -json, the value asJSON.
 func (c *keyCommand) print(keys []*apiKey, asJSON any) error {
 	if c.json {
 		enc := json.NewEncoder(c.stdout)

@@ -498,14 +498,14 @@ func parseQuery(raw string, known []string, set func(name, value string) error) 
 		name, nameErr := url.QueryUnescape(name)
 		value, valueErr := url.QueryUnescape(value)
 		if err := errors.Join(nameErr, valueErr); err != nil || strings.Contains(pair, ";") {
-			return newError(CodeInvalidParameter, "the query string cannot be parsed at %q", pair)
+			return newError(CodeInvalidParameter, "the query string cannot be parsed at %q", redact(pair))
 		}
 		if pair == "" {
 			continue
 		}
 		i := slices.Index(known, name)
 		if i < 0 {
-			return newError(CodeInvalidParameter, "%q is not a query parameter of this operation", name)
+			return newError(CodeInvalidParameter, "%q is not a query parameter of this operation", redact(name))
 		}
 		if given&(1<<i) != 0 {
 			return newError(CodeInvalidParameter, "%s is given more than once", name)

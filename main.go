@@ -92,29 +92,26 @@ type environment struct {
 // ctx ends. A *usageError is a mistake of the person who called it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	env := environment{getenv, stdout, stderr}
-	command := ""
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		command, args = args[0], args[1:]
+	err := flag.ErrHelp
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		err = serve(ctx, args, env)
+	} else {
+		switch command, args := args[0], args[1:]; command {
+		case "key":
+			err = runKey(args, env)
+		case "backup":
+			err = runBackup(args, env)
+		case "version":
+			_, err = fmt.Fprintln(stdout, version())
+		case "help":
+		default:
+			err = usageErrorf("no command %q%s; see petstore help", command, didYouMean("", command, []string{"key", "backup", "help", "version"}))
+		}
 	}
-	wantsHelp := func(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
-	if slices.ContainsFunc(args, wantsHelp) || command == "key" && len(args) > 0 && args[0] == "help" {
-		command = "help"
+	if errors.Is(err, flag.ErrHelp) { // -h and --help give it too
+		_, err = io.WriteString(stdout, help())
 	}
-	switch command {
-	case "":
-		return serve(ctx, args, env)
-	case "key":
-		return runKey(args, env)
-	case "backup":
-		return runBackup(args, env)
-	case "help":
-		_, err := io.WriteString(stdout, help())
-		return err
-	case "version":
-		_, err := fmt.Fprintln(stdout, version())
-		return err
-	}
-	return usageErrorf("no command %q%s; see petstore help", command, didYouMean("", command, []string{"key", "backup", "help", "version"}))
+	return err
 }
 
 // didYouMean suggests the word that was most likely meant, with the prefix
@@ -209,7 +206,7 @@ func serverFlags(c *config) *flag.FlagSet {
 		}
 		return nil
 	})
-	fs.Func("cors-origin", "`ORIGIN` whose pages may call the service, such as https://example.com, or *;\nrepeat it for more, or separate them by commas", func(s string) error {
+	fs.Func("cors-origin", "`ORIGIN` whose pages may call the service, such as https://example.com, or\n*; repeat it for more, or separate them by commas", func(s string) error {
 		for origin := range strings.SplitSeq(s, ",") {
 			if err := checkOrigin(origin); err != nil {
 				return err
@@ -226,8 +223,13 @@ func serverFlags(c *config) *flag.FlagSet {
 		}
 		return nil
 	})
-	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)")
-	fs.Func("debug-addr", "`HOST:PORT` for /metrics, /healthz, /readyz and /debug/pprof/, which ask for no\nkey; off without it", func(s string) error {
+	fs.Func("log-level", "least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)", func(s string) error {
+		if c.logLevel.UnmarshalText([]byte(s)) != nil {
+			return errors.New("it must be debug, info, warn or error")
+		}
+		return nil
+	})
+	fs.Func("debug-addr", "`HOST:PORT` for /metrics, /healthz, /readyz and /debug/pprof/, which ask\nfor no key; off without it", func(s string) error {
 		c.debugAddr = s
 		return checkAddr(s)
 	})
@@ -277,7 +279,9 @@ func checkOrigin(s string) error {
 // parse reads the flags from args and, those that are not given there, from the
 // environment: -base-url is PETSTORE_BASE_URL. Empty variables do not count.
 func parse(fs *flag.FlagSet, args []string, getenv func(string) string) error {
-	if err := fs.Parse(args); err != nil {
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
 		return usageErrorf("%v%s; see petstore help", err, suggestFlag(fs, args))
 	}
 	given := map[string]bool{}
@@ -312,7 +316,7 @@ func help() string {
 	var b strings.Builder
 	b.WriteString("petstore [flags]                 serve\n")
 	for _, c := range keyCommands {
-		fmt.Fprintf(&b, "petstore key %-6s              %s\n    [-db FILE] %s\n", c.verb, c.does, c.synopsis)
+		fmt.Fprintf(&b, "petstore key %-6s              %s\n    [-db FILE] %s\n", c.verb, c.does, strings.Replace(c.synopsis, "[-test] ", "[-test]\n    ", 1))
 	}
 	b.WriteString("petstore backup [-db FILE] FILE  copy the database while it is in use\n" +
 		"petstore version\npetstore help\n\nFlags of the server. Each can be set in the environment too: -base-url is\nPETSTORE_BASE_URL. The flag wins.\n\n")
@@ -418,10 +422,10 @@ func serve(ctx context.Context, args []string, env environment) (err error) {
 	if err := printFirstKey(store, cfg.staging, address, env.stdout, log); err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	log.Info("ready", "address", address, "page", strings.TrimSuffix(address, "v1"), "listening", listener.Addr().String(),
-		"db", cfg.db, "environment", cfg.environment(), "debug", debugURL, "version", version())
 	stopBackground := service.background()
 	running.Store(service)
+	log.Info("ready", "address", address, "page", strings.TrimSuffix(address, "v1"), "listening", listener.Addr().String(),
+		"db", cfg.db, "environment", cfg.environment(), "debug", debugURL, "version", version())
 	err = serveUntil(ctx, server, listener, log)
 	return errors.Join(err, stopBackground())
 }
@@ -704,7 +708,7 @@ func (s *service) metrics() []byte {
 		failures = append(failures, sample{fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load())})
 	}
 	e.add("petstore_requests_total", "counter", "Requests answered, by operation and status.", answers...)
-	e.add("petstore_request_duration_seconds", "histogram", "From a request's head to the end of its answer.", durations...)
+	e.add("petstore_request_duration_seconds", "histogram", "From a request's head until its answer was written.", durations...)
 	e.add("petstore_errors_total", "counter", "Answers that were errors, refusals among them, by code.", failures...)
 	e.number("petstore_bans_total", "counter", "Bans of keys that began.", float64(s.bans.Load()))
 
@@ -721,8 +725,8 @@ func (s *service) metrics() []byte {
 			sample{fmt.Sprintf(`{cache=%q,result="miss"}`, cache.name), float64(cache.misses.Load())})
 	}
 	e.add("petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was.", reads...)
-	e.add("petstore_commit_requests", "histogram", "Requests whose writes shared a commit.", s.store.commitSizes.samples("", 1)...)
-	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync.", s.store.commitTimes.samples("", 1e9)...)
+	e.add("petstore_commit_requests", "histogram", "Writers whose statements shared a commit, requests above all.", s.store.commitSizes.samples("", 1)...)
+	e.add("petstore_commit_duration_seconds", "histogram", "From the begin of a commit that succeeded to its sync.", s.store.commitTimes.samples("", 1e9)...)
 	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
 	e.number("petstore_commit_queue_length", "gauge", "Requests that wait for the next commit.", float64(s.store.queued()))
 	e.process()

@@ -119,10 +119,10 @@ type Error struct {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// newError makes the Error of a code; the message is for people. It may quote
-// what was sent, but for keys in wrong places: error messages end up in logs.
+// newError makes the Error of a code; the message is for people. What it quotes
+// of a request goes through redact: messages end up in logs.
 func newError(code ErrorCode, format string, args ...any) *Error {
-	return &Error{Code: code, Message: redact(fmt.Sprintf(format, args...)), Status: statusOfCode[code]}
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: statusOfCode[code]}
 }
 
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an
@@ -149,7 +149,7 @@ func decodeNewPet(body []byte) (NewPet, error) {
 		name := unquote(member)
 		before, known := times[name]
 		if !known {
-			problems = append(problems, strconv.QuoteToGraphic(name)+": is unknown")
+			problems = append(problems, strconv.QuoteToGraphic(redact(name))+": is unknown")
 			continue
 		}
 		times[name]++

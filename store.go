@@ -118,7 +118,7 @@ type store struct {
 	version int64                // data_version as the leader last saw it
 	writing sync.Mutex           // held by the leader while it uses these, and by Close
 
-	opened map[string]os.FileInfo // the database and its log, by path, as they were opened
+	opened map[string]os.FileInfo // the database, its log and the log's index, by path, as they were opened
 	lock   *sql.DB                // keeps a second service out; nil for commands
 
 	mu      sync.Mutex // guards the next two
@@ -136,8 +136,8 @@ type store struct {
 	readPage, readPageOf, readPet, readKey, readUsage, readRecord *sql.Stmt
 
 	// What /metrics tells.
-	commitSizes   histogram // requests whose statements shared a transaction
-	commitTimes   histogram // nanoseconds
+	commitSizes   histogram // calls of commit that shared a transaction
+	commitTimes   histogram // nanoseconds, of the transactions that succeeded
 	commitsFailed atomic.Uint64
 	pageReads     cacheCounts
 	petReads      cacheCounts
@@ -348,7 +348,7 @@ func (s *store) connectReaders() error {
 	return nil
 }
 
-// checkOpened is an error if the database or its log is no longer the file that
+// checkOpened is an error if one of the database's files is no longer the one that
 // was opened: what is committed to a file without a name is lost.
 func (s *store) checkOpened() error {
 	for path, opened := range s.opened {
@@ -479,10 +479,7 @@ func (s *store) run(batch []*commit) error {
 	if writers == 0 {
 		return nil
 	}
-	defer func(start time.Time) {
-		s.commitSizes.observe(writers)
-		s.commitTimes.observe(int64(time.Since(start)))
-	}(time.Now())
+	start := time.Now()
 	if err := s.checkOpened(); err != nil {
 		return err
 	}
@@ -504,17 +501,19 @@ func (s *store) run(batch []*commit) error {
 		s.rollback()
 		return err
 	}
+	s.commitSizes.observe(writers)
+	s.commitTimes.observe(int64(time.Since(start)))
 	s.writes.Add(1)
 	return nil
 }
 
-// probe is an error if nothing can be read or nothing be committed. It writes
-// the schema version that is there, since an empty commit would touch no disk.
+// probe is an error if nothing can be read or nothing be committed. It marks the
+// file once more as ours, since an empty commit would touch no disk.
 func (s *store) probe() error {
 	if _, err := s.usage(0); err != nil {
 		return err
 	}
-	_, err := s.commit(statement{query: fmt.Sprintf("PRAGMA user_version = %d", len(migrations))})
+	_, err := s.commit(statement{query: fmt.Sprintf("PRAGMA application_id = %d", applicationID)})
 	return err
 }
 

@@ -229,7 +229,7 @@ const rex = `{"name":"Rex","categoryId":7}`
 
 func (m *machine) waitUntilReady() {
 	m.t.Helper()
-	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8081/readyz")
+	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:6060/readyz")
 }
 
 // newKey makes a key, and waits until the service takes it if it runs.

@@ -304,7 +304,9 @@ function setUpList() {
   };
 
   async function load(pages, choice = chosen) {
+    const asked = key;
     const answer = await exchange.send({ url: pets + pages.at(-1) });
+    if (key !== asked) return; // another key was given meanwhile, and its list is on the way
     if (answer.error) {
       show(outcome, answer.error.message, true);
       return;
