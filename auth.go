@@ -356,11 +356,22 @@ func (c *keyCommand) check() error {
 func (c *keyCommand) create() error {
 	key := &apiKey{Name: c.name, Plan: c.plan, quota: c.quota, test: c.test, CreatedAt: c.now, lifetime: instant(c.expires.Milliseconds())}
 	token := newSecret(c.test)
+	same, err := c.store.hasKey(c.test)
+	if err != nil {
+		return err
+	}
+	other, err := c.store.hasKey(!c.test)
+	if err != nil {
+		return err
+	}
 	id, err := c.store.insertKey(key, token)
 	if err != nil {
 		return err
 	}
 	c.log.Info("key created", "id", id, "name", c.name, "plan", c.plan)
+	if other && !same {
+		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
+	}
 	_, err = fmt.Fprintln(c.stdout, string(token))
 	return err
 }
@@ -444,7 +455,11 @@ func (k *apiKey) state(now instant) string {
 	case !k.usable(now):
 		return "expired"
 	case k.BannedUntil != 0:
-		parts[0] = "banned to " + k.BannedUntil.time().Format(time.TimeOnly) + "Z"
+		layout := time.TimeOnly
+		if k.BannedUntil.time().YearDay() != now.time().YearDay() {
+			layout = time.DateTime
+		}
+		parts[0] = "banned to " + k.BannedUntil.time().Format(layout) + "Z"
 	}
 	if k.ExpiresAt != 0 {
 		ends := "ends "
@@ -458,7 +473,7 @@ func (k *apiKey) state(now instant) string {
 		used, limit int64
 	}{{"minute", k.UsedThisMinute, k.PerMinute}, {"day", k.UsedToday, k.PerDay}} {
 		if percent := 100 * float64(window.used) / float64(window.limit); percent >= 80 {
-			parts = append(parts, fmt.Sprintf("%s %.0f %% used", window.name, min(percent, 100)))
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", window.name, min(percent, 100)))
 		}
 	}
 	if k.DeprecatedUseAt != 0 {
@@ -493,14 +508,14 @@ func (c *keyCommand) print(keys []*apiKey, asJSON any) error {
 		return enc.Encode(asJSON)
 	}
 	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tNAME\tSTATE")
+	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME")
 	for _, k := range keys {
 		kind := "live"
 		if k.test {
 			kind = "test"
 		}
 		fmt.Fprintf(table, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan, k.UsedThisMinute, k.PerMinute,
-			k.UsedToday, k.PerDay, k.Name, k.state(c.now))
+			k.UsedToday, k.PerDay, k.state(c.now), k.Name)
 	}
 	return table.Flush()
 }

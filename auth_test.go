@@ -559,6 +559,19 @@ func TestKeyCreateSaysOnStderrWhatItMade(t *testing.T) {
 	}
 }
 
+func TestAKeyOfTheOtherEnvironmentIsRemarkedOn(t *testing.T) {
+	k := authNew(t)
+	for i, c := range []struct {
+		flag   string
+		remark bool
+	}{{"-test=true", false}, {"-test=true", false}, {"-test=false", true}, {"-test=false", false}, {"-test=true", false}} {
+		_, log, err := authRun(t, nil, "key", "create", "-db", k.db, c.flag)
+		if err != nil || strings.Contains(log, "all other keys") != c.remark {
+			t.Errorf("key %d, %s: %v, stderr %q", i+1, c.flag, err, log)
+		}
+	}
+}
+
 func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
 	k := authNew(t)
 	k.mint("create")
@@ -679,7 +692,7 @@ func TestKeyTables(t *testing.T) {
 		k := authNew(t)
 		var tokens []string
 		for _, args := range [][]string{{"-name", "active"}, {"-name", "revoked"}, {"-name", "expired", "-expires", "1h"}, {"-name", "banned", "-plan", "pro"}, {"-name", "ending", "-expires", "48h"},
-			{"-name", "busy", "-test", "-expires", "361h"}} {
+			{"-name", "busy", "-test", "-expires", "361h"}, {"-name", "out"}} {
 			tokens = append(tokens, k.mint("create", args...))
 		}
 		k.do("revoke", "2")
@@ -689,31 +702,35 @@ func TestKeyTables(t *testing.T) {
 			saveUsage(1, &usage{minute: bucket{5, now + 1}, day: bucket{799, now + 1}}),
 			saveUsage(6, &usage{minute: bucket{70, now + 1}, day: bucket{800, now + 1}}),
 			saveUsage(4, &usage{bannedAt: now, bannedUntil: now + 600_000}),
+			saveUsage(7, &usage{bannedAt: now, bannedUntil: now + 2*dayMillis}),
 			saveDeprecatedUse(1, now),
 		)
 		table := k.do("list")
 		lines := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
-		if len(lines) != 7 {
+		if len(lines) != 8 {
 			t.Fatalf("the table is\n%s", table)
 		}
 		for i, want := range []string{
-			"1 live %s free 5/60 799/1000 active active; getPet 2000-01-01",
+			"1 live %s free 5/60 799/1000 active; getPet 2000-01-01 active",
 			"2 live %s free 0/60 0/1000 revoked revoked",
 			"3 live %s free 0/60 0/1000 expired expired",
-			"4 live %s pro 0/300 0/10000 banned banned to 01:10:00Z",
-			"5 live %s free 0/60 0/1000 ending active; ends soon, 2000-01-03",
-			"6 test %s free 70/60 800/1000 busy active; ends 2000-01-16; minute 100 %% used; day 80 %% used",
+			"4 live %s pro 0/300 0/10000 banned to 01:10:00Z banned",
+			"5 live %s free 0/60 0/1000 active; ends soon, 2000-01-03 ending",
+			"6 test %s free 70/60 800/1000 active; ends 2000-01-16; minute 100 %%; day 80 %% busy",
+			"7 live %s free 0/60 0/1000 banned to 2000-01-03 01:00:00Z out",
 		} {
 			want = fmt.Sprintf(want, tokens[i][43:])
 			if got := strings.Join(strings.Fields(lines[i+1]), " "); got != want {
 				t.Errorf("row %d is %q, want %q", i+1, got, want)
 			}
-			if one := k.do("show", fmt.Sprint(i+1)); strings.Count(one, "\n") != 2 || strings.Join(strings.Fields(one), " ") !=
-				strings.Join(strings.Fields(lines[0]), " ")+" "+want {
+			one := k.do("show", fmt.Sprint(i+1))
+			if strings.Count(one, "\n") != 2 || strings.Join(strings.Fields(one), " ") != strings.Join(strings.Fields(lines[0]), " ")+" "+want {
 				t.Errorf("show %d prints\n%s", i+1, one)
 			}
-			if len(lines[i+1]) > 80 && i < 5 {
-				t.Errorf("row %d is wider than a terminal: %q", i+1, lines[i+1])
+			for line := range strings.Lines(one) {
+				if i != 5 && len(line) > 81 {
+					t.Errorf("show %d is wider than a terminal: %q", i+1, line)
+				}
 			}
 		}
 	})

@@ -7,6 +7,12 @@
 //	petstore help                   every flag
 //	petstore version
 //
+// Each flag can be set in the environment too: -base-url is PETSTORE_BASE_URL,
+// and the flag wins. The exit status is 0 after a stop that was asked for, 2 for a
+// mistake on the command line or in the environment, and 1 when something failed;
+// both say why in one line on stderr. SIGINT and SIGTERM stop the service when
+// the requests that it has are answered, or after 10 seconds.
+//
 // The service lists animals (GET /v1/pets), adds one (POST /v1/pets) and, until
 // 5 December 2030, fetches one (GET /v1/pets/{petId}). Every request carries an
 // API key as a bearer token; every key has a plan with a limit for the minute and
@@ -322,7 +328,7 @@ func help() string {
 		"petstore version\npetstore help\n\nFlags of the server. Each can be set in the environment too: -base-url is\nPETSTORE_BASE_URL. The flag wins.\n\n")
 	serverFlags(&config{}).VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)
-		fmt.Fprintf(&b, "  -%s %s\n        %s\n", f.Name, value, strings.ReplaceAll(usage, "\n", "\n        "))
+		fmt.Fprintf(&b, "  %s\n        %s\n", strings.TrimSpace("-"+f.Name+" "+value), strings.ReplaceAll(usage, "\n", "\n        "))
 	})
 	return b.String()
 }
@@ -567,24 +573,29 @@ func (s *service) background() (stop func() error) {
 		wg.Go(func() {
 			ticker := time.NewTicker(d)
 			defer ticker.Stop()
+			failing := false // what goes on failing is logged once
 			for {
 				select {
 				case <-ctx.Done():
 					return
 				case <-ticker.C:
 				}
-				if err := do(); err != nil {
-					s.log.Error(what, "error", err)
+				err := do()
+				if err != nil && !failing {
+					s.log.Error("cannot "+what, "error", err)
+				} else if err == nil && failing {
+					s.log.Info("can " + what + " again")
 				}
+				failing = err != nil
 			}
 		})
 	}
-	every(250*time.Millisecond, "cannot look for changes of keys", func() error {
+	every(250*time.Millisecond, "look for changes of keys", func() error {
 		_, err := s.store.commit()
 		return err
 	})
-	every(500*time.Millisecond, "cannot write usage", s.limits.flush)
-	every(time.Minute, "cannot remove idempotency records", func() error { return s.store.purge(time.Now()) })
+	every(500*time.Millisecond, "write usage", s.limits.flush)
+	every(time.Minute, "remove idempotency records", func() error { return s.store.purge(time.Now()) })
 	return func() error {
 		cancel()
 		wg.Wait()

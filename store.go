@@ -182,8 +182,15 @@ func openDatabase(path string, why purpose) (*store, error) {
 	if path == "" {
 		return nil, usageErrorf("-db must name a file")
 	}
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && why == forCommand { //nolint:gosec // the operator names the file
+	info, err := os.Stat(path) //nolint:gosec // the operator names the file
+	if errors.Is(err, os.ErrNotExist) && why == forCommand {
 		return nil, fmt.Errorf("there is no database %s; petstore makes it at its first start", path)
+	}
+	if err != nil || info.Size() == 0 {
+		// SQLite would delete the log of a database that is new to it.
+		if _, err := os.Stat(path + "-wal"); err == nil { //nolint:gosec // the operator names the file
+			return fail(errors.New("it is missing or empty, but its -wal is there; put the file back, or move the -wal away"))
+		}
 	}
 	size, err := touch(path)
 	if err != nil {

@@ -391,6 +391,27 @@ func TestAPlaceWithoutADatabaseIsRefused(t *testing.T) {
 	}
 }
 
+// TestALogWithoutItsDatabaseIsKept: it may hold what is nowhere else, when the
+// database was moved away under a service or after a kill.
+func TestALogWithoutItsDatabaseIsKept(t *testing.T) {
+	for what, make := range map[string]func(path string) error{
+		"missing": func(string) error { return nil },
+		"empty":   func(path string) error { return os.WriteFile(path, nil, 0o600) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := storePath(t)
+			storeMust(t, os.WriteFile(path+"-wal", []byte("animals"), 0o600))
+			storeMust(t, make(path))
+			before := storeTree(t, filepath.Dir(path))
+			for _, why := range []purpose{forNewKey, forTheService} {
+				_, err := openDatabase(path, why)
+				storeRefusal(t, err, path, "put the file back")
+			}
+			storeSame(t, before, storeTree(t, filepath.Dir(path)))
+		})
+	}
+}
+
 func TestAnotherProgramsLogIsLeftAsItWas(t *testing.T) {
 	path := storePath(t)
 	storeRaw(t, path, "PRAGMA journal_mode=WAL", "CREATE TABLE recipes (name)") // still open, all of it in the log
@@ -477,6 +498,13 @@ func TestAnEmptyFileBecomesADatabase(t *testing.T) {
 	storeCreate(t, storeOpen(t, path), NewPet{"Rex", 1, Sold})
 }
 
+// TestAnUnfinishedDatabaseIsFinished: a kill may leave one with no table and no mark.
+func TestAnUnfinishedDatabaseIsFinished(t *testing.T) {
+	path := storePath(t)
+	storeFile(t, path, "PRAGMA journal_mode=WAL")
+	storeCreate(t, storeOpen(t, path), NewPet{"Rex", 1, Sold})
+}
+
 func TestAPathMayHoldAnyCharacter(t *testing.T) {
 	for _, name := range []string{"a b.db", "a?mode=memory.db", "a#b.db", "a%41b.db", "a&b=c;d.db", "a+b.db", "Zoë 🐈.db", "a'b\"c.db", "no extension", "file:x.db", ":memory:", "-wal"} {
 		t.Run(name, func(t *testing.T) {
@@ -528,6 +556,9 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 		}
 	}
 	check("a command's writer", storeOpen(t, s.path).conn, map[string]string{"synchronous": "2", "busy_timeout": "10000"})
+	if open := storeNew(t).reader.Stats().OpenConnections; open != readers {
+		t.Errorf("%d of %d reading connections are open from the start", open, readers)
+	}
 	if most := s.reader.Stats().MaxOpenConnections; most != readers {
 		t.Errorf("the readers are %d at the most, and %d were looked at", most, readers)
 	}
@@ -649,6 +680,27 @@ func TestAFirstPageIsRememberedUntilACommit(t *testing.T) {
 		if _, again := storeIDs(t, s, status, 20, 0); again == first {
 			t.Errorf("the page of status %q is remembered past a commit", status)
 		}
+	}
+}
+
+// TestAFullPageIsRememberedUntilAnotherProcessWrites: this one only adds ids
+// behind it; another might do anything.
+func TestAFullPageIsRememberedUntilAnotherProcessWrites(t *testing.T) {
+	s := storeNew(t)
+	for range 3 {
+		storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	}
+	_, first := storeIDs(t, s, "", 2, 0)
+	storeCreate(t, s, NewPet{"Max", 1, Sold})
+	if _, again := storeIDs(t, s, "", 2, 0); again != first {
+		t.Error("it is read again after a commit of this process")
+	}
+	storeRaw(t, s.path, "DELETE FROM pets WHERE id = 1")
+	if _, err := s.commit(); err != nil {
+		t.Fatal(err)
+	}
+	if ids, _ := storeIDs(t, s, "", 2, 0); !slices.Equal(ids, []int64{2, 3}) {
+		t.Errorf("after another process's commit it is %v", ids)
 	}
 }
 
