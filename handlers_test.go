@@ -1123,6 +1123,16 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
+// BenchmarkCounting is what /metrics costs every request.
+func BenchmarkCounting(b *testing.B) {
+	service := newService(nil, config{}, slog.New(slog.DiscardHandler))
+	w := &response{start: time.Now(), status: 200, counts: service.counts("listPets")}
+	r := httptest.NewRequest("GET", "/v1/pets", nil)
+	for b.Loop() {
+		service.answered(w, r)
+	}
+}
+
 // BenchmarkRequest is one whole request without the network.
 func BenchmarkRequest(b *testing.B) {
 	for _, test := range []struct {

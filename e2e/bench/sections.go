@@ -307,7 +307,7 @@ func (b *bench) sync() {
 			note = fmt.Sprintf("Under strace, which slows everything down, %.0f creates made %.0f commits, and these %d syncs (checkpoints sync too).", l.requests, l.commits, syncs)
 		}
 	}
-	t.print("Commits are counted in the index of SQLite's log, those of usage (every 750 ms) included. " + note)
+	t.print("Commits are counted in the index of SQLite's log, those of usage (every half second) included. " + note)
 }
 
 // oneCore shows what writers do to readers when there is only one core.
@@ -396,7 +396,7 @@ func (b *bench) growthOfKeys() {
 		t.row(n, medians(loads[i], perSecond, p99, cpu), median(ratios(loads[i], loads[0], cpu)), idle[i], last.rss, last.peak)
 		servers[i].discard()
 	}
-	t.print("Each request carries one of all these keys by chance. The usage of all that called is written every 750 ms. The service remembers some 32,000 keys " +
+	t.print("Each request carries one of all these keys by chance. The usage of all that called is written every half second. The service remembers some 32,000 keys " +
 		"and usages; what it has forgotten it reads again.")
 }
 
