@@ -357,10 +357,10 @@ func (c *keyCommand) create() error {
 	key := &apiKey{Name: c.name, Plan: c.plan, quota: c.quota, test: c.test, CreatedAt: c.now, lifetime: instant(c.expires.Milliseconds())}
 	token := newSecret(c.test)
 	same, err := c.store.hasKey(c.test)
-	if err != nil {
-		return err
+	other := false
+	if err == nil && !same { // else all keys would be read, to find none commonly
+		other, err = c.store.hasKey(!c.test)
 	}
-	other, err := c.store.hasKey(!c.test)
 	if err != nil {
 		return err
 	}
@@ -369,7 +369,7 @@ func (c *keyCommand) create() error {
 		return err
 	}
 	c.log.Info("key created", "id", id, "name", c.name, "plan", c.plan)
-	if other && !same {
+	if other {
 		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
 	}
 	_, err = fmt.Fprintln(c.stdout, string(token))
@@ -456,7 +456,7 @@ func (k *apiKey) state(now instant) string {
 		return "expired"
 	case k.BannedUntil != 0:
 		layout := time.TimeOnly
-		if k.BannedUntil.time().YearDay() != now.time().YearDay() {
+		if k.BannedUntil/dayMillis != now/dayMillis { // ends on another day, in UTC
 			layout = time.DateTime
 		}
 		parts[0] = "banned to " + k.BannedUntil.time().Format(layout) + "Z"

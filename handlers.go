@@ -43,6 +43,7 @@ type service struct {
 	requestID atomic.Uint64 // the last one; the first is random
 
 	operations []*operationCounts           // what /metrics tells
+	other      *operationCounts             // that of them which takes what is no operation
 	errors     map[ErrorCode]*atomic.Uint64 // answers by the code of their Error
 	bans       atomic.Uint64                // that began
 }
@@ -64,6 +65,7 @@ func newService(s *store, cfg config, log *slog.Logger) *service {
 	_, _ = rand.Read(first[:]) // never fails: crypto/rand ends the process first
 	srv.requestID.Store(binary.BigEndian.Uint64(first[:]))
 	srv.addRoutes()
+	srv.other = srv.counts("other")
 	return srv
 }
 
@@ -184,7 +186,7 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, answers CORS preflights, turns a panic
 // into a 500 and counts the answer, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.counts("other")}
+	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other}
 	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
@@ -372,26 +374,19 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
 }
 
-// writeDocument sends a 200, or a 304 if the client has the document already.
-func writeDocument(w http.ResponseWriter, r *http.Request, d *document) {
-	if !unchanged(w, r, d) {
-		writeJSON(w, http.StatusOK, d.body)
-	}
-}
-
-// unchanged sends a 304 if the client has the document already (RFC 9110
-// section 13.1.2), and reports whether it did.
-func unchanged(w http.ResponseWriter, r *http.Request, d *document) bool {
+// writeDocument sends a 200, or a 304 if the client has the document already
+// (RFC 9110 section 13.1.2).
+func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
 	w.Header()["ETag"] = d.etag
 	for _, value := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(value, ",") {
 			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
 				w.WriteHeader(http.StatusNotModified)
-				return true
+				return
 			}
 		}
 	}
-	return false
+	write(w, http.StatusOK, contentType, d.body)
 }
 
 func notFound(http.ResponseWriter, *http.Request, caller) error {
@@ -432,7 +427,7 @@ func newDescription(cfg config) document {
 
 // describe is GET /openapi.json.
 func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) error {
-	writeDocument(w, r, &s.description)
+	writeDocument(w, r, jsonType, &s.description)
 	return nil
 }
 
@@ -473,9 +468,7 @@ func (f pageFile) serve() operation {
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		if !unchanged(w, r, &d) {
-			write(w, http.StatusOK, []string{f.contentType}, d.body)
-		}
+		writeDocument(w, r, []string{f.contentType}, &d)
 		return nil
 	}
 }
@@ -587,7 +580,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	if page.more {
 		w.Header()["Link"] = req.next(s.base, page.last)
 	}
-	writeDocument(w, r, &page.document)
+	writeDocument(w, r, jsonType, &page.document)
 	return nil
 }
 
@@ -704,7 +697,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	if pet == nil {
 		return newError(CodeNotFound, "there is no animal with this id")
 	}
-	writeDocument(w, r, pet)
+	writeDocument(w, r, jsonType, pet)
 	return nil
 }
 
