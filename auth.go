@@ -1,7 +1,8 @@
 package main
 
-// The keys: their form, how a request is matched with one, and the commands
-// that make and change them.
+// The keys: their form, how a request is matched with one, and the SQL that
+// makes and changes them. This file does not know who asks: handlers.go does for
+// requests, commands.go for the operator.
 //
 // A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190
 // bits from the operating system), then a checksum: the CRC-32 (IEEE) of all
@@ -14,21 +15,16 @@ package main
 // takes the same time whatever prefix of a real key was guessed right.
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"log/slog"
-	"regexp"
-	"slices"
-	"strconv"
+	"maps"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 )
 
@@ -46,33 +42,23 @@ const (
 // without being asked for by conversion to string.
 type secret string
 
-func (s secret) String() string               { return "pet_…" + s.lastFour() }
-func (s secret) GoString() string             { return s.String() }
-func (s secret) LogValue() slog.Value         { return slog.StringValue(s.String()) }
-func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil } //nolint:unparam // encoding.TextMarshaler
+func (s secret) String() string       { return "pet_…" + s.lastFour() }
+func (s secret) GoString() string     { return s.String() }
+func (s secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil } //nolint:unparam // the interface
 
 // lastFour are the characters people tell keys apart by.
 func (s secret) lastFour() string { return string(s[max(0, len(s)-4):]) }
-
-// keyText matches a key, or the beginning of one, that was put into another text.
-var keyText = regexp.MustCompile(`(?i)pet_(live|test)_[0-9A-Za-z]+`)
-
-// redact takes keys out of a text that quotes what somebody has sent or typed.
-func redact(text string) string { return keyText.ReplaceAllString(text, "pet_…") }
-
-// redactor does so with all that is written to a log, whose lines are not all
-// ours: net/http quotes what it cannot read.
-type redactor struct{ io.Writer }
-
-func (w redactor) Write(p []byte) (int, error) {
-	_, err := w.Writer.Write(keyText.ReplaceAll(p, []byte("pet_…")))
-	return len(p), err
-}
 
 // digest is the SHA-256 of a key: what is stored and looked up.
 type digest [sha256.Size]byte
 
 func (s secret) digest() digest { return sha256.Sum256([]byte(s)) }
+
+// hex is the digest as unhex(?) reads it.
+func (d digest) hex() string { return fmt.Sprintf("%x", d[:]) }
 
 // newSecret makes a key for production or, with test, for staging.
 func newSecret(test bool) secret {
@@ -127,8 +113,8 @@ func bearer(headers []string) (token string) {
 	return strings.TrimLeft(token, " ")
 }
 
-// apiKey is what is known of a key; the members that are exported are those
-// that list and show print with -json.
+// apiKey is what is known of a key; the exported fields are those that key list
+// and key show print with -json.
 type apiKey struct {
 	ID              int64   `json:"id"`
 	Name            string  `json:"name"`
@@ -137,17 +123,14 @@ type apiKey struct {
 	CreatedAt       instant `json:"createdAt"`
 	ExpiresAt       instant `json:"expiresAt"`
 	RevokedAt       instant `json:"revokedAt"`
-	quota                   // as perMinute and perDay
+	account                 // its quota as perMinute and perDay
 	UsedThisMinute  int64   `json:"usedThisMinute"` // this and the next two are filled in for
 	UsedToday       int64   `json:"usedToday"`      // the commands only, as the service last
 	BannedUntil     instant `json:"bannedUntil"`    // wrote them
 	DeprecatedUseAt instant `json:"deprecatedUseAt"`
 
-	usageID    int64    // whose usage it is charged to: its own, or its predecessor's
-	policy     []string // the RateLimit-Policy header of its quota
-	test       bool
-	lifetime   instant // how long it was made for, in milliseconds; 0 for ever
-	unbannedAt instant // bans that began before are lifted
+	test     bool
+	lifetime instant // how long it was made for, in milliseconds; 0 for ever
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -160,25 +143,20 @@ type keyring struct {
 	store  *store
 	prefix string // the only one it takes
 
-	mu         sync.Mutex // guards what follows
-	known      recent[digest, *apiKey]
-	generation uint64 // of the store, when known was last emptied
+	mu             sync.Mutex // guards what follows
+	known          recent[digest, *apiKey]
+	generation     uint64            // of the store, when known was last emptied
+	deprecatedUses map[int64]instant // key id: its last use of the deprecated operation, until written
 
 	reads cacheCounts
-}
-
-// remembered is how many keys are.
-func (k *keyring) remembered() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.known.len()
 }
 
 // maxKnownKeys bounds how many keys are remembered; others are read when they call.
 const maxKnownKeys = 1 << 15
 
 func newKeyring(s *store, staging bool) *keyring {
-	k := &keyring{store: s, prefix: livePrefix, known: recent[digest, *apiKey]{max: maxKnownKeys}}
+	k := &keyring{store: s, prefix: livePrefix, deprecatedUses: map[int64]instant{}}
+	k.known.max = maxKnownKeys
 	if staging {
 		k.prefix = testPrefix
 	}
@@ -196,14 +174,14 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 	if err != nil {
 		return nil, err
 	}
-	if key == nil || !key.usable(at(now)) {
+	if key == nil || !key.usable(instantOf(now)) {
 		return nil, newError(CodeInvalidKey, "the API key is not valid")
 	}
 	return key, nil
 }
 
 // lookup returns the key that a token is, or nil. One that was not met since
-// another process last wrote to the database is read, if its checksum is right;
+// another program last wrote to the database is read, if its checksum is right;
 // unknown ones are not remembered, so that guessing fills no memory.
 func (k *keyring) lookup(token secret) (*apiKey, error) {
 	if !strings.HasPrefix(string(token), k.prefix) {
@@ -226,296 +204,173 @@ func (k *keyring) lookup(token secret) (*apiKey, error) {
 		return nil, nil
 	}
 	k.reads.misses.Add(1)
-	key, err := k.store.keyByDigest(d)
-	if err != nil || key == nil {
+	keys, err := readKeys(context.Background(), k.store, 0, "WHERE k.digest = unhex(?)", d.hex())
+	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.generation == generation { // else what was read may be outdated by now
-		k.known.put(d, key)
-	}
-	return key, nil
-}
-
-// keyCommands is the "petstore key" family, in the order that help shows.
-var keyCommands = []struct {
-	verb, synopsis, does string
-	flags                func(c *keyCommand)
-	run                  func(c *keyCommand) error
-}{
-	{"create", "[-plan PLAN] [-name NAME] [-expires 2160h] [-test] [-per-minute N -per-day N]", "make a key and print it, once",
-		func(c *keyCommand) {
-			c.planFlags("free")
-			c.StringVar(&c.name, "name", "", "")
-			c.DurationVar(&c.expires, "expires", 0, "")
-			c.BoolVar(&c.test, "test", false, "")
-		}, (*keyCommand).create},
-	{"list", "[-json]", "show all keys", (*keyCommand).jsonFlag, (*keyCommand).list},
-	{"show", "[-json] ID", "show one key", (*keyCommand).jsonFlag, (*keyCommand).show},
-	{"set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits",
-		func(c *keyCommand) { c.planFlags("") }, (*keyCommand).set},
-	{"rotate", "[-overlap 24h] ID", "make a successor; the old key ends later",
-		func(c *keyCommand) { c.DurationVar(&c.overlap, "overlap", 24*time.Hour, "") }, (*keyCommand).rotate},
-	{"revoke", "ID", "end a key for good", func(*keyCommand) {}, (*keyCommand).revoke},
-	{"unban", "ID", "lift a ban", func(*keyCommand) {}, (*keyCommand).unban},
-}
-
-func (c *keyCommand) jsonFlag() { c.BoolVar(&c.json, "json", false, "") }
-
-func (c *keyCommand) planFlags(plan string) {
-	c.StringVar(&c.plan, "plan", plan, "")
-	c.Int64Var(&c.perMinute, "per-minute", 0, "")
-	c.Int64Var(&c.perDay, "per-day", 0, "")
-}
-
-// keyCommand is one run of "petstore key VERB": its flags, and where it writes.
-type keyCommand struct {
-	*flag.FlagSet
-	plan, name        string
-	perMinute, perDay int64
-	quota             quota // what these three ask for
-	expires, overlap  time.Duration
-	test, json        bool
-
-	store  *store
-	now    instant
-	stdout io.Writer
-	log    *slog.Logger // stderr; every change of a key is logged
-}
-
-// runKey parses "key VERB [flags] [ID]", opens the database and runs the verb.
-func runKey(args []string, env environment) error {
-	var verbs []string
-	for _, cmd := range keyCommands {
-		verbs = append(verbs, cmd.verb)
-	}
-	if len(args) == 0 {
-		return usageErrorf("petstore key needs a command: %s", strings.Join(verbs, ", "))
-	}
-	verb, args := args[0], args[1:]
-	if slices.Contains([]string{"help", "-h", "-help", "--help"}, verb) {
-		return flag.ErrHelp
-	}
-	for _, cmd := range keyCommands {
-		if cmd.verb != verb {
-			continue
-		}
-		c := &keyCommand{FlagSet: newFlags("petstore key " + verb), now: at(time.Now()), stdout: env.stdout}
-		c.log = newLogger(env.stderr, "auto", slog.LevelInfo)
-		db := c.String("db", defaultDB, "")
-		cmd.flags(c)
-		if err := parse(c.FlagSet, args, env.getenv); err != nil {
-			return err
-		}
-		if takesID := strings.HasSuffix(cmd.synopsis, "ID"); c.NArg() > 1 || takesID != (c.NArg() == 1) {
-			return usageErrorf("usage: petstore key %s [-db FILE] %s", verb, cmd.synopsis)
-		}
-		err := c.check()
-		if err != nil {
-			return err
-		}
-		why := forCommand
-		if verb == "create" {
-			why = forNewKey
-		}
-		if c.store, err = openDatabase(*db, why); err != nil {
-			return err
-		}
-		defer c.store.Close()
-		return cmd.run(c)
-	}
-	return usageErrorf("no key command %q%s; there are %s", verb, didYouMean("", verb, verbs), strings.Join(verbs, ", "))
-}
-
-// check looks at the flags before the database is opened, or made.
-func (c *keyCommand) check() error {
-	var ok bool
-	if c.quota, ok = plans[c.plan]; !ok && c.Lookup("plan") != nil {
-		return usageErrorf("-plan must be free, pro, business or enterprise, not %q", c.plan)
-	}
-	own := quota{c.perMinute, c.perDay}
-	problem := checkName(c.name)
-	switch {
-	case c.plan != "enterprise" && own != quota{}:
-		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
-	case c.plan == "enterprise" && (own.PerMinute < 1 || own.PerDay < 1):
-		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
-	case c.name != "" && problem != "":
-		return usageErrorf("-name %s", problem)
-	case c.overlap < 0:
-		return usageErrorf("-overlap must not be negative")
-	case c.expires != 0 && c.expires < time.Second:
-		return usageErrorf("-expires must be at least 1s")
-	case c.plan == "enterprise":
-		c.quota = own
-	}
-	return nil
-}
-
-func (c *keyCommand) create() error {
-	key := &apiKey{Name: c.name, Plan: c.plan, quota: c.quota, test: c.test, CreatedAt: c.now, lifetime: instant(c.expires.Milliseconds())}
-	token := newSecret(c.test)
-	same, err := c.store.hasKey(c.test)
-	other := false
-	if err == nil && !same { // else all keys would be read, to find none commonly
-		other, err = c.store.hasKey(!c.test)
-	}
-	if err != nil {
-		return err
-	}
-	id, err := c.store.insertKey(key, token)
-	if err != nil {
-		return err
-	}
-	c.log.Info("key created", "id", id, "name", c.name, "plan", c.plan)
-	if other {
-		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
-	}
-	_, err = fmt.Fprintln(c.stdout, string(token))
-	return err
-}
-
-// key reads the key that the command line names.
-func (c *keyCommand) key() (*apiKey, error) {
-	unknown := fmt.Errorf("no key has the id %s", c.Arg(0))
-	id, err := strconv.ParseInt(c.Arg(0), 10, 64)
-	if err != nil || id < 1 {
-		return nil, unknown
-	}
-	keys, err := c.store.keysByID(id, c.now)
-	if err != nil {
-		return nil, err
-	}
-	if len(keys) == 0 {
-		return nil, unknown
+		k.known.put(d, keys[0])
 	}
 	return keys[0], nil
 }
 
-func (c *keyCommand) set() error {
-	key, err := c.key()
-	if err != nil {
+// remembered is how many keys are.
+func (k *keyring) remembered() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.known.len()
+}
+
+// noteDeprecatedUse remembers that the key used the deprecated operation.
+func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.deprecatedUses[key.ID] = instantOf(now)
+}
+
+// flush writes when keys last used the deprecated operation. What cannot be
+// written, or changes meanwhile, is left for the next flush. It must not run
+// twice at once.
+func (k *keyring) flush(ctx context.Context) error {
+	k.mu.Lock()
+	saved := maps.Clone(k.deprecatedUses)
+	k.mu.Unlock()
+	var updates []statement
+	for id, when := range saved {
+		updates = append(updates, sqlOf("UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", int64(when), id))
+	}
+	if len(updates) == 0 {
+		return nil
+	}
+	if _, err := k.store.write(ctx, updates...); err != nil {
 		return err
 	}
-	if err := c.store.setPlan(key.ID, c.plan, c.quota); err != nil {
-		return err
-	}
-	c.log.Info("key changed", "id", key.ID, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.deprecatedUses, func(id int64, when instant) bool { return when == saved[id] })
 	return nil
 }
 
-// rotate makes a successor that is charged to the same usage, so that two keys
-// in the overlap do not double the quota. It lives as long as its predecessor
-// was made for, counted anew.
-func (c *keyCommand) rotate() error {
-	old, err := c.key()
-	if err != nil {
-		return err
+// readKeys returns the keys of the rows that the clauses leave, by id, with
+// their usage as it is at now.
+func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
+	keys := []*apiKey{}
+	query := `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test, k.lifetime, k.created_at,
+		k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, coalesce(k.usage_id, k.id),
+		ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
+		ifnull(banned_at, 0), ifnull(banned_until, 0)
+		FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) ` + clauses + " ORDER BY k.id"
+	err := s.read(ctx, sqlOf(query, args...), func(scan scanner) error {
+		k, u := &apiKey{}, &usage{}
+		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test, &k.lifetime, &k.CreatedAt,
+			&k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt, &k.usageID}
+		if err := scan(append(columns, u.fields()...)...); err != nil {
+			return err
+		}
+		k.complete(u, now)
+		keys = append(keys, k)
+		return nil
+	})
+	return keys, err
+}
+
+// complete derives what is not stored in the key's own row.
+func (k *apiKey) complete(u *usage, now instant) {
+	if q := plans[k.Plan]; q != (quota{}) {
+		k.quota = q
 	}
-	successor := *old
-	successor.CreatedAt = c.now
-	token := newSecret(old.test)
-	id, err := c.store.rotateKey(&successor, token, c.now+instant(c.overlap.Milliseconds()))
-	if errors.Is(err, errKeyEnded) {
-		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", old.ID)
+	k.policy = k.policyHeader()
+	if u.minute.running(now, minuteMillis) {
+		k.UsedThisMinute = u.minute.used
 	}
-	if err != nil {
-		return err
+	if u.day.running(now, dayMillis) {
+		k.UsedToday = u.day.used
 	}
-	c.log.Info("key rotated", "id", old.ID, "successor", id, "overlap", c.overlap)
-	_, err = fmt.Fprintln(c.stdout, string(token))
+	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
+		k.BannedUntil = u.bannedUntil
+	}
+}
+
+// boolean is how SQLite stores a bool.
+func boolean(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// insertion is the statement that stores a key if the SQL condition holds.
+func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
+	var usageID any // NULL: its own
+	if k.usageID != 0 {
+		usageID = k.usageID
+	}
+	var expiresAt int64
+	if k.lifetime != 0 {
+		expiresAt = int64(k.CreatedAt + k.lifetime)
+	}
+	return sqlOf(`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime,
+		expires_at, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ?, ?, ?, ?, ?, ?, ?,
+		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE coalesce(usage_id, id) = ?), 0), ? WHERE `+condition,
+		append([]any{token.digest().hex(), token.lastFour(), boolean(k.test), k.Name, k.Plan, k.PerMinute, k.PerDay,
+			int64(k.CreatedAt), int64(k.lifetime), expiresAt, usageID, usageID}, args...)...)
+}
+
+// insertKey stores a new key and returns its id.
+func insertKey(ctx context.Context, s *store, k *apiKey, token secret) (id int64, err error) {
+	return insertedID(s.write(ctx, k.insertion(token, "1")))
+}
+
+// insertFirstKey stores the key unless the database has one already; then the
+// id is 0.
+func insertFirstKey(ctx context.Context, s *store, k *apiKey, token secret) (id int64, err error) {
+	return insertedID(s.write(ctx, k.insertion(token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
+}
+
+// hasKey reports whether there is a key for staging or, without test, for production.
+func hasKey(ctx context.Context, s *store, test bool) (bool, error) {
+	var id int64
+	return s.readInto(ctx, sqlOf("SELECT id FROM api_keys WHERE test = ? LIMIT 1", boolean(test)), &id)
+}
+
+// errKeyEnded means that a key is revoked or expired and cannot be rotated.
+var errKeyEnded = errors.New("the key is revoked or expired")
+
+// rotateKey stores the successor of the key whose id k still has, and lets the
+// key itself expire at the end of the overlap. A key that has ended meanwhile is
+// errKeyEnded.
+func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
+	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
+	id, err = insertedID(s.write(ctx,
+		k.insertion(token, alive, k.ID, int64(k.CreatedAt)),
+		// changes() is that of the statement before: nothing ends without a successor.
+		sqlOf(`UPDATE api_keys SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
+			WHERE id = ?2 AND changes() = 1`, int64(overlapEnds), k.ID),
+	))
+	if err == nil && id == 0 {
+		err = errKeyEnded
+	}
+	return id, err
+}
+
+// setPlan changes the plan of a key; its limits count on the enterprise plan only.
+func setPlan(ctx context.Context, s *store, id int64, plan string, q quota) error {
+	_, err := s.write(ctx, sqlOf("UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?",
+		plan, q.PerMinute, q.PerDay, id))
 	return err
 }
 
-func (c *keyCommand) revoke() error { return c.stamp("key revoked", c.store.revokeKey) }
-
-func (c *keyCommand) unban() error { return c.stamp("key unbanned", c.store.unbanKey) }
-
-// stamp runs a change that notes when it was made.
-func (c *keyCommand) stamp(message string, change func(id int64, now instant) error) error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
-	if err := change(key.ID, c.now); err != nil {
-		return err
-	}
-	c.log.Info(message, "id", key.ID)
-	return nil
+// revokeKey ends a key; the first revocation keeps its time.
+func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
+	_, err := s.write(ctx, sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id))
+	return err
 }
 
-// state sums the key up, and tells what about it needs attention.
-func (k *apiKey) state(now instant) string {
-	const soon = 14 * dayMillis
-	parts := []string{"active"}
-	switch {
-	case k.RevokedAt != 0:
-		return "revoked"
-	case !k.usable(now):
-		return "expired"
-	case k.BannedUntil != 0:
-		layout := time.TimeOnly
-		if k.BannedUntil/dayMillis != now/dayMillis { // ends on another day, in UTC
-			layout = time.DateTime
-		}
-		parts[0] = "banned to " + k.BannedUntil.time().Format(layout) + "Z"
-	}
-	if k.ExpiresAt != 0 {
-		ends := "ends "
-		if k.ExpiresAt < now+soon {
-			ends = "ends soon, "
-		}
-		parts = append(parts, ends+k.ExpiresAt.time().Format(time.DateOnly))
-	}
-	for _, window := range []struct {
-		name        string
-		used, limit int64
-	}{{"minute", k.UsedThisMinute, k.PerMinute}, {"day", k.UsedToday, k.PerDay}} {
-		if percent := 100 * float64(window.used) / float64(window.limit); percent >= 80 {
-			parts = append(parts, fmt.Sprintf("%s %.0f %%", window.name, min(percent, 100)))
-		}
-	}
-	if k.DeprecatedUseAt != 0 {
-		parts = append(parts, "getPet "+k.DeprecatedUseAt.time().Format(time.DateOnly))
-	}
-	return strings.Join(parts, "; ")
-}
-
-func (c *keyCommand) list() error {
-	keys, err := c.store.keysByID(0, c.now)
-	if err != nil {
-		return err
-	}
-	return c.print(keys, keys)
-}
-
-func (c *keyCommand) show() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
-	return c.print([]*apiKey{key}, key)
-}
-
-// print shows the keys in a table, which fits a terminal of 80 columns unless
-// names are long or much needs attention, or, with -json, the value asJSON.
-func (c *keyCommand) print(keys []*apiKey, asJSON any) error {
-	if c.json {
-		enc := json.NewEncoder(c.stdout)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		return enc.Encode(asJSON)
-	}
-	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME")
-	for _, k := range keys {
-		kind := "live"
-		if k.test {
-			kind = "test"
-		}
-		fmt.Fprintf(table, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan, k.UsedThisMinute, k.PerMinute,
-			k.UsedToday, k.PerDay, k.state(c.now), k.Name)
-	}
-	return table.Flush()
+// unbanKey lifts the ban of all keys that share the key's usage.
+func unbanKey(ctx context.Context, s *store, id int64, now instant) error {
+	_, err := s.write(ctx, sqlOf(`UPDATE api_keys SET unbanned_at = ?1 WHERE coalesce(usage_id, id) =
+		(SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?2)`, int64(now), id))
+	return err
 }

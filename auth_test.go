@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,7 +20,7 @@ import (
 	"time"
 )
 
-// The form of a key, told a second time: what issued keys and secret scanners
+// The form of a key, stated a second time: what issued keys and secret scanners
 // rely on must not move with the code.
 const authDigits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -56,7 +55,7 @@ func authInsert(t testing.TB, s *store, k apiKey) secret {
 		k.Plan = "free"
 	}
 	token := newSecret(k.test)
-	if _, err := s.insertKey(&k, token); err != nil {
+	if _, err := insertKey(t.Context(), s, &k, token); err != nil {
 		t.Fatal(err)
 	}
 	return token
@@ -77,11 +76,11 @@ func authAllow(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
 func authDeny(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) Error {
 	t.Helper()
 	key, err := k.authenticate(headers, now)
-	var told *Error
-	if key != nil || !errors.As(err, &told) || told.Code != code || told.Status != 401 {
+	var reported *Error
+	if key != nil || !errors.As(err, &reported) || reported.Code != code || reported.Status != 401 {
 		t.Fatalf("%q: %v, %v, want %s", headers, key, err, code)
 	}
-	return *told
+	return *reported
 }
 
 func TestFormOfKeys(t *testing.T) {
@@ -217,11 +216,11 @@ func TestBearer(t *testing.T) {
 func TestAuthenticate(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
-	good := authInsert(t, s, apiKey{Name: "shop", Plan: "pro", CreatedAt: at(now)})
-	expiring := authInsert(t, s, apiKey{CreatedAt: at(now), lifetime: 3_600_000})
-	expired := authInsert(t, s, apiKey{CreatedAt: at(now.Add(-time.Hour)), lifetime: 3_600_000})
+	good := authInsert(t, s, apiKey{Name: "shop", Plan: "pro", CreatedAt: instantOf(now)})
+	expiring := authInsert(t, s, apiKey{CreatedAt: instantOf(now), lifetime: 3_600_000})
+	expired := authInsert(t, s, apiKey{CreatedAt: instantOf(now.Add(-time.Hour)), lifetime: 3_600_000})
 	revoked := authInsert(t, s, apiKey{})
-	if err := s.revokeKey(4, at(now)); err != nil {
+	if err := revokeKey(t.Context(), s, 4, instantOf(now)); err != nil {
 		t.Fatal(err)
 	}
 	test := authInsert(t, s, apiKey{test: true})
@@ -268,9 +267,9 @@ func TestAuthenticate(t *testing.T) {
 		{"two headers, the first with a key", live, append(authHeader(good), "Basic abc"), now, CodeInvalidKey},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
-			told := authDeny(t, c.ring, c.headers, c.now, c.code)
-			if c.code == CodeInvalidKey && told != *newError(CodeInvalidKey, "the API key is not valid") {
-				t.Errorf("unusable keys look different from outside: %+v", told)
+			reported := authDeny(t, c.ring, c.headers, c.now, c.code)
+			if c.code == CodeInvalidKey && reported != *newError(CodeInvalidKey, "the API key is not valid") {
+				t.Errorf("unusable keys look different from outside: %+v", reported)
 			}
 		})
 	}
@@ -289,19 +288,19 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 	authDeny(t, k, []string{"Bearer " + key[:len(key)-1] + last}, now, CodeInvalidKey)
 	authDeny(t, k, authHeader(newSecret(true)), now, CodeInvalidKey)
 
-	var told *Error
-	if _, err := k.authenticate([]string{"Bearer " + key}, now); err == nil || errors.As(err, &told) {
+	var reported *Error
+	if _, err := k.authenticate([]string{"Bearer " + key}, now); err == nil || errors.As(err, &reported) {
 		t.Errorf("a key that has to be looked up: %v, want the store's error, which is nobody's fault", err)
 	}
 }
 
-func TestAKnownKeyIsAnsweredWithoutTheDatabase(t *testing.T) {
+func TestAKnownKeyNeedsNoDatabase(t *testing.T) {
 	now := time.Now()
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := newKeyring(s, false)
 	var tokens []secret
 	for range 3 {
-		token := authInsert(t, s, apiKey{CreatedAt: at(now), lifetime: 3_600_000})
+		token := authInsert(t, s, apiKey{CreatedAt: instantOf(now), lifetime: 3_600_000})
 		authAllow(t, k, token, now)
 		tokens = append(tokens, token)
 	}
@@ -321,13 +320,13 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	if n := len(k.known.young) + len(k.known.old); n != 0 {
 		t.Errorf("%d unknown keys are remembered", n)
 	}
-	if _, err := s.insertKey(&apiKey{Plan: "free"}, token); err != nil {
+	if _, err := insertKey(t.Context(), s, &apiKey{Plan: "free"}, token); err != nil {
 		t.Fatal(err)
 	}
 	authAllow(t, k, token, now)
 }
 
-func TestAChangeByAnotherProcessIsHonouredAfterOneLook(t *testing.T) {
+func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 	now := time.Now()
 	path := filepath.Join(t.TempDir(), "pets.db")
 	s, other := storeOpen(t, path), storeOpen(t, path)
@@ -338,7 +337,7 @@ func TestAChangeByAnotherProcessIsHonouredAfterOneLook(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.commit(); err != nil { // the service looks four times a second
+		if err := s.refresh(t.Context()); err != nil { // the service looks four times a second
 			t.Fatal(err)
 		}
 	}
@@ -346,27 +345,27 @@ func TestAChangeByAnotherProcessIsHonouredAfterOneLook(t *testing.T) {
 	if key := authAllow(t, k, token, now); key.quota != plans["free"] || key.unbannedAt != 0 {
 		t.Errorf("at first the key is %+v", key)
 	}
-	change(other.setPlan(1, "enterprise", quota{7, 70}))
+	change(setPlan(t.Context(), other, 1, "enterprise", quota{7, 70}))
 	if key := authAllow(t, k, token, now); key.quota != (quota{7, 70}) || key.Plan != "enterprise" || key.policy[0] != `"minute";q=7;w=60, "day";q=70;w=86400` {
 		t.Errorf("after a change of plan the key is %+v", key)
 	}
-	change(other.unbanKey(1, 12345))
+	change(unbanKey(t.Context(), other, 1, 12345))
 	if key := authAllow(t, k, token, now); key.unbannedAt != 12345 {
 		t.Errorf("after an unban the key is %+v", key)
 	}
 	made := authInsert(t, other, apiKey{})
 	authAllow(t, k, made, now) // a new key needs no look
-	successor, next := apiKey{ID: 1, Plan: "free", usageID: 1, CreatedAt: at(now)}, newSecret(false)
-	_, err := other.rotateKey(&successor, next, at(now.Add(time.Minute)))
+	successor, next := apiKey{ID: 1, Plan: "free", account: account{usageID: 1}, CreatedAt: instantOf(now)}, newSecret(false)
+	_, err := rotateKey(t.Context(), other, &successor, next, instantOf(now.Add(time.Minute)))
 	change(err)
 	authAllow(t, k, token, now)
 	authAllow(t, k, next, now)
 	authDeny(t, k, authHeader(token), now.Add(time.Minute), CodeInvalidKey)
-	change(other.revokeKey(2, at(now)))
+	change(revokeKey(t.Context(), other, 2, instantOf(now)))
 	authDeny(t, k, authHeader(made), now, CodeInvalidKey)
 }
 
-// A key that is being read while another process writes may have been read
+// A key that is being read while another program writes may have been read
 // before or after that, so it must not be remembered.
 func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -374,10 +373,13 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := newKeyring(s, false)
 		first, second := authInsert(t, s, apiKey{}), authInsert(t, s, apiKey{})
+		if key, err := k.lookup(newSecret(false)); key != nil || err != nil { // prepares the query
+			t.Fatal(key, err)
+		}
 		var busy [readers]*sql.Conn
 		for i := range busy {
 			var err error
-			if busy[i], err = s.reader.Conn(t.Context()); err != nil {
+			if busy[i], err = s.engine.(*sqliteFile).reader.Conn(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -391,7 +393,7 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 			synctest.Wait() // it is waiting for a connection now
 		}
 		read(first)
-		s.foreign.Add(1) // as look does for a change by another process
+		s.foreign.Add(1) // as a commit does when another program has written
 		read(second)
 		for _, conn := range busy {
 			_ = conn.Close()
@@ -401,6 +403,92 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 		authAllow(t, k, second, now)
 		if _, err := k.authenticate(authHeader(first), now); err == nil {
 			t.Error("what may be outdated is remembered")
+		}
+	})
+}
+
+// authUsed is when a key is shown to have used the deprecated operation last.
+func authUsed(t testing.TB, s *store, id int64) instant {
+	t.Helper()
+	keys, err := readKeys(t.Context(), s, 0, "WHERE k.id = ?", id)
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("key %d is not found: %v", id, err)
+	}
+	return keys[0].DeprecatedUseAt
+}
+
+func TestDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T) {
+	now := time.Now()
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s := storeOpen(t, path)
+	first := authAllow(t, newKeyring(s, false), authInsert(t, s, apiKey{}), now)
+	authInsert(t, s, apiKey{})
+	k := newKeyring(s, false)
+	for _, c := range []struct {
+		policy string
+		do     func()
+		want   uint64
+	}{
+		{"nothing happened", func() {}, 0},
+		{"the deprecated operation was used", func() { k.noteDeprecatedUse(first, now) }, 1},
+		{"the deprecated operation was not used again", func() {}, 0},
+		{"it was used twice", func() { k.noteDeprecatedUse(first, now); k.noteDeprecatedUse(first, now.Add(time.Second)) }, 1},
+	} {
+		before := s.writes.Load()
+		c.do()
+		if err := k.flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.writes.Load() - before; got != c.want {
+			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
+		}
+	}
+	_ = s.Close()
+	s = storeOpen(t, path)
+	if used, other := authUsed(t, s, 1), authUsed(t, s, 2); used != instantOf(now.Add(time.Second)) || other != 0 {
+		t.Errorf("the first key is shown with %v, want %v; the other with %d", used.time(), now.Add(time.Second), other)
+	}
+}
+
+func TestAFailedFlushLosesNoDeprecatedUse(t *testing.T) {
+	now := time.Now()
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := newKeyring(s, false)
+	k.noteDeprecatedUse(authAllow(t, k, authInsert(t, s, apiKey{}), now), now)
+	conn := s.engine.(*sqliteFile).conn
+	if _, err := conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.flush(t.Context()); !errors.Is(err, errUnavailable) {
+		t.Fatalf("the flush does not report that it failed: %v", err)
+	}
+	if _, err := conn.ExecContext(t.Context(), "PRAGMA query_only = 0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if used := authUsed(t, s, 1); used != instantOf(now) {
+		t.Errorf("the deprecated use is shown as %v", used.time())
+	}
+}
+
+func TestADeprecatedUseDuringAFlushIsWrittenByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := time.Now()
+		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		k := newKeyring(s, false)
+		key := authAllow(t, k, authInsert(t, s, apiKey{}), now)
+		k.noteDeprecatedUse(key, now)
+		limitsDuringFlush(t, s, k.flush, func() { k.noteDeprecatedUse(key, now.Add(time.Second)) })
+		if used := authUsed(t, s, 1); used != instantOf(now) {
+			t.Errorf("the first flush has written %v", used.time())
+		}
+		if err := k.flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if used := authUsed(t, s, 1); used != instantOf(now.Add(time.Second)) {
+			t.Errorf("the next flush has written %v", used.time())
 		}
 	})
 }
@@ -425,179 +513,13 @@ func TestSecretsRedactThemselves(t *testing.T) {
 			t.Errorf("%s: %s, want no more than the last four characters", how, printed)
 		}
 	}
-	if whole := string(token); len(whole) != 47 {
-		t.Errorf("asked for by conversion it is %q", whole)
-	}
-}
-
-// authRun runs a command line of petstore with an environment.
-func authRun(t testing.TB, environ map[string]string, args ...string) (stdout, stderr string, err error) {
-	t.Helper()
-	var out, log bytes.Buffer
-	err = run(t.Context(), args, func(name string) string { return environ[name] }, &out, &log)
-	if err != nil && strings.ContainsRune(err.Error(), '\n') {
-		t.Errorf("%v: the reason is more than a line: %v", args, err)
-	}
-	return out.String(), log.String(), err
-}
-
-// authKeys runs petstore key on one database.
-type authKeys struct {
-	testing.TB
-	db string
-}
-
-// authNew is a database without a key, and without a file yet.
-func authNew(t testing.TB) authKeys { return authKeys{t, filepath.Join(t.TempDir(), "pets.db")} }
-
-// do runs "key VERB", which must succeed, and returns what it printed.
-func (k authKeys) do(verb string, args ...string) string {
-	k.Helper()
-	out, log, err := authRun(k, nil, append([]string{"key", verb, "-db", k.db}, args...)...)
-	if err != nil {
-		k.Fatalf("key %s %v: %v", verb, args, err)
-	}
-	if strings.Contains(log, "pet_live_") || strings.Contains(log, "pet_test_") {
-		k.Errorf("key %s %v logs a key: %s", verb, args, log)
-	}
-	return out
-}
-
-// mint runs a verb that must print a bare key alone, and returns it.
-func (k authKeys) mint(verb string, args ...string) string {
-	k.Helper()
-	out := k.do(verb, args...)
-	token, isLine := strings.CutSuffix(out, "\n")
-	if !isLine || !authForm.MatchString(token) {
-		k.Fatalf("key %s %v prints %q, want a bare key on a line", verb, args, out)
-	}
-	return token
-}
-
-// authShown is what show -json prints of a key.
-type authShown struct {
-	ID              int64   `json:"id"`
-	Name            string  `json:"name"`
-	Plan            string  `json:"plan"`
-	LastFour        string  `json:"lastFour"`
-	CreatedAt       string  `json:"createdAt"`
-	ExpiresAt       *string `json:"expiresAt"`
-	RevokedAt       *string `json:"revokedAt"`
-	PerMinute       int64   `json:"perMinute"`
-	PerDay          int64   `json:"perDay"`
-	UsedThisMinute  int64   `json:"usedThisMinute"`
-	UsedToday       int64   `json:"usedToday"`
-	BannedUntil     *string `json:"bannedUntil"`
-	DeprecatedUseAt *string `json:"deprecatedUseAt"`
-}
-
-func (k authKeys) show(id string) (shown authShown) {
-	k.Helper()
-	if err := json.Unmarshal([]byte(k.do("show", "-json", id)), &shown); err != nil {
-		k.Fatal(err)
-	}
-	return shown
-}
-
-// write runs statements on the database, as the service does.
-func (k authKeys) write(statements ...statement) {
-	k.Helper()
-	s := storeOpen(k, k.db)
-	defer s.Close()
-	if _, err := s.commit(statements...); err != nil {
-		k.Fatal(err)
-	}
-}
-
-// authTime reads a time that may be null.
-func authTime(text *string) string {
-	if text == nil {
-		return "null"
-	}
-	return *text
-}
-
-// In these tests it is midnight on 1 January 2000 UTC, when synctest's clock begins.
-func TestKeyCreate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		for _, c := range []struct {
-			args      []string
-			prefix    string
-			plan      string
-			perMinute int64
-			perDay    int64
-			expires   string
-		}{
-			{nil, "pet_live_", "free", 60, 1_000, "null"},
-			{[]string{"-plan", "free"}, "pet_live_", "free", 60, 1_000, "null"},
-			{[]string{"-plan", "pro"}, "pet_live_", "pro", 300, 10_000, "null"},
-			{[]string{"-plan", "business", "-test"}, "pet_test_", "business", 1_000, 100_000, "null"},
-			{[]string{"-plan", "enterprise", "-per-minute", "1", "-per-day", "2"}, "pet_live_", "enterprise", 1, 2, "null"},
-			{[]string{"-expires", "2160h"}, "pet_live_", "free", 60, 1_000, "2000-03-31T00:00:00Z"},
-		} {
-			token := k.mint("create", append([]string{"-name", "shop front"}, c.args...)...)
-			var keys []authShown
-			if err := json.Unmarshal([]byte(k.do("list", "-json")), &keys); err != nil {
-				t.Fatal(err)
-			}
-			shown := keys[len(keys)-1]
-			want := authShown{ID: int64(len(keys)), Name: "shop front", Plan: c.plan, LastFour: token[43:], CreatedAt: "2000-01-01T00:00:00Z",
-				ExpiresAt: shown.ExpiresAt, PerMinute: c.perMinute, PerDay: c.perDay}
-			if shown != want || authTime(shown.ExpiresAt) != c.expires || !strings.HasPrefix(token, c.prefix) {
-				t.Errorf("create %v gave %s… and %+v, expires %s", c.args, token[:9], shown, authTime(shown.ExpiresAt))
-			}
-		}
-	})
-}
-
-func TestKeyCreateSaysOnStderrWhatItMade(t *testing.T) {
-	k := authNew(t)
-	out, log, err := authRun(t, nil, "key", "create", "-db", k.db, "-name", "shop front")
-	if err != nil || !strings.Contains(log, "shop front") || strings.Contains(log, strings.TrimSpace(out)) {
-		t.Errorf("stderr says %q, %v", log, err)
-	}
-}
-
-func TestAKeyOfTheOtherEnvironmentIsRemarkedOn(t *testing.T) {
-	k := authNew(t)
-	for i, c := range []struct {
-		flag   string
-		remark bool
-	}{{"-test=true", false}, {"-test=true", false}, {"-test=false", true}, {"-test=false", false}, {"-test=true", false}} {
-		_, log, err := authRun(t, nil, "key", "create", "-db", k.db, c.flag)
-		if err != nil || strings.Contains(log, "all other keys") != c.remark {
-			t.Errorf("key %d, %s: %v, stderr %q", i+1, c.flag, err, log)
-		}
-	}
-}
-
-func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
-	k := authNew(t)
-	k.mint("create")
-	for _, c := range []struct{ args, want string }{
-		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro","perMinute":300,"perDay":10000}`},
-		{"unban 1", `"msg":"key unbanned","id":1}`},
-		{"rotate -overlap 1h 1", `"msg":"key rotated","id":1,"successor":2,"overlap":3600000000000}`},
-		{"revoke 1", `"msg":"key revoked","id":1}`},
-	} {
-		_, log, err := authRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(c.args)...)...)
-		if err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, c.want) {
-			t.Errorf("key %s says %v, %q; want a line with %s", c.args, err, log, c.want)
-		}
-	}
-}
-
-func TestTheLeastLimitsAndTheShortestLifeAreTaken(t *testing.T) {
-	k := authNew(t)
-	k.mint("create", "-plan", "enterprise", "-per-minute", "1", "-per-day", "1", "-expires", "1s")
-	if got := k.show("1"); got.PerMinute != 1 || got.PerDay != 1 || got.ExpiresAt == nil {
-		t.Errorf("the key is %+v", got)
+	if plain := string(token); len(plain) != 47 {
+		t.Errorf("asked for by conversion it is %q", plain)
 	}
 }
 
 func TestOnlyTheDigestOfAKeyIsInTheDatabase(t *testing.T) {
-	k := authNew(t)
+	k := commandsNew(t)
 	open := storeOpen(t, k.db) // keeps the write-ahead log from being folded away
 	token := k.mint("create", "-name", "shop")
 	next := k.mint("rotate", "1")
@@ -627,374 +549,6 @@ func TestOnlyTheDigestOfAKeyIsInTheDatabase(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestKeyShowAndListAsJSON(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create", "-name", "<shop> & front", "-plan", "pro")
-		k.mint("create", "-expires", "48h")
-		now := at(time.Now())
-		k.write(
-			saveUsage(1, &usage{minute: bucket{7, now + 1000}, day: bucket{70, now + 2000}, bannedAt: now, bannedUntil: now + 600_500}),
-			saveUsage(2, &usage{minute: bucket{8, now}, day: bucket{80, now}, bannedAt: now - 9, bannedUntil: now}),
-			saveDeprecatedUse(1, now-1),
-		)
-		k.do("revoke", "2")
-		first := map[string]any{
-			"id": 1.0, "name": "<shop> & front", "plan": "pro", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": nil, "revokedAt": nil,
-			"perMinute": 300.0, "perDay": 10_000.0, "usedThisMinute": 7.0, "usedToday": 70.0,
-			"bannedUntil": "2000-01-01T00:10:00.5Z", "deprecatedUseAt": "1999-12-31T23:59:59.999Z",
-		}
-		second := map[string]any{ // its windows and its ban are over
-			"id": 2.0, "name": "", "plan": "free", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": "2000-01-03T00:00:00Z",
-			"revokedAt": "2000-01-01T00:00:00Z", "perMinute": 60.0, "perDay": 1_000.0, "usedThisMinute": 0.0, "usedToday": 0.0,
-			"bannedUntil": nil, "deprecatedUseAt": nil,
-		}
-		check := func(how string, got, want map[string]any) {
-			t.Helper()
-			lastFour, ok := got["lastFour"].(string)
-			if !ok || len(lastFour) != 4 {
-				t.Errorf("%s: lastFour is %v", how, got["lastFour"])
-			}
-			delete(got, "lastFour")
-			if !maps.Equal(got, want) {
-				t.Errorf("%s\n got %v\nwant %v", how, got, want)
-			}
-		}
-		var shown map[string]any
-		if err := json.Unmarshal([]byte(k.do("show", "-json", "1")), &shown); err != nil {
-			t.Fatal(err)
-		}
-		check("show", shown, first)
-		var list []map[string]any
-		if err := json.Unmarshal([]byte(k.do("list", "-json")), &list); err != nil || len(list) != 2 {
-			t.Fatalf("list: %v, %v", list, err)
-		}
-		check("list, first", list[0], first)
-		check("list, second", list[1], second)
-	})
-}
-
-func TestAListWithoutKeysIsAnEmptyArray(t *testing.T) {
-	k := authNew(t)
-	storeOpen(t, k.db)
-	if out := k.do("list", "-json"); out != "[]\n" {
-		t.Errorf("it prints %q", out)
-	}
-	if out := k.do("list"); strings.Count(out, "\n") != 1 {
-		t.Errorf("the table is %q, want its heading", out)
-	}
-}
-
-func TestKeyTables(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		var tokens []string
-		for _, args := range [][]string{{"-name", "active"}, {"-name", "revoked"}, {"-name", "expired", "-expires", "1h"}, {"-name", "banned", "-plan", "pro"}, {"-name", "ending", "-expires", "48h"},
-			{"-name", "busy", "-test", "-expires", "361h"}, {"-name", "out"}} {
-			tokens = append(tokens, k.mint("create", args...))
-		}
-		k.do("revoke", "2")
-		time.Sleep(time.Hour)
-		now := at(time.Now())
-		k.write(
-			saveUsage(1, &usage{minute: bucket{5, now + 1}, day: bucket{799, now + 1}}),
-			saveUsage(6, &usage{minute: bucket{70, now + 1}, day: bucket{800, now + 1}}),
-			saveUsage(4, &usage{bannedAt: now, bannedUntil: now + 600_000}),
-			saveUsage(7, &usage{bannedAt: now, bannedUntil: now + 2*dayMillis}),
-			saveDeprecatedUse(1, now),
-		)
-		table := k.do("list")
-		lines := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
-		if len(lines) != 8 {
-			t.Fatalf("the table is\n%s", table)
-		}
-		for i, want := range []string{
-			"1 live %s free 5/60 799/1000 active; getPet 2000-01-01 active",
-			"2 live %s free 0/60 0/1000 revoked revoked",
-			"3 live %s free 0/60 0/1000 expired expired",
-			"4 live %s pro 0/300 0/10000 banned to 01:10:00Z banned",
-			"5 live %s free 0/60 0/1000 active; ends soon, 2000-01-03 ending",
-			"6 test %s free 70/60 800/1000 active; ends 2000-01-16; minute 100 %%; day 80 %% busy",
-			"7 live %s free 0/60 0/1000 banned to 2000-01-03 01:00:00Z out",
-		} {
-			want = fmt.Sprintf(want, tokens[i][43:])
-			if got := strings.Join(strings.Fields(lines[i+1]), " "); got != want {
-				t.Errorf("row %d is %q, want %q", i+1, got, want)
-			}
-			one := k.do("show", fmt.Sprint(i+1))
-			if strings.Count(one, "\n") != 2 || strings.Join(strings.Fields(one), " ") != strings.Join(strings.Fields(lines[0]), " ")+" "+want {
-				t.Errorf("show %d prints\n%s", i+1, one)
-			}
-			for line := range strings.Lines(one) {
-				if i != 5 && len(line) > 81 {
-					t.Errorf("show %d is wider than a terminal: %q", i+1, line)
-				}
-			}
-		}
-	})
-}
-
-func TestKeySet(t *testing.T) {
-	k := authNew(t)
-	k.mint("create", "-name", "shop")
-	k.mint("create", "-name", "other", "-plan", "pro")
-	for _, c := range []struct {
-		args              []string
-		plan              string
-		perMinute, perDay int64
-	}{
-		{[]string{"-plan", "business"}, "business", 1_000, 100_000},
-		{[]string{"-plan", "enterprise", "-per-minute", "5", "-per-day", "6"}, "enterprise", 5, 6},
-		{[]string{"-plan", "free"}, "free", 60, 1_000},
-	} {
-		if out := k.do("set", append(c.args, "1")...); out != "" {
-			t.Errorf("set %v prints %q on stdout", c.args, out)
-		}
-		if got := k.show("1"); got.Plan != c.plan || got.PerMinute != c.perMinute || got.PerDay != c.perDay || got.Name != "shop" {
-			t.Errorf("after set %v the key is %+v", c.args, got)
-		}
-		if got := k.show("2"); got.Plan != "pro" {
-			t.Errorf("set %v has changed the other key: %+v", c.args, got)
-		}
-	}
-}
-
-func TestKeyRotate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "50")
-		now := at(time.Now())
-		k.write(saveUsage(1, &usage{minute: bucket{3, now + minuteMillis}, day: bucket{30, now + dayMillis}}))
-		time.Sleep(time.Second)
-		next := k.mint("rotate", "1")
-		if got := k.show("1"); authTime(got.ExpiresAt) != "2000-01-02T00:00:01Z" || got.RevokedAt != nil {
-			t.Errorf("the old key lives until %s, want a day's overlap", authTime(got.ExpiresAt))
-		}
-		want := authShown{ID: 2, Name: "shop", Plan: "enterprise", LastFour: next[43:], CreatedAt: "2000-01-01T00:00:01Z",
-			PerMinute: 5, PerDay: 50, UsedThisMinute: 3, UsedToday: 30}
-		if got := k.show("2"); got != want {
-			t.Errorf("the successor is %+v, want the same plan, limits and usage", got)
-		}
-		k.mint("rotate", "-overlap", "1h", "2")
-		if old, got := k.show("2"), k.show("3"); authTime(old.ExpiresAt) != "2000-01-01T01:00:01Z" || got.UsedToday != 30 {
-			t.Errorf("rotated again: the old key lives until %s, its successor has used %d today", authTime(old.ExpiresAt), got.UsedToday)
-		}
-		k.mint("rotate", "-overlap", "0s", "3")
-		if old := k.show("3"); authTime(old.ExpiresAt) != "2000-01-01T00:00:01Z" {
-			t.Errorf("without an overlap the old key lives until %s", authTime(old.ExpiresAt))
-		}
-		k.write(saveUsage(1, &usage{day: bucket{31, now + dayMillis}}))
-		for _, id := range []string{"1", "2", "3", "4"} {
-			if got := k.show(id); got.UsedToday != 31 {
-				t.Errorf("key %s has used %d today; one line has one usage", id, got.UsedToday)
-			}
-		}
-	})
-}
-
-func TestKeyRotateKeepsTestKeysTestKeys(t *testing.T) {
-	k := authNew(t)
-	k.mint("create", "-test")
-	if next := k.mint("rotate", "1"); !strings.HasPrefix(next, "pet_test_") {
-		t.Errorf("the successor of a test key is a %s key", next[:9])
-	}
-}
-
-func TestRotatingAgainInsideTheOverlapDoesNotShortenTheSuccessor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create")
-		k.mint("create", "-expires", "48h")
-		for _, id := range []string{"1", "2", "1", "2"} { // the output of the first was lost, say
-			k.mint("rotate", "-overlap", "1h", id)
-		}
-		for id, want := range map[string]string{"3": "null", "4": "2000-01-03T00:00:00Z", "5": "null", "6": "2000-01-03T00:00:00Z"} {
-			if got := authTime(k.show(id).ExpiresAt); got != want {
-				t.Errorf("the successor %s lives until %s, want %s", id, got, want)
-			}
-		}
-	})
-}
-
-func TestAnOverlapNeverExtendsAKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create", "-expires", "48h")
-		time.Sleep(36 * time.Hour)
-		k.mint("rotate", "-overlap", "240h", "1")
-		if got := authTime(k.show("1").ExpiresAt); got != "2000-01-03T00:00:00Z" {
-			t.Errorf("the old key lives until %s", got)
-		}
-		if got := authTime(k.show("2").ExpiresAt); got != "2000-01-04T12:00:00Z" {
-			t.Errorf("the successor lives until %s, want as long as its predecessor was made for", got)
-		}
-	})
-}
-
-func TestAKeyThatHasEndedCannotBeRotated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create", "-expires", "1h")
-		k.mint("create")
-		k.do("revoke", "2")
-		time.Sleep(time.Hour)
-		for _, id := range []string{"1", "2"} {
-			before := k.show(id)
-			out, _, err := authRun(t, nil, "key", "rotate", "-db", k.db, id)
-			var misuse *usageError
-			if err == nil || errors.As(err, &misuse) || out != "" {
-				t.Errorf("rotate %s: %q, %v, want a plain error", id, out, err)
-			}
-			if got := k.show(id); authTime(got.ExpiresAt) != authTime(before.ExpiresAt) {
-				t.Errorf("rotate %s: the key now ends at %s", id, authTime(got.ExpiresAt))
-			}
-		}
-		if lines := strings.Count(k.do("list"), "\n"); lines != 3 {
-			t.Errorf("a successor was made after all: the list has %d lines", lines)
-		}
-	})
-}
-
-func TestKeyRevokeIsForGoodAndKeepsItsFirstTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create")
-		k.mint("create")
-		for range 2 {
-			if out := k.do("revoke", "1"); out != "" {
-				t.Errorf("revoke prints %q on stdout", out)
-			}
-			if got := authTime(k.show("1").RevokedAt); got != "2000-01-01T00:00:00Z" {
-				t.Errorf("revoked at %s", got)
-			}
-			time.Sleep(time.Hour)
-		}
-		if got := k.show("2"); got.RevokedAt != nil {
-			t.Errorf("the other key is revoked too: %+v", got)
-		}
-	})
-}
-
-func TestKeyUnban(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := authNew(t)
-		k.mint("create")
-		k.mint("rotate", "1")
-		k.mint("create")
-		ban := func(id int64) {
-			now := at(time.Now())
-			k.write(saveUsage(id, &usage{bannedAt: now, bannedUntil: now + 600_000}))
-		}
-		ban(1)
-		ban(3)
-		time.Sleep(time.Minute)
-		for _, id := range []string{"1", "2", "3"} {
-			if got := authTime(k.show(id).BannedUntil); got != "2000-01-01T00:10:00Z" {
-				t.Errorf("key %s is shown as banned until %s", id, got)
-			}
-		}
-		if out := k.do("unban", "1"); out != "" {
-			t.Errorf("unban prints %q on stdout", out)
-		}
-		for id, want := range map[string]string{"1": "null", "2": "null", "3": "2000-01-01T00:10:00Z"} {
-			if got := authTime(k.show(id).BannedUntil); got != want {
-				t.Errorf("after the unban key %s is shown as banned until %s, want %s", id, got, want)
-			}
-		}
-		time.Sleep(time.Minute)
-		ban(1)
-		if got := authTime(k.show("1").BannedUntil); got != "2000-01-01T00:12:00Z" {
-			t.Errorf("a later ban is shown as %s", got)
-		}
-	})
-}
-
-func TestAnUnknownIDIsAnErrorButNoMisuse(t *testing.T) {
-	k := authNew(t)
-	k.mint("create")
-	for _, line := range []string{
-		"show 2", "show -json 2", "set -plan pro 2", "rotate 2", "revoke 2", "unban 2",
-		"show abc", "show 0", "show 1.0", "show 99999999999999999999", "revoke 0",
-	} {
-		args := strings.Fields(line)
-		out, log, err := authRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, args...)...)
-		var misuse *usageError
-		if err == nil || errors.As(err, &misuse) || !strings.Contains(err.Error(), args[len(args)-1]) || out != "" || log != "" {
-			t.Errorf("key %s: %q, %v, want an error that names the id", line, out, err)
-		}
-	}
-}
-
-func TestMisuseOfKeyCommands(t *testing.T) {
-	k := authNew(t)
-	k.mint("create", "-name", "shop")
-	before := k.do("list", "-json")
-	for _, line := range []string{
-		"", "frobnicate", "-json", "Create",
-		"create extra", "create two more",
-		"create -plan gold", "create -plan Free", "create -plan=",
-		"create -plan enterprise", "create -plan enterprise -per-minute 5", "create -plan enterprise -per-day 5",
-		"create -plan enterprise -per-minute 0 -per-day 5", "create -plan enterprise -per-minute 5 -per-day -1",
-		"create -plan pro -per-minute 5", "create -plan pro -per-day 5", "create -per-minute 5 -per-day 5",
-		"create -expires -1h", "create -expires soon", "create -per-minute x", "create -name \x07", "create -unknown",
-		"list 1", "list 1 2", "list -plan pro",
-		"show", "show 1 2", "show 1 -json",
-		"set 1", "set -plan gold 1", "set -plan pro", "set -plan enterprise 1", "set -plan free -per-day 9 1", "set -plan pro -name x 1",
-		"rotate", "rotate -overlap -1h 1", "rotate -overlap x 1", "rotate 1 -overlap 1h",
-		"revoke", "revoke 1 1", "unban", "unban -json 1",
-	} {
-		args := append([]string{"key"}, strings.Fields(line)...)
-		if strings.HasSuffix(line, "\x07") {
-			args[len(args)-1] = "\x07"
-		}
-		out, _, err := authRun(t, map[string]string{"PETSTORE_DB": k.db}, args...)
-		var misuse *usageError
-		if !errors.As(err, &misuse) || out != "" {
-			t.Errorf("key %s: %q, %v, want a *usageError", line, out, err)
-		}
-	}
-	if after := k.do("list", "-json"); after != before {
-		t.Errorf("misuse has changed the keys to %s", after)
-	}
-}
-
-func TestTheEnvironmentTwinsOfKeyCommands(t *testing.T) {
-	k, other := authNew(t), authNew(t)
-	environ := map[string]string{"PETSTORE_DB": k.db, "PETSTORE_PLAN": "business"}
-	if _, _, err := authRun(t, environ, "key", "create"); err != nil {
-		t.Fatal(err)
-	}
-	if got := k.show("1"); got.Plan != "business" {
-		t.Errorf("PETSTORE_DB and PETSTORE_PLAN gave %+v", got)
-	}
-	if _, _, err := authRun(t, environ, "key", "create", "-db", other.db, "-plan", "pro"); err != nil {
-		t.Fatal(err)
-	}
-	if got := other.show("1"); got.Plan != "pro" {
-		t.Errorf("the flags should win, but gave %+v", got)
-	}
-	environ["PETSTORE_PER_DAY"] = "many"
-	var misuse *usageError
-	if _, _, err := authRun(t, environ, "key", "create"); !errors.As(err, &misuse) || !strings.Contains(err.Error(), "PETSTORE_PER_DAY") {
-		t.Errorf("a bad value in the environment: %v", err)
-	}
-}
-
-func TestKeyCommandsOtherThanCreateMakeNoDatabase(t *testing.T) {
-	k := authNew(t)
-	for _, line := range []string{"list", "show 1", "set -plan pro 1", "rotate 1", "revoke 1", "unban 1"} {
-		_, _, err := authRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(line)...)...)
-		var misuse *usageError
-		if err == nil || errors.As(err, &misuse) || !strings.Contains(err.Error(), k.db) {
-			t.Errorf("key %s: %v, want an error that names the file", line, err)
-		}
-	}
-	if _, err := os.Stat(k.db); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the file: %v", err)
-	}
-	k.mint("create")
 }
 
 func FuzzAuthorization(f *testing.F) {

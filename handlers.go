@@ -1,23 +1,25 @@
 package main
 
 // The HTTP side: the routes, what stands before each of them, the operations,
-// and the one place where an error becomes an answer.
+// and the one place where an error becomes a response; then the description, the
+// page, and what the debug address shows. This file knows no flags and no files.
 
 import (
-	"bytes"
-	"crypto/rand"
+	"context"
 	_ "embed"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
 	"mime"
 	"net/http"
+	"net/http/pprof"
 	"net/url"
 	"path"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -26,52 +28,55 @@ import (
 	"time"
 )
 
-// service answers all requests.
+// settings are what the operator decides about the HTTP side.
+type settings struct {
+	baseURL, stagingURL string        // public addresses that end in /v1, or ""
+	staging             bool          // take test keys instead of live ones
+	banFor              time.Duration // 0 turns bans off
+	clientIPHeader      string        // the header in which a proxy names the client, or ""
+	corsOrigins         []string      // none turns CORS off; "*" allows all
+}
+
+// service handles all requests.
 type service struct {
 	store  *store
 	keys   *keyring
 	limits *limiter
 	log    *slog.Logger
 
-	base           string   // the address of /v1 in Location and Link, without a final slash
-	successor      []string // the Link of the deprecated operation
-	corsOrigins    []string // none turns CORS off; "*" allows all
-	clientIPHeader string   // the header a proxy names the caller in; "" for none
-	description    document // what /openapi.json answers
+	settings
+	base        string   // of Location and Link: baseURL, or a path
+	successor   []string // the Link of the deprecated operation
+	description document // the body of /openapi.json
+	routes      *http.ServeMux
 
-	routes    *http.ServeMux
-	requestID atomic.Uint64 // the last one; the first is random
-
-	operations []*operationCounts           // what /metrics tells
-	other      *operationCounts             // that of them which takes what is no operation
-	errors     map[ErrorCode]*atomic.Uint64 // answers by the code of their Error
+	operations []*operationCounts           // what /metrics shows
+	other      *operationCounts             // of requests that match no operation
+	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
 }
 
-func newService(s *store, cfg config, log *slog.Logger) *service {
+func newService(s *store, set settings, log *slog.Logger) *service {
 	srv := &service{
-		store: s, keys: newKeyring(s, cfg.staging), limits: newLimiter(s, cfg.banFor), log: log,
-		base: "/v1", corsOrigins: cfg.corsOrigins, clientIPHeader: cfg.clientIPHeader,
-		description: newDescription(cfg), routes: http.NewServeMux(), errors: map[ErrorCode]*atomic.Uint64{},
+		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor), log: log,
+		settings: set, base: "/v1", description: newDescription(set), routes: http.NewServeMux(),
+		errors: map[ErrorCode]*atomic.Uint64{},
 	}
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
 	}
-	if cfg.baseURL != "" {
-		srv.base = cfg.baseURL
+	if set.baseURL != "" {
+		srv.base = set.baseURL
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
-	var first [8]byte
-	_, _ = rand.Read(first[:]) // never fails: crypto/rand ends the process first
-	srv.requestID.Store(binary.BigEndian.Uint64(first[:]))
 	srv.addRoutes()
 	srv.other = srv.counts("other")
 	return srv
 }
 
-// addRoutes is the whole surface. Everything under /v1 goes through api, the
-// answers to unknown paths and methods included, so that nothing there is
-// told to a caller without a key and every answer says where the caller stands.
+// addRoutes is the whole surface. Everything under /v1 goes through api, unknown
+// paths and methods included, so that a caller without a key learns nothing there
+// and every response says where the caller stands.
 // The names are those under which /metrics counts.
 func (s *service) addRoutes() {
 	s.routes.Handle("GET /v1/pets", s.api("listPets", s.listPets))
@@ -83,13 +88,13 @@ func (s *service) addRoutes() {
 	s.routes.Handle("/v1", s.api("other", notFound))
 	s.routes.Handle("/v1/", s.api("other", notFound))
 
-	s.routes.Handle("GET /openapi.json", s.open("openapi", s.describe))
-	s.routes.Handle("/openapi.json", s.open("other", allow("GET, HEAD")))
+	s.routes.Handle("GET /openapi.json", s.public("openapi", s.describe))
+	s.routes.Handle("/openapi.json", s.public("other", allow("GET, HEAD")))
 	for _, f := range pageFiles {
-		s.routes.Handle("GET "+f.path, s.open("page", f.serve()))
-		s.routes.Handle(f.path, s.open("other", allow("GET, HEAD")))
+		s.routes.Handle("GET "+f.path, s.public("page", f.serve()))
+		s.routes.Handle(f.path, s.public("other", allow("GET, HEAD")))
 	}
-	s.routes.HandleFunc("/", s.elsewhere)
+	s.routes.HandleFunc("/", s.unmatched)
 }
 
 // caller is whose request it is, and when it came.
@@ -98,7 +103,7 @@ type caller struct {
 	now time.Time
 }
 
-// operation answers a request that was let in. It writes a success itself; an
+// operation handles a request that was admitted. It writes a success itself; an
 // error it returns is written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
@@ -125,8 +130,8 @@ func (s *service) api(name string, op operation) http.Handler {
 	})
 }
 
-// open stands before what needs no key and is not limited.
-func (s *service) open(name string, op operation) http.Handler {
+// public stands before what needs no key and is not limited.
+func (s *service) public(name string, op operation) http.Handler {
 	counts := s.counts(name)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.(*response).counts = counts
@@ -138,16 +143,16 @@ func (s *service) open(name string, op operation) http.Handler {
 
 // admit charges the caller's key.
 func (s *service) admit(w http.ResponseWriter, c caller) error {
-	st, err := s.limits.admit(c.key, c.now)
+	d, err := s.limits.admit(&c.key.account, c.now)
 	if err != nil {
 		return err
 	}
-	st.setHeaders(w.Header())
-	if st.banBegins {
+	d.setHeaders(w.Header())
+	if d.banBegins {
 		s.bans.Add(1)
-		s.log.Warn("key banned", "key", c.key.ID, "for", s.limits.banFor, "request", requestID(w))
+		s.log.Warn("key banned", "key", c.key.ID, "for", s.banFor, "request", requestID(w))
 	}
-	return st.err()
+	return d.err()
 }
 
 // refuse charges the address of a caller without a valid key, and returns the
@@ -157,9 +162,9 @@ func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, n
 	if !errors.As(reason, &unauthorized) {
 		return reason // the store failed; nobody is to blame
 	}
-	st := s.limits.address(callerAddress(r, s.clientIPHeader), now, true)
-	st.setHeaders(w.Header())
-	if err := st.err(); err != nil {
+	d := s.limits.address(clientNetwork(r, s.clientIPHeader), now, true)
+	d.setHeaders(w.Header())
+	if err := d.err(); err != nil {
 		return err
 	}
 	challenge := "Bearer"
@@ -175,7 +180,7 @@ type response struct {
 	http.ResponseWriter
 	start  time.Time
 	status int              // 0 until it is sent
-	counts *operationCounts // of the operation that answers
+	counts *operationCounts // of the operation that handles it
 }
 
 func (w *response) WriteHeader(status int) {
@@ -183,18 +188,18 @@ func (w *response) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// ServeHTTP gives the request its id, answers CORS preflights, turns a panic
-// into a 500 and counts the answer, around the routes.
+// ServeHTTP gives the request its id, handles CORS preflights, turns a panic
+// into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other}
-	w.Header()["X-Request-Id"] = []string{s.newRequestID()}
+	w.Header()["X-Request-Id"] = []string{newRequestID()}
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
 		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
 		// its end elsewhere. net/http hides both cases, so any chunks and any HTTP/1.0 count.
 		w.Header()["Connection"] = []string{"close"}
 	}
-	defer s.answered(w, r)
+	defer s.count(w, r)
 	defer func() {
 		if v := recover(); v != nil {
 			s.panicked(w, r, v)
@@ -203,16 +208,16 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	switch {
 	case len(s.corsOrigins) > 0 && s.cors(w, r):
 	case !canonical(r.URL): // the router would redirect, before any key was seen
-		s.elsewhere(w, r)
+		s.unmatched(w, r)
 	default:
 		s.routes.ServeHTTP(w, r)
 	}
 }
 
-// answered counts a request, and logs it at debug level.
-func (s *service) answered(w *response, r *http.Request) {
+// count counts a response, and logs it at debug level.
+func (s *service) count(w *response, r *http.Request) {
 	duration := time.Since(w.start)
-	w.counts.answers[w.status].Add(1)
+	w.counts.responses[w.status].Add(1)
 	w.counts.durations.observe(int64(duration))
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
@@ -220,11 +225,11 @@ func (s *service) answered(w *response, r *http.Request) {
 	}
 }
 
-// operationCounts is what /metrics tells of an operation. An answer that was
+// operationCounts is what /metrics shows of an operation. A response that was
 // never begun has the status 0.
 type operationCounts struct {
 	name      string
-	answers   [600]atomic.Uint64 // by status
+	responses [600]atomic.Uint64 // by status
 	durations histogram          // nanoseconds
 }
 
@@ -241,49 +246,26 @@ func (s *service) counts(name string) *operationCounts {
 	return counts
 }
 
-// histogram counts observations by their size. A reader may find an
-// observation in one of its numbers and not yet in another.
-type histogram struct {
-	bounds []int64           // the largest value that each bucket takes, ascending
-	counts [16]atomic.Uint64 // one for each bound, and one for what is larger
-	sum    atomic.Int64
-}
-
-// durationBounds are nanoseconds, from 50 microseconds to 10 seconds.
-var durationBounds = []int64{50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 1e9, 2500e6, 10e9}
-
-func (h *histogram) observe(value int64) {
-	bucket, _ := slices.BinarySearch(h.bounds, value)
-	h.counts[bucket].Add(1)
-	h.sum.Add(value)
-}
-
-// panicked logs a panic and answers it, if nothing was sent yet.
+// panicked logs a panic and responds to it, if nothing was sent yet.
 func (s *service) panicked(w *response, r *http.Request, v any) {
 	if v == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
 		panic(v)
 	}
 	s.log.Error("panic", "request", requestID(w), "value", fmt.Sprint(v), "stack", string(debug.Stack()))
 	if w.status != 0 {
-		panic(http.ErrAbortHandler) // all that is left is to cut the answer off
+		panic(http.ErrAbortHandler) // all that is left is to cut the response off
 	}
 	s.fail(w, r, internalError(w))
 }
 
-// internalError tells the client nothing but where to find out more.
+// internalError gives the client nothing but where to find out more.
 func internalError(w http.ResponseWriter) *Error {
 	return newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 }
 
-// newRequestID counts on from a random number: unique in this process, and
-// most likely everywhere.
-func (s *service) newRequestID() string {
-	var id [8]byte
-	binary.BigEndian.PutUint64(id[:], s.requestID.Add(1))
-	var text [2 * len(id)]byte
-	hex.Encode(text[:], id[:])
-	return string(text[:])
-}
+// newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how
+// many requests there are.
+func newRequestID() string { return strconv.FormatUint(rand.Uint64()|1<<63, 16) } //nolint:gosec // no secret
 
 func requestID(w http.ResponseWriter) string { return w.Header()["X-Request-Id"][0] }
 
@@ -299,10 +281,11 @@ func underAPI(r *http.Request) bool {
 }
 
 // exposed are the headers that scripts of other origins may read.
-const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
+const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, " +
+	"Retry-After, Sunset, WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
 
 // cors sets the headers of the Fetch standard for an allowed origin, and
-// reports whether the request was a preflight and is answered.
+// reports whether the request was a preflight and has its response.
 func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h := w.Header()
 	origin := r.Header.Get("Origin")
@@ -322,15 +305,15 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
-	s.showAddress(w, r)
+	s.showLimit(w, r)
 	w.WriteHeader(http.StatusNoContent)
 	return true
 }
 
-// showAddress sets the limit headers of an answer that nobody is charged for.
-func (s *service) showAddress(w http.ResponseWriter, r *http.Request) {
+// showLimit sets the limit headers of a response that nobody is charged for.
+func (s *service) showLimit(w http.ResponseWriter, r *http.Request) {
 	if underAPI(r) {
-		s.limits.address(callerAddress(r, s.clientIPHeader), time.Now(), false).setHeaders(w.Header())
+		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(w.Header())
 	}
 }
 
@@ -339,32 +322,32 @@ func (s *service) showAddress(w http.ResponseWriter, r *http.Request) {
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
-		s.showAddress(w, r)
+		s.showLimit(w, r)
 	}
-	var answer *Error
+	var e *Error
 	switch {
-	case errors.As(err, &answer):
+	case errors.As(err, &e):
 	case errors.Is(err, errUnavailable):
 		s.log.Error("store unavailable", "request", requestID(w), "error", err)
 		h.Set("Retry-After", "1")
-		answer = newError(CodeUnavailable, "the request could not be stored now; try again")
+		e = newError(CodeUnavailable, "the request could not be stored now; try again")
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
-		answer = internalError(w)
+		e = internalError(w)
 	}
-	s.errors[answer.Code].Add(1)
-	body, err := json.Marshal(answer)
+	s.errors[e.Code].Add(1)
+	body, err := json.Marshal(e)
 	if err != nil {
 		panic(err) // two strings and a number
 	}
-	writeJSON(w, answer.Status, body)
+	writeJSON(w, e.Status, body)
 }
 
 var jsonType = []string{"application/json"}
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) { write(w, status, jsonType, body) }
 
-// write sends an answer. An error in sending means that the client has gone,
+// write sends a response. An error in sending means that the client has gone,
 // and there is nobody to tell.
 func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
 	h := w.Header()
@@ -393,87 +376,16 @@ func notFound(http.ResponseWriter, *http.Request, caller) error {
 	return newError(CodeNotFound, "there is nothing at this address")
 }
 
-// elsewhere answers what no other route takes. Only under /v1 a key is asked for.
-func (s *service) elsewhere(w http.ResponseWriter, r *http.Request) {
+// unmatched handles what no other route takes. Only under /v1 a key is asked for.
+func (s *service) unmatched(w http.ResponseWriter, r *http.Request) {
 	if underAPI(r) {
 		s.api("other", notFound).ServeHTTP(w, r)
 	} else {
-		s.open("other", notFound).ServeHTTP(w, r)
+		s.public("other", notFound).ServeHTTP(w, r)
 	}
 }
 
-//go:embed web/openapi.json
-var openAPI []byte
-
-// ownServer is how web/openapi.json says where the service is: wherever the
-// description was fetched from.
-const ownServer = `{"url": "/v1", "description": "This instance"}`
-
-// newDescription is the OpenAPI description, with the public addresses as its
-// servers where they are known.
-func newDescription(cfg config) document {
-	servers, name := ownServer, "Production"
-	if cfg.staging {
-		name = "Staging"
-	}
-	if cfg.baseURL != "" {
-		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, cfg.baseURL, name)
-	}
-	if cfg.stagingURL != "" && !cfg.staging {
-		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, cfg.stagingURL)
-	}
-	return newDocument(bytes.Replace(openAPI, []byte(ownServer), []byte(servers), 1), '.')
-}
-
-// describe is GET /openapi.json.
-func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) error {
-	writeDocument(w, r, jsonType, &s.description)
-	return nil
-}
-
-// pageFile is one file of the page for people.
-type pageFile struct {
-	path, contentType string
-	body              []byte
-}
-
-var (
-	//go:embed web/index.html
-	pageHTML []byte
-	//go:embed web/page.css
-	pageCSS []byte
-	//go:embed web/page.js
-	pageJS []byte
-
-	pageFiles = []pageFile{
-		{"/{$}", "text/html; charset=utf-8", pageHTML},
-		{"/page.css", "text/css; charset=utf-8", pageCSS},
-		{"/page.js", "text/javascript; charset=utf-8", pageJS},
-	}
-)
-
-// pagePolicy is what a browser lets the page do, whatever text of a stranger it
-// shows: run its own script and wear its own style sheet, nothing inline; call
-// this service, and so send the key nowhere else; show its icon, which is part of
-// it. It cannot be framed by another page, or have its relative addresses or its
-// forms pointed elsewhere.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-
-// serve makes the operation that answers the file.
-func (f pageFile) serve() operation {
-	d := newDocument(f.body, '.')
-	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
-		h := w.Header()
-		h.Set("Content-Security-Policy", pagePolicy)
-		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
-		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		writeDocument(w, r, []string{f.contentType}, &d)
-		return nil
-	}
-}
-
-// allow answers the methods that a path does not have.
+// allow handles the methods that a path does not have.
 func allow(methods string) operation {
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		w.Header().Set("Allow", methods)
@@ -566,8 +478,8 @@ func (p pageRequest) next(base string, last int64) []string {
 	return []string{string(append(b, `>; rel="next"`...))}
 }
 
-// listPets is GET /v1/pets: a page of animals by ascending id. A Link header
-// with rel "next" (RFC 8288) tells that there are more, and where.
+// listPets is GET /v1/pets: a page of pets by ascending id. A Link header
+// with rel "next" (RFC 8288) says that there are more, and where.
 func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) error {
 	req, err := parsePageRequest(r)
 	if err != nil {
@@ -584,7 +496,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	return nil
 }
 
-// createPet is POST /v1/pets. The animal is on disk before the 201 is written.
+// createPet is POST /v1/pets. The pet is durable before the 201 is written.
 func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	body, err := readBody(r)
 	if err != nil {
@@ -614,7 +526,6 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if reused {
 		return newError(CodeIdempotencyKeyReused, "the Idempotency-Key was used with another body in the last 24 hours")
 	}
-	answer := Pet{ID: id, NewPet: pet}.appendJSON(make([]byte, 0, 128))
 	h := w.Header()
 	if replayed {
 		h["Idempotency-Replayed"] = []string{"true"}
@@ -622,7 +533,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) {
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	writeJSON(w, http.StatusCreated, answer)
+	writeJSON(w, http.StatusCreated, Pet{ID: id, NewPet: pet}.appendJSON(make([]byte, 0, 128)))
 	return nil
 }
 
@@ -673,9 +584,9 @@ var (
 // getPet is GET /v1/pets/{petId}.
 //
 // Deprecated: clients use GET /v1/pets with the status filter. From 5 December
-// 2030 it answers 410, by the clock, without a new release.
+// 2030 the response is 410, by the clock, without a new release.
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
-	s.limits.noteDeprecated(c.key, c.now)
+	s.keys.noteDeprecatedUse(c.key, c.now)
 	removed := !c.now.Before(sunset)
 	if err := refuseQuery(r); err != nil && !removed {
 		return err
@@ -692,7 +603,8 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	h["Sunset"] = sunsetHeader
 	h["Link"] = s.successor
 	if removed {
-		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", sunset.Format("2 January 2006"))
+		date := sunset.Format("2 January 2006")
+		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", date)
 	}
 	if pet == nil {
 		return newError(CodeNotFound, "there is no animal with this id")
@@ -705,4 +617,145 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 func parseID(s string) (id int64, ok bool) {
 	id, err := strconv.ParseInt(s, 10, 64)
 	return id, err == nil && id > 0 && s[0] != '0' && s[0] != '+'
+}
+
+//go:embed web/openapi.json
+var openAPI string
+
+// ownServer is how web/openapi.json says where the service is: wherever the
+// description was fetched from.
+const ownServer = `{"url": "/v1", "description": "This instance"}`
+
+// newDescription is the OpenAPI description, with the public addresses as its
+// servers where they are known.
+func newDescription(set settings) document {
+	servers, name := ownServer, "Production"
+	if set.staging {
+		name = "Staging"
+	}
+	if set.baseURL != "" {
+		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, set.baseURL, name)
+	}
+	if set.stagingURL != "" && !set.staging {
+		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, set.stagingURL)
+	}
+	return newDocument(strings.Replace(openAPI, ownServer, servers, 1), '.')
+}
+
+// describe is GET /openapi.json.
+func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) error {
+	writeDocument(w, r, jsonType, &s.description)
+	return nil
+}
+
+// pageFile is one file of the page for people.
+type pageFile struct{ path, contentType, body string }
+
+var (
+	//go:embed web/index.html
+	pageHTML string
+	//go:embed web/page.css
+	pageCSS string
+	//go:embed web/page.js
+	pageJS string
+
+	pageFiles = []pageFile{
+		{"/{$}", "text/html; charset=utf-8", pageHTML},
+		{"/page.css", "text/css; charset=utf-8", pageCSS},
+		{"/page.js", "text/javascript; charset=utf-8", pageJS},
+	}
+)
+
+// pagePolicy is what a browser lets the page do, whatever text of a stranger it
+// shows: run its own script and use its own style sheet, nothing inline; call
+// this service, and so send the key nowhere else; show its icon, which is part of
+// it. It cannot be framed by another page, nor have its relative links or its
+// forms point to another site.
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// serve makes the operation that sends the file.
+func (f pageFile) serve() operation {
+	d := newDocument(f.body, '.')
+	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
+		h := w.Header()
+		h.Set("Content-Security-Policy", pagePolicy)
+		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
+		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
+		writeDocument(w, r, []string{f.contentType}, &d)
+		return nil
+	}
+}
+
+// debugRoutes are what the debug address serves. The service is ready from
+// when it runs until ctx ends, as long as its store can read and write.
+func debugRoutes(ctx context.Context, running *atomic.Pointer[service]) http.Handler {
+	mux := http.NewServeMux()
+	unavailable := func(w http.ResponseWriter, reason string) { http.Error(w, reason, http.StatusServiceUnavailable) }
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		s := running.Load()
+		if s == nil {
+			unavailable(w, "starting")
+		} else if ctx.Err() != nil {
+			unavailable(w, "stopping")
+		} else if err := s.store.probe(r.Context()); err != nil {
+			unavailable(w, err.Error())
+		} else {
+			_, _ = io.WriteString(w, "ok\n")
+		}
+	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
+		s := running.Load()
+		if s == nil {
+			unavailable(w, "starting")
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(s.metrics())
+	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// metrics is the body of GET /metrics.
+func (s *service) metrics() []byte {
+	var e exposition
+	release, revision := build()
+	e.add("petstore_build_info", "gauge", "The build that is running.",
+		sample{fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version()), 1})
+	var responses, durations, failures []sample
+	for _, op := range s.operations {
+		for status := range op.responses {
+			if n := op.responses[status].Load(); n > 0 {
+				responses = append(responses, sample{fmt.Sprintf("{operation=%q,status=\"%d\"}", op.name, status), float64(n)})
+			}
+		}
+		durations = append(durations, op.durations.samples(fmt.Sprintf("operation=%q,", op.name), 1e9)...)
+	}
+	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
+		failures = append(failures, sample{fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load())})
+	}
+	e.add("petstore_requests_total", "counter", "Responses, by operation and status.", responses...)
+	e.add("petstore_request_duration_seconds", "histogram", "From a request's head to its response.", durations...)
+	e.add("petstore_errors_total", "counter", "Responses that were errors, refusals among them, by code.", failures...)
+	e.number("petstore_bans_total", "counter", "Bans of keys that began.", float64(s.bans.Load()))
+
+	usages, addresses := s.limits.remembered()
+	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.remembered()))
+	e.number("petstore_known_usages", "gauge", "Usages of keys remembered.", float64(usages))
+	e.number("petstore_known_addresses", "gauge", "Addresses remembered of callers without a key.", float64(addresses))
+	e.add("petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was.",
+		slices.Concat(s.keys.reads.samples("keys"), s.store.pageReads.samples("pages"), s.store.petReads.samples("pets"))...)
+	sizes, times := s.store.commitSizes.samples("", 1), s.store.commitTimes.samples("", 1e9)
+	e.add("petstore_commit_requests", "histogram", "Writers that shared a commit, requests above all.", sizes...)
+	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded.", times...)
+	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
+	e.number("petstore_commit_queue_length", "gauge", "Writers that wait for a commit.", float64(s.store.queueLength()))
+	e.process()
+	return e.Bytes()
 }

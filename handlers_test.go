@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,18 +18,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// The shapes on the wire, spelt out once more: a member that is renamed in the
+// The shapes on the wire, spelt out once more: a field that is renamed in the
 // service must fail here.
 type wirePet struct {
 	ID         int64  `json:"id"`
@@ -63,8 +66,8 @@ type shop struct {
 	wantError bool // errors in the log are expected
 }
 
-// openShop starts a service on a new database; change adjusts its flags.
-func openShop(t *testing.T, change ...func(*config)) *shop {
+// openShop starts a service on a new database; change adjusts its settings.
+func openShop(t *testing.T, change ...func(*settings)) *shop {
 	s := openShopInFakeTime(t, change...)
 	s.server = httptest.NewServer(s.service)
 	t.Cleanup(s.server.Close)
@@ -72,19 +75,19 @@ func openShop(t *testing.T, change ...func(*config)) *shop {
 }
 
 // openShopInFakeTime is for tests inside synctest: requests go to the handler itself.
-func openShopInFakeTime(t *testing.T, change ...func(*config)) *shop {
+func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 	t.Helper()
-	cfg := config{banFor: 10 * time.Minute}
+	set := settings{banFor: 10 * time.Minute}
 	for _, c := range change {
-		c(&cfg)
+		c(&set)
 	}
 	s := &shop{t: t}
 	var err error
-	if s.store, err = openDatabase(filepath.Join(t.TempDir(), "shop.db"), forNewKey); err != nil {
+	if s.store, err = openStore(t.Context(), filepath.Join(t.TempDir(), "shop.db"), forNewKey); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.store.Close() })
-	s.service = newService(s.store, cfg, slog.New(slog.NewJSONHandler(s, nil)))
+	s.service = newService(s.store, set, slog.New(slog.NewJSONHandler(s, nil)))
 	s.key = s.newKey(quota{1_000_000, 1_000_000})
 	t.Cleanup(func() {
 		if log := s.logged(); !s.wantError && strings.Contains(log, `"level":"ERROR"`) {
@@ -111,15 +114,15 @@ func (s *shop) logged() string {
 func (s *shop) newKey(q quota) string {
 	s.t.Helper()
 	token := newSecret(s.service.keys.prefix == testPrefix)
-	key := &apiKey{Name: "test", Plan: "enterprise", quota: q, CreatedAt: at(time.Now()), test: s.service.keys.prefix == testPrefix}
-	if _, err := s.store.insertKey(key, token); err != nil {
+	key := &apiKey{Name: "test", Plan: "enterprise", account: account{quota: q}, CreatedAt: instantOf(time.Now()), test: s.service.keys.prefix == testPrefix}
+	if _, err := insertKey(context.Background(), s.store, key, token); err != nil {
 		s.t.Fatal(err)
 	}
 	return string(token)
 }
 
-// answer is what came back.
-type answer struct {
+// reply is a response as the client has it.
+type reply struct {
 	t      *testing.T
 	what   string // the request, for messages
 	status int
@@ -130,7 +133,7 @@ type answer struct {
 // call sends a request with the shop's key. Further arguments are headers
 // ("If-None-Match: *"; one without a value removes the header) and the body, if
 // it comes last and starts with "=".
-func (s *shop) call(method, target string, more ...string) answer {
+func (s *shop) call(method, target string, more ...string) reply {
 	s.t.Helper()
 	var body io.Reader
 	if n := len(more); n > 0 && strings.HasPrefix(more[n-1], "=") {
@@ -156,9 +159,9 @@ func (s *shop) call(method, target string, more ...string) answer {
 	return s.send(r)
 }
 
-// send sends a request that is ready, and holds the answer against what is
-// promised of every answer.
-func (s *shop) send(r *http.Request) answer {
+// send sends a request that is ready, and holds the response against what is
+// promised of every response.
+func (s *shop) send(r *http.Request) reply {
 	s.t.Helper()
 	var response *http.Response
 	if s.server == nil {
@@ -181,15 +184,15 @@ func (s *shop) send(r *http.Request) answer {
 		s.t.Fatal(err)
 	}
 	response.Body.Close()
-	a := answer{s.t, r.Method + " " + r.URL.RequestURI(), response.StatusCode, response.Header, string(body)}
+	a := reply{s.t, r.Method + " " + r.URL.RequestURI(), response.StatusCode, response.Header, string(body)}
 	a.promised(r)
-	describedAnswer(s.t, r, a)
+	describedResponse(s.t, r, a)
 	return a
 }
 
-// promised checks what every answer keeps: a request id of the service's own,
+// promised checks what every response keeps: a request id of the service's own,
 // the limit headers under /v1, and the Error shape unless it is a success.
-func (a answer) promised(r *http.Request) {
+func (a reply) promised(r *http.Request) {
 	a.t.Helper()
 	if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(a.header.Get("X-Request-Id")) {
 		a.t.Errorf("%s: X-Request-Id is %q", a.what, a.header.Get("X-Request-Id"))
@@ -210,8 +213,8 @@ func (a answer) promised(r *http.Request) {
 		if r.Method == http.MethodHead {
 			return
 		}
-		var members map[string]any
-		if err := json.Unmarshal([]byte(a.body), &members); err != nil || len(members) != 3 {
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(a.body), &fields); err != nil || len(fields) != 3 {
 			a.t.Errorf("%s: status %d with body %q", a.what, a.status, a.body)
 		}
 		if e := a.err(); e.Status != a.status || e.Message == "" || wireCodes[e.Code] != a.status {
@@ -220,7 +223,7 @@ func (a answer) promised(r *http.Request) {
 	}
 }
 
-func (a answer) number(header string) int64 {
+func (a reply) number(header string) int64 {
 	a.t.Helper()
 	n, err := strconv.ParseInt(a.header.Get(header), 10, 64)
 	if err != nil {
@@ -229,13 +232,13 @@ func (a answer) number(header string) int64 {
 	return n
 }
 
-func (a answer) err() (e wireError) {
+func (a reply) err() (e wireError) {
 	a.t.Helper()
 	a.decode(&e)
 	return e
 }
 
-func (a answer) decode(into any) {
+func (a reply) decode(into any) {
 	a.t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(a.body))
 	decoder.DisallowUnknownFields()
@@ -245,7 +248,7 @@ func (a answer) decode(into any) {
 }
 
 // is checks the status and, for an error, the code.
-func (a answer) is(status int, code ...ErrorCode) answer {
+func (a reply) is(status int, code ...ErrorCode) reply {
 	a.t.Helper()
 	if a.status != status {
 		a.t.Fatalf("%s: status %d, want %d; body %s", a.what, a.status, status, a.body)
@@ -257,13 +260,16 @@ func (a answer) is(status int, code ...ErrorCode) answer {
 }
 
 // has checks a header; an empty want means that it must be absent.
-func (a answer) has(header, want string) answer {
+func (a reply) has(header, want string) reply {
 	a.t.Helper()
 	if got := strings.Join(a.header.Values(header), "; "); got != want {
 		a.t.Errorf("%s: %s is %q, want %q", a.what, header, got, want)
 	}
 	return a
 }
+
+// file is the engine, for faults.
+func (s *shop) file() *sqliteFile { return s.store.engine.(*sqliteFile) }
 
 func (s *shop) create(body string, headers ...string) wirePet {
 	s.t.Helper()
@@ -272,18 +278,18 @@ func (s *shop) create(body string, headers ...string) wirePet {
 	return p
 }
 
-// stock creates n animals; every third is sold, every third pending.
+// stock creates n pets; every third is sold, every third pending.
 func (s *shop) stock(n int) {
 	s.t.Helper()
 	for i := range n {
 		status := []PetStatus{Available, Pending, Sold}[i%3]
-		if _, err := s.store.createPet(NewPet{Name: fmt.Sprint("animal ", i+1), CategoryID: int64(i), Status: status}); err != nil {
+		if _, err := s.store.createPet(NewPet{Name: fmt.Sprint("pet ", i+1), CategoryID: int64(i), Status: status}); err != nil {
 			s.t.Fatal(err)
 		}
 	}
 }
 
-func (a answer) ids() []int64 {
+func (a reply) ids() []int64 {
 	a.t.Helper()
 	var pets []wirePet
 	a.is(200).decode(&pets)
@@ -308,7 +314,7 @@ func all(int64) bool { return true }
 
 // Operations
 
-func TestAnAnimalIsReturnedAsItWasCreated(t *testing.T) {
+func TestAPetIsReturnedAsItWasCreated(t *testing.T) {
 	s := openShop(t)
 	a := s.call("POST", "/v1/pets", `={"name":"Rex \"the\" \\dog\\ <&> 🐶","categoryId":-9223372036854775808,"status":"sold"}`)
 	want := `{"id":1,"name":"Rex \"the\" \\dog\\ <&> 🐶","categoryId":-9223372036854775808,"status":"sold"}`
@@ -383,7 +389,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-func TestFollowingLinkVisitsEveryAnimalOnce(t *testing.T) {
+func TestFollowingLinkVisitsEveryPetOnce(t *testing.T) {
 	s := openShop(t)
 	s.stock(45)
 	next, visited := "/v1/pets?limit=7&status=pending", []int64{}
@@ -395,7 +401,7 @@ func TestFollowingLinkVisitsEveryAnimalOnce(t *testing.T) {
 			break
 		}
 		next = strings.TrimSuffix(strings.TrimPrefix(link, "<"), `>; rel="next"`)
-		s.stock(1) // new animals join at the end and disturb no page
+		s.stock(1) // new pets join at the end and disturb no page
 	}
 	if want := upTo(47, func(id int64) bool { return id <= 45 && id%3 == 2 }); !slices.Equal(visited, want) {
 		t.Errorf("visited %v, want %v", visited, want)
@@ -413,14 +419,14 @@ func TestAListShowsWhatWasJustCreated(t *testing.T) {
 }
 
 func TestBaseURLMakesAddressesAbsolute(t *testing.T) {
-	s := openShop(t, func(c *config) { c.baseURL = "https://api.example.com/shop/v1" })
+	s := openShop(t, func(c *settings) { c.baseURL = "https://api.example.com/shop/v1" })
 	s.stock(2)
 	s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(201).has("Location", "https://api.example.com/shop/v1/pets/3")
 	s.call("GET", "/v1/pets?limit=1").is(200).has("Link", `<https://api.example.com/shop/v1/pets?limit=1&after=1>; rel="next"`)
 	s.call("GET", "/v1/pets/1", "Host: evil.example").is(200).has("Link", `<https://api.example.com/shop/v1/pets>; rel="successor-version"`)
 }
 
-func TestHEADAnswersAsGETWithoutABody(t *testing.T) {
+func TestHEADIsGETWithoutABody(t *testing.T) {
 	s := openShop(t)
 	s.stock(30)
 	for _, target := range []string{"/v1/pets?limit=5", "/v1/pets/3", "/v1/pets/99", "/v1/nowhere", "/v1/pets?limit=x"} {
@@ -461,10 +467,10 @@ func TestTheETagChangesWithTheListAndWithItsLink(t *testing.T) {
 	s.stock(2)
 	before := s.call("GET", "/v1/pets?limit=2").has("Link", "").header.Get("ETag")
 	s.stock(1)
-	// The same two animals, but now there is a next page to be told about.
+	// The same two pets, but now there is a next page to be reported.
 	after := s.call("GET", "/v1/pets?limit=2", "If-None-Match: "+before).is(200).header.Get("ETag")
 	if before == after {
-		t.Error("a client that keeps the old answer never learns of the next page")
+		t.Error("a client that keeps the old response never learns of the next page")
 	}
 }
 
@@ -506,7 +512,7 @@ func TestOtherOperationsTakeNoQuery(t *testing.T) {
 	}
 }
 
-func TestOneAnswerNamesEveryProblemOfTheBody(t *testing.T) {
+func TestOneResponseNamesEveryProblemOfTheBody(t *testing.T) {
 	s := openShop(t)
 	e := s.call("POST", "/v1/pets", `={"name":"","categoryId":1.5,"status":"lost","nmae":"x"}`).is(400, CodeInvalidBody).err()
 	for _, want := range []string{"name: must not be blank", "categoryId: must be an integer", "status: must be one of", `"nmae": is unknown`} {
@@ -516,7 +522,7 @@ func TestOneAnswerNamesEveryProblemOfTheBody(t *testing.T) {
 	}
 	e = s.call("POST", "/v1/pets", `={}`).is(400, CodeInvalidBody).err()
 	if e.Message != "name: is required; categoryId: is required" {
-		t.Errorf("an empty object is answered %q", e.Message)
+		t.Errorf("the response to an empty object is %q", e.Message)
 	}
 	s.call("POST", "/v1/pets").is(400, CodeInvalidBody)
 	if body := s.call("GET", "/v1/pets").is(200).body; body != "[]" {
@@ -572,12 +578,12 @@ func TestABodyThatEndsEarlyIsRefused(t *testing.T) {
 	defer response.Body.Close()
 	body, _ := io.ReadAll(response.Body)
 	r, _ := http.NewRequest("POST", s.server.URL+"/v1/pets", nil)
-	a := answer{t, "POST cut short", response.StatusCode, response.Header, string(body)}
+	a := reply{t, "POST cut short", response.StatusCode, response.Header, string(body)}
 	a.is(400, CodeInvalidBody).promised(r)
-	describedAnswer(t, r, a)
+	describedResponse(t, r, a)
 }
 
-func TestUnknownAnimalsAreNotFound(t *testing.T) {
+func TestUnknownPetsAreNotFound(t *testing.T) {
 	s := openShop(t)
 	s.stock(1)
 	s.call("GET", "/v1/pets/1").is(200)
@@ -622,13 +628,13 @@ func TestAConnectionEndsWhereAProxyMayReadItOtherwise(t *testing.T) {
 		}
 		defer conn.Close()
 		fmt.Fprintf(conn, "POST /v1/pets %s", head)
-		reply, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply.Body.Close()
-		if reply.StatusCode != 401 || reply.Close != ends {
-			t.Errorf("after %q: status %d, the connection ends: %v; want %v", head, reply.StatusCode, reply.Close, ends)
+		response.Body.Close()
+		if response.StatusCode != 401 || response.Close != ends {
+			t.Errorf("after %q: status %d, the connection ends: %v; want %v", head, response.StatusCode, response.Close, ends)
 		}
 	}
 }
@@ -643,9 +649,9 @@ func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 		}
 		defer conn.Close()
 		fmt.Fprintf(conn, "%s\r\nHost: x\r\nConnection: close\r\n\r\n", line)
-		reply, _ := io.ReadAll(conn)
-		if !bytes.Contains(reply, []byte(`"code":"not_found"`)) {
-			t.Errorf("%s is answered %q", line, reply)
+		response, _ := io.ReadAll(conn)
+		if !bytes.Contains(response, []byte(`"code":"not_found"`)) {
+			t.Errorf("the response to %s is %q", line, response)
 		}
 	}
 }
@@ -683,7 +689,7 @@ func TestEveryRequestNeedsAKey(t *testing.T) {
 }
 
 func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
-	s := openShop(t, func(c *config) { c.staging = true })
+	s := openShop(t, func(c *settings) { c.staging = true })
 	if !strings.HasPrefix(s.key, "pet_test_") {
 		t.Fatal("the shop's key is", s.key[:9])
 	}
@@ -693,18 +699,18 @@ func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
 
 // Limits
 
-func TestEveryAnswerSaysWhereTheKeyStands(t *testing.T) {
+func TestEveryResponseSaysWhereTheKeyStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShopInFakeTime(t)
 		key := "Authorization: Bearer " + s.newKey(quota{5, 100})
 		start := time.Now().Unix()
 		time.Sleep(1500 * time.Millisecond)
-		stands := func(a answer, left, reset int, rateLimit string) {
+		stands := func(a reply, left, reset int, rateLimit string) {
 			t.Helper()
 			a.has("X-RateLimit-Limit", "5").has("X-RateLimit-Remaining", strconv.Itoa(left)).has("RateLimit", rateLimit).
 				has("X-RateLimit-Reset", strconv.FormatInt(start+int64(reset), 10)).has("RateLimit-Policy", `"minute";q=5;w=60, "day";q=100;w=86400`)
 		}
-		// The window opens at 1.5 s and ends at 61.5, told as 62.
+		// The window begins at 1.5 s and ends at 61.5, reported as 62.
 		stands(s.call("GET", "/v1/pets", "Authorization:", key).is(200), 4, 62, `"minute";r=4;t=60, "day";r=99;t=86400`)
 		time.Sleep(20 * time.Second)
 		stands(s.call("GET", "/v1/nowhere", "Authorization:", key).is(404), 3, 62, `"minute";r=3;t=40, "day";r=98;t=86380`)
@@ -764,7 +770,7 @@ func TestOf200ParallelRequestsExactly100AreAdmitted(t *testing.T) {
 
 func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := openShopInFakeTime(t, func(c *config) { c.clientIPHeader = "X-Forwarded-For" })
+		s := openShopInFakeTime(t, func(c *settings) { c.clientIPHeader = "X-Forwarded-For" })
 		for i := range 60 {
 			a := s.call("GET", "/v1/pets", "Authorization:").is(401).has("X-RateLimit-Limit", "60")
 			a.has("X-RateLimit-Remaining", strconv.Itoa(59-i)).has("RateLimit", fmt.Sprintf(`"address";r=%d;t=60`, 59-i))
@@ -782,7 +788,7 @@ func TestInsistingAfter429BansTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShopInFakeTime(t)
 		token := s.newKey(quota{3, 100})
-		call := func() answer { return s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+token) }
+		call := func() reply { return s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+token) }
 		for range 3 {
 			call().is(200)
 		}
@@ -825,7 +831,7 @@ func TestEveryOperationIsLimited(t *testing.T) {
 }
 
 func TestWithBanForZeroNobodyIsBanned(t *testing.T) {
-	s := openShop(t, func(c *config) { c.banFor = 0 })
+	s := openShop(t, func(c *settings) { c.banFor = 0 })
 	key := "Authorization: Bearer " + s.newKey(quota{1, 100})
 	s.call("GET", "/v1/pets", "Authorization:", key).is(200)
 	for range 10 {
@@ -839,13 +845,13 @@ func TestTheDeprecatedOperationSaysSo(t *testing.T) {
 	s := openShop(t)
 	s.stock(1)
 	etag := s.call("GET", "/v1/pets/1").header.Get("ETag")
-	for _, a := range []answer{
+	for _, a := range []reply{
 		s.call("GET", "/v1/pets/1").is(200), s.call("HEAD", "/v1/pets/1").is(200), s.call("GET", "/v1/pets/2").is(404),
 		s.call("GET", "/v1/pets/1", "If-None-Match: "+etag).is(304),
 	} {
 		a.has("Deprecation", "@1795132800").has("Sunset", "Thu, 05 Dec 2030 00:00:00 GMT").has("Link", `</v1/pets>; rel="successor-version"`)
 	}
-	for _, a := range []answer{
+	for _, a := range []reply{
 		s.call("GET", "/v1/pets/1", "Authorization:").is(401), s.call("PUT", "/v1/pets/1").is(405), s.call("GET", "/v1/pets").is(200),
 	} {
 		a.has("Deprecation", "").has("Sunset", "")
@@ -875,10 +881,10 @@ func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
 	s := openShop(t)
 	use := func() instant {
 		t.Helper()
-		if err := s.service.limits.flush(); err != nil {
+		if err := s.service.keys.flush(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		keys, err := s.store.keysByID(1, at(time.Now()))
+		keys, err := readKeys(t.Context(), s.store, instantOf(time.Now()), "WHERE k.id = 1")
 		if err != nil || len(keys) != 1 {
 			t.Fatal(keys, err)
 		}
@@ -888,9 +894,9 @@ func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
 	if use() != 0 {
 		t.Error("listing counts as use of the deprecated operation")
 	}
-	before := at(time.Now())
+	before := instantOf(time.Now())
 	s.call("GET", "/v1/pets/1").is(404)
-	if got := use(); got < before || got > at(time.Now()) {
+	if got := use(); got < before || got > instantOf(time.Now()) {
 		t.Errorf("the use is noted at %v", got.time())
 	}
 }
@@ -913,14 +919,14 @@ func TestARepeatedCreationIsReplayed(t *testing.T) {
 	s.call("POST", "/v1/pets", "Idempotency-Key: bad", "=x").is(400)
 	s.call("POST", "/v1/pets", "Idempotency-Key: bad", body).is(201).has("Idempotency-Replayed", "") // refusals are not remembered
 	if ids := s.call("GET", "/v1/pets").ids(); len(ids) != 3 {
-		t.Errorf("there are %v, want three animals", ids)
+		t.Errorf("there are %v, want three pets", ids)
 	}
 }
 
 func TestARepeatAfter24HoursIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShopInFakeTime(t)
-		post := func() answer {
+		post := func() reply {
 			return s.call("POST", "/v1/pets", "Idempotency-Key: k", `={"name":"Rex","categoryId":1}`).is(201)
 		}
 		post().has("Location", "/v1/pets/1")
@@ -931,27 +937,27 @@ func TestARepeatAfter24HoursIsNew(t *testing.T) {
 	})
 }
 
-func TestParallelRepeatsGiveOneAnimal(t *testing.T) {
+func TestParallelRepeatsGiveOnePet(t *testing.T) {
 	s := openShop(t)
 	var wg sync.WaitGroup
-	answers := make([]answer, 32)
-	for i := range answers {
+	replies := make([]reply, 32)
+	for i := range replies {
 		wg.Go(func() {
-			answers[i] = s.call("POST", "/v1/pets", "Idempotency-Key: once", `={"name":"Rex","categoryId":1}`)
+			replies[i] = s.call("POST", "/v1/pets", "Idempotency-Key: once", `={"name":"Rex","categoryId":1}`)
 		})
 	}
 	wg.Wait()
 	originals := 0
-	for _, a := range answers {
+	for _, a := range replies {
 		if a.is(201).header.Get("Idempotency-Replayed") == "" {
 			originals++
 		}
-		if a.body != answers[0].body {
-			t.Errorf("answers %s and %s", a.body, answers[0].body)
+		if a.body != replies[0].body {
+			t.Errorf("responses %s and %s", a.body, replies[0].body)
 		}
 	}
 	if ids := s.call("GET", "/v1/pets").ids(); originals != 1 || len(ids) != 1 {
-		t.Errorf("%d originals and the animals %v, want one of each", originals, ids)
+		t.Errorf("%d originals and the pets %v, want one of each", originals, ids)
 	}
 }
 
@@ -975,7 +981,7 @@ func TestIdempotencyKeysAre1To255VisibleASCIICharacters(t *testing.T) {
 
 // When things go wrong here
 
-func TestAPanicIsAnsweredAndLogged(t *testing.T) {
+func TestAPanicIsA500AndLogged(t *testing.T) {
 	s := openShop(t)
 	s.wantError = true
 	s.service.routes.Handle("GET /v1/boom", s.service.api("test", func(http.ResponseWriter, *http.Request, caller) error { panic("secret detail") }))
@@ -987,7 +993,7 @@ func TestAPanicIsAnsweredAndLogged(t *testing.T) {
 	for _, target := range []string{"/v1/boom", "/v1/bug"} {
 		a := s.call("GET", target).is(500, CodeInternalError)
 		if strings.Contains(a.body, "secret") || !strings.Contains(a.body, a.header.Get("X-Request-Id")) {
-			t.Errorf("%s is answered %s", target, a.body)
+			t.Errorf("the response to %s is %s", target, a.body)
 		}
 		if log := s.logged(); !strings.Contains(log, "secret detail") || !strings.Contains(log, a.header.Get("X-Request-Id")) {
 			t.Errorf("%s: the log is %s", target, log)
@@ -1002,7 +1008,7 @@ func TestAPanicIsAnsweredAndLogged(t *testing.T) {
 		_, err = io.ReadAll(response.Body)
 		response.Body.Close()
 		if err == nil {
-			t.Error("an answer that panicked half way looks whole")
+			t.Error("a response that panicked half way looks complete")
 		}
 	}
 }
@@ -1012,7 +1018,7 @@ func TestAStoreThatCannotCommitIs503AndReadsGoOn(t *testing.T) {
 	s.wantError = true
 	s.stock(3)
 	s.call("GET", "/v1/pets").is(200)
-	if _, err := s.store.conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
+	if _, err := s.file().conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
 		t.Fatal(err)
 	}
 	a := s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(503, CodeUnavailable).has("Retry-After", "1").has("Location", "")
@@ -1021,18 +1027,18 @@ func TestAStoreThatCannotCommitIs503AndReadsGoOn(t *testing.T) {
 	}
 	s.call("GET", "/v1/pets?limit=3").is(200)
 	s.call("GET", "/v1/pets/3").is(200)
-	if _, err := s.store.conn.ExecContext(t.Context(), "PRAGMA query_only = 0"); err != nil {
+	if _, err := s.file().conn.ExecContext(t.Context(), "PRAGMA query_only = 0"); err != nil {
 		t.Fatal(err)
 	}
 	if p := s.create(`{"name":"x","categoryId":1}`); p.ID != 4 {
-		t.Errorf("the next animal has the id %d, want 4", p.ID)
+		t.Errorf("the next pet has the id %d, want 4", p.ID)
 	}
 }
 
 func TestAStoreThatCannotBeReadIs500WithTheAddressesNumbers(t *testing.T) {
 	s := openShop(t)
 	s.wantError = true
-	s.store.reader.Close()
+	s.file().reader.Close()
 	key := "Authorization: Bearer " + string(newSecret(false)) // has to be looked up
 	for _, request := range []string{"GET /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/nowhere"} {
 		method, target, _ := strings.Cut(request, " ")
@@ -1050,7 +1056,7 @@ func TestCORSIsOffUnlessAskedFor(t *testing.T) {
 }
 
 func TestCORSForNamedOrigins(t *testing.T) {
-	s := openShop(t, func(c *config) { c.corsOrigins = []string{"https://a.example", "https://b.example"} })
+	s := openShop(t, func(c *settings) { c.corsOrigins = []string{"https://a.example", "https://b.example"} })
 	for _, origin := range []string{"https://a.example", "https://b.example"} {
 		a := s.call("GET", "/v1/pets/9", "Origin: "+origin).is(404).has("Access-Control-Allow-Origin", origin).has("Vary", "Origin")
 		for name := range a.header {
@@ -1070,7 +1076,7 @@ func TestCORSForNamedOrigins(t *testing.T) {
 }
 
 func TestCORSForAllOrigins(t *testing.T) {
-	s := openShop(t, func(c *config) { c.corsOrigins = []string{"*"} })
+	s := openShop(t, func(c *settings) { c.corsOrigins = []string{"*"} })
 	s.call("GET", "/v1/pets", "Origin: https://any.example").is(200).has("Access-Control-Allow-Origin", "*")
 	s.call("OPTIONS", "/v1/pets/1", "Authorization:", "Origin: https://any.example", "Access-Control-Request-Method: GET").is(204)
 	s.call("GET", "/v1/pets", "Origin: https://any.example", "Access-Control-Request-Method: GET").is(200)
@@ -1087,6 +1093,65 @@ func TestRequestIDsAreUniqueAndTheServicesOwn(t *testing.T) {
 		}
 		seen[id] = true
 	}
+}
+
+// Ids that count would show a client how many requests there are in between.
+func TestRequestIDsDoNotCount(t *testing.T) {
+	var before uint64
+	for range 1000 {
+		id, err := strconv.ParseUint(newRequestID(), 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if distance := int64(id - before); -1<<20 < distance && distance < 1<<20 { // by chance less often than once in 10^10 runs
+			t.Errorf("%x follows %x", id, before)
+		}
+		before = id
+	}
+}
+
+// The debug address
+
+func TestReadinessIsThatOfTheStore(t *testing.T) {
+	path := mainDB(t)
+	st, err := openStore(t.Context(), path, forService)
+	mainMust(t, err)
+	defer st.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var running atomic.Pointer[service]
+	routes := debugRoutes(ctx, &running)
+	ready := func(status int, want string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		routes.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+		if w.Code != status || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("it is %d %q, want %d %q", w.Code, w.Body, status, want)
+		}
+		w = httptest.NewRecorder()
+		if routes.ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil)); w.Code != 200 {
+			t.Errorf("alive, it is %d", w.Code)
+		}
+	}
+	ready(503, "starting")
+	w := httptest.NewRecorder()
+	if routes.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil)); w.Code != 503 {
+		t.Errorf("before the start, metrics are %d", w.Code)
+	}
+	running.Store(newService(st, settings{}, slog.New(slog.DiscardHandler)))
+	before, err := os.Stat(path + "-wal")
+	mainMust(t, err)
+	ready(200, "ok")
+	if after, err := os.Stat(path + "-wal"); err != nil || after.Size() <= before.Size() {
+		t.Errorf("nothing was written to find out")
+	}
+	mainMust(t, os.Rename(path, path+".away"))
+	ready(503, "no such file")
+	mainMust(t, os.Rename(path+".away", path))
+	ready(200, "ok")
+	mainMust(t, st.engine.(*sqliteFile).reader.Close())
+	ready(503, "closed")
+	cancel()
+	ready(503, "stopping")
 }
 
 // Fuzzing and benchmarks
@@ -1125,15 +1190,15 @@ func FuzzQuery(f *testing.F) {
 
 // BenchmarkCounting is what /metrics costs every request.
 func BenchmarkCounting(b *testing.B) {
-	service := newService(nil, config{}, slog.New(slog.DiscardHandler))
+	service := newService(nil, settings{}, slog.New(slog.DiscardHandler))
 	w := &response{start: time.Now(), status: 200, counts: service.counts("listPets")}
 	r := httptest.NewRequest("GET", "/v1/pets", nil)
 	for b.Loop() {
-		service.answered(w, r)
+		service.count(w, r)
 	}
 }
 
-// BenchmarkRequest is one whole request without the network.
+// BenchmarkRequest is one complete request without the network.
 func BenchmarkRequest(b *testing.B) {
 	for _, test := range []struct {
 		name, target string
@@ -1145,21 +1210,21 @@ func BenchmarkRequest(b *testing.B) {
 		{"refused", "/v1/pets?limit=x", 400},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			store, err := openDatabase(filepath.Join(b.TempDir(), "bench.db"), forNewKey)
+			store, err := openStore(b.Context(), filepath.Join(b.TempDir(), "bench.db"), forNewKey)
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer store.Close()
 			token := newSecret(false)
-			if _, err := store.insertKey(&apiKey{Plan: "enterprise", quota: quota{math.MaxInt64, math.MaxInt64}}, token); err != nil {
+			if _, err := insertKey(context.Background(), store, &apiKey{Plan: "enterprise", account: account{quota: quota{math.MaxInt64, math.MaxInt64}}}, token); err != nil {
 				b.Fatal(err)
 			}
 			for range 100 {
-				if _, err := store.createPet(NewPet{"animal", 1, Sold}); err != nil {
+				if _, err := store.createPet(NewPet{"Rex", 1, Sold}); err != nil {
 					b.Fatal(err)
 				}
 			}
-			service := newService(store, config{}, slog.New(slog.DiscardHandler))
+			service := newService(store, settings{}, slog.New(slog.DiscardHandler))
 			r := httptest.NewRequest("GET", test.target, nil)
 			r.Header.Set("Authorization", "Bearer "+string(token))
 			first := httptest.NewRecorder()

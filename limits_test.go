@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -29,46 +30,46 @@ func limitsAt(offset string) instant {
 	return limitsStart + instant(d.Milliseconds())
 }
 
-// limitsMeter reads "59 until 1m0s": what is left, and when the bucket is whole.
-func limitsMeter(m meter) string {
-	return fmt.Sprintf("%d until %v", m.left, time.Duration(m.resets-limitsStart)*time.Millisecond)
+// limitsLevel reads "59 until 1m0s": what remains, and when the bucket is full.
+func limitsLevel(l level) string {
+	return fmt.Sprintf("%d until %v", l.remaining, time.Duration(l.reset-limitsStart)*time.Millisecond)
 }
 
-// limitsStep is one or more requests at one instant, how they are all answered
-// ("" is let in), and where both buckets stand after the last.
+// limitsStep is one or more requests at one instant, how they are all refused
+// ("" is admitted), and where both buckets stand after the last.
 type limitsStep struct {
 	when        string
 	times       int
-	answer      ErrorCode
+	refusal     ErrorCode
 	minute, day string // "" is not looked at
 }
 
 const limitsBan = 10 * time.Minute
 
-// limitsWalk makes the requests of the steps and holds every answer against them.
+// limitsWalk makes the requests of the steps and holds every decision against them.
 func limitsWalk(t *testing.T, u *usage, q quota, banFor time.Duration, steps []limitsStep) {
 	t.Helper()
 	for _, step := range steps {
-		var st standing
+		var d decision
 		for i := range step.times {
-			if st = u.admit(limitsAt(step.when), q, banFor); st.refusal != step.answer {
-				t.Fatalf("at %s, request %d of %d: the answer is %q, want %q", step.when, i+1, step.times, st.refusal, step.answer)
+			if d = u.admit(limitsAt(step.when), q, banFor); d.refusal != step.refusal {
+				t.Fatalf("at %s, request %d of %d: the refusal is %q, want %q", step.when, i+1, step.times, d.refusal, step.refusal)
 			}
 		}
-		if got := limitsMeter(st.minute); step.minute != "" && got != step.minute {
+		if got := limitsLevel(d.minute); step.minute != "" && got != step.minute {
 			t.Errorf("at %s: the minute has %s, want %s", step.when, got, step.minute)
 		}
-		if got := limitsMeter(st.day); step.day != "" && got != step.day {
+		if got := limitsLevel(d.day); step.day != "" && got != step.day {
 			t.Errorf("at %s: the day has %s, want %s", step.when, got, step.day)
 		}
 	}
 }
 
-// limitsHeaders are the headers of an answer, keys spelt as they go out.
-func limitsHeaders(t *testing.T, st standing) map[string]string {
+// limitsHeaders are the headers of a response, names spelt as they go out.
+func limitsHeaders(t *testing.T, d decision) map[string]string {
 	t.Helper()
 	h := http.Header{}
-	st.setHeaders(h)
+	d.setHeaders(h)
 	got := map[string]string{}
 	for name, values := range h {
 		if len(values) > 1 {
@@ -85,7 +86,7 @@ func limitsHeaders(t *testing.T, st standing) map[string]string {
 func limitsKey(t testing.TB, s *store, plan string, q quota) *apiKey {
 	t.Helper()
 	token := newSecret(false)
-	if _, err := s.insertKey(&apiKey{Plan: plan, quota: q, CreatedAt: limitsStart}, token); err != nil {
+	if _, err := insertKey(context.Background(), s, &apiKey{Plan: plan, account: account{quota: q}, CreatedAt: limitsStart}, token); err != nil {
 		t.Fatal(err)
 	}
 	return limitsReread(t, s, token)
@@ -93,26 +94,36 @@ func limitsKey(t testing.TB, s *store, plan string, q quota) *apiKey {
 
 func limitsReread(t testing.TB, s *store, token secret) *apiKey {
 	t.Helper()
-	k, err := s.keyByDigest(token.digest())
-	if err != nil || k == nil {
+	keys, err := readKeys(context.Background(), s, 0, "WHERE k.digest = unhex(?)", token.digest().hex())
+	if err != nil || len(keys) != 1 {
 		t.Fatalf("the key is not found: %v", err)
 	}
-	return k
+	return keys[0]
+}
+
+// limitsShown is the key with the id as the commands show it.
+func limitsShown(t testing.TB, s *store, id int64, when instant) *apiKey {
+	t.Helper()
+	keys, err := readKeys(context.Background(), s, when, "WHERE k.id = ?", id)
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("key %d is not found: %v", id, err)
+	}
+	return keys[0]
 }
 
 // limitsAdmit makes one request that the store must not fail.
-func limitsAdmit(t testing.TB, l *limiter, k *apiKey, when instant) standing {
+func limitsAdmit(t testing.TB, l *limiter, a *account, when instant) decision {
 	t.Helper()
-	st, err := l.admit(k, when.time())
+	d, err := l.admit(a, when.time())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return st
+	return d
 }
 
 func limitsFlush(t testing.TB, l *limiter) {
 	t.Helper()
-	if err := l.flush(); err != nil {
+	if err := l.flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -144,12 +155,12 @@ func TestLimitWindows(t *testing.T) {
 			{"41s", 1, CodeRateLimited, "0 until 1m10s", "940 until 24h0m10s"},
 			{"70s", 1, "", "59 until 2m10s", "939 until 24h0m10s"},
 		}},
-		{"a window opens with the first request after the last window, not with its end", tiny, []limitsStep{
+		{"a window begins with the first request after the last window, not with its end", tiny, []limitsStep{
 			{"0s", 1, "", "1 until 1m0s", "2 until 24h0m0s"},
 			{"3h", 1, "", "1 until 3h1m0s", "1 until 24h0m0s"},
 			{"30h", 1, "", "1 until 30h1m0s", "2 until 54h0m0s"},
 		}},
-		{"a bucket is whole at its end and not a millisecond earlier", tiny, []limitsStep{
+		{"a bucket is full at its end and not a millisecond earlier", tiny, []limitsStep{
 			{"0s", 2, "", "0 until 1m0s", "1 until 24h0m0s"},
 			{"59.999s", 1, CodeRateLimited, "0 until 1m0s", "1 until 24h0m0s"},
 			{"60s", 1, "", "1 until 2m0s", "0 until 24h0m0s"},
@@ -171,7 +182,7 @@ func TestLimitWindows(t *testing.T) {
 			{"1s", 2, CodeRateLimited, "0 until 1m0s", "2 until 24h0m0s"},
 			{"60s", 1, "", "0 until 2m0s", "1 until 24h0m0s"},
 		}},
-		{"what the day refuses is not taken from the minute, and opens none", quota{9, 2}, []limitsStep{
+		{"what the day refuses is not taken from the minute, and begins none", quota{9, 2}, []limitsStep{
 			{"0s", 2, "", "7 until 1m0s", "0 until 24h0m0s"},
 			{"1s", 3, CodeRateLimited, "7 until 1m0s", "0 until 24h0m0s"},
 			{"90s", 1, CodeRateLimited, "9 until 1m30s", "0 until 24h0m0s"},
@@ -197,11 +208,11 @@ func TestLimitWindows(t *testing.T) {
 
 func TestARequestTakesFromBothBucketsOrFromNone(t *testing.T) {
 	u := &usage{}
-	answers := map[ErrorCode]int{}
+	decisions := map[ErrorCode]int{}
 	for i := range 600 { // ten minutes, a request each second: 5 a minute and 30 a day pass
 		before := *u
-		st := u.admit(limitsStart+1000*instant(i), quota{5, 30}, 0)
-		answers[st.refusal]++
+		d := u.admit(limitsStart+1000*instant(i), quota{5, 30}, 0)
+		decisions[d.refusal]++
 		took := func(was, is bucket) int64 {
 			if was.ends != is.ends {
 				return is.used
@@ -209,15 +220,15 @@ func TestARequestTakesFromBothBucketsOrFromNone(t *testing.T) {
 			return is.used - was.used
 		}
 		want := int64(0)
-		if st.refusal == "" {
+		if d.refusal == "" {
 			want = 1
 		}
-		if m, d := took(before.minute, u.minute), took(before.day, u.day); m != want || d != want {
-			t.Fatalf("second %d, answer %q: took %d from the minute and %d from the day", i, st.refusal, m, d)
+		if minute, day := took(before.minute, u.minute), took(before.day, u.day); minute != want || day != want {
+			t.Fatalf("second %d, refusal %q: took %d from the minute and %d from the day", i, d.refusal, minute, day)
 		}
 	}
-	if answers[""] != 30 || answers[CodeRateLimited] != 570 {
-		t.Errorf("answers = %v, want 30 let in", answers)
+	if decisions[""] != 30 || decisions[CodeRateLimited] != 570 {
+		t.Errorf("decisions = %v, want 30 admitted", decisions)
 	}
 }
 
@@ -227,13 +238,13 @@ func TestAChangeOfPlanCountsWhatWasUsed(t *testing.T) {
 		policy     string
 		used       int // on the old plan, all at 0s
 		old, new   quota
-		answer     ErrorCode
+		refusal    ErrorCode
 		minute     string
 		day        string
 		limitShown int64
 	}{
 		{"up: remaining is the new limit less what was used", 50, free, pro, "", "249 until 1m0s", "9949 until 24h0m0s", 300},
-		{"up: a key that was refused is let in with its next request", 60, free, pro, "", "239 until 1m0s", "9939 until 24h0m0s", 300},
+		{"up: a key that was refused is admitted with its next request", 60, free, pro, "", "239 until 1m0s", "9939 until 24h0m0s", 300},
 		{"down: remaining is the new limit less what was used", 50, pro, free, "", "9 until 1m0s", "949 until 24h0m0s", 60},
 		{"down: remaining is never below 0", 100, pro, free, CodeRateLimited, "0 until 1m0s", "900 until 24h0m0s", 60},
 		{"down: the day is never below 0 either", 100, pro, quota{200, 60}, CodeRateLimited, "100 until 1m0s", "0 until 24h0m0s", 60},
@@ -243,9 +254,9 @@ func TestAChangeOfPlanCountsWhatWasUsed(t *testing.T) {
 			for range c.used {
 				u.admit(limitsAt("0s"), c.old, limitsBan)
 			}
-			limitsWalk(t, u, c.new, limitsBan, []limitsStep{{"1s", 1, c.answer, c.minute, c.day}})
-			if st := u.admit(limitsAt("2s"), c.new, limitsBan); st.shown.limit != c.limitShown {
-				t.Errorf("the limit shown is %d, want %d", st.shown.limit, c.limitShown)
+			limitsWalk(t, u, c.new, limitsBan, []limitsStep{{"1s", 1, c.refusal, c.minute, c.day}})
+			if d := u.admit(limitsAt("2s"), c.new, limitsBan); d.shown.limit != c.limitShown {
+				t.Errorf("the limit shown is %d, want %d", d.shown.limit, c.limitShown)
 			}
 		})
 	}
@@ -263,16 +274,16 @@ func TestTheBucketShownInXRateLimit(t *testing.T) {
 	// used is a bucket with n requests used that ends at an instant.
 	used := func(n int64, ends string) bucket { return bucket{used: n, ends: limitsAt(ends)} }
 	for _, c := range []struct {
-		policy string
-		quota  quota
-		before usage
-		answer ErrorCode
-		shown  string // limit, left and reset
+		policy  string
+		quota   quota
+		before  usage
+		refusal ErrorCode
+		shown   string // limit, remaining and reset
 	}{
-		{"let in: the minute, when it has fewest left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(3, "9h")}, "", "60: 56 until 40s"},
-		{"let in: the day, when it has fewest left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(990, "9h")}, "", "1000: 9 until 9h0m0s"},
-		{"let in: the day, when both have as many left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(943, "9h")}, "", "1000: 56 until 9h0m0s"},
-		{"let in: the minute, with one fewer left than the day", quota{60, 1000}, usage{minute: used(4, "40s"), day: used(943, "9h")}, "", "60: 55 until 40s"},
+		{"admitted: the minute, when it has fewest left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(3, "9h")}, "", "60: 56 until 40s"},
+		{"admitted: the day, when it has fewest left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(990, "9h")}, "", "1000: 9 until 9h0m0s"},
+		{"admitted: the day, when both have as many left", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(943, "9h")}, "", "1000: 56 until 9h0m0s"},
+		{"admitted: the minute, with one fewer left than the day", quota{60, 1000}, usage{minute: used(4, "40s"), day: used(943, "9h")}, "", "60: 55 until 40s"},
 		{"refused by the minute: the minute", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(900, "9h")}, CodeRateLimited, "60: 0 until 40s"},
 		{"refused by the day: the day", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(1000, "9h")}, CodeRateLimited, "1000: 0 until 9h0m0s"},
 		{"refused by the day at its end: the day, though the minute resets later", quota{60, 1000}, usage{minute: used(3, "40s"), day: used(1000, "9s")}, CodeRateLimited, "1000: 0 until 9s"},
@@ -281,9 +292,9 @@ func TestTheBucketShownInXRateLimit(t *testing.T) {
 		{"refused by both: the day, when they reset at once", quota{60, 1000}, usage{minute: used(60, "40s"), day: used(1000, "40s")}, CodeRateLimited, "1000: 0 until 40s"},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
-			st := c.before.admit(limitsAt("0s"), c.quota, limitsBan)
-			if got := fmt.Sprintf("%d: %s", st.shown.limit, limitsMeter(st.shown)); got != c.shown || st.refusal != c.answer {
-				t.Errorf("shown is %s (%q), want %s (%q)", got, st.refusal, c.shown, c.answer)
+			d := c.before.admit(limitsAt("0s"), c.quota, limitsBan)
+			if got := fmt.Sprintf("%d: %s", d.shown.limit, limitsLevel(d.shown)); got != c.shown || d.refusal != c.refusal {
+				t.Errorf("shown is %s (%q), want %s (%q)", got, d.refusal, c.shown, c.refusal)
 			}
 		})
 	}
@@ -291,31 +302,31 @@ func TestTheBucketShownInXRateLimit(t *testing.T) {
 
 func TestLimitHeaders(t *testing.T) {
 	freePolicy := `"minute";q=60;w=60, "day";q=1000;w=86400`
-	key := func(when, plan string, u usage, times int) standing {
-		k := &apiKey{ID: 1, usageID: 1, Plan: plan, quota: plans[plan], policy: plans[plan].policy()}
+	key := func(when, plan string, u usage, times int) decision {
+		a := &account{quota: plans[plan], usageID: 1, policy: plans[plan].policyHeader()}
 		l := newLimiter(nil, limitsBan)
 		l.usages[1] = &u
-		var st standing
+		var d decision
 		for range times {
-			st = limitsAdmit(t, l, k, limitsAt(when))
+			d = limitsAdmit(t, l, a, limitsAt(when))
 		}
-		return st
+		return d
 	}
-	address := func(when string, times int) standing {
+	address := func(when string, times int) decision {
 		l := newLimiter(nil, limitsBan)
-		st := l.address(netip.MustParsePrefix("192.0.2.1/32"), limitsAt("0s").time(), true)
+		d := l.address(netip.MustParsePrefix("192.0.2.1/32"), limitsAt("0s").time(), true)
 		for range times - 1 {
-			st = l.address(netip.MustParsePrefix("192.0.2.1/32"), limitsAt(when).time(), true)
+			d = l.address(netip.MustParsePrefix("192.0.2.1/32"), limitsAt(when).time(), true)
 		}
-		return st
+		return d
 	}
-	whole := usage{}
+	full := usage{}
 	for _, c := range []struct {
 		policy string
-		st     standing
+		d      decision
 		want   map[string]string
 	}{
-		{"a first request on the Free plan", key("0s", "free", whole, 1), map[string]string{
+		{"a first request on the Free plan", key("0s", "free", full, 1), map[string]string{
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000060",
 			"RateLimit": `"minute";r=59;t=60, "day";r=999;t=86400`, "RateLimit-Policy": freePolicy,
 		}},
@@ -324,20 +335,20 @@ func TestLimitHeaders(t *testing.T) {
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000042",
 			"RateLimit": `"minute";r=59;t=42, "day";r=940;t=30211`, "RateLimit-Policy": freePolicy,
 		}},
-		{"the reset and the seconds to it are rounded up", key("0.25s", "business", whole, 2), map[string]string{
+		{"the reset and the seconds to it are rounded up", key("0.25s", "business", full, 2), map[string]string{
 			"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "998", "X-RateLimit-Reset": "1800000061",
 			"RateLimit": `"minute";r=998;t=60, "day";r=99998;t=86400`, "RateLimit-Policy": `"minute";q=1000;w=60, "day";q=100000;w=86400`,
 		}},
-		{"seconds that have only begun are told whole", key("0.75s", "pro",
+		{"seconds that have only begun are reported as one", key("0.75s", "pro",
 			usage{minute: bucket{9, limitsAt("41.25s")}, day: bucket{9, limitsAt("100.75s")}}, 1), map[string]string{
 			"X-RateLimit-Limit": "300", "X-RateLimit-Remaining": "290", "X-RateLimit-Reset": "1800000042",
 			"RateLimit": `"minute";r=290;t=41, "day";r=9990;t=100`, "RateLimit-Policy": `"minute";q=300;w=60, "day";q=10000;w=86400`,
 		}},
-		{"refused by the minute", key("0.5s", "free", whole, 61), map[string]string{
+		{"refused by the minute", key("0.5s", "free", full, 61), map[string]string{
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000061", "Retry-After": "60",
 			"RateLimit": `"minute";r=0;t=60, "day";r=940;t=86400`, "RateLimit-Policy": freePolicy,
 		}},
-		{"refused by the day, with a whole minute that resets now", key("0s", "free",
+		{"refused by the day, with a full minute that resets now", key("0s", "free",
 			usage{day: bucket{1000, limitsAt("7200s")}}, 1), map[string]string{
 			"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800007200", "Retry-After": "7200",
 			"RateLimit": `"minute";r=60;t=0, "day";r=0;t=7200`, "RateLimit-Policy": freePolicy,
@@ -357,7 +368,7 @@ func TestLimitHeaders(t *testing.T) {
 		}},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
-			if got := limitsHeaders(t, c.st); !maps.Equal(got, c.want) {
+			if got := limitsHeaders(t, c.d); !maps.Equal(got, c.want) {
 				t.Errorf("headers\n got %v\nwant %v", got, c.want)
 			}
 		})
@@ -365,12 +376,12 @@ func TestLimitHeaders(t *testing.T) {
 }
 
 func TestTheResetIsRoundedUp(t *testing.T) {
-	for opened, want := range map[string]string{
+	for begun, want := range map[string]string{
 		"0s": "1800000060", "0.001s": "1800000061", "0.5s": "1800000061", "0.999s": "1800000061", "1s": "1800000061", "1.001s": "1800000062",
 	} {
-		st := (&usage{}).admit(limitsAt(opened), plans["free"], limitsBan)
-		if got := limitsHeaders(t, st)["X-RateLimit-Reset"]; got != want {
-			t.Errorf("opened at %s: Reset is %s, want %s", opened, got, want)
+		d := (&usage{}).admit(limitsAt(begun), plans["free"], limitsBan)
+		if got := limitsHeaders(t, d)["X-RateLimit-Reset"]; got != want {
+			t.Errorf("begun at %s: Reset is %s, want %s", begun, got, want)
 		}
 	}
 }
@@ -387,8 +398,8 @@ func TestRetryAfterIsEnoughAndNotMoreThanASecondTooMuch(t *testing.T) {
 	}
 	for millis := range instant(minuteMillis) {
 		u := &usage{minute: bucket{1, limitsAt("60s")}}
-		st := u.admit(limitsStart+millis, quota{1, 100}, limitsBan)
-		wait, err := strconv.Atoi(limitsHeaders(t, st)["Retry-After"])
+		d := u.admit(limitsStart+millis, quota{1, 100}, limitsBan)
+		wait, err := strconv.Atoi(limitsHeaders(t, d)["Retry-After"])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -401,8 +412,8 @@ func TestRetryAfterIsEnoughAndNotMoreThanASecondTooMuch(t *testing.T) {
 		}
 	}
 	t.Run("it is at least 1, even with nothing to wait for", func(t *testing.T) {
-		st := standing{now: limitsStart, refusal: CodeRateLimited, shown: meter{limit: 60, resets: limitsStart}}
-		if got := limitsHeaders(t, st)["Retry-After"]; got != "1" {
+		d := decision{now: limitsStart, refusal: CodeRateLimited, shown: level{limit: 60, reset: limitsStart}}
+		if got := limitsHeaders(t, d)["Retry-After"]; got != "1" {
 			t.Errorf("Retry-After is %s", got)
 		}
 	})
@@ -411,12 +422,12 @@ func TestRetryAfterIsEnoughAndNotMoreThanASecondTooMuch(t *testing.T) {
 func TestARefusalIsA429(t *testing.T) {
 	for _, code := range []ErrorCode{CodeRateLimited, CodeKeyBanned} {
 		var refused *Error
-		if err := (standing{refusal: code}).err(); !errors.As(err, &refused) || refused.Code != code || refused.Status != 429 {
+		if err := (decision{refusal: code}).err(); !errors.As(err, &refused) || refused.Code != code || refused.Status != 429 {
 			t.Errorf("%s: the error is %v", code, err)
 		}
 	}
-	if err := (standing{}).err(); err != nil {
-		t.Errorf("let in: the error is %v", err)
+	if err := (decision{}).err(); err != nil {
+		t.Errorf("admitted: the error is %v", err)
 	}
 }
 
@@ -430,7 +441,7 @@ func TestBans(t *testing.T) {
 	}{
 		{"a burst of twice the limit and one more does not ban; the next refusal does", quota{3, 100}, limitsBan, []limitsStep{
 			{"0s", 3, "", "", ""},
-			{"0s", 1, limited, "", ""}, // had not been told to wait
+			{"0s", 1, limited, "", ""}, // had not been asked to wait
 			{"0s", 3, limited, "0 until 1m0s", "97 until 24h0m0s"},
 			{"0s", 1, banned, "0 until 10m0s", "97 until 24h0m0s"},
 		}},
@@ -467,7 +478,7 @@ func TestBans(t *testing.T) {
 		}},
 		{"a refusal just before Retry-After has passed is a strike", quota{1, 100}, limitsBan, []limitsStep{
 			{"0s", 1, "", "", ""},
-			{"0.5s", 1, limited, "", ""}, // told to wait 60 seconds
+			{"0.5s", 1, limited, "", ""}, // asked to wait 60 seconds
 			{"60s", 1, "", "", ""},
 			{"60.499s", 1, limited, "", ""}, // strike one
 			{"60.499s", 1, banned, "", ""},
@@ -488,7 +499,7 @@ func TestBans(t *testing.T) {
 			{"60s", 3, limited, "3 until 1m0s", "0 until 24h0m0s"},
 			{"61s", 1, banned, "", ""},
 		}},
-		{"a minute is counted also while the day refuses and the minute is whole", quota{3, 1}, limitsBan, []limitsStep{
+		{"a minute is counted also while the day refuses and the minute is full", quota{3, 1}, limitsBan, []limitsStep{
 			{"0s", 1, "", "", ""},
 			{"2h", 1, limited, "3 until 2h0m0s", "0 until 24h0m0s"},
 			{"2h0m10s", 3, limited, "", ""},
@@ -506,7 +517,7 @@ func TestBans(t *testing.T) {
 			{"0s", 2, "", "", ""},
 			{"0s", 3, limited, "", ""},
 			{"0s", 1, banned, "", ""},
-			{"10s", 1, limited, "", ""}, // the end of the ban is when it was told to retry
+			{"10s", 1, limited, "", ""}, // the end of the ban is when it was asked to retry
 			{"10s", 2, limited, "", ""},
 			{"10s", 1, banned, "0 until 20s", ""},
 		}},
@@ -523,62 +534,62 @@ func TestBans(t *testing.T) {
 		u := &usage{}
 		u.admit(limitsStart, quota{3, 1}, limitsBan)
 		for i := range instant(24*180 - 1) {
-			if st := u.admit(limitsStart+20_000*(i+1), quota{3, 1}, limitsBan); st.refusal != CodeRateLimited {
-				t.Fatalf("request %d: %q", i, st.refusal)
+			if d := u.admit(limitsStart+20_000*(i+1), quota{3, 1}, limitsBan); d.refusal != CodeRateLimited {
+				t.Fatalf("request %d: %q", i, d.refusal)
 			}
 		}
 	})
 }
 
-func TestTheBanIsToldWithItsNumbers(t *testing.T) {
+func TestABanIsReportedWithItsNumbers(t *testing.T) {
 	l := newLimiter(nil, limitsBan)
 	l.usages[1] = &usage{}
 	q := quota{2, 50}
-	k := &apiKey{ID: 1, usageID: 1, Plan: "enterprise", quota: q, policy: q.policy()}
-	var st standing
+	a := &account{quota: q, usageID: 1, policy: q.policyHeader()}
+	var d decision
 	for i := range 6 {
-		st = limitsAdmit(t, l, k, limitsAt("1.5s"))
-		if st.banBegins != (i == 5) {
-			t.Fatalf("request %d: the ban begins: %v", i+1, st.banBegins)
+		d = limitsAdmit(t, l, a, limitsAt("1.5s"))
+		if d.banBegins != (i == 5) {
+			t.Fatalf("request %d: the ban begins: %v", i+1, d.banBegins)
 		}
 	}
 	want := map[string]string{
 		"X-RateLimit-Limit": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000602", "Retry-After": "600",
 		"RateLimit": `"minute";r=0;t=600, "day";r=48;t=86400`, "RateLimit-Policy": `"minute";q=2;w=60, "day";q=50;w=86400`,
 	}
-	if got := limitsHeaders(t, st); !maps.Equal(got, want) {
+	if got := limitsHeaders(t, d); !maps.Equal(got, want) {
 		t.Errorf("headers\n got %v\nwant %v", got, want)
 	}
 	var refused *Error
-	if !errors.As(st.err(), &refused) || refused.Code != CodeKeyBanned {
-		t.Errorf("the error is %v", st.err())
+	if !errors.As(d.err(), &refused) || refused.Code != CodeKeyBanned {
+		t.Errorf("the error is %v", d.err())
 	}
-	if st = limitsAdmit(t, l, k, limitsAt("2s")); st.banBegins || limitsHeaders(t, st)["Retry-After"] != "600" {
-		t.Errorf("half a second into the ban: %+v", st)
+	if d = limitsAdmit(t, l, a, limitsAt("2s")); d.banBegins || limitsHeaders(t, d)["Retry-After"] != "600" {
+		t.Errorf("half a second into the ban: %+v", d)
 	}
 }
 
 func TestBanForIsTheLimiters(t *testing.T) {
-	k := &apiKey{ID: 1, usageID: 1, quota: quota{1, 50}}
+	a := &account{quota: quota{1, 50}, usageID: 1}
 	for banFor, want := range map[time.Duration]string{0: "40", 90 * time.Second: "90", time.Hour: "3600"} {
 		l := newLimiter(nil, banFor)
 		l.usages[1] = &usage{}
-		limitsAdmit(t, l, k, limitsAt("0s"))
-		var st standing
+		limitsAdmit(t, l, a, limitsAt("0s"))
+		var d decision
 		for range 3 {
-			st = limitsAdmit(t, l, k, limitsAt("20s"))
+			d = limitsAdmit(t, l, a, limitsAt("20s"))
 		}
-		if got := limitsHeaders(t, st)["Retry-After"]; got != want || st.banBegins != (banFor > 0) {
+		if got := limitsHeaders(t, d)["Retry-After"]; got != want || d.banBegins != (banFor > 0) {
 			t.Errorf("-ban-for %v: Retry-After is %s, want %s", banFor, got, want)
 		}
 	}
 }
 
 // limitsProvoke makes requests at one instant until the key is banned.
-func limitsProvoke(t *testing.T, l *limiter, k *apiKey, when instant) {
+func limitsProvoke(t *testing.T, l *limiter, a *account, when instant) {
 	t.Helper()
-	for range 3 * (k.PerMinute + 1) {
-		if limitsAdmit(t, l, k, when).banBegins {
+	for range 3 * (a.PerMinute + 1) {
+		if limitsAdmit(t, l, a, when).banBegins {
 			return
 		}
 	}
@@ -590,72 +601,71 @@ func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 	s := storeOpen(t, path)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
-	limitsAdmit(t, l, k, limitsAt("0s"))
-	limitsAdmit(t, l, k, limitsAt("0s"))
+	limitsAdmit(t, l, &k.account, limitsAt("0s"))
+	limitsAdmit(t, l, &k.account, limitsAt("0s"))
 	limitsFlush(t, l) // nothing but the ban is to be written after this
-	limitsProvoke(t, l, k, limitsAt("1s"))
+	limitsProvoke(t, l, &k.account, limitsAt("1s"))
 	limitsFlush(t, l)
 	_ = s.Close()
 
 	s = storeOpen(t, path)
-	shown, err := s.keysByID(k.ID, limitsAt("2s"))
-	if err != nil || len(shown) != 1 || shown[0].BannedUntil != limitsAt("601s") {
-		t.Errorf("the key is shown as %+v, %v", shown, err)
+	if shown := limitsShown(t, s, k.ID, limitsAt("2s")); shown.BannedUntil != limitsAt("601s") {
+		t.Errorf("the key is shown as %+v", shown)
 	}
 	l = newLimiter(s, limitsBan)
-	if st := limitsAdmit(t, l, k, limitsAt("600.999s")); st.refusal != CodeKeyBanned || limitsMeter(st.shown) != "0 until 10m1s" {
-		t.Errorf("after the restart: %q, %s", st.refusal, limitsMeter(st.shown))
+	if d := limitsAdmit(t, l, &k.account, limitsAt("600.999s")); d.refusal != CodeKeyBanned || limitsLevel(d.shown) != "0 until 10m1s" {
+		t.Errorf("after the restart: %q, %s", d.refusal, limitsLevel(d.shown))
 	}
-	if st := limitsAdmit(t, l, k, limitsAt("601s")); st.refusal != "" {
-		t.Errorf("at the end of the ban: %q", st.refusal)
+	if d := limitsAdmit(t, l, &k.account, limitsAt("601s")); d.refusal != "" {
+		t.Errorf("at the end of the ban: %q", d.refusal)
 	}
-	if shown, err = s.keysByID(k.ID, limitsAt("601s")); err != nil || shown[0].BannedUntil != 0 {
-		t.Errorf("after the ban the key is shown as %+v, %v", shown[0], err)
+	if shown := limitsShown(t, s, k.ID, limitsAt("601s")); shown.BannedUntil != 0 {
+		t.Errorf("after the ban the key is shown as %+v", shown)
 	}
 }
 
 func TestUnban(t *testing.T) {
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	token := newSecret(false)
-	if _, err := s.insertKey(&apiKey{Plan: "enterprise", quota: quota{1, 50}}, token); err != nil {
+	if _, err := insertKey(context.Background(), s, &apiKey{Plan: "enterprise", account: account{quota: quota{1, 50}}}, token); err != nil {
 		t.Fatal(err)
 	}
 	k := limitsReread(t, s, token)
 	l := newLimiter(s, limitsBan)
-	limitsProvoke(t, l, k, limitsAt("0s"))
+	limitsProvoke(t, l, &k.account, limitsAt("0s"))
 	limitsFlush(t, l)
 	unban := func(when string) {
 		t.Helper()
-		if err := s.unbanKey(k.ID, limitsAt(when)); err != nil {
+		if err := unbanKey(t.Context(), s, k.ID, limitsAt(when)); err != nil {
 			t.Fatal(err)
 		}
 		k = limitsReread(t, s, token)
 	}
 
 	unban("61s")
-	if st := limitsAdmit(t, l, k, limitsAt("61s")); st.refusal != "" || limitsMeter(st.minute) != "0 until 2m1s" {
-		t.Errorf("after the unban: %q, the minute has %s", st.refusal, limitsMeter(st.minute))
+	if d := limitsAdmit(t, l, &k.account, limitsAt("61s")); d.refusal != "" || limitsLevel(d.minute) != "0 until 2m1s" {
+		t.Errorf("after the unban: %q, the minute has %s", d.refusal, limitsLevel(d.minute))
 	}
-	if shown, err := s.keysByID(k.ID, limitsAt("61s")); err != nil || shown[0].BannedUntil != 0 {
-		t.Errorf("after the unban the key is shown as banned until %d, %v", shown[0].BannedUntil, err)
+	if shown := limitsShown(t, s, k.ID, limitsAt("61s")); shown.BannedUntil != 0 {
+		t.Errorf("after the unban the key is shown as banned until %d", shown.BannedUntil)
 	}
-	if st := limitsAdmit(t, newLimiter(s, limitsBan), k, limitsAt("62s")); st.refusal == CodeKeyBanned {
+	if d := limitsAdmit(t, newLimiter(s, limitsBan), &k.account, limitsAt("62s")); d.refusal == CodeKeyBanned {
 		t.Error("the lifted ban is back after a restart without a flush")
 	}
 
-	limitsProvoke(t, l, k, limitsAt("62s"))
+	limitsProvoke(t, l, &k.account, limitsAt("62s"))
 	limitsFlush(t, l)
 	for _, l := range []*limiter{l, newLimiter(s, limitsBan)} {
-		if st := limitsAdmit(t, l, k, limitsAt("600s")); st.refusal != CodeKeyBanned || limitsMeter(st.shown) != "0 until 11m2s" {
-			t.Errorf("a ban after the unban: %q, %s", st.refusal, limitsMeter(st.shown))
+		if d := limitsAdmit(t, l, &k.account, limitsAt("600s")); d.refusal != CodeKeyBanned || limitsLevel(d.shown) != "0 until 11m2s" {
+			t.Errorf("a ban after the unban: %q, %s", d.refusal, limitsLevel(d.shown))
 		}
 	}
-	if shown, err := s.keysByID(k.ID, limitsAt("600s")); err != nil || shown[0].BannedUntil != limitsAt("662s") {
-		t.Errorf("the later ban is shown as %d, %v", shown[0].BannedUntil, err)
+	if shown := limitsShown(t, s, k.ID, limitsAt("600s")); shown.BannedUntil != limitsAt("662s") {
+		t.Errorf("the later ban is shown as %d", shown.BannedUntil)
 	}
 	unban("62s") // in the very millisecond in which the ban began
-	if st := limitsAdmit(t, l, k, limitsAt("601s")); st.refusal != "" {
-		t.Errorf("after the second unban: %q", st.refusal)
+	if d := limitsAdmit(t, l, &k.account, limitsAt("601s")); d.refusal != "" {
+		t.Errorf("after the second unban: %q", d.refusal)
 	}
 }
 
@@ -663,18 +673,18 @@ func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{1, 50})
 	l := newLimiter(s, limitsBan)
-	limitsProvoke(t, l, k, limitsAt("0s"))
+	limitsProvoke(t, l, &k.account, limitsAt("0s"))
 	limitsFlush(t, l)
-	if err := s.unbanKey(k.ID, limitsAt("60s")); err != nil {
+	if err := unbanKey(t.Context(), s, k.ID, limitsAt("60s")); err != nil {
 		t.Fatal(err)
 	}
 	successor, token := *k, newSecret(false)
 	successor.CreatedAt = limitsAt("61s")
-	if _, err := s.rotateKey(&successor, token, limitsAt("1h")); err != nil {
+	if _, err := rotateKey(t.Context(), s, &successor, token, limitsAt("1h")); err != nil {
 		t.Fatal(err)
 	}
-	if st := limitsAdmit(t, l, limitsReread(t, s, token), limitsAt("62s")); st.refusal != "" {
-		t.Errorf("the successor of an unbanned key is refused: %q", st.refusal)
+	if d := limitsAdmit(t, l, &limitsReread(t, s, token).account, limitsAt("62s")); d.refusal != "" {
+		t.Errorf("the successor of an unbanned key is refused: %q", d.refusal)
 	}
 }
 
@@ -682,64 +692,64 @@ func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{4, 50})
 	successor, token := *k, newSecret(false)
-	if _, err := s.rotateKey(&successor, token, limitsAt("1h")); err != nil {
+	if _, err := rotateKey(t.Context(), s, &successor, token, limitsAt("1h")); err != nil {
 		t.Fatal(err)
 	}
 	next, other, l := limitsReread(t, s, token), limitsKey(t, s, "enterprise", quota{4, 50}), newLimiter(s, limitsBan)
 	for i, k := range []*apiKey{k, next, next, k} {
-		if st := limitsAdmit(t, l, k, limitsStart); st.refusal != "" || st.minute.left != int64(3-i) {
-			t.Errorf("request %d: %q with %d left", i+1, st.refusal, st.minute.left)
+		if d := limitsAdmit(t, l, &k.account, limitsStart); d.refusal != "" || d.minute.remaining != int64(3-i) {
+			t.Errorf("request %d: %q with %d left", i+1, d.refusal, d.minute.remaining)
 		}
 	}
 	for _, k := range []*apiKey{k, next} {
-		if st := limitsAdmit(t, l, k, limitsStart); st.refusal != CodeRateLimited {
+		if d := limitsAdmit(t, l, &k.account, limitsStart); d.refusal != CodeRateLimited {
 			t.Errorf("key %d has more than the quota of its line", k.ID)
 		}
 	}
-	if st := limitsAdmit(t, l, other, limitsStart); st.refusal != "" || st.minute.left != 3 {
-		t.Errorf("a key of another line: %q with %d left", st.refusal, st.minute.left)
+	if d := limitsAdmit(t, l, &other.account, limitsStart); d.refusal != "" || d.minute.remaining != 3 {
+		t.Errorf("a key of another line: %q with %d left", d.refusal, d.minute.remaining)
 	}
 }
 
-func TestOf200ParallelRequestsExactlyTheLimitIsLetIn(t *testing.T) {
+func TestOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "enterprise", quota{100, 10_000})
 	l := newLimiter(s, limitsBan)
-	var answers, left sync.Map // counts by answer; the numbers told to those let in
+	var decisions, left sync.Map // counts by refusal; what those admitted were left
 	var wg sync.WaitGroup
 	start := make(chan struct{})
 	for range 200 {
 		wg.Go(func() {
 			<-start
-			st, err := l.admit(k, limitsStart.time())
+			d, err := l.admit(&k.account, limitsStart.time())
 			if err != nil {
 				t.Error(err)
 			}
-			count, _ := answers.LoadOrStore(st.refusal, new(atomic.Int64))
+			count, _ := decisions.LoadOrStore(d.refusal, new(atomic.Int64))
 			count.(*atomic.Int64).Add(1)
-			if st.refusal != "" {
-				return // told 0 left, as the last one that is let in
+			if d.refusal != "" {
+				return // 0 are left, as for the last one that is admitted
 			}
-			if _, twice := left.LoadOrStore(st.minute.left, true); twice {
-				t.Errorf("two requests were told %d left", st.minute.left)
+			if _, twice := left.LoadOrStore(d.minute.remaining, true); twice {
+				t.Errorf("two requests were left %d", d.minute.remaining)
 			}
 		})
 	}
 	close(start)
 	wg.Wait()
-	for answer, want := range map[ErrorCode]int64{"": 100, CodeRateLimited: 100} {
-		if got, ok := answers.Load(answer); !ok || got.(*atomic.Int64).Load() != want {
-			t.Errorf("answered %q: %v, want %d", answer, got, want)
+	for refusal, want := range map[ErrorCode]int64{"": 100, CodeRateLimited: 100} {
+		if got, ok := decisions.Load(refusal); !ok || got.(*atomic.Int64).Load() != want {
+			t.Errorf("refused with %q: %v, want %d", refusal, got, want)
 		}
 	}
-	if st := limitsAdmit(t, l, k, limitsAt("60s")); st.minute.left != 99 || st.day.left != 9_899 {
-		t.Errorf("a minute later %d and %d are left", st.minute.left, st.day.left)
+	if d := limitsAdmit(t, l, &k.account, limitsAt("60s")); d.minute.remaining != 99 || d.day.remaining != 9_899 {
+		t.Errorf("a minute later %d and %d are left", d.minute.remaining, d.day.remaining)
 	}
 }
 
-// A client that sends a request every 20 seconds and waits as it is told, for
+// A client that sends a request every 20 seconds and waits as it is asked to, for
 // three days, while the service is restarted now and then.
-func TestADayLetsExactlyItsQuotaIn(t *testing.T) {
+func TestADayAdmitsExactlyItsQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := limitsKey(t, s, "free", quota{})
@@ -748,12 +758,12 @@ func TestADayLetsExactlyItsQuotaIn(t *testing.T) {
 		var admitted [3]int
 		for requests := 1; time.Since(began) < 72*time.Hour; requests++ {
 			day := int(time.Since(began) / (24 * time.Hour))
-			st := limitsAdmit(t, l, k, at(time.Now()))
-			if st.refusal == "" {
+			d := limitsAdmit(t, l, &k.account, instantOf(time.Now()))
+			if d.refusal == "" {
 				admitted[day]++
 				time.Sleep(20 * time.Second)
 			} else {
-				h := limitsHeaders(t, st)
+				h := limitsHeaders(t, d)
 				midnight := began.Add(time.Duration(day+1) * 24 * time.Hour)
 				if h["X-RateLimit-Limit"] != "1000" || h["X-RateLimit-Reset"] != fmt.Sprint(midnight.Unix()) {
 					t.Fatalf("day %d: refused with %v", day+1, h)
@@ -770,7 +780,7 @@ func TestADayLetsExactlyItsQuotaIn(t *testing.T) {
 			}
 		}
 		if admitted != [3]int{1000, 1000, 1000} {
-			t.Errorf("let in on the three days: %v", admitted)
+			t.Errorf("admitted on the three days: %v", admitted)
 		}
 	})
 }
@@ -781,33 +791,28 @@ func TestUsageSurvivesARestart(t *testing.T) {
 	k, other := limitsKey(t, s, "free", quota{}), limitsKey(t, s, "pro", quota{})
 	l := newLimiter(s, limitsBan)
 	for range 7 {
-		limitsAdmit(t, l, k, limitsAt("0.123s"))
+		limitsAdmit(t, l, &k.account, limitsAt("0.123s"))
 	}
-	limitsAdmit(t, l, other, limitsAt("5s"))
-	l.noteDeprecated(k, limitsAt("4s").time())
+	limitsAdmit(t, l, &other.account, limitsAt("5s"))
 	limitsFlush(t, l)
-	limitsAdmit(t, l, k, limitsAt("6s")) // changed again, so written again
+	limitsAdmit(t, l, &k.account, limitsAt("6s")) // changed again, so written again
 	limitsFlush(t, l)
 	_ = s.Close()
 
 	s = storeOpen(t, path)
-	keys, err := s.keysByID(0, limitsAt("10s"))
-	if err != nil || len(keys) != 2 {
-		t.Fatalf("%d keys, %v", len(keys), err)
-	}
-	if k := keys[0]; k.UsedThisMinute != 8 || k.UsedToday != 8 || k.DeprecatedUseAt != limitsAt("4s") {
+	if k := limitsShown(t, s, k.ID, limitsAt("10s")); k.UsedThisMinute != 8 || k.UsedToday != 8 {
 		t.Errorf("the first key is shown as %+v", k)
 	}
-	if k := keys[1]; k.UsedThisMinute != 1 || k.UsedToday != 1 || k.DeprecatedUseAt != 0 {
+	if k := limitsShown(t, s, other.ID, limitsAt("10s")); k.UsedThisMinute != 1 || k.UsedToday != 1 {
 		t.Errorf("the second key is shown as %+v", k)
 	}
 	l = newLimiter(s, limitsBan)
-	st := limitsAdmit(t, l, k, limitsAt("60.122s"))
-	if limitsMeter(st.minute) != "51 until 1m0.123s" || limitsMeter(st.day) != "991 until 24h0m0.123s" {
-		t.Errorf("after the restart: %s, %s", limitsMeter(st.minute), limitsMeter(st.day))
+	d := limitsAdmit(t, l, &k.account, limitsAt("60.122s"))
+	if limitsLevel(d.minute) != "51 until 1m0.123s" || limitsLevel(d.day) != "991 until 24h0m0.123s" {
+		t.Errorf("after the restart: %s, %s", limitsLevel(d.minute), limitsLevel(d.day))
 	}
-	if st = limitsAdmit(t, l, other, limitsAt("10s")); limitsMeter(st.minute) != "298 until 1m5s" {
-		t.Errorf("after the restart the other key has %s", limitsMeter(st.minute))
+	if d = limitsAdmit(t, l, &other.account, limitsAt("10s")); limitsLevel(d.minute) != "298 until 1m5s" {
+		t.Errorf("after the restart the other key has %s", limitsLevel(d.minute))
 	}
 }
 
@@ -827,13 +832,11 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 		want   uint64
 	}{
 		{"nothing happened", func() {}, 0},
-		{"a request was let in", func() { limitsAdmit(t, l, k, limitsStart) }, 1},
+		{"a request was admitted", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 1},
 		{"nothing happened since", func() {}, 0},
-		{"a request was refused, which takes nothing", func() { limitsAdmit(t, l, k, limitsStart) }, 0},
-		{"the key was banned", func() { limitsProvoke(t, l, k, limitsStart) }, 1},
-		{"a request came during the ban", func() { limitsAdmit(t, l, k, limitsStart) }, 0},
-		{"the deprecated operation was used", func() { l.noteDeprecated(k, limitsStart.time()) }, 1},
-		{"the deprecated operation was not used again", func() {}, 0},
+		{"a request was refused, which takes nothing", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 0},
+		{"the key was banned", func() { limitsProvoke(t, l, &k.account, limitsStart) }, 1},
+		{"a request came during the ban", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 0},
 	} {
 		if got := writes(c.do); got != c.want {
 			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
@@ -842,16 +845,14 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 }
 
 func TestAFailedFlushLosesNothing(t *testing.T) {
-	const keys = 1200 // several commits
+	const usages = 1200 // several transactions
 	path := filepath.Join(t.TempDir(), "pets.db")
 	s := storeOpen(t, path)
-	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
-	for id := range int64(keys) {
+	for id := range int64(usages) {
 		l.usages[id+1] = &usage{}
-		limitsAdmit(t, l, &apiKey{ID: id + 1, usageID: id + 1, quota: plans["free"]}, limitsStart)
+		limitsAdmit(t, l, &account{quota: plans["free"], usageID: id + 1}, limitsStart)
 	}
-	l.noteDeprecated(k, limitsStart.time())
 	outside, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)
@@ -865,10 +866,10 @@ func TestAFailedFlushLosesNothing(t *testing.T) {
 	}
 
 	outsideExec("CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700 BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
-	if err := l.flush(); !errors.Is(err, errUnavailable) {
-		t.Fatalf("the flush does not tell that it failed: %v", err)
+	if err := l.flush(context.Background()); !errors.Is(err, errUnavailable) {
+		t.Fatalf("the flush does not report that it failed: %v", err)
 	}
-	limitsAdmit(t, l, &apiKey{ID: 1, usageID: 1, quota: plans["free"]}, limitsStart)
+	limitsAdmit(t, l, &account{quota: plans["free"], usageID: 1}, limitsStart)
 	outsideExec("DROP TRIGGER full")
 	limitsFlush(t, l)
 
@@ -876,26 +877,23 @@ func TestAFailedFlushLosesNothing(t *testing.T) {
 	if err := outside.QueryRow("SELECT count(*), sum(minute_used) FROM usage WHERE day_used = minute_used").Scan(&stored, &used); err != nil {
 		t.Fatal(err)
 	}
-	if stored != keys || used != keys+1 {
-		t.Errorf("%d usages with %d requests are stored, want %d and %d", stored, used, keys, keys+1)
-	}
-	if shown, err := s.keysByID(k.ID, limitsStart); err != nil || shown[0].DeprecatedUseAt != limitsStart {
-		t.Errorf("the deprecated use is shown as %+v, %v", shown, err)
+	if stored != usages || used != usages+1 {
+		t.Errorf("%d usages with %d requests are stored, want %d and %d", stored, used, usages, usages+1)
 	}
 }
 
-// limitsDuringFlush runs do while a flush waits for its commit: the test is the
+// limitsDuringFlush runs do while a flush waits for its transaction: the test is the
 // store's leader, so that the flush can only queue. Call it inside a synctest bubble.
-func limitsDuringFlush(t *testing.T, l *limiter, do func()) {
+func limitsDuringFlush(t *testing.T, s *store, flush func(context.Context) error, do func()) {
 	t.Helper()
-	l.store.mu.Lock()
-	l.store.leading = true
-	l.store.mu.Unlock()
+	s.mu.Lock()
+	s.leading = true
+	s.mu.Unlock()
 	flushed := make(chan error, 1)
-	go func() { flushed <- l.flush() }()
+	go func() { flushed <- flush(t.Context()) }()
 	synctest.Wait()
 	do()
-	l.store.lead()
+	s.lead(t.Context())
 	if err := <-flushed; err != nil {
 		t.Fatal(err)
 	}
@@ -906,25 +904,20 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := limitsKey(t, s, "free", quota{})
 		l := newLimiter(s, limitsBan)
-		limitsAdmit(t, l, k, limitsStart)
-		l.noteDeprecated(k, limitsAt("1s").time())
+		limitsAdmit(t, l, &k.account, limitsStart)
 		for id := range int64(maxUsages) { // so many that this flush trims them too
 			l.usages[-id-1] = &usage{}
 		}
-		limitsDuringFlush(t, l, func() {
-			limitsAdmit(t, l, k, limitsStart)
-			l.noteDeprecated(k, limitsAt("2s").time())
-		})
+		limitsDuringFlush(t, s, l.flush, func() { limitsAdmit(t, l, &k.account, limitsStart) })
 		if len(l.usages) != 1 {
 			t.Errorf("%d usages are remembered, want the changed one", len(l.usages))
 		}
-		if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 57 {
-			t.Errorf("%d left after 3 requests", st.minute.left)
+		if d := limitsAdmit(t, l, &k.account, limitsStart); d.minute.remaining != 57 {
+			t.Errorf("%d left after 3 requests", d.minute.remaining)
 		}
 		limitsFlush(t, l)
-		shown, err := s.keysByID(k.ID, limitsStart)
-		if err != nil || shown[0].UsedThisMinute != 3 || shown[0].DeprecatedUseAt != limitsAt("2s") {
-			t.Errorf("the key is shown as %+v, %v", shown[0], err)
+		if shown := limitsShown(t, s, k.ID, limitsStart); shown.UsedThisMinute != 3 {
+			t.Errorf("the key is shown as %+v", shown)
 		}
 	})
 }
@@ -935,7 +928,7 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	for range 5 {
-		limitsAdmit(t, l, k, limitsStart)
+		limitsAdmit(t, l, &k.account, limitsStart)
 	}
 	idle := &usage{}
 	for id := range int64(bound - 1) {
@@ -950,21 +943,21 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	if len(l.usages) > bound {
 		t.Errorf("%d usages are remembered", len(l.usages))
 	}
-	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 54 || st.day.left != 994 {
-		t.Errorf("reread, the key has %d and %d left", st.minute.left, st.day.left)
+	if d := limitsAdmit(t, l, &k.account, limitsStart); d.minute.remaining != 54 || d.day.remaining != 994 {
+		t.Errorf("reread, the key has %d and %d left", d.minute.remaining, d.day.remaining)
 	}
 }
 
-func TestAUsageIsReadOnce(t *testing.T) {
+func TestAUsageThatIsReadTwiceLosesNothing(t *testing.T) {
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
-	limitsAdmit(t, l, k, limitsStart)
+	limitsAdmit(t, l, &k.account, limitsStart)
 	if err := l.load(k.usageID); err != nil { // as a second request does that came at once with the first
 		t.Fatal(err)
 	}
-	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 58 {
-		t.Errorf("%d left after 2 requests", st.minute.left)
+	if d := limitsAdmit(t, l, &k.account, limitsStart); d.minute.remaining != 58 {
+		t.Errorf("%d left after 2 requests", d.minute.remaining)
 	}
 }
 
@@ -973,20 +966,20 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 	s := storeOpen(t, path)
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
-	limitsAdmit(t, l, k, limitsStart)
+	limitsAdmit(t, l, &k.account, limitsStart)
 	limitsFlush(t, l)
 	_ = s.Close()
 
 	l = newLimiter(s, limitsBan)
-	var told *Error
+	var reported *Error
 	for range 2 {
-		if _, err := l.admit(k, limitsStart.time()); err == nil || errors.As(err, &told) {
+		if _, err := l.admit(&k.account, limitsStart.time()); err == nil || errors.As(err, &reported) {
 			t.Errorf("admit = %v, want the store's error", err)
 		}
 	}
 	l.store = storeOpen(t, path)
-	if st := limitsAdmit(t, l, k, limitsStart); st.minute.left != 58 {
-		t.Errorf("%d left after 2 requests", st.minute.left)
+	if d := limitsAdmit(t, l, &k.account, limitsStart); d.minute.remaining != 58 {
+		t.Errorf("%d left after 2 requests", d.minute.remaining)
 	}
 }
 
@@ -994,37 +987,37 @@ func TestAddressLimit(t *testing.T) {
 	l := newLimiter(nil, limitsBan)
 	one, two := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
 	for _, c := range []struct {
-		policy string
-		who    netip.Prefix
-		when   string
-		charge bool
-		times  int
-		answer ErrorCode
-		shown  string
+		policy  string
+		who     netip.Prefix
+		when    string
+		charge  bool
+		times   int
+		refusal ErrorCode
+		shown   string
 	}{
 		{"looking takes nothing", one, "0s", false, 5, "", "60 until 0s"},
-		{"the first request opens a window of a minute", one, "1s", true, 1, "", "59 until 1m1s"},
-		{"looking takes nothing from an open window", one, "2s", false, 5, "", "59 until 1m1s"},
-		{"60 requests are let in", one, "30s", true, 59, "", "0 until 1m1s"},
+		{"the first request begins a window of a minute", one, "1s", true, 1, "", "59 until 1m1s"},
+		{"looking takes nothing from a running window", one, "2s", false, 5, "", "59 until 1m1s"},
+		{"60 requests are admitted", one, "30s", true, 59, "", "0 until 1m1s"},
 		{"more are refused, and never banned", one, "40s", true, 500, CodeRateLimited, "0 until 1m1s"},
-		{"looking at a spent bucket is no refusal", one, "41s", false, 1, "", "0 until 1m1s"},
+		{"looking at an empty bucket is no refusal", one, "41s", false, 1, "", "0 until 1m1s"},
 		{"another address has its own", two, "41s", true, 1, "", "59 until 1m41s"},
 		{"refused until the end", one, "60.999s", true, 1, CodeRateLimited, "0 until 1m1s"},
-		{"whole at the end", one, "61s", true, 1, "", "59 until 2m1s"},
+		{"full at the end", one, "61s", true, 1, "", "59 until 2m1s"},
 	} {
 		for range c.times {
-			st := l.address(c.who, limitsAt(c.when).time(), c.charge)
-			if st.refusal != c.answer || st.shown.limit != 60 {
-				t.Fatalf("%s: the answer is %q, limit %d", c.policy, st.refusal, st.shown.limit)
+			d := l.address(c.who, limitsAt(c.when).time(), c.charge)
+			if d.refusal != c.refusal || d.shown.limit != 60 {
+				t.Fatalf("%s: the refusal is %q, limit %d", c.policy, d.refusal, d.shown.limit)
 			}
-			if got := limitsMeter(st.shown); c.times < 50 && got != c.shown {
+			if got := limitsLevel(d.shown); c.times < 50 && got != c.shown {
 				t.Errorf("%s: %s, want %s", c.policy, got, c.shown)
 			}
 		}
 	}
 }
 
-func TestCallerAddress(t *testing.T) {
+func TestClientNetwork(t *testing.T) {
 	const proxy = "10.0.0.1:443"
 	for _, c := range []struct {
 		policy string
@@ -1036,7 +1029,7 @@ func TestCallerAddress(t *testing.T) {
 		{"an IPv4 address counts alone", "", nil, "203.0.113.9:5000", "203.0.113.9/32"},
 		{"its port does not matter", "", nil, "203.0.113.9:5001", "203.0.113.9/32"},
 		{"of an IPv6 address the /64 counts", "", nil, "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"},
-		{"so a neighbour in the /64 is the same caller", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64"},
+		{"so a neighbour in the /64 is the same client", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64"},
 		{"and one outside it is not", "", nil, "[2001:db8:1:3:3:4:5:6]:5000", "2001:db8:1:3::/64"},
 		{"a zone does not matter", "", nil, "[fe80::1%eth0]:5000", "fe80::/64"},
 		{"an IPv4 address mapped into IPv6 is an IPv4 address", "", nil, "[::ffff:203.0.113.9]:5000", "203.0.113.9/32"},
@@ -1044,7 +1037,7 @@ func TestCallerAddress(t *testing.T) {
 		{"the named header counts", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
 		{"its name may be written in any case", "x-real-ip", http.Header{"X-Real-Ip": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
 		{"another header does not", "X-Real-Ip", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
-		{"its rightmost entry counts, the others are the caller's word", "X-Forwarded-For",
+		{"its rightmost entry counts, the others are the client's word", "X-Forwarded-For",
 			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67 , 198.51.100.7"}}, proxy, "198.51.100.7/32"},
 		{"also without spaces", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66,198.51.100.7"}}, proxy, "198.51.100.7/32"},
 		{"of several lines the last counts", "X-Forwarded-For",
@@ -1057,14 +1050,14 @@ func TestCallerAddress(t *testing.T) {
 		{"so does an empty entry", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, "}}, proxy, "10.0.0.1/32"},
 		{"and an empty last line", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66", ""}}, proxy, "10.0.0.1/32"},
 		{"a missing header falls back too", "X-Forwarded-For", nil, proxy, "10.0.0.1/32"},
-		{"callers that cannot be told apart share one bucket", "", nil, "@", "invalid Prefix"},
+		{"callers that nothing tells apart share one bucket", "", nil, "@", "invalid Prefix"},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			if c.sent == nil {
 				c.sent = http.Header{}
 			}
 			r := &http.Request{RemoteAddr: c.remote, Header: c.sent}
-			if got := callerAddress(r, c.header).String(); got != c.want {
+			if got := clientNetwork(r, c.header).String(); got != c.want {
 				t.Errorf("charged to %s, want %s", got, c.want)
 			}
 		})
@@ -1088,7 +1081,7 @@ func TestAddressesRememberedAreBoundedAndTheBusyOnesStay(t *testing.T) {
 		t.Errorf("up to %d addresses were remembered, want 65536", largest)
 	}
 	if admitted != 60 {
-		t.Errorf("a busy caller was let in %d times among strangers, want 60", admitted)
+		t.Errorf("a busy caller was admitted %d times among strangers, want 60", admitted)
 	}
 }
 
@@ -1123,12 +1116,12 @@ func TestRecentKeepsWhatWasUsedLast(t *testing.T) {
 func BenchmarkTake(b *testing.B) {
 	l := newLimiter(nil, limitsBan)
 	l.usages[1] = &usage{}
-	k := &apiKey{ID: 1, usageID: 1, quota: quota{1 << 40, 1 << 40}}
+	a := &account{quota: quota{1 << 40, 1 << 40}, usageID: 1}
 	now := limitsStart.time()
 	b.ReportAllocs()
 	for b.Loop() {
-		if st, err := l.admit(k, now); err != nil || st.refusal != "" {
-			b.Fatal(st, err)
+		if d, err := l.admit(a, now); err != nil || d.refusal != "" {
+			b.Fatal(d, err)
 		}
 	}
 }
@@ -1136,19 +1129,19 @@ func BenchmarkTake(b *testing.B) {
 func BenchmarkTakeParallelManyKeys(b *testing.B) {
 	const keys = 10_000
 	l := newLimiter(nil, limitsBan)
-	all := make([]*apiKey, keys)
+	all := make([]*account, keys)
 	for i := range all {
 		id := int64(i + 1)
 		l.usages[id] = &usage{}
-		all[i] = &apiKey{ID: id, usageID: id, quota: quota{1 << 40, 1 << 40}}
+		all[i] = &account{quota: quota{1 << 40, 1 << 40}, usageID: id}
 	}
 	now := limitsStart.time()
 	var begin atomic.Int64
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int(begin.Add(7919)); pb.Next(); i++ {
-			if st, err := l.admit(all[i%keys], now); err != nil || st.refusal != "" {
-				b.Error(st, err)
+			if d, err := l.admit(all[i%keys], now); err != nil || d.refusal != "" {
+				b.Error(d, err)
 				return
 			}
 		}

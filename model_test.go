@@ -52,13 +52,13 @@ func TestDecodeNewPetAccepts(t *testing.T) {
 		body string
 		want NewPet
 	}{
-		"every member": {`{"name":"Rex","categoryId":7,"status":"pending"}`, NewPet{"Rex", 7, Pending}},
+		"every field": {`{"name":"Rex","categoryId":7,"status":"pending"}`, NewPet{"Rex", 7, Pending}},
 		"an omitted status, which becomes available": {`{"name":"Rex","categoryId":7}`, NewPet{"Rex", 7, Available}},
 		"the status available":                       {`{"name":"Rex","categoryId":7,"status":"available"}`, NewPet{"Rex", 7, Available}},
 		"the status sold":                            {`{"name":"Rex","categoryId":7,"status":"sold"}`, NewPet{"Rex", 7, Sold}},
 		"a status with escapes":                      {`{"name":"Rex","categoryId":7,"status":"s\u006fld"}`, NewPet{"Rex", 7, Sold}},
-		"members in another order":                   {`{"status":"sold","categoryId":7,"name":"Rex"}`, NewPet{"Rex", 7, Sold}},
-		"a member name with escapes":                 {`{"n\u0061me":"Rex","categoryId":7}`, NewPet{"Rex", 7, Available}},
+		"fields in another order":                    {`{"status":"sold","categoryId":7,"name":"Rex"}`, NewPet{"Rex", 7, Sold}},
+		"a field name with escapes":                  {`{"n\u0061me":"Rex","categoryId":7}`, NewPet{"Rex", 7, Available}},
 		"all four kinds of whitespace everywhere":    {" \t\r\n{ \"name\" :\t\"Rex\"\r,\n\"categoryId\" : 7 , \"status\"\n:\"sold\" } \t\r\n", NewPet{"Rex", 7, Sold}},
 
 		"categoryId 0":                  {modelNumbered("0"), number(0)},
@@ -127,12 +127,12 @@ func TestDecodeNewPetRefusesTheWholeBody(t *testing.T) {
 		"an overlong slash":          {modelNamed("\"\xc0\xaf\""), "not valid UTF-8"},
 		"a surrogate in UTF-8":       {modelNamed("\"\xed\xa0\x80\""), "not valid UTF-8"},
 		"a truncated character":      {modelNamed("\"\xf0\x9f\x90\""), "not valid UTF-8"},
-		"a stray byte in a member":   {"{\"na\xffme\":1}", "not valid UTF-8"},
+		"a stray byte in a field":    {"{\"na\xffme\":1}", "not valid UTF-8"},
 		"a stray byte at the end":    {object + "\xff", "not valid UTF-8"},
 		"UTF-16":                     {"{\x00}\x00", "not valid JSON"},
 		"nesting beyond all reason":  {strings.Repeat("[", 20000), "not valid JSON"},
-		"a deep unknown member":      {`{"a":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + "}", "not valid JSON"},
-		"an object without members":  {"{}", "name: is required; categoryId: is required"},
+		"a deep unknown field":       {`{"a":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + "}", "not valid JSON"},
+		"an object without fields":   {"{}", "name: is required; categoryId: is required"},
 		"an unclosed object":         {"{", "not valid JSON"},
 		"a lone closing brace after": {object + "}", "not valid JSON"},
 	} {
@@ -233,37 +233,36 @@ func TestDecodeNewPetRefusesAStatus(t *testing.T) {
 	}
 }
 
-// TestDecodeNewPetNamesEveryProblem: one answer tells all that is to be mended.
+// TestDecodeNewPetNamesEveryProblem: one response reports all that is to be mended.
 func TestDecodeNewPetNamesEveryProblem(t *testing.T) {
 	for what, c := range map[string]struct {
 		body string
-		want []string // the members in the message, in order, with a word of each problem
+		want []string // the fields in the message, in order, with a word of each problem
 	}{
-		"a missing name":                       {`{"categoryId":1}`, []string{"name: is required"}},
-		"a missing categoryId":                 {`{"name":"Rex"}`, []string{"categoryId: is required"}},
-		"both missing":                         {`{"status":"sold"}`, []string{"name: is required", "categoryId: is required"}},
-		"every member wrong":                   {`{"name":"","categoryId":1.0,"status":null}`, []string{"name: must not be blank", "categoryId: must be an integer", "status: must be one"}},
-		"problems in the order of the body":    {`{"status":1,"categoryId":"1","name":2}`, []string{"status: must be one", "categoryId: must be an integer", "name: must be a string"}},
-		"an unknown member":                    {`{"name":"Rex","categoryId":1,"age":3}`, []string{`"age": is unknown`}},
-		"an id, which the service assigns":     {`{"id":1,"name":"Rex","categoryId":1}`, []string{`"id": is unknown`}},
-		"a member in the wrong case":           {`{"Name":"Rex","categoryID":1}`, []string{`"Name": is unknown`, `"categoryID": is unknown`, "name: is required", "categoryId: is required"}},
-		"a member beside its wrong case":       {`{"name":"Rex","NAME":"Max","categoryId":1}`, []string{`"NAME": is unknown`}},
-		"a member without a name":              {`{"":1,"name":"Rex","categoryId":1}`, []string{`"": is unknown`}},
-		"a member with a quote in it":          {`{"a\"b":1,"name":"Rex","categoryId":1}`, []string{`"a\"b": is unknown`}},
-		"a line feed in a member, kept quoted": {`{"a\nb":1,"name":"Rex","categoryId":1}`, []string{`"a\nb": is unknown`}},
-		"a name twice":                         {`{"name":"Rex","name":"Max","categoryId":1}`, []string{"name: is given more than once"}},
-		"the same name twice":                  {`{"name":"Rex","name":"Rex","categoryId":1}`, []string{"name: is given more than once"}},
-		"a name twice, once with escapes":      {`{"name":"Rex","\u006eame":"Max","categoryId":1}`, []string{"name: is given more than once"}},
-		"a categoryId twice":                   {`{"categoryId":1,"name":"Rex","categoryId":1}`, []string{"categoryId: is given more than once"}},
-		"a status twice":                       {`{"status":"sold","name":"Rex","categoryId":1,"status":"sold"}`, []string{"status: is given more than once"}},
-		"a name wrong and then right":          {`{"name":"","name":"Rex","categoryId":1}`, []string{"name: must not be blank", "name: is given more than once"}},
-		"a name three times, at last wrong":    {`{"name":"Rex","name":"Rex","name":null,"categoryId":1}`, []string{"name: is given more than once"}},
-		"a name right and then wrong":          {`{"name":"Rex","name":null,"categoryId":1}`, []string{"name: is given more than once"}},
-		"a whole list of things":               {`{"name":null,"x":{"name":"Rex"},"status":"gone","status":"sold"}`, []string{"name: must be a string", `"x": is unknown`, "status: must be one", "status: is given more than once", "categoryId: is required"}},
+		"a missing name":                      {`{"categoryId":1}`, []string{"name: is required"}},
+		"a missing categoryId":                {`{"name":"Rex"}`, []string{"categoryId: is required"}},
+		"both missing":                        {`{"status":"sold"}`, []string{"name: is required", "categoryId: is required"}},
+		"every field wrong":                   {`{"name":"","categoryId":1.0,"status":null}`, []string{"name: must not be blank", "categoryId: must be an integer", "status: must be one"}},
+		"problems in the order of the body":   {`{"status":1,"categoryId":"1","name":2}`, []string{"status: must be one", "categoryId: must be an integer", "name: must be a string"}},
+		"an unknown field":                    {`{"name":"Rex","categoryId":1,"age":3}`, []string{`"age": is unknown`}},
+		"an id, which the service assigns":    {`{"id":1,"name":"Rex","categoryId":1}`, []string{`"id": is unknown`}},
+		"a field in the wrong case":           {`{"Name":"Rex","categoryID":1}`, []string{`"Name": is unknown`, `"categoryID": is unknown`, "name: is required", "categoryId: is required"}},
+		"a field beside its wrong case":       {`{"name":"Rex","NAME":"Max","categoryId":1}`, []string{`"NAME": is unknown`}},
+		"a field without a name":              {`{"":1,"name":"Rex","categoryId":1}`, []string{`"": is unknown`}},
+		"a field with a quote in it":          {`{"a\"b":1,"name":"Rex","categoryId":1}`, []string{`"a\"b": is unknown`}},
+		"a line feed in a field, kept quoted": {`{"a\nb":1,"name":"Rex","categoryId":1}`, []string{`"a\nb": is unknown`}},
+		"a name twice":                        {`{"name":"Rex","name":"Max","categoryId":1}`, []string{"name: is given more than once"}},
+		"the same name twice":                 {`{"name":"Rex","name":"Rex","categoryId":1}`, []string{"name: is given more than once"}},
+		"a name twice, once with escapes":     {`{"name":"Rex","\u006eame":"Max","categoryId":1}`, []string{"name: is given more than once"}},
+		"a categoryId twice":                  {`{"categoryId":1,"name":"Rex","categoryId":1}`, []string{"categoryId: is given more than once"}},
+		"a status twice":                      {`{"status":"sold","name":"Rex","categoryId":1,"status":"sold"}`, []string{"status: is given more than once"}},
+		"a name wrong and then right":         {`{"name":"","name":"Rex","categoryId":1}`, []string{"name: must not be blank", "name: is given more than once"}},
+		"a name three times, at last wrong":   {`{"name":"Rex","name":"Rex","name":null,"categoryId":1}`, []string{"name: is given more than once"}},
+		"a name right and then wrong":         {`{"name":"Rex","name":null,"categoryId":1}`, []string{"name: is given more than once"}},
+		"a whole list of things":              {`{"name":null,"x":{"name":"Rex"},"status":"gone","status":"sold"}`, []string{"name: must be a string", `"x": is unknown`, "status: must be one", "status: is given more than once", "categoryId: is required"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			got := strings.Split(modelRefused(t, c.body), "; ")
-			got = slices.DeleteFunc(got, func(part string) bool { return strings.HasPrefix(part, "the members are") })
 			if len(got) != len(c.want) {
 				t.Fatalf("the problems are %q, want %q", got, c.want)
 			}
@@ -322,7 +321,7 @@ func TestAppendJSONIsWhatEncodingJSONSees(t *testing.T) {
 
 // TestAppendJSONIsWhatSQLiteBuilds: a 201 and a later GET show the same bytes.
 func TestAppendJSONIsWhatSQLiteBuilds(t *testing.T) {
-	s, err := openDatabase(filepath.Join(t.TempDir(), "pets.db"), forNewKey)
+	s, err := openStore(t.Context(), filepath.Join(t.TempDir(), "pets.db"), forNewKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,19 +376,19 @@ func modelValid(body []byte) (pet NewPet, valid bool) {
 	if !utf8.Valid(body) || !json.Valid(body) || modelHalfPair(body) {
 		return pet, false
 	}
-	var members map[string]any
+	var fields map[string]any
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.UseNumber()
-	if err := dec.Decode(&members); err != nil || members == nil || modelMembers(body) != len(members) {
+	if err := dec.Decode(&fields); err != nil || fields == nil || modelFields(body) != len(fields) {
 		return pet, false
 	}
-	if _, given := members["status"]; !given {
-		members["status"] = "available"
+	if _, given := fields["status"]; !given {
+		fields["status"] = "available"
 	}
-	name, isString := members["name"].(string)
-	number, isNumber := members["categoryId"].(json.Number)
-	status, isText := members["status"].(string)
-	if len(members) != 3 || !isString || !isNumber || !isText {
+	name, isString := fields["name"].(string)
+	number, isNumber := fields["categoryId"].(json.Number)
+	status, isText := fields["status"].(string)
+	if len(fields) != 3 || !isString || !isNumber || !isText {
 		return pet, false
 	}
 	id, err := strconv.ParseInt(number.String(), 10, 64)
@@ -407,8 +406,8 @@ func modelValid(body []byte) (pet NewPet, valid bool) {
 	return NewPet{name, id, PetStatus(status)}, !blank && count <= 200
 }
 
-// modelMembers counts the members of the object, duplicates included.
-func modelMembers(object []byte) (count int) {
+// modelFields counts the fields of the object, duplicates included.
+func modelFields(object []byte) (count int) {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	depth := 0
 	var values int
@@ -423,7 +422,7 @@ func modelMembers(object []byte) (count int) {
 			continue
 		}
 		if depth == 1 {
-			values++ // a member's name or its value
+			values++ // a field's name or its value
 		}
 		if isDelim {
 			depth++
@@ -488,7 +487,7 @@ func FuzzDecodeNewPet(f *testing.F) {
 		if pet != want {
 			t.Fatalf("%q decodes to %+v, want %+v", body, pet, want)
 		}
-		// Without its id, the answer is a body that makes the same animal again.
+		// Without its id, the response is a body that makes the same pet again.
 		text := Pet{1, pet}.appendJSON(nil)
 		again, err := decodeNewPet(append([]byte("{"), bytes.TrimPrefix(text, []byte(`{"id":1,`))...))
 		if err != nil || again != pet {

@@ -2,8 +2,8 @@ package main
 
 // The service and its description, web/openapi.json, held against each other.
 //
-// Every answer that a test in handlers_test.go sees passes through
-// describedAnswer: its status must be described for the operation, its headers
+// Every response that a test in handlers_test.go sees passes through
+// describedResponse: its status must be described for the operation, its headers
 // must be those described, and its body must have the described schema. The
 // tests below go the other way: what is described must be what is served.
 
@@ -29,34 +29,34 @@ import (
 type object = map[string]any
 
 var described = func() (doc object) {
-	if err := json.Unmarshal(openAPI, &doc); err != nil {
+	if err := json.Unmarshal([]byte(openAPI), &doc); err != nil {
 		panic(err)
 	}
 	return doc
 }()
 
-// member walks the description by member names, following references.
-func member(from any, path ...string) any {
+// field walks the description by the names of fields, following references.
+func field(from any, path ...string) any {
 	for _, name := range append([]string{""}, path...) {
 		if o, ok := from.(object); ok && name != "" {
 			from = o[name]
 		}
 		if o, ok := from.(object); ok && o["$ref"] != nil {
-			from = member(described, strings.Split(strings.TrimPrefix(o["$ref"].(string), "#/"), "/")...)
+			from = field(described, strings.Split(strings.TrimPrefix(o["$ref"].(string), "#/"), "/")...)
 		}
 	}
 	return from
 }
 
-func members(from any, path ...string) object {
-	o, _ := member(from, path...).(object)
+func fields(from any, path ...string) object {
+	o, _ := field(from, path...).(object)
 	return o
 }
 
 // operations of the description, by "METHOD /path".
 func describedOperations() object {
 	operations := object{}
-	for path, item := range members(described, "paths") {
+	for path, item := range fields(described, "paths") {
 		for method, operation := range item.(object) {
 			operations[strings.ToUpper(method)+" "+path] = operation
 		}
@@ -67,8 +67,8 @@ func describedOperations() object {
 // seen is every status and error code that a test has met, by operation.
 var seen = struct {
 	sync.Mutex
-	answers map[string]bool // "METHOD /path status code"
-}{answers: map[string]bool{}}
+	responses map[string]bool // "METHOD /path status code"
+}{responses: map[string]bool{}}
 
 // operationOf finds the operation of a request under /v1: "" if its path is not
 // described. A method that is not described belongs to some operation of the path.
@@ -82,7 +82,7 @@ func operationOf(method, path string) string {
 	if method == http.MethodHead {
 		method = http.MethodGet
 	}
-	if members(described, "paths", pattern, strings.ToLower(method)) != nil {
+	if fields(described, "paths", pattern, strings.ToLower(method)) != nil {
 		return method + " " + pattern
 	}
 	return "GET " + pattern
@@ -91,32 +91,32 @@ func operationOf(method, path string) string {
 // undescribed are headers that are the transport's or another standard's.
 var undescribed = regexp.MustCompile(`^(Date|Connection|Content-Length|Content-Type|Vary|Access-Control-.*)$`)
 
-// describedAnswer holds an answer under /v1 against the description.
-func describedAnswer(t *testing.T, r *http.Request, a answer) {
+// describedResponse holds a response under /v1 against the description.
+func describedResponse(t *testing.T, r *http.Request, a reply) {
 	t.Helper()
 	preflight := r.Method == http.MethodOptions && a.status == http.StatusNoContent
 	operation := operationOf(r.Method, r.URL.EscapedPath())
 	if operation == "" || preflight {
 		return
 	}
-	responses := members(describedOperations()[operation], "responses")
-	response := members(responses[strconv.Itoa(a.status)])
+	responses := fields(describedOperations()[operation], "responses")
+	response := fields(responses[strconv.Itoa(a.status)])
 	if response == nil {
 		t.Errorf("%s: status %d is not described for %s", a.what, a.status, operation)
 		return
 	}
-	headers := members(response, "headers")
+	headers := fields(response, "headers")
 	for name, header := range headers {
 		values := a.header.Values(name)
-		if required, _ := member(header, "required").(bool); len(values) == 0 && required {
+		if required, _ := field(header, "required").(bool); len(values) == 0 && required {
 			t.Errorf("%s: status %d lacks the described header %s", a.what, a.status, name)
 		}
 		for _, value := range values {
 			var parsed any = value
-			if n, err := strconv.ParseFloat(value, 64); err == nil && member(header, "schema", "type") == "integer" {
+			if n, err := strconv.ParseFloat(value, 64); err == nil && field(header, "schema", "type") == "integer" {
 				parsed = n
 			}
-			for _, problem := range violations(member(header, "schema"), parsed) {
+			for _, problem := range violations(field(header, "schema"), parsed) {
 				t.Errorf("%s: header %s: %s %s", a.what, name, value, problem)
 			}
 		}
@@ -130,19 +130,19 @@ func describedAnswer(t *testing.T, r *http.Request, a answer) {
 	code := describedBody(t, r, a, response)
 	seen.Lock()
 	defer seen.Unlock()
-	seen.answers[strings.TrimSpace(fmt.Sprint(operation, " ", a.status, " ", code))] = true
+	seen.responses[strings.TrimSpace(fmt.Sprint(operation, " ", a.status, " ", code))] = true
 	if a.status == http.StatusMethodNotAllowed { // belongs to every operation of the path
-		for method := range members(described, "paths", strings.SplitN(operation, " ", 2)[1]) {
-			seen.answers[fmt.Sprint(strings.ToUpper(method), strings.TrimPrefix(operation, "GET"), " 405 ", code)] = true
+		for method := range fields(described, "paths", strings.SplitN(operation, " ", 2)[1]) {
+			seen.responses[fmt.Sprint(strings.ToUpper(method), strings.TrimPrefix(operation, "GET"), " 405 ", code)] = true
 		}
 	}
 }
 
-// describedBody holds the body of an answer against the description and
+// describedBody holds the body of a response against the description and
 // returns the code of an error. The codes of a response are its examples' names.
-func describedBody(t *testing.T, r *http.Request, a answer, response object) (code string) {
+func describedBody(t *testing.T, r *http.Request, a reply, response object) (code string) {
 	t.Helper()
-	content := members(response, "content", "application/json")
+	content := fields(response, "content", "application/json")
 	if content == nil {
 		if a.body != "" {
 			t.Errorf("%s: status %d has a body, and none is described", a.what, a.status)
@@ -163,7 +163,7 @@ func describedBody(t *testing.T, r *http.Request, a answer, response object) (co
 		t.Errorf("%s: status %d: the body %s %s", a.what, a.status, a.body, problem)
 	}
 	if a.status >= 400 {
-		code, _ = member(body, "code").(string)
+		code, _ = field(body, "code").(string)
 		if content["examples"].(object)[code] == nil {
 			t.Errorf("%s: status %d has the code %s, which is not described", a.what, a.status, code)
 		}
@@ -171,14 +171,14 @@ func describedBody(t *testing.T, r *http.Request, a answer, response object) (co
 	return code
 }
 
-// violations tells where a value breaks a schema. It knows the keywords that
+// violations reports where a value breaks a schema. It knows the keywords that
 // the description uses; any other is a violation, lest it be thought checked.
 func violations(schema any, value any) (problems []string) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	text, _ := value.(string)
 	number, _ := value.(float64)
 	o, _ := value.(object)
-	for keyword, want := range members(schema) {
+	for keyword, want := range fields(schema) {
 		switch keyword {
 		case "description", "default", "format", "example":
 		case "type":
@@ -236,8 +236,8 @@ func violations(schema any, value any) (problems []string) {
 			}
 		case "additionalProperties":
 			for name := range o {
-				if members(schema, "properties")[name] == nil {
-					add("has the member %s", name)
+				if fields(schema, "properties")[name] == nil {
+					add("has the field %s", name)
 				}
 			}
 		default:
@@ -266,7 +266,7 @@ func typeOf(value any) string {
 	return "null"
 }
 
-// TestMain checks at the end of a whole run that every status and error code
+// TestMain checks at the end of a complete run that every status and error code
 // that is described was met.
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -276,36 +276,36 @@ func TestMain(m *testing.M) {
 		filtered = filtered || flag.Lookup(name).Value.String() != ""
 	}
 	if status == 0 && !filtered {
-		for _, answer := range neverSeen() {
-			fmt.Fprintln(os.Stderr, "described in web/openapi.json, but no test has met it:", answer)
+		for _, response := range neverSeen() {
+			fmt.Fprintln(os.Stderr, "described in web/openapi.json, but no test has met it:", response)
 			status = 1
 		}
 	}
 	os.Exit(status)
 }
 
-func neverSeen() (answers []string) {
+func neverSeen() (never []string) {
 	for name, operation := range describedOperations() {
-		for status := range members(operation, "responses") {
-			response := members(operation, "responses", status)
-			codes := slices.Sorted(maps.Keys(members(response, "content", "application/json", "examples")))
+		for status := range fields(operation, "responses") {
+			response := fields(operation, "responses", status)
+			codes := slices.Sorted(maps.Keys(fields(response, "content", "application/json", "examples")))
 			if status < "400" {
 				codes = []string{""}
 			}
 			for _, code := range codes {
-				if a := strings.TrimSpace(name + " " + status + " " + code); !seen.answers[a] {
-					answers = append(answers, a)
+				if a := strings.TrimSpace(name + " " + status + " " + code); !seen.responses[a] {
+					never = append(never, a)
 				}
 			}
 		}
 	}
-	return answers
+	return never
 }
 
 func TestTheDescriptionIsServedWithoutAKey(t *testing.T) {
 	s := openShop(t)
 	get := s.call("GET", "/openapi.json", "Authorization:").is(200).has("Content-Type", "application/json").has("X-RateLimit-Limit", "")
-	if get.body != string(openAPI) {
+	if get.body != openAPI {
 		t.Error("what is served is not web/openapi.json")
 	}
 	s.call("HEAD", "/openapi.json", "Authorization:").is(200).has("Content-Length", strconv.Itoa(len(openAPI)))
@@ -316,21 +316,21 @@ func TestTheDescriptionIsServedWithoutAKey(t *testing.T) {
 func TestTheDescriptionNamesTheServers(t *testing.T) {
 	const production, staging = "https://pets.example/v1", "https://staging.example/v1"
 	for _, test := range []struct {
-		flags config
-		want  string
+		set  settings
+		want string
 	}{
-		{config{}, "/v1 This instance"},
-		{config{baseURL: production}, production + " Production"},
-		{config{baseURL: production, stagingURL: staging}, production + " Production, " + staging + " Staging"},
-		{config{stagingURL: staging}, "/v1 This instance, " + staging + " Staging"},
-		{config{baseURL: staging, staging: true}, staging + " Staging"},
-		{config{baseURL: staging, stagingURL: staging, staging: true}, staging + " Staging"},
+		{settings{}, "/v1 This instance"},
+		{settings{baseURL: production}, production + " Production"},
+		{settings{baseURL: production, stagingURL: staging}, production + " Production, " + staging + " Staging"},
+		{settings{stagingURL: staging}, "/v1 This instance, " + staging + " Staging"},
+		{settings{baseURL: staging, staging: true}, staging + " Staging"},
+		{settings{baseURL: staging, stagingURL: staging, staging: true}, staging + " Staging"},
 	} {
 		var doc struct {
 			Servers []struct{ URL, Description string }
 			Info    struct{ Version string }
 		}
-		if err := json.Unmarshal(newDescription(test.flags).body, &doc); err != nil {
+		if err := json.Unmarshal(newDescription(test.set).body, &doc); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
@@ -338,7 +338,7 @@ func TestTheDescriptionNamesTheServers(t *testing.T) {
 			got = append(got, server.URL+" "+server.Description)
 		}
 		if strings.Join(got, ", ") != test.want || doc.Info.Version != "1.0.0" {
-			t.Errorf("%+v: servers %v, version %s", test.flags, got, doc.Info.Version)
+			t.Errorf("%+v: servers %v, version %s", test.set, got, doc.Info.Version)
 		}
 	}
 }
@@ -349,13 +349,13 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`"/openapi.json", s.open("other", allow(`, `"GET /openapi.json", s.open("openapi", s.describe)`, `"/", s.elsewhere)`,
+	want := []string{`"/openapi.json", s.public("other", allow(`, `"GET /openapi.json", s.public("openapi", s.describe)`, `"/", s.unmatched)`,
 		`"/v1", s.api("other", notFound)`, `"/v1/", s.api("other", notFound)`}
-	for path := range members(described, "paths") {
+	for path := range fields(described, "paths") {
 		want = append(want, fmt.Sprintf(`"/v1%s", s.api("other", allow(`, path))
 	}
 	for name, operation := range describedOperations() {
-		want = append(want, fmt.Sprintf(`"%s", s.api("%s", s.%[2]s)`, strings.Replace(name, " ", " /v1", 1), member(operation, "operationId")))
+		want = append(want, fmt.Sprintf(`"%s", s.api("%s", s.%[2]s)`, strings.Replace(name, " ", " /v1", 1), field(operation, "operationId")))
 	}
 	var served []string
 	for _, match := range regexp.MustCompile(`routes\.Handle(?:Func)?\(("[^"]*", [a-zA-Z.]+[()]?(?:"[a-zA-Z]+", )?[a-zA-Z.]*[()]?)`).FindAllStringSubmatch(string(source), -1) {
@@ -367,7 +367,7 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 	}
 	ids := map[string]bool{}
 	for _, operation := range describedOperations() {
-		ids[fmt.Sprint(member(operation, "operationId"), " ", member(operation, "deprecated"))] = true
+		ids[fmt.Sprint(field(operation, "operationId"), " ", field(operation, "deprecated"))] = true
 	}
 	if want := map[string]bool{"listPets <nil>": true, "createPet <nil>": true, "getPet true": true}; !maps.Equal(ids, want) {
 		t.Errorf("operations %v, want %v", ids, want)
@@ -377,7 +377,7 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 func TestErrorCodesAreThoseDescribed(t *testing.T) {
 	doc := described
 	var described, served []string
-	for _, code := range member(doc, "components", "schemas", "Error", "properties", "code", "enum").([]any) {
+	for _, code := range field(doc, "components", "schemas", "Error", "properties", "code", "enum").([]any) {
 		described = append(described, code.(string))
 	}
 	for code := range statusOfCode {
@@ -394,27 +394,27 @@ func TestTheParametersOfTheListAreThoseDescribed(t *testing.T) {
 	s := openShop(t)
 	s.stock(101)
 	var names []string
-	for _, p := range member(described, "paths", "/pets", "get", "parameters").([]any) {
-		if member(p, "in") == "query" {
-			names = append(names, member(p, "name").(string))
+	for _, p := range field(described, "paths", "/pets", "get", "parameters").([]any) {
+		if field(p, "in") == "query" {
+			names = append(names, field(p, "name").(string))
 		}
-		if member(p, "required") != false {
-			t.Errorf("%v is described as required", member(p, "name"))
+		if field(p, "required") != false {
+			t.Errorf("%v is described as required", field(p, "name"))
 		}
 	}
 	if !slices.Equal(names, listParameters) {
 		t.Errorf("described %v, served %v", names, listParameters)
 	}
-	if after := parameterSchemas("/pets", "get")["after"]; member(after, "default") != 0.0 {
-		t.Errorf("the default of after is described as %v", member(after, "default"))
+	if after := parameterSchemas("/pets", "get")["after"]; field(after, "default") != 0.0 {
+		t.Errorf("the default of after is described as %v", field(after, "default"))
 	}
 	for name, schema := range parameterSchemas("/pets", "get") {
 		accepts := func(value any) bool { return s.call("GET", fmt.Sprintf("/v1/pets?%s=%v", name, value)).status == 200 }
 		boundaries(t, name, schema, accepts)
 	}
 	limit := parameterSchemas("/pets", "get")["limit"]
-	if got := len(s.call("GET", "/v1/pets").ids()); float64(got) != member(limit, "default") {
-		t.Errorf("the default limit is %d, described as %v", got, member(limit, "default"))
+	if got := len(s.call("GET", "/v1/pets").ids()); float64(got) != field(limit, "default") {
+		t.Errorf("the default limit is %d, described as %v", got, field(limit, "default"))
 	}
 	id := parameterSchemas("/pets/{petId}", "get")["petId"]
 	boundaries(t, "petId", id, func(value any) bool { return s.call("GET", fmt.Sprintf("/v1/pets/%v", value)).status == 200 })
@@ -428,27 +428,27 @@ func TestTheParametersOfTheListAreThoseDescribed(t *testing.T) {
 
 func parameterSchemas(path, method string) map[string]any {
 	schemas := map[string]any{}
-	for _, p := range member(described, "paths", path, method, "parameters").([]any) {
-		if name := member(p, "name").(string); name != "If-None-Match" {
-			schemas[name] = member(p, "schema")
+	for _, p := range field(described, "paths", path, method, "parameters").([]any) {
+		if name := field(p, "name").(string); name != "If-None-Match" {
+			schemas[name] = field(p, "schema")
 		}
 	}
 	return schemas
 }
 
-func TestTheMembersOfANewPetAreThoseDescribed(t *testing.T) {
+func TestTheFieldsOfANewPetAreThoseDescribed(t *testing.T) {
 	s := openShop(t)
-	schema := members(described, "components", "schemas", "NewPet")
+	schema := fields(described, "components", "schemas", "NewPet")
 	valid := object{"name": "x", "categoryId": 1, "status": "sold"}
 	accepts := func(body object) bool {
 		text, _ := json.Marshal(body)
 		return s.call("POST", "/v1/pets", "="+string(text)).status == 201
 	}
-	if !slices.Equal(slices.Sorted(maps.Keys(members(schema, "properties"))), slices.Sorted(maps.Keys(valid))) {
-		t.Errorf("the described members are %v", members(schema, "properties"))
+	if !slices.Equal(slices.Sorted(maps.Keys(fields(schema, "properties"))), slices.Sorted(maps.Keys(valid))) {
+		t.Errorf("the described fields are %v", fields(schema, "properties"))
 	}
 	if schema["additionalProperties"] != false || accepts(object{"name": "x", "categoryId": 1, "extra": 1}) {
-		t.Error("further members are described or accepted")
+		t.Error("further fields are described or accepted")
 	}
 	for name := range valid {
 		body := maps.Clone(valid)
@@ -456,14 +456,14 @@ func TestTheMembersOfANewPetAreThoseDescribed(t *testing.T) {
 		if required := slices.Contains(schema["required"].([]any), any(name)); accepts(body) == required {
 			t.Errorf("%s is described as required: %v, which is not so", name, required)
 		}
-		boundaries(t, name, member(schema, "properties", name), func(value any) bool {
+		boundaries(t, name, field(schema, "properties", name), func(value any) bool {
 			body[name] = value
 			return accepts(body)
 		})
 	}
 	var p wirePet
 	s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(201).decode(&p)
-	if p.Status != member(schema, "properties", "status", "default") {
+	if p.Status != field(schema, "properties", "status", "default") {
 		t.Errorf("the default status is %s", p.Status)
 	}
 }
@@ -478,10 +478,10 @@ func boundaries(t *testing.T, name string, schema any, accepts func(value any) b
 			t.Errorf("%s %q: accepted is %v, described is %v", name, fmt.Sprint(value), got, want)
 		}
 	}
-	constrained := members(schema)
+	constrained := fields(schema)
 	for _, part := range append([]any{}, constrained["allOf"]) {
 		if list, ok := part.([]any); ok {
-			constrained = members(list[0])
+			constrained = fields(list[0])
 		}
 	}
 	_, hasMinimum := constrained["minimum"]
@@ -530,8 +530,8 @@ func TestTheParametersOfEveryOperationAreThoseItReads(t *testing.T) {
 	}
 	for name, operation := range describedOperations() {
 		var got []string
-		for _, p := range member(operation, "parameters").([]any) {
-			got = append(got, fmt.Sprint(member(p, "in"), " ", member(p, "name")))
+		for _, p := range field(operation, "parameters").([]any) {
+			got = append(got, fmt.Sprint(field(p, "in"), " ", field(p, "name")))
 		}
 		if strings.Join(got, ", ") != want[name] {
 			t.Errorf("%s is described with %v", name, got)
@@ -539,17 +539,17 @@ func TestTheParametersOfEveryOperationAreThoseItReads(t *testing.T) {
 	}
 }
 
-// TestTheDescriptionOfAnswersIsTight: an answer that the service never gives
+// TestTheDescriptionOfResponsesIsTight: a response that the service never gives
 // must break the description, or the description has been loosened.
-func TestTheDescriptionOfAnswersIsTight(t *testing.T) {
-	for name, header := range members(described, "components", "headers") {
+func TestTheDescriptionOfResponsesIsTight(t *testing.T) {
+	for name, header := range fields(described, "components", "headers") {
 		optional := slices.Contains([]string{"NextLink", "Location", "Idempotency-Replayed"}, name)
-		if required, _ := member(header, "required").(bool); required == optional {
+		if required, _ := field(header, "required").(bool); required == optional {
 			t.Errorf("the header %s is described as required: %v", name, required)
 		}
 	}
-	header := func(name string) any { return member(described, "components", "headers", name, "schema") }
-	schema := func(name string) any { return member(described, "components", "schemas", name) }
+	header := func(name string) any { return field(described, "components", "headers", name, "schema") }
+	schema := func(name string) any { return field(described, "components", "schemas", name) }
 	for what, test := range map[string]struct {
 		schema any
 		value  string
@@ -563,7 +563,7 @@ func TestTheDescriptionOfAnswersIsTight(t *testing.T) {
 		"a Pet with a long name":       {schema("Pet"), `{"id":1,"name":"` + strings.Repeat("x", maxName+1) + `","categoryId":1}`},
 		"a Pet of another status":      {schema("Pet"), `{"id":1,"name":"x","categoryId":1,"status":"lost"}`},
 		"a Pet of category one":        {schema("Pet"), `{"id":1,"name":"x","categoryId":"one"}`},
-		"a Pet with a further member":  {schema("Pet"), `{"id":1,"name":"x","categoryId":1,"age":3}`},
+		"a Pet with a further field":   {schema("Pet"), `{"id":1,"name":"x","categoryId":1,"age":3}`},
 		"101 Pets":                     {schema("Pets"), `[` + strings.Repeat(`{"id":1,"name":"x","categoryId":1},`, 100) + `{"id":1,"name":"x","categoryId":1}]`},
 		"Pets that are one":            {schema("Pets"), `{"id":1,"name":"x","categoryId":1}`},
 		"an Error without a code":      {schema("Error"), `{"message":"x","status":400}`},
@@ -607,10 +607,10 @@ func TestTheExamplesOfTheDescriptionAreValid(t *testing.T) {
 		schema := o["schema"]
 		if examples, ok := o["examples"].(object); ok && schema != nil {
 			for name, example := range examples {
-				for _, problem := range violations(schema, member(example, "value")) {
+				for _, problem := range violations(schema, field(example, "value")) {
 					t.Errorf("%s: the example %s %s", path, name, problem)
 				}
-				if e := members(example, "value"); e["code"] != nil && (e["code"] != name || float64(statusOfCode[ErrorCode(name)]) != e["status"]) {
+				if e := fields(example, "value"); e["code"] != nil && (e["code"] != name || float64(statusOfCode[ErrorCode(name)]) != e["status"]) {
 					t.Errorf("%s: the example %s is %v", path, name, e)
 				}
 			}
@@ -631,7 +631,7 @@ func TestTheExamplesOfTheDescriptionAreValid(t *testing.T) {
 	walk("", described)
 }
 
-func TestTheSchemasOfAnimalsHaveTheMembersOnTheWire(t *testing.T) {
+func TestTheSchemasOfPetsAndErrorsHaveTheFieldsOnTheWire(t *testing.T) {
 	for _, test := range []struct {
 		schema string
 		wire   any
@@ -641,8 +641,8 @@ func TestTheSchemasOfAnimalsHaveTheMembersOnTheWire(t *testing.T) {
 			wire = append(wire, reflect.TypeOf(test.wire).Field(i).Tag.Get("json"))
 		}
 		slices.Sort(wire)
-		schema := members(described, "components", "schemas", test.schema)
-		if got := slices.Sorted(maps.Keys(members(schema, "properties"))); !slices.Equal(got, wire) || schema["additionalProperties"] != false {
+		schema := fields(described, "components", "schemas", test.schema)
+		if got := slices.Sorted(maps.Keys(fields(schema, "properties"))); !slices.Equal(got, wire) || schema["additionalProperties"] != false {
 			t.Errorf("%s is described with %v, and has %v", test.schema, got, wire)
 		}
 	}

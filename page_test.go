@@ -19,7 +19,7 @@ func TestThePageIsServedWithoutAKeyAndWithoutALimit(t *testing.T) {
 		get := s.call("GET", path, "Authorization:").is(200).has("Content-Type", contentType).has("X-RateLimit-Limit", "")
 		s.call("HEAD", path, "Authorization:").is(200).has("Content-Type", contentType).has("Content-Length", fmt.Sprint(len(get.body)))
 		unchanged := s.call("GET", path, "Authorization:", "If-None-Match: "+get.header.Get("ETag")).is(304)
-		for _, a := range []answer{get, unchanged} {
+		for _, a := range []reply{get, unchanged} {
 			a.has("X-Content-Type-Options", "nosniff").has("Referrer-Policy", "no-referrer").
 				has("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "+
 					"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

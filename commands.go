@@ -1,0 +1,562 @@
+package main
+
+// The command line: one table of all verbs, the declaration of every flag, its
+// twin in the environment, help and usage errors; and what each verb does,
+// except for serving, which is main.go's.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// usageError is a mistake on the command line or in the environment.
+type usageError struct{ message string }
+
+func (e *usageError) Error() string { return e.message }
+
+func usageErrorf(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+// process is what a command may use of the process it runs in.
+type process struct {
+	environ        []string // NAME=value
+	stdout, stderr io.Writer
+}
+
+// command is one verb. Its synopsis names its flags beside -db, and after them
+// its argument, if it takes one, in capitals.
+type command struct {
+	name, synopsis, does string
+	purpose              purpose // of opening the database
+	run                  func(ctx context.Context, c *invocation) error
+}
+
+// commands are all verbs, in the order that help shows.
+var commands = []command{
+	{"key create", "[-plan PLAN] [-name NAME] [-expires 2160h] [-test] [-per-minute N -per-day N]",
+		"make a key and print it, once", forNewKey, keyCreate},
+	{"key list", "[-json]", "show all keys", forCommand, keyList},
+	{"key show", "[-json] ID", "show one key", forCommand, keyShow},
+	{"key set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits", forCommand, keySet},
+	{"key rotate", "[-overlap 24h] ID", "make a successor; the old key ends later", forCommand, keyRotate},
+	{"key revoke", "ID", "end a key for good", forCommand, keyRevoke},
+	{"key unban", "ID", "lift a ban", forCommand, keyUnban},
+	{"backup", "FILE", "copy the database while it is in use", forCommand, backup},
+}
+
+// invocation is one run of a command.
+type invocation struct {
+	*process
+	*flag.FlagSet
+	plan, name       string
+	quota            quota // of -per-minute and -per-day; then what the plan admits
+	expires, overlap time.Duration
+	test, json       bool
+
+	db    string
+	store *store
+	now   instant
+	log   *slog.Logger // on stderr; every change of a key is logged
+}
+
+// runCommand finds the verb that args begin with.
+func runCommand(ctx context.Context, args []string, p *process) error {
+	var names []string
+	for _, cmd := range commands {
+		words := strings.Fields(cmd.name)
+		if slices.Equal(words, args[:min(len(words), len(args))]) {
+			return cmd.invoke(ctx, args[len(words):], p)
+		}
+		names = append(names, cmd.name)
+	}
+	switch {
+	case args[0] == "version":
+		_, err := fmt.Fprintln(p.stdout, version())
+		return err
+	case args[0] == "help" || len(args) > 1 && slices.Contains([]string{"help", "-h", "-help", "--help"}, args[1]):
+		return flag.ErrHelp
+	}
+	return usageErrorf("no command %q; there are %s, version and help; petstore without a command serves",
+		strings.Join(args[:min(2, len(args))], " "), strings.Join(names, ", "))
+}
+
+// invoke parses the flags of a verb, opens the database and runs the verb.
+func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err error) {
+	c := &invocation{process: p, FlagSet: newFlags("petstore " + cmd.name), now: instantOf(time.Now())}
+	c.log = newLogger(p.stderr, "auto", slog.LevelInfo)
+	c.declare(cmd.synopsis)
+	if err := parse(c.FlagSet, args, p.environ); err != nil {
+		return err
+	}
+	takesOne := strings.HasSuffix(cmd.synopsis, "ID") || strings.HasSuffix(cmd.synopsis, "FILE")
+	if c.NArg() > 1 || takesOne != (c.NArg() == 1) {
+		return usageErrorf("usage: petstore %s [-db FILE] %s", cmd.name, cmd.synopsis)
+	}
+	if err := c.check(); err != nil { // before the database is opened, or made
+		return err
+	}
+	if c.store, err = openStore(ctx, c.db, cmd.purpose); err != nil {
+		return err
+	}
+	defer c.store.Close()
+	return cmd.run(ctx, c)
+}
+
+// declare declares -db and, of all flags that commands have, those in the synopsis.
+func (c *invocation) declare(synopsis string) {
+	c.StringVar(&c.db, "db", defaultDB, "")
+	plan := ""
+	if strings.Contains(synopsis, "[-plan PLAN]") { // it may be left out
+		plan = "free"
+	}
+	all := newFlags("")
+	all.StringVar(&c.plan, "plan", plan, "")
+	all.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
+	all.Int64Var(&c.quota.PerDay, "per-day", 0, "")
+	all.StringVar(&c.name, "name", "", "")
+	all.DurationVar(&c.expires, "expires", 0, "")
+	all.DurationVar(&c.overlap, "overlap", 24*time.Hour, "")
+	all.BoolVar(&c.test, "test", false, "")
+	all.BoolVar(&c.json, "json", false, "")
+	all.VisitAll(func(f *flag.Flag) {
+		if strings.Contains(synopsis, "-"+f.Name) {
+			c.Var(f.Value, f.Name, f.Usage)
+		}
+	})
+}
+
+// check checks the flags, and derives the quota from them.
+func (c *invocation) check() error {
+	q, ok := plans[c.plan]
+	problem := checkName(c.name)
+	switch {
+	case !ok && c.Lookup("plan") != nil:
+		return usageErrorf("-plan must be free, pro, business or enterprise, not %q", c.plan)
+	case c.plan != "enterprise" && c.quota != quota{}:
+		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
+	case c.plan == "enterprise" && (c.quota.PerMinute < 1 || c.quota.PerDay < 1):
+		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
+	case c.name != "" && problem != "":
+		return usageErrorf("-name %s", problem)
+	case c.overlap < 0:
+		return usageErrorf("-overlap must not be negative")
+	case c.expires != 0 && c.expires < time.Second:
+		return usageErrorf("-expires must be at least 1s")
+	case c.plan != "enterprise":
+		c.quota = q
+	}
+	return nil
+}
+
+// openStore opens the database that -db names.
+func openStore(ctx context.Context, db string, p purpose) (*store, error) {
+	if db == "" {
+		return nil, usageErrorf("-db must name a file")
+	}
+	e, err := openSQLite(ctx, db, p)
+	if err != nil {
+		return nil, err
+	}
+	return newStore(e), nil
+}
+
+// key reads the key that the command line names.
+func (c *invocation) key(ctx context.Context) (*apiKey, error) {
+	id, _ := strconv.ParseInt(c.Arg(0), 10, 64) // no key has the id 0
+	keys, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?", id)
+	if err == nil && len(keys) == 0 {
+		err = fmt.Errorf("no key has the id %s", c.Arg(0))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return keys[0], nil
+}
+
+func keyCreate(ctx context.Context, c *invocation) error {
+	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, test: c.test, CreatedAt: c.now,
+		lifetime: instant(c.expires.Milliseconds())}
+	same, err := hasKey(ctx, c.store, c.test)
+	other := false
+	if err == nil && !same { // else all keys would be read, to find none commonly
+		other, err = hasKey(ctx, c.store, !c.test)
+	}
+	if err != nil {
+		return err
+	}
+	token := newSecret(c.test)
+	id, err := insertKey(ctx, c.store, key, token)
+	if err != nil {
+		return err
+	}
+	c.log.Info("key created", "id", id, "name", c.name, "plan", c.plan)
+	if other {
+		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
+	}
+	_, err = fmt.Fprintln(c.stdout, string(token))
+	return err
+}
+
+func keySet(ctx context.Context, c *invocation) error {
+	return c.change(ctx, func(id int64) error { return setPlan(ctx, c.store, id, c.plan, c.quota) },
+		"key changed", "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
+}
+
+func keyRevoke(ctx context.Context, c *invocation) error {
+	return c.change(ctx, func(id int64) error { return revokeKey(ctx, c.store, id, c.now) }, "key revoked")
+}
+
+func keyUnban(ctx context.Context, c *invocation) error {
+	return c.change(ctx, func(id int64) error { return unbanKey(ctx, c.store, id, c.now) }, "key unbanned")
+}
+
+// change changes the key that the command line names, and logs it.
+func (c *invocation) change(ctx context.Context, do func(id int64) error, message string, more ...any) error {
+	key, err := c.key(ctx)
+	if err != nil {
+		return err
+	}
+	if err := do(key.ID); err != nil {
+		return err
+	}
+	c.log.Info(message, append([]any{"id", key.ID}, more...)...)
+	return nil
+}
+
+// keyRotate makes a successor that is charged to the same usage, so that two keys
+// in the overlap do not double the quota. It lives as long as its predecessor
+// was made for, counted anew.
+func keyRotate(ctx context.Context, c *invocation) error {
+	old, err := c.key(ctx)
+	if err != nil {
+		return err
+	}
+	successor := *old
+	successor.CreatedAt = c.now
+	token := newSecret(old.test)
+	id, err := rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
+	if errors.Is(err, errKeyEnded) {
+		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", old.ID)
+	}
+	if err != nil {
+		return err
+	}
+	c.log.Info("key rotated", "id", old.ID, "successor", id, "overlap", c.overlap)
+	_, err = fmt.Fprintln(c.stdout, string(token))
+	return err
+}
+
+func keyList(ctx context.Context, c *invocation) error {
+	keys, err := readKeys(ctx, c.store, c.now, "")
+	if err != nil {
+		return err
+	}
+	return c.print(keys, keys)
+}
+
+func keyShow(ctx context.Context, c *invocation) error {
+	key, err := c.key(ctx)
+	if err != nil {
+		return err
+	}
+	return c.print([]*apiKey{key}, key)
+}
+
+// print shows the keys in a table, which fits a terminal of 80 columns unless
+// names are long or much needs attention, or, with -json, the value asJSON.
+func (c *invocation) print(keys []*apiKey, asJSON any) error {
+	if c.json {
+		enc := json.NewEncoder(c.stdout)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		return enc.Encode(asJSON)
+	}
+	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME")
+	for _, k := range keys {
+		kind := "live"
+		if k.test {
+			kind = "test"
+		}
+		fmt.Fprintf(table, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan,
+			k.UsedThisMinute, k.PerMinute, k.UsedToday, k.PerDay, k.state(c.now), k.Name)
+	}
+	return table.Flush()
+}
+
+// state sums the key up, and says what about it needs attention.
+func (k *apiKey) state(now instant) string {
+	const soon = 14 * dayMillis
+	parts := []string{"active"}
+	switch {
+	case k.RevokedAt != 0:
+		return "revoked"
+	case !k.usable(now):
+		return "expired"
+	case k.BannedUntil != 0:
+		layout := time.TimeOnly
+		if k.BannedUntil/dayMillis != now/dayMillis { // ends on another day, in UTC
+			layout = time.DateTime
+		}
+		parts[0] = "banned to " + k.BannedUntil.time().Format(layout) + "Z"
+	}
+	if k.ExpiresAt != 0 {
+		ends := "ends "
+		if k.ExpiresAt < now+soon {
+			ends = "ends soon, "
+		}
+		parts = append(parts, ends+k.ExpiresAt.time().Format(time.DateOnly))
+	}
+	for _, window := range []struct {
+		name        string
+		used, limit int64
+	}{{"minute", k.UsedThisMinute, k.PerMinute}, {"day", k.UsedToday, k.PerDay}} {
+		if percent := 100 * float64(window.used) / float64(window.limit); percent >= 80 {
+			parts = append(parts, fmt.Sprintf("%s %.0f %%", window.name, min(percent, 100)))
+		}
+	}
+	if k.DeprecatedUseAt != 0 {
+		parts = append(parts, "getPet "+k.DeprecatedUseAt.time().Format(time.DateOnly))
+	}
+	return strings.Join(parts, "; ")
+}
+
+func backup(ctx context.Context, c *invocation) error {
+	if err := c.store.engine.backup(ctx, c.Arg(0)); err != nil {
+		return fmt.Errorf("cannot back up %s to %s: %w", c.db, c.Arg(0), err)
+	}
+	return nil
+}
+
+// version names the build, as far as the toolchain recorded it.
+func version() string {
+	release, revision := build()
+	return strings.TrimSpace("petstore " + release + " " + runtime.Version() + " " + revision)
+}
+
+const defaultDB = "petstore.db"
+
+// config is what the flags of the server say.
+type config struct {
+	settings
+	addr, db         string
+	debugAddr        string
+	debugAllowRemote bool
+	tlsCert, tlsKey  string
+	logFormat        string
+	logLevel         slog.Level
+}
+
+// newFlags is a flag set that leaves the talking to run.
+func newFlags(name string) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	return fs
+}
+
+// textFlag declares a flag whose text check must accept.
+func textFlag(fs *flag.FlagSet, into *string, name string, check func(string) error, usage string) {
+	fs.Func(name, usage, func(s string) error {
+		*into = s
+		return check(s)
+	})
+}
+
+// serverFlags declares the flags of the server; their texts are the manual.
+func serverFlags(c *config) *flag.FlagSet {
+	fs := newFlags("petstore")
+	c.addr, c.logFormat, c.banFor = "localhost:8080", "auto", 10*time.Minute
+	textFlag(fs, &c.addr, "addr", checkAddr, "`HOST:PORT` to listen on; port 0 takes a free one (localhost:8080)")
+	fs.StringVar(&c.db, "db", defaultDB, "database `FILE`, made if there is none (petstore.db)")
+	textFlag(fs, &c.baseURL, "base-url", checkBaseURL,
+		"public `URL` of the service, ending in /v1, for Location and Link; without\n"+
+			"it they are paths, which is right behind any proxy")
+	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL,
+		"public `URL` of the staging environment, ending in /v1, for /openapi.json")
+	fs.BoolVar(&c.staging, "staging", false, "be a staging instance: issue and take only pet_test_ keys")
+	banFor := "how long a key is banned for insisting after 429, a `DURATION`; 0 turns\nbans off (10m)"
+	fs.Func("ban-for", banFor, func(s string) (err error) {
+		if c.banFor, err = time.ParseDuration(s); err == nil && c.banFor != 0 && c.banFor < time.Second {
+			err = errors.New("it must be 0 or at least 1s")
+		}
+		return err
+	})
+	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"),
+		"the `HEADER` in which your proxy names the caller, such as\nX-Forwarded-For; only its rightmost entry counts")
+	origins := "`ORIGIN` whose pages may call the service, such as https://example.com, or\n" +
+		"*; repeat it for more, or separate them by commas"
+	fs.Func("cors-origin", origins, func(s string) error {
+		for origin := range strings.SplitSeq(s, ",") {
+			if err := checkOrigin(origin); err != nil {
+				return err
+			}
+			c.corsOrigins = append(c.corsOrigins, origin)
+		}
+		return nil
+	})
+	fs.StringVar(&c.tlsCert, "tls-cert", "", "certificate `FILE` (PEM); with -tls-key it turns TLS and HTTP/2 on")
+	fs.StringVar(&c.tlsKey, "tls-key", "", "private key `FILE` (PEM)")
+	textFlag(fs, &c.logFormat, "log", oneOf("text|json|auto", "it must be text, json or auto"),
+		"`FORMAT` of the log on stderr: text, json, or auto, which is text on a\nterminal and json elsewhere (auto)")
+	level := "least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)"
+	fs.Func("log-level", level, func(s string) error {
+		if c.logLevel.UnmarshalText([]byte(s)) != nil {
+			return errors.New("it must be debug, info, warn or error")
+		}
+		return nil
+	})
+	textFlag(fs, &c.debugAddr, "debug-addr", checkAddr,
+		"`HOST:PORT` for /metrics, /healthz, /readyz and /debug/pprof/, which ask\nfor no key; off without it")
+	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "let -debug-addr be reached from other machines")
+	return fs
+}
+
+// oneOf is a check that the whole text matches a pattern.
+func oneOf(pattern, message string) func(string) error {
+	whole := regexp.MustCompile("^(" + pattern + ")$")
+	return func(s string) error {
+		if !whole.MatchString(s) {
+			return errors.New(message)
+		}
+		return nil
+	}
+}
+
+// checkAddr takes a host, which may be empty, and a port.
+func checkAddr(s string) error {
+	_, port, err := net.SplitHostPort(s)
+	if err == nil && port == "" {
+		return errors.New("missing port in address")
+	}
+	if err == nil {
+		_, err = net.LookupPort("tcp", port) //nolint:noctx // from a file at the most
+	}
+	return err
+}
+
+// isLoopback reports whether only this machine reaches an address.
+func isLoopback(addr string) bool {
+	host, _, _ := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// checkBaseURL takes an absolute http or https URL whose path ends in /v1, and
+// which needs no escaping, since it is written into headers.
+func checkBaseURL(s string) error {
+	u, err := url.Parse(s)
+	if err != nil || u.String() != s || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
+		u.RawQuery != "" || u.Fragment != "" || !strings.HasSuffix(s, "/v1") {
+		return errors.New("it must be an http or https URL ending in /v1")
+	}
+	return nil
+}
+
+// checkOrigin takes * or a serialized origin: scheme, host and perhaps port.
+func checkOrigin(s string) error {
+	u, err := url.Parse(s)
+	if s != "*" && (err != nil || u.Scheme == "" || u.Host == "" || s != strings.ToLower(u.Scheme+"://"+u.Host)) {
+		return errors.New("an origin is * or like https://example.com")
+	}
+	return nil
+}
+
+// parse reads the command line of the server.
+func (c *config) parse(args, environ []string) error {
+	fs := serverFlags(c)
+	if err := parse(fs, args, environ); err != nil {
+		return err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return usageErrorf("unexpected argument %q; see petstore help", fs.Arg(0))
+	case (c.tlsCert == "") != (c.tlsKey == ""):
+		return usageErrorf("-tls-cert and -tls-key go together")
+	case c.debugAddr != "" && !isLoopback(c.debugAddr) && !c.debugAllowRemote:
+		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
+			"-debug-allow-remote", c.debugAddr)
+	}
+	return nil
+}
+
+// parse reads the flags from args and, those that are not given there, from the
+// environment: -base-url is PETSTORE_BASE_URL. Empty variables do not count.
+func parse(fs *flag.FlagSet, args, environ []string) error {
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return err
+	} else if err != nil {
+		return usageErrorf("%v; %s takes %s", err, fs.Name(), strings.Join(flagNames(fs), ", "))
+	}
+	given := map[string]bool{}
+	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for _, variable := range environ {
+		name, value, _ := strings.Cut(variable, "=")
+		twin, ours := strings.CutPrefix(name, "PETSTORE_")
+		f := fs.Lookup(strings.ToLower(strings.ReplaceAll(twin, "_", "-")))
+		if !ours || f == nil || value == "" || given[f.Name] {
+			continue
+		}
+		if err := fs.Set(f.Name, value); err != nil {
+			return usageErrorf("invalid value %q for %s: %v", value, name, err)
+		}
+	}
+	return nil
+}
+
+// flagNames are the flags as they are typed.
+func flagNames(fs *flag.FlagSet) (names []string) {
+	fs.VisitAll(func(f *flag.Flag) { names = append(names, "-"+f.Name) })
+	return names
+}
+
+// help is the text of petstore help.
+func help() string {
+	var b strings.Builder
+	b.WriteString("petstore [flags]                 serve\n")
+	for _, cmd := range commands {
+		synopsis := strings.Replace(cmd.synopsis, "[-test] ", "[-test]\n    ", 1)
+		fmt.Fprintf(&b, "petstore %-23s %s\n    [-db FILE] %s\n", cmd.name, cmd.does, synopsis)
+	}
+	b.WriteString("petstore version\npetstore help\n\nFlags of the server. Each can be set in the environment too: " +
+		"-base-url is\nPETSTORE_BASE_URL. The flag wins.\n\n")
+	serverFlags(&config{}).VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		usage = strings.ReplaceAll(usage, "\n", "\n        ")
+		fmt.Fprintf(&b, "  %s\n        %s\n", strings.TrimSpace("-"+f.Name+" "+value), usage)
+	})
+	return b.String()
+}
+
+// newLogger writes to stderr; format is text, json or auto.
+func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
+	if format == "auto" {
+		format = "json"
+		if f, ok := stderr.(*os.File); ok {
+			if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
+				format = "text"
+			}
+		}
+	}
+	stderr = redactor{stderr}
+	options := &slog.HandlerOptions{Level: level}
+	if format == "text" {
+		return slog.New(slog.NewTextHandler(stderr, options))
+	}
+	return slog.New(slog.NewJSONHandler(stderr, options))
+}

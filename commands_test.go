@@ -1,0 +1,864 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestTheShortestBanIsASecond(t *testing.T) {
+	var cfg config
+	mainMust(t, cfg.parse([]string{"-ban-for", "1s"}, nil))
+	if cfg.banFor != time.Second {
+		t.Errorf("a ban lasts %v", cfg.banFor)
+	}
+}
+
+// commandsFlag is a flag of the server: a good value as parse shows it, another, and bad ones.
+type commandsFlag struct {
+	good, other string
+	shows       string // the good value in the config, as its underlying type is printed
+	bad         []string
+}
+
+// commandsFlags names every flag. One that is missing here fails TestEveryFlag.
+var commandsFlags = map[string]commandsFlag{
+	"addr":               {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1", []string{"8080", "localhost", "a:b:c", "localhost:99999", "localhost:-1", "localhost:nosuchport"}},
+	"db":                 {"a.db", "b.db", "a.db", nil},
+	"base-url":           {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example/v1", "/v1", "https://a.example", "https://a.example/v1/", "https://a.example/v2", "ftp://a.example/v1", "https:///v1", "https://a.example/?x=/v1", "https://a.example/#/v1", "https://u:p@a.example/v1", "https://a.example/%zz/v1", "http://a.example:x/v1"}},
+	"staging":            {"true", "false", "true", []string{"perhaps", "2"}},
+	"ban-for":            {"7s", "8s", "7000000000", []string{"10", "soon", "-1s", "10 m", "1ms"}},
+	"client-ip-header":   {"X-A", "X-B", "X-A", []string{"X Forwarded-For", "X-Real-IP:", "Ü"}},
+	"cors-origin":        {"https://a.example,http://b.example:8080", "*", "[https://a.example http://b.example:8080]", []string{"a.example", "https://A.example", "https://a.example/", "https://a.example/x", "https://", "null", "https://a.example,", "https://u@a.example", "https://a.example?x"}},
+	"tls-cert":           {"a.pem", "b.pem", "a.pem", nil},
+	"tls-key":            {"a.key", "b.key", "a.key", nil},
+	"log":                {"text", "json", "text", []string{"xml", "Text"}},
+	"log-level":          {"DEBUG", "ERROR", "-4", []string{"loud", "1"}},
+	"debug-addr":         {"127.0.0.1:1", "[::1]:2", "127.0.0.1:1", []string{"6060", "a:b:c", "localhost:99999"}},
+	"debug-allow-remote": {"true", "false", "true", []string{"perhaps"}},
+	"staging-url":        {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example", "https://a.example", "ftp://a.example/v1"}},
+}
+
+func TestEveryFlag(t *testing.T) {
+	var names []string
+	serverFlags(&config{}).VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	if len(names) < 11 {
+		t.Errorf("the flags are only %v", names)
+	}
+	for _, name := range names {
+		c, known := commandsFlags[name]
+		if !known {
+			t.Errorf("-%s is not tested", name)
+			continue
+		}
+		variable := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+		// A config shows the value of one flag by its difference from the default one.
+		parsed := func(t *testing.T, environ []string, args ...string) string {
+			t.Helper()
+			var cfg, base config
+			serverFlags(&base)
+			if err := parse(serverFlags(&cfg), args, environ); err != nil {
+				t.Fatalf("%v: %v", args, err)
+			}
+			return commandsDifference(base, cfg)
+		}
+		t.Run("-"+name+" is heeded", func(t *testing.T) {
+			if got := parsed(t, nil, "-"+name+"="+c.good); got != c.shows {
+				t.Errorf("the flag gives %s, want %s", got, c.shows)
+			}
+		})
+		t.Run(variable+" is its twin", func(t *testing.T) {
+			if got := parsed(t, []string{variable + "=" + c.good}); got != c.shows {
+				t.Errorf("the variable gives %s, want %s", got, c.shows)
+			}
+		})
+		t.Run("-"+name+" wins over "+variable, func(t *testing.T) {
+			if got := parsed(t, []string{variable + "=" + c.other}, "-"+name+"="+c.good); got != c.shows {
+				t.Errorf("both give %s, want %s", got, c.shows)
+			}
+		})
+		for _, bad := range c.bad {
+			t.Run(fmt.Sprintf("-%s refuses %q", name, bad), func(t *testing.T) {
+				out, log, err := mainRun(t, nil, "-db", mainDB(t), "-"+name+"="+bad)
+				mainOneLine(t, err, true, "-"+name, bad)
+				_, _, err = mainRun(t, map[string]string{variable: bad}, "-db", mainDB(t))
+				mainOneLine(t, err, true, variable, bad)
+				if out+log != "" {
+					t.Errorf("beside the error there is %q %q", out, log)
+				}
+			})
+		}
+	}
+}
+
+// commandsDifference prints the fields of b that differ from those of a.
+func commandsDifference(a, b config) string {
+	var texts []string
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	for _, field := range reflect.VisibleFields(va.Type()) {
+		if x, y := fmt.Sprint(va.FieldByIndex(field.Index)), fmt.Sprint(vb.FieldByIndex(field.Index)); x != y && !field.Anonymous {
+			texts = append(texts, y)
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+func TestDefaults(t *testing.T) {
+	var cfg config
+	if err := parse(serverFlags(&cfg), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.addr != "localhost:8080" || cfg.db != "petstore.db" || cfg.banFor != 10*time.Minute || cfg.staging || cfg.baseURL != "" ||
+		len(cfg.corsOrigins) != 0 || cfg.clientIPHeader != "" || cfg.logFormat != "auto" || cfg.logLevel != slog.LevelInfo {
+		t.Errorf("the defaults are %+v", cfg)
+	}
+}
+
+// TestOtherVariablesDoNotCount: an environment is full of them.
+func TestOtherVariablesDoNotCount(t *testing.T) {
+	var cfg, base config
+	serverFlags(&base)
+	environ := []string{"ADDR=localhost:1", "XPETSTORE_ADDR=localhost:1", "PETSTOREADDR=localhost:1", "PETSTORE_ADDRESS=localhost:1", "PETSTORE_=x",
+		"PETSTORE_PLAN=gold", "PETSTORE_ADDR=", "PETSTORE_STAGING", "=C:=C:\\", ""}
+	if err := parse(serverFlags(&cfg), nil, environ); err != nil || commandsDifference(base, cfg) != "" {
+		t.Errorf("they have set %s, %v", commandsDifference(base, cfg), err)
+	}
+	if err := parse(serverFlags(&cfg), nil, []string{"PETSTORE_TLS_CERT=a=b.pem"}); err != nil || cfg.tlsCert != "a=b.pem" {
+		t.Errorf("a value with a = in it is read as %q, %v", cfg.tlsCert, err)
+	}
+}
+
+func TestACORSOriginMayBeRepeated(t *testing.T) {
+	var cfg config
+	err := parse(serverFlags(&cfg), []string{"-cors-origin", "https://a.example", "-cors-origin", "https://b.example,*"}, nil)
+	if err != nil || !slices.Equal(cfg.corsOrigins, []string{"https://a.example", "https://b.example", "*"}) {
+		t.Errorf("the origins are %q, %v", cfg.corsOrigins, err)
+	}
+}
+
+func TestMistakesOnTheCommandLine(t *testing.T) {
+	const all = "key create, key list, key show, key set, key rotate, key revoke, key unban, backup, version and help; "
+	db := mainDB(t)
+	for what, c := range map[string]struct {
+		args  []string
+		env   map[string]string
+		words []string
+	}{
+		"an unknown command":               {args: []string{"serve"}, words: []string{`"serve"; there are ` + all, "petstore without a command serves"}},
+		"a command with a slip":            {args: []string{"bakup", "x"}, words: []string{`"bakup x"; there are ` + all}},
+		"an unknown flag":                  {args: []string{"-port", "80"}, words: []string{"-port; petstore takes -addr, -ban-for, -base-url, "}},
+		"a flag with a slip":               {args: []string{"-staging", "-adr=localhost:80"}, words: []string{"-adr; petstore takes -addr, "}},
+		"a debug address for everybody":    {args: []string{"-db", db, "-debug-addr", ":6060"}, words: []string{":6060", "-debug-allow-remote"}},
+		"a debug address on a network":     {args: []string{"-db", db, "-debug-addr", "10.0.0.1:6060"}, words: []string{"10.0.0.1:6060", "-debug-allow-remote"}},
+		"a debug address with a name":      {args: []string{"-db", db, "-debug-addr", "example.com:6060"}, words: []string{"-debug-allow-remote"}},
+		"an argument after the flags":      {args: []string{"-db", db, "now"}, words: []string{`"now"`}},
+		"a flag without its value":         {args: []string{"-db"}, words: []string{"-db"}},
+		"an empty -db":                     {args: []string{"-db="}, words: []string{"-db"}},
+		"a certificate without its key":    {args: []string{"-db", db, "-tls-cert", "a.pem"}, words: []string{"-tls-cert", "-tls-key"}},
+		"a key without its certificate":    {args: []string{"-db", db, "-tls-key", "a.key"}, words: []string{"-tls-cert", "-tls-key"}},
+		"the same by the environment":      {env: map[string]string{"PETSTORE_DB": db, "PETSTORE_TLS_KEY": "a.key"}, words: []string{"-tls-cert", "-tls-key"}},
+		"key without a verb":               {args: []string{"key"}, words: []string{`"key"; there are ` + all}},
+		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"key make"; there are ` + all}},
+		"key with a slip in the verb":      {args: []string{"key", "rovoke", "1"}, words: []string{`"key rovoke"; there are ` + all}},
+		"a flag of a key with a slip":      {args: []string{"key", "create", "-pan", "pro"}, words: []string{"-pan; petstore key create takes -db, -expires, -name, -per-day, -per-minute, -plan, -test"}},
+		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup [-db FILE] FILE"}},
+		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{"petstore backup [-db FILE] FILE"}},
+		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to; petstore backup takes -db"}},
+		"a flag of the server with backup": {args: []string{"backup", "-addr", "localhost:1", "a"}, words: []string{"-addr; petstore backup takes -db"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			out, log, err := mainRun(t, c.env, c.args...)
+			mainOneLine(t, err, true, c.words...)
+			if out+log != "" {
+				t.Errorf("beside the error there is %q %q", out, log)
+			}
+			if _, err := os.Stat(db); err == nil {
+				t.Error("a mistake has made a database")
+			}
+		})
+	}
+}
+
+func TestHelpNamesEverything(t *testing.T) {
+	var first string
+	for i, args := range [][]string{{"help"}, {"-h"}, {"-help"}, {"--help"}, {"key", "-h"}, {"key", "help"}, {"key", "create", "-h"}, {"backup", "--help"}} {
+		out, log, err := mainRun(t, nil, args...)
+		if i == 0 {
+			first = out
+		}
+		if err != nil || log != "" || out != first || out == "" {
+			t.Errorf("petstore %v: %q, %v", args, log, err)
+		}
+	}
+	serverFlags(&config{}).VisitAll(func(f *flag.Flag) {
+		if !regexp.MustCompile(`(?m)^  -` + f.Name + `( [A-Z:]+| ?)\n +\S`).MatchString(first) {
+			t.Errorf("help does not explain -%s", f.Name)
+		}
+	})
+	for _, words := range []string{"create", "list", "show", "set", "rotate", "revoke", "unban"} {
+		if !regexp.MustCompile(`(?m)^petstore key ` + words + ` +\S`).MatchString(first) {
+			t.Errorf("help does not name petstore key %s", words)
+		}
+	}
+	for _, words := range []string{"petstore [flags]", "petstore backup", "petstore version", "petstore help", "PETSTORE_BASE_URL", "-overlap", "-per-minute", "-expires", "-json"} {
+		if !strings.Contains(first, words) {
+			t.Errorf("help does not say %q", words)
+		}
+	}
+	for line := range strings.Lines(first) {
+		if len(strings.TrimSuffix(line, "\n")) > 100 {
+			t.Errorf("too long for a terminal: %s", line)
+		}
+	}
+}
+
+func TestVersionNamesTheBuild(t *testing.T) {
+	out, log, err := mainRun(t, nil, "version")
+	if err != nil || log != "" || !strings.HasPrefix(out, "petstore ") || !strings.Contains(out, runtime.Version()) || strings.Count(out, "\n") != 1 {
+		t.Errorf("version is %q, %q, %v", out, log, err)
+	}
+}
+
+func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
+	for what, c := range map[string]struct {
+		format string
+		level  slog.Level
+		want   string // a regular expression for all that is written
+	}{
+		"text":                               {"text", slog.LevelInfo, `^time=\S+ level=INFO msg=hello key=value\ntime=\S+ level=WARN msg=careful\n$`},
+		"json":                               {"json", slog.LevelInfo, `^\{"time":"[^"]+","level":"INFO","msg":"hello","key":"value"\}\n\{.*"WARN","msg":"careful"\}\n$`},
+		"auto, which is json elsewhere":      {"auto", slog.LevelInfo, `^\{"time":"[^"]+","level":"INFO","msg":"hello","key":"value"\}\n\{.*\}\n$`},
+		"debug, which is more":               {"text", slog.LevelDebug, `(?s)^time=\S+ level=DEBUG msg=details\n.*INFO.*WARN`},
+		"warn, which is less":                {"text", slog.LevelWarn, `^time=\S+ level=WARN msg=careful\n$`},
+		"error, which is quiet until needed": {"text", slog.LevelError, `^$`},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var out bytes.Buffer
+			log := newLogger(&out, c.format, c.level)
+			log.Debug("details")
+			log.Info("hello", "key", "value")
+			log.Warn("careful")
+			if !regexp.MustCompile(c.want).MatchString(out.String()) {
+				t.Errorf("the log is %q", out.String())
+			}
+		})
+	}
+}
+
+func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
+	handler := func(w io.Writer, format string) string {
+		return fmt.Sprintf("%T", newLogger(w, format, slog.LevelInfo).Handler())
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	mainMust(t, err)
+	defer file.Close()
+	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a character device, as a terminal is
+	mainMust(t, err)
+	defer device.Close()
+	for what, got := range map[string][2]string{
+		"a file, auto":     {handler(file, "auto"), "*slog.JSONHandler"},
+		"a buffer, auto":   {handler(io.Discard, "auto"), "*slog.JSONHandler"},
+		"a terminal, auto": {handler(device, "auto"), "*slog.TextHandler"},
+		"a terminal, json": {handler(device, "json"), "*slog.JSONHandler"},
+		"a file, text":     {handler(file, "text"), "*slog.TextHandler"},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %s, want %s", what, got[0], got[1])
+		}
+	}
+}
+
+// commandsKeys runs petstore key on one database.
+type commandsKeys struct {
+	testing.TB
+	db string
+}
+
+// commandsNew is a database without a key, and without a file yet.
+func commandsNew(t testing.TB) commandsKeys {
+	return commandsKeys{t, filepath.Join(t.TempDir(), "pets.db")}
+}
+
+// do runs "key VERB", which must succeed, and returns what it printed.
+func (k commandsKeys) do(verb string, args ...string) string {
+	k.Helper()
+	out, log, err := mainRun(k, nil, append([]string{"key", verb, "-db", k.db}, args...)...)
+	if err != nil {
+		k.Fatalf("key %s %v: %v", verb, args, err)
+	}
+	if strings.Contains(log, "pet_live_") || strings.Contains(log, "pet_test_") {
+		k.Errorf("key %s %v logs a key: %s", verb, args, log)
+	}
+	return out
+}
+
+// mint runs a verb that must print a bare key alone, and returns it.
+func (k commandsKeys) mint(verb string, args ...string) string {
+	k.Helper()
+	out := k.do(verb, args...)
+	token, isLine := strings.CutSuffix(out, "\n")
+	if !isLine || !authForm.MatchString(token) {
+		k.Fatalf("key %s %v prints %q, want a bare key on a line", verb, args, out)
+	}
+	return token
+}
+
+// commandsShown is what show -json prints of a key.
+type commandsShown struct {
+	ID              int64   `json:"id"`
+	Name            string  `json:"name"`
+	Plan            string  `json:"plan"`
+	LastFour        string  `json:"lastFour"`
+	CreatedAt       string  `json:"createdAt"`
+	ExpiresAt       *string `json:"expiresAt"`
+	RevokedAt       *string `json:"revokedAt"`
+	PerMinute       int64   `json:"perMinute"`
+	PerDay          int64   `json:"perDay"`
+	UsedThisMinute  int64   `json:"usedThisMinute"`
+	UsedToday       int64   `json:"usedToday"`
+	BannedUntil     *string `json:"bannedUntil"`
+	DeprecatedUseAt *string `json:"deprecatedUseAt"`
+}
+
+// commandsDeprecatedUse is the statement that notes when a key last used the deprecated operation.
+func commandsDeprecatedUse(id int64, when instant) statement {
+	return sqlOf("UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", int64(when), id)
+}
+
+func (k commandsKeys) show(id string) (shown commandsShown) {
+	k.Helper()
+	if err := json.Unmarshal([]byte(k.do("show", "-json", id)), &shown); err != nil {
+		k.Fatal(err)
+	}
+	return shown
+}
+
+// write runs statements on the database, as the service does.
+func (k commandsKeys) write(statements ...statement) {
+	k.Helper()
+	s := storeOpen(k, k.db)
+	defer s.Close()
+	if _, err := s.write(k.Context(), statements...); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// commandsTime reads a time that may be null.
+func commandsTime(text *string) string {
+	if text == nil {
+		return "null"
+	}
+	return *text
+}
+
+// In these tests it is midnight on 1 January 2000 UTC, when synctest's clock begins.
+func TestKeyCreate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		for _, c := range []struct {
+			args      []string
+			prefix    string
+			plan      string
+			perMinute int64
+			perDay    int64
+			expires   string
+		}{
+			{nil, "pet_live_", "free", 60, 1_000, "null"},
+			{[]string{"-plan", "free"}, "pet_live_", "free", 60, 1_000, "null"},
+			{[]string{"-plan", "pro"}, "pet_live_", "pro", 300, 10_000, "null"},
+			{[]string{"-plan", "business", "-test"}, "pet_test_", "business", 1_000, 100_000, "null"},
+			{[]string{"-plan", "enterprise", "-per-minute", "1", "-per-day", "2"}, "pet_live_", "enterprise", 1, 2, "null"},
+			{[]string{"-expires", "2160h"}, "pet_live_", "free", 60, 1_000, "2000-03-31T00:00:00Z"},
+		} {
+			token := k.mint("create", append([]string{"-name", "shop front"}, c.args...)...)
+			var keys []commandsShown
+			if err := json.Unmarshal([]byte(k.do("list", "-json")), &keys); err != nil {
+				t.Fatal(err)
+			}
+			shown := keys[len(keys)-1]
+			want := commandsShown{ID: int64(len(keys)), Name: "shop front", Plan: c.plan, LastFour: token[43:], CreatedAt: "2000-01-01T00:00:00Z",
+				ExpiresAt: shown.ExpiresAt, PerMinute: c.perMinute, PerDay: c.perDay}
+			if shown != want || commandsTime(shown.ExpiresAt) != c.expires || !strings.HasPrefix(token, c.prefix) {
+				t.Errorf("create %v gave %s… and %+v, expires %s", c.args, token[:9], shown, commandsTime(shown.ExpiresAt))
+			}
+		}
+	})
+}
+
+func TestKeyCreateSaysOnStderrWhatItMade(t *testing.T) {
+	k := commandsNew(t)
+	out, log, err := mainRun(t, nil, "key", "create", "-db", k.db, "-name", "shop front")
+	if err != nil || !strings.Contains(log, "shop front") || strings.Contains(log, strings.TrimSpace(out)) {
+		t.Errorf("stderr says %q, %v", log, err)
+	}
+}
+
+func TestAKeyOfTheOtherEnvironmentIsRemarkedOn(t *testing.T) {
+	k := commandsNew(t)
+	for i, c := range []struct {
+		flag   string
+		remark bool
+	}{{"-test=true", false}, {"-test=true", false}, {"-test=false", true}, {"-test=false", false}, {"-test=true", false}} {
+		_, log, err := mainRun(t, nil, "key", "create", "-db", k.db, c.flag)
+		if err != nil || strings.Contains(log, "all other keys") != c.remark {
+			t.Errorf("key %d, %s: %v, stderr %q", i+1, c.flag, err, log)
+		}
+	}
+}
+
+func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	for _, c := range []struct{ args, want string }{
+		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro","perMinute":300,"perDay":10000}`},
+		{"unban 1", `"msg":"key unbanned","id":1}`},
+		{"rotate -overlap 1h 1", `"msg":"key rotated","id":1,"successor":2,"overlap":3600000000000}`},
+		{"revoke 1", `"msg":"key revoked","id":1}`},
+	} {
+		_, log, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(c.args)...)...)
+		if err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, c.want) {
+			t.Errorf("key %s says %v, %q; want a line with %s", c.args, err, log, c.want)
+		}
+	}
+}
+
+func TestTheLeastLimitsAndTheShortestLifeAreTaken(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-plan", "enterprise", "-per-minute", "1", "-per-day", "1", "-expires", "1s")
+	if got := k.show("1"); got.PerMinute != 1 || got.PerDay != 1 || got.ExpiresAt == nil {
+		t.Errorf("the key is %+v", got)
+	}
+}
+
+func TestKeyShowAndListAsJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create", "-name", "<shop> & front", "-plan", "pro")
+		k.mint("create", "-expires", "48h")
+		now := instantOf(time.Now())
+		k.write(
+			saveUsage(1, &usage{minute: bucket{7, now + 1000}, day: bucket{70, now + 2000}, bannedAt: now, bannedUntil: now + 600_500}),
+			saveUsage(2, &usage{minute: bucket{8, now}, day: bucket{80, now}, bannedAt: now - 9, bannedUntil: now}),
+			commandsDeprecatedUse(1, now-1),
+		)
+		k.do("revoke", "2")
+		first := map[string]any{
+			"id": 1.0, "name": "<shop> & front", "plan": "pro", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": nil, "revokedAt": nil,
+			"perMinute": 300.0, "perDay": 10_000.0, "usedThisMinute": 7.0, "usedToday": 70.0,
+			"bannedUntil": "2000-01-01T00:10:00.5Z", "deprecatedUseAt": "1999-12-31T23:59:59.999Z",
+		}
+		second := map[string]any{ // its windows and its ban are over
+			"id": 2.0, "name": "", "plan": "free", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": "2000-01-03T00:00:00Z",
+			"revokedAt": "2000-01-01T00:00:00Z", "perMinute": 60.0, "perDay": 1_000.0, "usedThisMinute": 0.0, "usedToday": 0.0,
+			"bannedUntil": nil, "deprecatedUseAt": nil,
+		}
+		check := func(how string, got, want map[string]any) {
+			t.Helper()
+			lastFour, ok := got["lastFour"].(string)
+			if !ok || len(lastFour) != 4 {
+				t.Errorf("%s: lastFour is %v", how, got["lastFour"])
+			}
+			delete(got, "lastFour")
+			if !maps.Equal(got, want) {
+				t.Errorf("%s\n got %v\nwant %v", how, got, want)
+			}
+		}
+		var shown map[string]any
+		if err := json.Unmarshal([]byte(k.do("show", "-json", "1")), &shown); err != nil {
+			t.Fatal(err)
+		}
+		check("show", shown, first)
+		var list []map[string]any
+		if err := json.Unmarshal([]byte(k.do("list", "-json")), &list); err != nil || len(list) != 2 {
+			t.Fatalf("list: %v, %v", list, err)
+		}
+		check("list, first", list[0], first)
+		check("list, second", list[1], second)
+	})
+}
+
+func TestAListWithoutKeysIsAnEmptyArray(t *testing.T) {
+	k := commandsNew(t)
+	storeOpen(t, k.db)
+	if out := k.do("list", "-json"); out != "[]\n" {
+		t.Errorf("it prints %q", out)
+	}
+	if out := k.do("list"); strings.Count(out, "\n") != 1 {
+		t.Errorf("the table is %q, want its heading", out)
+	}
+}
+
+func TestKeyTables(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		var tokens []string
+		for _, args := range [][]string{{"-name", "active"}, {"-name", "revoked"}, {"-name", "expired", "-expires", "1h"}, {"-name", "banned", "-plan", "pro"}, {"-name", "ending", "-expires", "48h"},
+			{"-name", "busy", "-test", "-expires", "361h"}, {"-name", "out"}} {
+			tokens = append(tokens, k.mint("create", args...))
+		}
+		k.do("revoke", "2")
+		time.Sleep(time.Hour)
+		now := instantOf(time.Now())
+		k.write(
+			saveUsage(1, &usage{minute: bucket{5, now + 1}, day: bucket{799, now + 1}}),
+			saveUsage(6, &usage{minute: bucket{70, now + 1}, day: bucket{800, now + 1}}),
+			saveUsage(4, &usage{bannedAt: now, bannedUntil: now + 600_000}),
+			saveUsage(7, &usage{bannedAt: now, bannedUntil: now + 2*dayMillis}),
+			commandsDeprecatedUse(1, now),
+		)
+		table := k.do("list")
+		lines := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
+		if len(lines) != 8 {
+			t.Fatalf("the table is\n%s", table)
+		}
+		for i, want := range []string{
+			"1 live %s free 5/60 799/1000 active; getPet 2000-01-01 active",
+			"2 live %s free 0/60 0/1000 revoked revoked",
+			"3 live %s free 0/60 0/1000 expired expired",
+			"4 live %s pro 0/300 0/10000 banned to 01:10:00Z banned",
+			"5 live %s free 0/60 0/1000 active; ends soon, 2000-01-03 ending",
+			"6 test %s free 70/60 800/1000 active; ends 2000-01-16; minute 100 %%; day 80 %% busy",
+			"7 live %s free 0/60 0/1000 banned to 2000-01-03 01:00:00Z out",
+		} {
+			want = fmt.Sprintf(want, tokens[i][43:])
+			if got := strings.Join(strings.Fields(lines[i+1]), " "); got != want {
+				t.Errorf("row %d is %q, want %q", i+1, got, want)
+			}
+			one := k.do("show", fmt.Sprint(i+1))
+			if strings.Count(one, "\n") != 2 || strings.Join(strings.Fields(one), " ") != strings.Join(strings.Fields(lines[0]), " ")+" "+want {
+				t.Errorf("show %d prints\n%s", i+1, one)
+			}
+			for line := range strings.Lines(one) {
+				if i != 5 && len(line) > 81 {
+					t.Errorf("show %d is wider than a terminal: %q", i+1, line)
+				}
+			}
+		}
+	})
+}
+
+func TestKeySet(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-name", "shop")
+	k.mint("create", "-name", "other", "-plan", "pro")
+	for _, c := range []struct {
+		args              []string
+		plan              string
+		perMinute, perDay int64
+	}{
+		{[]string{"-plan", "business"}, "business", 1_000, 100_000},
+		{[]string{"-plan", "enterprise", "-per-minute", "5", "-per-day", "6"}, "enterprise", 5, 6},
+		{[]string{"-plan", "free"}, "free", 60, 1_000},
+	} {
+		if out := k.do("set", append(c.args, "1")...); out != "" {
+			t.Errorf("set %v prints %q on stdout", c.args, out)
+		}
+		if got := k.show("1"); got.Plan != c.plan || got.PerMinute != c.perMinute || got.PerDay != c.perDay || got.Name != "shop" {
+			t.Errorf("after set %v the key is %+v", c.args, got)
+		}
+		if got := k.show("2"); got.Plan != "pro" {
+			t.Errorf("set %v has changed the other key: %+v", c.args, got)
+		}
+	}
+}
+
+func TestKeyRotate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "50")
+		now := instantOf(time.Now())
+		k.write(saveUsage(1, &usage{minute: bucket{3, now + minuteMillis}, day: bucket{30, now + dayMillis}}))
+		time.Sleep(time.Second)
+		next := k.mint("rotate", "1")
+		if got := k.show("1"); commandsTime(got.ExpiresAt) != "2000-01-02T00:00:01Z" || got.RevokedAt != nil {
+			t.Errorf("the old key lives until %s, want a day's overlap", commandsTime(got.ExpiresAt))
+		}
+		want := commandsShown{ID: 2, Name: "shop", Plan: "enterprise", LastFour: next[43:], CreatedAt: "2000-01-01T00:00:01Z",
+			PerMinute: 5, PerDay: 50, UsedThisMinute: 3, UsedToday: 30}
+		if got := k.show("2"); got != want {
+			t.Errorf("the successor is %+v, want the same plan, limits and usage", got)
+		}
+		k.mint("rotate", "-overlap", "1h", "2")
+		if old, got := k.show("2"), k.show("3"); commandsTime(old.ExpiresAt) != "2000-01-01T01:00:01Z" || got.UsedToday != 30 {
+			t.Errorf("rotated again: the old key lives until %s, its successor has used %d today", commandsTime(old.ExpiresAt), got.UsedToday)
+		}
+		k.mint("rotate", "-overlap", "0s", "3")
+		if old := k.show("3"); commandsTime(old.ExpiresAt) != "2000-01-01T00:00:01Z" {
+			t.Errorf("without an overlap the old key lives until %s", commandsTime(old.ExpiresAt))
+		}
+		k.write(saveUsage(1, &usage{day: bucket{31, now + dayMillis}}))
+		for _, id := range []string{"1", "2", "3", "4"} {
+			if got := k.show(id); got.UsedToday != 31 {
+				t.Errorf("key %s has used %d today; one line has one usage", id, got.UsedToday)
+			}
+		}
+	})
+}
+
+func TestKeyRotateKeepsTestKeysTestKeys(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-test")
+	if next := k.mint("rotate", "1"); !strings.HasPrefix(next, "pet_test_") {
+		t.Errorf("the successor of a test key is a %s key", next[:9])
+	}
+}
+
+func TestRotatingAgainInsideTheOverlapDoesNotShortenTheSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create")
+		k.mint("create", "-expires", "48h")
+		for _, id := range []string{"1", "2", "1", "2"} { // the output of the first was lost, say
+			k.mint("rotate", "-overlap", "1h", id)
+		}
+		for id, want := range map[string]string{"3": "null", "4": "2000-01-03T00:00:00Z", "5": "null", "6": "2000-01-03T00:00:00Z"} {
+			if got := commandsTime(k.show(id).ExpiresAt); got != want {
+				t.Errorf("the successor %s lives until %s, want %s", id, got, want)
+			}
+		}
+	})
+}
+
+func TestAnOverlapNeverExtendsAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create", "-expires", "48h")
+		time.Sleep(36 * time.Hour)
+		k.mint("rotate", "-overlap", "240h", "1")
+		if got := commandsTime(k.show("1").ExpiresAt); got != "2000-01-03T00:00:00Z" {
+			t.Errorf("the old key lives until %s", got)
+		}
+		if got := commandsTime(k.show("2").ExpiresAt); got != "2000-01-04T12:00:00Z" {
+			t.Errorf("the successor lives until %s, want as long as its predecessor was made for", got)
+		}
+	})
+}
+
+func TestAKeyThatHasEndedCannotBeRotated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create", "-expires", "1h")
+		k.mint("create")
+		k.do("revoke", "2")
+		time.Sleep(time.Hour)
+		for _, id := range []string{"1", "2"} {
+			before := k.show(id)
+			out, _, err := mainRun(t, nil, "key", "rotate", "-db", k.db, id)
+			var misuse *usageError
+			if err == nil || errors.As(err, &misuse) || out != "" {
+				t.Errorf("rotate %s: %q, %v, want a plain error", id, out, err)
+			}
+			if got := k.show(id); commandsTime(got.ExpiresAt) != commandsTime(before.ExpiresAt) {
+				t.Errorf("rotate %s: the key now ends at %s", id, commandsTime(got.ExpiresAt))
+			}
+		}
+		if lines := strings.Count(k.do("list"), "\n"); lines != 3 {
+			t.Errorf("a successor was made after all: the list has %d lines", lines)
+		}
+	})
+}
+
+func TestKeyRevokeIsForGoodAndKeepsItsFirstTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create")
+		k.mint("create")
+		for range 2 {
+			if out := k.do("revoke", "1"); out != "" {
+				t.Errorf("revoke prints %q on stdout", out)
+			}
+			if got := commandsTime(k.show("1").RevokedAt); got != "2000-01-01T00:00:00Z" {
+				t.Errorf("revoked at %s", got)
+			}
+			time.Sleep(time.Hour)
+		}
+		if got := k.show("2"); got.RevokedAt != nil {
+			t.Errorf("the other key is revoked too: %+v", got)
+		}
+	})
+}
+
+func TestKeyUnban(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create")
+		k.mint("rotate", "1")
+		k.mint("create")
+		ban := func(id int64) {
+			now := instantOf(time.Now())
+			k.write(saveUsage(id, &usage{bannedAt: now, bannedUntil: now + 600_000}))
+		}
+		ban(1)
+		ban(3)
+		time.Sleep(time.Minute)
+		for _, id := range []string{"1", "2", "3"} {
+			if got := commandsTime(k.show(id).BannedUntil); got != "2000-01-01T00:10:00Z" {
+				t.Errorf("key %s is shown as banned until %s", id, got)
+			}
+		}
+		if out := k.do("unban", "1"); out != "" {
+			t.Errorf("unban prints %q on stdout", out)
+		}
+		for id, want := range map[string]string{"1": "null", "2": "null", "3": "2000-01-01T00:10:00Z"} {
+			if got := commandsTime(k.show(id).BannedUntil); got != want {
+				t.Errorf("after the unban key %s is shown as banned until %s, want %s", id, got, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		ban(1)
+		if got := commandsTime(k.show("1").BannedUntil); got != "2000-01-01T00:12:00Z" {
+			t.Errorf("a later ban is shown as %s", got)
+		}
+	})
+}
+
+func TestAnUnknownIDIsAnErrorButNoMisuse(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	for _, line := range []string{
+		"show 2", "show -json 2", "set -plan pro 2", "rotate 2", "revoke 2", "unban 2",
+		"show abc", "show 0", "show 1.0", "show 99999999999999999999", "revoke 0",
+	} {
+		args := strings.Fields(line)
+		out, log, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, args...)...)
+		var misuse *usageError
+		if err == nil || errors.As(err, &misuse) || !strings.Contains(err.Error(), args[len(args)-1]) || out != "" || log != "" {
+			t.Errorf("key %s: %q, %v, want an error that names the id", line, out, err)
+		}
+	}
+}
+
+func TestMisuseOfKeyCommands(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-name", "shop")
+	before := k.do("list", "-json")
+	for _, line := range []string{
+		"", "frobnicate", "-json", "Create",
+		"create extra", "create two more",
+		"create -plan gold", "create -plan Free", "create -plan=",
+		"create -plan enterprise", "create -plan enterprise -per-minute 5", "create -plan enterprise -per-day 5",
+		"create -plan enterprise -per-minute 0 -per-day 5", "create -plan enterprise -per-minute 5 -per-day -1",
+		"create -plan pro -per-minute 5", "create -plan pro -per-day 5", "create -per-minute 5 -per-day 5",
+		"create -expires -1h", "create -expires soon", "create -per-minute x", "create -name \x07", "create -unknown",
+		"list 1", "list 1 2", "list -plan pro",
+		"show", "show 1 2", "show 1 -json",
+		"set 1", "set -plan gold 1", "set -plan pro", "set -plan enterprise 1", "set -plan free -per-day 9 1", "set -plan pro -name x 1",
+		"rotate", "rotate -overlap -1h 1", "rotate -overlap x 1", "rotate 1 -overlap 1h",
+		"revoke", "revoke 1 1", "unban", "unban -json 1",
+	} {
+		args := append([]string{"key"}, strings.Fields(line)...)
+		if strings.HasSuffix(line, "\x07") {
+			args[len(args)-1] = "\x07"
+		}
+		out, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, args...)
+		var misuse *usageError
+		if !errors.As(err, &misuse) || out != "" {
+			t.Errorf("key %s: %q, %v, want a *usageError", line, out, err)
+		}
+	}
+	if after := k.do("list", "-json"); after != before {
+		t.Errorf("misuse has changed the keys to %s", after)
+	}
+}
+
+func TestTheEnvironmentTwinsOfKeyCommands(t *testing.T) {
+	k, other := commandsNew(t), commandsNew(t)
+	environ := map[string]string{"PETSTORE_DB": k.db, "PETSTORE_PLAN": "business"}
+	if _, _, err := mainRun(t, environ, "key", "create"); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.show("1"); got.Plan != "business" {
+		t.Errorf("PETSTORE_DB and PETSTORE_PLAN gave %+v", got)
+	}
+	if _, _, err := mainRun(t, environ, "key", "create", "-db", other.db, "-plan", "pro"); err != nil {
+		t.Fatal(err)
+	}
+	if got := other.show("1"); got.Plan != "pro" {
+		t.Errorf("the flags should win, but gave %+v", got)
+	}
+	environ["PETSTORE_PER_DAY"] = "many"
+	var misuse *usageError
+	if _, _, err := mainRun(t, environ, "key", "create"); !errors.As(err, &misuse) || !strings.Contains(err.Error(), "PETSTORE_PER_DAY") {
+		t.Errorf("a bad value in the environment: %v", err)
+	}
+}
+
+func TestKeyCommandsOtherThanCreateMakeNoDatabase(t *testing.T) {
+	k := commandsNew(t)
+	for _, line := range []string{"list", "show 1", "set -plan pro 1", "rotate 1", "revoke 1", "unban 1"} {
+		_, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(line)...)...)
+		var misuse *usageError
+		if err == nil || errors.As(err, &misuse) || !strings.Contains(err.Error(), k.db) {
+			t.Errorf("key %s: %v, want an error that names the file", line, err)
+		}
+	}
+	if _, err := os.Stat(k.db); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file: %v", err)
+	}
+	k.mint("create")
+}
+
+// TestACommandThatWaitsForALockCanBeStopped: it would wait for 10 seconds.
+func TestACommandThatWaitsForALockCanBeStopped(t *testing.T) {
+	db := mainMade(t)
+	synctest.Test(t, func(t *testing.T) {
+		other, err := openPool(db, 0)
+		mainMust(t, err)
+		defer other.Close()
+		lock, err := other.Conn(t.Context())
+		mainMust(t, err)
+		defer lock.Close()
+		_, err = lock.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+		mainMust(t, err)
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() { stopped <- run(ctx, []string{"key", "revoke", "-db", db, "1"}, nil, io.Discard, io.Discard) }()
+		synctest.Wait() // it has found the lock
+		cancel()
+		if err := <-stopped; !errors.Is(err, context.Canceled) || time.Since(start) > time.Second {
+			t.Errorf("after %v it ends with %v", time.Since(start), err)
+		}
+	})
+	if out, _, err := mainRun(t, nil, "key", "show", "-json", "-db", db, "1"); err != nil || !strings.Contains(out, `"revokedAt": null`) {
+		t.Errorf("what was stopped has changed the key: %s, %v", out, err)
+	}
+}
+
+// TestBackupWhileTheServiceRuns is the operator's command, beside a server.
+func TestBackupWhileTheServiceRuns(t *testing.T) {
+	db := mainDB(t)
+	s := mainStart(t, nil, "-db", db)
+	for i := range 3 {
+		if response, body := s.post(`{"name":"pet ` + strconv.Itoa(i) + `","categoryId":7}`); response.StatusCode != 201 {
+			t.Fatalf("%d %s", response.StatusCode, body)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "copy.db")
+	out, log, err := mainRun(t, map[string]string{"PETSTORE_DB": db}, "backup", file)
+	if err != nil || out+log != "" {
+		t.Fatalf("backup says %q %q, %v", out, log, err)
+	}
+	_, want := s.get("/pets", s.key)
+	restored := mainStart(t, nil, "-db", file)
+	if response, body := restored.get("/pets", s.key); response.StatusCode != 200 || body != want || restored.key != "" {
+		t.Errorf("the copy serves %d %s, want %s", response.StatusCode, body, want)
+	}
+}
