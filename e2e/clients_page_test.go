@@ -5,9 +5,15 @@ package e2e
 // in the environment there is a picture of each, at two widths, to look at.
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -164,17 +170,14 @@ func (b *tab) sent() (n int) {
 func (b *tab) state(name string) {
 	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
-		features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}}
-		if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
-			b.t.Fatal(err)
-		}
+		b.theme(theme)
 		for _, width := range []int64{390, 1280} {
 			b.do(chromedp.EmulateViewport(width, 900))
 			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
 			}
-			eval[bool](b, "new Promise((drawn) => { scrollTo(0, 0); requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))); })")
+			b.drawn()
 			b.picture(fmt.Sprintf("%s-%s-%d.png", name, theme, width))
 		}
 		for _, barrier := range b.barriers(theme) {
@@ -220,6 +223,90 @@ func (b *tab) picture(file string) {
 	}
 	if err != nil {
 		b.t.Fatal(err)
+	}
+}
+
+// theme makes the page light or dark, and still.
+func (b *tab) theme(name string) {
+	b.t.Helper()
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}}
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// drawn waits until the page is drawn as it is now, from its top.
+func (b *tab) drawn() {
+	b.t.Helper()
+	eval[bool](b, "new Promise((drawn) => { scrollTo(0, 0); requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))); })")
+}
+
+// TestThePicturesOfThePage makes the pictures of the README, in the folder that
+// PICTURES names.
+func TestThePicturesOfThePage(t *testing.T) {
+	folder := os.Getenv("PICTURES")
+	if folder == "" {
+		t.Skip("PICTURES names no folder")
+	}
+	s := start(t)
+	for i, name := range strings.Fields("Rex Tom Luna Milo Bella Coco Nala Balu Simba Lilly Charly Kira Max Mia Paul Emma Oskar Frida") {
+		status := []string{"available", "available", "pending", "available", "sold"}[i%5]
+		s.addPet("", fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, name, 1+i%4, status))
+	}
+	b := openTab(t, s.address()+"/")
+	b.do(chromedp.EmulateViewport(1200, 900))
+	b.fill("#key", s.newKey("-plan", "pro")+"\r")
+	b.shows("#gauges", "299 of 300 left")
+	b.click(`[data-limit="5"]`)
+	b.shows("#gauges", "298 of 300 left")
+	for _, theme := range []string{"light", "dark"} {
+		b.theme(theme)
+		b.drawn()
+		shot, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+		if err != nil {
+			t.Fatal(err)
+		}
+		writePicture(t, filepath.Join(folder, "page-"+theme+".png"), shot, 1200, 1110)
+	}
+}
+
+// writePicture writes the upper left part of a PNG with the 128 colours that it
+// has most of, which makes it a quarter as large.
+func writePicture(t *testing.T, file string, shot []byte, width, height int) {
+	t.Helper()
+	full, err := png.Decode(bytes.NewReader(shot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := image.Rect(0, 0, width, height).Intersect(full.Bounds())
+	pixels := map[color.Color]int{}
+	for y := range part.Dy() {
+		for x := range part.Dx() {
+			pixels[full.At(x, y)]++
+		}
+	}
+	colors := color.Palette(slices.SortedFunc(maps.Keys(pixels), func(a, b color.Color) int {
+		return cmp.Or(pixels[b]-pixels[a], cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
+	}))
+	colors = colors[:min(len(colors), 128)]
+	nearest := map[color.Color]uint8{}
+	for c := range pixels {
+		nearest[c] = uint8(colors.Index(c))
+	}
+	picture := image.NewPaletted(part, colors)
+	for y := range part.Dy() {
+		for x := range part.Dx() {
+			picture.SetColorIndex(x, y, nearest[full.At(x, y)])
+		}
+	}
+	var encoded bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestCompression}
+	if err := encoder.Encode(&encoded, picture); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s: %d colours, %d bytes", file, len(pixels), encoded.Len())
+	if err := os.WriteFile(file, encoded.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }
 

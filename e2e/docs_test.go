@@ -1,119 +1,155 @@
 package e2e
 
-// README.md is run as its reader would run it. A console block holds commands,
-// after "$ ", and what they print; an sh block holds commands only; every other
-// block is a file, and the text above it says which one ("Put this into
-// `main.go`:"). They run from top to bottom in one shell, and what is printed
-// must be what is shown. A value that differs from run to run is compared by
-// its shape; a key or a port that is shown stands for the real one from then on.
-// A block that cannot be run like that is an error, so that none can rot.
+// The documents are run as their readers would run them, each from top to bottom
+// in a shell and a clone of its own. A console block holds commands, after "$ ",
+// and what they print; an sh block holds commands only; every other block is a
+// file, and the line above it says which one: one to write ("Put this into
+// `main.go`:"), or one of this repository that it quotes ("This is
+// [deploy/Caddyfile](deploy/Caddyfile):"). A value that differs from run to run is
+// compared by its shape; a key or a port that is shown stands for the real one
+// from then on. A block that cannot be run like that is an error, so that none can rot.
 
 import (
 	"bufio"
 	"bytes"
+	"encoding/xml"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
-// Sections that other tests run, since they reach outside a folder: on a
-// machine of its own, and as those of two machines.
+// Sections of any document that other tests run, since they reach outside a
+// folder: on a machine of its own, and as those of two machines.
 const (
-	production  = "In production"    // deploy_test.go
-	replication = "A second machine" // litestream_test.go
+	production  = "In production"    // docs_production_test.go
+	replication = "A second machine" // durability_replication_test.go
 )
 
-// block is a fenced block of README.md.
+// document is a text of this repository that people read.
+type document struct {
+	path   string // in the repository, with slashes
+	lines  []string
+	blocks []*block
+}
+
+// block is a fenced block of a document.
 type block struct {
+	document string
 	line     int    // number of its first line
-	section  string // the heading of level 2 or 3 above it
+	section  string // the heading of level 2 above it
 	language string
 	file     string // where the text above it says that it goes
+	quoted   string // the file of this repository that it says it is
 	lines    []string
 }
 
 func (b *block) text() string { return strings.Join(b.lines, "\n") + "\n" }
 
-func (b *block) String() string { return fmt.Sprintf("README.md:%d", b.line) }
+func (b *block) String() string { return fmt.Sprintf("%s:%d", b.document, b.line) }
 
-var goesInto = regexp.MustCompile("(?:into|as) `([^`]+)`[^`]*:$")
+var (
+	goesInto = regexp.MustCompile("(?:into|as) `([^`]+)`[^`]*:$")
+	isQuoted = regexp.MustCompile(`\]\(([^()]+)\)[^.]*:$`)
+)
 
-// readmeBlocks are the blocks of README.md in their order.
-func readmeBlocks(t *testing.T) []*block {
+// readDocuments reads all documents, README.md first.
+func readDocuments(t *testing.T) (all []*document) {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	list := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md")
+	list.Dir = ".."
+	names, err := list.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var blocks []*block
+	paths := strings.Fields(string(names))
+	slices.Sort(paths)
+	for _, name := range paths {
+		all = append(all, readDocument(t, name))
+	}
+	if len(all) == 0 || all[0].path != "README.md" {
+		t.Fatalf("README.md is not the first of %q", names)
+	}
+	return all
+}
+
+func readDocument(t *testing.T, name string) *document {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &document{path: name, lines: strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")}
 	var open *block
 	var section, above string
-	for i, line := range strings.Split(string(text), "\n") {
+	for i, line := range d.lines {
 		language, fence := strings.CutPrefix(line, "```")
 		switch {
 		case fence && open != nil:
-			blocks, open, above = append(blocks, open), nil, ""
+			d.blocks, open, above = append(d.blocks, open), nil, ""
 		case open != nil:
 			open.lines = append(open.lines, line)
 		case fence:
-			open = &block{line: i + 2, section: section, language: language}
+			open = &block{document: name, line: i + 2, section: section, language: language}
 			if file := goesInto.FindStringSubmatch(above); file != nil {
 				open.file = file[1]
+			} else if link := isQuoted.FindStringSubmatch(above); link != nil {
+				open.quoted = path.Join(path.Dir(name), link[1])
 			}
 		case strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "\t"):
-			t.Errorf("README.md:%d: put code between fences, where the tests look for it", i+1)
-		case strings.HasPrefix(line, "## ") || strings.HasPrefix(line, "### "):
-			section, above = strings.TrimLeft(line, "# "), ""
+			t.Errorf("%s:%d: put code between fences, where the tests look for it", name, i+1)
+		case strings.HasPrefix(line, "## "):
+			section, above = strings.TrimPrefix(line, "## "), ""
 		case line != "":
 			above = line
 		}
 	}
-	if len(blocks) == 0 || open != nil {
-		t.Fatal("the blocks of README.md cannot be told from its text")
+	if open != nil {
+		t.Fatalf("%s: a block does not end", open)
 	}
-	return blocks
+	return d
 }
 
-// TestTheReadmesFirstCommandsMakeAKeyThatWorks follows the first block, and
-// pastes the line that it prints.
-func TestTheReadmesFirstCommandsMakeAKeyThatWorks(t *testing.T) {
-	first := readmeBlocks(t)[0]
-	if len(first.lines) != 2 || first.lines[1] != "go run ." {
-		t.Fatalf("%s: expected a git clone and go run ., not %q", first, first.lines)
-	}
-	x := newTerminal(t, "bash")
-	x.moveToFreePorts()
-	x.run("cd " + t.TempDir())
-	x.values["<this repository>"] = snapshot(t)
-	x.run(first.lines[0])
-	printed := x.serve(first.lines[1])
-	paste := regexp.MustCompile(`(?m)^ *curl .*`).FindString(printed)
-	if answer := x.run(paste); !strings.HasPrefix(answer, "HTTP/1.1 200 OK\r\n") {
-		t.Errorf("%q, printed by %q, gave %q", paste, first.lines[1], answer)
-	}
-}
-
-// TestTheReadmeShowsWhatItsCommandsPrint runs all that is not in those
-// sections, in a fresh clone.
-func TestTheReadmeShowsWhatItsCommandsPrint(t *testing.T) {
-	blocks := slices.DeleteFunc(readmeBlocks(t)[1:], func(b *block) bool { return b.section == production || b.section == replication })
-	for _, b := range blocks {
-		b.mustStayInside(t)
-	}
-	x := newTerminal(t, "bash")
-	x.moveToFreePorts()
-	x.run("cd " + t.TempDir() + " && git clone -q " + snapshot(t) + " petstore && cd petstore")
-	for _, b := range blocks {
-		x.follow(b)
+// TestTheDocumentsShowWhatTheirCommandsPrint runs every block that is not in
+// those sections.
+func TestTheDocumentsShowWhatTheirCommandsPrint(t *testing.T) {
+	repository := snapshot(t)
+	for _, d := range readDocuments(t) {
+		blocks := slices.DeleteFunc(d.blocks, func(b *block) bool { return b.section == production || b.section == replication })
+		if len(blocks) == 0 {
+			continue
+		}
+		t.Run(d.path, func(t *testing.T) {
+			for _, b := range blocks {
+				b.mustStayInside(t)
+			}
+			x := newTerminal(t, "bash")
+			x.moveToFreePorts()
+			x.values["<this repository>"] = repository
+			x.run("cd " + t.TempDir())
+			if !strings.HasPrefix(blocks[0].lines[0], "$ git clone ") {
+				x.run("git clone -q " + repository + " petstore && cd petstore")
+			}
+			for _, b := range blocks {
+				x.follow(b)
+			}
+		})
 	}
 }
 
@@ -123,47 +159,282 @@ var outside = regexp.MustCompile(`(^|[ "'=<>])[/~]|\bsudo `)
 // a command that reaches outside its folder.
 func (b *block) mustStayInside(t *testing.T) {
 	t.Helper()
-	for _, line := range b.lines {
-		command, prompt := strings.CutPrefix(line, "$ ")
-		if (prompt || b.language == "sh") && outside.MatchString(command) || filepath.IsAbs(b.file) {
-			t.Fatalf("%s: what reaches outside the folder belongs under %q: %s%s", b, production, b.file, command)
+	for _, c := range b.commands() {
+		if outside.MatchString(strings.ReplaceAll(c.line, "/dev/null", "")) {
+			t.Fatalf("%s: what reaches outside the folder belongs under %q: %s", b, production, c.line)
 		}
+	}
+	if filepath.IsAbs(b.file) {
+		t.Fatalf("%s: what reaches outside the folder belongs under %q: %s", b, production, b.file)
 	}
 }
 
-// TestTheReadmeNamesEveryFlagAndKeyCommand compares its tables with petstore help.
-func TestTheReadmeNamesEveryFlagAndKeyCommand(t *testing.T) {
+// command is one of a block, and what the block shows that it prints.
+type command struct{ line, shown string }
+
+// commands are those of a console or sh block. One that ends in a backslash
+// goes on in the next line.
+func (b *block) commands() (all []command) {
+	if b.language != "console" && b.language != "sh" {
+		return nil
+	}
+	continued := false
+	for _, line := range b.lines {
+		typed, prompt := strings.CutPrefix(line, "$ ")
+		switch {
+		case continued:
+			all[len(all)-1].line += "\n" + line
+		case prompt || b.language == "sh":
+			all = append(all, command{line: typed})
+		case len(all) == 0:
+			all = append(all, command{shown: line}) // which follow finds to be no command
+		default:
+			all[len(all)-1].shown += line + "\n"
+			continue
+		}
+		continued = strings.HasSuffix(line, `\`)
+	}
+	return all
+}
+
+// TestTheDocumentsQuoteFilesAsTheyAre compares the files that documents show
+// with those that people copy.
+func TestTheDocumentsQuoteFilesAsTheyAre(t *testing.T) {
+	quotes := 0
+	for _, d := range readDocuments(t) {
+		for _, b := range d.blocks {
+			if b.quoted == "" || len(b.commands()) > 0 {
+				continue
+			}
+			quotes++
+			if text, err := os.ReadFile(filepath.Join("..", b.quoted)); err != nil || string(text) != b.text() {
+				t.Errorf("%s is not %s, %v", b, b.quoted, err)
+			}
+		}
+	}
+	if quotes == 0 {
+		t.Error("no file is quoted")
+	}
+}
+
+// TestTheDocumentsNameEveryFlagAndCommand compares the first cells of their
+// tables with petstore help.
+func TestTheDocumentsNameEveryFlagAndCommand(t *testing.T) {
 	help, err := program("help").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
+	var cells []string
+	for _, d := range readDocuments(t) {
+		for _, line := range d.lines {
+			if cell, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " |"); ok && strings.HasPrefix(line, "| ") {
+				cells = append(cells, cell)
+			}
+		}
 	}
-	var rows []string // the first cell of each row of each table
-	for _, row := range regexp.MustCompile(`(?m)^\| (.*?) \|`).FindAllStringSubmatch(string(text), -1) {
-		rows = append(rows, row[1])
-	}
-	for _, named := range []struct{ inHelp, inReadme string }{
+	for _, named := range []struct{ inHelp, inTables string }{
 		{`(?m)^  (-[a-z-]+(?: [A-Z:]+)?) ?$`, "`(-[^`]+)`"},
-		{`(?m)^petstore (key [a-z]+)`, "`(key [a-z]+)"},
+		{`(?m)^petstore (key [a-z]+|backup|restore)`, "`(key [a-z]+|backup|restore)"},
 	} {
 		inHelp := findAll(named.inHelp, string(help))
-		inReadme := findAll(named.inReadme, strings.Join(rows, "\n"))
-		if len(inHelp) == 0 || !slices.Equal(inHelp, inReadme) {
-			t.Errorf("petstore help has\n%q\nand the tables of README.md\n%q", inHelp, inReadme)
+		inTables := findAll(named.inTables, strings.Join(cells, "\n"))
+		if len(inHelp) == 0 || !slices.Equal(inHelp, inTables) {
+			t.Errorf("petstore help has\n%q\nand the tables of the documents\n%q", inHelp, inTables)
 		}
 	}
 }
 
-// findAll is what the first group matches, sorted.
+// findAll is what the first group matches, sorted, each once.
 func findAll(pattern, text string) (found []string) {
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 		found = append(found, match[1])
 	}
 	slices.Sort(found)
-	return found
+	return slices.Compact(found)
+}
+
+// TestEveryLinkInTheDocumentsLeadsSomewhere follows the links to files and
+// headings of this repository, pictures among them.
+func TestEveryLinkInTheDocumentsLeadsSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^()]+)\)|(?:src|srcset)="([^"]+)"`)
+	for _, d := range readDocuments(t) {
+		for _, match := range link.FindAllStringSubmatch(strings.Join(d.lines, "\n"), -1) {
+			target := match[1] + match[2]
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file, heading, _ := strings.Cut(target, "#")
+			at := d.path
+			if file != "" {
+				at = path.Join(path.Dir(d.path), file)
+			}
+			if _, err := os.Stat(filepath.Join("..", at)); err != nil {
+				t.Errorf("%s leads to %s: %v", d.path, target, err)
+			} else if heading != "" && !slices.Contains(readDocument(t, at).anchors(), heading) {
+				t.Errorf("%s leads to %s, which has no such heading", d.path, target)
+			}
+		}
+	}
+}
+
+// anchors are the names of the headings in links, as GitHub makes them.
+func (d *document) anchors() (names []string) {
+	for _, line := range d.lines {
+		if level, heading, ok := strings.Cut(line, "# "); ok && strings.Trim(level, "#") == "" {
+			names = append(names, strings.Map(func(r rune) rune {
+				switch {
+				case r == ' ':
+					return '-'
+				case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+					return unicode.ToLower(r)
+				}
+				return -1
+			}, heading))
+		}
+	}
+	return names
+}
+
+// TestTheDocumentsAreEasyToRead holds them to their width, and the README to its
+// length. What programs print is as long as it is, and a table cannot be wrapped.
+func TestTheDocumentsAreEasyToRead(t *testing.T) {
+	const width, length = 100, 250
+	for _, d := range readDocuments(t) {
+		if d.path == "README.md" && len(d.lines) > length {
+			t.Errorf("%s has %d lines, more than %d", d.path, len(d.lines), length)
+		}
+		inBlock := false
+		for i, line := range d.lines {
+			if strings.HasPrefix(line, "```") {
+				inBlock = !inBlock
+			}
+			if !inBlock && !strings.HasPrefix(line, "|") && utf8.RuneCountInString(line) > width {
+				t.Errorf("%s:%d is longer than %d characters", d.path, i+1, width)
+			}
+		}
+	}
+}
+
+// TestEveryTestThatTheDocumentsNameExists looks for the names of tests in the
+// file that is linked behind them, or anywhere.
+func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inRoot, err := filepath.Glob("../*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var source []byte
+	for _, file := range append(files, inRoot...) {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, text...)
+	}
+	for _, d := range readDocuments(t) {
+		for _, name := range findAll("`(Test[A-Z][A-Za-z0-9]*)`", strings.Join(d.lines, "\n")) {
+			if !bytes.Contains(source, []byte("\nfunc "+name+"(t *testing.T) {")) {
+				t.Errorf("%s names %s, which is no test", d.path, name)
+			}
+		}
+	}
+}
+
+// TestThePictureOfATerminalShowsWhatTheDocumentsShow looks for every line of the
+// picture in a block that is run.
+func TestThePictureOfATerminalShowsWhatTheDocumentsShow(t *testing.T) {
+	text, err := os.ReadFile("../docs/terminal.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var picture struct {
+		Lines []string `xml:"text"`
+	}
+	if err := xml.Unmarshal(text, &picture); err != nil {
+		t.Fatal(err)
+	}
+	var shown []string
+	for _, d := range readDocuments(t) {
+		for _, b := range d.blocks {
+			shown = append(shown, b.lines...)
+		}
+	}
+	if len(picture.Lines) == 0 {
+		t.Error("the picture has no text")
+	}
+	for _, line := range picture.Lines {
+		if !slices.Contains(shown, line) {
+			t.Errorf("the picture shows %q, and no document does", line)
+		}
+	}
+}
+
+// TestTheClientsOfTheDocumentsPageThroughEverythingAndWait runs the programs
+// that docs/api.md shows against a service that once tells them to wait.
+func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
+	const pets = 250
+	s := start(t)
+	s.stock(pets)
+	for file, run := range map[string][]string{"all.py": {"python3"}, "all.mjs": {"node"}, "all.go": {"go", "run"}} {
+		t.Run(file, func(t *testing.T) {
+			var refused atomic.Pointer[time.Time]
+			var early atomic.Bool
+			front := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+				service, _ := url.Parse(s.address())
+				r.SetURL(service)
+			}}
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				now := time.Now()
+				if r.URL.Query().Get("after") == "100" && refused.CompareAndSwap(nil, &now) {
+					w.Header().Set("Retry-After", "1")
+					http.Error(w, `{"code":"rate_limited","message":"wait","status":429}`, http.StatusTooManyRequests)
+					return
+				}
+				if last := refused.Load(); last != nil && now.Sub(*last) < time.Second {
+					early.Store(true)
+				}
+				front.ServeHTTP(w, r)
+			}))
+			defer proxy.Close()
+			program := strings.ReplaceAll(documentedFile(t, file), "http://localhost:8080", proxy.URL)
+			path := filepath.Join(t.TempDir(), file)
+			if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(run[0], append(run[1:], path)...)
+			cmd.Env = append(os.Environ(), "KEY="+s.key)
+			out, err := cmd.CombinedOutput()
+			if err != nil || string(out) != fmt.Sprintln(pets, "pets") {
+				t.Errorf("%s prints %s, %v", file, out, err)
+			}
+			if refused.Load() == nil || early.Load() {
+				t.Errorf("%s was told to wait: %t; came back too early: %t", file, refused.Load() != nil, early.Load())
+			}
+
+			cmd = exec.Command(run[0], append(run[1:], path)...)
+			cmd.Env = append(os.Environ(), "KEY=wrong")
+			if out, err := cmd.CombinedOutput(); err == nil {
+				t.Errorf("%s with a wrong key prints %s", file, out)
+			}
+		})
+	}
+}
+
+// documentedFile is the file of that name in the documents.
+func documentedFile(t *testing.T, name string) string {
+	t.Helper()
+	for _, d := range readDocuments(t) {
+		for _, b := range d.blocks {
+			if b.file == name {
+				return b.text()
+			}
+		}
+	}
+	t.Fatalf("no document has the file %s", name)
+	return ""
 }
 
 // snapshot is a repository whose one commit is the working tree, so that what
@@ -190,7 +461,7 @@ type terminal struct {
 	stdin  io.Writer
 	stdout *bufio.Reader
 	stderr *logBuffer
-	values map[string]string // what the README shows: what it is in this run
+	values map[string]string // what a document shows: what it is in this run
 	logs   string            // where the services write
 	served int               // services that were started
 }
@@ -228,7 +499,7 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	return x
 }
 
-// moveToFreePorts puts free ports in the place of those that the README names.
+// moveToFreePorts puts free ports in the place of those that the documents name.
 func (x *terminal) moveToFreePorts() {
 	x.values[":8080"], x.values[":8081"] = freePort(x.t), freePort(x.t)
 	x.run("export PETSTORE_ADDR=localhost:8080")
@@ -249,12 +520,14 @@ func freePort(t *testing.T) string {
 func (x *terminal) follow(b *block) {
 	x.t.Helper()
 	switch {
-	case b.language == "console":
-		x.transcript(b)
-	case b.language == "sh":
-		for _, command := range b.lines {
-			x.enter(command)
+	case b.language == "console" || b.language == "sh":
+		for _, c := range b.commands() {
+			if c.line == "" {
+				x.t.Fatalf("%s: a console block begins with a command, after $", b)
+			}
+			x.compare(b, c)
 		}
+	case b.quoted != "": // TestTheDocumentsQuoteFilesAsTheyAre
 	case b.file != "":
 		x.write(b.file, strings.ReplaceAll(b.text(), "API_KEY", x.run(`printf %s "$KEY"`)))
 	default:
@@ -262,30 +535,28 @@ func (x *terminal) follow(b *block) {
 	}
 }
 
-// transcript runs the commands of a block and compares what they print with
-// what it shows.
-func (x *terminal) transcript(b *block) {
+// compare runs a command and, of a console block, compares what it prints with
+// what is shown. One that shows its failure must fail.
+func (x *terminal) compare(b *block, c command) {
 	x.t.Helper()
-	for i := 0; i < len(b.lines); {
-		command, ok := strings.CutPrefix(b.lines[i], "$ ")
-		if !ok {
-			x.t.Fatalf("%s: a console block begins with a command, after $", b)
-		}
-		end := i + 1
-		for end < len(b.lines) && !strings.HasPrefix(b.lines[end], "$ ") {
-			end++
-		}
-		shown := strings.Join(b.lines[i+1:end], "\n")
-		printed := strings.ReplaceAll(strings.TrimSpace(x.enter(command)), "\r\n", "\n")
-		x.learnKeys(shown, printed)
-		if want, got := shape(x.real(shown)), shape(printed); got != want {
-			x.t.Errorf("%s: $ %s\nprints\n%s\nand not\n%s", b, command, got, want)
-		}
-		i = end
+	shown := strings.TrimSpace(c.shown)
+	var printed string
+	if regexp.MustCompile(`(?m)^petstore: `).MatchString(shown) {
+		printed = x.run("! { " + c.line + "\n} 2>&1")
+	} else {
+		printed = x.enter(c.line)
+	}
+	if b.language == "sh" {
+		return
+	}
+	printed = strings.ReplaceAll(strings.TrimSpace(printed), "\r\n", "\n")
+	x.learnKeys(shown, printed)
+	if want, got := shape(x.real(shown)), shape(printed); got != want {
+		x.t.Errorf("%s: $ %s\nprints\n%s\nand not\n%s", b, c.line, got, want)
 	}
 }
 
-var serves = regexp.MustCompile(`^\./petstore( -|$)`)
+var serves = regexp.MustCompile(`^(\./petstore|go run \.)( -|$)`)
 
 // enter runs a command, or starts a service, and returns what it prints.
 func (x *terminal) enter(command string) string {
@@ -332,7 +603,7 @@ func (x *terminal) serve(command string) string {
 	// With -m the service has a process group, so that a signal reaches what go run starts.
 	pid := strings.TrimSpace(x.run(fmt.Sprintf("set -m; { exec %s\n} </dev/null >%s.out 2>%[2]s.err & set +m; echo $!", command, log)))
 	ended := "wait " + pid
-	if !serves.MatchString(command) {
+	if strings.HasPrefix(command, "go run ") {
 		ended += " || true" // go run itself ends with 1 at a Ctrl-C
 	}
 	x.t.Cleanup(func() { x.run(fmt.Sprintf("kill -INT -- -%s && { %s; }", pid, ended)) })
@@ -386,6 +657,8 @@ var shapes = []struct {
 	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
 	{regexp.MustCompile(`(ends )\d{4}-\d\d-\d\d`), "${1}YYYY-MM-DD"},
 	{regexp.MustCompile(`v0\.0\.0-\d{14}-[0-9a-f]{12} go1\.\d+(\.\d+)? [0-9a-f]{40}`), "VERSION GO REVISION"},
+	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
+	{regexp.MustCompile(`\.\d{8}T\d{6}Z\.old`), ".UTC-TIME.old"},
 	{regexp.MustCompile(`\d+( requests left)`), "N${1}"}, // a minute may end while a client is built
 }
 

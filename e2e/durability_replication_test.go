@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,8 +21,8 @@ import (
 )
 
 // Litestream copies the database to another machine, for which a folder stands
-// here. Its version, its configuration and the commands of a restore are read
-// out of README.md, so that what is tried is what operators are told.
+// here. Its version, its configuration and the commands of a restore are those of
+// the documents, so that what is tried is what operators are told.
 
 // mostLost is how far back the loss of a machine may reach. The configuration
 // makes it 0.6 seconds; the rest is for a machine that is busy with other tests.
@@ -54,10 +53,10 @@ func TestALostMachineCostsItsLastMoments(t *testing.T) {
 			}
 			copier.checkLog(t)
 
-			s.db = guide.restore(t, standby)
+			guide.putInPlace(t, s, guide.copyOut(t, standby))
 			s.run()
 			last := checkAnswered(t, s, load.answered, died)
-			checkIDsAfterRestore(t, s, guide, last, load.answered)
+			checkIDsAfterRestore(t, s, last, load.answered)
 		})
 	}
 }
@@ -127,12 +126,11 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 	}
 }
 
-// guide is what README.md says about Litestream.
+// guide is what the documents say about Litestream.
 type guide struct {
-	program string   // built as it says
-	config  string   // the file, for the paths in it
-	command []string // that restores
-	skipIDs string   // the SQL that keeps lost ids from being assigned again
+	program string    // built as they say
+	config  string    // the file, for the paths in it
+	restore [2]string // the commands: Litestream's makes a copy of the database, and petstore's puts it in place
 }
 
 // The paths in the guide, which tests replace by folders of their own.
@@ -144,28 +142,32 @@ const (
 
 func readGuide(t *testing.T) guide {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	find := func(pattern string) string {
+	// find is the one command of the section that begins so, without that beginning.
+	find := func(beginning string) (rest string) {
 		t.Helper()
-		found := regexp.MustCompile(pattern).FindStringSubmatch(string(readme))
-		if found == nil {
-			t.Fatalf("README.md has nothing that matches %s", pattern)
+		for _, d := range readDocuments(t) {
+			for _, b := range d.blocks {
+				for _, c := range b.commands() {
+					if after, ok := strings.CutPrefix(c.line, beginning); ok && b.section == replication {
+						rest = after
+					}
+				}
+			}
 		}
-		return found[1]
+		if rest == "" {
+			t.Fatalf("no command under %q begins with %s", replication, beginning)
+		}
+		return rest
 	}
-	program, err := installLitestream(find(`go install (github\.com/benbjohnson/litestream/\S+)`))
+	program, err := installLitestream(find("GOBIN=/usr/local/bin go install "))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guide{
-		program: program,
-		config:  find("(?s)```yaml\n(# /etc/litestream.yml\n.*?)```"),
-		command: strings.Fields(find(`(?m)^litestream (restore .*)$`)),
-		skipIDs: find(`(?m)^sqlite3 ` + guideFolder + `/petstore\.db "(.*)"$`),
+	config, err := os.ReadFile("../docs/deploy/litestream.yml")
+	if err != nil {
+		t.Fatal(err)
 	}
+	return guide{program, string(config), [2]string{find("litestream restore "), find("petstore restore ")}}
 }
 
 // installLitestream builds the module's command, once for all tests.
@@ -241,24 +243,28 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 	_ = cmd.Wait() // it was killed
 }
 
-// restore makes a database out of the copy, in a new folder, and returns its
-// path. Litestream itself reads it through for damage.
-func (g guide) restore(t *testing.T, standby string) (db string) {
+// copyOut has Litestream make a database out of the copy, in a new folder, and
+// read it through for damage. It returns the file.
+func (g guide) copyOut(t *testing.T, standby string) (file string) {
 	t.Helper()
 	folder := t.TempDir()
-	paths := strings.NewReplacer(guideFolder, folder, guideCopy, standby)
-	var args []string
-	for _, arg := range g.command {
-		args = append(args, paths.Replace(arg))
+	args := strings.Fields(strings.NewReplacer(guideFolder, folder, guideCopy, standby).Replace(g.restore[0]))
+	if out, err := exec.Command(g.program, append([]string{"restore"}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("litestream restore %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
-	if out, err := exec.Command(g.program, args...).CombinedOutput(); err != nil {
-		t.Fatalf("litestream %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	db = filepath.Join(folder, "petstore.db")
-	if check := query(t, db, "PRAGMA integrity_check"); check != "ok" {
+	file = filepath.Join(folder, "copy.db")
+	if check := query(t, file, "PRAGMA integrity_check"); check != "ok" {
 		t.Errorf("the restored database is damaged: %s", check)
 	}
-	return db
+	return file
+}
+
+// putInPlace makes the database of a service out of the file that Litestream made.
+func (g guide) putInPlace(t *testing.T, s *server, file string) {
+	t.Helper()
+	s.db = filepath.Join(filepath.Dir(file), "petstore.db")
+	args := strings.Fields(strings.ReplaceAll(g.restore[1], guideFolder, filepath.Dir(file)))
+	s.command(append([]string{"restore"}, args...)...)
 }
 
 // query returns the one value that a statement on a database file yields.
@@ -365,23 +371,16 @@ func checkAnswered(t *testing.T, s *server, answered []acknowledged, died time.T
 	return last
 }
 
-// checkIDsAfterRestore holds the README's limit, that the ids of lost animals
-// are assigned again, and its remedy.
-func checkIDsAfterRestore(t *testing.T, s *server, g guide, last int64, answered []acknowledged) {
+// checkIDsAfterRestore wants the ids of lost pets left out, and many more.
+func checkIDsAfterRestore(t *testing.T, s *server, last int64, answered []acknowledged) {
 	t.Helper()
-	if id, err := createNamed(http.DefaultClient, s, "first"); err != nil || id != last+1 {
-		t.Errorf("the first animal after a restore has id %d (%v), not %d", id, err, last+1)
-	}
-	s.stop()
-	query(t, s.db, g.skipIDs+" RETURNING seq")
-	s.run()
-	id, err := createNamed(http.DefaultClient, s, "second")
-	if err != nil {
-		t.Fatal(err)
+	id, err := createNamed(http.DefaultClient, s, "first")
+	if err != nil || id != last+1_000_001 {
+		t.Errorf("the first pet after a restore has the id %d (%v), and the last one before it %d", id, err, last)
 	}
 	for _, a := range answered {
 		if a.id >= id {
-			t.Fatalf("id %d is assigned although %d had been, and ids were skipped", id, a.id)
+			t.Fatalf("the id %d is assigned although %d had been", id, a.id)
 		}
 	}
 }
@@ -391,5 +390,5 @@ func awaitEverything(t *testing.T, g guide, c *copier, db, standby, after string
 	t.Helper()
 	const animals = "SELECT json_group_array(json_array(id, name, category_id, status)) FROM pets"
 	want := query(t, db, animals)
-	c.await(t, "lacks animals after "+after, func() bool { return query(t, g.restore(t, standby), animals) == want })
+	c.await(t, "lacks animals after "+after, func() bool { return query(t, g.copyOut(t, standby), animals) == want })
 }

@@ -1,5 +1,5 @@
 // A tour of the service as a TypeScript caller takes it: openapi-fetch with the
-// types that openapi-typescript makes of /openapi.json. node_test.go type-checks
+// types that openapi-typescript makes of /openapi.json. clients_description_test.go type-checks
 // it and runs it against the service. It ends with status 1 and one line at the
 // first answer that is not as described.
 //
