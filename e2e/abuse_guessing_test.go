@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -76,7 +77,7 @@ func address(i int) string {
 // thousand ill-formed ones, first each from an address of its own, then all
 // from the address that normal requests come from.
 func TestGuessedKeysAreRefusedAndForgotten(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0", "-client-ip-header", "X-Forwarded-For")
+	s := start(t, slices.Concat(debugFlags, behindProxy)...)
 	if forge(s.key[9:41]) != s.key {
 		t.Fatal("what is forged has not the form of a key")
 	}
@@ -124,7 +125,7 @@ func inWindows(in time.Duration) int { return 60 * (1 + int(in/time.Minute)) }
 // TestManyAddressesAreCountedApart calls without a key from ten thousand
 // addresses, and from many that are one caller in the end.
 func TestManyAddressesAreCountedApart(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0", "-client-ip-header", "X-Forwarded-For")
+	s := start(t, slices.Concat(debugFlags, behindProxy)...)
 	n := soak(t, 10_000)
 	first, limited := guessed{401, "missing_key", "59"}, guessed{429, "rate_limited", "0"}
 	leavesNothing(t, s, func() {

@@ -42,14 +42,22 @@ type identity struct {
 	roots     *x509.CertPool
 }
 
-var testIdentity = sync.OnceValue(func() identity {
+var testIdentity = sync.OnceValue(func() identity { return newIdentity("127.0.0.1") })
+
+// newIdentity makes one for a host name, or for an IP address.
+func newIdentity(host string) identity {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		template.IPAddresses = []net.IP{ip}
+	} else {
+		template.DNSNames = []string{host}
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -64,7 +72,7 @@ var testIdentity = sync.OnceValue(func() identity {
 	id.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
 	id.roots.AppendCertsFromPEM(id.cert)
 	return id
-})
+}
 
 // transport makes connections that trust the test's certificate, and speaks
 // HTTP/2 over TLS.
@@ -86,7 +94,7 @@ func startTLS(t *testing.T, flags ...string) *server {
 // TestOneHTTP2ConnectionCarriesManyRequests makes 500 at once over one
 // connection; each is answered as itself, and counted exactly.
 func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
-	s := startTLS(t, "-debug-addr", "127.0.0.1:0")
+	s := startTLS(t, debugFlags...)
 	s.key = s.newKey("-plan", "business")
 	const n, limit = 500, 1000
 	client := &http.Client{Transport: transport(), Timeout: 30 * time.Second}
@@ -170,7 +178,7 @@ var failedByGo = map[string]string{
 // TestHTTP2KeepsToItsSpecification runs h2spec, its strict tests included.
 func TestHTTP2KeepsToItsSpecification(t *testing.T) {
 	t.Parallel() // it mostly waits for timeouts of h2spec's own
-	s := startTLS(t, "-debug-addr", "127.0.0.1:0")
+	s := startTLS(t, debugFlags...)
 	leavesNothing(t, s, func() {
 		ran, failed := h2spec(t, s)
 		if ran < 146 {
@@ -381,7 +389,7 @@ func (a abuse) run(t *testing.T, s *server) {
 // TestAbusedHTTP2HurtsNobody has connections do what the protocol allows and no client
 // does. The service may end them; it must not grow or slow down.
 func TestAbusedHTTP2HurtsNobody(t *testing.T) {
-	s := startTLS(t, "-debug-addr", "127.0.0.1:0")
+	s := startTLS(t, debugFlags...)
 	leavesNothing(t, s, func() {
 		for _, a := range abuses {
 			t.Run(a.what, func(t *testing.T) {
@@ -396,7 +404,7 @@ func TestAbusedHTTP2HurtsNobody(t *testing.T) {
 // TestManyHTTP2ConnectionsCostLittle has each of 200 connections send the largest
 // frame that the service announces to take, and then nothing more. That needs no key.
 func TestManyHTTP2ConnectionsCostLittle(t *testing.T) {
-	s := startTLS(t, "-debug-addr", "127.0.0.1:0")
+	s := startTLS(t, debugFlags...)
 	leavesNothing(t, s, func() {
 		for range 200 {
 			f, err := s.openHTTP2()
@@ -435,7 +443,7 @@ func (f *frames) maxFrameSize() (uint32, error) {
 // TestSlowStreamsAreEnded has a connection open streams whose answers it does
 // not take, and streams whose requests do not end.
 func TestSlowStreamsAreEnded(t *testing.T) {
-	s := startTLS(t, "-debug-addr", "127.0.0.1:0")
+	s := startTLS(t, debugFlags...)
 	leavesNothing(t, s, func() {
 		f, err := s.openHTTP2(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		if err != nil {

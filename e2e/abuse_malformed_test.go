@@ -335,7 +335,7 @@ func corpusOfSmuggling() []oddity {
 // time limits, never the service's own failure, and no more requests
 // are answered than a strict reader sees.
 func TestMalformedRequestsAreRefusedOneByOne(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	leavesNothing(t, s, func() {
 		for kind, rows := range map[string][]oddity{"head": corpusOfHeads(), "body": corpusOfBodies(), "smuggling": corpusOfSmuggling()} {
 			for _, row := range rows {
@@ -386,7 +386,7 @@ func (o oddity) check(t *testing.T, s *server) {
 // TestNothingMalformedIsWaitedForLong sends the corpus once more and leaves the
 // connections open: the service must answer or end each of them by itself.
 func TestNothingMalformedIsWaitedForLong(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	leavesNothing(t, s, func() {
 		var clients sync.WaitGroup
 		for _, row := range slices.Concat(corpusOfHeads(), corpusOfBodies(), corpusOfSmuggling()) {
@@ -412,11 +412,11 @@ func TestNothingMalformedIsWaitedForLong(t *testing.T) {
 
 // TestGarbledRequestsAreNoFailureOfTheService changes requests at random places.
 func TestGarbledRequestsAreNoFailureOfTheService(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	templates := []string{get, sized(rexJSON), add(chunkedTE, chunk(rexJSON)+"0\r\n\r\n"), list("Content-Length: 2\r\n") + "{}"}
+	templates := []string{get, sized(rex), add(chunkedTE, chunk(rex)+"0\r\n\r\n"), list("Content-Length: 2\r\n") + "{}"}
 	spice := []string{"\r\n", "\n", "\r", " ", "\t", ":", ";", ",", "\x00", "\xff", "0", "-1", "%", "..", "//", "HTTP/1.1", "chunked", get}
 	leavesNothing(t, s, func() {
 		for range soak(t, 2000) {
@@ -441,12 +441,12 @@ func TestGarbledRequestsAreNoFailureOfTheService(t *testing.T) {
 // TestPipelinedRequestsAreAnsweredInOrder sends many requests before it reads
 // an answer. Each must have its own answer, in its turn, and its own limits.
 func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	key := s.newKey("-plan", "business")
 	leavesNothing(t, s, func() {
 		client := &http.Client{Transport: transport()}
 		defer client.CloseIdleConnections()
-		before, err := s.send(t.Context(), client, "POST", "/pets", rexJSON)
+		before, err := s.send(t.Context(), client, "POST", "/pets", rex)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -500,7 +500,7 @@ func checkPipelined(t *testing.T, last int64, rounds [][]reply) {
 
 // TestWhatNeverEndsIsCutOff sends requests without an end as fast as they go.
 func TestWhatNeverEndsIsCutOff(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	head := "POST /v1/pets HTTP/1.1\r\n" + authority
 	kib := strings.Repeat("a", 1<<10)
 	leavesNothing(t, s, func() {

@@ -3,19 +3,13 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"database/sql"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"math"
-	"math/big"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
@@ -27,8 +21,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	_ "modernc.org/sqlite"
 )
 
 // TestNoKeyIsWrittenAnywhere does with keys all that can be done with them, right
@@ -56,10 +48,7 @@ func TestNoKeyIsWrittenAnywhere(t *testing.T) {
 	})
 }
 
-// keyForm is the form of a key; fragment is how many of its random characters
-// in a row are taken for a leak.
-var keyForm = regexp.MustCompile(`\bpet_(live|test)_[0-9A-Za-z]{38}\b`)
-
+// fragment is how many random characters of a key in a row are taken for a leak.
 const fragment = 12
 
 // hunt is a service that is used in every way, and the keys that are looked for.
@@ -203,7 +192,7 @@ var (
 	// requests bring about the answers that the service gives in peace.
 	requests = []string{
 		"GET /v1/pets", "GET /v1/pets\nAUTH", "GET /v1/pets?limit=1&status=sold&after=1\nAUTH", "HEAD /v1/pets\nAUTH",
-		"POST /v1/pets\nAUTH\n\n" + rexJSON, "GET /v1/pets/1\nAUTH", "GET /v1/pets/1\nAUTH\nIf-None-Match: *", "GET /v1/pets/999999\nAUTH",
+		"POST /v1/pets\nAUTH\n\n" + rex, "GET /v1/pets/1\nAUTH", "GET /v1/pets/1\nAUTH\nIf-None-Match: *", "GET /v1/pets/999999\nAUTH",
 		"DELETE /v1/pets\nAUTH", "GET /v1/pets?limit=0\nAUTH", "GET /openapi.json", "GET /", "GET /v1/pets\nAuthorization: Bearer unknown",
 	}
 
@@ -216,11 +205,11 @@ var (
 		"GET /openapi.json?KEY", "GET /?KEY", "KEY /v1/pets\nAUTH", "KEY /v1/pets", "KEY /KEY", "CONNECT KEY:443", "OPTIONS *\nAUTH",
 		"GET /v1/pets\nAUTH\nUser-Agent: KEY\nReferer: http://KEY/\nCookie: key=KEY\nAccept: KEY\nIf-None-Match: KEY\nRange: KEY\nOrigin: https://KEY\nX-Request-Id: KEY\nX-Api-Key: KEY\nX-Forwarded-For: KEY",
 		"OPTIONS /v1/pets\nOrigin: https://example.com\nAccess-Control-Request-Method: KEY\nAccess-Control-Request-Headers: KEY",
-		"GET /v1/pets\nAUTH\nKEY: KEY", "GET /v1/pets\nAUTH\nExpect: KEY", "POST /v1/pets?KEY\nAUTH\n\n" + rexJSON,
+		"GET /v1/pets\nAUTH\nKEY: KEY", "GET /v1/pets\nAUTH\nExpect: KEY", "POST /v1/pets?KEY\nAUTH\n\n" + rex,
 		"GET /v1/pets\nAuthorization: KEY", "GET /v1/pets\nAuthorization: Basic KEY", "GET /v1/pets\nAuthorization: BearerKEY", "GET /v1/pets\nAuthorization: Bearer KEYx",
 		"GET /v1/pets\nAuthorization: Bearer KEY KEY", "GET /v1/pets\nAuthorization: Bearer\tKEY", "GET /v1/pets\nAuthorization: Bearer xKEY", "GET /v1/pets\nAUTH\nAUTH",
-		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY KEY\n\n" + rexJSON, "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n{}",
-		"POST /v1/pets\nAUTH\nContent-Type: KEY\n\n" + rexJSON, "POST /v1/pets\nAUTH\nContent-Type: application/json; charset=KEY\nContent-Encoding: KEY\n\n" + rexJSON,
+		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY KEY\n\n" + rex, "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n{}",
+		"POST /v1/pets\nAUTH\nContent-Type: KEY\n\n" + rex, "POST /v1/pets\nAUTH\nContent-Type: application/json; charset=KEY\nContent-Encoding: KEY\n\n" + rex,
 		"POST /v1/pets\nAUTH\n\nKEY", "POST /v1/pets\nAUTH\n\n\"KEY\"", `POST /v1/pets` + "\nAUTH\n\n" + `{"KEY":1,"name":"Rex","categoryId":7}`,
 		"POST /v1/pets\nAUTH\n\n" + `{"name":"KEY"}`, "POST /v1/pets\nAUTH\n\n" + `{"name":"KEY","categoryId":"KEY","status":"KEY"}`,
 		"POST /v1/pets\nAUTH\n\n" + `{"name":"Rex","categoryId":7,"status":"KEY` + strings.Repeat(" ", 64<<10) + `"}`,
@@ -304,7 +293,7 @@ func (h *hunt) breakStore() {
 	defer db.Close()
 	db.SetMaxOpenConns(1)
 	for _, step := range []struct{ fault, request, mend string }{
-		{"BEGIN IMMEDIATE", "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + rexJSON, "ROLLBACK"},
+		{"BEGIN IMMEDIATE", "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + rex, "ROLLBACK"},
 		{"ALTER TABLE pets RENAME TO elsewhere", "GET /v1/pets?after=1\nAUTH\nX: KEY", "ALTER TABLE elsewhere RENAME TO pets"},
 	} {
 		if _, err := db.Exec(step.fault); err != nil {
@@ -487,26 +476,11 @@ func (h *hunt) speak(bytes string, config *tls.Config) {
 	h.search("the answer to unexpected bytes", answer)
 }
 
-// writeCertificate makes a certificate that signs itself, and its key, in one file.
+// writeCertificate makes a certificate of localhost, and its key, in one file.
 func writeCertificate(t *testing.T, file string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	id := newIdentity("localhost")
+	noError(t, os.WriteFile(file, slices.Concat(id.cert, id.key), 0o600))
 }
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -171,7 +171,7 @@ func normal(t *testing.T, s *server, n int) durations {
 	}
 	for range n {
 		ask(kept, "GET", "")
-		ask(kept, "POST", rexJSON)
+		ask(kept, "POST", rex)
 		ask(fresh, "GET", "")
 	}
 	slices.Sort(took)
@@ -211,7 +211,7 @@ const slowClients = 200
 // their bodies, and 200 take their answers, byte by byte. Normal requests must
 // not wait for them, and the service must end them when it says.
 func TestSlowClientsHoldUpNobody(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	for i := range 100 { // a page of 80 KB
 		made, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets", animalJSON(fmt.Sprintf("%03d%s", i, strings.Repeat("🐕", 197))))
 		if err != nil || made.status != http.StatusCreated {
@@ -283,7 +283,7 @@ func (k slowness) run(t *testing.T, s *server) {
 // TestIdleConnectionsCostLittle keeps a thousand connections open that do
 // nothing after their first request.
 func TestIdleConnectionsCostLittle(t *testing.T) {
-	s := start(t, "-debug-addr", "127.0.0.1:0")
+	s := start(t, debugFlags...)
 	const n = 1000
 	leavesNothing(t, s, func() {
 		for range soak(t, 1) {

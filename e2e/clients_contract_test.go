@@ -258,8 +258,6 @@ func (c *contract) mustSend(t failer, ctx context.Context, want, method, target,
 	return got
 }
 
-const rexJSON = `{"name":"Rex","categoryId":7}`
-
 // TestContract provokes all that the description says can happen and that a
 // caller can bring about; each answer must fit the description.
 func TestContract(t *testing.T) {
@@ -272,13 +270,13 @@ func TestContract(t *testing.T) {
 		t.Helper()
 		return c.mustSend(t, misused, want, method, target, body, headers...)
 	}
-	large := strings.Repeat(" ", 64<<10) + rexJSON
+	large := strings.Repeat(" ", 64<<10) + rex
 
 	valid("200", "GET", "/pets", "")
-	valid("201", "POST", "/pets", rexJSON)
+	valid("201", "POST", "/pets", rex)
 	valid("201", "POST", "/pets", `{"name":"Tom","categoryId":-3,"status":"sold"}`, "Idempotency-Key: tom")
 	valid("201", "POST", "/pets", `{"name":"Tom","categoryId":-3,"status":"sold"}`, "Idempotency-Key: tom")
-	valid("422 idempotency_key_reused", "POST", "/pets", rexJSON, "Idempotency-Key: tom")
+	valid("422 idempotency_key_reused", "POST", "/pets", rex, "Idempotency-Key: tom")
 	page := valid("200", "GET", "/pets?limit=1&after=0", "")
 	valid("200", "GET", "/pets?limit=100&status=sold", "")
 	valid("304", "GET", "/pets?limit=1&after=0", "", "If-None-Match: "+page.header.Get("ETag"))
@@ -295,11 +293,11 @@ func TestContract(t *testing.T) {
 	for _, body := range []string{"", "[]", "{", `{"name":"Rex"}`, `{"name":" ","categoryId":1}`, `{"name":"Rex","categoryId":1,"colour":"red"}`, `{"name":"Rex","categoryId":1,"status":null}`} {
 		invalid("400 invalid_body", "POST", "/pets", body)
 	}
-	invalid("400 invalid_parameter", "POST", "/pets", rexJSON, "Idempotency-Key: two words")
+	invalid("400 invalid_parameter", "POST", "/pets", rex, "Idempotency-Key: two words")
 	invalid("400 invalid_parameter", "GET", "/pets/1?limit=1", "")
 	invalid("404 not_found", "GET", "/pets/01", "")
 	invalid("405 method_not_allowed", "DELETE", "/pets", "")
-	invalid("405 method_not_allowed", "PUT", "/pets/1", rexJSON)
+	invalid("405 method_not_allowed", "PUT", "/pets/1", rex)
 	invalid("413 body_too_large", "POST", "/pets", large)
 	invalid("415 unsupported_media_type", "POST", "/pets", large, "Content-Type: text/plain")
 
@@ -311,7 +309,7 @@ func TestContract(t *testing.T) {
 	}
 	for _, want := range []string{"429 rate_limited", "429 key_banned"} {
 		valid(want, "GET", "/pets", "", limited)
-		valid(want, "POST", "/pets", rexJSON, limited)
+		valid(want, "POST", "/pets", rex, limited)
 		valid(want, "GET", "/pets/1", "", limited)
 		if want == "429 rate_limited" {
 			valid(want, "GET", "/pets", "", limited)
@@ -323,7 +321,7 @@ func TestContract(t *testing.T) {
 			method, target, _ := strings.Cut(to, " ")
 			body := ""
 			if method == http.MethodPost {
-				body = rexJSON
+				body = rex
 			}
 			valid("401 invalid_key", method, target, body, "Authorization: Bearer pet_live_x")
 			invalid("401 missing_key", method, target, body, "Authorization:")
@@ -368,7 +366,7 @@ func (f forger) RoundTrip(req *http.Request) (*http.Response, error) {
 func TestContractRefusesForgeries(t *testing.T) {
 	c := newContract(t, start(t))
 	genuine := c.base
-	c.mustSend(t, t.Context(), "201", "POST", "/pets", rexJSON)
+	c.mustSend(t, t.Context(), "201", "POST", "/pets", rex)
 	etag := c.mustSend(t, t.Context(), "200", "GET", "/pets/1", "").header.Get("ETag")
 
 	without := func(name string) func(*http.Response) {
@@ -422,7 +420,7 @@ func TestContractRefusesForgeries(t *testing.T) {
 			send := func() error {
 				data := ""
 				if method == http.MethodPost {
-					data = rexJSON
+					data = rex
 				}
 				_, err := c.send(t.Context(), method, target, data, test.header)
 				return err

@@ -244,8 +244,6 @@ func (m *machine) checkRestored() {
 	}
 }
 
-const rex = `{"name":"Rex","categoryId":7}`
-
 func (m *machine) waitUntilReady() {
 	m.t.Helper()
 	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:6060/readyz")

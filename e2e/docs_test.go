@@ -632,13 +632,11 @@ func (x *terminal) real(shown string) string {
 	return strings.NewReplacer(pairs...).Replace(shown)
 }
 
-var keyPattern = regexp.MustCompile(`pet_(live|test)_[0-9A-Za-z]{38}`)
-
 // learnKeys notes the keys that were printed where others are shown, and the
 // last four characters of each, by which people tell them apart.
 func (x *terminal) learnKeys(shown, printed string) {
-	now := keyPattern.FindAllString(printed, -1)
-	for i, key := range keyPattern.FindAllString(shown, -1) {
+	now := keyForm.FindAllString(printed, -1)
+	for i, key := range keyForm.FindAllString(shown, -1) {
 		if i < len(now) && x.values[key] == "" && key[:len("pet_live_")] == now[i][:len("pet_live_")] {
 			x.values[key] = now[i]
 			x.values[key[len(key)-4:]] = now[i][len(key)-4:]

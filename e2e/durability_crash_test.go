@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,8 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	_ "modernc.org/sqlite"
 )
 
 var crashSeed = flag.Uint64("crash.seed", uint64(time.Now().UnixNano()), "what the moments of the kills are drawn from")
@@ -51,11 +48,6 @@ func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
 	}
 }
 
-// newHTTPClient keeps as many connections as it is told.
-func newHTTPClient(connections int) *http.Client {
-	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}, Timeout: 30 * time.Second}
-}
-
 // census is every animal that was answered or listed. It is safe for
 // concurrent use.
 type census struct {
@@ -82,9 +74,6 @@ func (c *census) note(id int64, name string) {
 	}
 	c.names[id], c.ids[name] = name, id
 }
-
-// animalJSON is the body that adds an animal with a name.
-func animalJSON(name string) string { return fmt.Sprintf(`{"name":%q,"categoryId":1}`, name) }
 
 // crash is a service that is killed again and again, and what its clients know.
 type crash struct {
@@ -113,7 +102,7 @@ func (c *crash) round(n int, life time.Duration) {
 	answered, slowest := len(c.answered), c.slowest
 	files := c.copyFiles()
 	defer os.RemoveAll(filepath.Dir(files))
-	c.checkIntegrity(files)
+	checkIntegrity(c.T, files)
 	behind := c.checkUsage(files, killed)
 
 	c.afterKills = append(c.afterKills, c.start())
@@ -164,10 +153,7 @@ func (c *crash) workUntilKilled(round int, life time.Duration) (unanswered []str
 	time.Sleep(life)
 	c.dying.Store(true)
 	killed = time.Now()
-	if err := c.s.cmd.Process.Kill(); err != nil {
-		c.Fatal(err)
-	}
-	_ = c.s.cmd.Wait() // says that it was killed
+	c.s.kill()
 	clients.Wait()
 	c.dying.Store(false)
 	return unanswered, killed
@@ -242,26 +228,6 @@ func (c *crash) copyFiles() string {
 		}
 	}
 	return copied
-}
-
-// query reads one value from a database that no service runs on.
-func (c *crash) query(file, statement string, into any) {
-	c.Helper()
-	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		c.Fatal(err)
-	}
-	defer db.Close()
-	if err := db.QueryRow(statement).Scan(into); err != nil {
-		c.Fatal(err)
-	}
-}
-
-func (c *crash) checkIntegrity(file string) {
-	var verdict string
-	if c.query(file, "PRAGMA integrity_check", &verdict); verdict != "ok" {
-		c.Errorf("the database is damaged: %s", verdict)
-	}
 }
 
 // checkUsage holds what is stored after a kill against what was sent. It
@@ -348,8 +314,7 @@ func (c *crash) repeat(unanswered []string) (stored int) {
 // removeNewest takes the newest animal out of the file, as only an operator
 // can. What was its id then stands nowhere but in the count of ids given.
 func (c *crash) removeNewest() {
-	var id int64
-	c.query(c.s.db, "DELETE FROM pets WHERE id = (SELECT max(id) FROM pets) RETURNING id", &id)
+	id := query[int64](c.T, c.s.db, "DELETE FROM pets WHERE id = (SELECT max(id) FROM pets) RETURNING id")
 	c.removed = append(c.removed, id)
 }
 

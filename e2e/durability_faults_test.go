@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,8 +19,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	_ "modernc.org/sqlite"
 )
 
 // fault is something that goes wrong with the storage of a running service.
@@ -474,15 +471,6 @@ func (st *stock) serve(t *testing.T, small bool) *server {
 	return s
 }
 
-var debugFlags = []string{"-debug-addr", "127.0.0.1:0"}
-
-// kill ends the program without a warning.
-func (s *server) kill() {
-	s.t.Helper()
-	noError(s.t, s.cmd.Process.Kill())
-	_ = s.cmd.Wait() // it was killed
-}
-
 // interrupt stops the program where it may not be able to write the usage.
 func (s *server) interrupt() {
 	s.t.Helper()
@@ -787,7 +775,11 @@ func (l *ledger) repeatRefused() {
 // A doubtful one may be there too, but once.
 func (l *ledger) audit() {
 	l.t.Helper()
-	stored := l.everything()
+	stored := everyPet(l.t, func(target string) string {
+		got := l.send("GET", target, "")
+		l.mustBeRight()
+		return got.body
+	})
 	expected := maps.Clone(l.made)
 	for id := range int64(stockSize) {
 		expected[stockName(id+1)] = id + 1
@@ -803,53 +795,12 @@ func (l *ledger) audit() {
 			l.t.Errorf("%s is stored as %v and was not answered 201", name, ids)
 		}
 	}
-	db, err := sql.Open("sqlite", l.server.db)
-	noError(l.t, err)
-	defer db.Close()
-	for query, want := range map[string]string{
-		"PRAGMA integrity_check": "ok",
-		"SELECT count(*) FROM idempotency LEFT JOIN pets ON id = pet_id WHERE name IS NOT 'animal ' || substr(idempotency_key, 7)": "0",
-	} {
-		var got string
-		if err := db.QueryRow(query).Scan(&got); err != nil || got != want {
-			l.t.Errorf("%s: %s, %v; want %s", query, got, err, want)
-		}
+	checkIntegrity(l.t, l.server.db)
+	const strangers = "SELECT count(*) FROM idempotency LEFT JOIN pets ON id = pet_id WHERE name IS NOT 'animal ' || substr(idempotency_key, 7)"
+	if n := query[int64](l.t, l.server.db, strangers); n != 0 {
+		l.t.Errorf("%d idempotency records are of no pet, or of another", n)
 	}
 }
-
-// everything pages through all animals: the ids under each name.
-func (l *ledger) everything() map[string][]int64 {
-	l.t.Helper()
-	stored := map[string][]int64{}
-	for after := int64(0); ; {
-		a := l.send("GET", fmt.Sprintf("/pets?limit=100&after=%d", after), "")
-		l.mustBeRight()
-		var page []pet
-		if err := json.Unmarshal([]byte(a.body), &page); err != nil {
-			l.t.Fatalf("a page is answered %d %s", a.status, a.body)
-		}
-		if len(page) == 0 {
-			return stored
-		}
-		for _, p := range page {
-			if p.ID <= after {
-				l.t.Errorf("%s, which has the id %d, is listed after %d", p.Name, p.ID, after)
-			}
-			stored[p.Name] = append(stored[p.Name], p.ID)
-			after = p.ID
-		}
-	}
-}
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// tail is the end of a log.
-func tail(log string) string { return log[max(0, len(log)-2000):] }
 
 // mount puts an empty file system into memory, at a folder, until the test ends.
 func mount(t *testing.T, dir, options string) {
@@ -987,17 +938,4 @@ func textFile(t *testing.T, path string) {
 
 func recipes(t *testing.T, path string) {
 	database(t, path, "CREATE TABLE recipes (name)", "INSERT INTO recipes VALUES ('soup')").Close()
-}
-
-// database makes a database with the driver alone.
-func database(t *testing.T, path string, statements ...string) *sql.DB {
-	t.Helper()
-	db, err := sql.Open("sqlite", path)
-	noError(t, err)
-	db.SetMaxOpenConns(1)
-	for _, statement := range statements {
-		_, err := db.Exec(statement)
-		noError(t, err)
-	}
-	return db
 }

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,8 +15,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	_ "modernc.org/sqlite"
 )
 
 // Litestream copies the database to another machine, for which a folder stands
@@ -42,7 +39,7 @@ func TestALostMachineCostsItsLastMoments(t *testing.T) {
 			<-time.After(mostLost + time.Second + rand.N(time.Second)) // a copy that stands still is then found too old
 			load.dying.Store(true)
 			kill(t, copier.cmd)
-			kill(t, s.cmd)
+			s.kill()
 			died := time.Now()
 			load.clients.Wait()
 			if load.refused > 16 { // Litestream's lock may outlast the service's patience when the disk stalls, but not each time
@@ -92,7 +89,7 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 	}{
 		{"nothing happened", func() {}},
 		{"a restart of the service", func() { s.stop(); s.run() }},
-		{"a kill of the service", func() { kill(t, s.cmd); s.run() }},
+		{"a kill of the service", func() { s.kill(); s.run() }},
 		{"a while without Litestream", func() {
 			kill(t, copier.cmd)
 			createSome()
@@ -109,7 +106,7 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 		}},
 		{"a kill of both", func() {
 			kill(t, copier.cmd)
-			kill(t, s.cmd)
+			s.kill()
 			s.run()
 			copier = guide.replicate(t, s.db, standby)
 		}},
@@ -234,15 +231,6 @@ func (c *copier) checkLog(t *testing.T) {
 	}
 }
 
-// kill ends a process at once, as the loss of its machine would.
-func kill(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	if err := cmd.Process.Kill(); err != nil {
-		t.Error(err)
-	}
-	_ = cmd.Wait() // it was killed
-}
-
 // copyOut has Litestream make a database out of the copy, in a new folder, and
 // read it through for damage. It returns the file.
 func (g guide) copyOut(t *testing.T, standby string) (file string) {
@@ -253,9 +241,7 @@ func (g guide) copyOut(t *testing.T, standby string) (file string) {
 		t.Fatalf("litestream restore %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	file = filepath.Join(folder, "copy.db")
-	if check := query(t, file, "PRAGMA integrity_check"); check != "ok" {
-		t.Errorf("the restored database is damaged: %s", check)
-	}
+	checkIntegrity(t, file)
 	return file
 }
 
@@ -265,20 +251,6 @@ func (g guide) putInPlace(t *testing.T, s *server, file string) {
 	s.db = filepath.Join(filepath.Dir(file), "petstore.db")
 	args := strings.Fields(strings.ReplaceAll(g.restore[1], guideFolder, filepath.Dir(file)))
 	s.command(append([]string{"restore"}, args...)...)
-}
-
-// query returns the one value that a statement on a database file yields.
-func query(t *testing.T, file, statement string) (value string) {
-	t.Helper()
-	db, err := sql.Open("sqlite", file+"?_pragma=busy_timeout(10000)")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	if err := db.QueryRow(statement).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", statement, err)
-	}
-	return value
 }
 
 // acknowledged is an animal whose 201 a client has received.
@@ -343,7 +315,7 @@ func createNamed(client *http.Client, s *server, name string) (id int64, err err
 func checkAnswered(t *testing.T, s *server, answered []acknowledged, died time.Time) (last int64) {
 	t.Helper()
 	var animals []pet
-	if err := json.Unmarshal([]byte(query(t, s.db, "SELECT json_group_array(json_object('id', id, 'name', name)) FROM pets")), &animals); err != nil {
+	if err := json.Unmarshal([]byte(query[string](t, s.db, "SELECT json_group_array(json_object('id', id, 'name', name)) FROM pets")), &animals); err != nil {
 		t.Fatal(err)
 	}
 	stored := map[string][]int64{}
@@ -389,6 +361,6 @@ func checkIDsAfterRestore(t *testing.T, s *server, last int64, answered []acknow
 func awaitEverything(t *testing.T, g guide, c *copier, db, standby, after string) {
 	t.Helper()
 	const animals = "SELECT json_group_array(json_array(id, name, category_id, status)) FROM pets"
-	want := query(t, db, animals)
-	c.await(t, "lacks animals after "+after, func() bool { return query(t, g.copyOut(t, standby), animals) == want })
+	want := query[string](t, db, animals)
+	c.await(t, "lacks animals after "+after, func() bool { return query[string](t, g.copyOut(t, standby), animals) == want })
 }

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	_ "modernc.org/sqlite"
 )
 
 // binary is the program under test, built once for the whole run.
@@ -251,3 +254,119 @@ func readAnswer(res *http.Response) (*answer, error) {
 	}
 	return &answer{res.StatusCode, e.Code, res.Header, string(data)}, err
 }
+
+// newHTTPClient keeps as many connections as it is told.
+func newHTTPClient(connections int) *http.Client {
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}, Timeout: 30 * time.Second}
+}
+
+// rex is the body that adds a pet.
+const rex = `{"name":"Rex","categoryId":7}`
+
+// animalJSON is the body that adds an animal with a name.
+func animalJSON(name string) string { return fmt.Sprintf(`{"name":%q,"categoryId":1}`, name) }
+
+// keyForm is the form of a key.
+var keyForm = regexp.MustCompile(`\bpet_(live|test)_[0-9A-Za-z]{38}\b`)
+
+// Flags of the service that several tests need.
+var (
+	debugFlags = []string{"-debug-addr", "127.0.0.1:0"}
+
+	// behindProxy lets every call come from an address of its own, so that the
+	// limit of addresses is in no refusal's way.
+	behindProxy = []string{"-client-ip-header", "X-Forwarded-For"}
+)
+
+// kill ends the program without a warning.
+func (s *server) kill() {
+	s.t.Helper()
+	kill(s.t, s.cmd)
+}
+
+// kill ends a process at once, as the loss of its machine would.
+func kill(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	noError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // says that it was killed
+}
+
+// everyAnimal pages through the service: the ids under each name.
+func (s *server) everyAnimal(t *testing.T) map[string][]int64 {
+	t.Helper()
+	return everyPet(t, func(target string) string {
+		got, err := call(s.url, s.key, "GET", target, "", "")
+		noError(t, err)
+		return got.body
+	})
+}
+
+// everyPet follows the pages that get returns, which must ascend: the ids under
+// each name.
+func everyPet(t *testing.T, get func(target string) (body string)) map[string][]int64 {
+	t.Helper()
+	stored := map[string][]int64{}
+	for after := int64(0); ; {
+		page := decode[[]pet](t, get(fmt.Sprintf("/pets?limit=100&after=%d", after)))
+		if len(page) == 0 {
+			return stored
+		}
+		for _, p := range page {
+			if p.ID <= after {
+				t.Errorf("%s, which has the id %d, is listed after %d", p.Name, p.ID, after)
+			}
+			stored[p.Name] = append(stored[p.Name], p.ID)
+			after = p.ID
+		}
+	}
+}
+
+func decode[V any](t failer, data string) (v V) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(data), &v); err != nil {
+		t.Fatalf("%v in %s", err, data)
+	}
+	return v
+}
+
+// database makes a database with the driver alone.
+func database(t *testing.T, path string, statements ...string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	noError(t, err)
+	db.SetMaxOpenConns(1)
+	for _, statement := range statements {
+		_, err := db.Exec(statement)
+		noError(t, err)
+	}
+	return db
+}
+
+// query returns the one value that a statement on a database file yields.
+func query[V any](t *testing.T, file, statement string) (value V) {
+	t.Helper()
+	db := database(t, file, "PRAGMA busy_timeout = 10000")
+	defer db.Close()
+	if err := db.QueryRow(statement).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	return value
+}
+
+// checkIntegrity has SQLite look for damage in a database.
+func checkIntegrity(t *testing.T, file string) {
+	t.Helper()
+	if verdict := query[string](t, file, "PRAGMA integrity_check"); verdict != "ok" {
+		t.Errorf("the database is damaged: %s", verdict)
+	}
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tail is the end of a log.
+func tail(log string) string { return log[max(0, len(log)-2000):] }

@@ -105,10 +105,6 @@ func (a *answer) outcome() string {
 // request that is not answered by then is lost without an error.
 var callers = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 10 * time.Second}
 
-// behindProxy lets every call come from an address of its own, so that the
-// limit of addresses is in no refusal's way.
-var behindProxy = []string{"-client-ip-header", "X-Forwarded-For"}
-
 var addresses atomic.Uint32
 
 // newAddress is one that nobody had before; all have the same length.
@@ -138,13 +134,7 @@ func call(url, token, method, target, body, once string) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
-	var refusal struct{ Code string }
-	if response.StatusCode >= 400 {
-		_ = json.Unmarshal(data, &refusal) // what is no Error has no code, and no test expects that
-	}
-	return &answer{response.StatusCode, refusal.Code, response.Header, string(data)}, err
+	return readAnswer(response)
 }
 
 // ask is a small request with the key, and its outcome.
@@ -343,7 +333,7 @@ func (c *crowd) read(token, target, want string) {
 
 // create adds an animal, and with an Idempotency-Key tries until it is answered.
 func (c *crowd) create(token, name, once string) (animal string, id int64) {
-	body := fmt.Sprintf(`{"name":%q,"categoryId":1}`, name)
+	body := animalJSON(name)
 	r := c.send(token, "POST", "/pets", body, once)
 	failed := r == nil
 	for until := time.Now().Add(20 * time.Second); r == nil && once != "" && time.Now().Before(until); {
@@ -504,27 +494,6 @@ func (c *crowd) compare(t *testing.T, s *server, must map[string]int64) {
 	}
 }
 
-// everyAnimal pages through the service: the ids under each name.
-func (s *server) everyAnimal(t *testing.T) map[string][]int64 {
-	t.Helper()
-	stored := map[string][]int64{}
-	after := int64(0)
-	for {
-		r, err := call(s.url, s.key, "GET", fmt.Sprint("/pets?limit=100&after=", after), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		animals := decode[[]pet](t, r.body)
-		for _, p := range animals {
-			stored[p.Name] = append(stored[p.Name], p.ID)
-			after = p.ID
-		}
-		if len(animals) < 100 {
-			return stored
-		}
-	}
-}
-
 // repeat sends creates again that were answered before: each is answered with
 // the animal it made then.
 func (c *crowd) repeat(t *testing.T, s *server, made map[string]int64) {
@@ -536,7 +505,7 @@ func (c *crowd) repeat(t *testing.T, s *server, made map[string]int64) {
 			continue
 		}
 		repeated++
-		body := fmt.Sprintf(`{"name":%q,"categoryId":1}`, name)
+		body := animalJSON(name)
 		var client, n int
 		if _, err := fmt.Sscanf(name, "client %d, animal %d", &client, &n); err != nil {
 			t.Fatal(err)
@@ -633,7 +602,7 @@ func (s *server) begin(t *testing.T, address, name string) *halfSent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	h := &halfSent{conn: conn, reader: bufio.NewReader(conn), body: fmt.Sprintf(`{"name":%q,"categoryId":1}`, name)}
+	h := &halfSent{conn: conn, reader: bufio.NewReader(conn), body: animalJSON(name)}
 	fmt.Fprintf(conn, "POST /v1/pets HTTP/1.1\r\nHost: %s\r\nAuthorization: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
 		address, s.bearer(), len(h.body))
 	const proceed = "HTTP/1.1 100 Continue\r\n\r\n"
