@@ -1,0 +1,330 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a command of the program that runs, and what became of it.
+type process struct {
+	t        *testing.T
+	cmd      *exec.Cmd
+	out, log logBuffer
+	ended    chan struct{} // closed when it has ended
+}
+
+// launch starts a command. What still runs when the test ends is killed.
+func launch(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{t: t, cmd: cmd, ended: make(chan struct{})}
+	if cmd.Stdout == nil {
+		cmd.Stdout = &p.out
+	}
+	cmd.Stderr = &p.log
+	noError(t, cmd.Start())
+	go func() {
+		_ = cmd.Wait() // its status is looked at by whoever waits
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-p.ended
+	})
+	return p
+}
+
+// within reports whether the command ends in time.
+func (p *process) within(patience time.Duration) bool {
+	select {
+	case <-p.ended:
+		return true
+	case <-time.After(patience):
+		return false
+	}
+}
+
+// status waits for the end of the command and returns its exit status; what is
+// killed, or had to be, has -1.
+func (p *process) status() int {
+	p.t.Helper()
+	if !p.within(2 * longEnough) {
+		p.t.Errorf("%s runs on after %v", p, 2*longEnough)
+		_ = p.cmd.Process.Kill()
+		<-p.ended
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// String is the command line, without the path of the program.
+func (p *process) String() string {
+	args := p.cmd.Args
+	return "petstore " + strings.Join(args[slices.Index(args, binary)+1:], " ")
+}
+
+// told is what the command did and said, for a failure.
+func (p *process) told() string {
+	return fmt.Sprintf("%s: %v, stdout %q, stderr %q", p, p.cmd.ProcessState, tail(p.out.String()), tail(p.log.String()))
+}
+
+// succeeds wants a command to end well, and returns what it did.
+func succeeds(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := launch(t, cmd)
+	if p.status() != 0 {
+		t.Fatalf("%s; want success", p.told())
+	}
+	return p
+}
+
+// fails wants a command to end with status 1, nothing on stdout, and one line
+// on stderr with some texts in it.
+func fails(t *testing.T, cmd *exec.Cmd, texts ...string) {
+	t.Helper()
+	p := launch(t, cmd)
+	status, line := p.status(), strings.TrimSuffix(p.log.String(), "\n")
+	silent := slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+	if status != 1 || p.out.String() != "" || line == "" || strings.Contains(line, "\n") || silent {
+		t.Errorf("%s; want status 1 and one line with %q", p.told(), texts)
+	}
+}
+
+// slowDown makes a command run with system calls that take longer. strace -D
+// stands aside, so that the process is the program's own, with its signals and
+// its exit status; with --seccomp-bpf it costs the other calls no time.
+func slowDown(cmd *exec.Cmd, calls string, by time.Duration) *exec.Cmd {
+	strace := []string{"strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null",
+		"-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:delay_exit=%d", calls, by.Microseconds())}
+	slow := exec.Command(strace[0], slices.Concat(strace[1:], cmd.Args)...)
+	slow.Env = cmd.Env
+	return slow
+}
+
+// runSlowly is run with a disk that takes 10 ms more for each sync, as one does
+// that turns or lies behind a network.
+func (s *server) runSlowly() {
+	s.t.Helper()
+	fast := binary
+	defer func() { binary = fast }()
+	binary = filepath.Join(s.t.TempDir(), "petstore-on-a-slow-disk")
+	script := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n", strings.Join(slowDown(exec.Command(fast), syncCalls, 10*time.Millisecond).Args, "' '"))
+	noError(s.t, os.WriteFile(binary, []byte(script), 0o700))
+	s.run()
+}
+
+// keepWriting has four clients add pets, each as soon as its last one was
+// stored, so that the service has the write lock almost without a gap.
+func keepWriting(t *testing.T, s *server) (stop func()) {
+	t.Helper()
+	var stopped atomic.Bool
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for !stopped.Load() {
+				if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != http.StatusCreated {
+					t.Errorf("a pet is not added beside commands: %v, %v", r, err)
+					return
+				}
+			}
+		})
+	}
+	stop = sync.OnceFunc(func() {
+		stopped.Store(true)
+		clients.Wait()
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestCommandsThatWriteFindAGapBesideABusyService changes keys while the
+// service writes to a slow disk. A command needs the lock for a moment only,
+// and a few seconds are ample for it to find one that is free.
+func TestCommandsThatWriteFindAGapBesideABusyService(t *testing.T) {
+	const rounds, ample = 3, 3 * time.Second
+	s := start(t)
+	var commands [][]string
+	for range rounds {
+		banned := s.keyOf("3")
+		s.ban(t, banned)
+		commands = append(commands, []string{"create"}, []string{"unban", banned.id}, []string{"revoke", s.keyOf("3").id})
+	}
+	s.stop()
+	s.runSlowly()
+	stop := keepWriting(t, s)
+	defer stop()
+	for starved, command := 0, 0; command < len(commands) && starved < 2; command++ { // more would only take time
+		began := time.Now()
+		p := launch(t, program(append([]string{"key", commands[command][0], "-db", s.db}, commands[command][1:]...)...))
+		if !p.within(ample) || p.status() != 0 {
+			starved++
+			t.Errorf("%s does not succeed within %v: %s", p, ample, p.log.String())
+		}
+		t.Logf("key %s took %v", commands[command][0], time.Since(began).Round(time.Millisecond))
+	}
+}
+
+// TestWhatOnlyReadsWaitsForNoLock runs commands that write nothing while
+// another process holds the write lock, and does not let it go.
+func TestWhatOnlyReadsWaitsForNoLock(t *testing.T) {
+	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+	s.newKey()
+	unlock := lock(t, s.db)
+	defer unlock()
+	for _, args := range [][]string{
+		{"key", "list", "-db", s.db},
+		{"key", "show", "-db", s.db, "1"},
+		{"backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db")},
+	} {
+		p := launch(t, program(args...))
+		if !p.within(3*time.Second) || p.status() != 0 {
+			t.Errorf("%s does not succeed beside a lock: %s", p, p.log.String())
+		}
+	}
+}
+
+// TestAStartOutlastsALock starts the service while another process holds the
+// write lock for two seconds, which is no reason to give up.
+func TestAStartOutlastsALock(t *testing.T) {
+	for name, statements := range map[string][]string{
+		"of a database with keys":             nil,
+		"of a database without its first key": {"DELETE FROM api_keys"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+			s.newKey()
+			database(t, s.db, statements...).Close()
+			unlock := lock(t, s.db)
+			p := launch(t, program("-addr", "127.0.0.1:0", "-db", s.db))
+			failed := p.within(2 * time.Second) // how long the lock lasts
+			unlock()
+			if failed {
+				t.Fatalf("the service gives up: %s", p.told())
+			}
+			eventually(t, longEnough, func() error {
+				if !strings.Contains(p.log.String(), `"ready"`) {
+					return fmt.Errorf("the service is not ready: %s", p.log.String())
+				}
+				return nil
+			})
+			noError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+			if p.status() != 0 {
+				t.Error(p.told())
+			}
+		})
+	}
+}
+
+// TestTheServiceFindsAGapBesideABusyProgram adds pets while another program
+// holds the write lock but for a moment every 200 ms. A service that looked for
+// the lock as seldom as SQLite does by itself would sleep through the gaps.
+func TestTheServiceFindsAGapBesideABusyProgram(t *testing.T) {
+	const creates, enough = 8, 6 // a busy machine may hide a gap
+	s := start(t)
+	busy := database(t, s.db, "PRAGMA busy_timeout = 1000")
+	defer busy.Close()
+	stored, refusal := 0, ""
+	for range creates {
+		_, err := busy.Exec("BEGIN IMMEDIATE")
+		noError(t, err)
+		created := make(chan struct{})
+		go func() {
+			defer close(created)
+			switch r, err := call(s.url, s.key, "POST", "/pets", rex, ""); {
+			case err != nil:
+				refusal = err.Error()
+			case r.status != http.StatusCreated:
+				refusal = r.body
+			default:
+				stored++
+			}
+		}()
+		for held := time.Now(); ; {
+			time.Sleep(time.Until(held.Add(200 * time.Millisecond)))
+			_, err := busy.Exec("ROLLBACK")
+			noError(t, err)
+			time.Sleep(4 * time.Millisecond) // the gap
+			_, err = busy.Exec("BEGIN IMMEDIATE")
+			noError(t, err)
+			held = time.Now()
+			select {
+			case <-created:
+			default:
+				continue
+			}
+			break
+		}
+		_, err = busy.Exec("ROLLBACK")
+		noError(t, err)
+	}
+	t.Logf("%d of %d pets were stored", stored, creates)
+	if stored < enough {
+		t.Errorf("%d of %d pets were stored beside a busy program, want %d: %s", stored, creates, enough, refusal)
+	}
+}
+
+// TestAStopStoresUsageOnceALockIsGone stops the service while another process
+// holds the write lock for two seconds. The last usage has as much time as the
+// last requests.
+func TestAStopStoresUsageOnceALockIsGone(t *testing.T) {
+	const requests = 7
+	s := start(t)
+	unlock := lock(t, s.db)
+	for range requests {
+		s.ask(t, s.key)
+	}
+	ended := make(chan error, 1)
+	noError(t, s.cmd.Process.Signal(syscall.SIGTERM))
+	go func() { ended <- s.cmd.Wait() }()
+	early := time.After(2 * time.Second) // how long the lock lasts
+	select {
+	case err := <-ended:
+		ended <- err
+		<-early
+	case <-early:
+	}
+	unlock()
+	if err := <-ended; err != nil {
+		t.Errorf("the stop ends with %v:\n%s", err, tail(s.log.String()))
+	}
+	var key struct{ UsedToday int }
+	noError(t, json.Unmarshal([]byte(s.command("key", "show", "-db", s.db, "-json", "1")), &key))
+	if key.UsedToday != requests {
+		t.Errorf("of %d requests %d are stored after the stop", requests, key.UsedToday)
+	}
+}
+
+// TestABanIsToldOnlyOnceItIsStored insists with a key while nothing can be
+// stored: it is refused, but not told of a ban that a kill would forget. The
+// first refusal after that bans it.
+func TestABanIsToldOnlyOnceItIsStored(t *testing.T) {
+	const limit = 3
+	s := start(t)
+	k := s.keyOf(fmt.Sprint(limit))
+	unlock := lock(t, s.db)
+	for i := range 3 * limit {
+		want := "429 rate_limited"
+		if i < limit {
+			want = fmt.Sprint("200 of ", limit)
+		}
+		s.expect(t, k.token, want)
+	}
+	for range 3 { // the first of them is one strike too many
+		s.expect(t, k.token, "429 rate_limited")
+	}
+	unlock()
+	s.expect(t, k.token, "429 key_banned")
+	if s.listed(k.token).BannedUntil.IsZero() {
+		t.Error("a key is told of a ban that is not stored")
+	}
+}
