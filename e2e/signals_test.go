@@ -1,0 +1,200 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// atOnce is how long a command may take to end after a signal: it promises half
+// a second, and the rest is for a busy machine.
+const atOnce = time.Second
+
+// stops sends a signal to a command, which must end at once, with a status that
+// is not 0 and a line that says why. It reports whether the command has ended.
+func (p *process) stops(signal os.Signal) bool {
+	p.t.Helper()
+	noError(p.t, p.cmd.Process.Signal(signal))
+	if !p.within(atOnce) {
+		p.t.Errorf("%v after %v %s still runs", atOnce, signal, p)
+		return false
+	}
+	line := strings.TrimSuffix(p.log.String(), "\n")
+	if p.status() <= 0 || strings.Contains(line, "\n") || !regexp.MustCompile(`(?i)stopp|interrupt|terminat|signal|cancel`).MatchString(line) {
+		p.t.Errorf("after %v: %s; want a status above 0 and one line that says so", signal, p.told())
+	}
+	return true
+}
+
+// waitsForLock returns once a command has the database open, whose lock it
+// cannot get.
+func (p *process) waitsForLock(db string) {
+	p.t.Helper()
+	eventually(p.t, longEnough, func() error {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.cmd.Process.Pid))
+		if p.within(0) || slices.ContainsFunc(links, func(link string) bool {
+			file, _ := os.Readlink(link) // one that was closed meanwhile is another
+			return file == db+"-shm"
+		}) {
+			return nil
+		}
+		return fmt.Errorf("%s does not open %s", p, db)
+	})
+}
+
+// TestASignalStopsACommandThatWaitsForALock stops commands that can do nothing
+// while another process holds the write lock. What they were asked for is not
+// done then, and not later when the lock is gone.
+func TestASignalStopsACommandThatWaitsForALock(t *testing.T) {
+	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+	s.newKey()
+	for _, args := range [][]string{{"create"}, {"set", "-plan", "pro", "1"}, {"rotate", "1"}, {"revoke", "1"}, {"unban", "1"}} {
+		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(fmt.Sprintf("%s, %v", args[0], signal), func(t *testing.T) {
+				before := s.command("key", "list", "-db", s.db)
+				unlock := lock(t, s.db)
+				p := launch(t, program(slices.Concat([]string{"key", args[0], "-db", s.db}, args[1:])...))
+				p.waitsForLock(s.db)
+				p.stops(signal)
+				unlock()
+				if status := p.status(); status == 0 {
+					t.Errorf("once the lock is gone: %s", p.told())
+				}
+				if after := s.command("key", "list", "-db", s.db); after != before {
+					t.Errorf("%s was stopped, and has changed the keys to\n%s", p, after)
+				}
+			})
+		}
+	}
+}
+
+// bulky is a database that takes a slowed command some seconds to copy. It has
+// one key, and pets by the thousand.
+func bulky(t *testing.T) (db string) {
+	t.Helper()
+	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+	s.newKey()
+	database(t, s.db, `WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 60000)
+		INSERT INTO pets (category_id, status, name) SELECT 1, 2, printf('%0180d', i) FROM n`).Close()
+	return s.db
+}
+
+// copying are the calls with which a file is copied and brought to disk.
+const copying = writeCalls + ",write,copy_file_range,sendfile," + syncCalls
+
+// launchSlowly starts a command that copies slowly, and returns once it has
+// written the beginning of a file that was not in the folder before.
+func launchSlowly(t *testing.T, folder string, args ...string) *process {
+	t.Helper()
+	before := files(t, folder)
+	p := launch(t, slowDown(program(args...), copying, 10*time.Millisecond))
+	eventually(t, longEnough, func() error {
+		entries, err := os.ReadDir(folder)
+		noError(t, err)
+		for _, entry := range entries {
+			info, err := entry.Info()
+			if _, known := before[entry.Name()]; err == nil && !known && info.Size() >= 64<<10 {
+				return nil
+			}
+		}
+		if p.within(0) {
+			t.Fatalf("it ends before it could be stopped: %s", p.told())
+		}
+		return errors.New("the copy has not begun")
+	})
+	return p
+}
+
+// TestASignalStopsACopyAndLeavesNothing stops a backup, and a restore, in the
+// middle of the copy: what was there before stays as it was, and nothing new.
+func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
+	source := bulky(t)
+	for _, c := range []struct{ verb, older string }{
+		{"backup", ""},
+		{"backup", "an older backup"},
+		{"restore", ""},
+		{"restore", "an older database"},
+	} {
+		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(strings.TrimSpace(fmt.Sprintf("%s %v %s", c.verb, signal, c.older)), func(t *testing.T) {
+				folder := t.TempDir()
+				target := filepath.Join(folder, "target.db")
+				args := []string{c.verb, "-db", source, target}
+				if c.verb == "restore" {
+					args = []string{c.verb, "-db", target, source}
+				}
+				if c.older != "" {
+					(&server{t: t, db: target}).newKey()
+				}
+				before := files(t, folder)
+				p := launchSlowly(t, folder, args...)
+				if !p.stops(signal) {
+					return
+				}
+				after := files(t, folder)
+				delete(after, "target.db-lock") // an empty file, which keeps services out
+				for name := range after {
+					if before[name] != after[name] {
+						t.Errorf("%s, stopped by %v, leaves or changes %s", p, signal, name)
+					}
+				}
+				if len(after) != len(before) {
+					t.Errorf("of %d files %d are left", len(before), len(after))
+				}
+			})
+		}
+	}
+}
+
+// TestABackupRemovesWhatAKillLeft kills a backup in the middle of the copy, and
+// lets another one to the same name tidy up, but for what a third, which
+// still runs, needs.
+func TestABackupRemovesWhatAKillLeft(t *testing.T) {
+	source, folder := bulky(t), t.TempDir()
+	target := filepath.Join(folder, "copy.db")
+	args := []string{"backup", "-db", source, target}
+	partials := func() []string {
+		found, err := filepath.Glob(target + ".*.partial*")
+		noError(t, err)
+		return found
+	}
+	killed := launchSlowly(t, folder, args...)
+	noError(t, killed.cmd.Process.Kill())
+	killed.status()
+	left := partials()
+	if len(left) == 0 {
+		t.Fatal("a killed backup leaves no .partial, and this test nothing to look at")
+	}
+	running := launchSlowly(t, folder, args...)
+	var held []string
+	for _, partial := range partials() {
+		if !slices.Contains(left, partial) {
+			held = append(held, partial)
+		}
+	}
+	succeeds(t, program(args...))
+	for _, partial := range left {
+		if slices.Contains(partials(), partial) {
+			t.Errorf("%s, which a kill has left, is still there after the next backup", filepath.Base(partial))
+		}
+	}
+	if running.within(0) {
+		t.Fatalf("the slow backup has ended too soon: %s", running.told())
+	}
+	for _, partial := range held {
+		if !strings.HasSuffix(partial, "-journal") && !slices.Contains(partials(), partial) {
+			t.Errorf("%s is taken away from a backup that runs", filepath.Base(partial))
+		}
+	}
+	if now := partials(); running.stops(syscall.SIGTERM) && len(partials()) > 0 {
+		t.Errorf("in the end %q are left", now)
+	}
+	succeeds(t, program("key", "list", "-db", target))
+}
