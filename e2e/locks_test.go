@@ -58,8 +58,8 @@ func (p *process) within(patience time.Duration) bool {
 // killed, or had to be, has -1.
 func (p *process) status() int {
 	p.t.Helper()
-	if !p.within(2 * longEnough) {
-		p.t.Errorf("%s runs on after %v", p, 2*longEnough)
+	if !p.within(longEnough) {
+		p.t.Errorf("%s runs on after %v", p, longEnough)
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}
