@@ -53,9 +53,11 @@ func (p *process) waitsForLock(db string) {
 // while another process holds the write lock. What they were asked for is not
 // done then, and not later when the lock is gone.
 func TestASignalStopsACommandThatWaitsForALock(t *testing.T) {
-	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	s.newKey()
-	for _, args := range [][]string{{"create"}, {"set", "-plan", "pro", "1"}, {"rotate", "1"}, {"revoke", "1"}, {"unban", "1"}} {
+	s := start(t)
+	k := s.keyOf("3")
+	s.ban(t, k)
+	s.stop()
+	for _, args := range [][]string{{"create"}, {"set", "-plan", "pro", k.id}, {"rotate", k.id}, {"unban", k.id}, {"revoke", k.id}} {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			t.Run(fmt.Sprintf("%s, %v", args[0], signal), func(t *testing.T) {
 				before := s.command("key", "list", "-db", s.db)
@@ -94,7 +96,7 @@ const copying = writeCalls + ",write,copy_file_range,sendfile," + syncCalls
 func launchSlowly(t *testing.T, folder string, args ...string) *process {
 	t.Helper()
 	before := files(t, folder)
-	p := launch(t, slowDown(program(args...), copying, 10*time.Millisecond))
+	p := launch(t, slowDown(program(args...), copying))
 	eventually(t, longEnough, func() error {
 		entries, err := os.ReadDir(folder)
 		noError(t, err)
