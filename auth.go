@@ -38,8 +38,8 @@ const (
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// secret is a whole key. It redacts itself wherever it is logged or printed
-// without being asked for by conversion to string.
+// secret is a whole key. It shows only its end when it is logged or printed;
+// string(s) is the whole.
 type secret string
 
 func (s secret) String() string       { return "pet_…" + s.lastFour() }
@@ -97,8 +97,8 @@ func wellFormed(token, prefix string) bool {
 }
 
 // bearer takes the token from the Authorization headers of a request (RFC 6750
-// section 2.1). It is "" when no bearer token was sent, be it that another
-// scheme was used (RFC 6750 section 3.1 wants that treated as no credentials).
+// section 2.1). It is "" when no bearer token was sent, also if another scheme was
+// used (RFC 6750 section 3.1 wants that treated as no credentials).
 func bearer(headers []string) (token string) {
 	if len(headers) == 0 {
 		return ""
@@ -131,6 +131,8 @@ type apiKey struct {
 
 	test     bool
 	lifetime instant // how long it was made for, in milliseconds; 0 for ever
+	lastUsed instant // to the minute, by any key of its line of rotations
+	succeeds int64   // the key that it was rotated from, or 0
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -140,8 +142,8 @@ func (k *apiKey) usable(now instant) bool {
 
 // keyring authenticates, and remembers the keys it has met.
 type keyring struct {
-	store  *store
-	prefix string // the only one it takes
+	store         *store
+	prefix, other string // of the keys that it takes, and of the other environment's
 
 	mu             sync.Mutex // guards what follows
 	known          recent[digest, *apiKey]
@@ -155,16 +157,17 @@ type keyring struct {
 const maxKnownKeys = 1 << 15
 
 func newKeyring(s *store, staging bool) *keyring {
-	k := &keyring{store: s, prefix: livePrefix, deprecatedUses: map[int64]instant{}}
+	k := &keyring{store: s, prefix: livePrefix, other: testPrefix, deprecatedUses: map[int64]instant{}}
 	k.known.max = maxKnownKeys
 	if staging {
-		k.prefix = testPrefix
+		k.prefix, k.other = k.other, k.prefix
 	}
 	return k
 }
 
 // authenticate finds the key that a request carries. The error is an *Error
-// missing_key or invalid_key, or the store's. All unusable keys look alike.
+// missing_key or invalid_key, or the store's. All unusable keys get the same message,
+// except a key of the other environment, which its prefix shows anyway.
 func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error) {
 	token := bearer(headers)
 	if token == "" {
@@ -174,15 +177,18 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 	if err != nil {
 		return nil, err
 	}
+	if strings.HasPrefix(token, k.other) {
+		return nil, newError(CodeInvalidKey, "this service takes only API keys that begin with %s", k.prefix)
+	}
 	if key == nil || !key.usable(instantOf(now)) {
 		return nil, newError(CodeInvalidKey, "the API key is not valid")
 	}
 	return key, nil
 }
 
-// lookup returns the key that a token is, or nil. One that was not met since
-// another program last wrote to the database is read, if its checksum is right;
-// unknown ones are not remembered, so that guessing fills no memory.
+// lookup returns the key that a token is, or nil. A key that is not in memory is read
+// from the database if its checksum is right. Memory is emptied when another program
+// has written. Unknown keys are not remembered, so that guessing fills no memory.
 func (k *keyring) lookup(token secret) (*apiKey, error) {
 	if !strings.HasPrefix(string(token), k.prefix) {
 		return nil, nil
@@ -216,7 +222,7 @@ func (k *keyring) lookup(token secret) (*apiKey, error) {
 	return keys[0], nil
 }
 
-// remembered is how many keys are.
+// remembered is how many keys are in memory.
 func (k *keyring) remembered() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -241,10 +247,7 @@ func (k *keyring) flush(ctx context.Context) error {
 	for id, when := range saved {
 		updates = append(updates, sqlOf("UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", int64(when), id))
 	}
-	if len(updates) == 0 {
-		return nil
-	}
-	if _, err := k.store.write(ctx, updates...); err != nil {
+	if err := k.store.writeAll(ctx, updates); err != nil {
 		return err
 	}
 	k.mu.Lock()
@@ -253,19 +256,20 @@ func (k *keyring) flush(ctx context.Context) error {
 	return nil
 }
 
-// readKeys returns the keys of the rows that the clauses leave, by id, with
-// their usage as it is at now.
+// readKeys returns the keys that match the clauses, by id, with their usage as it
+// is at now. A new column of a key stands here, in apiKey, in insertion, in the
+// migrations of store.go and, if people see it, in commands.go.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
 	query := `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test, k.lifetime, k.created_at,
-		k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, coalesce(k.usage_id, k.id),
+		k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, coalesce(k.usage_id, k.id), ifnull(k.succeeds, 0),
 		ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
 		ifnull(banned_at, 0), ifnull(banned_until, 0)
 		FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) ` + clauses + " ORDER BY k.id"
 	err := s.read(ctx, sqlOf(query, args...), func(scan scanner) error {
 		k, u := &apiKey{}, &usage{}
 		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test, &k.lifetime, &k.CreatedAt,
-			&k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt, &k.usageID}
+			&k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt, &k.usageID, &k.succeeds}
 		if err := scan(append(columns, u.fields()...)...); err != nil {
 			return err
 		}
@@ -281,7 +285,11 @@ func (k *apiKey) complete(u *usage, now instant) {
 	if q := plans[k.Plan]; q != (quota{}) {
 		k.quota = q
 	}
+	k.PerMinute, k.PerDay = min(k.PerMinute, maxQuota), min(k.PerDay, maxQuota) // older versions took more
 	k.policy = k.policyHeader()
+	if u.minute.ends != 0 {
+		k.lastUsed = u.minute.ends - minuteMillis
+	}
 	if u.minute.running(now, minuteMillis) {
 		k.UsedThisMinute = u.minute.used
 	}
@@ -312,10 +320,10 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 		expiresAt = int64(k.CreatedAt + k.lifetime)
 	}
 	return sqlOf(`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime,
-		expires_at, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ?, ?, ?, ?, ?, ?, ?,
-		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE coalesce(usage_id, id) = ?), 0), ? WHERE `+condition,
+		expires_at, succeeds, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0),
+		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ? OR usage_id = ?), 0), ? WHERE `+condition,
 		append([]any{token.digest().hex(), token.lastFour(), boolean(k.test), k.Name, k.Plan, k.PerMinute, k.PerDay,
-			int64(k.CreatedAt), int64(k.lifetime), expiresAt, usageID, usageID}, args...)...)
+			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, usageID, usageID, usageID}, args...)...)
 }
 
 // insertKey stores a new key and returns its id.
@@ -338,8 +346,8 @@ func hasKey(ctx context.Context, s *store, test bool) (bool, error) {
 // errKeyEnded means that a key is revoked or expired and cannot be rotated.
 var errKeyEnded = errors.New("the key is revoked or expired")
 
-// rotateKey stores the successor of the key whose id k still has, and lets the
-// key itself expire at the end of the overlap. A key that has ended meanwhile is
+// rotateKey stores the successor k, a copy of the old key that still has its id, and
+// lets the old key expire at the end of the overlap. A key that has ended meanwhile is
 // errKeyEnded.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
 	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
@@ -355,22 +363,35 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 	return id, err
 }
 
-// setPlan changes the plan of a key; its limits count on the enterprise plan only.
-func setPlan(ctx context.Context, s *store, id int64, plan string, q quota) error {
-	_, err := s.write(ctx, sqlOf("UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?",
-		plan, q.PerMinute, q.PerDay, id))
-	return err
+// setPlan is the statement that changes the plan of a key; its quota counts on
+// the enterprise plan only.
+func setPlan(id int64, plan string, q quota) statement {
+	return sqlOf("UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?", plan, q.PerMinute, q.PerDay, id)
+}
+
+// setName is the statement that changes the name of a key.
+func setName(id int64, name string) statement {
+	return sqlOf("UPDATE api_keys SET name = ? WHERE id = ?", name, id)
+}
+
+// setLifetime is the statement that lets a key expire so long from now; 0 is never.
+func setLifetime(id int64, now, lifetime instant) statement {
+	return sqlOf("UPDATE api_keys SET lifetime = ?1, expires_at = iif(?1 = 0, 0, ?1 + ?2) WHERE id = ?3",
+		int64(lifetime), int64(now), id)
 }
 
 // revokeKey ends a key; the first revocation keeps its time.
 func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
-	_, err := s.write(ctx, sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id))
+	revoke := sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id)
+	_, err := s.write(ctx, revoke)
 	return err
 }
 
-// unbanKey lifts the ban of all keys that share the key's usage.
-func unbanKey(ctx context.Context, s *store, id int64, now instant) error {
-	_, err := s.write(ctx, sqlOf(`UPDATE api_keys SET unbanned_at = ?1 WHERE coalesce(usage_id, id) =
-		(SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?2)`, int64(now), id))
+// unbanKey lifts the ban of all keys that share the usage, also one that began
+// while the clock was ahead.
+func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
+	_, err := s.write(ctx, sqlOf(`UPDATE api_keys SET
+		unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
+		WHERE id = ?2 OR usage_id = ?2`, int64(now), usageID))
 	return err
 }

@@ -259,8 +259,6 @@ func TestAuthenticate(t *testing.T) {
 		{"an expired key, at the very instant", live, authHeader(expired), now, CodeInvalidKey},
 		{"a key that was good and has expired", live, authHeader(expiring), now.Add(time.Hour), CodeInvalidKey},
 		{"a revoked key", live, authHeader(revoked), now, CodeInvalidKey},
-		{"a test key in production", live, authHeader(test), now, CodeInvalidKey},
-		{"a live key in staging", staging, authHeader(good), now, CodeInvalidKey},
 		{"two tokens", live, []string{"Bearer " + string(good) + " " + string(good)}, now, CodeInvalidKey},
 		{"two headers with the same key", live, append(authHeader(good), authHeader(good)...), now, CodeInvalidKey},
 		{"two headers, the second with a key", live, append(authHeader(newSecret(false)), authHeader(good)...), now, CodeInvalidKey},
@@ -272,6 +270,36 @@ func TestAuthenticate(t *testing.T) {
 				t.Errorf("unusable keys look different from outside: %+v", reported)
 			}
 		})
+	}
+
+	// Which environment a key is for can be seen in it, so that nothing is given away
+	// by saying so, whether there is such a key or not.
+	for _, c := range []struct {
+		policy string
+		ring   *keyring
+		token  string
+		takes  string
+	}{
+		{"a test key in production", live, string(test), livePrefix},
+		{"a test key that nobody has made", live, string(newSecret(true)), livePrefix},
+		{"a test key with a wrong checksum", live, string(test[:46]) + "-", livePrefix},
+		{"a test key that is cut off", live, testPrefix + "abc", livePrefix},
+		{"nothing but the prefix", live, testPrefix, livePrefix},
+		{"a live key in staging", staging, string(good), testPrefix},
+		{"a revoked live key in staging", staging, string(revoked), testPrefix},
+		{"a live key with a wrong checksum", staging, string(good[:46]) + "-", testPrefix},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			reported := authDeny(t, c.ring, []string{"Bearer " + c.token}, now, CodeInvalidKey)
+			if want := "this service takes only API keys that begin with " + c.takes; reported.Message != want {
+				t.Errorf("it says %q, want %q", reported.Message, want)
+			}
+		})
+	}
+	for _, token := range []string{"pet_test", "PET_TEST_" + string(test[9:]), " pet-test_abc", "pet_prod_abc", "x" + string(test)} {
+		if reported := authDeny(t, live, []string{"Bearer " + token}, now, CodeInvalidKey); reported.Message != "the API key is not valid" {
+			t.Errorf("%q, which is no key of the other environment, is told %q", token, reported.Message)
+		}
 	}
 }
 
@@ -345,7 +373,8 @@ func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 	if key := authAllow(t, k, token, now); key.quota != plans["free"] || key.unbannedAt != 0 {
 		t.Errorf("at first the key is %+v", key)
 	}
-	change(setPlan(t.Context(), other, 1, "enterprise", quota{7, 70}))
+	_, err := other.write(t.Context(), setPlan(1, "enterprise", quota{7, 70}))
+	change(err)
 	if key := authAllow(t, k, token, now); key.quota != (quota{7, 70}) || key.Plan != "enterprise" || key.policy[0] != `"minute";q=7;w=60, "day";q=70;w=86400` {
 		t.Errorf("after a change of plan the key is %+v", key)
 	}
@@ -356,7 +385,7 @@ func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 	made := authInsert(t, other, apiKey{})
 	authAllow(t, k, made, now) // a new key needs no look
 	successor, next := apiKey{ID: 1, Plan: "free", account: account{usageID: 1}, CreatedAt: instantOf(now)}, newSecret(false)
-	_, err := rotateKey(t.Context(), other, &successor, next, instantOf(now.Add(time.Minute)))
+	_, err = rotateKey(t.Context(), other, &successor, next, instantOf(now.Add(time.Minute)))
 	change(err)
 	authAllow(t, k, token, now)
 	authAllow(t, k, next, now)

@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -39,8 +41,9 @@ type process struct {
 	stdout, stderr io.Writer
 }
 
-// command is one verb. Its synopsis names its flags beside -db, and after them
-// its argument, if it takes one, in capitals.
+// command is one verb. Its synopsis lists its flags except -db, which all have, and
+// then its argument, if it takes one. A flag of invocation.declare that stands in
+// a synopsis is declared for that verb.
 type command struct {
 	name, synopsis, does string
 	purpose              purpose // of opening the database
@@ -49,15 +52,17 @@ type command struct {
 
 // commands are all verbs, in the order that help shows.
 var commands = []command{
-	{"key create", "[-plan PLAN] [-name NAME] [-expires 2160h] [-test] [-per-minute N -per-day N]",
+	{"key create", "[-plan PLAN] [-name NAME] [-expires 90d] [-test] [-per-minute N -per-day N]",
 		"make a key and print it, once", forNewKey, keyCreate},
 	{"key list", "[-json]", "show all keys", forCommand, keyList},
 	{"key show", "[-json] ID", "show one key", forCommand, keyShow},
-	{"key set", "-plan PLAN [-per-minute N -per-day N] ID", "change the plan or the limits", forCommand, keySet},
+	{"key set", "[-plan PLAN [-per-minute N -per-day N]] [-name NAME] [-expires 90d] ID",
+		"change the plan, the limits, the name or the expiry", forCommand, keySet},
 	{"key rotate", "[-overlap 24h] ID", "make a successor; the old key ends later", forCommand, keyRotate},
 	{"key revoke", "ID", "end a key for good", forCommand, keyRevoke},
 	{"key unban", "ID", "lift a ban", forCommand, keyUnban},
 	{"backup", "FILE", "copy the database while it is in use", forCommand, backup},
+	{"restore", "[-skip-ids N] COPY", "put a copy in the database's place", forNothing, restore},
 }
 
 // invocation is one run of a command.
@@ -68,9 +73,12 @@ type invocation struct {
 	quota            quota // of -per-minute and -per-day; then what the plan admits
 	expires, overlap time.Duration
 	test, json       bool
+	skipIDs          int64
 
 	db    string
+	made  bool // the database was made by this command
 	store *store
+	key   *apiKey // that ID names
 	now   instant
 	log   *slog.Logger // on stderr; every change of a key is logged
 }
@@ -92,6 +100,9 @@ func runCommand(ctx context.Context, args []string, p *process) error {
 	case args[0] == "help" || len(args) > 1 && slices.Contains([]string{"help", "-h", "-help", "--help"}, args[1]):
 		return flag.ErrHelp
 	}
+	if args[0] == "serve" {
+		return usageErrorf("petstore serves without a verb: petstore [flags]; see petstore help")
+	}
 	return usageErrorf("no command %q; there are %s, version and help; petstore without a command serves",
 		strings.Join(args[:min(2, len(args))], " "), strings.Join(names, ", "))
 }
@@ -100,64 +111,111 @@ func runCommand(ctx context.Context, args []string, p *process) error {
 func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err error) {
 	c := &invocation{process: p, FlagSet: newFlags("petstore " + cmd.name), now: instantOf(time.Now())}
 	c.log = newLogger(p.stderr, "auto", slog.LevelInfo)
+	c.StringVar(&c.db, "db", defaultDB, "")
 	c.declare(cmd.synopsis)
 	if err := parse(c.FlagSet, args, p.environ); err != nil {
 		return err
 	}
-	takesOne := strings.HasSuffix(cmd.synopsis, "ID") || strings.HasSuffix(cmd.synopsis, "FILE")
+	argument := cmd.synopsis[strings.LastIndexByte(cmd.synopsis, ' ')+1:]
+	takesOne := argument != "" && !strings.HasSuffix(argument, "]")
 	if c.NArg() > 1 || takesOne != (c.NArg() == 1) {
 		return usageErrorf("usage: petstore %s [-db FILE] %s", cmd.name, cmd.synopsis)
 	}
 	if err := c.check(); err != nil { // before the database is opened, or made
 		return err
 	}
-	if c.store, err = openStore(ctx, c.db, cmd.purpose); err != nil {
-		return err
+	warnOfUnknownVariables(p.environ, c.log)
+	if cmd.purpose != forNothing {
+		_, missing := os.Stat(c.db)
+		c.made = missing != nil
+		if c.store, err = openStore(ctx, c.db, cmd.purpose); err == nil {
+			defer c.store.Close()
+		}
 	}
-	defer c.store.Close()
-	return cmd.run(ctx, c)
+	if err == nil && argument == "ID" {
+		err = c.findKey(ctx)
+	}
+	if err == nil {
+		err = cmd.run(ctx, c)
+	}
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("stopped by a signal: %w", err)
+	}
+	return err
 }
 
-// declare declares -db and, of all flags that commands have, those in the synopsis.
+// declare declares those of all command flags that the synopsis mentions.
 func (c *invocation) declare(synopsis string) {
-	c.StringVar(&c.db, "db", defaultDB, "")
-	plan := ""
-	if strings.Contains(synopsis, "[-plan PLAN]") { // it may be left out
-		plan = "free"
-	}
 	all := newFlags("")
-	all.StringVar(&c.plan, "plan", plan, "")
+	all.StringVar(&c.plan, "plan", "", "")
 	all.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
 	all.Int64Var(&c.quota.PerDay, "per-day", 0, "")
 	all.StringVar(&c.name, "name", "", "")
-	all.DurationVar(&c.expires, "expires", 0, "")
-	all.DurationVar(&c.overlap, "overlap", 24*time.Hour, "")
+	c.overlap = 24 * time.Hour
+	all.Func("expires", "", durationFlag(&c.expires))
+	all.Func("overlap", "", durationFlag(&c.overlap))
+	all.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
 	all.BoolVar(&c.test, "test", false, "")
 	all.BoolVar(&c.json, "json", false, "")
 	all.VisitAll(func(f *flag.Flag) {
-		if strings.Contains(synopsis, "-"+f.Name) {
+		if strings.Contains(synopsis, "-"+f.Name) && c.Lookup(f.Name) == nil {
 			c.Var(f.Value, f.Name, f.Usage)
 		}
 	})
 }
 
+// durationFlag takes a duration of Go, such as 36h, or whole days, such as 90d.
+func durationFlag(into *time.Duration) func(string) error {
+	return func(s string) (err error) {
+		if days, ok := strings.CutSuffix(s, "d"); ok {
+			n, err := strconv.ParseUint(days, 10, 16)
+			*into = time.Duration(n) * 24 * time.Hour //nolint:gosec // 16 bits
+			if err == nil {
+				return nil
+			}
+		}
+		if *into, err = time.ParseDuration(s); err != nil {
+			err = errors.New("it must be like 90d, 36h or 10m")
+		}
+		return err
+	}
+}
+
+// given reports whether a flag was given, or its variable.
+func (c *invocation) given(name string) (given bool) {
+	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
+}
+
 // check checks the flags, and derives the quota from them.
 func (c *invocation) check() error {
+	if c.Name() == "petstore key create" && !c.given("plan") {
+		c.plan = "free"
+	}
+	if value := variable(c.environ, "PETSTORE_STAGING"); value != "" && c.Lookup("test") != nil && !c.given("test") {
+		var err error
+		if c.test, err = strconv.ParseBool(value); err != nil {
+			return usageErrorf("invalid value %q for PETSTORE_STAGING: it must be true or false", value)
+		}
+	}
 	q, ok := plans[c.plan]
 	problem := checkName(c.name)
+	least, most := min(c.quota.PerMinute, c.quota.PerDay), max(c.quota.PerMinute, c.quota.PerDay)
 	switch {
-	case !ok && c.Lookup("plan") != nil:
-		return usageErrorf("-plan must be free, pro, business or enterprise, not %q", c.plan)
+	case !ok && (c.given("plan") || c.plan != ""):
+		return usageErrorf("-plan must be one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(plans)), ", "), c.plan)
 	case c.plan != "enterprise" && c.quota != quota{}:
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
-	case c.plan == "enterprise" && (c.quota.PerMinute < 1 || c.quota.PerDay < 1):
-		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each at least 1")
+	case c.plan == "enterprise" && (least < 1 || most > maxQuota):
+		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
 	case c.name != "" && problem != "":
 		return usageErrorf("-name %s", problem)
 	case c.overlap < 0:
 		return usageErrorf("-overlap must not be negative")
 	case c.expires != 0 && c.expires < time.Second:
-		return usageErrorf("-expires must be at least 1s")
+		return usageErrorf("-expires must be 0, for never, or at least 1s")
+	case c.skipIDs < 0 || c.skipIDs > maxQuota:
+		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
 	case c.plan != "enterprise":
 		c.quota = q
 	}
@@ -166,9 +224,6 @@ func (c *invocation) check() error {
 
 // openStore opens the database that -db names.
 func openStore(ctx context.Context, db string, p purpose) (*store, error) {
-	if db == "" {
-		return nil, usageErrorf("-db must name a file")
-	}
 	e, err := openSQLite(ctx, db, p)
 	if err != nil {
 		return nil, err
@@ -176,90 +231,122 @@ func openStore(ctx context.Context, db string, p purpose) (*store, error) {
 	return newStore(e), nil
 }
 
-// key reads the key that the command line names.
-func (c *invocation) key(ctx context.Context) (*apiKey, error) {
+// findKey reads the key that the command line names.
+func (c *invocation) findKey(ctx context.Context) error {
 	id, _ := strconv.ParseInt(c.Arg(0), 10, 64) // no key has the id 0
 	keys, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?", id)
 	if err == nil && len(keys) == 0 {
 		err = fmt.Errorf("no key has the id %s", c.Arg(0))
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		c.key = keys[0]
 	}
-	return keys[0], nil
+	return err
 }
+
+// errNotStored is added to an error when a key was printed but could not be stored.
+var errNotStored = errors.New("the key that was printed is not stored and opens nothing")
 
 func keyCreate(ctx context.Context, c *invocation) error {
 	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, test: c.test, CreatedAt: c.now,
 		lifetime: instant(c.expires.Milliseconds())}
 	same, err := hasKey(ctx, c.store, c.test)
 	other := false
-	if err == nil && !same { // else all keys would be read, to find none commonly
+	if err == nil && !same { // otherwise the query would usually scan all keys and find none
 		other, err = hasKey(ctx, c.store, !c.test)
 	}
 	if err != nil {
 		return err
 	}
 	token := newSecret(c.test)
+	if err := c.showKey(token); err != nil {
+		return err
+	}
 	id, err := insertKey(ctx, c.store, key, token)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotStored, err)
+	}
+	database, err := filepath.Abs(c.db)
 	if err != nil {
 		return err
 	}
-	c.log.Info("key created", "id", id, "name", c.name, "plan", c.plan)
 	if other {
 		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
 	}
-	_, err = fmt.Fprintln(c.stdout, string(token))
-	return err
+	return c.report(nil, "key created", "id", id, "name", c.name, "plan", c.plan,
+		"database", database, "newDatabase", c.made)
 }
 
 func keySet(ctx context.Context, c *invocation) error {
-	return c.change(ctx, func(id int64) error { return setPlan(ctx, c.store, id, c.plan, c.quota) },
-		"key changed", "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
+	var changes []statement
+	said := []any{"id", c.key.ID}
+	if c.given("plan") {
+		changes = append(changes, setPlan(c.key.ID, c.plan, c.quota))
+		said = append(said, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
+	}
+	if c.given("name") {
+		changes = append(changes, setName(c.key.ID, c.name))
+		said = append(said, "name", c.name)
+	}
+	if c.given("expires") {
+		changes = append(changes, setLifetime(c.key.ID, c.now, instant(c.expires.Milliseconds())))
+		said = append(said, "expires", c.expires)
+	}
+	if changes == nil {
+		return usageErrorf("petstore key set needs -plan, -name or -expires")
+	}
+	_, err := c.store.write(ctx, changes...)
+	return c.report(err, "key changed", said...)
 }
 
 func keyRevoke(ctx context.Context, c *invocation) error {
-	return c.change(ctx, func(id int64) error { return revokeKey(ctx, c.store, id, c.now) }, "key revoked")
+	if c.key.RevokedAt != 0 {
+		return c.report(nil, "key was revoked already", "id", c.key.ID, "at", c.key.RevokedAt.time())
+	}
+	return c.report(revokeKey(ctx, c.store, c.key.ID, c.now), "key revoked", "id", c.key.ID)
 }
 
 func keyUnban(ctx context.Context, c *invocation) error {
-	return c.change(ctx, func(id int64) error { return unbanKey(ctx, c.store, id, c.now) }, "key unbanned")
+	if c.key.BannedUntil == 0 {
+		return c.report(nil, "key is not banned", "id", c.key.ID)
+	}
+	return c.report(unbanKey(ctx, c.store, c.key.usageID, c.now), "key unbanned", "id", c.key.ID)
 }
 
-// change changes the key that the command line names, and logs it.
-func (c *invocation) change(ctx context.Context, do func(id int64) error, message string, more ...any) error {
-	key, err := c.key(ctx)
-	if err != nil {
-		return err
+// report logs what a command did, unless it failed.
+func (c *invocation) report(err error, message string, attributes ...any) error {
+	if err == nil {
+		c.log.Info(message, attributes...)
 	}
-	if err := do(key.ID); err != nil {
-		return err
+	return err
+}
+
+// showKey prints a new key, and is called before the key is stored: one that
+// nobody has seen must not stay behind.
+func (c *invocation) showKey(token secret) error {
+	if _, err := fmt.Fprintln(c.stdout, string(token)); err != nil {
+		return fmt.Errorf("no key was made, since it cannot be shown: %w", err)
 	}
-	c.log.Info(message, append([]any{"id", key.ID}, more...)...)
 	return nil
 }
 
 // keyRotate makes a successor that is charged to the same usage, so that two keys
-// in the overlap do not double the quota. It lives as long as its predecessor
-// was made for, counted anew.
+// in the overlap do not double the quota. It gets the same lifetime, starting now.
 func keyRotate(ctx context.Context, c *invocation) error {
-	old, err := c.key(ctx)
-	if err != nil {
+	successor := *c.key
+	successor.CreatedAt, successor.succeeds = c.now, c.key.ID
+	if !c.key.usable(c.now) {
+		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", c.key.ID)
+	}
+	token := newSecret(c.key.test)
+	if err := c.showKey(token); err != nil {
 		return err
 	}
-	successor := *old
-	successor.CreatedAt = c.now
-	token := newSecret(old.test)
 	id, err := rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
-	if errors.Is(err, errKeyEnded) {
-		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", old.ID)
-	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNotStored, err)
 	}
-	c.log.Info("key rotated", "id", old.ID, "successor", id, "overlap", c.overlap)
-	_, err = fmt.Fprintln(c.stdout, string(token))
-	return err
+	return c.report(nil, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
 
 func keyList(ctx context.Context, c *invocation) error {
@@ -271,11 +358,37 @@ func keyList(ctx context.Context, c *invocation) error {
 }
 
 func keyShow(ctx context.Context, c *invocation) error {
-	key, err := c.key(ctx)
+	if err := c.print([]*apiKey{c.key}, c.key); err != nil || c.json {
+		return err
+	}
+	return c.printHistory(ctx, c.key)
+}
+
+// printHistory says when the key was made and used, and which keys it was
+// rotated from and into.
+func (c *invocation) printHistory(ctx context.Context, key *apiKey) error {
+	chain, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?1 OR k.usage_id = ?1", key.usageID)
 	if err != nil {
 		return err
 	}
-	return c.print([]*apiKey{key}, key)
+	used := "never used"
+	if key.lastUsed != 0 {
+		used = "last used " + key.lastUsed.time().Format("2006-01-02 15:04Z")
+	}
+	text := fmt.Sprintf("created %s, %s\n", key.CreatedAt.time().Format("2006-01-02 15:04:05Z"), used)
+	if key.succeeds != 0 {
+		text += fmt.Sprintf("succeeds key %d\n", key.succeeds)
+	}
+	for _, k := range chain {
+		if k.succeeds == key.ID {
+			text += fmt.Sprintf("succeeded by key %d\n", k.ID)
+		}
+	}
+	if len(chain) > 1 {
+		text += "keys that succeed one another share their usage, limits and time of last use\n"
+	}
+	_, err = io.WriteString(c.stdout, text)
+	return err
 }
 
 // print shows the keys in a table, which fits a terminal of 80 columns unless
@@ -344,6 +457,11 @@ func backup(ctx context.Context, c *invocation) error {
 	return nil
 }
 
+func restore(ctx context.Context, c *invocation) error {
+	old, err := restoreSQLite(ctx, c.db, c.Arg(0), c.skipIDs, c.now.time())
+	return c.report(err, "database restored", "database", c.db, "from", c.Arg(0), "old", old, "skippedIDs", c.skipIDs)
+}
+
 // version names the build, as far as the toolchain recorded it.
 func version() string {
 	release, revision := build()
@@ -363,7 +481,7 @@ type config struct {
 	logLevel         slog.Level
 }
 
-// newFlags is a flag set that leaves the talking to run.
+// newFlags is a flag set that prints nothing itself: run reports errors.
 func newFlags(name string) *flag.FlagSet {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -471,8 +589,11 @@ func checkBaseURL(s string) error {
 // checkOrigin takes * or a serialized origin: scheme, host and perhaps port.
 func checkOrigin(s string) error {
 	u, err := url.Parse(s)
-	if s != "*" && (err != nil || u.Scheme == "" || u.Host == "" || s != strings.ToLower(u.Scheme+"://"+u.Host)) {
+	if s != "*" && (err != nil || u.Scheme == "" || u.Hostname() == "" || s != strings.ToLower(u.Scheme+"://"+u.Host)) {
 		return errors.New("an origin is * or like https://example.com")
+	}
+	if s != "*" && regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s) {
+		return errors.New("no browser sends this origin: no default port, no wildcard, and a host in ASCII (punycode)")
 	}
 	return nil
 }
@@ -501,22 +622,59 @@ func parse(fs *flag.FlagSet, args, environ []string) error {
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return err
 	} else if err != nil {
-		return usageErrorf("%v; %s takes %s", err, fs.Name(), strings.Join(flagNames(fs), ", "))
+		for _, arg := range args {
+			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+			if strings.HasPrefix(arg, "-") && fs.Lookup(name) == nil {
+				return usageErrorf("%v; %s takes %s", err, fs.Name(), strings.Join(flagNames(fs), ", "))
+			}
+		}
+		return usageErrorf("%v; see petstore help", err)
 	}
-	given := map[string]bool{}
+	given := map[string]bool{"skip-ids": true} // what confirms a danger cannot be set in the environment
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for _, variable := range environ {
-		name, value, _ := strings.Cut(variable, "=")
-		twin, ours := strings.CutPrefix(name, "PETSTORE_")
-		f := fs.Lookup(strings.ToLower(strings.ReplaceAll(twin, "_", "-")))
-		if !ours || f == nil || value == "" || given[f.Name] {
-			continue
+	var err error
+	fs.VisitAll(func(f *flag.Flag) {
+		name := twin(f)
+		if value := variable(environ, name); value != "" && !given[f.Name] && err == nil {
+			if problem := fs.Set(f.Name, value); problem != nil {
+				err = usageErrorf("invalid value %q for %s: %v", value, name, problem)
+			}
 		}
-		if err := fs.Set(f.Name, value); err != nil {
-			return usageErrorf("invalid value %q for %s: %v", value, name, err)
+	})
+	if err == nil && fs.Lookup("db").Value.String() == "" {
+		err = usageErrorf("-db must name a file")
+	}
+	return err
+}
+
+// twin is the variable that stands for a flag.
+func twin(f *flag.Flag) string {
+	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+}
+
+// variable is the value of an environment variable, or "".
+func variable(environ []string, name string) (value string) {
+	for _, v := range environ {
+		if text, ok := strings.CutPrefix(v, name+"="); ok {
+			value = text // of several, the last counts
 		}
 	}
-	return nil
+	return value
+}
+
+// warnOfUnknownVariables logs the variables that look like ours and are no flag's.
+func warnOfUnknownVariables(environ []string, log *slog.Logger) {
+	c := &invocation{FlagSet: serverFlags(&config{})}
+	for _, cmd := range commands {
+		c.declare(strings.ReplaceAll(cmd.synopsis, "-skip-ids", ""))
+	}
+	known := map[string]bool{}
+	c.VisitAll(func(f *flag.Flag) { known[twin(f)] = true })
+	for _, v := range environ {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PETSTORE_") && !known[name] {
+			log.Warn("unknown environment variable; petstore help lists the flags, and each has its variable", "variable", name)
+		}
+	}
 }
 
 // flagNames are the flags as they are typed.
@@ -545,13 +703,8 @@ func help() string {
 
 // newLogger writes to stderr; format is text, json or auto.
 func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
-	if format == "auto" {
-		format = "json"
-		if f, ok := stderr.(*os.File); ok {
-			if info, err := f.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
-				format = "text"
-			}
-		}
+	if format == "auto" && isTerminal(stderr) {
+		format = "text"
 	}
 	stderr = redactor{stderr}
 	options := &slog.HandlerOptions{Level: level}
@@ -559,4 +712,13 @@ func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 		return slog.New(slog.NewTextHandler(stderr, options))
 	}
 	return slog.New(slog.NewJSONHandler(stderr, options))
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

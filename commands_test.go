@@ -40,13 +40,14 @@ type commandsFlag struct {
 
 // commandsFlags names every flag. One that is missing here fails TestEveryFlag.
 var commandsFlags = map[string]commandsFlag{
-	"addr":               {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1", []string{"8080", "localhost", "a:b:c", "localhost:99999", "localhost:-1", "localhost:nosuchport"}},
-	"db":                 {"a.db", "b.db", "a.db", nil},
-	"base-url":           {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example/v1", "/v1", "https://a.example", "https://a.example/v1/", "https://a.example/v2", "ftp://a.example/v1", "https:///v1", "https://a.example/?x=/v1", "https://a.example/#/v1", "https://u:p@a.example/v1", "https://a.example/%zz/v1", "http://a.example:x/v1"}},
-	"staging":            {"true", "false", "true", []string{"perhaps", "2"}},
-	"ban-for":            {"7s", "8s", "7000000000", []string{"10", "soon", "-1s", "10 m", "1ms"}},
-	"client-ip-header":   {"X-A", "X-B", "X-A", []string{"X Forwarded-For", "X-Real-IP:", "Ü"}},
-	"cors-origin":        {"https://a.example,http://b.example:8080", "*", "[https://a.example http://b.example:8080]", []string{"a.example", "https://A.example", "https://a.example/", "https://a.example/x", "https://", "null", "https://a.example,", "https://u@a.example", "https://a.example?x"}},
+	"addr":             {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1", []string{"8080", "localhost", "a:b:c", "localhost:99999", "localhost:-1", "localhost:nosuchport"}},
+	"db":               {"a.db", "b.db", "a.db", nil},
+	"base-url":         {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example/v1", "/v1", "https://a.example", "https://a.example/v1/", "https://a.example/v2", "ftp://a.example/v1", "https:///v1", "https://a.example/?x=/v1", "https://a.example/#/v1", "https://u:p@a.example/v1", "https://a.example/%zz/v1", "http://a.example:x/v1"}},
+	"staging":          {"true", "false", "true", []string{"perhaps", "2"}},
+	"ban-for":          {"7s", "8s", "7000000000", []string{"10", "soon", "-1s", "10 m", "1ms"}},
+	"client-ip-header": {"X-A", "X-B", "X-A", []string{"X Forwarded-For", "X-Real-IP:", "Ü"}},
+	"cors-origin": {"https://a.example,http://b.example:8080", "*", "[https://a.example http://b.example:8080]", []string{"a.example", "https://A.example", "https://a.example/", "https://a.example/x", "https://", "null", "https://a.example,", "https://u@a.example", "https://a.example?x",
+		"https://a.example:443", "http://a.example:80", "https://[::1]:443", "https://*.example", "https://a*.example", "https://zoë.example", "https://a.example:"}},
 	"tls-cert":           {"a.pem", "b.pem", "a.pem", nil},
 	"tls-key":            {"a.key", "b.key", "a.key", nil},
 	"log":                {"text", "json", "text", []string{"xml", "Text"}},
@@ -131,6 +132,16 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestOrdinaryOriginsAreKept: a browser leaves out only the default port of the scheme.
+func TestOrdinaryOriginsAreKept(t *testing.T) {
+	for _, origin := range []string{"https://a.example", "http://a.example:443", "https://a.example:80", "https://a.example:8443", "https://a.example:4430",
+		"http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]:8080", "http://[fe80::80]", "https://xn--zo-hja.example", "https://my-shop_1.example", "*"} {
+		if err := checkOrigin(origin); err != nil {
+			t.Errorf("the origin %s is refused: %v", origin, err)
+		}
+	}
+}
+
 // TestOtherVariablesDoNotCount: an environment is full of them.
 func TestOtherVariablesDoNotCount(t *testing.T) {
 	var cfg, base config
@@ -154,14 +165,16 @@ func TestACORSOriginMayBeRepeated(t *testing.T) {
 }
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
-	const all = "key create, key list, key show, key set, key rotate, key revoke, key unban, backup, version and help; "
+	const all = "key create, key list, key show, key set, key rotate, key revoke, key unban, backup, restore, version and help; "
 	db := mainDB(t)
 	for what, c := range map[string]struct {
 		args  []string
 		env   map[string]string
 		words []string
 	}{
-		"an unknown command":               {args: []string{"serve"}, words: []string{`"serve"; there are ` + all, "petstore without a command serves"}},
+		"an unknown command":               {args: []string{"start"}, words: []string{`"start"; there are ` + all, "petstore without a command serves"}},
+		"serve, as other programs have it": {args: []string{"serve"}, words: []string{"petstore serves without a verb", "petstore [flags]"}},
+		"serve with flags":                 {args: []string{"serve", "-addr", "localhost:1"}, words: []string{"petstore serves without a verb", "petstore [flags]"}},
 		"a command with a slip":            {args: []string{"bakup", "x"}, words: []string{`"bakup x"; there are ` + all}},
 		"an unknown flag":                  {args: []string{"-port", "80"}, words: []string{"-port; petstore takes -addr, -ban-for, -base-url, "}},
 		"a flag with a slip":               {args: []string{"-staging", "-adr=localhost:80"}, words: []string{"-adr; petstore takes -addr, "}},
@@ -181,6 +194,12 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup [-db FILE] FILE"}},
 		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{"petstore backup [-db FILE] FILE"}},
 		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to; petstore backup takes -db"}},
+		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore [-db FILE] [-skip-ids N] COPY"}},
+		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{"petstore restore [-db FILE] [-skip-ids N] COPY"}},
+		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; petstore restore takes -db, -skip-ids"}},
+		"skipping less than no ids":        {args: []string{"restore", "-db", db, "-skip-ids", "-1", "a"}, words: []string{"-skip-ids", "0 to 999999999999999"}},
+		"skipping too many ids":            {args: []string{"restore", "-db", db, "-skip-ids", "1000000000000000", "a"}, words: []string{"-skip-ids", "0 to 999999999999999"}},
+		"skipping no number of ids":        {args: []string{"restore", "-db", db, "-skip-ids", "many", "a"}, words: []string{"-skip-ids", "many"}},
 		"a flag of the server with backup": {args: []string{"backup", "-addr", "localhost:1", "a"}, words: []string{"-addr; petstore backup takes -db"}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -217,7 +236,7 @@ func TestHelpNamesEverything(t *testing.T) {
 			t.Errorf("help does not name petstore key %s", words)
 		}
 	}
-	for _, words := range []string{"petstore [flags]", "petstore backup", "petstore version", "petstore help", "PETSTORE_BASE_URL", "-overlap", "-per-minute", "-expires", "-json"} {
+	for _, words := range []string{"petstore [flags]", "petstore backup", "petstore restore", "-skip-ids N", "petstore version", "petstore help", "PETSTORE_BASE_URL", "-overlap", "-per-minute", "-expires", "-json"} {
 		if !strings.Contains(first, words) {
 			t.Errorf("help does not say %q", words)
 		}
@@ -410,6 +429,192 @@ func TestKeyCreateSaysOnStderrWhatItMade(t *testing.T) {
 	}
 }
 
+// TestKeyCreateSaysInWhichDatabase: in the wrong folder it would make a key that opens nothing.
+func TestKeyCreateSaysInWhichDatabase(t *testing.T) {
+	t.Chdir(t.TempDir())
+	folder, err := os.Getwd()
+	mainMust(t, err)
+	mainMust(t, os.Symlink("away.db", "link.db"))
+	for i, c := range []struct {
+		db   string // as the operator names it; "" for the default
+		path string
+		made bool
+	}{
+		{"", "petstore.db", true}, {"", "petstore.db", false}, {"petstore.db", "petstore.db", false},
+		{"other.db", "other.db", true}, {"other.db", "other.db", false}, {filepath.Join(folder, "third.db"), "third.db", true},
+		{"link.db", "link.db", true}, {"link.db", "link.db", false}, {"away.db", "away.db", false},
+	} {
+		args := []string{"key", "create"}
+		if c.db != "" {
+			args = append(args, "-db", c.db)
+		}
+		_, log, err := mainRun(t, nil, args...)
+		var line struct {
+			Msg, Database string
+			NewDatabase   *bool
+		}
+		mainMust(t, err)
+		if err := json.Unmarshal([]byte(log), &line); err != nil {
+			t.Fatalf("stderr says %q, %v", log, err)
+		}
+		if line.Msg != "key created" || line.Database != filepath.Join(folder, c.path) || line.NewDatabase == nil || *line.NewDatabase != c.made {
+			t.Errorf("%d: for -db %q stderr says %s", i+1, c.db, log)
+		}
+	}
+}
+
+// commandsFull is a stdout that takes nothing, as one on a full disk or a closed one.
+type commandsFull struct{}
+
+func (commandsFull) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+// TestAKeyThatCannotBeShownIsNotStored: nobody would ever know it.
+func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	before := k.do("list", "-json")
+	unseen := filepath.Join(t.TempDir(), "unseen.db")
+	for what, args := range map[string][]string{
+		"create":                {"create", "-db", k.db, "-name", "unseen"},
+		"rotate":                {"rotate", "-db", k.db, "-overlap", "1h", "1"},
+		"create in no database": {"create", "-db", unseen},
+	} {
+		var log bytes.Buffer
+		err := run(t.Context(), append([]string{"key"}, args...), nil, commandsFull{}, &log)
+		mainOneLine(t, err, false, "no space left on device", "no key was made")
+		if log.Len() > 0 {
+			t.Errorf("%s: beside the error stderr says %q", what, &log)
+		}
+	}
+	if after := k.do("list", "-json"); after != before {
+		t.Errorf("the keys are %s\nand were %s", after, before)
+	}
+	if _, err := os.Stat(unseen); err == nil {
+		if out := (commandsKeys{t, unseen}).do("list", "-json"); out != "[]\n" {
+			t.Errorf("the new database has the keys %s", out)
+		}
+	}
+}
+
+// TestAKeyThatIsShownAndNotStoredIsSaidToOpenNothing: another program holds the lock for too long,
+// or the operator stops the command meanwhile.
+func TestAKeyThatIsShownAndNotStoredIsSaidToOpenNothing(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	before := k.do("list", "-json")
+	for what, stopped := range map[string]bool{"the lock is held": false, "the command is stopped": true} {
+		for _, args := range [][]string{{"create", "-db", k.db}, {"rotate", "-db", k.db, "1"}} {
+			t.Run(what+", "+args[0], func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					other := openPool(k.db, 0)
+					defer other.Close()
+					lock, err := other.Conn(t.Context())
+					mainMust(t, err)
+					defer lock.Close()
+					_, err = lock.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+					mainMust(t, err)
+					start, takes, words := time.Now(), commandWait, []string{"opens nothing", "database is locked"}
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					if stopped {
+						takes, words = time.Second, []string{"stopped by a signal", "opens nothing"}
+						time.AfterFunc(takes, cancel)
+					}
+					var out, log bytes.Buffer
+					err = run(ctx, append([]string{"key"}, args...), nil, &out, &log)
+					mainOneLine(t, err, false, words...)
+					if took := time.Since(start); took != takes {
+						t.Errorf("it takes %v, want %v", took, takes)
+					}
+					if !authForm.MatchString(strings.TrimSpace(out.String())) || log.Len() > 0 {
+						t.Errorf("stdout says %q, stderr %q", &out, &log)
+					}
+				})
+			})
+		}
+	}
+	if after := k.do("list", "-json"); after != before {
+		t.Errorf("the keys are %s\nand were %s", after, before)
+	}
+}
+
+// TestAStagingEnvironmentMakesTestKeys: what the service heeds, key create heeds too.
+func TestAStagingEnvironmentMakesTestKeys(t *testing.T) {
+	for _, c := range []struct {
+		env    map[string]string
+		args   []string
+		prefix string
+	}{
+		{nil, nil, "pet_live_"},
+		{map[string]string{"PETSTORE_STAGING": "true"}, nil, "pet_test_"},
+		{map[string]string{"PETSTORE_STAGING": "1"}, []string{"-plan", "pro"}, "pet_test_"},
+		{map[string]string{"PETSTORE_STAGING": "false"}, nil, "pet_live_"},
+		{map[string]string{"PETSTORE_STAGING": "0"}, []string{"-test"}, "pet_test_"},
+		{map[string]string{"PETSTORE_STAGING": ""}, nil, "pet_live_"},
+		{map[string]string{"PETSTORE_STAGING": "true"}, []string{"-test=false"}, "pet_live_"},
+		{map[string]string{"PETSTORE_STAGING": "true", "PETSTORE_TEST": "false"}, nil, "pet_live_"},
+	} {
+		k := commandsNew(t)
+		out, log, err := mainRun(t, c.env, append([]string{"key", "create", "-db", k.db}, c.args...)...)
+		if err != nil || !strings.HasPrefix(out, c.prefix) || strings.Contains(log, "WARN") {
+			t.Errorf("with %v, %v: a %.9s key, %v, %s; want a %s key", c.env, c.args, out, err, log, c.prefix)
+		}
+	}
+	k := commandsNew(t)
+	_, _, err := mainRun(t, map[string]string{"PETSTORE_STAGING": "perhaps", "PETSTORE_DB": k.db}, "key", "create") // the service would refuse it too
+	mainOneLine(t, err, true, "PETSTORE_STAGING", `"perhaps"`)
+	k.mint("create")
+	out, _, err := mainRun(t, map[string]string{"PETSTORE_STAGING": "true", "PETSTORE_DB": k.db}, "key", "rotate", "1")
+	if err != nil || !strings.HasPrefix(out, "pet_live_") {
+		t.Errorf("the successor of a live key is a %.9s key, %v", out, err)
+	}
+}
+
+// TestUnknownVariablesAreWarnedAbout: one with a slip would be heeded by nobody.
+func TestUnknownVariablesAreWarnedAbout(t *testing.T) {
+	warned := func(environ ...string) string {
+		var log bytes.Buffer
+		warnOfUnknownVariables(environ, newLogger(&log, "text", slog.LevelInfo))
+		return log.String()
+	}
+	for _, variable := range []string{"PETSTORE_ADDRESS=x", "PETSTORE_=x", "PETSTORE_", "PETSTORE_BASEURL=x", "PETSTORE_SKIP_IDS=5", "PETSTORE_ADR=", "PETSTORE_addr=x",
+		"PETSTORE_BASE-URL=x", "PETSTORE_HELP=1"} {
+		name, _, _ := strings.Cut(variable, "=")
+		if log := warned("HOME=/", variable, "PETSTORE_DB=a.db"); strings.Count(log, "\n") != 1 || !strings.Contains(log, "level=WARN") ||
+			!strings.Contains(log, "variable="+name+"\n") {
+			t.Errorf("for %s the log says %q", variable, log)
+		}
+	}
+	if log := warned("PETSTORE_ADR=1", "PETSTORE_PROT=2"); strings.Count(log, "level=WARN") != 2 {
+		t.Errorf("for two the log says %q", log)
+	}
+	for name := range commandsFlags {
+		if log := warned("PETSTORE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")) + "=x"); log != "" {
+			t.Errorf("-%s has a twin, but the log says %q", name, log)
+		}
+	}
+	if log := warned("PETSTORE_PLAN=pro", "PETSTORE_PER_MINUTE=1", "PETSTORE_PER_DAY=1", "PETSTORE_NAME=x", "PETSTORE_EXPIRES=1h", "PETSTORE_OVERLAP=1h",
+		"PETSTORE_TEST=1", "PETSTORE_JSON=1", "PETSTORESTORE=1", "XPETSTORE_ADR=1", "=C:=C:\\", ""); log != "" {
+		t.Errorf("for flags of commands and for what is not ours the log says %q", log)
+	}
+}
+
+// TestEveryCommandWarnsOfUnknownVariables, and so does the service.
+func TestEveryCommandWarnsOfUnknownVariables(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	env := map[string]string{"PETSTORE_DB": k.db, "PETSTORE_PORT": "80"}
+	folder := t.TempDir()
+	copied := filepath.Join(folder, "copy.db")
+	for _, line := range []string{"key create", "key list", "key show 1", "key set -name x 1", "key rotate 1", "key unban 1", "key revoke 1",
+		"backup " + copied, "restore " + copied, "-addr 127.0.0.1:0 -log json"} {
+		_, log, err := mainRun(t, env, strings.Fields(line)...)
+		if err != nil || strings.Count(log, `"level":"WARN"`) != 1 || !strings.Contains(log, `"variable":"PETSTORE_PORT"}`) {
+			t.Errorf("petstore %s: %v, stderr %s", line, err, log)
+		}
+	}
+}
+
 func TestAKeyOfTheOtherEnvironmentIsRemarkedOn(t *testing.T) {
 	k := commandsNew(t)
 	for i, c := range []struct {
@@ -423,14 +628,22 @@ func TestAKeyOfTheOtherEnvironmentIsRemarkedOn(t *testing.T) {
 	}
 }
 
+// TestEveryChangeOfAKeyIsLogged, and what changes nothing says so.
 func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
 	k := commandsNew(t)
 	k.mint("create")
+	now := instantOf(time.Now())
+	k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}))
 	for _, c := range []struct{ args, want string }{
 		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro","perMinute":300,"perDay":10000}`},
+		{"set -name till 1", `"msg":"key changed","id":1,"name":"till"}`},
+		{"set -expires 1d 1", `"msg":"key changed","id":1,"expires":86400000000000}`},
+		{"set -expires 0 -plan free 1", `"msg":"key changed","id":1,"plan":"free","perMinute":60,"perDay":1000,"expires":0}`},
 		{"unban 1", `"msg":"key unbanned","id":1}`},
+		{"unban 1", `"msg":"key is not banned","id":1}`},
 		{"rotate -overlap 1h 1", `"msg":"key rotated","id":1,"successor":2,"overlap":3600000000000}`},
 		{"revoke 1", `"msg":"key revoked","id":1}`},
+		{"revoke 1", `"msg":"key was revoked already","id":1,"at":"`},
 	} {
 		_, log, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(c.args)...)...)
 		if err != nil || strings.Count(log, "\n") != 1 || !strings.Contains(log, c.want) {
@@ -445,6 +658,24 @@ func TestTheLeastLimitsAndTheShortestLifeAreTaken(t *testing.T) {
 	if got := k.show("1"); got.PerMinute != 1 || got.PerDay != 1 || got.ExpiresAt == nil {
 		t.Errorf("the key is %+v", got)
 	}
+}
+
+// TestTheGreatestLimitsAreTaken: more cannot be written in the RateLimit fields, and the refusal says how much can.
+func TestTheGreatestLimitsAreTaken(t *testing.T) {
+	const most = 999_999_999_999_999
+	k := commandsNew(t)
+	limits := []string{"-plan", "enterprise", "-per-minute", fmt.Sprint(most), "-per-day", fmt.Sprint(most)}
+	k.mint("create", limits...)
+	k.mint("create")
+	k.do("set", append(limits, "2")...)
+	for _, id := range []string{"1", "2"} {
+		if got := k.show(id); got.PerMinute != most || got.PerDay != most {
+			t.Errorf("key %s is %+v", id, got)
+		}
+	}
+	limits[3] = fmt.Sprint(most + 1)
+	_, _, err := mainRun(t, nil, append([]string{"key", "create", "-db", k.db}, limits...)...)
+	mainOneLine(t, err, true, "-per-minute", "-per-day", "from 1 to 999999999999999")
 }
 
 func TestKeyShowAndListAsJSON(t *testing.T) {
@@ -542,7 +773,11 @@ func TestKeyTables(t *testing.T) {
 				t.Errorf("row %d is %q, want %q", i+1, got, want)
 			}
 			one := k.do("show", fmt.Sprint(i+1))
-			if strings.Count(one, "\n") != 2 || strings.Join(strings.Fields(one), " ") != strings.Join(strings.Fields(lines[0]), " ")+" "+want {
+			history := "created 2000-01-01 00:00:00Z, never used"
+			if i == 0 || i == 5 { // their minute began so long before its end
+				history = "created 2000-01-01 00:00:00Z, last used 2000-01-01 00:59Z"
+			}
+			if strings.Count(one, "\n") != 3 || strings.Join(strings.Fields(one), " ") != strings.Join(strings.Fields(lines[0]), " ")+" "+want+" "+history {
 				t.Errorf("show %d prints\n%s", i+1, one)
 			}
 			for line := range strings.Lines(one) {
@@ -576,6 +811,199 @@ func TestKeySet(t *testing.T) {
 		if got := k.show("2"); got.Plan != "pro" {
 			t.Errorf("set %v has changed the other key: %+v", c.args, got)
 		}
+	}
+}
+
+// TestKeySetChangesWhatItIsToldTo, and leaves the rest.
+func TestKeySetChangesWhatItIsToldTo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create", "-name", "shop", "-expires", "48h")
+		k.mint("create", "-name", "other", "-expires", "48h")
+		time.Sleep(time.Hour)
+		for _, c := range []struct {
+			args                []string
+			name, plan, expires string
+		}{
+			{[]string{"-name", "till"}, "till", "free", "2000-01-03T00:00:00Z"},
+			{[]string{"-expires", "3d"}, "till", "free", "2000-01-04T01:00:00Z"},
+			{[]string{"-plan", "pro"}, "till", "pro", "2000-01-04T01:00:00Z"},
+			{[]string{"-expires", "0"}, "till", "pro", "null"},
+			{[]string{"-name", "shop front", "-expires", "10m"}, "shop front", "pro", "2000-01-01T01:10:00Z"},
+			{[]string{"-plan", "enterprise", "-per-minute", "5", "-per-day", "6", "-name", "all", "-expires", "90d"}, "all", "enterprise", "2000-03-31T01:00:00Z"},
+			{[]string{"-plan", "business", "-expires", "0d"}, "all", "business", "null"},
+			{[]string{"-name", ""}, "", "business", "null"},
+			{[]string{"-expires", "1s"}, "", "business", "2000-01-01T01:00:01Z"},
+		} {
+			if out := k.do("set", append(c.args, "1")...); out != "" {
+				t.Errorf("set %v prints %q on stdout", c.args, out)
+			}
+			if got := k.show("1"); got.Name != c.name || got.Plan != c.plan || commandsTime(got.ExpiresAt) != c.expires {
+				t.Errorf("after set %v the key is %+v, expires %s", c.args, got, commandsTime(got.ExpiresAt))
+			}
+			if got := k.show("2"); got.Name != "other" || got.Plan != "free" || commandsTime(got.ExpiresAt) != "2000-01-03T00:00:00Z" {
+				t.Errorf("set %v has changed the other key: %+v", c.args, got)
+			}
+		}
+		// A successor lives as long as its predecessor was last told to.
+		k.do("set", "-expires", "2d", "1")
+		k.do("set", "-expires", "0", "2")
+		time.Sleep(time.Hour)
+		k.mint("rotate", "1")
+		k.mint("rotate", "2")
+		for id, want := range map[string]string{"3": "2000-01-03T02:00:00Z", "4": "null"} {
+			if got := commandsTime(k.show(id).ExpiresAt); got != want {
+				t.Errorf("the successor %s lives until %s, want %s", id, got, want)
+			}
+		}
+	})
+	k := commandsNew(t)
+	k.mint("create")
+	_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, "1")
+	mainOneLine(t, err, true, "-plan, -name or -expires")
+}
+
+// TestAKeyThatHasExpiredCanBeRevived: by the operator, who may be late.
+func TestAKeyThatHasExpiredCanBeRevived(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		k.mint("create", "-expires", "1h")
+		time.Sleep(2 * time.Hour)
+		if table := k.do("show", "1"); !strings.Contains(table, " expired ") {
+			t.Errorf("after its end show prints\n%s", table)
+		}
+		k.do("set", "-expires", "30d", "1")
+		if table := k.do("show", "1"); !strings.Contains(table, " active; ends 2000-01-31 ") {
+			t.Errorf("after its revival show prints\n%s", table)
+		}
+	})
+}
+
+func TestDurationsMayBeWholeDays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for i, c := range []struct{ flag, value, want string }{
+			{"-expires", "90d", "2000-03-31T00:00:00Z"}, {"-expires", "1d", "2000-01-02T00:00:00Z"}, {"-expires", "007d", "2000-01-08T00:00:00Z"},
+			{"-expires", "36h", "2000-01-02T12:00:00Z"}, {"-expires", "1h30m", "2000-01-01T01:30:00Z"}, {"-expires", "0d", "null"}, {"-expires", "0", "null"},
+			{"-expires", "65535d", "2179-06-06T00:00:00Z"},
+			{"-overlap", "2d", "2000-01-03T00:00:00Z"}, {"-overlap", "0d", "2000-01-01T00:00:00Z"}, {"-overlap", "10m", "2000-01-01T00:10:00Z"},
+		} {
+			k := commandsNew(t)
+			if c.flag == "-expires" {
+				k.mint("create", c.flag, c.value)
+			} else {
+				k.mint("create")
+				k.mint("rotate", c.flag, c.value, "1")
+			}
+			if got := commandsTime(k.show("1").ExpiresAt); got != c.want {
+				t.Errorf("%d: %s %s gives %s, want %s", i+1, c.flag, c.value, got, c.want)
+			}
+		}
+	})
+	k := commandsNew(t)
+	k.mint("create")
+	before := k.do("list", "-json")
+	for _, bad := range []string{"90 d", "d", "-1d", "+1d", "1.5d", "1d12h", "90D", "65536d", "99999999999999999999d", "0x1d", "1_0d", "١d", "90", "week", "1w", " 1d", ""} {
+		for _, args := range [][]string{{"create", "-expires", bad}, {"set", "-expires", bad, "1"}, {"rotate", "-overlap", bad, "1"}} {
+			out, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, args...)...)
+			mainOneLine(t, err, true, args[1], strconv.Quote(bad), "it must be like 90d, 36h or 10m")
+			if out != "" {
+				t.Errorf("key %v prints %q", args, out)
+			}
+		}
+	}
+	for _, variable := range []string{"PETSTORE_EXPIRES", "PETSTORE_OVERLAP"} {
+		_, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db, variable: "soon"}, "key", map[string]string{
+			"PETSTORE_EXPIRES": "create", "PETSTORE_OVERLAP": "rotate"}[variable], "1")
+		mainOneLine(t, err, true, variable, `"soon"`, "it must be like 90d, 36h or 10m")
+	}
+	if after := k.do("list", "-json"); after != before {
+		t.Errorf("bad durations have changed the keys to %s", after)
+	}
+}
+
+// TestKeyShowTellsTheHistory: when the key was made and used, and which keys came before and after it.
+func TestKeyShowTellsTheHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsNew(t)
+		history := func(id string) string {
+			lines := strings.SplitAfterN(k.do("show", id), "\n", 3) // the table has two
+			return lines[2]
+		}
+		const share = "keys that succeed one another share their usage, limits and time of last use\n"
+		time.Sleep(time.Second)
+		k.mint("create", "-name", "shop")
+		k.mint("create", "-name", "other")
+		if got := history("1"); got != "created 2000-01-01 00:00:01Z, never used\n" {
+			t.Errorf("of a new key it is %q", got)
+		}
+		time.Sleep(26 * time.Hour)
+		k.mint("rotate", "1") // 3
+		time.Sleep(time.Hour)
+		k.mint("rotate", "-overlap", "0s", "3") // 4
+		k.write(saveUsage(1, &usage{minute: bucket{1, instantOf(time.Now()) + minuteMillis}, day: bucket{1, instantOf(time.Now()) + dayMillis}}))
+		time.Sleep(time.Hour)
+		for id, want := range map[string]string{
+			"1": "created 2000-01-01 00:00:01Z, last used 2000-01-02 03:00Z\nsucceeded by key 3\n" + share,
+			"2": "created 2000-01-01 00:00:01Z, never used\n",
+			"3": "created 2000-01-02 02:00:01Z, last used 2000-01-02 03:00Z\nsucceeds key 1\nsucceeded by key 4\n" + share,
+			"4": "created 2000-01-02 03:00:01Z, last used 2000-01-02 03:00Z\nsucceeds key 3\n" + share,
+		} {
+			if got := history(id); got != want {
+				t.Errorf("of key %s it is\n%swant\n%s", id, got, want)
+			}
+		}
+		if out := k.do("show", "-json", "3"); !json.Valid([]byte(out)) || strings.Contains(out, "succe") {
+			t.Errorf("with -json it is %s", out)
+		}
+	})
+	if err := run(t.Context(), []string{"key", "show", "-db", mainMade(t), "1"}, nil, commandsFull{}, io.Discard); err == nil {
+		t.Error("what cannot be shown is no error")
+	}
+}
+
+// TestCommandsOnOneKeyReadNoOthers: among a million keys they would take seconds, the lock held.
+func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	s := storeOpen(t, k.db)
+	plans := storeRaw(t, k.db)
+	seen := 0
+	for _, cmd := range commands {
+		if !strings.HasSuffix(cmd.synopsis, " ID") && cmd.synopsis != "ID" {
+			continue
+		}
+		now := instantOf(time.Now())
+		k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}), sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
+		statements := map[string]statement{}
+		observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { statements[st.query] = st }})
+		c := &invocation{process: &process{stdout: io.Discard}, FlagSet: newFlags("petstore " + cmd.name), now: now, log: slog.New(slog.DiscardHandler), store: observed}
+		c.declare(cmd.synopsis)
+		args := []string{"1"}
+		if cmd.name == "key set" {
+			args = []string{"-plan", "pro", "-name", "x", "-expires", "1h", "1"}
+		}
+		mainMust(t, c.Parse(args))
+		mainMust(t, c.check())
+		mainMust(t, c.findKey(t.Context()))
+		mainMust(t, cmd.run(t.Context(), c))
+		seen += len(statements)
+		for _, st := range statements {
+			rows, err := plans.Query("EXPLAIN QUERY PLAN "+st.query, st.args...)
+			mainMust(t, err)
+			for rows.Next() {
+				var id, parent, unused int
+				var detail string
+				mainMust(t, rows.Scan(&id, &parent, &unused, &detail))
+				// SQLite calls it SEARCH, without USING, when it looks at all rows for a max().
+				if regexp.MustCompile(`^SCAN (k|api_keys)\b|^SEARCH (k|api_keys)$`).MatchString(detail) {
+					t.Errorf("%s: %s in\n%s", cmd.name, detail, st.query)
+				}
+			}
+			mainMust(t, rows.Close())
+		}
+	}
+	if seen < 12 {
+		t.Errorf("the commands have sent %d statements", seen)
 	}
 }
 
@@ -756,10 +1184,13 @@ func TestMisuseOfKeyCommands(t *testing.T) {
 		"create -plan enterprise", "create -plan enterprise -per-minute 5", "create -plan enterprise -per-day 5",
 		"create -plan enterprise -per-minute 0 -per-day 5", "create -plan enterprise -per-minute 5 -per-day -1",
 		"create -plan pro -per-minute 5", "create -plan pro -per-day 5", "create -per-minute 5 -per-day 5",
-		"create -expires -1h", "create -expires soon", "create -per-minute x", "create -name \x07", "create -unknown",
+		"create -expires -1h", "create -expires soon", "create -expires 999ms", "create -per-minute x", "create -name \x07", "create -unknown",
 		"list 1", "list 1 2", "list -plan pro",
 		"show", "show 1 2", "show 1 -json",
-		"set 1", "set -plan gold 1", "set -plan pro", "set -plan enterprise 1", "set -plan free -per-day 9 1", "set -plan pro -name x 1",
+		"set 1", "set -plan gold 1", "set -plan pro", "set -plan enterprise 1", "set -plan free -per-day 9 1", "set -per-day 9 1", "set -per-minute 9 -per-day 9 -name x 1", "set -plan= 1",
+		"set -name x", "set -expires -1h 1", "set -expires soon 1", "set -expires 999ms 1", "set -test 1", "set 1 -name x",
+		"set -plan enterprise -per-minute 1000000000000000 -per-day 1 1", "set -plan enterprise -per-minute 1 -per-day 1000000000000000 1",
+		"create -plan enterprise -per-minute 1000000000000000 -per-day 1", "create -plan enterprise -per-minute 1 -per-day 1000000000000000",
 		"rotate", "rotate -overlap -1h 1", "rotate -overlap x 1", "rotate 1 -overlap 1h",
 		"revoke", "revoke 1 1", "unban", "unban -json 1",
 	} {
@@ -819,8 +1250,7 @@ func TestKeyCommandsOtherThanCreateMakeNoDatabase(t *testing.T) {
 func TestACommandThatWaitsForALockCanBeStopped(t *testing.T) {
 	db := mainMade(t)
 	synctest.Test(t, func(t *testing.T) {
-		other, err := openPool(db, 0)
-		mainMust(t, err)
+		other := openPool(db, 0)
 		defer other.Close()
 		lock, err := other.Conn(t.Context())
 		mainMust(t, err)
@@ -840,6 +1270,80 @@ func TestACommandThatWaitsForALockCanBeStopped(t *testing.T) {
 	if out, _, err := mainRun(t, nil, "key", "show", "-json", "-db", db, "1"); err != nil || !strings.Contains(out, `"revokedAt": null`) {
 		t.Errorf("what was stopped has changed the key: %s, %v", out, err)
 	}
+}
+
+// TestRestoreSaysWhatItDid, moves the ids on as -skip-ids says, and heeds no variable for that.
+func TestRestoreSaysWhatItDid(t *testing.T) {
+	for what, c := range map[string]struct {
+		env   map[string]string
+		args  []string
+		next  int64 // the id of the next key
+		warns bool
+	}{
+		"as it is":                     {nil, nil, 1_000_002, false},
+		"with -skip-ids":               {nil, []string{"-skip-ids", "7"}, 9, false},
+		"without a gap":                {nil, []string{"-skip-ids", "0"}, 2, false},
+		"with PETSTORE_SKIP_IDS":       {map[string]string{"PETSTORE_SKIP_IDS": "7"}, nil, 1_000_002, true},
+		"with both, and the flag wins": {map[string]string{"PETSTORE_SKIP_IDS": "7"}, []string{"-skip-ids", "8"}, 10, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			k := commandsKeys{t, mainMade(t)}
+			copied := filepath.Join(t.TempDir(), "copy.db")
+			_, _, err := mainRun(t, nil, "backup", "-db", k.db, copied)
+			mainMust(t, err)
+			out, log, err := mainRun(t, c.env, append(append([]string{"restore", "-db", k.db}, c.args...), copied)...)
+			if err != nil || out != "" || strings.Contains(log, `"level":"WARN"`) != c.warns || c.warns && !strings.Contains(log, `"variable":"PETSTORE_SKIP_IDS"`) {
+				t.Errorf("restore says %q %q, %v", out, log, err)
+			}
+			old, err := filepath.Glob(k.db + ".*.old")
+			if err != nil || len(old) != 1 || !strings.Contains(log, `"msg":"database restored","database":"`+k.db+`","from":"`+copied+`","old":"`+old[0]+`","skippedIDs":`) {
+				t.Errorf("beside the database there is %v; stderr says %s", old, log)
+			}
+			k.mint("create")
+			if got := k.show(fmt.Sprint(c.next)); got.ID != c.next {
+				t.Errorf("the next key is %+v", got)
+			}
+		})
+	}
+}
+
+func TestRestoreIsRefusedInOneLine(t *testing.T) {
+	db := mainMade(t)
+	missing := filepath.Join(t.TempDir(), "missing.db")
+	_, log, err := mainRun(t, nil, "restore", "-db", db, missing)
+	mainOneLine(t, err, false, "cannot restore "+db+" from "+missing, "no such file")
+	if log != "" {
+		t.Errorf("beside the error stderr says %s", log)
+	}
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	_, _, err = mainRun(t, nil, "backup", "-db", db, copied)
+	mainMust(t, err)
+	s := mainStart(t, nil, "-db", db)
+	_, _, err = mainRun(t, nil, "restore", "-db", db, copied)
+	mainOneLine(t, err, false, "a petstore serves it; stop it first")
+	if response, _ := s.get("/pets", ""); response.StatusCode != 401 {
+		t.Errorf("the service gives %d", response.StatusCode)
+	}
+}
+
+// TestBackupAndRestoreHeedASignal: they leave nothing, and say why.
+func TestBackupAndRestoreHeedASignal(t *testing.T) {
+	db := mainMade(t)
+	folder := t.TempDir()
+	copied := filepath.Join(folder, "copy.db")
+	_, _, err := mainRun(t, nil, "backup", "-db", db, copied)
+	mainMust(t, err)
+	before := []map[string]string{sqliteTree(t, folder), sqliteTree(t, filepath.Dir(db))}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{{"backup", "-db", db, copied}, {"restore", "-db", db, copied}} {
+		err := run(ctx, args, nil, io.Discard, io.Discard)
+		mainOneLine(t, err, false, "stopped by a signal")
+	}
+	sqliteSame(t, before[0], sqliteTree(t, folder))
+	after := sqliteTree(t, filepath.Dir(db))
+	delete(after, filepath.Base(db)+"-lock") // which is empty
+	sqliteSame(t, before[1], after)
 }
 
 // TestBackupWhileTheServiceRuns is the operator's command, beside a server.

@@ -17,13 +17,17 @@ import (
 	"mime"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"net/url"
+	"os"
 	"path"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -54,6 +58,12 @@ type service struct {
 	other      *operationCounts             // of requests that match no operation
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
+
+	inFlight        atomic.Int64 // requests that are being handled
+	warnedOfAddress sync.Once    // that clientIPHeader holds no address
+	probing         sync.Mutex   // guards the next two
+	probed          time.Time    // when the store was last asked whether it is ready
+	unready         error        // what it said
 }
 
 func newService(s *store, set settings, log *slog.Logger) *service {
@@ -88,6 +98,8 @@ func (s *service) addRoutes() {
 	s.routes.Handle("/v1", s.api("other", notFound))
 	s.routes.Handle("/v1/", s.api("other", notFound))
 
+	s.routes.Handle("GET /readyz", s.public("readyz", s.reportReadiness))
+	s.routes.Handle("/readyz", s.public("other", allow("GET, HEAD")))
 	s.routes.Handle("GET /openapi.json", s.public("openapi", s.describe))
 	s.routes.Handle("/openapi.json", s.public("other", allow("GET, HEAD")))
 	for _, f := range pageFiles {
@@ -117,6 +129,7 @@ func (s *service) api(name string, op operation) http.Handler {
 		c := caller{now: w.start}
 		var err error
 		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err == nil {
+			w.keyID = c.key.ID
 			err = s.admit(w, c)
 		} else {
 			err = s.refuse(w, r, err, c.now)
@@ -148,6 +161,9 @@ func (s *service) admit(w http.ResponseWriter, c caller) error {
 		return err
 	}
 	d.setHeaders(w.Header())
+	if d.banErr != nil {
+		s.log.Error("cannot ban a key", "key", c.key.ID, "request", requestID(w), "error", d.banErr)
+	}
 	if d.banBegins {
 		s.bans.Add(1)
 		s.log.Warn("key banned", "key", c.key.ID, "for", s.banFor, "request", requestID(w))
@@ -162,7 +178,7 @@ func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, n
 	if !errors.As(reason, &unauthorized) {
 		return reason // the store failed; nobody is to blame
 	}
-	d := s.limits.address(clientNetwork(r, s.clientIPHeader), now, true)
+	d := s.limits.address(s.network(r), now, true)
 	d.setHeaders(w.Header())
 	if err := d.err(); err != nil {
 		return err
@@ -181,6 +197,7 @@ type response struct {
 	start  time.Time
 	status int              // 0 until it is sent
 	counts *operationCounts // of the operation that handles it
+	keyID  int64            // of the caller, once it is known
 }
 
 func (w *response) WriteHeader(status int) {
@@ -199,6 +216,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		// its end elsewhere. net/http hides both cases, so any chunks and any HTTP/1.0 count.
 		w.Header()["Connection"] = []string{"close"}
 	}
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
 	defer s.count(w, r)
 	defer func() {
 		if v := recover(); v != nil {
@@ -221,7 +240,8 @@ func (s *service) count(w *response, r *http.Request) {
 	w.counts.durations.observe(int64(duration))
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
-		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", duration)
+		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", duration,
+			"key", w.keyID)
 	}
 }
 
@@ -233,8 +253,8 @@ type operationCounts struct {
 	durations histogram          // nanoseconds
 }
 
-// counts are those of the operation with the name, which are made when it is
-// first asked for: all are, while the routes are added.
+// counts returns the counters with this name, and makes them at first use: all are
+// made while the routes are added.
 func (s *service) counts(name string) *operationCounts {
 	for _, counts := range s.operations {
 		if counts.name == name {
@@ -313,8 +333,20 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 // showLimit sets the limit headers of a response that nobody is charged for.
 func (s *service) showLimit(w http.ResponseWriter, r *http.Request) {
 	if underAPI(r) {
-		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(w.Header())
+		s.limits.address(s.network(r), time.Now(), false).setHeaders(w.Header())
 	}
+}
+
+// network is what a caller without a key is limited by.
+func (s *service) network(r *http.Request) netip.Prefix {
+	network, unread := clientNetwork(r, s.clientIPHeader)
+	if unread != "" {
+		s.warnedOfAddress.Do(func() {
+			s.log.Warn("the client's address cannot be read; all clients of this proxy share one limit",
+				"header", s.clientIPHeader, "value", redact(unread), "proxy", r.RemoteAddr)
+		})
+	}
+	return network
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are
@@ -666,11 +698,12 @@ var (
 	}
 )
 
-// pagePolicy is what a browser lets the page do, whatever text of a stranger it
-// shows: run its own script and use its own style sheet, nothing inline; call
-// this service, and so send the key nowhere else; show its icon, which is part of
-// it. It cannot be framed by another page, nor have its relative links or its
-// forms point to another site.
+// pagePolicy is what a browser lets the page do, whatever text of a stranger it shows:
+//   - script-src, style-src: its own script and style sheet, nothing inline;
+//   - connect-src: calls of this service, so that the key is sent nowhere else;
+//   - img-src: its icon, which is part of it;
+//   - base-uri, form-action, frame-ancestors: no relative link or form that points to
+//     another site, and no other page around it.
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -687,43 +720,90 @@ func (f pageFile) serve() operation {
 	}
 }
 
-// debugRoutes are what the debug address serves. The service is ready from
-// when it runs until ctx ends, as long as its store can read and write.
-func debugRoutes(ctx context.Context, running *atomic.Pointer[service]) http.Handler {
+// ready is an error if the store cannot read or write, as of a quarter second ago at
+// the most: the store is probed no oftener, however many ask.
+func (s *service) ready() error {
+	s.probing.Lock()
+	defer s.probing.Unlock()
+	if time.Since(s.probed) < 250*time.Millisecond {
+		return s.unready
+	}
+	before := s.unready
+	s.unready = s.store.probe(context.Background())
+	s.probed = time.Now()
+	if s.unready != nil && before == nil {
+		s.log.Error("not ready", "error", s.unready)
+	}
+	return s.unready
+}
+
+// reportReadiness is GET /readyz, for load balancers: it needs no key and gives no detail.
+func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	if s.ready() != nil {
+		w.Header().Set("Retry-After", "1")
+		return newError(CodeUnavailable, "unavailable")
+	}
+	write(w, http.StatusOK, []string{"text/plain; charset=utf-8"}, []byte("ok\n"))
+	return nil
+}
+
+// debugPaths are what the debug address serves, in the order that it lists them.
+const debugPaths = "/metrics\n/healthz\n/readyz\n/debug/pprof/\n"
+
+// debugRoutes are what the debug address serves. Only requests whose Host is an IP
+// address, localhost or the given name are served: this stops pages of other sites
+// whose name was made to point here (DNS rebinding). /readyz says ready while the
+// service runs, ctx has not ended, and the store can read and write.
+func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name string) http.Handler {
 	mux := http.NewServeMux()
-	unavailable := func(w http.ResponseWriter, reason string) { http.Error(w, reason, http.StatusServiceUnavailable) }
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		s := running.Load()
-		if s == nil {
-			unavailable(w, "starting")
+	text := func(pattern string, body func() (string, error)) {
+		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, _ *http.Request) {
+			text, err := body()
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+			_, _ = io.WriteString(w, text)
+		})
+	}
+	text("/{$}", func() (string, error) { return debugPaths, nil })
+	text("/healthz", func() (string, error) { return "ok\n", nil })
+	text("/readyz", func() (string, error) {
+		if s := running.Load(); s == nil {
+			return "", errors.New("starting")
 		} else if ctx.Err() != nil {
-			unavailable(w, "stopping")
-		} else if err := s.store.probe(r.Context()); err != nil {
-			unavailable(w, err.Error())
+			return "", errors.New("stopping")
 		} else {
-			_, _ = io.WriteString(w, "ok\n")
+			return "ok\n", s.ready()
 		}
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		s := running.Load()
-		if s == nil {
-			unavailable(w, "starting")
-			return
+	text("/metrics", func() (string, error) {
+		if s := running.Load(); s != nil {
+			return s.metrics(), nil
 		}
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(s.metrics())
+		return "", errors.New("starting")
+	})
+	text("/debug/pprof/cmdline", func() (string, error) { // as pprof.Cmdline, but for passwords in URLs
+		return regexp.MustCompile(`//[^/\x00]*@`).ReplaceAllString(strings.Join(os.Args, "\x00"), "//…@"), nil
 	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := (&url.URL{Host: r.Host}).Hostname()
+		_, err := netip.ParseAddr(host)
+		if err != nil && host != "" && !strings.EqualFold(host, "localhost") && !strings.EqualFold(host, name) {
+			http.Error(w, "use an IP address, localhost, or the name in -debug-addr", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // metrics is the body of GET /metrics.
-func (s *service) metrics() []byte {
+func (s *service) metrics() string {
 	var e exposition
 	release, revision := build()
 	e.add("petstore_build_info", "gauge", "The build that is running.",
@@ -757,5 +837,5 @@ func (s *service) metrics() []byte {
 	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
 	e.number("petstore_commit_queue_length", "gauge", "Writers that wait for a commit.", float64(s.store.queueLength()))
 	e.process()
-	return e.Bytes()
+	return e.String()
 }

@@ -694,7 +694,11 @@ func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
 		t.Fatal("the shop's key is", s.key[:9])
 	}
 	s.call("GET", "/v1/pets").is(200)
-	s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+string(newSecret(false))).is(401, CodeInvalidKey)
+	a := s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+string(newSecret(false))).is(401, CodeInvalidKey).
+		has("WWW-Authenticate", `Bearer error="invalid_token"`)
+	if a.err().Message != "this service takes only API keys that begin with pet_test_" {
+		t.Errorf("a live key is told %q", a.err().Message)
+	}
 }
 
 // Limits
@@ -784,6 +788,47 @@ func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
 	})
 }
 
+// TestAProxyThatCannotBeReadIsToldOfOnce: without the warning all clients would share
+// one limit, and nobody would know why.
+func TestAProxyThatCannotBeReadIsToldOfOnce(t *testing.T) {
+	const warning = "the client's address cannot be read"
+	for _, c := range []struct {
+		policy, header string
+		values         []string
+		want           string // in the log; "" for no warning
+		spent          bool   // all are charged to one address
+	}{
+		{"the syntax of Forwarded", "Forwarded", []string{"for=198.51.100.1;proto=https", "for=198.51.100.2;proto=https"},
+			`"header":"Forwarded","value":"for=198.51.100.1;proto=https","proxy":"192.0.2.1:1234"`, true},
+		{"names instead of addresses", "X-Real-Ip", []string{"localhost", "unknown"}, `"value":"localhost"`, true},
+		{"a key, which is not logged", "X-Real-Ip", []string{"pet_live_abc"}, `"value":"pet_…"`, true},
+		{"no header, as from a probe on the proxy itself", "X-Real-Ip", []string{""}, "", true},
+		{"IPv6 addresses in brackets", "X-Forwarded-For", []string{"[2001:db8:0:1::1]", "[2001:db8:0:2::1]"}, "", false},
+		{"IPv6 addresses in brackets with ports", "X-Forwarded-For", []string{"[2001:db8:0:1::1]:80", "[2001:db8:0:2::1]:80"}, "", false},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := openShopInFakeTime(t, func(set *settings) { set.clientIPHeader = c.header })
+				status := 0
+				for i := range 61 {
+					status = s.call("GET", "/v1/pets", "Authorization:", c.header+": "+c.values[i%len(c.values)]).status
+				}
+				if want := map[bool]int{true: 429, false: 401}[c.spent]; status != want {
+					t.Errorf("the last of 61 requests is %d, want %d", status, want)
+				}
+				s.call("GET", "/v1/pets", c.header+": "+c.values[0]).is(200) // a key needs no address
+				log := s.logged()
+				if n := strings.Count(log, warning); n > 1 || (n == 1) != (c.want != "") {
+					t.Errorf("the log warns %d times: %s", n, log)
+				}
+				if !strings.Contains(log, c.want) || strings.Contains(log, "pet_live_abc") {
+					t.Errorf("the log is %s", log)
+				}
+			})
+		})
+	}
+}
+
 func TestInsistingAfter429BansTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShopInFakeTime(t)
@@ -816,6 +861,39 @@ func TestInsistingAfter429BansTheKey(t *testing.T) {
 			t.Errorf("the log of one ban:\n%s", log)
 		}
 	})
+}
+
+// TestABanThatCannotBeStoredIsLogged: the key stays rate_limited until one can be.
+func TestABanThatCannotBeStoredIsLogged(t *testing.T) {
+	s := openShop(t)
+	s.wantError = true
+	key := "Authorization: Bearer " + s.newKey(quota{1, 100})
+	s.call("GET", "/v1/pets", "Authorization:", key).is(200)
+	s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeRateLimited)
+	s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeRateLimited)
+	readOnly := func(value string) {
+		t.Helper()
+		if _, err := s.file().conn.ExecContext(t.Context(), "PRAGMA query_only = "+value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	readOnly("1")
+	a := s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeRateLimited).has("X-RateLimit-Limit", "1")
+	if retry := a.number("Retry-After"); retry < 1 || retry > 60 {
+		t.Errorf("Retry-After is %d", retry)
+	}
+	log := s.logged()
+	if !strings.Contains(log, `"level":"ERROR","msg":"cannot ban a key","key":2,"request":"`+a.header.Get("X-Request-Id")) || strings.Contains(log, "key banned") {
+		t.Errorf("the log is %s", log)
+	}
+	if n := s.service.bans.Load(); n != 0 {
+		t.Errorf("%d bans are counted", n)
+	}
+	readOnly("0")
+	s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeKeyBanned).has("Retry-After", "600")
+	if log := s.logged(); strings.Count(log, `"msg":"key banned"`) != 1 || s.service.bans.Load() != 1 {
+		t.Errorf("%d bans are counted, and the log is %s", s.service.bans.Load(), log)
+	}
 }
 
 func TestEveryOperationIsLimited(t *testing.T) {
@@ -1110,48 +1188,218 @@ func TestRequestIDsDoNotCount(t *testing.T) {
 	}
 }
 
-// The debug address
+// The debug address, and readiness
 
-func TestReadinessIsThatOfTheStore(t *testing.T) {
-	path := mainDB(t)
+// readyShop is a service in fake time whose store is asked whether it is ready, and
+// how often it was asked.
+func readyShop(t *testing.T, path string) (srv *service, probes *atomic.Int64) {
+	t.Helper()
 	st, err := openStore(t.Context(), path, forService)
 	mainMust(t, err)
-	defer st.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	var running atomic.Pointer[service]
-	routes := debugRoutes(ctx, &running)
-	ready := func(status int, want string) {
-		t.Helper()
-		w := httptest.NewRecorder()
-		routes.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
-		if w.Code != status || !strings.Contains(w.Body.String(), want) {
-			t.Errorf("it is %d %q, want %d %q", w.Code, w.Body, status, want)
+	t.Cleanup(func() { st.Close() })
+	probes = &atomic.Int64{}
+	st.engine = &storeEngine{engine: st.engine, check: func(st statement, _ []any) {
+		if st.query == "DELETE FROM usage WHERE id = 0" {
+			probes.Add(1)
 		}
-		w = httptest.NewRecorder()
-		if routes.ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil)); w.Code != 200 {
-			t.Errorf("alive, it is %d", w.Code)
-		}
-	}
-	ready(503, "starting")
+	}}
+	return newService(st, settings{}, slog.New(slog.DiscardHandler)), probes
+}
+
+// debugCall sends a request to the debug address.
+func debugCall(routes http.Handler, path, host string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	if routes.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil)); w.Code != 503 {
-		t.Errorf("before the start, metrics are %d", w.Code)
+	r := httptest.NewRequest("GET", path, nil)
+	r.Host = host
+	routes.ServeHTTP(w, r)
+	return w
+}
+
+func TestReadinessIsThatOfTheStore(t *testing.T) {
+	path := mainDB(t) // outside: its folder outlives the bubble
+	synctest.Test(t, func(t *testing.T) {
+		srv, probes := readyShop(t, path)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var running atomic.Pointer[service]
+		routes := debugRoutes(ctx, &running, "")
+		ready := func(status int, want string) {
+			t.Helper()
+			time.Sleep(250 * time.Millisecond) // or it would say what it said before
+			w := debugCall(routes, "/readyz", "localhost:6060")
+			if w.Code != status || !strings.Contains(w.Body.String(), want) {
+				t.Errorf("it is %d %q, want %d %q", w.Code, w.Body, status, want)
+			}
+			if w = debugCall(routes, "/healthz", "localhost:6060"); w.Code != 200 {
+				t.Errorf("alive, it is %d", w.Code)
+			}
+		}
+		ready(503, "starting")
+		if w := debugCall(routes, "/metrics", "localhost:6060"); w.Code != 503 {
+			t.Errorf("before the start, metrics are %d", w.Code)
+		}
+		running.Store(srv)
+		before, err := os.Stat(path + "-wal")
+		mainMust(t, err)
+		ready(200, "ok")
+		if after, err := os.Stat(path + "-wal"); err != nil || after.Size() <= before.Size() || probes.Load() != 1 {
+			t.Errorf("nothing was written to find out")
+		}
+		mainMust(t, os.Rename(path, path+".away"))
+		ready(503, "no such file")
+		mainMust(t, os.Rename(path+".away", path))
+		ready(200, "ok")
+		mainMust(t, srv.store.engine.(*storeEngine).engine.(*sqliteFile).reader.Close())
+		ready(503, "closed")
+		cancel()
+		ready(503, "stopping")
+	})
+}
+
+// TestReadinessNeedsNoKeyAndGivesNoDetail: load balancers ask on the service's own
+// address, and so may anybody else.
+func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
+	path := mainDB(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, _ := readyShop(t, path)
+		s := &shop{t: t, service: srv, key: "none"}
+		for _, key := range []string{"Authorization:", "Authorization: Bearer nonsense"} {
+			a := s.call("GET", "/readyz", key).is(200).has("Content-Type", "text/plain; charset=utf-8").has("Content-Length", "3").
+				has("X-RateLimit-Limit", "").has("ETag", "")
+			if a.body != "ok\n" {
+				t.Errorf("it says %q", a.body)
+			}
+		}
+		s.call("HEAD", "/readyz", "Authorization:").is(200).has("Content-Length", "3")
+		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
+			s.call(method, "/readyz", "Authorization:").is(405, CodeMethodNotAllowed).has("Allow", "GET, HEAD")
+		}
+		for _, target := range []string{"/readyz/", "/healthz", "/metrics", "/debug/pprof/"} {
+			s.call("GET", target, "Authorization:").is(404, CodeNotFound)
+		}
+		for range 200 { // it is not limited
+			s.call("GET", "/readyz", "Authorization:").is(200)
+		}
+
+		mainMust(t, os.Rename(path, path+".away"))
+		time.Sleep(250 * time.Millisecond)
+		a := s.call("GET", "/readyz", "Authorization:").is(503, CodeUnavailable).has("Retry-After", "1")
+		if a.body != `{"code":"unavailable","message":"unavailable","status":503}` {
+			t.Errorf("it says %s", a.body)
+		}
+		s.call("HEAD", "/readyz", "Authorization:").is(503)
+		mainMust(t, os.Rename(path+".away", path))
+		time.Sleep(250 * time.Millisecond)
+		s.call("GET", "/readyz", "Authorization:").is(200)
+	})
+}
+
+// TestTheStoreIsProbedAtMostFourTimesASecond, however many ask, and wherever: a probe is a write.
+func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
+	path := mainDB(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, probes := readyShop(t, path)
+		var running atomic.Pointer[service]
+		running.Store(srv)
+		routes := debugRoutes(t.Context(), &running, "")
+		ask := func(want int64) {
+			t.Helper()
+			for range 50 {
+				w := httptest.NewRecorder()
+				if srv.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil)); w.Code != 200 {
+					t.Fatalf("it is %d %s", w.Code, w.Body)
+				}
+				if w := debugCall(routes, "/readyz", "localhost"); w.Code != 200 {
+					t.Fatalf("on the debug address it is %d %s", w.Code, w.Body)
+				}
+			}
+			if n := probes.Load(); n != want {
+				t.Errorf("the store was probed %d times, want %d", n, want)
+			}
+		}
+		ask(1)
+		time.Sleep(249 * time.Millisecond)
+		ask(1)
+		time.Sleep(time.Millisecond)
+		ask(2)
+		time.Sleep(time.Hour)
+		ask(3) // nobody has asked meanwhile
+	})
+}
+
+// TestTheDebugAddressIsOnlyForThoseWhoNameIt: a page of another site can have its own
+// name point to this machine, and would then be of the same origin (DNS rebinding).
+func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
+	var running atomic.Pointer[service]
+	for _, c := range []struct {
+		name, host string
+		want       int
+	}{
+		{"localhost", "localhost", 200},
+		{"localhost", "localhost:6060", 200},
+		{"localhost", "LocalHost:6060", 200},
+		{"localhost", "127.0.0.1:6060", 200},
+		{"localhost", "127.0.0.1", 200},
+		{"localhost", "10.1.2.3:6060", 200}, // an address cannot be made to point elsewhere
+		{"localhost", "[::1]:6060", 200},
+		{"localhost", "[::1]", 200},
+		{"localhost", "[2001:DB8::1]:6060", 200},
+		{"::1", "localhost:6060", 200},
+		{"127.0.0.1", "LOCALHOST", 200},
+		{"pets.internal", "pets.internal:6060", 200},
+		{"pets.internal", "PETS.Internal", 200},
+		{"Pets.Internal", "pets.internal:6060", 200},
+		{"", "localhost:6060", 200},
+		{"localhost", "evil.example", 403},
+		{"localhost", "evil.example:6060", 403},
+		{"localhost", "localhost.evil.example:6060", 403},
+		{"localhost", "evil.example:localhost", 403},
+		{"localhost", "127.0.0.1.evil.example:6060", 403},
+		{"pets.internal", "evil.pets.internal:6060", 403},
+		{"", "evil.example:6060", 403},
+		{"", "pets.internal", 403},
+	} {
+		routes := debugRoutes(t.Context(), &running, c.name)
+		for _, path := range []string{"/", "/healthz", "/debug/pprof/cmdline", "/debug/pprof/"} {
+			w := debugCall(routes, path, c.host)
+			if w.Code != c.want {
+				t.Errorf("-debug-addr %s:6060, Host %s: %s is %d, want %d", c.name, c.host, path, w.Code, c.want)
+			}
+			if c.want == 403 && w.Body.String() != "use an IP address, localhost, or the name in -debug-addr\n" {
+				t.Errorf("Host %s: %s says %q", c.host, path, w.Body)
+			}
+		}
 	}
-	running.Store(newService(st, settings{}, slog.New(slog.DiscardHandler)))
-	before, err := os.Stat(path + "-wal")
-	mainMust(t, err)
-	ready(200, "ok")
-	if after, err := os.Stat(path + "-wal"); err != nil || after.Size() <= before.Size() {
-		t.Errorf("nothing was written to find out")
+}
+
+func TestTheDebugAddressListsItsPaths(t *testing.T) {
+	var running atomic.Pointer[service]
+	srv, _ := readyShop(t, mainDB(t))
+	running.Store(srv)
+	routes := debugRoutes(t.Context(), &running, "localhost")
+	list := debugCall(routes, "/", "localhost")
+	if list.Code != 200 || list.Body.String() != "/metrics\n/healthz\n/readyz\n/debug/pprof/\n" {
+		t.Errorf("the list is %d %q", list.Code, list.Body)
 	}
-	mainMust(t, os.Rename(path, path+".away"))
-	ready(503, "no such file")
-	mainMust(t, os.Rename(path+".away", path))
-	ready(200, "ok")
-	mainMust(t, st.engine.(*sqliteFile).reader.Close())
-	ready(503, "closed")
-	cancel()
-	ready(503, "stopping")
+	for path := range strings.Lines(list.Body.String()) {
+		if w := debugCall(routes, strings.TrimSpace(path), "localhost"); w.Code != 200 {
+			t.Errorf("%s is listed and is %d", path, w.Code)
+		}
+	}
+	if w := debugCall(routes, "/nothing", "localhost"); w.Code != 404 {
+		t.Errorf("what is not listed is %d", w.Code)
+	}
+}
+
+func TestTheDebugAddressShowsNoPassword(t *testing.T) {
+	defer func(args []string) { os.Args = args }(os.Args)
+	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1:4001,https://bert:secret@n2:4001", "-base-url=https://pets.example/v1", "-addr", ":80"}
+	var running atomic.Pointer[service]
+	got := debugCall(debugRoutes(t.Context(), &running, ""), "/debug/pprof/cmdline", "localhost").Body.String()
+	want := "petstore\x00-db\x00http://…@n1:4001,https://…@n2:4001\x00-base-url=https://pets.example/v1\x00-addr\x00:80"
+	if got != want {
+		t.Errorf("it shows %q, want %q", got, want)
+	}
 }
 
 // Fuzzing and benchmarks

@@ -1,15 +1,15 @@
 package main
 
 // The limits: how many requests a key may make in a minute and in a day, and
-// what happens to one that will not stop. This file knows how much a caller may
-// do, as an account, and not who the caller is.
+// what happens to one that will not stop. This file knows how much an account may
+// do, and nothing else of the key that it belongs to.
 //
 // An account has two token buckets of a special kind: each is refilled at once,
 // with all its tokens, when its window ends (tokens_per_fill equals max_tokens).
 // A window begins with the first request it counts and lasts 60 seconds or 24
 // hours. That gives "requests left in the current window" and "resets at" an
-// exact meaning, at the price that every such bucket has: up to twice the limit
-// can pass around a boundary, half of it just before and half just after.
+// exact meaning. The price: up to twice the limit can pass around a window's end,
+// half of it just before and half just after.
 //
 // A worked example, on the Free plan (60 a minute, 1,000 a day):
 //
@@ -19,23 +19,26 @@ package main
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  the minute's bucket was refilled: 59 and 939 left
 //
-// More strikes within one minute than the key has requests a minute ban it.
+// A key is banned when its strikes within one minute exceed its limit per minute.
 //
 // Time is counted in whole milliseconds throughout, so that what is written to
 // the database and read back after a restart is the same instant.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
+
+// maxQuota is the largest integer of RFC 9651, in which limits are reported.
+const maxQuota = 999_999_999_999_999
 
 // quota is how many requests are admitted in each window.
 type quota struct {
@@ -66,7 +69,7 @@ type account struct {
 	quota
 	usageID    int64    // whose usage it is charged to: the key's own, or its predecessor's
 	policy     []string // the RateLimit-Policy header of its quota
-	unbannedAt instant  // a ban that began at or before is lifted
+	unbannedAt instant  // a ban that began at this instant or earlier is lifted
 }
 
 // bucket counts the requests of one window. The zero bucket is full. It holds
@@ -79,8 +82,8 @@ type bucket struct {
 
 // running reports whether a window of the given length is running. One that ends
 // more than two lengths from now began before the clock was set back, and
-// counts as over. It is two and not one because requests do not arrive in the
-// order in which they read the clock.
+// counts as over. Two lengths, because requests may read the clock a little out
+// of order.
 func (b bucket) running(now, length instant) bool {
 	return now < b.ends && b.ends <= now+2*length
 }
@@ -113,7 +116,8 @@ type decision struct {
 	shown       level     // the one that X-RateLimit-* describes
 	minute, day level     // RateLimit; a caller without a key has only shown
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins   bool      // this very refusal has banned the key
+	banBegins   bool      // this very refusal bans the key
+	banErr      error     // why the ban could not be stored, and so does not begin
 	policy      []string  // RateLimit-Policy
 }
 
@@ -127,24 +131,23 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the Retry-After of the last refusal has passed
+	banning bool    // a ban is being stored
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
 func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
-	switch {
-	case now < u.bannedUntil:
-		d.ban(u.bannedUntil)
-	case d.minute.remaining == 0 || d.day.remaining == 0:
+	spent := d.minute.remaining == 0 || d.day.remaining == 0
+	if spent {
 		d.refusal, d.shown = CodeRateLimited, refusing(d.minute, d.day)
-		if u.strike(now, q.PerMinute) && banFor > 0 {
-			u.bannedAt, u.bannedUntil = now, now+instant(banFor.Milliseconds())
-			u.strikes, u.retryAt = bucket{}, 0
-			d.banBegins = true
-			d.ban(u.bannedUntil)
-		} else {
-			u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))
-		}
+	}
+	switch {
+	case u.banned(now, banFor):
+		d.ban(u.bannedUntil)
+	case spent:
+		d.banBegins = u.strike(now, q.PerMinute) && banFor > 0 && !u.banning
+		u.banning = u.banning || d.banBegins
+		u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))
 	default:
 		u.minute.take(now, minuteMillis)
 		u.day.take(now, dayMillis)
@@ -171,8 +174,28 @@ func refusing(minute, day level) level {
 	return day
 }
 
-// ban makes the decision that of a banned key: nothing remains of its minute until the end.
+// banned reports whether a ban is running. One that ends more than banFor and a
+// minute from now began before the clock was set back, and is over for good.
+func (u *usage) banned(now instant, banFor time.Duration) bool {
+	if u.bannedUntil > now+instant(banFor.Milliseconds())+minuteMillis {
+		u.bannedUntil = 0
+	}
+	return now < u.bannedUntil
+}
+
+// beginBan bans from now on. An unban that was made while the clock was ahead
+// does not lift it.
+func (u *usage) beginBan(now instant, banFor time.Duration, unbannedAt instant) {
+	u.bannedAt, u.bannedUntil = max(now, unbannedAt+1), now+instant(banFor.Milliseconds())
+	u.strikes = bucket{} // but a Retry-After that is later than the ban's end still counts
+}
+
+// ban makes the decision that of a banned key: nothing remains of its minute until
+// the ban ends or the exhausted bucket resets, whichever is later.
 func (d *decision) ban(until instant) {
+	if d.refusal == CodeRateLimited {
+		until = max(until, d.shown.reset)
+	}
 	d.refusal = CodeKeyBanned
 	d.minute.remaining, d.minute.reset = 0, until
 	d.shown = d.minute
@@ -276,6 +299,8 @@ type limiter struct {
 	store  *store
 	banFor time.Duration // 0 turns bans off
 
+	flushing sync.Mutex // held while usages are written, so that none overtakes a later one
+
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
 	dirty     map[int64]bool // the usages that changed since they were written
@@ -303,6 +328,9 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	for {
 		if d, ok := l.charge(a, instantOf(now)); ok {
+			if d.banBegins {
+				l.ban(a, &d)
+			}
 			return d, nil
 		}
 		if err := l.load(a.usageID); err != nil {
@@ -320,14 +348,43 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 		return d, false
 	}
 	if a.unbannedAt >= u.bannedAt {
-		u.bannedUntil = 0 // what is stored may say otherwise: whoever reads it compares again
+		u.bannedUntil = 0 // the stored value may still be the old one: every reader compares
 	}
 	d = u.admit(now, a.quota, l.banFor)
 	d.policy = a.policy
-	if d.refusal == "" || d.banBegins {
+	if d.refusal == "" {
 		l.dirty[a.usageID] = true
 	}
 	return d, true
+}
+
+// ban stores a ban and only then lets it begin, so that a crash undoes no key_banned
+// that was sent. If it cannot be stored, the refusal stays rate_limited, and the next
+// one tries again.
+func (l *limiter) ban(a *account, d *decision) {
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
+	l.mu.Lock()
+	u := l.usages[a.usageID]
+	if d.banBegins = u != nil; !d.banBegins { // a flush has dropped it, and its strikes
+		l.mu.Unlock()
+		return
+	}
+	banned := *u
+	l.mu.Unlock()
+	defer func() { // also if the engine panics
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		u.banning = false
+	}()
+	banned.beginBan(d.now, l.banFor, a.unbannedAt)
+	_, d.banErr = l.store.write(context.Background(), saveUsage(a.usageID, &banned))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d.banBegins = d.banErr == nil; d.banBegins {
+		u.beginBan(d.now, l.banFor, a.unbannedAt)
+		d.ban(u.bannedUntil)
+	}
 }
 
 // load reads a usage from the database into memory, unless it is there.
@@ -362,7 +419,7 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	return d
 }
 
-// remembered is how many usages and addresses are.
+// remembered is how many usages and addresses are in memory.
 func (l *limiter) remembered() (usages, addresses int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -370,9 +427,10 @@ func (l *limiter) remembered() (usages, addresses int) {
 }
 
 // flush writes what changed since the last flush. What cannot be written, or
-// changes meanwhile, is left for the next one. It must not run twice at once.
-func (l *limiter) flush(ctx context.Context) error {
-	const chunk = 500 // statements in one transaction, so that creates need not wait long
+// changes meanwhile, is left for the next one.
+func (l *limiter) flush(ctx context.Context, now time.Time) error {
+	l.flushing.Lock()
+	defer l.flushing.Unlock()
 	l.mu.Lock()
 	saved := make(map[int64]usage, len(l.dirty))
 	var writes []statement
@@ -381,18 +439,24 @@ func (l *limiter) flush(ctx context.Context) error {
 		writes = append(writes, saveUsage(id, l.usages[id]))
 	}
 	l.mu.Unlock()
-	for some := range slices.Chunk(writes, chunk) {
-		if _, err := l.store.write(ctx, some...); err != nil {
-			return err
-		}
+	if err := l.store.writeAll(ctx, writes); err != nil {
+		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	maps.DeleteFunc(l.dirty, func(id int64, _ bool) bool { return *l.usages[id] == saved[id] })
 	if len(l.usages) > maxUsages {
-		maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { return !l.dirty[id] })
+		maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(instantOf(now)) })
 	}
+	maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
+		return len(l.usages) > maxUsages && !l.dirty[id]
+	})
 	return nil
+}
+
+// insisting reports whether the next refusal may be a strike.
+func (u *usage) insisting(now instant) bool {
+	return u.banning || now < u.retryAt || u.strikes.running(now, minuteMillis)
 }
 
 // recent is a map that forgets: it holds between max/2 and max of the entries
@@ -427,28 +491,34 @@ func (m *recent[K, V]) len() int { return len(m.young) + len(m.old) }
 // clientNetwork is the network a request without a valid key is charged to:
 // the IPv4 address, or the /64 of the IPv6 address, since a household or a
 // server commonly holds a whole one. Behind a proxy it is the rightmost entry
-// of the named header, the one that the proxy itself has written.
-func clientNetwork(r *http.Request, header string) netip.Prefix {
+// of the named header, the one that the proxy itself has written. If that entry is
+// not an address, it is returned as unread, and the proxy's own address counts.
+func clientNetwork(r *http.Request, header string) (network netip.Prefix, unread string) {
 	if values := r.Header.Values(header); header != "" && len(values) > 0 {
 		last := values[len(values)-1]
-		if ip, ok := parseIP(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
-			return network(ip)
+		last = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+		if ip, ok := parseIP(last); ok {
+			return networkOf(ip), ""
 		}
+		unread = cmp.Or(last, "(empty)")
 	}
 	ip, _ := parseIP(r.RemoteAddr)
-	return network(ip)
+	return networkOf(ip), unread
 }
 
-// parseIP takes an IP address with or without a port.
+// parseIP takes an IP address with or without a port, and in brackets or not.
 func parseIP(s string) (netip.Addr, bool) {
-	if ip, err := netip.ParseAddr(s); err == nil {
-		return ip, true
+	if addrPort, err := netip.ParseAddrPort(s); err == nil {
+		return addrPort.Addr(), true
 	}
-	addrPort, err := netip.ParseAddrPort(s)
-	return addrPort.Addr(), err == nil
+	if inner, ok := strings.CutPrefix(s, "["); ok {
+		s = strings.TrimSuffix(inner, "]")
+	}
+	ip, err := netip.ParseAddr(s)
+	return ip, err == nil
 }
 
-func network(ip netip.Addr) netip.Prefix {
+func networkOf(ip netip.Addr) netip.Prefix {
 	ip = ip.Unmap().WithZone("")
 	bits := 64
 	if ip.Is4() {

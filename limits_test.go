@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,13 +48,21 @@ type limitsStep struct {
 
 const limitsBan = 10 * time.Minute
 
+// limitsOf is a limiter that remembers the usage as that of the account with the id 1.
+func limitsOf(s *store, banFor time.Duration, u *usage) *limiter {
+	l := newLimiter(s, banFor)
+	l.usages[1] = u
+	return l
+}
+
 // limitsWalk makes the requests of the steps and holds every decision against them.
 func limitsWalk(t *testing.T, u *usage, q quota, banFor time.Duration, steps []limitsStep) {
 	t.Helper()
+	l := limitsOf(storeOpen(t, filepath.Join(t.TempDir(), "pets.db")), banFor, u)
 	for _, step := range steps {
 		var d decision
 		for i := range step.times {
-			if d = u.admit(limitsAt(step.when), q, banFor); d.refusal != step.refusal {
+			if d = limitsAdmit(t, l, &account{quota: q, usageID: 1}, limitsAt(step.when)); d.refusal != step.refusal {
 				t.Fatalf("at %s, request %d of %d: the refusal is %q, want %q", step.when, i+1, step.times, d.refusal, step.refusal)
 			}
 		}
@@ -123,7 +133,7 @@ func limitsAdmit(t testing.TB, l *limiter, a *account, when instant) decision {
 
 func limitsFlush(t testing.TB, l *limiter) {
 	t.Helper()
-	if err := l.flush(context.Background()); err != nil {
+	if err := l.flush(context.Background(), limitsStart.time()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -464,9 +474,10 @@ func TestBans(t *testing.T) {
 			{"0s", 2, limited, "", ""},
 			{"0s", 1, banned, "", ""},
 			{"9m59.999s", 50, banned, "", ""},
-			{"10m", 1, limited, "1 until 10m0s", "0 until 24h0m0s"},
-			{"10m", 1, limited, "", ""},
-			{"10m", 1, banned, "0 until 20m0s", "0 until 24h0m0s"},
+			{"10m", 1, limited, "1 until 10m0s", "0 until 24h0m0s"},  // strike one: it was asked to wait for the day
+			{"10m", 1, banned, "0 until 24h0m0s", "0 until 24h0m0s"}, // the day resets later than the ban ends
+			{"19m59.999s", 1, banned, "0 until 24h0m0s", "0 until 24h0m0s"},
+			{"20m", 1, limited, "1 until 20m0s", "0 until 24h0m0s"},
 		}},
 		{"a refusal when Retry-After has passed is no strike, though others were faster", quota{1, 100}, limitsBan, []limitsStep{
 			{"0s", 1, "", "", ""},
@@ -513,13 +524,24 @@ func TestBans(t *testing.T) {
 			{"99.999s", 1, banned, "0 until 1m40s", ""},
 			{"100s", 1, "", "", ""},
 		}},
-		{"after a ban strikes are counted anew, also within the same minute", quota{2, 2}, 10 * time.Second, []limitsStep{
+		{"after a ban strikes are counted anew, also within the same minute", quota{2, 100}, 10 * time.Second, []limitsStep{
 			{"0s", 2, "", "", ""},
 			{"0s", 3, limited, "", ""},
-			{"0s", 1, banned, "", ""},
-			{"10s", 1, limited, "", ""}, // the end of the ban is when it was asked to retry
-			{"10s", 2, limited, "", ""},
-			{"10s", 1, banned, "0 until 20s", ""},
+			{"0s", 1, banned, "0 until 1m0s", ""},
+			{"10s", 2, limited, "", ""}, // before the Retry-After of the ban has passed
+			{"10s", 1, banned, "0 until 1m0s", ""},
+			{"19.999s", 1, banned, "0 until 1m0s", ""},
+			{"20s", 1, limited, "0 until 1m0s", ""},
+		}},
+		{"of a ban and the bucket that refuses, the one that ends later is reported", quota{2, 100}, 50 * time.Second, []limitsStep{
+			{"0s", 2, "", "", ""},
+			{"5s", 3, limited, "0 until 1m0s", ""},
+			{"5s", 1, banned, "0 until 1m0s", "98 until 24h0m0s"},
+			{"54.999s", 1, banned, "0 until 1m0s", "98 until 24h0m0s"},
+			{"60s", 2, "", "0 until 2m0s", "96 until 24h0m0s"},
+			{"80s", 3, limited, "0 until 2m0s", ""},
+			{"80s", 1, banned, "0 until 2m10s", "96 until 24h0m0s"},
+			{"2m0.001s", 1, banned, "0 until 2m10s", "96 until 24h0m0s"}, // its minute is full again, and refuses no more
 		}},
 		{"-ban-for 0 turns bans off", quota{1, 100}, 0, []limitsStep{
 			{"0s", 1, "", "", ""},
@@ -542,8 +564,7 @@ func TestBans(t *testing.T) {
 }
 
 func TestABanIsReportedWithItsNumbers(t *testing.T) {
-	l := newLimiter(nil, limitsBan)
-	l.usages[1] = &usage{}
+	l := limitsOf(storeOpen(t, filepath.Join(t.TempDir(), "pets.db")), limitsBan, &usage{})
 	q := quota{2, 50}
 	a := &account{quota: q, usageID: 1, policy: q.policyHeader()}
 	var d decision
@@ -571,9 +592,12 @@ func TestABanIsReportedWithItsNumbers(t *testing.T) {
 
 func TestBanForIsTheLimiters(t *testing.T) {
 	a := &account{quota: quota{1, 50}, usageID: 1}
-	for banFor, want := range map[time.Duration]string{0: "40", 90 * time.Second: "90", time.Hour: "3600"} {
-		l := newLimiter(nil, banFor)
-		l.usages[1] = &usage{}
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	// Below 40 seconds, at which the minute resets, Retry-After is that: a client that
+	// came back at the end of the ban would only be refused again.
+	for banFor, want := range map[time.Duration]string{0: "40", time.Millisecond: "40", 10 * time.Second: "40",
+		40 * time.Second: "40", 41 * time.Second: "41", 90 * time.Second: "90", time.Hour: "3600"} {
+		l := limitsOf(s, banFor, &usage{})
 		limitsAdmit(t, l, a, limitsAt("0s"))
 		var d decision
 		for range 3 {
@@ -666,6 +690,316 @@ func TestUnban(t *testing.T) {
 	unban("62s") // in the very millisecond in which the ban began
 	if d := limitsAdmit(t, l, &k.account, limitsAt("601s")); d.refusal != "" {
 		t.Errorf("after the second unban: %q", d.refusal)
+	}
+}
+
+// limitsBrink is a usage of a key with a quota of 2 a minute whose next refusal bans it.
+func limitsBrink() *usage {
+	return &usage{
+		minute:  bucket{used: 2, ends: limitsAt("60s")},
+		day:     bucket{used: 2, ends: limitsAt("24h")},
+		strikes: bucket{used: 2, ends: limitsAt("60s")},
+		retryAt: limitsAt("60s"),
+	}
+}
+
+// TestABanIsStoredBeforeItsFirstKeyBanned: whoever was told of a ban finds it
+// again after a kill, which leaves what is committed and flushes nothing.
+func TestABanIsStoredBeforeItsFirstKeyBanned(t *testing.T) {
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
+	l := newLimiter(s, limitsBan)
+	limitsProvoke(t, l, &k.account, limitsAt("1s"))
+	if shown := limitsShown(t, s, k.ID, limitsAt("2s")); shown.BannedUntil != limitsAt("601s") || shown.UsedThisMinute != 2 || shown.UsedToday != 2 {
+		t.Errorf("with the first key_banned the key is stored as %+v", shown)
+	}
+	for what, l := range map[string]*limiter{"the service": l, "the service after a kill": newLimiter(s, limitsBan)} {
+		if d := limitsAdmit(t, l, &k.account, limitsAt("600.999s")); d.refusal != CodeKeyBanned || limitsLevel(d.shown) != "0 until 10m1s" {
+			t.Errorf("%s says %q, %s", what, d.refusal, limitsLevel(d.shown))
+		}
+	}
+}
+
+// While a ban is being stored, nobody is told of it yet, and nobody waits for it
+// but the request that it begins with.
+func TestWhileABanIsBeingStoredOthersAreRateLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+		l := limitsOf(s, limitsBan, limitsBrink())
+		a := &account{quota: quota{2, 50}, usageID: 1}
+		storeMust(t, s.refresh(t.Context()))
+		before := s.writes.Load()
+		s.mu.Lock()
+		s.leading = true // the test leads, so that the ban can only queue
+		s.mu.Unlock()
+		first := make(chan decision, 1)
+		go func() { first <- limitsAdmit(t, l, a, limitsAt("1s")) }()
+		synctest.Wait()
+		for range 5 {
+			if d := limitsAdmit(t, l, a, limitsAt("2s")); d.refusal != CodeRateLimited || d.banBegins || limitsLevel(d.shown) != "0 until 1m0s" {
+				t.Errorf("before the ban is stored: %q, %s, it begins: %v", d.refusal, limitsLevel(d.shown), d.banBegins)
+			}
+		}
+		s.lead(t.Context())
+		if d := <-first; d.refusal != CodeKeyBanned || !d.banBegins || limitsLevel(d.shown) != "0 until 10m1s" {
+			t.Errorf("the request that it begins with: %q, %s, it begins: %v", d.refusal, limitsLevel(d.shown), d.banBegins)
+		}
+		if d := limitsAdmit(t, l, a, limitsAt("2s")); d.refusal != CodeKeyBanned || d.banBegins || limitsLevel(d.shown) != "0 until 10m1s" {
+			t.Errorf("after it: %q, %s, it begins: %v", d.refusal, limitsLevel(d.shown), d.banBegins)
+		}
+		if n := s.writes.Load() - before; n != 1 {
+			t.Errorf("one ban is %d commits", n)
+		}
+	})
+}
+
+func TestABanThatCannotBeStoredIsTriedAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s := storeOpen(t, path)
+	l := limitsOf(s, limitsBan, limitsBrink())
+	a := &account{quota: quota{2, 50}, usageID: 1}
+	outside := storeRaw(t, path, "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+	for range 3 {
+		d := limitsAdmit(t, l, a, limitsAt("1s"))
+		if d.refusal != CodeRateLimited || d.banBegins || limitsLevel(d.shown) != "0 until 1m0s" || !errors.Is(d.banErr, errUnavailable) {
+			t.Errorf("a ban that cannot be stored: %q, %s, it begins: %v, %v", d.refusal, limitsLevel(d.shown), d.banBegins, d.banErr)
+		}
+	}
+	if _, err := outside.Exec("DROP TRIGGER full"); err != nil {
+		t.Fatal(err)
+	}
+	if d := limitsAdmit(t, l, a, limitsAt("2s")); d.refusal != CodeKeyBanned || !d.banBegins || d.banErr != nil || limitsLevel(d.shown) != "0 until 10m2s" {
+		t.Errorf("the next refusal: %q, %s, it begins: %v, %v", d.refusal, limitsLevel(d.shown), d.banBegins, d.banErr)
+	}
+	if d := limitsAdmit(t, newLimiter(s, limitsBan), a, limitsAt("3s")); d.refusal != CodeKeyBanned {
+		t.Errorf("after a kill: %q", d.refusal)
+	}
+}
+
+// TestAFlushDoesNotOverwriteABan lets a flush copy more usages than fit into one
+// transaction, and bans a key whose usage it writes in the second, from the copy
+// without the ban, while it writes the first.
+func TestAFlushDoesNotOverwriteABan(t *testing.T) {
+	const usages = 1000
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	l := newLimiter(s, limitsBan)
+	for id := range int64(usages) {
+		l.usages[id+1], l.dirty[id+1] = limitsBrink(), true
+	}
+	inFirst, writing, release := map[int64]bool{}, make(chan bool), make(chan bool)
+	var once sync.Once
+	s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
+		if strings.HasPrefix(st.query, "INSERT OR REPLACE INTO usage") {
+			inFirst[st.args[0].(int64)] = true
+			if len(inFirst) == 500 {
+				once.Do(func() { writing <- true; <-release })
+			}
+		}
+	}}
+	flushed, banned := make(chan error, 1), make(chan decision, 1)
+	go func() { flushed <- l.flush(context.Background(), limitsStart.time()) }()
+	<-writing
+	id := int64(1)
+	for inFirst[id] {
+		id++
+	}
+	go func() {
+		d, _ := l.admit(&account{quota: quota{2, 50}, usageID: id}, limitsAt("1s").time())
+		banned <- d
+	}()
+	for begun := false; !begun; runtime.Gosched() {
+		l.mu.Lock()
+		begun = l.usages[id].banning
+		l.mu.Unlock()
+	}
+	for range 1000 {
+		runtime.Gosched() // gives a ban that would not wait for the flush the time to be queued
+	}
+	close(release)
+	if err := <-flushed; err != nil {
+		t.Fatal(err)
+	}
+	if d := <-banned; d.refusal != CodeKeyBanned {
+		t.Fatalf("the key is not banned: %q, %v", d.refusal, d.banErr)
+	}
+	if u, err := readUsage(context.Background(), s, id); err != nil || u.bannedUntil != limitsAt("601s") {
+		t.Errorf("after the flush the ban is stored as until %v, %v", u.bannedUntil.time(), err)
+	}
+}
+
+// TestAPanicWhileABanIsStoredIsNotForEver: the next refusal tries again.
+func TestAPanicWhileABanIsStoredIsNotForEver(t *testing.T) {
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	l := limitsOf(s, limitsBan, limitsBrink())
+	a := &account{quota: quota{2, 50}, usageID: 1}
+	healthy := s.engine
+	s.engine = &storeEngine{engine: healthy, check: func(statement, []any) { panic("boom") }}
+	func() {
+		defer func() { _ = recover() }()
+		limitsAdmit(t, l, a, limitsAt("1s"))
+	}()
+	s.engine = healthy
+	if d := limitsAdmit(t, l, a, limitsAt("2s")); d.refusal != CodeKeyBanned {
+		t.Errorf("the next refusal is %q", d.refusal)
+	}
+}
+
+// A usage may be dropped while the ban of its key waits for a flush.
+func TestABanOfAForgottenUsageDoesNotBegin(t *testing.T) {
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	l := limitsOf(s, limitsBan, limitsBrink())
+	a := &account{quota: quota{2, 50}, usageID: 1}
+	d, _ := l.charge(a, limitsAt("1s"))
+	if !d.banBegins {
+		t.Fatalf("the decision is %+v", d)
+	}
+	delete(l.usages, 1)
+	if l.ban(a, &d); d.refusal != CodeRateLimited || d.banBegins || d.banErr != nil || len(l.usages) > 0 {
+		t.Errorf("the decision is %+v, with %d usages", d, len(l.usages))
+	}
+}
+
+// A clock that was an hour ahead must not make a ban an hour longer.
+func TestABanThatBeganBeforeTheClockWasSetBackIsOver(t *testing.T) {
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
+	l := newLimiter(s, limitsBan)
+	limitsProvoke(t, l, &k.account, limitsAt("1h"))
+	for what, l := range map[string]*limiter{"the service": l, "the service after a restart": newLimiter(s, limitsBan)} {
+		if d := limitsAdmit(t, l, &k.account, limitsAt("1h")); d.refusal != CodeKeyBanned {
+			t.Errorf("%s says %q while the clock is ahead", what, d.refusal)
+		}
+		if d := limitsAdmit(t, l, &k.account, limitsAt("0s")); d.refusal != "" {
+			t.Errorf("%s says %q when the clock was set back", what, d.refusal)
+		}
+	}
+	for when, want := range map[string]bool{
+		"-60s":     true, // requests may read the clock out of order, though hardly by so much
+		"-60.001s": false,
+		"0s":       true,
+		"599.999s": true,
+		"600s":     false,
+	} {
+		u := &usage{bannedAt: limitsAt("0s"), bannedUntil: limitsAt("600s")}
+		if got := u.admit(limitsAt(when), quota{2, 50}, limitsBan).refusal == CodeKeyBanned; got != want {
+			t.Errorf("a ban of ten minutes from 0s on, at %s: %v, want %v", when, got, want)
+		}
+	}
+}
+
+// What began while the clock was ahead began in the future, once it was set back.
+func TestUnbanLiftsABanThatBeganInTheFuture(t *testing.T) {
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
+	l := newLimiter(s, limitsBan)
+	limitsProvoke(t, l, &k.account, limitsAt("1h"))
+	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("0s")))
+	if k = limitsShown(t, s, k.ID, limitsAt("1h1m")); k.unbannedAt != limitsAt("1h") || k.BannedUntil != 0 {
+		t.Errorf("after the unban the key is %+v", k)
+	}
+	for _, l := range []*limiter{l, newLimiter(s, limitsBan)} {
+		if d := limitsAdmit(t, l, &k.account, limitsAt("1h1m")); d.refusal != "" {
+			t.Errorf("when the clock is there again: %q", d.refusal)
+		}
+	}
+	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("2h")))
+	if k = limitsShown(t, s, k.ID, limitsAt("2h")); k.unbannedAt != limitsAt("2h") {
+		t.Errorf("an unban after the ban is of %v", k.unbannedAt.time())
+	}
+}
+
+func TestAnUnbanInTheFutureLiftsNoLaterBan(t *testing.T) {
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
+	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("1h")))
+	k = limitsShown(t, s, k.ID, limitsAt("0s"))
+	l := newLimiter(s, limitsBan)
+	limitsProvoke(t, l, &k.account, limitsAt("1s"))
+	for what, l := range map[string]*limiter{"the service": l, "the service after a restart": newLimiter(s, limitsBan)} {
+		if d := limitsAdmit(t, l, &k.account, limitsAt("600.999s")); d.refusal != CodeKeyBanned || limitsLevel(d.shown) != "0 until 10m1s" {
+			t.Errorf("%s says %q, %s", what, d.refusal, limitsLevel(d.shown))
+		}
+	}
+	if shown := limitsShown(t, s, k.ID, limitsAt("2s")); shown.BannedUntil != limitsAt("601s") {
+		t.Errorf("the key is shown as %+v", shown)
+	}
+	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("2s"))) // still in the past of both
+	k = limitsShown(t, s, k.ID, limitsAt("2s"))
+	if d := limitsAdmit(t, l, &k.account, limitsAt("61s")); d.refusal != "" {
+		t.Errorf("after the next unban: %q", d.refusal)
+	}
+}
+
+// TestStrikesOutlastAFlushOfTooManyUsages: every refusal is followed by a flush
+// that has to forget usages, and yet they are counted.
+func TestStrikesOutlastAFlushOfTooManyUsages(t *testing.T) {
+	const others = 33_000
+	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
+	l := newLimiter(s, limitsBan)
+	idle := &usage{}
+	for i, want := range []ErrorCode{"", "", CodeRateLimited, CodeRateLimited, CodeRateLimited, CodeKeyBanned} {
+		if d := limitsAdmit(t, l, &k.account, limitsAt("1s")); d.refusal != want {
+			t.Fatalf("request %d of an insisting key is %q, want %q", i+1, d.refusal, want)
+		}
+		for id := range int64(others) {
+			l.usages[-id-1] = idle
+		}
+		if err := l.flush(context.Background(), limitsAt("1s").time()); err != nil {
+			t.Fatal(err)
+		}
+		if len(l.usages) > maxUsages {
+			t.Fatalf("%d usages are remembered", len(l.usages))
+		}
+	}
+}
+
+func TestUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T) {
+	const idle = 33_000
+	insisting := map[string]*usage{
+		"strikes in the window that runs":              {strikes: bucket{used: 1, ends: limitsAt("60s")}},
+		"a Retry-After ahead":                          {retryAt: limitsAt("0.001s")},
+		"a Retry-After ahead, the day's":               {day: bucket{used: 50, ends: limitsAt("9h")}, retryAt: limitsAt("9h")},
+		"a ban that is being stored":                   {banning: true},
+		"both, as a key that has asked again":          limitsBrink(),
+		"strikes of a minute before, but a day's wait": {strikes: bucket{used: 1, ends: limitsAt("0s")}, retryAt: limitsAt("9h")},
+	}
+	over := map[string]*usage{
+		"nothing":                        {},
+		"strikes in a window that ended": {strikes: bucket{used: 9, ends: limitsAt("0s")}},
+		"a Retry-After that has passed":  {retryAt: limitsAt("0s")},
+		"a ban, which is stored":         {bannedAt: limitsAt("-1s"), bannedUntil: limitsAt("599s")},
+	}
+	l := newLimiter(storeOpen(t, filepath.Join(t.TempDir(), "pets.db")), limitsBan)
+	ids := map[string]int64{}
+	for _, some := range []map[string]*usage{insisting, over} {
+		for what, u := range some {
+			ids[what] = int64(len(ids) + 1)
+			l.usages[ids[what]] = u
+		}
+	}
+	for id := range int64(idle) {
+		l.usages[-id-1] = &usage{}
+	}
+	limitsFlush(t, l)
+	for what := range insisting {
+		if l.usages[ids[what]] == nil {
+			t.Errorf("a usage with %s is forgotten", what)
+		}
+	}
+	for what := range over {
+		if l.usages[ids[what]] != nil {
+			t.Errorf("a usage with %s is remembered", what)
+		}
+	}
+	if len(l.usages) != len(insisting) {
+		t.Errorf("%d usages are remembered, want %d", len(l.usages), len(insisting))
+	}
+	for id := range int64(idle) {
+		l.usages[-id-1] = limitsBrink()
+	}
+	if limitsFlush(t, l); len(l.usages) > maxUsages {
+		t.Errorf("%d usages are remembered, all of which may be banned by their next refusal", len(l.usages))
 	}
 }
 
@@ -866,7 +1200,7 @@ func TestAFailedFlushLosesNothing(t *testing.T) {
 	}
 
 	outsideExec("CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700 BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
-	if err := l.flush(context.Background()); !errors.Is(err, errUnavailable) {
+	if err := l.flush(context.Background(), limitsStart.time()); !errors.Is(err, errUnavailable) {
 		t.Fatalf("the flush does not report that it failed: %v", err)
 	}
 	limitsAdmit(t, l, &account{quota: plans["free"], usageID: 1}, limitsStart)
@@ -908,7 +1242,7 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 		for id := range int64(maxUsages) { // so many that this flush trims them too
 			l.usages[-id-1] = &usage{}
 		}
-		limitsDuringFlush(t, s, l.flush, func() { limitsAdmit(t, l, &k.account, limitsStart) })
+		limitsDuringFlush(t, s, func(ctx context.Context) error { return l.flush(ctx, limitsStart.time()) }, func() { limitsAdmit(t, l, &k.account, limitsStart) })
 		if len(l.usages) != 1 {
 			t.Errorf("%d usages are remembered, want the changed one", len(l.usages))
 		}
@@ -1025,40 +1359,46 @@ func TestClientNetwork(t *testing.T) {
 		sent   http.Header
 		remote string
 		want   string
+		unread string
 	}{
-		{"an IPv4 address counts alone", "", nil, "203.0.113.9:5000", "203.0.113.9/32"},
-		{"its port does not matter", "", nil, "203.0.113.9:5001", "203.0.113.9/32"},
-		{"of an IPv6 address the /64 counts", "", nil, "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"},
-		{"so a neighbour in the /64 is the same client", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64"},
-		{"and one outside it is not", "", nil, "[2001:db8:1:3:3:4:5:6]:5000", "2001:db8:1:3::/64"},
-		{"a zone does not matter", "", nil, "[fe80::1%eth0]:5000", "fe80::/64"},
-		{"an IPv4 address mapped into IPv6 is an IPv4 address", "", nil, "[::ffff:203.0.113.9]:5000", "203.0.113.9/32"},
-		{"no header is believed unless it was named", "", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
-		{"the named header counts", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"its name may be written in any case", "x-real-ip", http.Header{"X-Real-Ip": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"another header does not", "X-Real-Ip", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
+		{"an IPv4 address counts alone", "", nil, "203.0.113.9:5000", "203.0.113.9/32", ""},
+		{"its port does not matter", "", nil, "203.0.113.9:5001", "203.0.113.9/32", ""},
+		{"of an IPv6 address the /64 counts", "", nil, "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64", ""},
+		{"so a neighbour in the /64 is the same client", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64", ""},
+		{"and one outside it is not", "", nil, "[2001:db8:1:3:3:4:5:6]:5000", "2001:db8:1:3::/64", ""},
+		{"a zone does not matter", "", nil, "[fe80::1%eth0]:5000", "fe80::/64", ""},
+		{"an IPv4 address mapped into IPv6 is an IPv4 address", "", nil, "[::ffff:203.0.113.9]:5000", "203.0.113.9/32", ""},
+		{"no header is believed unless it was named", "", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32", ""},
+		{"the named header counts", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"its name may be written in any case", "x-real-ip", http.Header{"X-Real-Ip": {"198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"another header does not", "X-Real-Ip", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32", ""},
 		{"its rightmost entry counts, the others are the client's word", "X-Forwarded-For",
-			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67 , 198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"also without spaces", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66,198.51.100.7"}}, proxy, "198.51.100.7/32"},
+			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67 , 198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"also without spaces", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66,198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
 		{"of several lines the last counts", "X-Forwarded-For",
-			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67", "192.0.2.68, 198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"an entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7:8080"}}, proxy, "198.51.100.7/32"},
-		{"an IPv6 entry counts as its /64", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, 2001:db8:1:2::9"}}, proxy, "2001:db8:1:2::/64"},
-		{"an IPv6 entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]:8080"}}, proxy, "2001:db8:1:2::/64"},
-		{"a mapped entry is an IPv4 address", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"::ffff:198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"garbage falls back to the connection", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, unknown"}}, proxy, "10.0.0.1/32"},
-		{"so does an empty entry", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, "}}, proxy, "10.0.0.1/32"},
-		{"and an empty last line", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66", ""}}, proxy, "10.0.0.1/32"},
-		{"a missing header falls back too", "X-Forwarded-For", nil, proxy, "10.0.0.1/32"},
-		{"callers that nothing tells apart share one bucket", "", nil, "@", "invalid Prefix"},
+			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67", "192.0.2.68, 198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"an entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7:8080"}}, proxy, "198.51.100.7/32", ""},
+		{"an IPv6 entry counts as its /64", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, 2001:db8:1:2::9"}}, proxy, "2001:db8:1:2::/64", ""},
+		{"an IPv6 entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]:8080"}}, proxy, "2001:db8:1:2::/64", ""},
+		{"brackets do not need a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]"}}, proxy, "2001:db8:1:2::/64", ""},
+		{"a mapped entry is an IPv4 address", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"::ffff:198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"garbage falls back to the connection", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, unknown"}}, proxy, "10.0.0.1/32", "unknown"},
+		{"so does the syntax of Forwarded", "Forwarded", http.Header{"Forwarded": {"for=192.0.2.66, for=198.51.100.7;proto=https"}},
+			proxy, "10.0.0.1/32", "for=198.51.100.7;proto=https"},
+		{"also with an IPv6 address", "Forwarded", http.Header{"Forwarded": {`for="[2001:db8:1:2::9]:8080"`}}, proxy, "10.0.0.1/32", `for="[2001:db8:1:2::9]:8080"`},
+		{"and a name for an address", "X-Real-Ip", http.Header{"X-Real-Ip": {"localhost:80"}}, proxy, "10.0.0.1/32", "localhost:80"},
+		{"so does an empty entry", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, "}}, proxy, "10.0.0.1/32", "(empty)"},
+		{"and an empty last line", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66", ""}}, proxy, "10.0.0.1/32", "(empty)"},
+		{"a missing header falls back too", "X-Forwarded-For", nil, proxy, "10.0.0.1/32", ""},
+		{"callers that nothing tells apart share one bucket", "", nil, "@", "invalid Prefix", ""},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			if c.sent == nil {
 				c.sent = http.Header{}
 			}
 			r := &http.Request{RemoteAddr: c.remote, Header: c.sent}
-			if got := clientNetwork(r, c.header).String(); got != c.want {
-				t.Errorf("charged to %s, want %s", got, c.want)
+			if got, unread := clientNetwork(r, c.header); got.String() != c.want || unread != c.unread {
+				t.Errorf("charged to %s, and %q cannot be read; want %s, %q", got, unread, c.want, c.unread)
 			}
 		})
 	}

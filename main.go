@@ -1,22 +1,24 @@
 // Petstore is a pet store over HTTP with JSON bodies, in one binary with an
 // embedded SQLite database.
 //
-//	petstore [flags]                serve; makes the database and a first key
-//	petstore key VERB [flags] [ID]  create, list, show, set, rotate, revoke, unban
-//	petstore backup [-db FILE] FILE copy the database while it is in use
-//	petstore help                   every flag
+//	petstore [flags]                    serve; makes the database and a first key
+//	petstore key VERB [flags] [ID]      create, list, show, set, rotate, revoke, unban
+//	petstore backup [-db FILE] FILE     copy the database while it is in use
+//	petstore restore [-db FILE] COPY    put a copy in the database's place
+//	petstore help                       every flag
 //	petstore version
 //
 // Each flag can be set in the environment too: -base-url is PETSTORE_BASE_URL,
 // and the flag wins. The exit status is 0 after a stop that was asked for, 2 for a
 // mistake on the command line or in the environment, and 1 when something failed;
-// both say why in one line on stderr. SIGINT and SIGTERM stop the service when
-// the requests that it has are answered, or after 10 seconds.
+// both say why in one line on stderr. After SIGINT or SIGTERM the service finishes
+// its running requests, for at most 10 seconds; a command that they stop exits with
+// 1 and leaves nothing half done.
 //
-// The service lists animals (GET /v1/pets), adds one (POST /v1/pets) and, until
+// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until
 // 5 December 2030, fetches one (GET /v1/pets/{petId}). Every request carries an
 // API key as a bearer token; every key has a plan with a limit for the minute and
-// one for the day; every answer says where the key stands.
+// one for the day; every response says where the key stands.
 //
 // # A request's way through the files
 //
@@ -24,15 +26,22 @@
 // routes in handlers.go. Before any operation runs, auth.go finds its key and
 // limits.go takes one request from both of the key's buckets, or refuses. The
 // operation, again in handlers.go, reads its input with model.go, makes one call
-// to store.go and writes the answer. An error travels back the same way and
-// becomes an answer in one place.
+// to store.go and writes the response. The store collects the statements of many
+// requests and commits them in one transaction of its engine, sqlite.go. An error
+// travels back the same way and becomes a response in one place.
+//
+// A file uses only files that stand later in this list: main, commands (the command
+// line), handlers, auth, limits, store, metrics (the instruments), model. The store
+// defines the interface of an engine; sqlite.go implements it, and only main and
+// commands use it.
 //
 // # What survives
 //
-// An animal is on disk, synced, before its 201 is sent, and an idempotency
-// record with it. Usage, windows and bans are written behind every half second
-// and at a graceful stop, so that a kill forgets less than a second of
-// counting. Strikes and the limits of addresses without a key are not stored.
+// A pet is on disk, synced, before its 201 is sent, and its Idempotency-Key with
+// it. A ban is on disk before the first refusal that mentions it. Usage and windows
+// are written every half second and at a graceful stop, so that a kill forgets
+// less than a second of counting. Strikes and the limits of addresses
+// without a key are not stored.
 package main
 
 import (
@@ -47,6 +56,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,9 +66,11 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// After the first signal the default action is back: a second one ends the process.
-	context.AfterFunc(ctx, stop)
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
+	// A moment after the first signal the default action is back: a second one ends the
+	// process. It is a moment because timeout(1) sends its signal twice in a row.
+	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
+	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
+	err := run(ctx, os.Args[1:], os.Environ(), openStdout(), os.Stderr)
 	if err == nil {
 		return
 	}
@@ -68,6 +80,24 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(1)
+}
+
+// openStdout is stdout, unless that was closed: Go then has put /dev/null in its
+// place, open for reading too, and a key that is printed there is lost.
+func openStdout() io.Writer {
+	null, err := os.Stat(os.DevNull)
+	if err != nil {
+		return os.Stdout
+	}
+	if info, err := os.Stdout.Stat(); err != nil || !os.SameFile(info, null) {
+		return os.Stdout
+	}
+	if _, err := os.Stdout.Read(make([]byte, 1)); err != io.EOF { //nolint:errorlint // as Read returns it
+		return os.Stdout
+	}
+	r, w := io.Pipe()
+	_ = r.CloseWithError(os.ErrClosed)
+	return w
 }
 
 // run is the program: it does what args say until it is done or, serving, until
@@ -92,6 +122,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 		return err
 	}
 	log := newLogger(p.stderr, cfg.logFormat, cfg.logLevel)
+	warnOfUnknownVariables(p.environ, log)
 	server := newServer(log)
 	if cfg.tlsCert != "" {
 		cert, err := tls.LoadX509KeyPair(cfg.tlsCert, cfg.tlsKey)
@@ -106,29 +137,42 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 		return err
 	}
 	defer stopDebug()
-	starting := context.WithoutCancel(ctx) // serveUntil heeds a stop that comes now
+	// A service that cannot have its address makes no database.
+	listener, err := net.Listen("tcp", cfg.addr) //nolint:noctx // serveUntil heeds a stop that comes now
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	starting, cancel := context.WithTimeout(ctx, commandWait) // for another program's lock
+	defer cancel()
 	store, err := openStore(starting, cfg.db, forService)
+	if errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil // a stop that was asked for, while it waited for a lock
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	service := newService(store, cfg.settings, log)
 	server.Handler = service
-	// The first key is made when the address is ours: it is printed only once.
-	listener, err := net.Listen("tcp", cfg.addr) //nolint:noctx // serveUntil heeds a stop that comes now
-	if err != nil {
+	address := serviceURL(listener, cfg.addr, server.TLSConfig != nil)
+	if err := printFirstKey(context.WithoutCancel(ctx), store, cfg.staging, address, p.stdout, log); err != nil {
 		return err
-	}
-	address := serviceURL(listener, server.TLSConfig != nil)
-	if err := printFirstKey(starting, store, cfg.staging, address, p.stdout, log); err != nil {
-		return errors.Join(err, listener.Close())
 	}
 	stopBackground := runBackground(service)
 	running.Store(service)
-	log.Info("ready", "address", address, "page", strings.TrimSuffix(address, "v1"), "listening", listener.Addr().String(),
+	page := strings.TrimSuffix(address, "v1")
+	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(),
 		"db", cfg.db, "environment", cfg.environment(), "debug", debugURL, "version", version())
-	err = serveUntil(ctx, server, listener, log)
-	return errors.Join(err, stopBackground())
+	if isTerminal(p.stderr) {
+		_, _ = fmt.Fprintf(p.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
+			address, page, cfg.db)
+	}
+	failed := serveUntil(ctx, server, listener)
+	log.Info("stopping", "requests", service.inFlight.Load())
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return errors.Join(failed, shutDown(drain, server, log), stopBackground(drain))
 }
 
 // environment is what the specification calls the place where a service runs.
@@ -181,43 +225,69 @@ func closeSilent(server *http.Server) {
 	})
 }
 
-// serviceURL is where a client on this machine reaches the service.
-func serviceURL(l net.Listener, secure bool) string {
+// serviceURL is where a client on this machine reaches the service: by the host
+// of -addr, which a certificate may name, and the port that it has got.
+func serviceURL(l net.Listener, addr string, secure bool) string {
 	scheme := "http"
 	if secure {
 		scheme = "https"
 	}
-	host, port, _ := net.SplitHostPort(l.Addr().String())
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+	host, _, _ := net.SplitHostPort(addr)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
 	return scheme + "://" + net.JoinHostPort(host, port) + "/v1"
 }
 
-// printFirstKey makes the first key of a new database and shows it, once.
+// printFirstKey prints the first key of a new database and stores it afterwards:
+// a key that nobody has seen must not stay behind. A stop that comes meanwhile waits.
 func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
+	usable, err := hasKey(ctx, s, test)
+	if err != nil || usable {
+		return err
+	}
+	if other, err := hasKey(ctx, s, !test); err != nil || other {
+		hint := "petstore key create"
+		if test {
+			hint += " -test"
+		}
+		log.Warn("no key in this database opens this environment; make one with "+hint, "test", test)
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, commandWait)
+	defer cancel()
 	token := newSecret(test)
+	if _, err := fmt.Fprintf(stdout, firstKeyText, string(token), address); err != nil {
+		return fmt.Errorf("no first key was made, since it cannot be shown: %w", err)
+	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
 	id, err := insertFirstKey(ctx, s, first, token)
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", errNotStored, err)
+	case id == 0:
+		log.Error("another program has made a key meanwhile", "error", errNotStored)
+	default:
+		log.Info("key created", "id", id, "name", "first key", "plan", "free")
 	}
-	if id == 0 {
-		usable, err := hasKey(ctx, s, test)
-		if err == nil && !usable {
-			log.Warn("no key in this database opens this environment; make one with petstore key create", "test", test)
-		}
-		return err
-	}
-	log.Info("key created", "id", id, "name", "first key", "plan", "free")
-	_, err = fmt.Fprintf(stdout, "This database had no API key. Here is one, on the Free plan; it is not shown again:\n\n"+
-		"    %s\n\nTry it:\n\n    curl -i -H \"Authorization: Bearer %[1]s\" %s/pets\n\n", string(token), address)
-	return err
+	return nil
 }
 
-// serveUntil serves until ctx ends, then lets running requests finish for up
-// to 10 seconds.
-func serveUntil(ctx context.Context, server *http.Server, listener net.Listener, log *slog.Logger) error {
+const firstKeyText = `This database had no API key. Here is one, on the Free plan; it is not shown again:
+
+    %s
+
+List all pets, and add the first:
+
+    curl -i -H "Authorization: Bearer %[1]s" %[2]s/pets
+    curl -i -H "Authorization: Bearer %[1]s" -H "Content-Type: application/json" ` +
+	`-d '{"name":"Rex","categoryId":1}' %[2]s/pets
+
+`
+
+// serveUntil serves until ctx ends, or until it cannot.
+func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
 	failed := make(chan error, 1)
 	go func() {
 		if server.TLSConfig != nil {
@@ -230,10 +300,12 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
+		return nil
 	}
-	log.Info("stopping")
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
+}
+
+// shutDown lets running requests finish until drain ends.
+func shutDown(drain context.Context, server *http.Server, log *slog.Logger) error {
 	if err := server.Shutdown(drain); err != nil {
 		log.Warn("requests were cut off", "error", err)
 		return server.Close()
@@ -244,11 +316,11 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener,
 // runBackground starts what runs beside the requests: four times a second a look
 // for what other programs have written, every half second the writing of usage,
 // and every minute the removal of old Idempotency-Keys. The function it returns
-// stops all that and writes the usage a last time.
-func runBackground(s *service) (stop func() error) {
+// stops all that and writes the usage a last time, which it tries until its ctx ends.
+func runBackground(s *service) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	every := func(d time.Duration, what string, do func(context.Context) error) {
+	every := func(d time.Duration, what string, do func() error) {
 		wg.Go(func() {
 			ticker := time.NewTicker(d)
 			defer ticker.Stop()
@@ -259,7 +331,7 @@ func runBackground(s *service) (stop func() error) {
 					return
 				case <-ticker.C:
 				}
-				err := do(context.Background())
+				err := calmly(do)
 				if err != nil && !failing {
 					s.log.Error("cannot "+what, "error", err)
 				} else if err == nil && failing {
@@ -269,15 +341,34 @@ func runBackground(s *service) (stop func() error) {
 			}
 		})
 	}
-	flush := func(ctx context.Context) error { return errors.Join(s.limits.flush(ctx), s.keys.flush(ctx)) }
-	every(250*time.Millisecond, "look for changes of keys", s.store.refresh)
-	every(500*time.Millisecond, "write usage", flush)
-	every(time.Minute, "remove idempotency records", func(context.Context) error { return s.store.purge(ctx, time.Now()) })
-	return func() error {
+	flush := func(ctx context.Context) error {
+		return calmly(func() error { return errors.Join(s.limits.flush(ctx, time.Now()), s.keys.flush(ctx)) })
+	}
+	every(250*time.Millisecond, "look for changes of keys", func() error { return s.store.refresh(context.Background()) })
+	every(500*time.Millisecond, "write usage", func() error { return flush(context.Background()) })
+	every(time.Minute, "remove idempotency records", func() error { return s.store.purge(ctx, time.Now()) })
+	return func(last context.Context) error {
 		cancel()
 		wg.Wait()
-		return flush(context.Background())
+		err := flush(last)
+		for ; err != nil && last.Err() == nil; err = flush(last) {
+			select {
+			case <-last.Done():
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+		return err
 	}
+}
+
+// calmly makes an error of a panic, which would end the process.
+func calmly(do func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return do()
 }
 
 // serveDebug serves the debug address, if there is one, until stop is called.
@@ -290,13 +381,14 @@ func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[servic
 	if err != nil {
 		return "", nil, err
 	}
+	host, _, _ := net.SplitHostPort(addr)
 	server := newServer(log)
 	server.WriteTimeout = 0 // a profile takes as long as it is asked to
-	server.Handler = debugRoutes(ctx, running)
+	server.Handler = debugRoutes(ctx, running, host)
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the debug address fails", "error", err)
 		}
 	}()
-	return strings.TrimSuffix(serviceURL(listener, false), "/v1"), func() { _ = server.Close() }, nil
+	return strings.TrimSuffix(serviceURL(listener, addr, false), "/v1"), func() { _ = server.Close() }, nil
 }

@@ -13,12 +13,14 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -47,7 +50,10 @@ func init() {
 const mainWait = 30 * time.Second
 
 // mainLine is a line of the log.
-type mainLine struct{ Level, Msg, Address, Debug, Error string }
+type mainLine struct {
+	Level, Msg, Address, Debug, Error string
+	Requests                          int64
+}
 
 // mainLog takes a JSON log, and hands its lines out as they come.
 type mainLog struct {
@@ -234,36 +240,169 @@ func mainDB(t testing.TB) string {
 // TestTheFirstStart does what the page of a newcomer does: start, paste, see.
 func TestTheFirstStart(t *testing.T) {
 	s := mainStart(t, nil, "-db", mainDB(t))
-	curl := regexp.MustCompile(`(?m)^ *curl -i -H "([^":]+): ([^"]+)" (http://\S+)$`).FindStringSubmatch(s.stdout.String())
-	if curl == nil {
-		t.Fatalf("no curl line in %s", &s.stdout)
+	if !regexp.MustCompile(`^pet_live_[0-9A-Za-z]{38}$`).MatchString(s.key) || strings.Count(s.stdout.String(), "    "+s.key+"\n") != 1 {
+		t.Errorf("want the key on a line of its own in %s", &s.stdout)
 	}
-	if !regexp.MustCompile(`^pet_live_[0-9A-Za-z]{38}$`).MatchString(s.key) || strings.Count(s.stdout.String(), s.key) != 2 {
-		t.Errorf("want the key twice in %s", &s.stdout)
+	requests := mainCurl(t, s.stdout.String())
+	if len(requests) != 2 {
+		t.Fatalf("want two curl lines in %s", &s.stdout)
 	}
-	r, err := http.NewRequest("GET", curl[3], nil)
-	mainMust(t, err)
-	r.Header.Set(curl[1], curl[2])
-	response, err := mainClient.Do(r)
-	mainMust(t, err)
-	defer response.Body.Close()
-	body, _ := io.ReadAll(response.Body)
-	if response.StatusCode != 200 || string(body) != "[]" || response.Header.Get("X-RateLimit-Limit") != "60" {
-		t.Errorf("the curl line gives %d %s, limit %s", response.StatusCode, body, response.Header.Get("X-RateLimit-Limit"))
+	const rex = `{"id":1,"name":"Rex","categoryId":1,"status":"available"}`
+	for i, want := range []string{"GET 200 []", "POST 201 " + rex, "GET 200 [" + rex + "]"} {
+		request := requests[i%2] // the first once more, after the second
+		response, err := mainClient.Do(request)
+		mainMust(t, err)
+		body, _ := io.ReadAll(response.Body)
+		response.Body.Close()
+		if got := fmt.Sprintf("%s %d %s", request.Method, response.StatusCode, body); got != want || response.Header.Get("X-RateLimit-Limit") != "60" {
+			t.Errorf("the curl line gives %s, limit %s; want %s", got, response.Header.Get("X-RateLimit-Limit"), want)
+		}
+		if request.URL.String() != s.address+"/pets" {
+			t.Errorf("the curl line goes to %s, the log says %s", request.URL, s.address)
+		}
 	}
-	if curl[3] != s.address+"/pets" || !regexp.MustCompile(`^http://127\.0\.0\.1:[1-9]\d*/v1$`).MatchString(s.address) {
-		t.Errorf("the curl line goes to %s, the log says %s", curl[3], s.address)
+	if !regexp.MustCompile(`^http://127\.0\.0\.1:[1-9]\d*/v1$`).MatchString(s.address) {
+		t.Errorf("the log says %s", s.address)
+	}
+	if ready := `"msg":"ready","address":"` + s.address + `","page":"` + strings.TrimSuffix(s.address, "v1") + `"`; !strings.Contains(s.log.String(), ready) {
+		t.Errorf("the log does not begin to say where the service is with %s: %s", ready, s.log)
 	}
 	if strings.Contains(s.log.String(), s.key) {
 		t.Errorf("the key is in the log: %s", s.log)
 	}
 	s.stop()
-	if !strings.Contains(s.log.String(), `"msg":"stopping"`) {
+	if !strings.Contains(s.log.String(), `"msg":"stopping","requests":0}`) {
 		t.Errorf("the log is %s", s.log)
 	}
 	if conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(s.address, "http://"), "/v1")); err == nil {
 		conn.Close()
 		t.Error("the address is still served")
+	}
+}
+
+// mainCurl are the requests of the curl lines in a text, read as a shell and curl read
+// them; what is not known here is not printed there.
+func mainCurl(t testing.TB, text string) (requests []*http.Request) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		line, ok := strings.CutPrefix(strings.TrimSpace(line), "curl -i ")
+		if !ok {
+			continue
+		}
+		header, method, body, target := http.Header{}, "GET", "", ""
+		words := regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`).FindAllString(line, -1)
+		for i := range words {
+			words[i] = strings.Trim(words[i], `"'`)
+		}
+		for len(words) > 0 {
+			switch words[0] {
+			case "-H":
+				name, value, _ := strings.Cut(words[1], ": ")
+				header.Set(name, value)
+				words = words[1:]
+			case "-d":
+				method, body = "POST", words[1]
+				words = words[1:]
+			default:
+				target = words[0]
+			}
+			words = words[1:]
+		}
+		request, err := http.NewRequest(method, target, strings.NewReader(body))
+		mainMust(t, err)
+		request.Header = header
+		requests = append(requests, request)
+	}
+	return requests
+}
+
+// mainFull is a place that takes nothing, as a full disk or a closed pipe.
+type mainFull struct{}
+
+func (mainFull) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestAFirstKeyThatCannotBeShownIsNotMade: a stored key that nobody has seen would
+// keep every later start from making one.
+func TestAFirstKeyThatCannotBeShownIsNotMade(t *testing.T) {
+	db := mainDB(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", db}, nil, mainFull{}, io.Discard)
+	mainOneLine(t, err, false, "no first key was made, since it cannot be shown", "no space left")
+
+	reader, writer, err := os.Pipe()
+	mainMust(t, err)
+	reader.Close()
+	defer writer.Close()
+	cmd := mainProgram(t, "-db", db)
+	var stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = writer, &stderr
+	err = cmd.Run()
+	if got := cmd.ProcessState.ExitCode(); got != 1 || !regexp.MustCompile(`(?m)^petstore: no first key was made[^\n]*broken pipe$`).MatchString(stderr.String()) {
+		t.Errorf("with a stdout that nobody reads: status %d, %v, %s", got, err, &stderr)
+	}
+
+	s := mainStart(t, nil, "-db", db)
+	if response, _ := s.get("/pets", s.key); s.key == "" || response.StatusCode != 200 {
+		t.Errorf("the next start prints %s", &s.stdout)
+	}
+}
+
+// TestAFirstKeyThatCannotBeStoredIsTakenBack: it was printed by then.
+func TestAFirstKeyThatCannotBeStoredIsTakenBack(t *testing.T) {
+	const notStored = "the key that was printed is not stored and opens nothing"
+	first := func(s *store) (stdout, log string, err error) {
+		var out, lines bytes.Buffer
+		err = printFirstKey(t.Context(), s, false, "http://localhost:1/v1", &out, newLogger(&lines, "json", slog.LevelInfo))
+		return out.String(), lines.String(), err
+	}
+	t.Run("the disk is full", func(t *testing.T) {
+		path := mainDB(t)
+		s := storeOpen(t, path)
+		storeRaw(t, path, "CREATE TRIGGER full BEFORE INSERT ON api_keys BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+		out, log, err := first(s)
+		mainOneLine(t, err, false, notStored, "the disk is full")
+		if !strings.Contains(out, "pet_live_") || strings.Contains(log, "key created") {
+			t.Errorf("stdout is %s, the log %s", out, log)
+		}
+	})
+	t.Run("another program was faster", func(t *testing.T) {
+		path := mainDB(t)
+		s, other := storeOpen(t, path), storeOpen(t, path)
+		var once sync.Once
+		s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
+			if strings.HasPrefix(st.query, "INSERT INTO api_keys") {
+				once.Do(func() { authInsert(t, other, apiKey{}) })
+			}
+		}}
+		_, log, err := first(s)
+		if err != nil || !strings.Contains(log, `"level":"ERROR","msg":"another program has made a key meanwhile","error":"`+notStored) || strings.Contains(log, "key created") {
+			t.Errorf("it ends with %v, the log is %s", err, log)
+		}
+	})
+}
+
+func TestAnUnknownVariableIsAWarning(t *testing.T) {
+	const warning = `"level":"WARN","msg":"unknown environment variable; petstore help lists the flags, and each has its variable","variable":`
+	env := map[string]string{
+		"PETSTORE_ADR": "localhost:1", "PETSTORE_DATABASE": "pet_live_abc", "PETSTORE_": "x", "PETSTORE_SKIP_IDS": "1", // these are not known
+		"PETSTORE_base_url": "x", "PETSTORE_BASE-URL": "x", // nor are these, though they look like one
+		"PETSTORE_LOG_LEVEL": "info", "PETSTORE_DEBUG_ALLOW_REMOTE": "true", "PETSTORE_PLAN": "pro", "PETSTORE_OVERLAP": "1h", // these are some command's
+		"PETSTORE_BASE_URL": "", "XPETSTORE_X": "x", "PETSTOREX": "x", "HOME": "/root", // and these are nobody's
+	}
+	_, log, err := mainRun(t, env, "-addr", "127.0.0.1:0", "-db", mainMade(t))
+	mainMust(t, err)
+	for name := range env {
+		want := 0
+		if slices.Contains([]string{"PETSTORE_ADR", "PETSTORE_DATABASE", "PETSTORE_", "PETSTORE_SKIP_IDS", "PETSTORE_base_url", "PETSTORE_BASE-URL"}, name) {
+			want = 1
+		}
+		if n := strings.Count(log, warning+`"`+name+`"}`); n != want {
+			t.Errorf("%s is warned about %d times, want %d", name, n, want)
+		}
+	}
+	if strings.Contains(log, "localhost:1") || strings.Contains(log, "pet_live_") {
+		t.Errorf("a value is logged: %s", log)
 	}
 }
 
@@ -316,11 +455,24 @@ func TestStagingIssuesAndTakesTestKeysOnly(t *testing.T) {
 		}
 		s.stop()
 	}
-	liveOnly := mainDB(t)
-	_, _, err = mainRun(t, nil, "key", "create", "-db", liveOnly)
-	mainMust(t, err)
-	if _, log, err := mainRun(t, nil, "-addr", "127.0.0.1:0", "-db", liveOnly, "-staging"); err != nil || !strings.Contains(log, "no key in this database opens this environment") {
-		t.Errorf("a staging instance without a test key says %v, %s", err, log)
+	for _, c := range []struct{ made, serve, want string }{
+		{"-test=false", "-staging", "petstore key create -test"},
+		{"-test", "-staging=false", "petstore key create"},
+	} {
+		otherOnly := mainDB(t)
+		_, _, err = mainRun(t, nil, "key", "create", "-db", otherOnly, c.made)
+		mainMust(t, err)
+		want := `"level":"WARN","msg":"no key in this database opens this environment; make one with ` + c.want + `"`
+		out, log, err := mainRun(t, nil, "-addr", "127.0.0.1:0", "-db", otherOnly, c.serve)
+		if err != nil || !strings.Contains(log, want) || out != "" {
+			t.Errorf("without a key of its own environment an instance says %v, %s, %s; want %s", err, log, out, want)
+		}
+		made, _, err := mainRun(t, nil, append(strings.Fields(c.want)[1:], "-db", otherOnly)...)
+		mainMust(t, err)
+		s := mainStart(t, nil, "-db", otherOnly, c.serve) // stop would find the warning
+		if response, _ := s.get("/pets", strings.TrimSpace(made)); response.StatusCode != 200 {
+			t.Errorf("the key that %s makes is %d", c.want, response.StatusCode)
+		}
 	}
 }
 
@@ -414,7 +566,8 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 			t.Errorf("after a second the deprecated use is %v in the database, want %v", got.time(), used.time())
 		}
 		charge()
-		mainMust(t, setPlan(t.Context(), other, id, "pro", quota{}))
+		_, err = other.write(t.Context(), setPlan(id, "pro", quota{}))
+		mainMust(t, err)
 		time.Sleep(time.Second)
 		if key, err := authenticate(); err != nil || key.quota != plans["pro"] {
 			t.Errorf("a second after the change of plan the key is %+v, %v", key, err)
@@ -436,7 +589,7 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 			t.Fatal(err)
 		}
 		srv.keys.noteDeprecatedUse(key, time.Now())
-		mainMust(t, stop())
+		mainMust(t, stop(t.Context()))
 		if got := authUsed(t, other, id); got != instantOf(time.Now()) {
 			t.Errorf("the stop leaves the deprecated use %v", got.time())
 		}
@@ -444,6 +597,181 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 			t.Errorf("the stop leaves the usage %+v, %v", u, err)
 		}
 	})
+}
+
+// mainBackground is a service in fake time whose engine shows a test its statements.
+func mainBackground(t *testing.T, path string, check func(st statement)) (srv *service, log *mainLog) {
+	t.Helper()
+	st, err := openStore(t.Context(), path, forService)
+	mainMust(t, err)
+	t.Cleanup(func() { st.Close() })
+	st.engine = &storeEngine{engine: st.engine, check: func(st statement, _ []any) { check(st) }}
+	log = &mainLog{lines: make(chan mainLine, 10000)}
+	return newService(st, settings{}, newLogger(log, "json", slog.LevelInfo)), log
+}
+
+// mainUse charges the account 1 of a service for one request.
+func mainUse(t *testing.T, srv *service) {
+	t.Helper()
+	if _, err := srv.limits.admit(&account{usageID: 1, quota: quota{10, 10}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mainUsed is what is stored of that.
+func mainUsed(t *testing.T, s *store) int64 {
+	t.Helper()
+	u, err := readUsage(context.Background(), s, 1)
+	mainMust(t, err)
+	return u.minute.used
+}
+
+// TestAPanicInTheBackgroundEndsNothing but the work that it happened in.
+func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
+	path := mainDB(t)
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		srv, log := mainBackground(t, path, func(st statement) {
+			if broken.Load() && !strings.HasPrefix(st.query, "SELECT") {
+				panic("boom")
+			}
+		})
+		stop := runBackground(srv)
+		broken.Store(true)
+		mainUse(t, srv)
+		time.Sleep(501 * time.Millisecond)
+		// The work that leads the transaction panics; what shares it is unavailable.
+		if !regexp.MustCompile(`"level":"ERROR","msg":"cannot [^"]*","error":"panic: boom\\n[^"]*main_test\.go`).MatchString(log.String()) ||
+			!strings.Contains(log.String(), `"msg":"cannot write usage"`) {
+			t.Errorf("the log does not say what panicked, and where: %s", log)
+		}
+		broken.Store(false)
+		time.Sleep(500 * time.Millisecond)
+		if n := mainUsed(t, srv.store); n != 1 || !strings.Contains(log.String(), `"msg":"can write usage again"`) {
+			t.Errorf("half a second later %d requests are stored, want 1, and the log is %s", n, log)
+		}
+		mainUse(t, srv)
+		broken.Store(true) // for the last writing
+		time.AfterFunc(3*time.Second, func() { broken.Store(false) })
+		drain, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		mainMust(t, stop(drain))
+		if n := mainUsed(t, srv.store); n != 2 {
+			t.Errorf("after the stop %d requests are stored, want 2", n)
+		}
+	})
+}
+
+// TestWhatGoesOnFailingIsLoggedOnce: a look for changes that shares a transaction
+// with a writing that fails has found out what it wanted to know.
+func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
+	path := mainDB(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, log := mainBackground(t, path, func(statement) {})
+		stop := runBackground(srv)
+		mainUse(t, srv)
+		outside := storeRaw(t, path, "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'full'); END")
+		time.Sleep(30 * time.Second)
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), `"msg":"cannot write usage"`) {
+			t.Errorf("in half a minute the log says, in %d lines, %s", n, log)
+		}
+		if _, err := outside.Exec("DROP TRIGGER full"); err != nil {
+			t.Error(err)
+		}
+		mainMust(t, stop(t.Context()))
+	})
+}
+
+// TestAStopEndsThePurge: with a lot to delete it would hold the stop up.
+func TestAStopEndsThePurge(t *testing.T) {
+	path := mainDB(t)
+	synctest.Test(t, func(t *testing.T) {
+		deleting, release, chunks := make(chan bool), make(chan bool), 0
+		srv, log := mainBackground(t, path, func(st statement) {
+			if strings.HasPrefix(st.query, "DELETE FROM idempotency") {
+				if chunks++; chunks == 1 {
+					deleting <- true
+					<-release
+				}
+			}
+		})
+		_, err := srv.store.write(t.Context(), sqlOf(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+			INSERT INTO idempotency SELECT 1, 'old ' || i, x'00', 1, 1 FROM n`))
+		mainMust(t, err)
+		stop := runBackground(srv)
+		<-deleting // after a minute
+		stopped := make(chan error)
+		go func() { stopped <- stop(t.Context()) }()
+		synctest.Wait()
+		close(release)
+		mainMust(t, <-stopped)
+		var left int
+		if _, err := srv.store.readInto(t.Context(), sqlOf("SELECT count(*) FROM idempotency"), &left); err != nil || left != 1500 || chunks != 1 {
+			t.Errorf("%d records are left after %d transactions, %v; want 1500 after one", left, chunks, err)
+		}
+		if log.String() != "" {
+			t.Errorf("the log says %s", log)
+		}
+	})
+}
+
+// TestTheLastWritingOfUsageTriesUntilTheDrainEnds: a lock that is held when the
+// service stops is commonly let go a moment later.
+func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
+	const drain = 10 * time.Second
+	for _, c := range []struct {
+		policy           string
+		broken, repaired string // what another program does when the service stops, and later
+		after            time.Duration
+		stored           int64
+		atLeast, atMost  time.Duration // the stop takes
+		drained          bool          // by requests, before the writing begins
+	}{
+		{"nothing is in its way", "SELECT 1", "SELECT 1", time.Second, 1, 0, 0, false},
+		{"nothing is in its way, and the time is over", "SELECT 1", "SELECT 1", time.Second, 1, 0, 0, true},
+		{"a lock that is let go in time", "BEGIN IMMEDIATE", "ROLLBACK", 9 * time.Second, 1, 9 * time.Second, 9*time.Second + 100*time.Millisecond, false},
+		{"a lock that is held for longer", "BEGIN IMMEDIATE", "ROLLBACK", 20 * time.Second, 0, drain, drain + time.Second, false},
+		{"a lock, and the time is over", "BEGIN IMMEDIATE", "ROLLBACK", time.Second, 0, 0, 0, true},
+		{"a disk that is full for a while", "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'full'); END",
+			"DROP TRIGGER full", 9 * time.Second, 1, 9 * time.Second, 9*time.Second + 100*time.Millisecond, false},
+		{"a disk that is full for longer", "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'full'); END",
+			"DROP TRIGGER full", 20 * time.Second, 0, drain, drain, false},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			path := mainDB(t)
+			synctest.Test(t, func(t *testing.T) {
+				srv, _ := mainBackground(t, path, func(statement) {})
+				stop := runBackground(srv)
+				time.Sleep(time.Millisecond) // so that no tick falls on the end of the drain
+				mainUse(t, srv)
+				outside := storeRaw(t, path, c.broken)
+				repaired := time.AfterFunc(c.after, func() {
+					if _, err := outside.Exec(c.repaired); err != nil {
+						t.Error(err)
+					}
+				})
+				defer repaired.Stop()
+				ctx, cancel := context.WithTimeout(t.Context(), drain)
+				defer cancel()
+				if c.drained {
+					cancel()
+				}
+				began := time.Now()
+				err := stop(ctx)
+				if took := time.Since(began); took < c.atLeast || took > c.atMost {
+					t.Errorf("the stop takes %v, want %v to %v", took, c.atLeast, c.atMost)
+				}
+				if c.stored == 1 {
+					mainMust(t, err)
+				} else if !errors.Is(err, errUnavailable) {
+					t.Errorf("the stop says %v", err)
+				}
+				if n := mainUsed(t, srv.store); n != c.stored {
+					t.Errorf("%d requests are stored, want %d", n, c.stored)
+				}
+			})
+		})
+	}
 }
 
 // TestTheBackgroundSaysWhatFails: a store that cannot write is an operator's business.
@@ -460,7 +788,9 @@ func TestTheBackgroundSaysWhatFails(t *testing.T) {
 		stop := runBackground(srv)
 		mainMust(t, st.Close())
 		time.Sleep(61 * time.Second)
-		if err := stop(); !errors.Is(err, errUnavailable) {
+		drain, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := stop(drain); !errors.Is(err, errUnavailable) {
 			t.Errorf("the last writing of usage says %v", err)
 		}
 		for _, what := range []string{"cannot look for changes of keys", "cannot write usage", "cannot remove idempotency records"} {
@@ -498,7 +828,7 @@ func TestFailuresArePlain(t *testing.T) {
 		"a backup of a letter":           {[]string{"backup", "-db", text, filepath.Join(dir, "copy")}, []string{text, "not a database"}},
 		"a list of keys of no database":  {[]string{"key", "list", "-db", filepath.Join(dir, "none.db")}, []string{"none.db", "first start"}},
 		"a backup over a missing folder": {[]string{"backup", "-db", mainMade(t), filepath.Join(dir, "no", "copy")}, []string{"cannot back up", filepath.Join("no", "copy")}},
-		"a backup over its own database": {func() []string { p := mainMade(t); return []string{"backup", "-db", p, p} }(), []string{"onto itself"}},
+		"a backup over its own database": {func() []string { p := mainMade(t); return []string{"backup", "-db", p, p} }(), []string{"cannot back up", "it is a file of the database itself"}},
 		"a key that does not exist":      {[]string{"key", "show", "-db", mainMade(t), "99"}, []string{"no key has the id 99"}},
 		"a key that is no number at all": {[]string{"key", "revoke", "-db", mainMade(t), "first"}, []string{"no key has the id first"}},
 	} {
@@ -510,15 +840,10 @@ func TestFailuresArePlain(t *testing.T) {
 			}
 		})
 	}
-	for _, name := range []string{"none.db", "copy", "copy.partial"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			t.Errorf("%s was made", name)
-		}
-	}
-	if s, err := openStore(context.Background(), db, forNewKey); err == nil { // the port in use came after it
-		defer s.Close()
-		if keys, err := readKeys(t.Context(), s, 0, ""); err != nil || len(keys) != 0 {
-			t.Errorf("a server that could not start has made %d keys, which nobody has seen, %v", len(keys), err)
+	// A service that cannot have its address has not made a database either.
+	for _, name := range []string{"none.db*", "copy*", "pets.db*"} {
+		if made, err := filepath.Glob(filepath.Join(dir, name)); err != nil || made != nil {
+			t.Errorf("%v was made, %v", made, err)
 		}
 	}
 }
@@ -532,13 +857,13 @@ func mainMade(t testing.TB) string {
 	return db
 }
 
-// mainPair writes a self-signed certificate for 127.0.0.1 and its key.
+// mainPair writes a self-signed certificate for 127.0.0.1 and localhost, and its key.
 func mainPair(t testing.TB, dir, name string) (certFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	mainMust(t, err)
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -583,6 +908,32 @@ func TestTLSBringsHTTP2(t *testing.T) {
 	}
 }
 
+// TestThePrintedLinesNameTheHostOfTheCertificate: the address that the service has
+// got is not one that a certificate names.
+func TestThePrintedLinesNameTheHostOfTheCertificate(t *testing.T) {
+	cert, key := mainPair(t, t.TempDir(), "a")
+	s := mainStart(t, nil, "-db", mainDB(t), "-addr", "localhost:0", "-tls-cert", cert, "-tls-key", key)
+	text, err := os.ReadFile(cert)
+	mainMust(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}
+	requests := mainCurl(t, s.stdout.String())
+	for _, r := range requests {
+		if r.URL.String() != s.address+"/pets" || !strings.HasPrefix(s.address, "https://localhost:") {
+			t.Errorf("the curl line goes to %s, the log says %s", r.URL, s.address)
+		}
+		response, err := transport.RoundTrip(r)
+		mainMust(t, err)
+		if response.Body.Close(); response.StatusCode >= 300 {
+			t.Errorf("the curl line gives %d", response.StatusCode)
+		}
+	}
+	if len(requests) != 2 {
+		t.Errorf("want two curl lines in %s", &s.stdout)
+	}
+}
+
 // TestNoKeyIsEverLogged puts the key where people put keys by mistake.
 func TestNoKeyIsEverLogged(t *testing.T) {
 	s := mainStart(t, map[string]string{"PETSTORE_LOG_LEVEL": "debug"}, "-db", mainDB(t))
@@ -606,8 +957,32 @@ func TestNoKeyIsEverLogged(t *testing.T) {
 		if strings.Contains(line, secretPart) {
 			t.Errorf("a key is logged: %s", line)
 		}
-		if strings.Contains(line, `"msg":"request"`) && !regexp.MustCompile(`"request":"[0-9a-f]{16}","route":"[^"]*","status":[2-5]\d\d,"duration":\d+`).MatchString(line) {
+		if strings.Contains(line, `"msg":"request"`) && !regexp.MustCompile(`"request":"[0-9a-f]{16}","route":"[^"]*","status":[2-5]\d\d,"duration":\d+,"key":[01]}`).MatchString(line) {
 			t.Errorf("a request is logged as %s", line)
+		}
+	}
+}
+
+// TestTheDebugLogNamesTheKey by its id; 0 is a caller without a valid one.
+func TestTheDebugLogNamesTheKey(t *testing.T) {
+	db := mainMade(t)
+	first, _, err := mainRun(t, nil, "key", "create", "-db", db)
+	mainMust(t, err)
+	second, _, err := mainRun(t, nil, "key", "create", "-db", db)
+	mainMust(t, err)
+	s := mainStart(t, nil, "-db", db, "-log-level", "debug")
+	keys := map[string]string{} // by request
+	for _, c := range []struct{ path, key, want string }{
+		{"/pets", first, "2"}, {"/pets", second, "3"}, {"/pets?limit=0", first, "2"}, {"/nothing", second, "3"},
+		{"/pets", "", "0"}, {"/pets", "nonsense", "0"}, {"/../openapi.json", first, "2"},
+	} {
+		response, _ := s.get(c.path, strings.TrimSpace(c.key))
+		keys[response.Header.Get("X-Request-Id")] = c.want
+	}
+	s.stop()
+	for id, want := range keys {
+		if !regexp.MustCompile(`"msg":"request","request":"` + id + `",.*,"key":` + want + `}`).MatchString(s.log.String()) {
+			t.Errorf("request %s, by key %s, is not in the log: %s", id, want, s.log)
 		}
 	}
 }
@@ -664,19 +1039,24 @@ func TestAGracefulStopLetsRequestsFinish(t *testing.T) {
 	db := mainDB(t)
 	s := mainStart(t, nil, "-db", db)
 	finish := mainSlow(t, s.address, s.key)
+	finishOther := mainSlow(t, s.address, s.key)
 	s.cancel()
-	s.await("stopping")
+	if line := s.await("stopping"); line.Requests != 2 {
+		t.Errorf("stopping, it says that it waits for %d requests, want 2", line.Requests)
+	}
 	select {
 	case err := <-s.ended:
-		t.Fatalf("the server ended, with %v, under a running request", err)
+		t.Fatalf("the server ended, with %v, under running requests", err)
 	default:
 	}
-	if status := finish(); status != 201 {
-		t.Errorf("the request that was running ends with status %d", status)
+	for _, finish := range []func() int{finish, finishOther} {
+		if status := finish(); status != 201 {
+			t.Errorf("a request that was running ends with status %d", status)
+		}
 	}
 	s.stop()
 	again := mainStart(t, nil, "-db", db)
-	if response, body := again.get("/pets", s.key); !strings.Contains(body, `"Rex"`) || response.Header.Get("X-RateLimit-Remaining") != "58" {
+	if response, body := again.get("/pets", s.key); strings.Count(body, `"Rex"`) != 2 || response.Header.Get("X-RateLimit-Remaining") != "57" {
 		t.Errorf("after the restart there is %s, and %s requests are left", body, response.Header.Get("X-RateLimit-Remaining"))
 	}
 }
@@ -696,7 +1076,7 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	mainMust(t, err)
 	listener.Close()
-	if err := serveUntil(t.Context(), newServer(slog.New(slog.DiscardHandler)), listener, slog.New(slog.DiscardHandler)); err == nil {
+	if err := serveUntil(t.Context(), newServer(slog.New(slog.DiscardHandler)), listener); err == nil {
 		t.Error("it says nothing")
 	}
 }
@@ -711,11 +1091,24 @@ func TestEveryPhaseOfARequestIsBounded(t *testing.T) {
 }
 
 func TestTheAddressOfAnOpenServerIsOneToConnectTo(t *testing.T) {
-	for addr, want := range map[string]string{"0.0.0.0": "http://localhost:", "127.0.0.1": "http://127.0.0.1:", "::": "http://localhost:", "::1": "http://[::1]:"} {
-		ip := net.ParseIP(addr)
-		got := serviceURL(mainListener{&net.TCPAddr{IP: ip, Port: 8080}}, false)
-		if got != want+"8080/v1" {
-			t.Errorf("on %s the address is %s", addr, got)
+	for _, c := range []struct {
+		addr, listening string
+		secure          bool
+		want            string
+	}{
+		{"0.0.0.0:0", "0.0.0.0:8080", false, "http://localhost:8080/v1"},
+		{"[::]:0", "[::]:8080", false, "http://localhost:8080/v1"},
+		{":0", "[::]:8080", false, "http://localhost:8080/v1"},
+		{"127.0.0.1:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080/v1"},
+		{"[::1]:0", "[::1]:8080", false, "http://[::1]:8080/v1"},
+		{"localhost:0", "127.0.0.1:8080", false, "http://localhost:8080/v1"},
+		{"localhost:0", "127.0.0.1:8443", true, "https://localhost:8443/v1"}, // a certificate names no address, commonly
+		{"pets.example:8443", "10.0.0.7:8443", true, "https://pets.example:8443/v1"},
+		{"pets.example:https", "10.0.0.7:443", true, "https://pets.example:443/v1"},
+	} {
+		listening := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.listening))
+		if got := serviceURL(mainListener{listening}, c.addr, c.secure); got != c.want {
+			t.Errorf("with -addr %s the address is %s, want %s", c.addr, got, c.want)
 		}
 	}
 }

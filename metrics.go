@@ -115,8 +115,8 @@ func (e *exposition) process() {
 	start := float64(processStart.UnixMilli()) / 1000
 	e.number("process_start_time_seconds", "gauge", "Start of the process, in Unix time.", start)
 	if stat, err := os.ReadFile("/proc/self/stat"); err == nil {
-		// The name, in brackets, may hold spaces; 11 fields behind it are the ticks
-		// of 10 ms in user mode, and then those in the kernel (proc_pid_stat(5)).
+		// The name, in brackets, may hold spaces. After it, fields[11] is ticks of 10 ms
+		// in user mode, and fields[12] those in the kernel (proc_pid_stat(5)).
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		user, _ := strconv.ParseFloat(fields[11], 64)
 		kernel, _ := strconv.ParseFloat(fields[12], 64)

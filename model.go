@@ -80,7 +80,7 @@ func (p Pet) appendJSON(b []byte) []byte {
 // clients may switch on it.
 type ErrorCode string
 
-// Every code, with its HTTP status in the table below.
+// Every code. Each needs its HTTP status in statusOfCode.
 const (
 	CodeInvalidBody          ErrorCode = "invalid_body"
 	CodeInvalidParameter     ErrorCode = "invalid_parameter"
@@ -160,8 +160,8 @@ type document struct {
 }
 
 // newDocument makes a strong validator from the content (RFC 9110 section
-// 8.8.3), so that it survives a restart. What changes in a response beside its
-// body, as a page's Link does, is brought in by marker.
+// 8.8.3), so that it survives a restart. marker differs when a header such as Link
+// differs, so that the ETag differs too.
 func newDocument(body string, marker byte) document {
 	text := append(append(make([]byte, 0, len(body)+1), body...), marker)
 	sum := sha256.Sum256(text)
@@ -327,8 +327,8 @@ func checkName(name string) string {
 	return strings.Join(problems, " and ")
 }
 
-// paired matches what may stand before "u" + a surrogate without making it half
-// a pair: an escaped backslash, and a high surrogate with its low one.
+// paired matches what is no half of a pair: an escaped backslash, which may stand
+// before a "u", and a high surrogate with its low one.
 var (
 	paired        = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
 	halfSurrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)

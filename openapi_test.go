@@ -350,7 +350,9 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{`"/openapi.json", s.public("other", allow(`, `"GET /openapi.json", s.public("openapi", s.describe)`, `"/", s.unmatched)`,
-		`"/v1", s.api("other", notFound)`, `"/v1/", s.api("other", notFound)`}
+		`"/v1", s.api("other", notFound)`, `"/v1/", s.api("other", notFound)`,
+		// For load balancers, not for clients.
+		`"GET /readyz", s.public("readyz", s.reportReadiness)`, `"/readyz", s.public("other", allow(`}
 	for path := range fields(described, "paths") {
 		want = append(want, fmt.Sprintf(`"/v1%s", s.api("other", allow(`, path))
 	}

@@ -1,8 +1,8 @@
 package main
 
 // An engine: one SQLite file. Here are its opening and checking, its locks, its
-// connections and transactions, and its copies. It knows the schema's versions
-// from store.go, and nothing of what the tables mean.
+// connections and transactions, and its copies. It takes the schema from store.go,
+// and knows of the tables only, in skip, which of them assign ids.
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -34,13 +35,13 @@ const (
 
 // sqliteFile is an engine.
 type sqliteFile struct {
-	path     string        // as the operator wrote it
-	resolved string        // without links: what SQLite names the log and its index after
-	wait     time.Duration // for another program's lock
+	path string        // with symbolic links resolved: SQLite names the log after the real file
+	wait time.Duration // for another program's lock, unless a context has a deadline
 
-	conn    *sql.Conn // for writing, by one at a time
-	written preparedSet
-	version int64 // data_version as it was seen last
+	conn     *sql.Conn // for writing, by one at a time
+	written  preparedSet
+	version  int64 // data_version as it was seen last
+	panicked bool  // the driver has, on conn
 
 	reader  *sql.DB // a pool
 	queries preparedSet
@@ -60,13 +61,21 @@ type preparedSet struct {
 
 func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if stmt = s.known[query]; stmt == nil {
-		if stmt, err = s.on.PrepareContext(context.Background(), query); err == nil {
-			s.known[query] = stmt
-		}
+	stmt = s.known[query]
+	s.mu.Unlock()
+	if stmt != nil {
+		return stmt, nil
 	}
-	return stmt, err
+	if stmt, err = s.on.PrepareContext(context.Background(), query); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if faster := s.known[query]; faster != nil {
+		return faster, stmt.Close()
+	}
+	s.known[query] = stmt
+	return stmt, nil
 }
 
 func (s *preparedSet) close() (err error) {
@@ -80,7 +89,8 @@ func (s *preparedSet) close() (err error) {
 type purpose int
 
 const (
-	forCommand purpose = iota // the file has to be there
+	forNothing purpose = iota // the command opens none
+	forCommand                // the file has to be there
 	forNewKey                 // a command that makes the file if there is none
 	forService                // the same, and there must be no other service on it
 )
@@ -89,10 +99,14 @@ const (
 // its schema up to date. A file that is no database, another program's, or of
 // a newer schema is refused and left as it was. It waits for locks as write does.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
-	e := &sqliteFile{path: path, wait: commandWait}
-	err := e.prepareFile(p)
+	e := &sqliteFile{wait: commandWait}
+	err := e.prepareFile(ctx, path, p)
+	if err == nil && p == forService {
+		e.wait = serviceWait
+		err = e.lockOut()
+	}
 	if err == nil {
-		err = e.connect(ctx, p)
+		err = e.connect(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, errors.Join(err, e.Close()))
@@ -101,34 +115,59 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 }
 
 // prepareFile makes the file if it may and must, and refuses one that is not ours.
-func (e *sqliteFile) prepareFile(p purpose) error {
-	info, err := os.Stat(e.path) //nolint:gosec // the operator names the file
+func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (err error) {
+	if e.path, err = resolve(path); err != nil {
+		return err
+	}
+	info, err := os.Stat(e.path)
 	if errors.Is(err, os.ErrNotExist) && p == forCommand {
 		return errors.New("there is none; petstore makes it at its first start")
 	}
 	if err != nil || info.Size() == 0 {
-		// SQLite would delete the log of a database that is new to it.
-		if _, err := os.Stat(e.path + "-wal"); err == nil { //nolint:gosec // the operator names the file
-			return errors.New("it is missing or empty, but its -wal is there; put the file back, or move the -wal away")
+		if err := refuseOrphanedLog(e.path); err != nil {
+			return err
 		}
 	}
 	size, err := ensureFile(e.path)
-	if err != nil {
-		return err
+	if err == nil && size > 0 {
+		_, err = checkOwner(ctx, e.path)
 	}
-	if e.resolved, err = filepath.EvalSymlinks(e.path); err != nil || size == 0 {
-		return err
-	}
-	if size < headerSize { // SQLite would take it for an empty one
-		return errors.New("file is not a database")
-	}
-	return checkOwner(e.resolved)
+	return err
 }
 
-// ensureFile makes the file unless it is there, and reports in the system's
-// words if it cannot be written: SQLite would only say that it cannot. It comes
-// before SQLite has the file open, since closing a file ends the locks that the
-// process has on it.
+// refuseOrphanedLog is for a database that is missing or empty: SQLite would delete
+// a log of it that is still there, or apply it to a file that takes its place.
+func refuseOrphanedLog(path string) error {
+	for _, suffix := range []string{"-wal", "-journal"} {
+		if _, err := os.Stat(path + suffix); err == nil {
+			return fmt.Errorf("it is missing or empty, but its %s is there; put the file back, or move the %[1]s away", suffix)
+		}
+	}
+	return nil
+}
+
+// resolve follows symbolic links, also to a file that is not there, as SQLite does.
+func resolve(path string) (string, error) {
+	for range 40 { // more are a circle, as for the kernel
+		target, err := os.Readlink(path)
+		if err != nil {
+			break // no link, or nothing there
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(filepath.Join(folder, filepath.Base(path)))
+}
+
+// ensureFile makes the file unless it is there, and returns the operating system's
+// error if it cannot be written: SQLite's would not say why. It comes before SQLite
+// has the file open, since closing a file ends the locks that the process has on it.
 func ensureFile(path string) (size int64, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
@@ -138,113 +177,128 @@ func ensureFile(path string) (size int64, err error) {
 	return size, errors.Join(err, f.Close())
 }
 
-// checkOwner looks at an existing file without changing it. Where no log stands
-// beside it, SQLite is told that nobody writes, or it would leave one there.
-func checkOwner(path string) error {
+var errForeign = errors.New("it belongs to another program")
+
+// checkOwner looks at an existing file without changing it, and returns the version
+// of its schema. If there is no log, the file is opened as immutable, because
+// otherwise SQLite would make one.
+func checkOwner(ctx context.Context, path string) (version int, err error) {
+	info, err := os.Stat(path)
+	if err == nil && info.Size() < headerSize { // SQLite would take it for an empty one
+		err = errors.New("file is not a database")
+	}
+	if err != nil {
+		return 0, err
+	}
 	mode := "mode=ro"
 	if wal, err := os.Stat(path + "-wal"); err != nil || wal.Size() == 0 { //nolint:gosec // the operator names the file
 		mode = "mode=ro&immutable=1"
 	}
-	db, err := openPool(path, commandWait, mode)
-	if err != nil {
-		return err
-	}
+	db := openPool(path, 0, mode)
 	defer db.Close()
-	var application, version, tables int
-	row := db.QueryRow(`SELECT (SELECT application_id FROM pragma_application_id),
-		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`)
-	if err := row.Scan(&application, &version, &tables); err != nil {
-		return err
-	}
+	var application, tables int
+	err = untilUnlocked(ctx, commandWait, func() error {
+		row := db.QueryRow(`SELECT (SELECT application_id FROM pragma_application_id),
+			(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`)
+		return row.Scan(&application, &version, &tables)
+	})
 	switch {
+	case err != nil:
 	case application != applicationID && (application != 0 || tables > 0):
-		return errors.New("it belongs to another program")
+		err = errForeign
 	case version > len(migrations):
-		return fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
+		err = fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
 			version, len(migrations))
 	}
-	return nil
+	return version, err
 }
 
-// openPool is a pool of connections to a database file, with options of the
-// driver. They wait so long for a lock. Pragmas stand in the address because only
+// openPool is a pool of connections to a file by its absolute path, with options of the
+// driver; wait is their lock timeout. Pragmas stand in the address because only
 // there they reach every connection of the pool.
-func openPool(path string, wait time.Duration, options ...string) (*sql.DB, error) {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
-	}
-	abs = filepath.ToSlash(abs)
-	if !strings.HasPrefix(abs, "/") {
-		abs = "/" + abs // a drive letter
-	}
+func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 	pragmas := fmt.Sprintf("_pragma=busy_timeout(%d)&_pragma=cache_size(-%d)", wait.Milliseconds(), cacheKiB)
-	options = append(options, pragmas)
-	return sql.Open("sqlite", "file://"+(&url.URL{Path: abs}).EscapedPath()+"?"+strings.Join(options, "&"))
+	return openAddress(path, append(options, pragmas)...)
+}
+
+func openAddress(path string, options ...string) *sql.DB {
+	path = filepath.ToSlash(path)
+	if !strings.HasPrefix(path, "/") {
+		path = "/" + path // a drive letter
+	}
+	db, err := sql.Open("sqlite", "file://"+(&url.URL{Path: path}).EscapedPath()+"?"+strings.Join(options, "&"))
+	if err != nil {
+		panic(err) // the driver is unknown: files are opened by the connections
+	}
+	return db
 }
 
 // connect opens all connections and brings the schema up to date.
-func (e *sqliteFile) connect(ctx context.Context, p purpose) (err error) {
-	if p == forService {
-		e.wait = serviceWait
-		if err := e.lockOut(); err != nil {
+func (e *sqliteFile) connect(ctx context.Context) error {
+	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+	e.closers = append(e.closers, writer.Close)
+	e.files = map[string]os.FileInfo{}
+	err := untilUnlocked(ctx, e.wait, func() (err error) {
+		if e.files[e.path], err = os.Stat(e.path); err != nil {
 			return err
 		}
-	}
-	writer, err := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+		e.conn, err = writer.Conn(context.Background())
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	e.closers = append(e.closers, writer.Close)
-	if err = e.untilUnlocked(ctx, func() error {
-		e.conn, err = writer.Conn(context.Background())
-		return err
-	}); err != nil {
-		return err
-	}
 	e.written.on, e.written.known = e.conn, map[string]*sql.Stmt{}
-	e.closers = append(e.closers, e.conn.Close, e.written.close) // an open statement would keep the connection alive
+	e.closers = append(e.closers, e.closeConn, e.written.close) // an open statement would keep the connection alive
 	if err := e.migrate(ctx); err != nil {
 		return err
 	}
-	if e.reader, err = openPool(e.path, e.wait, "mode=rw", "_pragma=query_only(1)"); err != nil {
-		return err
-	}
+	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)")
 	e.closers = append(e.closers, e.reader.Close)
 	e.queries.on, e.queries.known = e.reader, map[string]*sql.Stmt{}
 	e.reader.SetMaxOpenConns(readers)
 	e.reader.SetMaxIdleConns(readers)
-	if err := e.connectReaders(); err != nil {
+	if err := untilUnlocked(ctx, e.wait, e.connectReaders); err != nil {
 		return err
 	}
-	e.files = map[string]os.FileInfo{}
-	for _, file := range []string{e.path, e.resolved + "-wal", e.resolved + "-shm"} {
+	for _, file := range []string{e.path + "-wal", e.path + "-shm"} {
 		if e.files[file], err = os.Stat(file); err != nil {
 			return err
 		}
 	}
-	return nil
+	if _, err := e.changed(); err != nil { // from here on, what others write is news
+		return err
+	}
+	return e.checkFiles() // another file may have taken the place of the first
 }
 
 // lockOut keeps other services off the database as long as this process lives,
-// since two of them would count a key's requests separately. The lock is
-// SQLite's on an empty file beside the database, for it is the one kind of lock
-// that every system offers; the kernel frees it even after a kill.
-func (e *sqliteFile) lockOut() (err error) {
-	file := e.resolved + "-lock"
-	if _, err := ensureFile(file); err != nil {
-		return err
-	}
-	lock, err := openPool(file, 0, "_pragma=journal_mode(OFF)")
-	if err != nil {
-		return err
-	}
-	e.closers = append(e.closers, lock.Close)
-	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
-	if _, err = lock.Exec("BEGIN EXCLUSIVE"); isBusy(err) {
+// since two of them would count a key's requests separately.
+func (e *sqliteFile) lockOut() error {
+	unlock, err := lockFile(e.path + "-lock")
+	if isBusy(err) {
 		return errors.New("another petstore serves it")
 	}
+	if err == nil {
+		e.closers = append(e.closers, unlock)
+	}
 	return err
+}
+
+// lockFile makes a file unless it is there, and locks it until unlock is called.
+// The lock is SQLite's on a file that stays empty, for it is the one kind of lock that
+// every system offers; the kernel frees it even after a kill. isBusy tells when
+// somebody else has it.
+func lockFile(file string) (unlock func() error, err error) {
+	if _, err := ensureFile(file); err != nil {
+		return nil, err
+	}
+	lock := openPool(file, 0, "_pragma=journal_mode(OFF)")
+	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
+	if _, err := lock.Exec("BEGIN EXCLUSIVE"); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock.Close, nil
 }
 
 // connectReaders opens all reading connections, and their files with a first
@@ -268,14 +322,14 @@ func (e *sqliteFile) connectReaders() error {
 // A file that has seen them all is not locked for it.
 func (e *sqliteFile) migrate(ctx context.Context) error {
 	var version int
-	known := func() error {
+	readVersion := func() error {
 		return e.conn.QueryRowContext(context.Background(), "PRAGMA user_version").Scan(&version)
 	}
-	if err := known(); err != nil || version >= len(migrations) {
+	if err := readVersion(); err != nil || version >= len(migrations) {
 		return err
 	}
 	return e.transaction(ctx, func() error {
-		if err := known(); err != nil { // somebody else may have been faster
+		if err := readVersion(); err != nil { // somebody else may have been faster
 			return err
 		}
 		for ; version < len(migrations); version++ {
@@ -287,6 +341,15 @@ func (e *sqliteFile) migrate(ctx context.Context) error {
 		_, err := e.conn.ExecContext(context.Background(), marks)
 		return err
 	})
+}
+
+// closeConn does not close a connection in which the driver has panicked: that may
+// hold a lock of database/sql for ever.
+func (e *sqliteFile) closeConn() error {
+	if e.panicked {
+		return errors.New("a connection stays open in which the driver has panicked")
+	}
+	return e.conn.Close()
 }
 
 // Close ends all connections.
@@ -304,38 +367,43 @@ func isBusy(err error) bool {
 }
 
 // untilUnlocked calls do again and again as long as another program's lock is in
-// its way. SQLite's own wait sleeps up to 100 ms at a time, and would starve
-// beside a service that leaves less than one between two transactions.
-func (e *sqliteFile) untilUnlocked(ctx context.Context, do func() error) error {
-	for deadline := time.Now().Add(e.wait); ; {
+// its way. SQLite's own wait sleeps up to 100 ms at a time, and would starve beside
+// a service whose pauses between two transactions are shorter than that.
+func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(wait)
+	}
+	for {
 		err := do()
 		if !isBusy(err) || !time.Now().Before(deadline) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		case <-time.After(lockPoll):
 		}
 	}
 }
 
 // transaction runs do inside a transaction that is synced when it ends.
-func (e *sqliteFile) transaction(ctx context.Context, do func() error) error {
-	committed := false
-	defer func() { // also after a panic of the driver
-		if !committed {
-			_ = e.exec("ROLLBACK") // an error says that SQLite has done so itself
+func (e *sqliteFile) transaction(ctx context.Context, do func() error) (err error) {
+	panicking := true
+	defer func() {
+		e.panicked = e.panicked || panicking
+		if panicking || err != nil {
+			_ = e.exec("ROLLBACK") // its error says that SQLite has done so itself
 		}
 	}()
-	if err := e.untilUnlocked(ctx, func() error { return e.exec("BEGIN IMMEDIATE") }); err != nil {
-		return err
+	err = untilUnlocked(ctx, e.wait, func() error { return e.exec("BEGIN IMMEDIATE") })
+	if err == nil {
+		err = do()
 	}
-	if err := do(); err != nil {
-		return err
+	if err == nil {
+		err = e.exec("COMMIT")
 	}
-	err := e.exec("COMMIT")
-	committed = err == nil
+	panicking = false
 	return err
 }
 
@@ -345,11 +413,11 @@ func (e *sqliteFile) exec(query string) error {
 }
 
 func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]result, error) {
-	if err := e.checkFiles(); err != nil {
-		return nil, err
-	}
 	results := make([]result, len(statements))
 	err := e.transaction(ctx, func() (err error) {
+		if err := e.checkFiles(); err != nil {
+			return err
+		}
 		for i, st := range statements {
 			if results[i], err = e.run(st); err != nil {
 				return err
@@ -423,49 +491,318 @@ func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan sc
 	return rows.Err()
 }
 
-// backup writes the copy beside its final place, checks it, and only then gives
-// it its name, so that an older copy is never lost to a failed attempt. The
-// connection is its own because SQLite does not copy while another statement
-// runs on the same one.
+// backup copies the database while others read and write. The connection is its
+// own because SQLite does not copy while another statement runs on the same one.
 func (e *sqliteFile) backup(ctx context.Context, file string) error {
-	source, err := os.Stat(e.path)
+	target, err := resolve(file)
 	if err != nil {
 		return err
 	}
-	if target, err := os.Stat(file); err == nil && os.SameFile(source, target) {
-		return errors.New("a database cannot be backed up onto itself")
+	for _, suffix := range append([]string{""}, companions...) {
+		if target == e.path+suffix || sameFile(target, e.path+suffix) {
+			return errors.New("it is a file of the database itself")
+		}
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*.partial") // two backups may run at once
+	unlock, err := claim(target)
 	if err != nil {
 		return err
 	}
-	temp := f.Name()
-	_ = f.Close()         // nothing was written
-	defer os.Remove(temp) //nolint:errcheck // gone already unless something failed
-	db, err := openPool(e.path, commandWait)
+	defer unlock()
+	return replaceFile(target, func(temp string) error {
+		db := openPool(e.path, commandWait)
+		defer db.Close()
+		if _, err := db.ExecContext(ctx, "VACUUM INTO ?", temp); err != nil {
+			return err
+		}
+		return checkCopy(ctx, temp)
+	})
+}
+
+// restoreSQLite puts a copy in the place of the database, which it keeps under
+// the name that it returns, or "" if there was none. New ids start skipIDs above the
+// copy's, so that no id that a client has seen is used again. Whenever it is stopped,
+// by a kill or a power cut too, the old database is in its place, or the new one.
+func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now time.Time) (old string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot restore %s from %s: %w", path, source, err)
+		}
+	}()
+	target, err := resolve(path)
 	if err != nil {
-		return err
+		return "", err
 	}
+	from, err := resolve(source)
+	if err != nil {
+		return "", err
+	}
+	if from == target || sameFile(from, target) {
+		return "", errors.New("they are the same file")
+	}
+	release, err := claim(from)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	version, err := checkOwner(ctx, from)
+	if err == nil && version == 0 {
+		err = errors.New("it is no petstore's")
+	}
+	if err != nil {
+		return "", fmt.Errorf("the copy cannot be used: %w", err)
+	}
+	if _, err := checkOwner(ctx, target); errors.Is(err, errForeign) {
+		return "", err
+	}
+	unlock, err := lockFile(target + "-lock")
+	if isBusy(err) {
+		err = errors.New("a petstore serves it; stop it first")
+	}
+	if err != nil {
+		return "", err
+	}
+	defer unlock() //nolint:errcheck // the process ends now
+	reopen := func() error { return nil }
+	defer func() { _ = reopen() }()
+	err = replaceFile(target, func(temp string) error {
+		if err := copyFile(ctx, from, temp); err != nil {
+			return err
+		}
+		if err := skip(ctx, temp, skipIDs); err != nil {
+			return err
+		}
+		if err := checkCopy(ctx, temp); err != nil {
+			return err
+		}
+		old, reopen, err = keepOld(ctx, target, temp, now)
+		return err
+	})
+	return old, err
+}
+
+// claim refuses a file that cannot be a database, or one that is in use, and keeps
+// services off it, if it was ever served, until release is called. A file that is not
+// there may be claimed too.
+func claim(path string) (release func(), err error) {
+	info, err := os.Lstat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	for _, suffix := range companions {
+		database, is := strings.CutSuffix(path, suffix)
+		if _, err := os.Stat(database); is && err == nil {
+			return nil, fmt.Errorf("%s belongs to the database %s", path, database)
+		}
+		log, err := os.Stat(path + suffix)
+		if err == nil && log.Size() > 0 && suffix != "-shm" {
+			return nil, fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
+		}
+	}
+	release = func() {}
+	if _, err := os.Stat(path + "-lock"); err == nil { // it was served
+		unlock, err := lockFile(path + "-lock")
+		if isBusy(err) {
+			return nil, fmt.Errorf("a petstore serves %s", path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		release = func() { _ = unlock() }
+	}
+	if info != nil && isBusy(lockOnce(path)) {
+		release()
+		return nil, fmt.Errorf("%s is in use", path)
+	}
+	return release, nil
+}
+
+// companions end the names of the files that belong to a database.
+var companions = []string{"-wal", "-shm", "-journal", "-lock"}
+
+// lockOnce takes all of a database for a moment: isBusy tells that somebody has
+// it open, be it under another name. No other pragma may come before the lock.
+func lockOnce(path string) error {
+	db := openAddress(path, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
 	defer db.Close()
-	if _, err := db.ExecContext(ctx, "VACUUM INTO ?", temp); err != nil {
+	_, err := db.Exec("SELECT 1 FROM sqlite_schema")
+	return err
+}
+
+// sameFile reports whether two paths name one file, by links of any kind.
+func sameFile(a, b string) bool {
+	first, errFirst := os.Stat(a)
+	second, errSecond := os.Stat(b)
+	return errFirst == nil && errSecond == nil && os.SameFile(first, second)
+}
+
+// replaceFile lets fill write and sync a file in a folder beside target, and only
+// then gives it target's name, so that an older file is never lost to a failed
+// attempt. Folders that a kill has left are removed first; a locked one is in use and
+// stays.
+func replaceFile(target string, fill func(temp string) error) error {
+	folder, name := filepath.Split(target)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
 		return err
 	}
-	if err := checkCopy(ctx, temp); err != nil {
+	for _, entry := range entries {
+		stale := filepath.Join(folder, entry.Name())
+		if !strings.HasPrefix(entry.Name(), name+".") || !strings.HasSuffix(stale, partial) {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(stale, "lock")); err != nil {
+			continue // not ours, or it begins just now
+		}
+		if unlock, err := lockFile(filepath.Join(stale, "lock")); err == nil {
+			_ = os.RemoveAll(stale)
+			_ = unlock()
+		}
+	}
+	temp, unlock, err := newPartial(folder, name)
+	defer os.RemoveAll(temp)
+	if err != nil {
 		return err
 	}
-	if err := os.Rename(temp, file); err != nil {
+	defer unlock() //nolint:errcheck // it goes with its folder
+	file := filepath.Join(temp, "copy")
+	if err := fill(file); err != nil {
 		return err
 	}
-	return syncFile(filepath.Dir(file))
+	if err := os.Rename(file, target); err != nil {
+		return err
+	}
+	return syncFile(folder)
+}
+
+// newPartial makes a folder with a locked file, and an empty copy that nobody else
+// may read. Another process that cleans up may take it away before it is locked.
+func newPartial(folder, name string) (temp string, unlock func() error, err error) {
+	for range 10 {
+		if temp, err = os.MkdirTemp(folder, name+".*"+partial); err != nil {
+			return "", nil, err
+		}
+		if unlock, err = lockFile(filepath.Join(temp, "lock")); err == nil {
+			if _, err = ensureFile(filepath.Join(temp, "copy")); err == nil {
+				return temp, unlock, nil
+			}
+			_ = unlock()
+		}
+		_ = os.RemoveAll(temp)
+	}
+	return "", nil, err
+}
+
+// partial ends the name of a folder in which a copy grows.
+const partial = ".partial"
+
+// copyFile copies until ctx ends.
+func copyFile(ctx context.Context, from, to string) error {
+	source, err := os.Open(from) //nolint:gosec // the operator names the file
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_WRONLY, 0o600) //nolint:gosec // likewise
+	if err != nil {
+		return err
+	}
+	for err == nil && ctx.Err() == nil {
+		_, err = io.CopyN(target, source, 1<<20)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, context.Cause(ctx), target.Close())
+}
+
+// skip moves the sequences of ids on, in all tables that assign them.
+func skip(ctx context.Context, path string, ids int64) error {
+	db := openPool(path, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
+	defer db.Close()
+	_, err := db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
+		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
+		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
+		WHERE name NOT IN (SELECT name FROM sqlite_sequence)`)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "UPDATE sqlite_sequence SET seq = seq + ?", ids)
+	}
+	return err
+}
+
+// keepOld gives the database a second name, and its owner and mode to the file
+// that will take its place. Its log is folded in or, where that cannot be done because
+// the database is damaged, kept beside it. Nobody can open it until reopen is called.
+func keepOld(ctx context.Context, path, successor string, now time.Time) (old string, reopen func() error, err error) {
+	reopen = func() error { return nil }
+	info, err := os.Stat(path)
+	missing := errors.Is(err, os.ErrNotExist)
+	if missing || err == nil && info.Size() == 0 {
+		err = refuseOrphanedLog(path)
+	}
+	if missing || err != nil {
+		return "", reopen, err
+	}
+	if info.Size() > 0 {
+		reopen, err = foldLog(ctx, path)
+	}
+	if err != nil && !isDamage(err) {
+		return "", reopen, err
+	}
+	if err := inherit(info, successor); err != nil {
+		return "", reopen, err
+	}
+	if ctx.Err() != nil { // for the last time: from here on nothing stops the restore
+		return "", reopen, context.Cause(ctx)
+	}
+	old = path + "." + now.UTC().Format("20060102T150405.000Z") + ".old"
+	if err := os.Link(path, old); err != nil {
+		return "", reopen, err
+	}
+	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
+		if err := os.Rename(path+suffix, old+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", reopen, err
+		}
+	}
+	if runtime.GOOS == "windows" { // where no open file can be replaced
+		_ = reopen()
+	}
+	return old, reopen, syncFile(filepath.Dir(path))
+}
+
+// foldLog makes a database one file, and keeps everybody off it until reopen is
+// called: leaving WAL mode needs everybody else to have closed it.
+func foldLog(ctx context.Context, path string) (reopen func() error, err error) {
+	db := openPool(path, 0, "mode=rw", "_pragma=synchronous(FULL)")
+	db.SetMaxOpenConns(1) // which stays, and keeps the transaction open
+	return db.Close, untilUnlocked(ctx, commandWait, func() error {
+		_, err := db.Exec("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
+		return err
+	})
+}
+
+// isDamage reports whether SQLite cannot make sense of a file.
+func isDamage(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB)
+}
+
+// inherit gives a file the mode and, on systems whose files have one, the owner of another.
+func inherit(from os.FileInfo, file string) error {
+	if stat := reflect.Indirect(reflect.ValueOf(from.Sys())); stat.Kind() == reflect.Struct {
+		uid, gid := stat.FieldByName("Uid"), stat.FieldByName("Gid")
+		if uid.CanUint() && gid.CanUint() {
+			if err := os.Chown(file, int(uid.Uint()), int(gid.Uint())); err != nil { //nolint:gosec // as the system gave them
+				return err
+			}
+		}
+	}
+	return os.Chmod(file, from.Mode())
 }
 
 // checkCopy reads the copy whole and brings it to disk. With mode=ro SQLite
 // would leave out the CHECK constraints; without a mode it would make the file.
 func checkCopy(ctx context.Context, path string) error {
-	db, err := openPool(path, commandWait, "mode=rw", "_pragma=query_only(1)")
-	if err != nil {
-		return err
-	}
+	db := openPool(path, 0, "mode=rw", "_pragma=query_only(1)")
 	defer db.Close()
 	var verdict string
 	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
@@ -474,7 +811,7 @@ func checkCopy(ctx context.Context, path string) error {
 	if verdict != "ok" {
 		return fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
 	}
-	return syncFile(path)
+	return errors.Join(syncFile(path), context.Cause(ctx))
 }
 
 // syncFile brings a file or folder to disk, where the system can open folders.

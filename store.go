@@ -1,8 +1,8 @@
 package main
 
-// The store: pets, pages, Idempotency-Keys, and the tables of everything that is
-// kept. It speaks SQL to an engine (sqlite.go) and knows neither files nor
-// connections, nor what the other tables mean: auth.go and limits.go hold the
+// The store: pets, pages, Idempotency-Keys, and the schema of everything that is
+// kept. It speaks SQL to an engine (sqlite.go) and knows nothing of connections and
+// transactions, nor what the other tables mean: auth.go and limits.go hold the
 // SQL of theirs. What is read often is remembered here as encoded JSON.
 //
 // Writing is done by leader and followers. A caller queues its statements; the
@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,8 +47,9 @@ type result struct {
 // scanner copies the columns of a row to pointers to integers, booleans or strings.
 type scanner = func(columns ...any) error
 
-// engine keeps the tables and runs SQLite's SQL on them. The store calls write
-// and changed one at a time; everything else may run at the same time.
+// engine keeps the tables and runs SQLite's SQL on them. Opening one brings the
+// schema up to date, by migrations. The store calls write and changed one at a
+// time; everything else may run at the same time.
 type engine interface {
 	// write runs the statements in one transaction, and returns a result for each
 	// when all of it is durable. While it waits for another program, it heeds ctx.
@@ -65,8 +67,9 @@ type engine interface {
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
-// migrations take the schema from one version to the next. Instants are
-// Unix milliseconds; 0 stands for never.
+// migrations take the schema from one version to the next. A change is a new one at
+// the end: databases have run the others already. Instants are Unix milliseconds; 0
+// stands for never.
 var migrations = []string{`
 CREATE TABLE pets (
 	id          INTEGER PRIMARY KEY AUTOINCREMENT, -- from 1 upward; AUTOINCREMENT never reuses one
@@ -113,6 +116,12 @@ CREATE TABLE idempotency (
 	PRIMARY KEY (key_id, idempotency_key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_created_at ON idempotency (created_at);
+`, `
+CREATE INDEX api_keys_usage_id ON api_keys (usage_id) WHERE usage_id IS NOT NULL; -- finds a line of rotations
+ALTER TABLE api_keys ADD COLUMN succeeds INTEGER; -- the key that it was rotated from; NULL: none
+UPDATE api_keys SET succeeds = (SELECT max(older.id) FROM api_keys older -- a guess, for the keys that are there
+	WHERE older.id < api_keys.id AND (older.id = api_keys.usage_id OR older.usage_id = api_keys.usage_id))
+	WHERE usage_id IS NOT NULL;
 `}
 
 // errUnavailable means that a write did not happen: nothing of it is stored,
@@ -133,11 +142,10 @@ type store struct {
 
 	mu      sync.Mutex // guards the next two
 	queue   []*queued
-	leading bool // a leader is at work, or has been woken to be
+	leading bool // a leader is working, or one was just woken
 
-	// writes counts the commits of this process and of others; foreign those of
-	// others only. What is remembered holds the count from before it was read
-	// and is good while that has not moved.
+	// writes counts all commits, foreign those of other programs. What is remembered
+	// holds the count from before it was read, and is valid while the count is unchanged.
 	writes, foreign atomic.Uint64
 
 	pages [5][maxLimit + 1]atomic.Pointer[page] // first pages, by status code (0: all) and limit
@@ -159,6 +167,7 @@ type queued struct {
 	statements []statement
 	results    []result
 	err        error
+	looked     bool      // it only wanted to know what others have written, and does
 	wake       chan bool // true: lead the next transaction; false: this one is done
 }
 
@@ -178,10 +187,21 @@ func (s *store) Close() error {
 
 // write runs the statements in one transaction, perhaps together with those of
 // other callers, and returns when they are durable. The error is errUnavailable
-// or wraps it. A leader waits as long as its own ctx allows; a follower's ctx is
-// not consulted, since nobody may cancel what others share.
+// or wraps it. ctx counts for a write that is alone in its transaction, since nobody
+// may cancel what others share.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	return s.enqueue(ctx, math.MaxInt, statements)
+}
+
+// writeAll runs any number of statements, in transactions that are small enough
+// that creates need not wait long.
+func (s *store) writeAll(ctx context.Context, statements []statement) error {
+	for some := range slices.Chunk(statements, 500) {
+		if _, err := s.write(ctx, some...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // enqueue is write, unless so many writes wait already.
@@ -209,6 +229,9 @@ func (s *store) lead(ctx context.Context) {
 	batch := s.queue
 	s.queue = nil
 	s.mu.Unlock()
+	if len(batch) > 1 {
+		ctx = context.WithoutCancel(ctx) // nobody may cancel what others share
+	}
 	err := errUnavailable
 	defer func() { // also if the engine panics, or nothing would ever be written again
 		// The next leader is woken first, so that the disk does not wait for
@@ -219,7 +242,9 @@ func (s *store) lead(ctx context.Context) {
 		}
 		s.mu.Unlock()
 		for _, q := range batch {
-			q.err = err
+			if !q.looked {
+				q.err = err
+			}
 			q.wake <- false
 		}
 	}()
@@ -244,7 +269,7 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	var statements []statement
 	writers := int64(0)
 	for _, q := range batch {
-		if len(q.statements) > 0 {
+		if q.looked = len(q.statements) == 0; !q.looked {
 			writers++
 		}
 		statements = append(statements, q.statements...)
@@ -321,10 +346,10 @@ type cachedPet struct {
 	foreign uint64
 }
 
-// statusCodes are the stored forms of the states. They start at 2 because
+// storedStatus are the stored forms of the states. They start at 2 because
 // SQLite prepares a statement anew when a bound value becomes, or ceases to
 // be, 0 or 1.
-var statusCodes = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
+var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
 
 // petJSON builds a pet inside SQLite, as Pet.appendJSON does in Go. For 20
 // pets it takes half the time of scanning rows.
@@ -339,15 +364,15 @@ var (
 
 func keysetQuery(filter string) string {
 	return `SELECT body, ifnull(last, 0), EXISTS (SELECT 1 FROM pets WHERE ` + filter + `id > last)
-		FROM (SELECT json_group_array(` + petJSON + `) AS body, max(id) AS last
+		FROM (SELECT json_group_array(` + petJSON + ` ORDER BY id) AS body, max(id) AS last
 		FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + `id > ?1 ORDER BY id LIMIT ?2))`
 }
 
 // page returns the pets with ids above after, in ascending order; status ""
-// stands for all. First pages are remembered, 4 x 100 at the most; those with
-// more behind them outlast this process's own commits, which only add ids above.
+// stands for all. First pages are remembered, 4 x 100 at the most; a page with more
+// pets after it stays valid after our own commits, which only add higher ids.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
-	code, writes, foreign := statusCodes[status], s.writes.Load(), s.foreign.Load()
+	code, writes, foreign := storedStatus[status], s.writes.Load(), s.foreign.Load()
 	slot := &s.pages[code][limit]
 	if after == 0 {
 		if known := slot.Load(); known != nil && (known.writes == writes || known.more && known.foreign == foreign) {
@@ -398,7 +423,7 @@ func (s *store) pet(id int64) (*document, error) {
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
 	results, err := s.enqueue(context.Background(), maxQueue, []statement{
-		sqlOf("INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", p.CategoryID, statusCodes[p.Status], p.Name)})
+		sqlOf("INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", p.CategoryID, storedStatus[p.Status], p.Name)})
 	return insertedID(results, err)
 }
 
@@ -412,8 +437,8 @@ func insertedID(results []result, err error) (int64, error) {
 }
 
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was
-// stored under it, which replayed reports. reused means that the first body was
-// another one. The record and the pet are one transaction, and which of several
+// stored under it, which replayed reports. reused means that the same key came
+// before with another body. The record and the pet are one transaction, and which of several
 // parallel requests is the first is decided inside it.
 func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte, now time.Time) (
 	id int64, replayed, reused bool, err error) {
@@ -423,7 +448,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	results, err := s.enqueue(context.Background(), maxQueue, []statement{
 		sqlOf(`INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? WHERE NOT EXISTS
 			(SELECT 1 FROM idempotency WHERE key_id = ? AND idempotency_key = ? AND created_at > ?)`,
-			p.CategoryID, statusCodes[p.Status], p.Name, keyID, idempotencyKey, created-int64(recordMillis)),
+			p.CategoryID, storedStatus[p.Status], p.Name, keyID, idempotencyKey, created-int64(recordMillis)),
 		// changes() and last_insert_rowid() are those of the statement before.
 		sqlOf(`INSERT OR REPLACE INTO idempotency (key_id, idempotency_key, body_digest, pet_id, created_at)
 			SELECT ?, ?, unhex(?), last_insert_rowid(), ? WHERE changes() = 1`, keyID, idempotencyKey, digest, created),
@@ -441,7 +466,7 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 	const chunk = 1000 // records in one transaction, so that creates need not wait long
 	deleted := int64(chunk)
 	for deleted == chunk && ctx.Err() == nil {
-		results, err := s.write(ctx, sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
+		results, err := s.write(context.WithoutCancel(ctx), sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 			(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ? ORDER BY created_at LIMIT ?)`,
 			int64(instantOf(now)-recordMillis), int64(chunk)))
 		if err != nil {
