@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
 	"encoding/xml"
 	"errors"
@@ -51,7 +52,7 @@ func newIdentity(host string) identity {
 		panic(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), Subject: pkix.Name{CommonName: host},
 		IsCA: true, BasicConstraintsValid: true,
 	}
 	if ip := net.ParseIP(host); ip != nil {

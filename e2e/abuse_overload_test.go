@@ -411,7 +411,7 @@ func TestCreatesThatFindTheQueueFullStoreNothing(t *testing.T) {
 	const creates = 4096 + 1000
 	s := start(t)
 	made := newCensus(t)
-	full := func() bool { return strings.Contains(s.log.String(), "4096 commits wait already") }
+	full := func() bool { return strings.Contains(s.log.String(), "4096 writes wait already") }
 	// A busy machine may take longer to queue them than the service waits for a lock.
 	for attempt := 1; !full() && !t.Failed(); attempt++ {
 		if attempt > 5 {

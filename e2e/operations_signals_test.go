@@ -98,13 +98,18 @@ func launchSlowly(t *testing.T, folder string, args ...string) *process {
 	before := files(t, folder)
 	p := launch(t, slowDown(program(args...), copying))
 	eventually(t, longEnough, func() error {
-		entries, err := os.ReadDir(folder)
-		noError(t, err)
-		for _, entry := range entries {
-			info, err := entry.Info()
-			if _, known := before[entry.Name()]; err == nil && !known && info.Size() >= 64<<10 {
-				return nil
+		begun := false
+		_ = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+			if err != nil {
+				return nil //nolint:nilerr // it has gone meanwhile
 			}
+			info, err := entry.Info()
+			_, known := before[entry.Name()]
+			begun = begun || err == nil && !known && info.Mode().IsRegular() && info.Size() >= 64<<10
+			return nil
+		})
+		if begun {
+			return nil
 		}
 		if p.within(0) {
 			t.Fatalf("it ends before it could be stopped: %s", p.told())
