@@ -7,7 +7,9 @@ package e2e
 // `main.go`:"), or one of this repository that it quotes ("This is
 // [deploy/Caddyfile](deploy/Caddyfile):"). A value that differs from run to run is
 // compared by its shape; a key or a port that is shown stands for the real one
-// from then on. A block that cannot be run like that is an error, so that none can rot.
+// from then on. A command that shows lines of the log, and a service that says how
+// to stop it, run on a terminal, as they do for readers; others show their stdout.
+// A block that cannot be run like that is an error, so that none can rot.
 
 import (
 	"bufio"
@@ -26,7 +28,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -315,32 +316,45 @@ func TestTheDocumentsAreEasyToRead(t *testing.T) {
 	}
 }
 
-// TestEveryTestThatTheDocumentsNameExists looks for the names of tests in the
-// file that is linked behind them, or anywhere.
+// TestEveryTestThatTheDocumentsNameExists looks for each test in the file that
+// is linked behind it in its line or, if none is, in the root of the repository.
 func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	inRoot, err := filepath.Glob("../*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var source []byte
-	for _, file := range append(files, inRoot...) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source = append(source, text...)
-	}
+	noError(t, err)
+	named := regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`|\\]\\(\\.\\./(e2e/[a-z0-9_]+_test\\.go)\\)")
+	tests := 0
 	for _, d := range readDocuments(t) {
-		for _, name := range findAll("`(Test[A-Z][A-Za-z0-9]*)`", strings.Join(d.lines, "\n")) {
-			if !bytes.Contains(source, []byte("\nfunc "+name+"(t *testing.T) {")) {
-				t.Errorf("%s names %s, which is no test", d.path, name)
+		for i, line := range d.lines {
+			var waiting []string // for the file that they are in
+			check := func(files ...string) {
+				tests += len(waiting)
+				for _, name := range waiting {
+					if !slices.ContainsFunc(files, func(file string) bool { return hasTest(t, file, name) }) {
+						t.Errorf("%s:%d: there is no %s in %q", d.path, i+1, name, files)
+					}
+				}
+				waiting = nil
 			}
+			for _, match := range named.FindAllStringSubmatch(line, -1) {
+				if match[1] != "" {
+					waiting = append(waiting, match[1])
+				} else {
+					check("../" + match[2])
+				}
+			}
+			check(inRoot...)
 		}
 	}
+	if tests == 0 {
+		t.Error("no document names a test")
+	}
+}
+
+func hasTest(t *testing.T, file, name string) bool {
+	t.Helper()
+	source, err := os.ReadFile(file)
+	noError(t, err)
+	return bytes.Contains(source, []byte("\nfunc "+name+"(t *testing.T) {"))
 }
 
 // TestThePictureOfATerminalShowsWhatTheDocumentsShow looks for every line of the
@@ -462,14 +476,12 @@ type terminal struct {
 	stdout *bufio.Reader
 	stderr *logBuffer
 	values map[string]string // what a document shows: what it is in this run
-	logs   string            // where the services write
-	served int               // services that were started
 }
 
 // newTerminal starts a shell with a command.
 func newTerminal(t *testing.T, command ...string) *terminal {
 	t.Helper()
-	x := &terminal{t: t, stderr: &logBuffer{}, values: map[string]string{}, logs: t.TempDir()}
+	x := &terminal{t: t, stderr: &logBuffer{}, values: map[string]string{}}
 	shell := exec.Command(command[0], command[1:]...)
 	shell.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "PETSTORE_") || strings.HasPrefix(v, "GOFLAGS=")
@@ -541,10 +553,17 @@ func (x *terminal) compare(b *block, c command) {
 	x.t.Helper()
 	shown := strings.TrimSpace(c.shown)
 	var printed string
-	if regexp.MustCompile(`(?m)^petstore: `).MatchString(shown) {
+	switch {
+	case serves.MatchString(c.line):
+		printed = x.serve(c.line, shown)
+	case regexp.MustCompile(`(?m)^petstore: `).MatchString(shown):
 		printed = x.run("! { " + c.line + "\n} 2>&1")
-	} else {
-		printed = x.enter(c.line)
+	case logLine.MatchString(shown):
+		screen := newScreen(x.t)
+		x.run("{ " + c.line + "\n} >" + screen.path + " 2>&1; echo >>" + screen.path)
+		printed = screen.await("\n\n")
+	default:
+		printed = x.run(c.line)
 	}
 	if b.language == "sh" {
 		return
@@ -556,16 +575,10 @@ func (x *terminal) compare(b *block, c command) {
 	}
 }
 
-var serves = regexp.MustCompile(`^(\./petstore|go run \.)( -|$)`)
-
-// enter runs a command, or starts a service, and returns what it prints.
-func (x *terminal) enter(command string) string {
-	x.t.Helper()
-	if serves.MatchString(command) {
-		return x.serve(command)
-	}
-	return x.run(command)
-}
+var (
+	serves  = regexp.MustCompile(`^(\./petstore|go run \.)( -|$)`)
+	logLine = regexp.MustCompile(`(?m)^time=.*\n?`)
+)
 
 // run runs a command, which must succeed, and returns its stdout.
 func (x *terminal) run(command string) string {
@@ -595,32 +608,62 @@ func (x *terminal) write(file, text string) {
 }
 
 // serve starts a service as in a terminal of its own, waits until it is ready,
-// and returns its stdout. It must end well at the Ctrl-C when the test ends.
-func (x *terminal) serve(command string) string {
+// and returns what it shows there: all of it, or without the lines of the log if
+// the document leaves them out. It must end well at the Ctrl-C when the test ends.
+func (x *terminal) serve(command, shown string) string {
 	x.t.Helper()
-	x.served++
-	log := filepath.Join(x.logs, strconv.Itoa(x.served))
+	screen := newScreen(x.t)
 	// With -m the service has a process group, so that a signal reaches what go run starts.
-	pid := strings.TrimSpace(x.run(fmt.Sprintf("set -m; { exec %s\n} </dev/null >%s.out 2>%[2]s.err & set +m; echo $!", command, log)))
+	pid := strings.TrimSpace(x.run(fmt.Sprintf("set -m; { exec %s\n} </dev/null >%s 2>&1 & set +m; echo $!", command, screen.path)))
 	ended := "wait " + pid
 	if strings.HasPrefix(command, "go run ") {
 		ended += " || true" // go run itself ends with 1 at a Ctrl-C
 	}
 	x.t.Cleanup(func() { x.run(fmt.Sprintf("kill -INT -- -%s && { %s; }", pid, ended)) })
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		stderr, err := os.ReadFile(log + ".err")
-		if err == nil && bytes.Contains(stderr, []byte(`"msg":"ready"`)) {
-			break
+	printed := screen.await("with Ctrl-C\n\n")
+	if !logLine.MatchString(shown) {
+		printed = strings.ReplaceAll(logLine.ReplaceAllString(printed, ""), "\n\n\n", "\n\n")
+	}
+	return printed
+}
+
+// screen is a terminal that programs write to.
+type screen struct {
+	t     *testing.T
+	path  string // of its device, which is the first that it shows
+	shown *logBuffer
+}
+
+// newScreen opens one, which script keeps open until the test ends.
+func newScreen(t *testing.T) *screen {
+	t.Helper()
+	s := &screen{t: t, shown: &logBuffer{}}
+	script := exec.Command("script", "--quiet", "--flush", "--command", "tty; exec sleep infinity", "/dev/null")
+	script.Stdout = s.shown
+	stdin, err := script.StdinPipe()
+	noError(t, err)
+	noError(t, script.Start())
+	t.Cleanup(func() {
+		kill(t, script)
+		stdin.Close()
+	})
+	s.path = strings.TrimSpace(s.await("\n"))
+	return s
+}
+
+// await waits until the screen shows a text, and returns all that it shows, but
+// for its own path.
+func (s *screen) await(text string) string {
+	s.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		shown := strings.TrimPrefix(strings.ReplaceAll(s.shown.String(), "\r\n", "\n"), s.path+"\n")
+		if strings.Contains(shown, text) {
+			return shown
 		}
 		if time.Now().After(deadline) {
-			x.t.Fatalf("$ %s: is not ready: %v\n%s", command, err, stderr)
+			s.t.Fatalf("the terminal does not show %q, but\n%s", text, shown)
 		}
 	}
-	stdout, err := os.ReadFile(log + ".out")
-	if err != nil {
-		x.t.Fatal(err)
-	}
-	return string(stdout)
 }
 
 // real puts the values of this run in the place of those that are shown.
@@ -653,10 +696,13 @@ var shapes = []struct {
 	{regexp.MustCompile(`(X-RateLimit-Reset: )\d{10}`), "${1}UNIX-TIME"},
 	{regexp.MustCompile(`(;t=)\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
-	{regexp.MustCompile(`(ends )\d{4}-\d\d-\d\d`), "${1}YYYY-MM-DD"},
+	{regexp.MustCompile(`(ends (?:soon, )?)\d{4}-\d\d-\d\d`), "${1}YYYY-MM-DD"},
+	{regexp.MustCompile(`(time=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`), "${1}TIME"},
+	{regexp.MustCompile(`(created )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`), "${1}TIME"},
+	{regexp.MustCompile(`/(?:[^/\s"]+/)+([a-z]+\.db)\b`), "FOLDER/${1}"},
 	{regexp.MustCompile(`v0\.0\.0-\d{14}-[0-9a-f]{12} go1\.\d+(\.\d+)? [0-9a-f]{40}`), "VERSION GO REVISION"},
 	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
-	{regexp.MustCompile(`\.\d{8}T\d{6}Z\.old`), ".UTC-TIME.old"},
+	{regexp.MustCompile(`\.\d{8}T\d{6}\.\d{3}Z\.old`), ".UTC-TIME.old"},
 	{regexp.MustCompile(`\d+( requests left)`), "N${1}"}, // a minute may end while a client is built
 }
 
