@@ -345,25 +345,25 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	}
 
 	b.fill("#key", key+"\r")
-	b.shows("#list .outcome", "Page 1: 20 animals, and there are more.")
+	b.shows("#list .outcome", "Page 1: 20 pets, and there are more.")
 	b.shows("#gauges", "299 of 300 left")
 	b.shows("#gauges", "9,999 of 10,000 left")
 	b.state("list")
 
 	b.click(`[data-status="sold"]`)
-	b.shows("#list .outcome", "15 sold animals.")
+	b.shows("#list .outcome", "15 sold pets.")
 	if got := b.text("#list td:nth-child(4)"); strings.ReplaceAll(got, "sold\n", "") != "sold" {
 		t.Errorf("the list of what is sold shows %q", got)
 	}
 	b.state("filtered")
 
 	b.click(`[data-status=""]`)
-	b.shows("#list .outcome", "Page 1: 20 animals, and")
+	b.shows("#list .outcome", "Page 1: 20 pets, and")
 	b.click("#next")
-	b.shows("#list .outcome", "Page 2: 20 animals, and")
+	b.shows("#list .outcome", "Page 2: 20 pets, and")
 	b.shows("#list tbody tr:first-child", "Animal 21")
 	b.click("#next")
-	b.shows("#list .outcome", "Page 3: 5 animals.")
+	b.shows("#list .outcome", "Page 3: 5 pets.")
 	b.state("last-page")
 	b.click("#previous")
 	b.shows("#list tbody tr:first-child", "Animal 21")
@@ -419,7 +419,7 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 	key := s.newKey("-plan", "free")
 	b := openTab(t, s.address()+"/")
 	b.fill("#key", key+"\r")
-	b.shows("#list .outcome", "There are no animals.")
+	b.shows("#list .outcome", "There are no pets.")
 	b.state("empty")
 
 	// 64 bits, of which a JavaScript number holds 53.
@@ -473,7 +473,7 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	b.shows("#gauges", "0 of 3 left")
 	b.click(`[data-status="sold"]`)
 	b.shows("#list .outcome", "the limit of 3 requests is used up; retry in")
-	b.shows("#add [type=submit]", "Add the animal")
+	b.shows("#add [type=submit]", "Add the pet")
 	b.state("spent")
 
 	meter := eval[string](b, `document.querySelector("[role=meter]").ariaValueText`)
@@ -498,7 +498,7 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	}
 
 	b.fill("#key", s.key+"\r") // has limits of its own
-	b.shows("#list .outcome", "3 animals.")
+	b.shows("#list .outcome", "3 pets.")
 }
 
 // unreliable is a proxy that, on demand, answers for the service that it is busy,
@@ -533,30 +533,30 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 	proxy, busy, lossy := unreliable(t, s)
 	b := openTab(t, proxy.URL+"/")
 	b.fill("#key", s.key+"\r")
-	b.shows("#list .outcome", "1 animal.")
+	b.shows("#list .outcome", "1 pet.")
 
 	busy.Store(true)
 	b.click(`[data-status=""]`)
-	b.shows("#list .outcome", "The answer was 503 Service Unavailable, and not the service’s own.")
+	b.shows("#list .outcome", "The response was 503 Service Unavailable, and not the service’s own.")
 	if !eval[bool](b, `[...document.querySelectorAll(".send")].every((e) => e.ariaDisabled === "true")`) {
 		t.Error("something can be sent during the wait")
 	}
 	busy.Store(false)
 	b.shows("#said", "You can send again.")
 	b.click(`[data-status="available"]`)
-	b.shows("#list .outcome", "1 available animal.")
+	b.shows("#list .outcome", "1 available pet.")
 
 	lossy.Store(true)
 	b.fill("#name", "Rex")
 	b.fill("#categoryId", "1\r")
-	b.shows("#add .outcome", "No answer came")
-	b.shows("#add .status", "No answer")
+	b.shows("#add .outcome", "No response came")
+	b.shows("#add .status", "No response")
 	b.state("no-answer")
 	lossy.Store(false)
 	b.click("#add [type=submit]")
 	b.shows("#add .outcome", "Added Rex with the id 2.")
 	b.shows("#add .answer", "idempotency-replayed: true")
-	b.shows("#list .outcome", "2 available animals.")
+	b.shows("#list .outcome", "2 available pets.")
 }
 
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
@@ -577,7 +577,7 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	b.fill("#key", "schlüssel\r")
 	b.shows("#key-error", "only letters, digits and underscores")
 	b.fill("#key", s.key+"\r")
-	b.shows("#list .outcome", "There are no animals.")
+	b.shows("#list .outcome", "There are no pets.")
 	b.shows("#gauges", "Minute")
 	if got := b.text("#key-error, #limits-note"); strings.TrimSpace(got) != "" {
 		t.Errorf("with a valid key the page still says %q", got)
@@ -599,7 +599,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	}
 	b := openTab(t, s.address()+"/")
 	b.fill("#key", s.key+"\r")
-	b.shows("#list .outcome", fmt.Sprint(len(names), " animals."))
+	b.shows("#list .outcome", fmt.Sprint(len(names), " pets."))
 	shown := eval[[]string](b, `[...document.querySelectorAll("#list bdi")].map((e) => e.textContent)`)
 	if !slices.Equal(shown, names) {
 		t.Errorf("the page shows %q for %q", shown, names)
@@ -632,11 +632,11 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 	b := openTab(t, proxy.URL+"/shop/")
 	b.shows("#first-call", proxy.URL+"/shop/v1/pets")
 	b.fill("#key", s.key+"\r")
-	b.shows("#list .outcome", "7 animals.")
+	b.shows("#list .outcome", "7 pets.")
 	b.click(`[data-limit="5"]`)
-	b.shows("#list .outcome", "Page 1: 5 animals, and there are more.")
+	b.shows("#list .outcome", "Page 1: 5 pets, and there are more.")
 	b.click("#next")
-	b.shows("#list .outcome", "Page 2: 2 animals.")
+	b.shows("#list .outcome", "Page 2: 2 pets.")
 	b.shows("#list .curl", proxy.URL+"/shop/v1/pets?limit=5&after=5")
 }
 
@@ -651,10 +651,10 @@ func TestThePageCanBeUsedFromTheKeyboard(t *testing.T) {
 	b.do(chromedp.KeyEvent("\r"))
 	b.tabTo("key")
 	b.do(chromedp.KeyEvent(s.key + "\r"))
-	b.shows("#list .outcome", "Page 1: 20 animals")
+	b.shows("#list .outcome", "Page 1: 20 pets")
 	b.tabTo("next")
 	b.do(chromedp.KeyEvent("\r"))
-	b.shows("#list .outcome", "Page 2: 5 animals.")
+	b.shows("#list .outcome", "Page 2: 5 pets.")
 	b.do(chromedp.KeyEvent("\r")) // there is no page 3, and the focus must stay
 	if got := eval[string](b, "document.activeElement.id"); got != "next" {
 		t.Errorf("on the last page the focus is on %q", got)

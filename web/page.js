@@ -44,7 +44,7 @@ function parse(json) {
   return JSON.parse(json.replace(/"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g, (token) => (token[0] === '"' ? token : `"${token}"`)));
 }
 
-// folded puts each animal on a line of its own, and changes nothing else.
+// folded puts each pet on a line of its own, and changes nothing else.
 function folded(json) {
   return json.replace(/"(?:[^"\\]|\\.)*"|},{/g, (token) => (token === "},{" ? "},\n {" : token));
 }
@@ -117,7 +117,7 @@ function parameters(header) {
   return items;
 }
 
-// showLimits makes a gauge for every limit that the answer tells of: minute and
+// showLimits makes a gauge for every limit that the response reports: minute and
 // day of a key, or the one of an address.
 function showLimits(headers) {
   const policies = parameters(headers.get("RateLimit-Policy"));
@@ -186,7 +186,7 @@ document.addEventListener("click", (event) => {
 
 // Exchanges
 
-// newExchange adds the pane that shows a section's request and answer.
+// newExchange adds the pane that shows a section's request and response.
 function newExchange(section) {
   const pane = $("#exchange").content.cloneNode(true).firstElementChild;
   const title = $("h2", section);
@@ -195,12 +195,12 @@ function newExchange(section) {
   const status = $(".status", pane);
   const answer = $(".answer", pane);
   line.setAttribute("aria-label", `Request: ${title.textContent}`);
-  answer.setAttribute("aria-label", `Answer: ${title.textContent}`);
+  answer.setAttribute("aria-label", `Response: ${title.textContent}`);
   $(".copy", pane).setAttribute("aria-describedby", title.id);
   section.append(pane);
 
   function showAnswer(headers, body, code, ok) {
-    heading.textContent = "Answer";
+    heading.textContent = "Response";
     $(".headers", answer).textContent = headers;
     $(".body", answer).textContent = body;
     answer.scrollTop = 0;
@@ -211,10 +211,10 @@ function newExchange(section) {
     // preview shows the request that would be sent now.
     preview(request) {
       write(line, curl(request, true));
-      if (status.textContent) heading.textContent = "Answer to the one before";
+      if (status.textContent) heading.textContent = "Response to the one before";
     },
 
-    // send returns the answer with its value or, when it is no success, with an
+    // send returns the response with its value or, when it is no success, with an
     // error that has a message to show.
     async send(request) {
       write(line, curl(request, key !== ""));
@@ -228,8 +228,8 @@ function newExchange(section) {
         heed(answer);
         return answer;
       } catch (reason) {
-        showAnswer(String(reason), "", "No answer", false);
-        return { error: { message: "No answer came: the service cannot be reached." } };
+        showAnswer(String(reason), "", "No response", false);
+        return { error: { message: "No response came: the service cannot be reached." } };
       } finally {
         busy = false;
         tick();
@@ -253,7 +253,7 @@ async function call({ method = "GET", url, headers = {}, body }) {
   try {
     answer[response.ok ? "value" : "error"] = parse(text);
   } catch { // no JSON: it is a proxy's, say
-    answer.error = { message: `The answer was ${line}, and not the service’s own.` };
+    answer.error = { message: `The response was ${line}, and not the service’s own.` };
   }
   return answer;
 }
@@ -319,9 +319,9 @@ function setUpList() {
 
   function summary(count) {
     const which = chosen.status && ` ${chosen.status}`;
-    if (count === 0) return `There are no${which} animals.`;
+    if (count === 0) return `There are no${which} pets.`;
     const page = next || visited.length > 1 ? `Page ${visited.length}: ` : "";
-    return `${page}${count}${which} ${count === 1 ? "animal" : "animals"}${next ? ", and there are more" : ""}.`;
+    return `${page}${count}${which} ${count === 1 ? "pet" : "pets"}${next ? ", and there are more" : ""}.`;
   }
 
   function draw(animals) {
@@ -349,7 +349,7 @@ function setUpList() {
 
   return {
     first: () => load([query(chosen)]),
-    // A new animal comes at the end of the list. It is fetched if it can be seen.
+    // A new pet comes at the end of the list. It is fetched if it can be seen.
     added({ status }) {
       if (visited.length > 0 && !next && ["", status].includes(chosen.status)) load(visited);
     },
