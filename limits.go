@@ -447,10 +447,10 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	maps.DeleteFunc(l.dirty, func(id int64, _ bool) bool { return *l.usages[id] == saved[id] })
 	if len(l.usages) > maxUsages {
 		maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(instantOf(now)) })
+		maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
+			return len(l.usages) > maxUsages && !l.dirty[id]
+		})
 	}
-	maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
-		return len(l.usages) > maxUsages && !l.dirty[id]
-	})
 	return nil
 }
 
