@@ -99,8 +99,7 @@ func runCommand(ctx context.Context, args []string, p *process) error {
 		return err
 	case args[0] == "help" || len(args) > 1 && slices.Contains([]string{"help", "-h", "-help", "--help"}, args[1]):
 		return flag.ErrHelp
-	}
-	if args[0] == "serve" {
+	case args[0] == "serve":
 		return usageErrorf("petstore serves without a verb: petstore [flags]; see petstore help")
 	}
 	return usageErrorf("no command %q; there are %s, version and help; petstore without a command serves",
