@@ -124,7 +124,7 @@ func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (e
 		return errors.New("there is none; petstore makes it at its first start")
 	}
 	if err != nil || info.Size() == 0 {
-		if err := refuseOrphanedLog(e.path); err != nil {
+		if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
 			return err
 		}
 	}
@@ -136,9 +136,10 @@ func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (e
 }
 
 // refuseOrphanedLog is for a database that is missing or empty: SQLite would delete
-// a log of it that is still there, or apply it to a file that takes its place.
-func refuseOrphanedLog(path string) error {
-	for _, suffix := range []string{"-wal", "-journal"} {
+// a log of it that is still there, or apply it to a file that takes its place. A
+// -journal may be that of another program that makes the database just now.
+func refuseOrphanedLog(path string, suffixes ...string) error {
+	for _, suffix := range suffixes {
 		if _, err := os.Stat(path + suffix); err == nil {
 			return fmt.Errorf("it is missing or empty, but its %s is there; put the file back, or move the %[1]s away", suffix)
 		}
@@ -737,7 +738,7 @@ func keepOld(ctx context.Context, path, successor string, now time.Time) (old st
 	info, err := os.Stat(path)
 	missing := errors.Is(err, os.ErrNotExist)
 	if missing || err == nil && info.Size() == 0 {
-		err = refuseOrphanedLog(path)
+		err = refuseOrphanedLog(path, "-wal", "-journal")
 	}
 	if missing || err != nil {
 		return "", reopen, err
