@@ -245,7 +245,8 @@ func (k *keyring) flush(ctx context.Context) error {
 	k.mu.Unlock()
 	var updates []statement
 	for id, when := range saved {
-		updates = append(updates, sqlOf("UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", int64(when), id))
+		updates = append(updates, sqlOf("UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, ?) WHERE id = ?",
+			int64(when), id))
 	}
 	if err := k.store.writeAll(ctx, updates); err != nil {
 		return err
@@ -266,7 +267,7 @@ func readKeys(ctx context.Context, s *store, now instant, clauses string, args .
 		ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
 		ifnull(banned_at, 0), ifnull(banned_until, 0)
 		FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) ` + clauses + " ORDER BY k.id"
-	err := s.read(ctx, sqlOf(query, args...), func(scan scanner) error {
+	err := s.engine.read(ctx, sqlOf(query, args...), func(scan scanner) error {
 		k, u := &apiKey{}, &usage{}
 		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test, &k.lifetime, &k.CreatedAt,
 			&k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt, &k.usageID, &k.succeeds}
@@ -320,27 +321,23 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 		expiresAt = int64(k.CreatedAt + k.lifetime)
 	}
 	return sqlOf(`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime,
-		expires_at, succeeds, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0),
+		expires_at, succeeds, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ? ->> '$', ?, ?, ?, ?, ?, ?, nullif(?, 0),
 		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ? OR usage_id = ?), 0), ? WHERE `+condition,
-		append([]any{token.digest().hex(), token.lastFour(), boolean(k.test), k.Name, k.Plan, k.PerMinute, k.PerDay,
+		append([]any{token.digest().hex(), token.lastFour(), boolean(k.test), quote(k.Name), k.Plan, k.PerMinute, k.PerDay,
 			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, usageID, usageID, usageID}, args...)...)
 }
 
-// insertKey stores a new key and returns its id.
-func insertKey(ctx context.Context, s *store, k *apiKey, token secret) (id int64, err error) {
-	return insertedID(s.write(ctx, k.insertion(token, "1")))
+// insertKey stores a new key and returns its id or, with first, 0 if the database
+// has a key already.
+func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
+	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", boolean(first))))
 }
 
-// insertFirstKey stores the key unless the database has one already; then the
-// id is 0.
-func insertFirstKey(ctx context.Context, s *store, k *apiKey, token secret) (id int64, err error) {
-	return insertedID(s.write(ctx, k.insertion(token, "NOT EXISTS (SELECT 1 FROM api_keys)")))
-}
-
-// hasKey reports whether there is a key for staging or, without test, for production.
-func hasKey(ctx context.Context, s *store, test bool) (bool, error) {
-	var id int64
-	return s.readInto(ctx, sqlOf("SELECT id FROM api_keys WHERE test = ? LIMIT 1", boolean(test)), &id)
+// hasKeys reports whether there are keys for an environment, and for the other one.
+func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err error) {
+	_, err = s.readInto(ctx, sqlOf(`SELECT EXISTS (SELECT 1 FROM api_keys WHERE test = ?1),
+		EXISTS (SELECT 1 FROM api_keys WHERE test <> ?1)`, boolean(test)), &own, &other)
+	return own, other, err
 }
 
 // errKeyEnded means that a key is revoked or expired and cannot be rotated.
@@ -351,7 +348,7 @@ var errKeyEnded = errors.New("the key is revoked or expired")
 // errKeyEnded.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
 	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
-	id, err = insertedID(s.write(ctx,
+	id, err = insertedID(s.edit(ctx,
 		k.insertion(token, alive, k.ID, int64(k.CreatedAt)),
 		// changes() is that of the statement before: nothing ends without a successor.
 		sqlOf(`UPDATE api_keys SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
@@ -371,7 +368,7 @@ func setPlan(id int64, plan string, q quota) statement {
 
 // setName is the statement that changes the name of a key.
 func setName(id int64, name string) statement {
-	return sqlOf("UPDATE api_keys SET name = ? WHERE id = ?", name, id)
+	return sqlOf("UPDATE api_keys SET name = ? ->> '$' WHERE id = ?", quote(name), id)
 }
 
 // setLifetime is the statement that lets a key expire so long from now; 0 is never.
@@ -383,14 +380,14 @@ func setLifetime(id int64, now, lifetime instant) statement {
 // revokeKey ends a key; the first revocation keeps its time.
 func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
 	revoke := sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id)
-	_, err := s.write(ctx, revoke)
+	_, err := s.edit(ctx, revoke)
 	return err
 }
 
 // unbanKey lifts the ban of all keys that share the usage, also one that began
 // while the clock was ahead.
 func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
-	_, err := s.write(ctx, sqlOf(`UPDATE api_keys SET
+	_, err := s.edit(ctx, sqlOf(`UPDATE api_keys SET
 		unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
 		WHERE id = ?2 OR usage_id = ?2`, int64(now), usageID))
 	return err

@@ -61,8 +61,8 @@ var commands = []command{
 	{"key rotate", "[-overlap 24h] ID", "make a successor; the old key ends later", forCommand, keyRotate},
 	{"key revoke", "ID", "end a key for good", forCommand, keyRevoke},
 	{"key unban", "ID", "lift a ban", forCommand, keyUnban},
-	{"backup", "FILE", "copy the database while it is in use", forCommand, backup},
-	{"restore", "[-skip-ids N] COPY", "put a copy in the database's place", forNothing, restore},
+	{"backup", "[-skip-ids N] FILE", "copy the database while it is in use", forCommand, backup},
+	{"restore", "[-skip-ids N] [-replace] COPY", "put a copy in the database's place", forNothing, restore},
 }
 
 // invocation is one run of a command.
@@ -73,6 +73,7 @@ type invocation struct {
 	quota            quota // of -per-minute and -per-day; then what the plan admits
 	expires, overlap time.Duration
 	test, json       bool
+	replace          bool
 	skipIDs          int64
 
 	db    string
@@ -110,7 +111,7 @@ func runCommand(ctx context.Context, args []string, p *process) error {
 func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err error) {
 	c := &invocation{process: p, FlagSet: newFlags("petstore " + cmd.name), now: instantOf(time.Now())}
 	c.log = newLogger(p.stderr, "auto", slog.LevelInfo)
-	c.StringVar(&c.db, "db", defaultDB, "")
+	declareDB(c.FlagSet, &c.db)
 	c.declare(cmd.synopsis)
 	if err := parse(c.FlagSet, args, p.environ); err != nil {
 		return err
@@ -118,7 +119,7 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	argument := cmd.synopsis[strings.LastIndexByte(cmd.synopsis, ' ')+1:]
 	takesOne := argument != "" && !strings.HasSuffix(argument, "]")
 	if c.NArg() > 1 || takesOne != (c.NArg() == 1) {
-		return usageErrorf("usage: petstore %s [-db FILE] %s", cmd.name, cmd.synopsis)
+		return usageErrorf("usage: petstore %s [-db DATABASE] %s", cmd.name, cmd.synopsis)
 	}
 	if err := c.check(); err != nil { // before the database is opened, or made
 		return err
@@ -126,8 +127,8 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	warnOfUnknownVariables(p.environ, c.log)
 	if cmd.purpose != forNothing {
 		_, missing := os.Stat(c.db)
-		c.made = missing != nil
-		if c.store, err = openStore(ctx, c.db, cmd.purpose); err == nil {
+		c.made = missing != nil && !isCluster(c.db)
+		if c.store, err = openStore(ctx, c.db, cmd.purpose, c.log); err == nil {
 			defer c.store.Close()
 		}
 	}
@@ -156,6 +157,7 @@ func (c *invocation) declare(synopsis string) {
 	all.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
 	all.BoolVar(&c.test, "test", false, "")
 	all.BoolVar(&c.json, "json", false, "")
+	all.BoolVar(&c.replace, "replace", false, "")
 	all.VisitAll(func(f *flag.Flag) {
 		if strings.Contains(synopsis, "-"+f.Name) && c.Lookup(f.Name) == nil {
 			c.Var(f.Value, f.Name, f.Usage)
@@ -215,6 +217,8 @@ func (c *invocation) check() error {
 		return usageErrorf("-expires must be 0, for never, or at least 1s")
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
+	case c.replace && !isCluster(c.db):
+		return usageErrorf("-replace goes with a cluster; the old file of a database is always kept")
 	case c.plan != "enterprise":
 		c.quota = q
 	}
@@ -222,12 +226,45 @@ func (c *invocation) check() error {
 }
 
 // openStore opens the database that -db names.
-func openStore(ctx context.Context, db string, p purpose) (*store, error) {
+func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*store, error) {
+	if nodes, _ := parseCluster(db); nodes != nil {
+		e, err := openRqlite(ctx, nodes, p, log)
+		if err != nil {
+			return nil, err
+		}
+		return newStore(e), nil
+	}
 	e, err := openSQLite(ctx, db, p)
 	if err != nil {
 		return nil, err
 	}
 	return newStore(e), nil
+}
+
+// declareDB declares the flag that names the database.
+func declareDB(fs *flag.FlagSet, into *string) {
+	*into = defaultDB
+	textFlag(fs, into, "db", func(db string) error {
+		if db == "" {
+			return errors.New("it must name a file")
+		}
+		_, err := parseCluster(db)
+		return err
+	}, "the `DATABASE`: a file, made if there is none, or the addresses of an rqlite\n"+
+		"cluster, like http://10.0.0.1:4001,http://10.0.0.2:4001 (petstore.db)")
+}
+
+func isCluster(db string) bool { return strings.Contains(db, "://") }
+
+// databaseName is what -db names, without a password.
+func databaseName(db string) string {
+	if nodes, _ := parseCluster(db); nodes != nil {
+		return nodeNames(nodes)
+	}
+	if path, err := filepath.Abs(db); err == nil {
+		return path
+	}
+	return db
 }
 
 // findKey reads the key that the command line names.
@@ -246,14 +283,17 @@ func (c *invocation) findKey(ctx context.Context) error {
 // errNotStored is added to an error when a key was printed but could not be stored.
 var errNotStored = errors.New("the key that was printed is not stored and opens nothing")
 
+func notStored(err error) error {
+	if errors.Is(err, errOutcome) {
+		return fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
+	}
+	return fmt.Errorf("%w: %w", errNotStored, err)
+}
+
 func keyCreate(ctx context.Context, c *invocation) error {
 	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, test: c.test, CreatedAt: c.now,
 		lifetime: instant(c.expires.Milliseconds())}
-	same, err := hasKey(ctx, c.store, c.test)
-	other := false
-	if err == nil && !same { // otherwise the query would usually scan all keys and find none
-		other, err = hasKey(ctx, c.store, !c.test)
-	}
+	same, other, err := hasKeys(ctx, c.store, c.test)
 	if err != nil {
 		return err
 	}
@@ -261,19 +301,15 @@ func keyCreate(ctx context.Context, c *invocation) error {
 	if err := c.showKey(token); err != nil {
 		return err
 	}
-	id, err := insertKey(ctx, c.store, key, token)
+	id, err := insertKey(ctx, c.store, key, token, false)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errNotStored, err)
+		return notStored(err)
 	}
-	database, err := filepath.Abs(c.db)
-	if err != nil {
-		return err
-	}
-	if other {
+	if other && !same {
 		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
 	}
 	return c.report(nil, "key created", "id", id, "name", c.name, "plan", c.plan,
-		"database", database, "newDatabase", c.made)
+		"database", databaseName(c.db), "newDatabase", c.made)
 }
 
 func keySet(ctx context.Context, c *invocation) error {
@@ -294,7 +330,7 @@ func keySet(ctx context.Context, c *invocation) error {
 	if changes == nil {
 		return usageErrorf("petstore key set needs -plan, -name or -expires")
 	}
-	_, err := c.store.write(ctx, changes...)
+	_, err := c.store.edit(ctx, changes...)
 	return c.report(err, "key changed", said...)
 }
 
@@ -343,7 +379,7 @@ func keyRotate(ctx context.Context, c *invocation) error {
 	}
 	id, err := rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
 	if err != nil {
-		return fmt.Errorf("%w: %w", errNotStored, err)
+		return notStored(err)
 	}
 	return c.report(nil, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
@@ -449,16 +485,68 @@ func (k *apiKey) state(now instant) string {
 	return strings.Join(parts, "; ")
 }
 
+// backup moves the ids on in the copy of a cluster, which serves at once and beside it.
 func backup(ctx context.Context, c *invocation) error {
-	if err := c.store.engine.backup(ctx, c.Arg(0)); err != nil {
-		return fmt.Errorf("cannot back up %s to %s: %w", c.db, c.Arg(0), err)
+	if !isCluster(c.db) && !c.given("skip-ids") {
+		c.skipIDs = 0
+	}
+	err := saveCopy(ctx, c.Arg(0), c.skipIDs, func(temp string) error { return c.store.engine.backup(ctx, temp) })
+	if err != nil {
+		return fmt.Errorf("cannot back up %s to %s: %w", databaseName(c.db), c.Arg(0), err)
 	}
 	return nil
 }
 
-func restore(ctx context.Context, c *invocation) error {
-	old, err := restoreSQLite(ctx, c.db, c.Arg(0), c.skipIDs, c.now.time())
-	return c.report(err, "database restored", "database", c.db, "from", c.Arg(0), "old", old, "skippedIDs", c.skipIDs)
+func restore(ctx context.Context, c *invocation) (err error) {
+	var old string
+	if isCluster(c.db) {
+		old, err = c.restoreCluster(ctx)
+	} else {
+		old, err = restoreSQLite(ctx, c.db, c.Arg(0), c.skipIDs, c.now.time())
+	}
+	if err != nil {
+		return fmt.Errorf("cannot restore %s from %s: %w", databaseName(c.db), c.Arg(0), err)
+	}
+	return c.report(nil, "database restored", "database", databaseName(c.db), "from", c.Arg(0), "old", old,
+		"skippedIDs", c.skipIDs)
+}
+
+// restoreCluster loads a copy, whose ids it moves on, into a cluster. What that holds
+// is kept beside the copy, under the name that is returned.
+func (c *invocation) restoreCluster(ctx context.Context) (old string, err error) {
+	nodes, err := parseCluster(c.db)
+	if err != nil {
+		return "", err
+	}
+	from, release, err := openCopy(ctx, c.Arg(0))
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	folder, err := os.MkdirTemp("", "petstore-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(folder)
+	file := filepath.Join(folder, "copy")
+	if err := copyFile(ctx, from, file); err != nil {
+		return "", err
+	}
+	if err := finishCopy(ctx, file, c.skipIDs); err != nil {
+		return "", err
+	}
+	e, err := openRqlite(ctx, nodes, forNothing, c.log)
+	if err != nil {
+		return "", err
+	}
+	defer e.Close()
+	return old, e.load(ctx, file, c.now, func() error {
+		if !c.replace {
+			return errors.New("it holds a petstore's data; with -replace they are kept beside the copy")
+		}
+		old = oldName(from, c.now.time())
+		return saveCopy(ctx, old, 0, func(temp string) error { return e.backup(ctx, temp) })
+	})
 }
 
 // version names the build, as far as the toolchain recorded it.
@@ -500,7 +588,7 @@ func serverFlags(c *config) *flag.FlagSet {
 	fs := newFlags("petstore")
 	c.addr, c.logFormat, c.banFor = "localhost:8080", "auto", 10*time.Minute
 	textFlag(fs, &c.addr, "addr", checkAddr, "`HOST:PORT` to listen on; port 0 takes a free one (localhost:8080)")
-	fs.StringVar(&c.db, "db", defaultDB, "database `FILE`, made if there is none (petstore.db)")
+	declareDB(fs, &c.db)
 	textFlag(fs, &c.baseURL, "base-url", checkBaseURL,
 		"public `URL` of the service, ending in /v1, for Location and Link; without\n"+
 			"it they are paths, which is right behind any proxy")
@@ -629,7 +717,7 @@ func parse(fs *flag.FlagSet, args, environ []string) error {
 		}
 		return usageErrorf("%v; see petstore help", err)
 	}
-	given := map[string]bool{"skip-ids": true} // what confirms a danger cannot be set in the environment
+	given := map[string]bool{"skip-ids": true, "replace": true} // no danger is confirmed in the environment
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	var err error
 	fs.VisitAll(func(f *flag.Flag) {
@@ -640,9 +728,6 @@ func parse(fs *flag.FlagSet, args, environ []string) error {
 			}
 		}
 	})
-	if err == nil && fs.Lookup("db").Value.String() == "" {
-		err = usageErrorf("-db must name a file")
-	}
 	return err
 }
 
@@ -665,7 +750,7 @@ func variable(environ []string, name string) (value string) {
 func warnOfUnknownVariables(environ []string, log *slog.Logger) {
 	c := &invocation{FlagSet: serverFlags(&config{})}
 	for _, cmd := range commands {
-		c.declare(strings.ReplaceAll(cmd.synopsis, "-skip-ids", ""))
+		c.declare(strings.NewReplacer("-skip-ids", "", "-replace", "").Replace(cmd.synopsis))
 	}
 	known := map[string]bool{}
 	c.VisitAll(func(f *flag.Flag) { known[twin(f)] = true })
@@ -688,7 +773,7 @@ func help() string {
 	b.WriteString("petstore [flags]                 serve\n")
 	for _, cmd := range commands {
 		synopsis := strings.Replace(cmd.synopsis, "[-test] ", "[-test]\n    ", 1)
-		fmt.Fprintf(&b, "petstore %-23s %s\n    [-db FILE] %s\n", cmd.name, cmd.does, synopsis)
+		fmt.Fprintf(&b, "petstore %-23s %s\n    [-db DATABASE] %s\n", cmd.name, cmd.does, synopsis)
 	}
 	b.WriteString("petstore version\npetstore help\n\nFlags of the server. Each can be set in the environment too: " +
 		"-base-url is\nPETSTORE_BASE_URL. The flag wins.\n\n")

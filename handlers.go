@@ -21,7 +21,6 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -362,7 +361,10 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errUnavailable):
 		s.log.Error("store unavailable", "request", requestID(w), "error", err)
 		h.Set("Retry-After", "1")
-		e = newError(CodeUnavailable, "the request could not be stored now; try again")
+		e = newError(CodeUnavailable, "the store is not available now; try again")
+		if errors.Is(err, errOutcome) {
+			e.Message = "whether the pet was stored is unknown; a request with an Idempotency-Key can be repeated safely"
+		}
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
 		e = internalError(w)
@@ -785,7 +787,7 @@ func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name str
 		return "", errors.New("starting")
 	})
 	text("/debug/pprof/cmdline", func() (string, error) { // as pprof.Cmdline, but for passwords in URLs
-		return regexp.MustCompile(`//[^/\x00]*@`).ReplaceAllString(strings.Join(os.Args, "\x00"), "//…@"), nil
+		return redact(strings.Join(os.Args, "\x00")), nil
 	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -808,6 +810,9 @@ func (s *service) metrics() string {
 	release, revision := build()
 	e.add("petstore_build_info", "gauge", "The build that is running.",
 		sample{fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version()), 1})
+	engine, node := s.store.engine.describe()
+	e.add("petstore_engine_info", "gauge", "What keeps the data: a file, or the node of a cluster that is in use.",
+		sample{fmt.Sprintf("{engine=%q,node=%q}", engine, node), 1})
 	var responses, durations, failures []sample
 	for _, op := range s.operations {
 		for status := range op.responses {
@@ -836,6 +841,7 @@ func (s *service) metrics() string {
 	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded.", times...)
 	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
 	e.number("petstore_commit_queue_length", "gauge", "Writers that wait for a commit.", float64(s.store.queueLength()))
+	s.store.engine.measure(&e)
 	e.process()
 	return e.String()
 }

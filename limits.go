@@ -21,14 +21,20 @@ package main
 //
 // A key is banned when its strikes within one minute exceed its limit per minute.
 //
+// Several services may share the database, and then a key's usage. Each counts for
+// itself, and every half second adds what it has counted to what is stored and goes on
+// from there: see flush. Strikes are each service's own.
+//
 // Time is counted in whole milliseconds throughout, so that what is written to
 // the database and read back after a restart is the same instant.
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -76,8 +82,9 @@ type account struct {
 // what was used rather than what remains, so that a change of the limit
 // counts what was used already.
 type bucket struct {
-	used int64
-	ends instant // of its window: when it is refilled
+	used  int64
+	fresh int64   // of those, the ones that are not stored yet
+	ends  instant // of its window: when it is refilled
 }
 
 // running reports whether a window of the given length is running. One that ends
@@ -102,6 +109,18 @@ func (b *bucket) take(now, length instant) {
 		*b = bucket{ends: now + length}
 	}
 	b.used++
+	b.fresh++
+}
+
+// adopt goes on from what is stored, once it holds what was sent of the bucket: a
+// stored window that runs wins, since other services may have begun it and count in it.
+func (b *bucket) adopt(stored, sent bucket, now, length instant) {
+	if b.ends == sent.ends { // otherwise a new window has begun meanwhile
+		b.fresh -= sent.fresh
+	}
+	if stored.running(now, length) {
+		b.used, b.ends = stored.used+b.fresh, stored.ends
+	}
 }
 
 // level is what a caller sees of one bucket.
@@ -286,24 +305,68 @@ func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
 	return u, err
 }
 
-// saveUsage is the statement that writes a usage.
-func saveUsage(id int64, u *usage) statement {
-	return sqlOf("INSERT OR REPLACE INTO usage (id, "+usageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?)", id,
-		u.minute.used, int64(u.minute.ends), u.day.used, int64(u.day.ends), int64(u.bannedAt), int64(u.bannedUntil))
+// saveBan is the statement that writes a ban.
+func saveBan(id int64, u *usage) statement {
+	return sqlOf("INSERT INTO usage (id, "+usageColumns+`) VALUES (?, 0, 0, 0, 0, ?, ?) ON CONFLICT (id) DO UPDATE
+		SET banned_at = excluded.banned_at, banned_until = excluded.banned_until`, id, int64(u.bannedAt), int64(u.bannedUntil))
+}
+
+// increments are what a service has counted since its last flush. Their number grows by
+// one from flush to flush; a flush whose outcome is unknown is repeated under its number.
+type increments struct {
+	number int64
+	sent   map[int64]usage // by id; their buckets' fresh requests count
+}
+
+// merge are the statements that add the increments of a service, unless they were added
+// before, and read what is stored then into stored, as a JSON array of rows: the
+// usages that were sent, and all that are banned. A stored window that runs
+// wins; increments of a window that has ended are dropped if another runs.
+func (i *increments) merge(service string, now instant, stored *string) []statement {
+	rows := make([][5]int64, 0, len(i.sent))
+	for id, u := range i.sent {
+		rows = append(rows, [5]int64{id, u.minute.fresh, int64(u.minute.ends), u.day.fresh, int64(u.day.ends)})
+	}
+	sent, err := json.Marshal(rows)
+	if err != nil {
+		panic(err) // numbers
+	}
+	return []statement{
+		sqlOf(`INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+			SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 0, 0 FROM json_each(?1)
+			WHERE NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)
+			ON CONFLICT (id) DO UPDATE SET
+			minute_used = excluded.minute_used * (excluded.minute_ends > ?4) + minute_used * (`+runs("minute", minuteMillis)+`),
+			minute_ends = iif(`+runs("minute", minuteMillis)+`, minute_ends, excluded.minute_ends),
+			day_used = excluded.day_used * (excluded.day_ends > ?4) + day_used * (`+runs("day", dayMillis)+`),
+			day_ends = iif(`+runs("day", dayMillis)+`, day_ends, excluded.day_ends)`,
+			string(sent), service, i.number, int64(now)),
+		sqlOf(`INSERT INTO services (id, flushes, seen_at) VALUES (?1, ?2, ?3)
+			ON CONFLICT (id) DO UPDATE SET flushes = ?2, seen_at = ?3`, service, i.number, int64(now)),
+		{`SELECT json_group_array(json_array(id, ` + usageColumns + `)) FROM usage
+			WHERE id IN (SELECT value ->> 0 FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`,
+			[]any{string(sent), int64(now)}, []any{stored}},
+	}
+}
+
+// runs is bucket.running of what is stored, in SQL; ?4 is now.
+func runs(window string, length instant) string {
+	return fmt.Sprintf("%s_ends > ?4 AND %[1]s_ends <= ?4 + %d", window, 2*length)
 }
 
 // limiter holds the usage of the accounts and the addresses that called lately.
 // One lock guards it all: a request holds it for well under a microsecond, and
 // it makes "both buckets or none" and "unchanged since it was written" plain to see.
 type limiter struct {
-	store  *store
-	banFor time.Duration // 0 turns bans off
+	store   *store
+	service string        // names this run of the service in the database
+	banFor  time.Duration // 0 turns bans off
 
-	flushing sync.Mutex // held while usages are written, so that none overtakes a later one
+	flushing increments // whose outcome is not known yet; only flush uses it
 
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
-	dirty     map[int64]bool // the usages that changed since they were written
+	dirty     map[int64]bool // the usages with fresh requests that no flush has taken
 	addresses recent[netip.Prefix, *bucket]
 }
 
@@ -312,11 +375,12 @@ type limiter struct {
 const (
 	maxUsages    = 1 << 15
 	maxAddresses = 1 << 16
+	maxSent      = 1000 // usages that share a transaction, so that creates need not wait long
 )
 
 func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
-		store: s, banFor: banFor,
+		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
 		usages:    map[int64]*usage{},
 		dirty:     map[int64]bool{},
 		addresses: recent[netip.Prefix, *bucket]{max: maxAddresses},
@@ -362,8 +426,6 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 // that was sent. If it cannot be stored, the refusal stays rate_limited, and the next
 // one tries again.
 func (l *limiter) ban(a *account, d *decision) {
-	l.flushing.Lock()
-	defer l.flushing.Unlock()
 	l.mu.Lock()
 	u := l.usages[a.usageID]
 	if d.banBegins = u != nil; !d.banBegins { // a flush has dropped it, and its strikes
@@ -378,7 +440,7 @@ func (l *limiter) ban(a *account, d *decision) {
 		u.banning = false
 	}()
 	banned.beginBan(d.now, l.banFor, a.unbannedAt)
-	_, d.banErr = l.store.write(context.Background(), saveUsage(a.usageID, &banned))
+	_, d.banErr = l.store.write(context.Background(), saveBan(a.usageID, &banned))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if d.banBegins = d.banErr == nil; d.banBegins {
@@ -426,32 +488,69 @@ func (l *limiter) remembered() (usages, addresses int) {
 	return len(l.usages), l.addresses.len()
 }
 
-// flush writes what changed since the last flush. What cannot be written, or
-// changes meanwhile, is left for the next one.
+// flush adds what was counted since the last flush to what is stored, and goes on from
+// the sum. Increments whose outcome is unknown are repeated until it is known, and only
+// then others are taken. Where other services share the database, every flush tells them that
+// this one runs, and learns of bans. It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
-	l.flushing.Lock()
-	defer l.flushing.Unlock()
-	l.mu.Lock()
-	saved := make(map[int64]usage, len(l.dirty))
-	var writes []statement
-	for id := range l.dirty {
-		saved[id] = *l.usages[id]
-		writes = append(writes, saveUsage(id, l.usages[id]))
+	for first := true; ; first = false {
+		if l.flushing.sent == nil && !l.take(first && l.store.engine.shared()) {
+			return nil
+		}
+		var stored string
+		if _, err := l.store.write(ctx, l.flushing.merge(l.service, instantOf(now), &stored)...); err != nil {
+			return err
+		}
+		var rows [][7]int64
+		if err := json.Unmarshal([]byte(stored), &rows); err != nil {
+			return err
+		}
+		l.adopt(rows, instantOf(now))
 	}
-	l.mu.Unlock()
-	if err := l.store.writeAll(ctx, writes); err != nil {
-		return err
-	}
+}
+
+// take prepares the next increments, unless there are none and none are needed.
+func (l *limiter) take(needed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.dirty, func(id int64, _ bool) bool { return *l.usages[id] == saved[id] })
+	if len(l.dirty) == 0 && !needed {
+		return false
+	}
+	l.flushing.number++
+	l.flushing.sent = make(map[int64]usage, min(len(l.dirty), maxSent))
+	for id := range l.dirty {
+		if len(l.flushing.sent) == maxSent {
+			break
+		}
+		l.flushing.sent[id] = *l.usages[id]
+		delete(l.dirty, id)
+	}
+	return true
+}
+
+// adopt goes on from what is stored, after a flush, and forgets usages if there
+// are too many.
+func (l *limiter) adopt(rows [][7]int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, row := range rows {
+		u, sent := l.usages[row[0]], l.flushing.sent[row[0]]
+		if u == nil {
+			continue
+		}
+		u.minute.adopt(bucket{used: row[1], ends: instant(row[2])}, sent.minute, now, minuteMillis)
+		u.day.adopt(bucket{used: row[3], ends: instant(row[4])}, sent.day, now, dayMillis)
+		if bannedAt := instant(row[5]); bannedAt > u.bannedAt {
+			u.bannedAt, u.bannedUntil = bannedAt, instant(row[6])
+		}
+	}
+	l.flushing.sent = nil
 	if len(l.usages) > maxUsages {
-		maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(instantOf(now)) })
+		maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(now) })
 		maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
 			return len(l.usages) > maxUsages && !l.dirty[id]
 		})
 	}
-	return nil
 }
 
 // insisting reports whether the next refusal may be a strike.

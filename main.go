@@ -145,7 +145,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	defer listener.Close()
 	starting, cancel := context.WithTimeout(ctx, commandWait) // for another program's lock
 	defer cancel()
-	store, err := openStore(starting, cfg.db, forService)
+	store, err := openStore(starting, cfg.db, forService, log)
 	if errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx)) {
 		return nil // a stop that was asked for, while it waited for a lock
 	}
@@ -159,14 +159,18 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	if err := printFirstKey(context.WithoutCancel(ctx), store, cfg.staging, address, p.stdout, log); err != nil {
 		return err
 	}
+	if err := service.limits.flush(starting, time.Now()); err != nil { // nobody restores a cluster from here on
+		return err
+	}
 	stopBackground := runBackground(service)
 	running.Store(service)
-	page := strings.TrimSuffix(address, "v1")
-	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(),
-		"db", cfg.db, "environment", cfg.environment(), "debug", debugURL, "version", version())
+	page, database := strings.TrimSuffix(address, "v1"), databaseName(cfg.db)
+	engine, node := store.engine.describe()
+	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
+		"engine", engine, "node", node, "environment", cfg.environment(), "debug", debugURL, "version", version())
 	if isTerminal(p.stderr) {
 		_, _ = fmt.Fprintf(p.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
-			address, page, cfg.db)
+			address, page, database)
 	}
 	failed := serveUntil(ctx, server, listener)
 	log.Info("stopping", "requests", service.inFlight.Load())
@@ -243,12 +247,8 @@ func serviceURL(l net.Listener, addr string, secure bool) string {
 // printFirstKey prints the first key of a new database and stores it afterwards:
 // a key that nobody has seen must not stay behind. A stop that comes meanwhile waits.
 func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
-	usable, err := hasKey(ctx, s, test)
+	usable, other, err := hasKeys(ctx, s, test)
 	if err != nil || usable {
-		return err
-	}
-	other, err := hasKey(ctx, s, !test)
-	if err != nil {
 		return err
 	}
 	if other {
@@ -266,10 +266,10 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 		return fmt.Errorf("no first key was made, since it cannot be shown: %w", err)
 	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
-	id, err := insertFirstKey(ctx, s, first, token)
+	id, err := insertKey(ctx, s, first, token, true)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", errNotStored, err)
+		return notStored(err)
 	case id == 0:
 		log.Error("another program has made a key meanwhile", "error", errNotStored)
 	default:

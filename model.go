@@ -57,24 +57,33 @@ const (
 )
 
 // appendJSON appends the pet as JSON, byte for byte as SQLite's json_object
-// writes it in petJSON. Names hold no control characters, so only two
-// characters need an escape.
+// writes it in petJSON.
 func (p Pet) appendJSON(b []byte) []byte {
 	b = append(b, `{"id":`...)
 	b = strconv.AppendInt(b, p.ID, 10)
-	b = append(b, `,"name":"`...)
-	for i := range len(p.Name) {
-		if c := p.Name[i]; c == '"' || c == '\\' {
-			b = append(b, '\\')
-		}
-		b = append(b, p.Name[i])
-	}
-	b = append(b, `","categoryId":`...)
+	b = appendQuoted(append(b, `,"name":`...), p.Name)
+	b = append(b, `,"categoryId":`...)
 	b = strconv.AppendInt(b, p.CategoryID, 10)
 	b = append(b, `,"status":"`...)
 	b = append(b, p.Status...)
 	return append(b, `"}`...)
 }
+
+// appendQuoted appends a text without control characters as a JSON string, in which
+// only two characters need an escape.
+func appendQuoted(b []byte, text string) []byte {
+	b = append(b, '"')
+	for i := range len(text) {
+		if c := text[i]; c == '"' || c == '\\' {
+			b = append(b, '\\')
+		}
+		b = append(b, text[i])
+	}
+	return append(b, '"')
+}
+
+// quote is a text without control characters as a JSON string.
+func quote(text string) string { return string(appendQuoted(make([]byte, 0, len(text)+8), text)) }
 
 // ErrorCode is the machine-readable part of an Error. The list is closed:
 // clients may switch on it.
@@ -168,18 +177,19 @@ func newDocument(body string, marker byte) document {
 	return document{text[:len(body)], []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
 }
 
-// keyText matches an API key, or the beginning of one, inside another text.
-var keyText = regexp.MustCompile(`(?i)pet_(live|test)_[0-9A-Za-z]+`)
+// secretText matches an API key, or the beginning of one, and the user and password
+// of a URL, inside another text.
+var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)[^\s"]*@`)
 
-// redact takes API keys out of a text that quotes what somebody has sent or typed.
-func redact(text string) string { return keyText.ReplaceAllString(text, "pet_…") }
+// redact takes secrets out of a text that quotes what somebody has sent or typed.
+func redact(text string) string { return secretText.ReplaceAllString(text, "$1$2…") }
 
 // redactor does the same to all that is written to a log, whose lines are not
 // all ours: net/http quotes what it cannot read.
 type redactor struct{ io.Writer }
 
 func (w redactor) Write(p []byte) (int, error) {
-	_, err := w.Writer.Write(keyText.ReplaceAll(p, []byte("pet_…")))
+	_, err := w.Writer.Write(secretText.ReplaceAll(p, []byte("$1$2…")))
 	return len(p), err
 }
 
@@ -315,6 +325,9 @@ func (p *NewPet) set(field string, value []byte) (problem string) {
 // checkName returns what is wrong with a name, or "".
 func checkName(name string) string {
 	var problems []string
+	if !utf8.ValidString(name) {
+		problems = append(problems, "must be valid UTF-8")
+	}
 	if strings.TrimSpace(name) == "" {
 		problems = append(problems, "must not be blank")
 	}

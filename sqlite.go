@@ -1,8 +1,9 @@
 package main
 
 // An engine: one SQLite file. Here are its opening and checking, its locks, its
-// connections and transactions, and its copies. It takes the schema from store.go,
-// and knows of the tables only, in skip, which of them assign ids.
+// connections and transactions, and the copies that every engine's backups are. It takes
+// the schema from store.go, and knows of the tables only, in skip, which of them assign
+// ids.
 
 import (
 	"context"
@@ -38,7 +39,8 @@ type sqliteFile struct {
 	path string        // with symbolic links resolved: SQLite names the log after the real file
 	wait time.Duration // for another program's lock, unless a context has a deadline
 
-	conn     *sql.Conn // for writing, by one at a time
+	mu       sync.Mutex // guards the next four
+	conn     *sql.Conn  // for writing
 	written  preparedSet
 	version  int64 // data_version as it was seen last
 	panicked bool  // the driver has, on conn
@@ -178,8 +180,6 @@ func ensureFile(path string) (size int64, err error) {
 	return size, errors.Join(err, f.Close())
 }
 
-var errForeign = errors.New("it belongs to another program")
-
 // checkOwner looks at an existing file without changing it, and returns the version
 // of its schema. If there is no log, the file is opened as immutable, because
 // otherwise SQLite would make one.
@@ -199,19 +199,12 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 	defer db.Close()
 	var application, tables int
 	err = untilUnlocked(ctx, commandWait, func() error {
-		row := db.QueryRow(`SELECT (SELECT application_id FROM pragma_application_id),
-			(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`)
-		return row.Scan(&application, &version, &tables)
+		return db.QueryRow(ownerQuery).Scan(&application, &version, &tables)
 	})
-	switch {
-	case err != nil:
-	case application != applicationID && (application != 0 || tables > 0):
-		err = errForeign
-	case version > len(migrations):
-		err = fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
-			version, len(migrations))
+	if err != nil {
+		return 0, err
 	}
-	return version, err
+	return version, checkMarks(application, version, tables)
 }
 
 // openPool is a pool of connections to a file by its absolute path, with options of the
@@ -267,7 +260,7 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := e.changed(); err != nil { // from here on, what others write is news
+	if _, err := e.changed(ctx); err != nil { // from here on, what others write is news
 		return err
 	}
 	return e.checkFiles() // another file may have taken the place of the first
@@ -355,6 +348,8 @@ func (e *sqliteFile) closeConn() error {
 
 // Close ends all connections.
 func (e *sqliteFile) Close() (err error) {
+	e.mu.Lock() // requests that were cut off may still write
+	defer e.mu.Unlock()
 	for _, closer := range slices.Backward(e.closers) {
 		err = errors.Join(err, closer())
 	}
@@ -414,6 +409,8 @@ func (e *sqliteFile) exec(query string) error {
 }
 
 func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]result, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	results := make([]result, len(statements))
 	err := e.transaction(ctx, func() (err error) {
 		if err := e.checkFiles(); err != nil {
@@ -463,8 +460,10 @@ func (e *sqliteFile) run(st statement) (r result, err error) {
 }
 
 // changed compares data_version, which moves, on one connection, when another
-// one has written.
-func (e *sqliteFile) changed() (bool, error) {
+// one has written, be it another program that counts nothing.
+func (e *sqliteFile) changed(context.Context) (bool, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	stmt, err := e.written.prepare("PRAGMA data_version")
 	if err != nil {
 		return false, err
@@ -473,6 +472,12 @@ func (e *sqliteFile) changed() (bool, error) {
 	err = stmt.QueryRow().Scan(&e.version)
 	return e.version != before, err
 }
+
+func (e *sqliteFile) shared() bool { return false } // lockOut sees to it
+
+func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
+
+func (e *sqliteFile) measure(*exposition) {}
 
 func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan scanner) error) error {
 	stmt, err := e.queries.prepare(query.query)
@@ -495,14 +500,18 @@ func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan sc
 // backup copies the database while others read and write. The connection is its
 // own because SQLite does not copy while another statement runs on the same one.
 func (e *sqliteFile) backup(ctx context.Context, file string) error {
-	target, err := resolve(file)
+	db := openPool(e.path, commandWait)
+	defer db.Close()
+	_, err := db.ExecContext(ctx, "VACUUM INTO ?", file)
+	return err
+}
+
+// saveCopy puts a file that fill writes in the place of target, after reading it
+// whole. In it, new ids start skipIDs above those that it holds.
+func saveCopy(ctx context.Context, target string, skipIDs int64, fill func(temp string) error) error {
+	target, err := resolve(target)
 	if err != nil {
 		return err
-	}
-	for _, suffix := range append([]string{""}, companions...) {
-		if target == e.path+suffix || sameFile(target, e.path+suffix) {
-			return errors.New("it is a file of the database itself")
-		}
 	}
 	unlock, err := claim(target)
 	if err != nil {
@@ -510,13 +519,39 @@ func (e *sqliteFile) backup(ctx context.Context, file string) error {
 	}
 	defer unlock()
 	return replaceFile(target, func(temp string) error {
-		db := openPool(e.path, commandWait)
-		defer db.Close()
-		if _, err := db.ExecContext(ctx, "VACUUM INTO ?", temp); err != nil {
+		if err := fill(temp); err != nil {
 			return err
 		}
-		return checkCopy(ctx, temp)
+		return finishCopy(ctx, temp, skipIDs)
 	})
+}
+
+// openCopy makes sure that a copy is a petstore's and is not in use, and keeps
+// services off it until release is called.
+func openCopy(ctx context.Context, source string) (file string, release func(), err error) {
+	if file, err = resolve(source); err != nil {
+		return "", nil, err
+	}
+	if release, err = claim(file); err != nil {
+		return "", nil, err
+	}
+	version, err := checkOwner(ctx, file)
+	if err == nil && version == 0 {
+		err = errors.New("it is no petstore's")
+	}
+	if err != nil {
+		release()
+		return "", nil, fmt.Errorf("the copy cannot be used: %w", err)
+	}
+	return file, release, nil
+}
+
+// finishCopy moves the ids of a copy on, and checks it.
+func finishCopy(ctx context.Context, file string, skipIDs int64) error {
+	if err := skip(ctx, file, skipIDs); err != nil {
+		return err
+	}
+	return checkCopy(ctx, file)
 }
 
 // restoreSQLite puts a copy in the place of the database, which it keeps under
@@ -524,34 +559,18 @@ func (e *sqliteFile) backup(ctx context.Context, file string) error {
 // copy's, so that no id that a client has seen is used again. Whenever it is stopped,
 // by a kill or a power cut too, the old database is in its place, or the new one.
 func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now time.Time) (old string, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("cannot restore %s from %s: %w", path, source, err)
-		}
-	}()
 	target, err := resolve(path)
 	if err != nil {
 		return "", err
 	}
-	from, err := resolve(source)
-	if err != nil {
-		return "", err
-	}
-	if from == target || sameFile(from, target) {
+	if sameFile(source, target) {
 		return "", errors.New("they are the same file")
 	}
-	release, err := claim(from)
+	from, release, err := openCopy(ctx, source)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	version, err := checkOwner(ctx, from)
-	if err == nil && version == 0 {
-		err = errors.New("it is no petstore's")
-	}
-	if err != nil {
-		return "", fmt.Errorf("the copy cannot be used: %w", err)
-	}
 	if _, err := checkOwner(ctx, target); errors.Is(err, errForeign) {
 		return "", err
 	}
@@ -569,10 +588,7 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 		if err := copyFile(ctx, from, temp); err != nil {
 			return err
 		}
-		if err := skip(ctx, temp, skipIDs); err != nil {
-			return err
-		}
-		if err := checkCopy(ctx, temp); err != nil {
+		if err := finishCopy(ctx, temp, skipIDs); err != nil {
 			return err
 		}
 		old, reopen, err = keepOld(ctx, target, temp, now)
@@ -703,7 +719,7 @@ func copyFile(ctx context.Context, from, to string) error {
 		return err
 	}
 	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY, 0o600) //nolint:gosec // likewise
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o600) //nolint:gosec // likewise
 	if err != nil {
 		return err
 	}
@@ -755,7 +771,7 @@ func keepOld(ctx context.Context, path, successor string, now time.Time) (old st
 	if ctx.Err() != nil { // for the last time: from here on nothing stops the restore
 		return "", reopen, context.Cause(ctx)
 	}
-	old = path + "." + now.UTC().Format("20060102T150405.000Z") + ".old"
+	old = oldName(path, now)
 	if err := os.Link(path, old); err != nil {
 		return "", reopen, err
 	}
@@ -768,6 +784,11 @@ func keepOld(ctx context.Context, path, successor string, now time.Time) (old st
 		_ = reopen()
 	}
 	return old, reopen, syncFile(filepath.Dir(path))
+}
+
+// oldName is where a database is kept that another one replaces.
+func oldName(path string, now time.Time) string {
+	return path + "." + now.UTC().Format("20060102T150405.000Z") + ".old"
 }
 
 // foldLog makes a database one file, and keeps everybody off it until reopen is

@@ -1,9 +1,9 @@
 package main
 
 // The store: pets, pages, Idempotency-Keys, and the schema of everything that is
-// kept. It speaks SQL to an engine (sqlite.go) and knows nothing of connections and
-// transactions, nor what the other tables mean: auth.go and limits.go hold the
-// SQL of theirs. What is read often is remembered here as encoded JSON.
+// kept. It speaks SQL to an engine (sqlite.go, rqlite.go) and knows nothing of
+// connections and transactions, nor what the other tables mean: auth.go and limits.go
+// hold the SQL of theirs. What is read often is remembered here as encoded JSON.
 //
 // Writing is done by leader and followers. A caller queues its statements; the
 // one that finds no transaction under way becomes the leader, commits all that
@@ -29,7 +29,9 @@ import (
 )
 
 // statement is one SQL statement. Its arguments are int64, string or nil, which
-// every engine can carry: digests are hex, for unhex(?) and hex().
+// every engine can carry: digests are hex, for unhex(?) and hex(). A text that
+// somebody else has chosen is bound as a JSON string, which the SQL takes apart with
+// ? ->> '$': rqlite makes a BLOB of a string that reads x'41'.
 type statement struct {
 	query string
 	args  []any
@@ -48,19 +50,28 @@ type result struct {
 type scanner = func(columns ...any) error
 
 // engine keeps the tables and runs SQLite's SQL on them. Opening one brings the
-// schema up to date, by migrations. The store calls write and changed one at a
-// time; everything else may run at the same time.
+// schema up to date, by migrations. It is safe for concurrent use, but the store
+// writes one transaction at a time.
 type engine interface {
 	// write runs the statements in one transaction, and returns a result for each
-	// when all of it is durable. While it waits for another program, it heeds ctx.
+	// when all of it is durable. While it waits for another program, it heeds ctx. An
+	// error means that nothing was written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
-	// read calls row for each row of the query's result. A ctx that can be
-	// cancelled costs a query 2 µs and a goroutine.
+	// read calls row for each row of the query's result, which holds all that any
+	// write has returned for. A ctx that can be cancelled costs a query 2 µs and a
+	// goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether anybody else has written since it was last called.
-	changed() (bool, error)
-	// backup writes a consistent copy of everything to a file.
+	// changed reports whether anybody else has changed what services may remember since
+	// it was last called: commands count that (editsQuery).
+	changed(ctx context.Context) (bool, error)
+	// shared reports whether other services add pets at the same time.
+	shared() bool
+	// backup writes a consistent copy of everything to an empty file.
 	backup(ctx context.Context, file string) error
+	// describe names the engine, and the file or the node that it uses now.
+	describe() (engine, node string)
+	// measure appends what the engine has counted.
+	measure(e *exposition)
 	Close() error
 }
 
@@ -122,30 +133,68 @@ ALTER TABLE api_keys ADD COLUMN succeeds INTEGER; -- the key that it was rotated
 UPDATE api_keys SET succeeds = (SELECT max(older.id) FROM api_keys older -- a guess, for the keys that are there
 	WHERE older.id < api_keys.id AND (older.id = api_keys.usage_id OR older.usage_id = api_keys.usage_id))
 	WHERE usage_id IS NOT NULL;
+`, `
+CREATE TABLE counters (
+	name  TEXT PRIMARY KEY,   -- edits: how often commands have changed what services remember
+	value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO counters (name, value) VALUES ('edits', 0);
+
+CREATE TABLE services (
+	id      TEXT PRIMARY KEY, -- random, for one run of a service
+	flushes INTEGER NOT NULL, -- the number of its last flush of usage
+	seen_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX usage_banned_until ON usage (banned_until) WHERE banned_until > 0; -- finds the bans that run
 `}
 
-// errUnavailable means that a write did not happen: nothing of it is stored,
-// and the same request may succeed later.
-var errUnavailable = errors.New("the store cannot commit now")
+// errUnavailable means that the store cannot be read or written now, and that the same
+// request may succeed later. Nothing of a write is stored, unless the error wraps
+// errOutcome too.
+var errUnavailable = errors.New("the store is not available now")
+
+// errOutcome means that a write was sent, and that nobody knows what became of it.
+var errOutcome = errors.New("whether it was stored is unknown")
+
+// ownerQuery reads the marks of a database: the application's, the version of the
+// schema, and how many tables and indexes there are.
+const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
+	(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`
+
+var errForeign = errors.New("it belongs to another program")
+
+// checkMarks refuses a database that is another program's, or of a newer schema.
+func checkMarks(application, version, tables int) error {
+	if application != applicationID && (application != 0 || tables > 0) {
+		return errForeign
+	}
+	if version > len(migrations) {
+		return fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
+			version, len(migrations))
+	}
+	return nil
+}
 
 // Sizes of the store.
 const (
 	maxQueue     = 4096      // writes of requests that may wait; more are refused
+	maxBatch     = 1024      // writes that share a transaction
 	cachedPets   = 1 << 13   // pets remembered, about 300 bytes each
 	recordMillis = dayMillis // how long an Idempotency-Key is remembered
 )
 
 // store is safe for concurrent use.
 type store struct {
-	engine  engine
-	writing sync.Mutex // held by the leader while it uses the engine, and by Close
+	engine engine
 
 	mu      sync.Mutex // guards the next two
 	queue   []*queued
 	leading bool // a leader is working, or one was just woken
 
-	// writes counts all commits, foreign those of other programs. What is remembered
-	// holds the count from before it was read, and is valid while the count is unchanged.
+	// writes counts all commits, as far as they are known; foreign those of others that
+	// may have changed what is remembered, which holds the count from before it was read
+	// and is valid while the count is unchanged.
 	writes, foreign atomic.Uint64
 
 	pages [5][maxLimit + 1]atomic.Pointer[page] // first pages, by status code (0: all) and limit
@@ -159,15 +208,14 @@ type store struct {
 	petReads      cacheCounts
 }
 
-// commitSizeBounds are writes; the queue holds few more than the last.
-var commitSizeBounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
+// commitSizeBounds are writes.
+var commitSizeBounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, maxBatch}
 
 // queued is one caller's write, and what became of it.
 type queued struct {
 	statements []statement
 	results    []result
 	err        error
-	looked     bool      // it only wanted to know what others have written, and does
 	wake       chan bool // true: lead the next transaction; false: this one is done
 }
 
@@ -179,11 +227,7 @@ func newStore(e engine) *store {
 
 // Close ends the engine after the transaction under way; what was committed is
 // durable already.
-func (s *store) Close() error {
-	s.writing.Lock() // requests that were cut off may still write
-	defer s.writing.Unlock()
-	return s.engine.Close()
-}
+func (s *store) Close() error { return s.engine.Close() }
 
 // write runs the statements in one transaction, perhaps together with those of
 // other callers, and returns when they are durable. The error is errUnavailable
@@ -226,8 +270,8 @@ func (s *store) enqueue(ctx context.Context, most int, statements []statement) (
 func (s *store) lead(ctx context.Context) {
 	runtime.Gosched() // lets the requests that are ready queue their statements too
 	s.mu.Lock()
-	batch := s.queue
-	s.queue = nil
+	batch := s.queue[:min(len(s.queue), maxBatch)]
+	s.queue = slices.Clone(s.queue[len(batch):])
 	s.mu.Unlock()
 	if len(batch) > 1 {
 		ctx = context.WithoutCancel(ctx) // nobody may cancel what others share
@@ -242,9 +286,7 @@ func (s *store) lead(ctx context.Context) {
 		}
 		s.mu.Unlock()
 		for _, q := range batch {
-			if !q.looked {
-				q.err = err
-			}
+			q.err = err
 			q.wake <- false
 		}
 	}()
@@ -256,33 +298,16 @@ func (s *store) lead(ctx context.Context) {
 
 // commit writes a batch in one transaction.
 func (s *store) commit(ctx context.Context, batch []*queued) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	changed, err := s.engine.changed()
-	if err != nil {
-		return err
-	}
-	if changed {
-		s.foreign.Add(1)
-		s.writes.Add(1)
-	}
 	var statements []statement
-	writers := int64(0)
 	for _, q := range batch {
-		if q.looked = len(q.statements) == 0; !q.looked {
-			writers++
-		}
 		statements = append(statements, q.statements...)
-	}
-	if writers == 0 {
-		return nil
 	}
 	start := time.Now()
 	results, err := s.engine.write(ctx, statements)
 	if err != nil {
 		return err
 	}
-	s.commitSizes.observe(writers)
+	s.commitSizes.observe(int64(len(batch)))
 	s.commitTimes.observe(int64(time.Since(start)))
 	s.writes.Add(1)
 	for _, q := range batch {
@@ -291,15 +316,22 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	return nil
 }
 
-// refresh notices what others have written: what is remembered of it is read anew.
-func (s *store) refresh(ctx context.Context) error {
-	_, err := s.write(ctx)
-	return err
+// edit is write for what services may remember: they are told to read it anew.
+func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
+	return s.write(ctx, append(statements, sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))...)
 }
 
-// read calls row for each row of the query's result.
-func (s *store) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	return s.engine.read(ctx, query, row)
+// editsQuery reads how many edits there were.
+const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
+
+// refresh notices what others have changed: what is remembered of it is read anew.
+func (s *store) refresh(ctx context.Context) error {
+	changed, err := s.engine.changed(ctx)
+	if changed {
+		s.foreign.Add(1)
+		s.writes.Add(1)
+	}
+	return err
 }
 
 // readInto copies the columns of the query's first row; found is false if there is none.
@@ -338,8 +370,8 @@ type page struct {
 	writes, foreign uint64
 }
 
-// cachedPet is a pet as remembered. Pets never change here, so that only
-// another program's commit makes it doubtful.
+// cachedPet is a pet as remembered. Pets never change here, so that only an edit, or
+// another program's commit, makes it doubtful.
 type cachedPet struct {
 	document
 	id      int64
@@ -370,12 +402,14 @@ func keysetQuery(filter string) string {
 
 // page returns the pets with ids above after, in ascending order; status ""
 // stands for all. First pages are remembered, 4 x 100 at the most; a page with more
-// pets after it stays valid after our own commits, which only add higher ids.
+// pets after it stays valid after commits that only add higher ids, and another is
+// read again after any commit, or whenever other services may have written.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 	code, writes, foreign := storedStatus[status], s.writes.Load(), s.foreign.Load()
 	slot := &s.pages[code][limit]
 	if after == 0 {
-		if known := slot.Load(); known != nil && (known.writes == writes || known.more && known.foreign == foreign) {
+		known := slot.Load()
+		if known != nil && known.foreign == foreign && (known.more || known.writes == writes && !s.engine.shared()) {
 			s.pageReads.hits.Add(1)
 			return known, nil
 		}
@@ -423,7 +457,8 @@ func (s *store) pet(id int64) (*document, error) {
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
 	results, err := s.enqueue(context.Background(), maxQueue, []statement{
-		sqlOf("INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", p.CategoryID, storedStatus[p.Status], p.Name)})
+		sqlOf("INSERT INTO pets (category_id, status, name) VALUES (?, ?, ? ->> '$')", p.CategoryID, storedStatus[p.Status],
+			quote(p.Name))})
 	return insertedID(results, err)
 }
 
@@ -443,16 +478,17 @@ func insertedID(results []result, err error) (int64, error) {
 func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte, now time.Time) (
 	id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%X", sha256.Sum256(body)) // as hex() writes it
+	idempotencyKey = quote(idempotencyKey)
 	var first string
 	created := int64(instantOf(now))
 	results, err := s.enqueue(context.Background(), maxQueue, []statement{
-		sqlOf(`INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? WHERE NOT EXISTS
-			(SELECT 1 FROM idempotency WHERE key_id = ? AND idempotency_key = ? AND created_at > ?)`,
-			p.CategoryID, storedStatus[p.Status], p.Name, keyID, idempotencyKey, created-int64(recordMillis)),
+		sqlOf(`INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? ->> '$' WHERE NOT EXISTS
+			(SELECT 1 FROM idempotency WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`,
+			p.CategoryID, storedStatus[p.Status], quote(p.Name), keyID, idempotencyKey, created-int64(recordMillis)),
 		// changes() and last_insert_rowid() are those of the statement before.
 		sqlOf(`INSERT OR REPLACE INTO idempotency (key_id, idempotency_key, body_digest, pet_id, created_at)
-			SELECT ?, ?, unhex(?), last_insert_rowid(), ? WHERE changes() = 1`, keyID, idempotencyKey, digest, created),
-		{"SELECT pet_id, hex(body_digest) FROM idempotency WHERE key_id = ? AND idempotency_key = ?",
+			SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`, keyID, idempotencyKey, digest, created),
+		{"SELECT pet_id, hex(body_digest) FROM idempotency WHERE key_id = ? AND idempotency_key = ? ->> '$'",
 			[]any{keyID, idempotencyKey}, []any{&id, &first}},
 	})
 	if err != nil {
@@ -461,14 +497,19 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	return id, results[0].affected == 0, first != digest, nil
 }
 
-// purge deletes Idempotency-Keys that have served their time, until ctx ends.
+// purge deletes Idempotency-Keys that have served their time, and services that
+// have ended, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
+	old := int64(instantOf(now) - recordMillis)
+	if _, err := s.write(ctx, sqlOf("DELETE FROM services WHERE seen_at <= ?", old)); err != nil {
+		return err
+	}
 	const chunk = 1000 // records in one transaction, so that creates need not wait long
 	deleted := int64(chunk)
 	for deleted == chunk && ctx.Err() == nil {
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 			(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ? ORDER BY created_at LIMIT ?)`,
-			int64(instantOf(now)-recordMillis), int64(chunk)))
+			old, int64(chunk)))
 		if err != nil {
 			return err
 		}

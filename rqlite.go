@@ -1,0 +1,531 @@
+package main
+
+// An engine: an rqlite cluster, which replicates a SQLite database by Raft and is
+// spoken to over HTTP (https://rqlite.io/docs/api/). What is written is on the disks of
+// a majority of its nodes before write returns, and what is read holds all that
+// was written before: reads are linearizable.
+//
+// Requests go to the leader, because other nodes would have to ask it. When it is
+// lost, one of the nodes that were named knows the next. A request that surely did nothing
+// is repeated then; the outcome of a write that may have arrived is unknown.
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	leaderWait = 5 * time.Second // for a leader, and for the response to a write
+	queryWait  = 2 * time.Second // for the response to a read, after which another node may lead
+	statusWait = time.Second     // for a connection, and for what a node says of itself
+	leaderPoll = 100 * time.Millisecond
+	copyWait   = 10 * time.Minute // for a whole database
+	maxAnswer  = 64 << 20         // bytes of a response
+)
+
+// oldestRqlite is the first version that knows linearizable reads: older ones give
+// weaker reads without a word.
+var oldestRqlite = [3]int{8, 32, 4}
+
+// rqlite is an engine.
+type rqlite struct {
+	nodes  []*node
+	client *http.Client
+	log    *slog.Logger
+
+	mu    sync.Mutex // guards edits
+	edits int64      // the counter as it was read last
+
+	inUse    atomic.Pointer[node]
+	locating sync.Mutex // guards what follows, and addr of the nodes
+	located  time.Time
+	version  string // of the node that was last in use
+
+	succeeded, failed, retried, unknown atomic.Uint64
+	durations                           histogram // nanoseconds
+}
+
+// node is one member of the cluster.
+type node struct {
+	url  string // without what follows
+	user *url.Userinfo
+	addr string // by which the other nodes know it, once it has told
+}
+
+// parseCluster takes the addresses of a cluster's nodes, separated by commas. A text
+// without any is the name of a file, and gives none.
+func parseCluster(db string) (nodes []*node, err error) {
+	if !strings.Contains(db, "://") {
+		return nil, nil
+	}
+	for address := range strings.SplitSeq(db, ",") {
+		u, err := url.Parse(strings.TrimSuffix(address, "/"))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" ||
+			u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+			return nil, errors.New("it must be a file, or addresses like http://10.0.0.1:4001, separated by commas")
+		}
+		nodes = append(nodes, &node{url: u.Scheme + "://" + u.Host, user: u.User})
+	}
+	return nodes, nil
+}
+
+// openRqlite finds the leader of a cluster and, unless it is opened for nothing, brings
+// its schema up to date. A cluster of another program, of a newer schema, or with a node
+// that is too old, is refused and left as it was.
+func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger) (*rqlite, error) {
+	e := &rqlite{nodes: nodes, log: log, durations: histogram{bounds: durationBounds}}
+	e.client = &http.Client{
+		Transport: &http.Transport{ // without the proxies of the environment
+			DialContext:         (&net.Dialer{Timeout: statusWait}).DialContext,
+			TLSHandshakeTimeout: statusWait,
+			MaxIdleConnsPerHost: 64,
+			IdleConnTimeout:     time.Minute,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	err := e.connect(ctx)
+	if err == nil && p != forNothing {
+		err = e.prepare(ctx, p)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the database on %s: %w", nodeNames(nodes), err)
+	}
+	return e, nil
+}
+
+// nodeNames are the addresses without secrets.
+func nodeNames(nodes []*node) string {
+	var names []string
+	for _, n := range nodes {
+		names = append(names, n.url)
+	}
+	return strings.Join(names, ",")
+}
+
+// errWrongNode means that a node can never be used.
+var errWrongNode = errors.New("this node cannot be used")
+
+// connect waits for a leader.
+func (e *rqlite) connect(ctx context.Context) error {
+	giveUp := time.Now().Add(commandWait)
+	for {
+		err := e.locate(ctx, nil)
+		if err == nil || errors.Is(err, errWrongNode) || ctx.Err() != nil || time.Now().After(giveUp) {
+			return err
+		}
+		pause(ctx)
+	}
+}
+
+// pause waits a moment for things to change.
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(leaderPoll):
+	}
+}
+
+// nodeStatus is what GET /status says.
+type nodeStatus struct {
+	Build struct{ Version string }
+	Store struct {
+		Addr   string
+		Leader struct{ Addr string }
+		Raft   struct{ State string }
+	}
+}
+
+// locate looks for the leader, unless another request has found one since lost was in
+// use. Where the leader is none of the nodes that were named, another one passes requests on.
+func (e *rqlite) locate(ctx context.Context, lost *node) error {
+	e.locating.Lock()
+	defer e.locating.Unlock()
+	if lost != e.inUse.Load() || time.Since(e.located) < leaderPoll {
+		return nil
+	}
+	defer func() { e.located = time.Now() }()
+	ctx, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	type answer struct {
+		*node
+		nodeStatus
+		err error
+	}
+	answers := make(chan answer, len(e.nodes))
+	for _, n := range e.nodes {
+		go func() {
+			status, err := e.status(ctx, n)
+			answers <- answer{n, status, err}
+		}()
+	}
+	var err error
+	leaders := map[string]answer{} // by address: who names it
+	for range e.nodes {
+		a := <-answers
+		if a.err != nil {
+			err = cmp.Or(err, a.err)
+			if errors.Is(a.err, errWrongNode) {
+				return a.err
+			}
+			continue
+		}
+		a.node.addr = a.Store.Addr
+		if a.Store.Raft.State == "Leader" {
+			return e.use(a.node, a.Build.Version)
+		}
+		leaders[a.Store.Leader.Addr] = a
+	}
+	delete(leaders, "")
+	for _, n := range e.nodes {
+		delete(leaders, n.addr) // it does not lead any more, or does not respond
+	}
+	for _, a := range leaders {
+		return e.use(a.node, a.Build.Version)
+	}
+	return cmp.Or(err, errors.New("its nodes have no leader"))
+}
+
+// use makes a node the one in use. The caller holds locating.
+func (e *rqlite) use(n *node, version string) error {
+	if before := e.inUse.Swap(n); before != nil && before != n {
+		e.log.Info("another node is in use", "node", n.url, "before", before.url)
+	}
+	e.version = version
+	return nil
+}
+
+// status asks a node for its status, and refuses one that is too old.
+func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) {
+	response, err := e.do(ctx, n, http.MethodGet, "/status", nil)
+	if err != nil {
+		return s, err
+	}
+	defer response.Body.Close()
+	if json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s) != nil || s.Build.Version == "" {
+		return s, fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
+	}
+	var version [3]int
+	_, err = fmt.Sscanf(s.Build.Version, "v%d.%d.%d", &version[0], &version[1], &version[2])
+	if err != nil || slices.Compare(version[:], oldestRqlite[:]) < 0 {
+		return s, fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode, n.url, s.Build.Version,
+			oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
+	}
+	return s, nil
+}
+
+// prepare refuses a database that is not ours, and brings the schema of ours up to date.
+func (e *rqlite) prepare(ctx context.Context, p purpose) error {
+	version, err := e.owner(ctx)
+	if err != nil || version == len(migrations) {
+		return err
+	}
+	if version == 0 && p == forCommand {
+		return errors.New("there is none; petstore makes it at its first start")
+	}
+	var rest []statement
+	for _, migration := range migrations[version:] {
+		rest = append(rest, sqlOf(migration))
+	}
+	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
+		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
+	_, failed := e.write(ctx, rest)
+	if version, err = e.owner(ctx); err == nil && version < len(migrations) { // another program may have been faster
+		err = failed
+	}
+	return err
+}
+
+// owner returns the version of the schema, 0 for none, or an error if it is not ours
+// or too new.
+func (e *rqlite) owner(ctx context.Context) (version int, err error) {
+	var application, tables int
+	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) error { return scan(&application, &version, &tables) })
+	if err != nil {
+		return 0, err
+	}
+	return version, checkMarks(application, version, tables)
+}
+
+// errNothingDone means that a request surely did nothing.
+var errNothingDone = errors.New("nothing was done")
+
+// do sends one request to one node. The error wraps errNothingDone if it never
+// arrived or met no leader. The response, of status 200, is to be closed.
+func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.Reader) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, method, n.url+path, body)
+	if err != nil {
+		return nil, err
+	}
+	if n.user != nil {
+		password, _ := n.user.Password()
+		request.SetBasicAuth(n.user.Username(), password)
+	}
+	request.Header.Set("Content-Type", "application/json") // rqlite looks at the content only
+	response, err := e.client.Do(request)
+	if err != nil {
+		var broken *net.OpError
+		if errors.As(err, &broken) && broken.Op == "dial" {
+			return nil, fmt.Errorf("%w: %w", errNothingDone, err)
+		}
+		return nil, err
+	}
+	if response.StatusCode == http.StatusOK {
+		return response, nil
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+	err = fmt.Errorf("%s responds %s %s", n.url, response.Status, strings.Join(strings.Fields(string(text)), " "))
+	switch status := response.StatusCode; {
+	case status == http.StatusUnauthorized:
+		return nil, fmt.Errorf("%w: %s wants another user or password", errWrongNode, n.url)
+	case status == http.StatusNotFound && path == "/status":
+		return nil, fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
+	case status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
+		return nil, fmt.Errorf("%w: %w", errNothingDone, err)
+	}
+	return nil, err
+}
+
+// answer is what rqlite says to statements.
+type answer struct {
+	Error   string
+	Results []struct {
+		LastID   int64 `json:"last_insert_id"`
+		Affected int64 `json:"rows_affected"`
+		Values   [][]json.RawMessage
+		Error    string
+	}
+}
+
+// errStatement means that rqlite could not run a statement.
+var errStatement = errors.New("the statement failed")
+
+// ask sends statements to the node in use once.
+func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path string, statements []statement) (*answer, error) {
+	rows := make([][]any, len(statements))
+	for i, st := range statements {
+		rows[i] = append([]any{st.query}, st.args...)
+	}
+	body, err := json.Marshal(rows)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	response, err := e.do(ctx, n, http.MethodPost, path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return nil, err
+	}
+	var a answer
+	if err := json.Unmarshal(text, &a); err != nil {
+		return nil, fmt.Errorf("%s responds with what is no answer: %w", n.url, err)
+	}
+	for _, r := range a.Results {
+		if r.Error != "" {
+			return nil, fmt.Errorf("%w: %s", errStatement, r.Error)
+		}
+	}
+	if a.Error != "" || len(a.Results) != len(statements) {
+		return nil, fmt.Errorf("%s gives %d results for %d statements: %s", n.url, len(a.Results), len(statements), a.Error)
+	}
+	return &a, nil
+}
+
+// insist asks until there is an answer, or until repeating the request is useless or not safe.
+func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path string, statements []statement) (*answer, error) {
+	giveUp := time.Now().Add(leaderWait)
+	for {
+		n, start := e.inUse.Load(), time.Now()
+		a, err := e.ask(ctx, n, wait, path, statements)
+		if err == nil {
+			e.succeeded.Add(1)
+			e.durations.observe(int64(time.Since(start)))
+			return a, nil
+		}
+		e.failed.Add(1)
+		if errors.Is(err, errStatement) || ctx.Err() != nil {
+			return nil, err
+		}
+		_ = e.locate(ctx, n) // without a leader, the next try says so
+		if !safe && !errors.Is(err, errNothingDone) || time.Now().After(giveUp) {
+			return nil, err
+		}
+		e.retried.Add(1)
+		pause(ctx)
+	}
+}
+
+func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, error) {
+	path := "/db/execute?transaction"
+	if slices.ContainsFunc(statements, func(st statement) bool { return st.into != nil }) {
+		path = "/db/request?transaction" // which takes queries too, and prepares everything twice
+	}
+	a, err := e.insist(ctx, leaderWait, false, path, statements)
+	results := make([]result, len(statements))
+	for i, st := range statements {
+		if err != nil {
+			break
+		}
+		r := a.Results[i]
+		results[i] = result{r.LastID, r.Affected}
+		if st.into != nil && len(r.Values) != 1 {
+			err = fmt.Errorf("there are %d rows in place of one", len(r.Values))
+		} else if st.into != nil {
+			err = assign(r.Values[0], st.into)
+		}
+	}
+	if err != nil && !errors.Is(err, errNothingDone) {
+		e.unknown.Add(1)
+		err = fmt.Errorf("%w: %w", errOutcome, err)
+	}
+	return results, err
+}
+
+func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
+	a, err := e.insist(ctx, queryWait, true, "/db/query?level=linearizable", []statement{query})
+	if err != nil && !errors.Is(err, errStatement) {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	if err != nil {
+		return err
+	}
+	for _, values := range a.Results[0].Values {
+		if err := row(func(columns ...any) error { return assign(values, columns) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// assign copies the values of a row. JSON numbers keep all digits of 64 bits on their
+// way into integers; a bool is the number 0 or 1.
+func assign(values []json.RawMessage, columns []any) error {
+	if len(values) != len(columns) {
+		return fmt.Errorf("there are %d columns in place of %d", len(values), len(columns))
+	}
+	for i, value := range values {
+		if flag, ok := columns[i].(*bool); ok {
+			*flag = string(value) != "0"
+		} else if err := json.Unmarshal(value, columns[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *rqlite) changed(ctx context.Context) (changed bool, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := e.edits
+	err = e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&e.edits) })
+	return e.edits != before, err
+}
+
+func (e *rqlite) shared() bool { return true }
+
+func (e *rqlite) describe() (engine, node string) {
+	e.locating.Lock()
+	defer e.locating.Unlock()
+	return "rqlite " + e.version, e.inUse.Load().url
+}
+
+// measure is for /metrics.
+func (e *rqlite) measure(x *exposition) {
+	x.add("petstore_node_requests_total", "counter", "Requests to the nodes of the cluster, by outcome.",
+		sample{`{outcome="success"}`, float64(e.succeeded.Load())}, sample{`{outcome="failure"}`, float64(e.failed.Load())})
+	x.add("petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded.",
+		e.durations.samples("", 1e9)...)
+	x.number("petstore_node_retries_total", "counter", "Requests repeated after a failure.", float64(e.retried.Load()))
+	x.number("petstore_unknown_outcomes_total", "counter", "Transactions of which nobody knows whether they were committed.",
+		float64(e.unknown.Load()))
+}
+
+// backup asks for a read first, which shows that the node still leads: its file
+// then holds all that was acknowledged.
+func (e *rqlite) backup(ctx context.Context, file string) error {
+	if _, err := e.owner(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, copyWait)
+	defer cancel()
+	response, err := e.do(ctx, e.inUse.Load(), http.MethodGet, "/db/backup", nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	f, err := os.OpenFile(file, os.O_WRONLY, 0o600) //nolint:gosec // it was made for this
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, response.Body)
+	return errors.Join(err, f.Close())
+}
+
+// errServed means that a service uses the cluster.
+var errServed = errors.New("a petstore serves it; stop it first")
+
+// load puts a file in the place of the whole database. A cluster that holds anything is
+// refused, unless replace is called with what it holds and succeeds.
+func (e *rqlite) load(ctx context.Context, file string, now instant, replace func() error) error {
+	version, err := e.owner(ctx)
+	if err != nil {
+		return err
+	}
+	var services int
+	const heartbeat = 5000 // milliseconds; a service that runs writes more often
+	if version >= 3 {
+		err = e.read(ctx, sqlOf("SELECT count(*) FROM services WHERE seen_at > ?", int64(now-heartbeat)),
+			func(scan scanner) error { return scan(&services) })
+	}
+	if err == nil && services > 0 {
+		err = errServed
+	}
+	if err == nil && version > 0 {
+		err = replace()
+	}
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(file) //nolint:gosec // the operator names the file
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	ctx, cancel := context.WithTimeout(ctx, copyWait)
+	defer cancel()
+	response, err := e.do(ctx, e.inUse.Load(), http.MethodPost, "/db/load", f)
+	if err == nil {
+		defer response.Body.Close()
+		err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&answer{})
+	}
+	if err != nil && !errors.Is(err, errNothingDone) {
+		err = fmt.Errorf("%w: %w", errOutcome, err)
+	}
+	return err
+}
+
+// Close ends the idle connections.
+func (e *rqlite) Close() error {
+	e.client.CloseIdleConnections()
+	return nil
+}
