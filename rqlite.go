@@ -31,7 +31,7 @@ import (
 
 const (
 	leaderWait = 5 * time.Second // for a leader, and for the response to a write
-	queryWait  = 2 * time.Second // for the response to a read, after which another node may lead
+	queryWait  = 2 * time.Second // for the response to a read of a service
 	statusWait = time.Second     // for a connection, and for what a node says of itself
 	leaderPoll = 100 * time.Millisecond
 	copyWait   = 10 * time.Minute // for a whole database
@@ -47,12 +47,14 @@ type rqlite struct {
 	nodes  []*node
 	client *http.Client
 	log    *slog.Logger
+	wait   time.Duration // for the response to a read, after which another node may lead
 
 	mu    sync.Mutex // guards edits
 	edits int64      // the counter as it was read last
 
 	inUse    atomic.Pointer[node]
-	locating sync.Mutex // guards what follows, and addr of the nodes
+	passedOn atomic.Bool // the node in use has asked the leader, which is another one
+	locating sync.Mutex  // guards what follows, and addr of the nodes
 	located  time.Time
 	version  string // of the node that was last in use
 
@@ -88,7 +90,10 @@ func parseCluster(db string) (nodes []*node, err error) {
 // its schema up to date. A cluster of another program, of a newer schema, or with a node
 // that is too old, is refused and left as it was.
 func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger) (*rqlite, error) {
-	e := &rqlite{nodes: nodes, log: log, durations: histogram{bounds: durationBounds}}
+	e := &rqlite{nodes: nodes, log: log, wait: commandWait, durations: histogram{bounds: durationBounds}}
+	if p == forService {
+		e.wait = queryWait
+	}
 	e.client = &http.Client{
 		Transport: &http.Transport{ // without the proxies of the environment
 			DialContext:         (&net.Dialer{Timeout: statusWait}).DialContext,
@@ -285,6 +290,9 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 		return nil, err
 	}
 	if response.StatusCode == http.StatusOK {
+		if response.Header.Get("X-Rqlite-Served-By") != "" {
+			e.passedOn.Store(true)
+		}
 		return response, nil
 	}
 	defer response.Body.Close()
@@ -332,9 +340,12 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 		return nil, err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
 		return nil, err
+	}
+	if len(text) > maxAnswer {
+		return nil, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
 	}
 	var a answer
 	if err := json.Unmarshal(text, &a); err != nil {
@@ -402,7 +413,9 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 }
 
 func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	a, err := e.insist(ctx, queryWait, true, "/db/query?level=linearizable", []statement{query})
+	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
+	defer cancel()
+	a, err := e.insist(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
 	if err != nil && !errors.Is(err, errStatement) {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
@@ -434,6 +447,9 @@ func assign(values []json.RawMessage, columns []any) error {
 }
 
 func (e *rqlite) changed(ctx context.Context) (changed bool, err error) {
+	if e.passedOn.Swap(false) {
+		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.edits
