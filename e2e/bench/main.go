@@ -113,6 +113,7 @@ func run() (err error) {
 		{"growth", "what more animals and more keys cost", false, b.growth, false},
 		{"hostile", "cold caches, guessed ids and keys", false, b.hostile, false},
 		{"small", "60 s in 128 MiB", false, b.small, false},
+		{"cluster", "one service on three nodes beside one on a file; rqlited must be on the PATH", false, b.cluster, false},
 	}
 	any := false
 	for i := range sections {
