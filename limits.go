@@ -495,6 +495,7 @@ func (l *limiter) remembered() (usages, addresses int) {
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	for first := true; ; first = false {
 		if l.flushing.sent == nil && !l.take(first && l.store.engine.shared()) {
+			l.forget(instantOf(now))
 			return nil
 		}
 		var stored string
@@ -528,8 +529,7 @@ func (l *limiter) take(needed bool) bool {
 	return true
 }
 
-// adopt goes on from what is stored, after a flush, and forgets usages if there
-// are too many.
+// adopt goes on from what is stored, after a flush.
 func (l *limiter) adopt(rows [][7]int64, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -545,12 +545,19 @@ func (l *limiter) adopt(rows [][7]int64, now instant) {
 		}
 	}
 	l.flushing.sent = nil
-	if len(l.usages) > maxUsages {
-		maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(now) })
-		maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
-			return len(l.usages) > maxUsages && !l.dirty[id]
-		})
+}
+
+// forget drops usages that are stored, if there are too many.
+func (l *limiter) forget(now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.usages) <= maxUsages {
+		return
 	}
+	maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(now) })
+	maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
+		return len(l.usages) > maxUsages && !l.dirty[id]
+	})
 }
 
 // insisting reports whether the next refusal may be a strike.
