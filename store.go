@@ -501,9 +501,6 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 // have ended, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
 	old := int64(instantOf(now) - recordMillis)
-	if _, err := s.write(ctx, sqlOf("DELETE FROM services WHERE seen_at <= ?", old)); err != nil {
-		return err
-	}
 	const chunk = 1000 // records in one transaction, so that creates need not wait long
 	deleted := int64(chunk)
 	for deleted == chunk && ctx.Err() == nil {
@@ -515,5 +512,9 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 		}
 		deleted = results[0].affected
 	}
-	return nil
+	if ctx.Err() != nil {
+		return nil
+	}
+	_, err := s.write(ctx, sqlOf("DELETE FROM services WHERE seen_at <= ?", old))
+	return err
 }
