@@ -493,11 +493,8 @@ func (l *limiter) remembered() (usages, addresses int) {
 // then others are taken. Where other services share the database, every flush tells them that
 // this one runs, and learns of bans. It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
-	for first := true; ; first = false {
-		if l.flushing.sent == nil && !l.take(first && l.store.engine.shared()) {
-			l.forget(instantOf(now))
-			return nil
-		}
+	more := l.flushing.sent != nil
+	for more || l.take() {
 		var stored string
 		if _, err := l.store.write(ctx, l.flushing.merge(l.service, instantOf(now), &stored)...); err != nil {
 			return err
@@ -506,15 +503,22 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 		if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 			return err
 		}
+		full := len(l.flushing.sent) == maxSent
 		l.adopt(rows, instantOf(now))
+		if !more && !full { // what was admitted meanwhile is left for the next flush
+			break
+		}
+		more = false
 	}
+	l.forget(instantOf(now))
+	return nil
 }
 
-// take prepares the next increments, unless there are none and none are needed.
-func (l *limiter) take(needed bool) bool {
+// take prepares the next increments, unless there are none and nobody else wants to hear.
+func (l *limiter) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.dirty) == 0 && !needed {
+	if len(l.dirty) == 0 && !l.store.engine.shared() {
 		return false
 	}
 	l.flushing.number++
