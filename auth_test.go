@@ -55,7 +55,7 @@ func authInsert(t testing.TB, s *store, k apiKey) secret {
 		k.Plan = "free"
 	}
 	token := newSecret(k.test)
-	if _, err := insertKey(t.Context(), s, &k, token); err != nil {
+	if _, err := insertKey(t.Context(), s, &k, token, false); err != nil {
 		t.Fatal(err)
 	}
 	return token
@@ -348,7 +348,7 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	if n := len(k.known.young) + len(k.known.old); n != 0 {
 		t.Errorf("%d unknown keys are remembered", n)
 	}
-	if _, err := insertKey(t.Context(), s, &apiKey{Plan: "free"}, token); err != nil {
+	if _, err := insertKey(t.Context(), s, &apiKey{Plan: "free"}, token, false); err != nil {
 		t.Fatal(err)
 	}
 	authAllow(t, k, token, now)

@@ -191,12 +191,12 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"key make"; there are ` + all}},
 		"key with a slip in the verb":      {args: []string{"key", "rovoke", "1"}, words: []string{`"key rovoke"; there are ` + all}},
 		"a flag of a key with a slip":      {args: []string{"key", "create", "-pan", "pro"}, words: []string{"-pan; petstore key create takes -db, -expires, -name, -per-day, -per-minute, -plan, -test"}},
-		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup [-db FILE] FILE"}},
-		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{"petstore backup [-db FILE] FILE"}},
+		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup [-db DATABASE] [-skip-ids N] FILE"}},
+		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{"petstore backup [-db DATABASE] [-skip-ids N] FILE"}},
 		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to; petstore backup takes -db"}},
-		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore [-db FILE] [-skip-ids N] COPY"}},
-		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{"petstore restore [-db FILE] [-skip-ids N] COPY"}},
-		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; petstore restore takes -db, -skip-ids"}},
+		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore [-db DATABASE] [-skip-ids N] [-replace] COPY"}},
+		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{"petstore restore [-db DATABASE] [-skip-ids N] [-replace] COPY"}},
+		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; petstore restore takes -db, -replace, -skip-ids"}},
 		"skipping less than no ids":        {args: []string{"restore", "-db", db, "-skip-ids", "-1", "a"}, words: []string{"-skip-ids", "0 to 999999999999999"}},
 		"skipping too many ids":            {args: []string{"restore", "-db", db, "-skip-ids", "1000000000000000", "a"}, words: []string{"-skip-ids", "0 to 999999999999999"}},
 		"skipping no number of ids":        {args: []string{"restore", "-db", db, "-skip-ids", "many", "a"}, words: []string{"-skip-ids", "many"}},
@@ -633,7 +633,7 @@ func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
 	k := commandsNew(t)
 	k.mint("create")
 	now := instantOf(time.Now())
-	k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}))
+	k.write(limitsSave(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}))
 	for _, c := range []struct{ args, want string }{
 		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro","perMinute":300,"perDay":10000}`},
 		{"set -name till 1", `"msg":"key changed","id":1,"name":"till"}`},
@@ -685,8 +685,8 @@ func TestKeyShowAndListAsJSON(t *testing.T) {
 		k.mint("create", "-expires", "48h")
 		now := instantOf(time.Now())
 		k.write(
-			saveUsage(1, &usage{minute: bucket{7, now + 1000}, day: bucket{70, now + 2000}, bannedAt: now, bannedUntil: now + 600_500}),
-			saveUsage(2, &usage{minute: bucket{8, now}, day: bucket{80, now}, bannedAt: now - 9, bannedUntil: now}),
+			limitsSave(1, &usage{minute: bucket{used: 7, ends: now + 1000}, day: bucket{used: 70, ends: now + 2000}, bannedAt: now, bannedUntil: now + 600_500}),
+			limitsSave(2, &usage{minute: bucket{used: 8, ends: now}, day: bucket{used: 80, ends: now}, bannedAt: now - 9, bannedUntil: now}),
 			commandsDeprecatedUse(1, now-1),
 		)
 		k.do("revoke", "2")
@@ -748,10 +748,10 @@ func TestKeyTables(t *testing.T) {
 		time.Sleep(time.Hour)
 		now := instantOf(time.Now())
 		k.write(
-			saveUsage(1, &usage{minute: bucket{5, now + 1}, day: bucket{799, now + 1}}),
-			saveUsage(6, &usage{minute: bucket{70, now + 1}, day: bucket{800, now + 1}}),
-			saveUsage(4, &usage{bannedAt: now, bannedUntil: now + 600_000}),
-			saveUsage(7, &usage{bannedAt: now, bannedUntil: now + 2*dayMillis}),
+			limitsSave(1, &usage{minute: bucket{used: 5, ends: now + 1}, day: bucket{used: 799, ends: now + 1}}),
+			limitsSave(6, &usage{minute: bucket{used: 70, ends: now + 1}, day: bucket{used: 800, ends: now + 1}}),
+			limitsSave(4, &usage{bannedAt: now, bannedUntil: now + 600_000}),
+			limitsSave(7, &usage{bannedAt: now, bannedUntil: now + 2*dayMillis}),
 			commandsDeprecatedUse(1, now),
 		)
 		table := k.do("list")
@@ -940,7 +940,7 @@ func TestKeyShowTellsTheHistory(t *testing.T) {
 		k.mint("rotate", "1") // 3
 		time.Sleep(time.Hour)
 		k.mint("rotate", "-overlap", "0s", "3") // 4
-		k.write(saveUsage(1, &usage{minute: bucket{1, instantOf(time.Now()) + minuteMillis}, day: bucket{1, instantOf(time.Now()) + dayMillis}}))
+		k.write(limitsSave(1, &usage{minute: bucket{used: 1, ends: instantOf(time.Now()) + minuteMillis}, day: bucket{used: 1, ends: instantOf(time.Now()) + dayMillis}}))
 		time.Sleep(time.Hour)
 		for id, want := range map[string]string{
 			"1": "created 2000-01-01 00:00:01Z, last used 2000-01-02 03:00Z\nsucceeded by key 3\n" + share,
@@ -973,7 +973,7 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 			continue
 		}
 		now := instantOf(time.Now())
-		k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}), sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
+		k.write(limitsSave(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}), sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
 		statements := map[string]statement{}
 		observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { statements[st.query] = st }})
 		c := &invocation{process: &process{stdout: io.Discard}, FlagSet: newFlags("petstore " + cmd.name), now: now, log: slog.New(slog.DiscardHandler), store: observed}
@@ -1012,7 +1012,7 @@ func TestKeyRotate(t *testing.T) {
 		k := commandsNew(t)
 		k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "50")
 		now := instantOf(time.Now())
-		k.write(saveUsage(1, &usage{minute: bucket{3, now + minuteMillis}, day: bucket{30, now + dayMillis}}))
+		k.write(limitsSave(1, &usage{minute: bucket{used: 3, ends: now + minuteMillis}, day: bucket{used: 30, ends: now + dayMillis}}))
 		time.Sleep(time.Second)
 		next := k.mint("rotate", "1")
 		if got := k.show("1"); commandsTime(got.ExpiresAt) != "2000-01-02T00:00:01Z" || got.RevokedAt != nil {
@@ -1031,7 +1031,7 @@ func TestKeyRotate(t *testing.T) {
 		if old := k.show("3"); commandsTime(old.ExpiresAt) != "2000-01-01T00:00:01Z" {
 			t.Errorf("without an overlap the old key lives until %s", commandsTime(old.ExpiresAt))
 		}
-		k.write(saveUsage(1, &usage{day: bucket{31, now + dayMillis}}))
+		k.write(limitsSave(1, &usage{day: bucket{used: 31, ends: now + dayMillis}}))
 		for _, id := range []string{"1", "2", "3", "4"} {
 			if got := k.show(id); got.UsedToday != 31 {
 				t.Errorf("key %s has used %d today; one line has one usage", id, got.UsedToday)
@@ -1131,7 +1131,7 @@ func TestKeyUnban(t *testing.T) {
 		k.mint("create")
 		ban := func(id int64) {
 			now := instantOf(time.Now())
-			k.write(saveUsage(id, &usage{bannedAt: now, bannedUntil: now + 600_000}))
+			k.write(limitsSave(id, &usage{bannedAt: now, bannedUntil: now + 600_000}))
 		}
 		ban(1)
 		ban(3)

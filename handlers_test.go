@@ -83,7 +83,7 @@ func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 	}
 	s := &shop{t: t}
 	var err error
-	if s.store, err = openStore(t.Context(), filepath.Join(t.TempDir(), "shop.db"), forNewKey); err != nil {
+	if s.store, err = openStore(t.Context(), filepath.Join(t.TempDir(), "shop.db"), forNewKey, testLog); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.store.Close() })
@@ -115,7 +115,7 @@ func (s *shop) newKey(q quota) string {
 	s.t.Helper()
 	token := newSecret(s.service.keys.prefix == testPrefix)
 	key := &apiKey{Name: "test", Plan: "enterprise", account: account{quota: q}, CreatedAt: instantOf(time.Now()), test: s.service.keys.prefix == testPrefix}
-	if _, err := insertKey(context.Background(), s.store, key, token); err != nil {
+	if _, err := insertKey(context.Background(), s.store, key, token, false); err != nil {
 		s.t.Fatal(err)
 	}
 	return string(token)
@@ -1194,7 +1194,7 @@ func TestRequestIDsDoNotCount(t *testing.T) {
 // how often it was asked.
 func readyShop(t *testing.T, path string) (srv *service, probes *atomic.Int64) {
 	t.Helper()
-	st, err := openStore(t.Context(), path, forService)
+	st, err := openStore(t.Context(), path, forService, testLog)
 	mainMust(t, err)
 	t.Cleanup(func() { st.Close() })
 	probes = &atomic.Int64{}
@@ -1396,7 +1396,7 @@ func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1:4001,https://bert:secret@n2:4001", "-base-url=https://pets.example/v1", "-addr", ":80"}
 	var running atomic.Pointer[service]
 	got := debugCall(debugRoutes(t.Context(), &running, ""), "/debug/pprof/cmdline", "localhost").Body.String()
-	want := "petstore\x00-db\x00http://…@n1:4001,https://…@n2:4001\x00-base-url=https://pets.example/v1\x00-addr\x00:80"
+	want := "petstore\x00-db\x00http://…n2:4001\x00-base-url=https://pets.example/v1\x00-addr\x00:80"
 	if got != want {
 		t.Errorf("it shows %q, want %q", got, want)
 	}
@@ -1458,13 +1458,13 @@ func BenchmarkRequest(b *testing.B) {
 		{"refused", "/v1/pets?limit=x", 400},
 	} {
 		b.Run(test.name, func(b *testing.B) {
-			store, err := openStore(b.Context(), filepath.Join(b.TempDir(), "bench.db"), forNewKey)
+			store, err := openStore(b.Context(), filepath.Join(b.TempDir(), "bench.db"), forNewKey, testLog)
 			if err != nil {
 				b.Fatal(err)
 			}
 			defer store.Close()
 			token := newSecret(false)
-			if _, err := insertKey(context.Background(), store, &apiKey{Plan: "enterprise", account: account{quota: quota{math.MaxInt64, math.MaxInt64}}}, token); err != nil {
+			if _, err := insertKey(context.Background(), store, &apiKey{Plan: "enterprise", account: account{quota: quota{math.MaxInt64, math.MaxInt64}}}, token, false); err != nil {
 				b.Fatal(err)
 			}
 			for range 100 {

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,10 +95,16 @@ func limitsHeaders(t *testing.T, d decision) map[string]string {
 func limitsKey(t testing.TB, s *store, plan string, q quota) *apiKey {
 	t.Helper()
 	token := newSecret(false)
-	if _, err := insertKey(context.Background(), s, &apiKey{Plan: plan, account: account{quota: q}, CreatedAt: limitsStart}, token); err != nil {
+	if _, err := insertKey(context.Background(), s, &apiKey{Plan: plan, account: account{quota: q}, CreatedAt: limitsStart}, token, false); err != nil {
 		t.Fatal(err)
 	}
 	return limitsReread(t, s, token)
+}
+
+// limitsSave is the statement that stores a usage as if it had been counted and flushed.
+func limitsSave(id int64, u *usage) statement {
+	return sqlOf("INSERT OR REPLACE INTO usage (id, "+usageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?)", id,
+		u.minute.used, int64(u.minute.ends), u.day.used, int64(u.day.ends), int64(u.bannedAt), int64(u.bannedUntil))
 }
 
 func limitsReread(t testing.TB, s *store, token secret) *apiKey {
@@ -341,7 +346,7 @@ func TestLimitHeaders(t *testing.T) {
 			"RateLimit": `"minute";r=59;t=60, "day";r=999;t=86400`, "RateLimit-Policy": freePolicy,
 		}},
 		{"two buckets partly used", key("0s", "free",
-			usage{minute: bucket{0, limitsAt("42s")}, day: bucket{59, limitsAt("30211s")}}, 1), map[string]string{
+			usage{minute: bucket{used: 0, ends: limitsAt("42s")}, day: bucket{used: 59, ends: limitsAt("30211s")}}, 1), map[string]string{
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "59", "X-RateLimit-Reset": "1800000042",
 			"RateLimit": `"minute";r=59;t=42, "day";r=940;t=30211`, "RateLimit-Policy": freePolicy,
 		}},
@@ -350,7 +355,7 @@ func TestLimitHeaders(t *testing.T) {
 			"RateLimit": `"minute";r=998;t=60, "day";r=99998;t=86400`, "RateLimit-Policy": `"minute";q=1000;w=60, "day";q=100000;w=86400`,
 		}},
 		{"seconds that have only begun are reported as one", key("0.75s", "pro",
-			usage{minute: bucket{9, limitsAt("41.25s")}, day: bucket{9, limitsAt("100.75s")}}, 1), map[string]string{
+			usage{minute: bucket{used: 9, ends: limitsAt("41.25s")}, day: bucket{used: 9, ends: limitsAt("100.75s")}}, 1), map[string]string{
 			"X-RateLimit-Limit": "300", "X-RateLimit-Remaining": "290", "X-RateLimit-Reset": "1800000042",
 			"RateLimit": `"minute";r=290;t=41, "day";r=9990;t=100`, "RateLimit-Policy": `"minute";q=300;w=60, "day";q=10000;w=86400`,
 		}},
@@ -359,12 +364,12 @@ func TestLimitHeaders(t *testing.T) {
 			"RateLimit": `"minute";r=0;t=60, "day";r=940;t=86400`, "RateLimit-Policy": freePolicy,
 		}},
 		{"refused by the day, with a full minute that resets now", key("0s", "free",
-			usage{day: bucket{1000, limitsAt("7200s")}}, 1), map[string]string{
+			usage{day: bucket{used: 1000, ends: limitsAt("7200s")}}, 1), map[string]string{
 			"X-RateLimit-Limit": "1000", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800007200", "Retry-After": "7200",
 			"RateLimit": `"minute";r=60;t=0, "day";r=0;t=7200`, "RateLimit-Policy": freePolicy,
 		}},
 		{"banned: the minute's limit, nothing left, and the end of the ban", key("0s", "free",
-			usage{day: bucket{5, limitsAt("7200s")}, bannedAt: limitsAt("-1s"), bannedUntil: limitsAt("599s")}, 1), map[string]string{
+			usage{day: bucket{used: 5, ends: limitsAt("7200s")}, bannedAt: limitsAt("-1s"), bannedUntil: limitsAt("599s")}, 1), map[string]string{
 			"X-RateLimit-Limit": "60", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1800000599", "Retry-After": "599",
 			"RateLimit": `"minute";r=0;t=599, "day";r=995;t=7200`, "RateLimit-Policy": freePolicy,
 		}},
@@ -407,7 +412,7 @@ func TestRetryAfterIsEnoughAndNotMoreThanASecondTooMuch(t *testing.T) {
 		}
 	}
 	for millis := range instant(minuteMillis) {
-		u := &usage{minute: bucket{1, limitsAt("60s")}}
+		u := &usage{minute: bucket{used: 1, ends: limitsAt("60s")}}
 		d := u.admit(limitsStart+millis, quota{1, 100}, limitsBan)
 		wait, err := strconv.Atoi(limitsHeaders(t, d)["Retry-After"])
 		if err != nil {
@@ -651,7 +656,7 @@ func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 func TestUnban(t *testing.T) {
 	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 	token := newSecret(false)
-	if _, err := insertKey(context.Background(), s, &apiKey{Plan: "enterprise", account: account{quota: quota{1, 50}}}, token); err != nil {
+	if _, err := insertKey(context.Background(), s, &apiKey{Plan: "enterprise", account: account{quota: quota{1, 50}}}, token, false); err != nil {
 		t.Fatal(err)
 	}
 	k := limitsReread(t, s, token)
@@ -710,7 +715,7 @@ func TestABanIsStoredBeforeItsFirstKeyBanned(t *testing.T) {
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsProvoke(t, l, &k.account, limitsAt("1s"))
-	if shown := limitsShown(t, s, k.ID, limitsAt("2s")); shown.BannedUntil != limitsAt("601s") || shown.UsedThisMinute != 2 || shown.UsedToday != 2 {
+	if shown := limitsShown(t, s, k.ID, limitsAt("2s")); shown.BannedUntil != limitsAt("601s") {
 		t.Errorf("with the first key_banned the key is stored as %+v", shown)
 	}
 	for what, l := range map[string]*limiter{"the service": l, "the service after a kill": newLimiter(s, limitsBan)} {
@@ -776,54 +781,26 @@ func TestABanThatCannotBeStoredIsTriedAgain(t *testing.T) {
 	}
 }
 
-// TestAFlushDoesNotOverwriteABan lets a flush copy more usages than fit into one
-// transaction, and bans a key whose usage it writes in the second, from the copy
-// without the ban, while it writes the first.
+// TestAFlushDoesNotOverwriteABan stores a ban when a flush has copied the usage without
+// it, and before that is written.
 func TestAFlushDoesNotOverwriteABan(t *testing.T) {
-	const usages = 1000
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	path := filepath.Join(t.TempDir(), "pets.db")
+	s, elsewhere := storeOpen(t, path), storeOpen(t, path)
+	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
-	for id := range int64(usages) {
-		l.usages[id+1], l.dirty[id+1] = limitsBrink(), true
-	}
-	inFirst, writing, release := map[int64]bool{}, make(chan bool), make(chan bool)
+	limitsAdmit(t, l, &k.account, limitsAt("0s"))
 	var once sync.Once
 	s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
-		if strings.HasPrefix(st.query, "INSERT OR REPLACE INTO usage") {
-			inFirst[st.args[0].(int64)] = true
-			if len(inFirst) == 500 {
-				once.Do(func() { writing <- true; <-release })
-			}
+		if strings.HasPrefix(st.query, "INSERT INTO usage") {
+			once.Do(func() { limitsProvoke(t, newLimiter(elsewhere, limitsBan), &k.account, limitsAt("1s")) })
 		}
 	}}
-	flushed, banned := make(chan error, 1), make(chan decision, 1)
-	go func() { flushed <- l.flush(context.Background(), limitsStart.time()) }()
-	<-writing
-	id := int64(1)
-	for inFirst[id] {
-		id++
+	storeMust(t, l.flush(context.Background(), limitsAt("1s").time()))
+	if u, err := readUsage(context.Background(), s, k.ID); err != nil || u.bannedUntil != limitsAt("601s") || u.day.used != 1 {
+		t.Errorf("after the flush the usage is stored as %+v, %v", u, err)
 	}
-	go func() {
-		d, _ := l.admit(&account{quota: quota{2, 50}, usageID: id}, limitsAt("1s").time())
-		banned <- d
-	}()
-	for begun := false; !begun; runtime.Gosched() {
-		l.mu.Lock()
-		begun = l.usages[id].banning
-		l.mu.Unlock()
-	}
-	for range 1000 {
-		runtime.Gosched() // gives a ban that would not wait for the flush the time to be queued
-	}
-	close(release)
-	if err := <-flushed; err != nil {
-		t.Fatal(err)
-	}
-	if d := <-banned; d.refusal != CodeKeyBanned {
-		t.Fatalf("the key is not banned: %q, %v", d.refusal, d.banErr)
-	}
-	if u, err := readUsage(context.Background(), s, id); err != nil || u.bannedUntil != limitsAt("601s") {
-		t.Errorf("after the flush the ban is stored as until %v, %v", u.bannedUntil.time(), err)
+	if d := limitsAdmit(t, l, &k.account, limitsAt("2s")); d.refusal != CodeKeyBanned || limitsLevel(d.shown) != "0 until 10m1s" {
+		t.Errorf("after the flush the key is %q, %s", d.refusal, limitsLevel(d.shown))
 	}
 }
 
@@ -1109,7 +1086,7 @@ func TestADayAdmitsExactlyItsQuota(t *testing.T) {
 				time.Sleep(wait)
 			}
 			if requests%450 == 0 {
-				limitsFlush(t, l)
+				storeMust(t, l.flush(t.Context(), time.Now()))
 				l = newLimiter(s, limitsBan)
 			}
 		}

@@ -321,7 +321,7 @@ func TestAppendJSONIsWhatEncodingJSONSees(t *testing.T) {
 
 // TestAppendJSONIsWhatSQLiteBuilds: a 201 and a later GET show the same bytes.
 func TestAppendJSONIsWhatSQLiteBuilds(t *testing.T) {
-	s, err := openStore(t.Context(), filepath.Join(t.TempDir(), "pets.db"), forNewKey)
+	s, err := openStore(t.Context(), filepath.Join(t.TempDir(), "pets.db"), forNewKey, testLog)
 	if err != nil {
 		t.Fatal(err)
 	}
