@@ -179,7 +179,7 @@ func newDocument(body string, marker byte) document {
 
 // secretText matches an API key, or the beginning of one, and the user and password
 // of a URL, inside another text.
-var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)[^\s",]*@`)
+var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)[^\s"]*@`)
 
 // redact takes secrets out of a text that quotes what somebody has sent or typed.
 func redact(text string) string { return secretText.ReplaceAllString(text, "$1$2…") }

@@ -1006,8 +1006,12 @@ func TestAPurgeDisturbsNoRepeat(t *testing.T) {
 	s := storeNew(t)
 	late := storeNow.Add(24 * time.Hour)
 	healthy, purge := s.engine, statement{}
-	s.engine = &storeEngine{engine: healthy, check: func(st statement, _ []any) { purge = st }}
-	storeMust(t, s.purge(context.Background(), late)) // which shows its last statement, and has nothing to do
+	s.engine = &storeEngine{engine: healthy, check: func(st statement, _ []any) {
+		if strings.Contains(st.query, "idempotency") {
+			purge = st
+		}
+	}}
+	storeMust(t, s.purge(context.Background(), late)) // which shows its statement, and has nothing to do
 	s.engine = healthy
 	storeOnce(t, s, 1, "Rex", storeNow)
 	type outcome struct {
