@@ -63,21 +63,14 @@ type preparedSet struct {
 
 func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
 	s.mu.Lock()
-	stmt = s.known[query]
-	s.mu.Unlock()
-	if stmt != nil {
+	defer s.mu.Unlock()
+	if stmt = s.known[query]; stmt != nil {
 		return stmt, nil
 	}
-	if stmt, err = s.on.PrepareContext(context.Background(), query); err != nil {
-		return nil, err
+	if stmt, err = s.on.PrepareContext(context.Background(), query); err == nil {
+		s.known[query] = stmt
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if faster := s.known[query]; faster != nil {
-		return faster, stmt.Close()
-	}
-	s.known[query] = stmt
-	return stmt, nil
+	return stmt, err
 }
 
 func (s *preparedSet) close() (err error) {
