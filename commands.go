@@ -518,11 +518,11 @@ func (c *invocation) restoreCluster(ctx context.Context) (old string, err error)
 	if err != nil {
 		return "", err
 	}
-	from, release, err := openCopy(ctx, c.Arg(0))
+	from, lock, err := openCopy(ctx, c.Arg(0))
 	if err != nil {
 		return "", err
 	}
-	defer release()
+	defer lock.Close()
 	folder, err := os.MkdirTemp("", "petstore-")
 	if err != nil {
 		return "", err

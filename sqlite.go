@@ -96,7 +96,7 @@ const (
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
 	e := &sqliteFile{wait: commandWait}
 	err := e.prepareFile(ctx, path, p)
-	if err == nil && p == forService {
+	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
 		err = e.lockOut()
 	}
@@ -123,8 +123,8 @@ func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (e
 			return err
 		}
 	}
-	size, err := ensureFile(e.path)
-	if err == nil && size > 0 {
+	info, err = ensureFile(e.path)
+	if err == nil && info.Size() > 0 {
 		_, err = checkOwner(ctx, e.path)
 	}
 	return err
@@ -164,13 +164,13 @@ func resolve(path string) (string, error) {
 // ensureFile makes the file unless it is there, and returns the operating system's
 // error if it cannot be written: SQLite's would not say why. It comes before SQLite
 // has the file open, since closing a file ends the locks that the process has on it.
-func ensureFile(path string) (size int64, err error) {
+func ensureFile(path string) (os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	size, err = f.Seek(0, io.SeekEnd)
-	return size, errors.Join(err, f.Close())
+	info, err := f.Stat()
+	return info, errors.Join(err, f.Close())
 }
 
 // checkOwner looks at an existing file without changing it, and returns the version
@@ -259,33 +259,34 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	return e.checkFiles() // another file may have taken the place of the first
 }
 
-// lockOut keeps other services off the database as long as this process lives,
-// since two of them would count a key's requests separately.
-func (e *sqliteFile) lockOut() error {
-	unlock, err := lockFile(e.path + "-lock")
-	if isBusy(err) {
-		return errors.New("another petstore serves it")
-	}
-	if err == nil {
-		e.closers = append(e.closers, unlock)
-	}
-	return err
-}
-
-// lockFile makes a file unless it is there, and locks it until unlock is called.
-// The lock is SQLite's on a file that stays empty, for it is the one kind of lock that
-// every system offers; the kernel frees it even after a kill. isBusy tells when
-// somebody else has it.
-func lockFile(file string) (unlock func() error, err error) {
-	if _, err := ensureFile(file); err != nil {
+// lockFile makes a file unless it is there, and locks it until the lock is closed; the
+// error is busy if somebody else has it. The lock is SQLite's on a file that stays empty,
+// for it is the one kind that every system offers; the kernel frees it even after a kill.
+func lockFile(file string, busy error) (io.Closer, error) {
+	opened, err := ensureFile(file)
+	if err != nil {
 		return nil, err
 	}
 	lock := openPool(file, 0, "_pragma=journal_mode(OFF)")
 	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
-	if _, err := lock.Exec("BEGIN EXCLUSIVE"); err != nil {
+	_, err = lock.Exec("BEGIN EXCLUSIVE")
+	now, _ := os.Stat(file)
+	if isBusy(err) || err == nil && !os.SameFile(opened, now) { // who had it last may have removed it
+		err = busy
+	}
+	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return lock.Close, nil
+	return lock, nil
+}
+
+// lockOut keeps other services off the database as long as this process lives.
+func (e *sqliteFile) lockOut() error {
+	lock, err := lockFile(e.path+"-lock", errors.New("another petstore serves it"))
+	if err == nil {
+		e.closers = append(e.closers, lock.Close)
+	}
+	return err
 }
 
 // connectReaders opens all reading connections, and their files with a first
@@ -506,11 +507,11 @@ func saveCopy(ctx context.Context, target string, skipIDs int64, fill func(temp 
 	if err != nil {
 		return err
 	}
-	unlock, err := claim(target)
+	lock, err := claim(target)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer lock.Close()
 	return replaceFile(target, func(temp string) error {
 		if err := fill(temp); err != nil {
 			return err
@@ -520,12 +521,12 @@ func saveCopy(ctx context.Context, target string, skipIDs int64, fill func(temp 
 }
 
 // openCopy makes sure that a copy is a petstore's and is not in use, and keeps
-// services off it until release is called.
-func openCopy(ctx context.Context, source string) (file string, release func(), err error) {
+// services off it until the lock is closed.
+func openCopy(ctx context.Context, source string) (file string, lock io.Closer, err error) {
 	if file, err = resolve(source); err != nil {
 		return "", nil, err
 	}
-	if release, err = claim(file); err != nil {
+	if lock, err = claim(file); err != nil {
 		return "", nil, err
 	}
 	version, err := checkOwner(ctx, file)
@@ -533,10 +534,9 @@ func openCopy(ctx context.Context, source string) (file string, release func(), 
 		err = errors.New("it is no petstore's")
 	}
 	if err != nil {
-		release()
-		return "", nil, fmt.Errorf("the copy cannot be used: %w", err)
+		return "", nil, errors.Join(fmt.Errorf("the copy cannot be used: %w", err), lock.Close())
 	}
-	return file, release, nil
+	return file, lock, nil
 }
 
 // finishCopy moves the ids of a copy on, and checks it.
@@ -559,22 +559,19 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 	if sameFile(source, target) {
 		return "", errors.New("they are the same file")
 	}
-	from, release, err := openCopy(ctx, source)
+	from, copyLock, err := openCopy(ctx, source)
 	if err != nil {
 		return "", err
 	}
-	defer release()
+	defer copyLock.Close()
 	if _, err := checkOwner(ctx, target); errors.Is(err, errForeign) {
 		return "", err
 	}
-	unlock, err := lockFile(target + "-lock")
-	if isBusy(err) {
-		err = errors.New("a petstore serves it; stop it first")
-	}
+	lock, err := lockFile(target+"-lock", errServed)
 	if err != nil {
 		return "", err
 	}
-	defer unlock() //nolint:errcheck // the process ends now
+	defer lock.Close()
 	reopen := func() error { return nil }
 	defer func() { _ = reopen() }()
 	err = replaceFile(target, func(temp string) error {
@@ -591,9 +588,9 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 }
 
 // claim refuses a file that cannot be a database, or one that is in use, and keeps
-// services off it, if it was ever served, until release is called. A file that is not
+// services off it, if it was ever served, until the lock is closed. A file that is not
 // there may be claimed too.
-func claim(path string) (release func(), err error) {
+func claim(path string) (lock io.Closer, err error) {
 	info, err := os.Lstat(path)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
@@ -608,22 +605,16 @@ func claim(path string) (release func(), err error) {
 			return nil, fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
 		}
 	}
-	release = func() {}
+	lock = io.NopCloser(nil)
 	if _, err := os.Stat(path + "-lock"); err == nil { // it was served
-		unlock, err := lockFile(path + "-lock")
-		if isBusy(err) {
-			return nil, fmt.Errorf("a petstore serves %s", path)
-		}
-		if err != nil {
+		if lock, err = lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path)); err != nil {
 			return nil, err
 		}
-		release = func() { _ = unlock() }
 	}
 	if info != nil && isBusy(lockOnce(path)) {
-		release()
-		return nil, fmt.Errorf("%s is in use", path)
+		return nil, errors.Join(fmt.Errorf("%s is in use", path), lock.Close())
 	}
-	return release, nil
+	return lock, nil
 }
 
 // companions end the names of the files that belong to a database.
@@ -645,65 +636,39 @@ func sameFile(a, b string) bool {
 	return errFirst == nil && errSecond == nil && os.SameFile(first, second)
 }
 
-// replaceFile lets fill write and sync a file in a folder beside target, and only
-// then gives it target's name, so that an older file is never lost to a failed
-// attempt. Folders that a kill has left are removed first; a locked one is in use and
-// stays.
+// replaceFile lets fill write and sync an empty file in a folder beside target, and only
+// then gives it target's name, so that an older file is never lost to a failed attempt.
+// What a kill leaves of the folder is used, and removed, by the next attempt.
 func replaceFile(target string, fill func(temp string) error) error {
-	folder, name := filepath.Split(target)
-	entries, err := os.ReadDir(folder)
+	folder := target + ".partial"
+	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	file := filepath.Join(folder, "lock")
+	lock, err := lockFile(file, errors.New("another petstore writes it"))
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		stale := filepath.Join(folder, entry.Name())
-		if !strings.HasPrefix(entry.Name(), name+".") || !strings.HasSuffix(stale, partial) {
-			continue
-		}
-		if _, err := os.Stat(filepath.Join(stale, "lock")); err != nil {
-			continue // not ours, or it begins just now
-		}
-		if unlock, err := lockFile(filepath.Join(stale, "lock")); err == nil {
-			_ = os.RemoveAll(stale)
-			_ = unlock()
-		}
-	}
-	temp, unlock, err := newPartial(folder, name)
-	defer os.RemoveAll(temp)
-	if err != nil {
+	defer lock.Close()
+	inner := filepath.Join(folder, "copy")
+	defer func() { // before the lock ends, or another attempt would lose its files
+		_ = errors.Join(os.RemoveAll(inner), os.Remove(file), os.Remove(folder))
+	}()
+	temp := filepath.Join(inner, "db") // beside which SQLite may have a journal
+	if err := errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700)); err != nil {
 		return err
 	}
-	defer unlock() //nolint:errcheck // it goes with its folder
-	file := filepath.Join(temp, "copy")
-	if err := fill(file); err != nil {
+	if _, err := ensureFile(temp); err != nil {
 		return err
 	}
-	if err := os.Rename(file, target); err != nil {
+	if err := fill(temp); err != nil {
 		return err
 	}
-	return syncFile(folder)
+	if err := os.Rename(temp, target); err != nil {
+		return err
+	}
+	return syncFile(filepath.Dir(target))
 }
-
-// newPartial makes a folder with a locked file, and an empty copy that nobody else
-// may read. Another process that cleans up may take it away before it is locked.
-func newPartial(folder, name string) (temp string, unlock func() error, err error) {
-	for range 10 {
-		if temp, err = os.MkdirTemp(folder, name+".*"+partial); err != nil {
-			return "", nil, err
-		}
-		if unlock, err = lockFile(filepath.Join(temp, "lock")); err == nil {
-			if _, err = ensureFile(filepath.Join(temp, "copy")); err == nil {
-				return temp, unlock, nil
-			}
-			_ = unlock()
-		}
-		_ = os.RemoveAll(temp)
-	}
-	return "", nil, err
-}
-
-// partial ends the name of a folder in which a copy grows.
-const partial = ".partial"
 
 // copyFile copies until ctx ends.
 func copyFile(ctx context.Context, from, to string) error {
