@@ -2,8 +2,8 @@ package main
 
 // An engine: one SQLite file. Here are its opening and checking, its locks, its
 // connections and transactions, and the copies that every engine's backups are. It takes
-// the schema from store.go, and knows of the tables only, in skip, which of them assign
-// ids.
+// the schema from store.go, and knows of the tables only, in finishCopy, which of them
+// assign ids.
 
 import (
 	"context"
@@ -27,7 +27,6 @@ import (
 
 const (
 	readers     = 4                      // reading connections
-	cacheKiB    = 2 * 1024               // SQLite's page cache, for each connection
 	headerSize  = 100                    // bytes that every SQLite file starts with
 	serviceWait = 500 * time.Millisecond // for another program's lock
 	commandWait = 10 * time.Second       // the same for the commands, which have nobody waiting behind them
@@ -204,15 +203,8 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 // driver; wait is their lock timeout. Pragmas stand in the address because only
 // there they reach every connection of the pool.
 func openPool(path string, wait time.Duration, options ...string) *sql.DB {
-	pragmas := fmt.Sprintf("_pragma=busy_timeout(%d)&_pragma=cache_size(-%d)", wait.Milliseconds(), cacheKiB)
-	return openAddress(path, append(options, pragmas)...)
-}
-
-func openAddress(path string, options ...string) *sql.DB {
-	path = filepath.ToSlash(path)
-	if !strings.HasPrefix(path, "/") {
-		path = "/" + path // a drive letter
-	}
+	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // also before a drive letter
+	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", wait.Milliseconds()))
 	db, err := sql.Open("sqlite", "file://"+(&url.URL{Path: path}).EscapedPath()+"?"+strings.Join(options, "&"))
 	if err != nil {
 		panic(err) // the driver is unknown: files are opened by the connections
@@ -350,11 +342,14 @@ func (e *sqliteFile) Close() (err error) {
 	return err
 }
 
-// isBusy reports whether SQLite found a lock of another program in its way.
-func isBusy(err error) bool {
-	var sqliteErr *sqlite.Error
-	return errors.As(err, &sqliteErr) && sqliteErr.Code()&0xff == sqlite3.SQLITE_BUSY
+// isCode reports whether an error is SQLite's, with one of these primary result codes.
+func isCode(err error, codes ...int) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
 }
+
+// isBusy reports whether SQLite found a lock of another program in its way.
+func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY) }
 
 // untilUnlocked calls do again and again as long as another program's lock is in
 // its way. SQLite's own wait sleeps up to 100 ms at a time, and would starve beside
@@ -539,12 +534,27 @@ func openCopy(ctx context.Context, source string) (file string, lock io.Closer, 
 	return file, lock, nil
 }
 
-// finishCopy moves the ids of a copy on, and checks it.
+// finishCopy reads a copy whole, moves its ids on in all tables that assign them, and
+// brings it to disk. With mode=ro SQLite would not look at the CHECK constraints;
+// without a mode it would make the file.
 func finishCopy(ctx context.Context, file string, skipIDs int64) error {
-	if err := skip(ctx, file, skipIDs); err != nil {
+	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
+	defer db.Close()
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
 		return err
 	}
-	return checkCopy(ctx, file)
+	if verdict != "ok" {
+		return fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
+	}
+	_, err := db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
+		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
+		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
+		WHERE name NOT IN (SELECT name FROM sqlite_sequence)`)
+	if err == nil {
+		_, err = db.ExecContext(ctx, "UPDATE sqlite_sequence SET seq = seq + ?", skipIDs)
+	}
+	return errors.Join(err, syncFile(file), context.Cause(ctx))
 }
 
 // restoreSQLite puts a copy in the place of the database, which it keeps under
@@ -572,8 +582,8 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 		return "", err
 	}
 	defer lock.Close()
-	reopen := func() error { return nil }
-	defer func() { _ = reopen() }()
+	before := openPool(target, 0, "mode=rw", "_pragma=synchronous(FULL)")
+	defer before.Close()
 	err = replaceFile(target, func(temp string) error {
 		if err := copyFile(ctx, from, temp); err != nil {
 			return err
@@ -581,7 +591,7 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 		if err := finishCopy(ctx, temp, skipIDs); err != nil {
 			return err
 		}
-		old, reopen, err = keepOld(ctx, target, temp, now)
+		old, err = keepOld(ctx, before, target, temp, now)
 		return err
 	})
 	return old, err
@@ -621,9 +631,9 @@ func claim(path string) (lock io.Closer, err error) {
 var companions = []string{"-wal", "-shm", "-journal", "-lock"}
 
 // lockOnce takes all of a database for a moment: isBusy tells that somebody has
-// it open, be it under another name. No other pragma may come before the lock.
+// it open, be it under another name. Nothing may read the file before the lock.
 func lockOnce(path string) error {
-	db := openAddress(path, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
+	db := openPool(path, 0, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
 	defer db.Close()
 	_, err := db.Exec("SELECT 1 FROM sqlite_schema")
 	return err
@@ -631,9 +641,9 @@ func lockOnce(path string) error {
 
 // sameFile reports whether two paths name one file, by links of any kind.
 func sameFile(a, b string) bool {
-	first, errFirst := os.Stat(a)
-	second, errSecond := os.Stat(b)
-	return errFirst == nil && errSecond == nil && os.SameFile(first, second)
+	first, _ := os.Stat(a)
+	second, _ := os.Stat(b)
+	return os.SameFile(first, second) // false for what is not there
 }
 
 // replaceFile lets fill write and sync an empty file in a folder beside target, and only
@@ -655,19 +665,20 @@ func replaceFile(target string, fill func(temp string) error) error {
 		_ = errors.Join(os.RemoveAll(inner), os.Remove(file), os.Remove(folder))
 	}()
 	temp := filepath.Join(inner, "db") // beside which SQLite may have a journal
-	if err := errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700)); err != nil {
-		return err
+	err = errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700))
+	if err == nil {
+		_, err = ensureFile(temp)
 	}
-	if _, err := ensureFile(temp); err != nil {
-		return err
+	if err == nil {
+		err = fill(temp)
 	}
-	if err := fill(temp); err != nil {
-		return err
+	if err == nil {
+		err = os.Rename(temp, target)
 	}
-	if err := os.Rename(temp, target); err != nil {
-		return err
+	if err == nil {
+		err = syncFile(filepath.Dir(target))
 	}
-	return syncFile(filepath.Dir(target))
+	return err
 }
 
 // copyFile copies until ctx ends.
@@ -690,58 +701,43 @@ func copyFile(ctx context.Context, from, to string) error {
 	return errors.Join(err, context.Cause(ctx), target.Close())
 }
 
-// skip moves the sequences of ids on, in all tables that assign them.
-func skip(ctx context.Context, path string, ids int64) error {
-	db := openPool(path, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
-	defer db.Close()
-	_, err := db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
-		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
-		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
-		WHERE name NOT IN (SELECT name FROM sqlite_sequence)`)
-	if err == nil {
-		_, err = db.ExecContext(ctx, "UPDATE sqlite_sequence SET seq = seq + ?", ids)
-	}
-	return err
-}
-
 // keepOld gives the database a second name, and its owner and mode to the file
 // that will take its place. Its log is folded in or, where that cannot be done because
-// the database is damaged, kept beside it. Nobody can open it until reopen is called.
-func keepOld(ctx context.Context, path, successor string, now time.Time) (old string, reopen func() error, err error) {
-	reopen = func() error { return nil }
+// the database is damaged, kept beside it. Nobody can open it until db is closed.
+func keepOld(ctx context.Context, db *sql.DB, path, successor string, now time.Time) (old string, err error) {
 	info, err := os.Stat(path)
 	missing := errors.Is(err, os.ErrNotExist)
 	if missing || err == nil && info.Size() == 0 {
 		err = refuseOrphanedLog(path, "-wal", "-journal")
 	}
 	if missing || err != nil {
-		return "", reopen, err
+		return "", err
 	}
 	if info.Size() > 0 {
-		reopen, err = foldLog(ctx, path)
+		err = foldLog(ctx, db)
 	}
-	if err != nil && !isDamage(err) {
-		return "", reopen, err
+	if err != nil && !isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
+		return "", err
 	}
 	if err := inherit(info, successor); err != nil {
-		return "", reopen, err
+		return "", err
 	}
 	if ctx.Err() != nil { // for the last time: from here on nothing stops the restore
-		return "", reopen, context.Cause(ctx)
+		return "", context.Cause(ctx)
 	}
 	old = oldName(path, now)
 	if err := os.Link(path, old); err != nil {
-		return "", reopen, err
+		return "", err
 	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
 		if err := os.Rename(path+suffix, old+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", reopen, err
+			return "", err
 		}
 	}
 	if runtime.GOOS == "windows" { // where no open file can be replaced
-		_ = reopen()
+		_ = db.Close()
 	}
-	return old, reopen, syncFile(filepath.Dir(path))
+	return old, syncFile(filepath.Dir(path))
 }
 
 // oldName is where a database is kept that another one replaces.
@@ -749,21 +745,14 @@ func oldName(path string, now time.Time) string {
 	return path + "." + now.UTC().Format("20060102T150405.000Z") + ".old"
 }
 
-// foldLog makes a database one file, and keeps everybody off it until reopen is
-// called: leaving WAL mode needs everybody else to have closed it.
-func foldLog(ctx context.Context, path string) (reopen func() error, err error) {
-	db := openPool(path, 0, "mode=rw", "_pragma=synchronous(FULL)")
+// foldLog makes a database one file, and keeps everybody off it until db is
+// closed: leaving WAL mode needs everybody else to have closed it.
+func foldLog(ctx context.Context, db *sql.DB) error {
 	db.SetMaxOpenConns(1) // which stays, and keeps the transaction open
-	return db.Close, untilUnlocked(ctx, commandWait, func() error {
+	return untilUnlocked(ctx, commandWait, func() error {
 		_, err := db.Exec("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
 		return err
 	})
-}
-
-// isDamage reports whether SQLite cannot make sense of a file.
-func isDamage(err error) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB)
 }
 
 // inherit gives a file the mode and, on systems whose files have one, the owner of another.
@@ -777,21 +766,6 @@ func inherit(from os.FileInfo, file string) error {
 		}
 	}
 	return os.Chmod(file, from.Mode())
-}
-
-// checkCopy reads the copy whole and brings it to disk. With mode=ro SQLite
-// would leave out the CHECK constraints; without a mode it would make the file.
-func checkCopy(ctx context.Context, path string) error {
-	db := openPool(path, 0, "mode=rw", "_pragma=query_only(1)")
-	defer db.Close()
-	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
-		return err
-	}
-	if verdict != "ok" {
-		return fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
-	}
-	return errors.Join(syncFile(path), context.Cause(ctx))
 }
 
 // syncFile brings a file or folder to disk, where the system can open folders.

@@ -433,8 +433,7 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 			}
 		}
 	}
-	writing := map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "0", "query_only": "0",
-		"cache_size": "-2048"}
+	writing := map[string]string{"journal_mode": "wal", "synchronous": "2", "busy_timeout": "0", "query_only": "0"}
 	check("the writer", sqliteOf(s).conn, writing)
 	for i := range readers {
 		c, err := sqliteOf(s).reader.Conn(t.Context())
@@ -443,8 +442,7 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 		}
 		defer c.Close()
 		name := fmt.Sprint("reader ", i)
-		check(name, c, map[string]string{"journal_mode": "wal", "busy_timeout": "500", "query_only": "1",
-			"cache_size": "-2048"})
+		check(name, c, map[string]string{"journal_mode": "wal", "busy_timeout": "500", "query_only": "1"})
 		if _, err := c.ExecContext(t.Context(), "DELETE FROM pets"); err == nil {
 			t.Errorf("%s can write", name)
 		}
@@ -815,7 +813,7 @@ func TestABackupIsConsistentWhileOthersWrite(t *testing.T) {
 // TestACopyThatIsNotThereIsNotWhole: looking for it must not make it.
 func TestACopyThatIsNotThereIsNotWhole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "copy.db")
-	if err := checkCopy(t.Context(), file); err == nil {
+	if err := finishCopy(t.Context(), file, 0); err == nil {
 		t.Error("a missing copy is taken for a good one")
 	}
 	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
@@ -1209,7 +1207,7 @@ func TestABackupOfADamagedDatabaseKeepsTheOlderCopy(t *testing.T) {
 	damaged := filepath.Join(t.TempDir(), "damaged.db")
 	storeMust(t, os.WriteFile(damaged, []byte(before["copy.db"]), 0o600))
 	sqliteDamage(t, damaged)
-	err := checkCopy(t.Context(), damaged)
+	err := finishCopy(t.Context(), damaged, 0)
 	if err == nil || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a damaged copy is reported as %q, want one line", err)
 	}
