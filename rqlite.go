@@ -105,7 +105,7 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 	}
 	err := e.connect(ctx)
 	if err == nil && p != forNothing {
-		err = e.prepare(ctx, p)
+		err = updateSchema(ctx, e, p != forCommand)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database on %s: %w", nodeNames(nodes), err)
@@ -231,39 +231,6 @@ func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) 
 			oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
 	}
 	return s, nil
-}
-
-// prepare refuses a database that is not ours, and brings the schema of ours up to date.
-func (e *rqlite) prepare(ctx context.Context, p purpose) error {
-	version, err := e.owner(ctx)
-	if err != nil || version == len(migrations) {
-		return err
-	}
-	if version == 0 && p == forCommand {
-		return errors.New("there is none; petstore makes it at its first start")
-	}
-	var rest []statement
-	for _, migration := range migrations[version:] {
-		rest = append(rest, sqlOf(migration))
-	}
-	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
-		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
-	_, failed := e.write(ctx, rest)
-	if version, err = e.owner(ctx); err == nil && version < len(migrations) { // another program may have been faster
-		err = failed
-	}
-	return err
-}
-
-// owner returns the version of the schema, 0 for none, or an error if it is not ours
-// or too new.
-func (e *rqlite) owner(ctx context.Context) (version int, err error) {
-	var application, tables int
-	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) error { return scan(&application, &version, &tables) })
-	if err != nil {
-		return 0, err
-	}
-	return version, checkMarks(application, version, tables)
 }
 
 // errNothingDone means that a request surely did nothing.
@@ -479,7 +446,7 @@ func (e *rqlite) measure(x *exposition) {
 // backup asks for a read first, which shows that the node still leads: its file
 // then holds all that was acknowledged.
 func (e *rqlite) backup(ctx context.Context, file string) error {
-	if _, err := e.owner(ctx); err != nil {
+	if _, err := schemaVersion(ctx, e); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
@@ -497,13 +464,10 @@ func (e *rqlite) backup(ctx context.Context, file string) error {
 	return errors.Join(err, f.Close())
 }
 
-// errServed means that a service uses the cluster.
-var errServed = errors.New("a petstore serves it; stop it first")
-
 // load puts a file in the place of the whole database. A cluster that holds anything is
 // refused, unless replace is called with what it holds and succeeds.
 func (e *rqlite) load(ctx context.Context, file string, now instant, replace func() error) error {
-	version, err := e.owner(ctx)
+	version, err := schemaVersion(ctx, e)
 	if err != nil {
 		return err
 	}

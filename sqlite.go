@@ -102,6 +102,9 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	if err == nil {
 		err = e.connect(ctx)
 	}
+	if err == nil {
+		err = updateSchema(ctx, e, true)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, errors.Join(err, e.Close()))
 	}
@@ -115,7 +118,7 @@ func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (e
 	}
 	info, err := os.Stat(e.path)
 	if errors.Is(err, os.ErrNotExist) && p == forCommand {
-		return errors.New("there is none; petstore makes it at its first start")
+		return errMissing
 	}
 	if err != nil || info.Size() == 0 {
 		if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
@@ -189,14 +192,11 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 	}
 	db := openPool(path, 0, mode)
 	defer db.Close()
-	var application, tables int
-	err = untilUnlocked(ctx, commandWait, func() error {
-		return db.QueryRow(ownerQuery).Scan(&application, &version, &tables)
+	err = untilUnlocked(ctx, commandWait, func() (err error) {
+		version, err = checkMarks(db.QueryRow(ownerQuery).Scan)
+		return err
 	})
-	if err != nil {
-		return 0, err
-	}
-	return version, checkMarks(application, version, tables)
+	return version, err
 }
 
 // openPool is a pool of connections to a file by its absolute path, with options of the
@@ -212,7 +212,7 @@ func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 	return db
 }
 
-// connect opens all connections and brings the schema up to date.
+// connect opens all connections.
 func (e *sqliteFile) connect(ctx context.Context) error {
 	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
 	e.closers = append(e.closers, writer.Close)
@@ -229,9 +229,6 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	}
 	e.written.on, e.written.known = e.conn, map[string]*sql.Stmt{}
 	e.closers = append(e.closers, e.closeConn, e.written.close) // an open statement would keep the connection alive
-	if err := e.migrate(ctx); err != nil {
-		return err
-	}
 	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)")
 	e.closers = append(e.closers, e.reader.Close)
 	e.queries.on, e.queries.known = e.reader, map[string]*sql.Stmt{}
@@ -296,31 +293,6 @@ func (e *sqliteFile) connectReaders() error {
 		}
 	}
 	return nil
-}
-
-// migrate runs the migrations that the file has not seen, in one transaction.
-// A file that has seen them all is not locked for it.
-func (e *sqliteFile) migrate(ctx context.Context) error {
-	var version int
-	readVersion := func() error {
-		return e.conn.QueryRowContext(context.Background(), "PRAGMA user_version").Scan(&version)
-	}
-	if err := readVersion(); err != nil || version >= len(migrations) {
-		return err
-	}
-	return e.transaction(ctx, func() error {
-		if err := readVersion(); err != nil { // somebody else may have been faster
-			return err
-		}
-		for ; version < len(migrations); version++ {
-			if _, err := e.conn.ExecContext(context.Background(), migrations[version]); err != nil {
-				return err
-			}
-		}
-		marks := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, version)
-		_, err := e.conn.ExecContext(context.Background(), marks)
-		return err
-	})
 }
 
 // closeConn does not close a connection in which the driver has panicked: that may

@@ -164,16 +164,59 @@ const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
 
 var errForeign = errors.New("it belongs to another program")
 
-// checkMarks refuses a database that is another program's, or of a newer schema.
-func checkMarks(application, version, tables int) error {
+// errMissing is for a database that a command needs, and does not make.
+var errMissing = errors.New("there is none; petstore makes it at its first start")
+
+// errServed means that a service uses the database that a copy would replace.
+var errServed = errors.New("a petstore serves it; stop it first")
+
+// checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none.
+// It refuses a database that is another program's, or of a newer schema.
+func checkMarks(scan scanner) (version int, err error) {
+	var application, tables int
+	if err := scan(&application, &version, &tables); err != nil {
+		return 0, err
+	}
 	if application != applicationID && (application != 0 || tables > 0) {
-		return errForeign
+		return 0, errForeign
 	}
 	if version > len(migrations) {
-		return fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
+		return 0, fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
 			version, len(migrations))
 	}
-	return nil
+	return version, nil
+}
+
+// schemaVersion is what checkMarks says of an engine.
+func schemaVersion(ctx context.Context, e engine) (version int, err error) {
+	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) error {
+		version, err = checkMarks(scan)
+		return err
+	})
+	return version, err
+}
+
+// updateSchema runs the migrations that an engine has not seen, in one transaction, and
+// all of them only if it may make a database.
+func updateSchema(ctx context.Context, e engine, mayMake bool) error {
+	version, err := schemaVersion(ctx, e)
+	if err != nil || version == len(migrations) {
+		return err
+	}
+	if version == 0 && !mayMake {
+		return errMissing
+	}
+	var rest []statement
+	for _, migration := range migrations[version:] {
+		rest = append(rest, sqlOf(migration))
+	}
+	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
+		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
+	_, failed := e.write(ctx, rest)
+	if version, err = schemaVersion(ctx, e); err == nil && version < len(migrations) { // else somebody was faster
+		err = failed
+	}
+	return err
 }
 
 // Sizes of the store.
