@@ -344,8 +344,9 @@ func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) err
 	}
 }
 
-// transaction runs do inside a transaction that is synced when it ends.
-func (e *sqliteFile) transaction(ctx context.Context, do func() error) (err error) {
+func (e *sqliteFile) write(ctx context.Context, statements []statement) (results []result, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	panicking := true
 	defer func() {
 		e.panicked = e.panicked || panicking
@@ -355,36 +356,22 @@ func (e *sqliteFile) transaction(ctx context.Context, do func() error) (err erro
 	}()
 	err = untilUnlocked(ctx, e.wait, func() error { return e.exec("BEGIN IMMEDIATE") })
 	if err == nil {
-		err = do()
+		err = e.checkFiles()
+	}
+	results = make([]result, len(statements))
+	for i := 0; i < len(statements) && err == nil; i++ {
+		results[i], err = e.run(statements[i])
 	}
 	if err == nil {
-		err = e.exec("COMMIT")
+		err = e.exec("COMMIT") // and sync
 	}
 	panicking = false
-	return err
+	return results, err
 }
 
 func (e *sqliteFile) exec(query string) error {
 	_, err := e.run(statement{query: query})
 	return err
-}
-
-func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]result, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	results := make([]result, len(statements))
-	err := e.transaction(ctx, func() (err error) {
-		if err := e.checkFiles(); err != nil {
-			return err
-		}
-		for i, st := range statements {
-			if results[i], err = e.run(st); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return results, err
 }
 
 // checkFiles is an error if one of the database's files is no longer the one that
@@ -425,20 +412,14 @@ func (e *sqliteFile) run(st statement) (r result, err error) {
 func (e *sqliteFile) changed(context.Context) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	stmt, err := e.written.prepare("PRAGMA data_version")
-	if err != nil {
-		return false, err
-	}
 	before := e.version
-	err = stmt.QueryRow().Scan(&e.version)
+	_, err := e.run(statement{query: "PRAGMA data_version", into: []any{&e.version}})
 	return e.version != before, err
 }
 
-func (e *sqliteFile) shared() bool { return false } // lockOut sees to it
-
+func (e *sqliteFile) shared() bool                    { return false } // lockOut sees to it
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
-
-func (e *sqliteFile) measure(*exposition) {}
+func (e *sqliteFile) measure(*exposition)             {}
 
 func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan scanner) error) error {
 	stmt, err := e.queries.prepare(query.query)
@@ -538,7 +519,8 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 	if err != nil {
 		return "", err
 	}
-	if sameFile(source, target) {
+	copied, _ := os.Stat(source)
+	if replaced, _ := os.Stat(target); os.SameFile(copied, replaced) { // false for what is not there
 		return "", errors.New("they are the same file")
 	}
 	from, copyLock, err := openCopy(ctx, source)
@@ -611,13 +593,6 @@ func lockOnce(path string) error {
 	return err
 }
 
-// sameFile reports whether two paths name one file, by links of any kind.
-func sameFile(a, b string) bool {
-	first, _ := os.Stat(a)
-	second, _ := os.Stat(b)
-	return os.SameFile(first, second) // false for what is not there
-}
-
 // replaceFile lets fill write and sync an empty file in a folder beside target, and only
 // then gives it target's name, so that an older file is never lost to a failed attempt.
 // What a kill leaves of the folder is used, and removed, by the next attempt.
@@ -686,7 +661,11 @@ func keepOld(ctx context.Context, db *sql.DB, path, successor string, now time.T
 		return "", err
 	}
 	if info.Size() > 0 {
-		err = foldLog(ctx, db)
+		db.SetMaxOpenConns(1)                                // which stays, and keeps the transaction open
+		err = untilUnlocked(ctx, commandWait, func() error { // until everybody else has closed it
+			_, err := db.Exec("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
+			return err
+		})
 	}
 	if err != nil && !isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
 		return "", err
@@ -715,16 +694,6 @@ func keepOld(ctx context.Context, db *sql.DB, path, successor string, now time.T
 // oldName is where a database is kept that another one replaces.
 func oldName(path string, now time.Time) string {
 	return path + "." + now.UTC().Format("20060102T150405.000Z") + ".old"
-}
-
-// foldLog makes a database one file, and keeps everybody off it until db is
-// closed: leaving WAL mode needs everybody else to have closed it.
-func foldLog(ctx context.Context, db *sql.DB) error {
-	db.SetMaxOpenConns(1) // which stays, and keeps the transaction open
-	return untilUnlocked(ctx, commandWait, func() error {
-		_, err := db.Exec("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
-		return err
-	})
 }
 
 // inherit gives a file the mode and, on systems whose files have one, the owner of another.
