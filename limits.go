@@ -607,33 +607,23 @@ func clientNetwork(r *http.Request, header string) (network netip.Prefix, unread
 	if values := r.Header.Values(header); header != "" && len(values) > 0 {
 		last := values[len(values)-1]
 		last = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
-		if ip, ok := parseIP(last); ok {
-			return networkOf(ip), ""
+		if network, ok := parseNetwork(last); ok {
+			return network, ""
 		}
 		unread = cmp.Or(last, "(empty)")
 	}
-	ip, _ := parseIP(r.RemoteAddr)
-	return networkOf(ip), unread
+	network, _ = parseNetwork(r.RemoteAddr)
+	return network, unread
 }
 
-// parseIP takes an IP address with or without a port, and in brackets or not.
-func parseIP(s string) (netip.Addr, bool) {
-	if addrPort, err := netip.ParseAddrPort(s); err == nil {
-		return addrPort.Addr(), true
+// parseNetwork takes an IP address with or without a port, and in brackets or not.
+func parseNetwork(s string) (netip.Prefix, bool) {
+	both, err := netip.ParseAddrPort(s)
+	ip := both.Addr()
+	if err != nil {
+		ip, err = netip.ParseAddr(strings.Trim(s, "[]"))
 	}
-	if inner, ok := strings.CutPrefix(s, "["); ok {
-		s = strings.TrimSuffix(inner, "]")
-	}
-	ip, err := netip.ParseAddr(s)
-	return ip, err == nil
-}
-
-func networkOf(ip netip.Addr) netip.Prefix {
-	ip = ip.Unmap().WithZone("")
-	bits := 64
-	if ip.Is4() {
-		bits = 32
-	}
-	prefix, _ := ip.Prefix(bits)
-	return prefix
+	ip = ip.Unmap()
+	network, _ := ip.Prefix(min(ip.BitLen(), 64))
+	return network, err == nil
 }
