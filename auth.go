@@ -23,6 +23,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -248,8 +249,10 @@ func (k *keyring) flush(ctx context.Context) error {
 		updates = append(updates, sqlOf("UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, ?) WHERE id = ?",
 			int64(when), id))
 	}
-	if err := k.store.writeAll(ctx, updates); err != nil {
-		return err
+	for some := range slices.Chunk(updates, 500) { // so that creates need not wait long
+		if _, err := k.store.write(ctx, some...); err != nil {
+			return err
+		}
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

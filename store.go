@@ -149,26 +149,22 @@ CREATE TABLE services (
 CREATE INDEX usage_banned_until ON usage (banned_until) WHERE banned_until > 0; -- finds the bans that run
 `}
 
-// errUnavailable means that the store cannot be read or written now, and that the same
-// request may succeed later. Nothing of a write is stored, unless the error wraps
-// errOutcome too.
-var errUnavailable = errors.New("the store is not available now")
+var (
+	// errUnavailable means that the store cannot be read or written now, and that the same
+	// request may succeed later. Nothing of a write is stored, unless the error wraps
+	// errOutcome too: that a write was sent, and that nobody knows what became of it.
+	errUnavailable = errors.New("the store is not available now")
+	errOutcome     = errors.New("whether it was stored is unknown")
 
-// errOutcome means that a write was sent, and that nobody knows what became of it.
-var errOutcome = errors.New("whether it was stored is unknown")
+	errForeign = errors.New("it belongs to another program")
+	errMissing = errors.New("there is none; petstore makes it at its first start") // for most commands
+	errServed  = errors.New("a petstore serves it; stop it first")                 // for restore
+)
 
 // ownerQuery reads the marks of a database: the application's, the version of the
 // schema, and how many tables and indexes there are.
 const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
 	(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`
-
-var errForeign = errors.New("it belongs to another program")
-
-// errMissing is for a database that a command needs, and does not make.
-var errMissing = errors.New("there is none; petstore makes it at its first start")
-
-// errServed means that a service uses the database that a copy would replace.
-var errServed = errors.New("a petstore serves it; stop it first")
 
 // checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none.
 // It refuses a database that is another program's, or of a newer schema.
@@ -278,17 +274,6 @@ func (s *store) Close() error { return s.engine.Close() }
 // may cancel what others share.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	return s.enqueue(ctx, math.MaxInt, statements)
-}
-
-// writeAll runs any number of statements, in transactions that are small enough
-// that creates need not wait long.
-func (s *store) writeAll(ctx context.Context, statements []statement) error {
-	for some := range slices.Chunk(statements, 500) {
-		if _, err := s.write(ctx, some...); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // enqueue is write, unless so many writes wait already.
