@@ -42,6 +42,12 @@ const (
 // weaker reads without a word.
 var oldestRqlite = [3]int{8, 32, 4}
 
+var (
+	errWrongNode   = errors.New("this node cannot be used")
+	errNothingDone = errors.New("nothing was done") // surely
+	errStatement   = errors.New("the statement failed")
+)
+
 // rqlite is an engine.
 type rqlite struct {
 	nodes  []*node
@@ -122,9 +128,6 @@ func nodeNames(nodes []*node) string {
 	return strings.Join(names, ",")
 }
 
-// errWrongNode means that a node can never be used.
-var errWrongNode = errors.New("this node cannot be used")
-
 // connect waits for a leader.
 func (e *rqlite) connect(ctx context.Context) error {
 	giveUp := time.Now().Add(commandWait)
@@ -145,8 +148,10 @@ func pause(ctx context.Context) {
 	}
 }
 
-// nodeStatus is what GET /status says.
+// nodeStatus is what GET /status of a node says, or why it says nothing.
 type nodeStatus struct {
+	node  *node
+	err   error
 	Build struct{ Version string }
 	Store struct {
 		Addr   string
@@ -157,7 +162,7 @@ type nodeStatus struct {
 
 // locate looks for the leader, unless another request has found one since lost was in
 // use. Where the leader is none of the nodes that were named, another one passes requests on.
-func (e *rqlite) locate(ctx context.Context, lost *node) error {
+func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 	e.locating.Lock()
 	defer e.locating.Unlock()
 	if lost != e.inUse.Load() || time.Since(e.located) < leaderPoll {
@@ -166,51 +171,47 @@ func (e *rqlite) locate(ctx context.Context, lost *node) error {
 	defer func() { e.located = time.Now() }()
 	ctx, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
-	type answer struct {
-		*node
-		nodeStatus
-		err error
-	}
-	answers := make(chan answer, len(e.nodes))
+	statuses := make(chan nodeStatus, len(e.nodes))
 	for _, n := range e.nodes {
 		go func() {
-			status, err := e.status(ctx, n)
-			answers <- answer{n, status, err}
+			s, err := e.status(ctx, n)
+			s.node, s.err = n, err
+			statuses <- s
 		}()
 	}
-	var err error
-	leaders := map[string]answer{} // by address: who names it
-	for range e.nodes {
-		a := <-answers
-		if a.err != nil {
-			err = cmp.Or(err, a.err)
-			if errors.Is(a.err, errWrongNode) {
-				return a.err
-			}
+	var found nodeStatus
+	leaders := map[string]nodeStatus{} // by address: who names it
+	for i := 0; i < len(e.nodes) && found.node == nil; i++ {
+		s := <-statuses
+		if errors.Is(s.err, errWrongNode) {
+			return s.err
+		}
+		if s.err != nil {
+			err = cmp.Or(err, s.err)
 			continue
 		}
-		a.node.addr = a.Store.Addr
-		if a.Store.Raft.State == "Leader" {
-			return e.use(a.node, a.Build.Version)
+		s.node.addr = s.Store.Addr
+		if s.Store.Raft.State == "Leader" {
+			found = s
+		} else if s.Store.Leader.Addr != "" {
+			leaders[s.Store.Leader.Addr] = s
 		}
-		leaders[a.Store.Leader.Addr] = a
 	}
-	delete(leaders, "")
 	for _, n := range e.nodes {
 		delete(leaders, n.addr) // it does not lead any more, or does not respond
 	}
-	for _, a := range leaders {
-		return e.use(a.node, a.Build.Version)
+	for _, s := range leaders {
+		if found.node == nil {
+			found = s
+		}
 	}
-	return cmp.Or(err, errors.New("its nodes have no leader"))
-}
-
-// use makes a node the one in use. The caller holds locating.
-func (e *rqlite) use(n *node, version string) error {
-	if before := e.inUse.Swap(n); before != nil && before != n {
-		e.log.Info("another node is in use", "node", n.url, "before", before.url)
+	if found.node == nil {
+		return cmp.Or(err, errors.New("its nodes have no leader"))
 	}
-	e.version = version
+	if before := e.inUse.Swap(found.node); before != nil && before != found.node {
+		e.log.Info("another node is in use", "node", found.node.url, "before", before.url)
+	}
+	e.version = found.Build.Version
 	return nil
 }
 
@@ -232,9 +233,6 @@ func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) 
 	}
 	return s, nil
 }
-
-// errNothingDone means that a request surely did nothing.
-var errNothingDone = errors.New("nothing was done")
 
 // do sends one request to one node. The error wraps errNothingDone if it never
 // arrived or met no leader. The response, of status 200, is to be closed.
@@ -286,9 +284,6 @@ type answer struct {
 		Error    string
 	}
 }
-
-// errStatement means that rqlite could not run a statement.
-var errStatement = errors.New("the statement failed")
 
 // ask sends statements to the node in use once.
 func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path string, statements []statement) (*answer, error) {
@@ -360,11 +355,8 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 	}
 	a, err := e.insist(ctx, leaderWait, false, path, statements)
 	results := make([]result, len(statements))
-	for i, st := range statements {
-		if err != nil {
-			break
-		}
-		r := a.Results[i]
+	for i := 0; i < len(statements) && err == nil; i++ {
+		st, r := statements[i], a.Results[i]
 		results[i] = result{r.LastID, r.Affected}
 		if st.into != nil && len(r.Values) != 1 {
 			err = fmt.Errorf("there are %d rows in place of one", len(r.Values))
@@ -383,10 +375,10 @@ func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanne
 	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
 	defer cancel()
 	a, err := e.insist(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
-	if err != nil && !errors.Is(err, errStatement) {
-		return fmt.Errorf("%w: %w", errUnavailable, err)
-	}
 	if err != nil {
+		if !errors.Is(err, errStatement) {
+			err = fmt.Errorf("%w: %w", errUnavailable, err)
+		}
 		return err
 	}
 	for _, values := range a.Results[0].Values {
