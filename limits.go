@@ -156,9 +156,9 @@ type usage struct {
 // admit takes one request from both buckets, or from none if it is refused.
 func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
-	spent := d.minute.remaining == 0 || d.day.remaining == 0
+	spent := d.shown.remaining == 0
 	if spent {
-		d.refusal, d.shown = CodeRateLimited, refusing(d.minute, d.day)
+		d.refusal = CodeRateLimited
 	}
 	switch {
 	case u.banned(now, banFor):
@@ -170,27 +170,20 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	default:
 		u.minute.take(now, minuteMillis)
 		u.day.take(now, dayMillis)
-		d = u.levels(now, q)
-		d.shown = d.minute
-		if d.day.remaining <= d.minute.remaining {
-			d.shown = d.day
-		}
+		return u.levels(now, q)
 	}
 	return d
 }
 
+// levels shows both buckets, and of the two the one with less left. Of equal ones that is
+// the day, but of empty ones the one that resets later.
 func (u *usage) levels(now instant, q quota) decision {
 	minute, day := u.minute.level(now, minuteMillis, q.PerMinute), u.day.level(now, dayMillis, q.PerDay)
-	return decision{now: now, minute: minute, day: day}
-}
-
-// refusing is the empty one of two levels or, of two empty ones, the one that
-// resets later.
-func refusing(minute, day level) level {
-	if day.remaining > 0 || minute.remaining == 0 && minute.reset > day.reset {
-		return minute
+	d := decision{now: now, shown: day, minute: minute, day: day}
+	if minute.remaining < day.remaining || minute.remaining == 0 && day.remaining == 0 && minute.reset > day.reset {
+		d.shown = minute
 	}
-	return day
+	return d
 }
 
 // banned reports whether a ban is running. One that ends more than banFor and a

@@ -358,10 +358,8 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 	for i := 0; i < len(statements) && err == nil; i++ {
 		st, r := statements[i], a.Results[i]
 		results[i] = result{r.LastID, r.Affected}
-		if st.into != nil && len(r.Values) != 1 {
-			err = fmt.Errorf("there are %d rows in place of one", len(r.Values))
-		} else if st.into != nil {
-			err = assign(r.Values[0], st.into)
+		if st.into != nil {
+			err = assign(slices.Concat(r.Values...), st.into) // of other rows than one, the number is wrong
 		}
 	}
 	if err != nil && !errors.Is(err, errNothingDone) {
@@ -393,7 +391,7 @@ func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanne
 // way into integers; a bool is the number 0 or 1.
 func assign(values []json.RawMessage, columns []any) error {
 	if len(values) != len(columns) {
-		return fmt.Errorf("there are %d columns in place of %d", len(values), len(columns))
+		return fmt.Errorf("there are %d values in place of %d", len(values), len(columns))
 	}
 	for i, value := range values {
 		if flag, ok := columns[i].(*bool); ok {

@@ -53,9 +53,7 @@ type sqliteFile struct {
 
 // preparedSet holds statements, which are prepared when they are first used.
 type preparedSet struct {
-	on interface {
-		PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-	}
+	on    func(ctx context.Context, query string) (*sql.Stmt, error)
 	mu    sync.Mutex // guards known
 	known map[string]*sql.Stmt
 }
@@ -66,7 +64,7 @@ func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
 	if stmt = s.known[query]; stmt != nil {
 		return stmt, nil
 	}
-	if stmt, err = s.on.PrepareContext(context.Background(), query); err == nil {
+	if stmt, err = s.on(context.Background(), query); err == nil {
 		s.known[query] = stmt
 	}
 	return stmt, err
@@ -93,7 +91,7 @@ const (
 // its schema up to date. A file that is no database, another program's, or of
 // a newer schema is refused and left as it was. It waits for locks as write does.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
-	e := &sqliteFile{wait: commandWait}
+	e := &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
 	err := e.prepareFile(ctx, path, p)
 	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
@@ -126,6 +124,7 @@ func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (e
 		}
 	}
 	info, err = ensureFile(e.path)
+	e.files[e.path] = info
 	if err == nil && info.Size() > 0 {
 		_, err = checkOwner(ctx, e.path)
 	}
@@ -216,22 +215,18 @@ func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 func (e *sqliteFile) connect(ctx context.Context) error {
 	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
 	e.closers = append(e.closers, writer.Close)
-	e.files = map[string]os.FileInfo{}
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
-		if e.files[e.path], err = os.Stat(e.path); err != nil {
-			return err
-		}
 		e.conn, err = writer.Conn(context.Background())
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	e.written.on, e.written.known = e.conn, map[string]*sql.Stmt{}
+	e.written.on, e.written.known = e.conn.PrepareContext, map[string]*sql.Stmt{}
 	e.closers = append(e.closers, e.closeConn, e.written.close) // an open statement would keep the connection alive
 	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)")
 	e.closers = append(e.closers, e.reader.Close)
-	e.queries.on, e.queries.known = e.reader, map[string]*sql.Stmt{}
+	e.queries.on, e.queries.known = e.reader.PrepareContext, map[string]*sql.Stmt{}
 	e.reader.SetMaxOpenConns(readers)
 	e.reader.SetMaxIdleConns(readers)
 	if err := untilUnlocked(ctx, e.wait, e.connectReaders); err != nil {
@@ -559,7 +554,7 @@ func claim(path string) (lock io.Closer, err error) {
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	for _, suffix := range companions {
+	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock"} {
 		database, is := strings.CutSuffix(path, suffix)
 		if _, err := os.Stat(database); is && err == nil {
 			return nil, fmt.Errorf("%s belongs to the database %s", path, database)
@@ -580,9 +575,6 @@ func claim(path string) (lock io.Closer, err error) {
 	}
 	return lock, nil
 }
-
-// companions end the names of the files that belong to a database.
-var companions = []string{"-wal", "-shm", "-journal", "-lock"}
 
 // lockOnce takes all of a database for a moment: isBusy tells that somebody has
 // it open, be it under another name. Nothing may read the file before the lock.

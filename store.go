@@ -378,8 +378,8 @@ func (s *store) probe(ctx context.Context) error {
 	if _, err := s.readInto(ctx, sqlOf("SELECT count(*) FROM usage WHERE id = 0"), &n); err != nil {
 		return err
 	}
-	_, err := s.write(ctx, sqlOf(`INSERT OR REPLACE INTO usage (id, minute_used, minute_ends, day_used, day_ends,
-		banned_at, banned_until) VALUES (0, 0, 0, 0, 0, 0, 0)`), sqlOf("DELETE FROM usage WHERE id = 0"))
+	_, err := s.write(ctx, sqlOf("INSERT OR REPLACE INTO usage VALUES (0, 0, 0, 0, 0, 0, 0)"),
+		sqlOf("DELETE FROM usage WHERE id = 0"))
 	return err
 }
 
