@@ -111,7 +111,10 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 	}
 	err := e.connect(ctx)
 	if err == nil && p != forNothing {
-		err = updateSchema(ctx, e, p != forCommand)
+		var version int
+		if version, err = schemaVersion(ctx, e); err == nil {
+			err = updateSchema(ctx, e, version, p != forCommand)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database on %s: %w", nodeNames(nodes), err)

@@ -100,8 +100,12 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	if err == nil {
 		err = e.connect(ctx)
 	}
+	var version int
 	if err == nil {
-		err = updateSchema(ctx, e, true)
+		version, err = schemaVersion(context.WithoutCancel(ctx), e)
+	}
+	if err == nil {
+		err = updateSchema(ctx, e, version, true)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, errors.Join(err, e.Close()))

@@ -192,15 +192,14 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 	return version, err
 }
 
-// updateSchema runs the migrations that an engine has not seen, in one transaction, and
-// all of them only if it may make a database.
-func updateSchema(ctx context.Context, e engine, mayMake bool) error {
-	version, err := schemaVersion(ctx, e)
-	if err != nil || version == len(migrations) {
-		return err
-	}
+// updateSchema runs the migrations that an engine of a version has not seen, in one
+// transaction, and all of them only if it may make a database.
+func updateSchema(ctx context.Context, e engine, version int, mayMake bool) error {
 	if version == 0 && !mayMake {
 		return errMissing
+	}
+	if version == len(migrations) {
+		return nil
 	}
 	var rest []statement
 	for _, migration := range migrations[version:] {
@@ -208,9 +207,11 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	}
 	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
 		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
-	_, failed := e.write(ctx, rest)
-	if version, err = schemaVersion(ctx, e); err == nil && version < len(migrations) { // else somebody was faster
-		err = failed
+	_, err := e.write(ctx, rest)
+	if err != nil {
+		if now, _ := schemaVersion(ctx, e); now == len(migrations) { // somebody was faster
+			err = nil
+		}
 	}
 	return err
 }
