@@ -484,6 +484,7 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 		return err
 	}
 	defer f.Close()
+	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
 	response, err := e.do(ctx, e.inUse.Load(), http.MethodPost, "/db/load", f)
