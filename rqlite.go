@@ -13,6 +13,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -139,7 +140,9 @@ func (e *rqlite) connect(ctx context.Context) error {
 		if err == nil || errors.Is(err, errWrongNode) || ctx.Err() != nil || time.Now().After(giveUp) {
 			return err
 		}
-		pause(ctx)
+		if pause(ctx); ctx.Err() != nil {
+			return err // which says more than that the time is over
+		}
 	}
 }
 
@@ -186,7 +189,7 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 	leaders := map[string]nodeStatus{} // by address: who names it
 	for i := 0; i < len(e.nodes) && found.node == nil; i++ {
 		s := <-statuses
-		if errors.Is(s.err, errWrongNode) {
+		if errors.Is(s.err, errWrongNode) && lost == nil { // later, it must not keep the others from being used
 			return s.err
 		}
 		if s.err != nil {
@@ -251,6 +254,10 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 	request.Header.Set("Content-Type", "application/json") // rqlite looks at the content only
 	response, err := e.client.Do(request)
 	if err != nil {
+		var untrusted *tls.CertificateVerificationError
+		if errors.As(err, &untrusted) || errors.Is(err, http.ErrSchemeMismatch) {
+			return nil, fmt.Errorf("%w: %w", errWrongNode, err)
+		}
 		var broken *net.OpError
 		if errors.As(err, &broken) && broken.Op == "dial" {
 			return nil, fmt.Errorf("%w: %w", errNothingDone, err)
@@ -269,8 +276,8 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 	switch status := response.StatusCode; {
 	case status == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%w: %s wants another user or password", errWrongNode, n.url)
-	case status == http.StatusNotFound && path == "/status":
-		return nil, fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
+	case status < 500 && path == "/status":
+		return nil, fmt.Errorf("%w: %w", errWrongNode, err)
 	case status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
 		return nil, fmt.Errorf("%w: %w", errNothingDone, err)
 	}
