@@ -151,9 +151,8 @@ func (c *invocation) declare(synopsis string) {
 	all.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
 	all.Int64Var(&c.quota.PerDay, "per-day", 0, "")
 	all.StringVar(&c.name, "name", "", "")
-	c.overlap = 24 * time.Hour
-	all.Func("expires", "", durationFlag(&c.expires))
-	all.Func("overlap", "", durationFlag(&c.overlap))
+	durationFlag(all, &c.expires, "expires", 0, "")
+	durationFlag(all, &c.overlap, "overlap", 24*time.Hour, "")
 	all.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
 	all.BoolVar(&c.test, "test", false, "")
 	all.BoolVar(&c.json, "json", false, "")
@@ -165,21 +164,23 @@ func (c *invocation) declare(synopsis string) {
 	})
 }
 
-// durationFlag takes a duration of Go, such as 36h, or whole days, such as 90d.
-func durationFlag(into *time.Duration) func(string) error {
-	return func(s string) (err error) {
+// durationFlag declares a flag that takes a duration of Go, such as 36h, or whole days,
+// such as 90d: a second at least, or 0.
+func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration, usage string) {
+	*into = value
+	fs.Func(name, usage, func(s string) (err error) {
 		if days, ok := strings.CutSuffix(s, "d"); ok {
-			n, err := strconv.ParseUint(days, 10, 16)
+			var n uint64
+			n, err = strconv.ParseUint(days, 10, 16)
 			*into = time.Duration(n) * 24 * time.Hour //nolint:gosec // 16 bits
-			if err == nil {
-				return nil
-			}
+		} else {
+			*into, err = time.ParseDuration(s)
 		}
-		if *into, err = time.ParseDuration(s); err != nil {
-			err = errors.New("it must be like 90d, 36h or 10m")
+		if err != nil || *into != 0 && *into < time.Second {
+			return errors.New("it must be like 90d, 36h or 10m, at least 1s, or 0")
 		}
-		return err
-	}
+		return nil
+	})
 }
 
 // given reports whether a flag was given, or its variable.
@@ -211,10 +212,6 @@ func (c *invocation) check() error {
 		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
 	case c.name != "" && problem != "":
 		return usageErrorf("-name %s", problem)
-	case c.overlap < 0:
-		return usageErrorf("-overlap must not be negative")
-	case c.expires != 0 && c.expires < time.Second:
-		return usageErrorf("-expires must be 0, for never, or at least 1s")
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
 	case c.replace && !isCluster(c.db):
@@ -227,14 +224,13 @@ func (c *invocation) check() error {
 
 // openStore opens the database that -db names.
 func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*store, error) {
+	var e engine
+	var err error
 	if nodes, _ := parseCluster(db); nodes != nil {
-		e, err := openRqlite(ctx, nodes, p, log)
-		if err != nil {
-			return nil, err
-		}
-		return newStore(e), nil
+		e, err = openRqlite(ctx, nodes, p, log)
+	} else {
+		e, err = openSQLite(ctx, db, p)
 	}
-	e, err := openSQLite(ctx, db, p)
 	if err != nil {
 		return nil, err
 	}
@@ -586,7 +582,7 @@ func textFlag(fs *flag.FlagSet, into *string, name string, check func(string) er
 // serverFlags declares the flags of the server; their texts are the manual.
 func serverFlags(c *config) *flag.FlagSet {
 	fs := newFlags("petstore")
-	c.addr, c.logFormat, c.banFor = "localhost:8080", "auto", 10*time.Minute
+	c.addr, c.logFormat = "localhost:8080", "auto"
 	textFlag(fs, &c.addr, "addr", checkAddr, "`HOST:PORT` to listen on; port 0 takes a free one (localhost:8080)")
 	declareDB(fs, &c.db)
 	textFlag(fs, &c.baseURL, "base-url", checkBaseURL,
@@ -595,13 +591,8 @@ func serverFlags(c *config) *flag.FlagSet {
 	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL,
 		"public `URL` of the staging environment, ending in /v1, for /openapi.json")
 	fs.BoolVar(&c.staging, "staging", false, "be a staging instance: issue and take only pet_test_ keys")
-	banFor := "how long a key is banned for insisting after 429, a `DURATION`; 0 turns\nbans off (10m)"
-	fs.Func("ban-for", banFor, func(s string) (err error) {
-		if c.banFor, err = time.ParseDuration(s); err == nil && c.banFor != 0 && c.banFor < time.Second {
-			err = errors.New("it must be 0 or at least 1s")
-		}
-		return err
-	})
+	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute,
+		"how long a key is banned for insisting after 429, a `DURATION`; 0 turns\nbans off (10m)")
 	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"),
 		"the `HEADER` in which your proxy names the caller, such as\nX-Forwarded-For; only its rightmost entry counts")
 	origins := "`ORIGIN` whose pages may call the service, such as https://example.com, or\n" +
@@ -619,13 +610,8 @@ func serverFlags(c *config) *flag.FlagSet {
 	fs.StringVar(&c.tlsKey, "tls-key", "", "private key `FILE` (PEM)")
 	textFlag(fs, &c.logFormat, "log", oneOf("text|json|auto", "it must be text, json or auto"),
 		"`FORMAT` of the log on stderr: text, json, or auto, which is text on a\nterminal and json elsewhere (auto)")
-	level := "least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)"
-	fs.Func("log-level", level, func(s string) error {
-		if c.logLevel.UnmarshalText([]byte(s)) != nil {
-			return errors.New("it must be debug, info, warn or error")
-		}
-		return nil
-	})
+	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo,
+		"least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)")
 	textFlag(fs, &c.debugAddr, "debug-addr", checkAddr,
 		"`HOST:PORT` for /metrics, /healthz, /readyz and /debug/pprof/, which ask\nfor no key; off without it")
 	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "let -debug-addr be reached from other machines")
@@ -709,12 +695,6 @@ func parse(fs *flag.FlagSet, args, environ []string) error {
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return err
 	} else if err != nil {
-		for _, arg := range args {
-			name, _, _ := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-			if strings.HasPrefix(arg, "-") && fs.Lookup(name) == nil {
-				return usageErrorf("%v; %s takes %s", err, fs.Name(), strings.Join(flagNames(fs), ", "))
-			}
-		}
 		return usageErrorf("%v; see petstore help", err)
 	}
 	given := map[string]bool{"skip-ids": true, "replace": true} // no danger is confirmed in the environment
@@ -759,12 +739,6 @@ func warnOfUnknownVariables(environ []string, log *slog.Logger) {
 			log.Warn("unknown environment variable; petstore help lists the flags, and each has its variable", "variable", name)
 		}
 	}
-}
-
-// flagNames are the flags as they are typed.
-func flagNames(fs *flag.FlagSet) (names []string) {
-	fs.VisitAll(func(f *flag.Flag) { names = append(names, "-"+f.Name) })
-	return names
 }
 
 // help is the text of petstore help.
