@@ -279,11 +279,21 @@ func (c *invocation) findKey(ctx context.Context) error {
 // errNotStored is added to an error when a key was printed but could not be stored.
 var errNotStored = errors.New("the key that was printed is not stored and opens nothing")
 
-func notStored(err error) error {
-	if errors.Is(err, errOutcome) {
-		return fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
+// issue prints a new key in the place of $KEY, and then lets store keep it: one that
+// nobody has seen must not stay behind.
+func issue(stdout io.Writer, what, text string, test bool, store func(secret) (id int64, err error)) (int64, error) {
+	token := newSecret(test)
+	if _, err := io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token))); err != nil {
+		return 0, fmt.Errorf("no %s was made, since it cannot be shown: %w", what, err)
 	}
-	return fmt.Errorf("%w: %w", errNotStored, err)
+	id, err := store(token)
+	if errors.Is(err, errOutcome) {
+		return 0, fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errNotStored, err)
+	}
+	return id, nil
 }
 
 func keyCreate(ctx context.Context, c *invocation) error {
@@ -293,13 +303,11 @@ func keyCreate(ctx context.Context, c *invocation) error {
 	if err != nil {
 		return err
 	}
-	token := newSecret(c.test)
-	if err := c.showKey(token); err != nil {
-		return err
-	}
-	id, err := insertKey(ctx, c.store, key, token, false)
+	id, err := issue(c.stdout, "key", "$KEY\n", c.test, func(token secret) (int64, error) {
+		return insertKey(ctx, c.store, key, token, false)
+	})
 	if err != nil {
-		return notStored(err)
+		return err
 	}
 	if other && !same {
 		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
@@ -352,15 +360,6 @@ func (c *invocation) report(err error, message string, attributes ...any) error 
 	return err
 }
 
-// showKey prints a new key, and is called before the key is stored: one that
-// nobody has seen must not stay behind.
-func (c *invocation) showKey(token secret) error {
-	if _, err := fmt.Fprintln(c.stdout, string(token)); err != nil {
-		return fmt.Errorf("no key was made, since it cannot be shown: %w", err)
-	}
-	return nil
-}
-
 // keyRotate makes a successor that is charged to the same usage, so that two keys
 // in the overlap do not double the quota. It gets the same lifetime, starting now.
 func keyRotate(ctx context.Context, c *invocation) error {
@@ -369,15 +368,10 @@ func keyRotate(ctx context.Context, c *invocation) error {
 	if !c.key.usable(c.now) {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", c.key.ID)
 	}
-	token := newSecret(c.key.test)
-	if err := c.showKey(token); err != nil {
-		return err
-	}
-	id, err := rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
-	if err != nil {
-		return notStored(err)
-	}
-	return c.report(nil, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
+	id, err := issue(c.stdout, "key", "$KEY\n", c.key.test, func(token secret) (int64, error) {
+		return rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
+	})
+	return c.report(err, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
 
 func keyList(ctx context.Context, c *invocation) error {

@@ -85,11 +85,8 @@ func main() {
 // openStdout is stdout, unless that was closed: Go then has put /dev/null in its
 // place, open for reading too, and a key that is printed there is lost.
 func openStdout() io.Writer {
-	null, err := os.Stat(os.DevNull)
-	if err != nil {
-		return os.Stdout
-	}
-	if info, err := os.Stdout.Stat(); err != nil || !os.SameFile(info, null) {
+	null, _ := os.Stat(os.DevNull)
+	if info, _ := os.Stdout.Stat(); !os.SameFile(info, null) {
 		return os.Stdout
 	}
 	if _, err := os.Stdout.Read(make([]byte, 1)); err != io.EOF { //nolint:errorlint // as Read returns it
@@ -261,32 +258,31 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	}
 	ctx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
-	token := newSecret(test)
-	if _, err := fmt.Fprintf(stdout, firstKeyText, string(token), address); err != nil {
-		return fmt.Errorf("no first key was made, since it cannot be shown: %w", err)
-	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
-	id, err := insertKey(ctx, s, first, token, true)
+	text := strings.ReplaceAll(firstKeyText, "$URL", address)
+	id, err := issue(stdout, first.Name, text, test, func(token secret) (int64, error) {
+		return insertKey(ctx, s, first, token, true)
+	})
 	switch {
 	case err != nil:
-		return notStored(err)
+		return err
 	case id == 0:
 		log.Error("another program has made a key meanwhile", "error", errNotStored)
 	default:
-		log.Info("key created", "id", id, "name", "first key", "plan", "free")
+		log.Info("key created", "id", id, "name", first.Name, "plan", first.Plan)
 	}
 	return nil
 }
 
 const firstKeyText = `This database had no API key. Here is one, on the Free plan; it is not shown again:
 
-    %s
+    $KEY
 
 List all pets, and add the first:
 
-    curl -i -H "Authorization: Bearer %[1]s" %[2]s/pets
-    curl -i -H "Authorization: Bearer %[1]s" -H "Content-Type: application/json" ` +
-	`-d '{"name":"Rex","categoryId":1}' %[2]s/pets
+    curl -i -H "Authorization: Bearer $KEY" $URL/pets
+    curl -i -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" ` +
+	`-d '{"name":"Rex","categoryId":1}' $URL/pets
 
 `
 
