@@ -40,6 +40,14 @@ type settings struct {
 	corsOrigins         []string      // none turns CORS off; "*" allows all
 }
 
+// environment is what the specification calls the place where a service runs.
+func (s settings) environment() string {
+	if s.staging {
+		return "Staging"
+	}
+	return "Production"
+}
+
 // service handles all requests.
 type service struct {
 	store  *store
@@ -53,7 +61,7 @@ type service struct {
 	description document // the body of /openapi.json
 	routes      *http.ServeMux
 
-	operations []*operationCounts           // what /metrics shows
+	operations map[string]*operationCounts  // what /metrics shows, by the name
 	other      *operationCounts             // of requests that match no operation
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
@@ -69,7 +77,7 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 	srv := &service{
 		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor), log: log,
 		settings: set, base: "/v1", description: newDescription(set), routes: http.NewServeMux(),
-		errors: map[ErrorCode]*atomic.Uint64{},
+		operations: map[string]*operationCounts{}, errors: map[ErrorCode]*atomic.Uint64{},
 	}
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
@@ -97,15 +105,17 @@ func (s *service) addRoutes() {
 	s.routes.Handle("/v1", s.api("other", notFound))
 	s.routes.Handle("/v1/", s.api("other", notFound))
 
-	s.routes.Handle("GET /readyz", s.public("readyz", s.reportReadiness))
-	s.routes.Handle("/readyz", s.public("other", allow("GET, HEAD")))
-	s.routes.Handle("GET /openapi.json", s.public("openapi", s.describe))
-	s.routes.Handle("/openapi.json", s.public("other", allow("GET, HEAD")))
-	for _, f := range pageFiles {
-		s.routes.Handle("GET "+f.path, s.public("page", f.serve()))
-		s.routes.Handle(f.path, s.public("other", allow("GET, HEAD")))
-	}
+	s.addPublic("/readyz", "readyz", s.reportReadiness)
+	s.addPublic("/openapi.json", "openapi", s.describe)
+	s.addPage("/{$}", "text/html; charset=utf-8", pageHTML)
+	s.addPage("/page.css", "text/css; charset=utf-8", pageCSS)
+	s.addPage("/page.js", "text/javascript; charset=utf-8", pageJS)
 	s.routes.HandleFunc("/", s.unmatched)
+}
+
+func (s *service) addPublic(path, name string, op operation) {
+	s.routes.Handle("GET "+path, s.public(name, op))
+	s.routes.Handle(path, s.public("other", allow("GET, HEAD")))
 }
 
 // caller is whose request it is, and when it came.
@@ -118,38 +128,31 @@ type caller struct {
 // error it returns is written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
-// api stands before every operation: it authenticates, charges the limits, sets
-// their headers, and writes the error if there is one.
-func (s *service) api(name string, op operation) http.Handler {
+// public counts an operation under the name, and writes its error if there is one.
+// What stands behind it alone needs no key and is not limited.
+func (s *service) public(name string, op operation) http.Handler {
 	counts := s.counts(name)
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response)
 		w.counts = counts
-		c := caller{now: w.start}
-		var err error
-		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err == nil {
-			w.keyID = c.key.ID
-			err = s.admit(w, c)
-		} else {
-			err = s.refuse(w, r, err, c.now)
-		}
-		if err == nil {
-			err = op(w, r, c)
-		}
-		if err != nil {
+		if err := op(w, r, caller{now: w.start}); err != nil {
 			s.fail(w, r, err)
 		}
 	})
 }
 
-// public stands before what needs no key and is not limited.
-func (s *service) public(name string, op operation) http.Handler {
-	counts := s.counts(name)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.(*response).counts = counts
-		if err := op(w, r, caller{}); err != nil {
-			s.fail(w, r, err)
+// api stands before every operation: it authenticates, charges the limits and sets
+// their headers.
+func (s *service) api(name string, op operation) http.Handler {
+	return s.public(name, func(w http.ResponseWriter, r *http.Request, c caller) (err error) {
+		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err != nil {
+			return s.refuse(w, r, err, c.now)
 		}
+		w.(*response).keyID = c.key.ID
+		if err := s.admit(w, c); err != nil {
+			return err
+		}
+		return op(w, r, c)
 	})
 }
 
@@ -247,7 +250,6 @@ func (s *service) count(w *response, r *http.Request) {
 // operationCounts is what /metrics shows of an operation. A response that was
 // never begun has the status 0.
 type operationCounts struct {
-	name      string
 	responses [600]atomic.Uint64 // by status
 	durations histogram          // nanoseconds
 }
@@ -255,14 +257,10 @@ type operationCounts struct {
 // counts returns the counters with this name, and makes them at first use: all are
 // made while the routes are added.
 func (s *service) counts(name string) *operationCounts {
-	for _, counts := range s.operations {
-		if counts.name == name {
-			return counts
-		}
+	if s.operations[name] == nil {
+		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
 	}
-	counts := &operationCounts{name: name, durations: histogram{bounds: durationBounds}}
-	s.operations = append(s.operations, counts)
-	return counts
+	return s.operations[name]
 }
 
 // panicked logs a panic and responds to it, if nothing was sent yet.
@@ -370,10 +368,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		e = internalError(w)
 	}
 	s.errors[e.Code].Add(1)
-	body, err := json.Marshal(e)
-	if err != nil {
-		panic(err) // two strings and a number
-	}
+	body, _ := json.Marshal(e) // two strings and a number
 	writeJSON(w, e.Status, body)
 }
 
@@ -663,12 +658,9 @@ const ownServer = `{"url": "/v1", "description": "This instance"}`
 // newDescription is the OpenAPI description, with the public addresses as its
 // servers where they are known.
 func newDescription(set settings) document {
-	servers, name := ownServer, "Production"
-	if set.staging {
-		name = "Staging"
-	}
+	servers := ownServer
 	if set.baseURL != "" {
-		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, set.baseURL, name)
+		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, set.baseURL, set.environment())
 	}
 	if set.stagingURL != "" && !set.staging {
 		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, set.stagingURL)
@@ -682,9 +674,7 @@ func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) err
 	return nil
 }
 
-// pageFile is one file of the page for people.
-type pageFile struct{ path, contentType, body string }
-
+// The files of the page for people.
 var (
 	//go:embed web/index.html
 	pageHTML string
@@ -692,12 +682,6 @@ var (
 	pageCSS string
 	//go:embed web/page.js
 	pageJS string
-
-	pageFiles = []pageFile{
-		{"/{$}", "text/html; charset=utf-8", pageHTML},
-		{"/page.css", "text/css; charset=utf-8", pageCSS},
-		{"/page.js", "text/javascript; charset=utf-8", pageJS},
-	}
 )
 
 // pagePolicy is what a browser lets the page do, whatever text of a stranger it shows:
@@ -709,17 +693,17 @@ var (
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// serve makes the operation that sends the file.
-func (f pageFile) serve() operation {
-	d := newDocument(f.body, '.')
-	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
+// addPage adds the route of one file of the page.
+func (s *service) addPage(path, contentType, body string) {
+	d := newDocument(body, '.')
+	s.addPublic(path, "page", func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		writeDocument(w, r, []string{f.contentType}, &d)
+		writeDocument(w, r, []string{contentType}, &d)
 		return nil
-	}
+	})
 }
 
 // ready is an error if the store cannot read or write, as of a quarter second ago at
@@ -727,14 +711,12 @@ func (f pageFile) serve() operation {
 func (s *service) ready() error {
 	s.probing.Lock()
 	defer s.probing.Unlock()
-	if time.Since(s.probed) < 250*time.Millisecond {
-		return s.unready
-	}
-	before := s.unready
-	s.unready = s.store.probe(context.Background())
-	s.probed = time.Now()
-	if s.unready != nil && before == nil {
-		s.log.Error("not ready", "error", s.unready)
+	if time.Since(s.probed) >= 250*time.Millisecond {
+		before := s.unready
+		s.unready, s.probed = s.store.probe(context.Background()), time.Now()
+		if s.unready != nil && before == nil {
+			s.log.Error("not ready", "error", s.unready)
+		}
 	}
 	return s.unready
 }
@@ -814,13 +796,14 @@ func (s *service) metrics() string {
 	e.add("petstore_engine_info", "gauge", "What keeps the data: a file, or the node of a cluster that is in use.",
 		sample{fmt.Sprintf("{engine=%q,node=%q}", engine, node), 1})
 	var responses, durations, failures []sample
-	for _, op := range s.operations {
+	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
+		op := s.operations[name]
 		for status := range op.responses {
 			if n := op.responses[status].Load(); n > 0 {
-				responses = append(responses, sample{fmt.Sprintf("{operation=%q,status=\"%d\"}", op.name, status), float64(n)})
+				responses = append(responses, sample{fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status), float64(n)})
 			}
 		}
-		durations = append(durations, op.durations.samples(fmt.Sprintf("operation=%q,", op.name), 1e9)...)
+		durations = append(durations, op.durations.samples(fmt.Sprintf("operation=%q,", name), 1e9)...)
 	}
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
 		failures = append(failures, sample{fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load())})
