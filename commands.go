@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -554,6 +555,7 @@ type config struct {
 	debugAddr        string
 	debugAllowRemote bool
 	tlsCert, tlsKey  string
+	tls              *tls.Config // of the two, or nil
 	logFormat        string
 	logLevel         slog.Level
 }
@@ -665,7 +667,7 @@ func checkOrigin(s string) error {
 	return nil
 }
 
-// parse reads the command line of the server.
+// parse reads the command line of the server, and the certificate that it names.
 func (c *config) parse(args, environ []string) error {
 	fs := serverFlags(c)
 	if err := parse(fs, args, environ); err != nil {
@@ -679,6 +681,12 @@ func (c *config) parse(args, environ []string) error {
 	case c.debugAddr != "" && !isLoopback(c.debugAddr) && !c.debugAllowRemote:
 		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
 			"-debug-allow-remote", c.debugAddr)
+	case c.tlsCert != "":
+		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
+		if err != nil {
+			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
+		}
+		c.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	return nil
 }

@@ -46,7 +46,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -121,13 +120,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	log := newLogger(p.stderr, cfg.logFormat, cfg.logLevel)
 	warnOfUnknownVariables(p.environ, log)
 	server := newServer(log)
-	if cfg.tlsCert != "" {
-		cert, err := tls.LoadX509KeyPair(cfg.tlsCert, cfg.tlsKey)
-		if err != nil {
-			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
-		}
-		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	}
+	server.TLSConfig = cfg.tls
 	var running atomic.Pointer[service]
 	debugURL, stopDebug, err := serveDebug(ctx, cfg.debugAddr, &running, log)
 	if err != nil {
@@ -153,7 +146,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	service := newService(store, cfg.settings, log)
 	server.Handler = service
 	address := serviceURL(listener, cfg.addr, server.TLSConfig != nil)
-	if err := printFirstKey(context.WithoutCancel(ctx), store, cfg.staging, address, p.stdout, log); err != nil {
+	if err := printFirstKey(ctx, store, cfg.staging, address, p.stdout, log); err != nil {
 		return err
 	}
 	if err := service.limits.flush(starting, time.Now()); err != nil { // nobody restores a cluster from here on
@@ -164,7 +157,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	page, database := strings.TrimSuffix(address, "v1"), databaseName(cfg.db)
 	engine, node := store.engine.describe()
 	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
-		"engine", engine, "node", node, "environment", cfg.environment(), "debug", debugURL, "version", version())
+		"engine", engine, "node", node, "environment", strings.ToLower(cfg.environment()), "debug", debugURL, "version", version())
 	if isTerminal(p.stderr) {
 		_, _ = fmt.Fprintf(p.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
 			address, page, database)
@@ -174,14 +167,6 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return errors.Join(failed, shutDown(drain, server, log), stopBackground(drain))
-}
-
-// environment is what the specification calls the place where a service runs.
-func (c *config) environment() string {
-	if c.staging {
-		return "staging"
-	}
-	return "production"
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
@@ -241,9 +226,10 @@ func serviceURL(l net.Listener, addr string, secure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, port) + "/v1"
 }
 
-// printFirstKey prints the first key of a new database and stores it afterwards:
-// a key that nobody has seen must not stay behind. A stop that comes meanwhile waits.
+// printFirstKey makes the first key of a new database. A stop that comes meanwhile waits.
 func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
+	defer cancel()
 	usable, other, err := hasKeys(ctx, s, test)
 	if err != nil || usable {
 		return err
@@ -256,8 +242,6 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 		log.Warn("no key in this database opens this environment; make one with "+hint, "test", test)
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, commandWait)
-	defer cancel()
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
 	text := strings.ReplaceAll(firstKeyText, "$URL", address)
 	id, err := issue(stdout, first.Name, text, test, func(token secret) (int64, error) {
@@ -322,14 +306,12 @@ func runBackground(s *service) (stop func(context.Context) error) {
 	var wg sync.WaitGroup
 	every := func(d time.Duration, what string, do func() error) {
 		wg.Go(func() {
-			ticker := time.NewTicker(d)
-			defer ticker.Stop()
 			failing := false // what goes on failing is logged once
-			for {
+			for tick := time.Tick(d); ; {
 				select {
 				case <-ctx.Done():
 					return
-				case <-ticker.C:
+				case <-tick:
 				}
 				err := calmly(do)
 				if err != nil && !failing {
@@ -352,10 +334,7 @@ func runBackground(s *service) (stop func(context.Context) error) {
 		wg.Wait()
 		err := flush(last)
 		for ; err != nil && last.Err() == nil; err = flush(last) {
-			select {
-			case <-last.Done():
-			case <-time.After(100 * time.Millisecond):
-			}
+			time.Sleep(100 * time.Millisecond)
 		}
 		return err
 	}
