@@ -5,6 +5,7 @@ package main
 // page, and what the debug address shows. This file knows no flags and no files.
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -76,14 +77,11 @@ type service struct {
 func newService(s *store, set settings, log *slog.Logger) *service {
 	srv := &service{
 		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor), log: log,
-		settings: set, base: "/v1", description: newDescription(set), routes: http.NewServeMux(),
+		settings: set, base: cmp.Or(set.baseURL, "/v1"), description: newDescription(set), routes: http.NewServeMux(),
 		operations: map[string]*operationCounts{}, errors: map[ErrorCode]*atomic.Uint64{},
 	}
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
-	}
-	if set.baseURL != "" {
-		srv.base = set.baseURL
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	srv.addRoutes()
@@ -479,8 +477,7 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 			}
 			p.limitGiven = true
 		case "status":
-			var ok bool
-			if p.status, ok = parseStatus(value); !ok {
+			if p.status = PetStatus(value); !p.status.known() {
 				return newError(CodeInvalidParameter, "status must be one of available, pending, sold")
 			}
 		case "after":

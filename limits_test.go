@@ -447,7 +447,7 @@ func TestARefusalIsA429(t *testing.T) {
 }
 
 func TestBans(t *testing.T) {
-	const limited, banned = CodeRateLimited, CodeKeyBanned
+	limited, banned := CodeRateLimited, CodeKeyBanned
 	for _, c := range []struct {
 		policy string
 		quota  quota

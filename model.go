@@ -31,11 +31,8 @@ const (
 	Sold      PetStatus = "sold"
 )
 
-// parseStatus takes the exact spelling only.
-func parseStatus(s string) (status PetStatus, ok bool) {
-	status = PetStatus(s)
-	return status, status == Available || status == Pending || status == Sold
-}
+// known reports whether the status is one of the three, in the exact spelling.
+func (s PetStatus) known() bool { return s == Available || s == Pending || s == Sold }
 
 // NewPet is the body of createPet, after decoding and checking.
 type NewPet struct {
@@ -89,39 +86,29 @@ func quote(text string) string { return string(appendQuoted(make([]byte, 0, len(
 // clients may switch on it.
 type ErrorCode string
 
-// Every code. Each needs its HTTP status in statusOfCode.
-const (
-	CodeInvalidBody          ErrorCode = "invalid_body"
-	CodeInvalidParameter     ErrorCode = "invalid_parameter"
-	CodeMissingKey           ErrorCode = "missing_key"
-	CodeInvalidKey           ErrorCode = "invalid_key"
-	CodeNotFound             ErrorCode = "not_found"
-	CodeMethodNotAllowed     ErrorCode = "method_not_allowed"
-	CodeOperationRemoved     ErrorCode = "operation_removed"
-	CodeBodyTooLarge         ErrorCode = "body_too_large"
-	CodeUnsupportedMediaType ErrorCode = "unsupported_media_type"
-	CodeIdempotencyKeyReused ErrorCode = "idempotency_key_reused"
-	CodeRateLimited          ErrorCode = "rate_limited"
-	CodeKeyBanned            ErrorCode = "key_banned"
-	CodeInternalError        ErrorCode = "internal_error"
-	CodeUnavailable          ErrorCode = "unavailable"
+// Every code, with the HTTP status of its responses.
+var (
+	CodeInvalidBody          = newCode("invalid_body", http.StatusBadRequest)
+	CodeInvalidParameter     = newCode("invalid_parameter", http.StatusBadRequest)
+	CodeMissingKey           = newCode("missing_key", http.StatusUnauthorized)
+	CodeInvalidKey           = newCode("invalid_key", http.StatusUnauthorized)
+	CodeNotFound             = newCode("not_found", http.StatusNotFound)
+	CodeMethodNotAllowed     = newCode("method_not_allowed", http.StatusMethodNotAllowed)
+	CodeOperationRemoved     = newCode("operation_removed", http.StatusGone)
+	CodeBodyTooLarge         = newCode("body_too_large", http.StatusRequestEntityTooLarge)
+	CodeUnsupportedMediaType = newCode("unsupported_media_type", http.StatusUnsupportedMediaType)
+	CodeIdempotencyKeyReused = newCode("idempotency_key_reused", http.StatusUnprocessableEntity)
+	CodeRateLimited          = newCode("rate_limited", http.StatusTooManyRequests)
+	CodeKeyBanned            = newCode("key_banned", http.StatusTooManyRequests)
+	CodeInternalError        = newCode("internal_error", http.StatusInternalServerError)
+	CodeUnavailable          = newCode("unavailable", http.StatusServiceUnavailable)
 )
 
-var statusOfCode = map[ErrorCode]int{
-	CodeInvalidBody:          http.StatusBadRequest,
-	CodeInvalidParameter:     http.StatusBadRequest,
-	CodeMissingKey:           http.StatusUnauthorized,
-	CodeInvalidKey:           http.StatusUnauthorized,
-	CodeNotFound:             http.StatusNotFound,
-	CodeMethodNotAllowed:     http.StatusMethodNotAllowed,
-	CodeOperationRemoved:     http.StatusGone,
-	CodeBodyTooLarge:         http.StatusRequestEntityTooLarge,
-	CodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
-	CodeIdempotencyKeyReused: http.StatusUnprocessableEntity,
-	CodeRateLimited:          http.StatusTooManyRequests,
-	CodeKeyBanned:            http.StatusTooManyRequests,
-	CodeInternalError:        http.StatusInternalServerError,
-	CodeUnavailable:          http.StatusServiceUnavailable,
+var statusOfCode = map[ErrorCode]int{}
+
+func newCode(code ErrorCode, status int) ErrorCode {
+	statusOfCode[code] = status
+	return code
 }
 
 // Error is the body of every response that is not a success, and the only error
@@ -273,17 +260,14 @@ func unquote(literal []byte) (text string) {
 
 // notAnObject returns why the body is no JSON object, or "".
 func notAnObject(body []byte) string {
-	if len(body) == 0 {
+	switch {
+	case len(body) == 0:
 		return "the body is empty; it must be a JSON object with name and categoryId"
-	}
-	if !utf8.Valid(body) {
+	case !utf8.Valid(body):
 		return "the body is not valid UTF-8"
-	}
-	if !json.Valid(body) {
-		err := json.Unmarshal(body, &json.RawMessage{})
-		return fmt.Sprintf("the body is not valid JSON: %v", err)
-	}
-	if body[0] != '{' {
+	case !json.Valid(body):
+		return fmt.Sprintf("the body is not valid JSON: %v", json.Unmarshal(body, &json.RawMessage{}))
+	case body[0] != '{':
 		return "the body must be a JSON object with name and categoryId"
 	}
 	return ""
@@ -297,7 +281,7 @@ func (p *NewPet) set(field string, value []byte) (problem string) {
 		if value[0] != '"' {
 			return "must be a string"
 		}
-		if loneSurrogate(value) {
+		if bytes.IndexByte(value, '\\') >= 0 && !paired.Match(value) {
 			return "holds half of a surrogate pair"
 		}
 		p.Name = unquote(value)
@@ -309,15 +293,12 @@ func (p *NewPet) set(field string, value []byte) (problem string) {
 		}
 		p.CategoryID = id
 	case "status":
-		var text string
 		if value[0] == '"' {
-			text = unquote(value)
+			p.Status = PetStatus(unquote(value))
 		}
-		status, ok := parseStatus(text)
-		if !ok {
+		if value[0] != '"' || !p.Status.known() {
 			return "must be one of available, pending, sold"
 		}
-		p.Status = status
 	}
 	return ""
 }
@@ -340,16 +321,6 @@ func checkName(name string) string {
 	return strings.Join(problems, " and ")
 }
 
-// paired matches what is no half of a pair: an escaped backslash, which may stand
-// before a "u", and a high surrogate with its low one.
-var (
-	paired        = regexp.MustCompile(`\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..`)
-	halfSurrogate = regexp.MustCompile(`\\u[dD][89a-fA-F]`)
-)
-
-// loneSurrogate reports whether a JSON string holds a \u escape of half a
-// surrogate pair, which RFC 8259 section 8.2 calls unpredictable and which
-// encoding/json would silently replace.
-func loneSurrogate(literal []byte) bool {
-	return halfSurrogate.Match(literal) && halfSurrogate.Match(paired.ReplaceAll(literal, []byte(" ")))
-}
+// paired matches a JSON string without a \u escape of half a surrogate pair, which RFC
+// 8259 section 8.2 calls unpredictable and which encoding/json would silently replace.
+var paired = regexp.MustCompile(`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)
