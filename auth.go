@@ -23,6 +23,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"maps"
+	"math/big"
 	"slices"
 	"strings"
 	"sync"
@@ -67,14 +68,9 @@ func newSecret(test bool) secret {
 	if test {
 		key = []byte(testPrefix)
 	}
-	var random [1]byte
-	for len(key) < len(livePrefix)+randomLen {
-		_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the process first
-		// 248 is the largest multiple of 62 in a byte; taking the remainder of
-		// more would make some characters likelier than others.
-		if random[0] < 248 {
-			key = append(key, base62[random[0]%62])
-		}
+	for range randomLen {
+		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // never fails: crypto/rand ends the process first
+		key = append(key, base62[n.Int64()])
 	}
 	return secret(append(key, checksum(string(key))...))
 }
@@ -369,7 +365,6 @@ func setPlan(id int64, plan string, q quota) statement {
 	return sqlOf("UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?", plan, q.PerMinute, q.PerDay, id)
 }
 
-// setName is the statement that changes the name of a key.
 func setName(id int64, name string) statement {
 	return sqlOf("UPDATE api_keys SET name = ? ->> '$' WHERE id = ?", quote(name), id)
 }
