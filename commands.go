@@ -28,13 +28,9 @@ import (
 )
 
 // usageError is a mistake on the command line or in the environment.
-type usageError struct{ message string }
+type usageError struct{ error }
 
-func (e *usageError) Error() string { return e.message }
-
-func usageErrorf(format string, args ...any) error {
-	return &usageError{fmt.Sprintf(format, args...)}
-}
+func usageErrorf(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
 // process is what a command may use of the process it runs in.
 type process struct {
@@ -196,8 +192,7 @@ func (c *invocation) check() error {
 		c.plan = "free"
 	}
 	if value := variable(c.environ, "PETSTORE_STAGING"); value != "" && c.Lookup("test") != nil && !c.given("test") {
-		var err error
-		if c.test, err = strconv.ParseBool(value); err != nil {
+		if c.Set("test", value) != nil {
 			return usageErrorf("invalid value %q for PETSTORE_STAGING: it must be true or false", value)
 		}
 	}
@@ -763,15 +758,11 @@ func help() string {
 
 // newLogger writes to stderr; format is text, json or auto.
 func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
-	if format == "auto" && isTerminal(stderr) {
-		format = "text"
-	}
-	stderr = redactor{stderr}
 	options := &slog.HandlerOptions{Level: level}
-	if format == "text" {
-		return slog.New(slog.NewTextHandler(stderr, options))
+	if format == "text" || format == "auto" && isTerminal(stderr) {
+		return slog.New(slog.NewTextHandler(redactor{stderr}, options))
 	}
-	return slog.New(slog.NewJSONHandler(stderr, options))
+	return slog.New(slog.NewJSONHandler(redactor{stderr}, options))
 }
 
 func isTerminal(w io.Writer) bool {
