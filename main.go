@@ -1,19 +1,11 @@
 // Petstore is a pet store over HTTP with JSON bodies, in one binary with an
-// embedded SQLite database.
+// embedded SQLite database. Without a command it serves; petstore help lists the
+// commands and every flag.
 //
-//	petstore [flags]                    serve; makes the database and a first key
-//	petstore key VERB [flags] [ID]      create, list, show, set, rotate, revoke, unban
-//	petstore backup [-db FILE] FILE     copy the database while it is in use
-//	petstore restore [-db FILE] COPY    put a copy in the database's place
-//	petstore help                       every flag
-//	petstore version
-//
-// Each flag can be set in the environment too: -base-url is PETSTORE_BASE_URL,
-// and the flag wins. The exit status is 0 after a stop that was asked for, 2 for a
-// mistake on the command line or in the environment, and 1 when something failed;
-// both say why in one line on stderr. After SIGINT or SIGTERM the service finishes
-// its running requests, for at most 10 seconds; a command that they stop exits with
-// 1 and leaves nothing half done.
+// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command
+// line or in the environment, and 1 when something failed; both say why in one line on
+// stderr. After SIGINT or SIGTERM the service finishes its running requests, for at most
+// 10 seconds; a command that they stop exits with 1 and leaves nothing half done.
 //
 // The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until
 // 5 December 2030, fetches one (GET /v1/pets/{petId}). Every request carries an
@@ -166,7 +158,11 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	log.Info("stopping", "requests", service.inFlight.Load())
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	return errors.Join(failed, shutDown(drain, server, log), stopBackground(drain))
+	if err := server.Shutdown(drain); err != nil { // requests are running still
+		log.Warn("requests were cut off", "error", err)
+		failed = errors.Join(failed, server.Close())
+	}
+	return errors.Join(failed, stopBackground(drain))
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
@@ -183,13 +179,8 @@ func newServer(log *slog.Logger) *http.Server {
 		DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
-	closeSilent(server)
-	return server
-}
-
-// closeSilent lets a shutdown close connections that have sent nothing yet, such
-// as the pools of clients hold. Shutdown itself waits 5 seconds for each.
-func closeSilent(server *http.Server) {
+	// A shutdown closes connections that have sent nothing yet, such as the pools of
+	// clients hold. By itself it would wait 5 seconds for each.
 	var silent sync.Map // of net.Conn
 	var stopping atomic.Bool
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
@@ -209,6 +200,7 @@ func closeSilent(server *http.Server) {
 			return true
 		})
 	})
+	return server
 }
 
 // serviceURL is where a client on this machine reaches the service: by the host
@@ -286,15 +278,6 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 	case <-ctx.Done():
 		return nil
 	}
-}
-
-// shutDown lets running requests finish until drain ends.
-func shutDown(drain context.Context, server *http.Server, log *slog.Logger) error {
-	if err := server.Shutdown(drain); err != nil {
-		log.Warn("requests were cut off", "error", err)
-		return server.Close()
-	}
-	return nil
 }
 
 // runBackground starts what runs beside the requests: four times a second a look
