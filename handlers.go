@@ -405,11 +405,11 @@ func notFound(http.ResponseWriter, *http.Request, caller) error {
 
 // unmatched handles what no other route takes. Only under /v1 a key is asked for.
 func (s *service) unmatched(w http.ResponseWriter, r *http.Request) {
+	handler := s.public
 	if underAPI(r) {
-		s.api("other", notFound).ServeHTTP(w, r)
-	} else {
-		s.public("other", notFound).ServeHTTP(w, r)
+		handler = s.api
 	}
+	handler("other", notFound).ServeHTTP(w, r)
 }
 
 // allow handles the methods that a path does not have.
