@@ -103,7 +103,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	return err
 }
 
-// serve runs the server until ctx ends.
+// serve runs the server until ctx ends. One that cannot have its address makes no database.
 func serve(ctx context.Context, args []string, p *process) (err error) {
 	var cfg config
 	if err := cfg.parse(args, p.environ); err != nil {
@@ -119,7 +119,6 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 		return err
 	}
 	defer stopDebug()
-	// A service that cannot have its address makes no database.
 	listener, err := net.Listen("tcp", cfg.addr) //nolint:noctx // serveUntil heeds a stop that comes now
 	if err != nil {
 		return err
@@ -149,7 +148,8 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	page, database := strings.TrimSuffix(address, "v1"), databaseName(cfg.db)
 	engine, node := store.engine.describe()
 	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
-		"engine", engine, "node", node, "environment", strings.ToLower(cfg.environment()), "debug", debugURL, "version", version())
+		"engine", engine, "node", node, "environment", strings.ToLower(cfg.environment()),
+		"debug", debugURL, "version", version())
 	if isTerminal(p.stderr) {
 		_, _ = fmt.Fprintf(p.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
 			address, page, database)
