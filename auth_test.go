@@ -213,9 +213,11 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-func TestAuthenticate(t *testing.T) {
+func TestAuthenticate(t *testing.T) { engines(t, testAuthenticate) }
+
+func testAuthenticate(t *testing.T, db string) {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	good := authInsert(t, s, apiKey{Name: "shop", Plan: "pro", CreatedAt: instantOf(now)})
 	expiring := authInsert(t, s, apiKey{CreatedAt: instantOf(now), lifetime: 3_600_000})
 	expired := authInsert(t, s, apiKey{CreatedAt: instantOf(now.Add(-time.Hour)), lifetime: 3_600_000})
@@ -304,8 +306,9 @@ func TestAuthenticate(t *testing.T) {
 }
 
 func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "pets.db")
 	now := time.Now()
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	k := newKeyring(s, false)
 	_ = s.Close()
 	key := string(newSecret(false))
@@ -323,8 +326,9 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 }
 
 func TestAKnownKeyNeedsNoDatabase(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "pets.db")
 	now := time.Now()
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	k := newKeyring(s, false)
 	var tokens []secret
 	for range 3 {
@@ -339,9 +343,11 @@ func TestAKnownKeyNeedsNoDatabase(t *testing.T) {
 	}
 }
 
-func TestUnknownKeysAreNotRemembered(t *testing.T) {
+func TestUnknownKeysAreNotRemembered(t *testing.T) { engines(t, testUnknownKeysAreNotRemembered) }
+
+func testUnknownKeysAreNotRemembered(t *testing.T, db string) {
 	now := time.Now()
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	k := newKeyring(s, false)
 	token := newSecret(false)
 	authDeny(t, k, authHeader(token), now, CodeInvalidKey)
@@ -355,9 +361,12 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 }
 
 func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
+	engines(t, testAChangeByAnotherProgramIsHonouredAfterOneLook)
+}
+
+func testAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T, db string) {
 	now := time.Now()
-	path := filepath.Join(t.TempDir(), "pets.db")
-	s, other := storeOpen(t, path), storeOpen(t, path)
+	s, other := storeOpen(t, db), storeOpen(t, db)
 	k := newKeyring(s, false)
 	token := authInsert(t, s, apiKey{})
 	change := func(err error) {
@@ -373,7 +382,7 @@ func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 	if key := authAllow(t, k, token, now); key.quota != plans["free"] || key.unbannedAt != 0 {
 		t.Errorf("at first the key is %+v", key)
 	}
-	_, err := other.write(t.Context(), setPlan(1, "enterprise", quota{7, 70}))
+	_, err := other.edit(t.Context(), setPlan(1, "enterprise", quota{7, 70}))
 	change(err)
 	if key := authAllow(t, k, token, now); key.quota != (quota{7, 70}) || key.Plan != "enterprise" || key.policy[0] != `"minute";q=7;w=60, "day";q=70;w=86400` {
 		t.Errorf("after a change of plan the key is %+v", key)
@@ -447,9 +456,12 @@ func authUsed(t testing.TB, s *store, id int64) instant {
 }
 
 func TestDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T) {
+	engines(t, testDeprecatedUsesAreWrittenOnceAndSurviveARestart)
+}
+
+func testDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T, db string) {
 	now := time.Now()
-	path := filepath.Join(t.TempDir(), "pets.db")
-	s := storeOpen(t, path)
+	s := storeOpen(t, db)
 	first := authAllow(t, newKeyring(s, false), authInsert(t, s, apiKey{}), now)
 	authInsert(t, s, apiKey{})
 	k := newKeyring(s, false)
@@ -473,15 +485,16 @@ func TestDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T) {
 		}
 	}
 	_ = s.Close()
-	s = storeOpen(t, path)
+	s = storeOpen(t, db)
 	if used, other := authUsed(t, s, 1), authUsed(t, s, 2); used != instantOf(now.Add(time.Second)) || other != 0 {
 		t.Errorf("the first key is shown with %v, want %v; the other with %d", used.time(), now.Add(time.Second), other)
 	}
 }
 
 func TestAFailedFlushLosesNoDeprecatedUse(t *testing.T) {
+	db := filepath.Join(t.TempDir(), "pets.db")
 	now := time.Now()
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	k := newKeyring(s, false)
 	k.noteDeprecatedUse(authAllow(t, k, authInsert(t, s, apiKey{}), now), now)
 	conn := s.engine.(*sqliteFile).conn

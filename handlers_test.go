@@ -74,6 +74,35 @@ func openShop(t *testing.T, change ...func(*settings)) *shop {
 	return s
 }
 
+// shopDB names a new database for a shop: a file, but for TestTheContractOnACluster.
+var shopDB = storePath
+
+// TestTheContractOnACluster runs what clients rely on, and the store has a part in, again.
+func TestTheContractOnACluster(t *testing.T) {
+	defer func(before func(testing.TB) string) { shopDB = before }(shopDB)
+	shopDB = func(t testing.TB) string { return rqliteNew(t, 3).addresses() }
+	for what, test := range map[string]func(t *testing.T){
+		"pets":           TestAPetIsReturnedAsItWasCreated,
+		"ids":            TestIDsCountFromOneAndStatusDefaultsToAvailable,
+		"an empty list":  TestAnEmptyShopListsAnEmptyArray,
+		"lists":          TestListing,
+		"links":          TestFollowingLinkVisitsEveryPetOnce,
+		"new pets":       TestAListShowsWhatWasJustCreated,
+		"conditions":     TestConditionalRequests,
+		"ETags":          TestTheETagChangesWithTheListAndWithItsLink,
+		"unknown pets":   TestUnknownPetsAreNotFound,
+		"keys":           TestEveryRequestNeedsAKey,
+		"staging":        TestAStagingInstanceTakesOnlyTestKeys,
+		"parallel use":   TestOf200ParallelRequestsExactly100AreAdmitted,
+		"deprecation":    TestTheOperatorSeesWhoUsesTheDeprecatedOperation,
+		"repeats":        TestARepeatedCreationIsReplayed,
+		"parallel ones":  TestParallelRepeatsGiveOnePet,
+		"keys of theirs": TestIdempotencyKeysAre1To255VisibleASCIICharacters,
+	} {
+		t.Run(what, test)
+	}
+}
+
 // openShopInFakeTime is for tests inside synctest: requests go to the handler itself.
 func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 	t.Helper()
@@ -83,7 +112,7 @@ func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 	}
 	s := &shop{t: t}
 	var err error
-	if s.store, err = openStore(t.Context(), filepath.Join(t.TempDir(), "shop.db"), forNewKey, testLog); err != nil {
+	if s.store, err = openStore(t.Context(), shopDB(t), forNewKey, testLog); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.store.Close() })

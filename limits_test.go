@@ -568,8 +568,10 @@ func TestBans(t *testing.T) {
 	})
 }
 
-func TestABanIsReportedWithItsNumbers(t *testing.T) {
-	l := limitsOf(storeOpen(t, filepath.Join(t.TempDir(), "pets.db")), limitsBan, &usage{})
+func TestABanIsReportedWithItsNumbers(t *testing.T) { engines(t, testABanIsReportedWithItsNumbers) }
+
+func testABanIsReportedWithItsNumbers(t *testing.T, db string) {
+	l := limitsOf(storeOpen(t, db), limitsBan, &usage{})
 	q := quota{2, 50}
 	a := &account{quota: q, usageID: 1, policy: q.policyHeader()}
 	var d decision
@@ -595,9 +597,11 @@ func TestABanIsReportedWithItsNumbers(t *testing.T) {
 	}
 }
 
-func TestBanForIsTheLimiters(t *testing.T) {
+func TestBanForIsTheLimiters(t *testing.T) { engines(t, testBanForIsTheLimiters) }
+
+func testBanForIsTheLimiters(t *testing.T, db string) {
 	a := &account{quota: quota{1, 50}, usageID: 1}
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	// Below 40 seconds, at which the minute resets, Retry-After is that: a client that
 	// came back at the end of the ban would only be refused again.
 	for banFor, want := range map[time.Duration]string{0: "40", time.Millisecond: "40", 10 * time.Second: "40",
@@ -625,9 +629,10 @@ func limitsProvoke(t *testing.T, l *limiter, a *account, when instant) {
 	t.Fatal("the key was never banned")
 }
 
-func TestABanSurvivesARestartAndIsShown(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pets.db")
-	s := storeOpen(t, path)
+func TestABanSurvivesARestartAndIsShown(t *testing.T) { engines(t, testABanSurvivesARestartAndIsShown) }
+
+func testABanSurvivesARestartAndIsShown(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, &k.account, limitsAt("0s"))
@@ -637,7 +642,7 @@ func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 	limitsFlush(t, l)
 	_ = s.Close()
 
-	s = storeOpen(t, path)
+	s = storeOpen(t, db)
 	if shown := limitsShown(t, s, k.ID, limitsAt("2s")); shown.BannedUntil != limitsAt("601s") {
 		t.Errorf("the key is shown as %+v", shown)
 	}
@@ -653,8 +658,10 @@ func TestABanSurvivesARestartAndIsShown(t *testing.T) {
 	}
 }
 
-func TestUnban(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+func TestUnban(t *testing.T) { engines(t, testUnban) }
+
+func testUnban(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	token := newSecret(false)
 	if _, err := insertKey(context.Background(), s, &apiKey{Plan: "enterprise", account: account{quota: quota{1, 50}}}, token, false); err != nil {
 		t.Fatal(err)
@@ -711,7 +718,11 @@ func limitsBrink() *usage {
 // TestABanIsStoredBeforeItsFirstKeyBanned: whoever was told of a ban finds it
 // again after a kill, which leaves what is committed and flushes nothing.
 func TestABanIsStoredBeforeItsFirstKeyBanned(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testABanIsStoredBeforeItsFirstKeyBanned)
+}
+
+func testABanIsStoredBeforeItsFirstKeyBanned(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsProvoke(t, l, &k.account, limitsAt("1s"))
@@ -783,9 +794,10 @@ func TestABanThatCannotBeStoredIsTriedAgain(t *testing.T) {
 
 // TestAFlushDoesNotOverwriteABan stores a ban when a flush has copied the usage without
 // it, and before that is written.
-func TestAFlushDoesNotOverwriteABan(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pets.db")
-	s, elsewhere := storeOpen(t, path), storeOpen(t, path)
+func TestAFlushDoesNotOverwriteABan(t *testing.T) { engines(t, testAFlushDoesNotOverwriteABan) }
+
+func testAFlushDoesNotOverwriteABan(t *testing.T, db string) {
+	s, elsewhere := storeOpen(t, db), storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, &k.account, limitsAt("0s"))
@@ -806,7 +818,11 @@ func TestAFlushDoesNotOverwriteABan(t *testing.T) {
 
 // TestAPanicWhileABanIsStoredIsNotForEver: the next refusal tries again.
 func TestAPanicWhileABanIsStoredIsNotForEver(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testAPanicWhileABanIsStoredIsNotForEver)
+}
+
+func testAPanicWhileABanIsStoredIsNotForEver(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	l := limitsOf(s, limitsBan, limitsBrink())
 	a := &account{quota: quota{2, 50}, usageID: 1}
 	healthy := s.engine
@@ -823,7 +839,11 @@ func TestAPanicWhileABanIsStoredIsNotForEver(t *testing.T) {
 
 // A usage may be dropped while the ban of its key waits for a flush.
 func TestABanOfAForgottenUsageDoesNotBegin(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testABanOfAForgottenUsageDoesNotBegin)
+}
+
+func testABanOfAForgottenUsageDoesNotBegin(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	l := limitsOf(s, limitsBan, limitsBrink())
 	a := &account{quota: quota{2, 50}, usageID: 1}
 	d, _ := l.charge(a, limitsAt("1s"))
@@ -838,7 +858,11 @@ func TestABanOfAForgottenUsageDoesNotBegin(t *testing.T) {
 
 // A clock that was an hour ahead must not make a ban an hour longer.
 func TestABanThatBeganBeforeTheClockWasSetBackIsOver(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testABanThatBeganBeforeTheClockWasSetBackIsOver)
+}
+
+func testABanThatBeganBeforeTheClockWasSetBackIsOver(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsProvoke(t, l, &k.account, limitsAt("1h"))
@@ -866,7 +890,11 @@ func TestABanThatBeganBeforeTheClockWasSetBackIsOver(t *testing.T) {
 
 // What began while the clock was ahead began in the future, once it was set back.
 func TestUnbanLiftsABanThatBeganInTheFuture(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testUnbanLiftsABanThatBeganInTheFuture)
+}
+
+func testUnbanLiftsABanThatBeganInTheFuture(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	limitsProvoke(t, l, &k.account, limitsAt("1h"))
@@ -886,7 +914,11 @@ func TestUnbanLiftsABanThatBeganInTheFuture(t *testing.T) {
 }
 
 func TestAnUnbanInTheFutureLiftsNoLaterBan(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testAnUnbanInTheFutureLiftsNoLaterBan)
+}
+
+func testAnUnbanInTheFutureLiftsNoLaterBan(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("1h")))
 	k = limitsShown(t, s, k.ID, limitsAt("0s"))
@@ -910,8 +942,12 @@ func TestAnUnbanInTheFutureLiftsNoLaterBan(t *testing.T) {
 // TestStrikesOutlastAFlushOfTooManyUsages: every refusal is followed by a flush
 // that has to forget usages, and yet they are counted.
 func TestStrikesOutlastAFlushOfTooManyUsages(t *testing.T) {
+	engines(t, testStrikesOutlastAFlushOfTooManyUsages)
+}
+
+func testStrikesOutlastAFlushOfTooManyUsages(t *testing.T, db string) {
 	const others = 33_000
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	l := newLimiter(s, limitsBan)
 	idle := &usage{}
@@ -932,6 +968,10 @@ func TestStrikesOutlastAFlushOfTooManyUsages(t *testing.T) {
 }
 
 func TestUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T) {
+	engines(t, testUsagesThatAreStoredNowhereAreForgottenLast)
+}
+
+func testUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T, db string) {
 	const idle = 33_000
 	insisting := map[string]*usage{
 		"strikes in the window that runs":              {strikes: bucket{used: 1, ends: limitsAt("60s")}},
@@ -947,7 +987,7 @@ func TestUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T) {
 		"a Retry-After that has passed":  {retryAt: limitsAt("0s")},
 		"a ban, which is stored":         {bannedAt: limitsAt("-1s"), bannedUntil: limitsAt("599s")},
 	}
-	l := newLimiter(storeOpen(t, filepath.Join(t.TempDir(), "pets.db")), limitsBan)
+	l := newLimiter(storeOpen(t, db), limitsBan)
 	ids := map[string]int64{}
 	for _, some := range []map[string]*usage{insisting, over} {
 		for what, u := range some {
@@ -981,7 +1021,11 @@ func TestUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T) {
 }
 
 func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testAnUnbanHoldsForASuccessorThatIsMadeAfterIt)
+}
+
+func testAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{1, 50})
 	l := newLimiter(s, limitsBan)
 	limitsProvoke(t, l, &k.account, limitsAt("0s"))
@@ -999,8 +1043,10 @@ func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
 	}
 }
 
-func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+func TestKeysOfOneLineShareTheirUsage(t *testing.T) { engines(t, testKeysOfOneLineShareTheirUsage) }
+
+func testKeysOfOneLineShareTheirUsage(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{4, 50})
 	successor, token := *k, newSecret(false)
 	if _, err := rotateKey(t.Context(), s, &successor, token, limitsAt("1h")); err != nil {
@@ -1023,7 +1069,11 @@ func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
 }
 
 func TestOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testOf200ParallelRequestsExactlyTheLimitIsAdmitted)
+}
+
+func testOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{100, 10_000})
 	l := newLimiter(s, limitsBan)
 	var decisions, left sync.Map // counts by refusal; what those admitted were left
@@ -1096,9 +1146,10 @@ func TestADayAdmitsExactlyItsQuota(t *testing.T) {
 	})
 }
 
-func TestUsageSurvivesARestart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pets.db")
-	s := storeOpen(t, path)
+func TestUsageSurvivesARestart(t *testing.T) { engines(t, testUsageSurvivesARestart) }
+
+func testUsageSurvivesARestart(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k, other := limitsKey(t, s, "free", quota{}), limitsKey(t, s, "pro", quota{})
 	l := newLimiter(s, limitsBan)
 	for range 7 {
@@ -1110,7 +1161,7 @@ func TestUsageSurvivesARestart(t *testing.T) {
 	limitsFlush(t, l)
 	_ = s.Close()
 
-	s = storeOpen(t, path)
+	s = storeOpen(t, db)
 	if k := limitsShown(t, s, k.ID, limitsAt("10s")); k.UsedThisMinute != 8 || k.UsedToday != 8 {
 		t.Errorf("the first key is shown as %+v", k)
 	}
@@ -1233,9 +1284,11 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 	})
 }
 
-func TestUsagesRememberedAreBounded(t *testing.T) {
+func TestUsagesRememberedAreBounded(t *testing.T) { engines(t, testUsagesRememberedAreBounded) }
+
+func testUsagesRememberedAreBounded(t *testing.T, db string) {
 	const bound = 32_768 // "about 32,000" in the README
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	for range 5 {
@@ -1260,7 +1313,11 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 }
 
 func TestAUsageThatIsReadTwiceLosesNothing(t *testing.T) {
-	s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
+	engines(t, testAUsageThatIsReadTwiceLosesNothing)
+}
+
+func testAUsageThatIsReadTwiceLosesNothing(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, &k.account, limitsStart)
@@ -1273,8 +1330,8 @@ func TestAUsageThatIsReadTwiceLosesNothing(t *testing.T) {
 }
 
 func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "pets.db")
-	s := storeOpen(t, path)
+	db := filepath.Join(t.TempDir(), "pets.db")
+	s := storeOpen(t, db)
 	k := limitsKey(t, s, "free", quota{})
 	l := newLimiter(s, limitsBan)
 	limitsAdmit(t, l, &k.account, limitsStart)
@@ -1288,7 +1345,7 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 			t.Errorf("admit = %v, want the store's error", err)
 		}
 	}
-	l.store = storeOpen(t, path)
+	l.store = storeOpen(t, db)
 	if d := limitsAdmit(t, l, &k.account, limitsStart); d.minute.remaining != 58 {
 		t.Errorf("%d left after 2 requests", d.minute.remaining)
 	}

@@ -58,6 +58,32 @@ func storeNew(t testing.TB) *store {
 	return storeOpenFor(t, storePath(t), forService)
 }
 
+// engines runs a test once for each engine. db names a database of it that is new.
+func engines(t *testing.T, test func(t *testing.T, db string)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) { test(t, storePath(t)) })
+	t.Run("rqlite", func(t *testing.T) { test(t, rqliteNew(t, 3).addresses()) })
+}
+
+// storeRead reads one number by any engine.
+func storeRead(t testing.TB, s *store, query string, args ...any) (n int64) {
+	t.Helper()
+	if _, err := s.readInto(context.Background(), sqlOf(query, args...), &n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// storeEdit changes what is stored as a command does, which the other stores have to notice.
+func storeEdit(t testing.TB, db string, statements ...string) {
+	t.Helper()
+	s := storeOpen(t, db)
+	for _, st := range statements {
+		storeMust(t, storeErr(s.edit(context.Background(), sqlOf(st))))
+	}
+	storeMust(t, s.Close())
+}
+
 // sqliteOf is the engine of a store that storeOpen has opened.
 func sqliteOf(s *store) *sqliteFile { return s.engine.(*sqliteFile) }
 
@@ -86,7 +112,7 @@ func storeNumber(t testing.TB, db *sql.DB, query string, args ...any) (n int64) 
 // storeCount counts the pets.
 func storeCount(t testing.TB, s *store) int64 {
 	t.Helper()
-	return storeNumber(t, sqliteOf(s).reader, "SELECT count(*) FROM pets")
+	return storeRead(t, s, "SELECT count(*) FROM pets")
 }
 
 func storeCreate(t testing.TB, s *store, p NewPet) int64 {
@@ -166,14 +192,26 @@ func storeAwait(t testing.TB, s *store, n int) {
 	}
 }
 
-// storeBehindLock starts the writes so that all but the first are one batch:
-// the first waits for a lock, which is released when the others are queued.
+// storeGate is an engine that is busy until it is opened.
+type storeGate struct {
+	engine
+	opened chan bool
+}
+
+func (g *storeGate) write(ctx context.Context, statements []statement) ([]result, error) {
+	<-g.opened
+	return g.engine.write(ctx, statements)
+}
+
+// storeBehindLock starts the writes so that all but the first are one batch: the first
+// finds the engine busy, until the others are queued.
 func storeBehindLock(t testing.TB, s *store, writes ...func() error) []error {
 	t.Helper()
-	storeWait(s, time.Minute)
+	gate := &storeGate{engine: s.engine, opened: make(chan bool)}
+	s.engine = gate
 	errs := make([]error, len(writes))
 	var wg sync.WaitGroup
-	release := sync.OnceFunc(storeLock(t, s))
+	release := sync.OnceFunc(func() { close(gate.opened) })
 	defer release() // also when the test ends here
 	for i, write := range writes {
 		wg.Go(func() { errs[i] = write() })
@@ -187,12 +225,14 @@ func storeBehindLock(t testing.TB, s *store, writes ...func() error) []error {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the writes do not end")
 	}
+	s.engine = gate.engine
 	return errs
 }
 
-func TestReopeningKeepsEverything(t *testing.T) {
-	path := storePath(t)
-	s := storeOpen(t, path)
+func TestReopeningKeepsEverything(t *testing.T) { engines(t, testReopeningKeepsEverything) }
+
+func testReopeningKeepsEverything(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	token := newSecret(false)
 	keyID, err := insertKey(context.Background(), s,
 		&apiKey{Name: "shop", Plan: "pro", CreatedAt: instantOf(storeNow)}, token, false)
@@ -215,7 +255,7 @@ func TestReopeningKeepsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s = storeOpen(t, path)
+	s = storeOpen(t, db)
 	_, after := storeIDs(t, s, "", 20, 0)
 	if !bytes.Equal(before.body, after.body) || before.etag[0] != after.etag[0] {
 		t.Errorf("the page was %s %s and is %s %s", before.body, before.etag, after.body, after.etag)
@@ -240,30 +280,33 @@ func TestReopeningKeepsEverything(t *testing.T) {
 	}
 }
 
-func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
-	path := storePath(t)
-	s := storeOpen(t, path)
+func TestIDsStartAtOneAndAreNeverReused(t *testing.T) { engines(t, testIDsStartAtOneAndAreNeverReused) }
+
+func testIDsStartAtOneAndAreNeverReused(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	for want := range int64(3) {
 		if id := storeCreate(t, s, NewPet{"Rex", 1, Sold}); id != want+1 {
 			t.Errorf("id %d, want %d", id, want+1)
 		}
 	}
-	storeRaw(t, path, "DELETE FROM pets WHERE id = 3")
+	storeEdit(t, db, "DELETE FROM pets WHERE id = 3")
 	if id := storeCreate(t, s, NewPet{"Rex", 1, Sold}); id != 4 {
 		t.Errorf("after the deletion of 3 the next id is %d, want 4", id)
 	}
-	storeRaw(t, path, "DELETE FROM pets")
+	storeEdit(t, db, "DELETE FROM pets")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if id := storeCreate(t, storeOpen(t, path), NewPet{"Rex", 1, Sold}); id != 5 {
+	if id := storeCreate(t, storeOpen(t, db), NewPet{"Rex", 1, Sold}); id != 5 {
 		t.Errorf("after the deletion of all and a restart the next id is %d, want 5", id)
 	}
 }
 
 // TestPages compares every page of a small list with one made by hand.
-func TestPages(t *testing.T) {
-	s := storeNew(t)
+func TestPages(t *testing.T) { engines(t, testPages) }
+
+func testPages(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	all := []PetStatus{Available, Sold, Pending, Available, Available, Sold, Available, Sold}
 	for _, status := range all {
 		storeCreate(t, s, NewPet{"Rex", 1, status})
@@ -297,8 +340,10 @@ func TestPages(t *testing.T) {
 }
 
 // TestAFullLastPageHasNoNext: "full" alone must not promise more.
-func TestAFullLastPageHasNoNext(t *testing.T) {
-	s := storeNew(t)
+func TestAFullLastPageHasNoNext(t *testing.T) { engines(t, testAFullLastPageHasNoNext) }
+
+func testAFullLastPageHasNoNext(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	for range maxLimit {
 		storeCreate(t, s, NewPet{"Rex", 1, Sold})
 	}
@@ -371,7 +416,11 @@ func TestAFirstPageIsRememberedUntilACommit(t *testing.T) {
 // TestAFullPageIsRememberedUntilAnotherProgramWrites: this one only adds ids
 // behind it; another might do anything.
 func TestAFullPageIsRememberedUntilAnotherProgramWrites(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testAFullPageIsRememberedUntilAnotherProgramWrites)
+}
+
+func testAFullPageIsRememberedUntilAnotherProgramWrites(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	for range 3 {
 		storeCreate(t, s, NewPet{"Rex", 1, Sold})
 	}
@@ -380,7 +429,7 @@ func TestAFullPageIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 	if _, again := storeIDs(t, s, "", 2, 0); again != first {
 		t.Error("it is read again after a commit of this process")
 	}
-	storeRaw(t, sqliteOf(s).path, "DELETE FROM pets WHERE id = 1")
+	storeEdit(t, db, "DELETE FROM pets WHERE id = 1")
 	if err := s.refresh(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -391,9 +440,13 @@ func TestAFullPageIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 
 // TestACreatorSeesItsPet: once createPet has returned, every list has the
 // pet, whoever else creates and lists meanwhile.
-func TestACreatorSeesItsPet(t *testing.T) {
+func TestACreatorSeesItsPet(t *testing.T) { engines(t, testACreatorSeesItsPet) }
+
+func testACreatorSeesItsPet(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	for range 4 {
-		s := storeNew(t)
+		storeMust(t, storeErr(s.edit(t.Context(), sqlOf("DELETE FROM pets"))))
+		storeMust(t, s.refresh(t.Context()))
 		var wg sync.WaitGroup
 		for worker := range 8 {
 			wg.Go(func() {
@@ -512,7 +565,11 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 }
 
 func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testAPetIsRememberedUntilAnotherProgramWrites)
+}
+
+func testAPetIsRememberedUntilAnotherProgramWrites(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	id := storeCreate(t, s, NewPet{"Rex", 1, Sold})
 	read := func(id int64) *document {
 		pet, err := s.pet(id)
@@ -526,7 +583,7 @@ func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 	if read(id) != first {
 		t.Error("the pet is read again after a commit of our own")
 	}
-	raw := storeRaw(t, sqliteOf(s).path, "UPDATE pets SET name = 'Tom' WHERE id = 1", "DELETE FROM pets WHERE id = 2")
+	storeEdit(t, db, "UPDATE pets SET name = 'Tom' WHERE id = 1", "DELETE FROM pets WHERE id = 2")
 	if err := s.refresh(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -539,8 +596,8 @@ func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 	}
 
 	// Ids that share a place in the cache are not taken for each other.
-	_, err := raw.Exec("INSERT INTO pets (id, category_id, status, name) VALUES (?, 1, 4, 'far')", id+cachedPets)
-	storeMust(t, err)
+	storeMust(t, storeErr(s.write(context.Background(),
+		sqlOf("INSERT INTO pets (id, category_id, status, name) VALUES (?, 1, 4, 'far')", id+cachedPets))))
 	for range 2 {
 		near, far := read(id), read(id+cachedPets)
 		if !strings.Contains(string(near.body), "Tom") || !strings.Contains(string(far.body), "far") {
@@ -555,7 +612,11 @@ func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 }
 
 func TestAnETagStandsForTheContentAndTheNextPage(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testAnETagStandsForTheContentAndTheNextPage)
+}
+
+func testAnETagStandsForTheContentAndTheNextPage(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	etags := map[string]string{}
 	note := func(what string, d document) {
 		if !strings.HasPrefix(d.etag[0], `"`) || !strings.HasSuffix(d.etag[0], `"`) || len(d.etag[0]) < 10 {
@@ -631,7 +692,11 @@ func TestConcurrentCommitsShareTransactions(t *testing.T) {
 }
 
 func TestAFailingStatementFailsItsWholeBatchAndNoOther(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testAFailingStatementFailsItsWholeBatchAndNoOther)
+}
+
+func testAFailingStatementFailsItsWholeBatchAndNoOther(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	create := func(name string) func() error {
 		return func() error {
 			_, err := s.createPet(NewPet{name, 1, Sold})
@@ -830,7 +895,9 @@ func TestAClosedStoreIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
+func TestAnIdempotencyKeyMakesOnePet(t *testing.T) { engines(t, testAnIdempotencyKeyMakesOnePet) }
+
+func testAnIdempotencyKeyMakesOnePet(t *testing.T, db string) {
 	const day = 24 * time.Hour
 	type step struct {
 		keyID   int64
@@ -866,7 +933,8 @@ func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			s := storeNew(t)
+			s := storeOpen(t, db)
+			storeEdit(t, db, "DELETE FROM pets", "DELETE FROM idempotency", "DELETE FROM sqlite_sequence")
 			made := int64(0)
 			for i, step := range steps {
 				id, verdict := storeOnce(t, s, step.keyID, step.body, storeNow.Add(step.after))
@@ -885,7 +953,11 @@ func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
 }
 
 func TestIdempotencyKeysAreComparedByteForByte(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testIdempotencyKeysAreComparedByteForByte)
+}
+
+func testIdempotencyKeysAreComparedByteForByte(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	for i, key := range []string{"k", "K", "k ", "k%", "_", strings.Repeat("k", 255)} {
 		id, replayed, reused, err := s.createPetOnce(NewPet{"Rex", 1, Sold}, 1, key, nil, storeNow)
 		if id != int64(i+1) || replayed || reused || err != nil {
@@ -894,9 +966,11 @@ func TestIdempotencyKeysAreComparedByteForByte(t *testing.T) {
 	}
 }
 
-func TestParallelRepeatsMakeOnePet(t *testing.T) {
-	s := storeNew(t)
-	other := storeOpen(t, sqliteOf(s).path) // repeats may reach another program, too
+func TestParallelRepeatsMakeOnePet(t *testing.T) { engines(t, testParallelRepeatsMakeOnePet) }
+
+func testParallelRepeatsMakeOnePet(t *testing.T, db string) {
+	s := storeOpen(t, db)
+	other := storeOpen(t, db) // repeats may reach another program, too
 	for round := range 10 {
 		key := fmt.Sprint("round ", round)
 		ids := make([]int64, 32)
@@ -927,8 +1001,10 @@ func TestParallelRepeatsMakeOnePet(t *testing.T) {
 
 // TestRepeatsInOneBatchMakeOnePet: who is first is decided by SQL, also
 // between the statements of one transaction.
-func TestRepeatsInOneBatchMakeOnePet(t *testing.T) {
-	s := storeNew(t)
+func TestRepeatsInOneBatchMakeOnePet(t *testing.T) { engines(t, testRepeatsInOneBatchMakeOnePet) }
+
+func testRepeatsInOneBatchMakeOnePet(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	var ids [5]int64
 	var replays, reuses atomic.Int64
 	once := func(i int, body string) func() error {
@@ -956,7 +1032,11 @@ func TestRepeatsInOneBatchMakeOnePet(t *testing.T) {
 }
 
 func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testPurgeRemovesWhatHasServedItsTimeOnly)
+}
+
+func testPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	storeCreate(t, s, NewPet{"Rex", 1, Sold})
 	age := func(key int, d time.Duration) statement {
 		return sqlOf("INSERT INTO idempotency VALUES (1, ?, x'00', 1, ?)",
@@ -975,7 +1055,7 @@ func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
 		if err := s.purge(context.Background(), storeNow); err != nil {
 			t.Fatal(err)
 		}
-		if n := storeNumber(t, sqliteOf(s).reader, "SELECT count(*) FROM idempotency"); n != 4 {
+		if n := storeRead(t, s, "SELECT count(*) FROM idempotency"); n != 4 {
 			t.Errorf("%d records are left, want the 4 young ones", n)
 		}
 	}
@@ -987,14 +1067,18 @@ func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
 // TestARecordIsRemovedOnceItsDayHasPassed: it serves until then, and no longer,
 // since a repeat reads it in its own transaction.
 func TestARecordIsRemovedOnceItsDayHasPassed(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testARecordIsRemovedOnceItsDayHasPassed)
+}
+
+func testARecordIsRemovedOnceItsDayHasPassed(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	storeOnce(t, s, 1, "Rex", storeNow)
 	for _, c := range []struct {
 		after time.Duration
 		left  int64
 	}{{0, 1}, {24*time.Hour - time.Millisecond, 1}, {24 * time.Hour, 0}} {
 		storeMust(t, s.purge(context.Background(), storeNow.Add(c.after)))
-		if n := storeNumber(t, sqliteOf(s).reader, "SELECT count(*) FROM idempotency"); n != c.left {
+		if n := storeRead(t, s, "SELECT count(*) FROM idempotency"); n != c.left {
 			t.Errorf("after %v there are %d records, want %d", c.after, n, c.left)
 		}
 	}
@@ -1002,8 +1086,10 @@ func TestARecordIsRemovedOnceItsDayHasPassed(t *testing.T) {
 
 // TestAPurgeDisturbsNoRepeat: a request may have read the clock before the
 // record's day had passed, and be written in one transaction with the purge.
-func TestAPurgeDisturbsNoRepeat(t *testing.T) {
-	s := storeNew(t)
+func TestAPurgeDisturbsNoRepeat(t *testing.T) { engines(t, testAPurgeDisturbsNoRepeat) }
+
+func testAPurgeDisturbsNoRepeat(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	late := storeNow.Add(24 * time.Hour)
 	healthy, purge := s.engine, statement{}
 	s.engine = &storeEngine{engine: healthy, check: func(st statement, _ []any) {
@@ -1062,8 +1148,10 @@ func TestAPurgeEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestUsageIsReadAsItWasWritten(t *testing.T) {
-	s := storeNew(t)
+func TestUsageIsReadAsItWasWritten(t *testing.T) { engines(t, testUsageIsReadAsItWasWritten) }
+
+func testUsageIsReadAsItWasWritten(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	if u, err := readUsage(context.Background(), s, 7); err != nil || *u != (usage{}) {
 		t.Errorf("a usage that was never written is %+v, %v", u, err)
 	}
@@ -1082,8 +1170,10 @@ func TestUsageIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestOnlyTheFirstKeyIsMadeUnasked(t *testing.T) {
-	s := storeNew(t)
+func TestOnlyTheFirstKeyIsMadeUnasked(t *testing.T) { engines(t, testOnlyTheFirstKeyIsMadeUnasked) }
+
+func testOnlyTheFirstKeyIsMadeUnasked(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	key := &apiKey{Name: "first key", Plan: "free", CreatedAt: instantOf(storeNow)}
 	for i, want := range []bool{true, false, false} {
 		if id, err := insertKey(context.Background(), s, key, newSecret(false), true); (id != 0) != want || err != nil {
@@ -1129,8 +1219,10 @@ func storeMust(t testing.TB, err error) {
 }
 
 // TestAProbeLeavesNothing: it writes, and what it has written is gone.
-func TestAProbeLeavesNothing(t *testing.T) {
-	s := storeNew(t)
+func TestAProbeLeavesNothing(t *testing.T) { engines(t, testAProbeLeavesNothing) }
+
+func testAProbeLeavesNothing(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	storeCreate(t, s, NewPet{"Rex", 1, Sold})
 	writes := s.writes.Load()
 	for range 2 {
@@ -1139,7 +1231,7 @@ func TestAProbeLeavesNothing(t *testing.T) {
 	if n := s.writes.Load() - writes; n != 2 {
 		t.Errorf("two probes are %d transactions", n)
 	}
-	if n := storeNumber(t, sqliteOf(s).reader, "SELECT count(*) FROM usage"); n != 0 {
+	if n := storeRead(t, s, "SELECT count(*) FROM usage"); n != 0 {
 		t.Errorf("%d usages are left", n)
 	}
 }
@@ -1191,7 +1283,11 @@ func storeLiterals(t testing.TB, files ...string) (literals []string) {
 // TestStatementsBindWhatEveryEngineCarries: numbers, strings and NULL in, and
 // numbers, booleans and strings out. Every statement of the source is sent.
 func TestStatementsBindWhatEveryEngineCarries(t *testing.T) {
-	s := storeNew(t)
+	engines(t, testStatementsBindWhatEveryEngineCarries)
+}
+
+func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
+	s := storeOpen(t, db)
 	var sent strings.Builder
 	scanned := 0
 	s.engine = &storeEngine{engine: s.engine, check: func(st statement, columns []any) {
