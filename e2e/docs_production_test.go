@@ -15,8 +15,10 @@ import (
 // are those that people copy; Debian's systemd starts the service, Caddy and
 // nginx; after some of the steps the test looks whether they did what they are for.
 func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
-	m := bootMachine(t)
-	m.values["<this repository>"] = m.repository
+	needs(t, "caddy", "nginx")
+	repository := snapshot(t)
+	m := bootMachine(t, repository)
+	m.values["<this repository>"] = repository
 	m.run("cd /root")
 	m.prepareProxies()
 	m.run(dockerStandIn)
@@ -55,9 +57,9 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 // machine is a copy of this machine with an init, a network and processes of
 // its own. What is written there is gone when the test ends.
 type machine struct {
-	*terminal  // a shell of root's
-	repository string
-	sources    int // addresses that callers without a key had
+	*terminal        // a shell of root's
+	pid       string // of its first process
+	sources   int    // addresses that callers without a key had
 }
 
 // hostScript makes the machine's root, which is this machine's with a layer in
@@ -78,7 +80,8 @@ find "$group" -depth -type d -exec rmdir {} +
 
 // bootScript is the first process of the machine, and then becomes systemd. It
 // tells its process id as it is outside. It has no devices, cannot change the
-// kernel's settings, and starts nothing that would see to hardware.
+// kernel's settings, and starts nothing that would see to hardware. Mounts are shared, as
+// systemd makes them where it is not in a container, so that it can hand over credentials.
 const bootScript = `set -e
 read -r pid _ </proc/self/stat
 cd "$1/machine"
@@ -107,28 +110,34 @@ rm -r lib/systemd/system/{sysinit,local-fs}.target.wants
 printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' >etc/systemd/system/e2e.target
 pivot_root . mnt
 umount -l mnt
+mount --make-rshared /
 echo "$pid"
 exec env -i container=e2e PATH="$PATH" setpriv --bounding-set=-sys_module,-sys_rawio,-sys_time /lib/systemd/systemd --unit=e2e.target --show-status=no
 `
 
-// bootMachine boots one and opens a shell there. It shares the caches of Go with
-// this machine, and a repository to clone.
-func bootMachine(t *testing.T) *machine {
+// needs ends the test unless there are these commands, and those of every machine.
+func needs(t *testing.T, commands ...string) {
 	t.Helper()
-	for _, command := range []string{"systemd-analyze", "nsenter", "ip", "curl", "caddy", "nginx", "openssl"} {
+	for _, command := range append(commands, "systemd-analyze", "nsenter", "ip", "curl", "openssl") {
 		if _, err := exec.LookPath(command); err != nil {
-			t.Fatalf("install Debian's systemd, iproute2, curl, caddy, nginx-light and openssl: %v", err)
+			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light and haproxy: %v", err)
 		}
 	}
 	if os.Getuid() != 0 {
 		t.Fatal("only root can make namespaces, mount and boot systemd")
 	}
-	m := &machine{repository: snapshot(t)}
+}
+
+// bootMachine boots one and opens a shell there. It shares folders and the caches of
+// Go with this machine.
+func bootMachine(t *testing.T, shared ...string) *machine {
+	t.Helper()
+	m := &machine{}
 	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"--mount", "bash", "-c", hostScript, "host", t.TempDir(), m.repository}
+	args := append([]string{"--mount", "bash", "-c", hostScript, "host", t.TempDir()}, shared...)
 	host := exec.Command("unshare", append(args, strings.Fields(string(caches))...)...)
 	host.Env = append(os.Environ(), "BOOT="+bootScript)
 	log := &logBuffer{}
@@ -141,9 +150,9 @@ func bootMachine(t *testing.T) *machine {
 		t.Fatal(err)
 	}
 	pid, err := bufio.NewReader(stdout).ReadString('\n')
-	pid = strings.TrimSpace(pid)
+	m.pid = strings.TrimSpace(pid)
 	t.Cleanup(func() {
-		if out, err := exec.Command("kill", "-KILL", pid).CombinedOutput(); err != nil {
+		if out, err := exec.Command("kill", "-KILL", m.pid).CombinedOutput(); err != nil {
 			t.Errorf("kill: %v\n%s", err, out)
 		}
 		if err := host.Wait(); err != nil {
@@ -153,10 +162,10 @@ func bootMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatalf("the machine did not boot: %v\n%s", err, log)
 	}
-	m.terminal = newTerminal(t, "nsenter", "--target", pid, "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--root", "--wd", "bash")
+	m.terminal = newTerminal(t, "nsenter", "--target", m.pid, "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--root", "--wd", "bash")
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(m.run("journalctl --no-pager --quiet --unit petstore --unit caddy --unit nginx"))
+			t.Log(m.run("journalctl --no-pager --quiet --unit petstore --unit caddy --unit nginx --unit rqlite --unit haproxy"))
 		}
 	})
 	m.run("until systemctl is-active --quiet e2e.target 2>/dev/null; do sleep 0.1; done")

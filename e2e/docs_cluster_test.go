@@ -1,0 +1,398 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestAClusterRunsAsDocumented follows that document from top to bottom, as root, on
+// three machines in one network: a store that has been a file grows into a cluster of
+// nodes, services and balancers under Debian's systemd, which is restored, loses
+// machines, is upgraded, and becomes a file again. Where the line above a block says
+// "each machine", it is run on all of them, otherwise on the first one. Before and
+// after some steps the test looks whether what is promised is so.
+func TestAClusterRunsAsDocumented(t *testing.T) {
+	needs(t, "haproxy", "useradd", "gcc")
+	c := bootCluster(t)
+	c.serveFile()
+	steps := []*step{
+		{section: "Set it up", line: "for HOST in 10.0.0.1 10.0.0.2 10.0.0.3; do curl", after: c.checkNodes},
+		{section: "Set it up", line: "curl -s -o /dev/null", after: c.checkServices},
+		{section: "Backups", line: "systemctl start petstore-backup", after: c.checkBackup},
+		{section: "Backups", line: "systemctl start petstore", after: c.checkRestored},
+		{section: "A lost machine", line: "curl -K", before: c.loseOne},
+		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2", after: func() { c.replace(1); c.checkPets() }},
+		{section: "A lost majority", line: "systemctl stop petstore rqlite", before: c.loseTwo},
+		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3", after: func() { c.replace(1, 2); c.checkRestored() }},
+		{section: "Upgrades", line: "systemctl restart petstore", after: c.checkPets},
+		{section: "Back to one file", line: "petstore backup", after: c.checkFile},
+	}
+	for _, b := range c.blocks {
+		var now *step
+		if i := slices.IndexFunc(steps, func(s *step) bool { return s.isOf(b) }); i >= 0 {
+			now = steps[i]
+			steps = slices.Delete(steps, i, i+1)
+		}
+		if now != nil && now.before != nil {
+			now.before()
+		}
+		c.follow(b)
+		if now != nil && now.after != nil {
+			now.after()
+		}
+	}
+	for _, s := range steps {
+		t.Errorf("under %q the document no longer has the command %q", s.section, s.line)
+	}
+}
+
+// step is a block of the document around which something is checked.
+type step struct {
+	section, line string // of one of its commands, the beginning
+	before, after func()
+}
+
+func (s *step) isOf(b *block) bool {
+	return b.section == s.section && slices.ContainsFunc(b.commands(), func(c command) bool { return strings.HasPrefix(c.line, s.line) })
+}
+
+// threeMachines are those of the document.
+type threeMachines struct {
+	t      *testing.T
+	all    []*machine
+	blocks []*block
+	wire   string // a folder that all machines share, for scp
+
+	key string            // a key of the file that was there first
+	ids map[string]string // of the pets that were confirmed, by name
+}
+
+func hostOf(i int) string { return fmt.Sprint("10.0.0.", i+1) }
+
+// scpStandIn copies to another machine's /root as far as it can, see receive.
+const scpStandIn = `scp() {
+	local host=${3%%:*} path=${3#*:}
+	case $path in
+	*/) mkdir -p "$WIRE/$host/$path" && cp -r "$2" "$WIRE/$host/$path" ;;
+	*) mkdir -p "$WIRE/$host" && cp -r "$2" "$WIRE/$host/$path" ;;
+	esac
+}`
+
+// bootCluster boots three machines and joins their networks.
+func bootCluster(t *testing.T) *threeMachines {
+	t.Helper()
+	c := &threeMachines{t: t, wire: t.TempDir(), ids: map[string]string{}}
+	for _, d := range readDocuments(t) {
+		if d.path == cluster {
+			c.blocks = d.blocks
+		}
+	}
+	repository := snapshot(t)
+	c.makeCertificate()
+	rqlite, proxy := rqliteRepository(t)
+	for i := range 3 {
+		m := bootMachine(t, repository, rqlite, c.wire, filepath.Dir(binary))
+		m.values["<this repository>"], m.values["https://github.com/rqlite/rqlite"] = repository, rqlite
+		c.all = append(c.all, m)
+		card := "lan"
+		if i == 0 {
+			m.run("ip link add lan type bridge")
+		} else {
+			card = "eth0"
+			link := fmt.Sprint("link", i)
+			out, err := exec.Command("ip", "link", "add", link, "netns", c.all[0].pid, "type", "veth", "peer", "name", card, "netns", m.pid).CombinedOutput()
+			if err != nil {
+				t.Fatalf("ip link add: %v\n%s", err, out)
+			}
+			c.all[0].run("ip link set " + link + " master lan up")
+		}
+		m.run(fmt.Sprintf("ip address add %s/24 dev %s && ip link set %[2]s up", hostOf(i), card))
+		m.run("cd /root && export WIRE=" + c.wire + " GOSUMDB=off GOPROXY=" + proxy)
+		m.run(scpStandIn)
+		m.run("systemctl start systemd-journald-dev-log.socket") // for HAProxy
+		m.run(fmt.Sprintf("mkdir -p /etc/letsencrypt/live/pets.example.com && cp %s/*.pem /etc/letsencrypt/live/pets.example.com/", c.wire))
+		m.run("cp $WIRE/fullchain.pem /usr/local/share/ca-certificates/e2e.crt")
+	}
+	return c
+}
+
+// rqliteRepository stands for rqlite's own: its source, as the cache of Go has it
+// since .ci/rqlited was built, under the tag of its version. The proxy is that cache,
+// for what the source needs, since the machines have no other network.
+func rqliteRepository(t *testing.T) (repository, proxy string) {
+	t.Helper()
+	modules, err := exec.Command("go", "env", "GOMODCACHE").Output()
+	noError(t, err)
+	cache := strings.TrimSpace(string(modules))
+	repository = filepath.Join(t.TempDir(), "rqlite")
+	script := exec.Command("bash", "-c", `mkdir "$1" && cd "$1" && cp -r "$2"/github.com/rqlite/rqlite/v8@"$3"/. . && chmod -R u+w . &&
+		git init -q && git add --all && git -c user.name=e2e -c user.email=e2e@example.com commit -q -m "$3" && git tag "$3"`,
+		"bash", repository, cache, rqliteVersion)
+	if out, err := script.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return repository, "file://" + cache + "/cache/download"
+}
+
+// rqliteVersion is that of the document, and of .ci/rqlited.
+const rqliteVersion = "v8.43.4"
+
+// makeCertificate does what a certificate authority would.
+func (c *threeMachines) makeCertificate() {
+	c.t.Helper()
+	openssl := exec.Command("openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2", "-subj", "/CN=pets.example.com",
+		"-addext", "subjectAltName=DNS:pets.example.com", "-keyout", "privkey.pem", "-out", "fullchain.pem")
+	openssl.Dir = c.wire
+	if out, err := openssl.CombinedOutput(); err != nil {
+		c.t.Fatalf("openssl: %v\n%s", err, out)
+	}
+}
+
+// serveFile makes the first machine one that serves a file.
+func (c *threeMachines) serveFile() {
+	c.t.Helper()
+	m := c.all[0]
+	m.run("install " + binary + " /usr/local/bin/ && git clone -q '<this repository>' before && cp before/docs/deploy/petstore.env /etc/")
+	m.run("cp before/docs/deploy/petstore.service /etc/systemd/system/ && rm -r before && systemctl daemon-reload")
+	m.run("install -d -m 700 /var/lib/petstore")
+	c.key = strings.TrimSpace(m.run("petstore key create -plan business -db /var/lib/petstore/petstore.db"))
+	m.run("systemctl start petstore")
+	m.waitUntilReady()
+	for range 3 {
+		c.create(m, "http://localhost:8080/v1")
+	}
+}
+
+// create adds a pet with a name of its own.
+func (c *threeMachines) create(m *machine, base string) {
+	c.t.Helper()
+	name := fmt.Sprint("animal ", len(c.ids))
+	_, body := m.curl(201, "Authorization: Bearer "+c.key, base+"/pets", "-d", animalJSON(name))
+	c.ids[name] = regexp.MustCompile(`"id":(\d+)`).FindString(body)
+}
+
+// follow runs a block where the line above it says.
+func (c *threeMachines) follow(b *block) {
+	c.t.Helper()
+	machines := c.all[:1]
+	if strings.Contains(b.above, "each machine") {
+		machines = c.all
+	}
+	for i, m := range machines {
+		c.followOn(i, m, b)
+	}
+}
+
+// followOn runs a block on one machine, which first has what was copied to it. What
+// no operator is fast enough for, systemd forgets.
+func (c *threeMachines) followOn(i int, m *machine, b *block) {
+	c.t.Helper()
+	inbox := filepath.Join(c.wire, hostOf(i))
+	m.run(fmt.Sprintf("! [ -d %s ] || { cp -r %[1]s/. /root/ && rm -r %[1]s; }", inbox))
+	m.run("systemctl reset-failed petstore rqlite haproxy 2>/dev/null || true")
+	m.follow(b)
+}
+
+const public = "https://pets.example.com/v1"
+
+// checkNodes looks whether nodes know each other by certificates only, and users by
+// their passwords, who may do no more than they must.
+func (c *threeMachines) checkNodes() {
+	c.t.Helper()
+	m := c.all[0]
+	const status = "curl -s -o /dev/null -w '%{http_code}' "
+	for command, want := range map[string]string{
+		status + "https://10.0.0.2:4001/status":                                                           "401",
+		status + "-u petstore:$(cat cluster/petstore.password) https://10.0.0.2:4001/db/query?q=SELECT+1": "200",
+		status + "-u petstore:$(cat cluster/petstore.password) -X DELETE https://10.0.0.2:4001/remove":    "401",
+		status + "-u node:$(cat cluster/node.password) https://10.0.0.2:4001/db/query?q=SELECT+1":         "401",
+		status + "http://10.0.0.2:4001/status":                                                            "400",
+	} {
+		if got := m.run("cd /root && " + command + "; cd - >/dev/null"); got != want {
+			c.t.Errorf("%s prints %s, expected %s", command, got, want)
+		}
+	}
+	if alert := m.run("sleep 1 | openssl s_client -connect 10.0.0.2:4002 2>&1 || true"); !strings.Contains(alert, "certificate required") {
+		c.t.Errorf("a node listens to another without a certificate:\n%s", alert)
+	}
+	m.run("systemd-analyze security --offline=true --threshold=20 /etc/systemd/system/rqlite.service")
+	if user := m.run("stat --format %U /var/lib/rqlite"); user != "rqlite\n" {
+		c.t.Errorf("the data belongs to %s", user)
+	}
+}
+
+// newKey makes a key and waits until it opens the store through every balancer.
+func (c *threeMachines) newKey() string {
+	c.t.Helper()
+	key := strings.TrimSpace(c.all[0].run("petstore key create -plan business"))
+	for _, m := range c.all {
+		m.run("until curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' " + public + "/pets; do sleep 0.1; done")
+	}
+	return key
+}
+
+// checkServices looks whether every balancer brings a key to the same service, which
+// counts exactly, and callers without one under their address.
+func (c *threeMachines) checkServices() {
+	c.t.Helper()
+	if complaints := c.all[0].run("systemd-analyze verify /etc/systemd/system/petstore.service /etc/systemd/system/rqlite.service 2>&1"); complaints != "" {
+		c.t.Errorf("systemd-analyze verify: %s", complaints)
+	}
+	used := map[int]bool{}
+	for range 6 {
+		key := "Authorization: Bearer " + c.newKey()
+		before := c.served()
+		left := 0
+		for i := range 6 {
+			head, _ := c.all[i%3].curl(200, key, public+"/pets")
+			now, _ := strconv.Atoi(find(leftHeader, head))
+			if i > 0 && now != left-1 {
+				c.t.Errorf("after %d requests are left, %d are", left, now)
+			}
+			left = now
+		}
+		for i, served := range c.served() {
+			switch served - before[i] {
+			case 6:
+				used[i] = true
+			case 0:
+			default:
+				c.t.Errorf("of six requests with one key, service %d got %d", i+1, served-before[i])
+			}
+		}
+	}
+	if len(used) < 2 {
+		c.t.Errorf("six keys came to the services %v only", used)
+	}
+	c.all[1].checkAddresses(public, "Authorization: Bearer "+c.key)
+	c.checkPets()
+}
+
+// served is how many lists each service has served.
+func (c *threeMachines) served() (lists []int) {
+	c.t.Helper()
+	for _, m := range c.all {
+		n, _ := strconv.Atoi(strings.TrimSpace(m.run(`curl -s localhost:6060/metrics | sed -n 's/^petstore_requests_total{operation="listPets",status="200"} //p'`)))
+		lists = append(lists, n)
+	}
+	return lists
+}
+
+// checkPets adds a pet through every balancer, and finds there all that were ever
+// confirmed, under their ids.
+func (c *threeMachines) checkPets() {
+	c.t.Helper()
+	for _, m := range c.all {
+		m.waitUntilReady()
+	}
+	for _, m := range c.all {
+		m.run("until curl -fs -o /dev/null https://pets.example.com/readyz; do sleep 0.2; done")
+		c.create(m, public)
+	}
+	for _, m := range c.all {
+		c.checkList(m, public)
+	}
+}
+
+func (c *threeMachines) checkList(m *machine, base string) {
+	c.t.Helper()
+	_, list := m.curl(200, "Authorization: Bearer "+c.key, base+"/pets?limit=100")
+	for name, id := range c.ids {
+		if !strings.Contains(list, fmt.Sprintf(`{%s,"name":%q,`, id, name)) {
+			c.t.Errorf("%s, confirmed with %s, is not in %s", name, id, list)
+		}
+	}
+}
+
+// checkBackup looks for the copy, and keeps the pets out of it that come now.
+func (c *threeMachines) checkBackup() {
+	c.t.Helper()
+	m := c.all[0]
+	m.run("test -s /var/backups/petstore-$(date +%u).db && systemctl is-active --quiet petstore-backup.timer")
+	m.curl(201, "Authorization: Bearer "+c.key, public+"/pets", "-d", animalJSON("not in the copy"))
+}
+
+// checkRestored looks whether the restored cluster knows the pets of the copy, and
+// gives out no id that another may have.
+func (c *threeMachines) checkRestored() {
+	c.t.Helper()
+	before := len(c.ids)
+	c.checkPets()
+	if id := c.ids[fmt.Sprint("animal ", before)]; !regexp.MustCompile(`:\d\d{6}$`).MatchString(id) {
+		c.t.Errorf("the first pet after a restore has %s", id)
+	}
+	if _, list := c.all[0].curl(200, "Authorization: Bearer "+c.key, public+"/pets?limit=100"); strings.Contains(list, "not in the copy") {
+		c.t.Errorf("a pet that is not in the copy is in %s", list)
+	}
+}
+
+// lose takes a machine off the network and its disk away.
+func (c *threeMachines) lose(i int) {
+	c.t.Helper()
+	m := c.all[i]
+	m.run("cd /root && ip link set eth0 down")
+	m.run("systemctl kill --signal=KILL rqlite petstore haproxy; systemctl disable --now rqlite petstore haproxy 2>/dev/null")
+	m.run("rm -rf node /var/lib/rqlite /etc/rqlite /etc/petstore.env /usr/local/share/ca-certificates/petstore-cluster.crt")
+	m.run("rm -rf /etc/systemd/system/{rqlite,petstore}* /usr/local/bin/{rqlited,petstore} && userdel rqlite && systemctl daemon-reload")
+}
+
+// replace puts empty machines in the place of lost ones and sets them up, with the
+// blocks that are for each machine.
+func (c *threeMachines) replace(lost ...int) {
+	c.t.Helper()
+	for _, i := range lost {
+		c.all[i].run("ip link set eth0 up")
+	}
+	for _, b := range c.blocks {
+		if b.section != "Set it up" || !strings.Contains(b.above, "each machine") {
+			continue
+		}
+		for _, i := range lost {
+			c.followOn(i, c.all[i], b)
+		}
+	}
+	c.all[0].run(`until [ $(curl -K /etc/rqlite/rqlite-admin.curl "https://10.0.0.1:4001/nodes" | grep -o '"reachable":true' | wc -l) = 3 ]; do sleep 0.2; done`)
+}
+
+// loseOne loses a machine, after which all goes on through the others.
+func (c *threeMachines) loseOne() {
+	c.t.Helper()
+	c.lose(1)
+	for _, m := range []*machine{c.all[0], c.all[2]} {
+		m.run("until curl -fs -o /dev/null -H 'Authorization: Bearer " + c.key + "' --json '" + animalJSON("while a leader is elected") + "' " + public + "/pets; do sleep 0.1; done")
+		c.create(m, public)
+		c.checkList(m, public)
+	}
+}
+
+// loseTwo loses the majority: what the last service remembers is still served, and a
+// create is refused.
+func (c *threeMachines) loseTwo() {
+	c.t.Helper()
+	m, key := c.all[0], "Authorization: Bearer "+c.key
+	m.curl(200, key, "https://10.0.0.1:8080/v1/pets?limit=1") // which it then remembers
+	c.lose(1)
+	c.lose(2)
+	m.run("until curl -fs -o /dev/null -H '" + key + "' '" + public + "/pets?limit=1'; do sleep 0.2; done")
+	for range 5 {
+		m.curl(200, key, public+"/pets?limit=1")
+	}
+	if _, body := m.curl(503, key, public+"/pets", "-d", rex); !strings.Contains(body, `"code":"unavailable"`) {
+		c.t.Errorf("without a majority, a create gets %s", body)
+	}
+}
+
+// checkFile looks whether the file has all pets and keys of the cluster.
+func (c *threeMachines) checkFile() {
+	c.t.Helper()
+	m := c.all[0]
+	m.waitUntilReady()
+	c.create(m, "http://localhost:8080/v1")
+	c.checkList(m, "http://localhost:8080/v1")
+}
