@@ -89,7 +89,7 @@ func bootCluster(t *testing.T) *threeMachines {
 	t.Helper()
 	c := &threeMachines{t: t, wire: t.TempDir(), ids: map[string]string{}}
 	for _, d := range readDocuments(t) {
-		if d.path == cluster {
+		if d.path == machines {
 			c.blocks = d.blocks
 		}
 	}

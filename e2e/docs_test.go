@@ -41,7 +41,7 @@ import (
 const (
 	production  = "In production"    // docs_production_test.go
 	replication = "A second machine" // durability_replication_test.go
-	cluster     = "docs/cluster.md"  // docs_cluster_test.go
+	machines    = "docs/cluster.md"  // docs_cluster_test.go
 )
 
 // document is a text of this repository that people read.
@@ -135,7 +135,7 @@ func TestTheDocumentsShowWhatTheirCommandsPrint(t *testing.T) {
 	repository := snapshot(t)
 	for _, d := range readDocuments(t) {
 		blocks := slices.DeleteFunc(d.blocks, func(b *block) bool {
-			return b.section == production || b.section == replication || b.document == cluster
+			return b.section == production || b.section == replication || b.document == machines
 		})
 		if len(blocks) == 0 {
 			continue
