@@ -191,7 +191,7 @@ func (c *invocation) check() error {
 	if c.Name() == "petstore key create" && !c.given("plan") {
 		c.plan = "free"
 	}
-	if value := variable(c.environ, "PETSTORE_STAGING"); value != "" && c.Lookup("test") != nil && !c.given("test") {
+	if value := variables(c.environ)["PETSTORE_STAGING"]; value != "" && c.Lookup("test") != nil && !c.given("test") {
 		if c.Set("test", value) != nil {
 			return usageErrorf("invalid value %q for PETSTORE_STAGING: it must be true or false", value)
 		}
@@ -515,10 +515,7 @@ func (c *invocation) restoreCluster(ctx context.Context) (old string, err error)
 	}
 	defer os.RemoveAll(folder)
 	file := filepath.Join(folder, "copy")
-	if err := copyFile(ctx, from, file); err != nil {
-		return "", err
-	}
-	if err := finishCopy(ctx, file, c.skipIDs); err != nil {
+	if err := saveCopy(ctx, file, c.skipIDs, func(temp string) error { return copyFile(ctx, from, temp) }); err != nil {
 		return "", err
 	}
 	e, err := openRqlite(ctx, nodes, forNothing, c.log)
@@ -696,10 +693,11 @@ func parse(fs *flag.FlagSet, args, environ []string) error {
 	}
 	given := map[string]bool{"skip-ids": true, "replace": true} // no danger is confirmed in the environment
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	ours := variables(environ)
 	var err error
 	fs.VisitAll(func(f *flag.Flag) {
 		name := twin(f)
-		if value := variable(environ, name); value != "" && !given[f.Name] && err == nil {
+		if value := ours[name]; value != "" && !given[f.Name] && err == nil {
 			if problem := fs.Set(f.Name, value); problem != nil {
 				err = usageErrorf("invalid value %q for %s: %v", value, name, problem)
 			}
@@ -713,14 +711,16 @@ func twin(f *flag.Flag) string {
 	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
 
-// variable is the value of an environment variable, or "".
-func variable(environ []string, name string) (value string) {
+// variables are those of the environment that look like ours. Of several with one
+// name, the last counts.
+func variables(environ []string) map[string]string {
+	ours := map[string]string{}
 	for _, v := range environ {
-		if text, ok := strings.CutPrefix(v, name+"="); ok {
-			value = text // of several, the last counts
+		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PETSTORE_") {
+			ours[name] = value
 		}
 	}
-	return value
+	return ours
 }
 
 // warnOfUnknownVariables logs the variables that look like ours and are no flag's.
@@ -729,12 +729,10 @@ func warnOfUnknownVariables(environ []string, log *slog.Logger) {
 	for _, cmd := range commands {
 		c.declare(strings.NewReplacer("-skip-ids", "", "-replace", "").Replace(cmd.synopsis))
 	}
-	known := map[string]bool{}
-	c.VisitAll(func(f *flag.Flag) { known[twin(f)] = true })
-	for _, v := range environ {
-		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PETSTORE_") && !known[name] {
-			log.Warn("unknown environment variable; petstore help lists the flags, and each has its variable", "variable", name)
-		}
+	unknown := variables(environ)
+	c.VisitAll(func(f *flag.Flag) { delete(unknown, twin(f)) })
+	for _, name := range slices.Sorted(maps.Keys(unknown)) {
+		log.Warn("unknown environment variable; petstore help lists the flags, and each has its variable", "variable", name)
 	}
 }
 
@@ -766,10 +764,7 @@ func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 }
 
 func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
+	f, _ := w.(*os.File)
+	info, err := f.Stat() // of nil, it is an error
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
