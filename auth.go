@@ -311,19 +311,15 @@ func boolean(b bool) int64 {
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
-	var usageID any // NULL: its own
-	if k.usageID != 0 {
-		usageID = k.usageID
-	}
 	var expiresAt int64
 	if k.lifetime != 0 {
 		expiresAt = int64(k.CreatedAt + k.lifetime)
 	}
 	return sqlOf(`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime,
 		expires_at, succeeds, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ? ->> '$', ?, ?, ?, ?, ?, ?, nullif(?, 0),
-		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ? OR usage_id = ?), 0), ? WHERE `+condition,
+		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ? OR usage_id = ?), 0), nullif(?, 0) WHERE `+condition,
 		append([]any{token.digest().hex(), token.lastFour(), boolean(k.test), quote(k.Name), k.Plan, k.PerMinute, k.PerDay,
-			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, usageID, usageID, usageID}, args...)...)
+			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, k.usageID, k.usageID, k.usageID}, args...)...)
 }
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database
