@@ -429,17 +429,15 @@ func parseQuery(raw string, known []string, set func(name, value string) error) 
 		name, value, _ := strings.Cut(pair, "=")
 		name, nameErr := url.QueryUnescape(name)
 		value, valueErr := url.QueryUnescape(value)
-		if err := errors.Join(nameErr, valueErr); err != nil || strings.Contains(pair, ";") {
-			return newError(CodeInvalidParameter, "the query string cannot be parsed at %q", redact(pair))
-		}
-		if pair == "" {
-			continue
-		}
 		i := slices.Index(known, name)
-		if i < 0 {
+		switch {
+		case nameErr != nil || valueErr != nil || strings.Contains(pair, ";"):
+			return newError(CodeInvalidParameter, "the query string cannot be parsed at %q", redact(pair))
+		case pair == "":
+			continue
+		case i < 0:
 			return newError(CodeInvalidParameter, "%q is not a query parameter of this operation", redact(name))
-		}
-		if given&(1<<i) != 0 {
+		case given&(1<<i) != 0:
 			return newError(CodeInvalidParameter, "%s is given more than once", name)
 		}
 		given |= 1 << i
@@ -575,10 +573,10 @@ func readBody(r *http.Request) ([]byte, error) {
 	if r.ContentLength <= maxBody {
 		body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	}
-	if r.ContentLength > maxBody || len(body) > maxBody {
+	switch {
+	case r.ContentLength > maxBody || len(body) > maxBody:
 		return nil, newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, newError(CodeInvalidBody, "the body did not arrive whole and in time")
 	}
 	return body, nil
