@@ -373,8 +373,7 @@ func setLifetime(id int64, now, lifetime instant) statement {
 
 // revokeKey ends a key; the first revocation keeps its time.
 func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
-	revoke := sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id)
-	_, err := s.edit(ctx, revoke)
+	_, err := s.edit(ctx, sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id))
 	return err
 }
 
