@@ -1,5 +1,5 @@
-// Petstore is a pet store over HTTP with JSON bodies, in one binary with an
-// embedded SQLite database. Without a command it serves; petstore help lists the
+// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in
+// an embedded SQLite database or in a cluster of rqlite. Without a command it serves; petstore help lists the
 // commands and every flag.
 //
 // The exit status is 0 after a stop that was asked for, 2 for a mistake on the command
@@ -19,13 +19,13 @@
 // limits.go takes one request from both of the key's buckets, or refuses. The
 // operation, again in handlers.go, reads its input with model.go, makes one call
 // to store.go and writes the response. The store collects the statements of many
-// requests and commits them in one transaction of its engine, sqlite.go. An error
+// requests and commits them in one transaction of its engine. An error
 // travels back the same way and becomes a response in one place.
 //
 // A file uses only files that stand later in this list: main, commands (the command
 // line), handlers, auth, limits, store, metrics (the instruments), model. The store
-// defines the interface of an engine; sqlite.go implements it, and only main and
-// commands use it.
+// defines the interface of an engine; sqlite.go and rqlite.go implement it, and only
+// main and commands use them.
 //
 // # What survives
 //
