@@ -1,14 +1,12 @@
 package main
 
-// The keys: their form, how a request is matched with one, and the SQL that
-// makes and changes them. This file does not know who asks: handlers.go does for
-// requests, commands.go for the operator.
+// The keys: their form, how a request is matched with one, and the SQL that makes and changes them.
+// This file does not know who asks: handlers.go does for requests, commands.go for the operator.
 //
-// A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190
-// bits from the operating system), then a checksum: the CRC-32 (IEEE) of all
-// that stands before it, as 6 base-62 digits. The prefix lets secret scanners
-// find a leaked key; the checksum lets the service refuse a mistyped one
-// without asking the database.
+// A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190 bits from the
+// operating system), then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62
+// digits. The prefix lets secret scanners find a leaked key; the checksum lets the service refuse a
+// mistyped one without asking the database.
 //
 // The database holds only the SHA-256 of a key. A slow password hash would add
 // nothing, since 190 random bits cannot be guessed, and a lookup by digest
@@ -233,9 +231,8 @@ func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
 	k.deprecatedUses[key.ID] = instantOf(now)
 }
 
-// flush writes when keys last used the deprecated operation. What cannot be
-// written, or changes meanwhile, is left for the next flush. It must not run
-// twice at once.
+// flush writes when keys last used the deprecated operation. What cannot be written, or changes
+// meanwhile, is left for the next flush. It must not run twice at once.
 func (k *keyring) flush(ctx context.Context) error {
 	k.mu.Lock()
 	saved := maps.Clone(k.deprecatedUses)
@@ -338,9 +335,8 @@ func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err err
 // errKeyEnded means that a key is revoked or expired and cannot be rotated.
 var errKeyEnded = errors.New("the key is revoked or expired")
 
-// rotateKey stores the successor k, a copy of the old key that still has its id, and
-// lets the old key expire at the end of the overlap. A key that has ended meanwhile is
-// errKeyEnded.
+// rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old
+// key expire at the end of the overlap. A key that has ended meanwhile is errKeyEnded.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
 	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
 	id, err = insertedID(s.edit(ctx,

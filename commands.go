@@ -385,8 +385,7 @@ func keyShow(ctx context.Context, c *invocation) error {
 	return c.printHistory(ctx, c.key)
 }
 
-// printHistory says when the key was made and used, and which keys it was
-// rotated from and into.
+// printHistory says when the key was made and used, and which keys it was rotated from and into.
 func (c *invocation) printHistory(ctx context.Context, key *apiKey) error {
 	chain, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?1 OR k.usage_id = ?1", key.usageID)
 	if err != nil {

@@ -89,10 +89,9 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 	return srv
 }
 
-// addRoutes is the whole surface. Everything under /v1 goes through api, unknown
-// paths and methods included, so that a caller without a key learns nothing there
-// and every response says where the caller stands.
-// The names are those under which /metrics counts.
+// addRoutes is the whole surface. Everything under /v1 goes through api, unknown paths and methods
+// included, so that a caller without a key learns nothing there and every response says where the
+// caller stands. The names are those under which /metrics counts.
 func (s *service) addRoutes() {
 	s.routes.Handle("GET /v1/pets", s.api("listPets", s.listPets))
 	s.routes.Handle("POST /v1/pets", s.api("createPet", s.createPet))
@@ -139,8 +138,7 @@ func (s *service) public(name string, op operation) http.Handler {
 	})
 }
 
-// api stands before every operation: it authenticates, charges the limits and sets
-// their headers.
+// api stands before every operation: it authenticates, charges the limits and sets their headers.
 func (s *service) api(name string, op operation) http.Handler {
 	return s.public(name, func(w http.ResponseWriter, r *http.Request, c caller) (err error) {
 		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err != nil {
@@ -595,8 +593,7 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 	return values[0], nil
 }
 
-// The dates of the deprecated operation. The specification gives that of its
-// removal only.
+// The dates of the deprecated operation. The specification gives that of its removal only.
 var (
 	deprecated = time.Date(2026, time.November, 20, 0, 0, 0, 0, time.UTC)
 	sunset     = time.Date(2030, time.December, 5, 0, 0, 0, 0, time.UTC)

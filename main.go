@@ -14,26 +14,23 @@
 //
 // # A request's way through the files
 //
-// A request comes in through the server that main.go sets up, and meets the
-// routes in handlers.go. Before any operation runs, auth.go finds its key and
-// limits.go takes one request from both of the key's buckets, or refuses. The
-// operation, again in handlers.go, reads its input with model.go, makes one call
-// to store.go and writes the response. The store collects the statements of many
-// requests and commits them in one transaction of its engine. An error
-// travels back the same way and becomes a response in one place.
+// A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
+// Before any operation runs, auth.go finds its key and limits.go takes one request from both of the
+// key's buckets, or refuses. The operation, again in handlers.go, reads its input with model.go,
+// makes one call to store.go and writes the response. The store collects the statements of many
+// requests and commits them in one transaction of its engine. An error travels back the same way
+// and becomes a response in one place.
 //
-// A file uses only files that stand later in this list: main, commands (the command
-// line), handlers, auth, limits, store, metrics (the instruments), model. The store
-// defines the interface of an engine; sqlite.go and rqlite.go implement it, and only
-// main and commands use them.
+// A file uses only files that stand later in this list: main, commands (the command line),
+// handlers, auth, limits, store, metrics (the instruments), model. The store defines the interface
+// of an engine; sqlite.go and rqlite.go implement it, and only main and commands use them.
 //
 // # What survives
 //
-// A pet is on disk, synced, before its 201 is sent, and its Idempotency-Key with
-// it. A ban is on disk before the first refusal that mentions it. Usage and windows
-// are written every half second and at a graceful stop, so that a kill forgets
-// less than a second of counting. Strikes and the limits of addresses
-// without a key are not stored.
+// A pet is on disk, synced, before its 201 is sent, and its Idempotency-Key with it. A ban is on
+// disk before the first refusal that mentions it. Usage and windows are written every half second
+// and at a graceful stop, so that a kill forgets less than a second of counting. Strikes and the
+// limits of addresses without a key are not stored.
 package main
 
 import (

@@ -47,8 +47,7 @@ func (c *cacheCounts) samples(name string) []sample {
 // exposition is a page of metrics in Prometheus' text format, version 0.0.4.
 type exposition struct{ bytes.Buffer }
 
-// sample is one number: labels, and before them the suffix of its name, if
-// its kind has any.
+// sample is one number: labels, and before them the suffix of its name, if its kind has any.
 type sample struct {
 	labels string
 	value  float64

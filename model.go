@@ -1,9 +1,8 @@
 package main
 
-// The vocabulary: pets, errors, instants and documents, and the translation of
-// pets from and to JSON (RFC 8259). Reading is strict, because a body that is
-// accepted with a misspelt field is a mistake found too late; writing is plain
-// appending. This file knows no other.
+// The vocabulary: pets, errors, instants and documents, and the translation of pets from and to
+// JSON (RFC 8259). Reading is strict, because a body that is accepted with a misspelt field is a
+// mistake found too late; writing is plain appending. This file knows no other.
 
 import (
 	"bytes"
@@ -53,8 +52,7 @@ const (
 	maxLimit = 100      // pets on a page
 )
 
-// appendJSON appends the pet as JSON, byte for byte as SQLite's json_object
-// writes it in petJSON.
+// appendJSON appends the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON.
 func (p Pet) appendJSON(b []byte) []byte {
 	b = append(b, `{"id":`...)
 	b = strconv.AppendInt(b, p.ID, 10)
@@ -82,8 +80,7 @@ func appendQuoted(b []byte, text string) []byte {
 // quote is a text without control characters as a JSON string.
 func quote(text string) string { return string(appendQuoted(make([]byte, 0, len(text)+8), text)) }
 
-// ErrorCode is the machine-readable part of an Error. The list is closed:
-// clients may switch on it.
+// ErrorCode is the machine-readable part of an Error. The list is closed: clients may switch on it.
 type ErrorCode string
 
 // Every code, with the HTTP status of its responses.
@@ -227,9 +224,8 @@ func decodeNewPet(body []byte) (NewPet, error) {
 	return pet, nil
 }
 
-// cutValue splits valid JSON text at the end of its first value, which is
-// returned without the white space around it; what follows starts with the
-// comma, colon or bracket behind it.
+// cutValue splits valid JSON text at the end of its first value, which is returned without the
+// white space around it; what follows starts with the comma, colon or bracket behind it.
 func cutValue(text []byte) (value, rest []byte) {
 	depth, quoted := 0, false
 	for i := 0; ; i++ {
