@@ -1,36 +1,19 @@
-// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in
-// an embedded SQLite database or in a cluster of rqlite. Without a command it serves; petstore help lists the
-// commands and every flag.
+// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an
+// embedded SQLite database or in a cluster of rqlite. Without a command it serves; petstore help
+// lists the commands and every flag.
 //
-// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command
-// line or in the environment, and 1 when something failed; both say why in one line on
-// stderr. After SIGINT or SIGTERM the service finishes its running requests, for at most
-// 10 seconds; a command that they stop exits with 1 and leaves nothing half done.
+// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in
+// the environment, and 1 when something failed; both say why in one line on stderr. After SIGINT or
+// SIGTERM the service finishes its running requests, for at most 10 seconds; a command that they
+// stop exits with 1 and leaves nothing half done.
 //
-// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until
-// 5 December 2030, fetches one (GET /v1/pets/{petId}). Every request carries an
-// API key as a bearer token; every key has a plan with a limit for the minute and
-// one for the day; every response says where the key stands.
+// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030,
+// fetches one (GET /v1/pets/{petId}). Every request carries an API key as a bearer token; every key
+// has a plan with a limit for the minute and one for the day; every response says where the key
+// stands.
 //
-// # A request's way through the files
-//
-// A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
-// Before any operation runs, auth.go finds its key and limits.go takes one request from both of the
-// key's buckets, or refuses. The operation, again in handlers.go, reads its input with model.go,
-// makes one call to store.go and writes the response. The store collects the statements of many
-// requests and commits them in one transaction of its engine. An error travels back the same way
-// and becomes a response in one place.
-//
-// A file uses only files that stand later in this list: main, commands (the command line),
-// handlers, auth, limits, store, metrics (the instruments), model. The store defines the interface
-// of an engine; sqlite.go and rqlite.go implement it, and only main and commands use them.
-//
-// # What survives
-//
-// A pet is on disk, synced, before its 201 is sent, and its Idempotency-Key with it. A ban is on
-// disk before the first refusal that mentions it. Usage and windows are written every half second
-// and at a graceful stop, so that a kill forgets less than a second of counting. Strikes and the
-// limits of addresses without a key are not stored.
+// docs/design.md follows a request through the files, each of which uses only those that come after
+// it there, and says what survives a kill.
 package main
 
 import (
