@@ -320,10 +320,7 @@ func (i *increments) merge(service string, now instant, stored *string) []statem
 	for id, u := range i.sent {
 		rows = append(rows, [5]int64{id, u.minute.fresh, int64(u.minute.ends), u.day.fresh, int64(u.day.ends)})
 	}
-	sent, err := json.Marshal(rows)
-	if err != nil {
-		panic(err) // numbers
-	}
+	sent, _ := json.Marshal(rows) // of numbers
 	return []statement{
 		sqlOf(`INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 			SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 0, 0 FROM json_each(?1)
@@ -427,19 +424,18 @@ func (l *limiter) ban(a *account, d *decision) {
 	}
 	banned := *u
 	l.mu.Unlock()
+	d.banErr = errUnavailable
 	defer func() { // also if the engine panics
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		u.banning = false
+		if d.banBegins = d.banErr == nil; d.banBegins {
+			u.beginBan(d.now, l.banFor, a.unbannedAt)
+			d.ban(u.bannedUntil)
+		}
 	}()
 	banned.beginBan(d.now, l.banFor, a.unbannedAt)
 	_, d.banErr = l.store.write(context.Background(), saveBan(a.usageID, &banned))
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if d.banBegins = d.banErr == nil; d.banBegins {
-		u.beginBan(d.now, l.banFor, a.unbannedAt)
-		d.ban(u.bannedUntil)
-	}
 }
 
 // load reads a usage from the database into memory, unless it is there.

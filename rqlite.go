@@ -140,17 +140,9 @@ func (e *rqlite) connect(ctx context.Context) error {
 		if err == nil || errors.Is(err, errWrongNode) || ctx.Err() != nil || time.Now().After(giveUp) {
 			return err
 		}
-		if pause(ctx); ctx.Err() != nil {
+		if pause(ctx, leaderPoll); ctx.Err() != nil {
 			return err // which says more than that the time is over
 		}
-	}
-}
-
-// pause waits a moment for things to change.
-func pause(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(leaderPoll):
 	}
 }
 
@@ -354,7 +346,7 @@ func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path
 			return nil, err
 		}
 		e.retried.Add(1)
-		pause(ctx)
+		pause(ctx, leaderPoll)
 	}
 }
 

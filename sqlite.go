@@ -27,7 +27,6 @@ import (
 
 const (
 	readers     = 4                      // reading connections
-	headerSize  = 100                    // bytes that every SQLite file starts with
 	serviceWait = 500 * time.Millisecond // for another program's lock
 	commandWait = 10 * time.Second       // the same for the commands, which have nobody waiting behind them
 	lockPoll    = time.Millisecond       // between two tries of a write to get the lock
@@ -92,17 +91,13 @@ const (
 // a newer schema is refused and left as it was. It waits for locks as write does.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
 	e := &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
-	err := e.prepareFile(ctx, path, p)
-	if err == nil && p == forService { // two would count a key's requests separately
+	version, err := e.prepareFile(ctx, path, p)
+	if err == nil && p == forService {
 		e.wait = serviceWait
 		err = e.lockOut()
 	}
 	if err == nil {
 		err = e.connect(ctx)
-	}
-	var version int
-	if err == nil {
-		version, err = schemaVersion(context.WithoutCancel(ctx), e)
 	}
 	if err == nil {
 		err = updateSchema(ctx, e, version, true)
@@ -113,26 +108,27 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	return e, nil
 }
 
-// prepareFile makes the file if it may and must, and refuses one that is not ours.
-func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (err error) {
+// prepareFile makes the file if it may and must, refuses one that is not ours, and
+// returns the version of its schema.
+func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (version int, err error) {
 	if e.path, err = resolve(path); err != nil {
-		return err
+		return 0, err
 	}
 	info, err := os.Stat(e.path)
 	if errors.Is(err, os.ErrNotExist) && p == forCommand {
-		return errMissing
+		return 0, errMissing
 	}
 	if err != nil || info.Size() == 0 {
 		if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	info, err = ensureFile(e.path)
 	e.files[e.path] = info
-	if err == nil && info.Size() > 0 {
-		_, err = checkOwner(ctx, e.path)
+	if err != nil || info.Size() == 0 {
+		return 0, err
 	}
-	return err
+	return checkOwner(ctx, e.path)
 }
 
 // refuseOrphanedLog is for a database that is missing or empty: SQLite would delete
@@ -183,7 +179,7 @@ func ensureFile(path string) (os.FileInfo, error) {
 // otherwise SQLite would make one.
 func checkOwner(ctx context.Context, path string) (version int, err error) {
 	info, err := os.Stat(path)
-	if err == nil && info.Size() < headerSize { // SQLite would take it for an empty one
+	if err == nil && info.Size() < 100 { // less than a header, and to SQLite an empty one
 		err = errors.New("file is not a database")
 	}
 	if err != nil {
@@ -268,7 +264,8 @@ func lockFile(file string, busy error) (io.Closer, error) {
 	return lock, nil
 }
 
-// lockOut keeps other services off the database as long as this process lives.
+// lockOut keeps other services off the database as long as this process lives: two would
+// count a key's requests separately.
 func (e *sqliteFile) lockOut() error {
 	lock, err := lockFile(e.path+"-lock", errors.New("another petstore serves it"))
 	if err == nil {
@@ -335,10 +332,8 @@ func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) err
 		if !isBusy(err) || !time.Now().Before(deadline) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, lockPoll); ctx.Err() != nil {
 			return context.Cause(ctx)
-		case <-time.After(lockPoll):
 		}
 	}
 }

@@ -195,11 +195,11 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 // updateSchema runs the migrations that an engine of a version has not seen, in one
 // transaction, and all of them only if it may make a database.
 func updateSchema(ctx context.Context, e engine, version int, mayMake bool) error {
-	if version == 0 && !mayMake {
-		return errMissing
-	}
 	if version == len(migrations) {
 		return nil
+	}
+	if version == 0 && !mayMake {
+		return errMissing
 	}
 	var rest []statement
 	for _, migration := range migrations[version:] {
@@ -207,13 +207,19 @@ func updateSchema(ctx context.Context, e engine, version int, mayMake bool) erro
 	}
 	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
 		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
-	_, err := e.write(ctx, rest)
-	if err != nil {
-		if now, _ := schemaVersion(ctx, e); now == len(migrations) { // somebody was faster
-			err = nil
-		}
+	_, failed := e.write(ctx, rest)
+	if now, err := schemaVersion(ctx, e); err == nil && now == len(migrations) { // perhaps somebody was faster
+		return nil
 	}
-	return err
+	return failed
+}
+
+// pause waits for things to change, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // Sizes of the store.
