@@ -4,12 +4,11 @@ package main
 // what happens to one that will not stop. This file knows how much an account may
 // do, and nothing else of the key that it belongs to.
 //
-// An account has two token buckets of a special kind: each is refilled at once,
-// with all its tokens, when its window ends (tokens_per_fill equals max_tokens).
-// A window begins with the first request it counts and lasts 60 seconds or 24
-// hours. That gives "requests left in the current window" and "resets at" an
-// exact meaning. The price: up to twice the limit can pass around a window's end,
-// half of it just before and half just after.
+// An account has two token buckets of a special kind: each is refilled at once, with all its
+// tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the
+// first request it counts and lasts 60 seconds or 24 hours. That gives "requests left in the
+// current window" and "resets at" an exact meaning. The price: up to twice the limit can pass
+// around a window's end, half of it just before and half just after.
 //
 // A worked example, on the Free plan (60 a minute, 1,000 a day):
 //
@@ -78,19 +77,17 @@ type account struct {
 	unbannedAt instant  // a ban that began at this instant or earlier is lifted
 }
 
-// bucket counts the requests of one window. The zero bucket is full. It holds
-// what was used rather than what remains, so that a change of the limit
-// counts what was used already.
+// bucket counts the requests of one window. The zero bucket is full. It holds what was used
+// rather than what remains, so that a change of the limit counts what was used already.
 type bucket struct {
 	used  int64
 	fresh int64   // of those, the ones that are not stored yet
 	ends  instant // of its window: when it is refilled
 }
 
-// running reports whether a window of the given length is running. One that ends
-// more than two lengths from now began before the clock was set back, and
-// counts as over. Two lengths, because requests may read the clock a little out
-// of order.
+// running reports whether a window of the given length is running. One that ends more than two
+// lengths from now began before the clock was set back, and counts as over. Two lengths, because
+// requests may read the clock a little out of order.
 func (b bucket) running(now, length instant) bool {
 	return now < b.ends && b.ends <= now+2*length
 }
@@ -195,8 +192,7 @@ func (u *usage) banned(now instant, banFor time.Duration) bool {
 	return now < u.bannedUntil
 }
 
-// beginBan bans from now on. An unban that was made while the clock was ahead
-// does not lift it.
+// beginBan bans from now on. An unban that was made while the clock was ahead does not lift it.
 func (u *usage) beginBan(now instant, banFor time.Duration, unbannedAt instant) {
 	u.bannedAt, u.bannedUntil = max(now, unbannedAt+1), now+instant(banFor.Milliseconds())
 	u.strikes = bucket{} // but a Retry-After that is later than the ban's end still counts
@@ -213,10 +209,9 @@ func (d *decision) ban(until instant) {
 	d.shown = d.minute
 }
 
-// strike notes a refusal and reports whether it is one too many. The first
-// refusal is no strike: the caller had not been asked to wait yet. Strikes are
-// counted in the minute's window, or in one of their own while the minute's
-// bucket is full and the day refuses.
+// strike notes a refusal and reports whether it is one too many. The first refusal is no strike:
+// the caller had not been asked to wait yet. Strikes are counted in the minute's window, or in
+// one of their own while the minute's bucket is full and the day refuses.
 func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	if now >= u.retryAt {
 		return false
@@ -412,9 +407,8 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 	return d, true
 }
 
-// ban stores a ban and only then lets it begin, so that a crash undoes no key_banned
-// that was sent. If it cannot be stored, the refusal stays rate_limited, and the next
-// one tries again.
+// ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
+// sent. If it cannot be stored, the refusal stays rate_limited, and the next one tries again.
 func (l *limiter) ban(a *account, d *decision) {
 	l.mu.Lock()
 	u := l.usages[a.usageID]
@@ -449,8 +443,7 @@ func (l *limiter) load(id int64) error {
 	return err
 }
 
-// address charges a caller without a valid key or, with charge false, only
-// shows where it stands.
+// address charges a caller without a valid key or, with charge false, only shows where it stands.
 func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -587,11 +580,10 @@ func (m *recent[K, V]) put(k K, v V) {
 // the young counts twice until the old one goes.
 func (m *recent[K, V]) len() int { return len(m.young) + len(m.old) }
 
-// clientNetwork is the network a request without a valid key is charged to:
-// the IPv4 address, or the /64 of the IPv6 address, since a household or a
-// server commonly holds a whole one. Behind a proxy it is the rightmost entry
-// of the named header, the one that the proxy itself has written. If that entry is
-// not an address, it is returned as unread, and the proxy's own address counts.
+// clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
+// the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
+// proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
+// If that entry is not an address, it is returned as unread, and the proxy's own address counts.
 func clientNetwork(r *http.Request, header string) (network netip.Prefix, unread string) {
 	if values := r.Header.Values(header); header != "" && len(values) > 0 {
 		last := values[len(values)-1]

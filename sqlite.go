@@ -1,9 +1,8 @@
 package main
 
-// An engine: one SQLite file. Here are its opening and checking, its locks, its
-// connections and transactions, and the copies that every engine's backups are. It takes
-// the schema from store.go, and knows of the tables only, in finishCopy, which of them
-// assign ids.
+// An engine: one SQLite file. Here are its opening and checking, its locks, its connections and
+// transactions, and the copies that every engine's backups are. It takes the schema from
+// store.go, and knows of the tables only, in finishCopy, which of them assign ids.
 
 import (
 	"context"

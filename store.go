@@ -5,12 +5,11 @@ package main
 // connections and transactions, nor what the other tables mean: auth.go and limits.go
 // hold the SQL of theirs. What is read often is remembered here as encoded JSON.
 //
-// Writing is done by leader and followers. A caller queues its statements; the
-// one that finds no transaction under way becomes the leader, commits all that
-// is queued in one transaction and wakes the others. So 64 clients share one
-// sync, and nobody gets a response before the disk has the data. A goroutine that
-// owns the engine would do the same, but on a single core it starves the
-// network poller: reads then wait for hundreds of milliseconds.
+// Writing is done by leader and followers. A caller queues its statements; the one that finds no
+// transaction under way becomes the leader, commits all that is queued in one transaction and
+// wakes the others. So 64 clients share one sync, and nobody gets a response before the disk has
+// the data. A goroutine that owns the engine would do the same, but on a single core it starves
+// the network poller: reads then wait for hundreds of milliseconds.
 //
 // What a batch does depends on its SQL alone and never on Go code in the middle
 // of it, so that an engine may be far away and speak JSON.
@@ -57,9 +56,8 @@ type engine interface {
 	// when all of it is durable. While it waits for another program, it heeds ctx. An
 	// error means that nothing was written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
-	// read calls row for each row of the query's result, which holds all that any
-	// write has returned for. A ctx that can be cancelled costs a query 2 µs and a
-	// goroutine.
+	// read calls row for each row of the query's result, which holds all that any write has
+	// returned for. A ctx that can be cancelled costs a query 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
 	// changed reports whether anybody else has changed what services may remember since
 	// it was last called: commands count that (editsQuery).
@@ -78,9 +76,8 @@ type engine interface {
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
-// migrations take the schema from one version to the next. A change is a new one at
-// the end: databases have run the others already. Instants are Unix milliseconds; 0
-// stands for never.
+// migrations take the schema from one version to the next. A change is a new one at the end:
+// databases have run the others already. Instants are Unix milliseconds; 0 stands for never.
 var migrations = []string{`
 CREATE TABLE pets (
 	id          INTEGER PRIMARY KEY AUTOINCREMENT, -- from 1 upward; AUTOINCREMENT never reuses one
@@ -271,14 +268,12 @@ func newStore(e engine) *store {
 	return s
 }
 
-// Close ends the engine after the transaction under way; what was committed is
-// durable already.
+// Close ends the engine after the transaction under way; what was committed is durable already.
 func (s *store) Close() error { return s.engine.Close() }
 
-// write runs the statements in one transaction, perhaps together with those of
-// other callers, and returns when they are durable. The error is errUnavailable
-// or wraps it. ctx counts for a write that is alone in its transaction, since nobody
-// may cancel what others share.
+// write runs the statements in one transaction, perhaps together with those of other callers, and
+// returns when they are durable. The error is errUnavailable or wraps it. ctx counts for a write
+// that is alone in its transaction, since nobody may cancel what others share.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	return s.enqueue(ctx, math.MaxInt, statements)
 }
@@ -413,9 +408,8 @@ type cachedPet struct {
 	foreign uint64
 }
 
-// storedStatus are the stored forms of the states. They start at 2 because
-// SQLite prepares a statement anew when a bound value becomes, or ceases to
-// be, 0 or 1.
+// storedStatus are the stored forms of the states. They start at 2 because SQLite prepares a
+// statement anew when a bound value becomes, or ceases to be, 0 or 1.
 var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
 
 // petJSON builds a pet inside SQLite, as Pet.appendJSON does in Go. For 20
