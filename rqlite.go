@@ -424,7 +424,6 @@ func (e *rqlite) describe() (engine, node string) {
 	return "rqlite " + e.version, e.inUse.Load().url
 }
 
-// measure is for /metrics.
 func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_node_requests_total", "counter", "Requests to the nodes of the cluster, by outcome.",
 		sample{`{outcome="success"}`, float64(e.succeeded.Load())}, sample{`{outcome="failure"}`, float64(e.failed.Load())})

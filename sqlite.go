@@ -68,13 +68,6 @@ func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
 	return stmt, err
 }
 
-func (s *preparedSet) close() (err error) {
-	for _, stmt := range s.known {
-		err = errors.Join(err, stmt.Close())
-	}
-	return err
-}
-
 // purpose is what a database is opened for.
 type purpose int
 
@@ -222,7 +215,7 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		return err
 	}
 	e.written.on, e.written.known = e.conn.PrepareContext, map[string]*sql.Stmt{}
-	e.closers = append(e.closers, e.closeConn, e.written.close) // an open statement would keep the connection alive
+	e.closers = append(e.closers, e.closeConn)
 	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)")
 	e.closers = append(e.closers, e.reader.Close)
 	e.queries.on, e.queries.known = e.reader.PrepareContext, map[string]*sql.Stmt{}
@@ -292,11 +285,14 @@ func (e *sqliteFile) connectReaders() error {
 
 // closeConn does not close a connection in which the driver has panicked: that may
 // hold a lock of database/sql for ever.
-func (e *sqliteFile) closeConn() error {
-	if e.panicked {
-		return errors.New("a connection stays open in which the driver has panicked")
+func (e *sqliteFile) closeConn() (err error) {
+	for _, stmt := range e.written.known { // an open one would keep the connection alive
+		err = errors.Join(err, stmt.Close())
 	}
-	return e.conn.Close()
+	if e.panicked {
+		return errors.Join(err, errors.New("a connection stays open in which the driver has panicked"))
+	}
+	return errors.Join(err, e.conn.Close())
 }
 
 // Close ends all connections.
@@ -392,12 +388,11 @@ func (e *sqliteFile) run(st statement) (r result, err error) {
 		return r, stmt.QueryRow(st.args...).Scan(st.into...)
 	}
 	done, err := stmt.Exec(st.args...)
-	if err != nil {
-		return r, err
+	if err == nil {
+		r.lastID, _ = done.LastInsertId() // the driver has both numbers at hand
+		r.affected, _ = done.RowsAffected()
 	}
-	r.lastID, _ = done.LastInsertId() // the driver has both numbers at hand
-	r.affected, _ = done.RowsAffected()
-	return r, nil
+	return r, err
 }
 
 // changed compares data_version, which moves, on one connection, when another
@@ -444,16 +439,12 @@ func (e *sqliteFile) backup(ctx context.Context, file string) error {
 // saveCopy puts a file that fill writes in the place of target, after reading it
 // whole. In it, new ids start skipIDs above those that it holds.
 func saveCopy(ctx context.Context, target string, skipIDs int64, fill func(temp string) error) error {
-	target, err := resolve(target)
-	if err != nil {
-		return err
-	}
-	lock, err := claim(target)
+	file, lock, err := claim(target)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	return replaceFile(target, func(temp string) error {
+	return replaceFile(file, func(temp string) error {
 		if err := fill(temp); err != nil {
 			return err
 		}
@@ -464,10 +455,7 @@ func saveCopy(ctx context.Context, target string, skipIDs int64, fill func(temp 
 // openCopy makes sure that a copy is a petstore's and is not in use, and keeps
 // services off it until the lock is closed.
 func openCopy(ctx context.Context, source string) (file string, lock io.Closer, err error) {
-	if file, err = resolve(source); err != nil {
-		return "", nil, err
-	}
-	if lock, err = claim(file); err != nil {
+	if file, lock, err = claim(source); err != nil {
 		return "", nil, err
 	}
 	version, err := checkOwner(ctx, file)
@@ -547,31 +535,34 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 // claim refuses a file that cannot be a database, or one that is in use, and keeps
 // services off it, if it was ever served, until the lock is closed. A file that is not
 // there may be claimed too.
-func claim(path string) (lock io.Closer, err error) {
+func claim(name string) (path string, lock io.Closer, err error) {
+	if path, err = resolve(name); err != nil {
+		return "", nil, err
+	}
 	info, err := os.Lstat(path)
 	if err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return "", nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock"} {
 		database, is := strings.CutSuffix(path, suffix)
 		if _, err := os.Stat(database); is && err == nil {
-			return nil, fmt.Errorf("%s belongs to the database %s", path, database)
+			return "", nil, fmt.Errorf("%s belongs to the database %s", path, database)
 		}
 		log, err := os.Stat(path + suffix)
 		if err == nil && log.Size() > 0 && suffix != "-shm" {
-			return nil, fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
+			return "", nil, fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
 		}
 	}
 	lock = io.NopCloser(nil)
 	if _, err := os.Stat(path + "-lock"); err == nil { // it was served
 		if lock, err = lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path)); err != nil {
-			return nil, err
+			return "", nil, err
 		}
 	}
 	if info != nil && isBusy(lockOnce(path)) {
-		return nil, errors.Join(fmt.Errorf("%s is in use", path), lock.Close())
+		return "", nil, errors.Join(fmt.Errorf("%s is in use", path), lock.Close())
 	}
-	return lock, nil
+	return path, lock, nil
 }
 
 // lockOnce takes all of a database for a moment: isBusy tells that somebody has
