@@ -245,32 +245,29 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 	}
 	request.Header.Set("Content-Type", "application/json") // rqlite looks at the content only
 	response, err := e.client.Do(request)
-	if err != nil {
-		var untrusted *tls.CertificateVerificationError
-		if errors.As(err, &untrusted) || errors.Is(err, http.ErrSchemeMismatch) {
-			return nil, fmt.Errorf("%w: %w", errWrongNode, err)
-		}
-		var broken *net.OpError
-		if errors.As(err, &broken) && broken.Op == "dial" {
-			return nil, fmt.Errorf("%w: %w", errNothingDone, err)
-		}
-		return nil, err
-	}
-	if response.StatusCode == http.StatusOK {
+	if err == nil && response.StatusCode == http.StatusOK {
 		if response.Header.Get("X-Rqlite-Served-By") != "" {
 			e.passedOn.Store(true)
 		}
 		return response, nil
 	}
-	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
-	err = fmt.Errorf("%s responds %s %s", n.url, response.Status, strings.Join(strings.Fields(string(text)), " "))
-	switch status := response.StatusCode; {
+	status := 0
+	if err == nil {
+		defer response.Body.Close()
+		status = response.StatusCode
+		text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
+		err = fmt.Errorf("%s responds %s %s", n.url, response.Status, strings.Join(strings.Fields(string(text)), " "))
+	}
+	var untrusted *tls.CertificateVerificationError
+	var broken *net.OpError
+	switch {
 	case status == http.StatusUnauthorized:
 		return nil, fmt.Errorf("%w: %s wants another user or password", errWrongNode, n.url)
-	case status < 500 && path == "/status":
+	case errors.As(err, &untrusted), errors.Is(err, http.ErrSchemeMismatch),
+		0 < status && status < 500 && path == "/status":
 		return nil, fmt.Errorf("%w: %w", errWrongNode, err)
-	case status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
+	case errors.As(err, &broken) && broken.Op == "dial",
+		status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
 		return nil, fmt.Errorf("%w: %w", errNothingDone, err)
 	}
 	return nil, err
