@@ -342,7 +342,7 @@ func (s *storm) outages() []outage {
 			c.cutOff(leader)
 			return func() { c.mendOff(leader) }
 		}},
-		{"the services are cut off from the leader", 5 * time.Second, func() func() { return cut(services, c.leader()) }},
+		{"the services are cut off from the leader", 8 * time.Second, func() func() { return cut(services, c.leader()) }},
 		{"HAProxy is reloaded", time.Second, func() func() {
 			s.balancer.reload()
 			return s.balancer.reload
