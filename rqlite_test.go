@@ -13,14 +13,17 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 // rqliteFake is a cluster of rqlite nodes in this process, as far as an engine sees
@@ -45,22 +48,32 @@ type rqliteNode struct {
 	number  int
 	addr    string // by which the other nodes know it
 	version string
-	server  *httptest.Server // nil: it is down
 	host    string
+	down    bool
+	server  *httptest.Server // nil: it is down, or there is no network
 }
 
 // rqliteNew makes a cluster, of which the node 0 is the leader.
 func rqliteNew(t testing.TB, nodes int) *rqliteFake {
 	t.Helper()
+	c := rqliteWithoutNetwork(t, nodes)
+	for _, n := range c.nodes {
+		n.host = "127.0.0.1:0"
+		n.start()
+		t.Cleanup(n.stop)
+	}
+	return c
+}
+
+// rqliteWithoutNetwork makes a cluster for rqliteStore.
+func rqliteWithoutNetwork(t testing.TB, nodes int) *rqliteFake {
+	t.Helper()
 	c := &rqliteFake{t: t, path: filepath.Join(t.TempDir(), "rqlite.db")}
 	c.open()
 	t.Cleanup(func() { _ = c.db.Close() })
 	for number := range nodes {
-		n := &rqliteNode{fake: c, number: number, addr: fmt.Sprintf("raft%d:4002", number), version: "v8.43.4"}
-		c.nodes = append(c.nodes, n)
-		n.host = "127.0.0.1:0"
-		n.start()
-		t.Cleanup(n.stop)
+		c.nodes = append(c.nodes, &rqliteNode{fake: c, number: number, version: "v8.43.4",
+			addr: fmt.Sprintf("raft%d:4002", number), host: fmt.Sprintf("node%d:4001", number)})
 	}
 	return c
 }
@@ -77,10 +90,18 @@ func (n *rqliteNode) start() {
 	n.host = listener.Addr().String()
 	n.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: n}}
 	n.server.Start()
+	n.setDown(false)
+}
+
+func (n *rqliteNode) setDown(down bool) {
+	n.fake.mu.Lock()
+	defer n.fake.mu.Unlock()
+	n.down = down
 }
 
 // stop lets connections to a node be refused.
 func (n *rqliteNode) stop() {
+	n.setDown(true)
 	if n.server != nil {
 		n.server.CloseClientConnections()
 		n.server.Close()
@@ -123,18 +144,30 @@ func (c *rqliteFake) arrived() (requests []string) {
 
 // RoundTrip takes a request to its node without a network.
 func (c *rqliteFake) RoundTrip(r *http.Request) (*http.Response, error) {
-	i := slices.IndexFunc(c.nodes, func(n *rqliteNode) bool { return n.host == r.URL.Host })
-	if c.nodes[i].server == nil {
+	n := c.nodes[slices.IndexFunc(c.nodes, func(n *rqliteNode) bool { return n.host == r.URL.Host })]
+	c.mu.Lock()
+	down := n.down
+	c.mu.Unlock()
+	if down {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}
 	done := make(chan *http.Response, 1)
 	go func() {
+		defer close(done)
+		defer func() { _ = recover() }() // of http.ErrAbortHandler
 		w := httptest.NewRecorder()
-		c.nodes[i].ServeHTTP(w, r)
-		done <- w.Result()
+		n.ServeHTTP(w, r)
+		response := w.Result()
+		if length, err := strconv.Atoi(response.Header.Get("Content-Length")); err == nil && length > w.Body.Len() {
+			response.Body = io.NopCloser(io.MultiReader(response.Body, iotest.ErrReader(io.ErrUnexpectedEOF)))
+		}
+		done <- response
 	}()
 	select {
 	case response := <-done:
+		if response == nil {
+			return nil, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+		}
 		return response, nil
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
@@ -145,7 +178,7 @@ func (c *rqliteFake) RoundTrip(r *http.Request) (*http.Response, error) {
 func (n *rqliteNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := n.fake
 	c.mu.Lock()
-	c.requests = append(c.requests, fmt.Sprintf("%d %s %s", n.number, r.Method, r.URL))
+	c.requests = append(c.requests, fmt.Sprintf("%d %s %s", n.number, r.Method, r.URL.RequestURI()))
 	rule := c.rule
 	c.mu.Unlock()
 	if rule != nil && rule(n, w, r) {
@@ -381,5 +414,256 @@ func (l *rqliteLog) String() string {
 	return l.text.String()
 }
 
-var _ = errors.New
-var _ = url.Parse
+// rqliteStore opens a store on a cluster without a network, as openRqlite does for a
+// service. Call it inside a synctest bubble.
+func rqliteStore(t testing.TB, c *rqliteFake) (*store, *rqliteLog) {
+	t.Helper()
+	nodes, err := parseCluster(c.addresses())
+	storeMust(t, err)
+	log := &rqliteLog{}
+	e := &rqlite{nodes: nodes, log: newLogger(log, "json", slog.LevelDebug), wait: queryWait,
+		client:    &http.Client{Transport: c, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		durations: histogram{bounds: durationBounds}}
+	storeMust(t, e.connect(t.Context()))
+	version, err := schemaVersion(t.Context(), e)
+	storeMust(t, err)
+	storeMust(t, updateSchema(t.Context(), e, version, true))
+	c.arrived()
+	return newStore(e), log
+}
+
+// rqliteAnswer is a way in which a node may answer in place of doing what it is asked.
+type rqliteAnswer = func(n *rqliteNode, w http.ResponseWriter, r *http.Request)
+
+func rqliteSays(status int, text string) rqliteAnswer {
+	return func(_ *rqliteNode, w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// rqliteGarbage are answers after which nobody knows what was done.
+var rqliteGarbage = map[string]rqliteAnswer{
+	"a reset":                  func(*rqliteNode, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	"a timeout":                func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	"leadership that was lost": rqliteSays(200, `{"results":[],"error":"leadership lost while committing log"}`),
+	"forwarding that failed":   rqliteSays(200, `{"results":[],"error":"node failed to process Execute on remote node at raft1:4002: EOF"}`),
+	"another 503":              rqliteSays(503, "store is not open\n"),
+	"another 500":              rqliteSays(500, "leader address: what?\n"),
+	"HTML with 500":            rqliteSays(500, "<html>Internal Server Error</html>"),
+	"HTML":                     rqliteSays(200, "<html>Welcome to nginx!</html>"),
+	"nothing":                  rqliteSays(200, ""),
+	"a redirect": func(_ *rqliteNode, w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://elsewhere:1/", 307)
+	},
+	"a bad request":                    rqliteSays(400, "invalid JSON body\n"),
+	"JSON that was cut off":            rqliteSays(200, `{"results":[{"last_insert_id":1,"rows_aff`),
+	"JSON of another kind":             rqliteSays(200, `["results"]`),
+	"no results":                       rqliteSays(200, `{}`),
+	"fewer results than statements":    rqliteSays(200, `{"results":[]}`),
+	"more results than statements":     rqliteSays(200, `{"results":[{},{},{},{},{},{},{},{},{}]}`),
+	"numbers that are texts":           rqliteSays(200, `{"results":[{"last_insert_id":"1","rows_affected":"1","values":"none"}]}`),
+	"a number that is none of 64 bits": rqliteSays(200, `{"results":[{"last_insert_id":9223372036854775808,"rows_affected":1}]}`),
+	"half a response": func(_ *rqliteNode, w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		_, _ = io.WriteString(w, `{"results":[{"last_insert_id":1,"rows_affected":1}]}`)
+	},
+}
+
+// rqliteOnce gives an answer to the first request for the database, and to no other.
+func rqliteOnce(c *rqliteFake, answer rqliteAnswer) {
+	var once sync.Once
+	c.when(func(n *rqliteNode, w http.ResponseWriter, r *http.Request) (answered bool) {
+		if r.URL.Path != "/status" {
+			once.Do(func() { answered = true; answer(n, w, r) })
+		}
+		return answered
+	})
+}
+
+// TestWhatMayHaveBeenDoneIsNotRepeated: nobody knows what became of such a write, and
+// that is all that is said. A read may be repeated.
+func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
+	for what, answer := range rqliteGarbage {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := rqliteWithoutNetwork(t, 3)
+				s, _ := rqliteStore(t, c)
+				start := time.Now()
+				rqliteOnce(c, answer)
+				_, err := s.createPet(NewPet{"Rex", 1, Sold})
+				if !errors.Is(err, errUnavailable) || !errors.Is(err, errOutcome) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("the write says %v", err)
+				}
+				if sent := c.arrived(); len(sent) != 1 {
+					t.Errorf("the write was sent as %q, want once", sent)
+				}
+				if unknown := rqliteOf(s).unknown.Load(); unknown != 1 {
+					t.Errorf("%d outcomes are counted as unknown", unknown)
+				}
+				if took := time.Since(start); took > leaderWait+statusWait {
+					t.Errorf("the write takes %v", took)
+				}
+				rqliteOnce(c, answer)
+				if ids, _ := storeIDs(t, s, "", 20, 0); len(ids) != 0 {
+					t.Errorf("the read gives %v", ids)
+				}
+				if sent := c.arrived(); len(sent) != 2 {
+					t.Errorf("the read was sent as %q, want twice", sent)
+				}
+				if id := storeCreate(t, s, NewPet{"Max", 1, Sold}); id != 1 {
+					t.Errorf("the next pet has the id %d", id)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatSurelyDidNothingIsRepeatedAtTheNextLeader, and the log says who leads.
+func TestWhatSurelyDidNothingIsRepeatedAtTheNextLeader(t *testing.T) {
+	for what, answer := range map[string]rqliteAnswer{
+		"refused connections":        nil,
+		"no leader":                  rqliteSays(503, "leader not found\n"),
+		"no leader, the other error": rqliteSays(500, "leader not found\n"),
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := rqliteWithoutNetwork(t, 3)
+				s, log := rqliteStore(t, c)
+				lose := func(n *rqliteNode) {
+					if answer == nil {
+						n.setDown(true)
+					} else {
+						rqliteOnce(c, answer)
+					}
+				}
+				for i, next := range []int{1, 2, 0} {
+					time.Sleep(time.Second) // since the last look for a leader
+					lost := c.nodes[c.leader]
+					lose(lost)
+					c.lead(next)
+					c.arrived()
+					if id := storeCreate(t, s, NewPet{"Rex", 1, Sold}); id != int64(i+1) {
+						t.Errorf("pet %d has the id %d", i+1, id)
+					}
+					want := []string{fmt.Sprint(lost.number, " POST /db/execute?transaction"), fmt.Sprint(next, " POST /db/execute?transaction")}
+					if answer == nil {
+						want = want[1:]
+					}
+					if got := c.arrived(); !slices.Equal(got, want) {
+						t.Errorf("sent was %q, want %q", got, want)
+					}
+					said := fmt.Sprintf(`"msg":"another node is in use","node":"http://%s","before":"http://%s"`, c.nodes[next].host, lost.host)
+					if _, node := s.engine.describe(); !strings.Contains(log.String(), said) || node != "http://"+c.nodes[next].host {
+						t.Errorf("in use is %s, and the log says %s, want %s", node, log, said)
+					}
+					lost.setDown(false)
+				}
+				if n := rqliteOf(s).unknown.Load(); n != 0 || rqliteOf(s).retried.Load() != 3 || c.number("SELECT count(*) FROM pets") != 3 {
+					t.Errorf("%d unknown outcomes, %d repeats, want 0 and 3", n, rqliteOf(s).retried.Load())
+				}
+			})
+		})
+	}
+}
+
+// TestARepeatAfterAnUnknownOutcomeGetsTheOnePet: it was stored, and the response was lost.
+func TestARepeatAfterAnUnknownOutcomeGetsTheOnePet(t *testing.T) {
+	c := rqliteNew(t, 3)
+	s, _ := rqliteOpen(t, c, forService)
+	rqliteOnce(c, func(n *rqliteNode, _ http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		n.serve(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	})
+	c.arrived()
+	_, _, _, err := s.createPetOnce(NewPet{"Rex", 1, Available}, 1, "k", []byte("Rex"), storeNow)
+	if sent := c.arrived(); !errors.Is(err, errOutcome) || len(sent) != 1 {
+		t.Errorf("the first time says %v, after %q", err, sent)
+	}
+	if id, verdict := storeOnce(t, s, 1, "Rex", storeNow); id != 1 || verdict != "replayed" || storeCount(t, s) != 1 {
+		t.Errorf("the repeat is %s %d, and there are %d pets", verdict, id, storeCount(t, s))
+	}
+}
+
+// TestWithoutALeader what is remembered is served at once, and the rest fails after five
+// seconds, whatever the nodes do meanwhile.
+func TestWithoutALeader(t *testing.T) {
+	slow := func(d time.Duration) rqliteAnswer {
+		return func(_ *rqliteNode, w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-time.After(d):
+				http.Error(w, "leader not found", 503)
+			case <-r.Context().Done():
+			}
+		}
+	}
+	for what, answer := range map[string]rqliteAnswer{
+		"nodes that say so at once":               slow(0),
+		"nodes that look for one for a second":    slow(time.Second),
+		"nodes that look for one for two seconds": slow(1900 * time.Millisecond),
+		"nodes that look for one for three":       slow(3 * time.Second),
+		"nodes that look for one for almost five": slow(4900 * time.Millisecond),
+		"nodes that are frozen":                   rqliteGarbage["a timeout"],
+		"nodes that are down":                     nil,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := rqliteWithoutNetwork(t, 3)
+				s, _ := rqliteStore(t, c)
+				for range 3 {
+					storeCreate(t, s, NewPet{"Rex", 1, Sold})
+				}
+				storeIDs(t, s, "", 2, 0)
+				_, err := s.pet(1)
+				storeMust(t, err)
+				c.lead(-1)
+				for _, n := range c.nodes {
+					n.setDown(answer == nil)
+				}
+				c.when(func(n *rqliteNode, w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/status" {
+						return false
+					}
+					answer(n, w, r)
+					return true
+				})
+				start := time.Now()
+				if ids, p := storeIDs(t, s, "", 2, 0); len(ids) != 2 || !p.more {
+					t.Errorf("the remembered page is %v", ids)
+				}
+				if pet, err := s.pet(1); err != nil || pet == nil {
+					t.Errorf("the remembered pet is %v, %v", pet, err)
+				}
+				if took := time.Since(start); took != 0 {
+					t.Errorf("what is remembered takes %v", took)
+				}
+				for what, do := range map[string]func() error{
+					"a short page": func() error { _, err := s.page("", 20, 0); return err },
+					"a pet":        func() error { _, err := s.pet(2); return err },
+					"a create":     func() error { _, err := s.createPet(NewPet{"Rex", 1, Sold}); return err },
+				} {
+					start := time.Now()
+					err, took := do(), time.Duration(0)
+					if took = time.Since(start); !errors.Is(err, errUnavailable) || took > leaderWait || took < leaderWait/2 {
+						t.Errorf("%s takes %v and says %v", what, took, err)
+					}
+				}
+				// A leader that is found in time is one after all.
+				done := make(chan error)
+				go func() { _, err := s.page("", 20, 0); done <- err }()
+				time.Sleep(time.Second)
+				c.when(nil)
+				for _, n := range c.nodes {
+					n.setDown(false)
+				}
+				c.lead(2)
+				storeMust(t, <-done)
+				if n := storeCount(t, s); n != 3 {
+					t.Errorf("there are %d pets", n)
+				}
+			})
+		})
+	}
+}
