@@ -10,15 +10,19 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -665,5 +669,606 @@ func TestWithoutALeader(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// rqliteMarks are what a refusal must not change.
+func (c *rqliteFake) marks() [4]int64 {
+	return [4]int64{c.number("SELECT application_id FROM pragma_application_id"), c.number("SELECT user_version FROM pragma_user_version"),
+		c.number("SELECT count(*) FROM sqlite_schema"), c.number("SELECT count(*) FROM pragma_table_list WHERE name LIKE '%pets%'")}
+}
+
+// TestAClusterThatCannotBeUsedIsRefused in one line that says why, and is left as it was.
+func TestAClusterThatCannotBeUsedIsRefused(t *testing.T) {
+	everywhere := func(c *rqliteFake, path string, answer rqliteAnswer) {
+		c.when(func(n *rqliteNode, w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasPrefix(r.URL.Path, path) {
+				answer(n, w, r)
+			}
+			return strings.HasPrefix(r.URL.Path, path)
+		})
+	}
+	version := func(version string) func(c *rqliteFake) {
+		return func(c *rqliteFake) {
+			for _, n := range c.nodes {
+				n.version = version
+			}
+		}
+	}
+	for what, c := range map[string]struct {
+		prepare func(c *rqliteFake)
+		want    string
+	}{
+		"nodes of a version that knows no linearizable reads": {version("v8.26.8"), "is rqlite v8.26.8, and v8.32.4 or newer is needed"},
+		"nodes of the last such version":                      {version("v8.32.3"), "v8.32.4 or newer"},
+		"nodes of an older major version":                     {version("v7.99.99"), "v8.32.4 or newer"},
+		"nodes of a version without its v":                    {version("8.43.4"), "v8.32.4 or newer"},
+		"nodes of half a version":                             {version("v8.43"), "v8.32.4 or newer"},
+		"nodes of a version that is a word":                   {version("unknown"), "v8.32.4 or newer"},
+		"nodes of no version":                                 {version(""), "is no rqlite"},
+		"another program, which knows no /status":             {func(c *rqliteFake) { everywhere(c, "/status", rqliteSays(404, "not found")) }, "404"},
+		"another program, which shows a page":                 {func(c *rqliteFake) { everywhere(c, "/status", rqliteSays(200, "<html>\n</html>")) }, "is no rqlite"},
+		"another program, which speaks JSON":                  {func(c *rqliteFake) { everywhere(c, "/status", rqliteSays(200, `{"status":"up"}`)) }, "is no rqlite"},
+		"another program, which sends elsewhere":              {func(c *rqliteFake) { everywhere(c, "/status", rqliteGarbage["a redirect"]) }, "307"},
+		"another password":                                    {func(c *rqliteFake) { c.password = "other" }, "wants another user or password"},
+		"another user":                                        {func(c *rqliteFake) { c.user = "other" }, "wants another user or password"},
+		"tables of another program":                           {func(c *rqliteFake) { c.exec("CREATE TABLE pets (name)") }, "it belongs to another program"},
+		"the mark of another program":                         {func(c *rqliteFake) { c.exec("PRAGMA application_id = 7") }, "it belongs to another program"},
+		"the schema of a newer petstore": {func(c *rqliteFake) {
+			c.exec(fmt.Sprintf("PRAGMA application_id = %d", applicationID), "PRAGMA user_version = 99")
+		}, "its schema is version 99"},
+		"a database that cannot be read": {func(c *rqliteFake) {
+			everywhere(c, "/db/query", rqliteSays(200, `{"results":[{"error":"disk I/O error"}]}`))
+		},
+			"disk I/O error"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			fake := rqliteNew(t, 3)
+			fake.user, fake.password = "anna", "s3cret"
+			c.prepare(fake)
+			before := fake.marks()
+			addresses := strings.ReplaceAll(fake.addresses(), "//", "//anna:s3cret@")
+			for _, p := range []purpose{forService, forCommand} {
+				s, err := openStore(t.Context(), addresses, p, testLog)
+				if err == nil {
+					t.Fatal("it is opened", s.Close())
+				}
+				mainOneLine(t, err, false, "cannot open the database on "+fake.addresses()+": ", c.want)
+				if strings.Contains(err.Error(), "s3cret") {
+					t.Errorf("the error says the password: %v", err)
+				}
+			}
+			if sent := fake.arrived(); slices.ContainsFunc(sent, func(r string) bool { return !strings.HasSuffix(r, "level=linearizable") }) {
+				t.Errorf("more than queries was sent: %q", sent)
+			}
+			if after := fake.marks(); after != before {
+				t.Errorf("the marks were %v and are %v", before, after)
+			}
+		})
+	}
+}
+
+// TestACommandMakesNoDatabaseOnACluster that has none: the first service does.
+func TestACommandMakesNoDatabaseOnACluster(t *testing.T) {
+	c := rqliteNew(t, 1)
+	_, _, err := mainRun(t, nil, "key", "list", "-db", c.addresses())
+	mainOneLine(t, err, false, "petstore makes it at its first start")
+	if c.marks()[2] != 0 {
+		t.Error("there are tables")
+	}
+	if _, _, err := mainRun(t, nil, "key", "create", "-db", c.addresses()); err != nil || c.marks()[1] != int64(len(migrations)) {
+		t.Errorf("a first key makes the schema %d, %v", c.marks()[1], err)
+	}
+}
+
+// TestAnUnreachableClusterIsWaitedFor for ten seconds, in which it may come up.
+func TestAnUnreachableClusterIsWaitedFor(t *testing.T) {
+	for what, prepare := range map[string]func(c *rqliteFake){
+		"nodes that are down":    func(c *rqliteFake) { c.nodes[0].setDown(true); c.nodes[1].setDown(true) },
+		"nodes without a leader": func(c *rqliteFake) { c.lead(-1) },
+		"nodes that do not respond": func(c *rqliteFake) {
+			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := rqliteWithoutNetwork(t, 2)
+				nodes, err := parseCluster(c.addresses())
+				storeMust(t, err)
+				e := &rqlite{nodes: nodes, log: testLog, client: &http.Client{Transport: c}}
+				prepare(c)
+				start := time.Now()
+				err = e.connect(t.Context())
+				if took := time.Since(start); err == nil || took < commandWait || took > commandWait+2*statusWait {
+					t.Errorf("after %v: %v", took, err)
+				}
+				time.AfterFunc(5*time.Second, func() {
+					c.when(nil)
+					c.nodes[0].setDown(false)
+					c.lead(0)
+				})
+				storeMust(t, e.connect(t.Context()))
+			})
+		})
+	}
+}
+
+// TestTheLeaderIsUsedThoughItIsNotNamed, through a follower, until a leader is.
+func TestTheLeaderIsUsedThoughItIsNotNamed(t *testing.T) {
+	c := rqliteNew(t, 3)
+	c.lead(2)
+	s, _ := rqliteOpenAt(t, c.addresses(0, 1), forService)
+	storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	if ids, _ := storeIDs(t, s, "", 20, 0); len(ids) != 1 {
+		t.Errorf("through a follower the list is %v", ids)
+	}
+	_, node := s.engine.describe()
+	if !strings.Contains(c.addresses(0, 1), node) {
+		t.Errorf("in use is %s", node)
+	}
+	rqliteOf(s).located = time.Time{} // a moment has passed
+	c.lead(1)
+	storeMust(t, s.refresh(t.Context()))
+	storeMust(t, s.refresh(t.Context()))
+	if _, node := s.engine.describe(); node != "http://"+c.nodes[1].host {
+		t.Errorf("in use is %s, and the leader is named", node)
+	}
+}
+
+// TestASecretIsShownNowhere: not in errors, logs, /metrics or the name of the engine.
+func TestASecretIsShownNowhere(t *testing.T) {
+	c := rqliteNew(t, 2)
+	c.user, c.password = "anna", "s3cret"
+	addresses := strings.ReplaceAll(c.addresses(), "//", "//anna:s3cret@")
+	s, log := rqliteOpenAt(t, addresses, forService)
+	var said strings.Builder
+	note := func(err error) { fmt.Fprintln(&said, err) }
+	for _, break1 := range []func(){
+		func() {},
+		func() { c.lead(1) },
+		func() { rqliteOnce(c, rqliteGarbage["a redirect"]) },
+		func() { rqliteOnce(c, rqliteGarbage["a reset"]) },
+		func() { c.password = "changed" },
+		func() { c.nodes[0].stop(); c.nodes[1].stop() },
+	} {
+		break1()
+		note(storeErr(s.write(t.Context(), sqlOf("DELETE FROM usage"))))
+	}
+	_, err := openStore(t.Context(), addresses+"/path", forService, testLog)
+	note(errors.New(redact(fmt.Sprint(err)))) // as main shows it
+	_, _, err = mainRun(t, nil, "key", "list", "-db", addresses+"/path")
+	note(errors.New(redact(fmt.Sprint(err))))
+	engine, node := s.engine.describe()
+	metrics := newService(s, settings{}, newLogger(log, "json", slog.LevelDebug)).metrics()
+	said.WriteString(engine + node + databaseName(addresses) + metrics + log.String())
+	for _, secret := range []string{"anna", "s3cret"} {
+		if i := strings.Index(said.String(), secret); i >= 0 {
+			t.Errorf("%q is shown: …%s", secret, said.String()[max(0, i-100):i+10])
+		}
+	}
+	for _, want := range []string{
+		fmt.Sprintf(`petstore_engine_info{engine="rqlite v8.43.4",node=%q} 1`, node), "petstore_node_retries_total ",
+		`petstore_node_requests_total{outcome="failure"} `, "petstore_unknown_outcomes_total ", "petstore_node_request_duration_seconds_count ",
+	} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics has no %s", want)
+		}
+	}
+}
+
+// TestNothingGoesToAnotherHost by a redirect or by a proxy of the environment.
+func TestNothingGoesToAnotherHost(t *testing.T) {
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a request went elsewhere") }))
+	defer elsewhere.Close()
+	c := rqliteNew(t, 1)
+	s, _ := rqliteOpen(t, c, forService)
+	if rqliteOf(s).client.Transport.(*http.Transport).Proxy != nil {
+		t.Error("there may be a proxy")
+	}
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		rqliteOnce(c, func(_ *rqliteNode, w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+r.URL.RequestURI(), status)
+		})
+		if _, err := s.createPet(NewPet{"Rex", 1, Sold}); !errors.Is(err, errOutcome) || !strings.Contains(err.Error(), fmt.Sprint(status)) {
+			t.Errorf("a write that is sent elsewhere with %d says %v", status, err)
+		}
+	}
+}
+
+// TestAConnectionThatBreaksIsNotUsedForARepeat, over a real network: net/http repeats
+// some requests by itself.
+func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
+	c := rqliteNew(t, 1)
+	s, _ := rqliteOpen(t, c, forService)
+	for range 3 { // on connections that were used before, and on a new one
+		storeCreate(t, s, NewPet{"Rex", 1, Sold})
+		c.arrived()
+		rqliteOnce(c, rqliteGarbage["a reset"])
+		_, err := s.createPet(NewPet{"Max", 1, Sold})
+		if sent := c.arrived(); !errors.Is(err, errOutcome) || len(sent) != 1 {
+			t.Errorf("the write says %v, and was sent as %q", err, sent)
+		}
+	}
+}
+
+// TestWhatIsReadIsBounded: a node that sends without an end fills no memory.
+func TestWhatIsReadIsBounded(t *testing.T) {
+	c := rqliteNew(t, 1)
+	s, _ := rqliteOpen(t, c, forService)
+	megabyte := bytes.Repeat([]byte("x"), 1<<20)
+	endless := func(status, most int) func() int64 {
+		var sent atomic.Int64
+		rqliteOnce(c, func(_ *rqliteNode, w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, `{"results":[{"error":"`)
+			for range most {
+				n, err := w.Write(megabyte)
+				if sent.Add(int64(n)); err != nil {
+					return
+				}
+			}
+		})
+		return sent.Load
+	}
+	for status, most := range map[int]int64{200: maxAnswer, 500: 0} {
+		sent := endless(status, 100)
+		if _, err := s.createPet(NewPet{"Rex", 1, Sold}); !errors.Is(err, errOutcome) || len(err.Error()) > 2000 {
+			t.Errorf("a write with an endless %d says %.200v", status, err)
+		}
+		if n := sent(); n > most+16<<20 { // and what the buffers of the system hold
+			t.Errorf("%d bytes of a %d were read", n, status)
+		}
+	}
+}
+
+// TestTheServiceOnAGarbledEngine is 503 or 500, and never a success: what is listed in
+// the end is what was acknowledged.
+func TestTheServiceOnAGarbledEngine(t *testing.T) {
+	garbage := maps.Clone(rqliteGarbage)
+	garbage["results with nothing in them"] = rqliteSays(200, `{"results":[{}]}`)
+	garbage["the same for more statements"] = rqliteSays(200, `{"results":[{},{},{}]}`)
+	garbage["values that are null"] = rqliteSays(200, `{"results":[{"values":[[null,null,null]]}]}`)
+	garbage["values of the wrong types"] = rqliteSays(200, `{"results":[{"values":[[1,"2",[]]]}]}`)
+	garbage["a flag that is a text"] = rqliteSays(200, `{"results":[{"values":[["[]",0,"maybe"]]}]}`)
+	garbage["too few values"] = rqliteSays(200, `{"results":[{"values":[["[]"]]}]}`)
+	for what, answer := range garbage {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := rqliteWithoutNetwork(t, 3)
+				s, log := rqliteStore(t, c)
+				k := newSecret(false)
+				_, err := insertKey(t.Context(), s, &apiKey{Plan: "pro", CreatedAt: instantOf(time.Now())}, k, false)
+				storeMust(t, err)
+				srv := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
+				call := func(method, path, once string) *httptest.ResponseRecorder {
+					r := httptest.NewRequest(method, "/v1"+path, strings.NewReader(`{"name":"Rex","categoryId":1}`))
+					r.Header.Set("Authorization", "Bearer "+string(k))
+					r.Header.Set("Content-Type", "application/json")
+					if once != "" {
+						r.Header.Set("Idempotency-Key", once)
+					}
+					w := httptest.NewRecorder()
+					srv.ServeHTTP(w, r)
+					return w
+				}
+				if w := call("GET", "/pets", ""); w.Code != 200 || w.Body.String() != "[]" {
+					t.Fatalf("at first the list is %d %s", w.Code, w.Body)
+				}
+				c.when(func(n *rqliteNode, w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path != "/status" {
+						answer(n, w, r)
+					}
+					return r.URL.Path != "/status"
+				})
+				for _, request := range [][3]string{{"GET", "/pets", ""}, {"POST", "/pets", ""}, {"POST", "/pets", "once"}, {"GET", "/pets?status=sold", ""}} {
+					if w := call(request[0], request[1], request[2]); w.Code != 503 && w.Code != 500 {
+						t.Errorf("%v is %d %s", request, w.Code, w.Body)
+					}
+				}
+				if err := srv.limits.flush(t.Context(), time.Now()); err == nil {
+					t.Error("the usage is said to be written")
+				}
+				if strings.Contains(log.String(), "panic") {
+					t.Errorf("the log says %s", log)
+				}
+				c.when(nil)
+				if w := call("GET", "/pets", ""); w.Code != 200 || w.Body.String() != "[]" {
+					t.Errorf("in the end the list is %d %s", w.Code, w.Body)
+				}
+				storeMust(t, srv.limits.flush(t.Context(), time.Now()))
+				if n := c.number("SELECT day_used FROM usage"); n != 6 {
+					t.Errorf("of 6 requests %d are counted", n)
+				}
+			})
+		})
+	}
+}
+
+// TestTextsThatLookLikeSomethingElseArriveAsTheyAre: names, Idempotency-Keys and names of keys.
+func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := storeOpen(t, db)
+		for i, text := range []string{
+			`x'41'`, `X'41'`, `x''`, ` x'41' `, `x'4'`, `'); DROP TABLE pets; --`, `" OR 1 = 1; --`, `?1`, `:name`, `$.name`, `'$'`,
+			`{"name":"Rex"}`, `["Rex"]`, `[]`, `"Rex"`, `"`, `\`, `\u0041`, `\"`, `null`, `true`, `0`, `-1`, `1e3`, `9007199254740993`,
+			`<b>&amp;</b>`, "\u2028", "Zoë 🐶", "%", "_", "NULL", "json('1')",
+		} {
+			id := storeCreate(t, s, NewPet{text, 1, Sold})
+			pet, err := s.pet(id)
+			storeMust(t, err)
+			var got Pet
+			if err := json.Unmarshal(pet.body, &got); err != nil || got.Name != text || got.ID != id {
+				t.Errorf("%q is %+v, %v", text, got, err)
+			}
+			for _, want := range []bool{false, true} {
+				again, replayed, reused, err := s.createPetOnce(NewPet{text, 1, Sold}, 1, text, []byte(text), storeNow)
+				if err != nil || replayed != want || reused || again != id+1 {
+					t.Errorf("under the key %q: %d, replayed %v, reused %v, %v", text, again, replayed, reused, err)
+				}
+			}
+			keyID, err := insertKey(t.Context(), s, &apiKey{Name: text, Plan: "free"}, newSecret(false), false)
+			storeMust(t, err)
+			storeMust(t, storeErr(s.edit(t.Context(), setName(1, text))))
+			keys, err := readKeys(t.Context(), s, 0, "WHERE k.id IN (1, ?)", keyID)
+			if err != nil || keys[0].Name != text || keys[len(keys)-1].Name != text || len(keys) != 1+min(i, 1) {
+				t.Errorf("of a key %q: %v", text, err)
+			}
+		}
+		if n := storeRead(t, s, "SELECT count(*) FROM pets WHERE typeof(name) <> 'text'"); n != 0 {
+			t.Errorf("%d names are no texts", n)
+		}
+	})
+}
+
+// TestIntegersOf64BitsArriveExactly on their way in and out.
+func TestIntegersOf64BitsArriveExactly(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := storeOpen(t, db)
+		const first = 1<<62 + 1
+		storeMust(t, storeErr(s.write(t.Context(), sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)", int64(first-1)))))
+		for i, category := range []int64{0, 1<<53 + 1, math.MaxInt64, math.MinInt64} {
+			id := storeCreate(t, s, NewPet{"Rex", category, Sold})
+			pet, err := s.pet(id)
+			storeMust(t, err)
+			var got Pet
+			if err := json.Unmarshal(pet.body, &got); err != nil || id != first+int64(i) || got.ID != id || got.CategoryID != category {
+				t.Errorf("pet %d of the category %d is %+v, %v", id, category, got, err)
+			}
+		}
+		if ids, p := storeIDs(t, s, "", 2, first); !slices.Equal(ids, []int64{first + 1, first + 2}) || p.last != first+2 || !p.more {
+			t.Errorf("the page is %v, its last %d", ids, p.last)
+		}
+		u := &usage{day: bucket{used: 1<<60 + 1, fresh: 1<<60 + 1, ends: limitsAt("1h")}, minute: bucket{used: 1, fresh: 1, ends: limitsAt("1s")}}
+		l := limitsOf(s, limitsBan, u)
+		l.dirty[1] = true
+		limitsFlush(t, l)
+		if stored, err := readUsage(t.Context(), s, 1); err != nil || stored.day.used != 1<<60+1 || u.day.used != 1<<60+1 {
+			t.Errorf("the usage is %+v, %v", stored, err)
+		}
+	})
+}
+
+// TestThreeServicesMigrateAtTheSameMoment: the first does it, and all of them run.
+func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
+	for version := range migrations {
+		t.Run(fmt.Sprint("from version ", version), func(t *testing.T) {
+			c := rqliteNew(t, 3)
+			c.exec(migrations[:version]...)
+			if version > 0 {
+				c.exec(fmt.Sprintf("PRAGMA application_id = %d", applicationID), fmt.Sprintf("PRAGMA user_version = %d", version),
+					"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")
+			}
+			var arrived sync.WaitGroup
+			arrived.Add(3)
+			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/db/execute" { // three have found the old version
+					arrived.Done()
+					arrived.Wait()
+				}
+				return false
+			})
+			var wg sync.WaitGroup
+			stores := make([]*store, 3)
+			for i := range stores {
+				wg.Go(func() {
+					var err error
+					if stores[i], err = openStore(t.Context(), c.addresses(), forService, testLog); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			c.when(nil)
+			if t.Failed() {
+				return
+			}
+			for _, s := range stores {
+				storeCreate(t, s, NewPet{"Max", 1, Sold})
+				storeMust(t, s.Close())
+			}
+			if n := c.number("SELECT count(*) FROM pets"); n != int64(3+min(version, 1)) || c.marks()[1] != int64(len(migrations)) {
+				t.Errorf("there are %d pets, and the schema is version %d", n, c.marks()[1])
+			}
+		})
+	}
+}
+
+// TestAnotherServicesPetsAreListedAtOnce: only what has more behind it is remembered.
+func TestAnotherServicesPetsAreListedAtOnce(t *testing.T) {
+	c := rqliteNew(t, 3)
+	s, _ := rqliteOpen(t, c, forService)
+	other, _ := rqliteOpen(t, c, forService)
+	for n := range int64(4) {
+		if ids, p := storeIDs(t, s, "", 3, 0); int64(len(ids)) != min(n, 3) || p.more {
+			t.Errorf("of %d pets %v are listed, more: %v", n, ids, p.more)
+		}
+		storeCreate(t, other, NewPet{"Rex", 1, Sold})
+	}
+	_, first := storeIDs(t, s, "", 3, 0)
+	storeCreate(t, other, NewPet{"Rex", 1, Sold})
+	if _, again := storeIDs(t, s, "", 3, 0); again != first || !first.more {
+		t.Errorf("a page with more behind it is read again")
+	}
+}
+
+// rqliteCopy is a file with three pets, a key, a usage and an Idempotency-Key.
+func rqliteCopy(t testing.TB) (file string, token secret) {
+	t.Helper()
+	file, token = storePath(t), newSecret(false)
+	s := storeOpen(t, file)
+	_, err := insertKey(t.Context(), s, &apiKey{Name: "shop", Plan: "pro", CreatedAt: instantOf(storeNow)}, token, false)
+	storeMust(t, err)
+	storeMust(t, storeErr(s.write(t.Context(), limitsSave(1, &usage{day: bucket{used: 7, ends: instantOf(storeNow) + dayMillis}}))))
+	storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	storeCreate(t, s, NewPet{"Max", 1, Sold})
+	storeOnce(t, s, 1, "Tom", storeNow)
+	storeMust(t, s.Close())
+	return file, token
+}
+
+// rqliteHolds checks that a store has what rqliteCopy has made, and where its ids go on.
+func rqliteHolds(t testing.TB, s *store, token secret, next int64) {
+	t.Helper()
+	if ids, _ := storeIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{1, 2, 3}) {
+		t.Errorf("the pets are %v", ids)
+	}
+	if key, err := newKeyring(s, false).lookup(token); err != nil || key == nil || key.Name != "shop" {
+		t.Errorf("the key is %v, %v", key, err)
+	}
+	if u, err := readUsage(t.Context(), s, 1); err != nil || u.day.used != 7 {
+		t.Errorf("the usage is %+v, %v", u, err)
+	}
+	if id, verdict := storeOnce(t, s, 1, "Tom", storeNow); id != 3 || verdict != "replayed" {
+		t.Errorf("a repeat is %s %d", verdict, id)
+	}
+	if id := storeCreate(t, s, NewPet{"Kim", 1, Sold}); id != next {
+		t.Errorf("the next pet has the id %d, want %d", id, next)
+	}
+}
+
+// TestAFileGrowsIntoAClusterAndBack with all that it holds.
+func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
+	c := rqliteNew(t, 3)
+	c.lead(1)
+	file, token := rqliteCopy(t)
+	_, log, err := mainRun(t, nil, "restore", "-db", c.addresses(), "-skip-ids", "1000", file)
+	if mainMust(t, err); !strings.Contains(log, `"msg":"database restored"`) || !strings.Contains(log, `"old":""`) {
+		t.Errorf("the log says %s", log)
+	}
+	s, _ := rqliteOpen(t, c, forService)
+	rqliteHolds(t, s, token, 1004)
+	storeMust(t, storeErr(s.write(t.Context(), sqlOf("DELETE FROM pets WHERE id > 3"))))
+	back := filepath.Join(t.TempDir(), "back.db")
+	_, _, err = mainRun(t, nil, "backup", "-db", c.addresses(), "-skip-ids", "10", back)
+	mainMust(t, err)
+	rqliteHolds(t, storeOpenFor(t, back, forService), token, 1015)
+	storeCreate(t, s, NewPet{"Kim", 1, Sold}) // where the source lives on
+}
+
+// TestRestoreToAClusterIsRefused where it would take something away.
+func TestRestoreToAClusterIsRefused(t *testing.T) {
+	now := time.Now().UnixMilli()
+	heartbeat := func(at int64) func(c *rqliteFake) {
+		return func(c *rqliteFake) {
+			c.exec(fmt.Sprintf("INSERT INTO services (id, flushes, seen_at) VALUES ('a', 1, %d)", at))
+		}
+	}
+	for what, r := range map[string]struct {
+		prepare func(c *rqliteFake)
+		replace bool
+		want    string // "": it is restored
+	}{
+		"a petstore's data, without -replace":       {func(*rqliteFake) {}, false, "-replace"},
+		"a petstore's data, with -replace":          {func(*rqliteFake) {}, true, ""},
+		"a service that runs, without -replace":     {heartbeat(now), false, "a petstore serves it"},
+		"a service that runs, with -replace":        {heartbeat(now), true, "a petstore serves it"},
+		"a service whose clock is ahead":            {heartbeat(now + 60_000), true, "a petstore serves it"},
+		"a service that ended a minute ago":         {heartbeat(now - 60_000), true, ""},
+		"the data of another program":               {func(c *rqliteFake) { c.exec("PRAGMA application_id = 7") }, true, "another program"},
+		"the data of a newer petstore":              {func(c *rqliteFake) { c.exec("PRAGMA user_version = 99") }, true, "version 99"},
+		"data that cannot be kept":                  {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteSays(500, "no"))) }, true, "500"},
+		"data of which half a copy arrives":         {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteGarbage["half a response"])) }, true, "EOF"},
+		"data that are kept as what is no database": {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteSays(200, "<html>"))) }, true, ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := rqliteNew(t, 3)
+			s, _ := rqliteOpen(t, c, forNewKey)
+			storeCreate(t, s, NewPet{"old", 1, Sold})
+			r.prepare(c)
+			file, _ := rqliteCopy(t)
+			args := []string{"restore", "-db", c.addresses()}
+			if r.replace {
+				args = append(args, "-replace")
+			}
+			_, log, err := mainRun(t, nil, append(args, file)...)
+			c.when(nil)
+			kept, _ := filepath.Glob(file + ".*.old")
+			if garbled := strings.HasPrefix(what, "data that are kept as"); r.want != "" || garbled {
+				if garbled {
+					mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
+				} else {
+					mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, r.want)
+				}
+				if n := c.number("SELECT count(*) FROM pets WHERE name = 'old'"); n != 1 || len(kept) > 0 {
+					t.Errorf("%d of 1 pets are there, kept is %q", n, kept)
+				}
+				return
+			}
+			mainMust(t, err)
+			if n := c.number("SELECT count(*) FROM pets"); n != 3 {
+				t.Errorf("there are %d pets", n)
+			}
+			if len(kept) != 1 || !strings.Contains(log, fmt.Sprintf(`"old":%q`, kept[0])) {
+				t.Fatalf("kept is %q, and the log says %s", kept, log)
+			}
+			if pets, _ := sqliteCopy(t, kept[0]); pets != 1 {
+				t.Errorf("what is kept has %d pets", pets)
+			}
+		})
+	}
+}
+
+// rqliteAt is a rule for one path.
+func rqliteAt(path string, answer rqliteAnswer) func(*rqliteNode, http.ResponseWriter, *http.Request) bool {
+	return func(n *rqliteNode, w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == path {
+			answer(n, w, r)
+		}
+		return r.URL.Path == path
+	}
+}
+
+// TestALoadThatFailsIsNoSuccess, however the node puts it.
+func TestALoadThatFailsIsNoSuccess(t *testing.T) {
+	for what, answer := range map[string]rqliteAnswer{
+		"an error":            rqliteSays(200, `{"error":"leadership lost while committing log"}`),
+		"an error of SQL":     rqliteSays(200, `{"results":[{"error":"near \"SQLite\": syntax error"}]}`),
+		"a forwarding error":  rqliteSays(500, "node failed to process Load"),
+		"HTML":                rqliteSays(200, "<html>"),
+		"no leader":           rqliteSays(503, "leader not found\n"),
+		"a reset":             rqliteGarbage["a reset"],
+		"a cut off response":  rqliteGarbage["JSON that was cut off"],
+		"one that is too big": rqliteSays(413, "request too large"),
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := rqliteNew(t, 1)
+			c.when(rqliteAt("/db/load", answer))
+			file, _ := rqliteCopy(t)
+			_, log, err := mainRun(t, nil, "restore", "-db", c.addresses(), file)
+			mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
+			if strings.Contains(log, "restored") {
+				t.Errorf("the log says %s", log)
+			}
+		})
+	}
+}
+
+// TestStatementsNameTheirColumns, so that they run beside a newer schema.
+func TestStatementsNameTheirColumns(t *testing.T) {
+	blind := regexp.MustCompile(`INSERT (OR REPLACE )?INTO \w+ (VALUES|SELECT)|SELECT \*`)
+	for _, literal := range storeLiterals(t, "store.go", "auth.go", "limits.go", "rqlite.go", "sqlite.go") {
+		if blind.MatchString(literal) {
+			t.Errorf("this statement names no columns: %s", literal)
+		}
 	}
 }
