@@ -522,13 +522,14 @@ func (c *invocation) restoreCluster(ctx context.Context) (old string, err error)
 		return "", err
 	}
 	defer e.Close()
-	return old, e.load(ctx, file, c.now, func() error {
+	err = e.load(ctx, file, c.now, func() error {
 		if !c.replace {
 			return errors.New("it holds a petstore's data; with -replace they are kept beside the copy")
 		}
 		old = oldName(from, c.now.time())
 		return saveCopy(ctx, old, 0, func(temp string) error { return e.backup(ctx, temp) })
 	})
+	return old, err
 }
 
 // version names the build, as far as the toolchain recorded it.

@@ -1228,7 +1228,7 @@ func readyShop(t *testing.T, path string) (srv *service, probes *atomic.Int64) {
 	t.Cleanup(func() { st.Close() })
 	probes = &atomic.Int64{}
 	st.engine = &storeEngine{engine: st.engine, check: func(st statement, _ []any) {
-		if st.query == "DELETE FROM usage WHERE id = 0" {
+		if st.query == "DELETE FROM services WHERE id = 'probe'" {
 			probes.Add(1)
 		}
 	}}

@@ -496,6 +496,12 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// leave tells, after the last flush, that this service does not run any more.
+func (l *limiter) leave(ctx context.Context) error {
+	_, err := l.store.write(ctx, sqlOf("DELETE FROM services WHERE id = ?", l.service))
+	return err
+}
+
 // take prepares the next increments, unless there are none and nobody else wants to hear.
 func (l *limiter) take() bool {
 	l.mu.Lock()

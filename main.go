@@ -299,6 +299,9 @@ func runBackground(s *service) (stop func(context.Context) error) {
 		for ; err != nil && last.Err() == nil; err = flush(last) {
 			time.Sleep(100 * time.Millisecond)
 		}
+		if err == nil {
+			err = s.limits.leave(last)
+		}
 		return err
 	}
 }

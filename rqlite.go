@@ -179,7 +179,7 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 	}
 	var found nodeStatus
 	leaders := map[string]nodeStatus{} // by address: who names it
-	for i := 0; i < len(e.nodes) && found.node == nil; i++ {
+	for i := 0; i < len(e.nodes) && (found.node == nil || lost == nil); i++ {
 		s := <-statuses
 		if errors.Is(s.err, errWrongNode) && lost == nil { // later, it must not keep the others from being used
 			return s.err
@@ -300,32 +300,43 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 	if err != nil {
 		return nil, err
 	}
+	a, err := readAnswer(response)
+	if err == nil && len(a.Results) != len(statements) {
+		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(statements))
+	}
+	return a, err
+}
+
+// readAnswer reads the body of a response, and returns the errors that it reports.
+func readAnswer(response *http.Response) (*answer, error) {
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if err != nil {
-		return nil, err
-	}
 	if len(text) > maxAnswer {
 		return nil, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
 	}
 	var a answer
-	if err := json.Unmarshal(text, &a); err != nil {
-		return nil, fmt.Errorf("%s responds with what is no answer: %w", n.url, err)
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the response cannot be read: %w", err)
+	}
+	if a.Error != "" {
+		return nil, errors.New(a.Error)
 	}
 	for _, r := range a.Results {
 		if r.Error != "" {
 			return nil, fmt.Errorf("%w: %s", errStatement, r.Error)
 		}
 	}
-	if a.Error != "" || len(a.Results) != len(statements) {
-		return nil, fmt.Errorf("%s gives %d results for %d statements: %s", n.url, len(a.Results), len(statements), a.Error)
-	}
 	return &a, nil
 }
 
-// insist asks until there is an answer, or until repeating the request is useless or not safe.
+// insist asks until there is an answer, for leaderWait or longer, or until repeating the
+// request is useless or not safe.
 func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path string, statements []statement) (*answer, error) {
-	giveUp := time.Now().Add(leaderWait)
+	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
+	defer cancel()
 	for {
 		n, start := e.inUse.Load(), time.Now()
 		a, err := e.ask(ctx, n, wait, path, statements)
@@ -339,11 +350,13 @@ func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path
 			return nil, err
 		}
 		_ = e.locate(ctx, n) // without a leader, the next try says so
-		if !safe && !errors.Is(err, errNothingDone) || time.Now().After(giveUp) {
+		if !safe && !errors.Is(err, errNothingDone) {
 			return nil, err
 		}
+		if pause(ctx, leaderPoll); ctx.Err() != nil {
+			return nil, err // which says more than that the time is over
+		}
 		e.retried.Add(1)
-		pause(ctx, leaderPoll)
 	}
 }
 
@@ -369,8 +382,6 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 }
 
 func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
-	defer cancel()
 	a, err := e.insist(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
 	if err != nil {
 		if !errors.Is(err, errStatement) {
@@ -393,8 +404,10 @@ func assign(values []json.RawMessage, columns []any) error {
 		return fmt.Errorf("there are %d values in place of %d", len(values), len(columns))
 	}
 	for i, value := range values {
-		if flag, ok := columns[i].(*bool); ok {
-			*flag = string(value) != "0"
+		if flag, ok := columns[i].(*bool); ok && (string(value) == "0" || string(value) == "1") {
+			*flag = string(value) == "1"
+		} else if string(value) == "null" {
+			return errors.New("a value is missing")
 		} else if err := json.Unmarshal(value, columns[i]); err != nil {
 			return err
 		}
@@ -484,8 +497,7 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 	defer cancel()
 	response, err := e.do(ctx, e.inUse.Load(), http.MethodPost, "/db/load", f)
 	if err == nil {
-		defer response.Body.Close()
-		err = json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(&answer{})
+		_, err = readAnswer(response)
 	}
 	if err != nil && !errors.Is(err, errNothingDone) {
 		err = fmt.Errorf("%w: %w", errOutcome, err)

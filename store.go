@@ -373,15 +373,15 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// probe is an error if nothing can be read or nothing be committed. It stores
-// and removes a usage that no key has, since an empty transaction would touch no disk.
+// probe is an error if nothing can be read or nothing be committed. It stores and
+// removes a service that there is not, since an empty transaction would touch no disk.
 func (s *store) probe(ctx context.Context) error {
 	var n int64
-	if _, err := s.readInto(ctx, sqlOf("SELECT count(*) FROM usage WHERE id = 0"), &n); err != nil {
+	if _, err := s.readInto(ctx, sqlOf(editsQuery), &n); err != nil {
 		return err
 	}
-	_, err := s.write(ctx, sqlOf("INSERT OR REPLACE INTO usage VALUES (0, 0, 0, 0, 0, 0, 0)"),
-		sqlOf("DELETE FROM usage WHERE id = 0"))
+	_, err := s.write(ctx, sqlOf("INSERT OR REPLACE INTO services (id, flushes, seen_at) VALUES ('probe', 0, 0)"),
+		sqlOf("DELETE FROM services WHERE id = 'probe'"))
 	return err
 }
 
@@ -450,7 +450,11 @@ func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 	}
 	p := &page{writes: writes, foreign: foreign}
 	var body string
-	if _, err := s.readInto(context.Background(), query, &body, &p.last, &p.more); err != nil {
+	found, err := s.readInto(context.Background(), query, &body, &p.last, &p.more)
+	if err == nil && !found {
+		err = errors.New("there is no row in place of a page")
+	}
+	if err != nil {
 		return nil, err
 	}
 	marker := byte('.')
@@ -488,7 +492,11 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 	results, err := s.enqueue(context.Background(), maxQueue, []statement{
 		sqlOf("INSERT INTO pets (category_id, status, name) VALUES (?, ?, ? ->> '$')", p.CategoryID, storedStatus[p.Status],
 			quote(p.Name))})
-	return insertedID(results, err)
+	id, err = insertedID(results, err)
+	if err == nil && id == 0 {
+		err = fmt.Errorf("%w: %w: the engine knows of no row", errUnavailable, errOutcome)
+	}
+	return id, err
 }
 
 // insertedID is the id that the first statement of a write has assigned, or 0

@@ -1354,6 +1354,7 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	ring.noteDeprecatedUse(key, storeNow)
 	must(ring.flush(ctx))
 	limits := newLimiter(s, time.Minute)
+	must(limits.leave(ctx))
 	for range 2 {
 		_, err = limits.admit(&key.account, storeNow)
 		must(err)
