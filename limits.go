@@ -153,14 +153,13 @@ type usage struct {
 // admit takes one request from both buckets, or from none if it is refused.
 func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
-	spent := d.shown.remaining == 0
-	if spent {
+	if d.shown.remaining == 0 {
 		d.refusal = CodeRateLimited
 	}
 	switch {
 	case u.banned(now, banFor):
 		d.ban(u.bannedUntil)
-	case spent:
+	case d.refusal != "":
 		d.banBegins = u.strike(now, q.PerMinute) && banFor > 0 && !u.banning
 		u.banning = u.banning || d.banBegins
 		u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))

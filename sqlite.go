@@ -84,9 +84,12 @@ const (
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
 	e := &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
 	version, err := e.prepareFile(ctx, path, p)
-	if err == nil && p == forService {
+	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
-		err = e.lockOut()
+		var lock io.Closer
+		if lock, err = lockFile(e.path+"-lock", errors.New("another petstore serves it")); err == nil {
+			e.closers = append(e.closers, lock.Close)
+		}
 	}
 	if err == nil {
 		err = e.connect(ctx)
@@ -256,16 +259,6 @@ func lockFile(file string, busy error) (io.Closer, error) {
 	return lock, nil
 }
 
-// lockOut keeps other services off the database as long as this process lives: two would
-// count a key's requests separately.
-func (e *sqliteFile) lockOut() error {
-	lock, err := lockFile(e.path+"-lock", errors.New("another petstore serves it"))
-	if err == nil {
-		e.closers = append(e.closers, lock.Close)
-	}
-	return err
-}
-
 // connectReaders opens all reading connections, and their files with a first
 // query: one that was opened later would miss a file that was removed
 // meanwhile, or read another one that took its place.
@@ -405,7 +398,7 @@ func (e *sqliteFile) changed(context.Context) (bool, error) {
 	return e.version != before, err
 }
 
-func (e *sqliteFile) shared() bool                    { return false } // lockOut sees to it
+func (e *sqliteFile) shared() bool                    { return false } // a second one is kept out
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
 func (e *sqliteFile) measure(*exposition)             {}
 
@@ -484,10 +477,8 @@ func finishCopy(ctx context.Context, file string, skipIDs int64) error {
 	_, err := db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
 		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
 		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
-		WHERE name NOT IN (SELECT name FROM sqlite_sequence)`)
-	if err == nil {
-		_, err = db.ExecContext(ctx, "UPDATE sqlite_sequence SET seq = seq + ?", skipIDs)
-	}
+		WHERE name NOT IN (SELECT name FROM sqlite_sequence);
+		UPDATE sqlite_sequence SET seq = seq + ?`, skipIDs)
 	return errors.Join(err, syncFile(file), context.Cause(ctx))
 }
 
