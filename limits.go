@@ -224,10 +224,7 @@ func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 
 // retryAfter is whole seconds until the refusing bucket resets, rounded up,
 // at least 1 (RFC 9110 section 10.2.3).
-func (d decision) retryAfter() int64 { return max(1, d.shown.seconds(d.now)) }
-
-// seconds until the reset, rounded up.
-func (l level) seconds(now instant) int64 { return ceilSeconds(l.reset - now) }
+func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.shown.reset-d.now)) }
 
 func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
 
@@ -274,7 +271,7 @@ func (d decision) setHeaders(h http.Header) {
 // append appends the level as one item of RateLimit.
 func (l level) append(b []byte, name string, now instant) []byte {
 	b = strconv.AppendInt(append(b, name...), l.remaining, 10)
-	return strconv.AppendInt(append(b, ";t="...), l.seconds(now), 10)
+	return strconv.AppendInt(append(b, ";t="...), ceilSeconds(l.reset-now), 10)
 }
 
 // usageColumns are those of the usage table beside its id, in the order of fields.

@@ -505,7 +505,6 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 	return err
 }
 
-// Close ends the idle connections.
 func (e *rqlite) Close() error {
 	e.client.CloseIdleConnections()
 	return nil
