@@ -1,14 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -1281,6 +1284,429 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 		if shown := limitsShown(t, s, k.ID, limitsStart); shown.UsedThisMinute != 3 {
 			t.Errorf("the key is shown as %+v", shown)
 		}
+	})
+}
+
+// limitsShared are services that share a database, each of which has one account, whose
+// usage has the id 1.
+type limitsShared struct {
+	t        *testing.T
+	account  *account
+	services []*limiter
+}
+
+func limitsShare(t *testing.T, db string, services int) *limitsShared {
+	t.Helper()
+	sh := &limitsShared{t: t, account: &account{quota: quota{100, 1000}, usageID: 1}}
+	for range services {
+		sh.services = append(sh.services, newLimiter(storeOpen(t, db), limitsBan))
+	}
+	return sh
+}
+
+// admit lets a service admit some requests.
+func (sh *limitsShared) admit(service, requests int, when string) {
+	sh.t.Helper()
+	for range requests {
+		if d := limitsAdmit(sh.t, sh.services[service], sh.account, limitsAt(when)); d.refusal != "" {
+			sh.t.Fatalf("service %d refuses with %s", service, d.refusal)
+		}
+	}
+}
+
+func (sh *limitsShared) flush(service int, when string) {
+	sh.t.Helper()
+	storeMust(sh.t, sh.services[service].flush(sh.t.Context(), limitsAt(when).time()))
+}
+
+// stands checks where a service stands, or, with -1, what is stored: requests used and
+// the ends of the windows.
+func (sh *limitsShared) stands(service int, minute, day string) {
+	sh.t.Helper()
+	u, who := &usage{}, "the database"
+	if service < 0 {
+		var err error
+		u, err = readUsage(sh.t.Context(), sh.services[0].store, 1)
+		storeMust(sh.t, err)
+	} else {
+		u, who = sh.services[service].usages[1], fmt.Sprint("service ", service)
+	}
+	show := func(b bucket) string {
+		return fmt.Sprintf("%d until %v", b.used, time.Duration(b.ends-limitsStart)*time.Millisecond)
+	}
+	if show(u.minute) != minute || show(u.day) != day {
+		sh.t.Errorf("%s has %s, %s; want %s, %s", who, show(u.minute), show(u.day), minute, day)
+	}
+}
+
+// TestServicesThatShareAUsageConverge: the stored window wins, wherever it began.
+func TestServicesThatShareAUsageConverge(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 2)
+		sh.admit(1, 2, "0s")
+		sh.admit(0, 3, "10s")
+		sh.flush(0, "11s") // the first to flush stores its own
+		sh.stands(-1, "3 until 1m10s", "3 until 24h0m10s")
+		sh.stands(1, "2 until 1m0s", "2 until 24h0m0s")
+		sh.flush(1, "12s")
+		sh.stands(-1, "5 until 1m10s", "5 until 24h0m10s")
+		sh.stands(1, "5 until 1m10s", "5 until 24h0m10s")
+		sh.stands(0, "3 until 1m10s", "3 until 24h0m10s")
+		sh.admit(0, 1, "13s")
+		sh.flush(0, "13s")
+		for _, service := range []int{-1, 0} {
+			sh.stands(service, "6 until 1m10s", "6 until 24h0m10s")
+		}
+		sh.admit(1, 1, "14s")
+		sh.flush(1, "14s")
+		for range 2 { // with nothing new, nothing changes
+			sh.flush(0, "15s")
+			sh.flush(1, "15s")
+			sh.stands(-1, "7 until 1m10s", "7 until 24h0m10s")
+			sh.stands(1, "7 until 1m10s", "7 until 24h0m10s")
+		}
+	})
+}
+
+// TestIncrementsOfAnEndedWindow are dropped, since they say nothing of the one that runs.
+func TestIncrementsOfAnEndedWindow(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 2)
+		sh.admit(0, 3, "0s")
+		sh.admit(1, 2, "30s")
+		sh.flush(1, "31s")
+		sh.flush(0, "60s") // too late for its minute, not for its day
+		sh.stands(-1, "2 until 1m30s", "5 until 24h0m30s")
+		sh.stands(0, "2 until 1m30s", "5 until 24h0m30s")
+		sh.admit(0, 1, "89.999s")
+		sh.admit(1, 4, "91s") // which begins a minute of its own
+		sh.flush(1, "92s")
+		sh.flush(0, "92s")
+		sh.stands(-1, "4 until 2m31s", "10 until 24h0m30s")
+		sh.stands(0, "4 until 2m31s", "10 until 24h0m30s")
+		sh.admit(1, 1, "93s")
+		sh.flush(1, "151s") // where none runs, its own is stored, and has ended
+		sh.stands(-1, "0 until 2m31s", "11 until 24h0m30s")
+		if d := limitsAdmit(t, sh.services[1], sh.account, limitsAt("151s")); limitsLevel(d.minute) != "99 until 3m31s" {
+			t.Errorf("in the next minute there is %s", limitsLevel(d.minute))
+		}
+	})
+}
+
+// TestAWindowThatIsFarAheadIsReplaced: it began before the clock was set back. A day that
+// ends within two days counts on.
+func TestAWindowThatIsFarAheadIsReplaced(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 2)
+		sh.admit(0, 3, "1h")
+		sh.flush(0, "1h")
+		sh.admit(1, 2, "0s")
+		sh.flush(1, "0s")
+		sh.stands(-1, "2 until 1m0s", "5 until 25h0m0s")
+		sh.admit(0, 1, "1s")
+		sh.flush(0, "1s")
+		sh.stands(0, "3 until 1m0s", "6 until 25h0m0s")
+		sh.admit(0, 1, "-25h")
+		sh.flush(0, "-25h")
+		sh.stands(-1, "1 until -24h59m0s", "1 until -1h0m0s")
+	})
+}
+
+// limitsLossy is an engine whose writes fail as fate says.
+type limitsLossy struct {
+	engine
+	fate func() limitsFate
+}
+
+type limitsFate int
+
+const (
+	limitsArrives limitsFate = iota
+	limitsNeverArrives
+	limitsArrivesUnseen // it is stored, and nobody hears of it
+)
+
+func (e *limitsLossy) write(ctx context.Context, statements []statement) ([]result, error) {
+	fate := e.fate()
+	if fate == limitsNeverArrives {
+		return nil, errOutcome
+	}
+	results, err := e.engine.write(ctx, statements)
+	if fate == limitsArrivesUnseen && err == nil {
+		return nil, errOutcome
+	}
+	return results, err
+}
+
+// TestAnOutageOfManyFlushesLosesAndDoublesNothing, whatever became of each.
+func TestAnOutageOfManyFlushesLosesAndDoublesNothing(t *testing.T) {
+	for what, fates := range map[string][]limitsFate{
+		"a response that is lost":         {limitsArrivesUnseen},
+		"a request that is lost":          {limitsNeverArrives},
+		"many responses that are lost":    slices.Repeat([]limitsFate{limitsArrivesUnseen}, 20),
+		"many requests that are lost":     slices.Repeat([]limitsFate{limitsNeverArrives}, 20),
+		"first requests, then responses":  append(slices.Repeat([]limitsFate{limitsNeverArrives}, 5), limitsArrivesUnseen, limitsArrivesUnseen),
+		"first a response, then requests": append([]limitsFate{limitsArrivesUnseen}, slices.Repeat([]limitsFate{limitsNeverArrives}, 5)...),
+		"some that arrive in between":     {limitsArrivesUnseen, limitsArrives, limitsNeverArrives, limitsArrives, limitsArrivesUnseen},
+	} {
+		t.Run(what, func(t *testing.T) {
+			engines(t, func(t *testing.T, db string) {
+				sh := limitsShare(t, db, 2)
+				sh.admit(0, 1, "0s")
+				sh.flush(0, "0s")
+				l, left := sh.services[0], fates
+				l.store.engine = &limitsLossy{l.store.engine, func() (fate limitsFate) {
+					if len(left) > 0 {
+						fate, left = left[0], left[1:]
+					}
+					return fate
+				}}
+				sh.admit(1, 5, "1s")
+				sh.flush(1, "1s")
+				admitted := 6
+				for i := range fates {
+					sh.admit(0, 1+i%2, "2s")
+					admitted += 1 + i%2
+					_ = l.flush(t.Context(), limitsAt("2s").time())
+					if used := l.usages[1].day.used; used < int64(admitted-5) {
+						t.Errorf("while writing fails %d of %d requests count", used, admitted)
+					}
+				}
+				sh.flush(0, "3s")
+				sh.flush(0, "3s")
+				want := fmt.Sprint(admitted, " until ")
+				sh.stands(-1, want+"1m0s", want+"24h0m0s")
+				sh.stands(0, want+"1m0s", want+"24h0m0s")
+			})
+		})
+	}
+}
+
+// TestUsageFollowsASimpleModel lets three services admit and flush at random, while
+// flushes get lost in both ways and the clock moves on, and sometimes back.
+func TestUsageFollowsASimpleModel(t *testing.T) {
+	lengths := [2]instant{minuteMillis, dayMillis}
+	type window struct {
+		ends instant
+		n    int64
+	}
+	for range 8 {
+		seed := rand.Uint64()
+		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
+		sh := limitsShare(t, storePath(t), 3)
+		sh.account.quota = quota{maxQuota, maxQuota}
+		now := limitsStart
+		runs := func(w window, i int) bool { return now < w.ends && w.ends <= now+2*lengths[i] }
+		var stored [2]window   // what is stored
+		var shown [3][2]window // what a service shows
+		var fresh [3][2]window // what it has not sent, of the window that it shows
+		var sent [3]*[2]window // what it has sent, until it knows the outcome
+		var applied, dirty [3]bool
+		flush := func(service int, fate limitsFate) {
+			if sent[service] == nil {
+				copied := fresh[service]
+				sent[service], applied[service], dirty[service] = &copied, false, false
+			}
+			for i, s := range sent[service] {
+				if fate == limitsNeverArrives || applied[service] {
+					continue
+				}
+				if stored[i].ends == 0 { // there is no row: an ended window is no harm there
+					stored[i] = s
+					continue
+				}
+				if !runs(stored[i], i) {
+					stored[i] = window{ends: s.ends}
+				}
+				if s.ends > now {
+					stored[i].n += s.n
+				}
+			}
+			applied[service] = applied[service] || fate != limitsNeverArrives
+			if fate != limitsArrives {
+				return
+			}
+			for i, s := range sent[service] {
+				if fresh[service][i].ends == s.ends {
+					fresh[service][i].n -= s.n
+				}
+				if runs(stored[i], i) {
+					shown[service][i] = window{stored[i].ends, stored[i].n + fresh[service][i].n}
+					fresh[service][i].ends = stored[i].ends
+				}
+			}
+			sent[service] = nil
+		}
+		for step := range 300 {
+			service := random.IntN(3)
+			l := sh.services[service]
+			switch random.IntN(10) {
+			case 0, 1:
+				now += instant(random.Int64N(40_000))
+			case 2:
+				if random.IntN(20) == 0 {
+					now += instant(random.Int64N(4*int64(dayMillis))) - 2*dayMillis
+				}
+			case 3, 4, 5:
+				repeated, fate := sent[service] != nil, limitsFate(random.IntN(3))
+				if !repeated && !dirty[service] {
+					continue
+				}
+				healthy := l.store.engine
+				l.store.engine = &limitsLossy{healthy, func() limitsFate { return fate }}
+				err := l.flush(t.Context(), now.time())
+				l.store.engine = healthy
+				if (err == nil) != (fate == limitsArrives) {
+					t.Fatalf("seed %d, step %d: the flush says %v", seed, step, err)
+				}
+				flush(service, fate)
+				if repeated && fate == limitsArrives && dirty[service] { // what came meanwhile follows at once
+					flush(service, fate)
+				}
+			default:
+				l.usages[1] = cmp.Or(l.usages[1], &usage{}) // as if it was read before the first flush
+				_, err := l.admit(sh.account, now.time())
+				storeMust(t, err)
+				dirty[service] = true
+				for i, length := range lengths {
+					if !runs(shown[service][i], i) {
+						shown[service][i], fresh[service][i] = window{ends: now + length}, window{ends: now + length}
+					}
+					shown[service][i].n++
+					fresh[service][i].n++
+				}
+			}
+			u, err := readUsage(t.Context(), sh.services[0].store, 1)
+			storeMust(t, err)
+			for i, b := range []bucket{u.minute, u.day} {
+				if b.used != stored[i].n || b.ends != stored[i].ends {
+					t.Fatalf("seed %d, step %d: stored is %+v, want %+v", seed, step, b, stored[i])
+				}
+			}
+			if mine := l.usages[1]; mine != nil {
+				for i, b := range []bucket{mine.minute, mine.day} {
+					if b.used != shown[service][i].n || b.ends != shown[service][i].ends {
+						t.Fatalf("seed %d, step %d: service %d shows %+v, want %+v", seed, step, service, b, shown[service][i])
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestABanAnywhereBansEverywhere after a flush, in which a service hears of it, until it
+// is lifted.
+func TestABanAnywhereBansEverywhere(t *testing.T) {
+	c := rqliteNew(t, 3)
+	sh := limitsShare(t, c.addresses(), 3)
+	k := limitsKey(t, sh.services[0].store, "enterprise", quota{2, 50})
+	sh.account = &k.account
+	sh.admit(1, 1, "0s")
+	sh.admit(2, 1, "0s")
+	sh.flush(1, "0s") // so that neither has anything new to write afterwards
+	sh.flush(2, "0s")
+	limitsProvoke(t, sh.services[0], sh.account, limitsAt("1s"))
+	for service, want := range []ErrorCode{CodeKeyBanned, CodeKeyBanned, CodeRateLimited} { // the last has not heard of it
+		if want == CodeKeyBanned {
+			sh.flush(service, "2s")
+		}
+		d := limitsAdmit(t, sh.services[service], sh.account, limitsAt("2s"))
+		if d.refusal != want || want == CodeKeyBanned && limitsLevel(d.shown) != "0 until 10m1s" {
+			t.Errorf("service %d says %q, %s", service, d.refusal, limitsLevel(d.shown))
+		}
+	}
+	if d := limitsAdmit(t, newLimiter(sh.services[1].store, limitsBan), sh.account, limitsAt("3s")); d.refusal != CodeKeyBanned {
+		t.Errorf("a service that starts now says %q", d.refusal)
+	}
+	storeMust(t, unbanKey(t.Context(), sh.services[0].store, 1, limitsAt("70s")))
+	k = limitsShown(t, sh.services[0].store, 1, limitsAt("70s"))
+	for service := range sh.services {
+		sh.flush(service, "70s") // which must not bring the ban back
+		if d := limitsAdmit(t, sh.services[service], &k.account, limitsAt("70s")); d.refusal == CodeKeyBanned {
+			t.Errorf("after the unban service %d says %q", service, d.refusal)
+		}
+	}
+}
+
+// TestAServiceShowsThatItRuns only where others share the database: an idle file is not
+// written to.
+func TestAServiceShowsThatItRuns(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 1)
+		s := sh.services[0].store
+		writes := s.writes.Load()
+		for i, when := range []string{"0s", "0.5s", "1s"} {
+			sh.flush(0, when)
+			want := [2]int64{}
+			if s.engine.shared() {
+				want = [2]int64{int64(i + 1), int64(limitsAt(when))}
+			}
+			var got [2]int64
+			_, err := s.readInto(t.Context(), sqlOf("SELECT flushes, seen_at FROM services"), &got[0], &got[1])
+			if err != nil || got != want || int64(s.writes.Load()-writes) != want[0] {
+				t.Errorf("after flush %d there is %v, %v; want %v, after %d commits", i+1, got, err, want, s.writes.Load()-writes)
+			}
+		}
+		storeMust(t, s.purge(t.Context(), limitsAt("23h").time()))
+		sh.admit(0, 1, "24h") // which a file sees as its first flush
+		sh.flush(0, "24h")
+		storeMust(t, s.purge(t.Context(), limitsAt("25h").time()))
+		if n := storeRead(t, s, "SELECT count(*) FROM services"); n != 1 {
+			t.Errorf("%d services are kept, want the one that runs", n)
+		}
+		storeMust(t, s.purge(t.Context(), limitsAt("48h").time()))
+		if n := storeRead(t, s, "SELECT count(*) FROM services"); n != 0 {
+			t.Errorf("%d services are kept that have ended a day ago", n)
+		}
+	})
+}
+
+// TestManyUsagesAreWrittenInTransactionsOfABoundedSize, each once.
+func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
+	const usages = 2*maxSent + 500
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 2)
+		for _, l := range sh.services {
+			for id := range int64(usages) {
+				l.usages[id+1] = &usage{}
+				limitsAdmit(t, l, &account{quota: plans["free"], usageID: id + 1}, limitsStart)
+			}
+		}
+		for i, l := range sh.services {
+			before := l.store.writes.Load()
+			limitsFlush(t, l)
+			if n := l.store.writes.Load() - before; n != 3 || len(l.dirty) > 0 {
+				t.Errorf("service %d has written %d transactions, and %d usages are left", i, n, len(l.dirty))
+			}
+		}
+		for query, want := range map[string]int64{
+			"SELECT count(*) FROM usage": usages, "SELECT sum(minute_used) FROM usage": 2 * usages, "SELECT max(day_used) FROM usage": 2,
+		} {
+			if got := storeRead(t, sh.services[0].store, query); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
+		}
+	})
+}
+
+// TestAFlushEndsUnderSteadyTraffic: what comes while it writes is left for the next.
+func TestAFlushEndsUnderSteadyTraffic(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 1)
+		sh.admit(0, 1, "0s")
+		s, writes := sh.services[0].store, 0
+		s.engine = &limitsLossy{s.engine, func() limitsFate {
+			if writes++; writes < 100 {
+				sh.admit(0, 1, "0s")
+			}
+			return limitsArrives
+		}}
+		sh.flush(0, "0s")
+		if writes != 1 {
+			t.Errorf("one flush is %d transactions", writes)
+		}
+		sh.stands(-1, "1 until 1m0s", "1 until 24h0m0s")
+		sh.stands(0, "2 until 1m0s", "2 until 24h0m0s")
 	})
 }
 

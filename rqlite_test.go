@@ -823,7 +823,7 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	s, log := rqliteOpenAt(t, addresses, forService)
 	var said strings.Builder
 	note := func(err error) { fmt.Fprintln(&said, err) }
-	for _, break1 := range []func(){
+	for _, trouble := range []func(){
 		func() {},
 		func() { c.lead(1) },
 		func() { rqliteOnce(c, rqliteGarbage["a redirect"]) },
@@ -831,7 +831,7 @@ func TestASecretIsShownNowhere(t *testing.T) {
 		func() { c.password = "changed" },
 		func() { c.nodes[0].stop(); c.nodes[1].stop() },
 	} {
-		break1()
+		trouble()
 		note(storeErr(s.write(t.Context(), sqlOf("DELETE FROM usage"))))
 	}
 	_, err := openStore(t.Context(), addresses+"/path", forService, testLog)
