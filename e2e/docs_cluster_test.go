@@ -95,6 +95,7 @@ func bootCluster(t *testing.T) *threeMachines {
 			c.blocks = d.blocks
 		}
 	}
+	installRqlited(t) // fetches and builds what the machines build from the caches
 	repository := snapshot(t)
 	c.makeCertificate()
 	rqlite, proxy := rqliteRepository(t)
@@ -126,7 +127,7 @@ func bootCluster(t *testing.T) *threeMachines {
 }
 
 // rqliteRepository stands for rqlite's own: its source, as the cache of Go has it
-// since .ci/rqlited was built, under the tag of its version. The proxy is that cache,
+// since rqlited was built, under the tag of its version. The proxy is that cache,
 // for what the source needs, since the machines have no other network.
 func rqliteRepository(t *testing.T) (repository, proxy string) {
 	t.Helper()
