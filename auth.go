@@ -254,8 +254,8 @@ func (k *keyring) flush(ctx context.Context) error {
 }
 
 // readKeys returns the keys that match the clauses, by id, with their usage as it
-// is at now. A new column of a key stands here, in apiKey, in insertion, in the
-// migrations of store.go and, if people see it, in commands.go.
+// is at now. A new column of a key stands here, in apiKey, in insertion, in a migration
+// (web/schema-*.sql) and, if people see it, in commands.go.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
 	query := `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test, k.lifetime, k.created_at,

@@ -17,6 +17,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	_ "embed"
 	"errors"
 	"fmt"
 	"math"
@@ -76,75 +77,18 @@ type engine interface {
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
-// migrations take the schema from one version to the next. A change is a new one at the end:
-// databases have run the others already. Instants are Unix milliseconds; 0 stands for never.
-var migrations = []string{`
-CREATE TABLE pets (
-	id          INTEGER PRIMARY KEY AUTOINCREMENT, -- from 1 upward; AUTOINCREMENT never reuses one
-	category_id INTEGER NOT NULL,
-	status      INTEGER NOT NULL CHECK (status BETWEEN 2 AND 4), -- available, pending, sold
-	name        TEXT NOT NULL                      -- exactly as sent
-) STRICT;
-CREATE INDEX pets_status ON pets (status);             -- every index holds the rowid too, so this pages by id
+// migrations take the schema from one version to the next. A change is a new one at the end,
+// which only adds: databases have run the others, and older services may run beside newer ones.
+var (
+	//go:embed web/schema-1.sql
+	schema1 string
+	//go:embed web/schema-2.sql
+	schema2 string
+	//go:embed web/schema-3.sql
+	schema3 string
 
-CREATE TABLE api_keys (
-	id                INTEGER PRIMARY KEY AUTOINCREMENT,
-	digest            BLOB NOT NULL UNIQUE,      -- SHA-256 of the key, which itself is not stored
-	last_four         TEXT NOT NULL,             -- of the key, for people
-	test              INTEGER NOT NULL,          -- 1 for pet_test_, 0 for pet_live_
-	name              TEXT NOT NULL,
-	plan              TEXT NOT NULL,             -- free, pro, business, enterprise
-	per_minute        INTEGER NOT NULL,          -- requests; used on the enterprise plan only
-	per_day           INTEGER NOT NULL,
-	created_at        INTEGER NOT NULL,
-	lifetime          INTEGER NOT NULL,          -- milliseconds that it was made for; 0: for ever
-	expires_at        INTEGER NOT NULL,          -- 0: never
-	revoked_at        INTEGER NOT NULL DEFAULT 0,
-	unbanned_at       INTEGER NOT NULL,          -- a ban that began at or before is lifted
-	deprecated_use_at INTEGER NOT NULL DEFAULT 0, -- last use of the deprecated operation
-	usage_id          INTEGER                    -- the first key of a line of rotations; NULL: this one
-) STRICT;
-
-CREATE TABLE usage (
-	id           INTEGER PRIMARY KEY, -- of the key, or of the first in its line of rotations
-	minute_used  INTEGER NOT NULL,    -- requests counted in the minute's window
-	minute_ends  INTEGER NOT NULL,
-	day_used     INTEGER NOT NULL,
-	day_ends     INTEGER NOT NULL,
-	banned_at    INTEGER NOT NULL,
-	banned_until INTEGER NOT NULL
-) STRICT;
-
-CREATE TABLE idempotency (
-	key_id          INTEGER NOT NULL,
-	idempotency_key TEXT NOT NULL,    -- as the client sent it
-	body_digest     BLOB NOT NULL,    -- SHA-256 of the request body
-	pet_id          INTEGER NOT NULL, -- the pet it made
-	created_at      INTEGER NOT NULL,
-	PRIMARY KEY (key_id, idempotency_key)
-) STRICT, WITHOUT ROWID;
-CREATE INDEX idempotency_created_at ON idempotency (created_at);
-`, `
-CREATE INDEX api_keys_usage_id ON api_keys (usage_id) WHERE usage_id IS NOT NULL; -- finds a line of rotations
-ALTER TABLE api_keys ADD COLUMN succeeds INTEGER; -- the key that it was rotated from; NULL: none
-UPDATE api_keys SET succeeds = (SELECT max(older.id) FROM api_keys older -- a guess, for the keys that are there
-	WHERE older.id < api_keys.id AND (older.id = api_keys.usage_id OR older.usage_id = api_keys.usage_id))
-	WHERE usage_id IS NOT NULL;
-`, `
-CREATE TABLE counters (
-	name  TEXT PRIMARY KEY,   -- edits: how often commands have changed what services remember
-	value INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-INSERT INTO counters (name, value) VALUES ('edits', 0);
-
-CREATE TABLE services (
-	id      TEXT PRIMARY KEY, -- random, for one run of a service
-	flushes INTEGER NOT NULL, -- the number of its last flush of usage
-	seen_at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
-CREATE INDEX usage_banned_until ON usage (banned_until) WHERE banned_until > 0; -- finds the bans that run
-`}
+	migrations = []string{schema1, schema2, schema3}
+)
 
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the same
