@@ -3,10 +3,9 @@ package main
 // The keys: their form, how a request is matched with one, and the SQL that makes and changes them.
 // This file does not know who asks: handlers.go does for requests, commands.go for the operator.
 //
-// A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190 bits from the
-// operating system), then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62
-// digits. The prefix lets secret scanners find a leaked key; the checksum lets the service refuse a
-// mistyped one without asking the database.
+// A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190 bits from the operating system),
+// then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62 digits. The prefix lets secret
+// scanners find a leaked key; the checksum lets the service refuse a mistyped one without asking the database.
 //
 // The database holds only the SHA-256 of a key. A slow password hash would add
 // nothing, since 190 random bits cannot be guessed, and a lookup by digest
@@ -16,13 +15,13 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"maps"
 	"math/big"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,8 +37,7 @@ const (
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// secret is a whole key. It shows only its end when it is logged or printed;
-// string(s) is the whole.
+// secret is a whole key. It shows only its end when it is logged or printed; string(s) is the whole.
 type secret string
 
 func (s secret) String() string       { return "pet_…" + s.lastFour() }
@@ -108,8 +106,7 @@ func bearer(headers []string) (token string) {
 	return strings.TrimLeft(token, " ")
 }
 
-// apiKey is what is known of a key; the exported fields are those that key list
-// and key show print with -json.
+// apiKey is what is known of a key; the exported fields are those that key list and key show print with -json.
 type apiKey struct {
 	ID              int64   `json:"id"`
 	Name            string  `json:"name"`
@@ -142,8 +139,8 @@ type keyring struct {
 
 	mu             sync.Mutex // guards what follows
 	known          recent[digest, *apiKey]
-	generation     uint64            // of the store, when known was last emptied
-	deprecatedUses map[int64]instant // key id: its last use of the deprecated operation, until written
+	generation     uint64          // of the store, when known was last emptied
+	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
 
 	reads cacheCounts
 }
@@ -152,7 +149,7 @@ type keyring struct {
 const maxKnownKeys = 1 << 15
 
 func newKeyring(s *store, staging bool) *keyring {
-	k := &keyring{store: s, prefix: livePrefix, other: testPrefix, deprecatedUses: map[int64]instant{}}
+	k := &keyring{store: s, prefix: livePrefix, other: testPrefix, deprecatedUses: map[int64]int64{}}
 	k.known.max = maxKnownKeys
 	if staging {
 		k.prefix, k.other = k.other, k.prefix
@@ -228,7 +225,7 @@ func (k *keyring) remembered() int {
 func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.deprecatedUses[key.ID] = instantOf(now)
+	k.deprecatedUses[key.ID] = now.UnixMilli()
 }
 
 // flush writes when keys last used the deprecated operation. What cannot be written, or changes
@@ -237,20 +234,16 @@ func (k *keyring) flush(ctx context.Context) error {
 	k.mu.Lock()
 	saved := maps.Clone(k.deprecatedUses)
 	k.mu.Unlock()
-	var updates []statement
-	for id, when := range saved {
-		updates = append(updates, sqlOf("UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, ?) WHERE id = ?",
-			int64(when), id))
+	if len(saved) == 0 {
+		return nil
 	}
-	for some := range slices.Chunk(updates, 500) { // so that creates need not wait long
-		if _, err := k.store.write(ctx, some...); err != nil {
-			return err
-		}
-	}
+	uses, _ := json.Marshal(saved) // numbers by numbers
+	_, err := k.store.write(ctx, sqlOf(`UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, use.value)
+		FROM json_each(?) AS use WHERE api_keys.id = CAST(use.key AS INTEGER)`, string(uses)))
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.deprecatedUses, func(id int64, when instant) bool { return when == saved[id] })
-	return nil
+	maps.DeleteFunc(k.deprecatedUses, func(id, when int64) bool { return err == nil && when == saved[id] })
+	return err
 }
 
 // readKeys returns the keys that match the clauses, by id, with their usage as it
@@ -319,8 +312,7 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, k.usageID, k.usageID, k.usageID}, args...)...)
 }
 
-// insertKey stores a new key and returns its id or, with first, 0 if the database
-// has a key already.
+// insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
 func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
 	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", boolean(first))))
 }
@@ -351,8 +343,7 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 	return id, err
 }
 
-// setPlan is the statement that changes the plan of a key; its quota counts on
-// the enterprise plan only.
+// setPlan is the statement that changes the plan of a key; its quota counts on the enterprise plan only.
 func setPlan(id int64, plan string, q quota) statement {
 	return sqlOf("UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?", plan, q.PerMinute, q.PerDay, id)
 }
@@ -373,8 +364,7 @@ func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
 	return err
 }
 
-// unbanKey lifts the ban of all keys that share the usage, also one that began
-// while the clock was ahead.
+// unbanKey lifts the ban of all keys that share the usage, also one that began while the clock was ahead.
 func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
 	_, err := s.edit(ctx, sqlOf(`UPDATE api_keys SET
 		unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))

@@ -1,10 +1,10 @@
 package main
 
-// The command line: one table of all verbs, the declaration of every flag, its
-// twin in the environment, help and usage errors; and what each verb does,
-// except for serving, which is main.go's.
+// The command line: one table of all verbs, the declaration of every flag, its twin in the environment, help
+// and usage errors; and what each verb does, except for serving, which is main.go's.
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -38,9 +38,8 @@ type process struct {
 	stdout, stderr io.Writer
 }
 
-// command is one verb. Its synopsis lists its flags except -db, which all have, and
-// then its argument, if it takes one. A flag of invocation.declare that stands in
-// a synopsis is declared for that verb.
+// command is one verb. Its synopsis lists its flags except -db, which all have, and then its argument, if it
+// takes one. A flag of invocation.declare that stands in a synopsis is declared for that verb.
 type command struct {
 	name, synopsis, does string
 	purpose              purpose // of opening the database
@@ -253,10 +252,8 @@ func databaseName(db string) string {
 	if nodes, _ := parseCluster(db); nodes != nil {
 		return nodeNames(nodes)
 	}
-	if path, err := filepath.Abs(db); err == nil {
-		return path
-	}
-	return db
+	path, _ := filepath.Abs(db)
+	return cmp.Or(path, db)
 }
 
 // findKey reads the key that the command line names.
@@ -711,8 +708,7 @@ func twin(f *flag.Flag) string {
 	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 }
 
-// variables are those of the environment that look like ours. Of several with one
-// name, the last counts.
+// variables are those of the environment that look like ours. Of several with one name, the last counts.
 func variables(environ []string) map[string]string {
 	ours := map[string]string{}
 	for _, v := range environ {

@@ -243,8 +243,7 @@ func (s *service) count(w *response, r *http.Request) {
 	}
 }
 
-// operationCounts is what /metrics shows of an operation. A response that was
-// never begun has the status 0.
+// operationCounts is what /metrics shows of an operation. A response that was never begun has the status 0.
 type operationCounts struct {
 	responses [600]atomic.Uint64 // by status
 	durations histogram          // nanoseconds
@@ -276,8 +275,7 @@ func internalError(w http.ResponseWriter) *Error {
 	return newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 }
 
-// newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how
-// many requests there are.
+// newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests there are.
 func newRequestID() string { return strconv.FormatUint(rand.Uint64()|1<<63, 16) } //nolint:gosec // no secret
 
 func requestID(w http.ResponseWriter) string { return w.Header()["X-Request-Id"][0] }
@@ -372,8 +370,7 @@ var jsonType = []string{"application/json"}
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) { write(w, status, jsonType, body) }
 
-// write sends a response. An error in sending means that the client has gone,
-// and there is nobody to tell.
+// write sends a response. An error in sending means that the client has gone, and there is nobody to tell.
 func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = contentType
@@ -382,8 +379,7 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
 }
 
-// writeDocument sends a 200, or a 304 if the client has the document already
-// (RFC 9110 section 13.1.2).
+// writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section 13.1.2).
 func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
 	w.Header()["ETag"] = d.etag
 	for _, value := range r.Header["If-None-Match"] {
@@ -418,9 +414,8 @@ func allow(methods string) operation {
 	}
 }
 
-// parseQuery reads a query string as net/url does, but hands the parameters
-// over one by one. Names other than the known ones, and names given twice, are
-// errors: a misspelt filter must not return everything.
+// parseQuery reads a query string as net/url does, but hands the parameters over one by one. Names other than
+// the known ones, and names given twice, are errors: a misspelt filter must not return everything.
 func parseQuery(raw string, known []string, set func(name, value string) error) error {
 	var given uint64 // a bit for each of the known
 	for pair := range strings.SplitSeq(raw, "&") {
@@ -643,12 +638,10 @@ func parseID(s string) (id int64, ok bool) {
 //go:embed web/openapi.json
 var openAPI string
 
-// ownServer is how web/openapi.json says where the service is: wherever the
-// description was fetched from.
+// ownServer is how web/openapi.json says where the service is: wherever the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
-// newDescription is the OpenAPI description, with the public addresses as its
-// servers where they are known.
+// newDescription is the OpenAPI description, with the public addresses as its servers where they are known.
 func newDescription(set settings) document {
 	servers := ownServer
 	if set.baseURL != "" {
@@ -726,10 +719,9 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 // debugPaths are what the debug address serves, in the order that it lists them.
 const debugPaths = "/metrics\n/healthz\n/readyz\n/debug/pprof/\n"
 
-// debugRoutes are what the debug address serves. Only requests whose Host is an IP
-// address, localhost or the given name are served: this stops pages of other sites
-// whose name was made to point here (DNS rebinding). /readyz says ready while the
-// service runs, ctx has not ended, and the store can read and write.
+// debugRoutes are what the debug address serves. Only requests whose Host is an IP address, localhost or the
+// given name are served: this stops pages of other sites whose name was made to point here (DNS rebinding).
+// /readyz says ready while the service runs, ctx has not ended, and the store can read and write.
 func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name string) http.Handler {
 	mux := http.NewServeMux()
 	text := func(pattern string, body func() (string, error)) {

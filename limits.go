@@ -1,14 +1,12 @@
 package main
 
-// The limits: how many requests a key may make in a minute and in a day, and
-// what happens to one that will not stop. This file knows how much an account may
-// do, and nothing else of the key that it belongs to.
+// The limits: how many requests a key may make in a minute and in a day, and what happens to one that will not
+// stop. This file knows how much an account may do, and nothing else of the key that it belongs to.
 //
-// An account has two token buckets of a special kind: each is refilled at once, with all its
-// tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the
-// first request it counts and lasts 60 seconds or 24 hours. That gives "requests left in the
-// current window" and "resets at" an exact meaning. The price: up to twice the limit can pass
-// around a window's end, half of it just before and half just after.
+// An account has two token buckets of a special kind: each is refilled at once, with all its tokens, when its
+// window ends (tokens_per_fill equals max_tokens). A window begins with the first request it counts and lasts
+// 60 seconds or 24 hours. That gives "requests left in the current window" and "resets at" an exact meaning.
+// The price: up to twice the limit can pass around a window's end, half of it just before and half just after.
 //
 // A worked example, on the Free plan (60 a minute, 1,000 a day):
 //
@@ -155,6 +153,9 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
 	if d.shown.remaining == 0 {
 		d.refusal = CodeRateLimited
+		if d.minute.remaining == 0 && d.minute.reset > d.day.reset { // of two that refuse, the later reset counts
+			d.shown = d.minute
+		}
 	}
 	switch {
 	case u.banned(now, banFor):
@@ -171,12 +172,11 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	return d
 }
 
-// levels shows both buckets, and of the two the one with less left. Of equal ones that is
-// the day, but of empty ones the one that resets later.
+// levels shows both buckets, and of the two the one with less left, or of equal ones the day.
 func (u *usage) levels(now instant, q quota) decision {
 	minute, day := u.minute.level(now, minuteMillis, q.PerMinute), u.day.level(now, dayMillis, q.PerDay)
 	d := decision{now: now, shown: day, minute: minute, day: day}
-	if minute.remaining < day.remaining || minute.remaining == 0 && day.remaining == 0 && minute.reset > day.reset {
+	if minute.remaining < day.remaining {
 		d.shown = minute
 	}
 	return d
@@ -239,10 +239,9 @@ func (d decision) err() error {
 	return nil
 }
 
-// setHeaders sets the limit headers. X-RateLimit-* is spelt as specified, by
-// assigning to the map, since Set would write X-Ratelimit. RateLimit and
-// RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers. All values
-// share one string and one slice: this runs on every request.
+// setHeaders sets the limit headers. X-RateLimit-* is spelt as specified, by assigning to the map, since Set
+// would write X-Ratelimit. RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers. All
+// values share one string and one slice: this runs on every request.
 func (d decision) setHeaders(h http.Header) {
 	text := strconv.AppendInt(make([]byte, 0, 128), d.shown.limit, 10)
 	limitEnd := len(text)
@@ -302,10 +301,9 @@ type increments struct {
 	sent   map[int64]usage // by id; their buckets' fresh requests count
 }
 
-// merge are the statements that add the increments of a service, unless they were added
-// before, and read what is stored then into stored, as a JSON array of rows: the
-// usages that were sent, and all that are banned. A stored window that runs
-// wins; increments of a window that has ended are dropped if another runs.
+// merge are the statements that add the increments of a service, unless they were added before, and read what
+// is stored then into stored, as a JSON array of rows: the usages that were sent, and all that are banned. A
+// stored window that runs wins; increments of a window that has ended are dropped if another runs.
 func (i *increments) merge(service string, now instant, stored *string) []statement {
 	rows := make([][5]int64, 0, len(i.sent))
 	for id, u := range i.sent {
@@ -553,9 +551,8 @@ func (u *usage) insisting(now instant) bool {
 	return u.banning || now < u.retryAt || u.strikes.running(now, minuteMillis)
 }
 
-// recent is a map that forgets: it holds between max/2 and max of the entries
-// used last. When the young half is full it becomes the old half, and the
-// old half is dropped. It is not safe for concurrent use.
+// recent is a map that forgets: it holds between max/2 and max of the entries used last. When the young half is
+// full it becomes the old half, and the old half is dropped. It is not safe for concurrent use.
 type recent[K comparable, V any] struct {
 	max        int
 	young, old map[K]V

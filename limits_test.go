@@ -1947,3 +1947,17 @@ func BenchmarkTakeParallelManyKeys(b *testing.B) {
 		}
 	})
 }
+
+// TestAnAdmittedRequestShowsTheDayOfEquals: which resets later matters only to a refusal.
+func TestAnAdmittedRequestShowsTheDayOfEquals(t *testing.T) {
+	const now = instant(1_000_000_000_000)
+	u := &usage{day: bucket{used: 1, ends: now + 10_000}}
+	d := u.admit(now, quota{PerMinute: 1, PerDay: 2}, 0)
+	if want := (level{limit: 2, remaining: 0, reset: now + 10_000}); d.refusal != "" || d.shown != want {
+		t.Errorf("the request that empties both is told %q, %+v, want %+v", d.refusal, d.shown, want)
+	}
+	d = u.admit(now, quota{PerMinute: 1, PerDay: 2}, 0)
+	if want := (level{limit: 1, remaining: 0, reset: now + 60_000}); d.refusal != CodeRateLimited || d.shown != want {
+		t.Errorf("the next is told %q, %+v, want %+v", d.refusal, d.shown, want)
+	}
+}

@@ -7,17 +7,23 @@
 // SIGTERM the service finishes its running requests, for at most 10 seconds; a command that they
 // stop exits with 1 and leaves nothing half done.
 //
-// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030,
-// fetches one (GET /v1/pets/{petId}). Every request carries an API key as a bearer token; every key
-// has a plan with a limit for the minute and one for the day; every response says where the key
-// stands.
+// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030, fetches one (GET
+// /v1/pets/{petId}). Every request carries an API key as a bearer token; every key has a plan with a limit for
+// the minute and one for the day; every response says where the key stands.
 //
-// docs/design.md follows a request through the files, each of which uses only those that come after
-// it there, and says what survives a kill.
+// A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
+// auth.go finds its key, limits.go takes one request from the key's buckets, or refuses, model.go
+// reads its body, and store.go makes one transaction of what many requests write, in its engine:
+// sqlite.go or rqlite.go. An error goes back the same way and becomes a response in one place. The
+// command line is in commands.go, what is counted in metrics.go, and docs/design.md tells more.
+//
+// What got its 201 is on disk, with its Idempotency-Key, and so is a ban before the first refusal
+// that mentions it. A kill forgets less than a second of counting, and the strikes of keys.
 package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"flag"
 	"fmt"
@@ -230,17 +236,8 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	return nil
 }
 
-const firstKeyText = `This database had no API key. Here is one, on the Free plan; it is not shown again:
-
-    $KEY
-
-List all pets, and add the first:
-
-    curl -i -H "Authorization: Bearer $KEY" $URL/pets
-    curl -i -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" ` +
-	`-d '{"name":"Rex","categoryId":1}' $URL/pets
-
-`
+//go:embed web/first-key.txt
+var firstKeyText string
 
 // serveUntil serves until ctx ends, or until it cannot.
 func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
@@ -260,10 +257,9 @@ func serveUntil(ctx context.Context, server *http.Server, listener net.Listener)
 	}
 }
 
-// runBackground starts what runs beside the requests: four times a second a look
-// for what other programs have written, every half second the writing of usage,
-// and every minute the removal of old Idempotency-Keys. The function it returns
-// stops all that and writes the usage a last time, which it tries until its ctx ends.
+// runBackground starts what runs beside the requests: four times a second a look for what other programs have
+// written, every half second the writing of usage, and every minute the removal of old Idempotency-Keys. The
+// function it returns stops all that and writes the usage a last time, which it tries until its ctx ends.
 func runBackground(s *service) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

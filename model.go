@@ -152,9 +152,8 @@ type document struct {
 	etag []string
 }
 
-// newDocument makes a strong validator from the content (RFC 9110 section
-// 8.8.3), so that it survives a restart. marker differs when a header such as Link
-// differs, so that the ETag differs too.
+// newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it survives a
+// restart. marker differs when a header such as Link differs, so that the ETag differs too.
 func newDocument(body string, marker byte) document {
 	text := append(append(make([]byte, 0, len(body)+1), body...), marker)
 	sum := sha256.Sum256(text)
@@ -177,9 +176,8 @@ func (w redactor) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// decodeNewPet reads the body of createPet. Whatever is wrong with it is an
-// *Error invalid_body whose message names every problem, by field, in the
-// order "name: what is wrong; categoryId: what is wrong".
+// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body whose message
+// names every problem, by field, in the order "name: what is wrong; categoryId: what is wrong".
 func decodeNewPet(body []byte) (NewPet, error) {
 	pet := NewPet{Status: Available}
 	body = bytes.Trim(body, " \t\r\n")
@@ -269,8 +267,7 @@ func notAnObject(body []byte) string {
 	return ""
 }
 
-// set checks one field of the body and keeps its value. It returns what is
-// wrong with the value, or "".
+// set checks one field of the body and keeps its value. It returns what is wrong with the value, or "".
 func (p *NewPet) set(field string, value []byte) (problem string) {
 	switch field {
 	case "name":

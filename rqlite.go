@@ -1,9 +1,8 @@
 package main
 
-// An engine: an rqlite cluster, which replicates a SQLite database by Raft and is
-// spoken to over HTTP (https://rqlite.io/docs/api/). What is written is on the disks of
-// a majority of its nodes before write returns, and what is read holds all that
-// was written before: reads are linearizable.
+// An engine: an rqlite cluster, which replicates a SQLite database by Raft and is spoken to over HTTP
+// (https://rqlite.io/docs/api/). What is written is on the disks of a majority of its nodes before write
+// returns, and what is read holds all that was written before: reads are linearizable.
 //
 // Requests go to the leader, because other nodes would have to ask it. When it is
 // lost, one of the nodes that were named knows the next. A request that surely did nothing
@@ -39,8 +38,7 @@ const (
 	maxAnswer  = 64 << 20         // bytes of a response
 )
 
-// oldestRqlite is the first version that knows linearizable reads: older ones give
-// weaker reads without a word.
+// oldestRqlite is the first version that knows linearizable reads: older ones give weaker reads without a word.
 var oldestRqlite = [3]int{8, 32, 4}
 
 var (
@@ -63,7 +61,6 @@ type rqlite struct {
 	passedOn atomic.Bool // the node in use has asked the leader, which is another one
 	locating sync.Mutex  // guards what follows, and addr of the nodes
 	located  time.Time
-	version  string // of the node that was last in use
 
 	succeeded, failed, retried, unknown atomic.Uint64
 	durations                           histogram // nanoseconds
@@ -209,7 +206,6 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 	if before := e.inUse.Swap(found.node); before != nil && before != found.node {
 		e.log.Info("another node is in use", "node", found.node.url, "before", before.url)
 	}
-	e.version = found.Build.Version
 	return nil
 }
 
@@ -429,9 +425,7 @@ func (e *rqlite) changed(ctx context.Context) (changed bool, err error) {
 func (e *rqlite) shared() bool { return true }
 
 func (e *rqlite) describe() (engine, node string) {
-	e.locating.Lock()
-	defer e.locating.Unlock()
-	return "rqlite " + e.version, e.inUse.Load().url
+	return "rqlite", e.inUse.Load().url
 }
 
 func (e *rqlite) measure(x *exposition) {

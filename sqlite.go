@@ -169,9 +169,8 @@ func ensureFile(path string) (os.FileInfo, error) {
 	return info, errors.Join(err, f.Close())
 }
 
-// checkOwner looks at an existing file without changing it, and returns the version
-// of its schema. If there is no log, the file is opened as immutable, because
-// otherwise SQLite would make one.
+// checkOwner looks at an existing file without changing it, and returns the version of its schema. If there is
+// no log, the file is opened as immutable, because otherwise SQLite would make one.
 func checkOwner(ctx context.Context, path string) (version int, err error) {
 	info, err := os.Stat(path)
 	if err == nil && info.Size() < 100 { // less than a header, and to SQLite an empty one
@@ -193,9 +192,8 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 	return version, err
 }
 
-// openPool is a pool of connections to a file by its absolute path, with options of the
-// driver; wait is their lock timeout. Pragmas stand in the address because only
-// there they reach every connection of the pool.
+// openPool is a pool of connections to a file by its absolute path, with options of the driver; wait is their
+// lock timeout. Pragmas stand in the address because only there they reach every connection of the pool.
 func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // also before a drive letter
 	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", wait.Milliseconds()))
@@ -259,9 +257,8 @@ func lockFile(file string, busy error) (io.Closer, error) {
 	return lock, nil
 }
 
-// connectReaders opens all reading connections, and their files with a first
-// query: one that was opened later would miss a file that was removed
-// meanwhile, or read another one that took its place.
+// connectReaders opens all reading connections, and their files with a first query: one that was opened later
+// would miss a file that was removed meanwhile, or read another one that took its place.
 func (e *sqliteFile) connectReaders() error {
 	for range readers {
 		conn, err := e.reader.Conn(context.Background())
@@ -461,9 +458,8 @@ func openCopy(ctx context.Context, source string) (file string, lock io.Closer, 
 	return file, lock, nil
 }
 
-// finishCopy reads a copy whole, moves its ids on in all tables that assign them, and
-// brings it to disk. With mode=ro SQLite would not look at the CHECK constraints;
-// without a mode it would make the file.
+// finishCopy reads a copy whole, moves its ids on in all tables that assign them, and brings it to disk. With
+// mode=ro SQLite would not look at the CHECK constraints; without a mode it would make the file.
 func finishCopy(ctx context.Context, file string, skipIDs int64) error {
 	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
 	defer db.Close()
@@ -523,9 +519,8 @@ func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now 
 	return old, err
 }
 
-// claim refuses a file that cannot be a database, or one that is in use, and keeps
-// services off it, if it was ever served, until the lock is closed. A file that is not
-// there may be claimed too.
+// claim refuses a file that cannot be a database, or one that is in use, and keeps services off it, if it was
+// ever served, until the lock is closed. A file that is not there may be claimed too.
 func claim(name string) (path string, lock io.Closer, err error) {
 	if path, err = resolve(name); err != nil {
 		return "", nil, err

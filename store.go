@@ -1,9 +1,8 @@
 package main
 
-// The store: pets, pages, Idempotency-Keys, and the schema of everything that is
-// kept. It speaks SQL to an engine (sqlite.go, rqlite.go) and knows nothing of
-// connections and transactions, nor what the other tables mean: auth.go and limits.go
-// hold the SQL of theirs. What is read often is remembered here as encoded JSON.
+// The store: pets, pages, Idempotency-Keys, and the schema of everything that is kept. It speaks SQL to an
+// engine (sqlite.go, rqlite.go) and knows nothing of connections and transactions, nor what the other tables
+// mean: auth.go and limits.go hold the SQL of theirs. What is read often is remembered here as encoded JSON.
 //
 // Writing is done by leader and followers. A caller queues its statements; the one that finds no
 // transaction under way becomes the leader, commits all that is queued in one transaction and
@@ -28,10 +27,9 @@ import (
 	"time"
 )
 
-// statement is one SQL statement. Its arguments are int64, string or nil, which
-// every engine can carry: digests are hex, for unhex(?) and hex(). A text that
-// somebody else has chosen is bound as a JSON string, which the SQL takes apart with
-// ? ->> '$': rqlite makes a BLOB of a string that reads x'41'.
+// statement is one SQL statement. Its arguments are int64, string or nil, which every engine can carry: digests
+// are hex, for unhex(?) and hex(). A text that somebody else has chosen is bound as a JSON string, which the
+// SQL takes apart with ? ->> '$': rqlite makes a BLOB of a string that reads x'41'.
 type statement struct {
 	query string
 	args  []any
@@ -49,9 +47,8 @@ type result struct {
 // scanner copies the columns of a row to pointers to integers, booleans or strings.
 type scanner = func(columns ...any) error
 
-// engine keeps the tables and runs SQLite's SQL on them. Opening one brings the
-// schema up to date, by migrations. It is safe for concurrent use, but the store
-// writes one transaction at a time.
+// engine keeps the tables and runs SQLite's SQL on them. Opening one brings the schema up to date, by
+// migrations. It is safe for concurrent use, but the store writes one transaction at a time.
 type engine interface {
 	// write runs the statements in one transaction, and returns a result for each
 	// when all of it is durable. While it waits for another program, it heeds ctx. An
@@ -179,9 +176,8 @@ type store struct {
 	queue   []*queued
 	leading bool // a leader is working, or one was just woken
 
-	// writes counts all commits, as far as they are known; foreign those of others that
-	// may have changed what is remembered, which holds the count from before it was read
-	// and is valid while the count is unchanged.
+	// writes counts all commits, as far as they are known; foreign those of others that may have changed what
+	// is remembered, which holds the count from before it was read and is valid while the count is unchanged.
 	writes, foreign atomic.Uint64
 
 	pages [5][maxLimit + 1]atomic.Pointer[page] // first pages, by status code (0: all) and limit
@@ -373,10 +369,9 @@ func keysetQuery(filter string) string {
 		FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + `id > ?1 ORDER BY id LIMIT ?2))`
 }
 
-// page returns the pets with ids above after, in ascending order; status ""
-// stands for all. First pages are remembered, 4 x 100 at the most; a page with more
-// pets after it stays valid after commits that only add higher ids, and another is
-// read again after any commit, or whenever other services may have written.
+// page returns the pets with ids above after, in ascending order; status "" stands for all. First pages are
+// remembered, 4 x 100 at the most; a page with more pets after it stays valid after commits that only add
+// higher ids, and another is read again after any commit, or whenever other services may have written.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 	code, writes, foreign := storedStatus[status], s.writes.Load(), s.foreign.Load()
 	slot := &s.pages[code][limit]
@@ -443,8 +438,7 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 	return id, err
 }
 
-// insertedID is the id that the first statement of a write has assigned, or 0
-// if its condition did not hold.
+// insertedID is the id that the first statement of a write has assigned, or 0 if its condition did not hold.
 func insertedID(results []result, err error) (int64, error) {
 	if err != nil || results[0].affected == 0 {
 		return 0, err
@@ -452,10 +446,9 @@ func insertedID(results []result, err error) (int64, error) {
 	return results[0].lastID, nil
 }
 
-// createPetOnce stores a pet under an Idempotency-Key, or finds the one that was
-// stored under it, which replayed reports. reused means that the same key came
-// before with another body. The record and the pet are one transaction, and which of several
-// parallel requests is the first is decided inside it.
+// createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it, which
+// replayed reports. reused means that the same key came before with another body. The record and the pet are
+// one transaction, and which of several parallel requests is the first is decided inside it.
 func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte, now time.Time) (
 	id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%X", sha256.Sum256(body)) // as hex() writes it
@@ -478,8 +471,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	return id, results[0].affected == 0, first != digest, nil
 }
 
-// purge deletes Idempotency-Keys that have served their time, and services that
-// have ended, until ctx ends.
+// purge deletes Idempotency-Keys that have served their time, and services that have ended, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
 	old := int64(instantOf(now) - recordMillis)
 	const chunk = 1000 // records in one transaction, so that creates need not wait long
