@@ -7,9 +7,8 @@ package main
 // then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62 digits. The prefix lets secret
 // scanners find a leaked key; the checksum lets the service refuse a mistyped one without asking the database.
 //
-// The database holds only the SHA-256 of a key. A slow password hash would add
-// nothing, since 190 random bits cannot be guessed, and a lookup by digest
-// takes the same time whatever prefix of a real key was guessed right.
+// The database holds only the SHA-256 of a key. A slow password hash would add nothing, since 190 random bits cannot
+// be guessed, and a lookup by digest takes the same time whatever prefix of a real key was guessed right.
 
 import (
 	"context"
@@ -89,9 +88,8 @@ func wellFormed(token, prefix string) bool {
 		strings.Trim(token[len(prefix):], base62) == "" && checksum(token[:body]) == token[body:]
 }
 
-// bearer takes the token from the Authorization headers of a request (RFC 6750
-// section 2.1). It is "" when no bearer token was sent, also if another scheme was
-// used (RFC 6750 section 3.1 wants that treated as no credentials).
+// bearer takes the token from the Authorization headers of a request (RFC 6750 section 2.1). It is "" when no bearer
+// token was sent, also if another scheme was used (RFC 6750 section 3.1 wants that treated as no credentials).
 func bearer(headers []string) (token string) {
 	if len(headers) == 0 {
 		return ""
@@ -246,9 +244,8 @@ func (k *keyring) flush(ctx context.Context) error {
 	return err
 }
 
-// readKeys returns the keys that match the clauses, by id, with their usage as it
-// is at now. A new column of a key stands here, in apiKey, in insertion, in a migration
-// (web/schema-*.sql) and, if people see it, in commands.go.
+// readKeys returns the keys that match the clauses, by id, with their usage as it is at now. A new column of a key
+// stands here, in apiKey, in insertion, in a migration (web/schema-*.sql) and, if people see it, in commands.go.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
 	query := `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test, k.lifetime, k.created_at,
@@ -292,12 +289,7 @@ func (k *apiKey) complete(u *usage, now instant) {
 }
 
 // boolean is how SQLite stores a bool.
-func boolean(b bool) int64 {
-	if b {
-		return 1
-	}
-	return 0
-}
+func boolean(b bool) int64 { return map[bool]int64{true: 1}[b] }
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {

@@ -234,7 +234,7 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*st
 
 // declareDB declares the flag that names the database.
 func declareDB(fs *flag.FlagSet, into *string) {
-	*into = defaultDB
+	*into = "petstore.db"
 	textFlag(fs, into, "db", func(db string) error {
 		if db == "" {
 			return errors.New("it must name a file")
@@ -534,8 +534,6 @@ func version() string {
 	release, revision := build()
 	return strings.TrimSpace("petstore " + release + " " + runtime.Version() + " " + revision)
 }
-
-const defaultDB = "petstore.db"
 
 // config is what the flags of the server say.
 type config struct {

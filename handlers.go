@@ -121,8 +121,7 @@ type caller struct {
 	now time.Time
 }
 
-// operation handles a request that was admitted. It writes a success itself; an
-// error it returns is written by fail.
+// operation handles a request that was admitted. It writes a success itself; an error it returns is written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
 // public counts an operation under the name, and writes its error if there is one.
@@ -249,8 +248,7 @@ type operationCounts struct {
 	durations histogram          // nanoseconds
 }
 
-// counts returns the counters with this name, and makes them at first use: all are
-// made while the routes are added.
+// counts returns the counters with this name, and makes them at first use: all are made while the routes are added.
 func (s *service) counts(name string) *operationCounts {
 	if s.operations[name] == nil {
 		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
@@ -716,9 +714,6 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 	return nil
 }
 
-// debugPaths are what the debug address serves, in the order that it lists them.
-const debugPaths = "/metrics\n/healthz\n/readyz\n/debug/pprof/\n"
-
 // debugRoutes are what the debug address serves. Only requests whose Host is an IP address, localhost or the
 // given name are served: this stops pages of other sites whose name was made to point here (DNS rebinding).
 // /readyz says ready while the service runs, ctx has not ended, and the store can read and write.
@@ -735,7 +730,7 @@ func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name str
 			_, _ = io.WriteString(w, text)
 		})
 	}
-	text("/{$}", func() (string, error) { return debugPaths, nil })
+	text("/{$}", func() (string, error) { return "/metrics\n/healthz\n/readyz\n/debug/pprof/\n", nil })
 	text("/healthz", func() (string, error) { return "ok\n", nil })
 	text("/readyz", func() (string, error) {
 		if s := running.Load(); s == nil {

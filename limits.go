@@ -18,9 +18,8 @@ package main
 //
 // A key is banned when its strikes within one minute exceed its limit per minute.
 //
-// Several services may share the database, and then a key's usage. Each counts for
-// itself, and every half second adds what it has counted to what is stored and goes on
-// from there: see flush. Strikes are each service's own.
+// Several services may share the database, and then a key's usage. Each counts for itself, and every half second adds
+// what it has counted to what is stored and goes on from there: see flush. Strikes are each service's own.
 //
 // Time is counted in whole milliseconds throughout, so that what is written to
 // the database and read back after a restart is the same instant.
@@ -222,8 +221,7 @@ func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	return u.strikes.used > perMinute
 }
 
-// retryAfter is whole seconds until the refusing bucket resets, rounded up,
-// at least 1 (RFC 9110 section 10.2.3).
+// retryAfter is whole seconds until the refusing bucket resets, rounded up, at least 1 (RFC 9110 section 10.2.3).
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.shown.reset-d.now)) }
 
 func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
@@ -290,8 +288,8 @@ func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
 
 // saveBan is the statement that writes a ban.
 func saveBan(id int64, u *usage) statement {
-	return sqlOf("INSERT INTO usage (id, "+usageColumns+`) VALUES (?, 0, 0, 0, 0, ?, ?) ON CONFLICT (id) DO UPDATE
-		SET banned_at = excluded.banned_at, banned_until = excluded.banned_until`, id, int64(u.bannedAt), int64(u.bannedUntil))
+	return sqlOf("INSERT INTO usage (id, "+usageColumns+`) VALUES (?1, 0, 0, 0, 0, ?2, ?3) ON CONFLICT (id) DO UPDATE
+		SET banned_at = ?2, banned_until = ?3`, id, int64(u.bannedAt), int64(u.bannedUntil))
 }
 
 // increments are what a service has counted since its last flush. Their number grows by
@@ -366,8 +364,7 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 	}
 }
 
-// admit charges the account for one request. The error is the store's, when the
-// usage has to be read and cannot be.
+// admit charges the account for one request. The error is the store's, when the usage has to be read and cannot be.
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	for {
 		if d, ok := l.charge(a, instantOf(now)); ok {
@@ -464,10 +461,9 @@ func (l *limiter) remembered() (usages, addresses int) {
 	return len(l.usages), l.addresses.len()
 }
 
-// flush adds what was counted since the last flush to what is stored, and goes on from
-// the sum. Increments whose outcome is unknown are repeated until it is known, and only
-// then others are taken. Where other services share the database, every flush tells them that
-// this one runs, and learns of bans. It must not run twice at once.
+// flush adds what was counted since the last flush to what is stored, and goes on from the sum. Increments whose
+// outcome is unknown are repeated until it is known, and only then others are taken. Where other services share the
+// database, every flush tells them that this one runs, and learns of bans. It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	more := l.flushing.sent != nil
 	for more || l.take() {

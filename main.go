@@ -1,11 +1,9 @@
-// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an
-// embedded SQLite database or in a cluster of rqlite. Without a command it serves; petstore help
-// lists the commands and every flag.
+// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an embedded SQLite database
+// or in a cluster of rqlite. Without a command it serves; petstore help lists the commands and every flag.
 //
-// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in
-// the environment, and 1 when something failed; both say why in one line on stderr. After SIGINT or
-// SIGTERM the service finishes its running requests, for at most 10 seconds; a command that they
-// stop exits with 1 and leaves nothing half done.
+// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in the environment,
+// and 1 when something failed; both say why in one line on stderr. After SIGINT or SIGTERM the service finishes its
+// running requests, for at most 10 seconds; a command that they stop exits with 1 and leaves nothing half done.
 //
 // The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030, fetches one (GET
 // /v1/pets/{petId}). Every request carries an API key as a bearer token; every key has a plan with a limit for

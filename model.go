@@ -108,8 +108,7 @@ func newCode(code ErrorCode, status int) ErrorCode {
 	return code
 }
 
-// Error is the body of every response that is not a success, and the only error
-// type whose text reaches a client.
+// Error is the body of every response that is not a success, and the only error type whose text reaches a client.
 type Error struct {
 	Code    ErrorCode `json:"code"`
 	Message string    `json:"message"`
@@ -160,8 +159,7 @@ func newDocument(body string, marker byte) document {
 	return document{text[:len(body)], []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
 }
 
-// secretText matches an API key, or the beginning of one, and the user and password
-// of a URL, inside another text.
+// secretText matches an API key, or the beginning of one, and the user and password of a URL, inside another text.
 var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)[^\s"]*@`)
 
 // redact takes secrets out of a text that quotes what somebody has sent or typed.
@@ -184,9 +182,8 @@ func decodeNewPet(body []byte) (NewPet, error) {
 	if problem := notAnObject(body); problem != "" {
 		return pet, newError(CodeInvalidBody, "%s", problem)
 	}
-	// The syntax is known to be right from here on. The fields are taken one by
-	// one, since decoding into a struct would accept duplicate, unknown and
-	// miscased ones; the tokens of json.Decoder take nearly three times as long.
+	// The syntax is known to be right from here on. The fields are taken one by one, since decoding into a struct
+	// would accept duplicate, unknown and miscased ones; the tokens of json.Decoder take nearly three times as long.
 	var problems []string
 	times := map[string]int{"name": 0, "categoryId": 0, "status": 0}
 	for rest := body; rest[0] != '}'; {

@@ -90,9 +90,8 @@ func parseCluster(db string) (nodes []*node, err error) {
 	return nodes, nil
 }
 
-// openRqlite finds the leader of a cluster and, unless it is opened for nothing, brings
-// its schema up to date. A cluster of another program, of a newer schema, or with a node
-// that is too old, is refused and left as it was.
+// openRqlite finds the leader of a cluster and, unless it is opened for nothing, brings its schema up to date. A
+// cluster of another program, of a newer schema, or with a node that is too old, is refused and left as it was.
 func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger) (*rqlite, error) {
 	e := &rqlite{nodes: nodes, log: log, wait: commandWait, durations: histogram{bounds: durationBounds}}
 	if p == forService {
@@ -281,9 +280,9 @@ type answer struct {
 }
 
 // ask sends statements to the node in use once.
-func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path string, statements []statement) (*answer, error) {
-	rows := make([][]any, len(statements))
-	for i, st := range statements {
+func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path string, sts []statement) (*answer, error) {
+	rows := make([][]any, len(sts))
+	for i, st := range sts {
 		rows[i] = append([]any{st.query}, st.args...)
 	}
 	body, err := json.Marshal(rows)
@@ -297,8 +296,8 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 		return nil, err
 	}
 	a, err := readAnswer(response)
-	if err == nil && len(a.Results) != len(statements) {
-		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(statements))
+	if err == nil && len(a.Results) != len(sts) {
+		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(sts))
 	}
 	return a, err
 }
@@ -306,10 +305,7 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 // readAnswer reads the body of a response, and returns the errors that it reports.
 func readAnswer(response *http.Response) (*answer, error) {
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
-	if len(text) > maxAnswer {
-		return nil, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
-	}
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	var a answer
 	if err == nil {
 		err = json.Unmarshal(text, &a)
@@ -330,12 +326,12 @@ func readAnswer(response *http.Response) (*answer, error) {
 
 // insist asks until there is an answer, for leaderWait or longer, or until repeating the
 // request is useless or not safe.
-func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path string, statements []statement) (*answer, error) {
+func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path string, sts []statement) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
 	defer cancel()
 	for {
 		n, start := e.inUse.Load(), time.Now()
-		a, err := e.ask(ctx, n, wait, path, statements)
+		a, err := e.ask(ctx, n, wait, path, sts)
 		if err == nil {
 			e.succeeded.Add(1)
 			e.durations.observe(int64(time.Since(start)))
@@ -434,12 +430,11 @@ func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded.",
 		e.durations.samples("", 1e9)...)
 	x.number("petstore_node_retries_total", "counter", "Requests repeated after a failure.", float64(e.retried.Load()))
-	x.number("petstore_unknown_outcomes_total", "counter", "Transactions of which nobody knows whether they were committed.",
+	x.number("petstore_unknown_outcomes_total", "counter", "Transactions that nobody knows to be committed or not.",
 		float64(e.unknown.Load()))
 }
 
-// backup asks for a read first, which shows that the node still leads: its file
-// then holds all that was acknowledged.
+// backup asks for a read first, which shows that the node still leads: its file then holds all that was acknowledged.
 func (e *rqlite) backup(ctx context.Context, file string) error {
 	if _, err := schemaVersion(ctx, e); err != nil {
 		return err

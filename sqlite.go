@@ -78,9 +78,8 @@ const (
 	forService                // the same, and there must be no other service on it
 )
 
-// openSQLite opens or, for some purposes, makes the database file and brings
-// its schema up to date. A file that is no database, another program's, or of
-// a newer schema is refused and left as it was. It waits for locks as write does.
+// openSQLite opens or, for some purposes, makes the database file and brings its schema up to date. A file that is no
+// database, another program's, or of a newer schema is refused and left as it was. It waits for locks as write does.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
 	e := &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
 	version, err := e.prepareFile(ctx, path, p)
@@ -103,8 +102,7 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	return e, nil
 }
 
-// prepareFile makes the file if it may and must, refuses one that is not ours, and
-// returns the version of its schema.
+// prepareFile makes the file if it may and must, refuses one that is not ours, and returns the version of its schema.
 func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (version int, err error) {
 	if e.path, err = resolve(path); err != nil {
 		return 0, err
@@ -304,9 +302,8 @@ func isCode(err error, codes ...int) bool {
 // isBusy reports whether SQLite found a lock of another program in its way.
 func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY) }
 
-// untilUnlocked calls do again and again as long as another program's lock is in
-// its way. SQLite's own wait sleeps up to 100 ms at a time, and would starve beside
-// a service whose pauses between two transactions are shorter than that.
+// untilUnlocked calls do again and again as long as another program's lock is in its way. SQLite's own wait sleeps up
+// to 100 ms at a time, and would starve beside a service whose pauses between two transactions are shorter than that.
 func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -478,10 +475,9 @@ func finishCopy(ctx context.Context, file string, skipIDs int64) error {
 	return errors.Join(err, syncFile(file), context.Cause(ctx))
 }
 
-// restoreSQLite puts a copy in the place of the database, which it keeps under
-// the name that it returns, or "" if there was none. New ids start skipIDs above the
-// copy's, so that no id that a client has seen is used again. Whenever it is stopped,
-// by a kill or a power cut too, the old database is in its place, or the new one.
+// restoreSQLite puts a copy in the place of the database, which it keeps under the name that it returns, or "" if
+// there was none. New ids start skipIDs above the copy's, so that no id that a client has seen is used again.
+// Whenever it is stopped, by a kill or a power cut too, the old database is in its place, or the new one.
 func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now time.Time) (old string, err error) {
 	target, err := resolve(path)
 	if err != nil {

@@ -4,11 +4,10 @@ package main
 // engine (sqlite.go, rqlite.go) and knows nothing of connections and transactions, nor what the other tables
 // mean: auth.go and limits.go hold the SQL of theirs. What is read often is remembered here as encoded JSON.
 //
-// Writing is done by leader and followers. A caller queues its statements; the one that finds no
-// transaction under way becomes the leader, commits all that is queued in one transaction and
-// wakes the others. So 64 clients share one sync, and nobody gets a response before the disk has
-// the data. A goroutine that owns the engine would do the same, but on a single core it starves
-// the network poller: reads then wait for hundreds of milliseconds.
+// Writing is done by leader and followers. A caller queues its statements; the one that finds no transaction under
+// way becomes the leader, commits all that is queued in one transaction and wakes the others. So 64 clients share one
+// sync, and nobody gets a response before the disk has the data. A goroutine that owns the engine would do the same,
+// but on a single core it starves the network poller: reads then wait for hundreds of milliseconds.
 //
 // What a batch does depends on its SQL alone and never on Go code in the middle
 // of it, so that an engine may be far away and speak JSON.
@@ -50,9 +49,8 @@ type scanner = func(columns ...any) error
 // engine keeps the tables and runs SQLite's SQL on them. Opening one brings the schema up to date, by
 // migrations. It is safe for concurrent use, but the store writes one transaction at a time.
 type engine interface {
-	// write runs the statements in one transaction, and returns a result for each
-	// when all of it is durable. While it waits for another program, it heeds ctx. An
-	// error means that nothing was written, unless it wraps errOutcome.
+	// write runs the statements in one transaction, and returns a result for each when all of it is durable. While it
+	// waits for another program, it heeds ctx. An error means that nothing was written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result, which holds all that any write has
 	// returned for. A ctx that can be cancelled costs a query 2 µs and a goroutine.
@@ -248,8 +246,7 @@ func (s *store) lead(ctx context.Context) {
 	}
 	err := errUnavailable
 	defer func() { // also if the engine panics, or nothing would ever be written again
-		// The next leader is woken first, so that the disk does not wait for
-		// the followers to write their responses.
+		// The next leader is woken first, so that the disk does not wait for the followers to write their responses.
 		s.mu.Lock()
 		if s.leading = len(s.queue) > 0; s.leading {
 			s.queue[0].wake <- true
