@@ -92,7 +92,7 @@ func (n *rqliteNode) start() {
 	listener, err := net.Listen("tcp", n.host)
 	storeMust(n.fake.t, err)
 	n.host = listener.Addr().String()
-	n.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: n}}
+	n.server = &httptest.Server{Listener: listener, Config: &http.Server{Handler: n, ReadHeaderTimeout: time.Minute}}
 	n.server.Start()
 	n.setDown(false)
 }
@@ -364,11 +364,11 @@ func (c *rqliteFake) load(w http.ResponseWriter, r *http.Request) {
 }
 
 // number asks the database behind the nodes itself.
-func (c *rqliteFake) number(query string, arguments ...any) int64 {
+func (c *rqliteFake) number(query string) int64 {
 	c.t.Helper()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return storeNumber(c.t, c.db, query, arguments...)
+	return storeNumber(c.t, c.db, query)
 }
 
 // exec changes it behind the nodes' back.
@@ -458,7 +458,7 @@ var rqliteGarbage = map[string]rqliteAnswer{
 	"HTML":                     rqliteSays(200, "<html>Welcome to nginx!</html>"),
 	"nothing":                  rqliteSays(200, ""),
 	"a redirect": func(_ *rqliteNode, w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "http://elsewhere:1/", 307)
+		http.Redirect(w, r, "http://elsewhere:1/", http.StatusTemporaryRedirect)
 	},
 	"a bad request":                    rqliteSays(400, "invalid JSON body\n"),
 	"JSON that was cut off":            rqliteSays(200, `{"results":[{"last_insert_id":1,"rows_aff`),
@@ -598,7 +598,7 @@ func TestWithoutALeader(t *testing.T) {
 		return func(_ *rqliteNode, w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-time.After(d):
-				http.Error(w, "leader not found", 503)
+				http.Error(w, "leader not found", http.StatusServiceUnavailable)
 			case <-r.Context().Done():
 			}
 		}
@@ -867,7 +867,7 @@ func TestNothingGoesToAnotherHost(t *testing.T) {
 	}
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		rqliteOnce(c, func(_ *rqliteNode, w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, elsewhere.URL+r.URL.RequestURI(), status)
+			http.Redirect(w, r, elsewhere.URL+r.URL.RequestURI(), status) //nolint:gosec // which is not followed
 		})
 		if _, err := s.createPet(NewPet{"Rex", 1, Sold}); !errors.Is(err, errOutcome) || !strings.Contains(err.Error(), fmt.Sprint(status)) {
 			t.Errorf("a write that is sent elsewhere with %d says %v", status, err)
@@ -932,7 +932,7 @@ func TestWhatCannotBeReadIs503(t *testing.T) {
 		shop := &shop{t: t, service: newService(s, settings{}, newLogger(log, "json", slog.LevelInfo)), key: string(k)}
 		shop.call("GET", "/v1/pets")
 		c.when(func(n *rqliteNode, w http.ResponseWriter, r *http.Request) bool {
-			http.Error(w, "leader not found", 503)
+			http.Error(w, "leader not found", http.StatusServiceUnavailable)
 			return true
 		})
 		for _, path := range []string{"/v1/pets", "/v1/pets/1"} {

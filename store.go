@@ -482,9 +482,6 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 		}
 		deleted = results[0].affected
 	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	_, err := s.write(ctx, sqlOf("DELETE FROM services WHERE seen_at <= ?", old))
+	_, err := s.write(context.WithoutCancel(ctx), sqlOf("DELETE FROM services WHERE seen_at <= ?", old))
 	return err
 }

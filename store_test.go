@@ -66,9 +66,9 @@ func engines(t *testing.T, test func(t *testing.T, db string)) {
 }
 
 // storeRead reads one number by any engine.
-func storeRead(t testing.TB, s *store, query string, args ...any) (n int64) {
+func storeRead(t testing.TB, s *store, query string) (n int64) {
 	t.Helper()
-	if _, err := s.readInto(context.Background(), sqlOf(query, args...), &n); err != nil {
+	if _, err := s.readInto(context.Background(), sqlOf(query), &n); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n
