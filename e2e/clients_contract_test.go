@@ -260,8 +260,10 @@ func (c *contract) mustSend(t failer, ctx context.Context, want, method, target,
 
 // TestContract provokes all that the description says can happen and that a
 // caller can bring about; each answer must fit the description.
-func TestContract(t *testing.T) {
-	c := newContract(t, start(t))
+func TestContract(t *testing.T) { onBothEngines(t, testContract) }
+
+func testContract(t *testing.T, on engine) {
+	c := newContract(t, on.start(t))
 	valid := func(want, method, target, body string, headers ...string) *answer {
 		t.Helper()
 		return c.mustSend(t, t.Context(), want, method, target, body, headers...)

@@ -176,13 +176,15 @@ actions:
 // TestSpecmatic runs the contract tests that Specmatic generates: requests that
 // the description allows, of each shape and at each bound, and requests that it
 // does not. They run one after the other because the overlay is for the first.
-func TestSpecmatic(t *testing.T) {
+func TestSpecmatic(t *testing.T) { onBothEngines(t, testSpecmatic) }
+
+func testSpecmatic(t *testing.T, on engine) {
 	t.Run("positive", func(t *testing.T) {
 		overlay := filepath.Join(t.TempDir(), "overlay.yaml")
 		if err := os.WriteFile(overlay, []byte(specmaticOverlay), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		answers := specmatic(t, "positiveOnly", 250, "--examples", "examples", "--overlay-file", overlay)
+		answers := specmatic(t, on, "positiveOnly", 250, "--examples", "examples", "--overlay-file", overlay)
 		for _, want := range []string{
 			"GET /v1/pets 200", "GET /v1/pets 304", "GET /v1/pets 401",
 			"POST /v1/pets 201", "POST /v1/pets 401", "POST /v1/pets 422",
@@ -195,7 +197,7 @@ func TestSpecmatic(t *testing.T) {
 	})
 	t.Run("negative", func(t *testing.T) {
 		// The filter leaves out the positive tests, which would run without the overlay.
-		answers := specmatic(t, "all", 100, "--filter", "STATUS>='400'")
+		answers := specmatic(t, on, "all", 100, "--filter", "STATUS>='400'")
 		for _, want := range []string{"GET /v1/pets 400", "POST /v1/pets 400", "GET /v1/pets/{petId} 404"} {
 			if answers[want] == 0 {
 				t.Errorf("no test got %s", want)
@@ -207,12 +209,12 @@ func TestSpecmatic(t *testing.T) {
 // specmatic runs contract tests against a new server, checks that there were
 // enough and all passed, and counts the server's answers by operation and status,
 // from its log.
-func specmatic(t *testing.T, resiliency string, atLeast int, args ...string) map[string]int {
+func specmatic(t *testing.T, on engine, resiliency string, atLeast int, args ...string) map[string]int {
 	jar := filepath.Join(nodeModules(t), "specmatic", "specmatic.jar") // what .bin/specmatic runs, in a shell
 	if _, err := exec.LookPath("java"); err != nil {
 		t.Fatal("install Java 17 or later (Debian: default-jre-headless)")
 	}
-	s := start(t, "-log-level", "debug")
+	s := on.start(t, "-log-level", "debug")
 	for _, idempotencyKey := range []string{"", "specmatic"} {
 		s.addPet(idempotencyKey, `{"name":"Tom","categoryId":3}`)
 	}

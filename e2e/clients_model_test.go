@@ -27,19 +27,26 @@ import (
 // flag that repeats them.
 func TestModel(t *testing.T) {
 	// 30 runs instead of rapid's 100 take some three seconds; -rapid.checks asks for more.
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		if err := checks.Value.Set("30"); err != nil {
-			t.Fatal(err)
+	checks := flag.Lookup("rapid.checks")
+	given := checks.Value.String()
+	defer func() { noError(t, checks.Value.Set(given)) }()
+	onBothEngines(t, func(t *testing.T, on engine) {
+		runs := 30
+		if on.cluster != nil { // where each takes longer
+			runs = 15
 		}
-	}
-	rapid.Check(t, func(r *rapid.T) {
-		s := start(t)
-		defer s.stop()
-		m := &model{server: s, contract: newContract(t, s), once: map[string]created{}}
-		r.Repeat(rapid.StateMachineActions(m))
-		if log := s.log.String(); strings.Contains(log, `"ERROR"`) {
-			r.Fatalf("the service logs an error:\n%s", log)
+		if given == checks.DefValue {
+			noError(t, checks.Value.Set(strconv.Itoa(soak(t, runs))))
 		}
+		rapid.Check(t, func(r *rapid.T) {
+			s := on.start(t)
+			defer s.stop()
+			m := &model{server: s, contract: newContract(t, s), once: map[string]created{}}
+			r.Repeat(rapid.StateMachineActions(m))
+			if log := s.log.String(); strings.Contains(log, `"ERROR"`) {
+				r.Fatalf("the service logs an error:\n%s", log)
+			}
+		})
 	})
 }
 

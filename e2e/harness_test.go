@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -94,6 +95,10 @@ type server struct {
 	cmd   *exec.Cmd
 	out   *logBuffer // all of stdout
 	log   *logBuffer // all of stderr
+
+	// Programs of other versions, which serve and run the commands in the place of
+	// the one under test; empty for that.
+	serves, commands string
 }
 
 // logBuffer collects what a process writes while others read it.
@@ -139,10 +144,17 @@ func program(args ...string) *exec.Cmd {
 	return cmd
 }
 
+// program is a command of the version that runs the commands.
+func (s *server) program(args ...string) *exec.Cmd {
+	cmd := program(args...)
+	cmd.Path = cmp.Or(s.commands, cmd.Path)
+	return cmd
+}
+
 // command runs a command of the program and returns its stdout.
 func (s *server) command(args ...string) string {
 	s.t.Helper()
-	cmd := program(args...)
+	cmd := s.program(args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -155,8 +167,15 @@ func (s *server) command(args ...string) string {
 // run starts the program on the server's database and waits until it is ready.
 func (s *server) run(flags ...string) {
 	s.t.Helper()
+	s.launch(flags...)()
+}
+
+// launch is run without the wait, which is what it returns.
+func (s *server) launch(flags ...string) (awaitReady func()) {
+	s.t.Helper()
 	s.out, s.log = &logBuffer{}, &logBuffer{}
 	s.cmd = program(append([]string{"-addr", "127.0.0.1:0", "-db", s.db}, flags...)...)
+	s.cmd.Path = cmp.Or(s.serves, s.cmd.Path)
 	reader, writer := io.Pipe()
 	s.cmd.Stdout, s.cmd.Stderr = s.out, io.MultiWriter(s.log, writer)
 	if err := s.cmd.Start(); err != nil {
@@ -174,11 +193,14 @@ func (s *server) run(flags ...string) {
 		}
 		_, _ = io.Copy(io.Discard, reader) // the program must not block
 	}()
-	select {
-	case line := <-ready:
-		s.url, s.debug = field(line, "address"), field(line, "debug")
-	case <-time.After(20 * time.Second):
-		s.t.Fatalf("petstore is not ready:\n%s", s.log)
+	return func() {
+		s.t.Helper()
+		select {
+		case line := <-ready:
+			s.url, s.debug = field(line, "address"), field(line, "debug")
+		case <-time.After(20 * time.Second):
+			s.t.Fatalf("petstore is not ready:\n%s", s.log)
+		}
 	}
 }
 

@@ -160,7 +160,7 @@ func (s *server) expect(t *testing.T, token, want string) {
 func (s *server) takesEffect(t *testing.T, token, before, after string, verb ...string) {
 	t.Helper()
 	s.expect(t, token, before)
-	command := program(slices.Insert(slices.Clone(verb), 2, "-db", s.db)...)
+	command := s.program(slices.Insert(slices.Clone(verb), 2, "-db", s.db)...)
 	var ended time.Time
 	done := make(chan error, 1)
 	go func() {

@@ -1,0 +1,49 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// engine is what keeps the database.
+type engine struct{ cluster *cluster } // nil: a file
+
+// onBothEngines runs a test on a file, and on a cluster.
+func onBothEngines(t *testing.T, test func(t *testing.T, on engine)) {
+	t.Helper()
+	t.Run("a file", func(t *testing.T) { test(t, engine{}) })
+	t.Run("a cluster", func(t *testing.T) { test(t, engine{startCluster(t)}) })
+}
+
+// start is start on the engine. The database is a new one on a cluster, too.
+func (e engine) start(t *testing.T, flags ...string) *server {
+	t.Helper()
+	if e.cluster == nil {
+		return start(t, flags...)
+	}
+	e.cluster.clear()
+	s := &server{t: t, db: e.cluster.addresses()}
+	s.key = s.newKey(unlimited...)
+	s.run(flags...)
+	return s
+}
+
+// clear takes everything out of a cluster.
+func (c *cluster) clear() {
+	c.t.Helper()
+	nothing := filepath.Join(c.t.TempDir(), "nothing.db")
+	database(c.t, nothing, "VACUUM").Close()
+	c.load(nothing)
+}
+
+// load has a cluster take a file as it is, which petstore restore does not.
+func (c *cluster) load(file string) {
+	c.t.Helper()
+	content, err := os.ReadFile(file)
+	noError(c.t, err)
+	status, answer, err := c.ask(c.leader(), "/db/load", string(content))
+	if err != nil || status != 200 || answer != `{"results":[]}` {
+		c.t.Fatalf("the file is not loaded: %d %s, %v", status, answer, err)
+	}
+}
