@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,12 +22,15 @@ var crashSeed = flag.Uint64("crash.seed", uint64(time.Now().UnixNano()), "what t
 
 const creators = 64
 
-// TestAKillLosesNothingThatWasAnswered kills the service twenty times among 64
+// TestAKillLosesNothingThatWasAnswered kills the service again and again among 64
 // clients that create animals, each under an Idempotency-Key, and one that
-// lists them. Then the file is whole, every animal that was answered or listed
+// lists them. Then the database is whole, every animal that was answered or listed
 // is there once, under its id, and an unanswered create that is repeated makes
 // one animal. Usage is at most a second behind and never ahead, no id comes a
 // second time, and a start takes no longer than after a stop.
+//
+// On a cluster every other round has a node killed first, each in turn. What the
+// clients are then told to be unknown, they repeat until they know it.
 //
 // SIGKILL takes what the process has not handed to the system. What the system
 // has and the disk has not, only a power cut takes: a service that does not
@@ -33,19 +38,25 @@ const creators = 64
 func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
 	t.Logf("-crash.seed=%d", *crashSeed)
 	random := rand.New(rand.NewPCG(*crashSeed, 0))
-	for i := range soak(t, 1) {
-		t.Run(fmt.Sprintf("database %d", i+1), func(t *testing.T) {
-			c := &crash{T: t, s: start(t), client: newHTTPClient(creators + 1), animals: newCensus(t)}
-			for n := range 20 {
-				c.round(n+1, time.Duration(random.Int64N(int64(2*time.Second))))
-				if t.Failed() {
-					return // the other rounds would say it all again
+	onBothEngines(t, func(t *testing.T, on engine) {
+		rounds := 20
+		if on.cluster != nil {
+			rounds = 6
+		}
+		for i := range soak(t, 1) {
+			t.Run(fmt.Sprintf("database %d", i+1), func(t *testing.T) {
+				c := &crash{T: t, engine: on, s: on.start(t), client: newHTTPClient(creators + 1), animals: newCensus(t)}
+				for n := range rounds {
+					c.round(n+1, time.Duration(random.Int64N(int64(2*time.Second))))
+					if t.Failed() {
+						return // the other rounds would say it all again
+					}
 				}
-			}
-			c.compare(0)
-			c.compareStarts()
-		})
-	}
+				c.compare(0)
+				c.compareStarts()
+			})
+		}
+	})
 }
 
 // census is every animal that was answered or listed. It is safe for
@@ -78,6 +89,7 @@ func (c *census) note(id int64, name string) {
 // crash is a service that is killed again and again, and what its clients know.
 type crash struct {
 	*testing.T
+	engine
 	s       *server
 	client  *http.Client
 	animals *census
@@ -86,11 +98,13 @@ type crash struct {
 	removed    []int64         // animals that an operator has removed
 	used       int64           // requests that the database held when it was last looked at
 	dying      atomic.Bool     // a request may stay without an answer
+	leaderless atomic.Bool     // or be answered 503: a node has died, perhaps the leader
 	afterKills []time.Duration // how long the starts took
 	afterStops []time.Duration
 
 	mu       sync.Mutex    // guards what follows
 	sent     int64         // requests since used was read
+	told     [2]int        // of them, those that were answered 503, and those that claimed nothing
 	answered []time.Time   // when the answers to them came, in order
 	slowest  time.Duration // of them, answered or not
 }
@@ -99,17 +113,23 @@ type crash struct {
 // is left. It starts the service again twice: after the kill and after a stop.
 func (c *crash) round(n int, life time.Duration) {
 	unanswered, killed := c.workUntilKilled(n, life)
-	answered, slowest := len(c.answered), c.slowest
-	files := c.copyFiles()
-	defer os.RemoveAll(filepath.Dir(files))
-	checkIntegrity(c.T, files)
-	behind := c.checkUsage(files, killed)
+	answered, slowest, told := len(c.answered), c.slowest, c.told
+	left := c.s.db
+	if c.cluster == nil {
+		left = c.copyFiles()
+		defer os.RemoveAll(filepath.Dir(left))
+		checkIntegrity(c.T, left)
+	}
+	behind := c.checkUsage(left, killed)
 
 	c.afterKills = append(c.afterKills, c.start())
 	c.compare(c.listed)
 	stored := c.repeat(unanswered)
 	c.Logf("round %d, killed after %d ms: %d requests answered, the slowest in %d ms; %d of %d unanswered creates stored; usage %d ms behind",
 		n, life.Milliseconds(), answered, slowest.Milliseconds(), stored, len(unanswered), behind.Milliseconds())
+	if c.losesNode(n) {
+		c.Logf("after the death of a node %d requests were answered 503, %d of them with an unknown outcome", told[0], told[1])
+	}
 	c.compare(c.listed)
 
 	c.s.stop()
@@ -117,6 +137,9 @@ func (c *crash) round(n int, life time.Duration) {
 	c.removeNewest()
 	c.afterStops = append(c.afterStops, c.start())
 }
+
+// losesNode reports whether a round kills a node before the service.
+func (c *crash) losesNode(round int) bool { return c.cluster != nil && round%2 == 0 }
 
 // start starts the service and returns the time from exec until it is ready.
 func (c *crash) start() time.Duration {
@@ -151,19 +174,40 @@ func (c *crash) workUntilKilled(round int, life time.Duration) (unanswered []str
 		}
 	})
 	time.Sleep(life)
+	node := -1
+	if c.losesNode(round) {
+		node = round / 2 % clusterSize
+		c.leaderless.Store(true)
+		c.cluster.kill(node)
+		time.Sleep(2*time.Second + life) // some time for another leader, and some with it
+	}
 	c.dying.Store(true)
 	killed = time.Now()
 	c.s.kill()
 	clients.Wait()
+	if node >= 0 {
+		c.cluster.restart(node)
+	}
+	if c.cluster != nil { // what the service had sent may be on its way still
+		c.cluster.awaitReady(c.cluster.leader())
+	}
 	c.dying.Store(false)
+	c.leaderless.Store(false)
 	return unanswered, killed
 }
 
 // create adds an animal under an Idempotency-Key, both called by one name, and
-// tells whether the answer was a replay.
+// tells whether the answer was a replay. It is repeated while it is refused for
+// want of a leader.
 func (c *crash) create(name string) (replayed bool, err error) {
 	var made pet
-	header, err := c.send(http.StatusCreated, &made, "POST", "/pets", animalJSON(name), "Idempotency-Key: "+name)
+	send := func() (http.Header, error) {
+		return c.send(http.StatusCreated, &made, "POST", "/pets", animalJSON(name), "Idempotency-Key: "+name)
+	}
+	header, err := send()
+	for errors.Is(err, errLeaderless) {
+		header, err = send()
+	}
 	if err == nil {
 		c.animals.note(made.ID, made.Name)
 	}
@@ -175,7 +219,10 @@ func (c *crash) create(name string) (replayed bool, err error) {
 
 // list notes a page of animals.
 func (c *crash) list(after int64) (page []pet, err error) {
-	_, err = c.send(http.StatusOK, &page, "GET", fmt.Sprintf("/pets?limit=100&after=%d", after), "")
+	target := fmt.Sprintf("/pets?limit=100&after=%d", after)
+	for err = errLeaderless; errors.Is(err, errLeaderless); {
+		_, err = c.send(http.StatusOK, &page, "GET", target, "")
+	}
 	for _, p := range page {
 		if p.ID <= after {
 			c.Errorf("%s, which has the id %d, is listed after %d", p.Name, p.ID, after)
@@ -185,6 +232,9 @@ func (c *crash) list(after int64) (page []pet, err error) {
 	}
 	return page, err
 }
+
+// errLeaderless is a 503 of a service whose cluster has lost a node.
+var errLeaderless = errors.New("there is no leader")
 
 // send counts a request, and its answer when that is there. Having none, or
 // another than expected, is the error; it fails the test unless the service is dying.
@@ -201,6 +251,12 @@ func (c *crash) send(status int, into any, method, target, body string, headers 
 	switch {
 	case err != nil && c.dying.Load():
 		return nil, err
+	case err == nil && got.status == http.StatusServiceUnavailable && c.leaderless.Load():
+		c.told[0]++
+		if strings.Contains(got.body, "is unknown") {
+			c.told[1]++
+		}
+		return nil, errLeaderless
 	case err == nil && got.status != status:
 		err = fmt.Errorf("status %d: %s", got.status, got.body)
 	case err == nil:
@@ -247,7 +303,7 @@ func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration)
 	if allowed := max(time.Second, 500*time.Millisecond+c.slowest); behind > allowed {
 		c.Errorf("a kill forgets %v of counting, more than %v", behind, allowed)
 	}
-	c.used, c.sent, c.answered, c.slowest = stored, 0, nil, 0
+	c.used, c.sent, c.answered, c.slowest, c.told = stored, 0, nil, 0, [2]int{}
 	return behind
 }
 
@@ -257,7 +313,7 @@ func (c *crash) checkUsageAfterStop() {
 	if stored != c.used+c.sent {
 		c.Errorf("%d requests were stored after the kill and %d sent since; after a stop %d are stored", c.used, c.sent, stored)
 	}
-	c.used, c.sent, c.answered, c.slowest = stored, 0, nil, 0
+	c.used, c.sent, c.answered, c.slowest, c.told = stored, 0, nil, 0, [2]int{}
 }
 
 // storedUsage is how many requests of the server's key a database has counted.
@@ -311,10 +367,16 @@ func (c *crash) repeat(unanswered []string) (stored int) {
 	return stored
 }
 
-// removeNewest takes the newest animal out of the file, as only an operator
+// removeNewest takes the newest animal out of the database, as only an operator
 // can. What was its id then stands nowhere but in the count of ids given.
 func (c *crash) removeNewest() {
-	id := query[int64](c.T, c.s.db, "DELETE FROM pets WHERE id = (SELECT max(id) FROM pets) RETURNING id")
+	id := c.listed
+	remove := fmt.Sprint("DELETE FROM pets WHERE id = ", id)
+	if c.cluster == nil {
+		query[int64](c.T, c.s.db, remove+" RETURNING id")
+	} else {
+		c.cluster.execute(remove)
+	}
 	c.removed = append(c.removed, id)
 }
 
@@ -334,8 +396,10 @@ func (c *crash) compareStarts() {
 
 // TestAKillForgetsNoBan bans keys, and kills the service as soon as a response
 // says so. Each key is still banned when the service is back.
-func TestAKillForgetsNoBan(t *testing.T) {
-	s := start(t)
+func TestAKillForgetsNoBan(t *testing.T) { onBothEngines(t, testAKillForgetsNoBan) }
+
+func testAKillForgetsNoBan(t *testing.T, on engine) {
+	s := on.start(t)
 	for range soak(t, 5) {
 		k := s.keyOf("3")
 		for requests := 0; s.ask(t, k.token) != "429 key_banned"; requests++ {

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -45,5 +47,16 @@ func (c *cluster) load(file string) {
 	status, answer, err := c.ask(c.leader(), "/db/load", string(content))
 	if err != nil || status != 200 || answer != `{"results":[]}` {
 		c.t.Fatalf("the file is not loaded: %d %s, %v", status, answer, err)
+	}
+}
+
+// execute runs a statement on a cluster, as an operator may.
+func (c *cluster) execute(statement string) {
+	c.t.Helper()
+	body, err := json.Marshal([]string{statement})
+	noError(c.t, err)
+	status, answer, err := c.ask(c.leader(), "/db/execute", string(body))
+	if err != nil || status != 200 || strings.Contains(answer, `"error"`) {
+		c.t.Fatalf("%s: %d %s, %v", statement, status, answer, err)
 	}
 }
