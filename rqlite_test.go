@@ -216,6 +216,10 @@ func (n *rqliteNode) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if c.leader != n.number {
 		w.Header().Set("X-Rqlite-Served-By", c.nodes[c.leader].addr)
+		if c.nodes[c.leader].down {
+			rqliteSays(200, `{"results":[],"error":"node failed to process Request on remote node: connection refused"}`)(n, w, r)
+			return
+		}
 	}
 	switch r.URL.Path {
 	case "/db/backup":
@@ -571,6 +575,26 @@ func TestWhatSurelyDidNothingIsRepeatedAtTheNextLeader(t *testing.T) {
 	}
 }
 
+// TestALeaderThatIsDownAndStillNamed by the others is waited for, or for its successor:
+// through them nothing would arrive.
+func TestALeaderThatIsDownAndStillNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		s, log := rqliteStore(t, c)
+		time.Sleep(time.Second)
+		c.nodes[0].setDown(true)
+		time.AfterFunc(2*time.Second, func() { c.lead(2) })
+		start := time.Now()
+		storeCreate(t, s, NewPet{"Rex", 1, Sold})
+		if took := time.Since(start); took < 2*time.Second || took > 2*time.Second+2*leaderPoll || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("the write takes %v, and the log says %s", took, log)
+		}
+		if sent := c.arrived(); !slices.Equal(sent, []string{"2 POST /db/execute?transaction"}) {
+			t.Errorf("sent was %q", sent)
+		}
+	})
+}
+
 // TestARepeatAfterAnUnknownOutcomeGetsTheOnePet: it was stored, and the response was lost.
 func TestARepeatAfterAnUnknownOutcomeGetsTheOnePet(t *testing.T) {
 	c := rqliteNew(t, 3)
@@ -918,6 +942,11 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 		if n := sent(); n > most+64<<20 { // and what the buffers of the system hold
 			t.Errorf("%d bytes of a %d were read", n, status)
 		}
+	}
+	c.arrived()
+	endless(200, 100)
+	if _, err := s.page("", 20, 0); err == nil || len(c.arrived()) != 1 {
+		t.Errorf("a read whose result is endless says %.200v, or is repeated", err)
 	}
 }
 
