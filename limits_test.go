@@ -1492,7 +1492,7 @@ func TestUsageFollowsASimpleModel(t *testing.T) {
 	}
 	for range 8 {
 		seed := rand.Uint64()
-		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
+		random := rand.New(rand.NewPCG(seed, 0))
 		sh := limitsShare(t, storePath(t), 3)
 		sh.account.quota = quota{maxQuota, maxQuota}
 		now := limitsStart
