@@ -107,6 +107,19 @@ func (c *nodes) onePost() float64 {
 	return float64(n) / time.Since(start).Seconds()
 }
 
+// cpu is the time that the leader, and the other two together, have used, in seconds.
+func (c *nodes) cpu() (leader, others float64) {
+	first := c.leader()
+	for i, p := range c.processes {
+		if i == first {
+			leader = cpuTime(p.pid())
+		} else {
+			others += cpuTime(p.pid())
+		}
+	}
+	return leader, others
+}
+
 // gap kills the leader under creates of one client, and returns how long none succeeded.
 func (c *nodes) gap(s *server) float64 {
 	leader := c.leader()
@@ -141,12 +154,18 @@ func (b *bench) cluster() {
 	}
 	ours, files := map[string][]*load{}, map[string][]*load{}
 	var posts, gaps []float64
+	leaderCPU, otherCPU := map[string][]float64{}, map[string][]float64{}
 	for round := range b.rounds {
 		for _, k := range kinds {
 			for _, clients := range []int{1, b.connections} {
 				what := fmt.Sprintf("%s, %d clients", k.name, clients)
 				say("round %d, %s", round+1, what)
-				ours[what] = append(ours[what], b.measure(far.warm(), what, k.lua, clients, b.seconds, false))
+				leader, others := c.cpu()
+				l := b.measure(far.warm(), what, k.lua, clients, b.seconds, false)
+				ours[what] = append(ours[what], l)
+				leaderAfter, othersAfter := c.cpu()
+				leaderCPU[what] = append(leaderCPU[what], (leaderAfter-leader)*1e6/l.requests)
+				otherCPU[what] = append(otherCPU[what], (othersAfter-others)*1e6/l.requests)
 				files[what] = append(files[what], b.measure(near.warm(), what+" (file)", k.lua, clients, b.seconds, false))
 			}
 		}
@@ -154,11 +173,11 @@ func (b *bench) cluster() {
 		posts = append(posts, c.onePost())
 	}
 	t := newTable(fmt.Sprintf("One service on three nodes, %s animals", count(d.animals)), "", "req/s", "p50 µs", "p99 µs", "CPU µs",
-		"on a file: req/s", "p50 µs", "p99 µs", "CPU µs", "**req/s ratio**", "**CPU ratio**")
+		"leader's CPU µs", "the others'", "on a file: req/s", "p50 µs", "p99 µs", "CPU µs", "**req/s ratio**", "**CPU ratio**")
 	for _, k := range kinds {
 		for _, clients := range []int{1, b.connections} {
 			what := fmt.Sprintf("%s, %d clients", k.name, clients)
-			t.row(what, medians(ours[what], perSecond, p50, p99, cpu), medians(files[what], perSecond, p50, p99, cpu),
+			t.row(what, medians(ours[what], perSecond, p50, p99, cpu), median(leaderCPU[what]), median(otherCPU[what]), medians(files[what], perSecond, p50, p99, cpu),
 				median(ratios(ours[what], files[what], perSecond)), median(ratios(ours[what], files[what], cpu)))
 		}
 	}
