@@ -125,10 +125,12 @@ func (c *crash) round(n int, life time.Duration) {
 	c.afterKills = append(c.afterKills, c.start())
 	c.compare(c.listed)
 	stored := c.repeat(unanswered)
-	c.Logf("round %d, killed after %d ms: %d requests answered, the slowest in %d ms; %d of %d unanswered creates stored; usage %d ms behind",
-		n, life.Milliseconds(), answered, slowest.Milliseconds(), stored, len(unanswered), behind.Milliseconds())
+	c.Logf("round %d, killed after %d ms: %d requests answered, the slowest in %d ms; %d of %d unanswered creates "+
+		"stored; usage %d ms behind", n, life.Milliseconds(), answered, slowest.Milliseconds(), stored, len(unanswered),
+		behind.Milliseconds())
 	if c.losesNode(n) {
-		c.Logf("after the death of a node %d requests were answered 503, %d of them with an unknown outcome", told[0], told[1])
+		c.Logf("after the death of a node %d requests were answered 503, %d of them with an unknown outcome",
+			told[0], told[1])
 	}
 	c.compare(c.listed)
 
