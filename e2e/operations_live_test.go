@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -236,12 +237,12 @@ func (s *server) expires(t *testing.T, token string) {
 // every answer but a success is wrong, or a 503.
 type crowd struct {
 	server  *server
-	url     string // of the server, before an upgrade and after it
+	urls    []string // of the server and others on its database, before an upgrade and after it
 	keys    []string
 	leaving chan struct{}
 	leave   func() // ends the clients; what they know can be read then without the lock
 
-	mu         sync.Mutex       // guards what follows
+	mu         sync.Mutex       // guards what follows, and urls
 	animals    map[string]int64 // name: id, of the creates that were answered 201
 	once       []string         // names of those that were sent with an Idempotency-Key, which is the name
 	doubtful   map[string]bool  // names of the creates that were not answered: they may be there
@@ -255,7 +256,7 @@ type crowd struct {
 // gather starts n clients that list and get, and with creates add animals too.
 func gather(t *testing.T, s *server, n int, creates bool) *crowd {
 	t.Helper()
-	c := &crowd{server: s, url: s.url, leaving: make(chan struct{}), animals: map[string]int64{}, doubtful: map[string]bool{}}
+	c := &crowd{server: s, urls: []string{s.url}, leaving: make(chan struct{}), animals: map[string]int64{}, doubtful: map[string]bool{}}
 	for range 3 {
 		c.keys = append(c.keys, s.newKey("-plan", "enterprise", "-per-minute", "100000000", "-per-day", "1000000000"))
 	}
@@ -368,7 +369,9 @@ func (c *crowd) create(token, name, once string) (animal string, id int64) {
 
 // send is one request; nil is an error, after which the client waits a little.
 func (c *crowd) send(token, method, target, body, once string) *answer {
-	r, err := call(c.url, token, method, target, body, once)
+	var url string
+	c.note(func() { url = c.urls[rand.N(len(c.urls))] })
+	r, err := call(url, token, method, target, body, once)
 	var failure net.Error
 	c.note(func() {
 		switch {
@@ -408,7 +411,7 @@ func TestTheServiceIsOperatedWhileItIsUsed(t *testing.T) {
 
 		metered := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", "200")
 		s.spend(t, metered, 80)
-		refused := crowd.upgrade(t, next)
+		refused := crowd.upgrade(t, func() { exchange(t, next) })
 		t.Logf("for the upgrade, connections were refused for %v", refused.Round(time.Millisecond))
 		if refused >= time.Second {
 			t.Errorf("connections were refused for %v, want less than a second", refused)
@@ -545,11 +548,11 @@ func exchange(t *testing.T, file string) {
 	}
 }
 
-// upgrade stops the service and starts the next version on the same address
-// and database. It returns for how long no connection could be made. What
+// upgrade stops the service and starts the next version, which exchange has put in
+// place, on the same address and database. It returns for how long no connection could be made. What
 // is in flight when the service is told to stop is still answered, and who
 // only holds a connection, as the pools of clients do, does not keep it up.
-func (c *crowd) upgrade(t *testing.T, next string) (refused time.Duration) {
+func (c *crowd) upgrade(t *testing.T, exchange func()) (refused time.Duration) {
 	t.Helper()
 	s := c.server
 	address := strings.TrimPrefix(s.address(), "http://")
@@ -577,7 +580,7 @@ func (c *crowd) upgrade(t *testing.T, next string) (refused time.Duration) {
 			c.note(func() { c.animals[animal.Name] = animal.ID })
 		}
 	}
-	exchange(t, next)
+	exchange()
 	s.run(append([]string{"-addr", address}, behindProxy...)...)
 	select {
 	case refused = <-took:
