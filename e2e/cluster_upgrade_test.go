@@ -1,0 +1,328 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestServicesAreReplacedOneByOne runs services of a version under load beside
+// commands, and on a cluster beside a service, of the next, which has changed the schema,
+// and then replaces them. They go on without an error, changes hold in them
+// within a second, and nothing that was stored or counted is lost.
+func TestServicesAreReplacedOneByOne(t *testing.T) {
+	next := buildNext(t)
+	t.Run("on a file, from the version before clusters", func(t *testing.T) {
+		newSuccession(t, engine{}, buildCommit(t, beforeClusters), "").take()
+	})
+	t.Run("on a file, to the next version", func(t *testing.T) {
+		newSuccession(t, engine{}, "", next).take()
+	})
+	t.Run("on a cluster, to the next version", func(t *testing.T) {
+		newSuccession(t, engine{startCluster(t)}, "", next).take()
+	})
+}
+
+// succession is services of one version, whose place those of another take. A version
+// is the file of its program, and "" the one under test.
+type succession struct {
+	*testing.T
+	parish
+	older, newer string
+	versions     [2]int64 // of the schema, in the same order
+	crowd        *crowd
+	metered      issued // perDay requests a day
+	left         int    // of them
+}
+
+// newSuccession starts the services of the older version: one on a file, two on a cluster.
+func newSuccession(t *testing.T, on engine, older, newer string) *succession {
+	t.Helper()
+	x := &succession{T: t, parish: parish{cluster: on.cluster}, older: older, newer: newer}
+	first := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db"), commands: older}
+	if on.cluster != nil {
+		first.db = on.cluster.addresses()
+	}
+	first.key = first.newKey(unlimited...)
+	x.versions[0] = x.version(first)
+	x.begin(first, older)
+	if on.cluster != nil {
+		x.begin(&server{t: t, db: first.db, key: first.key}, older)
+	}
+	return x
+}
+
+// version is that of the schema.
+func (x *succession) version(s *server) int64 {
+	x.Helper()
+	if x.cluster == nil {
+		return query[int64](x.T, s.db, "PRAGMA user_version")
+	}
+	return int64(x.cluster.number("PRAGMA user_version"))
+}
+
+// begin starts one more service.
+func (x *succession) begin(s *server, version string) {
+	x.Helper()
+	s.serves = version
+	s.run(append([]string{"-addr", ownAddress(x.T)}, behindProxy...)...)
+	x.services = append(x.services, s)
+}
+
+// take is the whole succession.
+func (x *succession) take() {
+	first := x.services[0]
+	x.crowd = gather(x.T, first, 16, true)
+	for _, s := range x.services[1:] {
+		x.crowd.note(func() { x.crowd.urls = append(x.crowd.urls, s.url) })
+	}
+	x.metered, x.left = first.keyOfDay(), perDay
+	x.spend(40)
+
+	for _, s := range x.services {
+		s.commands = x.newer
+	}
+	keys := x.command()
+	olders := slices.Clone(x.services)
+	if x.cluster != nil { // where several may serve
+		x.begin(&server{t: x.T, db: first.db, key: first.key, commands: x.newer}, x.newer)
+		newest := x.services[len(x.services)-1].url
+		x.crowd.note(func() { x.crowd.urls = append(x.crowd.urls, newest) })
+		x.hold(keys)
+	}
+	x.change()
+	x.spend(40)
+	for _, s := range olders {
+		x.replace(s)
+		x.spend(10)
+	}
+	x.refuse()
+	x.spend(10)
+	x.hold(keys)
+
+	x.crowd.leave()
+	x.checkUsage()
+	for _, s := range x.services {
+		x.crowd.compare(x.T, s, x.crowd.animals)
+	}
+	x.crowd.repeat(x.T, first, x.crowd.animals)
+	if len(x.crowd.animals) < 100 {
+		x.Errorf("only %d animals were created meanwhile", len(x.crowd.animals))
+	}
+	x.complain()
+}
+
+// command runs every command of the newer version beside services of the older.
+func (x *succession) command() changedKeys {
+	x.Helper()
+	first := x.services[0]
+	first.keyOf("1") // the first command changes the schema
+	if x.versions[1] = x.version(first); x.versions[1] <= x.versions[0] {
+		x.Fatalf("the newer version leaves the schema at %d", x.versions[0])
+	}
+	keys := first.changeKeys(x.T)
+	for i, s := range x.services {
+		s.awaitReady()
+		s.command("key", "set", "-db", s.db, "-name", fmt.Sprint("service ", i), keys.kept.id)
+	}
+	first.command("key", "show", "-db", first.db, keys.kept.id)
+	before := x.crowd.acknowledged()
+	copied := filepath.Join(x.TempDir(), "copy.db")
+	first.command("backup", "-db", first.db, copied)
+	if stored := query[int64](x.T, copied, "SELECT count(*) FROM pets"); stored < int64(len(before)) {
+		x.Errorf("the backup has %d pets, and %d were answered before", stored, len(before))
+	}
+	return keys
+}
+
+// change changes a key by a command of the newer version, which each of the
+// services must heed.
+func (x *succession) change() {
+	x.Helper()
+	limit := 1_000_000
+	k := x.services[0].keyOf(fmt.Sprint(limit))
+	for _, s := range x.services {
+		before := fmt.Sprint("200 of ", limit)
+		limit++
+		s.takesEffect(x.T, k.token, before, fmt.Sprint("200 of ", limit), "key", "set",
+			"-plan", "enterprise", "-per-minute", fmt.Sprint(limit), "-per-day", "1000000000", k.id)
+		time.Sleep(time.Second) // the promise
+		for _, other := range x.services {
+			other.expect(x.T, k.token, fmt.Sprint("200 of ", limit))
+		}
+	}
+	x.services[0].takesEffect(x.T, k.token, fmt.Sprint("200 of ", limit), "401 invalid_key", "key", "revoke", k.id)
+}
+
+// hold asks every service for the keys that were changed.
+func (x *succession) hold(keys changedKeys) {
+	x.Helper()
+	for _, s := range x.services {
+		keys.hold(x.T, s)
+	}
+}
+
+// spend makes requests with the metered key at each service in turn, and wants all of
+// them counted everywhere.
+func (x *succession) spend(requests int) {
+	x.Helper()
+	for i := range requests - len(x.services) {
+		x.services[i%len(x.services)].expect(x.T, x.metered.token, fmt.Sprint("200 of ", perDay))
+		x.left--
+	}
+	x.left = x.awaitDayLeft(x.T, x.metered, x.left)
+}
+
+// replace puts a service of the newer version in the place of one.
+func (x *succession) replace(s *server) {
+	x.Helper()
+	s.awaitReady()
+	log := s.log
+	s.stop()
+	if strings.Contains(log.String(), `"ERROR"`) {
+		x.Errorf("the service of the older version logs an error:\n%s", tail(log.String()))
+	}
+	s.serves = x.newer
+	s.again(behindProxy...)
+	s.awaitReady()
+}
+
+// refuse starts the older version again, which must not touch what it does not know.
+func (x *succession) refuse() {
+	x.Helper()
+	s := &server{commands: x.older}
+	fails(x.T, s.program("key", "list", "-db", x.services[0].db), "newer petstore")
+}
+
+// checkUsage wants every request of the crowd counted that was answered, and none that
+// was not sent.
+func (x *succession) checkUsage() {
+	x.Helper()
+	first := x.services[0]
+	least := int64(x.crowd.answered)
+	most := least + int64(x.crowd.unanswered+x.crowd.busy)
+	eventually(x.T, 3*time.Second, func() error {
+		var used int64
+		for _, token := range x.crowd.keys {
+			id := fmt.Sprint(first.listed(token).ID)
+			var key struct{ UsedToday int64 }
+			noError(x.T, json.Unmarshal([]byte(first.command("key", "show", "-json", "-db", first.db, id)), &key))
+			used += key.UsedToday
+		}
+		if used < least || used > most {
+			return fmt.Errorf("%d requests are counted, want %d to %d", used, least, most)
+		}
+		return nil
+	})
+}
+
+// complain looks for errors in the logs of the services that run now.
+func (x *succession) complain() {
+	x.Helper()
+	for _, s := range x.services {
+		if log := s.log.String(); strings.Contains(log, `"ERROR"`) {
+			x.Errorf("the service of the newer version logs an error:\n%s", tail(log))
+		}
+	}
+}
+
+// TestServicesThatStartTogetherMigrateOnce starts three services at the same
+// moment, on clusters that hold nothing, or what an older version has left.
+func TestServicesThatStartTogetherMigrateOnce(t *testing.T) {
+	c, s := startCluster(t), readSchema(t)
+	kept := newInventory(t)
+	for version := range len(s.migrations) {
+		t.Run(fmt.Sprint("of version ", version), func(t *testing.T) {
+			c.clear()
+			if version > 0 {
+				succeeds(t, program("restore", "-db", c.addresses(), s.older(t, kept.db, version)))
+			}
+			var all []*server
+			var ready []func()
+			for range 3 {
+				service := &server{t: t, db: c.addresses(), key: kept.key}
+				all = append(all, service)
+				ready = append(ready, service.launch(behindProxy...))
+			}
+			for i, await := range ready {
+				await()
+				all[i].awaitReady()
+			}
+			if version > 0 {
+				kept.hold(t, all...)
+			} else {
+				onlyOneKeyOpens(t, all)
+			}
+			checkMigrated(t, c, s)
+			for _, service := range all {
+				if log := service.log.String(); version > 0 && strings.Contains(log, `"ERROR"`) {
+					t.Errorf("a service logs an error:\n%s", tail(log))
+				}
+			}
+		})
+	}
+}
+
+// onlyOneKeyOpens looks for the first key, which each of several services may have
+// shown, but only one has stored.
+func onlyOneKeyOpens(t *testing.T, all []*server) {
+	t.Helper()
+	opens := 0
+	for _, s := range all {
+		key := keyForm.FindString(s.out.String())
+		if key == "" {
+			continue
+		}
+		switch got := s.ask(t, key); {
+		case got == "200 of 60":
+			opens++
+		case got != "401 invalid_key" || !strings.Contains(s.log.String(), "is not stored"):
+			t.Errorf("a first key gets %s, and the log says:\n%s", got, tail(s.log.String()))
+		}
+	}
+	var keys []listedKey
+	noError(t, json.Unmarshal([]byte(all[0].command("key", "list", "-json", "-db", all[0].db)), &keys))
+	if opens != 1 || len(keys) != 1 {
+		t.Errorf("of the first keys that were shown %d open the store, and %d are stored; want 1", opens, len(keys))
+	}
+}
+
+// checkMigrated wants a cluster to have the schema of a new file, and what
+// migrations insert to be there once.
+func checkMigrated(t *testing.T, c *cluster, s schema) {
+	t.Helper()
+	copied, fresh := filepath.Join(t.TempDir(), "copy.db"), &server{t: t, db: filepath.Join(t.TempDir(), "fresh.db")}
+	fresh.newKey()
+	succeeds(t, program("backup", "-db", c.addresses(), copied))
+	for statement, want := range map[string]string{
+		"SELECT group_concat(sql, char(10) ORDER BY name) FROM sqlite_schema": "",
+		"SELECT user_version FROM pragma_user_version":                        fmt.Sprint(len(s.migrations)),
+		"SELECT group_concat(name || ' ' || value) FROM counters":             "edits 0",
+		"SELECT count(*) FROM services":                                       "3",
+	} {
+		if want == "" {
+			want = query[string](t, fresh.db, statement)
+		}
+		if is := query[string](t, copied, statement); is != want {
+			t.Errorf("%s gives %s, want %s", statement, is, want)
+		}
+	}
+}
+
+// number asks a cluster for a number.
+func (c *cluster) number(statement string) (number int) {
+	c.t.Helper()
+	body, err := json.Marshal([]string{statement})
+	noError(c.t, err)
+	_, answer, err := c.ask(c.leader(), "/db/query?level=strong", string(body))
+	var result struct{ Results []struct{ Values [][]int } }
+	if err = errors.Join(err, json.Unmarshal([]byte(answer), &result)); err != nil || len(result.Results[0].Values) != 1 {
+		c.t.Fatalf("%s: %v, %s", statement, err, answer)
+	}
+	return result.Results[0].Values[0][0]
+}

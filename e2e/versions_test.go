@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// beforeClusters is the last commit whose program knows files alone.
+const beforeClusters = "ca2d37996978faebf297ff0ac2bbdc3dff2ed937"
+
+// buildCommit builds the program of a commit, which a shallow clone does not have.
+func buildCommit(t *testing.T, commit string) (file string) {
+	t.Helper()
+	if out, err := exec.Command("git", "-C", "..", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+		t.Skipf("the history here does not reach back to %s: %s", commit, out)
+	}
+	folder := t.TempDir()
+	source := exec.Command("git", "-C", "..", "archive", "--output", filepath.Join(folder, "source.tar"), commit)
+	unpack := exec.Command("tar", "-xf", "source.tar")
+	build := exec.Command("go", "build", "-o", "petstore", ".")
+	for _, cmd := range []*exec.Cmd{source, unpack, build} {
+		if cmd != source {
+			cmd.Dir = folder
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", cmd, err, out)
+		}
+	}
+	return filepath.Join(folder, "petstore")
+}
+
+// schema is what the source says of the versions of the schema.
+type schema struct {
+	file, text string   // of the source
+	end        int      // of the list of migrations, in the text
+	migrations []string // from one version to the next
+}
+
+func readSchema(t *testing.T) (s schema) {
+	t.Helper()
+	file, err := filepath.Abs("../store.go")
+	noError(t, err)
+	text, err := os.ReadFile(file)
+	noError(t, err)
+	s.file, s.text = file, string(text)
+	files := token.NewFileSet()
+	parsed, err := parser.ParseFile(files, file, text, 0)
+	noError(t, err)
+	listed := 0
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if ok && v.Names[0].Name == "migrations" {
+			list := v.Values[0].(*ast.CompositeLit).Elts
+			listed, s.end = len(list), files.Position(list[len(list)-1].End()).Offset
+		}
+		return !ok
+	})
+	for range listed {
+		migration, err := os.ReadFile(fmt.Sprintf("../web/schema-%d.sql", len(s.migrations)+1))
+		noError(t, err)
+		s.migrations = append(s.migrations, string(migration))
+	}
+	if listed < 3 {
+		t.Fatalf("only %d migrations are found in %s", listed, file)
+	}
+	return s
+}
+
+// buildNext builds what a next version could be: the present source with one more
+// migration, which adds a table, and a column to each of the others.
+func buildNext(t *testing.T) (file string) {
+	t.Helper()
+	s, folder := readSchema(t), t.TempDir()
+	migration := "CREATE TABLE next (id INTEGER PRIMARY KEY) STRICT;"
+	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services"} {
+		migration += fmt.Sprintf("\nALTER TABLE %s ADD COLUMN next TEXT NOT NULL DEFAULT 'nothing';", table)
+	}
+	store := filepath.Join(folder, "store.go")
+	noError(t, os.WriteFile(store, []byte(s.text[:s.end]+", "+strconv.Quote(migration)+s.text[s.end:]), 0o600))
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{s.file: store}})
+	noError(t, err)
+	noError(t, os.WriteFile(filepath.Join(folder, "overlay.json"), overlay, 0o600))
+	file = filepath.Join(folder, "petstore")
+	build := exec.Command("go", "build", "-overlay", filepath.Join(folder, "overlay.json"), "-o", file, ".")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return file
+}
+
+// older makes a database as an older version would have it of one of the present
+// version: without the tables and columns that came later.
+func (s schema) older(t *testing.T, present string, version int) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), fmt.Sprintf("version-%d.db", version))
+	db := database(t, file, "ATTACH '"+present+"' AS present", strings.Join(s.migrations[:version], ";\n"))
+	defer db.Close()
+	rows, err := db.Query(`SELECT tables.name, group_concat(columns.name) FROM main.sqlite_schema AS tables,
+		pragma_table_info(tables.name, 'main') AS columns
+		WHERE tables.type = 'table' AND tables.name NOT LIKE 'sqlite%' GROUP BY tables.name`)
+	noError(t, err)
+	defer rows.Close()
+	statements := []string{
+		"DELETE FROM main.sqlite_sequence", "INSERT INTO main.sqlite_sequence SELECT * FROM present.sqlite_sequence",
+		fmt.Sprint("PRAGMA main.user_version = ", version), "PRAGMA main.application_id = 0x70657473",
+	}
+	for rows.Next() {
+		var table, columns string
+		noError(t, rows.Scan(&table, &columns))
+		statements = append(statements,
+			fmt.Sprintf("INSERT INTO main.%s (%s) SELECT %[2]s FROM present.%[1]s", table, columns))
+	}
+	noError(t, rows.Err())
+	for _, statement := range statements {
+		if _, err := db.Exec(statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	return file
+}
