@@ -943,11 +943,6 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 			t.Errorf("%d bytes of a %d were read", n, status)
 		}
 	}
-	c.arrived()
-	endless(200, 100)
-	if _, err := s.page("", 20, 0); err == nil || len(c.arrived()) != 1 {
-		t.Errorf("a read whose result is endless says %.200v, or is repeated", err)
-	}
 }
 
 // TestWhatCannotBeReadIs503, as it is described.
