@@ -37,11 +37,10 @@ var orderTable = []orderLine{
 }
 
 // orderUsers are the only files that may use a file below them, if not all may:
-// who opens the store picks its engine, and nobody else learns which it is. What a
-// database is opened for, and how long that may take, is the same for every engine.
+// who opens the store picks its engine, and nobody else learns which it is.
 var orderUsers = map[string][]string{
 	"rqlite.go": {"main.go", "commands.go"},
-	"sqlite.go": {"main.go", "commands.go", "rqlite.go"},
+	"sqlite.go": {"main.go", "commands.go"},
 }
 
 type orderLine struct{ file, does string }
@@ -157,7 +156,7 @@ func TestTheOrderIsHeldTo(t *testing.T) {
 		"a method of a type above":       {"limits.go", "func f(i interface{ revoke() }) { i.revoke() }\nvar _ = key.revoke", "limits.go:3:9: key is defined in auth.go, which stands above limits.go; limits.go:3:13: revoke is defined in auth.go, which stands above limits.go"},
 		"a method above of a type below": {"limits.go", "func f(s *store) { s.keys() }", "limits.go:2:22: keys is defined in auth.go, which stands above limits.go"},
 		"a field":                        {"metrics.go", "var f = known.name", "metrics.go:2:9: known is defined in auth.go, which stands above metrics.go; metrics.go:2:15: name is defined in auth.go, which stands above metrics.go"},
-		"the engine":                     {"handlers.go", "func f() { _ = sqliteFile{} }", "handlers.go:2:16: sqliteFile is defined in sqlite.go, which is only for main.go and commands.go and rqlite.go"},
+		"the engine":                     {"handlers.go", "func f() { _ = sqliteFile{} }", "handlers.go:2:16: sqliteFile is defined in sqlite.go, which is only for main.go and commands.go"},
 		"the engine, by who may":         {"commands.go", "func f() { _ = sqliteFile{} }", ""},
 		"the engine, from below":         {"model.go", "func f() { _ = sqliteFile{} }", "model.go:2:16: sqliteFile is defined in sqlite.go, which stands above model.go"},
 		"a file that nobody knows":       {"util.go", "func f() {}", "util.go:1: the file is not in the table of order_test.go"},

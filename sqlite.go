@@ -27,7 +27,6 @@ import (
 const (
 	readers     = 4                      // reading connections
 	serviceWait = 500 * time.Millisecond // for another program's lock
-	commandWait = 10 * time.Second       // the same for the commands, which have nobody waiting behind them
 	lockPoll    = time.Millisecond       // between two tries of a write to get the lock
 )
 
@@ -67,16 +66,6 @@ func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
 	}
 	return stmt, err
 }
-
-// purpose is what a database is opened for.
-type purpose int
-
-const (
-	forNothing purpose = iota // the command opens none
-	forCommand                // the file has to be there
-	forNewKey                 // a command that makes the file if there is none
-	forService                // the same, and there must be no other service on it
-)
 
 // openSQLite opens or, for some purposes, makes the database file and brings its schema up to date. A file that is no
 // database, another program's, or of a newer schema is refused and left as it was. It waits for locks as write does.

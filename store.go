@@ -69,6 +69,16 @@ type engine interface {
 	Close() error
 }
 
+// purpose is what a database is opened for.
+type purpose int
+
+const (
+	forNothing purpose = iota // the command opens none
+	forCommand                // the file has to be there
+	forNewKey                 // a command that makes the file if there is none
+	forService                // the same, and there must be no other service on it
+)
+
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
@@ -158,12 +168,14 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Sizes of the store.
+// Sizes of the store, and a wait.
 const (
 	maxQueue     = 4096      // writes of requests that may wait; more are refused
 	maxBatch     = 1024      // writes that share a transaction
 	cachedPets   = 1 << 13   // pets remembered, about 300 bytes each
 	recordMillis = dayMillis // how long an Idempotency-Key is remembered
+
+	commandWait = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
 )
 
 // store is safe for concurrent use.
