@@ -54,9 +54,7 @@ type rqlite struct {
 	log    *slog.Logger
 	wait   time.Duration // for the response to a read, after which another node may lead
 
-	mu    sync.Mutex // guards edits
-	edits int64      // the counter as it was read last
-
+	edits    atomic.Int64 // the counter as it was read last
 	inUse    atomic.Pointer[node]
 	passedOn atomic.Bool // the node in use has asked the leader, which is another one
 	locating sync.Mutex  // guards what follows, and addr of the nodes
@@ -130,16 +128,16 @@ func nodeNames(nodes []*node) string {
 
 // connect waits for a leader.
 func (e *rqlite) connect(ctx context.Context) error {
-	giveUp := time.Now().Add(commandWait)
-	for {
-		err := e.locate(ctx, nil)
-		if err == nil || errors.Is(err, errWrongNode) || ctx.Err() != nil || time.Now().After(giveUp) {
-			return err
-		}
+	ctx, cancel := context.WithTimeout(ctx, commandWait)
+	defer cancel()
+	err := e.locate(ctx, nil)
+	for err != nil && !errors.Is(err, errWrongNode) {
 		if pause(ctx, leaderPoll); ctx.Err() != nil {
-			return err // which says more than that the time is over
+			break // err says more than that the time is over
 		}
+		err = e.locate(ctx, nil)
 	}
+	return err
 }
 
 // nodeStatus is what GET /status of a node says, or why it says nothing.
@@ -291,6 +289,11 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	go func() { // once another node leads, a frozen one is not waited for any longer
+		for ; ctx.Err() == nil && n == e.inUse.Load(); pause(ctx, statusWait/2) {
+		}
+		cancel()
+	}()
 	response, err := e.do(ctx, n, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -339,10 +342,10 @@ func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path
 			return a, nil
 		}
 		e.failed.Add(1)
-		if errors.Is(err, errStatement) || ctx.Err() != nil {
+		if errors.Is(err, errStatement) || errors.Is(ctx.Err(), context.Canceled) {
 			return nil, err
 		}
-		_ = e.locate(ctx, n) // without a leader, the next try says so
+		_ = e.locate(context.WithoutCancel(ctx), n) // without a leader, the next try says so
 		if !safe && !errors.Is(err, errNothingDone) {
 			return nil, err
 		}
@@ -408,15 +411,15 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-func (e *rqlite) changed(ctx context.Context) (changed bool, err error) {
+func (e *rqlite) changed(ctx context.Context) (bool, error) {
 	if e.passedOn.Swap(false) {
 		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	before := e.edits
-	err = e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&e.edits) })
-	return e.edits != before, err
+	var edits int64
+	if err := e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) }); err != nil {
+		return false, err
+	}
+	return e.edits.Swap(edits) != edits, nil
 }
 
 func (e *rqlite) shared() bool { return true }
