@@ -1224,12 +1224,20 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 		replace bool
 		want    string // "": it is restored
 	}{
-		"a petstore's data, without -replace":       {func(*rqliteFake) {}, false, "-replace"},
-		"a petstore's data, with -replace":          {func(*rqliteFake) {}, true, ""},
-		"a service that runs, without -replace":     {heartbeat(now), false, "a petstore serves it"},
-		"a service that runs, with -replace":        {heartbeat(now), true, "a petstore serves it"},
-		"a service whose clock is ahead":            {heartbeat(now + 60_000), true, "a petstore serves it"},
-		"a service that ended a minute ago":         {heartbeat(now - 60_000), true, ""},
+		"a petstore's data, without -replace":   {func(*rqliteFake) {}, false, "-replace"},
+		"a petstore's data, with -replace":      {func(*rqliteFake) {}, true, ""},
+		"a service that runs, without -replace": {heartbeat(now), false, "a petstore serves it"},
+		"a service that runs, with -replace":    {heartbeat(now), true, "a petstore serves it"},
+		"a service whose clock is ahead":        {heartbeat(now + 60_000), true, "a petstore serves it"},
+		"a service that ended a minute ago":     {heartbeat(now - 60_000), true, ""},
+		"a service that starts while they are kept": {func(c *rqliteFake) {
+			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/db/backup" {
+					heartbeat(now)(c)
+				}
+				return false
+			})
+		}, true, "a petstore serves it"},
 		"the data of another program":               {func(c *rqliteFake) { c.exec("PRAGMA application_id = 7") }, true, "another program"},
 		"the data of a newer petstore":              {func(c *rqliteFake) { c.exec("PRAGMA user_version = 99") }, true, "version 99"},
 		"data that cannot be kept":                  {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteSays(500, "no"))) }, true, "500"},
@@ -1255,6 +1263,9 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 				} else {
 					mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, r.want)
 				}
+				if strings.Contains(what, "while they are kept") {
+					kept = nil // by then, they were
+				}
 				if n := c.number("SELECT count(*) FROM pets WHERE name = 'old'"); n != 1 || len(kept) > 0 {
 					t.Errorf("%d of 1 pets are there, kept is %q", n, kept)
 				}
@@ -1263,6 +1274,9 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 			mainMust(t, err)
 			if n := c.number("SELECT count(*) FROM pets"); n != 3 {
 				t.Errorf("there are %d pets", n)
+			}
+			if changed, err := s.engine.changed(t.Context()); err != nil || !changed {
+				t.Errorf("a service that runs in spite of all is not told: %v, %v", changed, err)
 			}
 			if len(kept) != 1 || !strings.Contains(log, fmt.Sprintf(`"old":%q`, kept[0])) {
 				t.Fatalf("kept is %q, and the log says %s", kept, log)
