@@ -155,9 +155,8 @@ func newKeyring(s *store, staging bool) *keyring {
 	return k
 }
 
-// authenticate finds the key that a request carries. The error is an *Error
-// missing_key or invalid_key, or the store's. All unusable keys get the same message,
-// except a key of the other environment, which its prefix shows anyway.
+// authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key, or the store's.
+// All unusable keys get the same message, except a key of the other environment, which its prefix shows anyway.
 func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error) {
 	token := bearer(headers)
 	if token == "" {
@@ -288,8 +287,8 @@ func (k *apiKey) complete(u *usage, now instant) {
 	}
 }
 
-// boolean is how SQLite stores a bool.
-func boolean(b bool) int64 { return map[bool]int64{true: 1}[b] }
+// storedBool is how SQLite stores a bool.
+var storedBool = map[bool]int64{false: 0, true: 1}
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
@@ -300,19 +299,19 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 	return sqlOf(`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime,
 		expires_at, succeeds, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ? ->> '$', ?, ?, ?, ?, ?, ?, nullif(?, 0),
 		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ? OR usage_id = ?), 0), nullif(?, 0) WHERE `+condition,
-		append([]any{token.digest().hex(), token.lastFour(), boolean(k.test), quote(k.Name), k.Plan, k.PerMinute, k.PerDay,
+		append([]any{token.digest().hex(), token.lastFour(), storedBool[k.test], quote(k.Name), k.Plan, k.PerMinute, k.PerDay,
 			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, k.usageID, k.usageID, k.usageID}, args...)...)
 }
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
 func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
-	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", boolean(first))))
+	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
 }
 
 // hasKeys reports whether there are keys for an environment, and for the other one.
 func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err error) {
 	_, err = s.readInto(ctx, sqlOf(`SELECT EXISTS (SELECT 1 FROM api_keys WHERE test = ?1),
-		EXISTS (SELECT 1 FROM api_keys WHERE test <> ?1)`, boolean(test)), &own, &other)
+		EXISTS (SELECT 1 FROM api_keys WHERE test <> ?1)`, storedBool[test]), &own, &other)
 	return own, other, err
 }
 

@@ -1,8 +1,7 @@
 package main
 
-// The HTTP side: the routes, what stands before each of them, the operations,
-// and the one place where an error becomes a response; then the description, the
-// page, and what the debug address shows. This file knows no flags and no files.
+// The HTTP side: the routes, what stands before each of them, the operations, and the one place where an error becomes
+// a response; then the description, the page, and what the debug address shows. This file knows no flags and no files.
 
 import (
 	"cmp"
@@ -17,7 +16,7 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
-	"net/http/pprof"
+	_ "net/http/pprof" //nolint:gosec // on the default mux, which only the debug address serves
 	"net/netip"
 	"net/url"
 	"os"
@@ -168,8 +167,7 @@ func (s *service) admit(w http.ResponseWriter, c caller) error {
 	return d.err()
 }
 
-// refuse charges the address of a caller without a valid key, and returns the
-// reason unless that limit is used up too.
+// refuse charges the address of a caller without a valid key, and returns the reason unless that limit is used up too.
 func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, now time.Time) error {
 	var unauthorized *Error
 	if !errors.As(reason, &unauthorized) {
@@ -339,7 +337,7 @@ func (s *service) network(r *http.Request) netip.Prefix {
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are
-// logged, and become 503 if the store could not commit and 500 otherwise.
+// logged, and become 503 if the store is not available and 500 otherwise.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
@@ -750,10 +748,7 @@ func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name str
 	text("/debug/pprof/cmdline", func() (string, error) { // as pprof.Cmdline, but for passwords in URLs
 		return redact(strings.Join(os.Args, "\x00")), nil
 	})
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()
 		_, err := netip.ParseAddr(host)

@@ -112,7 +112,7 @@ func (b *bucket) adopt(stored, sent bucket, now, length instant) {
 	if b.ends == sent.ends { // otherwise a new window has begun meanwhile
 		b.fresh -= sent.fresh
 	}
-	if stored.running(now, length) {
+	if stored.running(now, length) && (b.ends == sent.ends || stored.ends > b.ends-length) { // or it ended meanwhile
 		b.used, b.ends = stored.used+b.fresh, stored.ends
 	}
 }
@@ -311,15 +311,15 @@ func (i *increments) merge(service string, now instant, stored *string) []statem
 	return []statement{
 		sqlOf(`INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 			SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 0, 0 FROM json_each(?1)
-			WHERE NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)
-			ON CONFLICT (id) DO UPDATE SET
+			WHERE NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3) ON CONFLICT (id) DO UPDATE SET
 			minute_used = excluded.minute_used * (excluded.minute_ends > ?4) + minute_used * (`+runs("minute", minuteMillis)+`),
 			minute_ends = iif(`+runs("minute", minuteMillis)+`, minute_ends, excluded.minute_ends),
 			day_used = excluded.day_used * (excluded.day_ends > ?4) + day_used * (`+runs("day", dayMillis)+`),
 			day_ends = iif(`+runs("day", dayMillis)+`, day_ends, excluded.day_ends)`,
 			string(sent), service, i.number, int64(now)),
 		sqlOf(`INSERT INTO services (id, flushes, seen_at) VALUES (?1, ?2, ?3)
-			ON CONFLICT (id) DO UPDATE SET flushes = ?2, seen_at = ?3`, service, i.number, int64(now)),
+			ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?2), seen_at = max(seen_at, ?3)`,
+			service, i.number, int64(now)),
 		{`SELECT json_group_array(json_array(id, ` + usageColumns + `)) FROM usage
 			WHERE id IN (SELECT value ->> 0 FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`,
 			[]any{string(sent), int64(now)}, []any{stored}},
@@ -331,9 +331,8 @@ func runs(window string, length instant) string {
 	return fmt.Sprintf("%s_ends > ?4 AND %[1]s_ends <= ?4 + %d", window, 2*length)
 }
 
-// limiter holds the usage of the accounts and the addresses that called lately.
-// One lock guards it all: a request holds it for well under a microsecond, and
-// it makes "both buckets or none" and "unchanged since it was written" plain to see.
+// limiter holds the usage of the accounts and the addresses that called lately. One lock guards it all: a request holds
+// it for well under a microsecond, and it makes "both buckets or none" plain to see.
 type limiter struct {
 	store   *store
 	service string        // names this run of the service in the database
@@ -358,8 +357,7 @@ const (
 func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		usages:    map[int64]*usage{},
-		dirty:     map[int64]bool{},
+		usages: map[int64]*usage{}, dirty: map[int64]bool{},
 		addresses: recent[netip.Prefix, *bucket]{max: maxAddresses},
 	}
 }
@@ -486,13 +484,14 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// leave tells, after the last flush, that this service does not run any more.
+// leave tells, after the last flush, that this service does not run any more. Its row stays: a node that was frozen
+// may still run a flush that was repeated elsewhere.
 func (l *limiter) leave(ctx context.Context) error {
-	_, err := l.store.write(ctx, sqlOf("DELETE FROM services WHERE id = ?", l.service))
+	_, err := l.store.write(ctx, sqlOf("UPDATE services SET seen_at = seen_at - 60000 WHERE id = ?", l.service))
 	return err
 }
 
-// take prepares the next increments, unless there are none and nobody else wants to hear.
+// take prepares the next increments, unless there are none and no other service shares the database.
 func (l *limiter) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -108,7 +108,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 		return err
 	}
 	defer listener.Close()
-	starting, cancel := context.WithTimeout(ctx, commandWait) // for another program's lock
+	starting, cancel := context.WithTimeout(ctx, commandWait) // for another program's lock, or a leader
 	defer cancel()
 	store, err := openStore(starting, cfg.db, forService, log)
 	if errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx)) {
@@ -124,7 +124,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	if err := printFirstKey(ctx, store, cfg.staging, address, p.stdout, log); err != nil {
 		return err
 	}
-	if err := service.limits.flush(starting, time.Now()); err != nil { // nobody restores a cluster from here on
+	if err := service.limits.flush(context.WithoutCancel(ctx), time.Now()); err != nil { // nobody restores from here on
 		return err
 	}
 	stopBackground := runBackground(service)
@@ -289,12 +289,12 @@ func runBackground(s *service) (stop func(context.Context) error) {
 	return func(last context.Context) error {
 		cancel()
 		wg.Wait()
-		err := flush(last)
+		err := flush(context.WithoutCancel(last)) // once also if requests have taken all the time
 		for ; err != nil && last.Err() == nil; err = flush(last) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if err == nil {
-			err = s.limits.leave(last)
+			err = s.limits.leave(context.WithoutCancel(last))
 		}
 		return err
 	}

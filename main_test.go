@@ -731,7 +731,7 @@ func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
 		{"nothing is in its way, and the time is over", "SELECT 1", "SELECT 1", time.Second, 1, 0, 0, true},
 		{"a lock that is let go in time", "BEGIN IMMEDIATE", "ROLLBACK", 9 * time.Second, 1, 9 * time.Second, 9*time.Second + 100*time.Millisecond, false},
 		{"a lock that is held for longer", "BEGIN IMMEDIATE", "ROLLBACK", 20 * time.Second, 0, drain, drain + time.Second, false},
-		{"a lock, and the time is over", "BEGIN IMMEDIATE", "ROLLBACK", time.Second, 0, 0, 0, true},
+		{"a lock, and the time is over", "BEGIN IMMEDIATE", "ROLLBACK", time.Second, 0, 0, serviceWait, true},
 		{"a disk that is full for a while", "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'full'); END",
 			"DROP TRIGGER full", 9 * time.Second, 1, 9 * time.Second, 9*time.Second + 100*time.Millisecond, false},
 		{"a disk that is full for longer", "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'full'); END",

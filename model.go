@@ -64,8 +64,7 @@ func (p Pet) appendJSON(b []byte) []byte {
 	return append(b, `"}`...)
 }
 
-// appendQuoted appends a text without control characters as a JSON string, in which
-// only two characters need an escape.
+// appendQuoted appends a text without control characters as a JSON string, in which only two characters need an escape.
 func appendQuoted(b []byte, text string) []byte {
 	b = append(b, '"')
 	for i := range len(text) {
@@ -160,7 +159,7 @@ func newDocument(body string, marker byte) document {
 }
 
 // secretText matches an API key, or the beginning of one, and the user and password of a URL, inside another text.
-var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)[^\s"]*@`)
+var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)(?:\\.|[^"\\])*@`)
 
 // redact takes secrets out of a text that quotes what somebody has sent or typed.
 func redact(text string) string { return secretText.ReplaceAllString(text, "$1$2…") }

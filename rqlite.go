@@ -66,7 +66,7 @@ type rqlite struct {
 
 // node is one member of the cluster.
 type node struct {
-	url  string // without what follows
+	url  string // scheme, host and port
 	user *url.Userinfo
 	addr string // by which the other nodes know it, once it has told
 }
@@ -100,16 +100,14 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 			DialContext:         (&net.Dialer{Timeout: statusWait}).DialContext,
 			TLSHandshakeTimeout: statusWait,
 			MaxIdleConnsPerHost: 64,
+			MaxConnsPerHost:     256,
 			IdleConnTimeout:     time.Minute,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	err := e.connect(ctx)
 	if err == nil && p != forNothing {
-		var version int
-		if version, err = schemaVersion(ctx, e); err == nil {
-			err = updateSchema(ctx, e, version, p != forCommand)
-		}
+		err = updateSchema(ctx, e, p != forCommand)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database on %s: %w", nodeNames(nodes), err)
@@ -175,6 +173,7 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 	leaders := map[string]nodeStatus{} // by address: who names it
 	for i := 0; i < len(e.nodes) && (found.node == nil || lost == nil); i++ {
 		s := <-statuses
+		s.node.addr = cmp.Or(s.Store.Addr, s.node.addr)    // also of a node that is refused
 		if errors.Is(s.err, errWrongNode) && lost == nil { // later, it must not keep the others from being used
 			return s.err
 		}
@@ -182,7 +181,6 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 			err = cmp.Or(err, s.err)
 			continue
 		}
-		s.node.addr = s.Store.Addr
 		if s.Store.Raft.State == "Leader" {
 			found = s
 		} else if s.Store.Leader.Addr != "" {
@@ -283,10 +281,7 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 	for i, st := range sts {
 		rows[i] = append([]any{st.query}, st.args...)
 	}
-	body, err := json.Marshal(rows)
-	if err != nil {
-		return nil, err
-	}
+	body, _ := json.Marshal(rows) // of texts, integers and nil
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	go func() { // once another node leads, a frozen one is not waited for any longer
@@ -309,6 +304,9 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 func readAnswer(response *http.Response) (*answer, error) {
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if len(text) == maxAnswer {
+		return nil, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
+	}
 	var a answer
 	if err == nil {
 		err = json.Unmarshal(text, &a)
@@ -327,15 +325,14 @@ func readAnswer(response *http.Response) (*answer, error) {
 	return &a, nil
 }
 
-// insist asks until there is an answer, for leaderWait or longer, or until repeating the
+// call asks until there is an answer, for leaderWait or longer, or until repeating the
 // request is useless or not safe.
-func (e *rqlite) insist(ctx context.Context, wait time.Duration, safe bool, path string, sts []statement) (
-	*answer, error) {
+func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path string, s []statement) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
 	defer cancel()
 	for {
 		n, start := e.inUse.Load(), time.Now()
-		a, err := e.ask(ctx, n, wait, path, sts)
+		a, err := e.ask(ctx, n, wait, path, s)
 		if err == nil {
 			e.succeeded.Add(1)
 			e.durations.observe(int64(time.Since(start)))
@@ -361,13 +358,13 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 	if slices.ContainsFunc(statements, func(st statement) bool { return st.into != nil }) {
 		path = "/db/request?transaction" // which takes queries too, and prepares everything twice
 	}
-	a, err := e.insist(ctx, leaderWait, false, path, statements)
+	a, err := e.call(ctx, leaderWait, false, path, statements)
 	results := make([]result, len(statements))
 	for i := 0; i < len(statements) && err == nil; i++ {
 		st, r := statements[i], a.Results[i]
 		results[i] = result{r.LastID, r.Affected}
 		if st.into != nil {
-			err = assign(slices.Concat(r.Values...), st.into) // of other rows than one, the number is wrong
+			err = assign(slices.Concat(r.Values...), st.into) // unless there is one row, the number is wrong
 		}
 	}
 	if err != nil && !errors.Is(err, errNothingDone) {
@@ -378,7 +375,7 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 }
 
 func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	a, err := e.insist(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
+	a, err := e.call(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
 	if err != nil {
 		if !errors.Is(err, errStatement) {
 			err = fmt.Errorf("%w: %w", errUnavailable, err)
@@ -422,11 +419,8 @@ func (e *rqlite) changed(ctx context.Context) (bool, error) {
 	return e.edits.Swap(edits) != edits, nil
 }
 
-func (e *rqlite) shared() bool { return true }
-
-func (e *rqlite) describe() (engine, node string) {
-	return "rqlite", e.inUse.Load().url
-}
+func (e *rqlite) shared() bool                    { return true }
+func (e *rqlite) describe() (engine, node string) { return "rqlite", e.inUse.Load().url }
 
 func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_node_requests_total", "counter", "Requests to the nodes of the cluster, by outcome.",
@@ -434,7 +428,7 @@ func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded.",
 		e.durations.samples("", 1e9)...)
 	x.number("petstore_node_retries_total", "counter", "Requests repeated after a failure.", float64(e.retried.Load()))
-	x.number("petstore_unknown_outcomes_total", "counter", "Transactions that nobody knows to be committed or not.",
+	x.number("petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown.",
 		float64(e.unknown.Load()))
 }
 
@@ -461,22 +455,27 @@ func (e *rqlite) backup(ctx context.Context, file string) error {
 // load puts a file in the place of the whole database. A cluster that holds anything is
 // refused, unless replace is called with what it holds and succeeds.
 func (e *rqlite) load(ctx context.Context, file string, now instant, replace func() error) error {
-	const heartbeat = 5000 // milliseconds; a service that runs writes more often
-	alone := func() error {
-		return e.read(ctx, sqlOf("SELECT id FROM services WHERE seen_at > ? LIMIT 1", int64(now-heartbeat)),
+	alone := func() error { // a service that runs has written in the last 5,000 ms
+		return e.read(ctx, sqlOf("SELECT id FROM services WHERE seen_at > ? LIMIT 1", int64(now-5000)),
 			func(scanner) error { return errServed })
 	}
-	version, err := schemaVersion(ctx, e)
-	if err == nil && version > 0 {
-		err = updateSchema(ctx, e, version, false)
-	}
-	for _, step := range []func() error{alone, replace, alone} { // what starts meanwhile would lose what it confirms
-		if err == nil && version > 0 {
-			err = step()
-		}
-	}
-	if err != nil {
+	mark := func(id int) error { // with restoringID, no service can start and confirm what would be lost
+		_, err := e.write(ctx, []statement{sqlOf(fmt.Sprintf("PRAGMA application_id = %d", id))})
 		return err
+	}
+	version, err := schemaVersion(ctx, e)
+	if err != nil && !errors.Is(err, errRestoring) {
+		return err
+	}
+	steps := []func() error{func() error { return mark(restoringID) }}
+	if version > 0 {
+		update := func() error { return errors.Join(mark(applicationID), updateSchema(ctx, e, false)) }
+		steps = []func() error{update, alone, replace, steps[0], alone}
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return errors.Join(err, mark(applicationID))
+		}
 	}
 	f, err := os.Open(file) //nolint:gosec // the operator names the file
 	if err != nil {
@@ -489,6 +488,9 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 	response, err := e.do(ctx, e.inUse.Load(), http.MethodPost, "/db/load", f)
 	if err == nil {
 		_, err = readAnswer(response)
+	}
+	if err == nil { // a node whose disk is full says so too
+		_, err = schemaVersion(ctx, e)
 	}
 	if err == nil { // for a service that runs in spite of all; a copy of an old version has no counter, and no service
 		_, _ = e.write(ctx, []statement{sqlOf("UPDATE counters SET value = ? WHERE name = 'edits'", int64(now))})

@@ -433,9 +433,7 @@ func rqliteStore(t testing.TB, c *rqliteFake) (*store, *rqliteLog) {
 		client:    &http.Client{Transport: c, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 		durations: histogram{bounds: durationBounds}}
 	storeMust(t, e.connect(t.Context()))
-	version, err := schemaVersion(t.Context(), e)
-	storeMust(t, err)
-	storeMust(t, updateSchema(t.Context(), e, version, true))
+	storeMust(t, updateSchema(t.Context(), e, true))
 	c.arrived()
 	return newStore(e), log
 }

@@ -71,7 +71,7 @@ func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
 // database, another program's, or of a newer schema is refused and left as it was. It waits for locks as write does.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
 	e := &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
-	version, err := e.prepareFile(ctx, path, p)
+	err := e.prepareFile(ctx, path, p)
 	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
 		var lock io.Closer
@@ -83,7 +83,7 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 		err = e.connect(ctx)
 	}
 	if err == nil {
-		err = updateSchema(ctx, e, version, true)
+		err = updateSchema(ctx, e, true)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %s: %w", path, errors.Join(err, e.Close()))
@@ -91,31 +91,28 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	return e, nil
 }
 
-// prepareFile makes the file if it may and must, refuses one that is not ours, and returns the version of its schema.
-func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (version int, err error) {
+// prepareFile makes the file if it may and must, and refuses one that is not ours.
+func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (err error) {
 	if e.path, err = resolve(path); err != nil {
-		return 0, err
+		return err
 	}
 	info, err := os.Stat(e.path)
 	if errors.Is(err, os.ErrNotExist) && p == forCommand {
-		return 0, errMissing
+		return errMissing
 	}
 	if err != nil || info.Size() == 0 {
 		if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	info, err = ensureFile(e.path)
-	e.files[e.path] = info
-	if err != nil || info.Size() == 0 {
-		return 0, err
+	if info, err = ensureFile(e.path); err == nil && info.Size() > 0 {
+		_, err = checkOwner(ctx, e.path)
 	}
-	return checkOwner(ctx, e.path)
+	return err
 }
 
-// refuseOrphanedLog is for a database that is missing or empty: SQLite would delete
-// a log of it that is still there, or apply it to a file that takes its place. A
-// -journal may be that of another program that makes the database just now.
+// refuseOrphanedLog is for a database that is missing or empty: SQLite would delete a log of it that is still there, or
+// apply it to a file that takes its place. A -journal may be that of another program that makes the database just now.
 func refuseOrphanedLog(path string, suffixes ...string) error {
 	for _, suffix := range suffixes {
 		if _, err := os.Stat(path + suffix); err == nil {
@@ -196,7 +193,9 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
 	e.closers = append(e.closers, writer.Close)
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
-		e.conn, err = writer.Conn(context.Background())
+		if e.files[e.path], err = os.Stat(e.path); err == nil { // it may be replaced while this waits
+			e.conn, err = writer.Conn(context.Background())
+		}
 		return err
 	})
 	if err != nil {

@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,8 +78,11 @@ const (
 	forService                // the same, and there must be no other service on it
 )
 
-// applicationID marks a database as this program's ("pets" in ASCII).
-const applicationID = 0x70657473
+// applicationID marks a database as this program's ("pets" in ASCII), restoringID one that is being replaced.
+const (
+	applicationID = 0x70657473
+	restoringID   = applicationID + 1
+)
 
 // migrations take the schema from one version to the next. A change is a new one at the end,
 // which only adds: databases have run the others, and older services may run beside newer ones.
@@ -102,9 +104,10 @@ var (
 	errUnavailable = errors.New("the store is not available now")
 	errOutcome     = errors.New("whether it was stored is unknown")
 
-	errForeign = errors.New("it belongs to another program")
-	errMissing = errors.New("there is none; petstore makes it at its first start") // for most commands
-	errServed  = errors.New("a petstore serves it; stop it first")                 // for restore
+	errForeign   = errors.New("it belongs to another program")
+	errMissing   = errors.New("there is none; petstore makes it at its first start") // for most commands
+	errRestoring = errors.New("a restore into it has not ended; run it again")
+	errServed    = errors.New("a petstore serves it; stop it first") // for restore
 )
 
 // ownerQuery reads the marks of a database: the application's, the version of the
@@ -118,6 +121,9 @@ func checkMarks(scan scanner) (version int, err error) {
 	var application, tables int
 	if err := scan(&application, &version, &tables); err != nil {
 		return 0, err
+	}
+	if application == restoringID {
+		return version, errRestoring
 	}
 	if application != applicationID && (application != 0 || tables > 0) {
 		return 0, errForeign
@@ -138,11 +144,12 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 	return version, err
 }
 
-// updateSchema runs the migrations that an engine of a version has not seen, in one
+// updateSchema runs the migrations that an engine has not seen, in one
 // transaction, and all of them only if it may make a database.
-func updateSchema(ctx context.Context, e engine, version int, mayMake bool) error {
-	if version == len(migrations) {
-		return nil
+func updateSchema(ctx context.Context, e engine, mayMake bool) error {
+	version, err := schemaVersion(context.WithoutCancel(ctx), e) // which does not take long
+	if err != nil || version == len(migrations) {
+		return err
 	}
 	if version == 0 && !mayMake {
 		return errMissing
@@ -154,7 +161,7 @@ func updateSchema(ctx context.Context, e engine, version int, mayMake bool) erro
 	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
 		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
 	_, failed := e.write(ctx, rest)
-	if now, err := schemaVersion(ctx, e); err == nil && now == len(migrations) { // perhaps somebody was faster
+	if version, err = schemaVersion(ctx, e); err == nil && version == len(migrations) { // perhaps somebody was faster
 		return nil
 	}
 	return failed
@@ -170,8 +177,7 @@ func pause(ctx context.Context, d time.Duration) {
 
 // Sizes of the store, and a wait.
 const (
-	maxQueue     = 4096      // writes of requests that may wait; more are refused
-	maxBatch     = 1024      // writes that share a transaction
+	maxQueue     = 4096      // writes of requests that may wait, and then share a transaction; more are refused
 	cachedPets   = 1 << 13   // pets remembered, about 300 bytes each
 	recordMillis = dayMillis // how long an Idempotency-Key is remembered
 
@@ -202,7 +208,7 @@ type store struct {
 }
 
 // commitSizeBounds are writes.
-var commitSizeBounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, maxBatch}
+var commitSizeBounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
 
 // queued is one caller's write, and what became of it.
 type queued struct {
@@ -250,8 +256,8 @@ func (s *store) enqueue(ctx context.Context, most int, statements []statement) (
 func (s *store) lead(ctx context.Context) {
 	runtime.Gosched() // lets the requests that are ready queue their statements too
 	s.mu.Lock()
-	batch := s.queue[:min(len(s.queue), maxBatch)]
-	s.queue = slices.Clone(s.queue[len(batch):])
+	batch := s.queue
+	s.queue = nil
 	s.mu.Unlock()
 	if len(batch) > 1 {
 		ctx = context.WithoutCancel(ctx) // nobody may cancel what others share
