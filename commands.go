@@ -245,8 +245,6 @@ func declareDB(fs *flag.FlagSet, into *string) {
 		"cluster, like http://10.0.0.1:4001,http://10.0.0.2:4001 (petstore.db)")
 }
 
-func isCluster(db string) bool { return strings.Contains(db, "://") }
-
 // databaseName is what -db names, without a password.
 func databaseName(db string) string {
 	if nodes, _ := parseCluster(db); nodes != nil {

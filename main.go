@@ -15,8 +15,8 @@
 // sqlite.go or rqlite.go. An error goes back the same way and becomes a response in one place. The
 // command line is in commands.go, what is counted in metrics.go, and docs/design.md tells more.
 //
-// What got its 201 is on disk, with its Idempotency-Key, and so is a ban before the first refusal
-// that mentions it. A kill forgets less than a second of counting, and the strikes of keys.
+// What got its 201 is on disk, or on the disks of a majority, with its Idempotency-Key, and so is a ban before the
+// first refusal that mentions it. A kill forgets less than a second of counting, strikes, and limits of addresses.
 package main
 
 import (

@@ -71,10 +71,12 @@ type node struct {
 	addr string // by which the other nodes know it, once it has told
 }
 
+func isCluster(db string) bool { return strings.Contains(db, "://") }
+
 // parseCluster takes the addresses of a cluster's nodes, separated by commas. A text
 // without any is the name of a file, and gives none.
 func parseCluster(db string) (nodes []*node, err error) {
-	if !strings.Contains(db, "://") {
+	if !isCluster(db) {
 		return nil, nil
 	}
 	for address := range strings.SplitSeq(db, ",") {

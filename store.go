@@ -192,8 +192,8 @@ type store struct {
 	queue   []*queued
 	leading bool // a leader is working, or one was just woken
 
-	// writes counts all commits, as far as they are known; foreign those of others that may have changed what
-	// is remembered, which holds the count from before it was read and is valid while the count is unchanged.
+	// writes counts all commits, as far as they are known; foreign counts those of others that may have changed what is
+	// remembered. What is remembered holds the count from before it was read, and is valid while that is unchanged.
 	writes, foreign atomic.Uint64
 
 	pages [5][maxLimit + 1]atomic.Pointer[page] // first pages, by status code (0: all) and limit
