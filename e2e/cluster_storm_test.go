@@ -54,6 +54,7 @@ var unlimited = []string{"-plan", "enterprise", "-per-minute", "1000000000", "-p
 type witness struct {
 	*census
 	last     atomic.Int64 // the highest id so far
+	full     sync.Map     // first pages by their limits, which never change once they are full
 	problems atomic.Int32
 }
 
@@ -100,11 +101,14 @@ func unanswered(a *answer, err error) bool {
 		a.status == http.StatusGatewayTimeout
 }
 
-// list asks for a page, and wants every pet in it that was known before. It
-// reports whether there was an answer.
-func (w *witness) list(url, token string, after int64) (answered bool) {
-	expected := w.known(after)
-	target := fmt.Sprintf("/pets?limit=%d&after=%d", pageSize, after)
+// list asks for a page, and wants every pet in it that was known before, and in a first
+// page that was full before nothing else. It reports whether there was an answer.
+func (w *witness) list(url, token string, limit int, after int64) (answered bool) {
+	expected, first := w.known(after), after == 0
+	target := fmt.Sprintf("/pets?limit=%d&after=%d", limit, after)
+	if first { // as clients do, which is what services remember
+		target = fmt.Sprint("/pets?limit=", limit)
+	}
 	got, err := call(url, token, "GET", target, "", "")
 	if unanswered(got, err) {
 		return false
@@ -124,9 +128,14 @@ func (w *witness) list(url, token string, after int64) (answered bool) {
 		w.note(p.ID, p.Name)
 	}
 	for id, name := range expected {
-		if !listed[id] && (len(page) < pageSize || id < after) {
+		if !listed[id] && (len(page) < limit || id < after) {
 			w.complain("GET %s%s lacks %s, which has the id %d and was known before", url, target, name, id)
 			break
+		}
+	}
+	if first && len(page) == limit {
+		if full, other := w.full.LoadOrStore(limit, got.body); other && full != got.body {
+			w.complain("GET %s%s was %s and is %s", url, target, full, got.body)
 		}
 	}
 	return true
@@ -289,7 +298,7 @@ func (s *storm) count(acknowledged bool) {
 }
 
 // read gets pets and lists them, above all the newest, from HAProxy and from
-// every service.
+// every service, and the first ones, which services remember.
 func (s *storm) read(reader int) {
 	urls := []string{s.balancer.hashing, s.balancer.roundRobin}
 	for _, service := range s.services {
@@ -297,8 +306,9 @@ func (s *storm) read(reader int) {
 	}
 	for n := reader; !s.over.Load(); n++ {
 		url, token, last := urls[n%len(urls)], s.keys[rand.N(len(s.keys))], s.last.Load()
-		s.list(url, token, max(0, last-rand.Int64N(2*pageSize)))
-		s.list(url, token, rand.Int64N(last+1))
+		s.list(url, token, pageSize, max(0, last-rand.Int64N(2*pageSize)))
+		s.list(url, token, pageSize, rand.Int64N(last+1))
+		s.list(url, token, []int{20, pageSize}[n%2], 0)
 		s.get(url, token, max(1, last-rand.Int64N(2*pageSize)))
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -556,16 +566,16 @@ func (p *pursuit) during(lasts time.Duration) {
 	}
 }
 
-// listEverywhere asks all services at once for the end of the list, and for
-// more than that, so that the newest pet is on pages of several kinds.
+// listEverywhere asks all services at once for the end of the list, for more than
+// that, and for the first page, so that the newest pet is on pages of several kinds.
 func (p *pursuit) listEverywhere() {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	last := p.last.Load()
 	for _, s := range p.services {
-		for _, after := range []int64{max(0, last-30), last - 1} {
+		for _, after := range []int64{0, max(0, last-30), last - 1} {
 			asking.Go(func() {
-				answered := p.list(s.url, p.key, after) && p.get(s.url, p.key, last)
+				answered := p.list(s.url, p.key, pageSize, after) && p.get(s.url, p.key, last)
 				mu.Lock()
 				defer mu.Unlock()
 				if answered {
@@ -588,7 +598,7 @@ func (p *pursuit) keepListing(s *server) (stop func()) {
 	for range readers {
 		clients.Go(func() {
 			for ctx.Err() == nil && !p.t.Failed() {
-				if p.list(s.url, p.key, max(0, p.last.Load()-30)) {
+				if p.list(s.url, p.key, pageSize, max(0, p.last.Load()-30)) {
 					answered.Add(1)
 				} else {
 					refused.Add(1)
