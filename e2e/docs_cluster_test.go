@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -409,4 +410,60 @@ func (c *threeMachines) checkFile() {
 	m.waitUntilReady()
 	c.create(m, "http://localhost:8080/v1")
 	c.checkList(m, "http://localhost:8080/v1")
+}
+
+// TestTheClusterScriptMakesWholeFoldersOnly runs it again after openssl has failed,
+// and for another machine. What is there stays, and certificates name their machines.
+func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
+	folder := t.TempDir()
+	script, err := filepath.Abs("../docs/deploy/cluster.sh")
+	noError(t, err)
+	broken := filepath.Join(folder, "broken")
+	noError(t, os.Mkdir(broken, 0o700))
+	run := func(search string, arguments ...string) (out string, err error) {
+		cmd := exec.Command("sh", append([]string{script}, arguments...)...)
+		cmd.Dir, cmd.Env = folder, append(os.Environ(), "PATH="+search+os.Getenv("PATH"))
+		text, err := cmd.CombinedOutput()
+		return string(text), err
+	}
+	fail := func(what string, addresses ...string) {
+		t.Helper()
+		openssl := "#!/bin/sh\ncase $* in *" + what + "*) echo half >node.key; echo no luck >&2; exit 1 ;; esac\n" +
+			"PATH=${PATH#*:} exec openssl \"$@\"\n"
+		noError(t, os.WriteFile(filepath.Join(broken, "openssl"), []byte(openssl), 0o700)) //nolint:gosec // it is run
+		if out, err := run(broken+":", addresses...); err == nil || !strings.Contains(out, "no luck") {
+			t.Errorf("without openssl for %s: %v, %s", what, err, out)
+		}
+	}
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(folder, "cluster", name))
+		noError(t, err)
+		return string(text)
+	}
+	succeed := func(addresses ...string) {
+		t.Helper()
+		if out, err := run("", addresses...); err != nil || out != "" {
+			t.Fatalf("cluster.sh %s: %v, %s", addresses, err, out)
+		}
+		for _, address := range addresses {
+			tool(t, "openssl", "verify", "-CAfile", filepath.Join(folder, "cluster", "ca.crt"), "-verify_ip", address,
+				filepath.Join(folder, "cluster", address, "node.crt"))
+			if settings := read(address + "/rqlite.env"); !strings.Contains(settings, "HERE="+address+"\n") {
+				t.Errorf("%s has the settings %s", address, settings)
+			}
+		}
+	}
+	fail("store", "10.0.0.1") // the authority
+	fail("rand", "10.0.0.1")
+	fail("10.0.0.2", "10.0.0.1", "10.0.0.2")
+	if _, err := os.Stat(filepath.Join(folder, "cluster", "10.0.0.2")); err == nil {
+		t.Error("half a folder is left")
+	}
+	before := read("10.0.0.1/node.crt") + read("10.0.0.1/petstore-cluster.env")
+	succeed("10.0.0.1", "10.0.0.2")
+	succeed("10.0.0.4")
+	if read("10.0.0.1/node.crt")+read("10.0.0.1/petstore-cluster.env") != before {
+		t.Error("what was there has not stayed")
+	}
 }

@@ -8,24 +8,35 @@ deploy=$(cd "$(dirname "$0")" && pwd)
 mkdir -p cluster
 cd cluster
 
-key="-newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc"
-[ -f ca.key ] || openssl req -x509 $key -days 3650 -subj "/CN=pet store cluster" \
-	-keyout ca.key -out ca.crt 2>/dev/null
+certificate() { # What openssl says matters only when it fails.
+	said=$(openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc "$@" 2>&1) || {
+		echo "$said" >&2
+		exit 1
+	}
+}
+
+if [ ! -f ca.crt ]; then
+	certificate -days 3650 -subj "/CN=pet store cluster" -keyout ca.key -out ca.crt.new
+	mv ca.crt.new ca.crt
+fi
 for user in petstore node admin; do
-	[ -f "$user.password" ] || openssl rand -hex 20 >"$user.password"
+	[ -s "$user.password" ] || openssl rand -hex 20 >"$user.password"
 done
 
 for address; do
 	[ ! -d "$address" ] || continue
-	mkdir "$address"
-	openssl req -x509 -CA ca.crt -CAkey ca.key $key -days 825 -subj "/CN=$address" \
+	new=$address.new # until it is complete
+	rm -rf "$new"
+	mkdir "$new"
+	certificate -CA ca.crt -CAkey ca.key -days 825 -subj "/CN=$address" \
 		-extensions usr_cert -addext "subjectAltName=IP:$address" \
-		-keyout "$address/node.key" -out "$address/node.crt" 2>/dev/null
-	cp ca.crt "$address"
-	(cd "$deploy" && cp haproxy.cfg rqlite.service petstore.service petstore-* "$OLDPWD/$address")
+		-keyout "$new/node.key" -out "$new/node.crt"
+	cp ca.crt "$new"
+	(cd "$deploy" && cp haproxy.cfg rqlite.service petstore.service petstore-* "$OLDPWD/$new")
 	for file in rqlite.env rqlite-auth.json rqlite-admin.curl petstore-cluster.env; do
 		sed -e "s/=ADDRESS/=$address/" -e "s/PETSTORE-PASSWORD/$(cat petstore.password)/g" \
 			-e "s/NODE-PASSWORD/$(cat node.password)/" \
-			-e "s/ADMIN-PASSWORD/$(cat admin.password)/" "$deploy/$file" >"$address/$file"
+			-e "s/ADMIN-PASSWORD/$(cat admin.password)/" "$deploy/$file" >"$new/$file"
 	done
+	mv "$new" "$address"
 done
