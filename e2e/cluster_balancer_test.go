@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,33 +24,42 @@ type balancer struct {
 	log *logBuffer
 }
 
-// balancerConfig is what HAProxy gets. It repeats on another service what it
-// could not hand over, and nothing else. Its workers hand listening sockets over, and let
-// idle connections have a last request, so that a reload fails none.
-const balancerConfig = `global
-	stats socket %[1]s/haproxy.sock mode 600 level admin expose-fd listeners
-defaults
-	mode http
-	option idle-close-on-response
-	option redispatch 1
-	option httpchk GET /readyz
-	timeout connect 1s
-	timeout client 60s
-	timeout server 20s
-	timeout check 2s
-	default-server check inter 500ms fall 2 rise 1
-frontend hashing
-	bind %[2]s
-	default_backend hashing
-backend hashing
-	balance hdr(Authorization)
-	hash-type consistent
-%[4]sfrontend roundrobin
-	bind %[3]s
-	default_backend roundrobin
-backend roundrobin
-	balance roundrobin
-%[4]s`
+// documentedConfig is where operators copy HAProxy's configuration from.
+const documentedConfig = "../docs/deploy/haproxy.cfg"
+
+// What balancerConfig puts in the place of the documented settings.
+var balancerChanges = []struct {
+	documented *regexp.Regexp
+	here       string // may name the arguments of balancerConfig
+}{
+	// Workers hand listening sockets over, and let idle connections have a last
+	// request, so that a reload fails none.
+	{regexp.MustCompile(`(?s)^.*\ndefaults\n`), "global\n\tstats socket FOLDER/haproxy.sock mode 600 level admin expose-fd listeners\n" +
+		"defaults\n\toption idle-close-on-response\n"},
+	{regexp.MustCompile(`\n\tlog global\n\toption httplog\n`), "\n"},
+	{regexp.MustCompile(`bind :443 ssl .*`), "bind HASHING"},
+	{regexp.MustCompile(`(?m)^.* set-header X-Forwarded-For .*\n`), ""}, // tests say who calls
+	{regexp.MustCompile(` ssl verify required ca-file \S+`), ""},
+	{regexp.MustCompile(`(?m)(^\tserver .*\n)+`), "SERVERS"},
+	{regexp.MustCompile(`\z`), "\nfrontend roundrobin\n\tbind ROUNDROBIN\n\tdefault_backend roundrobin\n" +
+		"backend roundrobin\n\tbalance roundrobin\n\toption httpchk GET /readyz\n\tdefault-server check inter 1s fall 2 rise 2\nSERVERS"},
+}
+
+// balancerConfig is the documented configuration of HAProxy for other services, without
+// TLS, and with a second frontend that goes to each service in turn.
+func balancerConfig(t *testing.T, folder, hashing, roundRobin, servers string) string {
+	t.Helper()
+	text, err := os.ReadFile(documentedConfig)
+	noError(t, err)
+	config := string(text)
+	for _, change := range balancerChanges {
+		if !change.documented.MatchString(config) {
+			t.Errorf("%s has nothing like %s", documentedConfig, change.documented)
+		}
+		config = change.documented.ReplaceAllLiteralString(config, change.here)
+	}
+	return strings.NewReplacer("FOLDER", folder, "HASHING", hashing, "ROUNDROBIN", roundRobin, "SERVERS", servers).Replace(config)
+}
 
 // startBalancer starts HAProxy, and returns when it takes connections. It believes all
 // services ready until its checks tell otherwise.
@@ -66,7 +76,7 @@ func startBalancer(t *testing.T, services []*server) *balancer {
 		fmt.Fprintf(&servers, "\tserver service%d %s\n", i, strings.TrimPrefix(s.address(), "http://"))
 	}
 	config := filepath.Join(folder, "haproxy.cfg")
-	text := fmt.Sprintf(balancerConfig, folder, hashing, roundRobin, servers.String())
+	text := balancerConfig(t, folder, hashing, roundRobin, servers.String())
 	noError(t, os.WriteFile(config, []byte(text), 0o600))
 	b := &balancer{t: t, hashing: "http://" + hashing + "/v1", roundRobin: "http://" + roundRobin + "/v1",
 		cmd: exec.Command(program, "-W", "-f", config), log: &logBuffer{}}
