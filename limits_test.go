@@ -1482,6 +1482,55 @@ func TestAnOutageOfManyFlushesLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
+// TestALateCopyOfAFlushAddsNothing: a node that was frozen runs what was repeated elsewhere meanwhile.
+func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 1)
+		l, copies := sh.services[0], [][]statement{}
+		var stored string
+		for _, when := range []string{"0s", "1s"} {
+			sh.admit(0, 1, when)
+			l.take()
+			copies = append(copies, l.flushing.merge(l.service, limitsAt(when), &stored))
+			sh.flush(0, when)
+		}
+		for _, leave := range []bool{false, true} {
+			if leave {
+				storeMust(t, l.leave(t.Context()))
+			}
+			for i, late := range copies { // the first of which must not let the others in again
+				storeMust(t, storeErr(l.store.write(t.Context(), late...)))
+				if n := storeRead(t, l.store, "SELECT day_used FROM usage"); n != 2 {
+					t.Errorf("after a copy of flush %d, the service has left: %v, %d of 2 requests count", i+1, leave, n)
+				}
+			}
+		}
+	})
+}
+
+// TestAWindowThatEndsDuringAFlushLosesNothing of what is admitted in the next one meanwhile.
+func TestAWindowThatEndsDuringAFlushLosesNothing(t *testing.T) {
+	for what, w := range map[string]struct{ begins, meanwhile, next, minute, day string }{
+		"a minute": {"59.9s", "60.5s", "61s", "61 until 2m0.5s", "62 until 24h0m0s"},
+		"a day":    {"23h59m59.9s", "24h0m0.5s", "24h0m1s", "61 until 24h1m0.5s", "61 until 48h0m0.5s"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			engines(t, func(t *testing.T, db string) {
+				sh := limitsShare(t, db, 1)
+				sh.admit(0, 1, "0s")
+				lasts := sync.OnceFunc(func() { sh.admit(0, 60, w.meanwhile) })
+				s := sh.services[0].store
+				s.engine = &limitsLossy{s.engine, func() limitsFate { lasts(); return limitsArrives }}
+				sh.flush(0, w.begins)
+				sh.admit(0, 1, w.next)
+				sh.stands(0, w.minute, w.day)
+				sh.flush(0, w.next)
+				sh.stands(-1, w.minute, w.day)
+			})
+		})
+	}
+}
+
 // TestUsageFollowsASimpleModel lets three services admit and flush at random, while
 // flushes get lost in both ways and the clock moves on, and sometimes back.
 func TestUsageFollowsASimpleModel(t *testing.T) {

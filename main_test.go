@@ -774,6 +774,28 @@ func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
 	}
 }
 
+// TestAStopStoresUsageOnAClusterToo, when requests have taken all the time that there is.
+func TestAStopStoresUsageOnAClusterToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		s, _ := rqliteStore(t, c)
+		srv := newService(s, settings{}, testLog)
+		stop := runBackground(srv)
+		time.Sleep(501 * time.Millisecond) // so that it has shown that it runs
+		mainUse(t, srv)
+		drain, cancel := context.WithCancel(t.Context())
+		cancel()
+		mainMust(t, stop(drain))
+		if n := mainUsed(t, s); n != 1 {
+			t.Errorf("%d requests are stored, want 1", n)
+		}
+		running := fmt.Sprintf("SELECT count(*) FROM services WHERE seen_at > %d", instantOf(time.Now())-5000)
+		if n := c.number(running); n != 0 || c.number("SELECT count(*) FROM services") != 1 {
+			t.Errorf("%d services are said to run", n)
+		}
+	})
+}
+
 // TestTheBackgroundSaysWhatFails: a store that cannot write is an operator's business.
 func TestTheBackgroundSaysWhatFails(t *testing.T) {
 	path := mainDB(t)
@@ -1068,6 +1090,28 @@ func TestAStopDuringTheStartIsNoFailure(t *testing.T) {
 		if err != nil || !strings.Contains(log, `"msg":"ready"`) || !strings.Contains(log, `"msg":"stopping"`) {
 			t.Errorf("with %s it ends with %v, %s", what, err, log)
 		}
+	}
+}
+
+// TestAStopBesideTheFirstHeartbeatIsNoFailure: a cluster is told that the service runs before it is ready.
+func TestAStopBesideTheFirstHeartbeatIsNoFailure(t *testing.T) {
+	for what, path := range map[string]string{"before": "/db/execute", "during": "/db/request"} {
+		t.Run(what, func(t *testing.T) {
+			c := rqliteNew(t, 3)
+			rqliteOpen(t, c, forNewKey) // what is executed later is the first key
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == path {
+					cancel()
+				}
+				return false
+			})
+			mainMust(t, run(ctx, []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}, nil, io.Discard, io.Discard))
+			if ctx.Err() == nil {
+				t.Error("it was not stopped")
+			}
+		})
 	}
 }
 

@@ -837,6 +837,26 @@ func TestTheLeaderIsUsedThoughItIsNotNamed(t *testing.T) {
 	}
 }
 
+// TestAnOldNodeThatLeadsLaterIsNotReadThrough the others: it would answer with what is out of date.
+func TestAnOldNodeThatLeadsLaterIsNotReadThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		c.nodes[2].version = "v8.26.8"
+		c.nodes[2].setDown(true)
+		s, _ := rqliteStore(t, c)
+		time.Sleep(time.Second) // since the last look for a leader
+		c.nodes[2].setDown(false)
+		c.nodes[0].setDown(true)
+		c.lead(2)
+		if _, err := s.page("", 20, 0); !errors.Is(err, errUnavailable) {
+			t.Errorf("a read says %v", err)
+		}
+		if sent := c.arrived(); len(sent) != 0 {
+			t.Errorf("sent was %q", sent)
+		}
+	})
+}
+
 // TestASecretIsShownNowhere: not in errors, logs, /metrics or the name of the engine.
 func TestASecretIsShownNowhere(t *testing.T) {
 	c := rqliteNew(t, 2)
@@ -874,6 +894,31 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics has no %s", want)
+		}
+	}
+}
+
+// TestAPasswordIsTakenOutOfErrors, as main shows them, also if it has to be quoted there.
+func TestAPasswordIsTakenOutOfErrors(t *testing.T) {
+	for _, password := range []string{`s3cret`, `s3 cret`, `s3"cret`, `s3\cret`, `s3/cret`, `s3#cret`, `s3?cret`, `s3%cret`, `s3@cret`,
+		"s3\tcret", "s3\ncret", "s3'cret", `s3" "cret`} {
+		for _, address := range []string{"http://anna:" + password + "@10.0.0.1:4001", "https://anna:" + password + "@10.0.0.1:4001/path"} {
+			address = "http://10.0.0.2:4001/path," + address // which is refused
+			for what, c := range map[string]struct {
+				args []string
+				env  map[string]string
+			}{
+				"-db of the server":  {args: []string{"-db", address}},
+				"-db of a command":   {args: []string{"key", "list", "-db", address}},
+				"PETSTORE_DB":        {env: map[string]string{"PETSTORE_DB": address}},
+				"the same, with key": {args: []string{"key", "list"}, env: map[string]string{"PETSTORE_DB": address}},
+			} {
+				_, log, err := mainRun(t, c.env, c.args...)
+				mainOneLine(t, err, true, "10.0.0.1:4001")
+				if said := log + redact(fmt.Sprint(err)); strings.Contains(said, "cret") || strings.Contains(said, "anna") {
+					t.Errorf("%s shows of %q: %s", what, password, said)
+				}
+			}
 		}
 	}
 }
@@ -1247,6 +1292,7 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 			s, _ := rqliteOpen(t, c, forNewKey)
 			storeCreate(t, s, NewPet{"old", 1, Sold})
 			r.prepare(c)
+			before := c.marks()
 			file, _ := rqliteCopy(t)
 			args := []string{"restore", "-db", c.addresses()}
 			if r.replace {
@@ -1266,6 +1312,9 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 				}
 				if n := c.number("SELECT count(*) FROM pets WHERE name = 'old'"); n != 1 || len(kept) > 0 {
 					t.Errorf("%d of 1 pets are there, kept is %q", n, kept)
+				}
+				if after := c.marks(); after != before {
+					t.Errorf("the marks were %v and are %v", before, after)
 				}
 				return
 			}
@@ -1296,28 +1345,133 @@ func rqliteAt(path string, answer rqliteAnswer) func(*rqliteNode, http.ResponseW
 	}
 }
 
-// TestALoadThatFailsIsNoSuccess, however the node puts it.
+// rqliteRestores are the clusters that a copy may be restored into, and how.
+var rqliteRestores = map[string][]string{"an empty cluster": {}, "one with data": {"-replace"}}
+
+// rqliteRestore restores a copy into a cluster, which has one pet if that is to be replaced.
+func rqliteRestore(ctx context.Context, t *testing.T, c *rqliteFake, file string, flags []string) error {
+	t.Helper()
+	err := run(ctx, slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file}), nil, io.Discard, io.Discard)
+	if err == nil && c.number("SELECT count(*) FROM pets") != 3 {
+		t.Error("it is said to be restored, and is not")
+	}
+	return err
+}
+
+// rqliteForRestore is a cluster of rqliteRestores, and a copy.
+func rqliteForRestore(t *testing.T, flags []string) (c *rqliteFake, file string) {
+	t.Helper()
+	c = rqliteNew(t, 3)
+	if len(flags) > 0 {
+		s, _ := rqliteOpen(t, c, forNewKey)
+		storeCreate(t, s, NewPet{"old", 1, Sold})
+	}
+	file, _ = rqliteCopy(t)
+	return c, file
+}
+
+// rqliteKeptOut checks that nothing opens a cluster while a restore has not ended.
+func rqliteKeptOut(t *testing.T, c *rqliteFake) {
+	t.Helper()
+	for _, p := range []purpose{forService, forCommand, forNewKey} {
+		s, err := openStore(t.Context(), c.addresses(), p, testLog)
+		if err == nil {
+			t.Error("it is opened", s.Close())
+			continue
+		}
+		mainOneLine(t, err, false, "a restore into it has not ended; run it again")
+	}
+}
+
+// TestALoadThatFailsIsNoSuccess, however the node puts it. The restore can be run again, and until then keeps others out.
 func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 	for what, answer := range map[string]rqliteAnswer{
-		"an error":            rqliteSays(200, `{"error":"leadership lost while committing log"}`),
-		"an error of SQL":     rqliteSays(200, `{"results":[{"error":"near \"SQLite\": syntax error"}]}`),
-		"a forwarding error":  rqliteSays(500, "node failed to process Load"),
-		"HTML":                rqliteSays(200, "<html>"),
-		"no leader":           rqliteSays(503, "leader not found\n"),
-		"a reset":             rqliteGarbage["a reset"],
-		"a cut off response":  rqliteGarbage["JSON that was cut off"],
-		"one that is too big": rqliteSays(413, "request too large"),
+		"an error":               rqliteSays(200, `{"error":"leadership lost while committing log"}`),
+		"an error of SQL":        rqliteSays(200, `{"results":[{"error":"near \"SQLite\": syntax error"}]}`),
+		"a forwarding error":     rqliteSays(500, "node failed to process Load"),
+		"HTML":                   rqliteSays(200, "<html>"),
+		"no leader":              rqliteSays(503, "leader not found\n"),
+		"a reset":                rqliteGarbage["a reset"],
+		"a cut off response":     rqliteGarbage["JSON that was cut off"],
+		"one that is too big":    rqliteSays(413, "request too large"),
+		"a success that is none": rqliteSays(200, `{"results":[]}`),
 	} {
-		t.Run(what, func(t *testing.T) {
-			c := rqliteNew(t, 1)
-			c.when(rqliteAt("/db/load", answer))
-			file, _ := rqliteCopy(t)
-			_, log, err := mainRun(t, nil, "restore", "-db", c.addresses(), file)
-			mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
-			if strings.Contains(log, "restored") {
-				t.Errorf("the log says %s", log)
+		for into, flags := range rqliteRestores {
+			t.Run(what+", into "+into, func(t *testing.T) {
+				c, file := rqliteForRestore(t, flags)
+				c.when(rqliteAt("/db/load", answer))
+				_, log, err := mainRun(t, nil, slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})...)
+				mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
+				if strings.Contains(log, "restored") {
+					t.Errorf("the log says %s", log)
+				}
+				c.when(nil)
+				rqliteKeptOut(t, c)
+				mainMust(t, rqliteRestore(t.Context(), t, c, file, flags))
+				rqliteOpen(t, c, forService)
+			})
+		}
+	}
+}
+
+// TestNothingOpensAClusterDuringItsLoad, for what it confirms would be lost.
+func TestNothingOpensAClusterDuringItsLoad(t *testing.T) {
+	for into, flags := range rqliteRestores {
+		t.Run(into, func(t *testing.T) {
+			c, file := rqliteForRestore(t, flags)
+			looked := 0
+			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/db/load" {
+					looked++
+					rqliteKeptOut(t, c)
+				}
+				return false
+			})
+			mainMust(t, rqliteRestore(t.Context(), t, c, file, flags))
+			rqliteOpen(t, c, forService)
+			if looked != 1 {
+				t.Errorf("there were %d loads", looked)
 			}
 		})
+	}
+}
+
+// TestRestoreToAClusterMayBeStoppedAtAnyTime, and run again.
+func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
+	for into, flags := range rqliteRestores {
+		for _, done := range []bool{false, true} { // what was under way, all the same
+			t.Run(fmt.Sprint(into, ", which does what was under way: ", done), func(t *testing.T) {
+				for n, stopped := 1, true; stopped; n++ {
+					c, file := rqliteForRestore(t, flags)
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					c.arrived()
+					asked := 0
+					c.when(func(node *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+						if r.URL.Path == "/status" {
+							return false
+						}
+						c.mu.Lock()
+						defer c.mu.Unlock()
+						if asked++; asked != n {
+							return false
+						}
+						if done {
+							node.serve(httptest.NewRecorder(), r)
+						}
+						cancel()
+						panic(http.ErrAbortHandler)
+					})
+					err := rqliteRestore(ctx, t, c, file, flags)
+					stopped = err != nil
+					c.when(nil)
+					again := rqliteRestore(t.Context(), t, c, file, flags) // it may have been restored all the same
+					if stopped && again != nil && c.number("SELECT count(*) FROM pets") != 3 {
+						t.Errorf("stopped at request %d it says %v, and run again %v", n, err, again)
+					}
+				}
+			})
+		}
 	}
 }
 

@@ -596,6 +596,35 @@ func TestOpeningWaitsForALock(t *testing.T) {
 	}
 }
 
+// TestOpeningWaitsForALockOnAFileThatIsReplaced, as by a restore: it goes on with the new one, and migrates that.
+func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
+	for version := 1; version <= len(migrations); version++ {
+		t.Run(fmt.Sprint("by one of version ", version), func(t *testing.T) {
+			path, copied := storePath(t), storePath(t)
+			storeMust(t, storeOpen(t, path).Close())
+			sqliteMake(t, copied, append(slices.Clone(migrations[:version]), fmt.Sprint("PRAGMA application_id = ", applicationID),
+				fmt.Sprint("PRAGMA user_version = ", version), "INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")...)
+			other := storeRaw(t, path, "PRAGMA journal_mode=DELETE", "BEGIN IMMEDIATE")
+			s, err := openStore(sqliteWhenWaiting(t.Context(), func() {
+				storeMust(t, other.Close())
+				storeMust(t, os.Rename(copied, path))
+			}), path, forCommand, testLog)
+			storeMust(t, err)
+			defer s.Close()
+			if id := storeCreate(t, s, NewPet{"Max", 1, Sold}); id != 2 || sqliteVersion(t, s) != len(migrations) {
+				t.Errorf("the next pet has the id %d, and the schema is version %d", id, sqliteVersion(t, s))
+			}
+		})
+	}
+}
+
+func sqliteVersion(t testing.TB, s *store) int {
+	t.Helper()
+	version, err := schemaVersion(t.Context(), s.engine)
+	storeMust(t, err)
+	return version
+}
+
 // TestOpeningNeedsNoLock: a service that writes all the time keeps no command out.
 func TestOpeningNeedsNoLock(t *testing.T) {
 	s := storeNew(t)

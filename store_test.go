@@ -25,6 +25,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -790,6 +791,32 @@ func TestAFullQueueRefusesRequestsAtOnce(t *testing.T) {
 	if n := storeNumber(t, sqliteOf(s).reader, "SELECT count(*) FROM usage"); n != 1 {
 		t.Errorf("there are %d usages, want 1", n)
 	}
+}
+
+// TestNobodyWaitsForMoreThanTwoTransactions: without a leader, the one under way and one for all who came meanwhile.
+func TestNobodyWaitsForMoreThanTwoTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		s, _ := rqliteStore(t, c)
+		c.lead(-1)
+		start, longest := time.Now(), time.Duration(0)
+		var wg sync.WaitGroup
+		var mu sync.Mutex
+		for range 4000 {
+			wg.Go(func() {
+				_, err := s.createPet(NewPet{"Rex", 1, Sold})
+				mu.Lock()
+				defer mu.Unlock()
+				if longest = time.Since(start); !errors.Is(err, errUnavailable) {
+					t.Errorf("a create says %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if longest > 2*leaderWait {
+			t.Errorf("the last to be told waits %v", longest)
+		}
+	})
 }
 
 // storePanic is an argument that panics when the driver asks for its value.
