@@ -670,7 +670,7 @@ func TestAConnectionEndsWhereAProxyMayReadItOtherwise(t *testing.T) {
 
 func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 	s := openShop(t)
-	s.server.Config.DisableGeneralOptionsHandler = newServer(s.service.log).DisableGeneralOptionsHandler
+	s.server.Config.DisableGeneralOptionsHandler = newServer(s.service.log, nil).DisableGeneralOptionsHandler
 	for _, line := range []string{"OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"} {
 		conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
 		if err != nil {

@@ -21,6 +21,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	_ "embed"
 	"errors"
 	"flag"
@@ -95,8 +96,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	}
 	log := newLogger(p.stderr, cfg.logFormat, cfg.logLevel)
 	warnOfUnknownVariables(p.environ, log)
-	server := newServer(log)
-	server.TLSConfig = cfg.tls
+	server := newServer(log, cfg.tls)
 	var running atomic.Pointer[service]
 	debugURL, stopDebug, err := serveDebug(ctx, cfg.debugAddr, &running, log)
 	if err != nil {
@@ -124,7 +124,8 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	if err := printFirstKey(ctx, store, cfg.staging, address, p.stdout, log); err != nil {
 		return err
 	}
-	if err := service.limits.flush(context.WithoutCancel(ctx), time.Now()); err != nil { // nobody restores from here on
+	if err := errors.Join(service.limits.flush(context.WithoutCancel(ctx), time.Now()), // which a restore sees, or
+		updateSchema(ctx, store.engine, true)); err != nil { // this sees that one has begun
 		return err
 	}
 	stopBackground := runBackground(service)
@@ -151,7 +152,7 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
 // end, 30 s to the end of the response, and 2 minutes until the next one.
-func newServer(log *slog.Logger) *http.Server {
+func newServer(log *slog.Logger, config *tls.Config) *http.Server {
 	frames := &http.HTTP2Config{MaxReadFrameSize: 16 << 10} // kept for each connection; by default 1 MiB
 	server := &http.Server{
 		ReadHeaderTimeout:            5 * time.Second,
@@ -160,6 +161,7 @@ func newServer(log *slog.Logger) *http.Server {
 		IdleTimeout:                  2 * time.Minute,
 		MaxHeaderBytes:               16 << 10,
 		HTTP2:                        frames,
+		TLSConfig:                    config,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
@@ -321,7 +323,7 @@ func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[servic
 		return "", nil, err
 	}
 	host, _, _ := net.SplitHostPort(addr)
-	server := newServer(log)
+	server := newServer(log, nil)
 	server.WriteTimeout = 0 // a profile takes as long as it is asked to
 	server.Handler = debugRoutes(ctx, running, host)
 	go func() {

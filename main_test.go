@@ -1120,14 +1120,14 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	mainMust(t, err)
 	listener.Close()
-	if err := serveUntil(t.Context(), newServer(slog.New(slog.DiscardHandler)), listener); err == nil {
+	if err := serveUntil(t.Context(), newServer(slog.New(slog.DiscardHandler), nil), listener); err == nil {
 		t.Error("it says nothing")
 	}
 }
 
 // TestEveryPhaseOfARequestIsBounded: a client that is slow on purpose holds nothing for long.
 func TestEveryPhaseOfARequestIsBounded(t *testing.T) {
-	s := newServer(slog.New(slog.DiscardHandler))
+	s := newServer(slog.New(slog.DiscardHandler), nil)
 	// As the README promises.
 	if s.ReadHeaderTimeout != 5*time.Second || s.ReadTimeout != 15*time.Second || s.WriteTimeout != 30*time.Second || s.IdleTimeout != 2*time.Minute || s.MaxHeaderBytes != 16<<10 {
 		t.Errorf("the server waits %v, %v, %v, %v for heads of %d bytes", s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.MaxHeaderBytes)

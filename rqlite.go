@@ -469,6 +469,11 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 	if err != nil && !errors.Is(err, errRestoring) {
 		return err
 	}
+	f, err := os.Open(file) //nolint:gosec // the operator names the file
+	if err != nil {
+		return err
+	}
+	defer f.Close()
 	steps := []func() error{func() error { return mark(restoringID) }}
 	if version > 0 {
 		update := func() error { return errors.Join(mark(applicationID), updateSchema(ctx, e, false)) }
@@ -479,11 +484,6 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 			return errors.Join(err, mark(applicationID))
 		}
 	}
-	f, err := os.Open(file) //nolint:gosec // the operator names the file
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()

@@ -177,11 +177,10 @@ func pause(ctx context.Context, d time.Duration) {
 
 // Sizes of the store, and a wait.
 const (
-	maxQueue     = 4096      // writes of requests that may wait, and then share a transaction; more are refused
-	cachedPets   = 1 << 13   // pets remembered, about 300 bytes each
-	recordMillis = dayMillis // how long an Idempotency-Key is remembered
-
-	commandWait = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
+	maxQueue     = 4096             // writes of requests that may wait, and then share a transaction; more are refused
+	cachedPets   = 1 << 13          // pets remembered, about 300 bytes each
+	recordMillis = dayMillis        // how long an Idempotency-Key is remembered
+	commandWait  = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
 )
 
 // store is safe for concurrent use.
