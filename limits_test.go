@@ -1501,7 +1501,7 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 			for i, late := range copies { // the first of which must not let the others in again
 				storeMust(t, storeErr(l.store.write(t.Context(), late...)))
 				if n := storeRead(t, l.store, "SELECT day_used FROM usage"); n != 2 {
-					t.Errorf("after a copy of flush %d, the service has left: %v, %d of 2 requests count", i+1, leave, n)
+					t.Errorf("after a copy of flush %d, left: %v, %d of 2 requests count", i+1, leave, n)
 				}
 			}
 		}

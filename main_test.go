@@ -1115,6 +1115,25 @@ func TestAStopBesideTheFirstHeartbeatIsNoFailure(t *testing.T) {
 	}
 }
 
+// TestARestoreThatBeginsDuringTheStartEndsIt: it may have looked for services before the first heartbeat.
+func TestARestoreThatBeginsDuringTheStartEndsIt(t *testing.T) {
+	c := rqliteNew(t, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	heartbeats := 0
+	c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/db/request" {
+			if heartbeats++; heartbeats > 1 {
+				cancel() // it has started in spite of all
+			}
+			c.exec(fmt.Sprint("PRAGMA application_id = ", restoringID))
+		}
+		return false
+	})
+	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}, nil, io.Discard, io.Discard)
+	mainOneLine(t, err, false, "a restore into it has not ended")
+}
+
 // TestAServerThatCannotServeSaysSo: a failed Serve is not a success.
 func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

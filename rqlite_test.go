@@ -900,10 +900,10 @@ func TestASecretIsShownNowhere(t *testing.T) {
 
 // TestAPasswordIsTakenOutOfErrors, as main shows them, also if it has to be quoted there.
 func TestAPasswordIsTakenOutOfErrors(t *testing.T) {
-	for _, password := range []string{`s3cret`, `s3 cret`, `s3"cret`, `s3\cret`, `s3/cret`, `s3#cret`, `s3?cret`, `s3%cret`, `s3@cret`,
-		"s3\tcret", "s3\ncret", "s3'cret", `s3" "cret`} {
-		for _, address := range []string{"http://anna:" + password + "@10.0.0.1:4001", "https://anna:" + password + "@10.0.0.1:4001/path"} {
-			address = "http://10.0.0.2:4001/path," + address // which is refused
+	for _, password := range []string{`s3cret`, `s3 cret`, `s3"cret`, `s3\cret`, `s3/cret`, `s3#cret`, `s3?cret`,
+		`s3%cret`, `s3@cret`, "s3\tcret", "s3\ncret", "s3'cret", `s3" "cret`} {
+		secret := "anna:" + password + "@10.0.0.1:4001"
+		for _, address := range []string{"https://" + secret + "/path", "http://10.0.0.2:4001/path,http://" + secret} {
 			for what, c := range map[string]struct {
 				args []string
 				env  map[string]string
@@ -915,7 +915,8 @@ func TestAPasswordIsTakenOutOfErrors(t *testing.T) {
 			} {
 				_, log, err := mainRun(t, c.env, c.args...)
 				mainOneLine(t, err, true, "10.0.0.1:4001")
-				if said := log + redact(fmt.Sprint(err)); strings.Contains(said, "cret") || strings.Contains(said, "anna") {
+				said := log + redact(fmt.Sprint(err))
+				if strings.Contains(said, "cret") || strings.Contains(said, "anna") {
 					t.Errorf("%s shows of %q: %s", what, password, said)
 				}
 			}
@@ -1351,7 +1352,8 @@ var rqliteRestores = map[string][]string{"an empty cluster": {}, "one with data"
 // rqliteRestore restores a copy into a cluster, which has one pet if that is to be replaced.
 func rqliteRestore(ctx context.Context, t *testing.T, c *rqliteFake, file string, flags []string) error {
 	t.Helper()
-	err := run(ctx, slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file}), nil, io.Discard, io.Discard)
+	args := slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})
+	err := run(ctx, args, nil, io.Discard, io.Discard)
 	if err == nil && c.number("SELECT count(*) FROM pets") != 3 {
 		t.Error("it is said to be restored, and is not")
 	}
@@ -1383,7 +1385,7 @@ func rqliteKeptOut(t *testing.T, c *rqliteFake) {
 	}
 }
 
-// TestALoadThatFailsIsNoSuccess, however the node puts it. The restore can be run again, and until then keeps others out.
+// TestALoadThatFailsIsNoSuccess, however the node puts it. Others are kept out until it is run again.
 func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 	for what, answer := range map[string]rqliteAnswer{
 		"an error":               rqliteSays(200, `{"error":"leadership lost while committing log"}`),
@@ -1400,7 +1402,8 @@ func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 			t.Run(what+", into "+into, func(t *testing.T) {
 				c, file := rqliteForRestore(t, flags)
 				c.when(rqliteAt("/db/load", answer))
-				_, log, err := mainRun(t, nil, slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})...)
+				args := slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})
+				_, log, err := mainRun(t, nil, args...)
 				mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
 				if strings.Contains(log, "restored") {
 					t.Errorf("the log says %s", log)

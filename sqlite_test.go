@@ -602,8 +602,9 @@ func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 		t.Run(fmt.Sprint("by one of version ", version), func(t *testing.T) {
 			path, copied := storePath(t), storePath(t)
 			storeMust(t, storeOpen(t, path).Close())
-			sqliteMake(t, copied, append(slices.Clone(migrations[:version]), fmt.Sprint("PRAGMA application_id = ", applicationID),
-				fmt.Sprint("PRAGMA user_version = ", version), "INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")...)
+			sqliteMake(t, copied, append(slices.Clone(migrations[:version]),
+				fmt.Sprint("PRAGMA application_id = ", applicationID), fmt.Sprint("PRAGMA user_version = ", version),
+				"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")...)
 			other := storeRaw(t, path, "PRAGMA journal_mode=DELETE", "BEGIN IMMEDIATE")
 			s, err := openStore(sqliteWhenWaiting(t.Context(), func() {
 				storeMust(t, other.Close())
