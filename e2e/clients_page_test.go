@@ -34,6 +34,7 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
 // tab is a browser's tab with the page in it.
@@ -73,6 +74,7 @@ func openTab(t *testing.T, address string) *tab {
 	if err := chromedp.Listen(ctx, b.listen); err != nil {
 		t.Fatal(err)
 	}
+	b.theme("light")
 	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(address))
 	t.Cleanup(func() {
 		b.mu.Lock()
@@ -165,8 +167,9 @@ func (b *tab) sent() (n int) {
 	return n
 }
 
-// state checks how the page looks now: no barrier that axe-core knows of, and
-// nothing wider than the window.
+// state checks how the page looks now: no barrier that axe-core knows of, nothing
+// wider than the window, and on a phone a bar that leaves room and nothing that is
+// too small for a finger.
 func (b *tab) state(name string) {
 	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
@@ -177,6 +180,11 @@ func (b *tab) state(name string) {
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
 			}
+			if width == 390 {
+				for _, small := range eval[[]string](b, tooSmall) {
+					b.t.Errorf("%s: %s", what, small)
+				}
+			}
 			b.drawn()
 			b.picture(fmt.Sprintf("%s-%s-%d.png", name, theme, width))
 		}
@@ -185,6 +193,20 @@ func (b *tab) state(name string) {
 		}
 	}
 }
+
+// tooSmall is what a finger misses on a phone of 390 × 844 pixels, or covers too
+// much of its screen. Links within a sentence are as high as their line.
+const tooSmall = `(() => {
+	const small = [...document.querySelectorAll("button, input, select, .operations a, .top a, a.tall")]
+		.filter((e) => e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height < 44)
+		.map((e) => (e.id || e.textContent) + " is " + e.getBoundingClientRect().height + " pixels high");
+	const bar = document.querySelector(".limits").getBoundingClientRect().height;
+	if (bar > 84) small.push("the bar is " + bar + " pixels high");
+	const tops = [...document.querySelectorAll(".meter")].map((e) => e.getBoundingClientRect().top);
+	if (new Set(tops).size > 1) small.push("the gauges are at " + tops);
+	if (document.getElementById("key").clientWidth < 250) small.push("the field of the key is too narrow");
+	return small;
+})()`
 
 // barriers are the violations that axe-core finds. The dark theme differs from
 // the light one in its colours only.
@@ -319,15 +341,40 @@ func (s *server) stock(n int) {
 	}
 }
 
-// runs the curl line that an exchange shows in a shell, where KEY is the key,
-// and returns what it prints.
+// runs the sample that a section shows in the language that is chosen, where KEY
+// is the key, and returns what it prints.
 func (b *tab) runs(section, key string) string {
 	b.t.Helper()
-	cmd := exec.Command("sh", "-c", b.text(section+" .curl"))
+	return runSample(b.t, b.text(section+" [role=tab][aria-selected=true]"), eval[string](b, code(section)), key)
+}
+
+// code is the text of a section's sample, tabs included, which innerText may lose.
+func code(section string) string {
+	return fmt.Sprintf("document.querySelector(%q).textContent", section+" .code")
+}
+
+// runSample runs a sample as somebody who has copied it, and who has put the key
+// into KEY.
+func runSample(t *testing.T, language, sample, key string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(name string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(sample+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("sh", "-c", sample)
+	if language != "curl" {
+		first, _, _ := strings.Cut(sample, "\n")
+		words := strings.Fields(strings.TrimLeft(first, "#/ ")) // the first line says how to run it
+		write(words[len(words)-1])
+		cmd = exec.Command(words[0], words[1:]...)
+	}
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "KEY="+key)
 	out, err := cmd.Output()
 	if err != nil {
-		b.t.Fatalf("%s: %v", cmd, err)
+		t.Fatalf("%s: %v\n%s", language, err, sample)
 	}
 	return string(out)
 }
@@ -337,8 +384,12 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	s.stock(45)
 	key := s.newKey("-plan", "pro")
 	b := openTab(t, s.address()+"/")
-	b.shows("h1", "pet store")
-	b.shows("#first-call", s.url+"/pets")
+	b.shows("h1", "A pet store API")
+	b.shows("#start-code", s.url+"/pets")
+	b.shows(".start", "Get an API key")
+	b.shows("#gauges", "Shown after your first request")
+	b.shows("#list .nothing", "Shown after your first request")
+	b.shows("#status", "default (available)")
 	b.state("start")
 	if n := b.sent(); n != 0 {
 		t.Errorf("the page has sent %d requests before it was asked to", n)
@@ -371,8 +422,12 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 		t.Errorf("the curl line of the second page gets %s", got)
 	}
 
+	eval[bool](b, `(navigator.clipboard.writeText = async (text) => { window.copied = text; }, true)`)
 	b.click("#list .copy")
 	b.shows("#said", "Copied")
+	if got, want := eval[string](b, "copied"), eval[string](b, code("#list"))+"\n"; got != want {
+		t.Errorf("copied is %q, and not %q", got, want)
+	}
 
 	b.fill("#petId", "7")
 	b.click("#fetch [type=submit]")
@@ -399,8 +454,9 @@ func (b *tab) keepsTheSecret(key string) {
 	if !eval[bool](b, fmt.Sprintf("Object.values(sessionStorage).includes(%q)", key)) {
 		b.t.Error("the key is not kept in the session storage")
 	}
-	if eval[int](b, "localStorage.length + document.cookie.length") != 0 {
-		b.t.Error("the page keeps something beyond the tab")
+	if kept := eval[string](b, `JSON.stringify(Object.keys(localStorage)) + document.cookie`); kept != "[]" &&
+		!strings.HasPrefix(kept, `["language http`) || strings.Contains(kept, ",") {
+		b.t.Errorf("the page keeps %s beyond the tab", kept)
 	}
 	if strings.Contains(eval[string](b, "location.href + document.documentElement.outerHTML"), key) {
 		b.t.Error("the key is in the address or in the text of the page")
@@ -428,6 +484,8 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 	b.click("#add [type=submit]")
 	b.shows("#add .outcome", "Added Rex with the id 1.")
 	b.shows("#list tbody", "9007199254740993")
+	b.shows("#list .fresh", "new")
+	b.shows("#added", "9007199254740993")
 	b.state("added")
 	page := b.text("#add .body")
 	if got := b.runs("#add", key); !strings.Contains(got, "Idempotency-Replayed: true") || !strings.HasSuffix(got, page) {
@@ -473,11 +531,11 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	b.shows("#gauges", "0 of 3 left")
 	b.click(`[data-status="sold"]`)
 	b.shows("#list .outcome", "the limit of 3 requests is used up; retry in")
-	b.shows("#add [type=submit]", "Add the pet")
 	b.state("spent")
+	b.oneClock()
 
 	meter := eval[string](b, `document.querySelector("[role=meter]").ariaValueText`)
-	if !strings.HasPrefix(meter, "0 of 3 left, whole again in ") {
+	if !strings.HasPrefix(meter, "0 of 3 left, resets in ") {
 		t.Errorf("the gauge of the minute tells a screen reader %q", meter)
 	}
 	for deadline := time.Now().Add(20 * time.Second); meter == eval[string](b, `document.querySelector("[role=meter]").ariaValueText`); time.Sleep(50 * time.Millisecond) {
@@ -498,7 +556,7 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	}
 
 	b.fill("#key", s.key+"\r") // has limits of its own
-	b.shows("#list .outcome", "3 pets.")
+	b.shows("#list .outcome", "1 sold pet.")
 }
 
 // unreliable is a proxy that, on demand, answers for the service that it is busy,
@@ -536,13 +594,16 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 	b.shows("#list .outcome", "1 pet.")
 
 	busy.Store(true)
-	b.click(`[data-status=""]`)
+	b.click(`[data-status="pending"]`)
 	b.shows("#list .outcome", "The response was 503 Service Unavailable, and not the service’s own.")
+	b.agree("pending")
 	if !eval[bool](b, `[...document.querySelectorAll(".send")].every((e) => e.ariaDisabled === "true")`) {
 		t.Error("something can be sent during the wait")
 	}
 	busy.Store(false)
 	b.shows("#said", "You can send again.")
+	b.click("#again")
+	b.shows("#list .outcome", "There are no pending pets.")
 	b.click(`[data-status="available"]`)
 	b.shows("#list .outcome", "1 available pet.")
 
@@ -562,25 +623,336 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	s := start(t)
 	b := openTab(t, s.address()+"/")
-	b.click(`[data-status="sold"]`)
-	b.shows("#key-error", "an API key is required")
-	b.shows("#list .answer", "www-authenticate: Bearer")
+	for _, send := range []string{`[data-status="sold"]`, "#add [type=submit]", "#fetch [type=submit]", "#key-form [type=submit]"} {
+		b.click(send)
+		b.shows("#key-error", "Paste your API key here first.")
+		if got := eval[string](b, "document.activeElement.id"); got != "key" {
+			t.Errorf("after %s the focus is on %q and not on the key", send, got)
+		}
+		eval[bool](b, `(document.activeElement.blur(), document.getElementById("key-error").textContent = "", true)`)
+	}
+	b.fill("#key", " Bearer \r")
+	b.shows("#key-error", "Paste your API key here first.")
+	if n := b.sent(); n != 0 {
+		t.Errorf("%d requests were sent without a key", n)
+	}
+	b.agree("sold")
 	b.state("no-key")
+
 	b.fill("#key", "pet_live_wrong\r")
-	b.shows("#key-error", "the API key is not valid")
-	b.shows("#gauges", "Address 58 of 60 left")
-	b.shows("#limits-note", "no valid key")
+	b.shows("#key-error", "the API key is not valid. Requests without a valid key count for your network address.")
+	b.shows("#gauges", "Address 59 of 60 left")
+	b.shows("#list .answer", "www-authenticate: Bearer")
 	if got := eval[string](b, "document.activeElement.id"); got != "key" {
 		t.Errorf("the focus is on %q and not on the key", got)
 	}
 	b.state("wrong-key")
 	b.fill("#key", "schlüssel\r")
-	b.shows("#key-error", "only letters, digits and underscores")
+	b.shows("#key-error", "only letters, digits, and underscores")
 	b.fill("#key", s.key+"\r")
-	b.shows("#list .outcome", "There are no pets.")
+	b.shows("#list .outcome", "Your key works. There are no sold pets.")
 	b.shows("#gauges", "Minute")
-	if got := b.text("#key-error, #limits-note"); strings.TrimSpace(got) != "" {
+	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
 		t.Errorf("with a valid key the page still says %q", got)
+	}
+}
+
+// What people copy has more around it than the key.
+func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
+	s := start(t)
+	s.stock(1)
+	b := openTab(t, s.address()+"/")
+	for _, pasted := range []string{
+		s.key, "  " + s.key + "\t", "Bearer " + s.key, " bearer  " + s.key + " ", "Authorization: Bearer " + s.key,
+		`"Authorization: Bearer ` + s.key + `"`, s.key[:20] + " " + s.key[20:],
+	} {
+		eval[string](b, fmt.Sprintf(`scrollTo(0, 0), document.getElementById("key").value = %q`, pasted))
+		sent := b.sent()
+		b.click("#key-form [type=submit]")
+		b.shows("#list .outcome", "Your key works. 1 pet.")
+		b.shows("#key-note", "Your key works. It ends in "+s.key[len(s.key)-4:]+".")
+		if got := eval[string](b, `document.getElementById("key").value`); got != s.key {
+			t.Errorf("of %q the page makes %q", pasted, got)
+		}
+		if n := b.sent(); n != sent+1 {
+			t.Errorf("%d requests for a key", n-sent)
+		}
+		seen := eval[bool](b, `(() => {
+			const list = document.querySelector("#list .outcome").getBoundingClientRect();
+			const bar = document.querySelector(".limits").getBoundingClientRect();
+			return list.top >= bar.bottom && list.bottom <= innerHeight && document.activeElement.id === "list-title";
+		})()`)
+		if !seen {
+			t.Errorf("after %q the list is not in view", pasted)
+		}
+		b.do(chromedp.Reload())
+		b.shows("#list .outcome", "1 pet.")
+	}
+	b.click("#reveal")
+	if masked := eval[string](b, `getComputedStyle(document.getElementById("key")).webkitTextSecurity`); masked != "none" {
+		t.Errorf("a key that is to be shown is %s", masked)
+	}
+	b.state("shown-key")
+}
+
+// agree checks that the filter shown as chosen is the one in the request, in the
+// sample, and in the page's address.
+func (b *tab) agree(status string) {
+	b.t.Helper()
+	pressed := eval[string](b, `[...document.querySelectorAll("[data-status][aria-pressed=true]")].map((e) => e.dataset.status).join()`)
+	in := map[string]string{"the filter": pressed, "the sample": eval[string](b, code("#list")), "the address": eval[string](b, "location.search")}
+	b.mu.Lock()
+	if n := len(b.requests); n > 0 && strings.Contains(b.requests[n-1].URL, "/v1/") {
+		in["the request"] = b.requests[n-1].URL
+	}
+	b.mu.Unlock()
+	for what, got := range in {
+		if status == "" && strings.Contains(got, "status=") || status == "" && what == "the filter" && got != "" || !strings.Contains(got, status) {
+			b.t.Errorf("%q is asked for, and %s is %q", status, what, got)
+		}
+	}
+}
+
+// oneClock checks for two seconds that whatever tells how long to wait tells the same.
+func (b *tab) oneClock() {
+	b.t.Helper()
+	told := map[string]bool{}
+	for deadline := time.Now().Add(20 * time.Second); len(told) < 3; time.Sleep(30 * time.Millisecond) {
+		got := eval[[]string](b, `[".gauge.empty .reset", "#list .outcome", "#pause"].map((s) => document.querySelector(s).textContent.match(/ in (.*?)[.]?$/)?.[1] ?? "")`)
+		if got[0] == "" || got[1] != got[0] || got[2] != got[0] {
+			b.t.Fatalf("the gauge, the message and the notice tell to wait %q", got)
+		}
+		told[got[0]] = true
+		if time.Now().After(deadline) {
+			b.t.Fatalf("the clock stays at %v", told)
+		}
+	}
+}
+
+func TestThePageHasAnAddressForEveryPlaceOfTheList(t *testing.T) {
+	s := start(t)
+	s.stock(45)
+	b := openTab(t, s.address()+"/")
+	b.fill("#key", s.key+"\r")
+	b.shows("#list .outcome", "Page 1: 20 pets")
+	at := func(search, outcome, first string) {
+		t.Helper()
+		b.shows("#list .outcome", outcome)
+		b.shows("#list tbody tr:first-child", first)
+		if got := eval[string](b, "location.search"); got != search {
+			t.Errorf("%s is at %q, and not at %q", outcome, got, search)
+		}
+	}
+	b.click(`[data-limit="5"]`)
+	at("?limit=5", "Page 1: 5 pets, and", "Animal 1")
+	b.click(`[data-status="sold"]`)
+	at("?status=sold&limit=5", "Page 1: 5 sold pets, and", "Animal 3")
+	b.agree("sold")
+	b.click("#next")
+	at("?status=sold&limit=5&page=2&after=15", "Page 2: 5 sold pets, and", "Animal 18")
+	b.click("#next")
+	at("?status=sold&limit=5&page=3&after=15,30", "Page 3: 5 sold pets.", "Animal 33")
+	b.state("deep")
+	b.do(chromedp.EmulateViewport(1280, 900))
+	b.click("#previous")
+	at("?status=sold&limit=5&page=2&after=15", "Page 2: 5 sold pets, and", "Animal 18")
+
+	b.do(chromedp.Reload())
+	at("?status=sold&limit=5&page=2&after=15", "Page 2: 5 sold pets, and", "Animal 18")
+	b.agree("sold")
+	b.click(".operations a[href='#add']") // a link within the page is no other place of the list
+	sent := b.sent()
+	b.back()
+	b.back()
+	at("?status=sold&limit=5&page=3&after=15,30", "Page 3: 5 sold pets.", "Animal 33")
+	if n := b.sent() - sent; n != 1 {
+		t.Errorf("going back twice, once past a link within the page, sends %d requests", n)
+	}
+	for _, want := range [][3]string{
+		{"?status=sold&limit=5&page=2&after=15", "Page 2: 5 sold pets, and", "Animal 18"},
+		{"?status=sold&limit=5", "Page 1: 5 sold pets, and", "Animal 3"},
+		{"?limit=5", "Page 1: 5 pets, and", "Animal 1"},
+		{"", "Page 1: 20 pets, and", "Animal 1"},
+	} {
+		b.back()
+		at(want[0], want[1], want[2])
+	}
+	b.agree("")
+
+	// An address from elsewhere, of which not all makes sense.
+	b.do(chromedp.Navigate(s.address() + "/?limit=7&status=lost&page=9&after=30,x"))
+	at("?limit=7&status=lost&page=9&after=30,x", "Page 1: 20 pets, and", "Animal 1")
+	b.do(chromedp.Navigate(s.address() + "/?page=9&after=40"))
+	at("?page=9&after=40", "Page 9: 5 pets.", "Animal 41")
+	b.shows("#previous", "First page")
+	b.click("#previous")
+	at("", "Page 1: 20 pets, and", "Animal 1")
+}
+
+// back is the browser's button.
+func (b *tab) back() {
+	b.t.Helper()
+	eval[bool](b, "new Promise((gone) => { addEventListener('popstate', () => gone(true), {once: true}); history.back(); })")
+}
+
+// A new pet is the last of the list, wherever that was.
+func TestThePageShowsANewPetAtOnce(t *testing.T) {
+	s := start(t)
+	s.stock(19)
+	b := openTab(t, s.address()+"/")
+	b.fill("#key", s.key+"\r")
+	b.shows("#list .outcome", "19 pets.")
+	add := func(name, status, outcome, search string) {
+		t.Helper()
+		b.fill("#name", name)
+		b.fill("#categoryId", "1")
+		eval[string](b, fmt.Sprintf(`document.getElementById("status").value = %q`, status))
+		b.click("#add [type=submit]")
+		b.shows("#add .outcome", "Added "+name+" with the id")
+		b.shows("#added td", name)
+		b.shows("#list .outcome", outcome)
+		b.shows("#list .fresh", name)
+		if got := eval[string](b, "location.search"); got != search {
+			t.Errorf("%s is shown at %q, and not at %q", name, got, search)
+		}
+		b.shows("#added a", "See it in the list")
+		b.click("#added a")
+		seen := eval[bool](b, `(() => {
+			const pet = document.querySelector("#list .fresh").getBoundingClientRect();
+			const box = document.querySelector("#list .table").getBoundingClientRect();
+			return pet.top >= box.top && pet.bottom <= box.bottom && box.top > 0 && box.bottom < innerHeight;
+		})()`)
+		if !seen {
+			t.Errorf("%s cannot be seen", name)
+		}
+	}
+	add("Ada", "", "20 pets.", "")                        // the page had room
+	add("Ben", "", "Newest: 20 pets.", "?page=0&after=1") // the page is full
+	b.click(`[data-limit="5"]`)
+	b.shows("#list .outcome", "Page 1: 5 pets, and")
+	b.click(`[data-status="sold"]`)
+	b.shows("#list .outcome", "Page 1: 5 sold pets, and")
+	add("Cleo", "sold", "Newest: 2 sold pets.", "?status=sold&limit=5&page=0&after=17")
+	add("Dan", "pending", "Newest: 5 pets.", "?limit=5&page=0&after=18") // not one that the filter shows
+	b.state("newest")
+	b.do(chromedp.EmulateViewport(1280, 900))
+	b.click("#previous")
+	b.shows("#list .outcome", "Page 1: 5 pets, and")
+
+	// With nothing left, the list is not asked for.
+	last := s.newKey("-plan", "enterprise", "-per-minute", "2", "-per-day", "100")
+	b.fill("#key", last+"\r")
+	b.shows("#gauges", "1 of 2 left")
+	sent := b.sent()
+	b.fill("#name", "Eve")
+	b.fill("#categoryId", "1\r")
+	b.shows("#add .outcome", "Added Eve with the id 24.")
+	b.shows("#added td", "Eve")
+	if n := b.sent() - sent; n != 1 {
+		t.Errorf("%d requests were sent with one left", n)
+	}
+}
+
+func TestTheSamplesOfThePageRun(t *testing.T) {
+	s := start(t)
+	s.stock(21)
+	b := openTab(t, s.address()+"/")
+	runs := func(language string, want map[string]string) {
+		t.Helper()
+		for section, answer := range want {
+			if got := b.runs(section, s.key); !strings.Contains(got, answer) || !strings.Contains(got, "20") {
+				t.Errorf("%s in %s prints %q, and not %s", section, language, got, answer)
+			}
+		}
+	}
+	for i, language := range []string{"Python", "JavaScript", "Go", "curl"} {
+		b.click("#add-code-" + language)
+		b.shows(".start [aria-selected=true]", language)
+		runs(language, map[string]string{".start": `"id":20`, "#list": `"name":"Animal 1"`, "#add": `"name":"Rex"`, "#fetch": `"name":"Animal 1"`})
+		b.state("in-" + language)
+		b.do(chromedp.EmulateViewport(1280, 900), chromedp.Reload()) // it is remembered
+		b.shows("#list [aria-selected=true]", language)
+		b.fill("#key", s.key+"\r")
+		b.shows("#list .outcome", "Your key works.")
+
+		// As the samples follow what is chosen and typed, however awkward it is.
+		name := fmt.Sprintf("`\"}'\\$(id)\u202e\u200b${1} %%s {} %d", i)
+		quoted, err := json.Marshal(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.click(`[data-limit="5"]`)
+		b.shows("#list .outcome", "5 pets")
+		eval[string](b, fmt.Sprintf(`document.getElementById("name").value = %s`, quoted))
+		b.fill("#categoryId", "-9223372036854775808\r")
+		b.shows("#add .outcome", "Added")
+		body := b.text("#add .body")
+		if got := b.runs("#add", s.key); !strings.Contains(got, body) {
+			t.Errorf("%s adds %s, and the page %s", language, got, body)
+		}
+		if invisible := strings.ContainsAny(eval[string](b, code("#add")), "\u202e\u200b"); invisible {
+			t.Errorf("the sample in %s has characters that nobody sees", language)
+		}
+		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(s.address()+"/"))
+		b.shows("h1", "A pet store API")
+	}
+	b.do(chromedp.Focus(chromedp.CSS("#list-code-curl")))
+	b.do(chromedp.KeyEvent(kb.ArrowLeft))
+	if got := eval[string](b, "document.activeElement.id"); got != "list-code-Go" {
+		t.Errorf("left of the first language is %s", got)
+	}
+}
+
+// Nothing may move under somebody's eyes: neither while the page is loaded, in
+// whatever state it was left, nor when an answer comes or a wait ends.
+func TestThePageDoesNotMoveByItself(t *testing.T) {
+	s := start(t)
+	s.stock(45)
+	b := openTab(t, s.address()+"/")
+	still := func(when string) {
+		t.Helper()
+		moved := eval[[]string](b, `new Promise((done) => {
+			const moved = [];
+			new PerformanceObserver((list) => {
+				for (const entry of list.getEntries()) {
+					if (entry.entryType === "mark") done(moved);
+					else if (!entry.hadRecentInput) moved.push(...entry.sources.map(({node, previousRect: p, currentRect: c}) =>
+						(node?.id || node?.className || node?.nodeName) + " from " + [p.x, p.y] + " to " + [c.x, c.y]));
+				}
+			}).observe({type: "layout-shift", buffered: true});
+			new PerformanceObserver(() => done(moved)).observe({type: "mark", buffered: true});
+			requestAnimationFrame(() => setTimeout(() => performance.mark("now"), 100));
+		})`)
+		for _, what := range moved {
+			t.Errorf("%s: %s", when, what)
+		}
+	}
+	for _, width := range []int64{390, 1280} {
+		b.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate("about:blank"), chromedp.Navigate(s.address()+"/"))
+		b.shows("h1", "A pet store API")
+		still("the start")
+		key := s.newKey("-plan", "enterprise", "-per-minute", "4", "-per-day", "100")
+		b.fill("#key", key+"\r")
+		b.shows("#list .outcome", "Page 1: 20 pets")
+		b.click("#list-code-Go")
+		still("the list")
+		for _, from := range []string{"0", "document.getElementById('list').offsetTop", "document.body.scrollHeight"} {
+			eval[bool](b, "(scrollTo(0, "+from+"), true)")
+			b.do(chromedp.Reload())
+			b.shows("#list .outcome", "Page 1: 20 pets")
+			still("a reload at " + from)
+		}
+		b.click(`[data-status="sold"]`)
+		b.shows("#list .outcome", "retry in")
+		still("a refusal")
+		b.do(chromedp.Reload())
+		b.shows("#pause", "The service asked to wait.")
+		still("a reload during a wait")
+		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`, "pausedUntil "+s.url+"/pets"))
+		b.do(chromedp.Reload())
+		b.shows("#said", "You can send again.")
+		still("the end of a wait")
+		eval[bool](b, "(localStorage.clear(), sessionStorage.clear(), true)")
 	}
 }
 
@@ -630,14 +1002,14 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 	proxy := httptest.NewServer(http.StripPrefix("/shop", httputil.NewSingleHostReverseProxy(service)))
 	defer proxy.Close()
 	b := openTab(t, proxy.URL+"/shop/")
-	b.shows("#first-call", proxy.URL+"/shop/v1/pets")
+	b.shows("#start-code", proxy.URL+"/shop/v1/pets")
 	b.fill("#key", s.key+"\r")
 	b.shows("#list .outcome", "7 pets.")
 	b.click(`[data-limit="5"]`)
 	b.shows("#list .outcome", "Page 1: 5 pets, and there are more.")
 	b.click("#next")
 	b.shows("#list .outcome", "Page 2: 2 pets.")
-	b.shows("#list .curl", proxy.URL+"/shop/v1/pets?limit=5&after=5")
+	b.shows("#list .code", proxy.URL+"/shop/v1/pets?limit=5&after=5")
 }
 
 func TestThePageCanBeUsedFromTheKeyboard(t *testing.T) {
@@ -684,11 +1056,24 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.do(chromedp.Navigate(s.address() + "/"))
-	for _, want := range []string{"pet store", "/v1/pets", "curl -i", "With JavaScript, you could try the service right here."} {
+	for _, want := range []string{
+		"A pet store API", "curl -i", "With JavaScript, you could try the service right here.", "Sample response", "ratelimit-policy",
+		"Idempotency-Key", "invalid_parameter", "Requests per minute", "What to do",
+	} {
 		b.shows("main", want)
 	}
-	if got := b.text("button, input, .limits"); strings.TrimSpace(got) != "" {
+	if got := b.text("button, input, select, .limits, .live"); strings.TrimSpace(got) != "" {
 		t.Errorf("what does nothing is shown: %q", got)
+	}
+	for i, want := range []string{"200 OK", "201 Created", "404 Not Found"} { // the pet comes after it is asked for
+		section := []string{"#list", "#add", "#fetch"}[i]
+		sample := strings.ReplaceAll(b.text(section+" .code"), "http://localhost:8080", s.address())
+		if i == 2 {
+			sample = strings.ReplaceAll(sample, "/pets/1", "/pets/2")
+		}
+		if got := runSample(t, "curl", sample, s.key); !strings.Contains(got, want) {
+			t.Errorf("%s in %s gets %s", sample, section, got)
+		}
 	}
 	b.picture("no-script.png")
 }
@@ -697,7 +1082,7 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 func TestTheBrowserHoldsThePageToItsPolicy(t *testing.T) {
 	s := start(t)
 	b := openTab(t, s.address()+"/")
-	b.shows("h1", "pet store")
+	b.shows("h1", "A pet store API")
 	for what, script := range map[string]string{
 		"script-src":  `const e = document.createElement("script"); e.textContent = "1"; document.body.append(e)`,
 		"style-src":   `document.body.setAttribute("style", "color: red")`,

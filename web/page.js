@@ -1,9 +1,9 @@
 // The page's script. It calls the service as any client would, with fetch, and
-// shows what went over the wire.
+// shows what went over the wire, and the same request in several languages.
 //
 // Everything that comes from the service or its user reaches the page as text
 // (textContent), never as HTML. The key is kept in the tab's session storage and
-// sent in Authorization only: it is never part of an address or of a curl line.
+// sent in Authorization only: it is never part of an address or of a sample.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => root.querySelectorAll(selector);
@@ -11,30 +11,32 @@ const $$ = (selector, root = document) => root.querySelectorAll(selector);
 // The address is relative to the page's, so that a prefix in front of both fits.
 const pets = new URL("v1/pets", document.baseURI).href;
 
-// Session storage. Other services of the same origin have other names in it. A
-// browser that forbids it throws; then the key lives as long as the page.
-const storage = {
-  name: (what) => `${what} ${pets}`,
+// What is remembered. Other services of the same origin have other names in it. A
+// browser that forbids it throws; then it is remembered as long as the page lives.
+const memory = (kind) => ({
   get(what) {
     try {
-      return sessionStorage.getItem(this.name(what)) ?? "";
+      return window[kind].getItem(`${what} ${pets}`) ?? "";
     } catch {
       return "";
     }
   },
   set(what, value) {
     try {
-      sessionStorage.setItem(this.name(what), value);
+      window[kind].setItem(`${what} ${pets}`, value);
     } catch {
       // It is not kept, then.
     }
   },
-};
+});
+const tab = memory("sessionStorage"); // the key, until the tab is closed
+const browser = memory("localStorage"); // the language of the samples, and nothing else
 
-let key = storage.get("key");
-let pausedUntil = Number(storage.get("pausedUntil")); // nothing is sent before; milliseconds
-let busy = false; // a request is under way
+let key = tab.get("key");
+let pausedUntil = Number(tab.get("pausedUntil")); // nothing is sent before; milliseconds
+let busy = 0; // requests under way
 let gauges = []; // what tick counts down
+const waiting = new Map(); // elements that show a refusal, with its message, which tick counts down too
 
 // Text
 
@@ -49,22 +51,23 @@ function folded(json) {
   return json.replace(/"(?:[^"\\]|\\.)*"|},{/g, (token) => (token === "},{" ? "},\n {" : token));
 }
 
+// colour shows JSON with its kinds of values told apart. The text stays as it is.
+function colour(element, json) {
+  const parts = json.matchAll(/("(?:[^"\\]|\\.)*")(?=(\s*:)?)|-?\d[\d.eE+-]*|true|false|null|[^"\dtfn-]+|./gs);
+  element.replaceChildren(...[...parts].map(([text, string, colon]) => {
+    if (/^[^"\dtfn-]/.test(text)) return text;
+    const span = document.createElement("span");
+    span.className = string ? (colon ? "member" : "string") : "value";
+    span.textContent = text;
+    return span;
+  }));
+}
+
 // duration names the two largest units: 8 h 23 min.
 function duration(seconds) {
   const units = { d: seconds / 86400, h: (seconds / 3600) % 24, min: (seconds / 60) % 60, s: seconds % 60 };
   const parts = Object.entries(units).map(([unit, n]) => [Math.floor(n), unit]).filter(([n]) => n > 0);
   return parts.slice(0, 2).map((part) => part.join(" ")).join(" ");
-}
-
-const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`; // for a POSIX shell
-
-function curl({ method = "GET", url, headers = {}, body }, withKey) {
-  const words = ["curl -i"];
-  if (withKey) words.push('-H "Authorization: Bearer $KEY"');
-  for (const [name, value] of Object.entries(headers)) words.push(`-H ${quoted(`${name}: ${value}`)}`);
-  if (method === "POST") words.push(`-d ${quoted(body)}`);
-  words.push(quoted(url));
-  return words.join(" \\\n  ");
 }
 
 // write leaves alone what is there already, and with it what somebody has selected.
@@ -73,11 +76,159 @@ function write(element, text) {
 }
 
 function show(element, text, isError = false) {
+  waiting.delete(element);
   write(element, text);
   element.classList.toggle("bad", isError);
 }
 
+// refused shows why a request has failed. If it is to be sent again later, the
+// message goes on telling when.
+function refused(element, { message }) {
+  show(element, message, true);
+  if (/retry in \d+ s/.test(message)) waiting.set(element, message);
+  tick();
+}
+
 const say = (text) => write($("#said"), text); // to a screen reader
+
+// Requests in several languages
+
+// json writes a string as JSON, with what cannot be seen as escapes, since it
+// could make a sample read otherwise than it runs.
+function json(text) {
+  return JSON.stringify(text).replace(/[\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g,
+    (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
+const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`; // for a POSIX shell
+const single = (text) => `'${text.replace(/[\\']/g, "\\$&")}'`; // for Python and JavaScript
+const raw = (text) => (text.includes("`") ? JSON.stringify(text) : `\`${text}\``); // for Go
+
+const languages = {
+  curl({ headers, body, url }) {
+    const words = ["curl -i", '-H "Authorization: Bearer $KEY"', ...headers.map((header) => `-H ${quoted(header.join(": "))}`)];
+    if (body) words.push(`-d ${quoted(body)}`);
+    return [...words, quoted(url)].join(" \\\n  ");
+  },
+
+  Python({ headers, body, url }) {
+    return `# python3 pets.py
+import os, urllib.error, urllib.request
+
+request = urllib.request.Request(
+    ${json(url)},
+    headers={
+        "Authorization": "Bearer " + os.environ["KEY"],
+${headers.map((header) => `        ${header.map(json).join(": ")},\n`).join("")}    },
+${body ? `    data=${single(body)}.encode(),\n` : ""})
+try:
+    response = urllib.request.urlopen(request)
+except urllib.error.HTTPError as error:
+    response = error
+print(response.status, response.read().decode())`;
+  },
+
+  JavaScript({ method, headers, body, url }) {
+    return `// node pets.mjs
+const response = await fetch(${json(url)}, {
+${body ? `  method: "${method}",\n` : ""}  headers: {
+    Authorization: \`Bearer \${process.env.KEY}\`,
+${headers.map((header) => `    ${header.map(json).join(": ")},\n`).join("")}  },
+${body ? `  body: ${single(body)},\n` : ""}});
+console.log(response.status, await response.text());`;
+  },
+
+  Go({ method, headers, body, url }) {
+    return `// go run pets.go
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+${body ? '\t"strings"\n' : ""})
+
+func main() {
+	request, err := http.NewRequest("${method}", ${json(url)}, ${body ? `strings.NewReader(${raw(body)})` : "nil"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+os.Getenv("KEY"))
+${headers.map((header) => `	request.Header.Set(${header.map(json).join(", ")})\n`).join("")}	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer response.Body.Close()
+	fmt.Println(response.Status)
+	io.Copy(os.Stdout, response.Body)
+}`;
+  },
+};
+
+let language = browser.get("language");
+if (!Object.hasOwn(languages, language)) language = "curl";
+const samples = []; // the panes that show a request
+
+// newSample makes the pane of a request, with a tab for each language, and
+// returns what shows another request in it.
+function newSample(pane) {
+  const code = $(".code", pane);
+  const tabs = document.createElement("div");
+  let request;
+  tabs.className = "tabs";
+  tabs.setAttribute("role", "tablist");
+  tabs.setAttribute("aria-label", "Language");
+  for (const name of Object.keys(languages)) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = name;
+    button.id = `${code.id}-${name}`;
+    button.setAttribute("role", "tab");
+    button.setAttribute("aria-controls", code.id);
+    button.addEventListener("click", () => choose(name, button));
+    tabs.append(button);
+  }
+  tabs.addEventListener("keydown", (event) => {
+    const names = Object.keys(languages);
+    const at = names.indexOf(language);
+    const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: names.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    const button = tabs.children[(to + names.length) % names.length];
+    choose(button.textContent, button);
+    button.focus();
+  });
+  $(".request h3", pane).className = "unseen";
+  $(".request", pane).prepend(tabs);
+  code.setAttribute("role", "tabpanel");
+
+  function draw() {
+    for (const button of tabs.children) {
+      const chosen = button.textContent === language;
+      button.setAttribute("aria-selected", chosen);
+      button.tabIndex = chosen ? 0 : -1;
+    }
+    write(code, languages[language](request));
+  }
+  samples.push(draw);
+  return ({ method = "GET", url, headers = {}, body }) => {
+    request = { method, url, headers: Object.entries(headers), body };
+    draw();
+  };
+}
+
+// choose shows all samples in a language. The others change their height too:
+// what was clicked stays where it was on the screen.
+function choose(name, clicked) {
+  const before = clicked.getBoundingClientRect().top;
+  language = name;
+  browser.set("language", name);
+  for (const draw of samples) draw();
+  scrollBy({ top: clicked.getBoundingClientRect().top - before, behavior: "instant" });
+}
 
 // Fields and their errors
 
@@ -102,7 +253,7 @@ function refuse(form, outcome, error) {
     else elsewhere.push(part);
   }
   const first = $("[aria-invalid]", form);
-  show(outcome, elsewhere.join("; ") || "Not added: see the fields above.", true);
+  refused(outcome, { message: elsewhere.join("; ") || "Not added: see the fields above." });
   first?.focus();
 }
 
@@ -118,8 +269,9 @@ function parameters(header) {
 }
 
 // showLimits makes a gauge for every limit that the response reports: minute and
-// day of a key, or the one of an address.
-function showLimits(headers) {
+// day of a key, or the one of an address. Its clock begins when the response came,
+// as that of a pause does: they always agree.
+function showLimits({ headers, came }) {
   const policies = parameters(headers.get("RateLimit-Policy"));
   const limits = parameters(headers.get("RateLimit"));
   const names = Object.keys(limits).filter((name) => name in policies);
@@ -129,17 +281,16 @@ function showLimits(headers) {
     $(".name", element).textContent = name[0].toUpperCase() + name.slice(1);
     $(".meter", element).setAttribute("aria-label", `Requests left, ${name}`);
     $(".meter", element).setAttribute("aria-valuemax", policies[name].q);
-    return { element, size: policies[name].q, left: limits[name].r, whole: Date.now() + limits[name].t * 1000 };
+    return { element, size: policies[name].q, left: limits[name].r, resets: came + limits[name].t * 1000 };
   });
   $("#gauges").replaceChildren(...gauges.map(({ element }) => element));
-  $("#limits-note").hidden = !names.includes("address");
 }
 
-function drawGauge({ element, size, left, whole }) {
-  const seconds = Math.ceil((whole - Date.now()) / 1000);
+function drawGauge({ element, size, left, resets }, now) {
+  const seconds = Math.ceil((resets - now) / 1000);
   if (seconds <= 0) left = size; // the window has ended
   const amount = `${left.toLocaleString("en")} of ${size.toLocaleString("en")} left`;
-  const reset = left < size ? `whole again in ${duration(seconds)}` : "whole";
+  const reset = left < size ? `resets in ${duration(seconds)}` : "full";
   write($(".left", element), amount);
   write($(".reset", element), reset);
   const meter = $(".meter", element);
@@ -152,33 +303,33 @@ function drawGauge({ element, size, left, whole }) {
 
 // pause keeps the page from sending for as long as the service asks. To insist
 // would get the key banned, and so would reloading the page: it is remembered.
-function pause(seconds) {
-  pausedUntil = seconds && Date.now() + seconds * 1000;
-  storage.set("pausedUntil", pausedUntil);
+function pause(until) {
+  pausedUntil = until;
+  tab.set("pausedUntil", until);
 }
 
-const pauseLeft = () => Math.max(0, Math.ceil((pausedUntil - Date.now()) / 1000));
+const pauseLeft = (now = Date.now()) => Math.max(0, Math.ceil((pausedUntil - now) / 1000));
 
-// tick draws what depends on the time. Buttons are not disabled but only say
-// so, since a disabled one would lose the focus.
+// tick draws what depends on the time, all of it at one instant. Buttons are not
+// disabled but only say so, since a disabled one would lose the focus.
 function tick() {
-  gauges.forEach(drawGauge);
-  const seconds = pauseLeft();
+  const now = Date.now();
+  const seconds = pauseLeft(now);
+  for (const gauge of gauges) drawGauge(gauge, now);
   if (pausedUntil && seconds === 0) {
     pausedUntil = 0;
     say("You can send again.");
+    for (const element of waiting.keys()) show(element, "You can send again.");
   }
+  for (const [element, message] of waiting) write(element, message.replace(/retry in \d+ s/, `retry in ${duration(seconds)}`));
   $("#pause").hidden = seconds === 0;
   write($("#pause"), `The service asked to wait. You can send again in ${duration(seconds)}.`);
-  for (const button of $$("button.send")) {
-    button.setAttribute("aria-disabled", seconds > 0 || button.matches(".nowhere"));
-    button.dataset.wait = seconds > 0 ? `wait ${duration(seconds)}` : "";
-  }
+  for (const button of $$("button.send")) button.setAttribute("aria-disabled", seconds > 0 || button.matches(".nowhere"));
 }
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button.send");
-  if (button && (busy || button.getAttribute("aria-disabled") === "true")) {
+  if (button && (busy > 0 || button.getAttribute("aria-disabled") === "true")) {
     event.preventDefault();
     event.stopPropagation();
   }
@@ -186,52 +337,58 @@ document.addEventListener("click", (event) => {
 
 // Exchanges
 
-// newExchange adds the pane that shows a section's request and response.
+// newExchange makes the pane of a section, with its request and response.
 function newExchange(section) {
-  const pane = $("#exchange").content.cloneNode(true).firstElementChild;
-  const title = $("h2", section);
-  const line = $(".curl", pane);
+  const pane = $(".exchange", section);
+  const sample = newSample(pane);
   const heading = $(".title", pane);
   const status = $(".status", pane);
   const answer = $(".answer", pane);
-  line.setAttribute("aria-label", `Request: ${title.textContent}`);
-  answer.setAttribute("aria-label", `Response: ${title.textContent}`);
-  $(".copy", pane).setAttribute("aria-describedby", title.id);
-  section.append(pane);
+  let sent = false;
+  colour($(".body", answer), $(".body", answer).textContent);
 
-  function showAnswer(headers, body, code, ok) {
+  function showAnswer(headers, body, isJSON, line, ok) {
     heading.textContent = "Response";
     $(".headers", answer).textContent = headers;
-    $(".body", answer).textContent = body;
+    if (isJSON) colour($(".body", answer), folded(body));
+    else $(".body", answer).textContent = body;
     answer.scrollTop = 0;
-    show(status, code, !ok);
+    show(status, line, !ok);
+    sent = true;
   }
 
   return {
     // preview shows the request that would be sent now.
     preview(request) {
-      write(line, curl(request, true));
-      if (status.textContent) heading.textContent = "Response to the one before";
+      sample(request);
+      if (sent) heading.textContent = "Previous response";
     },
 
     // send returns the response with its value or, when it is no success, with an
-    // error that has a message to show.
+    // error that has a message to show. Without a key, and while the service has
+    // asked to wait, it sends nothing.
     async send(request) {
-      write(line, curl(request, key !== ""));
-      show(status, "…");
-      busy = true;
+      this.preview(request);
+      if (pauseLeft() > 0) return { error: { message: "Not sent: the service asked to wait." } };
+      if (key === "") {
+        askForKey();
+        return { error: { message: "Not sent: it needs a key." } };
+      }
+      pane.setAttribute("aria-busy", true);
+      busy++;
       try {
         const answer = await call(request);
-        const lines = [...answer.headers].map(([name, value]) => `${name}: ${value}`);
-        showAnswer(`${lines.join("\n")}\n\n`, folded(answer.text), answer.line, answer.ok);
-        showLimits(answer.headers);
+        const lines = [...answer.headers].map(([name, value]) => `${name}: ${value}\n`);
+        showAnswer(`${lines.join("")}\n`, answer.text, answer.isJSON, answer.line, answer.ok);
+        showLimits(answer);
         heed(answer);
         return answer;
       } catch (reason) {
-        showAnswer(String(reason), "", "No response", false);
+        showAnswer(String(reason), "", false, "No response", false);
         return { error: { message: "No response came: the service cannot be reached." } };
       } finally {
-        busy = false;
+        busy--;
+        pane.removeAttribute("aria-busy");
         tick();
       }
     },
@@ -242,29 +399,32 @@ async function call({ method = "GET", url, headers = {}, body }) {
   const response = await fetch(url, {
     method,
     body,
-    headers: key ? { ...headers, Authorization: `Bearer ${key}` } : headers,
+    headers: { ...headers, Authorization: `Bearer ${key}` },
     cache: "no-store",
     redirect: "error",
     signal: AbortSignal.timeout(40_000),
   });
+  const came = Date.now();
   const text = await response.text();
   const line = `${response.status} ${response.statusText}`.trim();
-  const answer = { status: response.status, ok: response.ok, headers: response.headers, url: response.url, line, text };
+  const answer = { status: response.status, ok: response.ok, headers: response.headers, url: response.url, line, text, came };
   try {
     answer[response.ok ? "value" : "error"] = parse(text);
-  } catch { // no JSON: it is a proxy's, say
+    answer.isJSON = true;
+  } catch { // it is a proxy's, say
     answer.error = { message: `The response was ${line}, and not the service’s own.` };
   }
   return answer;
 }
 
 // heed does what a refusal asks for: to wait, or to give another key.
-function heed({ status, headers, error }) {
+function heed({ status, headers, error, came }) {
   const seconds = Number(headers.get("Retry-After"));
-  if (seconds > 0) pause(seconds);
+  if (seconds > 0) pause(came + seconds * 1000);
   if (status === 401) {
-    storage.set("key", ""); // a reload need not try it again
-    complain($("#key"), error.message);
+    tab.set("key", ""); // a reload need not try it again
+    $("#key-note").textContent = "";
+    complain($("#key"), `${error.message}. Requests without a valid key count for your network address.`);
     $("#key").focus();
   }
 }
@@ -273,12 +433,12 @@ function heed({ status, headers, error }) {
 
 document.addEventListener("click", async ({ target }) => {
   if (!target.matches(".copy")) return;
-  const line = $(".curl", target.closest(".exchange"));
+  const code = $(".code", target.closest(".exchange"));
   let done = "Copied";
   try {
-    await navigator.clipboard.writeText(line.textContent);
+    await navigator.clipboard.writeText(`${code.textContent}\n`);
   } catch { // browsers have a clipboard for https and localhost only
-    getSelection().selectAllChildren(line);
+    getSelection().selectAllChildren(code);
     done = "Selected";
   }
   say(done);
@@ -287,83 +447,150 @@ document.addEventListener("click", async ({ target }) => {
 });
 
 // The list
+//
+// Where the list is stands in the page's address, so that Back, a reload and a
+// bookmark work: ?status=sold&limit=5&page=3&after=20,41. The last number of after
+// is the id that the page begins after; those before it are where the pages before
+// begin. The page is 0 if nobody knows its number.
+
+const mostSteps = 50; // that the address remembers
+
+function placeOf(search) {
+  const given = new URLSearchParams(search);
+  const valid = (name, pattern, otherwise) => (pattern.test(given.get(name)) ? given.get(name) : otherwise);
+  const after = valid("after", /^\d{1,18}(,\d{1,18})*$/, "");
+  const steps = after ? after.split(",").slice(-mostSteps) : [];
+  return {
+    status: valid("status", /^(available|pending|sold)$/, ""),
+    limit: valid("limit", /^(5|20|100)$/, "20"),
+    page: steps.length ? Number(valid("page", /^\d{1,9}$/, steps.length + 1)) : 1,
+    steps,
+  };
+}
+
+const inQuery = (parameters) => {
+  const given = Object.entries(parameters).filter(([, value]) => value);
+  return given.length ? `?${given.map((pair) => pair.join("=")).join("&")}` : "";
+};
+const size = ({ limit }) => limit !== "20" && limit;
+const searchOf = (place) => inQuery({
+  status: place.status, limit: size(place), page: place.steps.length && String(place.page), after: place.steps.join(","),
+});
+const urlOf = (place) => pets + inQuery({ limit: size(place), status: place.status, after: place.steps.at(-1) });
+
+const first = (place) => ({ ...place, page: 1, steps: [] });
+const following = (place, after) => ({ ...place, page: place.page && place.page + 1, steps: [...place.steps, after].slice(-mostSteps) });
+const isBeforeKnown = ({ page, steps }) => steps.length > 1 || page === 2;
+const before = (place) => (place.steps.length > 1 ? { ...place, page: place.page && place.page - 1, steps: place.steps.slice(0, -1) } : first(place));
 
 function setUpList() {
   const section = $("#list");
   const outcome = $(".outcome", section);
+  const box = $(".table", section);
   const exchange = newExchange(section);
-  const chosen = { status: "", limit: "20" };
-  let visited = []; // the query strings of the pages up to this one
-  let next = ""; // that of the next page, if there is one
+  let place = placeOf(location.search); // that of the request
+  let next = ""; // the id that the next page begins after, if there is one
+  let rows = -1; // shown now; -1 if the request of the place has no answer
+  let turn = 0; // the number of the last request
 
-  const query = ({ status, limit }) => {
-    const q = new URLSearchParams();
-    if (limit !== "20") q.set("limit", limit);
-    if (status) q.set("status", status);
-    return String(q) && `?${q}`;
-  };
+  // go shows another place, which becomes an entry of the browser's history.
+  function go(to, more) {
+    if (searchOf(to) !== searchOf(place)) history.pushState(null, "", searchOf(to) || location.pathname);
+    return load(to, more);
+  }
 
-  async function load(pages, choice = chosen) {
-    const asked = key;
-    const answer = await exchange.send({ url: pets + pages.at(-1) });
-    if (key !== asked) return; // another key was given meanwhile, and its list is on the way
+  // load asks for the pets of a place. What it shows as chosen is in the request,
+  // whatever comes back.
+  async function load(to, { added, greeting = "" } = {}) {
+    const mine = ++turn;
+    place = to;
+    rows = -1;
+    next = "";
+    drawChoice();
+    box.setAttribute("aria-busy", true);
+    const answer = await exchange.send({ url: urlOf(place) });
+    if (mine !== turn) return {}; // it was asked for another place meanwhile, or with another key
+    box.removeAttribute("aria-busy");
     if (answer.error) {
-      show(outcome, answer.error.message, true);
-      return;
+      refused(outcome, answer.error);
+      draw([], "Nothing to show");
+    } else {
+      rows = answer.value.length;
+      next = nextAfter(answer);
+      show(outcome, greeting + summary(rows));
+      draw(answer.value, "There is nothing here.", added);
     }
-    visited = pages;
-    next = nextPage(answer);
-    Object.assign(chosen, choice);
-    draw(answer.value);
+    return answer;
   }
 
   function summary(count) {
-    const which = chosen.status && ` ${chosen.status}`;
-    if (count === 0) return `There are no${which} pets.`;
-    const page = next || visited.length > 1 ? `Page ${visited.length}: ` : "";
+    const which = place.status && ` ${place.status}`;
+    if (count === 0 && place.page === 1) return `There are no${which} pets.`;
+    const page = place.page === 0 ? "Newest: " : next || place.page > 1 ? `Page ${place.page}: ` : "";
     return `${page}${count}${which} ${count === 1 ? "pet" : "pets"}${next ? ", and there are more" : ""}.`;
   }
 
-  function draw(animals) {
-    show(outcome, summary(animals.length));
-    $("tbody", section).replaceChildren(...animals.map(row));
-    $(".table", section).hidden = animals.length === 0;
-    for (const button of $$("[data-status]", section)) button.setAttribute("aria-pressed", button.dataset.status === chosen.status);
-    for (const button of $$("[data-limit]", section)) button.setAttribute("aria-pressed", button.dataset.limit === chosen.limit);
-    $(".pages", section).hidden = !next && visited.length < 2;
-    $("#page-number").textContent = `Page ${visited.length}`;
-    $("#previous").classList.toggle("nowhere", visited.length < 2);
+  function drawChoice() {
+    for (const button of $$("[data-status]", section)) button.setAttribute("aria-pressed", button.dataset.status === place.status);
+    for (const button of $$("[data-limit]", section)) button.setAttribute("aria-pressed", button.dataset.limit === place.limit);
+    $("#page-number").textContent = place.page ? `Page ${place.page}` : "Newest";
+    $("#previous").textContent = place.page === 1 || isBeforeKnown(place) ? "Previous" : "First page";
+    $("#previous").classList.toggle("nowhere", place.page === 1);
     $("#next").classList.toggle("nowhere", !next);
     tick();
   }
 
+  function draw(animals, otherwise, added) {
+    $("tbody", section).replaceChildren(...animals.map((pet) => row(pet, pet.id === added)));
+    $("table", section).hidden = animals.length === 0;
+    $(".nothing", section).hidden = animals.length > 0;
+    $(".nothing p", section).textContent = otherwise;
+    $("#again").hidden = rows >= 0;
+    box.scrollTop = 0;
+    const fresh = $(".fresh", box);
+    if (fresh) box.scrollTop = fresh.offsetTop + fresh.offsetHeight - box.clientHeight;
+    drawChoice();
+  }
+
   for (const button of $$("[data-status], [data-limit]", section)) {
     button.addEventListener("click", () => {
-      const { status = chosen.status, limit = chosen.limit } = button.dataset;
-      load([query({ status, limit })], { status, limit });
+      const { status = place.status, limit = place.limit } = button.dataset;
+      go(first({ status, limit }));
     });
   }
-  $("#next").addEventListener("click", () => load([...visited, next]));
-  $("#previous").addEventListener("click", () => load(visited.slice(0, -1)));
-  exchange.preview({ url: pets });
+  $("#next").addEventListener("click", () => go(following(place, next)));
+  $("#previous").addEventListener("click", () => go(before(place)));
+  $("#again").addEventListener("click", () => load(place));
+  addEventListener("popstate", () => {
+    const to = placeOf(location.search);
+    if (searchOf(to) !== searchOf(place)) load(to); // otherwise it was a link within the page
+  });
+  exchange.preview({ url: urlOf(place) });
+  drawChoice();
 
   return {
-    first: () => load([query(chosen)]),
-    // A new pet comes at the end of the list. It is fetched if it can be seen.
-    added({ status }) {
-      if (visited.length > 0 && !next && ["", status].includes(chosen.status)) load(visited);
+    load: (more) => load(place, more),
+
+    // reveal goes to where a new pet is, which is the end of the list.
+    async reveal({ id, status }) {
+      const fits = ["", status].includes(place.status);
+      const room = rows >= 0 && rows < place.limit && !next; // on the last page
+      const back = BigInt(id) - BigInt(place.limit);
+      const newest = { status: fits ? place.status : "", limit: place.limit, page: 0, steps: [String(back)] };
+      const to = fits && room ? place : back > 0n ? newest : first(newest);
+      return (await go(to, { added: id })).value?.some((pet) => pet.id === id);
     },
   };
 }
 
-// nextPage is the query string of the Link with rel="next". Its address may be
-// another origin's, when the service is told a public one: only the query counts.
-function nextPage({ headers, url }) {
+// nextAfter is the id in the Link with rel="next". Its address may be another
+// origin's, when the service is told a public one: only the query counts.
+function nextAfter({ headers, url }) {
   const link = (headers.get("Link") ?? "").match(/<([^>]*)>[^,]*;\s*rel="?next\b/);
-  return link ? new URL(link[1], url).search : "";
+  return (link && new URL(link[1], url).searchParams.get("after")) || "";
 }
 
-function row({ id, name, categoryId, status }) {
+function row({ id, name, categoryId, status }, isNew) {
   const tr = document.createElement("tr");
   const cell = (tag, text, className) => {
     const td = document.createElement("td");
@@ -372,11 +599,19 @@ function row({ id, name, categoryId, status }) {
     inner.className = className;
     td.append(inner);
     tr.append(td);
+    return td;
   };
   cell("span", id, "number");
-  cell("bdi", name, "animal"); // whatever its direction, it leaves the row's alone
+  const named = cell("bdi", name, "animal"); // whatever its direction, it leaves the row's alone
   cell("span", categoryId, "number");
   cell("span", status, `badge ${status}`);
+  if (isNew) {
+    const badge = document.createElement("span");
+    badge.className = "badge new";
+    badge.textContent = "new";
+    named.append(" ", badge);
+    tr.className = "fresh";
+  }
   return tr;
 }
 
@@ -386,6 +621,7 @@ function setUpAdd(list) {
   const section = $("#add");
   const form = $("form", section);
   const outcome = $(".outcome", section);
+  const added = $("#added");
   const exchange = newExchange(section);
   let sent = ""; // the last body that may have been stored
   let idempotencyKey = random();
@@ -395,9 +631,9 @@ function setUpAdd(list) {
   function request() {
     const { name, categoryId: digits, status } = Object.fromEntries(new FormData(form));
     const categoryId = digits.trim();
-    const members = [`"name":${JSON.stringify(name)}`];
-    if (categoryId) members.push(`"categoryId":${/^-?(0|[1-9]\d*)$/.test(categoryId) ? categoryId : JSON.stringify(categoryId)}`);
-    if (status) members.push(`"status":${JSON.stringify(status)}`);
+    const members = [`"name":${json(name)}`];
+    if (categoryId) members.push(`"categoryId":${/^-?(0|[1-9]\d*)$/.test(categoryId) ? categoryId : json(categoryId)}`);
+    if (status) members.push(`"status":${json(status)}`);
     const body = `{${members.join(",")}}`;
     if (sent && sent !== body) {
       idempotencyKey = random();
@@ -411,6 +647,7 @@ function setUpAdd(list) {
     event.preventDefault();
     clearErrors(form);
     show(outcome, "");
+    added.hidden = true;
     const r = request();
     sent = r.body;
     const answer = await exchange.send(r);
@@ -422,7 +659,10 @@ function setUpAdd(list) {
     idempotencyKey = random();
     form.reset();
     show(outcome, `Added ${answer.value.name} with the id ${answer.value.id}.`);
-    list.added(answer.value);
+    $("tbody", added).replaceChildren(row(answer.value));
+    $("a", added).hidden = true;
+    added.hidden = false;
+    $("a", added).hidden = gauges.some(({ left }) => left === 0) || !(await list.reveal(answer.value));
   });
   exchange.preview({ ...request(), body: '{"name":"Rex","categoryId":7}' });
 }
@@ -451,7 +691,7 @@ function setUpFetch() {
       complain(input, answer.error.message);
       input.focus();
     } else if (answer.error) {
-      show(outcome, answer.error.message, true);
+      refused(outcome, answer.error);
     } else {
       const { name, categoryId, status } = answer.value;
       show(outcome, `${name}, category ${categoryId}, ${status}.`);
@@ -462,44 +702,64 @@ function setUpFetch() {
 
 // The key
 
+function askForKey() {
+  complain($("#key"), "Paste your API key here first.");
+  $("#key").focus();
+}
+
 function setUpKey(list) {
   const form = $("#key-form");
   const input = $("#key");
+  const note = $("#key-note");
   input.value = key;
   $("#forget").hidden = key === "";
 
-  form.addEventListener("submit", (event) => {
+  form.addEventListener("submit", async (event) => {
     event.preventDefault();
     clearErrors(form);
-    const typed = input.value.trim();
+    note.textContent = "";
+    const typed = input.value.replace(/^["'\s]*(authorization\s*:)?\s*bearer(?!\S)/i, "").replace(/["'\s]/g, "");
+    input.value = typed;
+    if (typed === "") {
+      askForKey();
+      return;
+    }
     if (/[^!-~]/.test(typed)) {
-      complain(input, "A key has no spaces, and only letters, digits and underscores.");
+      complain(input, "A key has only letters, digits, and underscores.");
       input.focus();
       return;
     }
     if (typed !== key) pause(0); // another key has limits of its own
     key = typed;
-    storage.set("key", key);
-    $("#forget").hidden = key === "";
-    if (pauseLeft() > 0) say($("#pause").textContent);
-    else list.first();
+    tab.set("key", key);
+    $("#forget").hidden = false;
+    const answer = await list.load({ greeting: "Your key works. " });
+    if (answer.status === 401 || key !== typed) return;
+    if (answer.value) note.textContent = `Your key works. It ends in ${key.slice(-4)}.`;
+    $("#list").scrollIntoView();
+    $("#list-title").focus({ preventScroll: true });
+  });
+
+  $("#reveal").addEventListener("click", ({ target }) => {
+    const shown = !input.classList.toggle("masked");
+    target.setAttribute("aria-pressed", shown);
   });
 
   // A new page knows nothing of what the key has shown.
   $("#forget").addEventListener("click", () => {
-    storage.set("key", "");
-    storage.set("pausedUntil", "");
+    tab.set("key", "");
+    tab.set("pausedUntil", "");
     input.value = "";
     location.reload();
   });
 }
 
-$("#first-call").textContent = `KEY=pet_live_…\n${curl({ url: pets }, true)}`;
-for (const element of $$("#here, #try, .copy")) element.hidden = false;
+newSample($(".start .exchange"))({ url: pets });
+for (const body of $$(".body.sample")) colour(body, body.textContent);
 const list = setUpList();
 setUpAdd(list);
 setUpFetch();
 setUpKey(list);
 tick();
-setInterval(tick, 500);
-if (key && pauseLeft() === 0) list.first();
+setInterval(tick, 250);
+if (key) list.load();
