@@ -148,7 +148,7 @@ func (b *tab) shows(selector, want string) {
 	b.t.Helper()
 	var got string
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if got = b.text(selector); strings.Contains(got, want) {
+		if got = b.text(selector); strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
 			return
 		}
 	}
