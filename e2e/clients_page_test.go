@@ -300,7 +300,7 @@ func writePicture(t *testing.T, file string, shot []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := image.Rect(0, 0, 1200, 1110).Intersect(full.Bounds())
+	part := image.Rect(0, 0, 1200, 1400).Intersect(full.Bounds())
 	pixels := map[color.Color]int{}
 	for y := range part.Dy() {
 		for x := range part.Dx() {
@@ -550,7 +550,7 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	b.click("#add [type=submit]")
 	b.click("#fetch [type=submit]")
 	b.do(chromedp.Reload())
-	b.shows("#pause", "The service asked to wait. You can send again in")
+	b.shows("#pause", "You can send again in")
 	if n := b.sent() - sent; n != 0 {
 		t.Errorf("the page has sent %d requests while it was to wait", n)
 	}
@@ -946,7 +946,7 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.shows("#list .outcome", "retry in")
 		still("a refusal")
 		b.do(chromedp.Reload())
-		b.shows("#pause", "The service asked to wait.")
+		b.shows("#pause", "You can send again in")
 		still("a reload during a wait")
 		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`, "pausedUntil "+s.url+"/pets"))
 		b.do(chromedp.Reload())

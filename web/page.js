@@ -323,7 +323,7 @@ function tick() {
   }
   for (const [element, message] of waiting) write(element, message.replace(/retry in \d+ s/, `retry in ${duration(seconds)}`));
   $("#pause").hidden = seconds === 0;
-  write($("#pause"), `The service asked to wait. You can send again in ${duration(seconds)}.`);
+  write($("#pause"), `You can send again in ${duration(seconds)}.`);
   for (const button of $$("button.send")) button.setAttribute("aria-disabled", seconds > 0 || button.matches(".nowhere"));
 }
 

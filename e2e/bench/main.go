@@ -108,6 +108,7 @@ func run() (err error) {
 		{"speed", "requests, latency and CPU beside the ceiling", true, b.speed, false},
 		{"memory", "resident memory, binary and file size", true, b.memory, false},
 		{"start", "start to first answer, also after a kill", true, b.start, false},
+		{"page", "first paint of the page; chromium must be on the PATH", false, b.page, false},
 		{"sync", "creates for each commit", true, b.sync, false},
 		{"onecore", "readers beside writers on one core", true, b.oneCore, false},
 		{"growth", "what more animals and more keys cost", false, b.growth, false},

@@ -19,6 +19,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
 )
 
 // scenario is one kind of load. The ceiling gives the service's answers to
@@ -235,6 +238,39 @@ func (b *bench) start() {
 		t.row(n, median(clean), slices.Max(clean), median(killed), slices.Max(killed))
 	}
 	t.print(fmt.Sprintf("From before exec to the first 200 of GET /v1/pets, %d times each, not pinned. The kill comes after 10 commits. The file is in the system's page cache.", times))
+}
+
+// page measures how long somebody who opens the page waits until something is
+// drawn: the first contentful paint of Chromium, on loopback, nothing in its cache.
+func (b *bench) page() {
+	chromium, err := exec.LookPath("chromium")
+	if err != nil {
+		fail("chromium is missing; on Debian: apt install chromium")
+	}
+	times := 20
+	if b.quick {
+		times = 2
+	}
+	s := b.fresh(b.database(b.animals[0], 0), nil)
+	defer s.discard()
+	profile := filepath.Join(b.work, "chromium")
+	ctx, cancel := chromedp.NewExecAllocator(b.ctx, append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(chromium), chromedp.UserDataDir(profile), chromedp.NoSandbox, chromedp.DisableGPU)...)
+	defer cancel()
+	ctx, cancel = chromedp.NewContext(ctx)
+	defer cancel()
+	must1(chromedp.Call(ctx, network.SetCacheDisabled, network.SetCacheDisabledParams{CacheDisabled: true}))
+	var paints []float64
+	for range times {
+		must(chromedp.Do(ctx, chromedp.Navigate("about:blank"), chromedp.Navigate("http://"+s.address+"/")))
+		paints = append(paints, must1(chromedp.Run(ctx, chromedp.Evaluate[float64](`new Promise((painted) => {
+			new PerformanceObserver((list) => list.getEntriesByName("first-contentful-paint").forEach((e) => painted(e.startTime)))
+				.observe({type: "paint", buffered: true});
+		})`, chromedp.EvalAwaitPromise))))
+	}
+	t := newTable("First paint of the page, ms", "loads", "median", "longest")
+	t.row(times, median(paints), slices.Max(paints))
+	t.print("First contentful paint in headless Chromium, which shares the machine with the service; its cache is off.")
 }
 
 // commits is how many transactions were committed since the database was
