@@ -400,6 +400,18 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	b.shows("#gauges", "299 of 300 left")
 	b.shows("#gauges", "9,999 of 10,000 left")
 	b.state("list")
+	for _, body := range []string{"#list .body", "#add .body", ".sample"} { // a real one, and samples
+		kinds := eval[int](b, fmt.Sprintf(`(() => {
+			const kind = (name) => getComputedStyle(document.querySelector(%q + " ." + name)).color;
+			return new Set([kind("member"), kind("string"), kind("value"), getComputedStyle(document.querySelector(%[1]q)).color]).size;
+		})()`, body))
+		if kinds != 4 {
+			t.Errorf("the JSON of %s has %d colours", body, kinds)
+		}
+	}
+	if got, want := eval[int](b, `new Set([...document.querySelectorAll(".operations b")].map((e) => getComputedStyle(e).color)).size`), 2; got != want {
+		t.Errorf("GET and POST have %d colours", got)
+	}
 
 	b.click(`[data-status="sold"]`)
 	b.shows("#list .outcome", "15 sold pets.")
@@ -936,7 +948,9 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.shows("#list .outcome", "Page 1: 20 pets")
 		b.click("#list-code-Go")
 		still("the list")
-		for _, from := range []string{"0", "document.getElementById('list').offsetTop", "document.body.scrollHeight"} {
+		for _, from := range []string{
+			"0", "document.getElementById('list').offsetTop", "document.querySelector('#list .docs').offsetTop - 500", "document.body.scrollHeight",
+		} {
 			eval[bool](b, "(scrollTo(0, "+from+"), true)")
 			b.do(chromedp.Reload())
 			b.shows("#list .outcome", "Page 1: 20 pets")
