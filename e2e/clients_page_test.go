@@ -920,7 +920,19 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 func TestThePageDoesNotMoveByItself(t *testing.T) {
 	s := start(t)
 	s.stock(45)
-	b := openTab(t, s.address()+"/")
+	service, err := url.Parse(s.address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := httputil.NewSingleHostReverseProxy(service)
+	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") {
+			time.Sleep(150 * time.Millisecond) // as far away as another continent: the page is drawn long before
+		}
+		pass.ServeHTTP(w, r)
+	}))
+	defer far.Close()
+	b := openTab(t, far.URL+"/")
 	still := func(when string) {
 		t.Helper()
 		moved := eval[[]string](b, `new Promise((done) => {
@@ -940,10 +952,10 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		}
 	}
 	for _, width := range []int64{390, 1280} {
-		b.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate("about:blank"), chromedp.Navigate(s.address()+"/"))
+		b.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate("about:blank"), chromedp.Navigate(far.URL+"/"))
 		b.shows("h1", "A pet store API")
 		still("the start")
-		key := s.newKey("-plan", "enterprise", "-per-minute", "4", "-per-day", "100")
+		key := s.newKey("-plan", "enterprise", "-per-minute", "5", "-per-day", "100")
 		b.fill("#key", key+"\r")
 		b.shows("#list .outcome", "Page 1: 20 pets")
 		b.click("#list-code-Go")
@@ -962,7 +974,7 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.do(chromedp.Reload())
 		b.shows("#pause", "You can send again in")
 		still("a reload during a wait")
-		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`, "pausedUntil "+s.url+"/pets"))
+		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`, "pausedUntil "+far.URL+"/v1/pets"))
 		b.do(chromedp.Reload())
 		b.shows("#said", "You can send again.")
 		still("the end of a wait")
