@@ -402,14 +402,15 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	b.state("list")
 	for _, body := range []string{"#list .body", "#add .body", ".sample"} { // a real one, and samples
 		kinds := eval[int](b, fmt.Sprintf(`(() => {
-			const kind = (name) => getComputedStyle(document.querySelector(%q + " ." + name)).color;
-			return new Set([kind("member"), kind("string"), kind("value"), getComputedStyle(document.querySelector(%[1]q)).color]).size;
+			const colour = (more) => getComputedStyle(document.querySelector(%q + more)).color;
+			return new Set(["", " .member", " .string", " .value"].map(colour)).size;
 		})()`, body))
 		if kinds != 4 {
 			t.Errorf("the JSON of %s has %d colours", body, kinds)
 		}
 	}
-	if got, want := eval[int](b, `new Set([...document.querySelectorAll(".operations b")].map((e) => getComputedStyle(e).color)).size`), 2; got != want {
+	methods := `new Set([...document.querySelectorAll(".operations b")].map((e) => getComputedStyle(e).color)).size`
+	if got := eval[int](b, methods); got != 2 {
 		t.Errorf("GET and POST have %d colours", got)
 	}
 
@@ -635,7 +636,9 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	s := start(t)
 	b := openTab(t, s.address()+"/")
-	for _, send := range []string{`[data-status="sold"]`, "#add [type=submit]", "#fetch [type=submit]", "#key-form [type=submit]"} {
+	for _, send := range []string{
+		`[data-status="sold"]`, "#add [type=submit]", "#fetch [type=submit]", "#key-form [type=submit]",
+	} {
 		b.click(send)
 		b.shows("#key-error", "Paste your API key here first.")
 		if got := eval[string](b, "document.activeElement.id"); got != "key" {
@@ -711,15 +714,19 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 // sample, and in the page's address.
 func (b *tab) agree(status string) {
 	b.t.Helper()
-	pressed := eval[string](b, `[...document.querySelectorAll("[data-status][aria-pressed=true]")].map((e) => e.dataset.status).join()`)
-	in := map[string]string{"the filter": pressed, "the sample": eval[string](b, code("#list")), "the address": eval[string](b, "location.search")}
+	in := map[string]string{
+		"the filter": eval[string](b, `[...document.querySelectorAll("[data-status][aria-pressed=true]")]
+			.map((e) => e.dataset.status && "status=" + e.dataset.status).join()`),
+		"the sample":  eval[string](b, code("#list")),
+		"the address": eval[string](b, "location.search"),
+	}
 	b.mu.Lock()
 	if n := len(b.requests); n > 0 && strings.Contains(b.requests[n-1].URL, "/v1/") {
 		in["the request"] = b.requests[n-1].URL
 	}
 	b.mu.Unlock()
 	for what, got := range in {
-		if status == "" && strings.Contains(got, "status=") || status == "" && what == "the filter" && got != "" || !strings.Contains(got, status) {
+		if _, filter, found := strings.Cut(got, "status="); found != (status != "") || !strings.HasPrefix(filter, status) {
 			b.t.Errorf("%q is asked for, and %s is %q", status, what, got)
 		}
 	}
@@ -730,7 +737,8 @@ func (b *tab) oneClock() {
 	b.t.Helper()
 	told := map[string]bool{}
 	for deadline := time.Now().Add(20 * time.Second); len(told) < 3; time.Sleep(30 * time.Millisecond) {
-		got := eval[[]string](b, `[".gauge.empty .reset", "#list .outcome", "#pause"].map((s) => document.querySelector(s).textContent.match(/ in (.*?)[.]?$/)?.[1] ?? "")`)
+		got := eval[[]string](b, `[".gauge.empty .reset", "#list .outcome", "#pause"]
+			.map((s) => document.querySelector(s).textContent.match(/ in (.*?)[.]?$/)?.[1] ?? "")`)
 		if got[0] == "" || got[1] != got[0] || got[2] != got[0] {
 			b.t.Fatalf("the gauge, the message and the notice tell to wait %q", got)
 		}
@@ -804,7 +812,10 @@ func TestThePageHasAnAddressForEveryPlaceOfTheList(t *testing.T) {
 // back is the browser's button.
 func (b *tab) back() {
 	b.t.Helper()
-	eval[bool](b, "new Promise((gone) => { addEventListener('popstate', () => gone(true), {once: true}); history.back(); })")
+	eval[bool](b, `new Promise((gone) => {
+		addEventListener("popstate", () => gone(true), {once: true});
+		history.back();
+	})`)
 }
 
 // A new pet is the last of the list, wherever that was.
@@ -880,7 +891,9 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 	for i, language := range []string{"Python", "JavaScript", "Go", "curl"} {
 		b.click("#add-code-" + language)
 		b.shows(".start [aria-selected=true]", language)
-		runs(language, map[string]string{".start": `"id":20`, "#list": `"name":"Animal 1"`, "#add": `"name":"Rex"`, "#fetch": `"name":"Animal 1"`})
+		runs(language, map[string]string{
+			".start": `"id":20`, "#list": `"name":"Animal 1"`, "#add": `"name":"Rex"`, "#fetch": `"name":"Animal 1"`,
+		})
 		b.state("in-" + language)
 		b.do(chromedp.EmulateViewport(1280, 900), chromedp.Reload()) // it is remembered
 		b.shows("#list [aria-selected=true]", language)
@@ -961,7 +974,8 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.click("#list-code-Go")
 		still("the list")
 		for _, from := range []string{
-			"0", "document.getElementById('list').offsetTop", "document.querySelector('#list .docs').offsetTop - 500", "document.body.scrollHeight",
+			"0", "document.getElementById('list').offsetTop", "document.querySelector('#list .docs').offsetTop - 500",
+			"document.body.scrollHeight",
 		} {
 			eval[bool](b, "(scrollTo(0, "+from+"), true)")
 			b.do(chromedp.Reload())
@@ -1083,8 +1097,8 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 	}
 	b.do(chromedp.Navigate(s.address() + "/"))
 	for _, want := range []string{
-		"A pet store API", "curl -i", "With JavaScript, you could try the service right here.", "Sample response", "ratelimit-policy",
-		"Idempotency-Key", "invalid_parameter", "Requests per minute", "What to do",
+		"A pet store API", "curl -i", "With JavaScript, you could try the service right here.", "Sample response",
+		"ratelimit-policy", "Idempotency-Key", "invalid_parameter", "Requests per minute", "What to do",
 	} {
 		b.shows("main", want)
 	}

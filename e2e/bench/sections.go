@@ -264,8 +264,9 @@ func (b *bench) page() {
 	for range times {
 		must(chromedp.Do(ctx, chromedp.Navigate("about:blank"), chromedp.Navigate("http://"+s.address+"/")))
 		paints = append(paints, must1(chromedp.Run(ctx, chromedp.Evaluate[float64](`new Promise((painted) => {
-			new PerformanceObserver((list) => list.getEntriesByName("first-contentful-paint").forEach((e) => painted(e.startTime)))
-				.observe({type: "paint", buffered: true});
+			new PerformanceObserver((list) => {
+				for (const e of list.getEntriesByName("first-contentful-paint")) painted(e.startTime);
+			}).observe({type: "paint", buffered: true});
 		})`, chromedp.EvalAwaitPromise))))
 	}
 	t := newTable("First paint of the page, ms", "loads", "median", "longest")
