@@ -59,7 +59,6 @@ func TestABackupRefusesATargetThatIsInUse(t *testing.T) {
 		"a symbolic link to the source":             by(os.Symlink, source("")),
 		"a hard link to the source":                 by(os.Link, source("")),
 		"a symbolic link to the source's -wal":      by(os.Symlink, source("-wal")),
-		"a hard link to the source's -wal":          by(os.Link, source("-wal")),
 		"a hard link to the source's -lock":         by(os.Link, source("-lock")),
 		"a copy with a -wal beside it":              olderBeside("-wal"),
 		"a copy with a -journal beside it":          olderBeside("-journal"),
