@@ -61,8 +61,7 @@ type shop struct {
 	server  *httptest.Server // nil in fake time
 	key     string
 
-	mu        sync.Mutex
-	log       bytes.Buffer
+	log       logBuffer
 	wantError bool // errors in the log are expected
 }
 
@@ -116,27 +115,32 @@ func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.store.Close() })
-	s.service = newService(s.store, set, slog.New(slog.NewJSONHandler(s, nil)))
+	s.service = newService(s.store, set, slog.New(slog.NewJSONHandler(&s.log, nil)))
 	s.key = s.newKey(quota{1_000_000, 1_000_000})
 	t.Cleanup(func() {
-		if log := s.logged(); !s.wantError && strings.Contains(log, `"level":"ERROR"`) {
+		if log := s.log.String(); !s.wantError && strings.Contains(log, `"level":"ERROR"`) {
 			t.Errorf("errors in the log:\n%s", log)
 		}
 	})
 	return s
 }
 
-// Write collects the log.
-func (s *shop) Write(line []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.Write(line)
+// logBuffer is a log that may be read while it is written.
+type logBuffer struct {
+	mu   sync.Mutex // guards text
+	text bytes.Buffer
 }
 
-func (s *shop) logged() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.log.String()
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // newKey issues an Enterprise key with the quota.
@@ -846,7 +850,7 @@ func TestAProxyThatCannotBeReadIsToldOfOnce(t *testing.T) {
 					t.Errorf("the last of 61 requests is %d, want %d", status, want)
 				}
 				s.call("GET", "/v1/pets", c.header+": "+c.values[0]).is(200) // a key needs no address
-				log := s.logged()
+				log := s.log.String()
 				if n := strings.Count(log, warning); n > 1 || (n == 1) != (c.want != "") {
 					t.Errorf("the log warns %d times: %s", n, log)
 				}
@@ -886,7 +890,7 @@ func TestInsistingAfter429BansTheKey(t *testing.T) {
 		if n := s.service.bans.Load(); n != 1 {
 			t.Errorf("%d bans are counted", n)
 		}
-		if log := s.logged(); strings.Count(log, "key banned") != 1 || strings.Contains(log, token) {
+		if log := s.log.String(); strings.Count(log, "key banned") != 1 || strings.Contains(log, token) {
 			t.Errorf("the log of one ban:\n%s", log)
 		}
 	})
@@ -911,7 +915,7 @@ func TestABanThatCannotBeStoredIsLogged(t *testing.T) {
 	if retry := a.number("Retry-After"); retry < 1 || retry > 60 {
 		t.Errorf("Retry-After is %d", retry)
 	}
-	log := s.logged()
+	log := s.log.String()
 	if !strings.Contains(log, `"level":"ERROR","msg":"cannot ban a key","key":2,"request":"`+a.header.Get("X-Request-Id")) || strings.Contains(log, "key banned") {
 		t.Errorf("the log is %s", log)
 	}
@@ -920,7 +924,7 @@ func TestABanThatCannotBeStoredIsLogged(t *testing.T) {
 	}
 	readOnly("0")
 	s.call("GET", "/v1/pets", "Authorization:", key).is(429, CodeKeyBanned).has("Retry-After", "600")
-	if log := s.logged(); strings.Count(log, `"msg":"key banned"`) != 1 || s.service.bans.Load() != 1 {
+	if log := s.log.String(); strings.Count(log, `"msg":"key banned"`) != 1 || s.service.bans.Load() != 1 {
 		t.Errorf("%d bans are counted, and the log is %s", s.service.bans.Load(), log)
 	}
 }
@@ -1102,11 +1106,11 @@ func TestAPanicIsA500AndLogged(t *testing.T) {
 		if strings.Contains(a.body, "secret") || !strings.Contains(a.body, a.header.Get("X-Request-Id")) {
 			t.Errorf("the response to %s is %s", target, a.body)
 		}
-		if log := s.logged(); !strings.Contains(log, "secret detail") || !strings.Contains(log, a.header.Get("X-Request-Id")) {
+		if log := s.log.String(); !strings.Contains(log, "secret detail") || !strings.Contains(log, a.header.Get("X-Request-Id")) {
 			t.Errorf("%s: the log is %s", target, log)
 		}
 	}
-	if !strings.Contains(s.logged(), "handlers_test.go") {
+	if !strings.Contains(s.log.String(), "handlers_test.go") {
 		t.Error("the panic is logged without a trace")
 	}
 	r, _ := http.NewRequest("GET", s.server.URL+"/v1/late", nil)
@@ -1129,7 +1133,7 @@ func TestAStoreThatCannotCommitIs503AndReadsGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(503, CodeUnavailable).has("Retry-After", "1").has("Location", "")
-	if !strings.Contains(s.logged(), a.header.Get("X-Request-Id")) {
+	if !strings.Contains(s.log.String(), a.header.Get("X-Request-Id")) {
 		t.Error("the 503 is not in the log")
 	}
 	s.call("GET", "/v1/pets?limit=3").is(200)

@@ -57,27 +57,18 @@ type mainLine struct {
 
 // mainLog takes a JSON log, and hands its lines out as they come.
 type mainLog struct {
-	mu    sync.Mutex // guards text
-	text  bytes.Buffer
+	logBuffer
 	lines chan mainLine
 }
 
 func (l *mainLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text.Write(p)
+	_, _ = l.logBuffer.Write(p)
 	var line mainLine
 	if err := json.Unmarshal(p, &line); err != nil {
 		line = mainLine{Level: "ERROR", Msg: "no JSON: " + string(p)}
 	}
 	l.lines <- line
 	return len(p), nil
-}
-
-func (l *mainLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // mainServer is a petstore that runs.

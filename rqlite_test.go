@@ -390,45 +390,27 @@ func (c *rqliteFake) exec(statements ...string) {
 func rqliteOf(s *store) *rqlite { return s.engine.(*rqlite) }
 
 // rqliteOpen opens a store on a cluster, all nodes of which it knows, and returns its log.
-func rqliteOpen(t testing.TB, c *rqliteFake, p purpose) (*store, *rqliteLog) {
+func rqliteOpen(t testing.TB, c *rqliteFake, p purpose) (*store, *logBuffer) {
 	t.Helper()
 	return rqliteOpenAt(t, c.addresses(), p)
 }
 
-func rqliteOpenAt(t testing.TB, addresses string, p purpose) (*store, *rqliteLog) {
+func rqliteOpenAt(t testing.TB, addresses string, p purpose) (*store, *logBuffer) {
 	t.Helper()
-	log := &rqliteLog{}
+	log := &logBuffer{}
 	s, err := openStore(context.Background(), addresses, p, newLogger(log, "json", slog.LevelDebug))
 	storeMust(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s, log
 }
 
-// rqliteLog is a log that may be read while it is written.
-type rqliteLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *rqliteLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *rqliteLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // rqliteStore opens a store on a cluster without a network, as openRqlite does for a
 // service. Call it inside a synctest bubble.
-func rqliteStore(t testing.TB, c *rqliteFake) (*store, *rqliteLog) {
+func rqliteStore(t testing.TB, c *rqliteFake) (*store, *logBuffer) {
 	t.Helper()
 	nodes, err := parseCluster(c.addresses())
 	storeMust(t, err)
-	log := &rqliteLog{}
+	log := &logBuffer{}
 	e := &rqlite{nodes: nodes, log: newLogger(log, "json", slog.LevelDebug), wait: queryWait,
 		client:    &http.Client{Transport: c, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 		durations: histogram{bounds: durationBounds}}
