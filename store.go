@@ -93,8 +93,10 @@ var (
 	schema2 string
 	//go:embed web/schema-3.sql
 	schema3 string
+	//go:embed web/schema-4.sql
+	schema4 string
 
-	migrations = []string{schema1, schema2, schema3}
+	migrations = []string{schema1, schema2, schema3, schema4}
 )
 
 var (
