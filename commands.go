@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -38,41 +39,70 @@ type process struct {
 	stdout, stderr io.Writer
 }
 
-// command is one verb. Its synopsis lists its flags except -db, which all have, and then its argument, if it
-// takes one. A flag of invocation.declare that stands in a synopsis is declared for that verb.
+// command is one verb. web/manual.txt tells what it does, and which flags and argument it takes.
 type command struct {
-	name, synopsis, does string
-	purpose              purpose // of opening the database
-	run                  func(ctx context.Context, c *invocation) error
+	name    string
+	purpose purpose // of opening the database
+	run     func(ctx context.Context, c *invocation) error
 }
 
 // commands are all verbs, in the order that help shows.
 var commands = []command{
-	{"key create", "[-plan PLAN] [-name NAME] [-expires 90d] [-test] [-per-minute N -per-day N]",
-		"make a key and print it, once", forNewKey, keyCreate},
-	{"key list", "[-json]", "show all keys", forCommand, keyList},
-	{"key show", "[-json] ID", "show one key", forCommand, keyShow},
-	{"key set", "[-plan PLAN [-per-minute N -per-day N]] [-name NAME] [-expires 90d] ID",
-		"change the plan, the limits, the name or the expiry", forCommand, keySet},
-	{"key rotate", "[-overlap 24h] ID", "make a successor; the old key ends later", forCommand, keyRotate},
-	{"key revoke", "ID", "end a key for good", forCommand, keyRevoke},
-	{"key unban", "ID", "lift a ban", forCommand, keyUnban},
-	{"backup", "[-skip-ids N] FILE", "copy the database while it is in use", forCommand, backup},
-	{"restore", "[-skip-ids N] [-replace] COPY", "put a copy in the database's place", forNothing, restore},
+	{"serve", forNothing, nil}, // main.go does it
+	{"key create", forNewKey, keyCreate},
+	{"key list", forCommand, keyList},
+	{"key show", forCommand, keyShow},
+	{"key set", forCommand, keySet},
+	{"key rotate", forCommand, keyRotate},
+	{"key revoke", forCommand, keyRevoke},
+	{"key unban", forCommand, keyUnban},
+	{"backup", forCommand, backup},
+	{"restore", forNothing, restore},
+	{"version", forNothing, printVersion},
+	{"help", forNothing, nil}, // runCommand does it
+}
+
+// manual has a section for each verb, which is its synopsis, a line, and more, and one for each flag.
+//
+//go:embed web/manual.txt
+var manual string
+
+// section is what the manual says of a verb or a flag, and the value that the flag takes.
+func section(name string) (value, text string) {
+	match := regexp.MustCompile(`(?s)\n# ` + name + `( [A-Z:]+)?\n(.*?)\n+(# |$)`).FindStringSubmatch("\n" + manual)
+	return match[1], match[2]
+}
+
+// help is the text of petstore help.
+func help() string {
+	b := &strings.Builder{}
+	b.WriteString("A pet store: an API over HTTP with keys and limits, and its database.\n\n")
+	for _, cmd := range commands {
+		_, text := section(cmd.name)
+		fmt.Fprintf(b, "  petstore %-12s %s\n", cmd.name, strings.Split(text, "\n\n")[1])
+	}
+	b.WriteString("\nWithout a verb it serves. petstore help VERB, or -h after a verb, tells all of it.\n")
+	return b.String()
+}
+
+// help is the text of petstore help VERB, and of -h after the verb.
+func (c *invocation) help(text string) string {
+	b := &strings.Builder{}
+	b.WriteString(text + "\n")
+	c.VisitAll(func(f *flag.Flag) {
+		value, usage := section("-" + f.Name)
+		fmt.Fprintf(b, "\n  -%s%s\n        %s", f.Name, value, strings.ReplaceAll(usage, "\n", "\n        "))
+	})
+	_, rest := section("every verb")
+	return b.String() + "\n\n" + rest + "\n"
 }
 
 // invocation is one run of a command.
 type invocation struct {
 	*process
 	*flag.FlagSet
-	plan, name       string
-	quota            quota // of -per-minute and -per-day; then what the plan admits
-	expires, overlap time.Duration
-	test, json       bool
-	replace          bool
-	skipIDs          int64
+	config
 
-	db    string
 	made  bool // the database was made by this command
 	store *store
 	key   *apiKey // that ID names
@@ -80,46 +110,51 @@ type invocation struct {
 	log   *slog.Logger // on stderr; every change of a key is logged
 }
 
-// runCommand finds the verb that args begin with.
-func runCommand(ctx context.Context, args []string, p *process) error {
-	var names []string
+// runCommand runs the verb that args begin with; serve is what the server does.
+func runCommand(ctx context.Context, args []string, p *process, serve func(context.Context, *invocation) error) error {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		args = append([]string{"serve"}, args...)
+	} else if args[0] == "help" {
+		args = append(args[1:], "-h")
+	}
+	var all string
 	for _, cmd := range commands {
-		words := strings.Fields(cmd.name)
-		if slices.Equal(words, args[:min(len(words), len(args))]) {
+		if words := strings.Fields(cmd.name); slices.Equal(words, args[:min(len(words), len(args))]) {
+			if cmd.run == nil {
+				cmd.run = serve
+			}
 			return cmd.invoke(ctx, args[len(words):], p)
 		}
-		names = append(names, cmd.name)
+		all += ", " + cmd.name
 	}
-	switch {
-	case args[0] == "version":
-		_, err := fmt.Fprintln(p.stdout, version())
+	asked := slices.Contains([]string{"help", "-h", "-help", "--help"}, args[len(args)-1])
+	if asked && (len(args) == 1 || len(args) == 2 && strings.Contains(all, ", "+args[0]+" ")) { // key, which is half a verb
+		_, err := io.WriteString(p.stdout, help())
 		return err
-	case args[0] == "help" || len(args) > 1 && slices.Contains([]string{"help", "-h", "-help", "--help"}, args[1]):
-		return flag.ErrHelp
-	case args[0] == "serve":
-		return usageErrorf("petstore serves without a verb: petstore [flags]; see petstore help")
 	}
-	return usageErrorf("no command %q; there are %s, version and help; petstore without a command serves",
-		strings.Join(args[:min(2, len(args))], " "), strings.Join(names, ", "))
+	return usageErrorf("no command %q; there are %s; petstore without a command serves",
+		strings.Join(args[:min(2, len(args))], " "), all[2:])
 }
 
 // invoke parses the flags of a verb, opens the database and runs the verb.
 func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err error) {
 	c := &invocation{process: p, FlagSet: newFlags("petstore " + cmd.name), now: instantOf(time.Now())}
-	c.log = newLogger(p.stderr, "auto", slog.LevelInfo)
-	declareDB(c.FlagSet, &c.db)
-	c.declare(cmd.synopsis)
-	if err := parse(c.FlagSet, args, p.environ); err != nil {
+	_, text := section(cmd.name)
+	synopsis, _, _ := strings.Cut(text, "\n\n")
+	c.declare(synopsis)
+	err = parse(c.FlagSet, args, p.environ)
+	if errors.Is(err, flag.ErrHelp) {
+		_, err = io.WriteString(p.stdout, c.help(text))
 		return err
 	}
-	argument := cmd.synopsis[strings.LastIndexByte(cmd.synopsis, ' ')+1:]
-	takesOne := argument != "" && !strings.HasSuffix(argument, "]")
-	if c.NArg() > 1 || takesOne != (c.NArg() == 1) {
-		return usageErrorf("usage: petstore %s [-db DATABASE] %s", cmd.name, cmd.synopsis)
+	argument := synopsis[strings.LastIndexByte(synopsis, ' ')+1:]
+	if err == nil {
+		err = c.check(argument) // before the database is opened, or made
 	}
-	if err := c.check(); err != nil { // before the database is opened, or made
+	if err != nil {
 		return err
 	}
+	c.log = newLogger(p.stderr, c.logFormat, c.logLevel)
 	warnOfUnknownVariables(p.environ, c.log)
 	if cmd.purpose != forNothing {
 		_, missing := os.Stat(c.db)
@@ -128,7 +163,7 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 			defer c.store.Close()
 		}
 	}
-	if err == nil && argument == "ID" {
+	if err == nil && argument == "ID" && strings.HasPrefix(cmd.name, "key") {
 		err = c.findKey(ctx)
 	}
 	if err == nil {
@@ -140,31 +175,20 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	return err
 }
 
-// declare declares those of all command flags that the synopsis mentions.
+// declare declares those of all flags that a synopsis mentions.
 func (c *invocation) declare(synopsis string) {
-	all := newFlags("")
-	all.StringVar(&c.plan, "plan", "", "")
-	all.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
-	all.Int64Var(&c.quota.PerDay, "per-day", 0, "")
-	all.StringVar(&c.name, "name", "", "")
-	durationFlag(all, &c.expires, "expires", 0, "")
-	durationFlag(all, &c.overlap, "overlap", 24*time.Hour, "")
-	all.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
-	all.BoolVar(&c.test, "test", false, "")
-	all.BoolVar(&c.json, "json", false, "")
-	all.BoolVar(&c.replace, "replace", false, "")
-	all.VisitAll(func(f *flag.Flag) {
-		if strings.Contains(synopsis, "-"+f.Name) && c.Lookup(f.Name) == nil {
-			c.Var(f.Value, f.Name, f.Usage)
+	allFlags(&c.config).VisitAll(func(f *flag.Flag) {
+		if strings.Contains(synopsis, "-"+f.Name) {
+			c.Var(f.Value, f.Name, "")
 		}
 	})
 }
 
 // durationFlag declares a flag that takes a duration of Go, such as 36h, or whole days,
 // such as 90d: a second at least, or 0.
-func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration, usage string) {
+func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration) {
 	*into = value
-	fs.Func(name, usage, func(s string) (err error) {
+	fs.Func(name, "", func(s string) (err error) {
 		if days, ok := strings.CutSuffix(s, "d"); ok {
 			var n uint64
 			n, err = strconv.ParseUint(days, 10, 16)
@@ -185,8 +209,17 @@ func (c *invocation) given(name string) (given bool) {
 	return given
 }
 
-// check checks the flags, and derives the quota from them.
-func (c *invocation) check() error {
+// check checks the argument, which a synopsis names as ID, or [ID] if it may be left out, and the
+// flags. It derives the quota from them, and reads the certificate.
+func (c *invocation) check(argument string) error {
+	name := strings.Trim(argument, "[]")
+	needed := name == argument && name != strings.ToLower(name)
+	if most := len(c.Args()); most > 1 || most == 1 && !needed && (argument != "["+name+"]" || name[0] == '-') {
+		return usageErrorf("unexpected argument %q; see %s -h", c.Arg(min(1, most-1)), c.Name())
+	}
+	if needed && c.NArg() == 0 {
+		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), name)
+	}
 	if c.Name() == "petstore key create" && !c.given("plan") {
 		c.plan = "free"
 	}
@@ -211,8 +244,20 @@ func (c *invocation) check() error {
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
 	case c.replace && !isCluster(c.db):
 		return usageErrorf("-replace goes with a cluster; the old file of a database is always kept")
+	case (c.tlsCert == "") != (c.tlsKey == ""):
+		return usageErrorf("-tls-cert and -tls-key go together")
+	case c.debugAddr != "" && !isLoopback(c.debugAddr) && !c.debugAllowRemote:
+		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
+			"-debug-allow-remote", c.debugAddr)
 	case c.plan != "enterprise":
 		c.quota = q
+	}
+	if c.tlsCert != "" {
+		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
+		if err != nil {
+			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
+		}
+		c.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	return nil
 }
@@ -232,17 +277,13 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*st
 	return newStore(e), nil
 }
 
-// declareDB declares the flag that names the database.
-func declareDB(fs *flag.FlagSet, into *string) {
-	*into = "petstore.db"
-	textFlag(fs, into, "db", func(db string) error {
-		if db == "" {
-			return errors.New("it must name a file")
-		}
-		_, err := parseCluster(db)
-		return err
-	}, "the `DATABASE`: a file, made if there is none, or the addresses of an rqlite\n"+
-		"cluster, like http://10.0.0.1:4001,http://10.0.0.2:4001 (petstore.db)")
+// checkDB takes the name of a file, or the addresses of a cluster.
+func checkDB(db string) error {
+	if db == "" {
+		return errors.New("it must name a file")
+	}
+	_, err := parseCluster(db)
+	return err
 }
 
 // databaseName is what -db names, without a password.
@@ -527,13 +568,18 @@ func (c *invocation) restoreCluster(ctx context.Context) (old string, err error)
 	return old, err
 }
 
-// version names the build, as far as the toolchain recorded it.
+// printVersion names the build, as far as the toolchain recorded it.
+func printVersion(_ context.Context, c *invocation) error {
+	_, err := fmt.Fprintln(c.stdout, version())
+	return err
+}
+
 func version() string {
 	release, revision := build()
 	return strings.TrimSpace("petstore " + release + " " + runtime.Version() + " " + revision)
 }
 
-// config is what the flags of the server say.
+// config is what the flags say, those of the server first.
 type config struct {
 	settings
 	addr, db         string
@@ -543,6 +589,12 @@ type config struct {
 	tls              *tls.Config // of the two, or nil
 	logFormat        string
 	logLevel         slog.Level
+
+	plan, name          string
+	quota               quota // of -per-minute and -per-day; then what the plan admits
+	expires, overlap    time.Duration
+	test, json, replace bool
+	skipIDs             int64
 }
 
 // newFlags is a flag set that prints nothing itself: run reports errors.
@@ -553,32 +605,28 @@ func newFlags(name string) *flag.FlagSet {
 }
 
 // textFlag declares a flag whose text check must accept.
-func textFlag(fs *flag.FlagSet, into *string, name string, check func(string) error, usage string) {
-	fs.Func(name, usage, func(s string) error {
+func textFlag(fs *flag.FlagSet, into *string, name string, check func(string) error) {
+	fs.Func(name, "", func(s string) error {
 		*into = s
 		return check(s)
 	})
 }
 
-// serverFlags declares the flags of the server; their texts are the manual.
-func serverFlags(c *config) *flag.FlagSet {
-	fs := newFlags("petstore")
-	c.addr, c.logFormat = "localhost:8080", "auto"
-	textFlag(fs, &c.addr, "addr", checkAddr, "`HOST:PORT` to listen on; port 0 takes a free one (localhost:8080)")
-	declareDB(fs, &c.db)
-	textFlag(fs, &c.baseURL, "base-url", checkBaseURL,
-		"public `URL` of the service, ending in /v1, for Location and Link; without\n"+
-			"it they are paths, which is right behind any proxy")
-	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL,
-		"public `URL` of the staging environment, ending in /v1, for /openapi.json")
-	fs.BoolVar(&c.staging, "staging", false, "be a staging instance: issue and take only pet_test_ keys")
-	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute,
-		"how long a key is banned for insisting after 429, a `DURATION`; 0 turns\nbans off (10m)")
-	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"),
-		"the `HEADER` in which your proxy names the caller, such as\nX-Forwarded-For; only its rightmost entry counts")
-	origins := "`ORIGIN` whose pages may call the service, such as https://example.com, or\n" +
-		"*; repeat it for more, or separate them by commas"
-	fs.Func("cors-origin", origins, func(s string) error {
+// dangers are the flags that confirm one. They have no twin in the environment.
+var dangers = []string{"replace", "skip-ids"}
+
+// allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
+func allFlags(c *config) *flag.FlagSet {
+	fs := newFlags("")
+	c.addr, c.db, c.logFormat = "localhost:8080", "petstore.db", "auto"
+	textFlag(fs, &c.addr, "addr", checkAddr)
+	textFlag(fs, &c.db, "db", checkDB)
+	textFlag(fs, &c.baseURL, "base-url", checkBaseURL)
+	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL)
+	fs.BoolVar(&c.staging, "staging", false, "")
+	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute)
+	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"))
+	fs.Func("cors-origin", "", func(s string) error {
 		for origin := range strings.SplitSeq(s, ",") {
 			if err := checkOrigin(origin); err != nil {
 				return err
@@ -587,15 +635,23 @@ func serverFlags(c *config) *flag.FlagSet {
 		}
 		return nil
 	})
-	fs.StringVar(&c.tlsCert, "tls-cert", "", "certificate `FILE` (PEM); with -tls-key it turns TLS and HTTP/2 on")
-	fs.StringVar(&c.tlsKey, "tls-key", "", "private key `FILE` (PEM)")
-	textFlag(fs, &c.logFormat, "log", oneOf("text|json|auto", "it must be text, json or auto"),
-		"`FORMAT` of the log on stderr: text, json, or auto, which is text on a\nterminal and json elsewhere (auto)")
-	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo,
-		"least `LEVEL` that is logged: debug (a line for every request), info,\nwarn or error (info)")
-	textFlag(fs, &c.debugAddr, "debug-addr", checkAddr,
-		"`HOST:PORT` for /metrics, /healthz, /readyz and /debug/pprof/, which ask\nfor no key; off without it")
-	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "let -debug-addr be reached from other machines")
+	fs.StringVar(&c.tlsCert, "tls-cert", "", "")
+	fs.StringVar(&c.tlsKey, "tls-key", "", "")
+	textFlag(fs, &c.logFormat, "log", oneOf("text|json|auto", "it must be text, json or auto"))
+	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "")
+	textFlag(fs, &c.debugAddr, "debug-addr", checkAddr)
+	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "")
+
+	fs.StringVar(&c.plan, "plan", "", "")
+	fs.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
+	fs.Int64Var(&c.quota.PerDay, "per-day", 0, "")
+	fs.StringVar(&c.name, "name", "", "")
+	durationFlag(fs, &c.expires, "expires", 0)
+	durationFlag(fs, &c.overlap, "overlap", 24*time.Hour)
+	fs.BoolVar(&c.test, "test", false, "")
+	fs.BoolVar(&c.json, "json", false, "")
+	fs.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
+	fs.BoolVar(&c.replace, "replace", false, "")
 	return fs
 }
 
@@ -652,45 +708,21 @@ func checkOrigin(s string) error {
 	return nil
 }
 
-// parse reads the command line of the server, and the certificate that it names.
-func (c *config) parse(args, environ []string) error {
-	fs := serverFlags(c)
-	if err := parse(fs, args, environ); err != nil {
-		return err
-	}
-	switch {
-	case fs.NArg() > 0:
-		return usageErrorf("unexpected argument %q; see petstore help", fs.Arg(0))
-	case (c.tlsCert == "") != (c.tlsKey == ""):
-		return usageErrorf("-tls-cert and -tls-key go together")
-	case c.debugAddr != "" && !isLoopback(c.debugAddr) && !c.debugAllowRemote:
-		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
-			"-debug-allow-remote", c.debugAddr)
-	case c.tlsCert != "":
-		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
-		if err != nil {
-			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
-		}
-		c.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	}
-	return nil
-}
-
 // parse reads the flags from args and, those that are not given there, from the
 // environment: -base-url is PETSTORE_BASE_URL. Empty variables do not count.
 func parse(fs *flag.FlagSet, args, environ []string) error {
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return err
 	} else if err != nil {
-		return usageErrorf("%v; see petstore help", err)
+		return usageErrorf("%v; see %s -h", err, fs.Name())
 	}
-	given := map[string]bool{"skip-ids": true, "replace": true} // no danger is confirmed in the environment
+	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	ours := variables(environ)
 	var err error
 	fs.VisitAll(func(f *flag.Flag) {
 		name := twin(f)
-		if value := ours[name]; value != "" && !given[f.Name] && err == nil {
+		if value := ours[name]; value != "" && !given[f.Name] && !slices.Contains(dangers, f.Name) && err == nil {
 			if problem := fs.Set(f.Name, value); problem != nil {
 				err = usageErrorf("invalid value %q for %s: %v", value, name, problem)
 			}
@@ -717,33 +749,15 @@ func variables(environ []string) map[string]string {
 
 // warnOfUnknownVariables logs the variables that look like ours and are no flag's.
 func warnOfUnknownVariables(environ []string, log *slog.Logger) {
-	c := &invocation{FlagSet: serverFlags(&config{})}
-	for _, cmd := range commands {
-		c.declare(strings.NewReplacer("-skip-ids", "", "-replace", "").Replace(cmd.synopsis))
-	}
 	unknown := variables(environ)
-	c.VisitAll(func(f *flag.Flag) { delete(unknown, twin(f)) })
-	for _, name := range slices.Sorted(maps.Keys(unknown)) {
-		log.Warn("unknown environment variable; petstore help lists the flags, and each has its variable", "variable", name)
-	}
-}
-
-// help is the text of petstore help.
-func help() string {
-	var b strings.Builder
-	b.WriteString("petstore [flags]                 serve\n")
-	for _, cmd := range commands {
-		synopsis := strings.Replace(cmd.synopsis, "[-test] ", "[-test]\n    ", 1)
-		fmt.Fprintf(&b, "petstore %-23s %s\n    [-db DATABASE] %s\n", cmd.name, cmd.does, synopsis)
-	}
-	b.WriteString("petstore version\npetstore help\n\nFlags of the server. Each can be set in the environment too: " +
-		"-base-url is\nPETSTORE_BASE_URL. The flag wins.\n\n")
-	serverFlags(&config{}).VisitAll(func(f *flag.Flag) {
-		value, usage := flag.UnquoteUsage(f)
-		usage = strings.ReplaceAll(usage, "\n", "\n        ")
-		fmt.Fprintf(&b, "  %s\n        %s\n", strings.TrimSpace("-"+f.Name+" "+value), usage)
+	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
+		if !slices.Contains(dangers, f.Name) {
+			delete(unknown, twin(f))
+		}
 	})
-	return b.String()
+	for _, name := range slices.Sorted(maps.Keys(unknown)) {
+		log.Warn("unknown environment variable; petstore help VERB lists the flags, and each has its variable", "variable", name)
+	}
 }
 
 // newLogger writes to stderr; format is text, json or auto.

@@ -25,7 +25,7 @@ import (
 
 func TestTheShortestBanIsASecond(t *testing.T) {
 	var cfg config
-	mainMust(t, cfg.parse([]string{"-ban-for", "1s"}, nil))
+	mainMust(t, parse(allFlags(&cfg), []string{"-ban-for", "1s"}, nil))
 	if cfg.banFor != time.Second {
 		t.Errorf("a ban lasts %v", cfg.banFor)
 	}
@@ -59,8 +59,9 @@ var commandsFlags = map[string]commandsFlag{
 
 func TestEveryFlag(t *testing.T) {
 	var names []string
-	serverFlags(&config{}).VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
-	if len(names) < 11 {
+	server := commandsFlagsOf("serve")
+	server.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	if len(names) < 14 {
 		t.Errorf("the flags are only %v", names)
 	}
 	for _, name := range names {
@@ -74,8 +75,8 @@ func TestEveryFlag(t *testing.T) {
 		parsed := func(t *testing.T, environ []string, args ...string) string {
 			t.Helper()
 			var cfg, base config
-			serverFlags(&base)
-			if err := parse(serverFlags(&cfg), args, environ); err != nil {
+			allFlags(&base)
+			if err := parse(allFlags(&cfg), args, environ); err != nil {
 				t.Fatalf("%v: %v", args, err)
 			}
 			return commandsDifference(base, cfg)
@@ -109,6 +110,15 @@ func TestEveryFlag(t *testing.T) {
 	}
 }
 
+// commandsFlagsOf are the flags of a verb.
+func commandsFlagsOf(verb string) *flag.FlagSet {
+	c := &invocation{FlagSet: newFlags("petstore " + verb)}
+	_, text := section(verb)
+	synopsis, _, _ := strings.Cut(text, "\n\n")
+	c.declare(synopsis)
+	return c.FlagSet
+}
+
 // commandsDifference prints the fields of b that differ from those of a.
 func commandsDifference(a, b config) string {
 	var texts []string
@@ -123,7 +133,7 @@ func commandsDifference(a, b config) string {
 
 func TestDefaults(t *testing.T) {
 	var cfg config
-	if err := parse(serverFlags(&cfg), nil, nil); err != nil {
+	if err := parse(allFlags(&cfg), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if cfg.addr != "localhost:8080" || cfg.db != "petstore.db" || cfg.banFor != 10*time.Minute || cfg.staging || cfg.baseURL != "" ||
@@ -145,27 +155,27 @@ func TestOrdinaryOriginsAreKept(t *testing.T) {
 // TestOtherVariablesDoNotCount: an environment is full of them.
 func TestOtherVariablesDoNotCount(t *testing.T) {
 	var cfg, base config
-	serverFlags(&base)
+	allFlags(&base)
 	environ := []string{"ADDR=localhost:1", "XPETSTORE_ADDR=localhost:1", "PETSTOREADDR=localhost:1", "PETSTORE_ADDRESS=localhost:1", "PETSTORE_=x",
-		"PETSTORE_PLAN=gold", "PETSTORE_ADDR=", "PETSTORE_STAGING", "=C:=C:\\", ""}
-	if err := parse(serverFlags(&cfg), nil, environ); err != nil || commandsDifference(base, cfg) != "" {
+		"PETSTORE_COLOUR=gold", "PETSTORE_ADDR=", "PETSTORE_STAGING", "=C:=C:\\", ""}
+	if err := parse(allFlags(&cfg), nil, environ); err != nil || commandsDifference(base, cfg) != "" {
 		t.Errorf("they have set %s, %v", commandsDifference(base, cfg), err)
 	}
-	if err := parse(serverFlags(&cfg), nil, []string{"PETSTORE_TLS_CERT=a=b.pem"}); err != nil || cfg.tlsCert != "a=b.pem" {
+	if err := parse(allFlags(&cfg), nil, []string{"PETSTORE_TLS_CERT=a=b.pem"}); err != nil || cfg.tlsCert != "a=b.pem" {
 		t.Errorf("a value with a = in it is read as %q, %v", cfg.tlsCert, err)
 	}
 }
 
 func TestACORSOriginMayBeRepeated(t *testing.T) {
 	var cfg config
-	err := parse(serverFlags(&cfg), []string{"-cors-origin", "https://a.example", "-cors-origin", "https://b.example,*"}, nil)
+	err := parse(allFlags(&cfg), []string{"-cors-origin", "https://a.example", "-cors-origin", "https://b.example,*"}, nil)
 	if err != nil || !slices.Equal(cfg.corsOrigins, []string{"https://a.example", "https://b.example", "*"}) {
 		t.Errorf("the origins are %q, %v", cfg.corsOrigins, err)
 	}
 }
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
-	const all = "key create, key list, key show, key set, key rotate, key revoke, key unban, backup, restore, version and help; "
+	const all = "serve, key create, key list, key show, key set, key rotate, key revoke, key unban, backup, restore, version, help; "
 	db := mainDB(t)
 	for what, c := range map[string]struct {
 		args  []string
@@ -173,11 +183,9 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		words []string
 	}{
 		"an unknown command":               {args: []string{"start"}, words: []string{`"start"; there are ` + all, "petstore without a command serves"}},
-		"serve, as other programs have it": {args: []string{"serve"}, words: []string{"petstore serves without a verb", "petstore [flags]"}},
-		"serve with flags":                 {args: []string{"serve", "-addr", "localhost:1"}, words: []string{"petstore serves without a verb", "petstore [flags]"}},
 		"a command with a slip":            {args: []string{"bakup", "x"}, words: []string{`"bakup x"; there are ` + all}},
-		"an unknown flag":                  {args: []string{"-port", "80"}, words: []string{"-port; see petstore help"}},
-		"a flag with a slip":               {args: []string{"-staging", "-adr=localhost:80"}, words: []string{"-adr; see petstore help"}},
+		"an unknown flag":                  {args: []string{"-port", "80"}, words: []string{"-port; see petstore serve -h"}},
+		"a flag with a slip":               {args: []string{"-staging", "-adr=localhost:80"}, words: []string{"-adr; see petstore serve -h"}},
 		"a debug address for everybody":    {args: []string{"-db", db, "-debug-addr", ":6060"}, words: []string{":6060", "-debug-allow-remote"}},
 		"a debug address on a network":     {args: []string{"-db", db, "-debug-addr", "10.0.0.1:6060"}, words: []string{"10.0.0.1:6060", "-debug-allow-remote"}},
 		"a debug address with a name":      {args: []string{"-db", db, "-debug-addr", "example.com:6060"}, words: []string{"-debug-allow-remote"}},
@@ -190,17 +198,17 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"key without a verb":               {args: []string{"key"}, words: []string{`"key"; there are ` + all}},
 		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"key make"; there are ` + all}},
 		"key with a slip in the verb":      {args: []string{"key", "rovoke", "1"}, words: []string{`"key rovoke"; there are ` + all}},
-		"a flag of a key with a slip":      {args: []string{"key", "create", "-pan", "pro"}, words: []string{"-pan; see petstore help"}},
-		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup [-db DATABASE] [-skip-ids N] FILE"}},
-		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{"petstore backup [-db DATABASE] [-skip-ids N] FILE"}},
-		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to; see petstore help"}},
-		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore [-db DATABASE] [-skip-ids N] [-replace] COPY"}},
-		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{"petstore restore [-db DATABASE] [-skip-ids N] [-replace] COPY"}},
-		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; see petstore help"}},
+		"a flag of a key with a slip":      {args: []string{"key", "create", "-pan", "pro"}, words: []string{"-pan; see petstore key create -h"}},
+		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup needs FILE; see petstore backup -h"}},
+		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"; see petstore backup -h`}},
+		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to; see petstore backup -h"}},
+		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore needs COPY; see petstore restore -h"}},
+		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"; see petstore restore -h`}},
+		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; see petstore restore -h"}},
 		"skipping less than no ids":        {args: []string{"restore", "-db", db, "-skip-ids", "-1", "a"}, words: []string{"-skip-ids", "0 to 999999999999999"}},
 		"skipping too many ids":            {args: []string{"restore", "-db", db, "-skip-ids", "1000000000000000", "a"}, words: []string{"-skip-ids", "0 to 999999999999999"}},
 		"skipping no number of ids":        {args: []string{"restore", "-db", db, "-skip-ids", "many", "a"}, words: []string{"-skip-ids", "many"}},
-		"a flag of the server with backup": {args: []string{"backup", "-addr", "localhost:1", "a"}, words: []string{"-addr; see petstore help"}},
+		"a flag of the server with backup": {args: []string{"backup", "-addr", "localhost:1", "a"}, words: []string{"-addr; see petstore backup -h"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			out, log, err := mainRun(t, c.env, c.args...)
@@ -215,37 +223,94 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 	}
 }
 
-func TestHelpNamesEverything(t *testing.T) {
-	var first string
-	for i, args := range [][]string{{"help"}, {"-h"}, {"-help"}, {"--help"}, {"key", "-h"}, {"key", "help"}, {"key", "create", "-h"}, {"backup", "--help"}} {
-		out, log, err := mainRun(t, nil, args...)
-		if i == 0 {
-			first = out
-		}
-		if err != nil || log != "" || out != first || out == "" {
-			t.Errorf("petstore %v: %q, %v", args, log, err)
+// commandsHelp is what petstore prints for args that ask for help.
+func commandsHelp(t *testing.T, args ...string) string {
+	t.Helper()
+	out, log, err := mainRun(t, map[string]string{"PETSTORE_LOG": "no such format"}, args...)
+	if err != nil || log != "" || out == "" {
+		t.Fatalf("petstore %v: %q, %v", args, log, err)
+	}
+	for line := range strings.Lines(out) {
+		if len(strings.TrimSuffix(line, "\n")) > 90 {
+			t.Errorf("petstore %v: too long for a terminal: %s", args, line)
 		}
 	}
-	serverFlags(&config{}).VisitAll(func(f *flag.Flag) {
-		if !regexp.MustCompile(`(?m)^  -` + f.Name + `( [A-Z:]+| ?)\n +\S`).MatchString(first) {
-			t.Errorf("help does not explain -%s", f.Name)
+	return out
+}
+
+func TestHelpNamesEveryVerb(t *testing.T) {
+	first := commandsHelp(t, "help")
+	if lines := strings.Count(first, "\n"); lines > 25 {
+		t.Errorf("help has %d lines", lines)
+	}
+	for _, cmd := range commands {
+		if !regexp.MustCompile(`(?m)^  petstore ` + cmd.name + ` +[a-z]\S+ `).MatchString(first) {
+			t.Errorf("help does not say what petstore %s does", cmd.name)
+		}
+	}
+	for _, args := range [][]string{{"help", "key"}, {"key", "-h"}, {"key", "help"}, {"key", "--help"}} {
+		if commandsHelp(t, args...) != first {
+			t.Errorf("petstore %v says something else", args)
+		}
+	}
+	_, _, err := mainRun(t, nil, "help", "frobnicate")
+	mainOneLine(t, err, true, "frobnicate")
+}
+
+// TestHelpExplainsEveryVerb: what it does, an example that can be parsed, every flag with its default, and the exit status.
+func TestHelpExplainsEveryVerb(t *testing.T) {
+	if commandsHelp(t, "-h") != commandsHelp(t, "help", "serve") {
+		t.Error("petstore -h does not explain the flags of the server")
+	}
+	for _, cmd := range commands {
+		words := strings.Fields(cmd.name)
+		text := commandsHelp(t, append([]string{"help"}, words...)...)
+		for _, flag := range []string{"-h", "-help", "--help"} {
+			if cmd.name != "help" && commandsHelp(t, append(slices.Clone(words), flag)...) != text {
+				t.Errorf("petstore %s %s says something else than petstore help %[1]s", cmd.name, flag)
+			}
+		}
+		if cmd.name != "serve" && !strings.HasPrefix(text, "petstore "+cmd.name) || !strings.Contains(text, "\nExit status: ") {
+			t.Errorf("help of %s is\n%s", cmd.name, text)
+		}
+		flags := commandsFlagsOf(cmd.name)
+		flags.VisitAll(func(f *flag.Flag) {
+			value, usage := section("-" + f.Name)
+			if !strings.Contains(text, "\n  -"+f.Name+value+"\n        "+strings.Split(usage, "\n")[0]+"\n") {
+				t.Errorf("help of %s does not explain -%s:\n%s", cmd.name, f.Name, text)
+			}
+		})
+		example := regexp.MustCompile(`\nExample: petstore ` + cmd.name + `(.*)\n`).FindStringSubmatch(text)
+		if cmd.name == "serve" {
+			example = regexp.MustCompile(`\nExample: petstore(.*)\n`).FindStringSubmatch(text)
+		}
+		if example == nil && cmd.name != "version" {
+			t.Errorf("help of %s has no example", cmd.name)
+		} else if example != nil {
+			mainMust(t, parse(flags, strings.Fields(strings.ReplaceAll(example[1], "shop front", "shop")), nil))
+		}
+	}
+}
+
+// TestHelpTellsTheDefaults: a default that is told is the one that a flag has.
+func TestHelpTellsTheDefaults(t *testing.T) {
+	var base config
+	allFlags(&base)
+	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
+		_, text := section("-" + f.Name)
+		told := regexp.MustCompile(`(?s)\(([^() ,;]+)[^()]*\)$`).FindStringSubmatch(strings.ReplaceAll(text, "\n", " "))
+		if told == nil {
+			t.Errorf("-%s: no default in %q", f.Name, text)
+			return
+		}
+		if told[1] == "none" || f.Name == "plan" || f.Name == "test" { // which depend on more
+			return
+		}
+		var same config
+		if err := parse(allFlags(&same), []string{"-" + f.Name + "=" + told[1]}, nil); err != nil || commandsDifference(base, same) != "" {
+			t.Errorf("-%s: %s is not the default: %s, %v", f.Name, told[1], commandsDifference(base, same), err)
 		}
 	})
-	for _, words := range []string{"create", "list", "show", "set", "rotate", "revoke", "unban"} {
-		if !regexp.MustCompile(`(?m)^petstore key ` + words + ` +\S`).MatchString(first) {
-			t.Errorf("help does not name petstore key %s", words)
-		}
-	}
-	for _, words := range []string{"petstore [flags]", "petstore backup", "petstore restore", "-skip-ids N", "petstore version", "petstore help", "PETSTORE_BASE_URL", "-overlap", "-per-minute", "-expires", "-json"} {
-		if !strings.Contains(first, words) {
-			t.Errorf("help does not say %q", words)
-		}
-	}
-	for line := range strings.Lines(first) {
-		if len(strings.TrimSuffix(line, "\n")) > 100 {
-			t.Errorf("too long for a terminal: %s", line)
-		}
-	}
 }
 
 func TestVersionNamesTheBuild(t *testing.T) {
@@ -969,7 +1034,9 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 	plans := storeRaw(t, k.db)
 	seen := 0
 	for _, cmd := range commands {
-		if !strings.HasSuffix(cmd.synopsis, " ID") && cmd.synopsis != "ID" {
+		_, text := section(cmd.name)
+		synopsis, _, _ := strings.Cut(text, "\n\n")
+		if !strings.HasPrefix(cmd.name, "key ") || !strings.HasSuffix(synopsis, " ID") {
 			continue
 		}
 		now := instantOf(time.Now())
@@ -977,13 +1044,13 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 		statements := map[string]statement{}
 		observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { statements[st.query] = st }})
 		c := &invocation{process: &process{stdout: io.Discard}, FlagSet: newFlags("petstore " + cmd.name), now: now, log: slog.New(slog.DiscardHandler), store: observed}
-		c.declare(cmd.synopsis)
+		c.declare(synopsis)
 		args := []string{"1"}
 		if cmd.name == "key set" {
 			args = []string{"-plan", "pro", "-name", "x", "-expires", "1h", "1"}
 		}
 		mainMust(t, c.Parse(args))
-		mainMust(t, c.check())
+		mainMust(t, c.check("ID"))
 		mainMust(t, c.findKey(t.Context()))
 		mainMust(t, cmd.run(t.Context(), c))
 		seen += len(statements)

@@ -1,5 +1,5 @@
 // Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an embedded SQLite database
-// or in a cluster of rqlite. Without a command it serves; petstore help lists the commands and every flag.
+// or in a cluster of rqlite. Without a command it serves; petstore help lists the verbs.
 //
 // The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in the environment,
 // and 1 when something failed; both say why in one line on stderr. After SIGINT or SIGTERM the service finishes its
@@ -24,7 +24,6 @@ import (
 	"crypto/tls"
 	_ "embed"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -76,41 +75,27 @@ func openStdout() io.Writer {
 // run is the program: it does what args say until it is done or, serving, until
 // ctx ends. A *usageError is a mistake of the person who called it.
 func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	p := &process{environ, stdout, stderr}
-	command := runCommand
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		command = serve
-	}
-	err := command(ctx, args, p)
-	if errors.Is(err, flag.ErrHelp) { // -h and --help give it too
-		_, err = io.WriteString(stdout, help())
-	}
-	return err
+	return runCommand(ctx, args, &process{environ, stdout, stderr}, serve)
 }
 
 // serve runs the server until ctx ends. One that cannot have its address makes no database.
-func serve(ctx context.Context, args []string, p *process) (err error) {
-	var cfg config
-	if err := cfg.parse(args, p.environ); err != nil {
-		return err
-	}
-	log := newLogger(p.stderr, cfg.logFormat, cfg.logLevel)
-	warnOfUnknownVariables(p.environ, log)
-	server := newServer(log, cfg.tls)
+func serve(ctx context.Context, c *invocation) (err error) {
+	log := c.log
+	server := newServer(log, c.tls)
 	var running atomic.Pointer[service]
-	debugURL, stopDebug, err := serveDebug(ctx, cfg.debugAddr, &running, log)
+	debugURL, stopDebug, err := serveDebug(ctx, c.debugAddr, &running, log)
 	if err != nil {
 		return err
 	}
 	defer stopDebug()
-	listener, err := net.Listen("tcp", cfg.addr) //nolint:noctx // serveUntil heeds a stop that comes now
+	listener, err := net.Listen("tcp", c.addr) //nolint:noctx // serveUntil heeds a stop that comes now
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
 	starting, cancel := context.WithTimeout(ctx, commandWait) // for another program's lock, or a leader
 	defer cancel()
-	store, err := openStore(starting, cfg.db, forService, log)
+	store, err := openStore(starting, c.db, forService, log)
 	if errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx)) {
 		return nil // a stop that was asked for, while it waited for a lock
 	}
@@ -118,10 +103,10 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	service := newService(store, cfg.settings, log)
+	service := newService(store, c.settings, log)
 	server.Handler = service
-	address := serviceURL(listener, cfg.addr, server.TLSConfig != nil)
-	if err := printFirstKey(ctx, store, cfg.staging, address, p.stdout, log); err != nil {
+	address := serviceURL(listener, c.addr, server.TLSConfig != nil)
+	if err := printFirstKey(ctx, store, c.staging, address, c.stdout, log); err != nil {
 		return err
 	}
 	if err := errors.Join(service.limits.flush(context.WithoutCancel(ctx), time.Now()), // which a restore sees, or
@@ -130,13 +115,13 @@ func serve(ctx context.Context, args []string, p *process) (err error) {
 	}
 	stopBackground := runBackground(service)
 	running.Store(service)
-	page, database := strings.TrimSuffix(address, "v1"), databaseName(cfg.db)
+	page, database := strings.TrimSuffix(address, "v1"), databaseName(c.db)
 	engine, node := store.engine.describe()
 	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
-		"engine", engine, "node", node, "environment", strings.ToLower(cfg.environment()),
+		"engine", engine, "node", node, "environment", strings.ToLower(c.environment()),
 		"debug", debugURL, "version", version())
-	if isTerminal(p.stderr) {
-		_, _ = fmt.Fprintf(p.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
+	if isTerminal(c.stderr) {
+		_, _ = fmt.Fprintf(c.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
 			address, page, database)
 	}
 	failed := serveUntil(ctx, server, listener)
