@@ -774,3 +774,67 @@ func isTerminal(w io.Writer) bool {
 	info, err := f.Stat() // of nil, it is an error
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
+
+// progress shows on stderr how far long work has come: on a terminal in one line that is written over and
+// over again, elsewhere in a line every five seconds. Work that ends sooner shows nothing.
+type progress struct {
+	w            io.Writer
+	terminal     bool
+	doing, unit  string // "bytes" are shown as MB
+	total, from  int64  // 0: unknown; done before the start, which does not count for the rate
+	start, shown time.Time
+}
+
+func (c *invocation) progress(doing, unit string, total int64) *progress {
+	now := time.Now()
+	return &progress{c.stderr, isTerminal(c.stderr), doing, unit, total, 0, now, now}
+}
+
+// show may be called often: on a terminal it writes at most five times a second.
+func (p *progress) show(done int64) {
+	now, every, before, after := time.Now(), 5*time.Second, "", "\n"
+	if p.terminal {
+		every, before, after = 200*time.Millisecond, "\r", "\x1b[K" // from the start of the line, and to its end
+	}
+	if now.Sub(p.shown) < every {
+		return
+	}
+	p.shown = now
+	rate := float64(done-p.from) / now.Sub(p.start).Seconds()
+	text, left := amount(done, p.unit), ""
+	if p.total > 0 {
+		part := min(float64(done)/float64(p.total), 1)
+		text = fmt.Sprintf("%3.0f %%  %s of %s", 100*part, strings.Fields(text)[0], amount(p.total, p.unit))
+		if full := int(10 * part); p.terminal {
+			text = strings.Repeat("█", full) + strings.Repeat("░", 10-full) + " " + text
+		}
+		if rate > float64(p.total)/1e6 { // a guess of weeks is none
+			seconds := time.Duration(float64(max(p.total-done, 0)) / rate)
+			left = "  " + (seconds * time.Second).String() + " left"
+		}
+	}
+	// An error of stderr does not end the work.
+	_, _ = fmt.Fprintf(p.w, "%s%s %s  %s/s%s%s", before, p.doing, text, amount(int64(rate), p.unit), left, after)
+}
+
+// end takes the line off the terminal.
+func (p *progress) end() {
+	if p.terminal && p.shown != p.start {
+		_, _ = io.WriteString(p.w, "\r\x1b[K")
+	}
+}
+
+// amount is a number for people: 1 pet, 5,000,000 pets, 188 MB.
+func amount(n int64, unit string) string {
+	if unit == "bytes" {
+		n, unit = (n+999_999)/1_000_000, "MB"
+	}
+	if n == 1 {
+		unit = strings.TrimSuffix(unit, "s")
+	}
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits + " " + unit
+}
