@@ -14,12 +14,14 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"maps"
+	"math"
 	"math/big"
 	"strings"
 	"sync"
@@ -285,6 +287,40 @@ func (k *apiKey) complete(u *usage, now instant) {
 	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
 		k.BannedUntil = u.bannedUntil
 	}
+}
+
+// keyUsage is how much a key was used on each day that had requests. Keys that were rotated into one another are
+// one: the newest of them.
+type keyUsage struct {
+	ID   int64      `json:"id"`
+	Name string     `json:"name"`
+	Plan string     `json:"plan"`
+	Days []usageDay `json:"days"`
+}
+
+// usageDay is a tally of a day in UTC, such as 2026-11-21.
+type usageDay struct {
+	Day      string `json:"day"`
+	Admitted int64  `json:"admitted"`
+	Refused  int64  `json:"refused"`
+	Errors   int64  `json:"errors"`
+}
+
+//go:embed web/usage-days.sql
+var usageDaysQuery string
+
+// readUsageDays returns what was stored of the days from since on, by all keys or by those of one usage. The busiest
+// comes first: the one with the most requests admitted.
+func readUsageDays(ctx context.Context, s *store, since, usageID int64) (keys []keyUsage, err error) {
+	var text string
+	last := usageID
+	if usageID == 0 {
+		last = math.MaxInt64
+	}
+	if _, err = s.readInto(ctx, sqlOf(usageDaysQuery, since, usageID, last), &text); err == nil {
+		err = json.Unmarshal([]byte(text), &keys)
+	}
+	return keys, err
 }
 
 // storedBool is how SQLite stores a bool.
