@@ -14,24 +14,22 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"maps"
-	"math"
 	"math/big"
 	"strings"
 	"sync"
 	"time"
 )
 
-const (
-	livePrefix = "pet_live_"
-	testPrefix = "pet_test_"
+// prefixes are those of keys for production, and for staging: true.
+var prefixes = map[bool]string{false: "pet_live_", true: "pet_test_"}
 
+const (
 	randomLen   = 32
 	checksumLen = 6
 
@@ -61,10 +59,7 @@ func (d digest) hex() string { return fmt.Sprintf("%x", d[:]) }
 
 // newSecret makes a key for production or, with test, for staging.
 func newSecret(test bool) secret {
-	key := []byte(livePrefix)
-	if test {
-		key = []byte(testPrefix)
-	}
+	key := []byte(prefixes[test])
 	for range randomLen {
 		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // never fails: crypto/rand ends the process first
 		key = append(key, base62[n.Int64()])
@@ -149,11 +144,8 @@ type keyring struct {
 const maxKnownKeys = 1 << 15
 
 func newKeyring(s *store, staging bool) *keyring {
-	k := &keyring{store: s, prefix: livePrefix, other: testPrefix, deprecatedUses: map[int64]int64{}}
+	k := &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging], deprecatedUses: map[int64]int64{}}
 	k.known.max = maxKnownKeys
-	if staging {
-		k.prefix, k.other = k.other, k.prefix
-	}
 	return k
 }
 
@@ -181,9 +173,6 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 // from the database if its checksum is right. Memory is emptied when another program
 // has written. Unknown keys are not remembered, so that guessing fills no memory.
 func (k *keyring) lookup(token secret) (*apiKey, error) {
-	if !strings.HasPrefix(string(token), k.prefix) {
-		return nil, nil
-	}
 	d := token.digest()
 	k.mu.Lock()
 	generation := k.store.foreign.Load()
@@ -246,14 +235,10 @@ func (k *keyring) flush(ctx context.Context) error {
 }
 
 // readKeys returns the keys that match the clauses, by id, with their usage as it is at now. A new column of a key
-// stands here, in apiKey, in insertion, in a migration (web/schema-*.sql) and, if people see it, in commands.go.
+// stands here, in apiKey, in insertion, in web/keys.sql, in a migration and, if people see it, in commands.go.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
-	query := `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.last_four, k.test, k.lifetime, k.created_at,
-		k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, coalesce(k.usage_id, k.id), ifnull(k.succeeds, 0),
-		ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
-		ifnull(banned_at, 0), ifnull(banned_until, 0)
-		FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) ` + clauses + " ORDER BY k.id"
+	query := sqlFile("keys") + clauses + " ORDER BY k.id"
 	err := s.engine.read(ctx, sqlOf(query, args...), func(scan scanner) error {
 		k, u := &apiKey{}, &usage{}
 		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test, &k.lifetime, &k.CreatedAt,
@@ -289,35 +274,25 @@ func (k *apiKey) complete(u *usage, now instant) {
 	}
 }
 
-// keyUsage is how much a key was used on each day that had requests. Keys that were rotated into one another are
-// one: the newest of them.
+// keyUsage is how much a key was used. Keys that were rotated into one another are one: the newest of them.
 type keyUsage struct {
 	ID   int64      `json:"id"`
 	Name string     `json:"name"`
 	Plan string     `json:"plan"`
-	Days []usageDay `json:"days"`
+	Days []usageDay `json:"days"` // those with requests
 }
 
 // usageDay is a tally of a day in UTC, such as 2026-11-21.
 type usageDay struct {
-	Day      string `json:"day"`
-	Admitted int64  `json:"admitted"`
-	Refused  int64  `json:"refused"`
-	Errors   int64  `json:"errors"`
+	Day string `json:"day"`
+	tally
 }
 
-//go:embed web/usage-days.sql
-var usageDaysQuery string
-
-// readUsageDays returns what was stored of the days from since on, by all keys or by those of one usage. The busiest
+// readUsageDays returns what is stored of the days from since on, of one usage or, with 0, of all. The busiest
 // comes first: the one with the most requests admitted.
 func readUsageDays(ctx context.Context, s *store, since, usageID int64) (keys []keyUsage, err error) {
 	var text string
-	last := usageID
-	if usageID == 0 {
-		last = math.MaxInt64
-	}
-	if _, err = s.readInto(ctx, sqlOf(usageDaysQuery, since, usageID, last), &text); err == nil {
+	if _, err = s.readInto(ctx, sqlOf(sqlFile("usage-days"), since, usageID), &text); err == nil {
 		err = json.Unmarshal([]byte(text), &keys)
 	}
 	return keys, err
@@ -328,15 +303,8 @@ var storedBool = map[bool]int64{false: 0, true: 1}
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
-	var expiresAt int64
-	if k.lifetime != 0 {
-		expiresAt = int64(k.CreatedAt + k.lifetime)
-	}
-	return sqlOf(`INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime,
-		expires_at, succeeds, unbanned_at, usage_id) SELECT unhex(?), ?, ?, ? ->> '$', ?, ?, ?, ?, ?, ?, nullif(?, 0),
-		ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ? OR usage_id = ?), 0), nullif(?, 0) WHERE `+condition,
-		append([]any{token.digest().hex(), token.lastFour(), storedBool[k.test], quote(k.Name), k.Plan, k.PerMinute, k.PerDay,
-			int64(k.CreatedAt), int64(k.lifetime), expiresAt, k.succeeds, k.usageID, k.usageID, k.usageID}, args...)...)
+	return sqlOf(sqlFile("insert-key")+condition, append([]any{token.digest().hex(), token.lastFour(), storedBool[k.test],
+		quote(k.Name), k.Plan, k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}, args...)...)
 }
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.

@@ -282,14 +282,14 @@ func testAuthenticate(t *testing.T, db string) {
 		token  string
 		takes  string
 	}{
-		{"a test key in production", live, string(test), livePrefix},
-		{"a test key that nobody has made", live, string(newSecret(true)), livePrefix},
-		{"a test key with a wrong checksum", live, string(test[:46]) + "-", livePrefix},
-		{"a test key that is cut off", live, testPrefix + "abc", livePrefix},
-		{"nothing but the prefix", live, testPrefix, livePrefix},
-		{"a live key in staging", staging, string(good), testPrefix},
-		{"a revoked live key in staging", staging, string(revoked), testPrefix},
-		{"a live key with a wrong checksum", staging, string(good[:46]) + "-", testPrefix},
+		{"a test key in production", live, string(test), "pet_live_"},
+		{"a test key that nobody has made", live, string(newSecret(true)), "pet_live_"},
+		{"a test key with a wrong checksum", live, string(test[:46]) + "-", "pet_live_"},
+		{"a test key that is cut off", live, "pet_test_" + "abc", "pet_live_"},
+		{"nothing but the prefix", live, "pet_test_", "pet_live_"},
+		{"a live key in staging", staging, string(good), "pet_test_"},
+		{"a revoked live key in staging", staging, string(revoked), "pet_test_"},
+		{"a live key with a wrong checksum", staging, string(good[:46]) + "-", "pet_test_"},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			reported := authDeny(t, c.ring, []string{"Bearer " + c.token}, now, CodeInvalidKey)

@@ -142,7 +142,7 @@ func (s *service) api(name string, op operation) http.Handler {
 		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err != nil {
 			return s.refuse(w, r, err, c.now)
 		}
-		w.(*response).keyID = c.key.ID
+		w.(*response).keyID, w.(*response).usageID = c.key.ID, c.key.usageID
 		if err := s.admit(w, c); err != nil {
 			return err
 		}
@@ -192,7 +192,8 @@ type response struct {
 	start  time.Time
 	status int              // 0 until it is sent
 	counts *operationCounts // of the operation that handles it
-	keyID  int64            // of the caller, once it is known
+
+	keyID, usageID int64 // of the caller, once it is known
 }
 
 func (w *response) WriteHeader(status int) {
@@ -233,6 +234,9 @@ func (s *service) count(w *response, r *http.Request) {
 	duration := time.Since(w.start)
 	w.counts.responses[w.status].Add(1)
 	w.counts.durations.observe(int64(duration))
+	if w.status >= 500 && w.usageID != 0 {
+		s.limits.countError(w.usageID, instantOf(w.start))
+	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
 		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", duration,

@@ -146,8 +146,8 @@ func (l *logBuffer) String() string {
 // newKey issues an Enterprise key with the quota.
 func (s *shop) newKey(q quota) string {
 	s.t.Helper()
-	token := newSecret(s.service.keys.prefix == testPrefix)
-	key := &apiKey{Name: "test", Plan: "enterprise", account: account{quota: q}, CreatedAt: instantOf(time.Now()), test: s.service.keys.prefix == testPrefix}
+	token := newSecret(s.service.keys.prefix == "pet_test_")
+	key := &apiKey{Name: "test", Plan: "enterprise", account: account{quota: q}, CreatedAt: instantOf(time.Now()), test: s.service.keys.prefix == "pet_test_"}
 	if _, err := insertKey(context.Background(), s.store, key, token, false); err != nil {
 		s.t.Fatal(err)
 	}

@@ -292,31 +292,36 @@ func saveBan(id int64, u *usage) statement {
 		SET banned_at = ?2, banned_until = ?3`, id, int64(u.bannedAt), int64(u.bannedUntil))
 }
 
+// tally counts requests of one day.
+type tally struct {
+	Admitted int64 `json:"admitted"` // whatever the response
+	Refused  int64 `json:"refused"`  // 429, during a ban too
+	Errors   int64 `json:"errors"`   // responses of 5xx
+}
+
+// tallyKey is whose tally it is, and of which day: in whole days since 1970, in UTC.
+type tallyKey struct{ usageID, day int64 }
+
 // increments are what a service has counted since its last flush. Their number grows by
 // one from flush to flush; a flush whose outcome is unknown is repeated under its number.
 type increments struct {
 	number int64
 	sent   map[int64]usage // by id; their buckets' fresh requests count
+	days   [][5]int64      // usage, day, admitted, refused, errors
 }
 
 // merge are the statements that add the increments of a service, unless they were added before, and read what
-// is stored then into stored, as a JSON array of rows: the usages that were sent, and all that are banned. A
-// stored window that runs wins; increments of a window that has ended are dropped if another runs.
+// is stored then into stored, as a JSON array of rows: the usages that were sent, and all that are banned.
 func (i *increments) merge(service string, now instant, stored *string) []statement {
 	rows := make([][5]int64, 0, len(i.sent))
 	for id, u := range i.sent {
 		rows = append(rows, [5]int64{id, u.minute.fresh, int64(u.minute.ends), u.day.fresh, int64(u.day.ends)})
 	}
 	sent, _ := json.Marshal(rows) // of numbers
+	days, _ := json.Marshal(i.days)
 	return []statement{
-		sqlOf(`INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-			SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, 0, 0 FROM json_each(?1)
-			WHERE NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3) ON CONFLICT (id) DO UPDATE SET
-			minute_used = excluded.minute_used * (excluded.minute_ends > ?4) + minute_used * (`+runs("minute", minuteMillis)+`),
-			minute_ends = iif(`+runs("minute", minuteMillis)+`, minute_ends, excluded.minute_ends),
-			day_used = excluded.day_used * (excluded.day_ends > ?4) + day_used * (`+runs("day", dayMillis)+`),
-			day_ends = iif(`+runs("day", dayMillis)+`, day_ends, excluded.day_ends)`,
-			string(sent), service, i.number, int64(now)),
+		sqlOf(sqlFile("merge-usage"), string(sent), service, i.number, int64(now)),
+		sqlOf(sqlFile("merge-days"), string(days), service, i.number),
 		sqlOf(`INSERT INTO services (id, flushes, seen_at) VALUES (?1, ?2, ?3)
 			ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?2), seen_at = max(seen_at, ?3)`,
 			service, i.number, int64(now)),
@@ -324,11 +329,6 @@ func (i *increments) merge(service string, now instant, stored *string) []statem
 			WHERE id IN (SELECT value ->> 0 FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`,
 			[]any{string(sent), int64(now)}, []any{stored}},
 	}
-}
-
-// runs is bucket.running of what is stored, in SQL; ?4 is now.
-func runs(window string, length instant) string {
-	return fmt.Sprintf("%s_ends > ?4 AND %[1]s_ends <= ?4 + %d", window, 2*length)
 }
 
 // limiter holds the usage of the accounts and the addresses that called lately. One lock guards it all: a request holds
@@ -342,7 +342,7 @@ type limiter struct {
 
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
-	dirty     map[int64]bool // the usages with fresh requests that no flush has taken
+	tallies   map[tallyKey]*tally // that no flush has taken
 	addresses recent[netip.Prefix, *bucket]
 }
 
@@ -357,7 +357,7 @@ const (
 func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		usages: map[int64]*usage{}, dirty: map[int64]bool{},
+		usages: map[int64]*usage{}, tallies: map[tallyKey]*tally{},
 		addresses: recent[netip.Prefix, *bucket]{max: maxAddresses},
 	}
 }
@@ -390,10 +390,30 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 	}
 	d = u.admit(now, a.quota, l.banFor)
 	d.policy = a.policy
-	if d.refusal == "" {
-		l.dirty[a.usageID] = true
+	if t := l.tally(a.usageID, now); d.refusal == "" {
+		t.Admitted++
+	} else {
+		t.Refused++
 	}
 	return d, true
+}
+
+// tally is where to count what happens at an instant. The caller holds the lock.
+func (l *limiter) tally(id int64, now instant) *tally {
+	key := tallyKey{id, int64(now / dayMillis)}
+	t := l.tallies[key]
+	if t == nil {
+		t = &tally{}
+		l.tallies[key] = t
+	}
+	return t
+}
+
+// countError counts a response of 5xx to a request that came at now. The usage need not be in memory.
+func (l *limiter) countError(id int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tally(id, now).Errors++
 }
 
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
@@ -442,13 +462,12 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 		l.addresses.put(caller, b)
 	}
 	d := decision{now: instantOf(now), policy: addressPolicy}
-	d.shown = b.level(d.now, minuteMillis, addressQuota)
-	if charge && d.shown.remaining == 0 {
+	if charge && b.level(d.now, minuteMillis, addressQuota).remaining == 0 {
 		d.refusal = CodeRateLimited
 	} else if charge {
 		b.take(d.now, minuteMillis)
-		d.shown = b.level(d.now, minuteMillis, addressQuota)
 	}
+	d.shown = b.level(d.now, minuteMillis, addressQuota)
 	return d
 }
 
@@ -473,7 +492,7 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 		if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 			return err
 		}
-		full := len(l.flushing.sent) == maxSent
+		full := len(l.flushing.days) == maxSent
 		l.adopt(rows, instantOf(now))
 		if !more && !full { // what was admitted meanwhile is left for the next flush
 			break
@@ -495,17 +514,19 @@ func (l *limiter) leave(ctx context.Context) error {
 func (l *limiter) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.dirty) == 0 && !l.store.engine.shared() {
+	if len(l.tallies) == 0 && !l.store.engine.shared() {
 		return false
 	}
-	l.flushing.number++
-	l.flushing.sent = make(map[int64]usage, min(len(l.dirty), maxSent))
-	for id := range l.dirty {
-		if len(l.flushing.sent) == maxSent {
+	l.flushing = increments{number: l.flushing.number + 1, sent: map[int64]usage{}, days: [][5]int64{}}
+	for key, t := range l.tallies {
+		if len(l.flushing.days) == maxSent {
 			break
 		}
-		l.flushing.sent[id] = *l.usages[id]
-		delete(l.dirty, id)
+		l.flushing.days = append(l.flushing.days, [5]int64{key.usageID, key.day, t.Admitted, t.Refused, t.Errors})
+		if u := l.usages[key.usageID]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
+			l.flushing.sent[key.usageID] = *u
+		}
+		delete(l.tallies, key)
 	}
 	return true
 }
@@ -535,9 +556,9 @@ func (l *limiter) forget(now instant) {
 	if len(l.usages) <= maxUsages {
 		return
 	}
-	maps.DeleteFunc(l.usages, func(id int64, u *usage) bool { return !l.dirty[id] && !u.insisting(now) })
-	maps.DeleteFunc(l.usages, func(id int64, _ *usage) bool { // strikes are stored nowhere, so they go last
-		return len(l.usages) > maxUsages && !l.dirty[id]
+	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { return u.day.fresh == 0 && !u.insisting(now) })
+	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { // strikes are stored nowhere, so they go last
+		return len(l.usages) > maxUsages && u.day.fresh == 0
 	})
 }
 

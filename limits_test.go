@@ -806,7 +806,7 @@ func testAFlushDoesNotOverwriteABan(t *testing.T, db string) {
 	limitsAdmit(t, l, &k.account, limitsAt("0s"))
 	var once sync.Once
 	s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
-		if strings.HasPrefix(st.query, "INSERT INTO usage") {
+		if strings.Contains(st.query, "INSERT INTO usage (") {
 			once.Do(func() { limitsProvoke(t, newLimiter(elsewhere, limitsBan), &k.account, limitsAt("1s")) })
 		}
 	}}
@@ -1199,9 +1199,16 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 		{"nothing happened", func() {}, 0},
 		{"a request was admitted", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 1},
 		{"nothing happened since", func() {}, 0},
-		{"a request was refused, which takes nothing", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 0},
-		{"the key was banned", func() { limitsProvoke(t, l, &k.account, limitsStart) }, 1},
-		{"a request came during the ban", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 0},
+		{"a request was refused, which counts in its day", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 1},
+		{"nothing happened since", func() {}, 0},
+		{"the key was banned, which waits for no flush", func() { limitsProvoke(t, l, &k.account, limitsStart) }, 2},
+		{"many requests came during the ban", func() {
+			for range 1000 {
+				limitsAdmit(t, l, &k.account, limitsStart)
+			}
+		}, 1},
+		{"a response was an error", func() { l.countError(k.usageID, limitsStart) }, 1},
+		{"nothing happened since", func() {}, 0},
 	} {
 		if got := writes(c.do); got != c.want {
 			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
@@ -1724,8 +1731,8 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 		for i, l := range sh.services {
 			before := l.store.writes.Load()
 			limitsFlush(t, l)
-			if n := l.store.writes.Load() - before; n != 3 || len(l.dirty) > 0 {
-				t.Errorf("service %d has written %d transactions, and %d usages are left", i, n, len(l.dirty))
+			if n := l.store.writes.Load() - before; n != 3 || len(l.tallies) > 0 {
+				t.Errorf("service %d has written %d transactions, and %d usages are left", i, n, len(l.tallies))
 			}
 		}
 		for query, want := range map[string]int64{

@@ -15,7 +15,7 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"math"
@@ -84,20 +84,20 @@ const (
 	restoringID   = applicationID + 1
 )
 
+// SQL of some size stands in files.
+//
+//go:embed web/*.sql
+var sqlFiles embed.FS
+
+// sqlFile is the text of one, by its name without the ending.
+func sqlFile(name string) string {
+	text, _ := sqlFiles.ReadFile("web/" + name + ".sql") // which is in the binary
+	return string(text)
+}
+
 // migrations take the schema from one version to the next. A change is a new one at the end,
 // which only adds: databases have run the others, and older services may run beside newer ones.
-var (
-	//go:embed web/schema-1.sql
-	schema1 string
-	//go:embed web/schema-2.sql
-	schema2 string
-	//go:embed web/schema-3.sql
-	schema3 string
-	//go:embed web/schema-4.sql
-	schema4 string
-
-	migrations = []string{schema1, schema2, schema3, schema4}
-)
+var migrations = []string{sqlFile("schema-1"), sqlFile("schema-2"), sqlFile("schema-3"), sqlFile("schema-4")}
 
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the same
@@ -182,6 +182,7 @@ const (
 	maxQueue     = 4096             // writes of requests that may wait, and then share a transaction; more are refused
 	cachedPets   = 1 << 13          // pets remembered, about 300 bytes each
 	recordMillis = dayMillis        // how long an Idempotency-Key is remembered
+	maxDays      = 400              // days of usage that are kept
 	commandWait  = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
 )
 
@@ -487,20 +488,25 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	return id, results[0].affected == 0, first != digest, nil
 }
 
-// purge deletes Idempotency-Keys that have served their time, and services that have ended, until ctx ends.
+// purge deletes Idempotency-Keys and days of usage that have served their time, and services that have ended, until
+// ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
-	old := int64(instantOf(now) - recordMillis)
-	const chunk = 1000 // records in one transaction, so that creates need not wait long
-	deleted := int64(chunk)
-	for deleted == chunk && ctx.Err() == nil {
-		results, err := s.write(context.WithoutCancel(ctx), sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
-			(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ? ORDER BY created_at LIMIT ?)`,
-			old, int64(chunk)))
-		if err != nil {
-			return err
+	today, ended := int64(instantOf(now)/dayMillis), int64(instantOf(now)-recordMillis)
+	const chunk = int64(1000) // rows in one transaction, so that creates need not wait long
+	for _, old := range []statement{
+		sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN (SELECT key_id, idempotency_key FROM idempotency
+			WHERE created_at <= ? ORDER BY created_at LIMIT ?)`, ended, chunk),
+		sqlOf(`DELETE FROM usage_days WHERE (usage_id, day) IN (SELECT usage_id, day FROM usage_days
+			WHERE day <= ? ORDER BY day LIMIT ?)`, today-maxDays, chunk),
+		sqlOf("DELETE FROM services WHERE seen_at <= ?", ended),
+	} {
+		for deleted := chunk; deleted == chunk && ctx.Err() == nil; {
+			results, err := s.write(context.WithoutCancel(ctx), old)
+			if err != nil {
+				return err
+			}
+			deleted = results[0].affected
 		}
-		deleted = results[0].affected
 	}
-	_, err := s.write(context.WithoutCancel(ctx), sqlOf("DELETE FROM services WHERE seen_at <= ?", old))
-	return err
+	return nil
 }
