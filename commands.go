@@ -52,6 +52,7 @@ var commands = []command{
 	{"key create", forNewKey, keyCreate},
 	{"key list", forCommand, keyList},
 	{"key show", forCommand, keyShow},
+	{"key usage", forCommand, keyUses},
 	{"key set", forCommand, keySet},
 	{"key rotate", forCommand, keyRotate},
 	{"key revoke", forCommand, keyRevoke},
@@ -163,7 +164,7 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 			defer c.store.Close()
 		}
 	}
-	if err == nil && argument == "ID" && strings.HasPrefix(cmd.name, "key") {
+	if err == nil && c.NArg() == 1 && strings.HasPrefix(cmd.name, "key") {
 		err = c.findKey(ctx)
 	}
 	if err == nil {
@@ -242,6 +243,8 @@ func (c *invocation) check(argument string) error {
 		return usageErrorf("-name %s", problem)
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
+	case c.days < 1 || c.days > maxDays:
+		return usageErrorf("-days must be from 1 to %d", maxDays)
 	case c.replace && !isCluster(c.db):
 		return usageErrorf("-replace goes with a cluster; the old file of a database is always kept")
 	case (c.tlsCert == "") != (c.tlsKey == ""):
@@ -411,99 +414,146 @@ func keyList(ctx context.Context, c *invocation) error {
 	if err != nil {
 		return err
 	}
-	return c.print(keys, keys)
+	return c.print(keys, c.keyTable(keys...))
 }
 
+// keyShow says too when the key was made and used, and which keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
-	if err := c.print([]*apiKey{c.key}, c.key); err != nil || c.json {
-		return err
-	}
-	return c.printHistory(ctx, c.key)
-}
-
-// printHistory says when the key was made and used, and which keys it was rotated from and into.
-func (c *invocation) printHistory(ctx context.Context, key *apiKey) error {
-	chain, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?1 OR k.usage_id = ?1", key.usageID)
+	key, used := c.key, "never used"
+	line, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?1 OR k.usage_id = ?1", key.usageID)
 	if err != nil {
 		return err
 	}
-	used := "never used"
 	if key.lastUsed != 0 {
 		used = "last used " + key.lastUsed.time().Format("2006-01-02 15:04Z")
 	}
-	text := fmt.Sprintf("created %s, %s\n", key.CreatedAt.time().Format("2006-01-02 15:04:05Z"), used)
+	text := c.keyTable(key) + "created " + key.CreatedAt.time().Format("2006-01-02 15:04:05Z") + ", " + used + "\n"
 	if key.succeeds != 0 {
 		text += fmt.Sprintf("succeeds key %d\n", key.succeeds)
 	}
-	for _, k := range chain {
+	for _, k := range line {
 		if k.succeeds == key.ID {
 			text += fmt.Sprintf("succeeded by key %d\n", k.ID)
 		}
 	}
-	if len(chain) > 1 {
+	if len(line) > 1 {
 		text += "keys that succeed one another share their usage, limits and time of last use\n"
 	}
-	_, err = io.WriteString(c.stdout, text)
-	return err
+	return c.print(key, text)
 }
 
-// print shows the keys in a table, which fits a terminal of 80 columns unless
-// names are long or much needs attention, or, with -json, the value asJSON.
-func (c *invocation) print(keys []*apiKey, asJSON any) error {
+// keyUses shows a row for each key, the busiest first, or for one key a row for each day.
+func keyUses(ctx context.Context, c *invocation) error {
+	since, usageID := int64(c.now/dayMillis)-c.days+1, int64(0)
+	if c.key != nil {
+		usageID = c.key.usageID
+	}
+	keys, err := readUsageDays(ctx, c.store, since, usageID)
+	if err != nil {
+		return err
+	}
+	heading, last, rows := "ID", "\tPLAN\tNAME", []usageRow{}
+	for _, k := range keys {
+		row := usageRow{usageDay{Day: strconv.FormatInt(k.ID, 10)}, "\t" + k.Plan + "\t" + k.Name}
+		for _, d := range k.Days {
+			row.Admitted, row.Refused, row.Errors = row.Admitted+d.Admitted, row.Refused+d.Refused, row.Errors+d.Errors
+		}
+		rows = append(rows, row)
+	}
+	if c.key != nil {
+		heading, last, rows = "DAY", fmt.Sprintf("\tkey %d, %s, %s", keys[0].ID, keys[0].Plan, keys[0].Name), nil
+		used := map[string]tally{}
+		for _, d := range keys[0].Days {
+			used[d.Day] = d.tally
+		}
+		for day := since; day < since+c.days; day++ { // also those without requests
+			date := instant(day * int64(dayMillis)).time().Format(time.DateOnly)
+			rows = append(rows, usageRow{usageDay{date, used[date]}, ""})
+		}
+	}
+	return c.print(keys, usageTable(heading, last, rows, isTerminal(c.stdout)))
+}
+
+// usageRow is a day of a key, or all its days, under its id.
+type usageRow struct {
+	usageDay
+	last string // columns
+}
+
+// usageTable shows, for a terminal, what was admitted and refused as bars too.
+func usageTable(heading, last string, rows []usageRow, bars bool) string {
+	b, most, bar := &strings.Builder{}, int64(1), ""
+	for _, r := range rows {
+		most = max(most, r.Admitted+r.Refused)
+	}
+	if bars {
+		bar = "  █ admitted ░ refused "
+	}
+	fmt.Fprintf(b, "%s\t ADMITTED\t  REFUSED\t  ERRORS%s%s\n", heading, bar, last)
+	for _, r := range rows {
+		if bars {
+			bar = strings.Repeat("█", int((20*r.Admitted+most-1)/most)) + strings.Repeat("░", int((20*r.Refused+most-1)/most))
+			bar = fmt.Sprintf("  %-21s", bar)
+		}
+		fmt.Fprintf(b, "%s\t%9d\t%9d\t%8d%s%s\n", r.Day, r.Admitted, r.Refused, r.Errors, bar, r.last)
+	}
+	return b.String()
+}
+
+// keyTable fits a terminal of 80 columns unless names are long or much needs attention.
+func (c *invocation) keyTable(keys ...*apiKey) string {
+	b := &strings.Builder{}
+	b.WriteString("ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n")
+	for _, k := range keys {
+		kind := map[bool]string{false: "live", true: "test"}[k.test]
+		fmt.Fprintf(b, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan,
+			k.UsedThisMinute, k.PerMinute, k.UsedToday, k.PerDay, k.state(c.now), k.Name)
+	}
+	return b.String()
+}
+
+// print prints a table, whose columns end with tabs, or, with -json, the value asJSON.
+func (c *invocation) print(asJSON any, table string) error {
 	if c.json {
 		enc := json.NewEncoder(c.stdout)
 		enc.SetEscapeHTML(false)
 		enc.SetIndent("", "  ")
 		return enc.Encode(asJSON)
 	}
-	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME")
-	for _, k := range keys {
-		kind := "live"
-		if k.test {
-			kind = "test"
-		}
-		fmt.Fprintf(table, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan,
-			k.UsedThisMinute, k.PerMinute, k.UsedToday, k.PerDay, k.state(c.now), k.Name)
-	}
-	return table.Flush()
+	columns := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	_, _ = io.WriteString(columns, table) // Flush says it
+	return columns.Flush()
 }
 
 // state sums the key up, and says what about it needs attention.
 func (k *apiKey) state(now instant) string {
 	const soon = 14 * dayMillis
-	parts := []string{"active"}
+	text := "active"
 	switch {
 	case k.RevokedAt != 0:
 		return "revoked"
 	case !k.usable(now):
 		return "expired"
+	case k.BannedUntil/dayMillis > now/dayMillis: // ends on another day, in UTC
+		text = "banned to " + k.BannedUntil.time().Format(time.DateTime) + "Z"
 	case k.BannedUntil != 0:
-		layout := time.TimeOnly
-		if k.BannedUntil/dayMillis != now/dayMillis { // ends on another day, in UTC
-			layout = time.DateTime
-		}
-		parts[0] = "banned to " + k.BannedUntil.time().Format(layout) + "Z"
+		text = "banned to " + k.BannedUntil.time().Format(time.TimeOnly) + "Z"
 	}
 	if k.ExpiresAt != 0 {
-		ends := "ends "
-		if k.ExpiresAt < now+soon {
-			ends = "ends soon, "
-		}
-		parts = append(parts, ends+k.ExpiresAt.time().Format(time.DateOnly))
+		ends := map[bool]string{false: "; ends ", true: "; ends soon, "}[k.ExpiresAt < now+soon]
+		text += ends + k.ExpiresAt.time().Format(time.DateOnly)
 	}
-	for _, window := range []struct {
-		name        string
-		used, limit int64
-	}{{"minute", k.UsedThisMinute, k.PerMinute}, {"day", k.UsedToday, k.PerDay}} {
-		if percent := 100 * float64(window.used) / float64(window.limit); percent >= 80 {
-			parts = append(parts, fmt.Sprintf("%s %.0f %%", window.name, min(percent, 100)))
-		}
+	minute, day := 100*float64(k.UsedThisMinute)/float64(k.PerMinute), 100*float64(k.UsedToday)/float64(k.PerDay)
+	if minute >= 80 {
+		text += fmt.Sprintf("; minute %.0f %%", min(minute, 100))
+	}
+	if day >= 80 {
+		text += fmt.Sprintf("; day %.0f %%", min(day, 100))
 	}
 	if k.DeprecatedUseAt != 0 {
-		parts = append(parts, "getPet "+k.DeprecatedUseAt.time().Format(time.DateOnly))
+		text += "; getPet " + k.DeprecatedUseAt.time().Format(time.DateOnly)
 	}
-	return strings.Join(parts, "; ")
+	return text
 }
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.
@@ -594,7 +644,7 @@ type config struct {
 	quota               quota // of -per-minute and -per-day; then what the plan admits
 	expires, overlap    time.Duration
 	test, json, replace bool
-	skipIDs             int64
+	skipIDs, days       int64
 }
 
 // newFlags is a flag set that prints nothing itself: run reports errors.
@@ -648,6 +698,7 @@ func allFlags(c *config) *flag.FlagSet {
 	fs.StringVar(&c.name, "name", "", "")
 	durationFlag(fs, &c.expires, "expires", 0)
 	durationFlag(fs, &c.overlap, "overlap", 24*time.Hour)
+	fs.Int64Var(&c.days, "days", 30, "")
 	fs.BoolVar(&c.test, "test", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")

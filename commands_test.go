@@ -21,6 +21,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 )
 
 func TestTheShortestBanIsASecond(t *testing.T) {
@@ -175,7 +176,7 @@ func TestACORSOriginMayBeRepeated(t *testing.T) {
 }
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
-	const all = "serve, key create, key list, key show, key set, key rotate, key revoke, key unban, backup, restore, version, help; "
+	const all = "serve, key create, key list, key show, key usage, key set, key rotate, key revoke, key unban, backup, restore, version, help; "
 	db := mainDB(t)
 	for what, c := range map[string]struct {
 		args  []string
@@ -854,6 +855,116 @@ func TestKeyTables(t *testing.T) {
 	})
 }
 
+// commandsDay is the statement that stores a day of a usage, so many days before 1 January 2000.
+func commandsDay(usageID, ago, admitted, refused, errors int64) statement {
+	return sqlOf("INSERT INTO usage_days (usage_id, day, admitted, refused, errors) VALUES (?, ?, ?, ?, ?)",
+		usageID, 10_957-ago, admitted, refused, errors)
+}
+
+// commandsUsed has four lines of keys: a quiet one, one that was rotated, one that is refused, and one without use.
+func commandsUsed(t *testing.T) commandsKeys {
+	k := commandsNew(t)
+	k.mint("create", "-name", "<b>quiet</b>")
+	k.mint("create", "-name", "before", "-plan", "pro")
+	k.mint("create", "-name", "\u202erefused", "-plan", "business") // a name that turns round what follows it
+	k.mint("create", "-name", "unused")
+	k.mint("rotate", "2") // 5
+	k.do("set", "-name", "busy", "5")
+	k.do("revoke", "1")
+	k.write(commandsDay(1, 0, 5, 0, 0), commandsDay(2, 0, 50, 3, 0), commandsDay(2, 2, 1000, 0, 7), commandsDay(2, 29, 1, 0, 0),
+		commandsDay(2, 30, 9000, 0, 0), commandsDay(2, 399, 90_000, 1, 2), commandsDay(3, 1, 6, 2100, 0))
+	return k
+}
+
+func TestKeyUsageAsJSON(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsUsed(t)
+		const busy = `{"id":5,"name":"busy","plan":"pro","days":[{"day":"1999-12-03","admitted":1,"refused":0,"errors":0},` +
+			`{"day":"1999-12-30","admitted":1000,"refused":0,"errors":7},{"day":"2000-01-01","admitted":50,"refused":3,"errors":0}]}`
+		const refused = `{"id":3,"name":"\u202erefused","plan":"business","days":[{"day":"1999-12-31","admitted":6,"refused":2100,"errors":0}]}`
+		const quiet = `{"id":1,"name":"<b>quiet</b>","plan":"free","days":[{"day":"2000-01-01","admitted":5,"refused":0,"errors":0}]}`
+		const unused = `{"id":4,"name":"unused","plan":"free","days":[]}`
+		for line, want := range map[string]string{
+			"-json":            "[" + busy + "," + refused + "," + quiet + "," + unused + "]",
+			"-json 2":          "[" + busy + "]", // the keys of a line of rotations are one
+			"-json 5":          "[" + busy + "]",
+			"-json 4":          "[" + unused + "]",
+			"-json -days 1 3":  `[{"id":3,"name":"\u202erefused","plan":"business","days":[]}]`,
+			"-json -days 2 3":  "[" + refused + "]",
+			"-days=30 -json 1": "[" + quiet + "]",
+		} {
+			var got bytes.Buffer
+			want = strings.ReplaceAll(want, `\u202e`, "\u202e")
+			if err := json.Compact(&got, []byte(k.do("usage", strings.Fields(line)...))); err != nil || got.String() != want {
+				t.Errorf("usage %s\n got %s, %v\nwant %s", line, &got, err, want)
+			}
+		}
+	})
+	k := commandsNew(t)
+	storeOpen(t, k.db)
+	if out := k.do("usage", "-json"); out != "[]\n" {
+		t.Errorf("without keys it prints %q", out)
+	}
+}
+
+// TestKeyUsageAsATable: in a pipe there are numbers only.
+func TestKeyUsageAsATable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := commandsUsed(t)
+		for line, want := range map[string]string{
+			"": "" +
+				"ID   ADMITTED    REFUSED    ERRORS  PLAN      NAME\n" +
+				"5        1051          3         7  pro       busy\n" +
+				"3           6       2100         0  business  \u202erefused\n" +
+				"1           5          0         0  free      <b>quiet</b>\n" +
+				"4           0          0         0  free      unused\n",
+			"-days 4 2": "" +
+				"DAY          ADMITTED    REFUSED    ERRORS  key 5, pro, busy\n" +
+				"1999-12-29          0          0         0\n" +
+				"1999-12-30       1000          0         7\n" +
+				"1999-12-31          0          0         0\n" +
+				"2000-01-01         50          3         0\n",
+			"-days 1 4": "" +
+				"DAY          ADMITTED    REFUSED    ERRORS  key 4, free, unused\n" +
+				"2000-01-01          0          0         0\n",
+		} {
+			if got := k.do("usage", strings.Fields(line)...); got != want {
+				t.Errorf("usage %s prints\n%s\nwant\n%s", line, got, want)
+			}
+		}
+		for days, want := range map[string]int{"30": 31, "400": 401} {
+			if n := strings.Count(k.do("usage", "-days", days, "4"), "\n"); n != want {
+				t.Errorf("%s days are %d lines", days, n)
+			}
+		}
+		if out := k.do("usage", "-days", "400"); !strings.Contains(out, "\n5      100051          4         9  pro ") {
+			t.Errorf("400 days are\n%s", out)
+		}
+	})
+}
+
+// TestABarShowsWhatWasAdmittedAndRefused: the longest has 20 cells, and what is little has one.
+func TestABarShowsWhatWasAdmittedAndRefused(t *testing.T) {
+	day := func(admitted, refused int64) usageRow {
+		return usageRow{usageDay{"d", tally{admitted, refused, 9}}, "\tlast"}
+	}
+	rows := []usageRow{day(1000, 0), day(500, 500), day(1, 1), day(0, 999), day(0, 0), day(333, 666)}
+	lines := strings.Split(usageTable("DAY", "\tLAST", rows, true), "\n")
+	for i, want := range [][2]int{{20, 0}, {10, 10}, {1, 1}, {0, 20}, {0, 0}, {7, 14}} {
+		bar := strings.Split(lines[i+1], "\t")[3]
+		got := [2]int{strings.Count(bar, "█"), strings.Count(bar, "░")}
+		if got != want || strings.Index(bar, "░") < strings.LastIndex(bar, "█") && want[1] > 0 || utf8.RuneCountInString(bar) != 31 {
+			t.Errorf("row %d, %v, has the bar %q", i+1, rows[i].tally, bar)
+		}
+	}
+	if heading := "DAY\t ADMITTED\t  REFUSED\t  ERRORS  █ admitted ░ refused \tLAST"; lines[0] != heading {
+		t.Errorf("the heading is %q", lines[0])
+	}
+	if none := usageTable("ID", "", nil, true); strings.Count(none, "\n") != 1 {
+		t.Errorf("nothing is %q", none)
+	}
+}
+
 func TestKeySet(t *testing.T) {
 	k := commandsNew(t)
 	k.mint("create", "-name", "shop")
@@ -1036,7 +1147,7 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 	for _, cmd := range commands {
 		_, text := section(cmd.name)
 		synopsis, _, _ := strings.Cut(text, "\n\n")
-		if !strings.HasPrefix(cmd.name, "key ") || !strings.HasSuffix(synopsis, " ID") {
+		if !strings.HasPrefix(cmd.name, "key ") || !strings.HasSuffix(strings.Trim(synopsis, "[]"), "ID") {
 			continue
 		}
 		now := instantOf(time.Now())
@@ -1062,14 +1173,14 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 				var detail string
 				mainMust(t, rows.Scan(&id, &parent, &unused, &detail))
 				// SQLite calls it SEARCH, without USING, when it looks at all rows for a max().
-				if regexp.MustCompile(`^SCAN (k|api_keys)\b|^SEARCH (k|api_keys)$`).MatchString(detail) {
+				if regexp.MustCompile(`^SCAN (k|api_keys|usage_days)\b|^SEARCH (k|api_keys|usage_days)$`).MatchString(detail) {
 					t.Errorf("%s: %s in\n%s", cmd.name, detail, st.query)
 				}
 			}
 			mainMust(t, rows.Close())
 		}
 	}
-	if seen < 12 {
+	if seen < 13 {
 		t.Errorf("the commands have sent %d statements", seen)
 	}
 }
@@ -1228,7 +1339,7 @@ func TestAnUnknownIDIsAnErrorButNoMisuse(t *testing.T) {
 	k := commandsNew(t)
 	k.mint("create")
 	for _, line := range []string{
-		"show 2", "show -json 2", "set -plan pro 2", "rotate 2", "revoke 2", "unban 2",
+		"show 2", "show -json 2", "set -plan pro 2", "rotate 2", "revoke 2", "unban 2", "usage 2", "usage -json -days 7 abc",
 		"show abc", "show 0", "show 1.0", "show 99999999999999999999", "revoke 0",
 	} {
 		args := strings.Fields(line)
@@ -1260,6 +1371,7 @@ func TestMisuseOfKeyCommands(t *testing.T) {
 		"create -plan enterprise -per-minute 1000000000000000 -per-day 1", "create -plan enterprise -per-minute 1 -per-day 1000000000000000",
 		"rotate", "rotate -overlap -1h 1", "rotate -overlap x 1", "rotate 1 -overlap 1h",
 		"revoke", "revoke 1 1", "unban", "unban -json 1",
+		"usage 1 1", "usage -days 0", "usage -days 401", "usage -days -1 1", "usage -days x", "usage -days 1d", "usage -test",
 	} {
 		args := append([]string{"key"}, strings.Fields(line)...)
 		if strings.HasSuffix(line, "\x07") {
@@ -1300,7 +1412,7 @@ func TestTheEnvironmentTwinsOfKeyCommands(t *testing.T) {
 
 func TestKeyCommandsOtherThanCreateMakeNoDatabase(t *testing.T) {
 	k := commandsNew(t)
-	for _, line := range []string{"list", "show 1", "set -plan pro 1", "rotate 1", "revoke 1", "unban 1"} {
+	for _, line := range []string{"list", "show 1", "set -plan pro 1", "rotate 1", "revoke 1", "unban 1", "usage", "usage 1"} {
 		_, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, append([]string{"key"}, strings.Fields(line)...)...)
 		var misuse *usageError
 		if err == nil || errors.As(err, &misuse) || !strings.Contains(err.Error(), k.db) {
