@@ -1146,6 +1146,51 @@ func TestAStoreThatCannotCommitIs503AndReadsGoOn(t *testing.T) {
 	}
 }
 
+// TestTheDayTellsHowEveryRequestOfAKeyEnded: admitted or refused, and an error.
+func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t)
+		s.wantError = true
+		s.service.routes.Handle("GET /v1/boom", s.service.api("test", func(http.ResponseWriter, *http.Request, caller) error { panic("boom") }))
+		days := func(what, want string) {
+			t.Helper()
+			storeMust(t, s.service.limits.flush(t.Context(), time.Now()))
+			if got := fmt.Sprint(limitsDays(t, s.store, 1)); got != "["+want+"]" {
+				t.Errorf("after %s %s is stored", what, got)
+			}
+		}
+		s.call("GET", "/v1/pets").is(200)
+		s.call("POST", "/v1/pets", "={}").is(400)
+		s.call("GET", "/v1/pets/7").is(404)
+		s.call("GET", "/v1/pets", "Authorization: Bearer nobody").is(401)
+		s.call("GET", "/nowhere").is(404) // which no key opens
+		days("ordinary requests", "2000-01-01: 3 admitted, 0 refused, 0 errors")
+		if _, err := s.file().conn.ExecContext(t.Context(), "PRAGMA query_only = 1"); err != nil {
+			t.Fatal(err)
+		}
+		s.call("POST", "/v1/pets", `={"name":"x","categoryId":1}`).is(503)
+		s.call("GET", "/v1/boom").is(500)
+		if _, err := s.file().conn.ExecContext(t.Context(), "PRAGMA query_only = 0"); err != nil {
+			t.Fatal(err)
+		}
+		days("two errors", "2000-01-01: 5 admitted, 0 refused, 2 errors")
+		s.service.limits.usages = map[int64]*usage{}
+		s.service.limits.store = newStore(&storeEngine{engine: s.store.engine, check: func(st statement, columns []any) {
+			if strings.Contains(st.query, "FROM usage WHERE id = ?") && columns != nil {
+				panic("the usage cannot be read")
+			}
+		}})
+		s.call("GET", "/v1/pets").is(500)
+		s.service.limits.store = s.store
+		days("a request that nobody could admit", "2000-01-01: 5 admitted, 0 refused, 3 errors")
+		time.Sleep(24*time.Hour - time.Millisecond)
+		s.call("GET", "/v1/pets").is(200)
+		time.Sleep(time.Millisecond)
+		s.call("GET", "/v1/pets").is(200)
+		days("midnight", "2000-01-01: 6 admitted, 0 refused, 3 errors 2000-01-02: 1 admitted, 0 refused, 0 errors")
+	})
+}
+
 func TestAStoreThatCannotBeReadIs500WithTheAddressesNumbers(t *testing.T) {
 	s := openShop(t)
 	s.wantError = true

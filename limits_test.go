@@ -139,6 +139,19 @@ func limitsAdmit(t testing.TB, l *limiter, a *account, when instant) decision {
 	return d
 }
 
+// limitsDays are the days that are stored of a usage, as "2027-01-15: 2 admitted, 1 refused, 0 errors".
+func limitsDays(t testing.TB, s *store, usageID int64) (days []string) {
+	t.Helper()
+	keys, err := readUsageDays(context.Background(), s, 0, usageID)
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("the usage %d is %v, %v", usageID, keys, err)
+	}
+	for _, d := range keys[0].Days {
+		days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))
+	}
+	return days
+}
+
 func limitsFlush(t testing.TB, l *limiter) {
 	t.Helper()
 	if err := l.flush(context.Background(), limitsStart.time()); err != nil {
@@ -1216,6 +1229,67 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 	}
 }
 
+// TestEveryRequestIsCountedInItsDay once: admitted, or refused for whatever reason.
+func TestEveryRequestIsCountedInItsDay(t *testing.T) { engines(t, testEveryRequestIsCountedInItsDay) }
+
+func testEveryRequestIsCountedInItsDay(t *testing.T, db string) {
+	s := storeOpen(t, db)
+	k := limitsKey(t, s, "enterprise", quota{2, 5}) // limitsStart is 8 o'clock on 15 January 2027
+	l := newLimiter(s, limitsBan)
+	for _, step := range []struct {
+		what, when string
+		times      int
+		refusal    ErrorCode // of the last
+		want       string    // of the last day
+	}{
+		{"two are admitted", "0s", 2, "", "2027-01-15: 2 admitted, 0 refused, 0 errors"},
+		{"the minute refuses", "1s", 1, CodeRateLimited, "2027-01-15: 2 admitted, 1 refused, 0 errors"},
+		{"of three that are too early the last is banned", "2s", 3, CodeKeyBanned, "2027-01-15: 2 admitted, 4 refused, 0 errors"},
+		{"the ban refuses", "70s", 4, CodeKeyBanned, "2027-01-15: 2 admitted, 8 refused, 0 errors"},
+		{"the ban is over", "11m", 2, "", "2027-01-15: 4 admitted, 8 refused, 0 errors"},
+		{"the last millisecond of the day", "15h59m59.999s", 1, "", "2027-01-15: 5 admitted, 8 refused, 0 errors"},
+		{"the first of the next, on which the day refuses still", "16h", 1, CodeRateLimited, "2027-01-16: 0 admitted, 1 refused, 0 errors"},
+	} {
+		var d decision
+		for range step.times {
+			d = limitsAdmit(t, l, &k.account, limitsAt(step.when))
+		}
+		limitsFlush(t, l)
+		if days := limitsDays(t, s, k.ID); d.refusal != step.refusal || days[len(days)-1] != step.want {
+			t.Errorf("%s: the refusal is %q, and stored is %q", step.what, d.refusal, days)
+		}
+	}
+	for range 2 { // a late response, whose request came before midnight, beside one that comes now
+		l.countError(k.usageID, limitsAt("15h59m59s"))
+		limitsAdmit(t, l, &k.account, limitsAt("24h"))
+	}
+	l.usages = map[int64]*usage{} // as if the first of them was forgotten meanwhile
+	l.countError(k.usageID, limitsAt("24h"))
+	limitsFlush(t, l)
+	want := []string{"2027-01-15: 5 admitted, 8 refused, 2 errors", "2027-01-16: 2 admitted, 1 refused, 1 errors"}
+	if days := limitsDays(t, s, k.ID); !slices.Equal(days, want) {
+		t.Errorf("in the end %q is stored", days)
+	}
+}
+
+// TestARefusalMovesNoWindow that another service has begun meanwhile: it tells when the key was used last.
+func TestARefusalMovesNoWindow(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		sh := limitsShare(t, db, 2)
+		sh.admit(0, 1, "0s")
+		sh.flush(0, "0s")
+		sh.admit(1, 1, "5m")
+		sh.flush(1, "5m")
+		sh.account.quota.PerDay = 1
+		if d := limitsAdmit(t, sh.services[0], sh.account, limitsAt("10m")); d.refusal != CodeRateLimited {
+			t.Fatalf("the day does not refuse: %+v", d)
+		}
+		sh.services[0].countError(1, limitsAt("10m"))
+		sh.flush(0, "10m")
+		sh.stands(-1, "1 until 6m0s", "2 until 24h0m0s")
+	})
+}
+
 func TestAFailedFlushLosesNothing(t *testing.T) {
 	const usages = 1200 // several transactions
 	path := filepath.Join(t.TempDir(), "pets.db")
@@ -1481,6 +1555,9 @@ func TestAnOutageOfManyFlushesLosesAndDoublesNothing(t *testing.T) {
 				}
 				sh.flush(0, "3s")
 				sh.flush(0, "3s")
+				if days := storeRead(t, l.store, "SELECT sum(admitted) FROM usage_days"); days != int64(admitted) {
+					t.Errorf("of %d requests %d are counted in their day", admitted, days)
+				}
 				want := fmt.Sprint(admitted, " until ")
 				sh.stands(-1, want+"1m0s", want+"24h0m0s")
 				sh.stands(0, want+"1m0s", want+"24h0m0s")
@@ -1507,8 +1584,10 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 			}
 			for i, late := range copies { // the first of which must not let the others in again
 				storeMust(t, storeErr(l.store.write(t.Context(), late...)))
-				if n := storeRead(t, l.store, "SELECT day_used FROM usage"); n != 2 {
-					t.Errorf("after a copy of flush %d, left: %v, %d of 2 requests count", i+1, leave, n)
+				for _, counted := range []string{"SELECT day_used FROM usage", "SELECT sum(admitted) FROM usage_days"} {
+					if n := storeRead(t, l.store, counted); n != 2 {
+						t.Errorf("after a copy of flush %d, left: %v, %d of 2 requests count: %s", i+1, leave, n, counted)
+					}
 				}
 			}
 		}
@@ -1558,13 +1637,24 @@ func TestUsageFollowsASimpleModel(t *testing.T) {
 		var fresh [3][2]window // what it has not sent, of the window that it shows
 		var sent [3]*[2]window // what it has sent, until it knows the outcome
 		var applied, dirty [3]bool
+		var days, sentDays [3]map[[2]int64]int64 // by day, and 0 for what was admitted or 1 for errors; and what was sent of them
+		storedDays := map[[2]int64]int64{}
+		for i := range days {
+			days[i] = map[[2]int64]int64{}
+		}
 		flush := func(service int, fate limitsFate) {
 			if sent[service] == nil {
 				copied := fresh[service]
 				sent[service], applied[service], dirty[service] = &copied, false, false
+				sentDays[service], days[service] = days[service], map[[2]int64]int64{}
+			}
+			for day, n := range sentDays[service] {
+				if fate != limitsNeverArrives && !applied[service] {
+					storedDays[day] += n
+				}
 			}
 			for i, s := range sent[service] {
-				if fate == limitsNeverArrives || applied[service] {
+				if fate == limitsNeverArrives || applied[service] || s.n == 0 { // errors alone change no window
 					continue
 				}
 				if stored[i].ends == 0 { // there is no row: an ended window is no harm there
@@ -1583,6 +1673,9 @@ func TestUsageFollowsASimpleModel(t *testing.T) {
 				return
 			}
 			for i, s := range sent[service] {
+				if s.n == 0 {
+					continue
+				}
 				if fresh[service][i].ends == s.ends {
 					fresh[service][i].n -= s.n
 				}
@@ -1619,7 +1712,12 @@ func TestUsageFollowsASimpleModel(t *testing.T) {
 				if repeated && fate == limitsArrives && dirty[service] { // what came meanwhile follows at once
 					flush(service, fate)
 				}
+			case 6:
+				l.countError(1, now)
+				dirty[service] = true
+				days[service][[2]int64{int64(now) / 86_400_000, 1}]++
 			default:
+				days[service][[2]int64{int64(now) / 86_400_000, 0}]++
 				l.usages[1] = cmp.Or(l.usages[1], &usage{}) // as if it was read before the first flush
 				_, err := l.admit(sh.account, now.time())
 				storeMust(t, err)
@@ -1630,6 +1728,13 @@ func TestUsageFollowsASimpleModel(t *testing.T) {
 					}
 					shown[service][i].n++
 					fresh[service][i].n++
+				}
+			}
+			for day, want := range storedDays {
+				got := storeRead(t, sh.services[0].store, fmt.Sprintf("SELECT %s FROM usage_days WHERE day = %d",
+					[]string{"admitted", "errors"}[day[1]], day[0]))
+				if got != want {
+					t.Fatalf("seed %d, step %d: of the day %v %d are stored, want %d", seed, step, day, got, want)
 				}
 			}
 			u, err := readUsage(t.Context(), sh.services[0].store, 1)
@@ -1736,7 +1841,7 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 			}
 		}
 		for query, want := range map[string]int64{
-			"SELECT count(*) FROM usage": usages, "SELECT sum(minute_used) FROM usage": 2 * usages, "SELECT max(day_used) FROM usage": 2,
+			"SELECT count(*) FROM usage_days": usages, "SELECT sum(admitted) FROM usage_days": 2 * usages, "SELECT count(*) FROM usage": usages, "SELECT sum(minute_used) FROM usage": 2 * usages, "SELECT max(day_used) FROM usage": 2,
 		} {
 			if got := storeRead(t, sh.services[0].store, query); got != want {
 				t.Errorf("%s: %d, want %d", query, got, want)

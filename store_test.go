@@ -1073,6 +1073,13 @@ func testPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T, db string) {
 	for i := range 1200 { // more than one chunk
 		records = append(records, age(i, 25*time.Hour+time.Duration(i)*time.Second))
 	}
+	today := int64(instantOf(storeNow) / dayMillis)
+	for i := range int64(1200) {
+		records = append(records, sqlOf("INSERT INTO usage_days VALUES (?, ?, 1, 0, 0)", i, today-400-i%3))
+	}
+	for i := range int64(400) {
+		records = append(records, sqlOf("INSERT INTO usage_days VALUES (7, ?, 1, 0, 0)", today-i))
+	}
 	records = append(records, age(-1, 24*time.Hour-time.Millisecond),
 		age(-2, time.Hour), age(-3, 0), age(-4, -time.Hour))
 	if _, err := s.write(context.Background(), records...); err != nil {
@@ -1084,6 +1091,9 @@ func testPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T, db string) {
 		}
 		if n := storeRead(t, s, "SELECT count(*) FROM idempotency"); n != 4 {
 			t.Errorf("%d records are left, want the 4 young ones", n)
+		}
+		if n := storeRead(t, s, "SELECT count(*) FROM usage_days"); n != 400 {
+			t.Errorf("%d days of usage are left, want 400", n)
 		}
 	}
 	if n := storeCount(t, s); n != 1 {
@@ -1290,6 +1300,13 @@ func (e *storeEngine) read(ctx context.Context, query statement, row func(scan s
 func storeLiterals(t testing.TB, files ...string) (literals []string) {
 	t.Helper()
 	begins := regexp.MustCompile(`^\s*(SELECT|INSERT|UPDATE|DELETE) `)
+	embedded, err := sqlFiles.ReadDir("web")
+	storeMust(t, err)
+	for _, file := range embedded {
+		if name := strings.TrimSuffix(file.Name(), ".sql"); !strings.HasPrefix(name, "schema-") {
+			literals = append(literals, sqlFile(name))
+		}
+	}
 	for _, file := range files {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		storeMust(t, err)
@@ -1392,6 +1409,8 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 		t.Errorf("the usage is %+v", u)
 	}
 	must(revokeKey(ctx, s, id, now))
+	_, err = readUsageDays(ctx, s, 0, 0)
+	must(err)
 
 	var marks [3]int64 // the engines read these two themselves
 	_, err = s.readInto(ctx, sqlOf(ownerQuery), &marks[0], &marks[1], &marks[2])
