@@ -67,6 +67,7 @@ type service struct {
 	bans       atomic.Uint64                // that began
 
 	inFlight        atomic.Int64 // requests that are being handled
+	stopping        atomic.Bool  // clients are told to connect anew
 	warnedOfAddress sync.Once    // that clientIPHeader holds no address
 	probing         sync.Mutex   // guards the next two
 	probed          time.Time    // when the store was last asked whether it is ready
@@ -193,18 +194,22 @@ type response struct {
 	status int              // 0 until it is sent
 	counts *operationCounts // of the operation that handles it
 
-	keyID, usageID int64 // of the caller, once it is known
+	keyID, usageID int64        // of the caller, once it is known
+	stopping       *atomic.Bool // the service's
 }
 
 func (w *response) WriteHeader(status int) {
 	w.status = status
+	if w.stopping.Load() { // the next request would find nobody here
+		w.Header()["Connection"] = []string{"close"}
+	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other}
+	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other, stopping: &s.stopping}
 	w.Header()["X-Request-Id"] = []string{newRequestID()}
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a

@@ -32,6 +32,8 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,18 +60,15 @@ func main() {
 }
 
 // openStdout is stdout, unless that was closed: Go then has put /dev/null in its
-// place, open for reading too, and a key that is printed there is lost.
+// place, open for reading too, and a key that is printed there would be lost.
 func openStdout() io.Writer {
 	null, _ := os.Stat(os.DevNull)
-	if info, _ := os.Stdout.Stat(); !os.SameFile(info, null) {
-		return os.Stdout
+	if info, _ := os.Stdout.Stat(); os.SameFile(info, null) {
+		if _, err := os.Stdout.Read(make([]byte, 1)); err == io.EOF { //nolint:errorlint // as Read returns it
+			_ = os.Stdout.Close()
+		}
 	}
-	if _, err := os.Stdout.Read(make([]byte, 1)); err != io.EOF { //nolint:errorlint // as Read returns it
-		return os.Stdout
-	}
-	r, w := io.Pipe()
-	_ = r.CloseWithError(os.ErrClosed)
-	return w
+	return os.Stdout
 }
 
 // run is the program: it does what args say until it is done or, serving, until
@@ -88,7 +87,7 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		return err
 	}
 	defer stopDebug()
-	listener, err := net.Listen("tcp", c.addr) //nolint:noctx // serveUntil heeds a stop that comes now
+	listener, err := listen(c.addr, c.environ)
 	if err != nil {
 		return err
 	}
@@ -124,22 +123,55 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		_, _ = fmt.Fprintf(c.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
 			address, page, database)
 	}
-	failed := serveUntil(ctx, server, listener)
+	failed := server.serveUntil(ctx, listener)
+	service.stopping.Store(true)
 	log.Info("stopping", "requests", service.inFlight.Load())
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := server.Shutdown(drain); err != nil { // requests are running still
+	if err := server.drain(drain); err != nil { // requests are running still
 		log.Warn("requests were cut off", "error", err)
 		failed = errors.Join(failed, server.Close())
 	}
 	return errors.Join(failed, stopBackground(drain))
 }
 
+// listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes one. In the
+// parent's, connections wait while one process ends and the next begins.
+func listen(addr string, environ []string) (net.Listener, error) {
+	if !slices.Contains(environ, "LISTEN_PID="+strconv.Itoa(os.Getpid())) { // there is none, or not for this process
+		return net.Listen("tcp", addr) //nolint:noctx // serveUntil heeds a stop that comes now
+	}
+	if !slices.Contains(environ, "LISTEN_FDS=1") { // in a second one, connections would wait for ever
+		return nil, usageErrorf("LISTEN_FDS must be 1: the service takes one socket from its parent")
+	}
+	socket := os.NewFile(3, "socket")
+	defer socket.Close()
+	listener, err := net.FileListener(socket)
+	if err == nil && listener.Addr().Network() != "tcp" {
+		err = errors.Join(fmt.Errorf("its network is %s", listener.Addr().Network()), listener.Close())
+	}
+	if err != nil {
+		return nil, usageErrorf("the socket from the parent, file 3, is no TCP listener: %w", err)
+	}
+	return listener, nil
+}
+
+// server is an http.Server that knows its connections, so that it can stop without dropping a request.
+type server struct {
+	http.Server
+	connections sync.Map // from net.Conn to *atomic.Int64: Unix nanoseconds since when it is quiet, or busy
+}
+
+const (
+	busy      = 0                      // a request is being handled
+	quietTime = 500 * time.Millisecond // that a connection is granted by a server that stops
+)
+
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
 // end, 30 s to the end of the response, and 2 minutes until the next one.
-func newServer(log *slog.Logger, config *tls.Config) *http.Server {
+func newServer(log *slog.Logger, config *tls.Config) *server {
 	frames := &http.HTTP2Config{MaxReadFrameSize: 16 << 10} // kept for each connection; by default 1 MiB
-	server := &http.Server{
+	s := &server{Server: http.Server{
 		ReadHeaderTimeout:            5 * time.Second,
 		ReadTimeout:                  15 * time.Second,
 		WriteTimeout:                 30 * time.Second,
@@ -149,29 +181,44 @@ func newServer(log *slog.Logger, config *tls.Config) *http.Server {
 		TLSConfig:                    config,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}}
+	s.ConnState = s.note
+	return s
+}
+
+// note keeps what drain needs to know of a connection.
+func (s *server) note(conn net.Conn, state http.ConnState) {
+	if state == http.StateNew {
+		s.connections.Store(conn, &atomic.Int64{})
 	}
-	// A shutdown closes connections that have sent nothing yet, such as the pools of
-	// clients hold. By itself it would wait 5 seconds for each.
-	var silent sync.Map // of net.Conn
-	var stopping atomic.Bool
-	server.ConnState = func(conn net.Conn, state http.ConnState) {
-		if state != http.StateNew {
-			silent.Delete(conn)
-			return
-		}
-		silent.Store(conn, nil)
-		if stopping.Load() { // accepted just before, and too late for what follows
-			_ = conn.Close()
-		}
+	since, _ := s.connections.Load(conn)
+	switch state {
+	case http.StateNew, http.StateIdle:
+		since.(*atomic.Int64).Store(time.Now().UnixNano())
+	case http.StateActive:
+		since.(*atomic.Int64).Store(busy)
+	default:
+		s.connections.Delete(conn)
 	}
-	server.RegisterOnShutdown(func() {
-		stopping.Store(true)
-		silent.Range(func(conn, _ any) bool {
-			_ = conn.(net.Conn).Close()
+}
+
+// drain waits until ctx ends for all connections to end. It closes those that have been quiet for a while; on the
+// others a request may be on its way. Shutdown would drop that, even if it has read its head.
+func (s *server) drain(ctx context.Context) error {
+	for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
+		drained, quiet := true, time.Now().Add(-quietTime).UnixNano()
+		s.connections.Range(func(conn, since any) bool {
+			if at := since.(*atomic.Int64).Load(); at != busy && at <= quiet {
+				_ = conn.(net.Conn).Close()
+			}
+			drained = false
 			return true
 		})
-	})
-	return server
+		if drained {
+			return nil
+		}
+	}
+	return ctx.Err()
 }
 
 // serviceURL is where a client on this machine reaches the service: by the host
@@ -224,22 +271,18 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 //go:embed web/first-key.txt
 var firstKeyText string
 
-// serveUntil serves until ctx ends, or until it cannot.
-func serveUntil(ctx context.Context, server *http.Server, listener net.Listener) error {
-	failed := make(chan error, 1)
-	go func() {
-		if server.TLSConfig != nil {
-			failed <- server.ServeTLS(listener, "", "")
-			return
-		}
-		failed <- server.Serve(listener)
-	}()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
+// serveUntil serves until ctx ends, or until it cannot. No connection is accepted after that.
+func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err error) {
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
+	if s.TLSConfig != nil {
+		err = s.ServeTLS(listener, "", "")
+	} else {
+		err = s.Serve(listener)
+	}
+	if ctx.Err() != nil {
 		return nil
 	}
+	return err
 }
 
 // runBackground starts what runs beside the requests: four times a second a look for what other programs have

@@ -1130,7 +1130,7 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	mainMust(t, err)
 	listener.Close()
-	if err := serveUntil(t.Context(), newServer(slog.New(slog.DiscardHandler), nil), listener); err == nil {
+	if err := newServer(slog.New(slog.DiscardHandler), nil).serveUntil(t.Context(), listener); err == nil {
 		t.Error("it says nothing")
 	}
 }
