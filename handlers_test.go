@@ -672,6 +672,24 @@ func TestAConnectionEndsWhereAProxyMayReadItOtherwise(t *testing.T) {
 	}
 }
 
+// TestAStoppingServiceTellsClientsToConnectAnew with every response, so that they send nothing that nobody reads.
+func TestAStoppingServiceTellsClientsToConnectAnew(t *testing.T) {
+	s := openShopInFakeTime(t) // a client would take the header away
+	requests := map[string]func() reply{
+		"a success":       func() reply { return s.call("GET", "/v1/pets") },
+		"a refusal":       func() reply { return s.call("GET", "/v1/pets", "Authorization: Bearer x") },
+		"the description": func() reply { return s.call("GET", "/openapi.json") },
+	}
+	for connection, stopping := range map[string]bool{"": false, "close": true} {
+		s.service.stopping.Store(stopping)
+		for what, request := range requests {
+			if got := request().header.Get("Connection"); got != connection {
+				t.Errorf("stopping: %v; with %s Connection is %q", stopping, what, got)
+			}
+		}
+	}
+}
+
 func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 	s := openShop(t)
 	s.server.Config.DisableGeneralOptionsHandler = newServer(s.service.log, nil).DisableGeneralOptionsHandler

@@ -38,8 +38,14 @@ import (
 // mainAsProgram in the environment makes the test binary behave as petstore.
 const mainAsProgram = "MAIN_TEST_AS_PETSTORE"
 
+// mainSelf as LISTEN_PID stands for the process id of the program, which its parent cannot know.
+const mainSelf = "self"
+
 func init() {
 	if os.Getenv(mainAsProgram) != "" {
+		if os.Getenv("LISTEN_PID") == mainSelf {
+			_ = os.Setenv("LISTEN_PID", fmt.Sprint(os.Getpid()))
+		}
 		main()
 		os.Exit(0)
 	}
@@ -1135,6 +1141,265 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	}
 }
 
+// mainPipes is a listener in fake time: a connection for each dial.
+type mainPipes struct {
+	arriving chan net.Conn
+	closing  context.Context
+	close    context.CancelFunc
+}
+
+func mainListenInFakeTime(t testing.TB) *mainPipes {
+	l := &mainPipes{arriving: make(chan net.Conn)}
+	l.closing, l.close = context.WithCancel(t.Context())
+	return l
+}
+
+func (l *mainPipes) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *mainPipes) Close() error   { l.close(); return nil }
+func (l *mainPipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.arriving:
+		return conn, nil
+	case <-l.closing.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// dial connects, and closes the channel when the server closes the connection.
+func (l *mainPipes) dial() (conn *mainPipe) {
+	ours, theirs := net.Pipe()
+	conn = &mainPipe{Conn: ours, statuses: make(chan int, 10), closed: make(chan bool)}
+	l.arriving <- theirs
+	go func() {
+		defer close(conn.closed)
+		for reader := bufio.NewReader(ours); ; {
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				return
+			}
+			conn.statuses <- response.StatusCode
+		}
+	}()
+	return conn
+}
+
+// mainPipe is a client's end of a connection.
+type mainPipe struct {
+	net.Conn
+	statuses chan int  // of responses
+	closed   chan bool // by the server
+}
+
+func (c *mainPipe) send(path string) { fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path) }
+
+// open reports whether the server has not closed the connection by now.
+func (c *mainPipe) open() bool {
+	synctest.Wait()
+	select {
+	case <-c.closed:
+		return false
+	default:
+		return true
+	}
+}
+
+// TestAStopDropsNoRequestThatIsOnItsWay: who has just connected, or has just had a response, is heard once more; who
+// has been quiet for half a second holds the stop up no longer.
+func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mainListenInFakeTime(t)
+		s := newServer(slog.New(slog.DiscardHandler), nil)
+		s.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			wait, _ := time.ParseDuration(r.URL.Path[1:])
+			time.Sleep(wait)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { mainMust(t, s.serveUntil(ctx, l)) }()
+
+		silent, kept := l.dial(), l.dial()
+		kept.send("/")
+		time.Sleep(time.Second)
+		running, connected, responded, both := l.dial(), l.dial(), l.dial(), l.dial()
+		running.send("/3s")
+		responded.send("/")
+		both.send("/")
+		time.Sleep(100 * time.Millisecond)
+		cancel()
+		synctest.Wait()
+		ended := make(chan error, 1)
+		go func() { ended <- s.drain(t.Context()) }()
+		if silent.open() || kept.open() {
+			t.Error("connections that were quiet for a second hold the stop up")
+		}
+		time.Sleep(399 * time.Millisecond)
+		connected.send("/")
+		responded.send("/2s")
+		if !both.open() {
+			t.Error("a connection is closed within half a second of its response")
+		}
+		time.Sleep(2 * time.Millisecond)
+		if both.send("/"); both.open() {
+			t.Error("a connection that was quiet for half a second stays open")
+		}
+		for deadline := 500 * time.Millisecond; connected.open(); time.Sleep(5 * time.Millisecond) {
+			if deadline -= 5 * time.Millisecond; deadline < 0 {
+				t.Fatal("a connection is kept for longer than half a second after its response")
+			}
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("the stop ends, with %v, under running requests", err)
+		case <-time.After(1490 * time.Millisecond):
+		}
+		mainMust(t, <-ended)
+		for what, c := range map[string]struct {
+			*mainPipe
+			responses int
+		}{
+			"one that is silent": {silent, 0}, "one that is kept": {kept, 1}, "one with a request that runs": {running, 1},
+			"one that has just connected": {connected, 1}, "one that has just had a response": {responded, 2},
+			"one that has just had a response, and is late": {both, 1},
+		} {
+			if got := len(c.statuses); got != c.responses || c.open() {
+				t.Errorf("%s has got %d responses, want %d; it is still open: %v", what, got, c.responses, c.open())
+			}
+		}
+	})
+}
+
+// TestAStopEndsForRequestsThatDoNot when its time is over.
+func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mainListenInFakeTime(t)
+		s := newServer(slog.New(slog.DiscardHandler), nil)
+		s.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { mainMust(t, s.serveUntil(ctx, l)) }()
+		c := l.dial()
+		c.send("/")
+		cancel()
+		drain, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := s.drain(drain); !errors.Is(err, context.DeadlineExceeded) || !c.open() {
+			t.Errorf("it ends with %v", err)
+		}
+		mainMust(t, s.Close())
+		<-c.closed
+	})
+}
+
+// mainSocket is a socket as a parent hands it over.
+func mainSocket(t testing.TB, socket interface{ File() (*os.File, error) }) *os.File {
+	t.Helper()
+	file, err := socket.File()
+	mainMust(t, err)
+	t.Cleanup(func() { file.Close() })
+	return file
+}
+
+// mainListen listens as a parent does.
+func mainListen(t testing.TB) *net.TCPListener {
+	t.Helper()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	mainMust(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// TestTheParentsSocketIsServed, with TLS as without, and stays the parent's.
+func TestTheParentsSocketIsServed(t *testing.T) {
+	cert, key := mainPair(t, t.TempDir(), "a")
+	text, err := os.ReadFile(cert)
+	mainMust(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(text)
+	for what, c := range map[string]struct {
+		scheme string
+		proto  int
+		flags  []string
+	}{
+		"plain": {"http", 1, nil},
+		"TLS":   {"https", 2, []string{"-tls-cert", cert, "-tls-key", key}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			parent := mainListen(t)
+			port := parent.Addr().(*net.TCPAddr).Port
+			db := mainDB(t)
+			for range 2 { // processes
+				p := mainStartProcessOn(t, db, mainSocket(t, parent), c.flags...)
+				if want := fmt.Sprintf("%s://localhost:%d/v1", c.scheme, port); p.address != want {
+					t.Errorf("it is at %s, want the name in -addr and the port of the socket: %s", p.address, want)
+				}
+				transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+				response, err := (&http.Client{Transport: transport}).Get(p.address + "/pets")
+				mainMust(t, err)
+				if response.Body.Close(); response.StatusCode != 401 || response.ProtoMajor != c.proto {
+					t.Errorf("the response is %s, in %s", response.Status, response.Proto)
+				}
+				mainMust(t, p.Process.Signal(syscall.SIGTERM))
+				mainMust(t, p.Wait())
+				transport.CloseIdleConnections()
+			}
+			mainMust(t, parent.SetDeadline(time.Now().Add(mainWait)))
+			waiting, err := net.Dial("tcp", parent.Addr().String())
+			mainMust(t, err)
+			defer waiting.Close()
+			conn, err := parent.Accept()
+			mainMust(t, err)
+			conn.Close()
+		})
+	}
+}
+
+// TestAWrongSocketOfTheParentIsRefused: the address of -addr would not be what the parent means.
+func TestAWrongSocketOfTheParentIsRefused(t *testing.T) {
+	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	mainMust(t, err)
+	defer udp.Close()
+	local, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "s")})
+	mainMust(t, err)
+	defer local.Close()
+	text, err := os.Open("go.mod")
+	mainMust(t, err)
+	defer text.Close()
+	for what, c := range map[string]struct {
+		socket  *os.File
+		sockets string // LISTEN_FDS
+		stderr  string
+	}{
+		"two sockets":     {mainSocket(t, mainListen(t)), "2", "LISTEN_FDS must be 1"},
+		"no number":       {mainSocket(t, mainListen(t)), "", "LISTEN_FDS must be 1"},
+		"a UDP socket":    {mainSocket(t, udp), "1", "no TCP listener"},
+		"a Unix listener": {mainSocket(t, local), "1", "no TCP listener: its network is unix"},
+		"a file":          {text, "1", "no TCP listener: .*socket"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			db := mainDB(t)
+			cmd := mainProgram(t, "-db", db)
+			cmd.Env = append(cmd.Env, "LISTEN_PID="+mainSelf, "LISTEN_FDS="+c.sockets)
+			cmd.ExtraFiles = []*os.File{c.socket}
+			out, err := cmd.CombinedOutput()
+			if line := regexp.MustCompile("^petstore: .*" + c.stderr + ".*\n$"); cmd.ProcessState.ExitCode() != 2 || !line.Match(out) {
+				t.Errorf("it ends with %v and says %q, want status 2 and %s", err, out, line)
+			}
+			if _, err := os.Stat(db); err == nil {
+				t.Error("a database was made")
+			}
+		})
+	}
+	if _, err := os.Stat(local.Addr().String()); err != nil {
+		t.Errorf("the parent's socket was removed: %v", err)
+	}
+}
+
+// TestASocketForAnotherProcessIsLeftAlone: the variables may have come from further up.
+func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
+	s := mainStart(t, map[string]string{"LISTEN_PID": fmt.Sprint(os.Getppid()), "LISTEN_FDS": "1"}, "-db", mainDB(t))
+	if response, _ := s.get("/pets", s.key); response.StatusCode != 200 {
+		t.Errorf("it responds with %s", response.Status)
+	}
+}
+
 // TestEveryPhaseOfARequestIsBounded: a client that is slow on purpose holds nothing for long.
 func TestEveryPhaseOfARequestIsBounded(t *testing.T) {
 	s := newServer(slog.New(slog.DiscardHandler), nil)
@@ -1221,6 +1486,26 @@ type mainProcess struct {
 func mainStartProcess(t testing.TB) *mainProcess {
 	t.Helper()
 	p := &mainProcess{Cmd: mainProgram(t, "-db", mainDB(t))}
+	p.start(t)
+	out, _, err := mainRun(t, nil, "key", "create", "-db", p.Args[2])
+	mainMust(t, err)
+	p.key = strings.TrimSpace(out)
+	return p
+}
+
+// mainStartProcessOn starts one that gets its socket from its parent, this process.
+func mainStartProcessOn(t testing.TB, db string, socket *os.File, flags ...string) *mainProcess {
+	t.Helper()
+	p := &mainProcess{Cmd: mainProgram(t, append(flags, "-db", db, "-addr", "localhost:1")...)}
+	p.Env = append(p.Env, "LISTEN_PID="+mainSelf, "LISTEN_FDS=1", "LISTEN_FDNAMES=petstore.socket")
+	p.ExtraFiles = []*os.File{socket} // from 3 on
+	p.start(t)
+	return p
+}
+
+// start returns when it is ready.
+func (p *mainProcess) start(t testing.TB) {
+	t.Helper()
 	p.Stdout = &p.stdout
 	stderr, err := p.StderrPipe()
 	mainMust(t, err)
@@ -1228,10 +1513,6 @@ func mainStartProcess(t testing.TB) *mainProcess {
 	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() })
 	p.log = bufio.NewScanner(stderr)
 	p.address = p.await(t, "ready").Address
-	out, _, err := mainRun(t, nil, "key", "create", "-db", p.Args[2])
-	mainMust(t, err)
-	p.key = strings.TrimSpace(out)
-	return p
 }
 
 func (p *mainProcess) await(t testing.TB, message string) (line mainLine) {

@@ -96,6 +96,8 @@ type server struct {
 	out   *logBuffer // all of stdout
 	log   *logBuffer // all of stderr
 
+	socket *os.File // that it gets from its parent, or nil
+
 	// Programs of other versions, which serve and run the commands in the place of
 	// the one under test; empty for that.
 	serves, commands string
@@ -176,6 +178,9 @@ func (s *server) launch(flags ...string) (awaitReady func()) {
 	s.out, s.log = &logBuffer{}, &logBuffer{}
 	s.cmd = program(append([]string{"-addr", "127.0.0.1:0", "-db", s.db}, flags...)...)
 	s.cmd.Path = cmp.Or(s.serves, s.cmd.Path)
+	if s.socket != nil {
+		s.cmd = inheriting(s.cmd, s.socket)
+	}
 	reader, writer := io.Pipe()
 	s.cmd.Stdout, s.cmd.Stderr = s.out, io.MultiWriter(s.log, writer)
 	if err := s.cmd.Start(); err != nil {
