@@ -60,12 +60,14 @@ func main() {
 }
 
 // openStdout is stdout, unless that was closed: Go then has put /dev/null in its
-// place, open for reading too, and a key that is printed there would be lost.
+// place, open for reading too, and a key that is printed there is lost.
 func openStdout() io.Writer {
 	null, _ := os.Stat(os.DevNull)
 	if info, _ := os.Stdout.Stat(); os.SameFile(info, null) {
 		if _, err := os.Stdout.Read(make([]byte, 1)); err == io.EOF { //nolint:errorlint // as Read returns it
-			_ = os.Stdout.Close()
+			r, w := io.Pipe()
+			_ = r.CloseWithError(os.ErrClosed)
+			return w
 		}
 	}
 	return os.Stdout
