@@ -28,7 +28,7 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
 		"petstore backup -db /var/lib/petstore/petstore.db /root/petstore-backup.db":       m.checkUnit,
 		"systemctl start petstore":         m.checkRestored,
-		"systemctl restart petstore":       m.waitUntilReady,
+		"systemctl restart petstore":       m.checkUpgrade,
 		"systemctl restart caddy":          func() { m.checkProxy("", caddyRoot) },
 		"systemctl restart nginx":          m.checkNginx,
 		"systemctl restart petstore caddy": func() { m.checkProxy("/shop", caddyRoot) },
@@ -179,8 +179,10 @@ func (m *machine) makeRoom(b *block) {
 	switch text := b.text(); {
 	case strings.HasPrefix(text, "cp docs/deploy/nginx.conf"), strings.HasPrefix(text, "cp docs/deploy/Caddyfile.prefix"):
 		m.run("systemctl stop caddy nginx")
+	case strings.HasPrefix(text, "petstore backup -db /var/lib/petstore/petstore.db /root/petstore-before.db"):
+		m.run(`until [ -e /tmp/upgraded ]; do curl -sS -o /dev/null -w '%{http_code}\n' 127.0.0.1:8080/openapi.json; done >/tmp/statuses 2>&1 &`)
 	case strings.HasPrefix(text, "docker build"):
-		m.run("systemctl stop petstore caddy nginx")
+		m.run("systemctl stop petstore.socket petstore caddy nginx")
 	}
 }
 
@@ -218,7 +220,7 @@ func (m *machine) checkUnit() {
 	m.t.Helper()
 	const unit = "/etc/systemd/system/petstore.service"
 	m.run("ln -sf /bin/true /usr/local/bin/litestream") // which the other unit names
-	if complaints := m.run("systemd-analyze verify " + unit + " docs/deploy/litestream.service 2>&1"); complaints != "" {
+	if complaints := m.run("systemd-analyze verify " + unit + " docs/deploy/petstore.socket docs/deploy/litestream.service 2>&1"); complaints != "" {
 		m.t.Errorf("systemd-analyze verify: %s", complaints)
 	}
 	m.run("systemd-analyze security --offline=true --threshold=15 " + unit) // 1.5 of 10, which systemd calls OK
@@ -251,6 +253,22 @@ func (m *machine) checkRestored() {
 	if id := find(locationHeader, head); !regexp.MustCompile(`/pets/1\d{6}$`).MatchString(id) {
 		m.t.Errorf("the first pet after a restore is at %s", id)
 	}
+}
+
+// checkUpgrade looks what a client has seen that has connected again and again
+// during the upgrade, which is repeated. A stop of the service and its socket is one.
+func (m *machine) checkUpgrade() {
+	m.t.Helper()
+	m.run("systemctl restart petstore && systemctl restart petstore")
+	m.waitUntilReady()
+	m.run("touch /tmp/upgraded && wait $!")
+	if strange := m.run("grep -v '^200$' /tmp/statuses || true"); strange != "" {
+		m.t.Errorf("during upgrades a client has seen\n%s", strange)
+	}
+	m.t.Logf("during three upgrades a client has had %s", m.run("wc -l </tmp/statuses"))
+	m.run("systemctl stop petstore.socket petstore && ! curl -s 127.0.0.1:8080 && ! systemctl is-active --quiet petstore")
+	m.run("systemctl start petstore.socket petstore")
+	m.waitUntilReady()
 }
 
 func (m *machine) waitUntilReady() {
