@@ -265,10 +265,17 @@ func (m *machine) checkUpgrade() {
 	if strange := m.run("grep -v '^200$' /tmp/statuses || true"); strange != "" {
 		m.t.Errorf("during upgrades a client has seen\n%s", strange)
 	}
-	m.t.Logf("during three upgrades a client has had %s", m.run("wc -l </tmp/statuses"))
+	m.t.Logf("during three upgrades a client has had %s responses", strings.TrimSpace(m.run("wc -l </tmp/statuses")))
 	m.run("systemctl stop petstore.socket petstore && ! curl -s 127.0.0.1:8080 && ! systemctl is-active --quiet petstore")
 	m.run("systemctl start petstore.socket petstore")
 	m.waitUntilReady()
+
+	// A new version that does not start, and the way back.
+	m.run("mv /usr/local/bin/petstore good && cp /bin/false /usr/local/bin/petstore && systemctl restart petstore")
+	m.run("until systemctl is-failed --quiet petstore.socket; do sleep 0.1; curl -s -m 1 127.0.0.1:8080; done; mv good /usr/local/bin/petstore")
+	m.run("systemctl reset-failed petstore && systemctl restart petstore.socket petstore")
+	m.waitUntilReady()
+	m.run("systemctl is-active petstore.socket petstore")
 }
 
 func (m *machine) waitUntilReady() {
