@@ -170,8 +170,8 @@ func (s *service) admit(w http.ResponseWriter, c caller) error {
 
 // refuse charges the address of a caller without a valid key, and returns the reason unless that limit is used up too.
 func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, now time.Time) error {
-	var unauthorized *Error
-	if !errors.As(reason, &unauthorized) {
+	unauthorized, ok := errors.AsType[*Error](reason)
+	if !ok {
 		return reason // the store failed; nobody is to blame
 	}
 	d := s.limits.address(s.network(r), now, true)
@@ -304,16 +304,14 @@ const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location,
 // reports whether the request was a preflight and has its response.
 func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h := w.Header()
-	origin := r.Header.Get("Origin")
-	if slices.Contains(s.corsOrigins, "*") {
-		h.Set("Access-Control-Allow-Origin", "*")
-	} else {
+	origin, allowed := r.Header.Get("Origin"), "*"
+	if !slices.Contains(s.corsOrigins, "*") {
 		h.Set("Vary", "Origin")
-		if !slices.Contains(s.corsOrigins, origin) {
+		if allowed = origin; !slices.Contains(s.corsOrigins, origin) {
 			return false
 		}
-		h.Set("Access-Control-Allow-Origin", origin)
 	}
+	h.Set("Access-Control-Allow-Origin", allowed)
 	h.Set("Access-Control-Expose-Headers", exposed)
 	if r.Method != http.MethodOptions || origin == "" || r.Header.Get("Access-Control-Request-Method") == "" {
 		return false
@@ -488,16 +486,14 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 
 // next is the Link to the page after last, with the parameters that were given.
 func (p pageRequest) next(base string, last int64) []string {
-	b := make([]byte, 0, 128)
-	b = append(append(append(b, '<'), base...), "/pets?"...)
-	if p.limitGiven {
-		b = append(strconv.AppendInt(append(b, "limit="...), int64(p.limit), 10), '&')
-	}
+	query := "after=" + strconv.FormatInt(last, 10)
 	if p.status != "" {
-		b = append(append(append(b, "status="...), p.status...), '&')
+		query = "status=" + string(p.status) + "&" + query
 	}
-	b = strconv.AppendInt(append(b, "after="...), last, 10)
-	return []string{string(append(b, `>; rel="next"`...))}
+	if p.limitGiven {
+		query = "limit=" + strconv.Itoa(p.limit) + "&" + query
+	}
+	return []string{"<" + base + "/pets?" + query + `>; rel="next"`}
 }
 
 // listPets is GET /v1/pets: a page of pets by ascending id. A Link header

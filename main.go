@@ -52,8 +52,7 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "petstore:", redact(strings.ReplaceAll(err.Error(), "\n", "; ")))
-	var usage *usageError
-	if errors.As(err, &usage) {
+	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}
 	os.Exit(1)
@@ -149,11 +148,8 @@ func listen(addr string, environ []string) (net.Listener, error) {
 	socket := os.NewFile(3, "socket")
 	defer socket.Close()
 	listener, err := net.FileListener(socket)
-	if err == nil && listener.Addr().Network() != "tcp" {
-		err = errors.Join(fmt.Errorf("its network is %s", listener.Addr().Network()), listener.Close())
-	}
-	if err != nil {
-		return nil, usageErrorf("the socket from the parent, file 3, is no TCP listener: %w", err)
+	if _, ok := listener.(*net.TCPListener); !ok {
+		return nil, errors.Join(usageErrorf("the socket from the parent, file 3, is no TCP listener"), err)
 	}
 	return listener, nil
 }
@@ -161,13 +157,11 @@ func listen(addr string, environ []string) (net.Listener, error) {
 // server is an http.Server that knows its connections, so that it can stop without dropping a request.
 type server struct {
 	http.Server
-	connections sync.Map // from net.Conn to *atomic.Int64: Unix nanoseconds since when it is quiet, or busy
+	connections sync.Map // from net.Conn to *atomic.Int64: since when it is quiet, in Unix nanoseconds; 0 if it is not
 }
 
-const (
-	busy      = 0                      // a request is being handled
-	quietTime = 500 * time.Millisecond // that a connection is granted by a server that stops
-)
+// quietTime is how long a connection may be quiet while the server stops: a request may be on its way.
+const quietTime = 500 * time.Millisecond
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
 // end, 30 s to the end of the response, and 2 minutes until the next one.
@@ -190,27 +184,24 @@ func newServer(log *slog.Logger, config *tls.Config) *server {
 
 // note keeps what drain needs to know of a connection.
 func (s *server) note(conn net.Conn, state http.ConnState) {
-	if state == http.StateNew {
-		s.connections.Store(conn, &atomic.Int64{})
-	}
-	since, _ := s.connections.Load(conn)
+	since, _ := s.connections.LoadOrStore(conn, &atomic.Int64{})
 	switch state {
 	case http.StateNew, http.StateIdle:
 		since.(*atomic.Int64).Store(time.Now().UnixNano())
 	case http.StateActive:
-		since.(*atomic.Int64).Store(busy)
+		since.(*atomic.Int64).Store(0)
 	default:
 		s.connections.Delete(conn)
 	}
 }
 
-// drain waits until ctx ends for all connections to end. It closes those that have been quiet for a while; on the
-// others a request may be on its way. Shutdown would drop that, even if it has read its head.
+// drain waits until ctx ends for all connections to end, and closes those that have been quiet for a while.
+// Shutdown would drop requests that arrive now, even once it has read their heads.
 func (s *server) drain(ctx context.Context) error {
 	for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
 		drained, quiet := true, time.Now().Add(-quietTime).UnixNano()
 		s.connections.Range(func(conn, since any) bool {
-			if at := since.(*atomic.Int64).Load(); at != busy && at <= quiet {
+			if at := since.(*atomic.Int64).Load(); at != 0 && at <= quiet {
 				_ = conn.(net.Conn).Close()
 			}
 			drained = false
@@ -247,10 +238,7 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 		return err
 	}
 	if other {
-		hint := "petstore key create"
-		if test {
-			hint += " -test"
-		}
+		hint := map[bool]string{false: "petstore key create", true: "petstore key create -test"}[test]
 		log.Warn("no key in this database opens this environment; make one with "+hint, "test", test)
 		return nil
 	}
@@ -259,15 +247,12 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	id, err := issue(stdout, first.Name, text, test, func(token secret) (int64, error) {
 		return insertKey(ctx, s, first, token, true)
 	})
-	switch {
-	case err != nil:
-		return err
-	case id == 0:
+	if err == nil && id == 0 {
 		log.Error("another program has made a key meanwhile", "error", errNotStored)
-	default:
+	} else if err == nil {
 		log.Info("key created", "id", id, "name", first.Name, "plan", first.Plan)
 	}
-	return nil
+	return err
 }
 
 //go:embed web/first-key.txt

@@ -1370,8 +1370,8 @@ func TestAWrongSocketOfTheParentIsRefused(t *testing.T) {
 		"two sockets":     {mainSocket(t, mainListen(t)), "2", "LISTEN_FDS must be 1"},
 		"no number":       {mainSocket(t, mainListen(t)), "", "LISTEN_FDS must be 1"},
 		"a UDP socket":    {mainSocket(t, udp), "1", "no TCP listener"},
-		"a Unix listener": {mainSocket(t, local), "1", "no TCP listener: its network is unix"},
-		"a file":          {text, "1", "no TCP listener: .*socket"},
+		"a Unix listener": {mainSocket(t, local), "1", "no TCP listener"},
+		"a file":          {text, "1", "no TCP listener; .*socket"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			db := mainDB(t)
