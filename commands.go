@@ -15,6 +15,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"net/url"
 	"os"
@@ -157,7 +158,7 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	}
 	c.log = newLogger(p.stderr, c.logFormat, c.logLevel)
 	warnOfUnknownVariables(p.environ, c.log)
-	if cmd.purpose != forNothing {
+	if cmd.purpose != forNothing || isCluster(c.db) && cmd.name == "restore" {
 		_, missing := os.Stat(c.db)
 		c.made = missing != nil && !isCluster(c.db)
 		if c.store, err = openStore(ctx, c.db, cmd.purpose, c.log); err == nil {
@@ -268,14 +269,20 @@ func (c *invocation) check(argument string) error {
 // openStore opens the database that -db names.
 func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*store, error) {
 	var e engine
-	var err error
-	if nodes, _ := parseCluster(db); nodes != nil {
+	nodes, err := parseCluster(db)
+	if nodes != nil {
+		db = "on " + nodeNames(nodes)
 		e, err = openRqlite(ctx, nodes, p, log)
-	} else {
+	} else if err == nil {
 		e, err = openSQLite(ctx, db, p)
 	}
+	if err == nil && p != forNothing {
+		if err = updateSchema(ctx, e, p != forCommand || !e.shared()); err != nil {
+			err = errors.Join(err, e.Close())
+		}
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot open the database %s: %w", db, err)
 	}
 	return newStore(e), nil
 }
@@ -561,59 +568,121 @@ func backup(ctx context.Context, c *invocation) error {
 	if !isCluster(c.db) && !c.given("skip-ids") {
 		c.skipIDs = 0
 	}
-	err := saveCopy(ctx, c.Arg(0), c.skipIDs, func(temp string) error { return c.store.engine.backup(ctx, temp) })
+	copied, err := c.saveCopy(ctx, c.store, c.Arg(0), c.skipIDs)
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", databaseName(c.db), c.Arg(0), err)
 	}
-	return nil
+	return c.report(nil, "backup made", "copied", copied, "database", databaseName(c.db), "to", c.Arg(0))
 }
 
-func restore(ctx context.Context, c *invocation) (err error) {
-	var old string
-	if isCluster(c.db) {
-		old, err = c.restoreCluster(ctx)
-	} else {
-		old, err = restoreSQLite(ctx, c.db, c.Arg(0), c.skipIDs, c.now.time())
+// saveCopy makes a copy of what a store holds, which may replace an older one, and says what was copied.
+func (c *invocation) saveCopy(ctx context.Context, s *store, to string, skipIDs int64) (copied string, err error) {
+	var open closers
+	defer open.Close()
+	path, err := claim(to, &open)
+	if err != nil {
+		return "", err
 	}
+	var size int64
+	if _, err := s.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
+		return "", err
+	}
+	err = replaceFile(path, func(temp *os.File) error {
+		copied, err = c.fill(ctx, temp, size, skipIDs, func() error { return s.engine.backup(ctx, temp) })
+		return err
+	})
+	return copied, err
+}
+
+// fill lets do write a copy of about so many bytes, checks it, and says what was copied. In it, new ids start
+// skipIDs above those that it holds.
+func (c *invocation) fill(ctx context.Context, temp *os.File, size, skipIDs int64, do func() error) (string, error) {
+	if err := c.watch("copying", size, temp, do); err != nil {
+		return "", err
+	}
+	var pets int64
+	err := c.watch("checking", 0, temp, func() (err error) {
+		pets, size, err = finishCopy(ctx, temp.Name(), skipIDs)
+		return err
+	})
+	return amount(pets, "pets") + ", " + amount(size, "bytes") + ", checked", err
+}
+
+// watch shows the size that a file has while do works on it.
+func (c *invocation) watch(doing string, total int64, file *os.File, do func() error) error {
+	p, ended := c.progress(doing, "bytes", total), make(chan error, 1)
+	defer p.end()
+	go func() { ended <- do() }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(200 * time.Millisecond):
+			if info, err := file.Stat(); err == nil {
+				if total == 0 { // it does not grow
+					p.from = info.Size()
+				}
+				p.show(info.Size())
+			}
+		}
+	}
+}
+
+func restore(ctx context.Context, c *invocation) error {
+	copied, old, err := c.restoreCopy(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot restore %s from %s: %w", databaseName(c.db), c.Arg(0), err)
 	}
-	return c.report(nil, "database restored", "database", databaseName(c.db), "from", c.Arg(0), "old", old,
-		"skippedIDs", c.skipIDs)
+	return c.report(nil, "database restored", "copied", copied, "database", databaseName(c.db), "from", c.Arg(0),
+		"old", old, "skippedIDs", c.skipIDs)
 }
 
-// restoreCluster loads a copy, whose ids it moves on, into a cluster. What that holds
-// is kept beside the copy, under the name that is returned.
-func (c *invocation) restoreCluster(ctx context.Context) (old string, err error) {
-	nodes, err := parseCluster(c.db)
+// restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds
+// nothing. New ids start -skip-ids above the copy's, so that no id that a client has seen is used again.
+func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err error) {
+	source, _ := os.Stat(c.Arg(0))
+	if replaced, _ := os.Stat(c.db); os.SameFile(source, replaced) { // false for what is not there
+		return "", "", errors.New("they are the same file")
+	}
+	var open closers
+	defer open.Close()
+	from, err := openCopy(ctx, c.Arg(0), &open)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	from, lock, err := openCopy(ctx, c.Arg(0))
+	var path string
+	settle := func(temp *os.File) (string, error) { return c.load(ctx, temp, from.Name()) }
+	if !isCluster(c.db) {
+		path, settle, err = takeOver(ctx, c.db, c.now.time(), &open)
+	} else if path, err = os.MkdirTemp("", "petstore-"); err == nil {
+		defer os.RemoveAll(path)
+		path = filepath.Join(path, "copy")
+	}
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	defer lock.Close()
-	folder, err := os.MkdirTemp("", "petstore-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(folder)
-	file := filepath.Join(folder, "copy")
-	if err := saveCopy(ctx, file, c.skipIDs, func(temp string) error { return copyFile(ctx, from, temp) }); err != nil {
-		return "", err
-	}
-	e, err := openRqlite(ctx, nodes, forNothing, c.log)
-	if err != nil {
-		return "", err
-	}
-	defer e.Close()
-	err = e.load(ctx, file, c.now, func() error {
+	err = replaceFile(path, func(temp *os.File) error {
+		copied, err = c.fill(ctx, temp, source.Size(), c.skipIDs, func() error { return copyFile(ctx, temp, from) })
+		if err == nil {
+			old, err = settle(temp)
+		}
+		return err
+	})
+	return copied, old, err
+}
+
+// load puts a checked copy in the place of all that a cluster holds, which is kept beside the original.
+func (c *invocation) load(ctx context.Context, temp *os.File, original string) (old string, err error) {
+	keep := func() error {
 		if !c.replace {
 			return errors.New("it holds a petstore's data; with -replace they are kept beside the copy")
 		}
-		old = oldName(from, c.now.time())
-		return saveCopy(ctx, old, 0, func(temp string) error { return e.backup(ctx, temp) })
+		old = oldName(original, c.now.time())
+		_, err := c.saveCopy(ctx, c.store, old, 0)
+		return err
+	}
+	err = c.watch("loading", 0, temp, func() error {
+		return c.store.engine.(*rqlite).load(ctx, io.NewSectionReader(temp, 0, math.MaxInt64), c.now, keep)
 	})
 	return old, err
 }
@@ -864,8 +933,12 @@ func (p *progress) show(done int64) {
 			left = "  " + (seconds * time.Second).String() + " left"
 		}
 	}
+	pace := amount(int64(rate), p.unit) + "/s"
+	if p.total == 0 && done == p.from { // nothing can be counted
+		pace = now.Sub(p.start).Round(time.Second).String()
+	}
 	// An error of stderr does not end the work.
-	_, _ = fmt.Fprintf(p.w, "%s%s %s  %s/s%s%s", before, p.doing, text, amount(int64(rate), p.unit), left, after)
+	_, _ = fmt.Fprintf(p.w, "%s%s %s  %s%s%s", before, p.doing, text, pace, left, after)
 }
 
 // end takes the line off the terminal.

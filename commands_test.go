@@ -1475,7 +1475,7 @@ func TestRestoreSaysWhatItDid(t *testing.T) {
 				t.Errorf("restore says %q %q, %v", out, log, err)
 			}
 			old, err := filepath.Glob(k.db + ".*.old")
-			if err != nil || len(old) != 1 || !strings.Contains(log, `"msg":"database restored","database":"`+k.db+`","from":"`+copied+`","old":"`+old[0]+`","skippedIDs":`) {
+			if err != nil || len(old) != 1 || !strings.Contains(log, `"msg":"database restored","copied":"0 pets, 1 MB, checked","database":"`+k.db+`","from":"`+copied+`","old":"`+old[0]+`","skippedIDs":`) {
 				t.Errorf("beside the database there is %v; stderr says %s", old, log)
 			}
 			k.mint("create")
@@ -1536,10 +1536,11 @@ func TestBackupWhileTheServiceRuns(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "copy.db")
 	out, log, err := mainRun(t, map[string]string{"PETSTORE_DB": db}, "backup", file)
-	if err != nil || out+log != "" {
+	want := `"msg":"backup made","copied":"3 pets, 1 MB, checked","database":"` + db + `","to":"` + file + `"}` + "\n"
+	if err != nil || out != "" || !strings.HasSuffix(log, want) || strings.Count(log, "\n") != 1 {
 		t.Fatalf("backup says %q %q, %v", out, log, err)
 	}
-	_, want := s.get("/pets", s.key)
+	_, want = s.get("/pets", s.key)
 	restored := mainStart(t, nil, "-db", file)
 	if response, body := restored.get("/pets", s.key); response.StatusCode != 200 || body != want || restored.key != "" {
 		t.Errorf("the copy serves %d %s, want %s", response.StatusCode, body, want)

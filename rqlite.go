@@ -90,8 +90,7 @@ func parseCluster(db string) (nodes []*node, err error) {
 	return nodes, nil
 }
 
-// openRqlite finds the leader of a cluster and, unless it is opened for nothing, brings its schema up to date. A
-// cluster of another program, of a newer schema, or with a node that is too old, is refused and left as it was.
+// openRqlite finds the leader of a cluster. One with a node that is too old is refused.
 func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger) (*rqlite, error) {
 	e := &rqlite{nodes: nodes, log: log, wait: commandWait, durations: histogram{bounds: durationBounds}}
 	if p == forService {
@@ -107,14 +106,7 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	err := e.connect(ctx)
-	if err == nil && p != forNothing {
-		err = updateSchema(ctx, e, p != forCommand)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot open the database on %s: %w", nodeNames(nodes), err)
-	}
-	return e, nil
+	return e, e.connect(ctx)
 }
 
 // nodeNames are the addresses without secrets.
@@ -130,14 +122,15 @@ func nodeNames(nodes []*node) string {
 func (e *rqlite) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
-	err := e.locate(ctx, nil)
-	for err != nil && !errors.Is(err, errWrongNode) {
-		if pause(ctx, leaderPoll); ctx.Err() != nil {
-			break // err says more than that the time is over
+	for {
+		err := e.locate(ctx, nil)
+		if err == nil || errors.Is(err, errWrongNode) {
+			return err
 		}
-		err = e.locate(ctx, nil)
+		if pause(ctx, leaderPoll); ctx.Err() != nil {
+			return err // which says more than that the time is over
+		}
 	}
-	return err
 }
 
 // nodeStatus is what GET /status of a node says, or why it says nothing.
@@ -165,15 +158,11 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 	defer cancel()
 	statuses := make(chan nodeStatus, len(e.nodes))
 	for _, n := range e.nodes {
-		go func() {
-			s, err := e.status(ctx, n)
-			s.node, s.err = n, err
-			statuses <- s
-		}()
+		go func() { statuses <- e.status(ctx, n) }()
 	}
-	var found nodeStatus
-	leaders := map[string]nodeStatus{} // by address: who names it
-	for i := 0; i < len(e.nodes) && (found.node == nil || lost == nil); i++ {
+	var found *node
+	leaders := map[string]*node{} // by address: who names it
+	for i := 0; i < len(e.nodes) && (found == nil || lost == nil); i++ {
 		s := <-statuses
 		s.node.addr = cmp.Or(s.Store.Addr, s.node.addr)    // also of a node that is refused
 		if errors.Is(s.err, errWrongNode) && lost == nil { // later, it must not keep the others from being used
@@ -181,48 +170,46 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 		}
 		if s.err != nil {
 			err = cmp.Or(err, s.err)
-			continue
-		}
-		if s.Store.Raft.State == "Leader" {
-			found = s
+		} else if s.Store.Raft.State == "Leader" {
+			found = s.node
 		} else if s.Store.Leader.Addr != "" {
-			leaders[s.Store.Leader.Addr] = s
+			leaders[s.Store.Leader.Addr] = s.node
 		}
 	}
 	for _, n := range e.nodes {
 		delete(leaders, n.addr) // it does not lead any more, or does not respond
 	}
-	for _, s := range leaders {
-		if found.node == nil {
-			found = s
-		}
+	for _, n := range leaders {
+		found = cmp.Or(found, n)
 	}
-	if found.node == nil {
+	if found == nil {
 		return cmp.Or(err, errors.New("its nodes have no leader"))
 	}
-	if before := e.inUse.Swap(found.node); before != nil && before != found.node {
-		e.log.Info("another node is in use", "node", found.node.url, "before", before.url)
+	if before := e.inUse.Swap(found); before != nil && before != found {
+		e.log.Info("another node is in use", "node", found.url, "before", before.url)
 	}
 	return nil
 }
 
 // status asks a node for its status, and refuses one that is too old.
-func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) {
+func (e *rqlite) status(ctx context.Context, n *node) nodeStatus {
+	s := nodeStatus{node: n}
 	response, err := e.do(ctx, n, http.MethodGet, "/status", nil)
 	if err != nil {
-		return s, err
+		s.err = err
+		return s
 	}
 	defer response.Body.Close()
-	if json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s) != nil || s.Build.Version == "" {
-		return s, fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
-	}
 	var version [3]int
-	_, err = fmt.Sscanf(s.Build.Version, "v%d.%d.%d", &version[0], &version[1], &version[2])
-	if err != nil || slices.Compare(version[:], oldestRqlite[:]) < 0 {
-		return s, fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode, n.url, s.Build.Version,
+	err = json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s)
+	_, wrong := fmt.Sscanf(s.Build.Version, "v%d.%d.%d", &version[0], &version[1], &version[2])
+	if err != nil || s.Build.Version == "" {
+		s.err = fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
+	} else if wrong != nil || slices.Compare(version[:], oldestRqlite[:]) < 0 {
+		s.err = fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode, n.url, s.Build.Version,
 			oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
 	}
-	return s, nil
+	return s
 }
 
 // do sends one request to one node. The error wraps errNothingDone if it never
@@ -255,13 +242,11 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 	var broken *net.OpError
 	switch {
 	case status == http.StatusUnauthorized:
-		return nil, fmt.Errorf("%w: %s wants another user or password", errWrongNode, n.url)
-	case errors.As(err, &untrusted), errors.Is(err, http.ErrSchemeMismatch),
-		0 < status && status < 500 && path == "/status":
-		return nil, fmt.Errorf("%w: %w", errWrongNode, err)
-	case errors.As(err, &broken) && broken.Op == "dial",
-		status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
-		return nil, fmt.Errorf("%w: %w", errNothingDone, err)
+		err = fmt.Errorf("%w: %s wants another user or password", errWrongNode, n.url)
+	case errors.As(err, &untrusted), errors.Is(err, http.ErrSchemeMismatch), 0 < status && status < 500 && path == "/status":
+		err = fmt.Errorf("%w: %w", errWrongNode, err)
+	case errors.As(err, &broken) && broken.Op == "dial", status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
+		err = fmt.Errorf("%w: %w", errNothingDone, err)
 	}
 	return nil, err
 }
@@ -291,19 +276,19 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 		}
 		cancel()
 	}()
-	response, err := e.do(ctx, n, http.MethodPost, path, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	a, err := readAnswer(response)
+	a, err := e.post(ctx, n, path, bytes.NewReader(body))
 	if err == nil && len(a.Results) != len(sts) {
 		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(sts))
 	}
 	return a, err
 }
 
-// readAnswer reads the body of a response, and returns the errors that it reports.
-func readAnswer(response *http.Response) (*answer, error) {
+// post sends something to a node, and returns its answer, or the errors that this reports.
+func (e *rqlite) post(ctx context.Context, n *node, path string, body io.Reader) (*answer, error) {
+	response, err := e.do(ctx, n, http.MethodPost, path, body)
+	if err != nil {
+		return nil, err
+	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if len(text) == maxAnswer {
@@ -435,7 +420,7 @@ func (e *rqlite) measure(x *exposition) {
 }
 
 // backup asks for a read first, which shows that the node still leads: its file then holds all that was acknowledged.
-func (e *rqlite) backup(ctx context.Context, file string) error {
+func (e *rqlite) backup(ctx context.Context, to *os.File) error {
 	if _, err := schemaVersion(ctx, e); err != nil {
 		return err
 	}
@@ -446,34 +431,25 @@ func (e *rqlite) backup(ctx context.Context, file string) error {
 		return err
 	}
 	defer response.Body.Close()
-	f, err := os.OpenFile(file, os.O_WRONLY, 0o600) //nolint:gosec // it was made for this
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, response.Body)
-	return errors.Join(err, f.Close())
+	_, err = io.Copy(to, response.Body)
+	return err
 }
 
 // load puts a file in the place of the whole database. A cluster that holds anything is
-// refused, unless replace is called with what it holds and succeeds.
-func (e *rqlite) load(ctx context.Context, file string, now instant, replace func() error) error {
+// refused, unless replace is called and succeeds.
+func (e *rqlite) load(ctx context.Context, file io.Reader, now instant, replace func() error) error {
 	alone := func() error { // a service that runs has written in the last 5,000 ms
 		return e.read(ctx, sqlOf("SELECT id FROM services WHERE seen_at > ? LIMIT 1", int64(now-5000)),
 			func(scanner) error { return errServed })
 	}
 	mark := func(id int) error { // with restoringID, no service can start and confirm what would be lost
-		_, err := e.write(ctx, []statement{sqlOf(fmt.Sprintf("PRAGMA application_id = %d", id))})
+		_, err := e.write(ctx, []statement{markOf(id)})
 		return err
 	}
 	version, err := schemaVersion(ctx, e)
 	if err != nil && !errors.Is(err, errRestoring) {
 		return err
 	}
-	f, err := os.Open(file) //nolint:gosec // the operator names the file
-	if err != nil {
-		return err
-	}
-	defer f.Close()
 	steps := []func() error{func() error { return mark(restoringID) }}
 	if version > 0 {
 		update := func() error { return errors.Join(mark(applicationID), updateSchema(ctx, e, false)) }
@@ -487,10 +463,7 @@ func (e *rqlite) load(ctx context.Context, file string, now instant, replace fun
 	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
-	response, err := e.do(ctx, e.inUse.Load(), http.MethodPost, "/db/load", f)
-	if err == nil {
-		_, err = readAnswer(response)
-	}
+	_, err = e.post(ctx, e.inUse.Load(), "/db/load", file)
 	if err == nil { // a node whose disk is full says so too
 		_, err = schemaVersion(ctx, e)
 	}

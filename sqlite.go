@@ -1,8 +1,8 @@
 package main
 
-// An engine: one SQLite file. Here are its opening and checking, its locks, its connections and
-// transactions, and the copies that every engine's backups are. It takes the schema from
-// store.go, and knows of the tables only, in finishCopy, which of them assign ids.
+// An engine: one SQLite file. Here are its opening and checking, its locks, its connections and transactions, and
+// what makes a copy, of any engine, one that can be trusted. It takes the schema from store.go, and of the tables
+// knows only those that finishCopy counts, or that assign ids.
 
 import (
 	"context"
@@ -37,56 +37,55 @@ type sqliteFile struct {
 
 	mu       sync.Mutex // guards the next four
 	conn     *sql.Conn  // for writing
-	written  preparedSet
-	version  int64 // data_version as it was seen last
-	panicked bool  // the driver has, on conn
+	written  sync.Map   // the *sql.Stmt of each query
+	version  int64      // data_version as it was seen last
+	panicked bool       // the driver has, on conn
 
-	reader  *sql.DB // a pool
-	queries preparedSet
+	reader  *sql.DB  // a pool
+	queries sync.Map // likewise
 
-	files   map[string]os.FileInfo // the database, its log and the log's index, by path, as they were opened
-	closers []func() error         // what Close calls, last first
+	files map[string]os.FileInfo // the database, its log and the log's index, by path, as they were opened
+	open  closers
 }
 
-// preparedSet holds statements, which are prepared when they are first used.
-type preparedSet struct {
-	on    func(ctx context.Context, query string) (*sql.Stmt, error)
-	mu    sync.Mutex // guards known
-	known map[string]*sql.Stmt
-}
-
-func (s *preparedSet) prepare(query string) (stmt *sql.Stmt, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if stmt = s.known[query]; stmt != nil {
-		return stmt, nil
+// prepared takes a statement from those that are known. It is prepared when it is first used.
+func prepared(known *sync.Map, query string, on interface {
+	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
+}) (*sql.Stmt, error) {
+	if stmt, ok := known.Load(query); ok {
+		return stmt.(*sql.Stmt), nil
 	}
-	if stmt, err = s.on(context.Background(), query); err == nil {
-		s.known[query] = stmt
+	stmt, err := on.PrepareContext(context.Background(), query)
+	if err == nil {
+		known.Store(query, stmt) // of two at once, one is closed with its connections
 	}
 	return stmt, err
 }
 
-// openSQLite opens or, for some purposes, makes the database file and brings its schema up to date. A file that is no
-// database, another program's, or of a newer schema is refused and left as it was. It waits for locks as write does.
+// closers end what is open or locked. Close calls them, last first.
+type closers []func() error
+
+func (c *closers) Close() (err error) {
+	for _, closer := range slices.Backward(*c) {
+		err = errors.Join(err, closer())
+	}
+	return err
+}
+
+// openSQLite opens or, for some purposes, makes the database file. A file that is no database, another program's, or
+// of a newer schema is refused and left as it was. It waits for locks as write does.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
-	e := &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
+	e := &sqliteFile{wait: commandWait}
 	err := e.prepareFile(ctx, path, p)
 	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
-		var lock io.Closer
-		if lock, err = lockFile(e.path+"-lock", errors.New("another petstore serves it")); err == nil {
-			e.closers = append(e.closers, lock.Close)
-		}
+		err = lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
 	}
 	if err == nil {
 		err = e.connect(ctx)
 	}
-	if err == nil {
-		err = updateSchema(ctx, e, true)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the database %s: %w", path, errors.Join(err, e.Close()))
+		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
@@ -141,9 +140,9 @@ func resolve(path string) (string, error) {
 	return filepath.Abs(filepath.Join(folder, filepath.Base(path)))
 }
 
-// ensureFile makes the file unless it is there, and returns the operating system's
-// error if it cannot be written: SQLite's would not say why. It comes before SQLite
-// has the file open, since closing a file ends the locks that the process has on it.
+// ensureFile makes the file unless it is there, and returns the operating system's error if it cannot be written:
+// SQLite's would not say why. It comes before SQLite has the file open, since closing a file ends the locks that the
+// process has on it.
 func ensureFile(path string) (os.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
 	if err != nil {
@@ -188,12 +187,15 @@ func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 	return db
 }
 
-// connect opens all connections.
+// connect opens all connections. The reading ones open their files too, with schema_version: one that was opened later
+// would miss a file that was removed meanwhile, or read another one that took its place.
 func (e *sqliteFile) connect(ctx context.Context) error {
 	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
-	e.closers = append(e.closers, writer.Close)
+	e.open = append(e.open, writer.Close)
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
-		if e.files[e.path], err = os.Stat(e.path); err == nil { // it may be replaced while this waits
+		opened, err := os.Stat(e.path) // it may be replaced while this waits
+		e.files = map[string]os.FileInfo{e.path: opened, e.path + "-wal": nil, e.path + "-shm": nil}
+		if err == nil {
 			e.conn, err = writer.Conn(context.Background())
 		}
 		return err
@@ -201,84 +203,64 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.written.on, e.written.known = e.conn.PrepareContext, map[string]*sql.Stmt{}
-	e.closers = append(e.closers, e.closeConn)
-	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)")
-	e.closers = append(e.closers, e.reader.Close)
-	e.queries.on, e.queries.known = e.reader.PrepareContext, map[string]*sql.Stmt{}
+	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)", "_pragma=schema_version")
 	e.reader.SetMaxOpenConns(readers)
 	e.reader.SetMaxIdleConns(readers)
-	if err := untilUnlocked(ctx, e.wait, e.connectReaders); err != nil {
-		return err
-	}
-	for _, file := range []string{e.path + "-wal", e.path + "-shm"} {
-		if e.files[file], err = os.Stat(file); err != nil {
-			return err
+	e.open = append(e.open, e.reader.Close)
+	err = untilUnlocked(ctx, e.wait, func() error {
+		for range readers {
+			conn, err := e.reader.Conn(context.Background())
+			if err != nil {
+				return err
+			}
+			defer conn.Close() // back to the pool, when all are open
 		}
+		return nil
+	})
+	if err == nil {
+		_, err = e.changed(ctx) // from here on, what others write is news
 	}
-	if _, err := e.changed(ctx); err != nil { // from here on, what others write is news
-		return err
+	if err == nil {
+		err = e.checkFiles() // another file may have taken the place of the first
 	}
-	return e.checkFiles() // another file may have taken the place of the first
+	return err
 }
 
-// lockFile makes a file unless it is there, and locks it until the lock is closed; the
-// error is busy if somebody else has it. The lock is SQLite's on a file that stays empty,
-// for it is the one kind that every system offers; the kernel frees it even after a kill.
-func lockFile(file string, busy error) (io.Closer, error) {
-	opened, err := ensureFile(file)
+// lockFile makes a file unless it is there, and locks it until open is closed; the error is busy if somebody else has
+// it. The lock is SQLite's on a file that stays empty, for it is the one kind that every system offers; the kernel
+// frees it even after a kill.
+func lockFile(file string, busy error, open *closers) error {
+	made, err := ensureFile(file)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	lock := openPool(file, 0, "_pragma=journal_mode(OFF)")
 	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
 	_, err = lock.Exec("BEGIN EXCLUSIVE")
 	now, _ := os.Stat(file)
-	if isBusy(err) || err == nil && !os.SameFile(opened, now) { // who had it last may have removed it
+	if isBusy(err) || err == nil && !os.SameFile(made, now) { // who had it last may have removed it
 		err = busy
 	}
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return errors.Join(err, lock.Close())
 	}
-	return lock, nil
-}
-
-// connectReaders opens all reading connections, and their files with a first query: one that was opened later
-// would miss a file that was removed meanwhile, or read another one that took its place.
-func (e *sqliteFile) connectReaders() error {
-	for range readers {
-		conn, err := e.reader.Conn(context.Background())
-		if err != nil {
-			return err
-		}
-		defer conn.Close() // back to the pool, when all are open
-		if _, err := conn.ExecContext(context.Background(), "SELECT 1 FROM sqlite_schema"); err != nil {
-			return err
-		}
-	}
+	*open = append(*open, lock.Close)
 	return nil
 }
 
-// closeConn does not close a connection in which the driver has panicked: that may
-// hold a lock of database/sql for ever.
-func (e *sqliteFile) closeConn() (err error) {
-	for _, stmt := range e.written.known { // an open one would keep the connection alive
-		err = errors.Join(err, stmt.Close())
-	}
-	if e.panicked {
-		return errors.Join(err, errors.New("a connection stays open in which the driver has panicked"))
-	}
-	return errors.Join(err, e.conn.Close())
-}
-
-// Close ends all connections.
+// Close ends all connections but one in which the driver has panicked: that may hold a lock of database/sql for ever.
 func (e *sqliteFile) Close() (err error) {
 	e.mu.Lock() // requests that were cut off may still write
 	defer e.mu.Unlock()
-	for _, closer := range slices.Backward(e.closers) {
-		err = errors.Join(err, closer())
+	for _, stmt := range e.written.Range { // an open one would keep the connection alive
+		err = errors.Join(err, stmt.(*sql.Stmt).Close())
 	}
-	return err
+	if e.panicked {
+		err = errors.Join(err, errors.New("a connection stays open in which the driver has panicked"))
+	} else if e.conn != nil {
+		err = errors.Join(err, e.conn.Close())
+	}
+	return errors.Join(err, e.open.Close())
 }
 
 // isCode reports whether an error is SQLite's, with one of these primary result codes.
@@ -315,10 +297,10 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) (results
 	defer func() {
 		e.panicked = e.panicked || panicking
 		if panicking || err != nil {
-			_ = e.exec("ROLLBACK") // its error says that SQLite has done so itself
+			_, _ = e.run(sqlOf("ROLLBACK")) // its error says that SQLite has done so itself
 		}
 	}()
-	err = untilUnlocked(ctx, e.wait, func() error { return e.exec("BEGIN IMMEDIATE") })
+	err = untilUnlocked(ctx, e.wait, func() (err error) { _, err = e.run(sqlOf("BEGIN IMMEDIATE")); return err })
 	if err == nil {
 		err = e.checkFiles()
 	}
@@ -327,15 +309,10 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) (results
 		results[i], err = e.run(statements[i])
 	}
 	if err == nil {
-		err = e.exec("COMMIT") // and sync
+		_, err = e.run(sqlOf("COMMIT")) // and sync
 	}
 	panicking = false
 	return results, err
-}
-
-func (e *sqliteFile) exec(query string) error {
-	_, err := e.run(statement{query: query})
-	return err
 }
 
 // checkFiles is an error if one of the database's files is no longer the one that
@@ -346,7 +323,9 @@ func (e *sqliteFile) checkFiles() error {
 		if err != nil {
 			return err
 		}
-		if !os.SameFile(opened, now) {
+		if opened == nil { // this is the first look
+			e.files[path] = now
+		} else if !os.SameFile(opened, now) {
 			return fmt.Errorf("%s is not the file that was opened", path)
 		}
 	}
@@ -355,7 +334,7 @@ func (e *sqliteFile) checkFiles() error {
 
 // run executes one statement of a transaction.
 func (e *sqliteFile) run(st statement) (r result, err error) {
-	stmt, err := e.written.prepare(st.query)
+	stmt, err := prepared(&e.written, st.query, e.conn)
 	if err != nil {
 		return r, err
 	}
@@ -385,7 +364,7 @@ func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path 
 func (e *sqliteFile) measure(*exposition)             {}
 
 func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	stmt, err := e.queries.prepare(query.query)
+	stmt, err := prepared(&e.queries, query.query, e.reader)
 	if err != nil {
 		return err
 	}
@@ -402,176 +381,132 @@ func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan sc
 	return rows.Err()
 }
 
+// sizeQuery reads how many bytes a database has.
+const sizeQuery = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+
 // backup copies the database while others read and write. The connection is its
 // own because SQLite does not copy while another statement runs on the same one.
-func (e *sqliteFile) backup(ctx context.Context, file string) error {
+func (e *sqliteFile) backup(ctx context.Context, to *os.File) error {
 	db := openPool(e.path, commandWait)
 	defer db.Close()
-	_, err := db.ExecContext(ctx, "VACUUM INTO ?", file)
+	_, err := db.ExecContext(ctx, "VACUUM INTO ?", to.Name())
 	return err
 }
 
-// saveCopy puts a file that fill writes in the place of target, after reading it
-// whole. In it, new ids start skipIDs above those that it holds.
-func saveCopy(ctx context.Context, target string, skipIDs int64, fill func(temp string) error) error {
-	file, lock, err := claim(target)
-	if err != nil {
-		return err
-	}
-	defer lock.Close()
-	return replaceFile(file, func(temp string) error {
-		if err := fill(temp); err != nil {
-			return err
-		}
-		return finishCopy(ctx, temp, skipIDs)
-	})
-}
-
-// openCopy makes sure that a copy is a petstore's and is not in use, and keeps
-// services off it until the lock is closed.
-func openCopy(ctx context.Context, source string) (file string, lock io.Closer, err error) {
-	if file, lock, err = claim(source); err != nil {
-		return "", nil, err
-	}
-	version, err := checkOwner(ctx, file)
-	if err == nil && version == 0 {
-		err = errors.New("it is no petstore's")
-	}
-	if err != nil {
-		return "", nil, errors.Join(fmt.Errorf("the copy cannot be used: %w", err), lock.Close())
-	}
-	return file, lock, nil
-}
-
-// finishCopy reads a copy whole, moves its ids on in all tables that assign them, and brings it to disk. With
-// mode=ro SQLite would not look at the CHECK constraints; without a mode it would make the file.
-func finishCopy(ctx context.Context, file string, skipIDs int64) error {
-	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
-	defer db.Close()
-	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
-		return err
-	}
-	if verdict != "ok" {
-		return fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
-	}
-	_, err := db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
-		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
-		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
-		WHERE name NOT IN (SELECT name FROM sqlite_sequence);
-		UPDATE sqlite_sequence SET seq = seq + ?`, skipIDs)
-	return errors.Join(err, syncFile(file), context.Cause(ctx))
-}
-
-// restoreSQLite puts a copy in the place of the database, which it keeps under the name that it returns, or "" if
-// there was none. New ids start skipIDs above the copy's, so that no id that a client has seen is used again.
-// Whenever it is stopped, by a kill or a power cut too, the old database is in its place, or the new one.
-func restoreSQLite(ctx context.Context, path, source string, skipIDs int64, now time.Time) (old string, err error) {
-	target, err := resolve(path)
-	if err != nil {
-		return "", err
-	}
-	copied, _ := os.Stat(source)
-	if replaced, _ := os.Stat(target); os.SameFile(copied, replaced) { // false for what is not there
-		return "", errors.New("they are the same file")
-	}
-	from, copyLock, err := openCopy(ctx, source)
-	if err != nil {
-		return "", err
-	}
-	defer copyLock.Close()
-	if _, err := checkOwner(ctx, target); errors.Is(err, errForeign) {
-		return "", err
-	}
-	lock, err := lockFile(target+"-lock", errServed)
-	if err != nil {
-		return "", err
-	}
-	defer lock.Close()
-	before := openPool(target, 0, "mode=rw", "_pragma=synchronous(FULL)")
-	defer before.Close()
-	err = replaceFile(target, func(temp string) error {
-		if err := copyFile(ctx, from, temp); err != nil {
-			return err
-		}
-		if err := finishCopy(ctx, temp, skipIDs); err != nil {
-			return err
-		}
-		old, err = keepOld(ctx, before, target, temp, now)
-		return err
-	})
-	return old, err
-}
-
-// claim refuses a file that cannot be a database, or one that is in use, and keeps services off it, if it was
-// ever served, until the lock is closed. A file that is not there may be claimed too.
-func claim(name string) (path string, lock io.Closer, err error) {
+// claim refuses a file that cannot be a database, or one that is in use, and keeps services off it, if it was ever
+// served, until open is closed. A file that is not there may be claimed too.
+func claim(name string, open *closers) (path string, err error) {
 	if path, err = resolve(name); err != nil {
-		return "", nil, err
+		return "", err
 	}
-	info, err := os.Lstat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		return "", nil, fmt.Errorf("%s is not a regular file", path)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file", path)
 	}
 	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock"} {
 		database, is := strings.CutSuffix(path, suffix)
 		if _, err := os.Stat(database); is && err == nil {
-			return "", nil, fmt.Errorf("%s belongs to the database %s", path, database)
+			return "", fmt.Errorf("%s belongs to the database %s", path, database)
 		}
 		log, err := os.Stat(path + suffix)
 		if err == nil && log.Size() > 0 && suffix != "-shm" {
-			return "", nil, fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
+			return "", fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
 		}
 	}
-	lock = io.NopCloser(nil)
 	if _, err := os.Stat(path + "-lock"); err == nil { // it was served
-		if lock, err = lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path)); err != nil {
-			return "", nil, err
+		if err := lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path), open); err != nil {
+			return "", err
 		}
 	}
-	if info != nil && isBusy(lockOnce(path)) {
-		return "", nil, errors.Join(fmt.Errorf("%s is in use", path), lock.Close())
-	}
-	return path, lock, nil
-}
-
-// lockOnce takes all of a database for a moment: isBusy tells that somebody has
-// it open, be it under another name. Nothing may read the file before the lock.
-func lockOnce(path string) error {
+	// To lock all of it for a moment tells whether somebody has it open, be it under
+	// another name. Nothing may read the file before that.
 	db := openPool(path, 0, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
 	defer db.Close()
-	_, err := db.Exec("SELECT 1 FROM sqlite_schema")
-	return err
+	if _, err := db.Exec("SELECT 1 FROM sqlite_schema"); isBusy(err) {
+		return "", fmt.Errorf("%s is in use", path)
+	}
+	return path, nil
+}
+
+// openCopy claims a copy and makes sure that it is a petstore's.
+func openCopy(ctx context.Context, source string, open *closers) (*os.File, error) {
+	path, err := claim(source, open)
+	if err != nil {
+		return nil, err
+	}
+	version, err := checkOwner(ctx, path)
+	if err == nil && version == 0 {
+		err = errors.New("it is no petstore's")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the copy cannot be used: %w", err)
+	}
+	file, err := os.Open(path) //nolint:gosec // the operator names the file
+	*open = append(*open, file.Close)
+	return file, err
+}
+
+// copyFile copies until ctx ends.
+func copyFile(ctx context.Context, to io.Writer, from io.Reader) (err error) {
+	for err == nil && ctx.Err() == nil {
+		_, err = io.CopyN(to, from, 1<<20)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, context.Cause(ctx))
+}
+
+// finishCopy reads a copy whole, counts its pets, moves its ids on in all tables that assign them, and brings it to
+// disk. With mode=ro SQLite would not look at the CHECK constraints; without a mode it would make the file.
+func finishCopy(ctx context.Context, file string, skipIDs int64) (pets, bytes int64, err error) {
+	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
+	defer db.Close()
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
+		return 0, 0, err
+	}
+	if verdict != "ok" {
+		return 0, 0, fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
+	}
+	_, err = db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
+		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
+		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
+		WHERE name NOT IN (SELECT name FROM sqlite_sequence);
+		UPDATE sqlite_sequence SET seq = seq + ?`, skipIDs)
+	if err == nil {
+		err = db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")").Scan(&pets, &bytes)
+	}
+	return pets, bytes, errors.Join(err, syncFile(file), context.Cause(ctx))
 }
 
 // replaceFile lets fill write and sync an empty file in a folder beside target, and only
 // then gives it target's name, so that an older file is never lost to a failed attempt.
 // What a kill leaves of the folder is used, and removed, by the next attempt.
-func replaceFile(target string, fill func(temp string) error) error {
+func replaceFile(target string, fill func(temp *os.File) error) error {
 	folder := target + ".partial"
 	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	file := filepath.Join(folder, "lock")
-	lock, err := lockFile(file, errors.New("another petstore writes it"))
-	if err != nil {
+	var open closers
+	defer open.Close()
+	if err := lockFile(file, errors.New("another petstore writes it"), &open); err != nil {
 		return err
 	}
-	defer lock.Close()
 	inner := filepath.Join(folder, "copy")
-	defer func() { // before the lock ends, or another attempt would lose its files
-		_ = errors.Join(os.RemoveAll(inner), os.Remove(file), os.Remove(folder))
-	}()
-	temp := filepath.Join(inner, "db") // beside which SQLite may have a journal
-	err = errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700))
+	open = append(open, func() error { // before the lock ends, or another attempt would lose its files
+		return errors.Join(os.RemoveAll(inner), os.Remove(file), os.Remove(folder))
+	})
+	if err := errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700)); err != nil {
+		return err
+	}
+	// SQLite may have a journal beside the file.
+	temp, err := os.OpenFile(filepath.Join(inner, "db"), os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names it
 	if err == nil {
-		_, err = ensureFile(temp)
+		err = errors.Join(fill(temp), temp.Close())
 	}
 	if err == nil {
-		err = fill(temp)
-	}
-	if err == nil {
-		err = os.Rename(temp, target)
+		err = os.Rename(temp.Name(), target)
 	}
 	if err == nil {
 		err = syncFile(filepath.Dir(target))
@@ -579,29 +514,27 @@ func replaceFile(target string, fill func(temp string) error) error {
 	return err
 }
 
-// copyFile copies until ctx ends.
-func copyFile(ctx context.Context, from, to string) error {
-	source, err := os.Open(from) //nolint:gosec // the operator names the file
-	if err != nil {
-		return err
+// takeOver keeps services off a database that is to be replaced, and refuses another program's. Whenever the restore
+// is stopped from here on, by a kill or a power cut too, the old database is in its place, or the new one.
+func takeOver(ctx context.Context, name string, now time.Time, open *closers) (
+	path string, settle func(temp *os.File) (old string, err error), err error) {
+	if path, err = resolve(name); err != nil {
+		return "", nil, err
 	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o600) //nolint:gosec // likewise
-	if err != nil {
-		return err
+	if _, err := checkOwner(ctx, path); errors.Is(err, errForeign) {
+		return "", nil, err
 	}
-	for err == nil && ctx.Err() == nil {
-		_, err = io.CopyN(target, source, 1<<20)
+	if err := lockFile(path+"-lock", errServed, open); err != nil {
+		return "", nil, err
 	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return errors.Join(err, context.Cause(ctx), target.Close())
+	db := openPool(path, 0, "mode=rw", "_pragma=synchronous(FULL)")
+	*open = append(*open, db.Close)
+	return path, func(temp *os.File) (string, error) { return keepOld(ctx, db, path, temp.Name(), now) }, nil
 }
 
-// keepOld gives the database a second name, and its owner and mode to the file
-// that will take its place. Its log is folded in or, where that cannot be done because
-// the database is damaged, kept beside it. Nobody can open it until db is closed.
+// keepOld gives a database that was taken over a second name, which it returns, or "" if there was none, and its owner
+// and mode to its successor. Its log is folded in or, where that cannot be done because the database is damaged, kept
+// beside it. Nobody can open it until db is closed.
 func keepOld(ctx context.Context, db *sql.DB, path, successor string, now time.Time) (old string, err error) {
 	info, err := os.Stat(path)
 	missing := errors.Is(err, os.ErrNotExist)
@@ -667,8 +600,8 @@ func syncFile(path string) error {
 		return err
 	}
 	defer f.Close()
-	if err := f.Sync(); err != nil && runtime.GOOS != "windows" {
-		return err
+	if err = f.Sync(); runtime.GOOS == "windows" {
+		return nil
 	}
-	return nil
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -844,7 +845,7 @@ func TestABackupIsConsistentWhileOthersWrite(t *testing.T) {
 // TestACopyThatIsNotThereIsNotWhole: looking for it must not make it.
 func TestACopyThatIsNotThereIsNotWhole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "copy.db")
-	if err := finishCopy(t.Context(), file, 0); err == nil {
+	if _, _, err := finishCopy(t.Context(), file, 0); err == nil {
 		t.Error("a missing copy is taken for a good one")
 	}
 	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
@@ -893,7 +894,8 @@ func TestABackupReplacesAnOlderOne(t *testing.T) {
 
 // sqliteBackup does what petstore backup does.
 func sqliteBackup(ctx context.Context, s *store, file string) error {
-	return saveCopy(ctx, file, 0, func(temp string) error { return s.engine.backup(ctx, temp) })
+	_, err := (&invocation{process: &process{stderr: io.Discard}}).saveCopy(ctx, s, file, 0)
+	return err
 }
 
 // sqliteAtRest makes a database that is closed.
@@ -1097,8 +1099,8 @@ func TestABackupRemovesWhatAKillHasLeft(t *testing.T) {
 			}
 			storeMust(t, os.WriteFile(filepath.Join(dir, "other.db.partial"), []byte("a file"), 0o600))
 			before := sqliteTree(t, dir)
-			lock, err := lockFile(filepath.Join(partial, "lock"), errServed)
-			storeMust(t, err)
+			var lock closers
+			storeMust(t, lockFile(filepath.Join(partial, "lock"), errServed, &lock))
 			sqliteRefusal(t, sqliteBackup(t.Context(), s, file), "", "another petstore writes it")
 			sqliteSame(t, before, sqliteTree(t, dir))
 			storeMust(t, lock.Close())
@@ -1125,8 +1127,8 @@ func TestALockOnAFileThatWasRemovedIsNone(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 50 {
-				lock, err := lockFile(file, errServed)
-				if err != nil {
+				var lock closers
+				if lockFile(file, errServed, &lock) != nil {
 					continue
 				}
 				if holders.Add(1) > 1 {
@@ -1238,7 +1240,7 @@ func TestABackupOfADamagedDatabaseKeepsTheOlderCopy(t *testing.T) {
 	damaged := filepath.Join(t.TempDir(), "damaged.db")
 	storeMust(t, os.WriteFile(damaged, []byte(before["copy.db"]), 0o600))
 	sqliteDamage(t, damaged)
-	err := finishCopy(t.Context(), damaged, 0)
+	_, _, err := finishCopy(t.Context(), damaged, 0)
 	if err == nil || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a damaged copy is reported as %q, want one line", err)
 	}
@@ -1290,7 +1292,18 @@ func sqliteNewScene(t testing.TB) sqliteScene {
 
 // restore restores the scene at storeNow.
 func (sc sqliteScene) restore(ctx context.Context) (old string, err error) {
-	return restoreSQLite(ctx, sc.db, sc.copy, 1_000_000, storeNow)
+	return sqliteRestore(ctx, sc.db, sc.copy, 1_000_000, storeNow)
+}
+
+// sqliteRestore does what petstore restore does.
+func sqliteRestore(ctx context.Context, db, file string, skipIDs int64, now time.Time) (old string, err error) {
+	c := &invocation{process: &process{stderr: io.Discard}, FlagSet: flag.NewFlagSet("", flag.ContinueOnError), now: instantOf(now)}
+	c.db, c.skipIDs = db, skipIDs
+	if err := c.Parse([]string{file}); err != nil {
+		return "", err
+	}
+	_, old, err = c.restoreCopy(ctx)
+	return old, err
 }
 
 // sqliteHolds checks what a database that lies alone holds, without a trace.
@@ -1353,7 +1366,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("the next ids are %d and %d", pet, key)
 	}
 	// What was kept can be restored in its turn.
-	if _, err := restoreSQLite(t.Context(), sc.db, old, 10, storeNow.Add(time.Second)); err != nil {
+	if _, err := sqliteRestore(t.Context(), sc.db, old, 10, storeNow.Add(time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	sqliteHolds(t, sc.db, sqliteAllPets, sqliteAllKeys)
@@ -1384,7 +1397,7 @@ func TestRestoreMovesTheIDsOn(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			sc := sqliteNewScene(t)
 			sqliteMake(t, sc.copy, c.change...)
-			if _, err := restoreSQLite(t.Context(), sc.db, sc.copy, c.skip, storeNow); err != nil {
+			if _, err := sqliteRestore(t.Context(), sc.db, sc.copy, c.skip, storeNow); err != nil {
 				t.Fatal(err)
 			}
 			if pet, key := sqliteNextIDs(t, sc.db); pet != c.pet || key != c.key {
@@ -1567,11 +1580,11 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 	other := storeOpenFor(t, filepath.Join(sc.dir, "other.db"), forService)
 	for range 2 {
 		for _, from := range []string{sc.copy, sqliteOf(other).path} {
-			if _, err := restoreSQLite(t.Context(), sc.db, from, 1, storeNow); err == nil {
+			if _, err := sqliteRestore(t.Context(), sc.db, from, 1, storeNow); err == nil {
 				t.Error("it is not refused")
 			}
 		}
-		if _, err := restoreSQLite(t.Context(), filepath.Join(sc.dir, "new.db"), sqliteOf(other).path, 1, storeNow); err == nil {
+		if _, err := sqliteRestore(t.Context(), filepath.Join(sc.dir, "new.db"), sqliteOf(other).path, 1, storeNow); err == nil {
 			t.Error("it is not refused")
 		}
 		storeCreate(t, s, NewPet{"Rex", 1, Sold})

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -60,7 +61,7 @@ type engine interface {
 	// shared reports whether other services add pets at the same time.
 	shared() bool
 	// backup writes a consistent copy of everything to an empty file.
-	backup(ctx context.Context, file string) error
+	backup(ctx context.Context, to *os.File) error
 	// describe names the engine, and the file or the node that it uses now.
 	describe() (engine, node string)
 	// measure appends what the engine has counted.
@@ -137,6 +138,8 @@ func checkMarks(scan scanner) (version int, err error) {
 	return version, nil
 }
 
+func markOf(id int) statement { return sqlOf(fmt.Sprintf("PRAGMA application_id = %d", id)) }
+
 // schemaVersion is what checkMarks says of an engine.
 func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) error {
@@ -160,8 +163,7 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	for _, migration := range migrations[version:] {
 		rest = append(rest, sqlOf(migration))
 	}
-	rest = append(rest, sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
-		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
+	rest = append(rest, markOf(applicationID), sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
 	_, failed := e.write(ctx, rest)
 	if version, err = schemaVersion(ctx, e); err == nil && version == len(migrations) { // perhaps somebody was faster
 		return nil
