@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 )
@@ -568,15 +569,15 @@ func backup(ctx context.Context, c *invocation) error {
 	if !isCluster(c.db) && !c.given("skip-ids") {
 		c.skipIDs = 0
 	}
-	copied, err := c.saveCopy(ctx, c.store, c.Arg(0), c.skipIDs)
+	copied, err := c.saveCopy(ctx, c.Arg(0), c.skipIDs)
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", databaseName(c.db), c.Arg(0), err)
 	}
 	return c.report(nil, "backup made", "copied", copied, "database", databaseName(c.db), "to", c.Arg(0))
 }
 
-// saveCopy makes a copy of what a store holds, which may replace an older one, and says what was copied.
-func (c *invocation) saveCopy(ctx context.Context, s *store, to string, skipIDs int64) (copied string, err error) {
+// saveCopy makes a copy of the database, which may replace an older one, and says what was copied.
+func (c *invocation) saveCopy(ctx context.Context, to string, skipIDs int64) (copied string, err error) {
 	var open closers
 	defer open.Close()
 	path, err := claim(to, &open)
@@ -584,11 +585,11 @@ func (c *invocation) saveCopy(ctx context.Context, s *store, to string, skipIDs 
 		return "", err
 	}
 	var size int64
-	if _, err := s.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
+	if _, err := c.store.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
 		return "", err
 	}
 	err = replaceFile(path, func(temp *os.File) error {
-		copied, err = c.fill(ctx, temp, size, skipIDs, func() error { return s.engine.backup(ctx, temp) })
+		copied, err = c.fill(ctx, temp, size, skipIDs, func() error { return c.store.engine.backup(ctx, temp) })
 		return err
 	})
 	return copied, err
@@ -597,35 +598,28 @@ func (c *invocation) saveCopy(ctx context.Context, s *store, to string, skipIDs 
 // fill lets do write a copy of about so many bytes, checks it, and says what was copied. In it, new ids start
 // skipIDs above those that it holds.
 func (c *invocation) fill(ctx context.Context, temp *os.File, size, skipIDs int64, do func() error) (string, error) {
-	if err := c.watch("copying", size, temp, do); err != nil {
+	stop := c.watch("copying", size, temp)
+	err := do()
+	if stop(); err != nil {
 		return "", err
 	}
-	var pets int64
-	err := c.watch("checking", 0, temp, func() (err error) {
-		pets, size, err = finishCopy(ctx, temp.Name(), skipIDs)
-		return err
-	})
+	defer c.watch("checking", 0, temp)()
+	pets, size, err := finishCopy(ctx, temp.Name(), skipIDs)
 	return amount(pets, "pets") + ", " + amount(size, "bytes") + ", checked", err
 }
 
-// watch shows the size that a file has while do works on it.
-func (c *invocation) watch(doing string, total int64, file *os.File, do func() error) error {
-	p, ended := c.progress(doing, "bytes", total), make(chan error, 1)
-	defer p.end()
-	go func() { ended <- do() }()
-	for {
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(200 * time.Millisecond):
+// watch shows the size of a file until stop is called. One that does not grow has no total.
+func (c *invocation) watch(doing string, total int64, file *os.File) (stop func()) {
+	p, shown := c.progress(doing, "bytes", total), sync.WaitGroup{}
+	ctx, cancel := context.WithCancel(context.Background())
+	shown.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, 200*time.Millisecond) {
 			if info, err := file.Stat(); err == nil {
-				if total == 0 { // it does not grow
-					p.from = info.Size()
-				}
 				p.show(info.Size())
 			}
 		}
-	}
+	})
+	return func() { cancel(); shown.Wait(); p.end() }
 }
 
 func restore(ctx context.Context, c *invocation) error {
@@ -678,13 +672,15 @@ func (c *invocation) load(ctx context.Context, temp *os.File, original string) (
 			return errors.New("it holds a petstore's data; with -replace they are kept beside the copy")
 		}
 		old = oldName(original, c.now.time())
-		_, err := c.saveCopy(ctx, c.store, old, 0)
+		_, err := c.saveCopy(ctx, old, 0)
 		return err
 	}
-	err = c.watch("loading", 0, temp, func() error {
-		return c.store.engine.(*rqlite).load(ctx, io.NewSectionReader(temp, 0, math.MaxInt64), c.now, keep)
-	})
-	return old, err
+	e := c.store.engine.(*rqlite)
+	if err := e.makeRoom(ctx, c.now, keep); err != nil {
+		return "", err
+	}
+	defer c.watch("loading", 0, temp)()
+	return old, e.load(ctx, io.NewSectionReader(temp, 0, math.MaxInt64), c.now)
 }
 
 // printVersion names the build, as far as the toolchain recorded it.
@@ -934,7 +930,7 @@ func (p *progress) show(done int64) {
 		}
 	}
 	pace := amount(int64(rate), p.unit) + "/s"
-	if p.total == 0 && done == p.from { // nothing can be counted
+	if p.total == 0 && p.unit == "bytes" { // nobody knows how many of them are done
 		pace = now.Sub(p.start).Round(time.Second).String()
 	}
 	// An error of stderr does not end the work.

@@ -435,9 +435,9 @@ func (e *rqlite) backup(ctx context.Context, to *os.File) error {
 	return err
 }
 
-// load puts a file in the place of the whole database. A cluster that holds anything is
-// refused, unless replace is called and succeeds.
-func (e *rqlite) load(ctx context.Context, file io.Reader, now instant, replace func() error) error {
+// makeRoom keeps services out of a cluster that a file is to be loaded into. One that holds
+// anything is refused, unless replace is called and succeeds.
+func (e *rqlite) makeRoom(ctx context.Context, now instant, replace func() error) error {
 	alone := func() error { // a service that runs has written in the last 5,000 ms
 		return e.read(ctx, sqlOf("SELECT id FROM services WHERE seen_at > ? LIMIT 1", int64(now-5000)),
 			func(scanner) error { return errServed })
@@ -460,10 +460,15 @@ func (e *rqlite) load(ctx context.Context, file io.Reader, now instant, replace 
 			return errors.Join(err, mark(applicationID))
 		}
 	}
+	return nil
+}
+
+// load puts a file in the place of the whole database.
+func (e *rqlite) load(ctx context.Context, file io.Reader, now instant) error {
 	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
-	_, err = e.post(ctx, e.inUse.Load(), "/db/load", file)
+	_, err := e.post(ctx, e.inUse.Load(), "/db/load", file)
 	if err == nil { // a node whose disk is full says so too
 		_, err = schemaVersion(ctx, e)
 	}

@@ -894,7 +894,7 @@ func TestABackupReplacesAnOlderOne(t *testing.T) {
 
 // sqliteBackup does what petstore backup does.
 func sqliteBackup(ctx context.Context, s *store, file string) error {
-	_, err := (&invocation{process: &process{stderr: io.Discard}}).saveCopy(ctx, s, file, 0)
+	_, err := (&invocation{process: &process{stderr: io.Discard}, store: s}).saveCopy(ctx, file, 0)
 	return err
 }
 
