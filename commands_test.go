@@ -1525,6 +1525,36 @@ func TestBackupAndRestoreHeedASignal(t *testing.T) {
 	sqliteSame(t, before[1], after)
 }
 
+// TestACopyShowsItsProgress: this one takes 20 seconds.
+func TestACopyShowsItsProgress(t *testing.T) {
+	s := storeNew(t)
+	storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	synctest.Test(t, func(t *testing.T) {
+		var out logBuffer
+		c := &invocation{process: &process{stderr: &out}}
+		temp, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+		mainMust(t, err)
+		defer temp.Close()
+		copied, err := c.fill(t.Context(), temp, 200_000_000, 0, func() error {
+			time.Sleep(time.Second / 2)
+			for size := int64(10_000_000); size < 200_000_000; size += 10_000_000 {
+				mainMust(t, temp.Truncate(size))
+				time.Sleep(time.Second)
+			}
+			mainMust(t, temp.Truncate(0))
+			return s.engine.backup(t.Context(), temp)
+		})
+		if err != nil || copied != "1 pet, 1 MB, checked" {
+			t.Errorf("it says %q, %v", copied, err)
+		}
+		want := "copying  25 %  50 of 200 MB  10 MB/s  15s left\n" +
+			"copying  50 %  100 of 200 MB  10 MB/s  10s left\n" + "copying  75 %  150 of 200 MB  10 MB/s  5s left\n"
+		if got := out.String(); got != want {
+			t.Errorf("the progress is\n%s, want\n%s", got, want)
+		}
+	})
+}
+
 // TestBackupWhileTheServiceRuns is the operator's command, beside a server.
 func TestBackupWhileTheServiceRuns(t *testing.T) {
 	db := mainDB(t)

@@ -1399,6 +1399,36 @@ func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 	}
 }
 
+// TestALoadShowsHowLongItTakes, and not how long what was there before is kept.
+func TestALoadShowsHowLongItTakes(t *testing.T) {
+	file, _ := rqliteCopy(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		s, _ := rqliteStore(t, c)
+		c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/db/backup" || r.URL.Path == "/db/load" {
+				time.Sleep(11*time.Second - time.Millisecond)
+			}
+			return false
+		})
+		var out logBuffer
+		command := &invocation{process: &process{stderr: &out}, store: s, now: instantOf(time.Now())}
+		command.replace = true
+		temp, err := os.Open(file)
+		storeMust(t, err)
+		defer temp.Close()
+		old, err := command.load(t.Context(), temp, file)
+		storeMust(t, err)
+		if pets, _ := sqliteCopy(t, old); pets != 0 {
+			t.Errorf("kept are %d pets", pets)
+		}
+		want := "copying   0 %  0 of 1 MB  0 MB/s\ncopying   0 %  0 of 1 MB  0 MB/s\nloading 1 MB  5s\nloading 1 MB  10s\n"
+		if got := out.String(); got != want {
+			t.Errorf("the progress is\n%s, want\n%s", got, want)
+		}
+	})
+}
+
 // TestNothingOpensAClusterDuringItsLoad, for what it confirms would be lost.
 func TestNothingOpensAClusterDuringItsLoad(t *testing.T) {
 	for into, flags := range rqliteRestores {

@@ -468,12 +468,7 @@ func finishCopy(ctx context.Context, file string, skipIDs int64) (pets, bytes in
 	if verdict != "ok" {
 		return 0, 0, fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
 	}
-	_, err = db.ExecContext(ctx, `WITH used (name, seq) AS (SELECT 'pets', ifnull(max(id), 0) FROM pets
-		UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
-		INSERT INTO sqlite_sequence (name, seq) SELECT name, seq FROM used
-		WHERE name NOT IN (SELECT name FROM sqlite_sequence);
-		UPDATE sqlite_sequence SET seq = seq + ?`, skipIDs)
-	if err == nil {
+	if _, err = db.ExecContext(ctx, sqlFile("move-ids"), skipIDs); err == nil {
 		err = db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")").Scan(&pets, &bytes)
 	}
 	return pets, bytes, errors.Join(err, syncFile(file), context.Cause(ctx))
