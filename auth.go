@@ -292,10 +292,20 @@ type usageDay struct {
 // comes first: the one with the most requests admitted.
 func readUsageDays(ctx context.Context, s *store, since, usageID int64) (keys []keyUsage, err error) {
 	var text string
-	if _, err = s.readInto(ctx, sqlOf(sqlFile("usage-days"), since, usageID), &text); err == nil {
+	if _, err = s.readInto(ctx, sqlOf(sqlFile("usage-days"), since, usageID, int64(-1)), &text); err == nil {
 		err = json.Unmarshal([]byte(text), &keys)
 	}
 	return keys, err
+}
+
+// readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15
+// busiest of the last 30 days.
+func readReport(ctx context.Context, s *store, now instant) (text string, err error) {
+	quotas, _ := json.Marshal(plans) // of numbers
+	query := "SELECT json_object('at', ?4, 'pressed', json((" + sqlFile("pressed-keys") +
+		")), 'usage', json((" + sqlFile("usage-days") + ")))"
+	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), string(quotas)), &text)
+	return text, err
 }
 
 // storedBool is how SQLite stores a bool.

@@ -6,7 +6,6 @@ package main
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,10 +55,9 @@ type service struct {
 	log    *slog.Logger
 
 	settings
-	base        string   // of Location and Link: baseURL, or a path
-	successor   []string // the Link of the deprecated operation
-	description document // the body of /openapi.json
-	routes      *http.ServeMux
+	base      string   // of Location and Link: baseURL, or a path
+	successor []string // the Link of the deprecated operation
+	routes    *http.ServeMux
 
 	operations map[string]*operationCounts  // what /metrics shows, by the name
 	other      *operationCounts             // of requests that match no operation
@@ -72,12 +70,16 @@ type service struct {
 	probing         sync.Mutex   // guards the next two
 	probed          time.Time    // when the store was last asked whether it is ready
 	unready         error        // what it said
+
+	report     atomic.Value // what the operator's page shows of the keys, as JSON
+	wanted     atomic.Bool  // somebody has asked for it since it was read last
+	nextReport time.Time    // when it may be read next; only updateReport uses it
 }
 
 func newService(s *store, set settings, log *slog.Logger) *service {
 	srv := &service{
 		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor), log: log,
-		settings: set, base: cmp.Or(set.baseURL, "/v1"), description: newDescription(set), routes: http.NewServeMux(),
+		settings: set, base: cmp.Or(set.baseURL, "/v1"), routes: http.NewServeMux(),
 		operations: map[string]*operationCounts{}, errors: map[ErrorCode]*atomic.Uint64{},
 	}
 	for code := range statusOfCode {
@@ -103,10 +105,10 @@ func (s *service) addRoutes() {
 	s.routes.Handle("/v1/", s.api("other", notFound))
 
 	s.addPublic("/readyz", "readyz", s.reportReadiness)
-	s.addPublic("/openapi.json", "openapi", s.describe)
-	s.addPage("/{$}", "text/html; charset=utf-8", pageHTML)
-	s.addPage("/page.css", "text/css; charset=utf-8", pageCSS)
-	s.addPage("/page.js", "text/javascript; charset=utf-8", pageJS)
+	s.addPublic("/openapi.json", "openapi", fixed("application/json", describe(s.settings)))
+	s.addPublic("/{$}", "page", fixed("text/html; charset=utf-8", webFile("index.html")))
+	s.addPublic("/page.css", "page", fixed("text/css; charset=utf-8", webFile("page.css")))
+	s.addPublic("/page.js", "page", fixed("text/javascript; charset=utf-8", webFile("page.js")))
 	s.routes.HandleFunc("/", s.unmatched)
 }
 
@@ -636,14 +638,13 @@ func parseID(s string) (id int64, ok bool) {
 	return id, err == nil && id > 0 && s[0] != '0' && s[0] != '+'
 }
 
-//go:embed web/openapi.json
-var openAPI string
+var openAPI = webFile("openapi.json")
 
 // ownServer is how web/openapi.json says where the service is: wherever the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
-// newDescription is the OpenAPI description, with the public addresses as its servers where they are known.
-func newDescription(set settings) document {
+// describe is the OpenAPI description, with the public addresses as its servers where they are known.
+func describe(set settings) string {
 	servers := ownServer
 	if set.baseURL != "" {
 		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, set.baseURL, set.environment())
@@ -651,26 +652,10 @@ func newDescription(set settings) document {
 	if set.stagingURL != "" && !set.staging {
 		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, set.stagingURL)
 	}
-	return newDocument(strings.Replace(openAPI, ownServer, servers, 1), '.')
+	return strings.Replace(openAPI, ownServer, servers, 1)
 }
 
-// describe is GET /openapi.json.
-func (s *service) describe(w http.ResponseWriter, r *http.Request, _ caller) error {
-	writeDocument(w, r, jsonType, &s.description)
-	return nil
-}
-
-// The files of the page for people.
-var (
-	//go:embed web/index.html
-	pageHTML string
-	//go:embed web/page.css
-	pageCSS string
-	//go:embed web/page.js
-	pageJS string
-)
-
-// pagePolicy is what a browser lets the page do, whatever text of a stranger it shows:
+// pagePolicy is what a browser lets a page do, whatever text of a stranger it shows:
 //   - script-src, style-src: its own script and style sheet, nothing inline;
 //   - connect-src: calls of this service, so that the key is sent nowhere else;
 //   - img-src: its icon, which is part of it;
@@ -679,17 +664,17 @@ var (
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// addPage adds the route of one file of the page.
-func (s *service) addPage(path, contentType, body string) {
+// fixed serves a body that stays the same, under the policy.
+func fixed(contentType, body string) operation {
 	d := newDocument(body, '.')
-	s.addPublic(path, "page", func(w http.ResponseWriter, r *http.Request, _ caller) error {
+	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
 		writeDocument(w, r, []string{contentType}, &d)
 		return nil
-	})
+	}
 }
 
 // ready is an error if the store cannot read or write, as of a quarter second ago at
@@ -721,38 +706,42 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 // given name are served: this stops pages of other sites whose name was made to point here (DNS rebinding).
 // /readyz says ready while the service runs, ctx has not ended, and the store can read and write.
 func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name string) http.Handler {
+	const plain = "text/plain; version=0.0.4; charset=utf-8"
 	mux := http.NewServeMux()
-	text := func(pattern string, body func() (string, error)) {
-		mux.HandleFunc("GET "+pattern, func(w http.ResponseWriter, _ *http.Request) {
-			text, err := body()
-			if err != nil {
+	add := func(path string, op operation) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if err := op(w, r, caller{}); err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
 			}
-			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-			_, _ = io.WriteString(w, text)
 		})
 	}
-	text("/{$}", func() (string, error) { return "/metrics\n/healthz\n/readyz\n/debug/pprof/\n", nil })
-	text("/healthz", func() (string, error) { return "ok\n", nil })
-	text("/readyz", func() (string, error) {
-		if s := running.Load(); s == nil {
-			return "", errors.New("starting")
-		} else if ctx.Err() != nil {
+	of := func(contentType string, body func(s *service) (string, error)) operation {
+		return func(w http.ResponseWriter, _ *http.Request, _ caller) error {
+			s := running.Load()
+			if s == nil {
+				return errors.New("starting")
+			}
+			text, err := body(s)
+			if err == nil {
+				write(w, http.StatusOK, []string{contentType}, []byte(text))
+			}
+			return err
+		}
+	}
+	add("/{$}", fixed("text/html; charset=utf-8", webFile("operator.html")))
+	add("/operator.css", fixed("text/css; charset=utf-8", webFile("operator.css")))
+	add("/operator.js", fixed("text/javascript; charset=utf-8", webFile("operator.js")))
+	add("/stats.json", of("application/json", (*service).stats))
+	add("/metrics", of(plain, func(s *service) (string, error) { return s.metrics().String(), nil }))
+	add("/healthz", fixed(plain, "ok\n"))
+	add("/readyz", of(plain, func(s *service) (string, error) {
+		if ctx.Err() != nil {
 			return "", errors.New("stopping")
-		} else {
-			return "ok\n", s.ready()
 		}
-	})
-	text("/metrics", func() (string, error) {
-		if s := running.Load(); s != nil {
-			return s.metrics(), nil
-		}
-		return "", errors.New("starting")
-	})
-	text("/debug/pprof/cmdline", func() (string, error) { // as pprof.Cmdline, but for passwords in URLs
-		return redact(strings.Join(os.Args, "\x00")), nil
-	})
+		return "ok\n", s.ready()
+	}))
+	// Instead of pprof.Cmdline, which shows the passwords in URLs.
+	add("/debug/pprof/cmdline", fixed(plain, redact(strings.Join(os.Args, "\x00"))))
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()
@@ -765,9 +754,9 @@ func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name str
 	})
 }
 
-// metrics is the body of GET /metrics.
-func (s *service) metrics() string {
-	var e exposition
+// metrics is what GET /metrics shows.
+func (s *service) metrics() *exposition {
+	e := &exposition{numbers: map[string]float64{}}
 	release, revision := build()
 	e.add("petstore_build_info", "gauge", "The build that is running.",
 		sample{fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version()), 1})
@@ -803,7 +792,30 @@ func (s *service) metrics() string {
 	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded.", times...)
 	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
 	e.number("petstore_commit_queue_length", "gauge", "Writers that wait for a commit.", float64(s.store.queueLength()))
-	s.store.engine.measure(&e)
+	s.store.engine.measure(e)
 	e.process()
-	return e.String()
+	return e
+}
+
+// stats is the body of GET /stats.json, all that the operator's page shows. It does not ask the store, which may hang.
+func (s *service) stats() (string, error) {
+	s.wanted.Store(true)
+	body, err := json.Marshal(map[string]any{"uptime": time.Since(processStart).Seconds(),
+		"environment": s.environment(), "metrics": s.metrics().numbers, "report": s.report.Load()})
+	return redact(string(body)), err
+}
+
+// updateReport reads the report anew, if somebody has asked for it. Much data makes that rarer, so that it takes at
+// most a twentieth of the time.
+func (s *service) updateReport(ctx context.Context, now time.Time) error {
+	if now.Before(s.nextReport) || !s.wanted.Swap(false) {
+		return nil
+	}
+	start := time.Now()
+	defer func() { s.nextReport = now.Add(20 * time.Since(start)) }()
+	report, err := readReport(ctx, s.store, instantOf(now))
+	if err == nil {
+		s.report.Store(json.RawMessage(report))
+	}
+	return err
 }

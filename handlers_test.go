@@ -1468,25 +1468,6 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 	}
 }
 
-func TestTheDebugAddressListsItsPaths(t *testing.T) {
-	var running atomic.Pointer[service]
-	srv, _ := readyShop(t, mainDB(t))
-	running.Store(srv)
-	routes := debugRoutes(t.Context(), &running, "localhost")
-	list := debugCall(routes, "/", "localhost")
-	if list.Code != 200 || list.Body.String() != "/metrics\n/healthz\n/readyz\n/debug/pprof/\n" {
-		t.Errorf("the list is %d %q", list.Code, list.Body)
-	}
-	for path := range strings.Lines(list.Body.String()) {
-		if w := debugCall(routes, strings.TrimSpace(path), "localhost"); w.Code != 200 {
-			t.Errorf("%s is listed and is %d", path, w.Code)
-		}
-	}
-	if w := debugCall(routes, "/nothing", "localhost"); w.Code != 404 {
-		t.Errorf("what is not listed is %d", w.Code)
-	}
-}
-
 func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1:4001,https://bert:secret@n2:4001", "-base-url=https://pets.example/v1", "-addr", ":80"}

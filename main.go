@@ -273,8 +273,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err err
 }
 
 // runBackground starts what runs beside the requests: four times a second a look for what other programs have
-// written, every half second the writing of usage, and every minute the removal of old Idempotency-Keys. The
-// function it returns stops all that and writes the usage a last time, which it tries until its ctx ends.
+// written, every half second the writing of usage, every 3 seconds the report for the operator's page, if one is open,
+// and every minute the removal of old Idempotency-Keys. The function it returns stops all that and writes the usage a last time, which it tries until its ctx ends.
 func runBackground(s *service) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -302,6 +302,7 @@ func runBackground(s *service) (stop func(context.Context) error) {
 	}
 	every(250*time.Millisecond, "look for changes of keys", func() error { return s.store.refresh(context.Background()) })
 	every(500*time.Millisecond, "write usage", func() error { return flush(context.Background()) })
+	every(3*time.Second, "read the report on the keys", func() error { return s.updateReport(ctx, time.Now()) })
 	every(time.Minute, "remove idempotency records", func() error { return s.store.purge(ctx, time.Now()) })
 	return func(last context.Context) error {
 		cancel()

@@ -1,7 +1,7 @@
 package main
 
-// The instruments, and the text format in which Prometheus reads them. This file
-// knows nothing of the service: what is counted is declared where it happens.
+// The instruments, and the forms in which Prometheus and the operator's page read them. This
+// file knows nothing of the service: what is counted is declared where it happens.
 
 import (
 	"bytes"
@@ -44,8 +44,11 @@ func (c *cacheCounts) samples(name string) []sample {
 		{fmt.Sprintf(`{cache=%q,result="miss"}`, name), float64(c.misses.Load())}}
 }
 
-// exposition is a page of metrics in Prometheus' text format, version 0.0.4.
-type exposition struct{ bytes.Buffer }
+// exposition is all metrics at one moment: in Prometheus' text format, version 0.0.4, and as numbers by name and labels.
+type exposition struct {
+	bytes.Buffer
+	numbers map[string]float64
+}
 
 // sample is one number: labels, and before them the suffix of its name, if its kind has any.
 type sample struct {
@@ -58,6 +61,7 @@ func (e *exposition) add(name, kind, help string, samples ...sample) {
 	fmt.Fprintf(&e.Buffer, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 	for _, s := range samples {
 		fmt.Fprintf(&e.Buffer, "%s%s %s\n", name, s.labels, strconv.FormatFloat(s.value, 'g', -1, 64))
+		e.numbers[name+s.labels] = s.value
 	}
 }
 
@@ -77,10 +81,7 @@ func (h *histogram) samples(label string, unit float64) []sample {
 		samples = append(samples, sample{fmt.Sprintf("_bucket{%sle=%q}", label, le), total})
 	}
 	total += float64(h.counts[len(h.bounds)].Load())
-	labels := ""
-	if label != "" {
-		labels = "{" + strings.TrimSuffix(label, ",") + "}"
-	}
+	labels := strings.Replace("{"+strings.TrimSuffix(label, ",")+"}", "{}", "", 1) // no empty braces
 	return append(samples, sample{fmt.Sprintf("_bucket{%sle=\"+Inf\"}", label), total},
 		sample{"_sum" + labels, float64(h.sum.Load()) / unit}, sample{"_count" + labels, total})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func TestAMetricIsShownWithItsHelpAndKind(t *testing.T) {
-	var e exposition
+	e := exposition{numbers: map[string]float64{}}
 	e.number("petstore_a", "gauge", "One number.", 1.5)
 	e.add("petstore_b_total", "counter", "Some of them.", sample{`{x="1"}`, 0}, sample{`{x="2"}`, 1e6})
 	e.add("petstore_c", "counter", "None yet.")

@@ -13,6 +13,8 @@ import (
 	"testing"
 )
 
+var pageHTML, pageCSS, pageJS = webFile("index.html"), webFile("page.css"), webFile("page.js")
+
 func TestThePageIsServedWithoutAKeyAndWithoutALimit(t *testing.T) {
 	s := openShop(t)
 	for path, contentType := range map[string]string{

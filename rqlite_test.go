@@ -863,7 +863,7 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	_, _, err = mainRun(t, nil, "key", "list", "-db", addresses+"/path")
 	note(errors.New(redact(fmt.Sprint(err))))
 	engine, node := s.engine.describe()
-	metrics := newService(s, settings{}, newLogger(log, "json", slog.LevelDebug)).metrics()
+	metrics := newService(s, settings{}, newLogger(log, "json", slog.LevelDebug)).metrics().String()
 	said.WriteString(engine + node + databaseName(addresses) + metrics + log.String())
 	for _, secret := range []string{"anna", "s3cret"} {
 		if i := strings.Index(said.String(), secret); i >= 0 {

@@ -85,16 +85,19 @@ const (
 	restoringID   = applicationID + 1
 )
 
-// SQL of some size stands in files.
+// What is no Go stands in files: pages, the description of the API, and SQL of some size.
 //
-//go:embed web/*.sql
-var sqlFiles embed.FS
+//go:embed web/*.html web/*.css web/*.js web/openapi.json web/*.sql
+var webFiles embed.FS
 
-// sqlFile is the text of one, by its name without the ending.
-func sqlFile(name string) string {
-	text, _ := sqlFiles.ReadFile("web/" + name + ".sql") // which is in the binary
+// webFile is the text of one.
+func webFile(name string) string {
+	text, _ := webFiles.ReadFile("web/" + name) // which is in the binary
 	return string(text)
 }
+
+// sqlFile is the text of one with SQL, by its name without the ending.
+func sqlFile(name string) string { return webFile(name + ".sql") }
 
 // migrations take the schema from one version to the next. A change is a new one at the end,
 // which only adds: databases have run the others, and older services may run beside newer ones.

@@ -1300,10 +1300,10 @@ func (e *storeEngine) read(ctx context.Context, query statement, row func(scan s
 func storeLiterals(t testing.TB, files ...string) (literals []string) {
 	t.Helper()
 	begins := regexp.MustCompile(`^\s*(SELECT|INSERT|UPDATE|DELETE) `)
-	embedded, err := sqlFiles.ReadDir("web")
+	embedded, err := webFiles.ReadDir("web")
 	storeMust(t, err)
 	for _, file := range embedded {
-		if name := strings.TrimSuffix(file.Name(), ".sql"); !strings.HasPrefix(name, "schema-") {
+		if name, isSQL := strings.CutSuffix(file.Name(), ".sql"); isSQL && !strings.HasPrefix(name, "schema-") {
 			literals = append(literals, sqlFile(name))
 		}
 	}
@@ -1410,6 +1410,8 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	}
 	must(revokeKey(ctx, s, id, now))
 	_, err = readUsageDays(ctx, s, 0, 0)
+	must(err)
+	_, err = readReport(ctx, s, now)
 	must(err)
 
 	var marks [3]int64 // the engines read these two themselves

@@ -1,0 +1,651 @@
+// The operator's page. It reads stats.json once a second and keeps an hour of readings. Whatever it shows is the
+// difference between two of them, so that a pause, a restart or a lost reading makes a gap and no wrong number.
+//
+// Names of keys are chosen by strangers: all that is read becomes text (textContent), never HTML.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => root.querySelectorAll(selector);
+
+const kept = 3600e3; // milliseconds of history
+const recent = 10e3; // milliseconds that a number of "now" is taken from
+const columns = 180; // of a chart
+
+// Readings
+
+const places = new Map(); // the name of a number, labels included: its place in every reading
+const readings = []; // {time, run, up, numbers}, by time; readings of one run can be compared
+const restarts = []; // the times at which a process was seen first that is not the first
+const operations = new Map(); // by name: the places of its counts
+const outcomes = { success: [], same: [], mistake: [], refused: [], failure: [] };
+const created = [];
+const commits = { size: [], time: [] }; // buckets
+const caches = new Map();
+let run = 0;
+let started = 0; // when the process that was read last had started
+let latest = null; // what was read last, whole
+
+const outcome = (status) => {
+  if (status === "304") return "same";
+  if (status === "429") return "refused";
+  return { 4: "mistake", 5: "failure" }[status[0]] ?? "success";
+};
+
+function entry(map, name, make) {
+  if (!map.has(name)) map.set(name, make());
+  return map.get(name);
+}
+
+const operation = (name) => entry(operations, name, () => ({ requests: [], refused: [], failed: [], buckets: [] }));
+
+// labelsOf reads {operation="getPet",status="200"}. Go quotes a text nearly as JSON does.
+function labelsOf(name) {
+  const labels = {};
+  for (const [, label, value] of name.matchAll(/(\w+)=("(?:[^"\\]|\\.)*")/g)) {
+    try {
+      labels[label] = JSON.parse(value);
+    } catch {
+      labels[label] = value.slice(1, -1);
+    }
+  }
+  return labels;
+}
+
+// learn notes what a number that was not seen before belongs to.
+function learn(name) {
+  const place = places.size;
+  places.set(name, place);
+  const labels = labelsOf(name);
+  const bucket = { place, bound: labels.le === "+Inf" ? Infinity : Number(labels.le) };
+  switch (name.split("{")[0]) {
+    case "petstore_requests_total": {
+      const kind = outcome(labels.status);
+      outcomes[kind].push(place);
+      const of = operation(labels.operation);
+      of.requests.push(place);
+      if (kind === "refused") of.refused.push(place);
+      if (kind === "failure") of.failed.push(place);
+      if (labels.operation === "createPet" && kind === "success") created.push(place);
+      break;
+    }
+    case "petstore_request_duration_seconds_bucket":
+      operation(labels.operation).buckets.push(bucket);
+      break;
+    case "petstore_commit_requests_bucket":
+      commits.size.push(bucket);
+      break;
+    case "petstore_commit_duration_seconds_bucket":
+      commits.time.push(bucket);
+      break;
+    case "petstore_cache_reads_total": {
+      const cache = entry(caches, labels.cache, () => ({ hits: [], reads: [] }));
+      cache.reads.push(place);
+      if (labels.result === "hit") cache.hits.push(place);
+    }
+  }
+  for (const buckets of [commits.size, commits.time, ...[...operations.values()].map((of) => of.buckets)]) {
+    buckets.sort((a, b) => a.bound - b.bound);
+  }
+}
+
+// take keeps a reading.
+function take(read, time) {
+  for (const name of Object.keys(read.metrics)) if (!places.has(name)) learn(name);
+  const numbers = new Float64Array(places.size);
+  for (const [name, value] of Object.entries(read.metrics)) numbers[places.get(name)] = value;
+  const start = read.metrics.process_start_time_seconds;
+  if (started && start !== started) {
+    run++; // its counters begin at 0
+    restarts.push(time);
+  }
+  started = start;
+  while (readings.length && (readings.at(-1).time >= time || readings[0].time < time - kept)) {
+    if (readings.at(-1).time >= time) readings.pop(); // this machine's clock was set back
+    else readings.shift();
+  }
+  readings.push({ time, run, up: read.uptime, numbers });
+  latest = read;
+}
+
+// before is the index of the last reading at or before a time, or -1.
+function before(time) {
+  let low = -1;
+  for (let high = readings.length; high - low > 1;) {
+    const middle = (low + high) >> 1;
+    if (readings[middle].time <= time) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+// between are two readings of one run around a time, or as far as they go; null if there is a gap.
+function between(from, to) {
+  const i = before(from);
+  const last = before(to);
+  const j = last >= 0 && readings[last].time < to && readings[last + 1]?.run === readings[last].run ? last + 1 : last;
+  if (j < 0) return null;
+  let first = Math.max(i, 0);
+  while (readings[first].run !== readings[j].run) first++;
+  return first < j && readings[j].time > from ? span(readings[first], readings[j]) : null;
+}
+
+const sum = (list, reading) => list.reduce((total, place) => total + (reading.numbers[place] ?? 0), 0);
+const gauge = (reading, name) => reading.numbers[places.get(name)] ?? null;
+
+// span is what can be said of the time between two readings. Time is the process's own, so that no delay on
+// the way counts.
+function span(a, b) {
+  const seconds = b.up - a.up;
+  const count = (list) => sum(list, b) - sum(list, a);
+  return {
+    count,
+    rate: (list) => count(list) / seconds,
+    counter: (name) => count([places.get(name) ?? -1]),
+    seconds,
+    end: b,
+    // quantile is estimated as Prometheus does it, on a straight line within a bucket. What is above the last
+    // bound is at least that.
+    quantile(q, buckets) {
+      const counts = buckets.map(({ place }) => count([place]));
+      const rank = q * counts.at(-1);
+      if (!(rank > 0)) return null;
+      const i = counts.findIndex((n) => n >= rank);
+      if (buckets[i].bound === Infinity) return buckets[i - 1].bound;
+      const [low, less] = i > 0 ? [buckets[i - 1].bound, counts[i - 1]] : [0, 0];
+      return low + ((buckets[i].bound - low) * (rank - less)) / (counts[i] - less);
+    },
+  };
+}
+
+// Numbers as text
+
+const grouped = (digits) => new Intl.NumberFormat("en-GB", { maximumFractionDigits: digits, minimumFractionDigits: digits });
+const [whole, tenths, hundredths] = [0, 1, 2].map(grouped);
+const shown = (format) => (n) => (n === null || !Number.isFinite(n) ? "–" : format(n));
+
+// short has two or three digits that count.
+const short = (n) => (n === 0 || n >= 100 ? whole : n >= 10 ? tenths : hundredths).format(n);
+const rate = shown((n) => (n === 0 ? "0" : n < 0.01 ? "< 0.01" : (n >= 100 ? whole : n >= 1 ? tenths : hundredths).format(n)));
+const integer = shown((n) => whole.format(n));
+const percent = shown((n) => { // of which neither "0" nor "100" is rounded
+  const near = n > 0 && n < 10 ? n : n > 99 && n < 100 ? Math.min(n, 99.9) : 0;
+  return `${near ? tenths.format(near) : whole.format(n)} %`;
+});
+const bytes = shown((n) => (n >= 2 ** 30 ? `${short(n / 2 ** 30)} GiB` : `${short(n / 2 ** 20)} MiB`));
+const duration = shown((s) => {
+  if (s >= 10) return "≥ 10 s";
+  return s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} ms` : `${whole.format(s * 1e6)} µs`;
+});
+const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+
+function age(seconds) {
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const i = Math.max(0, units.findIndex(([size]) => seconds >= size));
+  const parts = units.slice(i, i + 2).map(([size, unit], j) => [Math.floor((j ? seconds % units[i][0] : seconds) / size), unit]);
+  return parts.filter(([n], j) => n > 0 || j === 0).map((part) => part.join(" ")).join(" ") || "0 s";
+}
+
+// Charts
+
+const levels = (of) => [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, q]) => (
+  { name, value: (s) => s.quantile(q, operation(of).buckets) }));
+const latency = (title, of) => ({ title: `${title}: latency`, format: duration, logarithmic: true, quiet: "No requests in this time", series: levels(of), styles: [2, 1, 3] });
+const hits = ({ hits, reads }) => (s) => (s.count(reads) > 0 ? (100 * s.count(hits)) / s.count(reads) : null);
+const upward = (n) => n && Math.ceil(n); // there is no half writer
+const writers = (s) => {
+  const n = s.counter("petstore_commit_requests_count");
+  return n > 0 ? s.counter("petstore_commit_requests_sum") / n : null;
+};
+
+const charts = {
+  requests: {
+    title: "Requests per second", format: rate, stacked: true, styles: [1, 2, 3, 4, 5],
+    series: Object.entries(outcomes).map(([name, list]) => ({ name, value: (s) => s.rate(list) })),
+  },
+  listPets: latency("List pets", "listPets"),
+  createPet: latency("Create a pet", "createPet"),
+  getPet: latency("Get a pet", "getPet"),
+  creates: {
+    title: "Creates and commits per second", format: rate, styles: [1, 2],
+    series: [
+      { name: "creates", value: (s) => s.rate(created) },
+      { name: "commits", value: (s) => s.counter("petstore_commit_requests_count") / s.seconds },
+    ],
+  },
+  sizes: {
+    title: "Writers that share a commit", format: rate, styles: [1, 3], quiet: "No commits in this time",
+    series: [{ name: "mean", value: writers }, { name: "p95", value: (s) => upward(s.quantile(0.95, commits.size)) }],
+  },
+  caches: { title: "Cache hits", format: percent, most: 100, styles: [1, 2, 3, 4, 5], quiet: "No reads in this time", series: [] },
+  memory: {
+    title: "Memory", format: bytes, step: 2 ** 20, styles: [1, 2],
+    series: [
+      { name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") },
+      { name: "heap", value: (s) => gauge(s.end, "go_memstats_heap_alloc_bytes") },
+    ],
+  },
+  cpu: {
+    title: "CPU, of one core", format: percent, styles: [4],
+    series: [{ name: "used", value: (s) => (gauge(s.end, "process_cpu_seconds_total") === null ? null
+      : (100 * s.counter("process_cpu_seconds_total")) / s.seconds) }],
+  },
+};
+
+function svg(name, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+// ceiling is the next of 1, 2, 5, 10, 20 … that is no less, in the unit of the numbers.
+function ceiling(n, unit = 1) {
+  const power = 10 ** Math.floor(Math.log10(n / unit));
+  return unit * power * [1, 2, 5, 10].find((factor) => factor * power * unit >= n * (1 - 1e-9));
+}
+
+// scaleOf places values between 0 and 1, and says where lines of help are.
+function scaleOf({ logarithmic, most, step }, values) {
+  const high = Math.max(...values);
+  if (logarithmic) {
+    const top = Math.ceil(Math.log10(high) - 1e-9);
+    const low = Math.min(top - 1, Math.floor(Math.log10(Math.max(Math.min(...values), 1e-6)) + 1e-9));
+    const ticks = Array.from({ length: top - low + 1 }, (_, i) => 10 ** (low + i));
+    return { ticks, at: (v) => (Math.log10(Math.max(v, 10 ** low)) - low) / (top - low) };
+  }
+  const top = most ?? ceiling(Math.max(high, step ?? 1), step);
+  return { ticks: [0, top / 2, top], at: (v) => v / top };
+}
+
+// drawChart draws a chart anew. table has a row of numbers or nulls for each series.
+function drawChart(box, chart, table, view) {
+  const [width, height] = [box.clientWidth, box.clientHeight];
+  if (!width) return;
+  const [top, bottom] = [16, 18]; // room for the label of the highest line, and for the times
+  const x = (column) => (column / columns) * width;
+  const stacks = chart.stacked ? stack(table) : table;
+  const values = stacks.flat().filter((v) => v !== null);
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(chart, table, view) });
+  const scale = scaleOf(chart, values.length ? values : [1]);
+  const y = (v) => top + (1 - scale.at(v)) * (height - top - bottom);
+  spans.forEach((s, i) => {
+    if (s || !readings.length || view.from + i * view.step < readings[0].time || view.from + i * view.step > framed) return;
+    drawing.append(svg("rect", { class: "gap", x: x(i), width: x(1) + 0.3, y: top, height: height - top - bottom }));
+  });
+  for (let t = Math.ceil(view.from / view.tick) * view.tick; t < view.to; t += view.tick) {
+    const at = x((t - view.from) / view.step);
+    drawing.append(svg("line", { class: "tick", x1: at, x2: at, y1: top, y2: height - bottom }));
+    if (at > 16 && at < width - 16) drawing.append(svg("text", { class: "time", x: at, y: height - 5 }, clock(t).slice(0, 5)));
+  }
+  for (const tick of values.length ? scale.ticks : []) {
+    drawing.append(svg("line", { class: "rule", x1: 0, x2: width, y1: y(tick), y2: y(tick) }));
+  }
+  const order = chart.stacked ? [...stacks.keys()].reverse() : [...stacks.keys()];
+  for (const i of order) {
+    const style = `s${chart.styles[i % chart.styles.length]}`;
+    const path = chart.stacked ? area(stacks[i], x, y) : line(stacks[i], x, y);
+    drawing.append(svg("path", { class: `${chart.stacked ? "area" : "line"} ${style}`, d: path }));
+  }
+  for (const time of restarts.filter((t) => t > view.from)) {
+    const at = x((time - view.from) / view.step);
+    drawing.append(svg("line", { class: "restart", x1: at, x2: at, y1: top, y2: height - bottom }));
+  }
+  scale.ticks.forEach((tick, i) => {
+    if (!values.length || !tick || (i + 1 < scale.ticks.length && height < 100)) return; // no room
+    drawing.append(svg("text", { class: "value", x: 0, y: y(tick) - 4 }, chart.format(tick).replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "")));
+  });
+  if (moment !== null) {
+    drawing.append(svg("line", { class: "moment", x1: x(moment + 0.5), x2: x(moment + 0.5), y1: top, y2: height - bottom }));
+  }
+  if (!values.length) {
+    drawing.append(svg("text", { class: "empty", x: width / 2, y: height / 2 }, (readings.length > 1 && chart.quiet) || "No data yet"));
+  }
+  box.replaceChildren(drawing);
+}
+
+// stack adds each series to the ones below it.
+function stack(table) {
+  const below = Array(columns).fill(0);
+  return table.map((row) => row.map((v, i) => (v === null ? null : (below[i] += v))));
+}
+
+// area fills from the ground up; a gap is left out. What lies above is drawn first.
+function area(row, x, y) {
+  return row.map((v, i) => (v === null ? "" : `M${x(i).toFixed(1)} ${y(0).toFixed(1)}V${y(v).toFixed(1)}H${(x(i + 1) + 0.3).toFixed(1)}V${y(0).toFixed(1)}Z`)).join("");
+}
+
+// line joins what has no gap between; a value alone is a dash.
+function line(row, x, y) {
+  return row.map((v, i) => {
+    if (v === null) return "";
+    const point = `${x(i + 0.5).toFixed(1)} ${y(v).toFixed(1)}`;
+    if (i > 0 && row[i - 1] !== null) return `L${point}`;
+    return row[i + 1] === null || i + 1 === row.length ? `M${x(i).toFixed(1)} ${y(v).toFixed(1)}H${x(i + 1).toFixed(1)}` : `M${point}`;
+  }).join("");
+}
+
+// summary says in words what a chart shows.
+function summary(chart, table, view) {
+  const said = chart.series.map(({ name }, i) => {
+    const values = table[i].filter((v) => v !== null);
+    if (!values.length) return `${words[name] ?? name} no data`;
+    return `${words[name] ?? name} now ${chart.format(table[i].at(-1))}, at most ${chart.format(Math.max(...values))}`;
+  });
+  return `${chart.title}, ${view.name}: ${said.join("; ")}`;
+}
+const words = { success: "2xx", same: "304", mistake: "4xx", refused: "429", failure: "5xx" };
+
+// The page
+
+let minutes = 5;
+let paused = false;
+let moment = null; // the column that is looked at, or null for now
+let state = "waiting";
+let missedAt = 0; // when no reading came first
+let framed = 0; // the time that is shown as now
+let view = null;
+let spans = []; // for each column, or null
+let current = null; // the span of now, or null
+
+// write leaves alone what is there already, and with it what somebody has selected.
+function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function put(name, text) {
+  for (const element of $$(`[data-value="${name}"]`)) write(element, text);
+}
+
+// frame sets what is shown: columns that do not move while time goes on, and what is now.
+function frame() {
+  const live = state === "live";
+  const now = live ? readings.at(-1).time : Date.now();
+  const step = (minutes * 60e3) / columns;
+  const to = Math.ceil(now / step) * step;
+  view = { step, to, from: to - columns * step, tick: { 5: 60e3, 15: 300e3, 60: 900e3 }[minutes], name: `last ${range()}` };
+  spans = Array.from({ length: columns }, (_, i) => between(view.from + i * step, Math.min(view.from + (i + 1) * step, now)));
+  current = live ? between(now - recent, now) : null;
+  framed = now;
+}
+
+const range = () => (minutes === 60 ? "hour" : `${minutes} minutes`);
+
+function draw() {
+  if (document.hidden) return;
+  if (!paused) frame();
+  const at = moment === null ? current : spans[moment];
+  drawCaches(at);
+  for (const box of $$("[data-chart]")) {
+    const name = box.dataset.chart;
+    const chart = charts[name];
+    const table = chart.series.map(({ value }) => spans.map((s) => s && value(s)));
+    drawChart(box, chart, table, view);
+    chart.series.forEach((one) => put(`${name}.${one.name}`, at ? chart.format(one.value(at)) : "–"));
+  }
+  put("requests.total", at ? rate(at.rate(Object.values(outcomes).flat())) : "–");
+  for (const [name, q] of [["p50", 0.5], ["p99", 0.99]]) put(`commit.${name}`, at ? duration(at.quantile(q, commits.time)) : "–");
+  drawMoment(at);
+  if (paused) return;
+  drawFacts();
+  drawOperations();
+  drawReport();
+}
+
+function drawMoment(at) {
+  const slider = $("#moment");
+  slider.max = columns - 1;
+  slider.value = moment ?? columns - 1;
+  const time = moment === null ? "now" : clock(view.from + (moment + 1) * view.step);
+  write($("#moment-text"), time + (at || moment === null ? "" : ", no data"));
+  slider.setAttribute("aria-valuetext", time);
+  const when = paused ? `paused at ${clock(framed)}` : "last 10 s";
+  for (const element of $$(".when")) write(element, moment === null ? when : `at ${time}`);
+}
+
+// drawFacts shows what is known of the service and its process as of the last reading.
+function drawFacts() {
+  if (!latest) return;
+  const live = state === "live";
+  const last = readings.at(-1);
+  const label = (metric) => labelsOf(Object.keys(latest.metrics).find((name) => name.startsWith(`${metric}{`)) ?? "");
+  const { engine, node } = label("petstore_engine_info");
+  const { version, revision, goversion } = label("petstore_build_info");
+  put("fact.engine", { sqlite: "SQLite, one file", rqlite: "rqlite, a cluster" }[engine] ?? engine ?? "–");
+  put("fact.place", engine === "sqlite" ? "File" : "Node");
+  put("fact.node", node ?? "–");
+  put("fact.version", [version, revision && !version.includes(revision.slice(0, 12)) ? revision.slice(0, 12) : "", goversion].filter(Boolean).join(" · "));
+  put("fact.environment", latest.environment);
+  put("fact.uptime", live ? `${age(latest.uptime)}, since ${new Date(started * 1e3).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}` : "–");
+  put("fact.process", live ? `${integer(gauge(last, "go_goroutines"))} goroutines, ${integer(gauge(last, "process_open_fds"))} open files` : "–");
+  put("commit.queue", live ? integer(gauge(last, "petstore_commit_queue_length")) : "–");
+  put("commit.failed", integer(gauge(last, "petstore_commit_failures_total")));
+  put("bans.total", integer(gauge(last, "petstore_bans_total")));
+  for (const [name, list] of Object.entries(outcomes)) put(`total.${name}`, integer(sum(list, last)));
+  const failed = gauge(last, 'petstore_node_requests_total{outcome="failure"}');
+  if (failed !== null) put("fact.nodes", `${integer(failed)} failed, ${integer(gauge(last, "petstore_node_retries_total"))} repeated since start`);
+  for (const element of $$(".cluster")) element.hidden = failed === null;
+}
+
+// rows brings the rows of a table's body to those of the cells: texts, or elements; the first is the head.
+function rows(body, list) {
+  while (body.rows.length > list.length) body.deleteRow(-1);
+  list.forEach((cells, i) => {
+    const row = body.rows[i] ?? body.insertRow();
+    cells.forEach((cell, j) => {
+      const place = row.cells[j] ?? row.appendChild(document.createElement(j ? "td" : "th"));
+      if (!j) place.scope = "row";
+      if (typeof cell === "string") write(place, cell);
+      else place.replaceChildren(...[cell].flat());
+    });
+  });
+}
+
+function drawOperations() {
+  const all = between(view.from, view.to);
+  const order = [...Object.keys(charts), ...[...operations.keys()].sort()]; // those with a chart come first
+  const list = [...operations].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
+  rows($("#operations tbody"), list.map(([name, of]) => [name, all ? integer(all.count(of.requests)) : "–", all ? rate(all.rate(of.requests)) : "–",
+    ...[0.5, 0.95, 0.99].map((q) => (all ? duration(all.quantile(q, of.buckets)) : "–")),
+    all ? integer(all.count(of.refused)) : "–", all ? integer(all.count(of.failed)) : "–"]));
+  for (const element of $$(".range")) write(element, range());
+}
+
+function drawCaches(at) {
+  charts.caches.series = [...caches].map(([name, cache]) => ({ name, value: hits(cache) }));
+  const every = { hits: [...caches.values()].flatMap((c) => c.hits), reads: [...caches.values()].flatMap((c) => c.reads) };
+  put("caches.all", at ? percent(hits(every)(at)) : "–");
+  const body = $("#caches tbody");
+  if (body.rows.length !== caches.size) {
+    rows(body, [...caches.keys()].map((name, i) => [[swatch(i), name], text("–", `caches.${name}`), text("–", `reads.${name}`)]));
+  }
+  for (const [name, cache] of caches) put(`reads.${name}`, at ? rate(at.rate(cache.reads)) : "–");
+}
+
+function swatch(i) {
+  const mark = document.createElement("i");
+  mark.className = `s${charts.caches.styles[i % 5]}`;
+  return mark;
+}
+
+function text(content, value) {
+  const span = document.createElement("span");
+  span.textContent = content;
+  if (value) span.dataset.value = value;
+  return span;
+}
+
+// Keys: who is banned or near a limit, and who has used how much
+
+let reportShown = 0;
+
+function drawReport() {
+  const report = latest?.report;
+  if (!report || report.at === reportShown) return;
+  reportShown = report.at;
+  rows($("#pressed tbody"), report.pressed.map((key) => [keyName(key), standing(key),
+    meter(key.usedThisMinute, key.perMinute), meter(key.usedToday, key.perDay), key.plan]));
+  $("#pressed").hidden = !report.pressed.length;
+  $("#pressed-nothing").hidden = report.pressed.length > 0;
+  write($("#pressed-nothing"), "No key is banned, and none has used 80 % of its minute or its day.");
+
+  const used = report.usage.map((key) => ({ ...key, total: totalOf(key.days) })).filter(({ days }) => days.length);
+  const most = Math.max(1, ...used.map(({ total }) => total.admitted));
+  rows($("#usage tbody"), used.map((key) => [keyName(key), bars(key, report.at),
+    [text(integer(key.total.admitted)), share(key.total.admitted / most)], integer(key.total.refused), integer(key.total.errors)]));
+  $("#usage").hidden = $("#usage-hint").hidden = !used.length;
+  $("#usage-nothing").hidden = used.length > 0;
+  write($("#usage-nothing"), "No key was used in the last 30 days.");
+  for (const element of $$(".as-of")) write(element, `as of ${clock(report.at)}`);
+}
+
+const totalOf = (days) => days.reduce((a, b) => ({ admitted: a.admitted + b.admitted, refused: a.refused + b.refused, errors: a.errors + b.errors }),
+  { admitted: 0, refused: 0, errors: 0 });
+
+// keyName is a key's name, which may be anything, and its id.
+function keyName({ id, name }) {
+  const number = text(`#${id}`);
+  number.className = "id";
+  const label = text(name || "(no name)");
+  label.className = "name";
+  label.title = name;
+  return [label, " ", number];
+}
+
+function meter(used, limit) {
+  return [text(`${integer(used)} of ${integer(limit)}`), share(used / limit, used >= limit)];
+}
+
+// share is a bar that is as long as the part, from 0 to 1.
+function share(part, full = false) {
+  const width = Math.max(0, Math.min(1, part)) * 100;
+  return svg("svg", { class: full ? "share full" : "share", viewBox: "0 0 100 4", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("rect", { class: "track", width: 100, height: 4 }), svg("rect", { class: "part", width, height: 4 }));
+}
+
+function standing({ bannedUntil, usedThisMinute, perMinute, usedToday, perDay }) {
+  const [minute, day] = [(100 * usedThisMinute) / perMinute, (100 * usedToday) / perDay];
+  const word = bannedUntil ? `banned until ${clock(bannedUntil)}` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
+  const badge = text(word);
+  badge.className = bannedUntil ? "badge bad" : Math.max(minute, day) >= 100 ? "badge full" : "badge";
+  return badge;
+}
+
+// bars are the days of a key, each as high as its part of the busiest of them; what was refused is on top.
+function bars({ days }, at) {
+  const byDay = new Map(days.map((day) => [day.day, day]));
+  const most = Math.max(1, ...days.map(({ admitted, refused }) => admitted + refused));
+  const drawing = svg("svg", { class: "days", viewBox: "0 0 120 24", role: "img" });
+  let busiest = null;
+  for (let i = 0; i < 30; i++) {
+    const date = new Date(at - (29 - i) * 86400e3).toISOString().slice(0, 10);
+    const day = byDay.get(date) ?? { admitted: 0, refused: 0 };
+    if (byDay.has(date) && (!busiest || day.admitted > busiest.admitted)) busiest = day;
+    const [low, high] = [(22 * day.admitted) / most, (22 * (day.admitted + day.refused)) / most];
+    drawing.append(svg("rect", { class: "ground", x: i * 4, y: 23, width: 3, height: 1 }));
+    if (high > 0) {
+      drawing.append(svg("rect", { class: "refused", x: i * 4, y: 24 - Math.max(high, 1.5), width: 3, height: Math.max(high, 1.5) }));
+      drawing.append(svg("rect", { class: "admitted", x: i * 4, y: 24 - Math.max(low, low && 1.5), width: 3, height: Math.max(low, low && 1.5) }));
+    }
+  }
+  drawing.setAttribute("aria-label", busiest ? `${days.length} days with requests; most on ${busiest.day}: ${integer(busiest.admitted)} admitted` : "no requests admitted");
+  return drawing;
+}
+
+// State
+
+const title = document.title;
+
+function say(next, message, look = next) {
+  state = next;
+  $("#state").dataset.state = look;
+  write($("#state"), message);
+  document.title = look === "live" ? title : `${message} – ${title}`;
+}
+
+let ready = "–";
+let readyAsked = 0;
+
+// askReady asks whether the store can be read and written, now and then: that is a write.
+async function askReady() {
+  readyAsked = Date.now();
+  try {
+    const response = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(4000) });
+    ready = response.ok ? "yes" : `no: ${(await response.text()).trim()}`;
+  } catch {
+    ready = "no response";
+  }
+  put("fact.ready", ready);
+  $('[data-value="fact.ready"]').classList.toggle("bad", ready !== "yes");
+}
+
+let timer = 0;
+let reading = false;
+
+// read takes one reading, and comes again a second after it began.
+async function read() {
+  if (reading) return;
+  reading = true;
+  clearTimeout(timer);
+  const begun = Date.now();
+  try {
+    const response = await fetch("stats.json", { cache: "no-store", signal: AbortSignal.timeout(4000) });
+    if (response.status === 503) missed("starting", `The service is ${(await response.text()).trim()}`);
+    else if (!response.ok) missed("away", `The response was ${response.status}`);
+    else {
+      take(await response.json(), Date.now());
+      missedAt = 0;
+      const since = restarts.length ? `, restarted at ${clock(started * 1e3)}` : "";
+      if (ready.startsWith("no:")) say("live", `Not ready${since}`, "unready");
+      else say("live", `Live${since}`);
+      if (begun - readyAsked > 5000) askReady();
+    }
+  } catch {
+    missed("away", "No response");
+  }
+  draw();
+  reading = false;
+  timer = setTimeout(read, Math.max(50, begun + 1000 - Date.now()));
+}
+
+// missed notes that a reading did not come: what comes next is not compared with what was before.
+function missed(next, message) {
+  run++;
+  missedAt ||= Date.now();
+  put("fact.ready", "–");
+  readyAsked = 0;
+  say(next, `${message}${next === "away" ? ` since ${clock(missedAt)}` : ""}`);
+}
+
+function choose(pressed) {
+  minutes = Number(pressed.dataset.minutes);
+  moment = null;
+  for (const button of $$("[data-minutes]")) button.ariaPressed = String(button === pressed);
+  frame();
+  draw();
+}
+
+for (const button of $$("[data-minutes]")) button.addEventListener("click", () => choose(button));
+$("#pause").addEventListener("click", ({ currentTarget }) => {
+  paused = !paused;
+  currentTarget.ariaPressed = String(paused);
+  draw();
+});
+// lookAt shows the numbers of a column, or those of now.
+function lookAt(column) {
+  if (column === moment) return;
+  moment = column;
+  draw();
+}
+$("#moment").addEventListener("input", ({ target }) => lookAt(Number(target.value) === columns - 1 ? null : Number(target.value)));
+for (const box of $$("[data-chart]")) {
+  box.addEventListener("pointermove", ({ clientX }) => {
+    const { left, width } = box.getBoundingClientRect();
+    lookAt(Math.max(0, Math.min(columns - 1, Math.floor(((clientX - left) / width) * columns))));
+  });
+  box.addEventListener("pointerleave", () => lookAt(null));
+}
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) read();
+});
+addEventListener("resize", draw);
+draw();
+read();
