@@ -120,6 +120,7 @@ type apiKey struct {
 	lifetime instant // how long it was made for, in milliseconds; 0 for ever
 	lastUsed instant // to the minute, by any key of its line of rotations
 	succeeds int64   // the key that it was rotated from, or 0
+	foreign  uint64  // what the store counted before it was read
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -132,12 +133,10 @@ type keyring struct {
 	store         *store
 	prefix, other string // of the keys that it takes, and of the other environment's
 
-	mu             sync.Mutex // guards what follows
-	known          recent[digest, *apiKey]
-	generation     uint64          // of the store, when known was last emptied
-	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
+	known memory[digest, *apiKey]
 
-	reads cacheCounts
+	mu             sync.Mutex      // guards what follows
+	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
 }
 
 // maxKnownKeys bounds how many keys are remembered; others are read when they call.
@@ -169,44 +168,26 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 	return key, nil
 }
 
-// lookup returns the key that a token is, or nil. A key that is not in memory is read
-// from the database if its checksum is right. Memory is emptied when another program
-// has written. Unknown keys are not remembered, so that guessing fills no memory.
+// lookup returns the key that a token is, or nil. A key that is not in memory, or was read before another
+// program has written, is read from the database if its checksum is right. Unknown keys are not
+// remembered, so that guessing fills no memory.
 func (k *keyring) lookup(token secret) (*apiKey, error) {
-	d := token.digest()
-	k.mu.Lock()
-	generation := k.store.foreign.Load()
-	if k.generation != generation {
-		k.known = recent[digest, *apiKey]{max: maxKnownKeys}
-		k.generation = generation
-	}
-	key, ok := k.known.get(d)
-	k.mu.Unlock()
-	if ok {
-		k.reads.hits.Add(1)
+	d, foreign := token.digest(), k.store.foreign.Load()
+	if key, ok := k.known.get(d); ok && key.foreign == foreign {
+		k.known.reads.hits.Add(1)
 		return key, nil
 	}
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
-	k.reads.misses.Add(1)
+	k.known.reads.misses.Add(1)
 	keys, err := readKeys(context.Background(), k.store, 0, "WHERE k.digest = unhex(?)", d.hex())
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.generation == generation { // else what was read may be outdated by now
-		k.known.put(d, keys[0])
-	}
+	keys[0].foreign = foreign
+	k.known.put(d, keys[0], 1)
 	return keys[0], nil
-}
-
-// remembered is how many keys are in memory.
-func (k *keyring) remembered() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.known.len()
 }
 
 // noteDeprecatedUse remembers that the key used the deprecated operation.

@@ -206,6 +206,21 @@ func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time
 	})
 }
 
+// sizeFlag declares a flag that takes bytes, such as 65536 or 64KiB.
+func sizeFlag(fs *flag.FlagSet, into *int64, name string, value int64) {
+	*into = value
+	fs.Func(name, "", func(s string) error {
+		unit := strings.TrimLeft(s, "0123456789")
+		shift, known := map[string]int{"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
+		n, err := strconv.ParseInt(strings.TrimSuffix(s, unit), 10, 33) // which leaves room for the shift
+		if err != nil || !known {
+			return errors.New("it must be bytes, such as 65536, 64KiB, 16MiB or 1GiB, or 0")
+		}
+		*into = n << shift
+		return nil
+	})
+}
+
 // given reports whether a flag was given, or its variable.
 func (c *invocation) given(name string) (given bool) {
 	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
@@ -700,6 +715,7 @@ type config struct {
 	addr, db         string
 	debugAddr        string
 	debugAllowRemote bool
+	cache            int64 // bytes
 	tlsCert, tlsKey  string
 	tls              *tls.Config // of the two, or nil
 	logFormat        string
@@ -740,6 +756,7 @@ func allFlags(c *config) *flag.FlagSet {
 	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL)
 	fs.BoolVar(&c.staging, "staging", false, "")
 	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute)
+	sizeFlag(fs, &c.cache, "cache", defaultCache)
 	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"))
 	fs.Func("cors-origin", "", func(s string) error {
 		for origin := range strings.SplitSeq(s, ",") {

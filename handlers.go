@@ -386,7 +386,7 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 
 // writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section 13.1.2).
 func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
-	w.Header()["ETag"] = d.etag
+	w.Header()["ETag"] = d.etag[:]
 	for _, value := range r.Header["If-None-Match"] {
 		for tag := range strings.SplitSeq(value, ",") {
 			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
@@ -782,11 +782,13 @@ func (s *service) metrics() *exposition {
 	e.number("petstore_bans_total", "counter", "Bans of keys that began.", float64(s.bans.Load()))
 
 	usages, addresses := s.limits.remembered()
-	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.remembered()))
+	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.known.total()))
 	e.number("petstore_known_usages", "gauge", "Usages of keys remembered.", float64(usages))
 	e.number("petstore_known_addresses", "gauge", "Addresses remembered of callers without a key.", float64(addresses))
 	e.add("petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was.",
-		slices.Concat(s.keys.reads.samples("keys"), s.store.pageReads.samples("pages"), s.store.petReads.samples("pets"))...)
+		slices.Concat(s.keys.known.reads.samples("keys"), s.store.pages.reads.samples("pages"),
+			s.store.pets.reads.samples("pets"))...)
+	e.number("petstore_cache_bytes", "gauge", "Bytes of the pages and pets remembered.", float64(s.store.pages.total()+s.store.pets.total()))
 	sizes, times := s.store.commitSizes.samples("", 1), s.store.commitTimes.samples("", 1e9)
 	e.add("petstore_commit_requests", "histogram", "Writers that shared a commit, requests above all.", sizes...)
 	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded.", times...)

@@ -343,7 +343,7 @@ type limiter struct {
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
 	tallies   map[tallyKey]*tally // that no flush has taken
-	addresses recent[netip.Prefix, *bucket]
+	addresses memory[netip.Prefix, *bucket]
 }
 
 // Bounds of what is remembered. A usage that is forgotten is read again from
@@ -358,7 +358,7 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
 		usages: map[int64]*usage{}, tallies: map[tallyKey]*tally{},
-		addresses: recent[netip.Prefix, *bucket]{max: maxAddresses},
+		addresses: memory[netip.Prefix, *bucket]{max: maxAddresses},
 	}
 }
 
@@ -459,7 +459,7 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	b, known := l.addresses.get(caller)
 	if !known {
 		b = &bucket{}
-		l.addresses.put(caller, b)
+		l.addresses.put(caller, b, 1)
 	}
 	d := decision{now: instantOf(now), policy: addressPolicy}
 	if charge && b.level(d.now, minuteMillis, addressQuota).remaining == 0 {
@@ -472,10 +472,10 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 }
 
 // remembered is how many usages and addresses are in memory.
-func (l *limiter) remembered() (usages, addresses int) {
+func (l *limiter) remembered() (usages int, addresses int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.usages), l.addresses.len()
+	return len(l.usages), l.addresses.total()
 }
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum. Increments whose
@@ -566,34 +566,6 @@ func (l *limiter) forget(now instant) {
 func (u *usage) insisting(now instant) bool {
 	return u.banning || now < u.retryAt || u.strikes.running(now, minuteMillis)
 }
-
-// recent is a map that forgets: it holds between max/2 and max of the entries used last. When the young half is
-// full it becomes the old half, and the old half is dropped. It is not safe for concurrent use.
-type recent[K comparable, V any] struct {
-	max        int
-	young, old map[K]V
-}
-
-func (m *recent[K, V]) get(k K) (v V, ok bool) {
-	if v, ok = m.young[k]; ok {
-		return v, ok
-	}
-	if v, ok = m.old[k]; ok {
-		m.put(k, v)
-	}
-	return v, ok
-}
-
-func (m *recent[K, V]) put(k K, v V) {
-	if m.young == nil || len(m.young) >= m.max/2 {
-		m.young, m.old = map[K]V{}, m.young
-	}
-	m.young[k] = v
-}
-
-// len is how many entries there are; one that was moved from the old half to
-// the young counts twice until the old one goes.
-func (m *recent[K, V]) len() int { return len(m.young) + len(m.old) }
 
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
 // the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a

@@ -103,6 +103,7 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	store.remember(c.cache)
 	service := newService(store, c.settings, log)
 	server.Handler = service
 	address := serviceURL(listener, c.addr, server.TLSConfig != nil)

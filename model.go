@@ -134,7 +134,7 @@ func (i instant) MarshalJSON() ([]byte, error) {
 // document is a body ready to be sent, with the value of its ETag header.
 type document struct {
 	body []byte
-	etag []string
+	etag [1]string // of the one value that a header is assigned
 }
 
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it survives a
@@ -142,7 +142,7 @@ type document struct {
 func newDocument(body string, marker byte) document {
 	text := append(append(make([]byte, 0, len(body)+1), body...), marker)
 	sum := sha256.Sum256(text)
-	return document{text[:len(body)], []string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
+	return document{text[:len(body)], [1]string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
 }
 
 // secretText matches an API key, or the beginning of one, and the user and password of a URL, inside another text.

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"runtime"
 	"sync"
@@ -184,8 +185,9 @@ func pause(ctx context.Context, d time.Duration) {
 
 // Sizes of the store, and a wait.
 const (
+	defaultCache = 16 << 20         // bytes of pages and pets remembered
+	pageBytes    = 176              // that a page takes in memory beside its body
 	maxQueue     = 4096             // writes of requests that may wait, and then share a transaction; more are refused
-	cachedPets   = 1 << 13          // pets remembered, about 300 bytes each
 	recordMillis = dayMillis        // how long an Idempotency-Key is remembered
 	maxDays      = 400              // days of usage that are kept
 	commandWait  = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
@@ -203,15 +205,13 @@ type store struct {
 	// remembered. What is remembered holds the count from before it was read, and is valid while that is unchanged.
 	writes, foreign atomic.Uint64
 
-	pages [5][maxLimit + 1]atomic.Pointer[page] // first pages, by status code (0: all) and limit
-	pets  [cachedPets]atomic.Pointer[cachedPet] // by id modulo the size
+	pages memory[place, *page] // pages of the list
+	pets  memory[place, *page] // single pets
 
 	// What /metrics shows.
 	commitSizes   histogram // writes that shared a transaction
 	commitTimes   histogram // nanoseconds, of the transactions that succeeded
 	commitsFailed atomic.Uint64
-	pageReads     cacheCounts
-	petReads      cacheCounts
 }
 
 // commitSizeBounds are writes.
@@ -227,8 +227,16 @@ type queued struct {
 
 func newStore(e engine) *store {
 	s := &store{engine: e}
+	s.remember(defaultCache)
 	s.commitSizes.bounds, s.commitTimes.bounds = commitSizeBounds, durationBounds
 	return s
+}
+
+// remember bounds what pages and pets may take in memory, in bytes; 0 is nothing. Pets get an
+// eighth: among many, few are asked for twice, and each costs as much as a page beside its body.
+func (s *store) remember(most int64) {
+	s.pages.max, s.pages.oneOf = most-most/8, 8
+	s.pets.max, s.pets.oneOf = most/8, 8
 }
 
 // Close ends the engine after the transaction under way; what was committed is durable already.
@@ -354,21 +362,16 @@ func (s *store) queueLength() int {
 	return len(s.queue)
 }
 
-// page is one page of the list.
+// page is one page of the list, or one pet.
 type page struct {
 	document
-	last            int64 // the id of its last pet
-	more            bool  // there are pets behind it
-	writes, foreign uint64
+	last int64  // the id of its last pet
+	more bool   // there are pets behind it
+	asOf uint64 // what the store had counted before it was read: foreign if there is more, else writes
 }
 
-// cachedPet is a pet as remembered. Pets never change here, so that only an edit, or
-// another program's commit, makes it doubtful.
-type cachedPet struct {
-	document
-	id      int64
-	foreign uint64
-}
+// place says which page it is: status is a code, 0 for all. With limit 0 it is the pet with the id.
+type place struct{ status, limit, id int64 }
 
 // storedStatus are the stored forms of the states. They start at 2 because SQLite prepares a
 // statement anew when a bound value becomes, or ceases to be, 0 or 1.
@@ -379,73 +382,67 @@ var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
 const petJSON = `json_object('id', id, 'name', name, 'categoryId', category_id, 'status',
 	CASE status WHEN 2 THEN 'available' WHEN 3 THEN 'pending' ELSE 'sold' END)`
 
-// Keyset paging: ?1 is the id to start after, ?2 the limit, ?3 the status code.
+// Keyset paging: ?1 is the id to start after, ?2 the limit, ?3 the status code. Columns
+// have short names because the driver copies the names for every query.
 var (
+	petQuery        = "SELECT " + petJSON + " AS body FROM pets WHERE id = ?1"
 	pageQuery       = keysetQuery("")
 	statusPageQuery = keysetQuery("status = ?3 AND ")
 )
 
 func keysetQuery(filter string) string {
-	return `SELECT body, ifnull(last, 0), EXISTS (SELECT 1 FROM pets WHERE ` + filter + `id > last)
+	return `SELECT body, ifnull(last, 0) AS last, EXISTS (SELECT 1 FROM pets WHERE ` + filter + `id > last) AS more
 		FROM (SELECT json_group_array(` + petJSON + ` ORDER BY id) AS body, max(id) AS last
 		FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + `id > ?1 ORDER BY id LIMIT ?2))`
 }
 
-// page returns the pets with ids above after, in ascending order; status "" stands for all. First pages are
-// remembered, 4 x 100 at the most; a page with more pets after it stays valid after commits that only add
-// higher ids, and another is read again after any commit, or whenever other services may have written.
+// page returns the pets with ids above after, in ascending order; status "" stands for all.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
-	code, writes, foreign := storedStatus[status], s.writes.Load(), s.foreign.Load()
-	slot := &s.pages[code][limit]
-	if after == 0 {
-		known := slot.Load()
-		if known != nil && known.foreign == foreign && (known.more || known.writes == writes && !s.engine.shared()) {
-			s.pageReads.hits.Add(1)
-			return known, nil
-		}
-	}
-	s.pageReads.misses.Add(1)
-	query := sqlOf(pageQuery, after, int64(limit))
-	if code != 0 {
-		query = sqlOf(statusPageQuery, after, int64(limit), code)
-	}
-	p := &page{writes: writes, foreign: foreign}
-	var body string
-	found, err := s.readInto(context.Background(), query, &body, &p.last, &p.more)
-	if err == nil && !found {
+	p, err := s.recall(&s.pages, place{storedStatus[status], int64(limit), after})
+	if err == nil && p == nil {
 		err = errors.New("there is no row in place of a page")
 	}
-	if err != nil {
-		return nil, err
-	}
-	marker := byte('.')
-	if p.more {
-		marker = '+'
-	}
-	p.document = newDocument(body, marker)
-	if after == 0 {
-		slot.Store(p)
-	}
-	return p, nil
+	return p, err
 }
 
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*document, error) {
-	foreign := s.foreign.Load()
-	slot := &s.pets[uint64(id)%cachedPets] //nolint:gosec // any remainder does
-	if known := slot.Load(); known != nil && known.id == id && known.foreign == foreign {
-		s.petReads.hits.Add(1)
-		return &known.document, nil
-	}
-	s.petReads.misses.Add(1)
-	var body string
-	query := "SELECT " + petJSON + " FROM pets WHERE id = ?"
-	if found, err := s.readInto(context.Background(), sqlOf(query, id), &body); err != nil || !found {
+	p, err := s.recall(&s.pets, place{id: id})
+	if p == nil {
 		return nil, err
 	}
-	p := &cachedPet{document: newDocument(body, '.'), id: id, foreign: foreign}
-	slot.Store(p)
 	return &p.document, nil
+}
+
+// recall returns what is at a place, or nil if there is nothing, from memory where that is as good as new. A page with
+// more pets after it stays so after commits that only add higher ids, and a pet too: its more is true. Any other page
+// is read again after any commit, or whenever other services may have written.
+func (s *store) recall(from *memory[place, *page], at place) (*page, error) {
+	writes, foreign := s.writes.Load(), s.foreign.Load() // before the query
+	known, _ := from.get(at)
+	if known != nil && (known.more && known.asOf == foreign || known.asOf == writes && !known.more && !s.engine.shared()) {
+		from.reads.hits.Add(1)
+		return known, nil
+	}
+	from.reads.misses.Add(1)
+	p := &page{asOf: writes}
+	var body string
+	query, columns := sqlOf(pageQuery, at.id, at.limit), []any{&body, &p.last, &p.more}
+	if at.limit == 0 {
+		query, columns, p.more = sqlOf(petQuery, at.id), columns[:1], true
+	} else if at.status != 0 {
+		query = sqlOf(statusPageQuery, at.id, at.limit, at.status)
+	}
+	if found, err := s.readInto(context.Background(), query, columns...); err != nil || !found {
+		return nil, err
+	}
+	marker := byte('.')
+	if p.more {
+		marker, p.asOf = '+', foreign
+	}
+	p.document = newDocument(body, marker)
+	from.put(at, p, pageBytes+int64(len(body)*33/32))
+	return p, nil
 }
 
 // createPet stores a pet and returns its id.
@@ -514,4 +511,63 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// memory is a map for concurrent use that forgets: a new entry that finds no room displaces others, which are picked at
+// random. To displace the oldest would leave nothing to find when clients read in turn more than fits.
+type memory[K comparable, V any] struct {
+	max   int64 // of size
+	oneOf int   // of so many new entries that find no room, one gets in; 0 for all
+	reads cacheCounts
+
+	mu      sync.RWMutex // guards what follows
+	size    int64        // of all entries
+	entries map[K]sized[V]
+}
+
+type sized[V any] struct {
+	value V
+	size  int64
+}
+
+func (m *memory[K, V]) get(k K) (v V, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	e, ok := m.entries[k]
+	return e.value, ok
+}
+
+// put keeps a value of a size, unless it has no room at all.
+func (m *memory[K, V]) put(k K, v V, size int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.entries == nil {
+		m.entries = map[K]sized[V]{}
+	}
+	m.drop(k)
+	if m.oneOf > 0 && m.size+size > m.max && rand.IntN(m.oneOf) > 0 {
+		return
+	}
+	for other := range m.entries { // Go begins anywhere
+		if m.size+size <= m.max {
+			break
+		}
+		m.drop(other)
+	}
+	if size <= m.max {
+		m.entries[k] = sized[V]{v, size}
+		m.size += size
+	}
+}
+
+// drop needs mu.
+func (m *memory[K, V]) drop(k K) {
+	m.size -= m.entries[k].size
+	delete(m.entries, k)
+}
+
+func (m *memory[K, V]) total() int64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.size
 }
