@@ -7,6 +7,9 @@
 //	cd e2e && go run ./bench -quick     all sections in about a minute: does it work? its numbers mean little
 //	cd e2e && go run ./bench            -speed -memory -start -sync -onecore
 //	cd e2e && go run ./bench -growth -animals 10000,1000000,10000000
+//	cd e2e && go run ./bench -peers -rounds 3    beside other systems, about 15 minutes; rqlited must be on the PATH
+//	cd e2e && go run ./bench -curves -seconds 2  what the plots show, about 10 minutes; rqlited must be on the PATH
+//	cd e2e && go run ./bench -draw               those tables and plots again, from the raw figures in -results
 //
 // Requests per second of one machine say little about another, and those of a
 // shared machine move from one minute to the next. So the service and the ceiling
@@ -46,12 +49,16 @@ type bench struct {
 	ctx                          context.Context
 	dir, work                    string   // databases that are kept; what is removed at the end
 	petstore, ceiling            string   // the programs
+	pocketbase                   string   // one more, with -peers
 	recipe                       string   // a digest of how databases are filled, in their names
 	cores                        []string // two that may be used, or fewer
 	pinned, pinnedWrk            []string // taskset, or nothing on one core
 	connections, seconds, rounds int
 	animals                      []int
 	quick                        bool
+	results, plots               string   // folders of raw figures and of plots
+	runCount                     int      // of -peers and -curves
+	about                        []string // what the numbers depend on
 
 	mu      sync.Mutex // guards running
 	running map[*process]bool
@@ -115,6 +122,8 @@ func run() (err error) {
 		{"hostile", "cold caches, guessed ids and keys", false, b.hostile, false},
 		{"small", "60 s in 128 MiB", false, b.small, false},
 		{"cluster", "one service on three nodes beside one on a file; rqlited must be on the PATH", false, b.cluster, false},
+		{"curves", "the plots of growth, clients, a leader's loss, and connections; rqlited must be on the PATH", false, b.curves, false},
+		{"peers", "beside PocketBase, Fastify, FastAPI, and rqlite; not with -quick alone", false, b.peers, false},
 	}
 	any := false
 	for i := range sections {
@@ -128,9 +137,17 @@ func run() (err error) {
 	flag.IntVar(&b.seconds, "seconds", 3, "length of each measurement")
 	flag.IntVar(&b.rounds, "rounds", 5, "rounds, of which medians are shown")
 	flag.BoolVar(&b.quick, "quick", false, "all sections with less in them, 1 round of 1 s, 10,000 animals: does the benchmark still work?")
+	flag.IntVar(&b.runCount, "runs", 3, "runs of -peers and -curves, each with everything started anew")
+	flag.StringVar(&b.results, "results", "bench/results", "`FOLDER` of the raw figures of -peers and -curves")
+	flag.StringVar(&b.plots, "plots", "../docs/plots", "`FOLDER` of the plots that are drawn from them")
+	draw := flag.Bool("draw", false, "measure nothing: print the tables and draw the plots of what is in -results")
 	flag.Parse()
+	if *draw {
+		return b.draw()
+	}
 	if b.quick {
-		b.rounds, b.seconds, *animals = 1, 1, "10000"
+		b.rounds, b.seconds, b.runCount, *animals = 1, 1, 1, "10000"
+		b.results, b.plots = filepath.Join(b.dir, "results"), filepath.Join(b.dir, "plots")
 	}
 	for text := range strings.SplitSeq(*animals, ",") {
 		n, err := strconv.Atoi(text)
@@ -139,7 +156,7 @@ func run() (err error) {
 		}
 		b.animals = append(b.animals, n)
 	}
-	if flag.NArg() > 0 || b.connections < 1 || b.seconds < 1 || b.rounds < 1 {
+	if flag.NArg() > 0 || b.connections < 1 || b.seconds < 1 || b.rounds < 1 || b.runCount < 1 {
 		return errors.New("bad arguments; see -help")
 	}
 	if _, err := exec.LookPath("wrk"); err != nil {
@@ -156,7 +173,7 @@ func run() (err error) {
 	b.build(*source)
 	b.environment()
 	for _, s := range sections {
-		if s.asked || b.quick || !any && s.standard {
+		if s.asked || b.quick && !any && s.name != "peers" || !any && s.standard {
 			say("== %s", s.name)
 			s.run()
 			must(ctx.Err())
@@ -207,12 +224,7 @@ func (b *bench) environment() {
 			model = strings.TrimSpace(value)
 		}
 	}
-	driver := "unknown driver"
-	for line := range strings.Lines(b.command("go", "version", "-m", b.petstore)) {
-		if f := strings.Fields(line); len(f) > 2 && f[0] == "dep" && f[1] == "modernc.org/sqlite" {
-			driver = f[1] + " " + f[2]
-		}
-	}
+	driver := "modernc.org/sqlite " + b.moduleOf(b.petstore, "modernc.org/sqlite")
 	var sqlite string
 	db := open(":memory:")
 	defer db.Close()
@@ -228,14 +240,29 @@ func (b *bench) environment() {
 		pins = fmt.Sprintf("server pinned to core %s, wrk to core %s", b.cores[0], b.cores[1])
 	}
 	kernel := strings.TrimSpace(string(must1(os.ReadFile("/proc/sys/kernel/osrelease"))))
-	fmt.Printf("# Benchmark of %s\n\n- %s\n- %s, %d cores; %s; Linux %s\n- %s, %s (this benchmark fills the databases with SQLite %s)\n- databases on a disk with %s\n"+
-		"- %d connections, %d s each, medians of %d rounds; load average before: %s\n- `go run ./bench %s`\n",
-		b.command(b.petstore, "version"), time.Now().UTC().Format(time.RFC3339), model, runtime.NumCPU(), pins, kernel,
-		runtime.Version(), driver, sqlite, disk, b.connections, b.seconds, b.rounds,
-		strings.Join(strings.Fields(string(must1(os.ReadFile("/proc/loadavg"))))[:3], " "), strings.Join(os.Args[1:], " "))
+	b.about = []string{
+		b.command(b.petstore, "version"), time.Now().UTC().Format(time.RFC3339),
+		fmt.Sprintf("%s, %d cores; %s; Linux %s", model, runtime.NumCPU(), pins, kernel),
+		fmt.Sprintf("%s, %s (this benchmark fills the databases with SQLite %s)", runtime.Version(), driver, sqlite),
+		"databases on a disk with " + disk,
+		fmt.Sprintf("%d connections, %d s each, medians of %d rounds; load average before: %s", b.connections, b.seconds, b.rounds,
+			strings.Join(strings.Fields(string(must1(os.ReadFile("/proc/loadavg"))))[:3], " ")),
+		fmt.Sprintf("`go run ./bench %s`", strings.Join(os.Args[1:], " ")),
+	}
+	fmt.Printf("# Benchmark of %s\n\n- %s\n", b.about[0], strings.Join(b.about[1:], "\n- "))
 	if b.quick {
 		fmt.Print("\n**-quick: this shows that the benchmark works. Do not quote its numbers.**\n")
 	}
+}
+
+// moduleOf is the version of a module in a program.
+func (b *bench) moduleOf(program, module string) string {
+	for line := range strings.Lines(b.command("go", "version", "-m", program)) {
+		if f := strings.Fields(line); len(f) > 2 && (f[0] == "dep" || f[0] == "mod") && f[1] == module {
+			return f[2]
+		}
+	}
+	return "of an unknown version"
 }
 
 // open opens a database without making the service's choices for it.

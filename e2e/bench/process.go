@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -232,6 +233,42 @@ func roundTrip(conn net.Conn, request string) (*answer, error) {
 			if name == "Content-Length" {
 				length, _ = strconv.Atoi(value)
 			}
+		}
+	}
+}
+
+// exchange sends a whole request and reads the response, in whatever way its length is given.
+func (s *server) exchange(request string) (*answer, error) {
+	conn, err := net.DialTimeout("tcp", s.address, 5*time.Second) //nolint:noctx // it has its own limit
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	return exchangeOn(conn, bufio.NewReader(conn), request)
+}
+
+func exchangeOn(conn net.Conn, r *bufio.Reader, request string) (*answer, error) {
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, request); err != nil {
+		return nil, err
+	}
+	response, err := http.ReadResponse(r, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return &answer{Status: response.StatusCode, Body: body}, err
+}
+
+// warmWith lets a server of another kind reach its pace.
+func (s *server) warmWith(request string) {
+	conn := must1(net.Dial("tcp", s.address)) //nolint:noctx // to this machine
+	defer conn.Close()
+	r := bufio.NewReader(conn)
+	for i := range 3000 {
+		if _, err := exchangeOn(conn, r, request); err != nil {
+			fail("%v, request %d: %w\n%s", s.cmd.Args, i+1, err, s.output())
 		}
 	}
 }
