@@ -28,7 +28,11 @@ const (
 	curveRandom = "fetch, random id"
 
 	curveBusy, curveIdle = "all send requests", "all are idle"
+
+	lossAdd, lossPage = "add", "page, not remembered"
 )
+
+var lossKinds = []string{lossAdd, lossPage, curvePage}
 
 // curves measures all of them and draws their plots.
 func (b *bench) curves() {
@@ -37,8 +41,10 @@ func (b *bench) curves() {
 		b.curveOfClients(r)
 		b.curveOfConnections(r)
 	})
+	b.tellCurves(r)
 	b.drawCurves(r)
 	loss := b.runs("loss", b.lossOfLeader)
+	b.tellLoss(loss)
 	b.drawLoss(loss)
 }
 
@@ -148,9 +154,9 @@ func (b *bench) lossOfLeader(r *results) {
 	s, _ := b.serve(c.db(), d.key, b.pinned, nil)
 	s.warm()
 	paths := map[string]func() (method, path string){
-		"add":                  func() (string, string) { return "POST", listHot },
-		"page, not remembered": func() (string, string) { return "GET", fmt.Sprint(listHot, "?after=", 1+rand.IntN(d.animals-100)) },
-		curvePage:              func() (string, string) { return "GET", listHot },
+		lossAdd:   func() (string, string) { return "POST", listHot },
+		lossPage:  func() (string, string) { return "GET", fmt.Sprint(listHot, "?after=", 1+rand.IntN(d.animals-100)) },
+		curvePage: func() (string, string) { return "GET", listHot },
 	}
 	leader := c.leader()
 	say("the leader is killed in %v", before)
@@ -180,4 +186,51 @@ func (b *bench) lossOfLeader(r *results) {
 	}
 	waiting.Wait()
 	s.end(syscall.SIGTERM) // it has logged errors
+}
+
+// tellCurves makes tables of the medians that the plots show.
+func (b *bench) tellCurves(r *results) {
+	growth := []string{curvePage, curvePlace, curveOne, curveRandom}
+	b.tellCurve(r, "CPU µs of a request, by pets", "growth", "cpu", growth)
+	engines := []string{onFile, onCluster}
+	b.tellCurve(r, "new pets per second, by clients", "clients", "perSecond", engines)
+	b.tellCurve(r, "new pets for each commit, by clients", "clients", "perCommit", engines)
+	b.tellCurve(r, "resident MiB, by connections", "connections", "rss", []string{curveBusy, curveIdle})
+}
+
+// tellCurve makes a row for each kind, and a column for each place on the axis.
+func (b *bench) tellCurve(r *results, title, series, name string, kinds []string) {
+	columns := []string{title}
+	for _, x := range r.xs(series, kinds[0]) {
+		columns = append(columns, count(int(x)))
+	}
+	t := newTable(title, columns...)
+	for _, what := range kinds {
+		cells := []any{what}
+		for _, at := range r.points(series, what, name) {
+			cells = append(cells, at.y)
+		}
+		t.row(cells...)
+	}
+	b.tell(series+"-"+name, t, r.footer()+".")
+}
+
+// tellLoss makes a table of how long clients waited at the most, in each run.
+func (b *bench) tellLoss(r *results) {
+	t := newTable("The leader of a cluster is killed", "ms until success", "the longest of each run", "the median of all")
+	for _, what := range lossKinds {
+		longest, all := make([]float64, r.runs), []float64{}
+		for _, f := range r.figures {
+			if f.what == what {
+				all = append(all, f.values["ms"])
+				longest[f.run] = max(longest[f.run], f.values["ms"])
+			}
+		}
+		var texts []string
+		for _, v := range longest {
+			texts = append(texts, number(v))
+		}
+		t.row(what, strings.Join(texts, "; "), median(all))
+	}
+	b.tell("loss", t, "A client sends a request again until it succeeds, and its time is the whole. "+r.footer()+".")
 }

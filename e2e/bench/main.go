@@ -56,7 +56,7 @@ type bench struct {
 	connections, seconds, rounds int
 	animals                      []int
 	quick                        bool
-	results, plots               string   // folders of raw figures and of plots
+	results, plots, doc          string   // folders of raw figures and of plots; the document with their tables, or ""
 	runCount                     int      // of -peers and -curves
 	about                        []string // what the numbers depend on
 
@@ -140,6 +140,7 @@ func run() (err error) {
 	flag.IntVar(&b.runCount, "runs", 3, "runs of -peers and -curves, each with everything started anew")
 	flag.StringVar(&b.results, "results", "bench/results", "`FOLDER` of the raw figures of -peers and -curves")
 	flag.StringVar(&b.plots, "plots", "../docs/plots", "`FOLDER` of the plots that are drawn from them")
+	flag.StringVar(&b.doc, "doc", "../docs/performance.md", "`FILE` that gets the tables of -peers and -curves; \"\" for none")
 	draw := flag.Bool("draw", false, "measure nothing: print the tables and draw the plots of what is in -results")
 	flag.Parse()
 	if *draw {
@@ -148,6 +149,7 @@ func run() (err error) {
 	if b.quick {
 		b.rounds, b.seconds, b.runCount, *animals = 1, 1, 1, "10000"
 		b.results, b.plots = filepath.Join(b.dir, "results"), filepath.Join(b.dir, "plots")
+		b.doc = ""
 	}
 	for text := range strings.SplitSeq(*animals, ",") {
 		n, err := strconv.Atoi(text)

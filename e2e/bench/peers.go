@@ -84,7 +84,7 @@ func (b *bench) peers() {
 			b.stopPeer(p)
 		}
 	})
-	r.printPeers()
+	b.tellPeers(r)
 	b.drawPeers(r)
 }
 
@@ -160,14 +160,13 @@ func (b *bench) stopPeer(p *peer) {
 	}
 }
 
-// printPeers prints what all runs have measured.
-func (r *results) printPeers() {
+// tellPeers makes the tables of what all runs have measured.
+func (b *bench) tellPeers(r *results) {
 	systems, x := r.systems(), r.figures[0].x
 	t := newTable(fmt.Sprintf("What people would pick instead, %s pets: requests per second; CPU µs for each", count(int(x))),
-		slices.Concat([]string{""}, operations, []string{"MiB"})...)
+		slices.Concat([]string{"requests per second; CPU µs"}, operations, []string{"MiB"})...)
 	for _, system := range systems {
-		cells := []any{system}
-		memory := 0.0
+		cells, memory := []any{system}, 0.0
 		for _, operation := range operations {
 			cell := "–"
 			if v, ok := r.median(system, operation, x, "perSecond"); ok {
@@ -179,33 +178,37 @@ func (r *results) printPeers() {
 		}
 		t.row(append(cells, number(memory))...)
 	}
-	t.print("Medians of all rounds and runs. MiB is the resident memory after the load, at most.")
+	b.tell("peers", t, "MiB is the resident memory after the load, at most. A response that is an error would have ended the run; "+
+		"at its end, all pets that were added were in the database. "+r.footer()+".")
 	t = newTable("How many times as many requests Pet Store serves", slices.Concat([]string{""}, operations)...)
 	for _, system := range systems[1:] {
 		cells := []any{system}
 		for _, operation := range operations {
-			ours, theirs := operation, operation
-			if operation == opUnsynced { // the service always syncs
-				ours = opSynced
-			}
-			a, _ := r.median(systems[0], ours, x, "perSecond")
 			cell := "–"
-			if v, ok := r.median(system, theirs, x, "perSecond"); ok {
-				cell = number(a / v)
+			if v, ok := r.median(system, operation, x, "perSecond"); ok {
+				ours := operation
+				if operation == opUnsynced { // the service always syncs
+					ours = opSynced
+				}
+				own, _ := r.median(ourName, ours, x, "perSecond")
+				cell = number(own / v)
 			}
 			cells = append(cells, cell)
 		}
 		t.row(cells...)
 	}
-	t.print("Pet Store syncs in both of the last columns.")
-	fmt.Println()
-	for _, line := range r.about {
-		for _, system := range systems {
-			if strings.HasPrefix(line, system+": ") {
-				fmt.Println("- " + line)
+	b.tell("peers-ratios", t, "In both of the last columns, Pet Store syncs.")
+	var setups []string
+	for _, system := range systems {
+		for _, line := range r.about {
+			if setup, ok := strings.CutPrefix(line, system+": "); ok {
+				setups = append(setups, wrap("**"+system+"**: "+setup, "- ", "  "))
 			}
 		}
 	}
+	list := strings.Join(setups, "\n")
+	fmt.Printf("\n%s\n", list)
+	b.insert("peers-setups", list)
 }
 
 // systems are the names of what was compared, the service first.

@@ -16,13 +16,15 @@ import (
 // draw makes all plots and tables again from what is in the folder of results.
 func (b *bench) draw() error {
 	if r := readResults(b.results, "peers"); r != nil {
-		r.printPeers()
+		b.tellPeers(r)
 		b.drawPeers(r)
 	}
 	if r := readResults(b.results, "curves"); r != nil {
+		b.tellCurves(r)
 		b.drawCurves(r)
 	}
 	if r := readResults(b.results, "loss"); r != nil {
+		b.tellLoss(r)
 		b.drawLoss(r)
 	}
 	return nil
@@ -38,7 +40,7 @@ func (r *results) footer() string {
 	machine, _, _ := strings.Cut(r.about[3], "; Linux")
 	date, _, _ := strings.Cut(r.about[2], "T")
 	if r.runs > 1 {
-		machine += fmt.Sprintf("; medians of %d runs", r.runs)
+		machine += fmt.Sprintf("; medians of %d runs, each started anew", r.runs)
 	}
 	return machine + "; " + date
 }
@@ -223,11 +225,10 @@ func (b *bench) drawConnections(r *results) {
 
 // drawLoss draws every request of all runs: when it was sent, and how long it took.
 func (b *bench) drawLoss(r *results) {
-	kinds := []string{"add", "page, not remembered", curvePage}
 	d := newDrawing(860, 520, "What clients see while the leader of a cluster is killed",
 		"a dot is a request, sent at this time, and how long its client waited for success, in ms (logarithmic); 50 of each kind per second",
 		"three nodes, the service, and its clients share the cores; "+r.footer())
-	for i, what := range kinds {
+	for i, what := range lossKinds {
 		top := 96 + 124*float64(i)
 		p := &panel{drawing: d, left: 64, right: 836, top: top, bottom: top + 92}
 		p.x, p.y = linear(-2, 7, p.left, p.right), logarithmic(0.1, 10_000, p.bottom, p.top)
@@ -244,7 +245,7 @@ func (b *bench) drawLoss(r *results) {
 		p.cloud("abc"[i:i+1], points)
 		p.label(p.left, p.top-8, "head f"+"abc"[i:i+1], "start", what)
 		p.label(p.right, p.top-8, "small", "end", fmt.Sprintf("longest wait %s s", number(longest/1000)))
-		if i == len(kinds)-1 {
+		if i == len(lossKinds)-1 {
 			p.columns([]float64{-2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, number0)
 			p.label(p.x(0), p.bottom+40, "small", "middle", "the leader is killed")
 			p.label(p.right, p.bottom+40, "small", "end", "seconds")

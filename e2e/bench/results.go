@@ -19,6 +19,7 @@ type figure struct {
 	series, what string  // who was measured, doing what
 	x            float64 // on the plot's axis: pets, clients, connections, seconds
 	values       map[string]float64
+	run          int // which file it was read from
 }
 
 // results are the figures of one run, or of several that were read from their files.
@@ -29,7 +30,7 @@ type results struct {
 }
 
 func (r *results) add(series, what string, x float64, values map[string]float64) {
-	r.figures = append(r.figures, figure{series, what, x, values})
+	r.figures = append(r.figures, figure{series: series, what: what, x: x, values: values})
 }
 
 // addLoad adds what wrk and the server's process have told.
@@ -129,9 +130,12 @@ func readResults(folder, name string) *results {
 		return nil
 	}
 	all := &results{runs: len(files)}
-	for _, path := range files {
+	for i, path := range files {
 		r := &results{}
 		r.read(path)
+		for n := range r.figures {
+			r.figures[n].run = i
+		}
 		all.about = r.about
 		all.figures = append(all.figures, r.figures...)
 	}
