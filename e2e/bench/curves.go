@@ -7,7 +7,6 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -101,10 +100,7 @@ func (b *bench) curveOfClients(r *results) {
 
 // counter reads a metric of the service.
 func (b *bench) counter(address, name string) float64 {
-	request := must1(http.NewRequestWithContext(b.ctx, "GET", "http://"+address+"/metrics", nil))
-	response := must1(http.DefaultClient.Do(request))
-	defer response.Body.Close()
-	for line := range strings.Lines(string(must1(io.ReadAll(response.Body)))) {
+	for line := range strings.Lines(string(do(must1(http.NewRequestWithContext(b.ctx, "GET", "http://"+address+"/metrics", nil))))) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			return must1(strconv.ParseFloat(strings.TrimSpace(value), 64))
 		}

@@ -10,7 +10,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -121,15 +120,14 @@ CREATE INDEX pets_status ON pets (status);`))
 }
 
 // startPeer starts a server of a system and waits until it responds to a request. db is its database.
-func (b *bench) startPeer(s *server, request string, env []string, args ...string) *server {
+func (b *bench) startPeer(s *server, request string, env []string, args ...string) {
 	s.process = must1(b.spawn("", env, nil, append(slices.Clone(b.pinned), args...)...))
 	for start := time.Now(); time.Since(start) < 30*time.Second; b.sleep(50 * time.Millisecond) {
 		if a, err := s.exchange(request); err == nil && a.Status < 500 {
-			return s
+			return
 		}
 	}
 	fail("%v is not ready:\n%s", args, s.output())
-	return nil
 }
 
 // pair starts a system of e2e/peers twice: with a SQLite that syncs each commit, for new pets only, and with one
@@ -338,7 +336,7 @@ func (b *bench) loadRqlite(s *server, file string) {
 	request := must1(http.NewRequestWithContext(b.ctx, "POST", "http://"+s.address+"/db/load", bytes.NewReader(must1(os.ReadFile(file)))))
 	request.Header.Set("Authorization", "Basic "+s.key)
 	request.Header.Set("Content-Type", "application/octet-stream")
-	b.do(request, nil)
+	do(request)
 }
 
 // call sends JSON to a server and reads JSON from it.
@@ -346,17 +344,7 @@ func (b *bench) call(s *server, method, path string, body, into any) {
 	request := must1(http.NewRequestWithContext(b.ctx, method, "http://"+s.address+path, bytes.NewReader(must1(json.Marshal(body)))))
 	request.Header.Set("Authorization", "Bearer "+s.key)
 	request.Header.Set("Content-Type", "application/json")
-	b.do(request, into)
-}
-
-func (b *bench) do(request *http.Request, into any) {
-	response := must1(http.DefaultClient.Do(request))
-	defer response.Body.Close()
-	body := must1(io.ReadAll(response.Body))
-	if response.StatusCode > 299 {
-		fail("%s %s: %s\n%s", request.Method, request.URL, response.Status, body)
-	}
-	if into != nil {
+	if body := do(request); into != nil {
 		must(json.Unmarshal(body, into))
 	}
 }

@@ -261,6 +261,17 @@ func exchangeOn(conn net.Conn, r *bufio.Reader, request string) (*answer, error)
 	return &answer{Status: response.StatusCode, Body: body}, err
 }
 
+// do sends a request that must succeed, and returns the body of the response.
+func do(request *http.Request) []byte {
+	response := must1(http.DefaultClient.Do(request)) //nolint:bodyclose // closed below
+	defer response.Body.Close()
+	body := must1(io.ReadAll(response.Body))
+	if response.StatusCode > 299 {
+		fail("%s %s: %s\n%s", request.Method, request.URL, response.Status, body)
+	}
+	return body
+}
+
 // warmWith lets a server of another kind reach its pace.
 func (s *server) warmWith(request string) {
 	conn := must1(net.Dial("tcp", s.address)) //nolint:noctx // to this machine
