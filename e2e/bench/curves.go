@@ -118,7 +118,8 @@ func (b *bench) curveOfConnections(r *results) {
 	d := b.database(10_000, 0)
 	for _, n := range counts {
 		s := b.fresh(d, nil)
-		r.addLoad("connections", curveBusy, float64(n), b.measure(s, fmt.Sprintf("%d connections", n), mix(d.animals), n, b.seconds, false))
+		l := b.measure(s, fmt.Sprintf("%d connections", n), mix(d.animals), n, b.seconds, false)
+		r.addLoad("connections", curveBusy, float64(n), l)["rss"] = l.peak // after it, some are closed
 		s.discard()
 		s = b.fresh(d, nil)
 		for _, conn := range s.connect(n) {
@@ -228,5 +229,5 @@ func (b *bench) tellLoss(r *results) {
 		}
 		t.row(what, strings.Join(texts, "; "), median(all))
 	}
-	b.tell("loss", t, "A client sends a request again until it succeeds, and its time is the whole. "+r.footer()+".")
+	b.tell("loss", t, "A client sends a request again until it succeeds, and its time is the whole. "+r.lossFooter()+".")
 }

@@ -35,14 +35,19 @@ func (b *bench) plot(name string) string {
 	return filepath.Join(b.plots, name+".svg")
 }
 
-// footer says on what a plot was measured, and when: see environment.
+// footer says on what a plot was measured, how, and when: see environment.
 func (r *results) footer() string {
 	machine, _, _ := strings.Cut(r.about[3], "; Linux")
-	date, _, _ := strings.Cut(r.about[2], "T")
 	if r.runs > 1 {
 		machine += fmt.Sprintf("; medians of %d runs, each started anew", r.runs)
 	}
-	return machine + "; " + date
+	return machine + "; " + r.date()
+}
+
+// date is the day of the last run.
+func (r *results) date() string {
+	date, _, _ := strings.Cut(r.about[2], "T")
+	return date
 }
 
 // The heads of the columns, where an operation's name is too long, and what stands where nothing was measured.
@@ -227,7 +232,7 @@ func (b *bench) drawConnections(r *results) {
 func (b *bench) drawLoss(r *results) {
 	d := newDrawing(860, 520, "What clients see while the leader of a cluster is killed",
 		"a dot is a request, sent at this time, and how long its client waited for success, in ms (logarithmic); 50 of each kind per second",
-		"three nodes, the service, and its clients share the cores; "+r.footer())
+		r.lossFooter())
 	for i, what := range lossKinds {
 		top := 96 + 124*float64(i)
 		p := &panel{drawing: d, left: 64, right: 836, top: top, bottom: top + 92}
@@ -244,7 +249,7 @@ func (b *bench) drawLoss(r *results) {
 		p.line("mark", p.x(0), p.top, p.x(0), p.bottom)
 		p.cloud("abc"[i:i+1], points)
 		p.label(p.left, p.top-8, "head f"+"abc"[i:i+1], "start", what)
-		p.label(p.right, p.top-8, "small", "end", fmt.Sprintf("longest wait %s s", number(longest/1000)))
+		p.label(p.right, p.top-8, "small", "end", "longest wait "+lasting(longest))
 		if i == len(lossKinds)-1 {
 			p.columns([]float64{-2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, number0)
 			p.label(p.x(0), p.bottom+40, "small", "middle", "the leader is killed")
@@ -252,6 +257,24 @@ func (b *bench) drawLoss(r *results) {
 		}
 	}
 	d.save(b.plot("loss"))
+}
+
+// lossFooter is another one: nothing is pinned but the service, and there are no medians.
+func (r *results) lossFooter() string {
+	machine, _, _ := strings.Cut(r.about[3], ";")
+	runs := "one run"
+	if r.runs > 1 {
+		runs = fmt.Sprintf("all requests of %d runs", r.runs)
+	}
+	return machine + ", which three nodes, the service, and its clients share; " + runs + "; " + r.date()
+}
+
+// lasting is a time in milliseconds, in words.
+func lasting(ms float64) string {
+	if ms < 1000 {
+		return number(ms) + " ms"
+	}
+	return number(ms/1000) + " s"
 }
 
 // number0 is a number without digits behind the point.
