@@ -145,7 +145,7 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	_, text := section(cmd.name)
 	synopsis, _, _ := strings.Cut(text, "\n\n")
 	c.declare(synopsis)
-	err = parse(c.FlagSet, args, p.environ)
+	unknown, err := parse(c.FlagSet, args, p.environ)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err = io.WriteString(p.stdout, c.help(text))
 		return err
@@ -158,7 +158,9 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 		return err
 	}
 	c.log = newLogger(p.stderr, c.logFormat, c.logLevel)
-	warnOfUnknownVariables(p.environ, c.log)
+	for _, name := range unknown {
+		c.log.Warn("unknown environment variable; petstore help VERB lists the flags, and each has its variable", "variable", name)
+	}
 	if cmd.purpose != forNothing || isCluster(c.db) && cmd.name == "restore" {
 		_, missing := os.Stat(c.db)
 		c.made = missing != nil && !isCluster(c.db)
@@ -841,32 +843,31 @@ func checkOrigin(s string) error {
 	return nil
 }
 
-// parse reads the flags from args and, those that are not given there, from the
-// environment: -base-url is PETSTORE_BASE_URL. Empty variables do not count.
-func parse(fs *flag.FlagSet, args, environ []string) error {
+// parse reads the flags from args and, those that are not given there, from the environment: -base-url is
+// PETSTORE_BASE_URL. Empty variables do not count. It returns the variables that look like ours and are no flag's.
+func parse(fs *flag.FlagSet, args, environ []string) (unknown []string, err error) {
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return err
+		return nil, err
 	} else if err != nil {
-		return usageErrorf("%v; see %s -h", err, fs.Name())
+		return nil, usageErrorf("%v; see %s -h", err, fs.Name())
 	}
 	given := map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	ours := variables(environ)
-	var err error
-	fs.VisitAll(func(f *flag.Flag) {
-		name := twin(f)
-		if value := ours[name]; value != "" && !given[f.Name] && !slices.Contains(dangers, f.Name) && err == nil {
+	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
+		name := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value := ours[name]
+		if slices.Contains(dangers, f.Name) {
+			return
+		}
+		delete(ours, name)
+		if value != "" && !given[f.Name] && fs.Lookup(f.Name) != nil && err == nil {
 			if problem := fs.Set(f.Name, value); problem != nil {
 				err = usageErrorf("invalid value %q for %s: %v", value, name, problem)
 			}
 		}
 	})
-	return err
-}
-
-// twin is the variable that stands for a flag.
-func twin(f *flag.Flag) string {
-	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+	return slices.Sorted(maps.Keys(ours)), err
 }
 
 // variables are those of the environment that look like ours. Of several with one name, the last counts.
@@ -878,19 +879,6 @@ func variables(environ []string) map[string]string {
 		}
 	}
 	return ours
-}
-
-// warnOfUnknownVariables logs the variables that look like ours and are no flag's.
-func warnOfUnknownVariables(environ []string, log *slog.Logger) {
-	unknown := variables(environ)
-	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
-		if !slices.Contains(dangers, f.Name) {
-			delete(unknown, twin(f))
-		}
-	})
-	for _, name := range slices.Sorted(maps.Keys(unknown)) {
-		log.Warn("unknown environment variable; petstore help VERB lists the flags, and each has its variable", "variable", name)
-	}
 }
 
 // newLogger writes to stderr; format is text, json or auto.
