@@ -1491,6 +1491,14 @@ func TestAWindowThatIsFarAheadIsReplaced(t *testing.T) {
 		sh.flush(0, "-25h")
 		sh.stands(-1, "1 until -24h59m0s", "1 until -1h0m0s")
 	})
+	engines(t, func(t *testing.T, db string) { // but two services may read the clock at different times
+		sh := limitsShare(t, db, 2)
+		sh.admit(0, 3, "59s")
+		sh.flush(0, "59s")
+		sh.admit(1, 2, "0s")
+		sh.flush(1, "0s")
+		sh.stands(-1, "5 until 1m59s", "5 until 24h0m59s")
+	})
 }
 
 // limitsLossy is an engine whose writes fail as fate says.

@@ -318,13 +318,30 @@ func (c *crash) checkUsageAfterStop() {
 	c.used, c.sent, c.answered, c.slowest, c.told = stored, 0, nil, 0, [2]int{}
 }
 
-// storedUsage is how many requests of the server's key a database has counted.
+// storedUsage is how many requests of the server's key a database has counted. The days have the same number,
+// since they are stored in the same transaction.
 func (c *crash) storedUsage(file string) int64 {
-	var key struct{ UsedToday int64 }
-	if err := json.Unmarshal([]byte(c.s.command("key", "show", "-json", "-db", file, "1")), &key); err != nil {
-		c.Fatal(err)
+	c.Helper()
+	key := decode[struct{ UsedToday int64 }](c, c.s.command("key", "show", "-json", "-db", file, "1"))
+	admitted := int64(0)
+	for _, day := range decode[[]usedKey](c, c.s.command("key", "usage", "-json", "-days", "2", "-db", file, "1"))[0].Days {
+		admitted += day.Admitted
+	}
+	if admitted != key.UsedToday {
+		c.Errorf("of %d requests %d are counted in their days", key.UsedToday, admitted)
 	}
 	return key.UsedToday
+}
+
+// usedKey is what key usage -json prints of a key.
+type usedKey struct {
+	ID   int64
+	Days []usedDay
+}
+
+type usedDay struct {
+	Day                       string
+	Admitted, Refused, Errors int64
 }
 
 // compare lists all animals above an id and wants those there that were

@@ -14,6 +14,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,44 @@ import (
 	"testing"
 	"time"
 )
+
+// TestTheBusiestKeyAndItsWorstDayAreFound by an operator, while the service runs.
+func TestTheBusiestKeyAndItsWorstDayAreFound(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, on engine) {
+		s := on.start(t)
+		s.newKey("-name", "quiet")
+		busy := s.newKey("-name", "busy", "-plan", "enterprise", "-per-minute", "100", "-per-day", "1000000")
+		today := time.Now().Unix() / 86_400
+		past := fmt.Sprintf(`INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
+			VALUES (2, %d, 70, 0, 0), (3, %d, 10, 0, 0), (3, %d, 20, 9000, 3)`, today-3, today-29, today-2)
+		if on.cluster != nil {
+			on.cluster.execute(past)
+		} else {
+			database(t, s.db, "PRAGMA busy_timeout = 10000", past).Close()
+		}
+		for range 130 { // of which 100 are admitted
+			s.ask(t, busy)
+		}
+		time.Sleep(time.Second) // the longest that a flush takes
+		busiest := decode[[]usedKey](t, s.command("key", "usage", "-json", "-db", s.db))[0]
+		one := decode[[]usedKey](t, s.command("key", "usage", "-json", "-db", s.db, "3"))
+		if len(one) != 1 || !reflect.DeepEqual(one[0], busiest) {
+			t.Errorf("of all keys the first is %v, and alone it is %v", busiest, one)
+		}
+		date := func(ago int64) string { return time.Unix((today-ago)*86_400, 0).UTC().Format(time.DateOnly) }
+		if want := (usedKey{3, []usedDay{{date(29), 10, 0, 0}, {date(2), 20, 9000, 3}, {date(0), 100, 30, 0}}}); !reflect.DeepEqual(busiest, want) {
+			t.Errorf("the busiest is %v, want %v", busiest, want)
+		}
+		row := regexp.MustCompile(`^ID .*\n3 +130 +9030 +3 +enterprise +busy\n2 +70 +0 +0 +free +quiet\n1 +0 `)
+		if table := s.command("key", "usage", "-db", s.db); !row.MatchString(table) {
+			t.Errorf("the table is\n%s", table)
+		}
+		worst := regexp.MustCompile(`\n` + date(2) + ` +20 +9000 +3\n` + date(1) + ` +0 +0 +0\n` + date(0) + ` +100 +30 +0\n$`)
+		if table := s.command("key", "usage", "-db", s.db, "-days", "3", "3"); !worst.MatchString(table) {
+			t.Errorf("the days are\n%s", table)
+		}
+	})
+}
 
 // TestAChangeOfAKeyHoldsWithinASecond changes keys while others call, and asks
 // with the changed key without a pause: from a second after the command has

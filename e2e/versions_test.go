@@ -81,7 +81,7 @@ func buildNext(t *testing.T) (file string) {
 	t.Helper()
 	s, folder := readSchema(t), t.TempDir()
 	migration := "CREATE TABLE next (id INTEGER PRIMARY KEY) STRICT;"
-	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services"} {
+	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services", "usage_days"} {
 		migration += fmt.Sprintf("\nALTER TABLE %s ADD COLUMN next TEXT NOT NULL DEFAULT 'nothing';", table)
 	}
 	store := filepath.Join(folder, "store.go")
