@@ -873,7 +873,8 @@ func commandsUsed(t *testing.T) commandsKeys {
 	k.mint("create", "-name", "\u202erefused", "-plan", "business") // a name that turns round what follows it
 	k.mint("create", "-name", "unused")
 	k.mint("rotate", "2") // 5
-	k.do("set", "-name", "busy", "5")
+	k.mint("rotate", "5") // 6
+	k.do("set", "-name", "busy", "6")
 	k.do("revoke", "1")
 	k.write(commandsDay(1, 0, 5, 0, 0), commandsDay(2, 0, 50, 3, 0), commandsDay(2, 2, 1000, 0, 7), commandsDay(2, 29, 1, 0, 0),
 		commandsDay(2, 30, 9000, 0, 0), commandsDay(2, 399, 90_000, 1, 2), commandsDay(3, 1, 6, 2100, 0))
@@ -883,7 +884,7 @@ func commandsUsed(t *testing.T) commandsKeys {
 func TestKeyUsageAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := commandsUsed(t)
-		const busy = `{"id":5,"name":"busy","plan":"pro","days":[{"day":"1999-12-03","admitted":1,"refused":0,"errors":0},` +
+		const busy = `{"id":6,"name":"busy","plan":"pro","days":[{"day":"1999-12-03","admitted":1,"refused":0,"errors":0},` +
 			`{"day":"1999-12-30","admitted":1000,"refused":0,"errors":7},{"day":"2000-01-01","admitted":50,"refused":3,"errors":0}]}`
 		const refused = `{"id":3,"name":"\u202erefused","plan":"business","days":[{"day":"1999-12-31","admitted":6,"refused":2100,"errors":0}]}`
 		const quiet = `{"id":1,"name":"<b>quiet</b>","plan":"free","days":[{"day":"2000-01-01","admitted":5,"refused":0,"errors":0}]}`
@@ -892,6 +893,7 @@ func TestKeyUsageAsJSON(t *testing.T) {
 			"-json":            "[" + busy + "," + refused + "," + quiet + "," + unused + "]",
 			"-json 2":          "[" + busy + "]", // the keys of a line of rotations are one
 			"-json 5":          "[" + busy + "]",
+			"-json 6":          "[" + busy + "]",
 			"-json 4":          "[" + unused + "]",
 			"-json -days 1 3":  `[{"id":3,"name":"\u202erefused","plan":"business","days":[]}]`,
 			"-json -days 2 3":  "[" + refused + "]",
@@ -918,12 +920,12 @@ func TestKeyUsageAsATable(t *testing.T) {
 		for line, want := range map[string]string{
 			"": "" +
 				"ID   ADMITTED    REFUSED    ERRORS  PLAN      NAME\n" +
-				"5        1051          3         7  pro       busy\n" +
+				"6        1051          3         7  pro       busy\n" +
 				"3           6       2100         0  business  \u202erefused\n" +
 				"1           5          0         0  free      <b>quiet</b>\n" +
 				"4           0          0         0  free      unused\n",
 			"-days 4 2": "" +
-				"DAY          ADMITTED    REFUSED    ERRORS  key 5, pro, busy\n" +
+				"DAY          ADMITTED    REFUSED    ERRORS  key 6, pro, busy\n" +
 				"1999-12-29          0          0         0\n" +
 				"1999-12-30       1000          0         7\n" +
 				"1999-12-31          0          0         0\n" +
@@ -941,7 +943,7 @@ func TestKeyUsageAsATable(t *testing.T) {
 				t.Errorf("%s days are %d lines", days, n)
 			}
 		}
-		if out := k.do("usage", "-days", "400"); !strings.Contains(out, "\n5      100051          4         9  pro ") {
+		if out := k.do("usage", "-days", "400"); !strings.Contains(out, "\n6      100051          4         9  pro ") {
 			t.Errorf("400 days are\n%s", out)
 		}
 	})
@@ -952,7 +954,7 @@ func TestABarShowsWhatWasAdmittedAndRefused(t *testing.T) {
 	day := func(admitted, refused int64) usageRow {
 		return usageRow{usageDay{"d", tally{admitted, refused, 9}}, "\tlast"}
 	}
-	rows := []usageRow{day(1000, 0), day(500, 500), day(1, 1), day(0, 999), day(0, 0), day(333, 666)}
+	rows := []usageRow{day(999, 0), day(500, 500), day(1, 1), day(0, 999), day(0, 0), day(333, 666)}
 	lines := strings.Split(usageTable("DAY", "\tLAST", rows, true), "\n")
 	for i, want := range [][2]int{{20, 0}, {10, 10}, {1, 1}, {0, 20}, {0, 0}, {7, 14}} {
 		bar := strings.Split(lines[i+1], "\t")[3]
