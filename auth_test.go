@@ -351,7 +351,7 @@ func testUnknownKeysAreNotRemembered(t *testing.T, db string) {
 	k := newKeyring(s, false)
 	token := newSecret(false)
 	authDeny(t, k, authHeader(token), now, CodeInvalidKey)
-	if n := k.known.total(); n != 0 {
+	if n := k.known.size.Load(); n != 0 {
 		t.Errorf("%d unknown keys are remembered", n)
 	}
 	if _, err := insertKey(t.Context(), s, &apiKey{Plan: "free"}, token, false); err != nil {

@@ -208,21 +208,6 @@ func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time
 	})
 }
 
-// sizeFlag declares a flag that takes bytes, such as 65536 or 64KiB.
-func sizeFlag(fs *flag.FlagSet, into *int64, name string, value int64) {
-	*into = value
-	fs.Func(name, "", func(s string) error {
-		unit := strings.TrimLeft(s, "0123456789")
-		shift, known := map[string]int{"": 0, "KiB": 10, "MiB": 20, "GiB": 30}[unit]
-		n, err := strconv.ParseInt(strings.TrimSuffix(s, unit), 10, 33) // which leaves room for the shift
-		if err != nil || !known {
-			return errors.New("it must be bytes, such as 65536, 64KiB, 16MiB or 1GiB, or 0")
-		}
-		*into = n << shift
-		return nil
-	})
-}
-
 // given reports whether a flag was given, or its variable.
 func (c *invocation) given(name string) (given bool) {
 	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
@@ -751,14 +736,22 @@ var dangers = []string{"replace", "skip-ids"}
 // allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
 func allFlags(c *config) *flag.FlagSet {
 	fs := newFlags("")
-	c.addr, c.db, c.logFormat = "localhost:8080", "petstore.db", "auto"
+	c.addr, c.db, c.logFormat, c.cache = "localhost:8080", "petstore.db", "auto", defaultCache
 	textFlag(fs, &c.addr, "addr", checkAddr)
 	textFlag(fs, &c.db, "db", checkDB)
 	textFlag(fs, &c.baseURL, "base-url", checkBaseURL)
 	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL)
 	fs.BoolVar(&c.staging, "staging", false, "")
 	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute)
-	sizeFlag(fs, &c.cache, "cache", defaultCache)
+	fs.Func("cache", "", func(s string) error {
+		digits := strings.TrimRight(s, "KMGiB")
+		n, err := strconv.ParseUint(digits, 10, 32)
+		unit := map[string]int64{"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[s[len(digits):]]
+		if c.cache = int64(n) * unit; err != nil || unit == 0 {
+			return errors.New("it must be like 16MiB, 500KiB, 1GiB or 65536, or 0")
+		}
+		return nil
+	})
 	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"))
 	fs.Func("cors-origin", "", func(s string) error {
 		for origin := range strings.SplitSeq(s, ",") {

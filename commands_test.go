@@ -46,6 +46,7 @@ var commandsFlags = map[string]commandsFlag{
 	"base-url":         {"https://a.example/v1", "https://b.example/v1", "https://a.example/v1", []string{"a.example/v1", "/v1", "https://a.example", "https://a.example/v1/", "https://a.example/v2", "ftp://a.example/v1", "https:///v1", "https://a.example/?x=/v1", "https://a.example/#/v1", "https://u:p@a.example/v1", "https://a.example/%zz/v1", "http://a.example:x/v1"}},
 	"staging":          {"true", "false", "true", []string{"perhaps", "2"}},
 	"ban-for":          {"7s", "8s", "7000000000", []string{"10", "soon", "-1s", "10 m", "1ms"}},
+	"cache":            {"2KiB", "0", "2048", []string{"x", "-1", "+1", "1.5MiB", "16 MiB", "16MB", "16mib", "MiB", "8589934592", "1TiB", "1KiBKiB"}},
 	"client-ip-header": {"X-A", "X-B", "X-A", []string{"X Forwarded-For", "X-Real-IP:", "Ü"}},
 	"cors-origin": {"https://a.example,http://b.example:8080", "*", "[https://a.example http://b.example:8080]", []string{"a.example", "https://A.example", "https://a.example/", "https://a.example/x", "https://", "null", "https://a.example,", "https://u@a.example", "https://a.example?x",
 		"https://a.example:443", "http://a.example:80", "https://[::1]:443", "https://*.example", "https://a*.example", "https://zoë.example", "https://a.example:"}},

@@ -782,13 +782,13 @@ func (s *service) metrics() *exposition {
 	e.number("petstore_bans_total", "counter", "Bans of keys that began.", float64(s.bans.Load()))
 
 	usages, addresses := s.limits.remembered()
-	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.known.total()))
+	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.known.size.Load()))
 	e.number("petstore_known_usages", "gauge", "Usages of keys remembered.", float64(usages))
 	e.number("petstore_known_addresses", "gauge", "Addresses remembered of callers without a key.", float64(addresses))
 	e.add("petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was.",
-		slices.Concat(s.keys.known.reads.samples("keys"), s.store.pages.reads.samples("pages"),
-			s.store.pets.reads.samples("pets"))...)
-	e.number("petstore_cache_bytes", "gauge", "Bytes of the pages and pets remembered.", float64(s.store.pages.total()+s.store.pets.total()))
+		slices.Concat(s.keys.known.samples("keys"), s.store.pages.samples("pages"), s.store.pets.samples("pets"))...)
+	e.number("petstore_cache_bytes", "gauge", "Bytes of the pages and pets remembered.",
+		float64(s.store.pages.size.Load()+s.store.pets.size.Load()))
 	sizes, times := s.store.commitSizes.samples("", 1), s.store.commitTimes.samples("", 1e9)
 	e.add("petstore_commit_requests", "histogram", "Writers that shared a commit, requests above all.", sizes...)
 	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded.", times...)

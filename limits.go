@@ -456,8 +456,8 @@ func (l *limiter) load(id int64) error {
 func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b, known := l.addresses.get(caller)
-	if !known {
+	b := l.addresses.get(caller)
+	if b == nil {
 		b = &bucket{}
 		l.addresses.put(caller, b, 1)
 	}
@@ -475,7 +475,7 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 func (l *limiter) remembered() (usages int, addresses int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.usages), l.addresses.total()
+	return len(l.usages), l.addresses.size.Load()
 }
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum. Increments whose

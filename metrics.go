@@ -35,15 +35,6 @@ func (h *histogram) observe(value int64) {
 	h.sum.Add(value)
 }
 
-// cacheCounts counts reads of a cache, by whether it had what was asked for.
-type cacheCounts struct{ hits, misses atomic.Uint64 }
-
-// samples are the two counts of the cache with the name.
-func (c *cacheCounts) samples(name string) []sample {
-	return []sample{{fmt.Sprintf(`{cache=%q,result="hit"}`, name), float64(c.hits.Load())},
-		{fmt.Sprintf(`{cache=%q,result="miss"}`, name), float64(c.misses.Load())}}
-}
-
 // exposition is all metrics at one moment: in Prometheus' text format, version 0.0.4, and as numbers by name and labels.
 type exposition struct {
 	bytes.Buffer

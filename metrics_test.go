@@ -47,16 +47,6 @@ func TestAHistogramWithoutALabelHasNoEmptyBraces(t *testing.T) {
 	}
 }
 
-func TestACacheShowsItsHitsAndMisses(t *testing.T) {
-	var c cacheCounts
-	c.hits.Add(3)
-	c.misses.Add(2)
-	want := []sample{{`{cache="pets",result="hit"}`, 3}, {`{cache="pets",result="miss"}`, 2}}
-	if got := c.samples("pets"); !slices.Equal(got, want) {
-		t.Errorf("the samples are %v, want %v", got, want)
-	}
-}
-
 func TestAHistogramsBoundsAreInclusive(t *testing.T) {
 	h := histogram{bounds: []int64{1e9, 2250e6}}
 	for _, value := range []int64{0, 1e9, 1e9 + 1, 2e9, 5e9} {

@@ -439,6 +439,154 @@ func testAFullPageIsRememberedUntilAnotherProgramWrites(t *testing.T, db string)
 	}
 }
 
+// TestEveryPageWithMoreBehindItIsRemembered: from the second pass on, following all pages
+// reads only the last one, and that only after a pet was added.
+func TestEveryPageWithMoreBehindItIsRemembered(t *testing.T) {
+	engines(t, testEveryPageWithMoreBehindItIsRemembered)
+}
+
+func testEveryPageWithMoreBehindItIsRemembered(t *testing.T, db string) {
+	s := storeOpen(t, db)
+	create := func() { storeCreate(t, s, NewPet{"Rex", 1, Sold}) }
+	for range 7 {
+		create()
+	}
+	follow := func() (pages, reads uint64) {
+		misses := s.pages.misses.Load()
+		for _, status := range []PetStatus{"", Sold} {
+			for after, more := int64(0), true; more; pages++ {
+				_, p := storeIDs(t, s, status, 2, after)
+				after, more = p.last, p.more
+			}
+		}
+		return pages, s.pages.misses.Load() - misses
+	}
+	last := uint64(0) // how often a pass reads the two last pages though nothing was added
+	if s.engine.shared() {
+		last = 2
+	}
+	for i, want := range [][2]uint64{{8, 8}, {8, last}, {8, 2}, {8, last}} {
+		if i == 2 {
+			create() // it makes the last page full, and no other
+		}
+		if pages, reads := follow(); [2]uint64{pages, reads} != want {
+			t.Errorf("pass %d: %d pages, of which %d were read, want %d", i+1, pages, reads, want)
+		}
+	}
+	storeEdit(t, db, "UPDATE pets SET name = 'Tom' WHERE id = 3")
+	storeMust(t, s.refresh(t.Context()))
+	if _, reads := follow(); reads != 8 {
+		t.Errorf("after an edit %d of 8 pages were read", reads)
+	}
+	if _, p := storeIDs(t, s, Sold, 2, 2); !strings.Contains(string(p.body), "Tom") {
+		t.Errorf("after an edit a page is %s", p.body)
+	}
+}
+
+// TestWhatIsRememberedIsBounded: by what it really takes, also while many read.
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	s := storeNew(t)
+	storeMust(t, storeErr(s.write(t.Context(), sqlOf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000)
+		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))))
+	const most = 2 << 20
+	s.remember(most)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	var wg sync.WaitGroup
+	for worker := range 4 {
+		wg.Go(func() {
+			for i := range int64(1000) {
+				if _, err := s.pet(1 + i*4 + int64(worker)); err != nil {
+					t.Error(err)
+				}
+				limit := 1 + int(i)%maxLimit
+				p, err := s.page("", limit, i)
+				if err != nil || !bytes.HasPrefix(p.body, fmt.Appendf(nil, `[{"id":%d,`, i+1)) || p.last != i+int64(limit) {
+					t.Errorf("the %d pets after %d are %s, %v", limit, i, p.body, err)
+				}
+				if n := s.pages.size.Load() + s.pets.size.Load(); n > most+4<<13 { // each may be about to make room
+					t.Errorf("%d bytes are remembered", n)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	counted, taken := s.pages.size.Load()+s.pets.size.Load(), heap()-before
+	if counted < most*3/4 || counted > most || float64(taken) > 1.2*float64(counted) {
+		t.Errorf("%d bytes are counted, which take %d, of %d", counted, taken, most)
+	}
+}
+
+func TestNothingIsRememberedInNoMemory(t *testing.T) {
+	s := storeNew(t)
+	s.remember(0)
+	storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	for range 2 {
+		storeIDs(t, s, "", 1, 0)
+		if pet, err := s.pet(1); err != nil || pet == nil {
+			t.Errorf("the pet is %v, %v", pet, err)
+		}
+	}
+	if n := s.pages.size.Load() + s.pets.size.Load(); n != 0 || s.pages.hits.Load()+s.pets.hits.Load() != 0 {
+		t.Errorf("%d bytes are remembered", n)
+	}
+}
+
+// TestMemoryKeepsSomeOfWhatIsReadInTurn, though it is too small for all of that.
+func TestMemoryKeepsSomeOfWhatIsReadInTurn(t *testing.T) {
+	for _, oneOf := range []int{0, 8} {
+		const size, items = 1000, 1500
+		m := memory[int, int]{max: size, oneOf: oneOf}
+		hits := 0
+		for pass := range 100 {
+			for i := range items {
+				if m.get(i) == i+1 && pass >= 50 {
+					hits++
+				} else if m.get(i) == 0 {
+					m.put(i, i+1, 1)
+				}
+				if n := m.size.Load(); n > size || int(n) != len(m.entries) {
+					t.Fatalf("the size is %d, and there are %d entries", n, len(m.entries))
+				}
+			}
+		}
+		if hits/50 < items/4 {
+			t.Errorf("with oneOf %d, a pass of %d finds %d", oneOf, items, hits/50)
+		}
+		for i := range 100 * size { // others take their place
+			m.put(-i-1, i, 1)
+		}
+		left := 0
+		for i := range items {
+			if m.get(i) != 0 {
+				left++
+			}
+		}
+		if left > size/10 {
+			t.Errorf("with oneOf %d, %d of what nobody reads any more are left", oneOf, left)
+		}
+	}
+}
+
+func TestMemoryPutsALargerOneInThePlaceOfOthers(t *testing.T) {
+	m := memory[string, string]{max: 10}
+	m.put("a", "a1", 5)
+	m.put("b", "b1", 5)
+	m.put("a", "a2", 6)
+	if m.get("a") != "a2" || m.get("b") != "" || m.size.Load() != 6 {
+		t.Errorf("there are %v, of size %d", m.entries, m.size.Load())
+	}
+	m.put("a", "a3", 11)
+	if m.get("a") == "a3" || m.size.Load() > 10 {
+		t.Errorf("what has no room is kept: %v, of size %d", m.entries, m.size.Load())
+	}
+}
+
 // TestACreatorSeesItsPet: once createPet has returned, every list has the
 // pet, whoever else creates and lists meanwhile.
 func TestACreatorSeesItsPet(t *testing.T) { engines(t, testACreatorSeesItsPet) }
@@ -727,6 +875,59 @@ func testAFailingStatementFailsItsWholeBatchAndNoOther(t *testing.T, db string) 
 	}
 	if err := create("in the end")(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in it.
+func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) { engines(t, testPetsOfOneBatchGetTheirOwnIDs) }
+
+func testPetsOfOneBatchGetTheirOwnIDs(t *testing.T, db string) {
+	s := storeOpen(t, db)
+	names := make([]string, 40)
+	ids := make([]int64, len(names))
+	writes := []func() error{func() error { return storeErr(s.write(context.Background(), sqlOf("DELETE FROM usage"))) }}
+	for i := range names {
+		names[i] = fmt.Sprintf(`%d "[\`+" ؂🐈"+`,null]`, i)
+		p := NewPet{names[i], []int64{math.MinInt64, int64(i), math.MaxInt64}[i%3], []PetStatus{Available, Pending, Sold}[i%3]}
+		writes = append(writes, func() (err error) {
+			if i%5 == 4 {
+				ids[i], _, _, err = s.createPetOnce(p, 1, fmt.Sprint(i), nil, storeNow)
+			} else {
+				ids[i], err = s.createPet(p)
+			}
+			return err
+		}, func() error { return storeErr(s.write(context.Background(), limitsSave(int64(i), &usage{}))) })
+	}
+	transactions := s.writes.Load()
+	for i, err := range storeBehindLock(t, s, writes...) {
+		if err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+	if n := s.writes.Load() - transactions; n != 2 {
+		t.Errorf("they took %d transactions, want 2", n)
+	}
+	for i, id := range ids {
+		pet, err := s.pet(id)
+		var got struct {
+			Name       string
+			CategoryID int64
+			Status     PetStatus
+		}
+		if err == nil && pet != nil {
+			err = json.Unmarshal(pet.body, &got)
+		}
+		if err != nil || got.Name != names[i] || got.CategoryID != []int64{math.MinInt64, int64(i), math.MaxInt64}[i%3] ||
+			got.Status != []PetStatus{Available, Pending, Sold}[i%3] {
+			t.Errorf("pet %d has the id %d, which is %+v, %v", i, id, got, err)
+		}
+	}
+	slices.Sort(ids)
+	if n := storeCount(t, s); n != int64(len(ids)) || len(slices.Compact(ids)) != len(names) || ids[len(ids)-1] != n {
+		t.Errorf("there are %d pets with the ids %v", n, ids)
+	}
+	if n := storeRead(t, s, "SELECT count(*) FROM usage"); n != int64(len(names)) {
+		t.Errorf("there are %d usages, want %d", n, len(names))
 	}
 }
 
