@@ -211,16 +211,16 @@ func (b *bench) tellPeers(r *results) {
 	b.insert("peers-setups", list)
 }
 
-// systems are the names of what was compared, the service first.
+// systems are the names of what was compared: the service, the ceiling, and the others from the fastest on.
 func (r *results) systems() (names []string) {
 	for _, f := range r.figures {
-		if f.series != ourName && !slices.Contains(names, f.series) {
+		if f.series != ourName && f.series != ceilingName && !slices.Contains(names, f.series) {
 			names = append(names, f.series)
 		}
 	}
 	at := func(name string) float64 { v, _ := r.median(name, opList, r.figures[0].x, "perSecond"); return v }
 	slices.SortFunc(names, func(a, b string) int { return int(at(b) - at(a)) })
-	return append([]string{ourName}, names...)
+	return append([]string{ourName, ceilingName}, names...)
 }
 
 func isAdd(operation string) bool { return operation == opSynced || operation == opUnsynced }

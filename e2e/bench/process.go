@@ -402,6 +402,33 @@ func cpuTime(pid int) float64 {
 	return float64(must1(strconv.Atoi(fields[11]))+must1(strconv.Atoi(fields[12]))) / 100
 }
 
+// othersCPU starts to measure how much of the machine's CPU time others use, and returns what tells it in per cent: time
+// that other programs use, and that other machines on the same hardware take away. All processes that this
+// program has started must have ended by then.
+func othersCPU() func() float64 {
+	busy := func() (others, all float64) {
+		line, _, _ := strings.Cut(string(must1(os.ReadFile("/proc/stat"))), "\n")
+		for i, text := range strings.Fields(line)[1:9] { // user, nice, system, idle, iowait, irq, softirq, steal
+			v := must1(strconv.ParseFloat(text, 64)) / 100
+			all += v
+			if i != 3 && i != 4 {
+				others += v
+			}
+		}
+		for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+			var own syscall.Rusage
+			must(syscall.Getrusage(who, &own))
+			others -= time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
+		}
+		return others, all
+	}
+	othersBefore, allBefore := busy()
+	return func() float64 {
+		others, all := busy()
+		return max(0, 100*(others-othersBefore)/(all-allBefore))
+	}
+}
+
 // memory is a line of /proc/PID/status in MiB.
 func memory(pid int, name string) float64 {
 	_, text, _ := strings.Cut(string(must1(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))), name+":")

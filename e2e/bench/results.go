@@ -79,7 +79,10 @@ func (b *bench) runs(name string, measure func(r *results)) *results {
 	for i := range b.runCount {
 		say("-- %s, run %d of %d", name, i+1, b.runCount)
 		r := &results{about: append([]string{fmt.Sprintf("%s, run %d of %d", name, i+1, b.runCount)}, b.about...)}
+		others := othersCPU()
 		measure(r)
+		r.about = append(r.about, fmt.Sprintf("others used %.0f %% of the CPU time of the machine meanwhile", others()))
+		say("%s", r.about[len(r.about)-1])
 		r.write(filepath.Join(b.results, fmt.Sprintf("%s-%d.csv", name, i+1)))
 	}
 	return readResults(b.results, name)
