@@ -280,7 +280,10 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*st
 		e, err = openSQLite(ctx, db, p)
 	}
 	if err == nil && p != forNothing {
-		if err = updateSchema(ctx, e, p != forCommand || !e.shared()); err != nil {
+		if err = updateSchema(ctx, e, p != forCommand || !e.shared()); err == nil {
+			_, err = e.changed(ctx) // from here on, what others write is news
+		}
+		if err != nil {
 			err = errors.Join(err, e.Close())
 		}
 	}
@@ -580,17 +583,11 @@ func backup(ctx context.Context, c *invocation) error {
 
 // saveCopy makes a copy of the database, which may replace an older one, and says what was copied.
 func (c *invocation) saveCopy(ctx context.Context, to string, skipIDs int64) (copied string, err error) {
-	var open closers
-	defer open.Close()
-	path, err := claim(to, &open)
-	if err != nil {
-		return "", err
-	}
 	var size int64
 	if _, err := c.store.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
 		return "", err
 	}
-	err = replaceFile(path, func(temp *os.File) error {
+	err = saveFile(to, func(temp *os.File) error {
 		copied, err = c.fill(ctx, temp, size, skipIDs, func() error { return c.store.engine.backup(ctx, temp) })
 		return err
 	})
@@ -600,20 +597,20 @@ func (c *invocation) saveCopy(ctx context.Context, to string, skipIDs int64) (co
 // fill lets do write a copy of about so many bytes, checks it, and says what was copied. In it, new ids start
 // skipIDs above those that it holds.
 func (c *invocation) fill(ctx context.Context, temp *os.File, size, skipIDs int64, do func() error) (string, error) {
-	stop := c.watch("copying", size, temp)
+	stop := c.watch(ctx, "copying", size, temp)
 	err := do()
 	if stop(); err != nil {
 		return "", err
 	}
-	defer c.watch("checking", 0, temp)()
+	defer c.watch(ctx, "checking", 0, temp)()
 	pets, size, err := finishCopy(ctx, temp.Name(), skipIDs)
 	return amount(pets, "pets") + ", " + amount(size, "bytes") + ", checked", err
 }
 
 // watch shows the size of a file until stop is called. One that does not grow has no total.
-func (c *invocation) watch(doing string, total int64, file *os.File) (stop func()) {
+func (c *invocation) watch(ctx context.Context, doing string, total int64, file *os.File) (stop func()) {
 	p, shown := c.progress(doing, "bytes", total), sync.WaitGroup{}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	shown.Go(func() {
 		for ; ctx.Err() == nil; pause(ctx, 200*time.Millisecond) {
 			if info, err := file.Stat(); err == nil {
@@ -681,7 +678,7 @@ func (c *invocation) load(ctx context.Context, temp *os.File, original string) (
 	if err := e.makeRoom(ctx, c.now, keep); err != nil {
 		return "", err
 	}
-	defer c.watch("loading", 0, temp)()
+	defer c.watch(ctx, "loading", 0, temp)()
 	return old, e.load(ctx, io.NewSectionReader(temp, 0, math.MaxInt64), c.now)
 }
 

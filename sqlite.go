@@ -218,9 +218,6 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		return nil
 	})
 	if err == nil {
-		_, err = e.changed(ctx) // from here on, what others write is news
-	}
-	if err == nil {
 		err = e.checkFiles() // another file may have taken the place of the first
 	}
 	return err
@@ -472,6 +469,17 @@ func finishCopy(ctx context.Context, file string, skipIDs int64) (pets, bytes in
 		err = db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")").Scan(&pets, &bytes)
 	}
 	return pets, bytes, errors.Join(err, syncFile(file), context.Cause(ctx))
+}
+
+// saveFile is replaceFile for a target that may be in use, or may be a part of a database.
+func saveFile(target string, fill func(temp *os.File) error) error {
+	var open closers
+	defer open.Close()
+	path, err := claim(target, &open)
+	if err != nil {
+		return err
+	}
+	return replaceFile(path, fill)
 }
 
 // replaceFile lets fill write and sync an empty file in a folder beside target, and only
