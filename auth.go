@@ -88,15 +88,9 @@ func wellFormed(token, prefix string) bool {
 // bearer takes the token from the Authorization headers of a request (RFC 6750 section 2.1). It is "" when no bearer
 // token was sent, also if another scheme was used (RFC 6750 section 3.1 wants that treated as no credentials).
 func bearer(headers []string) (token string) {
-	if len(headers) == 0 {
-		return ""
-	}
-	scheme, token, _ := strings.Cut(headers[0], " ")
+	scheme, token, _ := strings.Cut(strings.Join(headers, ", "), " ") // what comes from several is no well-formed key
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
-	}
-	if len(headers) > 1 {
-		return "more than one" // not a well-formed key
 	}
 	return strings.TrimLeft(token, " ")
 }
