@@ -9,6 +9,7 @@ const $$ = (selector, root = document) => root.querySelectorAll(selector);
 const kept = 3600e3; // milliseconds of history
 const recent = 10e3; // milliseconds that a number of "now" is taken from
 const columns = 180; // of a chart
+const gutter = 48; // pixels beside it, for what its lines of help stand for
 
 // Readings
 
@@ -98,6 +99,7 @@ function take(read, time) {
     restarts.push(time);
   }
   started = start;
+  while (restarts[0] < time - kept) restarts.shift();
   while (readings.length && (readings.at(-1).time >= time || readings[0].time < time - kept)) {
     if (readings.at(-1).time >= time) readings.pop(); // this machine's clock was set back
     else readings.shift();
@@ -125,23 +127,34 @@ function between(from, to) {
   if (j < 0) return null;
   let first = Math.max(i, 0);
   while (readings[first].run !== readings[j].run) first++;
-  return first < j && readings[j].time > from ? span(readings[first], readings[j]) : null;
+  return first < j && readings[j].time > from ? span([[readings[first], readings[j]]]) : null;
+}
+
+// across is what can be said of all runs between two times; null if there are no two readings of one.
+function across(from, to) {
+  const pairs = new Map();
+  for (const reading of readings.slice(Math.max(before(from), 0), before(to) + 1)) {
+    pairs.set(reading.run, [pairs.get(reading.run)?.[0] ?? reading, reading]);
+  }
+  const list = [...pairs.values()].filter(([a, b]) => a !== b);
+  return list.length ? span(list) : null;
 }
 
 const sum = (list, reading) => list.reduce((total, place) => total + (reading.numbers[place] ?? 0), 0);
 const gauge = (reading, name) => reading.numbers[places.get(name)] ?? null;
 
-// span is what can be said of the time between two readings. Time is the process's own, so that no delay on
-// the way counts.
-function span(a, b) {
-  const seconds = b.up - a.up;
-  const count = (list) => sum(list, b) - sum(list, a);
+// span is what can be said of the time between the two readings of each pair. Time is the process's own, so that
+// no delay on the way counts.
+function span(pairs) {
+  const over = (what) => pairs.reduce((all, [a, b]) => all + what(b) - what(a), 0);
+  const seconds = over((reading) => reading.up);
+  const count = (list) => over((reading) => sum(list, reading));
   return {
     count,
     rate: (list) => count(list) / seconds,
     counter: (name) => count([places.get(name) ?? -1]),
     seconds,
-    end: b,
+    end: pairs.at(-1)[1],
     // quantile is estimated as Prometheus does it, on a straight line within a bucket. What is above the last
     // bound is at least that.
     quantile(q, buckets) {
@@ -237,10 +250,10 @@ function svg(name, attributes, ...children) {
   return element;
 }
 
-// ceiling is the next of 1, 2, 5, 10, 20 … that is no less, in the unit of the numbers.
+// ceiling is the next round number that is no less, in the unit of the numbers.
 function ceiling(n, unit = 1) {
   const power = 10 ** Math.floor(Math.log10(n / unit));
-  return unit * power * [1, 2, 5, 10].find((factor) => factor * power * unit >= n * (1 - 1e-9));
+  return unit * power * [1, 2, 3, 4, 5, 6, 8, 10].find((factor) => factor * power * unit >= n * (1 - 1e-9));
 }
 
 // scaleOf places values between 0 and 1, and says where lines of help are.
@@ -260,8 +273,8 @@ function scaleOf({ logarithmic, most, step }, values) {
 function drawChart(box, chart, table, view) {
   const [width, height] = [box.clientWidth, box.clientHeight];
   if (!width) return;
-  const [top, bottom] = [16, 18]; // room for the label of the highest line, and for the times
-  const x = (column) => (column / columns) * width;
+  const [top, bottom] = [7, 18];
+  const x = (column) => gutter + (column / columns) * (width - gutter);
   const stacks = chart.stacked ? stack(table) : table;
   const values = stacks.flat().filter((v) => v !== null);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(chart, table, view) });
@@ -269,16 +282,19 @@ function drawChart(box, chart, table, view) {
   const y = (v) => top + (1 - scale.at(v)) * (height - top - bottom);
   spans.forEach((s, i) => {
     if (s || !readings.length || view.from + i * view.step < readings[0].time || view.from + i * view.step > framed) return;
-    drawing.append(svg("rect", { class: "gap", x: x(i), width: x(1) + 0.3, y: top, height: height - top - bottom }));
+    drawing.append(svg("rect", { class: "gap", x: x(i), width: x(i + 1) - x(i) + 0.3, y: top, height: height - top - bottom }));
   });
   for (let t = Math.ceil(view.from / view.tick) * view.tick; t < view.to; t += view.tick) {
     const at = x((t - view.from) / view.step);
     drawing.append(svg("line", { class: "tick", x1: at, x2: at, y1: top, y2: height - bottom }));
-    if (at > 16 && at < width - 16) drawing.append(svg("text", { class: "time", x: at, y: height - 5 }, clock(t).slice(0, 5)));
+    if (at > gutter + 16 && at < width - 16) drawing.append(svg("text", { class: "time", x: at, y: height - 5 }, clock(t).slice(0, 5)));
   }
-  for (const tick of values.length ? scale.ticks : []) {
-    drawing.append(svg("line", { class: "rule", x1: 0, x2: width, y1: y(tick), y2: y(tick) }));
-  }
+  const every = Math.ceil((14 * (scale.ticks.length - 1)) / (height - top - bottom)); // of the lines has room for its value
+  [...scale.ticks].reverse().forEach((tick, i) => {
+    if (!values.length) return;
+    drawing.append(svg("line", { class: "rule", x1: gutter, x2: width, y1: y(tick), y2: y(tick) }));
+    if (i % every === 0) drawing.append(svg("text", { class: "value", x: gutter - 6, y: y(tick) + 4 }, plain(chart.format(tick))));
+  });
   const order = chart.stacked ? [...stacks.keys()].reverse() : [...stacks.keys()];
   for (const i of order) {
     const style = `s${chart.styles[i % chart.styles.length]}`;
@@ -289,18 +305,17 @@ function drawChart(box, chart, table, view) {
     const at = x((time - view.from) / view.step);
     drawing.append(svg("line", { class: "restart", x1: at, x2: at, y1: top, y2: height - bottom }));
   }
-  scale.ticks.forEach((tick, i) => {
-    if (!values.length || !tick || (i + 1 < scale.ticks.length && height < 100)) return; // no room
-    drawing.append(svg("text", { class: "value", x: 0, y: y(tick) - 4 }, chart.format(tick).replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "")));
-  });
   if (moment !== null) {
-    drawing.append(svg("line", { class: "moment", x1: x(moment + 0.5), x2: x(moment + 0.5), y1: top, y2: height - bottom }));
+    drawing.append(svg("line", { class: "look", x1: x(moment + 0.5), x2: x(moment + 0.5), y1: top, y2: height - bottom }));
   }
   if (!values.length) {
-    drawing.append(svg("text", { class: "empty", x: width / 2, y: height / 2 }, (readings.length > 1 && chart.quiet) || "No data yet"));
+    drawing.append(svg("text", { class: "empty", x: (gutter + width) / 2, y: height / 2 }, (readings.length > 1 && chart.quiet) || "No data yet"));
   }
   box.replaceChildren(drawing);
 }
+
+// plain leaves out zeros that say nothing: 50.0 MiB is 50 MiB.
+const plain = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
 
 // stack adds each series to the ones below it.
 function stack(table) {
@@ -440,7 +455,7 @@ function rows(body, list) {
 }
 
 function drawOperations() {
-  const all = between(view.from, view.to);
+  const all = across(view.from, view.to);
   const order = [...Object.keys(charts), ...[...operations.keys()].sort()]; // those with a chart come first
   const list = [...operations].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
   rows($("#operations tbody"), list.map(([name, of]) => [name, all ? integer(all.count(of.requests)) : "–", all ? rate(all.rate(of.requests)) : "–",
@@ -639,7 +654,7 @@ $("#moment").addEventListener("input", ({ target }) => lookAt(Number(target.valu
 for (const box of $$("[data-chart]")) {
   box.addEventListener("pointermove", ({ clientX }) => {
     const { left, width } = box.getBoundingClientRect();
-    lookAt(Math.max(0, Math.min(columns - 1, Math.floor(((clientX - left) / width) * columns))));
+    lookAt(Math.max(0, Math.min(columns - 1, Math.floor(((clientX - left - gutter) / (width - gutter)) * columns))));
   });
   box.addEventListener("pointerleave", () => lookAt(null));
 }

@@ -1,0 +1,530 @@
+package e2e
+
+// The operator's page, in a real Chromium, while clients call the service.
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// crew are clients that call at a steady pace until they are stopped.
+type crew struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+// work starts clients that do all that the page tells apart: pets are listed, listed again with the ETag, added
+// and fetched, some that are not there; and the key of the Free plan is soon refused.
+func (s *server) work(t *testing.T, perSecond int, limited string) *crew {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	c := &crew{stop: stop}
+	client := newHTTPClient(8)
+	t.Cleanup(client.CloseIdleConnections)
+	send := func(method, target, body string, headers ...string) {
+		if _, err := s.send(context.WithoutCancel(ctx), client, method, target, body, headers...); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 6 { // a page of 5 stays as it is
+		s.addPet("", rex)
+	}
+	list, err := s.send(ctx, client, "GET", "/pets?limit=5", "")
+	noError(t, err)
+	c.done.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(perSecond))
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			c.done.Go(func() {
+				switch i % 10 {
+				case 0, 1, 2:
+					send("POST", "/pets", animalJSON(fmt.Sprint("Pet ", i)))
+				case 3, 4:
+					send("GET", "/pets?limit=100&after="+fmt.Sprint(rand.IntN(i+1)), "")
+				case 5, 6:
+					send("GET", fmt.Sprint("/pets/", 1+rand.IntN(i/3+1)), "")
+				case 7:
+					send("GET", "/pets?limit=5", "", "If-None-Match: "+list.header.Get("ETag"))
+				case 8:
+					send("GET", "/pets?limit=0", "")
+				default:
+					send("GET", "/pets", "", "Authorization: Bearer "+limited)
+				}
+			})
+		}
+	})
+	t.Cleanup(c.end)
+	return c
+}
+
+// end stops the clients and waits for their last responses.
+func (c *crew) end() {
+	c.stop()
+	c.done.Wait()
+}
+
+// operatorState checks how the operator's page looks now, as state does for the public one.
+func (b *tab) operatorState(name string) {
+	b.t.Helper()
+	for _, theme := range []string{"light", "dark"} {
+		b.theme(theme)
+		for _, width := range []int64{390, 1280} {
+			b.do(chromedp.EmulateViewport(width, 900))
+			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
+			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
+				b.t.Errorf("%s: the page is %d pixels wide", what, got)
+			}
+			small := eval[[]string](b, `[...document.querySelectorAll("button, nav a, label.moment")].filter((e) => e.getBoundingClientRect().height < 44).map((e) => e.textContent)`)
+			if width == 390 && len(small) > 0 {
+				b.t.Errorf("%s: a finger misses %q", what, small)
+			}
+			b.drawn()
+			b.picture(fmt.Sprintf("operator-%s-%s-%d.png", name, theme, width))
+		}
+		for _, barrier := range b.barriers(theme) {
+			b.t.Errorf("%s, %s: %s", name, theme, barrier)
+		}
+	}
+}
+
+// value is what the page shows under a name.
+func (b *tab) value(name string) string {
+	b.t.Helper()
+	return eval[string](b, fmt.Sprintf("document.querySelector('[data-value=%q]').textContent", name))
+}
+
+// number is the value as a number, in the unit without a prefix: seconds, bytes, or none.
+func (b *tab) number(name string) float64 {
+	b.t.Helper()
+	return shownNumber(b.t, b.value(name))
+}
+
+func shownNumber(t *testing.T, text string) float64 {
+	t.Helper()
+	digits, unit, _ := strings.Cut(strings.TrimSpace(text), " ")
+	n, err := strconv.ParseFloat(strings.ReplaceAll(digits, ",", ""), 64)
+	factor, known := map[string]float64{"": 1, "µs": 1e-6, "ms": 1e-3, "s": 1, "%": 1, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+	if err != nil || !known {
+		t.Fatalf("%q is no number", text)
+	}
+	return n * factor
+}
+
+// most is the largest number that the summary of a chart names after "at most" for a series.
+func (b *tab) most(chart, series string) float64 {
+	b.t.Helper()
+	label := eval[string](b, fmt.Sprintf("document.querySelector('[data-chart=%s] svg').getAttribute('aria-label')", chart))
+	match := regexp.MustCompile(regexp.QuoteMeta(series) + ` now [^;]*, at most ([^;]*)`).FindStringSubmatch(label)
+	if match == nil {
+		b.t.Fatalf("the chart %s says %q, and nothing of %s", chart, label, series)
+	}
+	return shownNumber(b.t, match[1])
+}
+
+// quantile is Prometheus' histogram_quantile, which the page must agree with.
+func quantile(q float64, h *dto.Histogram) float64 {
+	rank := q * float64(h.GetSampleCount())
+	low, before := 0.0, 0.0
+	for _, bucket := range h.GetBucket() {
+		bound, count := bucket.GetUpperBound(), float64(bucket.GetCumulativeCount())
+		if count >= rank {
+			if math.IsInf(bound, 1) {
+				return low
+			}
+			return low + (bound-low)*(rank-before)/(count-before)
+		}
+		low, before = bound, count
+	}
+	return low
+}
+
+// pageOutcomes are the outcomes that the page tells apart, by the status.
+func pageOutcome(status string) string {
+	switch {
+	case status == "304":
+		return "same"
+	case status == "429":
+		return "refused"
+	}
+	return map[byte]string{'2': "success", '4': "mistake", '5': "failure"}[status[0]]
+}
+
+// counted are the responses by outcome, as the metrics count them.
+func (s *server) counted(t *testing.T) map[string]float64 {
+	t.Helper()
+	counted := map[string]float64{"success": 0, "same": 0, "mistake": 0, "refused": 0, "failure": 0}
+	for _, m := range scrape(t, s)["petstore_requests_total"].GetMetric() {
+		counted[pageOutcome(labels(m)["status"])] += m.GetCounter().GetValue()
+	}
+	return counted
+}
+
+func labels(m *dto.Metric) map[string]string {
+	all := map[string]string{}
+	for _, l := range m.GetLabel() {
+		all[l.GetName()] = l.GetValue()
+	}
+	return all
+}
+
+func total(counted map[string]float64) (sum float64) {
+	for n := range maps.Values(counted) {
+		sum += n
+	}
+	return sum
+}
+
+// near reports whether two numbers differ by no more than a part of the larger.
+func near(a, b, part float64) bool { return math.Abs(a-b) <= part*max(math.Abs(a), math.Abs(b)) }
+
+// markup is a name that would be dangerous as HTML.
+const markup = `<img src=x onerror=alert(1)>`
+
+func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
+	s := start(t, debugFlags...)
+	limited := s.newKey("-plan", "free", "-name", markup)
+	db := database(t, s.db, "PRAGMA busy_timeout = 10000",
+		"INSERT INTO usage_days (usage_id, day, admitted, refused, errors) VALUES (2, unixepoch() / 86400 - 3, 1000000, 77, 5)")
+	noError(t, db.Close())
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Live")
+	b.shows("[data-chart=listPets]", "No requests in this time")
+	b.shows("#pressed-nothing", "No key is banned")
+	b.shows("[data-value='fact.ready']", "yes")
+	b.shows("[data-value='fact.engine']", "SQLite")
+	b.shows("[data-value='fact.node']", s.db)
+	b.operatorState("idle")
+
+	crew := s.work(t, 100, limited)
+	began, before := time.Now(), s.counted(t)
+	b.shows("#pressed", markup)
+	b.shows("#pressed", "60 of 60")
+	b.shows("#usage", "1,000,0")
+	b.shows("#usage", markup)
+	if n := eval[int](b, "document.querySelectorAll('img').length"); n != 0 {
+		t.Errorf("the name of a key became %d images", n)
+	}
+	eventually(t, longEnough, func() error { // what is shown is of the last 10 s
+		if worked := time.Since(began); worked < 12*time.Second {
+			return fmt.Errorf("the clients have worked for %v only", worked)
+		}
+		return nil
+	})
+	rate := (total(s.counted(t)) - total(before)) / time.Since(began).Seconds()
+	if got := b.number("requests.total"); !near(got, rate, 0.3) {
+		t.Errorf("the page shows %v requests a second, and the metrics %v", got, rate)
+	}
+	if got := b.number("memory.resident"); !near(got, s.metric("process_resident_memory_bytes"), 0.3) {
+		t.Errorf("the page shows %v bytes of memory", got)
+	}
+	for _, name := range []string{"creates.creates", "creates.commits", "cpu.used", "caches.all", "sizes.mean", "commit.p99", "createPet.p50"} {
+		if b.number(name) <= 0 {
+			t.Errorf("the page shows %s as %s", name, b.value(name))
+		}
+	}
+	b.operatorState("busy")
+	crew.end()
+	b.agreesWithTheMetrics(s)
+	if got, want := b.number("bans.total"), s.metric("petstore_bans_total"); got != want {
+		t.Errorf("the page shows %v bans, and the metrics %v", got, want)
+	}
+	b.shows("[data-value='requests.total']", "0")
+}
+
+// agreesWithTheMetrics compares, when no more requests come, what the page counts since the start, and the percentiles
+// since it was opened, which was before the first request.
+func (b *tab) agreesWithTheMetrics(s *server) {
+	b.t.Helper()
+	counted := s.counted(b.t)
+	eventually(b.t, longEnough, func() error {
+		for outcome, want := range counted {
+			if got := b.number("total." + outcome); got != want {
+				return fmt.Errorf("the page has %v of %s, and the metrics %v", got, outcome, want)
+			}
+		}
+		return nil
+	})
+	families := scrape(b.t, s)
+	requests := map[string]float64{}
+	for _, m := range families["petstore_requests_total"].GetMetric() {
+		requests[labels(m)["operation"]] += m.GetCounter().GetValue()
+	}
+	rows := map[string][]string{}
+	for _, row := range eval[[][]string](b, `[...document.querySelectorAll("#operations tbody tr")].map((row) => [...row.cells].map((c) => c.textContent))`) {
+		rows[row[0]] = row
+	}
+	for _, m := range families["petstore_request_duration_seconds"].GetMetric() {
+		name := labels(m)["operation"]
+		row := rows[name]
+		if row == nil || shownNumber(b.t, row[1]) != requests[name] {
+			b.t.Fatalf("the page shows %q of %s, and the metrics %v requests", row, name, requests[name])
+		}
+		for i, q := range []float64{0.5, 0.95, 0.99} {
+			if requests[name] == 0 {
+				if row[3+i] != "–" {
+					b.t.Errorf("%s had no requests, and a percentile of %s", name, row[3+i])
+				}
+				continue
+			}
+			got, want := shownNumber(b.t, row[3+i]), quantile(q, m.GetHistogram())
+			if math.Abs(got-want) > 0.5e-6 && !near(got, want, 0.006) { // whole microseconds, or three digits
+				b.t.Errorf("the percentile %v of %s is %s, want %v s", q, name, row[3+i], want)
+			}
+		}
+	}
+}
+
+func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
+	s := start(t, debugFlags...)
+	again := []string{"-debug-addr", strings.TrimPrefix(s.debug, "http://")}
+	limited := s.newKey("-plan", "free")
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Live")
+	crew := s.work(t, 100, limited)
+	eventually(t, longEnough, func() error {
+		if n := b.number("total.success"); n < 300 {
+			return fmt.Errorf("there were %v successes", n)
+		}
+		return nil
+	})
+	crew.end()
+	highest := b.most("requests", "2xx")
+	before := s.counted(t)
+	s.stop()
+	b.shows("#state", "No response since")
+	b.shows("[data-value='requests.total']", "–")
+	b.operatorState("away")
+
+	locked := database(t, s.db, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE")
+	awaitReady := s.launch(again...)
+	b.shows("#state", "The service is starting")
+	b.operatorState("starting")
+	noError(t, locked.Close())
+	awaitReady()
+	b.shows("#state", "Live, restarted at")
+	if got := b.number("total.success"); got > 10 {
+		t.Errorf("after the restart there are %v successes", got)
+	}
+	crew = s.work(t, 50, limited)
+	eventually(t, longEnough, func() error {
+		if n := b.number("total.success"); n < 100 {
+			return fmt.Errorf("there were %v successes", n)
+		}
+		return nil
+	})
+	crew.end()
+	if got := b.most("requests", "2xx"); got > 1.5*highest {
+		t.Errorf("the restart made a peak of %v requests a second, above %v", got, highest)
+	}
+	if text := b.text("main"); regexp.MustCompile(`[-−]\d`).MatchString(strings.ReplaceAll(text, s.db, "")) {
+		t.Errorf("something is negative: %s", text)
+	}
+	if gaps := eval[int](b, "document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
+		t.Error("the time without responses is no gap")
+	}
+	after := s.counted(t)
+	eventually(t, longEnough, func() error { // what was shown of the first run and of the second
+		got := eval[string](b, "[...document.querySelectorAll('#operations tbody td:nth-child(2)')].map((c) => c.textContent).join(' ')")
+		sum := 0.0
+		for _, n := range strings.Fields(got) {
+			sum += shownNumber(t, n)
+		}
+		if want := total(before) + total(after); sum < want-20 || sum > want {
+			return fmt.Errorf("the page shows %v requests in the time shown, of %v", sum, want)
+		}
+		return nil
+	})
+	if marks := eval[int](b, "document.querySelectorAll('[data-chart=requests] .restart').length"); marks != 1 {
+		t.Errorf("the restart has %d marks", marks)
+	}
+	b.operatorState("restarted")
+}
+
+func TestATabThatSleptShowsNoPeak(t *testing.T) {
+	s := start(t, debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Live")
+	began := time.Now()
+	s.work(t, 100, s.newKey("-plan", "free"))
+	enough := func(n float64) {
+		t.Helper()
+		eventually(t, longEnough, func() error {
+			if got := total(s.counted(t)); got < n {
+				return fmt.Errorf("there were %v requests", got)
+			}
+			return nil
+		})
+	}
+	enough(300)
+	eval[bool](b, `(() => { for (const end = Date.now() + 6000; Date.now() < end;); return true; })()`) // it sleeps
+	b.shows("#state", "Live")
+	seen := b.number("total.success")
+	eventually(t, longEnough, func() error {
+		if b.number("total.success") <= seen {
+			return fmt.Errorf("the page still shows %v successes", seen)
+		}
+		return nil
+	})
+	mean := s.counted(t)["success"] / time.Since(began).Seconds()
+	if got := b.most("requests", "2xx"); got > 2*mean {
+		t.Errorf("the page shows a peak of %v a second, where there were %v", got, mean)
+	}
+
+	hidden := func(is bool) {
+		t.Helper()
+		eval[bool](b, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, is))
+	}
+	hidden(true)
+	seen = b.number("total.success")
+	enough(total(s.counted(t)) + 150)
+	if got := b.number("total.success"); got != seen {
+		t.Errorf("a tab that nobody sees is drawn: %v successes after %v", got, seen)
+	}
+	hidden(false)
+	eventually(t, longEnough, func() error {
+		if got := b.number("total.success"); got < seen+50 {
+			return fmt.Errorf("a tab that is seen again shows %v successes after %v", got, seen)
+		}
+		return nil
+	})
+}
+
+func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
+	s := start(t, debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Live")
+	b.do(chromedp.KeyEvent("\t"))
+	if got := eval[string](b, "document.activeElement.textContent"); got != "Skip to the content" {
+		t.Errorf("the first stop is %q", got)
+	}
+	to := func(what string) {
+		t.Helper()
+		for range 20 {
+			b.do(chromedp.KeyEvent("\t"))
+			if eval[bool](b, fmt.Sprintf("document.activeElement.matches(%q)", what)) {
+				return
+			}
+		}
+		t.Fatalf("Tab does not get to %s", what)
+	}
+	to(`nav a[href="metrics"]`)
+	to("[data-minutes='60']")
+	b.do(chromedp.KeyEvent("\r"))
+	b.shows("#operations caption", "All operations in the hour shown")
+	to("#pause")
+	b.do(chromedp.KeyEvent(" "))
+	b.shows(".when", "paused at")
+	b.do(chromedp.KeyEvent(" "))
+	b.shows(".when", "last 10 s")
+	to("#moment")
+	b.do(chromedp.KeyEvent(kb.ArrowLeft))
+	b.shows(".when", "at ")
+	if got := eval[string](b, "document.activeElement.getAttribute('aria-valuetext')"); !regexp.MustCompile(`^\d\d:\d\d:\d\d$`).MatchString(got) {
+		t.Errorf("the slider reads %q", got)
+	}
+	b.do(chromedp.KeyEvent(kb.End))
+	b.shows("#moment-text", "now")
+	to("[aria-label='Table of all operations']") // to scroll in it
+
+	// A pointer over a chart shows the numbers of that time.
+	point := func(event string) {
+		t.Helper()
+		eval[bool](b, fmt.Sprintf(`(() => {
+			const chart = document.querySelector("[data-chart=memory]");
+			const {right, top} = chart.getBoundingClientRect();
+			return chart.dispatchEvent(new PointerEvent(%q, {clientX: right - 12, clientY: top + 5}));
+		})()`, event))
+	}
+	point("pointermove")
+	b.shows(".when", "at ")
+	b.operatorState("moment")
+	point("pointerleave")
+	b.shows(".when", "last 10 s")
+}
+
+func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
+	s := start(t, debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("[data-value='fact.ready']", "yes")
+	unlock := lock(t, s.db)
+	b.shows("#state", "Not ready")
+	b.shows("[data-value='fact.ready']", "no:")
+	b.operatorState("not-ready")
+	unlock()
+	b.shows("#state", "Live")
+	b.shows("[data-value='fact.ready']", "yes")
+}
+
+// TestThePicturesOfTheOperatorsPage makes the pictures of docs/operating.md, in the folder that PICTURES names. The page's
+// clock runs ten times as fast, so that its five minutes are full after half a minute.
+func TestThePicturesOfTheOperatorsPage(t *testing.T) {
+	folder := os.Getenv("PICTURES")
+	if folder == "" {
+		t.Skip("PICTURES names no folder")
+	}
+	s := start(t, debugFlags...)
+	limited := s.newKey("-plan", "free", "-name", "A student's project")
+	for _, name := range []string{"Shop front", "Mobile app", "Nightly report", "Partner: Oak & Sons"} {
+		s.newKey("-plan", "business", "-name", name)
+	}
+	s.command("key", "set", "-db", s.db, "-name", "Price comparison", "1")
+	db := database(t, s.db, "PRAGMA busy_timeout = 10000")
+	for id, busy := range []int{9000, 60, 5200, 3100, 700, 1900} {
+		for ago := range 30 {
+			n := busy * (8 - 3*((ago+4)%7/5)) / 8 * (40 - ago) / 40 * (90 + rand.IntN(20)) / 100
+			_, err := db.Exec("INSERT OR IGNORE INTO usage_days (usage_id, day, admitted, refused, errors) VALUES (?, unixepoch() / 86400 - ?, ?, ?, 0)",
+				id+1, ago, n, n*(id%3)/40)
+			noError(t, err)
+		}
+	}
+	noError(t, db.Close())
+	b := openTab(t, "about:blank")
+	b.host = strings.TrimPrefix(s.debug, "http://")
+	fast := `(() => { const now = Date.now, begun = now(), later = setTimeout;
+		Date.now = () => begun + 10 * (now() - begun) - 9 * 33e3; setTimeout = (f, d) => later(f, d / 10); })()`
+	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: fast}); err != nil {
+		t.Fatal(err)
+	}
+	b.do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(s.debug+"/"))
+	b.shows("#state", "Live")
+	crews := []*crew{}
+	for began, i := time.Now(), 0; time.Since(began) < 32*time.Second; time.Sleep(time.Second) {
+		if i++; i%4 == 0 {
+			for _, c := range crews {
+				c.end()
+			}
+			crews = []*crew{s.work(t, 150+rand.IntN(150), limited), s.work(t, 200, s.key)}
+		}
+	}
+	b.click("#pause")
+	eval[string](b, `document.querySelector("[data-value='fact.node']").textContent = "/var/lib/petstore/petstore.db"`)
+	for _, theme := range []string{"light", "dark"} {
+		b.theme(theme)
+		b.drawn()
+		shot, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
+		noError(t, err)
+		writePicture(t, filepath.Join(folder, "operator-"+theme+".png"), shot, 1800)
+	}
+}
