@@ -273,22 +273,23 @@ func (c *invocation) check(argument string) error {
 func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*store, error) {
 	var e engine
 	nodes, err := parseCluster(db)
+	if err != nil {
+		return nil, err
+	}
 	if nodes != nil {
 		db = "on " + nodeNames(nodes)
 		e, err = openRqlite(ctx, nodes, p, log)
-	} else if err == nil {
+	} else {
 		e, err = openSQLite(ctx, db, p)
 	}
 	if err == nil && p != forNothing {
-		if err = updateSchema(ctx, e, p != forCommand || !e.shared()); err == nil {
-			_, err = e.changed(ctx) // from here on, what others write is news
-		}
-		if err != nil {
-			err = errors.Join(err, e.Close())
-		}
+		err = updateSchema(ctx, e, p != forCommand || !e.shared())
+	}
+	if err == nil && p != forNothing {
+		_, err = e.changed(ctx) // from here on, what others write is news
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the database %s: %w", db, err)
+		return nil, fmt.Errorf("cannot open the database %s: %w", db, errors.Join(err, e.Close()))
 	}
 	return newStore(e), nil
 }
@@ -583,7 +584,7 @@ func backup(ctx context.Context, c *invocation) error {
 
 // saveCopy makes a copy of the database, which may replace an older one, and says what was copied.
 func (c *invocation) saveCopy(ctx context.Context, to string, skipIDs int64) (copied string, err error) {
-	var size int64
+	var size int64 // that it can be read shows that the node of a cluster leads, and so has all that was acknowledged
 	if _, err := c.store.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
 		return "", err
 	}

@@ -90,7 +90,7 @@ func parseCluster(db string) (nodes []*node, err error) {
 	return nodes, nil
 }
 
-// openRqlite finds the leader of a cluster. One with a node that is too old is refused.
+// openRqlite finds the leader of a cluster. One with a node that is too old is refused. Also after an error, close it.
 func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger) (*rqlite, error) {
 	e := &rqlite{nodes: nodes, log: log, wait: commandWait, durations: histogram{bounds: durationBounds}}
 	if p == forService {
@@ -419,11 +419,7 @@ func (e *rqlite) measure(x *exposition) {
 		float64(e.unknown.Load()))
 }
 
-// backup asks for a read first, which shows that the node still leads: its file then holds all that was acknowledged.
 func (e *rqlite) backup(ctx context.Context, to *os.File) error {
-	if _, err := schemaVersion(ctx, e); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
 	response, err := e.do(ctx, e.inUse.Load(), http.MethodGet, "/db/backup", nil)

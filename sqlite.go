@@ -73,7 +73,7 @@ func (c *closers) Close() (err error) {
 }
 
 // openSQLite opens or, for some purposes, makes the database file. A file that is no database, another program's, or
-// of a newer schema is refused and left as it was. It waits for locks as write does.
+// of a newer schema is refused and left as it was. It waits for locks as write does. Also after an error, close it.
 func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
 	e := &sqliteFile{wait: commandWait}
 	err := e.prepareFile(ctx, path, p)
@@ -84,10 +84,7 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	if err == nil {
 		err = e.connect(ctx)
 	}
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	return e, nil
+	return e, err
 }
 
 // prepareFile makes the file if it may and must, and refuses one that is not ours.

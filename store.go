@@ -62,7 +62,7 @@ type engine interface {
 	changed(ctx context.Context) (bool, error)
 	// shared reports whether other services add pets at the same time.
 	shared() bool
-	// backup writes a consistent copy of everything to an empty file.
+	// backup writes a consistent copy of everything to an empty file. A cluster's holds all that the last read saw.
 	backup(ctx context.Context, to *os.File) error
 	// describe names the engine, and the file or the node that it uses now.
 	describe() (engine, node string)
