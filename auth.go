@@ -294,7 +294,7 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
 func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
-	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
+	return insertedID(s.add(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
 }
 
 // hasKeys reports whether there are keys for an environment, and for the other one.

@@ -4,15 +4,20 @@ package main
 // and usage errors; and what each verb does, except for serving, which is main.go's.
 
 import (
+	"bufio"
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"maps"
 	"math"
@@ -38,6 +43,7 @@ func usageErrorf(format string, args ...any) error { return &usageError{fmt.Erro
 // process is what a command may use of the process it runs in.
 type process struct {
 	environ        []string // NAME=value
+	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
@@ -59,6 +65,10 @@ var commands = []command{
 	{"key rotate", forCommand, keyRotate},
 	{"key revoke", forCommand, keyRevoke},
 	{"key unban", forCommand, keyUnban},
+	{"pet import", forCommand, petImport},
+	{"pet export", forCommand, petExport},
+	{"pet set", forCommand, petSet},
+	{"pet delete", forCommand, petDelete},
 	{"backup", forCommand, backup},
 	{"restore", forNothing, restore},
 	{"version", forNothing, printVersion},
@@ -243,7 +253,7 @@ func (c *invocation) check(argument string) error {
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
 	case c.plan == "enterprise" && (least < 1 || most > maxQuota):
 		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
-	case c.name != "" && problem != "":
+	case (c.name != "" || c.Name() == "petstore pet set" && c.given("name")) && problem != "":
 		return usageErrorf("-name %s", problem)
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
@@ -286,7 +296,7 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*st
 		err = updateSchema(ctx, e, p != forCommand || !e.shared())
 	}
 	if err == nil && p != forNothing {
-		_, err = e.changed(ctx) // from here on, what others write is news
+		_, _, err = e.changed(ctx) // from here on, what others write is news
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %s: %w", db, errors.Join(err, e.Close()))
@@ -631,6 +641,220 @@ func restore(ctx context.Context, c *invocation) error {
 		"old", old, "skippedIDs", c.skipIDs)
 }
 
+// petImport reads the file twice: nothing is stored before all of it is known to be right.
+func petImport(ctx context.Context, c *invocation) error {
+	var f *os.File
+	var digest string
+	if err := untilStopped(ctx, func() (err error) { f, digest, err = c.input(); return err }); err != nil {
+		return err
+	}
+	defer f.Close()
+	total, err := c.checkPets(ctx, f)
+	if err != nil {
+		return err
+	}
+	before, err := c.store.imported(ctx, digest)
+	if err != nil {
+		return err
+	}
+	place, said := before, ", which ends an import that was stopped"
+	if before == 0 || before == total {
+		place, said = 0, ""
+	}
+	if before == total && total > 0 && !c.again {
+		return fmt.Errorf("%s was imported before, all %s; with -again they are added once more", c.Arg(0), amount(total, "pets"))
+	}
+	if stored, err := c.writePets(ctx, f, digest, before, place, total); err != nil {
+		return fmt.Errorf("%d of %s are stored; the same import goes on after them: %w", stored, amount(total, "pets"), err)
+	}
+	return c.report(nil, amount(total-place, "pets")+" imported"+said, "file", c.Arg(0), "sha256", digest,
+		"before", place, "database", databaseName(c.db))
+}
+
+// input opens what is imported, and returns its digest too. What cannot be read twice, such as stdin, is
+// copied to a file that has no name any more.
+func (c *invocation) input() (f *os.File, digest string, err error) {
+	from, sum := c.stdin, sha256.New()
+	if c.Arg(0) != "-" {
+		f, err = os.Open(c.Arg(0))
+		from = f
+	}
+	if info, _ := f.Stat(); err == nil && (info == nil || !info.Mode().IsRegular()) {
+		if f, err = os.CreateTemp("", "petstore-"); err == nil {
+			_ = os.Remove(f.Name())
+			from = io.TeeReader(from, f)
+		}
+	}
+	if err == nil {
+		_, err = io.Copy(sum, from)
+	}
+	return f, hex.EncodeToString(sum.Sum(nil)), err
+}
+
+// untilStopped returns what do returns, unless ctx ends while do waits for the other end of a pipe.
+func untilStopped(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// readPets yields the pets of a file, one from each line that is not empty. A line is read as strictly as the body of
+// createPet, except that its id is ignored. The error of a wrong line is an *Error, after which others follow.
+func readPets(f io.ReadSeeker) iter.Seq2[NewPet, error] {
+	return func(yield func(NewPet, error) bool) {
+		_, err := f.Seek(0, io.SeekStart)
+		in := bufio.NewReaderSize(f, maxBody+1) // for a line with its end
+		for number := 1; err == nil; number++ {
+			var line []byte
+			if line, err = in.ReadSlice('\n'); number == 1 {
+				line = bytes.TrimPrefix(line, []byte("\ufeff"))
+			}
+			pet, problem := decodeNewPet(line, "id")
+			if errors.Is(err, bufio.ErrBufferFull) {
+				problem = newError(CodeBodyTooLarge, "the line must have at most %d bytes", maxBody)
+			} else if len(bytes.TrimSpace(line)) == 0 {
+				continue
+			}
+			for errors.Is(err, bufio.ErrBufferFull) {
+				_, err = in.ReadSlice('\n')
+			}
+			if wrong := (*Error)(nil); errors.As(problem, &wrong) {
+				wrong.Message = fmt.Sprintf("line %d: %s", number, wrong.Message)
+			}
+			if !yield(pet, problem) {
+				return
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			yield(NewPet{}, err)
+		}
+	}
+}
+
+// checkPets counts the pets of a file, and names the first lines that are wrong.
+func (c *invocation) checkPets(ctx context.Context, f *os.File) (pets int64, err error) {
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, err
+	}
+	p, wrong := c.progress("checking", "bytes", size), int64(0)
+	defer p.end()
+	for _, err := range readPets(f) {
+		if pets++; pets%1000 == 0 {
+			place, _ := f.Seek(0, io.SeekCurrent)
+			p.show(place)
+		}
+		if line := (*Error)(nil); ctx.Err() == nil && errors.As(err, &line) {
+			if wrong++; wrong <= 20 {
+				p.end()
+				fmt.Fprintln(c.stderr, line.Message)
+			}
+		} else if err = cmp.Or(err, context.Cause(ctx)); err != nil {
+			return 0, err
+		}
+	}
+	if wrong > 0 {
+		return 0, fmt.Errorf("%s has %s; nothing was stored", c.Arg(0), amount(wrong, "wrong lines"))
+	}
+	return pets, nil
+}
+
+// writePets stores the pets of a file that come after place, and returns how many of the file are stored then. Beside
+// others it stores few at a time, and leaves the lock to them for as long as it has held it.
+func (c *invocation) writePets(ctx context.Context, f *os.File, digest string, before, place, total int64) (int64, error) {
+	const few, many = 250, 2000
+	p := c.progress("importing", "pets", total)
+	p.from = place
+	defer p.end()
+	pets, most, read, start, end := []string{}, few, int64(0), time.Time{}, time.Time{}
+	for pet, err := range readPets(f) {
+		if read++; err != nil || ctx.Err() != nil {
+			return place, cmp.Or(err, context.Cause(ctx))
+		}
+		if read > place {
+			pets = append(pets, pet.row())
+		}
+		if len(pets) < most && read != total || len(pets) == 0 {
+			continue
+		}
+		if most == few {
+			pause(ctx, end.Sub(start)-time.Since(end))
+		}
+		start = time.Now()
+		if err := c.store.importPets(ctx, digest, pets, before, read, total); err != nil {
+			return place, err
+		}
+		end = time.Now()
+		before, place, pets, most = read, read, pets[:0], many
+		if c.store.busy(ctx) {
+			most = few
+		}
+		p.show(read)
+	}
+	if read != total {
+		return place, fmt.Errorf("%s has changed", c.Arg(0))
+	}
+	return place, nil
+}
+
+// petExport writes to a file, which is there when it is whole, or to stdout.
+func petExport(ctx context.Context, c *invocation) (err error) {
+	p, done := c.progress("exporting", "pets", 0), int64(0)
+	write := func(w io.Writer) error {
+		out := bufio.NewWriterSize(w, maxBody)
+		err := c.store.eachPetJSON(ctx, PetStatus(c.status), func(pet string) error {
+			done++
+			p.show(done)
+			_, err := out.WriteString(pet + "\n")
+			return err
+		})
+		return cmp.Or(err, out.Flush())
+	}
+	if c.NArg() > 0 {
+		var open closers
+		defer open.Close()
+		var path string
+		if path, err = claim(c.Arg(0), &open); err == nil {
+			err = replaceFile(path, func(temp *os.File) error { return errors.Join(write(temp), temp.Sync()) })
+		}
+	} else {
+		if isTerminal(c.stdout) { // which shows the pets
+			p.w = io.Discard
+		}
+		err = untilStopped(ctx, func() error { return write(c.stdout) })
+	}
+	p.end()
+	if err != nil {
+		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(c.db), err)
+	}
+	return c.report(nil, amount(done, "pets")+" exported", "file", cmp.Or(c.Arg(0), "-"), "database", databaseName(c.db))
+}
+
+func petSet(ctx context.Context, c *invocation) error {
+	if c.name+c.category+c.status == "" {
+		return usageErrorf("petstore pet set needs -name, -category or -status")
+	}
+	return c.editPet(ctx, "pet changed", setPet(c.Arg(0), c.name, c.category, PetStatus(c.status)))
+}
+
+func petDelete(ctx context.Context, c *invocation) error {
+	return c.editPet(ctx, "pet deleted", deletePet(c.Arg(0)))
+}
+
+// editPet runs the statement on the pet that the command line names.
+func (c *invocation) editPet(ctx context.Context, done string, edit statement) error {
+	results, err := c.store.edit(ctx, edit)
+	if err == nil && results[0].affected == 0 {
+		err = fmt.Errorf("no pet has the id %s", c.Arg(0))
+	}
+	return c.report(err, done, "id", c.Arg(0))
+}
+
 // restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds
 // nothing. New ids start -skip-ids above the copy's, so that no id that a client has seen is used again.
 func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err error) {
@@ -710,7 +934,9 @@ type config struct {
 	quota               quota // of -per-minute and -per-day; then what the plan admits
 	expires, overlap    time.Duration
 	test, json, replace bool
+	again               bool
 	skipIDs, days       int64
+	category, status    string // of a pet
 }
 
 // newFlags is a flag set that prints nothing itself: run reports errors.
@@ -729,7 +955,7 @@ func textFlag(fs *flag.FlagSet, into *string, name string, check func(string) er
 }
 
 // dangers are the flags that confirm one. They have no twin in the environment.
-var dangers = []string{"replace", "skip-ids"}
+var dangers = []string{"again", "replace", "skip-ids"}
 
 // allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
 func allFlags(c *config) *flag.FlagSet {
@@ -778,6 +1004,9 @@ func allFlags(c *config) *flag.FlagSet {
 	fs.BoolVar(&c.json, "json", false, "")
 	fs.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
 	fs.BoolVar(&c.replace, "replace", false, "")
+	fs.BoolVar(&c.again, "again", false, "")
+	textFlag(fs, &c.category, "category", func(s string) error { _, err := strconv.ParseInt(s, 10, 64); return err })
+	textFlag(fs, &c.status, "status", oneOf("available|pending|sold", "it must be available, pending or sold"))
 	return fs
 }
 

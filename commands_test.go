@@ -183,7 +183,7 @@ func TestACORSOriginMayBeRepeated(t *testing.T) {
 }
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
-	const all = "serve, key create, key list, key show, key usage, key set, key rotate, key revoke, key unban, backup, restore, version, help; "
+	const all = "serve, key create, key list, key show, key usage, key set, key rotate, key revoke, key unban, pet import, pet export, pet set, pet delete, backup, restore, version, help; "
 	db := mainDB(t)
 	for what, c := range map[string]struct {
 		args  []string
@@ -210,6 +210,17 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup needs FILE; see petstore backup -h"}},
 		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"; see petstore backup -h`}},
 		"backup with an unknown flag":      {args: []string{"backup", "-to", "a"}, words: []string{"-to; see petstore backup -h"}},
+		"import without a file":            {args: []string{"pet", "import", "-db", db}, words: []string{"petstore pet import needs FILE"}},
+		"import of two files":              {args: []string{"pet", "import", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"`}},
+		"export to two files":              {args: []string{"pet", "export", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"`}},
+		"export of an unknown status":      {args: []string{"pet", "export", "-db", db, "-status", "Sold"}, words: []string{"-status", `"Sold"`, "available, pending or sold"}},
+		"a pet without an id":              {args: []string{"pet", "delete", "-db", db}, words: []string{"petstore pet delete needs ID"}},
+		"pet set without a change":         {args: []string{"pet", "set", "-db", mainMade(t), "1"}, words: []string{"petstore pet set needs -name, -category or -status"}},
+		"pet set of an unknown status":     {args: []string{"pet", "set", "-db", db, "-status", "", "1"}, words: []string{"-status", "available, pending or sold"}},
+		"pet set of no category":           {args: []string{"pet", "set", "-db", db, "-category", "", "1"}, words: []string{"-category"}},
+		"pet set of a fraction":            {args: []string{"pet", "set", "-db", db, "-category", "1.5", "1"}, words: []string{"-category", "1.5"}},
+		"pet set of an empty name":         {args: []string{"pet", "set", "-db", db, "-name", "", "1"}, words: []string{"-name must not be blank"}},
+		"pet set of a long name":           {args: []string{"pet", "set", "-db", db, "-name", strings.Repeat("x", 201), "1"}, words: []string{"-name must have at most 200 characters"}},
 		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore needs COPY; see petstore restore -h"}},
 		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"; see petstore restore -h`}},
 		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; see petstore restore -h"}},
@@ -553,7 +564,7 @@ func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
 		"create in no database": {"create", "-db", unseen},
 	} {
 		var log bytes.Buffer
-		err := run(t.Context(), append([]string{"key"}, args...), nil, commandsFull{}, &log)
+		err := run(t.Context(), append([]string{"key"}, args...), nil, nil, commandsFull{}, &log)
 		mainOneLine(t, err, false, "no space left on device", "no key was made")
 		if log.Len() > 0 {
 			t.Errorf("%s: beside the error stderr says %q", what, &log)
@@ -594,7 +605,7 @@ func TestAKeyThatIsShownAndNotStoredIsSaidToOpenNothing(t *testing.T) {
 						time.AfterFunc(takes, cancel)
 					}
 					var out, log bytes.Buffer
-					err = run(ctx, append([]string{"key"}, args...), nil, &out, &log)
+					err = run(ctx, append([]string{"key"}, args...), nil, nil, &out, &log)
 					mainOneLine(t, err, false, words...)
 					if took := time.Since(start); took != takes {
 						t.Errorf("it takes %v, want %v", took, takes)
@@ -1139,7 +1150,7 @@ func TestKeyShowTellsTheHistory(t *testing.T) {
 			t.Errorf("with -json it is %s", out)
 		}
 	})
-	if err := run(t.Context(), []string{"key", "show", "-db", mainMade(t), "1"}, nil, commandsFull{}, io.Discard); err == nil {
+	if err := run(t.Context(), []string{"key", "show", "-db", mainMade(t), "1"}, nil, nil, commandsFull{}, io.Discard); err == nil {
 		t.Error("what cannot be shown is no error")
 	}
 }
@@ -1446,7 +1457,9 @@ func TestACommandThatWaitsForALockCanBeStopped(t *testing.T) {
 		start := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error, 1)
-		go func() { stopped <- run(ctx, []string{"key", "revoke", "-db", db, "1"}, nil, io.Discard, io.Discard) }()
+		go func() {
+			stopped <- run(ctx, []string{"key", "revoke", "-db", db, "1"}, nil, nil, io.Discard, io.Discard)
+		}()
 		synctest.Wait() // it has found the lock
 		cancel()
 		if err := <-stopped; !errors.Is(err, context.Canceled) || time.Since(start) > time.Second {
@@ -1523,7 +1536,7 @@ func TestBackupAndRestoreHeedASignal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, args := range [][]string{{"backup", "-db", db, copied}, {"restore", "-db", db, copied}} {
-		err := run(ctx, args, nil, io.Discard, io.Discard)
+		err := run(ctx, args, nil, nil, io.Discard, io.Discard)
 		mainOneLine(t, err, false, "stopped by a signal")
 	}
 	sqliteSame(t, before[0], sqliteTree(t, folder))

@@ -47,7 +47,7 @@ func main() {
 	// process. It is a moment because timeout(1) sends its signal twice in a row.
 	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
-	err := run(ctx, os.Args[1:], os.Environ(), openStdout(), os.Stderr)
+	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, openStdout(), os.Stderr)
 	if err == nil {
 		return
 	}
@@ -74,8 +74,8 @@ func openStdout() io.Writer {
 
 // run is the program: it does what args say until it is done or, serving, until
 // ctx ends. A *usageError is a mistake of the person who called it.
-func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	return runCommand(ctx, args, &process{environ, stdout, stderr}, serve)
+func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	return runCommand(ctx, args, &process{environ, stdin, stdout, stderr}, serve)
 }
 
 // serve runs the server until ctx ends. One that cannot have its address makes no database.

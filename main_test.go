@@ -108,7 +108,7 @@ func mainStart(t testing.TB, env map[string]string, args ...string) *mainServer 
 		args = append([]string{"-addr", "127.0.0.1:0"}, args...)
 	}
 	go func() {
-		err := run(ctx, args, mainEnviron(env), &s.stdout, s.log)
+		err := run(ctx, args, mainEnviron(env), nil, &s.stdout, s.log)
 		s.ended <- err
 		close(s.ended)
 	}()
@@ -200,7 +200,7 @@ func mainRun(t testing.TB, env map[string]string, args ...string) (stdout, stder
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		cancel()
 	}
-	err = run(ctx, args, mainEnviron(env), &out, &log)
+	err = run(ctx, args, mainEnviron(env), nil, &out, &log)
 	if err != nil && strings.ContainsRune(err.Error(), '\n') {
 		t.Errorf("%v: the reason is more than a line: %v", args, err)
 	}
@@ -324,7 +324,7 @@ func TestAFirstKeyThatCannotBeShownIsNotMade(t *testing.T) {
 	db := mainDB(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", db}, nil, mainFull{}, io.Discard)
+	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", db}, nil, nil, mainFull{}, io.Discard)
 	mainOneLine(t, err, false, "no first key was made, since it cannot be shown", "no space left")
 
 	reader, writer, err := os.Pipe()
@@ -1104,7 +1104,7 @@ func TestAStopBesideTheFirstHeartbeatIsNoFailure(t *testing.T) {
 				}
 				return false
 			})
-			mainMust(t, run(ctx, []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}, nil, io.Discard, io.Discard))
+			mainMust(t, run(ctx, []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}, nil, nil, io.Discard, io.Discard))
 			if ctx.Err() == nil {
 				t.Error("it was not stopped")
 			}
@@ -1127,7 +1127,7 @@ func TestARestoreThatBeginsDuringTheStartEndsIt(t *testing.T) {
 		}
 		return false
 	})
-	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}, nil, io.Discard, io.Discard)
+	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}, nil, nil, io.Discard, io.Discard)
 	mainOneLine(t, err, false, "a restore into it has not ended")
 }
 

@@ -395,15 +395,16 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-func (e *rqlite) changed(ctx context.Context) (bool, error) {
+// changed looks at the edits alone: what is added is never missing in what services of a cluster remember.
+func (e *rqlite) changed(ctx context.Context) (edited, added bool, err error) {
 	if e.passedOn.Swap(false) {
 		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none
 	}
 	var edits int64
 	if err := e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) }); err != nil {
-		return false, err
+		return false, false, err
 	}
-	return e.edits.Swap(edits) != edits, nil
+	return e.edits.Swap(edits) != edits, false, nil
 }
 
 func (e *rqlite) shared() bool                    { return true }

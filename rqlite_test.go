@@ -1305,8 +1305,8 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 			if n := c.number("SELECT count(*) FROM pets"); n != 3 {
 				t.Errorf("there are %d pets", n)
 			}
-			if changed, err := s.engine.changed(t.Context()); err != nil || !changed {
-				t.Errorf("a service that runs in spite of all is not told: %v, %v", changed, err)
+			if edited, _, err := s.engine.changed(t.Context()); err != nil || !edited {
+				t.Errorf("a service that runs in spite of all is not told: %v, %v", edited, err)
 			}
 			if len(kept) != 1 || !strings.Contains(log, fmt.Sprintf(`"old":%q`, kept[0])) {
 				t.Fatalf("kept is %q, and the log says %s", kept, log)
@@ -1335,7 +1335,7 @@ var rqliteRestores = map[string][]string{"an empty cluster": {}, "one with data"
 func rqliteRestore(ctx context.Context, t *testing.T, c *rqliteFake, file string, flags []string) error {
 	t.Helper()
 	args := slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})
-	err := run(ctx, args, nil, io.Discard, io.Discard)
+	err := run(ctx, args, nil, nil, io.Discard, io.Discard)
 	if err == nil && c.number("SELECT count(*) FROM pets") != 3 {
 		t.Error("it is said to be restored, and is not")
 	}

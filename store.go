@@ -57,9 +57,9 @@ type engine interface {
 	// read calls row for each row of the query's result, which holds all that any write has
 	// returned for. A ctx that can be cancelled costs a query 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether anybody else has changed what services may remember since
-	// it was last called: commands count that (editsQuery).
-	changed(ctx context.Context) (bool, error)
+	// changed reports what others have done since it was last called: edited what services may
+	// remember, or added to it. Commands count both (edit, add).
+	changed(ctx context.Context) (edited, added bool, err error)
 	// shared reports whether other services add pets at the same time.
 	shared() bool
 	// backup writes a consistent copy of everything to an empty file. A cluster's holds all that the last read saw.
@@ -309,7 +309,7 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	}
 	n := int64(len(pets))
 	if n > 0 {
-		statements = append(statements, sqlOf(insertPets, "["+strings.Join(pets, ",")+"]"))
+		statements = append(statements, sqlOf(insertPets+"ORDER BY key", "["+strings.Join(pets, ",")+"]"))
 	}
 	start := time.Now()
 	results, err := s.engine.write(ctx, statements)
@@ -339,14 +339,21 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 	return s.write(ctx, append(statements, sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))...)
 }
 
+// add is write for what is new: services go on remembering the rest.
+func (s *store) add(ctx context.Context, statements ...statement) ([]result, error) {
+	return s.write(ctx, append(statements, sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'additions'"))...)
+}
+
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh notices what others have changed: what is remembered of it is read anew.
 func (s *store) refresh(ctx context.Context) error {
-	changed, err := s.engine.changed(ctx)
-	if changed {
+	edited, added, err := s.engine.changed(ctx)
+	if edited {
 		s.foreign.Add(1)
+	}
+	if edited || added {
 		s.writes.Add(1)
 	}
 	return err
@@ -463,13 +470,100 @@ func (s *store) recall(from *memory[place, *page], at place) (*page, error) {
 	return p, nil
 }
 
+// eachPetJSON calls do for each pet, or for those of one status, by id. On one machine it shows all of them as they are
+// at one moment; from a cluster, whose responses are kept in memory, it gets some thousands at a time.
+func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) error {
+	limit := int64(-1) // none
+	if s.engine.shared() {
+		limit = 10_000
+	}
+	for after, seen := int64(0), limit; seen == limit; {
+		seen = 0
+		query := sqlOf("SELECT id, "+petJSON+" FROM pets WHERE id > ? AND ? IN (0, status) ORDER BY id LIMIT ?",
+			after, storedStatus[status], limit)
+		err := s.engine.read(ctx, query, func(scan scanner) error {
+			seen++
+			var pet string
+			if err := scan(&after, &pet); err != nil {
+				return err
+			}
+			return do(pet)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setPet is the statement that changes what is not empty: the name, the category, the status.
+func setPet(id, name, category string, status PetStatus) statement {
+	return sqlOf(`UPDATE pets SET name = ifnull(nullif(? ->> '$', ''), name),
+		category_id = ifnull(nullif(?, ''), category_id), status = ifnull(nullif(?, 0), status) WHERE id = ?`,
+		quote(name), category, storedStatus[status], id)
+}
+
+func deletePet(id string) statement { return sqlOf("DELETE FROM pets WHERE id = ?", id) }
+
+// errImporting means that two imports of the same content run at once.
+var errImporting = errors.New("another import of the same content is under way")
+
+// imported returns how many pets of an import are stored. It is known by the digest of its content.
+func (s *store) imported(ctx context.Context, digest string) (n int64, err error) {
+	_, err = s.readInto(ctx, sqlOf("SELECT value FROM counters WHERE name = ?", "import "+digest), &n)
+	return n, err
+}
+
+// importPets stores pets of an import, in their order, and changes its number in the same transaction, or finds that it
+// is another: errImporting. The last pets count as an edit: a change by a program that counts nothing may have gone
+// unnoticed among the additions.
+func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to, total int64) error {
+	write := s.add
+	if to == total {
+		write = s.edit
+	}
+	var err error
+	for range 5 { // while the outcome is unknown
+		var results []result
+		results, err = write(ctx, sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
+			WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, "import "+digest, to, from),
+			// changes() is that of the statement before.
+			sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]"))
+		if err == nil && results[0].affected > 0 || err != nil && !errors.Is(err, errOutcome) {
+			return err
+		}
+		stored, failed := s.imported(ctx, digest)
+		switch {
+		case failed != nil || err != nil && stored == to:
+			return failed
+		case stored != from:
+			return errImporting
+		}
+	}
+	return err
+}
+
+// busy reports whether others have written since the last look, and always of a cluster, where that cannot be seen.
+func (s *store) busy(ctx context.Context) bool {
+	if s.engine.shared() {
+		return true
+	}
+	edited, added, err := s.engine.changed(ctx)
+	return edited || added || err != nil
+}
+
 // insertPets adds pets, each a JSON array of category, status code and name, in this order.
 const insertPets = `INSERT INTO pets (category_id, status, name)
-	SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) ORDER BY key`
+	SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) `
+
+// row is what insertPets takes.
+func (p NewPet) row() string {
+	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
+}
 
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
-	q := &queued{pets: []string{fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))}}
+	q := &queued{pets: []string{p.row()}}
 	_, err = s.enqueue(context.Background(), maxQueue, q)
 	return q.lastID, err
 }

@@ -713,6 +713,79 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 	}
 }
 
+// TestAdditionsLeaveWhatIsRemembered: only pages that are not full are read again, unless somebody has edited,
+// or has written without counting it.
+func TestAdditionsLeaveWhatIsRemembered(t *testing.T) {
+	path := storePath(t)
+	s, other := storeOpenFor(t, path, forService), storeOpen(t, path)
+	raw := storeRaw(t, path)
+	program := func(statement string) {
+		t.Helper()
+		_, err := raw.Exec(statement)
+		storeMust(t, err)
+	}
+	pets := []string{`[1,4,"Rex"]`, `[1,4,"Max"]`}
+	var stored int64
+	imports := func(total int64) {
+		t.Helper()
+		storeMust(t, other.importPets(t.Context(), "digest", pets, stored, stored+2, total))
+		stored += 2
+	}
+	imports(1000)
+	imports(1000)
+	for _, c := range []struct {
+		what   string
+		change func()
+		forget bool
+	}{
+		{"an import goes on", func() { imports(1000) }, false},
+		{"it goes on twice", func() { imports(1000); imports(1000) }, false},
+		{"a key is made", func() {
+			storeMust(t, func() error {
+				_, err := insertKey(t.Context(), other, &apiKey{Plan: "free"}, newSecret(false), false)
+				return err
+			}())
+		}, false},
+		{"we write ourselves", func() { storeCreate(t, s, NewPet{"Rex", 1, Sold}) }, false},
+		{"a pet is edited", func() { storeMust(t, storeErr(other.edit(t.Context(), setPet("1", "Tom", "", "")))) }, true},
+		{"a pet is edited during an import", func() {
+			imports(1000)
+			storeMust(t, storeErr(other.edit(t.Context(), setPet("1", "Kim", "", ""))))
+			imports(1000)
+		}, true},
+		{"another program writes", func() { program("UPDATE pets SET name = 'Ada' WHERE id = 1") }, true},
+		{"an older petstore adds a pet", func() { storeCreate(t, other, NewPet{"Rex", 1, Sold}) }, true},
+		{"an older petstore edits", func() { program("UPDATE counters SET value = value + 1 WHERE name = 'edits'") }, true},
+		{"nothing happens", func() {}, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			storeMust(t, s.refresh(t.Context()))
+			_, full := storeIDs(t, s, "", 2, 0)
+			storeIDs(t, s, "", maxLimit, 0)
+			pet, err := s.pet(1)
+			storeMust(t, err)
+			c.change()
+			storeMust(t, s.refresh(t.Context()))
+			_, fullNow := storeIDs(t, s, "", 2, 0)
+			petNow, err := s.pet(1)
+			storeMust(t, err)
+			if forgotten := fullNow != full; forgotten != c.forget || (petNow != pet) != c.forget {
+				t.Errorf("the full page is forgotten: %v, the pet: %v, want both %v", forgotten, petNow != pet, c.forget)
+			}
+			if ids, _ := storeIDs(t, s, "", maxLimit, 0); int64(len(ids)) != storeCount(t, s) {
+				t.Errorf("%d pets are listed, and there are %d", len(ids), storeCount(t, s))
+			}
+		})
+	}
+	imports(1000)
+	program("UPDATE pets SET name = 'Eva' WHERE id = 1") // is not seen between two additions
+	imports(stored + 2)
+	storeMust(t, s.refresh(t.Context()))
+	if pet, err := s.pet(1); err != nil || !strings.Contains(string(pet.body), "Eva") {
+		t.Errorf("after the end of an import pet 1 is %s, %v", pet.body, err)
+	}
+}
+
 func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 	engines(t, testAPetIsRememberedUntilAnotherProgramWrites)
 }
@@ -1605,6 +1678,14 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	must(err)
 	_, err = readReport(ctx, s, now)
 	must(err)
+
+	must(s.importPets(ctx, "digest", []string{`[1,4,"Rex"]`, `[2,4,"Max"]`}, 0, 2, 2))
+	if n, err := s.imported(ctx, "digest"); n != 2 || err != nil {
+		t.Errorf("%d pets of 2 are imported, %v", n, err)
+	}
+	_, err = s.write(ctx, setPet("1", "Tom", "2", Sold), deletePet("2"))
+	must(err)
+	must(s.eachPetJSON(ctx, Sold, func(string) error { return nil }))
 
 	var marks [3]int64 // the engines read these two themselves
 	_, err = s.readInto(ctx, sqlOf(ownerQuery), &marks[0], &marks[1], &marks[2])
