@@ -1,0 +1,208 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// petFile is a file to import. Its pets are numbered from 1.
+func petFile(t *testing.T, pets int) string {
+	t.Helper()
+	var b bytes.Buffer
+	for i := 1; i <= pets; i++ {
+		fmt.Fprintf(&b, `{"name":"imported %d","categoryId":%d,"status":%q}`+"\n", i, -i, []string{"available", "pending", "sold"}[i%3])
+	}
+	file := filepath.Join(t.TempDir(), "pets.jsonl")
+	noError(t, os.WriteFile(file, b.Bytes(), 0o600))
+	return file
+}
+
+// importing is a process that imports a file.
+func (s *server) importing(file string) (cmd *exec.Cmd, stderr *logBuffer) {
+	s.t.Helper()
+	cmd, stderr = s.program("pet", "import", "-db", s.db, file), &logBuffer{}
+	cmd.Stderr = stderr
+	noError(s.t, cmd.Start())
+	return cmd, stderr
+}
+
+// imported is how many pets of all imports are stored, as the imports know it.
+func (s *server) imported(t *testing.T, on engine) (n int64) {
+	t.Helper()
+	const statement = "SELECT total(value) FROM counters WHERE name GLOB 'import *'"
+	if on.cluster == nil {
+		return int64(query[float64](t, s.db, statement))
+	}
+	body, err := json.Marshal([]string{statement})
+	noError(t, err)
+	_, text, err := on.cluster.ask(on.cluster.leader(), "/db/query?level=linearizable", string(body))
+	noError(t, err)
+	answer := decode[struct {
+		Results []struct{ Values [][]float64 }
+	}](t, text)
+	return int64(answer.Results[0].Values[0][0])
+}
+
+// checkImported checks that the export holds each pet of the file once, in the
+// file's order, and returns how many others it holds.
+func (s *server) checkImported(t *testing.T, file string) (others int) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	noError(t, err)
+	want := strings.Split(strings.TrimSpace(string(content)), "\n")
+	place, last := 0, int64(0)
+	for line := range strings.Lines(s.command("pet", "export", "-db", s.db)) {
+		p := decode[pet](t, line)
+		if p.ID <= last {
+			t.Fatalf("the id %d comes after %d", p.ID, last)
+		}
+		last = p.ID
+		if !strings.HasPrefix(p.Name, "imported ") {
+			others++
+			continue
+		}
+		if got := fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, p.Name, p.CategoryID, p.Status); place >= len(want) || got != want[place] {
+			t.Fatalf("pet %d of the import is %s", place+1, got)
+		}
+		place++
+	}
+	if place != len(want) {
+		t.Errorf("%d pets of %d are there", place, len(want))
+	}
+	return others
+}
+
+// TestAnImportThatIsKilledIsCompleteAtTheEnd: it is killed ten times, beside a service that
+// adds pets, and at the end no pet is missing, none is there twice, and their order is kept.
+func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, on engine) {
+		s := on.start(t)
+		var created, stop atomic.Int64
+		var clients sync.WaitGroup
+		defer clients.Wait()
+		defer stop.Store(1)
+		for range 2 {
+			clients.Go(func() {
+				for stop.Load() == 0 {
+					if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != 201 {
+						t.Errorf("a create beside an import: %v, %v", r, err)
+						return
+					}
+					created.Add(1)
+				}
+			})
+		}
+		const pets = 100_000
+		file := petFile(t, pets)
+		for i := range int64(10) {
+			before := s.imported(t, on)
+			cmd, _ := s.importing(file)
+			for deadline := time.Now().Add(time.Minute); s.imported(t, on) <= before+500*i; {
+				if time.Now().After(deadline) {
+					t.Fatal("the import does not get on")
+				}
+			}
+			kill(t, cmd)
+		}
+		left := s.imported(t, on)
+		if left < 25_000 || left >= pets {
+			t.Fatalf("after the kills %d of %d pets are stored", left, pets)
+		}
+		cmd, stderr := s.importing(file)
+		if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), "which ends an import that was stopped") {
+			t.Fatalf("the last import: %v\n%s", err, stderr)
+		}
+		t.Logf("after ten kills %d of %d pets were stored", left, pets)
+		stop.Store(1)
+		clients.Wait()
+		if others := s.checkImported(t, file); int64(others) != created.Load() {
+			t.Errorf("%d pets of others are there, and %d were created", others, created.Load())
+		}
+		if on.cluster == nil {
+			s.stop()
+			checkIntegrity(t, s.db)
+		}
+	})
+}
+
+// TestTwoImportsOfOneFileAtOnce: one does all of it, the other says why it does not.
+func TestTwoImportsOfOneFileAtOnce(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, on engine) {
+		s := on.start(t)
+		file := petFile(t, 20_000)
+		first, _ := s.importing(file)
+		second, _ := s.importing(file)
+		failures := 0
+		for _, cmd := range []*exec.Cmd{first, second} {
+			if cmd.Wait() != nil {
+				failures++
+			}
+		}
+		logs := fmt.Sprint(first.Stderr, second.Stderr)
+		if failures != 1 || !strings.Contains(logs, "another import of the same content is under way") && !strings.Contains(logs, "was imported before") {
+			t.Errorf("%d of two imports fail:\n%s", failures, logs)
+		}
+		s.checkImported(t, file)
+	})
+}
+
+// TestPetsGoOutAndComeIn: what one database exports another imports and exports, the same but for ids. A service
+// shows it within a second, and so it does what an operator changes and deletes.
+func TestPetsGoOutAndComeIn(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, on engine) {
+		s := on.start(t)
+		file := petFile(t, 15_000)
+		shows := func(target, want string) {
+			t.Helper()
+			start := time.Now()
+			for {
+				r, err := call(s.url, s.key, "GET", target, "", "")
+				noError(t, err)
+				if strings.Contains(r.body, want) {
+					return
+				}
+				if time.Since(start) > time.Second {
+					t.Fatalf("after a second %s is %s, without %s", target, r.body, want)
+				}
+			}
+		}
+		first, err := call(s.url, s.key, "POST", "/pets", rex, "first")
+		noError(t, err)
+		shows("/pets?limit=2", "Rex")
+		s.command("pet", "import", "-db", s.db, file)
+		shows("/pets?limit=2", "imported 1")
+		exported := filepath.Join(t.TempDir(), "all.jsonl")
+		s.command("pet", "export", "-db", s.db, exported)
+		other := start(t)
+		cmd := other.program("pet", "import", "-db", other.db, "-")
+		cmd.Stdin = strings.NewReader(s.command("pet", "export", "-db", s.db))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if a, b := s.command("pet", "export", "-db", s.db), other.command("pet", "export", "-db", other.db); a != b {
+			t.Error("what was imported is not what was exported")
+		}
+		content, err := os.ReadFile(exported)
+		if err != nil || string(content) != s.command("pet", "export", "-db", s.db) {
+			t.Errorf("a file gets another export than stdout, %v", err)
+		}
+		s.command("pet", "set", "-db", s.db, "-status", "sold", "-name", "Max", "1")
+		shows("/pets/1", `{"id":1,"name":"Max","categoryId":7,"status":"sold"}`)
+		shows("/pets?status=sold&limit=1", "Max")
+		s.command("pet", "delete", "-db", s.db, "1")
+		shows("/pets/1", "not_found")
+		again, err := call(s.url, s.key, "POST", "/pets", rex, "first")
+		if err != nil || again.status != 201 || again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("a repeat of the first create is answered %v, %v", again, err)
+		}
+	})
+}
