@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"maps"
 	"math"
@@ -641,54 +640,36 @@ func restore(ctx context.Context, c *invocation) error {
 		"old", old, "skippedIDs", c.skipIDs)
 }
 
-// petImport reads the file twice: nothing is stored before all of it is known to be right.
+// petImport stores nothing before the whole file is known to be right. Until then its pets are rows in a temporary
+// file, which has no name any more.
 func petImport(ctx context.Context, c *invocation) error {
-	var f *os.File
+	rows, err := os.CreateTemp("", "petstore-")
+	if err != nil {
+		return err
+	}
+	_ = os.Remove(rows.Name())
+	defer rows.Close()
 	var digest string
-	if err := untilStopped(ctx, func() (err error) { f, digest, err = c.input(); return err }); err != nil {
-		return err
-	}
-	defer f.Close()
-	total, err := c.checkPets(ctx, f)
-	if err != nil {
-		return err
-	}
-	before, err := c.store.imported(ctx, digest)
-	if err != nil {
-		return err
+	var total, before int64
+	err = untilStopped(ctx, func() (err error) { digest, total, err = c.readPets(ctx, rows); return err })
+	if err == nil {
+		before, err = c.store.imported(ctx, digest)
 	}
 	place, said := before, ", which ends an import that was stopped"
 	if before == 0 || before == total {
 		place, said = 0, ""
 	}
-	if before == total && total > 0 && !c.again {
-		return fmt.Errorf("%s was imported before, all %s; with -again they are added once more", c.Arg(0), amount(total, "pets"))
+	if err == nil && before == total && total > 0 && !c.again {
+		err = fmt.Errorf("%s was imported before, all %s; with -again they are added once more", c.Arg(0), amount(total, "pets"))
 	}
-	if stored, err := c.writePets(ctx, f, digest, before, place, total); err != nil {
+	if err != nil {
+		return err
+	}
+	if stored, err := c.writePets(ctx, rows, digest, before, place, total); err != nil {
 		return fmt.Errorf("%d of %s are stored; the same import goes on after them: %w", stored, amount(total, "pets"), err)
 	}
 	return c.report(nil, amount(total-place, "pets")+" imported"+said, "file", c.Arg(0), "sha256", digest,
 		"before", place, "database", databaseName(c.db))
-}
-
-// input opens what is imported, and returns its digest too. What cannot be read twice, such as stdin, is
-// copied to a file that has no name any more.
-func (c *invocation) input() (f *os.File, digest string, err error) {
-	from, sum := c.stdin, sha256.New()
-	if c.Arg(0) != "-" {
-		f, err = os.Open(c.Arg(0))
-		from = f
-	}
-	if info, _ := f.Stat(); err == nil && (info == nil || !info.Mode().IsRegular()) {
-		if f, err = os.CreateTemp("", "petstore-"); err == nil {
-			_ = os.Remove(f.Name())
-			from = io.TeeReader(from, f)
-		}
-	}
-	if err == nil {
-		_, err = io.Copy(sum, from)
-	}
-	return f, hex.EncodeToString(sum.Sum(nil)), err
 }
 
 // untilStopped returns what do returns, unless ctx ends while do waits for the other end of a pipe.
@@ -703,103 +684,93 @@ func untilStopped(ctx context.Context, do func() error) error {
 	}
 }
 
-// readPets yields the pets of a file, one from each line that is not empty. A line is read as strictly as the body of
-// createPet, except that its id is ignored. The error of a wrong line is an *Error, after which others follow.
-func readPets(f io.ReadSeeker) iter.Seq2[NewPet, error] {
-	return func(yield func(NewPet, error) bool) {
-		_, err := f.Seek(0, io.SeekStart)
-		in := bufio.NewReaderSize(f, maxBody+1) // for a line with its end
-		for number := 1; err == nil; number++ {
-			var line []byte
-			if line, err = in.ReadSlice('\n'); number == 1 {
-				line = bytes.TrimPrefix(line, []byte("\ufeff"))
-			}
-			pet, problem := decodeNewPet(line, "id")
-			if errors.Is(err, bufio.ErrBufferFull) {
-				problem = newError(CodeBodyTooLarge, "the line must have at most %d bytes", maxBody)
-			} else if len(bytes.TrimSpace(line)) == 0 {
-				continue
-			}
-			for errors.Is(err, bufio.ErrBufferFull) {
-				_, err = in.ReadSlice('\n')
-			}
-			if wrong := (*Error)(nil); errors.As(problem, &wrong) {
-				wrong.Message = fmt.Sprintf("line %d: %s", number, wrong.Message)
-			}
-			if !yield(pet, problem) {
-				return
-			}
+// readPets writes the pets of the file as rows, and returns how many there are, and the digest of the content. On each
+// line that is not empty there is one, read as strictly as the body of createPet, but for an id, which does not count.
+// The first lines that are wrong are named.
+func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest string, pets int64, err error) {
+	from, size, sum := c.stdin, int64(0), sha256.New()
+	if c.Arg(0) != "-" {
+		f, err := os.Open(c.Arg(0))
+		if err != nil {
+			return "", 0, err
 		}
-		if !errors.Is(err, io.EOF) {
-			yield(NewPet{}, err)
-		}
+		defer f.Close()
+		size, _ = f.Seek(0, io.SeekEnd)
+		_, _ = f.Seek(0, io.SeekStart) // of a pipe, both fail
+		from = f
 	}
-}
-
-// checkPets counts the pets of a file, and names the first lines that are wrong.
-func (c *invocation) checkPets(ctx context.Context, f *os.File) (pets int64, err error) {
-	size, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return 0, err
-	}
-	p, wrong := c.progress("checking", "bytes", size), int64(0)
+	p, read, wrong := c.progress("checking", "bytes", size), int64(0), int64(0)
 	defer p.end()
-	for _, err := range readPets(f) {
-		if pets++; pets%1000 == 0 {
-			place, _ := f.Seek(0, io.SeekCurrent)
-			p.show(place)
+	in, out := bufio.NewReaderSize(io.TeeReader(from, sum), maxBody+1), bufio.NewWriter(rows) // for a line with its end
+	for number := 1; err == nil && ctx.Err() == nil; number++ {
+		var line []byte
+		if line, err = in.ReadSlice('\n'); number == 1 {
+			line = bytes.TrimPrefix(line, []byte("\ufeff"))
 		}
-		if line := (*Error)(nil); ctx.Err() == nil && errors.As(err, &line) {
-			if wrong++; wrong <= 20 {
-				p.end()
-				fmt.Fprintln(c.stderr, line.Message)
-			}
-		} else if err = cmp.Or(err, context.Cause(ctx)); err != nil {
-			return 0, err
+		read += int64(len(line))
+		p.show(read)
+		pet, problem := decodeNewPet(line, "id")
+		if errors.Is(err, bufio.ErrBufferFull) {
+			problem = newError(CodeInvalidBody, "the line must have at most %d bytes", maxBody)
+		} else if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		for errors.Is(err, bufio.ErrBufferFull) {
+			_, err = in.ReadSlice('\n')
+		}
+		if pets++; problem == nil {
+			_, _ = out.WriteString(pet.row() + "\n") // Flush says it
+		} else if wrong++; wrong <= 20 {
+			p.end()
+			_, text, _ := strings.Cut(problem.Error(), ": ")
+			_, _ = fmt.Fprintf(c.stderr, "line %d: %s\n", number, text)
 		}
 	}
-	if wrong > 0 {
-		return 0, fmt.Errorf("%s has %s; nothing was stored", c.Arg(0), amount(wrong, "wrong lines"))
+	if errors.Is(err, io.EOF) {
+		err = out.Flush()
 	}
-	return pets, nil
+	if err == nil && wrong > 0 {
+		err = fmt.Errorf("%s has %s; nothing was stored", c.Arg(0), amount(wrong, "wrong lines"))
+	}
+	return hex.EncodeToString(sum.Sum(nil)), pets, cmp.Or(err, context.Cause(ctx))
 }
 
-// writePets stores the pets of a file that come after place, and returns how many of the file are stored then. Beside
-// others it stores few at a time, and leaves the lock to them for as long as it has held it.
-func (c *invocation) writePets(ctx context.Context, f *os.File, digest string, before, place, total int64) (int64, error) {
+// writePets stores the rows that come after place, and returns how many are stored then. Beside others it
+// stores few at a time, and leaves the lock to them for as long as it has held it.
+func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (int64, error) {
 	const few, many = 250, 2000
 	p := c.progress("importing", "pets", total)
 	p.from = place
 	defer p.end()
-	pets, most, read, start, end := []string{}, few, int64(0), time.Time{}, time.Time{}
-	for pet, err := range readPets(f) {
-		if read++; err != nil || ctx.Err() != nil {
-			return place, cmp.Or(err, context.Cause(ctx))
-		}
+	if _, err := rows.Seek(0, io.SeekStart); err != nil {
+		return place, err
+	}
+	in, pets, most, held := bufio.NewScanner(rows), []string{}, few, time.Duration(0)
+	for read := int64(1); in.Scan() && ctx.Err() == nil; read++ {
 		if read > place {
-			pets = append(pets, pet.row())
+			pets = append(pets, in.Text())
 		}
 		if len(pets) < most && read != total || len(pets) == 0 {
 			continue
 		}
 		if most == few {
-			pause(ctx, end.Sub(start)-time.Since(end))
+			pause(ctx, held)
 		}
-		start = time.Now()
+		start := time.Now()
 		if err := c.store.importPets(ctx, digest, pets, before, read, total); err != nil {
 			return place, err
 		}
-		end = time.Now()
+		held = time.Since(start)
 		before, place, pets, most = read, read, pets[:0], many
 		if c.store.busy(ctx) {
 			most = few
 		}
 		p.show(read)
 	}
-	if read != total {
-		return place, fmt.Errorf("%s has changed", c.Arg(0))
+	if place == total { // a stop came too late
+		return place, nil
 	}
-	return place, nil
+	return place, cmp.Or(in.Err(), context.Cause(ctx))
 }
 
 // petExport writes to a file, which is there when it is whole, or to stdout.
