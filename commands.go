@@ -787,12 +787,7 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 		return cmp.Or(err, out.Flush())
 	}
 	if c.NArg() > 0 {
-		var open closers
-		defer open.Close()
-		var path string
-		if path, err = claim(c.Arg(0), &open); err == nil {
-			err = replaceFile(path, func(temp *os.File) error { return errors.Join(write(temp), temp.Sync()) })
-		}
+		err = saveFile(c.Arg(0), func(temp *os.File) error { return errors.Join(write(temp), temp.Sync()) })
 	} else {
 		if isTerminal(c.stdout) { // which shows the pets
 			p.w = io.Discard

@@ -206,8 +206,8 @@ func (e *rqlite) status(ctx context.Context, n *node) nodeStatus {
 	if err != nil || s.Build.Version == "" {
 		s.err = fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
 	} else if wrong != nil || slices.Compare(version[:], oldestRqlite[:]) < 0 {
-		s.err = fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode, n.url, s.Build.Version,
-			oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
+		s.err = fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode, n.url,
+			s.Build.Version, oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
 	}
 	return s
 }
@@ -243,9 +243,11 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 	switch {
 	case status == http.StatusUnauthorized:
 		err = fmt.Errorf("%w: %s wants another user or password", errWrongNode, n.url)
-	case errors.As(err, &untrusted), errors.Is(err, http.ErrSchemeMismatch), 0 < status && status < 500 && path == "/status":
+	case errors.As(err, &untrusted), errors.Is(err, http.ErrSchemeMismatch),
+		0 < status && status < 500 && path == "/status":
 		err = fmt.Errorf("%w: %w", errWrongNode, err)
-	case errors.As(err, &broken) && broken.Op == "dial", status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
+	case errors.As(err, &broken) && broken.Op == "dial",
+		status >= 500 && strings.HasSuffix(err.Error(), "leader not found"):
 		err = fmt.Errorf("%w: %w", errNothingDone, err)
 	}
 	return nil, err

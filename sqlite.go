@@ -503,8 +503,8 @@ func replaceFile(target string, fill func(temp *os.File) error) error {
 	if err := errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700)); err != nil {
 		return err
 	}
-	// SQLite may have a journal beside the file.
-	temp, err := os.OpenFile(filepath.Join(inner, "db"), os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names it
+	copied := filepath.Join(inner, "db")                           // beside which SQLite may have a journal
+	temp, err := os.OpenFile(copied, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names it
 	if err == nil {
 		err = errors.Join(fill(temp), temp.Close())
 	}
