@@ -222,7 +222,7 @@ func TestThePageShowsWhoIsBannedOrNearALimit(t *testing.T) {
 	s.operatorKey("windows that have ended", "free", none, "60, now-1, 1000, now-1, 0, 0")
 	s.operatorKey("windows of a clock that was set back", "free", none, "60, now+200000, 1000, now+200000000, 0, 0")
 	s.operatorKey("all, but of a greater plan", "business", none, "60, now+50000, 1000, now+5000000, 0, 0")
-	s.operatorKey("banned", "free", none, "60, now+50000, 70, now+5000000, now-1000, now+500000")
+	s.operatorKey("banned", "free", none, "0, 0, 70, now+5000000, now-1000, now+500000")
 	s.operatorKey("banned before", "free", none, "0, 0, 0, 0, now-600000, now-1")
 	ended := s.operatorKey("revoked", "free", none, "60, now+50000, 1000, now+5000000, now-1000, now+500000")
 	mainMust(t, revokeKey(t.Context(), s.store, ended, instantOf(time.Now())))
