@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -409,6 +410,24 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
+	s := start(t, debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Live")
+	b.shows("[data-value='requests.total']", "0")
+	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	b.shows("#state", "No response since")
+	noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+	b.shows("#state", "Live")
+	b.shows("[data-value='requests.total']", "0")
+	if gaps := eval[int](b, "document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
+		t.Error("the time without responses is no gap")
+	}
+	if got := b.text("#state"); strings.Contains(got, "restarted") {
+		t.Errorf("what was frozen is shown as %q", got)
+	}
 }
 
 func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
