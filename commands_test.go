@@ -964,7 +964,7 @@ func TestKeyUsageAsATable(t *testing.T) {
 // TestABarShowsWhatWasAdmittedAndRefused: the longest has 20 cells, and what is little has one.
 func TestABarShowsWhatWasAdmittedAndRefused(t *testing.T) {
 	day := func(admitted, refused int64) usageRow {
-		return usageRow{usageDay{"d", tally{admitted, refused, 9}}, "\tlast"}
+		return usageRow{usageDay{"d", tally{0, admitted, refused, 9}}, "\tlast"}
 	}
 	rows := []usageRow{day(999, 0), day(500, 500), day(1, 1), day(0, 999), day(0, 0), day(333, 666)}
 	lines := strings.Split(usageTable("DAY", "\tLAST", rows, true), "\n")

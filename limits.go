@@ -294,13 +294,11 @@ func saveBan(id int64, u *usage) statement {
 
 // tally counts requests of one day.
 type tally struct {
+	day      int64 // whole days since 1970, in UTC; 0 outside of the limiter
 	Admitted int64 `json:"admitted"` // whatever the response
 	Refused  int64 `json:"refused"`  // 429, during a ban too
 	Errors   int64 `json:"errors"`   // responses of 5xx
 }
-
-// tallyKey is whose tally it is, and of which day: in whole days since 1970, in UTC.
-type tallyKey struct{ usageID, day int64 }
 
 // increments are what a service has counted since its last flush. Their number grows by
 // one from flush to flush; a flush whose outcome is unknown is repeated under its number.
@@ -342,7 +340,7 @@ type limiter struct {
 
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
-	tallies   map[tallyKey]*tally // that no flush has taken
+	tallies   map[int64][]tally // by usage: what no flush has taken
 	addresses memory[netip.Prefix, *bucket]
 }
 
@@ -357,7 +355,7 @@ const (
 func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		usages: map[int64]*usage{}, tallies: map[tallyKey]*tally{},
+		usages: map[int64]*usage{}, tallies: map[int64][]tally{},
 		addresses: memory[netip.Prefix, *bucket]{max: maxAddresses},
 	}
 }
@@ -400,13 +398,14 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 
 // tally is where to count what happens at an instant. The caller holds the lock.
 func (l *limiter) tally(id int64, now instant) *tally {
-	key := tallyKey{id, int64(now / dayMillis)}
-	t := l.tallies[key]
-	if t == nil {
-		t = &tally{}
-		l.tallies[key] = t
+	days, today := l.tallies[id], int64(now/dayMillis)
+	for i := range days { // one, but around midnight
+		if days[i].day == today {
+			return &days[i]
+		}
 	}
-	return t
+	l.tallies[id] = append(days, tally{day: today})
+	return l.tally(id, now)
 }
 
 // countError counts a response of 5xx to a request that came at now. The usage need not be in memory.
@@ -492,7 +491,7 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 		if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 			return err
 		}
-		full := len(l.flushing.days) == maxSent
+		full := len(l.flushing.days) >= maxSent
 		l.adopt(rows, instantOf(now))
 		if !more && !full { // what was admitted meanwhile is left for the next flush
 			break
@@ -518,15 +517,17 @@ func (l *limiter) take() bool {
 		return false
 	}
 	l.flushing = increments{number: l.flushing.number + 1, sent: map[int64]usage{}, days: [][5]int64{}}
-	for key, t := range l.tallies {
-		if len(l.flushing.days) == maxSent {
+	for id, days := range l.tallies {
+		if len(l.flushing.days) >= maxSent {
 			break
 		}
-		l.flushing.days = append(l.flushing.days, [5]int64{key.usageID, key.day, t.Admitted, t.Refused, t.Errors})
-		if u := l.usages[key.usageID]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
-			l.flushing.sent[key.usageID] = *u
+		for _, t := range days {
+			l.flushing.days = append(l.flushing.days, [5]int64{id, t.day, t.Admitted, t.Refused, t.Errors})
 		}
-		delete(l.tallies, key)
+		if u := l.usages[id]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
+			l.flushing.sent[id] = *u
+		}
+		delete(l.tallies, id)
 	}
 	return true
 }
