@@ -819,7 +819,7 @@ func testAFlushDoesNotOverwriteABan(t *testing.T, db string) {
 	limitsAdmit(t, l, &k.account, limitsAt("0s"))
 	var once sync.Once
 	s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
-		if strings.Contains(st.query, "INSERT INTO usage (") {
+		if strings.HasPrefix(st.query, "INSERT INTO usage (") {
 			once.Do(func() { limitsProvoke(t, newLimiter(elsewhere, limitsBan), &k.account, limitsAt("1s")) })
 		}
 	}}
@@ -2106,5 +2106,15 @@ func TestAnAdmittedRequestShowsTheDayOfEquals(t *testing.T) {
 	d = u.admit(now, quota{PerMinute: 1, PerDay: 2}, 0)
 	if want := (level{limit: 1, remaining: 0, reset: now + 60_000}); d.refusal != CodeRateLimited || d.shown != want {
 		t.Errorf("the next is told %q, %+v, want %+v", d.refusal, d.shown, want)
+	}
+}
+
+// TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers
+// of all keys in it, that has a statement of 1,024 bytes.
+func TestTheStatementsOfAFlushAreShort(t *testing.T) {
+	for _, st := range (&increments{}).merge("service", limitsStart, nil) {
+		if len(st.query) >= 1024 || strings.HasPrefix(st.query, "--") {
+			t.Errorf("a statement has %d bytes: %s", len(st.query), st.query)
+		}
 	}
 }

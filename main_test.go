@@ -368,7 +368,7 @@ func TestAFirstKeyThatCannotBeStoredIsTakenBack(t *testing.T) {
 		s, other := storeOpen(t, path), storeOpen(t, path)
 		var once sync.Once
 		s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
-			if strings.Contains(st.query, "INSERT INTO api_keys") {
+			if strings.HasPrefix(st.query, "INSERT INTO api_keys") {
 				once.Do(func() { authInsert(t, other, apiKey{}) })
 			}
 		}}
