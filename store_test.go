@@ -486,9 +486,9 @@ func testEveryPageWithMoreBehindItIsRemembered(t *testing.T, db string) {
 // TestWhatIsRememberedIsBounded: by what it really takes, also while many read.
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	s := storeNew(t)
-	storeMust(t, storeErr(s.write(t.Context(), sqlOf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000)
+	storeMust(t, storeErr(s.write(t.Context(), sqlOf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
 		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))))
-	const most = 2 << 20
+	const most = 1 << 20
 	s.remember(most)
 	heap := func() int64 {
 		runtime.GC()
@@ -500,11 +500,11 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	var wg sync.WaitGroup
 	for worker := range 4 {
 		wg.Go(func() {
-			for i := range int64(1000) {
-				if _, err := s.pet(1 + i*4 + int64(worker)); err != nil {
+			for i := int64(worker); i < 4000; i += 4 {
+				if _, err := s.pet(1 + i); err != nil {
 					t.Error(err)
 				}
-				limit := 1 + int(i)%maxLimit
+				limit := 1 + int(i)%5
 				p, err := s.page("", limit, i)
 				if err != nil || !bytes.HasPrefix(p.body, fmt.Appendf(nil, `[{"id":%d,`, i+1)) || p.last != i+int64(limit) {
 					t.Errorf("the %d pets after %d are %s, %v", limit, i, p.body, err)

@@ -143,13 +143,14 @@ func (b *bench) cluster() {
 	c := b.startNodes()
 	defer c.stop()
 	c.load(d)
-	far, _ := b.serve(c.db(), d.key, b.pinned, nil)
-	near := b.fresh(d, nil)
+	farRemembers, _ := b.serve(c.db(), d.key, b.pinned, nil)
+	farForgets, _ := b.serve(c.db(), d.key, b.pinned, nil, "-cache", "0")
+	nearRemembers, nearForgets := b.fresh(d, nil), b.fresh(d, nil, "-cache", "0")
 	kinds := []scenario{
 		{name: "list of 20", lua: hot(listHot)},
 		{name: "the same, filtered", lua: hot("/v1/pets?limit=20&status=sold")},
 		{name: "fetch, one id", lua: hot("/v1/pets/5")},
-		{name: "page not remembered", lua: somewhere("/v1/pets?after=", 1, d.animals-100)},
+		{name: "page not remembered", lua: somewhere("/v1/pets?after=", 1, d.animals-100), forgetful: true},
 		{name: "add", lua: each(create)},
 	}
 	ours, files := map[string][]*load{}, map[string][]*load{}
@@ -157,6 +158,10 @@ func (b *bench) cluster() {
 	leaderCPU, otherCPU := map[string][]float64{}, map[string][]float64{}
 	for round := range b.rounds {
 		for _, k := range kinds {
+			far, near := farRemembers, nearRemembers
+			if k.forgetful {
+				far, near = farForgets, nearForgets
+			}
 			for _, clients := range []int{1, b.connections} {
 				what := fmt.Sprintf("%s, %d clients", k.name, clients)
 				say("round %d, %s", round+1, what)
@@ -183,10 +188,12 @@ func (b *bench) cluster() {
 	}
 	for range b.rounds {
 		say("the leader is killed")
-		gaps = append(gaps, c.gap(far))
+		gaps = append(gaps, c.gap(farRemembers))
 	}
-	far.end(syscall.SIGTERM) // it has logged errors
-	near.discard()
+	farRemembers.end(syscall.SIGTERM) // it has logged errors
+	farForgets.end(syscall.SIGTERM)
+	nearRemembers.discard()
+	nearForgets.discard()
 	creates := median(values(ours[fmt.Sprintf("add, %d clients", b.connections)], perSecond))
 	t.print(fmt.Sprintf("One post for each create, with one client, straight to the leader: %s a second; the service's creates are %.1f times as many. "+
 		"After a SIGKILL of the leader, creates of one client resume after %.2f s (%d times; all: %.2f). All nodes, the service and wrk share two cores.",

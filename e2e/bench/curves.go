@@ -53,21 +53,26 @@ func (b *bench) curveOfGrowth(r *results) {
 	if b.quick {
 		sizes = []int{10_000, 20_000}
 	}
-	var servers []*server
+	var servers, forgetful []*server
 	for _, n := range sizes {
 		servers = append(servers, b.fresh(b.database(n, 0), nil).warm())
+		forgetful = append(forgetful, b.fresh(b.database(n, 0), nil, "-cache", "0").warm())
 	}
 	for _, what := range []string{curvePage, curvePlace, curveOne, curveRandom} {
 		for i, n := range sizes {
+			s := servers[i]
+			if what == curvePlace {
+				s = forgetful[i] // or it would remember all pages of a small database
+			}
 			lua := map[string]string{
 				curvePage: hot(listHot), curvePlace: somewhere(listHot+"?after=", 1, n-100),
 				curveOne: hot(fmt.Sprintf("%s/%d", listHot, n/2)), curveRandom: somewhere(listHot+"/", 1, n),
 			}[what]
-			l := b.measure(servers[i], fmt.Sprintf("growth: %s, %d pets", what, n), lua, b.connections, b.seconds, false)
+			l := b.measure(s, fmt.Sprintf("growth: %s, %d pets", what, n), lua, b.connections, b.seconds, false)
 			r.addLoad("growth", what, float64(n), l)
 		}
 	}
-	for _, s := range servers {
+	for _, s := range append(servers, forgetful...) {
 		s.discard()
 	}
 }

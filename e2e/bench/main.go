@@ -5,7 +5,7 @@
 // doing on stderr.
 //
 //	cd e2e && go run ./bench -quick     all sections in about a minute: does it work? its numbers mean little
-//	cd e2e && go run ./bench            -speed -memory -start -sync -onecore
+//	cd e2e && go run ./bench            -speed -mirror -memory -start -sync -onecore
 //	cd e2e && go run ./bench -growth -animals 10000,1000000,10000000
 //	cd e2e && go run ./bench -peers -rounds 3    beside other systems, about 15 minutes; rqlited must be on the PATH
 //	cd e2e && go run ./bench -curves -seconds 2  what the plots show, about 10 minutes; rqlited must be on the PATH
@@ -113,6 +113,7 @@ func run() (err error) {
 		asked      bool
 	}{
 		{"speed", "requests, latency and CPU beside the ceiling", true, b.speed, false},
+		{"mirror", "clients that follow all pages, beside the ceiling", true, b.mirror, false},
 		{"memory", "resident memory, binary and file size", true, b.memory, false},
 		{"start", "start to first answer, also after a kill", true, b.start, false},
 		{"page", "first paint of the page; chromium must be on the PATH", false, b.page, false},

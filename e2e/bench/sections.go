@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +32,7 @@ type scenario struct {
 	samples   []string // paths, or create
 	writes    bool
 	quick     bool // run it with -quick too
+	forgetful bool // the service remembers nothing, so that each request reads the database
 }
 
 const listHot, create = "/v1/pets", "create"
@@ -62,15 +64,15 @@ end`, n)
 func scenarios(n int) []scenario {
 	filtered, hundred, middle := "/v1/pets?limit=20&status=sold", "/v1/pets?limit=100", fmt.Sprintf("/v1/pets/%d", n/2)
 	return []scenario{
-		{"list of 20", hot(listHot), []string{listHot}, false, true},
-		{"filtered list", hot(filtered), []string{filtered}, false, false},
-		{"list of 100", hot(hundred), []string{hundred}, false, false},
-		{"list of 20, missed (after 1 to 100)", somewhere("/v1/pets?after=", 1, 100), []string{"/v1/pets?after=50"}, false, false},
-		{"deep page (random after)", somewhere("/v1/pets?after=", 1, n-100), []string{fmt.Sprintf("/v1/pets?after=%d", n/2)}, false, true},
-		{"get, one id", hot(middle), []string{middle}, false, false},
-		{"get, random id", somewhere("/v1/pets/", 1, n), []string{middle}, false, false},
-		{"create", each(create), []string{create}, true, true},
-		{"90 % list and get, 10 % create", mix(n), []string{listHot, middle, create}, true, true},
+		{"list of 20", hot(listHot), []string{listHot}, false, true, false},
+		{"filtered list", hot(filtered), []string{filtered}, false, false, false},
+		{"list of 100", hot(hundred), []string{hundred}, false, false, false},
+		{"list of 20, read (after 1 to 100)", somewhere("/v1/pets?after=", 1, 100), []string{"/v1/pets?after=50"}, false, false, true},
+		{"deep page, read (random after)", somewhere("/v1/pets?after=", 1, n-100), []string{fmt.Sprintf("/v1/pets?after=%d", n/2)}, false, true, true},
+		{"get, one id", hot(middle), []string{middle}, false, false, false},
+		{"get, random id", somewhere("/v1/pets/", 1, n), []string{middle}, false, false, false},
+		{"create", each(create), []string{create}, true, true, false},
+		{"90 % list and get, 10 % create", mix(n), []string{listHot, middle, create}, true, true, false},
 	}
 }
 
@@ -122,7 +124,7 @@ func (b *bench) speed() {
 		if b.quick {
 			all = slices.DeleteFunc(all, func(sc scenario) bool { return !sc.quick })
 		}
-		reader := b.fresh(d, nil).warm()
+		reader, forgetful := b.fresh(d, nil).warm(), b.fresh(d, nil, "-cache", "0").warm()
 		writer := b.fresh(d, nil)
 		var ports []*canned
 		for _, sc := range all {
@@ -141,6 +143,9 @@ func (b *bench) speed() {
 				what := fmt.Sprintf("round %d, %d animals, %s", round+1, n, sc.name)
 				service := func() {
 					s := reader
+					if sc.forgetful {
+						s = forgetful
+					}
 					if sc.writes { // on a fresh copy each time, so that the size stays as stated
 						s = b.fresh(d, nil).warm()
 						defer s.discard()
@@ -164,6 +169,7 @@ func (b *bench) speed() {
 			}
 		}
 		reader.discard()
+		forgetful.discard()
 		ceiling[0].end(syscall.SIGKILL)
 		t := newTable(fmt.Sprintf("Speed with %s animals", count(n)), "", "req/s", "p50 µs", "p99 µs", "CPU µs", "busy %",
 			"ceiling req/s", "p50 µs", "p99 µs", "CPU µs", "busy %", "**req/s ratio** (least–most)", "**CPU ratio**", "**p99 ratio**")
@@ -175,8 +181,58 @@ func (b *bench) speed() {
 		}
 		t.print("Each ratio is service / ceiling: the median of the rounds' own ratios. CPU is the server's, user and system, for each request. " +
 			"Where the ceiling is less than about 95 % busy, wrk was its limit and req/s flatters the service: go by CPU (more than 1 is worse). " +
-			"A create's 201 follows its sync.")
+			"A create's 201 follows its sync. What is read comes from the database each time: that service has -cache 0.")
 	}
+}
+
+// follow is clients that each go from page to page, from different places, until the last page, and then begin again.
+func follow(n, limit, clients int) string {
+	return fmt.Sprintf(`local after, i = {}, 0
+for client = 1, %[3]d do after[client] = math.floor(%[1]d / %[2]d * (client - 1) / %[3]d) * %[2]d end
+function request()
+  i = i %% %[3]d + 1
+  local from = after[i]
+  after[i] = (from + %[2]d) %% %[1]d
+  return get("/v1/pets?limit=%[2]d&after=" .. string.format("%%d", from))
+end`, n, limit, clients)
+}
+
+// mirror compares clients that follow all pages, from the second pass on, with the ceiling.
+func (b *bench) mirror() {
+	const clients = 8
+	n := 200_000
+	if b.quick {
+		n = b.animals[0]
+	}
+	d := b.database(n, 0)
+	t := newTable(fmt.Sprintf("%d clients follow all pages of %s animals, from the second pass on", clients, count(n)), "pets on a page", "req/s", "p99 µs",
+		"CPU µs", "ceiling req/s", "p99 µs", "CPU µs", "**req/s ratio** (least–most)", "**CPU ratio**", "resident MiB after", "with -cache 0: req/s", "CPU µs")
+	for _, limit := range []int{20, 100} {
+		s, forgetful := b.fresh(d, nil).warm(), b.fresh(d, nil, "-cache", "0").warm()
+		conn := must1(net.Dial("tcp", s.address))   //nolint:noctx // to this machine
+		for after := 0; after < n; after += limit { // the first pass; ids have no gaps
+			must1(roundTrip(conn, s.request("GET", fmt.Sprintf("/v1/pets?limit=%d&after=%d", limit, after))))
+		}
+		_ = conn.Close()
+		sc := scenario{samples: []string{fmt.Sprintf("/v1/pets?limit=%d&after=%d", limit, n/2)}}
+		ceiling := b.startCeiling([]*canned{s.capture(sc.samples)}, []scenario{sc})[0]
+		ceiling.warm()
+		var ours, theirs, reads []*load
+		for round := range b.rounds {
+			what := fmt.Sprintf("round %d, pages of %d", round+1, limit)
+			ours = append(ours, b.measure(s, what, follow(n, limit, clients), clients, b.seconds, false))
+			theirs = append(theirs, b.measure(ceiling, what+" (ceiling)", follow(n, limit, clients), clients, b.seconds, false))
+			reads = append(reads, b.measure(forgetful, what+" (-cache 0)", follow(n, limit, clients), clients, b.seconds, false))
+		}
+		r := ratios(ours, theirs, perSecond)
+		t.row(limit, medians(ours, perSecond, p99, cpu), medians(theirs, perSecond, p99, cpu),
+			fmt.Sprintf("%.2f (%.2f–%.2f)", median(r), slices.Min(r), slices.Max(r)), median(ratios(ours, theirs, cpu)), ours[b.rounds-1].rss,
+			medians(reads, perSecond, cpu))
+		s.discard()
+		forgetful.discard()
+		ceiling.end(syscall.SIGKILL)
+	}
+	t.print("Ratios are service / ceiling. The service has its usual -cache; one that remembers nothing reads each page from the database.")
 }
 
 // memory tells sizes: of the process, of the binary, of the file.
@@ -376,11 +432,12 @@ func (b *bench) oneCore() {
 
 // growth shows what a request costs with more animals, and with more keys.
 func (b *bench) growth() {
-	kinds := []string{"list of 20, hot", "page at 0 %, missed", "page at 50 %", "page at 99 %", "get, one id", "get, random id"}
+	kinds := []string{"list of 20, hot", "page at 0 %, read", "page at 50 %, read", "page at 99 %, read", "get, one id", "get, random id"}
 	loads := make([][][]*load, len(b.animals))
-	var servers []*server
+	var servers, forgetful []*server
 	for i, n := range b.animals {
 		servers = append(servers, b.fresh(b.database(n, 0), nil).warm())
+		forgetful = append(forgetful, b.fresh(b.database(n, 0), nil, "-cache", "0").warm())
 		loads[i] = make([][]*load, len(kinds))
 	}
 	for range b.rounds {
@@ -389,7 +446,11 @@ func (b *bench) growth() {
 				page := func(at int) string { return somewhere("/v1/pets?after=", at+1, at+min(1000, n/200)) }
 				lua := []string{hot(listHot), page(0), page(n / 2), page(n / 100 * 99),
 					hot(fmt.Sprintf("/v1/pets/%d", n/2)), somewhere("/v1/pets/", 1, n)}[k]
-				loads[i][k] = append(loads[i][k], b.measure(servers[i], fmt.Sprintf("growth: %s, %d animals", kind, n), lua, b.connections, b.seconds, false))
+				s := servers[i]
+				if k >= 1 && k <= 3 {
+					s = forgetful[i]
+				}
+				loads[i][k] = append(loads[i][k], b.measure(s, fmt.Sprintf("growth: %s, %d animals", kind, n), lua, b.connections, b.seconds, false))
 			}
 		}
 	}
@@ -398,17 +459,18 @@ func (b *bench) growth() {
 		above := func(i int) float64 { return median(values(loads[i][k], cpu)) - median(values(loads[i][0], cpu)) }
 		for i, n := range b.animals {
 			var query, ratio any = "", ""
-			if k >= 1 && k <= 3 { // only a page that is missed costs more for its query alone
+			if k >= 1 && k <= 3 { // only a page that is read costs more for its query alone
 				query, ratio = above(i), above(i)/above(0)
 			}
 			t.row(kind, n, medians(loads[i][k], perSecond, p99, cpu), median(ratios(loads[i][k], loads[0][k], cpu)), query, ratio, loads[i][k][b.rounds-1].rss)
 		}
 	}
-	for _, s := range servers {
+	for _, s := range append(servers, forgetful...) {
 		s.discard()
 	}
 	t.print("Ratios are to the first database. A page is taken at a random id in a stretch of 1,000, or 0.5 % of a small database. What it costs above " +
-		"the list that is remembered, of the same size, is its query. A database has one server for all its loads, so what is resident includes what earlier ones left.")
+		"the list that is remembered, of the same size, is its query. A database has one server for all its loads, and one with -cache 0 for the pages that are read, " +
+		"so what is resident includes what earlier ones left.")
 	b.growthOfKeys()
 }
 
