@@ -1004,6 +1004,48 @@ func testPetsOfOneBatchGetTheirOwnIDs(t *testing.T, db string) {
 	}
 }
 
+// storeLiar is an engine that says something else of what it has written.
+type storeLiar struct {
+	engine
+	lie func(results []result)
+}
+
+func (l *storeLiar) write(ctx context.Context, statements []statement) ([]result, error) {
+	results, err := l.engine.write(ctx, statements)
+	l.lie(results)
+	return results, err
+}
+
+// TestNoIDIsGuessed: pets that may be stored under unknown ids are confirmed to nobody, and yet listed.
+func TestNoIDIsGuessed(t *testing.T) {
+	s := storeNew(t)
+	create := func() error {
+		_, err := s.createPet(NewPet{"Rex", 1, Sold})
+		return err
+	}
+	for what, lie := range map[string]func(inserted *result){
+		"too few rows": func(r *result) { r.affected = 1 },
+		"no id":        func(r *result) { r.lastID = 1 },
+	} {
+		storeIDs(t, s, "", maxLimit, 0)
+		honest, batches, before := s.engine, 0, storeCount(t, s)
+		s.engine = &storeLiar{honest, func(results []result) {
+			if batches++; batches == 2 { // the first has only one pet
+				lie(&results[len(results)-1])
+			}
+		}}
+		for i, err := range storeBehindLock(t, s, create, create, create) {
+			if (i > 0) != errors.Is(err, errOutcome) {
+				t.Errorf("%s: create %d says %v", what, i, err)
+			}
+		}
+		s.engine = honest
+		if ids, _ := storeIDs(t, s, "", maxLimit, 0); int64(len(ids)) != before+3 {
+			t.Errorf("%s: %d pets are listed, want %d", what, len(ids), before+3)
+		}
+	}
+}
+
 // TestAFullQueueRefusesRequestsAtOnce: what is written beside the requests waits all the same.
 func TestAFullQueueRefusesRequestsAtOnce(t *testing.T) {
 	s := storeNew(t)
