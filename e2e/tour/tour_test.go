@@ -190,7 +190,7 @@ func TestEveryExerciseIsInTheTour(t *testing.T) {
 	must(t, err)
 	files := 0
 	for _, e := range Exercises {
-		for _, want := range []string{"`try " + e.Name + "`", "(../" + e.Solution() + ")"} {
+		for _, want := range []string{"./tour/try " + e.Name + "`", "(../" + e.Solution() + ")"} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("docs/tour.md lacks %s of %v", want, e)
 			}
