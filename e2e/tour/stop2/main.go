@@ -58,10 +58,16 @@ func median(guess string) time.Duration {
 	var times []time.Duration
 	for range rounds {
 		start := time.Now()
+		equals := 0
 		for range each {
-			equal(guess, key)
+			if same, _ := equal(guess, key); same {
+				equals++
+			}
 		}
 		times = append(times, time.Since(start))
+		if equals > 0 {
+			panic("the guess is the key")
+		}
 	}
 	slices.Sort(times)
 	return times[rounds/2]

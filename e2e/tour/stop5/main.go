@@ -145,15 +145,15 @@ func (g *group) lead() {
 	}
 }
 
-// storeAll stores the pets, by so many clients at a time.
-func storeAll(clients int, store func(data []byte)) {
+// storeAll stores the pets, by 64 clients at a time.
+func storeAll(store func(data []byte)) {
 	ids := make(chan int, pets)
 	for id := range pets {
 		ids <- id
 	}
 	close(ids)
 	var wg sync.WaitGroup
-	for range clients {
+	for range 64 {
 		wg.Go(func() {
 			for id := range ids {
 				store(line(id))
@@ -175,15 +175,15 @@ func show(out io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(out, "power cut (simulated) after %d pets were confirmed:\n", pets)
 	unsynced, each, shared := &disk{}, &disk{}, &disk{}
-	storeAll(64, unsynced.write)
+	storeAll(unsynced.write)
 	var one sync.Mutex
-	storeAll(64, func(data []byte) {
+	storeAll(func(data []byte) {
 		one.Lock()
 		defer one.Unlock()
 		each.write(data)
 		each.sync()
 	})
-	storeAll(64, (&group{disk: shared}).store)
+	storeAll((&group{disk: shared}).store)
 	for _, d := range []struct {
 		what string
 		*disk

@@ -22,15 +22,15 @@ func TestAKillLosesTheBufferAndAPowerCutWhatWasNotSynced(t *testing.T) {
 		t.Errorf("after a kill, the file that was written has %d of %d pets, %v", left, pets, err)
 	}
 	unsynced, each, shared := &disk{}, &disk{}, &disk{}
-	storeAll(64, unsynced.write)
+	storeAll(unsynced.write)
 	var one sync.Mutex
-	storeAll(64, func(data []byte) {
+	storeAll(func(data []byte) {
 		one.Lock()
 		defer one.Unlock()
 		each.write(data)
 		each.sync()
 	})
-	storeAll(64, (&group{disk: shared}).store)
+	storeAll((&group{disk: shared}).store)
 	if unsynced.afterPowerCut() != 0 || each.afterPowerCut() != pets || shared.afterPowerCut() != pets {
 		t.Errorf("after a power cut there are %d, %d, %d", unsynced.afterPowerCut(), each.afterPowerCut(), shared.afterPowerCut())
 	}
