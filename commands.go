@@ -735,17 +735,17 @@ func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest strin
 	return hex.EncodeToString(sum.Sum(nil)), pets, cmp.Or(err, context.Cause(ctx))
 }
 
-// writePets stores the rows that come after place, and returns how many are stored then. Beside others it
-// stores few at a time, and leaves the lock to them for as long as it has held it.
+// writePets stores the rows that come after place, and returns how many are stored then. Unless others have
+// been quiet for a second, it stores few at a time, and leaves the lock to them for as long as it has held it.
 func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (int64, error) {
-	const few, many = 250, 2000
+	const few, many = 250, 5000
 	p := c.progress("importing", "pets", total)
 	p.from = place
 	defer p.end()
 	if _, err := rows.Seek(0, io.SeekStart); err != nil {
 		return place, err
 	}
-	in, pets, most, held := bufio.NewScanner(rows), []string{}, few, time.Duration(0)
+	in, pets, most, held, heard := bufio.NewScanner(rows), []string{}, few, time.Duration(0), time.Now()
 	for read := int64(1); in.Scan() && ctx.Err() == nil; read++ {
 		if read > place {
 			pets = append(pets, in.Text())
@@ -761,9 +761,11 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 			return place, err
 		}
 		held = time.Since(start)
-		before, place, pets, most = read, read, pets[:0], many
+		before, place, pets, most = read, read, pets[:0], few
 		if c.store.busy(ctx) {
-			most = few
+			heard = time.Now()
+		} else if time.Since(heard) > time.Second {
+			most = many
 		}
 		p.show(read)
 	}
