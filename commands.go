@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -74,14 +73,11 @@ var commands = []command{
 	{"help", forNothing, nil}, // runCommand does it
 }
 
-// manual has a section for each verb, which is its synopsis, a line, and more, and one for each flag.
-//
-//go:embed web/manual.txt
-var manual string
-
-// section is what the manual says of a verb or a flag, and the value that the flag takes.
+// section is what web/manual.txt says of a verb, which is its synopsis, a line, and more, or of a flag, and the value
+// that the flag takes.
 func section(name string) (value, text string) {
-	match := regexp.MustCompile(`(?s)\n# ` + name + `( [A-Z:]+)?\n(.*?)\n+(# |$)`).FindStringSubmatch("\n" + manual)
+	pattern := regexp.MustCompile(`(?s)\n# ` + name + `( [A-Z:]+)?\n(.*?)\n+(# |$)`)
+	match := pattern.FindStringSubmatch("\n" + webFile("manual.txt"))
 	return match[1], match[2]
 }
 

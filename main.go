@@ -22,7 +22,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -244,7 +243,7 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 		return nil
 	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
-	text := strings.ReplaceAll(firstKeyText, "$URL", address)
+	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", address)
 	id, err := issue(stdout, first.Name, text, test, func(token secret) (int64, error) {
 		return insertKey(ctx, s, first, token, true)
 	})
@@ -255,9 +254,6 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	}
 	return err
 }
-
-//go:embed web/first-key.txt
-var firstKeyText string
 
 // serveUntil serves until ctx ends, or until it cannot. No connection is accepted after that.
 func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err error) {

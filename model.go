@@ -1,12 +1,13 @@
 package main
 
-// The vocabulary: pets, errors, instants and documents, and the translation of pets from and to
+// The vocabulary: pets, errors, instants, documents and files of text, and the translation of pets from and to
 // JSON (RFC 8259). Reading is strict, because a body that is accepted with a misspelt field is a
 // mistake found too late; writing is plain appending. This file knows no other.
 
 import (
 	"bytes"
 	"crypto/sha256"
+	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -20,6 +21,17 @@ import (
 	"unicode"
 	"unicode/utf8"
 )
+
+// What is no Go stands in files: pages, the description of the API, longer texts, and SQL of some size.
+//
+//go:embed web
+var webFiles embed.FS
+
+// webFile is the text of one.
+func webFile(name string) string {
+	text, _ := webFiles.ReadFile("web/" + name) // which is in the binary
+	return string(text)
+}
 
 // PetStatus is the availability of a pet, spelt as on the wire.
 type PetStatus string

@@ -15,7 +15,6 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	"embed"
 	"errors"
 	"fmt"
 	"math"
@@ -86,17 +85,6 @@ const (
 	applicationID = 0x70657473
 	restoringID   = applicationID + 1
 )
-
-// What is no Go stands in files: pages, the description of the API, and SQL of some size.
-//
-//go:embed web/*.html web/*.css web/*.js web/openapi.json web/*.sql
-var webFiles embed.FS
-
-// webFile is the text of one.
-func webFile(name string) string {
-	text, _ := webFiles.ReadFile("web/" + name) // which is in the binary
-	return string(text)
-}
 
 // sqlFile is the text of one with SQL, by its name without the ending, from behind the comment at its head: a node of
 // rqlite compresses what comes with a statement of 1,024 bytes, which would make a flush three times as expensive.
