@@ -233,14 +233,9 @@ func serviceURL(l net.Listener, addr string, secure bool) string {
 func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
-	usable, other, err := hasKeys(ctx, s, test)
-	if err != nil || usable {
+	own, other, err := hasKeys(ctx, s, test)
+	if err != nil || own || other {
 		return err
-	}
-	if other {
-		hint := map[bool]string{false: "petstore key create", true: "petstore key create -test"}[test]
-		log.Warn("no key in this database opens this environment; make one with "+hint, "test", test)
-		return nil
 	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", address)
