@@ -353,20 +353,10 @@ func issue(stdout io.Writer, what, text string, test bool, store func(secret) (i
 func keyCreate(ctx context.Context, c *invocation) error {
 	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, test: c.test, CreatedAt: c.now,
 		lifetime: instant(c.expires.Milliseconds())}
-	same, other, err := hasKeys(ctx, c.store, c.test)
-	if err != nil {
-		return err
-	}
 	id, err := issue(c.stdout, "key", "$KEY\n", c.test, func(token secret) (int64, error) {
 		return insertKey(ctx, c.store, key, token, false)
 	})
-	if err != nil {
-		return err
-	}
-	if other && !same {
-		c.log.Warn("all other keys of this database are of the other environment; is -test right?", "test", c.test)
-	}
-	return c.report(nil, "key created", "id", id, "name", c.name, "plan", c.plan,
+	return c.report(err, "key created", "id", id, "name", c.name, "plan", c.plan,
 		"database", databaseName(c.db), "newDatabase", c.made)
 }
 

@@ -697,19 +697,6 @@ func TestEveryCommandWarnsOfUnknownVariables(t *testing.T) {
 	}
 }
 
-func TestAKeyOfTheOtherEnvironmentIsRemarkedOn(t *testing.T) {
-	k := commandsNew(t)
-	for i, c := range []struct {
-		flag   string
-		remark bool
-	}{{"-test=true", false}, {"-test=true", false}, {"-test=false", true}, {"-test=false", false}, {"-test=true", false}} {
-		_, log, err := mainRun(t, nil, "key", "create", "-db", k.db, c.flag)
-		if err != nil || strings.Contains(log, "all other keys") != c.remark {
-			t.Errorf("key %d, %s: %v, stderr %q", i+1, c.flag, err, log)
-		}
-	}
-}
-
 // TestEveryChangeOfAKeyIsLogged, and what changes nothing says so.
 func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
 	k := commandsNew(t)

@@ -233,8 +233,7 @@ func serviceURL(l net.Listener, addr string, secure bool) string {
 func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
-	own, other, err := hasKeys(ctx, s, test)
-	if err != nil || own || other {
+	if known, err := hasKeys(ctx, s); err != nil || known {
 		return err
 	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
