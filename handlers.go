@@ -756,46 +756,33 @@ func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name str
 
 // metrics is what GET /metrics shows.
 func (s *service) metrics() *exposition {
-	e := &exposition{numbers: map[string]float64{}}
+	e := newExposition()
 	release, revision := build()
-	e.add("petstore_build_info", "gauge", "The build that is running.",
-		sample{fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version()), 1})
+	labels := fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version())
+	e.add("petstore_build_info", labels, 1)
 	engine, node := s.store.engine.describe()
-	e.add("petstore_engine_info", "gauge", "What keeps the data: a file, or the node of a cluster that is in use.",
-		sample{fmt.Sprintf("{engine=%q,node=%q}", engine, node), 1})
-	var responses, durations, failures []sample
+	e.add("petstore_engine_info", fmt.Sprintf("{engine=%q,node=%q}", engine, node), 1)
 	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
 		op := s.operations[name]
 		for status := range op.responses {
 			if n := op.responses[status].Load(); n > 0 {
-				responses = append(responses, sample{fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status), float64(n)})
+				e.add("petstore_requests_total", fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status), float64(n))
 			}
 		}
-		durations = append(durations, op.durations.samples(fmt.Sprintf("operation=%q,", name), 1e9)...)
+		e.addHistogram("petstore_request_duration_seconds", fmt.Sprintf("operation=%q,", name), &op.durations, 1e9)
 	}
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
-		failures = append(failures, sample{fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load())})
+		e.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load()))
 	}
-	e.add("petstore_requests_total", "counter", "Responses, by operation and status.", responses...)
-	e.add("petstore_request_duration_seconds", "histogram", "From a request's head to its response.", durations...)
-	e.add("petstore_errors_total", "counter", "Responses that were errors, refusals among them, by code.", failures...)
-	e.number("petstore_bans_total", "counter", "Bans of keys that began.", float64(s.bans.Load()))
+	e.add("petstore_bans_total", "", float64(s.bans.Load()))
 
 	usages, addresses := s.limits.remembered()
-	e.number("petstore_known_keys", "gauge", "Keys remembered.", float64(s.keys.known.size.Load()))
-	e.number("petstore_known_usages", "gauge", "Usages of keys remembered.", float64(usages))
-	e.number("petstore_known_addresses", "gauge", "Addresses remembered of callers without a key.", float64(addresses))
-	e.add("petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was.",
-		slices.Concat(s.keys.known.samples("keys"), s.store.pages.samples("pages"), s.store.pets.samples("pets"))...)
-	e.number("petstore_cache_bytes", "gauge", "Bytes of the pages and pets remembered.",
-		float64(s.store.pages.size.Load()+s.store.pets.size.Load()))
-	sizes, times := s.store.commitSizes.samples("", 1), s.store.commitTimes.samples("", 1e9)
-	e.add("petstore_commit_requests", "histogram", "Writers that shared a commit, requests above all.", sizes...)
-	e.add("petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded.", times...)
-	e.number("petstore_commit_failures_total", "counter", "Commits that failed.", float64(s.store.commitsFailed.Load()))
-	e.number("petstore_commit_queue_length", "gauge", "Writers that wait for a commit.", float64(s.store.queueLength()))
-	s.store.engine.measure(e)
-	e.process()
+	e.add("petstore_known_keys", "", float64(s.keys.known.size.Load()))
+	e.add("petstore_known_usages", "", float64(usages))
+	e.add("petstore_known_addresses", "", float64(addresses))
+	s.keys.known.measure(e, "keys")
+	s.store.measure(e)
+	e.addProcess()
 	return e
 }
 

@@ -35,54 +35,53 @@ func (h *histogram) observe(value int64) {
 	h.sum.Add(value)
 }
 
-// exposition is all metrics at one moment: in Prometheus' text format, version 0.0.4, and as numbers by name and labels.
+// exposition is all metrics at one moment. web/metrics.txt says what each of them is, and gives their order.
 type exposition struct {
-	bytes.Buffer
-	numbers map[string]float64
+	lines   map[string]string  // of each metric, in Prometheus' text format, version 0.0.4
+	numbers map[string]float64 // by name and labels
 }
 
-// sample is one number: labels, and before them the suffix of its name, if its kind has any.
-type sample struct {
-	labels string
-	value  float64
+func newExposition() *exposition { return &exposition{map[string]string{}, map[string]float64{}} }
+
+// add adds a number to a metric. labels stand in braces; before them is the suffix of a part of a histogram.
+func (e *exposition) add(metric, labels string, value float64) {
+	e.lines[metric] += metric + labels + " " + strconv.FormatFloat(value, 'g', -1, 64) + "\n"
+	e.numbers[metric+labels] = value
 }
 
-// add appends a metric. Its kind is counter, gauge or histogram.
-func (e *exposition) add(name, kind, help string, samples ...sample) {
-	fmt.Fprintf(&e.Buffer, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
-	for _, s := range samples {
-		fmt.Fprintf(&e.Buffer, "%s%s %s\n", name, s.labels, strconv.FormatFloat(s.value, 'g', -1, 64))
-		e.numbers[name+s.labels] = s.value
-	}
-}
-
-// number appends a metric that is one number without labels.
-func (e *exposition) number(name, kind, help string, value float64) {
-	e.add(name, kind, help, sample{"", value})
-}
-
-// samples are the histogram's, with the label in front of each bound. unit is
-// how many of the histogram's units make one of the metric's.
-func (h *histogram) samples(label string, unit float64) []sample {
-	var samples []sample
+// addHistogram adds what a histogram has counted, with the label in front of each bound. unit is how many of
+// the histogram's units make one of the metric's.
+func (e *exposition) addHistogram(metric, label string, h *histogram, unit float64) {
 	total := 0.0
-	for i, bound := range h.bounds {
+	for i := range len(h.bounds) + 1 {
+		le := "+Inf"
+		if i < len(h.bounds) {
+			le = strconv.FormatFloat(float64(h.bounds[i])/unit, 'g', -1, 64)
+		}
 		total += float64(h.counts[i].Load())
-		le := strconv.FormatFloat(float64(bound)/unit, 'g', -1, 64)
-		samples = append(samples, sample{fmt.Sprintf("_bucket{%sle=%q}", label, le), total})
+		e.add(metric, fmt.Sprintf("_bucket{%sle=%q}", label, le), total)
 	}
-	total += float64(h.counts[len(h.bounds)].Load())
 	labels := strings.Replace("{"+strings.TrimSuffix(label, ",")+"}", "{}", "", 1) // no empty braces
-	return append(samples, sample{fmt.Sprintf("_bucket{%sle=\"+Inf\"}", label), total},
-		sample{"_sum" + labels, float64(h.sum.Load()) / unit}, sample{"_count" + labels, total})
+	e.add(metric, "_sum"+labels, float64(h.sum.Load())/unit)
+	e.add(metric, "_count"+labels, total)
+}
+
+// String is the text for Prometheus. A metric without a number is left out.
+func (e *exposition) String() string {
+	b := &strings.Builder{}
+	for line := range strings.Lines(webFile("metrics.txt")) {
+		name, rest, _ := strings.Cut(line, " ")
+		kind, help, _ := strings.Cut(rest, " ")
+		if lines := e.lines[name]; lines != "" {
+			fmt.Fprintf(b, "# HELP %s %s# TYPE %s %s\n%s", name, help, name, kind, lines)
+		}
+	}
+	return b.String()
 }
 
 // build is the version and the commit that the toolchain recorded.
 func build() (release, revision string) {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown build)", ""
-	}
+	info, _ := debug.ReadBuildInfo() // which every build of a module has
 	for _, setting := range info.Settings {
 		if setting.Key == "vcs.revision" {
 			revision = setting.Value
@@ -93,29 +92,28 @@ func build() (release, revision string) {
 
 var processStart = time.Now()
 
-// process appends what Prometheus' own clients report of every Go program; what
+// addProcess adds what Prometheus' own clients report of every Go program; what
 // comes from /proc is left out where there is none.
-func (e *exposition) process() {
+func (e *exposition) addProcess() {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	e.number("go_goroutines", "gauge", "Goroutines.", float64(runtime.NumGoroutine()))
-	e.number("go_memstats_heap_alloc_bytes", "gauge", "Bytes of the Go heap in use.", float64(memory.HeapAlloc))
-	e.number("go_memstats_sys_bytes", "gauge", "Bytes that Go has from the system.", float64(memory.Sys))
-	e.number("go_memstats_alloc_bytes_total", "counter", "Bytes allocated on the Go heap.", float64(memory.TotalAlloc))
-	e.number("go_gc_cycles_total", "counter", "Garbage collections.", float64(memory.NumGC))
-	start := float64(processStart.UnixMilli()) / 1000
-	e.number("process_start_time_seconds", "gauge", "Start of the process, in Unix time.", start)
+	e.add("go_goroutines", "", float64(runtime.NumGoroutine()))
+	e.add("go_memstats_heap_alloc_bytes", "", float64(memory.HeapAlloc))
+	e.add("go_memstats_sys_bytes", "", float64(memory.Sys))
+	e.add("go_memstats_alloc_bytes_total", "", float64(memory.TotalAlloc))
+	e.add("go_gc_cycles_total", "", float64(memory.NumGC))
+	e.add("process_start_time_seconds", "", float64(processStart.UnixMilli())/1000)
 	if stat, err := os.ReadFile("/proc/self/stat"); err == nil {
 		// The name, in brackets, may hold spaces. After it, fields[11] is ticks of 10 ms
 		// in user mode, and fields[12] those in the kernel (proc_pid_stat(5)).
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		user, _ := strconv.ParseFloat(fields[11], 64)
 		kernel, _ := strconv.ParseFloat(fields[12], 64)
-		e.number("process_cpu_seconds_total", "counter", "CPU time spent.", (user+kernel)/100)
+		e.add("process_cpu_seconds_total", "", (user+kernel)/100)
 		pages, _ := strconv.ParseFloat(fields[21], 64)
-		e.number("process_resident_memory_bytes", "gauge", "Resident memory.", pages*float64(os.Getpagesize()))
+		e.add("process_resident_memory_bytes", "", pages*float64(os.Getpagesize()))
 	}
 	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
-		e.number("process_open_fds", "gauge", "Open files.", float64(len(files)))
+		e.add("process_open_fds", "", float64(len(files)))
 	}
 }

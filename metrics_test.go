@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"regexp"
 	"runtime"
@@ -12,38 +13,46 @@ import (
 )
 
 func TestAMetricIsShownWithItsHelpAndKind(t *testing.T) {
-	e := exposition{numbers: map[string]float64{}}
-	e.number("petstore_a", "gauge", "One number.", 1.5)
-	e.add("petstore_b_total", "counter", "Some of them.", sample{`{x="1"}`, 0}, sample{`{x="2"}`, 1e6})
-	e.add("petstore_c", "counter", "None yet.")
-	const want = `# HELP petstore_a One number.
-# TYPE petstore_a gauge
-petstore_a 1.5
-# HELP petstore_b_total Some of them.
-# TYPE petstore_b_total counter
-petstore_b_total{x="1"} 0
-petstore_b_total{x="2"} 1e+06
-# HELP petstore_c None yet.
-# TYPE petstore_c counter
+	e := newExposition()
+	e.add("petstore_requests_total", `{x="1"}`, 0)
+	e.add("petstore_build_info", "", 1.5) // which the table has before it
+	e.add("petstore_requests_total", `{x="2"}`, 1e6)
+	const want = `# HELP petstore_build_info The build that is running.
+# TYPE petstore_build_info gauge
+petstore_build_info 1.5
+# HELP petstore_requests_total Responses, by operation and status.
+# TYPE petstore_requests_total counter
+petstore_requests_total{x="1"} 0
+petstore_requests_total{x="2"} 1e+06
 `
 	if got := e.String(); got != want {
 		t.Errorf("the page is\n%s\nwant\n%s", got, want)
 	}
+	if want := map[string]float64{"petstore_build_info": 1.5, `petstore_requests_total{x="1"}`: 0, `petstore_requests_total{x="2"}`: 1e6}; !maps.Equal(e.numbers, want) {
+		t.Errorf("the numbers are %v, want %v", e.numbers, want)
+	}
+}
+
+// metricsOf are the lines of a histogram that is called h.
+func metricsOf(h *histogram, label string, unit float64) string {
+	e := newExposition()
+	e.addHistogram("h", label, h, unit)
+	return e.lines["h"]
 }
 
 // TestAHistogramWithoutALabelHasNoEmptyBraces: its sum and its count bear no labels.
 func TestAHistogramWithoutALabelHasNoEmptyBraces(t *testing.T) {
 	h := histogram{bounds: []int64{1, 2}}
-	want := []sample{{`_bucket{le="1"}`, 0}, {`_bucket{le="2"}`, 0}, {`_bucket{le="+Inf"}`, 0}, {"_sum", 0}, {"_count", 0}}
-	if got := h.samples("", 1); !slices.Equal(got, want) {
-		t.Errorf("the empty histogram is %v, want %v", got, want)
+	want := "h_bucket{le=\"1\"} 0\nh_bucket{le=\"2\"} 0\nh_bucket{le=\"+Inf\"} 0\nh_sum 0\nh_count 0\n"
+	if got := metricsOf(&h, "", 1); got != want {
+		t.Errorf("the empty histogram is\n%s\nwant\n%s", got, want)
 	}
 	for _, value := range []int64{2, 2, 3} {
 		h.observe(value)
 	}
-	want = []sample{{`_bucket{le="1"}`, 0}, {`_bucket{le="2"}`, 2}, {`_bucket{le="+Inf"}`, 3}, {"_sum", 7}, {"_count", 3}}
-	if got := h.samples("", 1); !slices.Equal(got, want) {
-		t.Errorf("the histogram is %v, want %v", got, want)
+	want = "h_bucket{le=\"1\"} 0\nh_bucket{le=\"2\"} 2\nh_bucket{le=\"+Inf\"} 3\nh_sum 7\nh_count 3\n"
+	if got := metricsOf(&h, "", 1); got != want {
+		t.Errorf("the histogram is\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -52,9 +61,10 @@ func TestAHistogramsBoundsAreInclusive(t *testing.T) {
 	for _, value := range []int64{0, 1e9, 1e9 + 1, 2e9, 5e9} {
 		h.observe(value)
 	}
-	want := []sample{{`_bucket{a="b",le="1"}`, 2}, {`_bucket{a="b",le="2.25"}`, 4}, {`_bucket{a="b",le="+Inf"}`, 5}, {`_sum{a="b"}`, 9.000000001}, {`_count{a="b"}`, 5}}
-	if got := h.samples(`a="b",`, 1e9); !slices.Equal(got, want) {
-		t.Errorf("the samples are %v, want %v", got, want)
+	want := "h_bucket{a=\"b\",le=\"1\"} 2\nh_bucket{a=\"b\",le=\"2.25\"} 4\nh_bucket{a=\"b\",le=\"+Inf\"} 5\n" +
+		"h_sum{a=\"b\"} 9.000000001\nh_count{a=\"b\"} 5\n"
+	if got := metricsOf(&h, `a="b",`, 1e9); got != want {
+		t.Errorf("the histogram is\n%s\nwant\n%s", got, want)
 	}
 	for what, bounds := range map[string][]int64{"durations": durationBounds, "commits": commitSizeBounds} {
 		if !slices.IsSorted(bounds) || len(bounds) >= len(h.counts) {

@@ -413,13 +413,11 @@ func (e *rqlite) shared() bool                    { return true }
 func (e *rqlite) describe() (engine, node string) { return "rqlite", e.inUse.Load().url }
 
 func (e *rqlite) measure(x *exposition) {
-	x.add("petstore_node_requests_total", "counter", "Requests to the nodes of the cluster, by outcome.",
-		sample{`{outcome="success"}`, float64(e.succeeded.Load())}, sample{`{outcome="failure"}`, float64(e.failed.Load())})
-	x.add("petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded.",
-		e.durations.samples("", 1e9)...)
-	x.number("petstore_node_retries_total", "counter", "Requests repeated after a failure.", float64(e.retried.Load()))
-	x.number("petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown.",
-		float64(e.unknown.Load()))
+	x.add("petstore_node_requests_total", `{outcome="success"}`, float64(e.succeeded.Load()))
+	x.add("petstore_node_requests_total", `{outcome="failure"}`, float64(e.failed.Load()))
+	x.addHistogram("petstore_node_request_duration_seconds", "", &e.durations, 1e9)
+	x.add("petstore_node_retries_total", "", float64(e.retried.Load()))
+	x.add("petstore_unknown_outcomes_total", "", float64(e.unknown.Load()))
 }
 
 func (e *rqlite) backup(ctx context.Context, to *os.File) error {

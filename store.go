@@ -65,7 +65,7 @@ type engine interface {
 	backup(ctx context.Context, to *os.File) error
 	// describe names the engine, and the file or the node that it uses now.
 	describe() (engine, node string)
-	// measure appends what the engine has counted.
+	// measure adds what the engine has counted.
 	measure(e *exposition)
 	Close() error
 }
@@ -375,11 +375,18 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// queueLength is how many writes wait for the next transaction.
-func (s *store) queueLength() int {
+// measure adds what the store and its engine have counted.
+func (s *store) measure(e *exposition) {
+	s.pages.measure(e, "pages")
+	s.pets.measure(e, "pets")
+	e.add("petstore_cache_bytes", "", float64(s.pages.size.Load()+s.pets.size.Load()))
+	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
+	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
+	e.add("petstore_commit_failures_total", "", float64(s.commitsFailed.Load()))
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.queue)
+	e.add("petstore_commit_queue_length", "", float64(len(s.queue)))
+	s.mu.Unlock()
+	s.engine.measure(e)
 }
 
 // page is one page of the list, or one pet.
@@ -668,8 +675,8 @@ func (m *memory[K, V]) put(k K, v V, size int64) {
 	}
 }
 
-// samples are how often it had what was asked for, and how often not, for the metric of the name.
-func (m *memory[K, V]) samples(name string) []sample {
-	return []sample{{fmt.Sprintf(`{cache=%q,result="hit"}`, name), float64(m.hits.Load())},
-		{fmt.Sprintf(`{cache=%q,result="miss"}`, name), float64(m.misses.Load())}}
+// measure adds how often it had what was asked for, and how often not.
+func (m *memory[K, V]) measure(e *exposition, name string) {
+	e.add("petstore_cache_reads_total", fmt.Sprintf(`{cache=%q,result="hit"}`, name), float64(m.hits.Load()))
+	e.add("petstore_cache_reads_total", fmt.Sprintf(`{cache=%q,result="miss"}`, name), float64(m.misses.Load()))
 }

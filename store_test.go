@@ -1083,8 +1083,10 @@ func TestAFullQueueRefusesRequestsAtOnce(t *testing.T) {
 	}
 	go func() { errs <- storeErr(s.write(context.Background(), limitsSave(1, &usage{}))) }()
 	storeAwait(t, s, maxQueue+1)
-	if n := s.queueLength(); n != maxQueue+1 {
-		t.Errorf("the length of the queue is %d, want %d", n, maxQueue+1)
+	metrics := newExposition()
+	s.measure(metrics)
+	if n := metrics.numbers["petstore_commit_queue_length"]; n != maxQueue+1 {
+		t.Errorf("the length of the queue is %v, want %d", n, maxQueue+1)
 	}
 	release()
 	for range maxQueue + 2 {
