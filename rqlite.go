@@ -314,8 +314,7 @@ func (e *rqlite) post(ctx context.Context, n *node, path string, body io.Reader)
 	return &a, nil
 }
 
-// call asks until there is an answer, for leaderWait or longer, or until repeating the
-// request is useless or not safe.
+// call asks until there is an answer, for leaderWait or longer, or until repeating the request is useless or not safe.
 func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path string, s []statement) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
 	defer cancel()
