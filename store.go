@@ -446,10 +446,10 @@ func (s *store) pet(id int64) (*document, error) {
 // is read again after any commit, or whenever other services may have written.
 func (s *store) recall(from *memory[place, *page], at place) (*page, error) {
 	writes, foreign := s.writes.Load(), s.foreign.Load() // before the query
-	known := from.get(at)
-	if known != nil && (known.more && known.asOf == foreign || known.asOf == writes && !known.more && !s.engine.shared()) {
+	old := from.get(at)
+	if old != nil && (old.more && old.asOf == foreign || !old.more && old.asOf == writes && !s.engine.shared()) {
 		from.hits.Add(1)
-		return known, nil
+		return old, nil
 	}
 	from.misses.Add(1)
 	p := &page{asOf: writes}
@@ -656,7 +656,7 @@ func (m *memory[K, V]) put(k K, v V, size int64) {
 	defer m.mu.Unlock()
 	old, known := m.entries[k]
 	full := m.size.Load()+size > m.max
-	if size > m.max || full && !known && m.oneOf > 0 && rand.IntN(m.oneOf) > 0 {
+	if size > m.max || full && !known && m.oneOf > 0 && rand.IntN(m.oneOf) > 0 { //nolint:gosec // no secret
 		return
 	}
 	if m.entries == nil {

@@ -214,8 +214,8 @@ func (b *bench) mirror() {
 			must1(roundTrip(conn, s.request("GET", fmt.Sprintf("/v1/pets?limit=%d&after=%d", limit, after))))
 		}
 		_ = conn.Close()
-		sc := scenario{samples: []string{fmt.Sprintf("/v1/pets?limit=%d&after=%d", limit, n/2)}}
-		ceiling := b.startCeiling([]*canned{s.capture(sc.samples)}, []scenario{sc})[0]
+		samples := []string{fmt.Sprintf("/v1/pets?limit=%d&after=%d", limit, n/2)}
+		ceiling := b.startCeiling(append([]*canned(nil), s.capture(samples)), append([]scenario(nil), scenario{samples: samples}))[0]
 		ceiling.warm()
 		var ours, theirs, reads []*load
 		for round := range b.rounds {
