@@ -504,7 +504,8 @@ func usageTable(heading, last string, rows []usageRow, bars bool) string {
 			bar = strings.Repeat("█", int((20*r.Admitted+most-1)/most)) + strings.Repeat("░", int((20*r.Refused+most-1)/most))
 			bar = fmt.Sprintf("  %-21s", bar)
 		}
-		fmt.Fprintf(b, "%s\t%9d\t%9d\t%8d%s%s\n", r.Day, r.Admitted, r.Refused, r.Errors, bar, r.last)
+		row := fmt.Sprintf("%s\t%9d\t%9d\t%8d%s%s", r.Day, r.Admitted, r.Refused, r.Errors, bar, r.last)
+		b.WriteString(strings.TrimRight(row, " ") + "\n")
 	}
 	return b.String()
 }

@@ -965,6 +965,9 @@ func TestABarShowsWhatWasAdmittedAndRefused(t *testing.T) {
 	if heading := "DAY\t ADMITTED\t  REFUSED\t  ERRORS  █ admitted ░ refused \tLAST"; lines[0] != heading {
 		t.Errorf("the heading is %q", lines[0])
 	}
+	if days := usageTable("DAY", "", []usageRow{{usageDay: usageDay{Day: "d", tally: tally{Admitted: 1}}}, {}}, true); regexp.MustCompile(`(?m) $`).MatchString(strings.SplitN(days, "\n", 2)[1]) {
+		t.Errorf("lines end with blanks: %q", days)
+	}
 	if none := usageTable("ID", "", nil, true); strings.Count(none, "\n") != 1 {
 		t.Errorf("nothing is %q", none)
 	}

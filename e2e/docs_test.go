@@ -7,8 +7,8 @@ package e2e
 // `main.go`:"), or one of this repository that it quotes ("This is
 // [deploy/Caddyfile](deploy/Caddyfile):"). A value that differs from run to run is
 // compared by its shape; a key or a port that is shown stands for the real one
-// from then on. A command that shows lines of the log, and a service that says how
-// to stop it, run on a terminal, as they do for readers; others show their stdout.
+// from then on. A command that shows bars or lines of the log, and a service that says
+// how to stop it, run on a terminal, as they do for readers; others show their stdout.
 // A block that cannot be run like that is an error, so that none can rot.
 
 import (
@@ -571,7 +571,7 @@ func (x *terminal) compare(b *block, c command) {
 		printed = x.serve(c.line, shown)
 	case regexp.MustCompile(`(?m)^petstore: `).MatchString(shown):
 		printed = x.run("! { " + c.line + "\n} 2>&1")
-	case logLine.MatchString(shown):
+	case logLine.MatchString(shown) || strings.Contains(shown, "█"):
 		screen := newScreen(x.t)
 		x.run("{ " + c.line + "\n} >" + screen.path + " 2>&1; echo >>" + screen.path)
 		printed = screen.await("\n\n")
@@ -710,6 +710,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`(;t=)\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
 	{regexp.MustCompile(`(ends (?:soon, )?)\d{4}-\d\d-\d\d`), "${1}YYYY-MM-DD"},
+	{regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\d |("day": )"\d{4}-\d\d-\d\d"`), "${1}YYYY-MM-DD "},
 	{regexp.MustCompile(`(time=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`), "${1}TIME"},
 	{regexp.MustCompile(`(created )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`), "${1}TIME"},
 	{regexp.MustCompile(`/(?:[^/\s"]+/)+([a-z]+\.db)\b`), "FOLDER/${1}"},
