@@ -112,7 +112,6 @@ type apiKey struct {
 
 	test     bool
 	lifetime instant // how long it was made for, in milliseconds; 0 for ever
-	lastUsed instant // to the minute, by any key of its line of rotations
 	succeeds int64   // the key that it was rotated from, or 0
 	foreign  uint64  // what the store counted before it was read
 }
@@ -235,9 +234,6 @@ func (k *apiKey) complete(u *usage, now instant) {
 	}
 	k.PerMinute, k.PerDay = min(k.PerMinute, maxQuota), min(k.PerDay, maxQuota) // older versions took more
 	k.policy = k.policyHeader()
-	if u.minute.ends != 0 {
-		k.lastUsed = u.minute.ends - minuteMillis
-	}
 	if u.minute.running(now, minuteMillis) {
 		k.UsedThisMinute = u.minute.used
 	}
@@ -249,37 +245,30 @@ func (k *apiKey) complete(u *usage, now instant) {
 	}
 }
 
-// keyUsage is how much a key was used. Keys that were rotated into one another are one: the newest of them.
-type keyUsage struct {
-	ID   int64      `json:"id"`
-	Name string     `json:"name"`
-	Plan string     `json:"plan"`
-	Days []usageDay `json:"days"` // those with requests
+// keyRows reads rows of the table of keys, of one or, with 0, of all, as they are at now.
+func keyRows(id int64, now instant) statement {
+	return sqlOf(sqlFile("key-table"), int64(now), quotasJSON(), id)
 }
 
-// usageDay is a tally of a day in UTC, such as 2026-11-21.
-type usageDay struct {
-	Day string `json:"day"`
-	tally
+// quotasJSON are the plans, for SQL.
+func quotasJSON() string {
+	text, _ := json.Marshal(plans) // of numbers
+	return string(text)
 }
 
-// readUsageDays returns what is stored of the days from since on, of one usage or, with 0, of all. The busiest
+// readUsageDays returns what is stored of the days from since on, of one usage or, with 0, of all, as JSON. The busiest
 // comes first: the one with the most requests admitted.
-func readUsageDays(ctx context.Context, s *store, since, usageID int64) (keys []keyUsage, err error) {
-	var text string
-	if _, err = s.readInto(ctx, sqlOf(sqlFile("usage-days"), since, usageID, int64(-1)), &text); err == nil {
-		err = json.Unmarshal([]byte(text), &keys)
-	}
-	return keys, err
+func readUsageDays(ctx context.Context, s *store, since, usageID int64) (text string, err error) {
+	_, err = s.readInto(ctx, sqlOf(sqlFile("usage-days"), since, usageID, int64(-1)), &text)
+	return text, err
 }
 
 // readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15
 // busiest of the last 30 days.
 func readReport(ctx context.Context, s *store, now instant) (text string, err error) {
-	quotas, _ := json.Marshal(plans) // of numbers
 	query := "SELECT json_object('at', ?4, 'pressed', json((" + sqlFile("pressed-keys") +
 		")), 'usage', json((" + sqlFile("usage-days") + ")))"
-	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), string(quotas)), &text)
+	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), quotasJSON()), &text)
 	return text, err
 }
 

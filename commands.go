@@ -419,37 +419,23 @@ func keyRotate(ctx context.Context, c *invocation) error {
 }
 
 func keyList(ctx context.Context, c *invocation) error {
-	keys, err := readKeys(ctx, c.store, c.now, "")
-	if err != nil {
-		return err
+	if c.json {
+		keys, err := readKeys(ctx, c.store, c.now, "")
+		return cmp.Or(err, c.printJSON(keys))
 	}
-	return c.print(keys, c.keyTable(keys...))
+	return c.table(ctx, keyHeading, keyRows(0, c.now))
 }
 
 // keyShow says too when the key was made and used, and which keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
-	key, used := c.key, "never used"
-	line, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?1 OR k.usage_id = ?1", key.usageID)
-	if err != nil {
-		return err
+	if c.json {
+		return c.printJSON(c.key)
 	}
-	if key.lastUsed != 0 {
-		used = "last used " + key.lastUsed.time().Format("2006-01-02 15:04Z")
-	}
-	text := c.keyTable(key) + "created " + key.CreatedAt.time().Format("2006-01-02 15:04:05Z") + ", " + used + "\n"
-	if key.succeeds != 0 {
-		text += fmt.Sprintf("succeeds key %d\n", key.succeeds)
-	}
-	for _, k := range line {
-		if k.succeeds == key.ID {
-			text += fmt.Sprintf("succeeded by key %d\n", k.ID)
-		}
-	}
-	if len(line) > 1 {
-		text += "keys that succeed one another share their usage, limits and time of last use\n"
-	}
-	return c.print(key, text)
+	return c.table(ctx, keyHeading, keyRows(c.key.ID, c.now), sqlOf(sqlFile("key-history"), c.key.ID, c.key.usageID))
 }
+
+// keyHeading stands above keyRows, which fit a terminal of 80 columns unless names are long or much needs attention.
+const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n"
 
 // keyUses shows a row for each key, the busiest first, or for one key a row for each day.
 func keyUses(ctx context.Context, c *invocation) error {
@@ -457,113 +443,36 @@ func keyUses(ctx context.Context, c *invocation) error {
 	if c.key != nil {
 		usageID = c.key.usageID
 	}
-	keys, err := readUsageDays(ctx, c.store, since, usageID)
-	if err != nil {
-		return err
-	}
-	heading, last, rows := "ID", "\tPLAN\tNAME", []usageRow{}
-	for _, k := range keys {
-		row := usageRow{usageDay{Day: strconv.FormatInt(k.ID, 10)}, "\t" + k.Plan + "\t" + k.Name}
-		for _, d := range k.Days {
-			row.Admitted, row.Refused, row.Errors = row.Admitted+d.Admitted, row.Refused+d.Refused, row.Errors+d.Errors
-		}
-		rows = append(rows, row)
-	}
-	if c.key != nil {
-		heading, last, rows = "DAY", fmt.Sprintf("\tkey %d, %s, %s", keys[0].ID, keys[0].Plan, keys[0].Name), nil
-		used := map[string]tally{}
-		for _, d := range keys[0].Days {
-			used[d.Day] = d.tally
-		}
-		for day := since; day < since+c.days; day++ { // also those without requests
-			date := instant(day * int64(dayMillis)).time().Format(time.DateOnly)
-			rows = append(rows, usageRow{usageDay{date, used[date]}, ""})
-		}
-	}
-	return c.print(keys, usageTable(heading, last, rows, isTerminal(c.stdout)))
-}
-
-// usageRow is a day of a key, or all its days, under its id.
-type usageRow struct {
-	usageDay
-	last string // columns
-}
-
-// usageTable shows, for a terminal, what was admitted and refused as bars too.
-func usageTable(heading, last string, rows []usageRow, bars bool) string {
-	b, most, bar := &strings.Builder{}, int64(1), ""
-	for _, r := range rows {
-		most = max(most, r.Admitted+r.Refused)
-	}
-	if bars {
-		bar = "  █ admitted ░ refused "
-	}
-	fmt.Fprintf(b, "%s\t ADMITTED\t  REFUSED\t  ERRORS%s%s\n", heading, bar, last)
-	for _, r := range rows {
-		if bars {
-			bar = strings.Repeat("█", int((20*r.Admitted+most-1)/most)) + strings.Repeat("░", int((20*r.Refused+most-1)/most))
-			bar = fmt.Sprintf("  %-21s", bar)
-		}
-		row := fmt.Sprintf("%s\t%9d\t%9d\t%8d%s%s", r.Day, r.Admitted, r.Refused, r.Errors, bar, r.last)
-		b.WriteString(strings.TrimRight(row, " ") + "\n")
-	}
-	return b.String()
-}
-
-// keyTable fits a terminal of 80 columns unless names are long or much needs attention.
-func (c *invocation) keyTable(keys ...*apiKey) string {
-	b := &strings.Builder{}
-	b.WriteString("ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n")
-	for _, k := range keys {
-		kind := map[bool]string{false: "live", true: "test"}[k.test]
-		fmt.Fprintf(b, "%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n", k.ID, kind, k.LastFour, k.Plan,
-			k.UsedThisMinute, k.PerMinute, k.UsedToday, k.PerDay, k.state(c.now), k.Name)
-	}
-	return b.String()
-}
-
-// print prints a table, whose columns end with tabs, or, with -json, the value asJSON.
-func (c *invocation) print(asJSON any, table string) error {
 	if c.json {
-		enc := json.NewEncoder(c.stdout)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		return enc.Encode(asJSON)
+		text, err := readUsageDays(ctx, c.store, since, usageID)
+		return cmp.Or(err, c.printJSON(json.RawMessage(text)))
 	}
+	return c.table(ctx, "", sqlOf(sqlFile("usage-table"), since, usageID, c.days, storedBool[isTerminal(c.stdout)]))
+}
+
+// table prints the rows of queries, whose columns end with tabs, below a heading.
+func (c *invocation) table(ctx context.Context, heading string, queries ...statement) error {
 	columns := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	_, _ = io.WriteString(columns, table) // Flush says it
+	_, _ = io.WriteString(columns, heading) // Flush says it
+	for _, query := range queries {
+		err := c.store.engine.read(ctx, query, func(scan scanner) error {
+			var row string
+			err := scan(&row)
+			fmt.Fprintln(columns, row)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	return columns.Flush()
 }
 
-// state sums the key up, and says what about it needs attention.
-func (k *apiKey) state(now instant) string {
-	const soon = 14 * dayMillis
-	text := "active"
-	switch {
-	case k.RevokedAt != 0:
-		return "revoked"
-	case !k.usable(now):
-		return "expired"
-	case k.BannedUntil/dayMillis > now/dayMillis: // ends on another day, in UTC
-		text = "banned to " + k.BannedUntil.time().Format(time.DateTime) + "Z"
-	case k.BannedUntil != 0:
-		text = "banned to " + k.BannedUntil.time().Format(time.TimeOnly) + "Z"
-	}
-	if k.ExpiresAt != 0 {
-		ends := map[bool]string{false: "; ends ", true: "; ends soon, "}[k.ExpiresAt < now+soon]
-		text += ends + k.ExpiresAt.time().Format(time.DateOnly)
-	}
-	minute, day := 100*float64(k.UsedThisMinute)/float64(k.PerMinute), 100*float64(k.UsedToday)/float64(k.PerDay)
-	if minute >= 80 {
-		text += fmt.Sprintf("; minute %.0f %%", min(minute, 100))
-	}
-	if day >= 80 {
-		text += fmt.Sprintf("; day %.0f %%", min(day, 100))
-	}
-	if k.DeprecatedUseAt != 0 {
-		text += "; getPet " + k.DeprecatedUseAt.time().Format(time.DateOnly)
-	}
-	return text
+func (c *invocation) printJSON(value any) error {
+	enc := json.NewEncoder(c.stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(value)
 }
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.

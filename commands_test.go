@@ -950,27 +950,38 @@ func TestKeyUsageAsATable(t *testing.T) {
 
 // TestABarShowsWhatWasAdmittedAndRefused: the longest has 20 cells, and what is little has one.
 func TestABarShowsWhatWasAdmittedAndRefused(t *testing.T) {
-	day := func(admitted, refused int64) usageRow {
-		return usageRow{usageDay{"d", tally{0, admitted, refused, 9}}, "\tlast"}
-	}
-	rows := []usageRow{day(999, 0), day(500, 500), day(1, 1), day(0, 999), day(0, 0), day(333, 666)}
-	lines := strings.Split(usageTable("DAY", "\tLAST", rows, true), "\n")
-	for i, want := range [][2]int{{20, 0}, {10, 10}, {1, 1}, {0, 20}, {0, 0}, {7, 14}} {
-		bar := strings.Split(lines[i+1], "\t")[3]
-		got := [2]int{strings.Count(bar, "█"), strings.Count(bar, "░")}
-		if got != want || strings.Index(bar, "░") < strings.LastIndex(bar, "█") && want[1] > 0 || utf8.RuneCountInString(bar) != 31 {
-			t.Errorf("row %d, %v, has the bar %q", i+1, rows[i].tally, bar)
+	engines(t, func(t *testing.T, db string) {
+		s := storeOpen(t, db)
+		table := func(usageID int64) []string {
+			var lines []string
+			storeMust(t, s.engine.read(t.Context(), sqlOf(sqlFile("usage-table"), int64(10), usageID, int64(7), int64(1)), func(scan scanner) error {
+				lines = append(lines, "")
+				return scan(&lines[len(lines)-1])
+			}))
+			return lines
 		}
-	}
-	if heading := "DAY\t ADMITTED\t  REFUSED\t  ERRORS  █ admitted ░ refused \tLAST"; lines[0] != heading {
-		t.Errorf("the heading is %q", lines[0])
-	}
-	if days := usageTable("DAY", "", []usageRow{{usageDay: usageDay{Day: "d", tally: tally{Admitted: 1}}}, {}}, true); regexp.MustCompile(`(?m) $`).MatchString(strings.SplitN(days, "\n", 2)[1]) {
-		t.Errorf("lines end with blanks: %q", days)
-	}
-	if none := usageTable("ID", "", nil, true); strings.Count(none, "\n") != 1 {
-		t.Errorf("nothing is %q", none)
-	}
+		if none := table(0); len(none) != 1 || none[0] != "ID\t ADMITTED\t  REFUSED\t  ERRORS  █ admitted ░ refused \tPLAN\tNAME" {
+			t.Errorf("nothing is %q", none)
+		}
+		id, err := insertKey(t.Context(), s, &apiKey{Name: "shop", Plan: "pro"}, newSecret(false), false)
+		storeMust(t, err)
+		days := [][2]int{{999, 0}, {500, 500}, {1, 1}, {0, 999}, {0, 0}, {333, 666}, {0, 1}}
+		for i, day := range days {
+			_, err := s.write(t.Context(), sqlOf(fmt.Sprintf("INSERT INTO usage_days VALUES (%d, %d, %d, %d, 9)", id, 10+i, day[0], day[1])))
+			storeMust(t, err)
+		}
+		lines := table(id)
+		for i, want := range [][2]int{{20, 0}, {10, 10}, {1, 1}, {0, 20}, {0, 0}, {7, 14}, {0, 1}} {
+			bar := strings.Split(lines[i+1]+"\t", "\t")[3]
+			got := [2]int{strings.Count(bar, "█"), strings.Count(bar, "░")}
+			if got != want || strings.Index(bar, "░") < strings.LastIndex(bar, "█") && want[1] > 0 || strings.HasSuffix(lines[i+1], " ") {
+				t.Errorf("day %d, %v, has the bar %q", i, days[i], bar)
+			}
+		}
+		if bar := strings.Split(table(0)[1], "\t")[3]; utf8.RuneCountInString(bar) != 31 {
+			t.Errorf("the bar of a key is %q", bar)
+		}
+	})
 }
 
 func TestKeySet(t *testing.T) {

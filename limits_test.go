@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -142,9 +143,15 @@ func limitsAdmit(t testing.TB, l *limiter, a *account, when instant) decision {
 // limitsDays are the days that are stored of a usage, as "2027-01-15: 2 admitted, 1 refused, 0 errors".
 func limitsDays(t testing.TB, s *store, usageID int64) (days []string) {
 	t.Helper()
-	keys, err := readUsageDays(context.Background(), s, 0, usageID)
-	if err != nil || len(keys) != 1 {
-		t.Fatalf("the usage %d is %v, %v", usageID, keys, err)
+	text, err := readUsageDays(context.Background(), s, 0, usageID)
+	var keys []struct {
+		Days []struct {
+			Day                       string
+			Admitted, Refused, Errors int
+		}
+	}
+	if err != nil || json.Unmarshal([]byte(text), &keys) != nil || len(keys) != 1 {
+		t.Fatalf("the usage %d is %s, %v", usageID, text, err)
 	}
 	for _, d := range keys[0].Days {
 		days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))

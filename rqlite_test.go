@@ -314,7 +314,7 @@ func rqliteArguments(parameters []any) []any {
 }
 
 func (c *rqliteFake) run(query string, arguments []any, mayQuery bool) (result rqliteResult) {
-	if !mayQuery || !strings.HasPrefix(strings.TrimSpace(query), "SELECT") {
+	if !mayQuery || !regexp.MustCompile(`^\s*(SELECT|WITH)\b`).MatchString(query) {
 		done, err := c.db.Exec(query, arguments...)
 		if err != nil {
 			return rqliteResult{Error: err.Error()}

@@ -1718,6 +1718,12 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	must(revokeKey(ctx, s, id, now))
 	_, err = readUsageDays(ctx, s, 0, 0)
 	must(err)
+	var row string
+	for _, report := range []statement{keyRows(id, now), sqlOf(sqlFile("key-history"), id, key.usageID),
+		sqlOf(sqlFile("usage-table"), int64(0), key.usageID, int64(1), int64(1))} {
+		_, err = s.readInto(ctx, report, &row)
+		must(err)
+	}
 	_, err = readReport(ctx, s, now)
 	must(err)
 
