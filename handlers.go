@@ -101,15 +101,13 @@ func (s *service) addRoutes() {
 
 	s.routes.Handle("/v1/pets", s.api("other", allow("GET, HEAD, POST")))
 	s.routes.Handle("/v1/pets/{petId}", s.api("other", allow("GET, HEAD")))
-	s.routes.Handle("/v1", s.api("other", notFound))
-	s.routes.Handle("/v1/", s.api("other", notFound))
 
 	s.addPublic("/readyz", "readyz", s.reportReadiness)
 	s.addPublic("/openapi.json", "openapi", fixed("application/json", describe(s.settings)))
 	s.addPublic("/{$}", "page", fixed("text/html; charset=utf-8", webFile("index.html")))
 	s.addPublic("/page.css", "page", fixed("text/css; charset=utf-8", webFile("page.css")))
 	s.addPublic("/page.js", "page", fixed("text/javascript; charset=utf-8", webFile("page.js")))
-	s.routes.HandleFunc("/", s.unmatched)
+	s.routes.HandleFunc("/", s.unmatched) // also under /v1
 }
 
 func (s *service) addPublic(path, name string, op operation) {
@@ -176,9 +174,7 @@ func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, n
 	if !ok {
 		return reason // the store failed; nobody is to blame
 	}
-	d := s.limits.address(s.network(r), now, true)
-	d.setHeaders(w.Header())
-	if err := d.err(); err != nil {
+	if err := s.limitAddress(w, r, now, true); err != nil {
 		return err
 	}
 	challenge := "Bearer"
@@ -294,9 +290,7 @@ func canonical(u *url.URL) bool {
 	return strings.HasPrefix(p, "/") && (p == clean || p == clean+"/" && clean != "/")
 }
 
-func underAPI(r *http.Request) bool {
-	return r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/")
-}
+func underAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path+"/", "/v1/") }
 
 // exposed are the headers that scripts of other origins may read.
 const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, " +
@@ -321,20 +315,17 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
-	s.showLimit(w, r)
+	_ = s.limitAddress(w, r, time.Now(), false)
 	w.WriteHeader(http.StatusNoContent)
 	return true
 }
 
-// showLimit sets the limit headers of a response that nobody is charged for.
-func (s *service) showLimit(w http.ResponseWriter, r *http.Request) {
-	if underAPI(r) {
-		s.limits.address(s.network(r), time.Now(), false).setHeaders(w.Header())
+// limitAddress sets the limit headers of a caller without a valid key. With charge it takes one request from the
+// address, and the error is the refusal if none is left. It leaves what is not under /v1 alone.
+func (s *service) limitAddress(w http.ResponseWriter, r *http.Request, now time.Time, charge bool) error {
+	if !underAPI(r) {
+		return nil
 	}
-}
-
-// network is what a caller without a key is limited by.
-func (s *service) network(r *http.Request) netip.Prefix {
 	network, unread := clientNetwork(r, s.clientIPHeader)
 	if unread != "" {
 		s.warnedOfAddress.Do(func() {
@@ -342,7 +333,9 @@ func (s *service) network(r *http.Request) netip.Prefix {
 				"header", s.clientIPHeader, "value", redact(unread), "proxy", r.RemoteAddr)
 		})
 	}
-	return network
+	d := s.limits.address(network, now, charge)
+	d.setHeaders(w.Header())
+	return d.err()
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are
@@ -350,7 +343,7 @@ func (s *service) network(r *http.Request) netip.Prefix {
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
-		s.showLimit(w, r)
+		_ = s.limitAddress(w, r, time.Now(), false) // nobody is charged for it
 	}
 	var e *Error
 	switch {
@@ -368,12 +361,10 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	s.errors[e.Code].Add(1)
 	body, _ := json.Marshal(e) // two strings and a number
-	writeJSON(w, e.Status, body)
+	write(w, e.Status, jsonType, body)
 }
 
 var jsonType = []string{"application/json"}
-
-func writeJSON(w http.ResponseWriter, status int, body []byte) { write(w, status, jsonType, body) }
 
 // write sends a response. An error in sending means that the client has gone, and there is nobody to tell.
 func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
@@ -553,7 +544,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) {
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	writeJSON(w, http.StatusCreated, Pet{ID: id, NewPet: pet}.appendJSON(make([]byte, 0, 128)))
+	write(w, http.StatusCreated, jsonType, Pet{ID: id, NewPet: pet}.appendJSON(make([]byte, 0, 128)))
 	return nil
 }
 
@@ -638,8 +629,6 @@ func parseID(s string) (id int64, ok bool) {
 	return id, err == nil && id > 0 && s[0] != '0' && s[0] != '+'
 }
 
-var openAPI = webFile("openapi.json")
-
 // ownServer is how web/openapi.json says where the service is: wherever the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
@@ -652,7 +641,7 @@ func describe(set settings) string {
 	if set.stagingURL != "" && !set.staging {
 		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, set.stagingURL)
 	}
-	return strings.Replace(openAPI, ownServer, servers, 1)
+	return strings.Replace(webFile("openapi.json"), ownServer, servers, 1)
 }
 
 // pagePolicy is what a browser lets a page do, whatever text of a stranger it shows:
