@@ -266,16 +266,12 @@ func (s *service) panicked(w *response, r *http.Request, v any) {
 	if v == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
 		panic(v)
 	}
-	s.log.Error("panic", "request", requestID(w), "value", fmt.Sprint(v), "stack", string(debug.Stack()))
+	err := fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 	if w.status != 0 {
-		panic(http.ErrAbortHandler) // all that is left is to cut the response off
+		s.log.Error("a response is cut off", "request", requestID(w), "error", err)
+		panic(http.ErrAbortHandler) // which is all that is left
 	}
-	s.fail(w, r, internalError(w))
-}
-
-// internalError gives the client nothing but where to find out more.
-func internalError(w http.ResponseWriter) *Error {
-	return newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
+	s.fail(w, r, err)
 }
 
 // newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests there are.
@@ -357,7 +353,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
-		e = internalError(w)
+		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 	}
 	s.errors[e.Code].Add(1)
 	body, _ := json.Marshal(e) // two strings and a number
