@@ -64,12 +64,11 @@ type service struct {
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
 
-	inFlight        atomic.Int64 // requests that are being handled
-	stopping        atomic.Bool  // clients are told to connect anew
-	warnedOfAddress sync.Once    // that clientIPHeader holds no address
-	probing         sync.Mutex   // guards the next two
-	probed          time.Time    // when the store was last asked whether it is ready
-	unready         error        // what it said
+	inFlight atomic.Int64 // requests that are being handled
+	stopping atomic.Bool  // clients are told to connect anew
+	probing  sync.Mutex   // guards the next two
+	probed   time.Time    // when the store was last asked whether it is ready
+	unready  error        // what it said
 
 	report     atomic.Value // what the operator's page shows of the keys, as JSON
 	wanted     atomic.Bool  // somebody has asked for it since it was read last
@@ -322,14 +321,7 @@ func (s *service) limitAddress(w http.ResponseWriter, r *http.Request, now time.
 	if !underAPI(r) {
 		return nil
 	}
-	network, unread := clientNetwork(r, s.clientIPHeader)
-	if unread != "" {
-		s.warnedOfAddress.Do(func() {
-			s.log.Warn("the client's address cannot be read; all clients of this proxy share one limit",
-				"header", s.clientIPHeader, "value", redact(unread), "proxy", r.RemoteAddr)
-		})
-	}
-	d := s.limits.address(network, now, charge)
+	d := s.limits.address(clientNetwork(r, s.clientIPHeader), now, charge)
 	d.setHeaders(w.Header())
 	return d.err()
 }
