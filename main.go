@@ -63,9 +63,7 @@ func openStdout() io.Writer {
 	null, _ := os.Stat(os.DevNull)
 	if info, _ := os.Stdout.Stat(); os.SameFile(info, null) {
 		if _, err := os.Stdout.Read(make([]byte, 1)); err == io.EOF { //nolint:errorlint // as Read returns it
-			r, w := io.Pipe()
-			_ = r.CloseWithError(os.ErrClosed)
-			return w
+			_ = os.Stdout.Close() // so that writing fails
 		}
 	}
 	return os.Stdout
@@ -217,10 +215,7 @@ func (s *server) drain(ctx context.Context) error {
 // serviceURL is where a client on this machine reaches the service: by the host
 // of -addr, which a certificate may name, and the port that it has got.
 func serviceURL(l net.Listener, addr string, secure bool) string {
-	scheme := "http"
-	if secure {
-		scheme = "https"
-	}
+	scheme := map[bool]string{false: "http", true: "https"}[secure]
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
@@ -265,7 +260,8 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err err
 
 // runBackground starts what runs beside the requests: four times a second a look for what other programs have
 // written, every half second the writing of usage, every 3 seconds the report for the operator's page, if one is open,
-// and every minute the removal of old Idempotency-Keys. The function it returns stops all that and writes the usage a last time, which it tries until its ctx ends.
+// and every minute the removal of old Idempotency-Keys. The function it returns stops all that and writes the usage a
+// last time, which it tries until its ctx ends.
 func runBackground(s *service) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
