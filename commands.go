@@ -199,14 +199,11 @@ func (c *invocation) declare(synopsis string) {
 func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration) {
 	*into = value
 	fs.Func(name, "", func(s string) (err error) {
-		if days, ok := strings.CutSuffix(s, "d"); ok {
-			var n uint64
-			n, err = strconv.ParseUint(days, 10, 16)
-			*into = time.Duration(n) * 24 * time.Hour //nolint:gosec // 16 bits
-		} else {
-			*into, err = time.ParseDuration(s)
+		days, err := strconv.ParseUint(strings.TrimSuffix(s, "d"), 10, 16)
+		if err == nil && strings.HasSuffix(s, "d") {
+			s = fmt.Sprintf("%dh", 24*days)
 		}
-		if err != nil || *into != 0 && *into < time.Second {
+		if *into, err = time.ParseDuration(s); err != nil || *into != 0 && *into < time.Second {
 			return errors.New("it must be like 90d, 36h or 10m, at least 1s, or 0")
 		}
 		return nil
@@ -232,11 +229,6 @@ func (c *invocation) check(argument string) error {
 	}
 	if c.Name() == "petstore key create" && !c.given("plan") {
 		c.plan = "free"
-	}
-	if value := variables(c.environ)["PETSTORE_STAGING"]; value != "" && c.Lookup("test") != nil && !c.given("test") {
-		if c.Set("test", value) != nil {
-			return usageErrorf("invalid value %q for PETSTORE_STAGING: it must be true or false", value)
-		}
 	}
 	q, ok := plans[c.plan]
 	problem := checkName(c.name)
@@ -673,7 +665,11 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 
 // petExport writes to a file, which is there when it is whole, or to stdout.
 func petExport(ctx context.Context, c *invocation) (err error) {
-	p, done := c.progress("exporting", "pets", 0), int64(0)
+	var done, total int64
+	if _, err := c.store.readInto(ctx, countPets(PetStatus(c.status)), &total); err != nil {
+		return err
+	}
+	p := c.progress("exporting", "pets", total)
 	write := func(w io.Writer) error {
 		out := bufio.NewWriterSize(w, maxBody)
 		err := c.store.eachPetJSON(ctx, PetStatus(c.status), func(pet string) error {
@@ -928,41 +924,37 @@ func checkOrigin(s string) error {
 }
 
 // parse reads the flags from args and, those that are not given there, from the environment: -base-url is
-// PETSTORE_BASE_URL. Empty variables do not count. It returns the variables that look like ours and are no flag's.
+// PETSTORE_BASE_URL, and PETSTORE_STAGING is -test, too. Empty variables do not count, and of several with one name
+// the last does. It returns the variables that look like ours and are no flag's.
 func parse(fs *flag.FlagSet, args, environ []string) (unknown []string, err error) {
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil, err
 	} else if err != nil {
 		return nil, usageErrorf("%v; see %s -h", err, fs.Name())
 	}
-	given := map[string]bool{}
+	given, ours, others := map[string]bool{}, map[string]string{}, map[string]bool{}
 	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	ours := variables(environ)
+	for _, variable := range environ {
+		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PETSTORE_") {
+			ours[name], others[name] = value, true
+		}
+	}
 	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
 		name := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		value := ours[name]
 		if slices.Contains(dangers, f.Name) {
 			return
 		}
-		delete(ours, name)
-		if value != "" && !given[f.Name] && fs.Lookup(f.Name) != nil && err == nil {
-			if problem := fs.Set(f.Name, value); problem != nil {
-				err = usageErrorf("invalid value %q for %s: %v", value, name, problem)
+		delete(others, name)
+		if f.Name == "test" && ours[name] == "" {
+			name = "PETSTORE_STAGING"
+		}
+		if ours[name] != "" && !given[f.Name] && fs.Lookup(f.Name) != nil && err == nil {
+			if problem := fs.Set(f.Name, ours[name]); problem != nil {
+				err = usageErrorf("invalid value %q for %s: %v", ours[name], name, problem)
 			}
 		}
 	})
-	return slices.Sorted(maps.Keys(ours)), err
-}
-
-// variables are those of the environment that look like ours. Of several with one name, the last counts.
-func variables(environ []string) map[string]string {
-	ours := map[string]string{}
-	for _, v := range environ {
-		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PETSTORE_") {
-			ours[name] = value
-		}
-	}
-	return ours
+	return slices.Sorted(maps.Keys(others)), err
 }
 
 // newLogger writes to stderr; format is text, json or auto.
@@ -997,33 +989,29 @@ func (c *invocation) progress(doing, unit string, total int64) *progress {
 
 // show may be called often: on a terminal it writes at most five times a second.
 func (p *progress) show(done int64) {
-	now, every, before, after := time.Now(), 5*time.Second, "", "\n"
+	now, every, line := time.Now(), 5*time.Second, "%s\n"
 	if p.terminal {
-		every, before, after = 200*time.Millisecond, "\r", "\x1b[K" // from the start of the line, and to its end
+		every, line = 200*time.Millisecond, "\r%s\x1b[K" // from the start of the line, and to its end
 	}
 	if now.Sub(p.shown) < every {
 		return
 	}
 	p.shown = now
-	rate := float64(done-p.from) / now.Sub(p.start).Seconds()
-	text, left := amount(done, p.unit), ""
+	took := now.Sub(p.start)
+	rate := float64(done-p.from) / took.Seconds()
+	text := p.doing + " " + amount(done, p.unit) + "  " + took.Round(time.Second).String()
 	if p.total > 0 {
-		part := min(float64(done)/float64(p.total), 1)
-		text = fmt.Sprintf("%3.0f %%  %s of %s", 100*part, strings.Fields(text)[0], amount(p.total, p.unit))
+		part, bar := min(float64(done)/float64(p.total), 1), ""
 		if full := int(10 * part); p.terminal {
-			text = strings.Repeat("█", full) + strings.Repeat("░", 10-full) + " " + text
+			bar = strings.Repeat("█", full) + strings.Repeat("░", 10-full) + " "
 		}
+		text = fmt.Sprintf("%s %s%3.0f %%  %s of %s  %s/s", p.doing, bar, 100*part,
+			strings.Fields(amount(done, p.unit))[0], amount(p.total, p.unit), amount(int64(rate), p.unit))
 		if rate > float64(p.total)/1e6 { // a guess of weeks is none
-			seconds := time.Duration(float64(max(p.total-done, 0)) / rate)
-			left = "  " + (seconds * time.Second).String() + " left"
+			text += "  " + (time.Duration(float64(max(p.total-done, 0))/rate) * time.Second).String() + " left"
 		}
 	}
-	pace := amount(int64(rate), p.unit) + "/s"
-	if p.total == 0 && p.unit == "bytes" { // nobody knows how many of them are done
-		pace = now.Sub(p.start).Round(time.Second).String()
-	}
-	// An error of stderr does not end the work.
-	_, _ = fmt.Fprintf(p.w, "%s%s %s  %s%s%s", before, p.doing, text, pace, left, after)
+	_, _ = fmt.Fprintf(p.w, line, text) // an error of stderr does not end the work
 }
 
 // end takes the line off the terminal.

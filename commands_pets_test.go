@@ -51,7 +51,7 @@ func TestProgressElsewhereIsALineEveryFiveSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		c := &invocation{process: &process{stderr: &out}}
-		known, unknown := c.progress("checking", "bytes", 120_000_000), c.progress("exporting", "pets", 0)
+		known, unknown := c.progress("copying", "bytes", 120_000_000), c.progress("checking", "bytes", 0)
 		known.from = 20_000_000
 		known.show(20_000_000)
 		unknown.show(0)
@@ -65,7 +65,7 @@ func TestProgressElsewhereIsALineEveryFiveSeconds(t *testing.T) {
 		unknown.show(5)
 		known.show(46_000_000)
 		known.end()
-		want := "checking  38 %  45 of 120 MB  5 MB/s  15s left\nexporting 5 pets  1 pet/s\n"
+		want := "copying  38 %  45 of 120 MB  5 MB/s  15s left\nchecking 1 MB  5s\n"
 		if out.String() != want {
 			t.Errorf("the lines are\n%q, not\n%q", out.String(), want)
 		}

@@ -498,6 +498,11 @@ func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet s
 	return nil
 }
 
+// countPets is the query of how many there are, or of how many with a status.
+func countPets(status PetStatus) statement {
+	return sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)", storedStatus[status])
+}
+
 // setPet is the statement that changes what is not empty: the name, the category, the status.
 func setPet(id, name, category string, status PetStatus) statement {
 	return sqlOf(`UPDATE pets SET name = ifnull(nullif(? ->> '$', ''), name),

@@ -1718,6 +1718,8 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	must(revokeKey(ctx, s, id, now))
 	_, err = readUsageDays(ctx, s, 0, 0)
 	must(err)
+	_, err = s.readInto(ctx, countPets(Sold), new(int64))
+	must(err)
 	var row string
 	for _, report := range []statement{keyRows(id, now), sqlOf(sqlFile("key-history"), id, key.usageID),
 		sqlOf(sqlFile("usage-table"), int64(0), key.usageID, int64(1), int64(1))} {
