@@ -430,10 +430,10 @@ func refuseQuery(r *http.Request) error { return parseQuery(r.URL.RawQuery, nil,
 
 // pageRequest is the checked query of listPets.
 type pageRequest struct {
-	limit      int
-	limitGiven bool
-	status     PetStatus // "" for all
-	after      int64     // list ids above this one
+	limit  int
+	status PetStatus // "" for all
+	after  int64     // list ids above this one
+	filter string    // the limit and status that were given, as the query of the next page has them
 }
 
 const defaultLimit = 20
@@ -450,11 +450,12 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 			if p.limit, err = strconv.Atoi(value); err != nil || p.limit < 1 || p.limit > maxLimit {
 				return newError(CodeInvalidParameter, "limit must be an integer from 1 to %d", maxLimit)
 			}
-			p.limitGiven = true
+			p.filter = "limit=" + strconv.Itoa(p.limit) + "&" + p.filter
 		case "status":
 			if p.status = PetStatus(value); !p.status.known() {
 				return newError(CodeInvalidParameter, "status must be one of available, pending, sold")
 			}
+			p.filter += "status=" + value + "&"
 		case "after":
 			if p.after, err = strconv.ParseInt(value, 10, 64); err != nil || p.after < 0 {
 				return newError(CodeInvalidParameter, "after must be an integer of at least 0")
@@ -463,18 +464,6 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 		return nil
 	})
 	return p, err
-}
-
-// next is the Link to the page after last, with the parameters that were given.
-func (p pageRequest) next(base string, last int64) []string {
-	query := "after=" + strconv.FormatInt(last, 10)
-	if p.status != "" {
-		query = "status=" + string(p.status) + "&" + query
-	}
-	if p.limitGiven {
-		query = "limit=" + strconv.Itoa(p.limit) + "&" + query
-	}
-	return []string{"<" + base + "/pets?" + query + `>; rel="next"`}
 }
 
 // listPets is GET /v1/pets: a page of pets by ascending id. A Link header
@@ -489,7 +478,8 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 		return err
 	}
 	if page.more {
-		w.Header()["Link"] = req.next(s.base, page.last)
+		next := s.base + "/pets?" + req.filter + "after=" + strconv.FormatInt(page.last, 10)
+		w.Header()["Link"] = []string{"<" + next + `>; rel="next"`}
 	}
 	writeDocument(w, r, jsonType, &page.document)
 	return nil

@@ -300,18 +300,15 @@ func (p *NewPet) set(field string, value []byte) (problem string) {
 // checkName returns what is wrong with a name, or "".
 func checkName(name string) string {
 	var problems []string
-	if !utf8.ValidString(name) {
-		problems = append(problems, "must be valid UTF-8")
+	refuse := func(wrong bool, problem string) {
+		if wrong {
+			problems = append(problems, problem)
+		}
 	}
-	if strings.TrimSpace(name) == "" {
-		problems = append(problems, "must not be blank")
-	}
-	if utf8.RuneCountInString(name) > maxName {
-		problems = append(problems, fmt.Sprintf("must have at most %d characters", maxName))
-	}
-	if strings.ContainsFunc(name, unicode.IsControl) {
-		problems = append(problems, "must not hold control characters")
-	}
+	refuse(!utf8.ValidString(name), "must be valid UTF-8")
+	refuse(strings.TrimSpace(name) == "", "must not be blank")
+	refuse(utf8.RuneCountInString(name) > maxName, "must have at most "+strconv.Itoa(maxName)+" characters")
+	refuse(strings.ContainsFunc(name, unicode.IsControl), "must not hold control characters")
 	return strings.Join(problems, " and ")
 }
 
