@@ -42,9 +42,11 @@ func (b *bench) buildPeers() {
 	b.pocketbase = filepath.Join(b.work, "pocketbase")
 	b.commandIn(filepath.Join("peers", "pocketbase"), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", b.pocketbase,
 		"github.com/pocketbase/pocketbase/examples/base")
-	if _, err := os.Stat(filepath.Join("peers", "fastify", "node_modules", "fastify")); err != nil {
-		say("installing Fastify")
-		b.commandIn(filepath.Join("peers", "fastify"), "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error")
+	fastify := filepath.Join("peers", "fastify")
+	compiled := filepath.Join(fastify, "node_modules", "better-sqlite3", "build", "Release", "better_sqlite3.node")
+	if _, err := os.Stat(compiled); err != nil {
+		say("installing Fastify and compiling better-sqlite3")
+		b.commandIn(fastify, "npm", "ci", "--no-audit", "--no-fund", "--loglevel=error")
 	}
 }
 
