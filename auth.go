@@ -311,31 +311,14 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 	return id, err
 }
 
-// setPlan is the statement that changes the plan of a key; its quota counts on the enterprise plan only.
-func setPlan(id int64, plan string, q quota) statement {
-	return sqlOf("UPDATE api_keys SET plan = ?, per_minute = ?, per_day = ? WHERE id = ?", plan, q.PerMinute, q.PerDay, id)
+// changeKey is the statement that changes what is named in changes, as web/change-key.sql has it.
+func changeKey(id int64, now instant, changes map[string]any) statement {
+	text, _ := json.Marshal(changes) // of numbers and texts
+	return sqlOf(sqlFile("change-key"), id, string(text), int64(now))
 }
 
-func setName(id int64, name string) statement {
-	return sqlOf("UPDATE api_keys SET name = ? ->> '$' WHERE id = ?", quote(name), id)
-}
-
-// setLifetime is the statement that lets a key expire so long from now; 0 is never.
-func setLifetime(id int64, now, lifetime instant) statement {
-	return sqlOf("UPDATE api_keys SET lifetime = ?1, expires_at = iif(?1 = 0, 0, ?1 + ?2) WHERE id = ?3",
-		int64(lifetime), int64(now), id)
-}
-
-// revokeKey ends a key; the first revocation keeps its time.
-func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
-	_, err := s.edit(ctx, sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0", int64(now), id))
-	return err
-}
-
-// unbanKey lifts the ban of all keys that share the usage, also one that began while the clock was ahead.
-func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
-	_, err := s.edit(ctx, sqlOf(`UPDATE api_keys SET
-		unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
-		WHERE id = ?2 OR usage_id = ?2`, int64(now), usageID))
-	return err
+// unban lifts the ban of all keys that share the usage, also one that began while the clock was ahead.
+func unban(usageID int64, now instant) statement {
+	return sqlOf(`UPDATE api_keys SET unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
+		WHERE id = ?2 OR usage_id = ?2`, int64(now), usageID)
 }

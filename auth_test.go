@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
@@ -659,4 +660,26 @@ func BenchmarkAuthenticate(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// These change keys as the commands do.
+
+func setPlan(id int64, plan string, q quota) statement {
+	return changeKey(id, 0, map[string]any{"plan": plan, "perMinute": q.PerMinute, "perDay": q.PerDay})
+}
+
+func setName(id int64, name string) statement { return changeKey(id, 0, map[string]any{"name": name}) }
+
+func setLifetime(id int64, now, lifetime instant) statement {
+	return changeKey(id, now, map[string]any{"lifetime": int64(lifetime)})
+}
+
+func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
+	_, err := s.edit(ctx, changeKey(id, now, map[string]any{"revokedAt": int64(now)}))
+	return err
+}
+
+func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
+	_, err := s.edit(ctx, unban(usageID, now))
+	return err
 }

@@ -353,39 +353,47 @@ func keyCreate(ctx context.Context, c *invocation) error {
 }
 
 func keySet(ctx context.Context, c *invocation) error {
-	var changes []statement
-	said := []any{"id", c.key.ID}
+	changes, said := map[string]any{}, []any{"id", c.key.ID}
 	if c.given("plan") {
-		changes = append(changes, setPlan(c.key.ID, c.plan, c.quota))
+		changes["plan"], changes["perMinute"], changes["perDay"] = c.plan, c.quota.PerMinute, c.quota.PerDay
 		said = append(said, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
 	}
 	if c.given("name") {
-		changes = append(changes, setName(c.key.ID, c.name))
+		changes["name"] = c.name
 		said = append(said, "name", c.name)
 	}
 	if c.given("expires") {
-		changes = append(changes, setLifetime(c.key.ID, c.now, instant(c.expires.Milliseconds())))
+		changes["lifetime"] = c.expires.Milliseconds()
 		said = append(said, "expires", c.expires)
 	}
-	if changes == nil {
+	if len(changes) == 0 {
 		return usageErrorf("petstore key set needs -plan, -name or -expires")
 	}
-	_, err := c.store.edit(ctx, changes...)
-	return c.report(err, "key changed", said...)
+	return c.edit(ctx, changeKey(c.key.ID, c.now, changes), "key changed", said...)
 }
 
 func keyRevoke(ctx context.Context, c *invocation) error {
 	if c.key.RevokedAt != 0 {
 		return c.report(nil, "key was revoked already", "id", c.key.ID, "at", c.key.RevokedAt.time())
 	}
-	return c.report(revokeKey(ctx, c.store, c.key.ID, c.now), "key revoked", "id", c.key.ID)
+	return c.edit(ctx, changeKey(c.key.ID, c.now, map[string]any{"revokedAt": int64(c.now)}), "key revoked",
+		"id", c.key.ID)
 }
 
 func keyUnban(ctx context.Context, c *invocation) error {
 	if c.key.BannedUntil == 0 {
 		return c.report(nil, "key is not banned", "id", c.key.ID)
 	}
-	return c.report(unbanKey(ctx, c.store, c.key.usageID, c.now), "key unbanned", "id", c.key.ID)
+	return c.edit(ctx, unban(c.key.usageID, c.now), "key unbanned", "id", c.key.ID)
+}
+
+// edit runs the statement that changes what the command line names, and logs what it did.
+func (c *invocation) edit(ctx context.Context, change statement, message string, attributes ...any) error {
+	results, err := c.store.edit(ctx, change)
+	if err == nil && results[0].affected == 0 {
+		err = fmt.Errorf("no pet has the id %s", c.Arg(0)) // a key was found before
+	}
+	return c.report(err, message, attributes...)
 }
 
 // report logs what a command did, unless it failed.
@@ -699,20 +707,11 @@ func petSet(ctx context.Context, c *invocation) error {
 	if c.name+c.category+c.status == "" {
 		return usageErrorf("petstore pet set needs -name, -category or -status")
 	}
-	return c.editPet(ctx, "pet changed", setPet(c.Arg(0), c.name, c.category, PetStatus(c.status)))
+	return c.edit(ctx, setPet(c.Arg(0), c.name, c.category, PetStatus(c.status)), "pet changed", "id", c.Arg(0))
 }
 
 func petDelete(ctx context.Context, c *invocation) error {
-	return c.editPet(ctx, "pet deleted", deletePet(c.Arg(0)))
-}
-
-// editPet runs the statement on the pet that the command line names.
-func (c *invocation) editPet(ctx context.Context, done string, edit statement) error {
-	results, err := c.store.edit(ctx, edit)
-	if err == nil && results[0].affected == 0 {
-		err = fmt.Errorf("no pet has the id %s", c.Arg(0))
-	}
-	return c.report(err, done, "id", c.Arg(0))
+	return c.edit(ctx, deletePet(c.Arg(0)), "pet deleted", "id", c.Arg(0))
 }
 
 // restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds
