@@ -195,9 +195,9 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 		value, rest = cutValue(rest[1:]) // past the colon
 		name := unquote(field)
 		times[name]++
-		problem := pet.set(name, value)
-		if slices.Contains(ignored, name) {
-			problem = ""
+		problem := ""
+		if !slices.Contains(ignored, name) {
+			problem = pet.set(name, value)
 		}
 		switch {
 		case problem == isUnknown:
@@ -240,9 +240,9 @@ func cutValue(text []byte) (value, rest []byte) {
 	}
 }
 
-// unquote is the text of a valid JSON string.
+// unquote is the text of a JSON string, or "" of another value.
 func unquote(literal []byte) (text string) {
-	if bytes.IndexByte(literal, '\\') < 0 {
+	if literal[0] == '"' && bytes.IndexByte(literal, '\\') < 0 {
 		return string(literal[1 : len(literal)-1])
 	}
 	_ = json.Unmarshal(literal, &text)
@@ -285,10 +285,7 @@ func (p *NewPet) set(field string, value []byte) (problem string) {
 		}
 		p.CategoryID = id
 	case "status":
-		if value[0] == '"' {
-			p.Status = PetStatus(unquote(value))
-		}
-		if value[0] != '"' || !p.Status.known() {
+		if p.Status = PetStatus(unquote(value)); !p.Status.known() {
 			return "must be one of available, pending, sold"
 		}
 	default:
