@@ -41,10 +41,7 @@ type settings struct {
 
 // environment is what the specification calls the place where a service runs.
 func (s settings) environment() string {
-	if s.staging {
-		return "Staging"
-	}
-	return "Production"
+	return map[bool]string{false: "Production", true: "Staging"}[s.staging]
 }
 
 // service handles all requests.
@@ -366,12 +363,10 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 // writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section 13.1.2).
 func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
 	w.Header()["ETag"] = d.etag[:]
-	for _, value := range r.Header["If-None-Match"] {
-		for tag := range strings.SplitSeq(value, ",") {
-			if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
-				w.WriteHeader(http.StatusNotModified)
-				return
-			}
+	for tag := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
+		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
+			w.WriteHeader(http.StatusNotModified)
+			return
 		}
 	}
 	write(w, http.StatusOK, contentType, d.body)
