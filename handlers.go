@@ -545,14 +545,12 @@ func readBody(r *http.Request) ([]byte, error) {
 // parseIdempotencyKey returns the header, or "" if there is none.
 func parseIdempotencyKey(r *http.Request) (string, error) {
 	values := r.Header["Idempotency-Key"]
-	if len(values) == 0 {
-		return "", nil
-	}
+	key := strings.Join(values, " ") // the space between several is refused
 	invisible := func(c rune) bool { return c <= ' ' || c > '~' }
-	if len(values) > 1 || values[0] == "" || len(values[0]) > 255 || strings.ContainsFunc(values[0], invisible) {
+	if values != nil && (key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible)) {
 		return "", newError(CodeInvalidParameter, "Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
 	}
-	return values[0], nil
+	return key, nil
 }
 
 // The dates of the deprecated operation. The specification gives that of its removal only.
@@ -582,9 +580,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 		}
 	}
 	h := w.Header()
-	h["Deprecation"] = deprecationHeader
-	h["Sunset"] = sunsetHeader
-	h["Link"] = s.successor
+	h["Deprecation"], h["Sunset"], h["Link"] = deprecationHeader, sunsetHeader, s.successor
 	if removed {
 		date := sunset.Format("2 January 2006")
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", date)
