@@ -189,12 +189,6 @@ func (u *usage) banned(now instant, banFor time.Duration) bool {
 	return now < u.bannedUntil
 }
 
-// beginBan bans from now on. An unban that was made while the clock was ahead does not lift it.
-func (u *usage) beginBan(now instant, banFor time.Duration, unbannedAt instant) {
-	u.bannedAt, u.bannedUntil = max(now, unbannedAt+1), now+instant(banFor.Milliseconds())
-	u.strikes = bucket{} // but a Retry-After that is later than the ban's end still counts
-}
-
 // ban makes the decision that of a banned key: nothing remains of its minute until
 // the ban ends or the exhausted bucket resets, whichever is later.
 func (d *decision) ban(until instant) {
@@ -283,12 +277,6 @@ func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
 	u := &usage{}
 	_, err := s.readInto(ctx, sqlOf("SELECT "+usageColumns+" FROM usage WHERE id = ?", id), u.fields()...)
 	return u, err
-}
-
-// saveBan is the statement that writes a ban.
-func saveBan(id int64, u *usage) statement {
-	return sqlOf("INSERT INTO usage (id, "+usageColumns+`) VALUES (?1, 0, 0, 0, 0, ?2, ?3) ON CONFLICT (id) DO UPDATE
-		SET banned_at = ?2, banned_until = ?3`, id, int64(u.bannedAt), int64(u.bannedUntil))
 }
 
 // tally counts requests of one day.
@@ -417,26 +405,23 @@ func (l *limiter) countError(id int64, now instant) {
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
 // sent. If it cannot be stored, the refusal stays rate_limited, and the next one tries again.
 func (l *limiter) ban(a *account, d *decision) {
-	l.mu.Lock()
-	u := l.usages[a.usageID]
-	if d.banBegins = u != nil; !d.banBegins { // a flush has dropped it, and its strikes
-		l.mu.Unlock()
-		return
-	}
-	banned := *u
-	l.mu.Unlock()
+	// An unban that was made while the clock was ahead does not lift it.
+	begins, ends := max(d.now, a.unbannedAt+1), d.now+instant(l.banFor.Milliseconds())
 	d.banErr = errUnavailable
 	defer func() { // also if the engine panics
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		u := l.usages[a.usageID] // no flush drops it while a ban is being stored
 		u.banning = false
 		if d.banBegins = d.banErr == nil; d.banBegins {
-			u.beginBan(d.now, l.banFor, a.unbannedAt)
-			d.ban(u.bannedUntil)
+			u.bannedAt, u.bannedUntil = begins, ends
+			u.strikes = bucket{} // but a Retry-After that is later than the ban's end still counts
+			d.ban(ends)
 		}
 	}()
-	banned.beginBan(d.now, l.banFor, a.unbannedAt)
-	_, d.banErr = l.store.write(context.Background(), saveBan(a.usageID, &banned))
+	_, d.banErr = l.store.write(context.Background(), sqlOf("INSERT INTO usage (id, "+usageColumns+`)
+		VALUES (?1, 0, 0, 0, 0, ?2, ?3) ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`,
+		a.usageID, int64(begins), int64(ends)))
 }
 
 // load reads a usage from the database into memory, unless it is there.
@@ -558,7 +543,7 @@ func (l *limiter) forget(now instant) {
 	}
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { return u.day.fresh == 0 && !u.insisting(now) })
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { // strikes are stored nowhere, so they go last
-		return len(l.usages) > maxUsages && u.day.fresh == 0
+		return len(l.usages) > maxUsages && u.day.fresh == 0 && !u.banning
 	})
 }
 

@@ -860,22 +860,24 @@ func testAPanicWhileABanIsStoredIsNotForEver(t *testing.T, db string) {
 	}
 }
 
-// A usage may be dropped while the ban of its key waits for a flush.
-func TestABanOfAForgottenUsageDoesNotBegin(t *testing.T) {
-	engines(t, testABanOfAForgottenUsageDoesNotBegin)
+// TestAUsageIsRememberedWhileItsBanIsStored: whatever room others take, the ban begins.
+func TestAUsageIsRememberedWhileItsBanIsStored(t *testing.T) {
+	engines(t, testAUsageIsRememberedWhileItsBanIsStored)
 }
 
-func testABanOfAForgottenUsageDoesNotBegin(t *testing.T, db string) {
-	s := storeOpen(t, db)
-	l := limitsOf(s, limitsBan, limitsBrink())
+func testAUsageIsRememberedWhileItsBanIsStored(t *testing.T, db string) {
+	l := limitsOf(storeOpen(t, db), limitsBan, limitsBrink())
 	a := &account{quota: quota{2, 50}, usageID: 1}
 	d, _ := l.charge(a, limitsAt("1s"))
 	if !d.banBegins {
 		t.Fatalf("the decision is %+v", d)
 	}
-	delete(l.usages, 1)
-	if l.ban(a, &d); d.refusal != CodeRateLimited || d.banBegins || d.banErr != nil || len(l.usages) > 0 {
-		t.Errorf("the decision is %+v, with %d usages", d, len(l.usages))
+	for id := range int64(maxUsages + 500) {
+		l.usages[-id-1] = &usage{day: bucket{fresh: 1}} // which is stored nowhere
+	}
+	limitsFlush(t, l)
+	if l.ban(a, &d); d.refusal != CodeKeyBanned || !d.banBegins || d.banErr != nil {
+		t.Errorf("the decision is %+v", d)
 	}
 }
 
