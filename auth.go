@@ -95,25 +95,19 @@ func bearer(headers []string) (token string) {
 	return strings.TrimLeft(token, " ")
 }
 
-// apiKey is what is known of a key; the exported fields are those that key list and key show print with -json.
+// apiKey is what is known of a key.
 type apiKey struct {
-	ID              int64   `json:"id"`
-	Name            string  `json:"name"`
-	Plan            string  `json:"plan"`
-	LastFour        string  `json:"lastFour"`
-	CreatedAt       instant `json:"createdAt"`
-	ExpiresAt       instant `json:"expiresAt"`
-	RevokedAt       instant `json:"revokedAt"`
-	account                 // its quota as perMinute and perDay
-	UsedThisMinute  int64   `json:"usedThisMinute"` // this and the next two are filled in for
-	UsedToday       int64   `json:"usedToday"`      // the commands only, as the service last
-	BannedUntil     instant `json:"bannedUntil"`    // wrote them
-	DeprecatedUseAt instant `json:"deprecatedUseAt"`
+	ID         int64
+	Name, Plan string
+	account
+	test bool
 
-	test     bool
-	lifetime instant // how long it was made for, in milliseconds; 0 for ever
-	succeeds int64   // the key that it was rotated from, or 0
-	foreign  uint64  // what the store counted before it was read
+	CreatedAt, ExpiresAt, RevokedAt instant
+	BannedUntil                     instant // 0 unless it is banned when it is read
+	lifetime                        instant // how long it was made for; 0 for ever
+
+	succeeds int64  // the key that it was rotated from, or 0
+	foreign  uint64 // what the store counted before it was read
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -209,14 +203,14 @@ func (k *keyring) flush(ctx context.Context) error {
 }
 
 // readKeys returns the keys that match the clauses, by id, with their usage as it is at now. A new column of a key
-// stands here, in apiKey, in insertion, in web/keys.sql, in a migration and, if people see it, in commands.go.
+// stands here, in apiKey, in insertion, in web/keys.sql, in a migration and, if people see it, in web/keys-now.sql.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
 	query := sqlFile("keys") + clauses + " ORDER BY k.id"
 	err := s.engine.read(ctx, sqlOf(query, args...), func(scan scanner) error {
 		k, u := &apiKey{}, &usage{}
-		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.LastFour, &k.test, &k.lifetime, &k.CreatedAt,
-			&k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.DeprecatedUseAt, &k.usageID, &k.succeeds}
+		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.test, &k.lifetime, &k.CreatedAt, &k.ExpiresAt,
+			&k.RevokedAt, &k.unbannedAt, &k.usageID, &k.succeeds}
 		if err := scan(append(columns, u.fields()...)...); err != nil {
 			return err
 		}
@@ -234,33 +228,20 @@ func (k *apiKey) complete(u *usage, now instant) {
 	}
 	k.PerMinute, k.PerDay = min(k.PerMinute, maxQuota), min(k.PerDay, maxQuota) // older versions took more
 	k.policy = k.policyHeader()
-	if u.minute.running(now, minuteMillis) {
-		k.UsedThisMinute = u.minute.used
-	}
-	if u.day.running(now, dayMillis) {
-		k.UsedToday = u.day.used
-	}
 	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
 		k.BannedUntil = u.bannedUntil
 	}
 }
 
-// keyRows reads rows of the table of keys, of one or, with 0, of all, as they are at now.
-func keyRows(id int64, now instant) statement {
-	return sqlOf(sqlFile("key-table"), int64(now), quotasJSON(), id)
+// showKeys is the query of what people see of keys, as the SQL of a name makes it: of one or, with 0, of all, at now.
+func showKeys(name string, id int64, now instant) statement {
+	return sqlOf(sqlFile("keys-now")+sqlFile(name), int64(now), quotasJSON(), id)
 }
 
 // quotasJSON are the plans, for SQL.
 func quotasJSON() string {
 	text, _ := json.Marshal(plans) // of numbers
 	return string(text)
-}
-
-// readUsageDays returns what is stored of the days from since on, of one usage or, with 0, of all, as JSON. The busiest
-// comes first: the one with the most requests admitted.
-func readUsageDays(ctx context.Context, s *store, since, usageID int64) (text string, err error) {
-	_, err = s.readInto(ctx, sqlOf(sqlFile("usage-days"), since, usageID, int64(-1)), &text)
-	return text, err
 }
 
 // readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15

@@ -449,11 +449,12 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 // authUsed is when a key is shown to have used the deprecated operation last.
 func authUsed(t testing.TB, s *store, id int64) instant {
 	t.Helper()
-	keys, err := readKeys(t.Context(), s, 0, "WHERE k.id = ?", id)
-	if err != nil || len(keys) != 1 {
+	var used instant
+	found, err := s.readInto(t.Context(), sqlOf("SELECT deprecated_use_at FROM api_keys WHERE id = ?", id), &used)
+	if err != nil || !found {
 		t.Fatalf("key %d is not found: %v", id, err)
 	}
-	return keys[0].DeprecatedUseAt
+	return used
 }
 
 func TestDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T) {

@@ -418,24 +418,22 @@ func keyRotate(ctx context.Context, c *invocation) error {
 	return c.report(err, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
 
-func keyList(ctx context.Context, c *invocation) error {
-	if c.json {
-		keys, err := readKeys(ctx, c.store, c.now, "")
-		return cmp.Or(err, c.printJSON(keys))
-	}
-	return c.table(ctx, keyHeading, keyRows(0, c.now))
-}
+func keyList(ctx context.Context, c *invocation) error { return c.showKeys(ctx, 0) }
 
 // keyShow says too when the key was made and used, and which keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
-	if c.json {
-		return c.printJSON(c.key)
-	}
-	return c.table(ctx, keyHeading, keyRows(c.key.ID, c.now), sqlOf(sqlFile("key-history"), c.key.ID, c.key.usageID))
+	return c.showKeys(ctx, c.key.ID, sqlOf(sqlFile("key-history"), c.key.ID, c.key.usageID))
 }
 
-// keyHeading stands above keyRows, which fit a terminal of 80 columns unless names are long or much needs attention.
-const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n"
+// showKeys shows one key or, with 0, all. The table fits a terminal of 80 columns unless names are long or much needs
+// attention; more may stand below it.
+func (c *invocation) showKeys(ctx context.Context, id int64, below ...statement) error {
+	if c.json {
+		return c.printJSON(ctx, showKeys("key-json", id, c.now))
+	}
+	queries := append([]statement{showKeys("key-table", id, c.now)}, below...)
+	return c.printTable(ctx, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n", queries...)
+}
 
 // keyUses shows a row for each key, the busiest first, or for one key a row for each day.
 func keyUses(ctx context.Context, c *invocation) error {
@@ -444,14 +442,13 @@ func keyUses(ctx context.Context, c *invocation) error {
 		usageID = c.key.usageID
 	}
 	if c.json {
-		text, err := readUsageDays(ctx, c.store, since, usageID)
-		return cmp.Or(err, c.printJSON(json.RawMessage(text)))
+		return c.printJSON(ctx, sqlOf(sqlFile("usage-days"), since, usageID, int64(-1)))
 	}
-	return c.table(ctx, "", sqlOf(sqlFile("usage-table"), since, usageID, c.days, storedBool[isTerminal(c.stdout)]))
+	return c.printTable(ctx, "", sqlOf(sqlFile("usage-table"), since, usageID, c.days, storedBool[isTerminal(c.stdout)]))
 }
 
-// table prints the rows of queries, whose columns end with tabs, below a heading.
-func (c *invocation) table(ctx context.Context, heading string, queries ...statement) error {
+// printTable prints the rows of queries, whose columns end with tabs, below a heading.
+func (c *invocation) printTable(ctx context.Context, heading string, queries ...statement) error {
 	columns := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	_, _ = io.WriteString(columns, heading) // Flush says it
 	for _, query := range queries {
@@ -468,11 +465,18 @@ func (c *invocation) table(ctx context.Context, heading string, queries ...state
 	return columns.Flush()
 }
 
-func (c *invocation) printJSON(value any) error {
-	enc := json.NewEncoder(c.stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(value)
+// printJSON prints the JSON that a query makes.
+func (c *invocation) printJSON(ctx context.Context, query statement) error {
+	var text string
+	var indented bytes.Buffer
+	_, err := c.store.readInto(ctx, query, &text)
+	if err == nil {
+		err = json.Indent(&indented, []byte(text+"\n"), "", "  ")
+	}
+	if err == nil {
+		_, err = indented.WriteTo(c.stdout)
+	}
+	return err
 }
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.

@@ -1005,11 +1005,7 @@ func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
 		if err := s.service.keys.flush(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		keys, err := readKeys(t.Context(), s.store, instantOf(time.Now()), "WHERE k.id = 1")
-		if err != nil || len(keys) != 1 {
-			t.Fatal(keys, err)
-		}
-		return keys[0].DeprecatedUseAt
+		return authUsed(t, s.store, 1)
 	}
 	s.call("GET", "/v1/pets").is(200)
 	if use() != 0 {

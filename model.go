@@ -118,7 +118,7 @@ func newError(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: statusOfCode[code]}
 }
 
-// instant is Unix milliseconds; 0 stands for never. As JSON it is RFC 3339, or null.
+// instant is Unix milliseconds; 0 stands for never.
 type instant int64
 
 // Lengths of the two windows of a key, in milliseconds.
@@ -131,14 +131,6 @@ const (
 func instantOf(t time.Time) instant { return instant(t.UnixMilli()) }
 
 func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
-
-// MarshalJSON implements json.Marshaler.
-func (i instant) MarshalJSON() ([]byte, error) {
-	if i == 0 {
-		return []byte("null"), nil
-	}
-	return i.time().MarshalJSON()
-}
 
 // document is a body ready to be sent, with the value of its ETag header.
 type document struct {
