@@ -272,13 +272,6 @@ func (u *usage) fields() []any {
 	return []any{&u.minute.used, &u.minute.ends, &u.day.used, &u.day.ends, &u.bannedAt, &u.bannedUntil}
 }
 
-// readUsage reads a usage; one that was never written is new.
-func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
-	u := &usage{}
-	_, err := s.readInto(ctx, sqlOf("SELECT "+usageColumns+" FROM usage WHERE id = ?", id), u.fields()...)
-	return u, err
-}
-
 // tally counts requests of one day.
 type tally struct {
 	day      int64 // whole days since 1970, in UTC; 0 outside of the limiter
@@ -349,17 +342,16 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 
 // admit charges the account for one request. The error is the store's, when the usage has to be read and cannot be.
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
-	for {
-		if d, ok := l.charge(a, instantOf(now)); ok {
-			if d.banBegins {
-				l.ban(a, &d)
-			}
-			return d, nil
-		}
+	d, known := l.charge(a, instantOf(now))
+	for ; !known; d, known = l.charge(a, instantOf(now)) {
 		if err := l.load(a.usageID); err != nil {
-			return decision{}, err
+			return d, err
 		}
 	}
+	if d.banBegins {
+		l.ban(a, &d)
+	}
+	return d, nil
 }
 
 // charge takes one request from the usage of the account, if it is in memory.
@@ -424,9 +416,10 @@ func (l *limiter) ban(a *account, d *decision) {
 		a.usageID, int64(begins), int64(ends)))
 }
 
-// load reads a usage from the database into memory, unless it is there.
+// load reads a usage from the database into memory, unless it is there. One that was never written is new.
 func (l *limiter) load(id int64) error {
-	u, err := readUsage(context.Background(), l.store, id)
+	u, query := &usage{}, sqlOf("SELECT "+usageColumns+" FROM usage WHERE id = ?", id)
+	_, err := l.store.readInto(context.Background(), query, u.fields()...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil && l.usages[id] == nil { // another request may have been faster

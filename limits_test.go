@@ -740,6 +740,13 @@ func testUnban(t *testing.T, db string) {
 	}
 }
 
+// readUsage is what is stored of a usage.
+func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
+	u := &usage{}
+	_, err := s.readInto(ctx, sqlOf("SELECT "+usageColumns+" FROM usage WHERE id = ?", id), u.fields()...)
+	return u, err
+}
+
 // limitsBrink is a usage of a key with a quota of 2 a minute whose next refusal bans it.
 func limitsBrink() *usage {
 	return &usage{

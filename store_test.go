@@ -1218,11 +1218,11 @@ func TestAClosedStoreIsUnavailable(t *testing.T) {
 	}
 	_, pageErr := s.page("", 20, 0)
 	_, petErr := s.pet(1)
-	_, usageErr := readUsage(context.Background(), s, 1)
+	usageErr := newLimiter(s, 0).load(1)
 	_, keyErr := newKeyring(s, false).lookup(newSecret(false))
 	_, keysErr := readKeys(context.Background(), s, 0, "")
 	_, hasErr := hasKeys(context.Background(), s)
-	for what, err := range map[string]error{"page": pageErr, "pet": petErr, "readUsage": usageErr, "lookup": keyErr,
+	for what, err := range map[string]error{"page": pageErr, "pet": petErr, "load": usageErr, "lookup": keyErr,
 		"readKeys": keysErr, "hasKeys": hasErr, "probe": s.probe(context.Background()),
 		"refresh": s.refresh(context.Background())} {
 		if err == nil {
