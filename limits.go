@@ -274,7 +274,6 @@ func (u *usage) fields() []any {
 
 // tally counts requests of one day.
 type tally struct {
-	day      int64 // whole days since 1970, in UTC; 0 outside of the limiter
 	Admitted int64 `json:"admitted"` // whatever the response
 	Refused  int64 `json:"refused"`  // 429, during a ban too
 	Errors   int64 `json:"errors"`   // responses of 5xx
@@ -320,9 +319,12 @@ type limiter struct {
 
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
-	tallies   map[int64][]tally // by usage: what no flush has taken
+	tallies   map[usageDate]*tally // what no flush has taken
 	addresses memory[netip.Prefix, *bucket]
 }
+
+// usageDate is a day of a usage: whole days since 1970, in UTC.
+type usageDate struct{ usage, day int64 }
 
 // Bounds of what is remembered. A usage that is forgotten is read again from
 // the database; an address that is forgotten starts anew.
@@ -335,7 +337,7 @@ const (
 func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		usages: map[int64]*usage{}, tallies: map[int64][]tally{},
+		usages: map[int64]*usage{}, tallies: map[usageDate]*tally{},
 		addresses: memory[netip.Prefix, *bucket]{max: maxAddresses},
 	}
 }
@@ -377,14 +379,13 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 
 // tally is where to count what happens at an instant. The caller holds the lock.
 func (l *limiter) tally(id int64, now instant) *tally {
-	days, today := l.tallies[id], int64(now/dayMillis)
-	for i := range days { // one, but around midnight
-		if days[i].day == today {
-			return &days[i]
-		}
+	today := usageDate{id, int64(now / dayMillis)}
+	t := l.tallies[today]
+	if t == nil {
+		t = &tally{}
+		l.tallies[today] = t
 	}
-	l.tallies[id] = append(days, tally{day: today})
-	return l.tally(id, now)
+	return t
 }
 
 // countError counts a response of 5xx to a request that came at now. The usage need not be in memory.
@@ -494,17 +495,15 @@ func (l *limiter) take() bool {
 		return false
 	}
 	l.flushing = increments{number: l.flushing.number + 1, sent: map[int64]usage{}, days: [][5]int64{}}
-	for id, days := range l.tallies {
+	for at, t := range l.tallies {
 		if len(l.flushing.days) >= maxSent {
 			break
 		}
-		for _, t := range days {
-			l.flushing.days = append(l.flushing.days, [5]int64{id, t.day, t.Admitted, t.Refused, t.Errors})
+		l.flushing.days = append(l.flushing.days, [5]int64{at.usage, at.day, t.Admitted, t.Refused, t.Errors})
+		if u := l.usages[at.usage]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
+			l.flushing.sent[at.usage] = *u
 		}
-		if u := l.usages[id]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
-			l.flushing.sent[id] = *u
-		}
-		delete(l.tallies, id)
+		delete(l.tallies, at)
 	}
 	return true
 }
