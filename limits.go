@@ -459,8 +459,7 @@ func (l *limiter) remembered() (usages int, addresses int64) {
 // outcome is unknown are repeated until it is known, and only then others are taken. Where other services share the
 // database, every flush tells them that this one runs, and learns of bans. It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
-	more := l.flushing.sent != nil
-	for more || l.take() {
+	for repeated := l.flushing.sent != nil; repeated || l.take(); repeated = false {
 		var stored string
 		if _, err := l.store.write(ctx, l.flushing.merge(l.service, instantOf(now), &stored)...); err != nil {
 			return err
@@ -471,12 +470,10 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 		}
 		full := len(l.flushing.days) >= maxSent
 		l.adopt(rows, instantOf(now))
-		if !more && !full { // what was admitted meanwhile is left for the next flush
+		if !repeated && !full { // what was admitted meanwhile is left for the next flush
 			break
 		}
-		more = false
 	}
-	l.forget(instantOf(now))
 	return nil
 }
 
@@ -508,7 +505,7 @@ func (l *limiter) take() bool {
 	return true
 }
 
-// adopt goes on from what is stored, after a flush.
+// adopt goes on from what is stored, after a flush, and drops usages that are stored, if there are too many.
 func (l *limiter) adopt(rows [][7]int64, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -524,24 +521,15 @@ func (l *limiter) adopt(rows [][7]int64, now instant) {
 		}
 	}
 	l.flushing.sent = nil
-}
-
-// forget drops usages that are stored, if there are too many.
-func (l *limiter) forget(now instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if len(l.usages) <= maxUsages {
 		return
 	}
-	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { return u.day.fresh == 0 && !u.insisting(now) })
+	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
+		return u.day.fresh == 0 && !u.banning && now >= u.retryAt && !u.strikes.running(now, minuteMillis)
+	})
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { // strikes are stored nowhere, so they go last
 		return len(l.usages) > maxUsages && u.day.fresh == 0 && !u.banning
 	})
-}
-
-// insisting reports whether the next refusal may be a strike.
-func (u *usage) insisting(now instant) bool {
-	return u.banning || now < u.retryAt || u.strikes.running(now, minuteMillis)
 }
 
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or

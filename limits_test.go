@@ -178,6 +178,13 @@ func limitsFlush(t testing.TB, l *limiter) {
 	}
 }
 
+// limitsTrim is a flush that has something to write, and so drops usages if there are too many.
+func limitsTrim(t testing.TB, l *limiter) {
+	t.Helper()
+	l.countError(1<<40, limitsStart)
+	limitsFlush(t, l)
+}
+
 func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
 	want := map[string]quota{
 		"free":       {60, 1_000},
@@ -894,7 +901,7 @@ func testAUsageIsRememberedWhileItsBanIsStored(t *testing.T, db string) {
 	for id := range int64(maxUsages + 500) {
 		l.usages[-id-1] = &usage{day: bucket{fresh: 1}} // which is stored nowhere
 	}
-	limitsFlush(t, l)
+	limitsTrim(t, l)
 	if l.ban(a, &d); d.refusal != CodeKeyBanned || !d.banBegins || d.banErr != nil {
 		t.Errorf("the decision is %+v", d)
 	}
@@ -1042,7 +1049,7 @@ func testUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T, db string) {
 	for id := range int64(idle) {
 		l.usages[-id-1] = &usage{}
 	}
-	limitsFlush(t, l)
+	limitsTrim(t, l)
 	for what := range insisting {
 		if l.usages[ids[what]] == nil {
 			t.Errorf("a usage with %s is forgotten", what)
@@ -1059,7 +1066,7 @@ func testUsagesThatAreStoredNowhereAreForgottenLast(t *testing.T, db string) {
 	for id := range int64(idle) {
 		l.usages[-id-1] = limitsBrink()
 	}
-	if limitsFlush(t, l); len(l.usages) > maxUsages {
+	if limitsTrim(t, l); len(l.usages) > maxUsages {
 		t.Errorf("%d usages are remembered, all of which may be banned by their next refusal", len(l.usages))
 	}
 }
@@ -1926,7 +1933,7 @@ func testUsagesRememberedAreBounded(t *testing.T, db string) {
 		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
 	}
 	l.usages[-bound] = idle
-	limitsFlush(t, l)
+	limitsTrim(t, l)
 	if len(l.usages) > bound {
 		t.Errorf("%d usages are remembered", len(l.usages))
 	}
