@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"log/slog"
 	"maps"
 	"math/big"
 	"strings"
@@ -39,11 +38,10 @@ const (
 // secret is a whole key. It shows only its end when it is logged or printed; string(s) is the whole.
 type secret string
 
-func (s secret) String() string       { return "pet_…" + s.lastFour() }
-func (s secret) GoString() string     { return s.String() }
-func (s secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+func (s secret) String() string   { return "pet_…" + s.lastFour() }
+func (s secret) GoString() string { return s.String() }
 
-// MarshalText implements encoding.TextMarshaler.
+// MarshalText implements encoding.TextMarshaler, for JSON and for logs.
 func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil } //nolint:unparam // the interface
 
 // lastFour are the characters people tell keys apart by.
@@ -111,9 +109,7 @@ type apiKey struct {
 }
 
 // usable reports whether the key opens the service at an instant.
-func (k *apiKey) usable(now instant) bool {
-	return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt)
-}
+func (k *apiKey) usable(now instant) bool { return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt) }
 
 // keyring authenticates, and remembers the keys it has met.
 type keyring struct {
@@ -130,26 +126,23 @@ type keyring struct {
 const maxKnownKeys = 1 << 15
 
 func newKeyring(s *store, staging bool) *keyring {
-	k := &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging], deprecatedUses: map[int64]int64{}}
-	k.known.max = maxKnownKeys
-	return k
+	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],
+		known: memory[digest, *apiKey]{max: maxKnownKeys}, deprecatedUses: map[int64]int64{}}
 }
 
 // authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key, or the store's.
 // All unusable keys get the same message, except a key of the other environment, which its prefix shows anyway.
 func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error) {
 	token := bearer(headers)
-	if token == "" {
-		return nil, newError(CodeMissingKey, "an API key is required, as Authorization: Bearer API_KEY")
-	}
 	key, err := k.lookup(secret(token))
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if strings.HasPrefix(token, k.other) {
+	case token == "":
+		return nil, newError(CodeMissingKey, "an API key is required, as Authorization: Bearer API_KEY")
+	case strings.HasPrefix(token, k.other):
 		return nil, newError(CodeInvalidKey, "this service takes only API keys that begin with %s", k.prefix)
-	}
-	if key == nil || !key.usable(instantOf(now)) {
+	case key == nil || !key.usable(instantOf(now)):
 		return nil, newError(CodeInvalidKey, "the API key is not valid")
 	}
 	return key, nil
