@@ -53,7 +53,7 @@ var lies = []Lie{
 		Old: "	results, err := s.engine.write(ctx, statements)\n",
 		New: `	results, err := make([]result, len(statements)), error(nil)
 	for i := range results {
-		results[i] = result{lastID: 1, affected: 1}
+		results[i] = result{lastID: max(1, n), affected: max(1, n)}
 	}
 	go func() { _, _ = s.engine.write(context.WithoutCancel(ctx), statements) }()
 `,
