@@ -109,7 +109,9 @@ type apiKey struct {
 }
 
 // usable reports whether the key opens the service at an instant.
-func (k *apiKey) usable(now instant) bool { return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt) }
+func (k *apiKey) usable(now instant) bool {
+	return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt)
+}
 
 // keyring authenticates, and remembers the keys it has met.
 type keyring struct {
@@ -266,11 +268,8 @@ func hasKeys(ctx context.Context, s *store) (bool, error) {
 	return s.readInto(ctx, sqlOf("SELECT 1 FROM api_keys LIMIT 1"), &n)
 }
 
-// errKeyEnded means that a key is revoked or expired and cannot be rotated.
-var errKeyEnded = errors.New("the key is revoked or expired")
-
 // rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old
-// key expire at the end of the overlap. A key that has ended meanwhile is errKeyEnded.
+// key expire at the end of the overlap. A key that has ended meanwhile is an error.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
 	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
 	id, err = insertedID(s.edit(ctx,
@@ -280,7 +279,7 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 			WHERE id = ?2 AND changes() = 1`, int64(overlapEnds), k.ID),
 	))
 	if err == nil && id == 0 {
-		err = errKeyEnded
+		err = errors.New("the key is revoked or expired")
 	}
 	return id, err
 }
