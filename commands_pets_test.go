@@ -401,7 +401,7 @@ func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 				})
 				mainMust(t, c.Parse(append(again, file)))
 				err := petImport(t.Context(), c)
-				mainOneLine(t, err, false, "0 of 600 pets are stored", errImporting.Error())
+				mainOneLine(t, err, false, "0 of 600 pets are stored", "another import of the same content is under way")
 				if n, err := s.imported(t.Context(), petsDigest(content)); n != 10 || err != nil || storeCount(t, s) != before+10 {
 					t.Errorf("%d pets of the import are noted, %v, and %d more are stored", n, err, storeCount(t, s)-before)
 				}

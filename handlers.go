@@ -572,7 +572,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	if err := refuseQuery(r); err != nil && !removed {
 		return err
 	}
-	var pet *document
+	var pet *page
 	if id, ok := parseID(r.PathValue("petId")); ok && !removed {
 		var err error
 		if pet, err = s.store.pet(id); err != nil {
@@ -588,7 +588,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	if pet == nil {
 		return newError(CodeNotFound, "there is no animal with this id")
 	}
-	writeDocument(w, r, jsonType, pet)
+	writeDocument(w, r, jsonType, &pet.document)
 	return nil
 }
 

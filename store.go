@@ -122,20 +122,18 @@ const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
 // It refuses a database that is another program's, or of a newer schema.
 func checkMarks(scan scanner) (version int, err error) {
 	var application, tables int
-	if err := scan(&application, &version, &tables); err != nil {
-		return 0, err
-	}
-	if application == restoringID {
-		return version, errRestoring
-	}
-	if application != applicationID && (application != 0 || tables > 0) {
-		return 0, errForeign
-	}
-	if version > len(migrations) {
-		return 0, fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
+	err = scan(&application, &version, &tables)
+	switch {
+	case err != nil:
+	case application == restoringID:
+		err = errRestoring
+	case application != applicationID && (application != 0 || tables > 0):
+		err = errForeign
+	case version > len(migrations):
+		err = fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
 			version, len(migrations))
 	}
-	return version, nil
+	return version, err
 }
 
 func markOf(id int) statement { return sqlOf(fmt.Sprintf("PRAGMA application_id = %d", id)) }
@@ -159,12 +157,8 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	if version == 0 && !mayMake {
 		return errMissing
 	}
-	var rest []statement
-	for _, migration := range migrations[version:] {
-		rest = append(rest, sqlOf(migration))
-	}
-	rest = append(rest, markOf(applicationID), sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))))
-	_, failed := e.write(ctx, rest)
+	_, failed := e.write(ctx, []statement{sqlOf(strings.Join(migrations[version:], "")), markOf(applicationID),
+		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))})
 	if version, err = schemaVersion(ctx, e); err == nil && version == len(migrations) { // perhaps somebody was faster
 		return nil
 	}
@@ -210,9 +204,6 @@ type store struct {
 	commitsFailed atomic.Uint64
 }
 
-// commitSizeBounds are writes.
-var commitSizeBounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
-
 // queued is one caller's write, and what became of it.
 type queued struct {
 	pets       []string // rows for insertPets
@@ -226,7 +217,8 @@ type queued struct {
 func newStore(e engine) *store {
 	s := &store{engine: e}
 	s.remember(defaultCache)
-	s.commitSizes.bounds, s.commitTimes.bounds = commitSizeBounds, durationBounds
+	s.commitSizes.bounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
+	s.commitTimes.bounds = durationBounds
 	return s
 }
 
@@ -433,13 +425,7 @@ func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 }
 
 // pet returns the pet, or nil if there is none.
-func (s *store) pet(id int64) (*document, error) {
-	p, err := s.recall(&s.pets, place{id: id})
-	if p == nil {
-		return nil, err
-	}
-	return &p.document, nil
-}
+func (s *store) pet(id int64) (*page, error) { return s.recall(&s.pets, place{id: id}) }
 
 // recall returns what is at a place, or nil if there is nothing, from memory where that is as good as new. A page with
 // more pets after it stays so after commits that only add higher ids, and a pet too: its more is true. Any other page
@@ -512,39 +498,32 @@ func setPet(id, name, category string, status PetStatus) statement {
 
 func deletePet(id string) statement { return sqlOf("DELETE FROM pets WHERE id = ?", id) }
 
-// errImporting means that two imports of the same content run at once.
-var errImporting = errors.New("another import of the same content is under way")
-
 // imported returns how many pets of an import are stored. It is known by the digest of its content.
 func (s *store) imported(ctx context.Context, digest string) (n int64, err error) {
 	_, err = s.readInto(ctx, sqlOf("SELECT value FROM counters WHERE name = ?", "import "+digest), &n)
 	return n, err
 }
 
-// importPets stores pets of an import, in their order, and changes its number in the same transaction, or finds that it
-// is another: errImporting. The last pets count as an edit: a change by a program that counts nothing may have gone
+// importPets stores pets of an import, in their order, and changes its number in the same transaction, or fails if it
+// is another. The last pets count as an edit: a change by a program that counts nothing may have gone
 // unnoticed among the additions.
-func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to, total int64) error {
+func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to, total int64) (err error) {
 	write := s.add
 	if to == total {
 		write = s.edit
 	}
-	var err error
-	for range 5 { // while the outcome is unknown
-		var results []result
-		results, err = write(ctx, sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
+	for try := range 5 { // while the outcome is unknown
+		var stored int64
+		results, failed := write(ctx, sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
 			WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, "import "+digest, to, from),
 			// changes() is that of the statement before.
-			sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]"))
-		if err == nil && results[0].affected > 0 || err != nil && !errors.Is(err, errOutcome) {
-			return err
+			sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]"),
+			statement{"SELECT value FROM counters WHERE name = ?", []any{"import " + digest}, []any{&stored}})
+		if failed == nil && results[0].affected == 0 && (try == 0 || stored != to) { // nor did an earlier try store it
+			return errors.New("another import of the same content is under way")
 		}
-		stored, failed := s.imported(ctx, digest)
-		switch {
-		case failed != nil || err != nil && stored == to:
-			return failed
-		case stored != from:
-			return errImporting
+		if err = failed; !errors.Is(err, errOutcome) {
+			break
 		}
 	}
 	return err

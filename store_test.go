@@ -793,7 +793,7 @@ func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 func testAPetIsRememberedUntilAnotherProgramWrites(t *testing.T, db string) {
 	s := storeOpen(t, db)
 	id := storeCreate(t, s, NewPet{"Rex", 1, Sold})
-	read := func(id int64) *document {
+	read := func(id int64) *page {
 		pet, err := s.pet(id)
 		if err != nil {
 			t.Fatal(err)
@@ -858,7 +858,7 @@ func testAnETagStandsForTheContentAndTheNextPage(t *testing.T, db string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	note("the pet itself", *pet)
+	note("the pet itself", pet.document)
 }
 
 // TestConcurrentCommitsShareTransactions: 64 clients pay for two syncs.
