@@ -299,9 +299,7 @@ func (i *increments) merge(service string, now instant, stored *string) []statem
 	return []statement{
 		sqlOf(sqlFile("merge-usage"), string(sent), service, i.number, int64(now)),
 		sqlOf(sqlFile("merge-days"), string(days), service, i.number),
-		sqlOf(`INSERT INTO services (id, flushes, seen_at) VALUES (?1, ?2, ?3)
-			ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?2), seen_at = max(seen_at, ?3)`,
-			service, i.number, int64(now)),
+		sqlOf(sqlFile("merge-service"), service, i.number, int64(now)),
 		{`SELECT json_group_array(json_array(id, ` + usageColumns + `)) FROM usage
 			WHERE id IN (SELECT value ->> 0 FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`,
 			[]any{string(sent), int64(now)}, []any{stored}},
@@ -412,9 +410,7 @@ func (l *limiter) ban(a *account, d *decision) {
 			d.ban(ends)
 		}
 	}()
-	_, d.banErr = l.store.write(context.Background(), sqlOf("INSERT INTO usage (id, "+usageColumns+`)
-		VALUES (?1, 0, 0, 0, 0, ?2, ?3) ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`,
-		a.usageID, int64(begins), int64(ends)))
+	_, d.banErr = l.store.write(context.Background(), sqlOf(sqlFile("save-ban"), a.usageID, int64(begins), int64(ends)))
 }
 
 // load reads a usage from the database into memory, unless it is there. One that was never written is new.

@@ -366,8 +366,8 @@ func testAFullLastPageHasNoNext(t *testing.T, db string) {
 func TestPagesAreReadByIndex(t *testing.T) {
 	s := storeNew(t)
 	for filter, want := range map[string]string{
-		"":                 "INTEGER PRIMARY KEY",
-		"status = ?3 AND ": "INDEX pets_status (status=? AND rowid>?)",
+		"":                "INTEGER PRIMARY KEY",
+		"status = ?3 AND": "INDEX pets_status (status=? AND rowid>?)",
 	} {
 		rows, err := sqliteOf(s).reader.Query("EXPLAIN QUERY PLAN "+keysetQuery(filter), 5, 20, 2)
 		if err != nil {
@@ -1613,7 +1613,7 @@ func storeLiterals(t testing.TB, files ...string) (literals []string) {
 	storeMust(t, err)
 	for _, file := range embedded {
 		if name, isSQL := strings.CutSuffix(file.Name(), ".sql"); isSQL && !strings.HasPrefix(name, "schema-") && name != "move-ids" { // which changes copies only
-			literals = append(literals, sqlFile(name))
+			literals = append(literals, strings.NewReplacer("$FILTER", "", "$PET", petJSON).Replace(sqlFile(name)))
 		}
 	}
 	for _, file := range files {
@@ -1711,6 +1711,9 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 		must(err)
 		must(limits.flush(ctx, storeNow))
 	}
+	ban := decision{now: now}
+	limits.ban(&key.account, &ban)
+	must(ban.banErr)
 	u, err := readUsage(ctx, s, key.usageID)
 	if must(err); u.day.used != 2 {
 		t.Errorf("the usage is %+v", u)
