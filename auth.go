@@ -29,8 +29,7 @@ import (
 var prefixes = map[bool]string{false: "pet_live_", true: "pet_test_"}
 
 const (
-	randomLen   = 32
-	checksumLen = 6
+	randomLen, checksumLen = 32, 6
 
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
@@ -51,9 +50,6 @@ func (s secret) lastFour() string { return string(s[max(0, len(s)-4):]) }
 type digest [sha256.Size]byte
 
 func (s secret) digest() digest { return sha256.Sum256([]byte(s)) }
-
-// hex is the digest as unhex(?) reads it.
-func (d digest) hex() string { return fmt.Sprintf("%x", d[:]) }
 
 // newSecret makes a key for production or, with test, for staging.
 func newSecret(test bool) secret {
@@ -163,7 +159,7 @@ func (k *keyring) lookup(token secret) (*apiKey, error) {
 		return nil, nil
 	}
 	k.known.misses.Add(1)
-	keys, err := readKeys(context.Background(), k.store, 0, "WHERE k.digest = unhex(?)", d.hex())
+	keys, err := readKeys(context.Background(), k.store, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
@@ -189,8 +185,7 @@ func (k *keyring) flush(ctx context.Context) error {
 		return nil
 	}
 	uses, _ := json.Marshal(saved) // numbers by numbers
-	_, err := k.store.write(ctx, sqlOf(`UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, use.value)
-		FROM json_each(?) AS use WHERE api_keys.id = CAST(use.key AS INTEGER)`, string(uses)))
+	_, err := k.store.write(ctx, sqlOf(sqlFile("deprecated-uses"), string(uses)))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	maps.DeleteFunc(k.deprecatedUses, func(id, when int64) bool { return err == nil && when == saved[id] })
@@ -253,7 +248,7 @@ var storedBool = map[bool]int64{false: 0, true: 1}
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
-	return sqlOf(sqlFile("insert-key")+condition, append([]any{token.digest().hex(), token.lastFour(), storedBool[k.test],
+	return sqlOf(sqlFile("insert-key")+condition, append([]any{fmt.Sprintf("%x", token.digest()), token.lastFour(), storedBool[k.test],
 		quote(k.Name), k.Plan, k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}, args...)...)
 }
 
@@ -272,12 +267,8 @@ func hasKeys(ctx context.Context, s *store) (bool, error) {
 // key expire at the end of the overlap. A key that has ended meanwhile is an error.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
 	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
-	id, err = insertedID(s.edit(ctx,
-		k.insertion(token, alive, k.ID, int64(k.CreatedAt)),
-		// changes() is that of the statement before: nothing ends without a successor.
-		sqlOf(`UPDATE api_keys SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
-			WHERE id = ?2 AND changes() = 1`, int64(overlapEnds), k.ID),
-	))
+	id, err = insertedID(s.edit(ctx, k.insertion(token, alive, k.ID, int64(k.CreatedAt)),
+		sqlOf(sqlFile("end-key"), int64(overlapEnds), k.ID)))
 	if err == nil && id == 0 {
 		err = errors.New("the key is revoked or expired")
 	}
@@ -292,6 +283,5 @@ func changeKey(id int64, now instant, changes map[string]any) statement {
 
 // unban lifts the ban of all keys that share the usage, also one that began while the clock was ahead.
 func unban(usageID int64, now instant) statement {
-	return sqlOf(`UPDATE api_keys SET unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
-		WHERE id = ?2 OR usage_id = ?2`, int64(now), usageID)
+	return sqlOf(sqlFile("unban-key"), int64(now), usageID)
 }

@@ -300,9 +300,7 @@ func (i *increments) merge(service string, now instant, stored *string) []statem
 		sqlOf(sqlFile("merge-usage"), string(sent), service, i.number, int64(now)),
 		sqlOf(sqlFile("merge-days"), string(days), service, i.number),
 		sqlOf(sqlFile("merge-service"), service, i.number, int64(now)),
-		{`SELECT json_group_array(json_array(id, ` + usageColumns + `)) FROM usage
-			WHERE id IN (SELECT value ->> 0 FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`,
-			[]any{string(sent), int64(now)}, []any{stored}},
+		{sqlFile("merged-usage"), []any{string(sent), int64(now)}, []any{stored}},
 	}
 }
 
@@ -318,7 +316,7 @@ type limiter struct {
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
 	tallies   map[usageDate]*tally // what no flush has taken
-	addresses memory[netip.Prefix, *bucket]
+	addresses memory[netip.Prefix, bucket]
 }
 
 // usageDate is a day of a usage: whole days since 1970, in UTC.
@@ -336,7 +334,7 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
 		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
 		usages: map[int64]*usage{}, tallies: map[usageDate]*tally{},
-		addresses: memory[netip.Prefix, *bucket]{max: maxAddresses},
+		addresses: memory[netip.Prefix, bucket]{max: maxAddresses},
 	}
 }
 
@@ -430,15 +428,12 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.addresses.get(caller)
-	if b == nil {
-		b = &bucket{}
-		l.addresses.put(caller, b, 1)
-	}
 	d := decision{now: instantOf(now), policy: addressPolicy}
 	if charge && b.level(d.now, minuteMillis, addressQuota).remaining == 0 {
 		d.refusal = CodeRateLimited
 	} else if charge {
 		b.take(d.now, minuteMillis)
+		l.addresses.put(caller, b, 1)
 	}
 	d.shown = b.level(d.now, minuteMillis, addressQuota)
 	return d
@@ -464,9 +459,8 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 		if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 			return err
 		}
-		full := len(l.flushing.days) >= maxSent
 		l.adopt(rows, instantOf(now))
-		if !repeated && !full { // what was admitted meanwhile is left for the next flush
+		if !repeated && len(l.flushing.days) < maxSent { // what was admitted meanwhile is left for the next flush
 			break
 		}
 	}

@@ -113,7 +113,7 @@ func limitsSave(id int64, u *usage) statement {
 
 func limitsReread(t testing.TB, s *store, token secret) *apiKey {
 	t.Helper()
-	keys, err := readKeys(context.Background(), s, 0, "WHERE k.digest = unhex(?)", token.digest().hex())
+	keys, err := readKeys(context.Background(), s, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", token.digest()))
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("the key is not found: %v", err)
 	}

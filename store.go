@@ -81,10 +81,7 @@ const (
 )
 
 // applicationID marks a database as this program's ("pets" in ASCII), restoringID one that is being replaced.
-const (
-	applicationID = 0x70657473
-	restoringID   = applicationID + 1
-)
+const applicationID, restoringID = 0x70657473, 0x70657474
 
 // sqlFile is the text of one with SQL, by its name without the ending, from behind the comment at its head: a node of
 // rqlite compresses what comes with a statement of 1,024 bytes, which would make a flush three times as expensive.
@@ -195,8 +192,7 @@ type store struct {
 	// remembered. What is remembered holds the count from before it was read, and is valid while that is unchanged.
 	writes, foreign atomic.Uint64
 
-	pages memory[place, *page] // pages of the list
-	pets  memory[place, *page] // single pets
+	pages, pets memory[place, *page] // of the list, and single ones
 
 	// What /metrics shows.
 	commitSizes   histogram // writes that shared a transaction
@@ -358,12 +354,11 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 // probe is an error if nothing can be read or nothing be committed. It stores and
 // removes a service that there is not, since an empty transaction would touch no disk.
 func (s *store) probe(ctx context.Context) error {
-	var n int64
-	if _, err := s.readInto(ctx, sqlOf(editsQuery), &n); err != nil {
-		return err
+	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
+	if err == nil {
+		_, err = s.write(ctx, sqlOf("INSERT OR REPLACE INTO services (id, flushes, seen_at) VALUES ('probe', 0, 0)"),
+			sqlOf("DELETE FROM services WHERE id = 'probe'"))
 	}
-	_, err := s.write(ctx, sqlOf("INSERT OR REPLACE INTO services (id, flushes, seen_at) VALUES ('probe', 0, 0)"),
-		sqlOf("DELETE FROM services WHERE id = 'probe'"))
 	return err
 }
 
@@ -454,16 +449,16 @@ func (s *store) recall(from *memory[place, *page], at place) (*page, error) {
 
 // eachPetJSON calls do for each pet, or for those of one status, by id. On one machine it shows all of them as they are
 // at one moment; from a cluster, whose responses are kept in memory, it gets some thousands at a time.
-func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) error {
+func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) (err error) {
 	limit := int64(-1) // none
 	if s.engine.shared() {
 		limit = 10_000
 	}
-	for after, seen := int64(0), limit; seen == limit; {
+	for after, seen := int64(0), limit; seen == limit && err == nil; {
 		seen = 0
 		query := sqlOf("SELECT id, "+petJSON+" FROM pets WHERE id > ? AND ? IN (0, status) ORDER BY id LIMIT ?",
 			after, storedStatus[status], limit)
-		err := s.engine.read(ctx, query, func(scan scanner) error {
+		err = s.engine.read(ctx, query, func(scan scanner) error {
 			seen++
 			var pet string
 			if err := scan(&after, &pet); err != nil {
@@ -471,11 +466,8 @@ func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet s
 			}
 			return do(pet)
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return err
 }
 
 // countPets is the query of how many there are, or of how many with a status.
@@ -506,8 +498,7 @@ func (s *store) importPets(ctx context.Context, digest string, pets []string, fr
 	}
 	for try := range 5 { // while the outcome is unknown
 		var stored int64
-		results, failed := write(ctx, sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
-			WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, "import "+digest, to, from),
+		results, failed := write(ctx, sqlOf(sqlFile("import-place"), "import "+digest, to, from),
 			// changes() is that of the statement before.
 			sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]"),
 			statement{"SELECT value FROM counters WHERE name = ?", []any{"import " + digest}, []any{&stored}})
@@ -559,21 +550,16 @@ func insertedID(results []result, err error) (int64, error) {
 // one transaction, and which of several parallel requests is the first is decided inside it.
 func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte, now time.Time) (
 	id int64, replayed, reused bool, err error) {
-	digest := fmt.Sprintf("%X", sha256.Sum256(body)) // as hex() writes it
+	digest, created := fmt.Sprintf("%x", sha256.Sum256(body)), int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
-	var first string
-	created := int64(instantOf(now))
 	results, err := s.enqueue(context.Background(), maxQueue, &queued{statements: []statement{
 		sqlOf(createOnce, p.CategoryID, storedStatus[p.Status], quote(p.Name), keyID, idempotencyKey,
 			created-int64(recordMillis)),
 		sqlOf(recordOnce, keyID, idempotencyKey, digest, created),
-		{"SELECT pet_id, hex(body_digest) FROM idempotency WHERE key_id = ? AND idempotency_key = ? ->> '$'",
-			[]any{keyID, idempotencyKey}, []any{&id, &first}},
+		{"SELECT pet_id, body_digest <> unhex(?) FROM idempotency WHERE key_id = ? AND idempotency_key = ? ->> '$'",
+			[]any{digest, keyID, idempotencyKey}, []any{&id, &reused}},
 	}})
-	if err != nil {
-		return 0, false, false, err
-	}
-	return id, results[0].affected == 0, first != digest, nil
+	return id, err == nil && results[0].affected == 0, reused, err
 }
 
 // purge deletes Idempotency-Keys and days of usage that have served their time, and services that have ended, until
