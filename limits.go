@@ -264,20 +264,14 @@ func (l level) append(b []byte, name string, now instant) []byte {
 	return strconv.AppendInt(append(b, ";t="...), ceilSeconds(l.reset-now), 10)
 }
 
-// usageColumns are those of the usage table beside its id, in the order of fields.
-const usageColumns = "minute_used, minute_ends, day_used, day_ends, banned_at, banned_until"
-
-// fields are pointers to what is stored of a usage.
+// fields are pointers to what is stored of a usage, in the order of the columns of its table.
 func (u *usage) fields() []any {
 	return []any{&u.minute.used, &u.minute.ends, &u.day.used, &u.day.ends, &u.bannedAt, &u.bannedUntil}
 }
 
-// tally counts requests of one day.
-type tally struct {
-	Admitted int64 `json:"admitted"` // whatever the response
-	Refused  int64 `json:"refused"`  // 429, during a ban too
-	Errors   int64 `json:"errors"`   // responses of 5xx
-}
+// tally counts requests of one day: those let in, whatever the response, those refused with 429, during a ban too, and
+// responses of 5xx.
+type tally struct{ admitted, refused, errors int64 }
 
 // increments are what a service has counted since its last flush. Their number grows by
 // one from flush to flush; a flush whose outcome is unknown is repeated under its number.
@@ -366,9 +360,9 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 	d = u.admit(now, a.quota, l.banFor)
 	d.policy = a.policy
 	if t := l.tally(a.usageID, now); d.refusal == "" {
-		t.Admitted++
+		t.admitted++
 	} else {
-		t.Refused++
+		t.refused++
 	}
 	return d, true
 }
@@ -388,7 +382,7 @@ func (l *limiter) tally(id int64, now instant) *tally {
 func (l *limiter) countError(id int64, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tally(id, now).Errors++
+	l.tally(id, now).errors++
 }
 
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
@@ -413,8 +407,8 @@ func (l *limiter) ban(a *account, d *decision) {
 
 // load reads a usage from the database into memory, unless it is there. One that was never written is new.
 func (l *limiter) load(id int64) error {
-	u, query := &usage{}, sqlOf("SELECT "+usageColumns+" FROM usage WHERE id = ?", id)
-	_, err := l.store.readInto(context.Background(), query, u.fields()...)
+	u := &usage{}
+	_, err := l.store.readInto(context.Background(), sqlOf(sqlFile("usage"), id), u.fields()...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil && l.usages[id] == nil { // another request may have been faster
@@ -486,7 +480,7 @@ func (l *limiter) take() bool {
 		if len(l.flushing.days) >= maxSent {
 			break
 		}
-		l.flushing.days = append(l.flushing.days, [5]int64{at.usage, at.day, t.Admitted, t.Refused, t.Errors})
+		l.flushing.days = append(l.flushing.days, [5]int64{at.usage, at.day, t.admitted, t.refused, t.errors})
 		if u := l.usages[at.usage]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
 			l.flushing.sent[at.usage] = *u
 		}
@@ -511,15 +505,14 @@ func (l *limiter) adopt(rows [][7]int64, now instant) {
 		}
 	}
 	l.flushing.sent = nil
-	if len(l.usages) <= maxUsages {
-		return
+	if len(l.usages) > maxUsages {
+		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
+			return u.day.fresh == 0 && !u.banning && now >= u.retryAt && !u.strikes.running(now, minuteMillis)
+		})
+		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { // strikes are stored nowhere, so they go last
+			return len(l.usages) > maxUsages && u.day.fresh == 0 && !u.banning
+		})
 	}
-	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		return u.day.fresh == 0 && !u.banning && now >= u.retryAt && !u.strikes.running(now, minuteMillis)
-	})
-	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { // strikes are stored nowhere, so they go last
-		return len(l.usages) > maxUsages && u.day.fresh == 0 && !u.banning
-	})
 }
 
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or

@@ -747,10 +747,13 @@ func testUnban(t *testing.T, db string) {
 	}
 }
 
+// usageColumns are those of the usage table beside its id, in the order of fields.
+const usageColumns = "minute_used, minute_ends, day_used, day_ends, banned_at, banned_until"
+
 // readUsage is what is stored of a usage.
 func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
 	u := &usage{}
-	_, err := s.readInto(ctx, sqlOf("SELECT "+usageColumns+" FROM usage WHERE id = ?", id), u.fields()...)
+	_, err := s.readInto(ctx, sqlOf(sqlFile("usage"), id), u.fields()...)
 	return u, err
 }
 
