@@ -734,7 +734,8 @@ func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err e
 	var path string
 	settle := func(temp *os.File) (string, error) { return c.load(ctx, temp, from.Name()) }
 	if !isCluster(c.db) {
-		path, settle, err = takeOver(ctx, c.db, c.now.time(), &open)
+		path, err = takeOver(ctx, c.db, &open)
+		settle = func(temp *os.File) (string, error) { return keepOld(ctx, path, temp.Name(), c.now.time(), &open) }
 	} else if path, err = os.MkdirTemp("", "petstore-"); err == nil {
 		defer os.RemoveAll(path)
 		path = filepath.Join(path, "copy")

@@ -5,6 +5,7 @@ package main
 // knows only those that finishCopy counts, or that assign ids.
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -74,9 +75,21 @@ func (c *closers) Close() (err error) {
 
 // openSQLite opens or, for some purposes, makes the database file. A file that is no database, another program's, or
 // of a newer schema is refused and left as it was. It waits for locks as write does. Also after an error, close it.
-func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error) {
-	e := &sqliteFile{wait: commandWait}
-	err := e.prepareFile(ctx, path, p)
+func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err error) {
+	e = &sqliteFile{wait: commandWait}
+	if e.path, err = resolve(path); err != nil {
+		return e, err
+	}
+	if _, err := os.Stat(e.path); errors.Is(err, os.ErrNotExist) && p == forCommand {
+		return e, errMissing
+	}
+	if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
+		return e, err
+	}
+	info, err := ensureFile(e.path)
+	if err == nil && info.Size() > 0 {
+		_, err = checkOwner(ctx, e.path)
+	}
 	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
 		err = lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
@@ -87,29 +100,12 @@ func openSQLite(ctx context.Context, path string, p purpose) (*sqliteFile, error
 	return e, err
 }
 
-// prepareFile makes the file if it may and must, and refuses one that is not ours.
-func (e *sqliteFile) prepareFile(ctx context.Context, path string, p purpose) (err error) {
-	if e.path, err = resolve(path); err != nil {
-		return err
-	}
-	info, err := os.Stat(e.path)
-	if errors.Is(err, os.ErrNotExist) && p == forCommand {
-		return errMissing
-	}
-	if err != nil || info.Size() == 0 {
-		if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
-			return err
-		}
-	}
-	if info, err = ensureFile(e.path); err == nil && info.Size() > 0 {
-		_, err = checkOwner(ctx, e.path)
-	}
-	return err
-}
-
 // refuseOrphanedLog is for a database that is missing or empty: SQLite would delete a log of it that is still there, or
 // apply it to a file that takes its place. A -journal may be that of another program that makes the database just now.
 func refuseOrphanedLog(path string, suffixes ...string) error {
+	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
+		return nil
+	}
 	for _, suffix := range suffixes {
 		if _, err := os.Stat(path + suffix); err == nil {
 			return fmt.Errorf("it is missing or empty, but its %s is there; put the file back, or move the %[1]s away", suffix)
@@ -153,11 +149,8 @@ func ensureFile(path string) (os.FileInfo, error) {
 // no log, the file is opened as immutable, because otherwise SQLite would make one.
 func checkOwner(ctx context.Context, path string) (version int, err error) {
 	info, err := os.Stat(path)
-	if err == nil && info.Size() < 100 { // less than a header, and to SQLite an empty one
-		err = errors.New("file is not a database")
-	}
-	if err != nil {
-		return 0, err
+	if err != nil || info.Size() < 100 { // less than a header, and to SQLite an empty one
+		return 0, cmp.Or(err, errors.New("file is not a database"))
 	}
 	mode := "mode=ro"
 	if wal, err := os.Stat(path + "-wal"); err != nil || wal.Size() == 0 { //nolint:gosec // the operator names the file
@@ -188,7 +181,10 @@ func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 // would miss a file that was removed meanwhile, or read another one that took its place.
 func (e *sqliteFile) connect(ctx context.Context) error {
 	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
-	e.open = append(e.open, writer.Close)
+	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)", "_pragma=schema_version")
+	e.reader.SetMaxOpenConns(readers)
+	e.reader.SetMaxIdleConns(readers)
+	e.open = append(e.open, writer.Close, e.reader.Close)
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
 		opened, err := os.Stat(e.path) // it may be replaced while this waits
 		e.files = map[string]os.FileInfo{e.path: opened, e.path + "-wal": nil, e.path + "-shm": nil}
@@ -197,27 +193,13 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)", "_pragma=schema_version")
-	e.reader.SetMaxOpenConns(readers)
-	e.reader.SetMaxIdleConns(readers)
-	e.open = append(e.open, e.reader.Close)
-	err = untilUnlocked(ctx, e.wait, func() error {
-		for range readers {
-			conn, err := e.reader.Conn(context.Background())
-			if err != nil {
-				return err
-			}
+	for i := 0; i < readers && err == nil; i++ { // the writer's connection lets nobody lock them out
+		var conn *sql.Conn
+		if conn, err = e.reader.Conn(context.Background()); err == nil {
 			defer conn.Close() // back to the pool, when all are open
 		}
-		return nil
-	})
-	if err == nil {
-		err = e.checkFiles() // another file may have taken the place of the first
 	}
-	return err
+	return cmp.Or(err, e.checkFiles()) // another file may have taken the place of the first
 }
 
 // lockFile makes a file unless it is there, and locks it until open is closed; the error is busy if somebody else has
@@ -229,17 +211,14 @@ func lockFile(file string, busy error, open *closers) error {
 		return err
 	}
 	lock := openPool(file, 0, "_pragma=journal_mode(OFF)")
+	*open = append(*open, lock.Close)
 	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
 	_, err = lock.Exec("BEGIN EXCLUSIVE")
-	now, _ := os.Stat(file)
-	if isBusy(err) || err == nil && !os.SameFile(made, now) { // who had it last may have removed it
-		err = busy
+	now, _ := os.Stat(file) // who had it last may have removed it
+	if isCode(err, sqlite3.SQLITE_BUSY) || err == nil && !os.SameFile(made, now) {
+		return busy
 	}
-	if err != nil {
-		return errors.Join(err, lock.Close())
-	}
-	*open = append(*open, lock.Close)
-	return nil
+	return err
 }
 
 // Close ends all connections but one in which the driver has panicked: that may hold a lock of database/sql for ever.
@@ -249,9 +228,7 @@ func (e *sqliteFile) Close() (err error) {
 	for _, stmt := range e.written.Range { // an open one would keep the connection alive
 		err = errors.Join(err, stmt.(*sql.Stmt).Close())
 	}
-	if e.panicked {
-		err = errors.Join(err, errors.New("a connection stays open in which the driver has panicked"))
-	} else if e.conn != nil {
+	if e.conn != nil && !e.panicked {
 		err = errors.Join(err, e.conn.Close())
 	}
 	return errors.Join(err, e.open.Close())
@@ -263,9 +240,6 @@ func isCode(err error, codes ...int) bool {
 	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
 }
 
-// isBusy reports whether SQLite found a lock of another program in its way.
-func isBusy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY) }
-
 // untilUnlocked calls do again and again as long as another program's lock is in its way. SQLite's own wait sleeps up
 // to 100 ms at a time, and would starve beside a service whose pauses between two transactions are shorter than that.
 func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
@@ -273,15 +247,13 @@ func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) err
 	if !ok {
 		deadline = time.Now().Add(wait)
 	}
-	for {
-		err := do()
-		if !isBusy(err) || !time.Now().Before(deadline) {
-			return err
-		}
+	err := do()
+	for ; isCode(err, sqlite3.SQLITE_BUSY) && time.Now().Before(deadline); err = do() {
 		if pause(ctx, lockPoll); ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 	}
+	return err
 }
 
 func (e *sqliteFile) write(ctx context.Context, statements []statement) (results []result, err error) {
@@ -317,11 +289,10 @@ func (e *sqliteFile) checkFiles() error {
 		if err != nil {
 			return err
 		}
-		if opened == nil { // this is the first look
-			e.files[path] = now
-		} else if !os.SameFile(opened, now) {
+		if opened != nil && !os.SameFile(opened, now) {
 			return fmt.Errorf("%s is not the file that was opened", path)
 		}
+		e.files[path] = now
 	}
 	return nil
 }
@@ -370,12 +341,10 @@ func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan sc
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
-			return err
-		}
+	for err == nil && rows.Next() {
+		err = row(rows.Scan)
 	}
-	return rows.Err()
+	return cmp.Or(err, rows.Err())
 }
 
 // sizeQuery reads how many bytes a database has.
@@ -418,7 +387,7 @@ func claim(name string, open *closers) (path string, err error) {
 	// another name. Nothing may read the file before that.
 	db := openPool(path, 0, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
 	defer db.Close()
-	if _, err := db.Exec("SELECT 1 FROM sqlite_schema"); isBusy(err) {
+	if _, err := db.Exec("SELECT 1 FROM sqlite_schema"); isCode(err, sqlite3.SQLITE_BUSY) {
 		return "", fmt.Errorf("%s is in use", path)
 	}
 	return path, nil
@@ -430,12 +399,8 @@ func openCopy(ctx context.Context, source string, open *closers) (*os.File, erro
 	if err != nil {
 		return nil, err
 	}
-	version, err := checkOwner(ctx, path)
-	if err == nil && version == 0 {
-		err = errors.New("it is no petstore's")
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the copy cannot be used: %w", err)
+	if version, err := checkOwner(ctx, path); err != nil || version == 0 {
+		return nil, fmt.Errorf("the copy cannot be used: %w", cmp.Or(err, errors.New("it is no petstore's")))
 	}
 	file, err := os.Open(path) //nolint:gosec // the operator names the file
 	*open = append(*open, file.Close)
@@ -487,81 +452,63 @@ func saveFile(target string, fill func(temp *os.File) error) error {
 // What a kill leaves of the folder is used, and removed, by the next attempt.
 func replaceFile(target string, fill func(temp *os.File) error) error {
 	folder := target + ".partial"
-	if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	file := filepath.Join(folder, "lock")
+	lock, inner := filepath.Join(folder, "lock"), filepath.Join(folder, "copy")
 	var open closers
 	defer open.Close()
-	if err := lockFile(file, errors.New("another petstore writes it"), &open); err != nil {
+	err := cmp.Or(os.MkdirAll(folder, 0o700), lockFile(lock, errors.New("another petstore writes it"), &open))
+	if err != nil {
 		return err
 	}
-	inner := filepath.Join(folder, "copy")
 	open = append(open, func() error { // before the lock ends, or another attempt would lose its files
-		return errors.Join(os.RemoveAll(inner), os.Remove(file), os.Remove(folder))
+		return errors.Join(os.RemoveAll(inner), os.Remove(lock), os.Remove(folder))
 	})
 	if err := errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700)); err != nil {
 		return err
 	}
-	copied := filepath.Join(inner, "db")                           // beside which SQLite may have a journal
-	temp, err := os.OpenFile(copied, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names it
+	temp, err := os.CreateTemp(inner, "db") // beside which SQLite may have a journal
 	if err == nil {
 		err = errors.Join(fill(temp), temp.Close())
 	}
 	if err == nil {
 		err = os.Rename(temp.Name(), target)
 	}
-	if err == nil {
-		err = syncFile(filepath.Dir(target))
-	}
-	return err
+	return cmp.Or(err, syncFile(filepath.Dir(target)))
 }
 
-// takeOver keeps services off a database that is to be replaced, and refuses another program's. Whenever the restore
-// is stopped from here on, by a kill or a power cut too, the old database is in its place, or the new one.
-func takeOver(ctx context.Context, name string, now time.Time, open *closers) (
-	path string, settle func(temp *os.File) (old string, err error), err error) {
+// takeOver keeps services off a database that is to be replaced, and refuses another program's.
+func takeOver(ctx context.Context, name string, open *closers) (path string, err error) {
 	if path, err = resolve(name); err != nil {
-		return "", nil, err
+		return "", err
 	}
 	if _, err := checkOwner(ctx, path); errors.Is(err, errForeign) {
-		return "", nil, err
+		return "", err
 	}
-	if err := lockFile(path+"-lock", errServed, open); err != nil {
-		return "", nil, err
-	}
-	db := openPool(path, 0, "mode=rw", "_pragma=synchronous(FULL)")
-	*open = append(*open, db.Close)
-	return path, func(temp *os.File) (string, error) { return keepOld(ctx, db, path, temp.Name(), now) }, nil
+	return path, lockFile(path+"-lock", errServed, open)
 }
 
 // keepOld gives a database that was taken over a second name, which it returns, or "" if there was none, and its owner
 // and mode to its successor. Its log is folded in or, where that cannot be done because the database is damaged, kept
-// beside it. Nobody can open it until db is closed.
-func keepOld(ctx context.Context, db *sql.DB, path, successor string, now time.Time) (old string, err error) {
+// beside it. Nobody can open it until open is closed. Whenever the restore is stopped from here on, by a kill or a
+// power cut too, the old database is in its place, or the new one.
+func keepOld(ctx context.Context, path, successor string, now time.Time, open *closers) (old string, err error) {
 	info, err := os.Stat(path)
-	missing := errors.Is(err, os.ErrNotExist)
-	if missing || err == nil && info.Size() == 0 {
-		err = refuseOrphanedLog(path, "-wal", "-journal")
+	if lost := refuseOrphanedLog(path, "-wal", "-journal"); lost != nil || errors.Is(err, os.ErrNotExist) {
+		return "", lost
 	}
-	if missing || err != nil {
-		return "", err
-	}
-	if info.Size() > 0 {
-		db.SetMaxOpenConns(1)                                // which stays, and keeps the transaction open
+	db := openPool(path, 0, "mode=rw", "_pragma=synchronous(FULL)")
+	*open = append(*open, db.Close)
+	db.SetMaxOpenConns(1) // which stays, and keeps the transaction open
+	if err == nil && info.Size() > 0 {
 		err = untilUnlocked(ctx, commandWait, func() error { // until everybody else has closed it
 			_, err := db.Exec("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
 			return err
 		})
 	}
-	if err != nil && !isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
-		return "", err
+	if err == nil || isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
+		err = inherit(info, successor)
 	}
-	if err := inherit(info, successor); err != nil {
+	if err = cmp.Or(err, context.Cause(ctx)); err != nil { // for the last time: from here on nothing stops the restore
 		return "", err
-	}
-	if ctx.Err() != nil { // for the last time: from here on nothing stops the restore
-		return "", context.Cause(ctx)
 	}
 	old = oldName(path, now)
 	if err := os.Link(path, old); err != nil {
@@ -585,15 +532,11 @@ func oldName(path string, now time.Time) string {
 
 // inherit gives a file the mode and, on systems whose files have one, the owner of another.
 func inherit(from os.FileInfo, file string) error {
-	if stat := reflect.Indirect(reflect.ValueOf(from.Sys())); stat.Kind() == reflect.Struct {
-		uid, gid := stat.FieldByName("Uid"), stat.FieldByName("Gid")
-		if uid.CanUint() && gid.CanUint() {
-			if err := os.Chown(file, int(uid.Uint()), int(gid.Uint())); err != nil { //nolint:gosec // as the system gave them
-				return err
-			}
-		}
+	err, stat := os.Chmod(file, from.Mode()), reflect.Indirect(reflect.ValueOf(from.Sys()))
+	if uid, gid := stat.FieldByName("Uid"), stat.FieldByName("Gid"); err == nil && uid.CanUint() && gid.CanUint() {
+		err = os.Chown(file, int(uid.Uint()), int(gid.Uint())) //nolint:gosec // as the system gave them
 	}
-	return os.Chmod(file, from.Mode())
+	return err
 }
 
 // syncFile brings a file or folder to disk, where the system can open folders.

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // sqliteMake makes a database by statements and leaves it closed.
@@ -649,6 +651,7 @@ func TestTheWaitForALock(t *testing.T) {
 	other := openPool(path, 0)
 	_, busy := other.Exec("BEGIN IMMEDIATE")
 	storeMust(t, other.Close())
+	isBusy := func(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY) }
 	if !isBusy(busy) || isBusy(nil) || isBusy(errors.New("database is locked")) {
 		t.Fatalf("a locked database is not told from others: %v", busy)
 	}
@@ -1129,6 +1132,7 @@ func TestALockOnAFileThatWasRemovedIsNone(t *testing.T) {
 			for range 50 {
 				var lock closers
 				if lockFile(file, errServed, &lock) != nil {
+					_ = lock.Close()
 					continue
 				}
 				if holders.Add(1) > 1 {
