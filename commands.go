@@ -274,7 +274,7 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*st
 		return nil, err
 	}
 	if nodes != nil {
-		db = "on " + nodeNames(nodes)
+		db = "on " + databaseName(db)
 		e, err = openRqlite(ctx, nodes, p, log)
 	} else {
 		e, err = openSQLite(ctx, db, p)
@@ -302,8 +302,8 @@ func checkDB(db string) error {
 
 // databaseName is what -db names, without a password.
 func databaseName(db string) string {
-	if nodes, _ := parseCluster(db); nodes != nil {
-		return nodeNames(nodes)
+	if isCluster(db) {
+		return regexp.MustCompile("[^/]*@").ReplaceAllString(db, "")
 	}
 	path, _ := filepath.Abs(db)
 	return cmp.Or(path, db)

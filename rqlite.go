@@ -109,15 +109,6 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 	return e, e.connect(ctx)
 }
 
-// nodeNames are the addresses without secrets.
-func nodeNames(nodes []*node) string {
-	var names []string
-	for _, n := range nodes {
-		names = append(names, n.url)
-	}
-	return strings.Join(names, ",")
-}
-
 // connect waits for a leader.
 func (e *rqlite) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandWait)
@@ -193,10 +184,9 @@ func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
 
 // status asks a node for its status, and refuses one that is too old.
 func (e *rqlite) status(ctx context.Context, n *node) nodeStatus {
-	s := nodeStatus{node: n}
 	response, err := e.do(ctx, n, http.MethodGet, "/status", nil)
+	s := nodeStatus{node: n, err: err}
 	if err != nil {
-		s.err = err
 		return s
 	}
 	defer response.Body.Close()
@@ -264,13 +254,9 @@ type answer struct {
 	}
 }
 
-// ask sends statements to the node in use once.
-func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path string, sts []statement) (*answer, error) {
-	rows := make([][]any, len(sts))
-	for i, st := range sts {
-		rows[i] = append([]any{st.query}, st.args...)
-	}
-	body, _ := json.Marshal(rows) // of texts, integers and nil
+// post sends something to a node once, and returns its answer, or the errors that this reports.
+func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path string, body io.Reader) (answer, error) {
+	var a answer
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	go func() { // once another node leads, a frozen one is not waited for any longer
@@ -278,49 +264,44 @@ func (e *rqlite) ask(ctx context.Context, n *node, wait time.Duration, path stri
 		}
 		cancel()
 	}()
-	a, err := e.post(ctx, n, path, bytes.NewReader(body))
-	if err == nil && len(a.Results) != len(sts) {
-		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(sts))
-	}
-	return a, err
-}
-
-// post sends something to a node, and returns its answer, or the errors that this reports.
-func (e *rqlite) post(ctx context.Context, n *node, path string, body io.Reader) (*answer, error) {
 	response, err := e.do(ctx, n, http.MethodPost, path, body)
 	if err != nil {
-		return nil, err
+		return a, err
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if len(text) == maxAnswer {
-		return nil, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
+		return a, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
 	}
-	var a answer
-	if err == nil {
-		err = json.Unmarshal(text, &a)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the response cannot be read: %w", err)
+	if err = cmp.Or(err, json.Unmarshal(text, &a)); err != nil {
+		return a, fmt.Errorf("the response cannot be read: %w", err)
 	}
 	if a.Error != "" {
-		return nil, errors.New(a.Error)
+		return a, errors.New(a.Error)
 	}
 	for _, r := range a.Results {
 		if r.Error != "" {
-			return nil, fmt.Errorf("%w: %s", errStatement, r.Error)
+			return a, fmt.Errorf("%w: %s", errStatement, r.Error)
 		}
 	}
-	return &a, nil
+	return a, nil
 }
 
 // call asks until there is an answer, for leaderWait or longer, or until repeating the request is useless or not safe.
-func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path string, s []statement) (*answer, error) {
+func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path string, s []statement) (answer, error) {
+	rows := make([][]any, len(s))
+	for i, st := range s {
+		rows[i] = append([]any{st.query}, st.args...)
+	}
+	body, _ := json.Marshal(rows) // of texts, integers and nil
 	ctx, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
 	defer cancel()
 	for {
 		n, start := e.inUse.Load(), time.Now()
-		a, err := e.ask(ctx, n, wait, path, s)
+		a, err := e.post(ctx, n, wait, path, bytes.NewReader(body))
+		if err == nil && len(a.Results) != len(s) {
+			err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(s))
+		}
 		if err == nil {
 			e.succeeded.Add(1)
 			e.durations.observe(int64(time.Since(start)))
@@ -328,14 +309,14 @@ func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path s
 		}
 		e.failed.Add(1)
 		if errors.Is(err, errStatement) || errors.Is(ctx.Err(), context.Canceled) {
-			return nil, err
+			return a, err
 		}
 		_ = e.locate(context.WithoutCancel(ctx), n) // without a leader, the next try says so
 		if !safe && !errors.Is(err, errNothingDone) {
-			return nil, err
+			return a, err
 		}
 		if pause(ctx, leaderPoll); ctx.Err() != nil {
-			return nil, err // which says more than that the time is over
+			return a, err // which says more than that the time is over
 		}
 		e.retried.Add(1)
 	}
@@ -364,18 +345,13 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 
 func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
 	a, err := e.call(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
-	if err != nil {
-		if !errors.Is(err, errStatement) {
-			err = fmt.Errorf("%w: %w", errUnavailable, err)
-		}
-		return err
+	if err != nil && !errors.Is(err, errStatement) {
+		err = fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	for _, values := range a.Results[0].Values {
-		if err := row(func(columns ...any) error { return assign(values, columns) }); err != nil {
-			return err
-		}
+	for i := 0; err == nil && i < len(a.Results[0].Values); i++ {
+		err = row(func(columns ...any) error { return assign(a.Results[0].Values[i], columns) })
 	}
-	return nil
+	return err
 }
 
 // assign copies the values of a row. JSON numbers keep all digits of 64 bits on their
@@ -401,15 +377,14 @@ func (e *rqlite) changed(ctx context.Context) (edited, added bool, err error) {
 	if e.passedOn.Swap(false) {
 		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none
 	}
-	var edits int64
-	if err := e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) }); err != nil {
-		return false, false, err
-	}
-	return e.edits.Swap(edits) != edits, false, nil
+	edits := e.edits.Load()
+	err = e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) })
+	return e.edits.Swap(edits) != edits, false, err
 }
 
 func (e *rqlite) shared() bool                    { return true }
 func (e *rqlite) describe() (engine, node string) { return "rqlite", e.inUse.Load().url }
+func (e *rqlite) Close() error                    { e.client.CloseIdleConnections(); return nil }
 
 func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_node_requests_total", `{outcome="success"}`, float64(e.succeeded.Load()))
@@ -462,9 +437,7 @@ func (e *rqlite) makeRoom(ctx context.Context, now instant, replace func() error
 // load puts a file in the place of the whole database.
 func (e *rqlite) load(ctx context.Context, file io.Reader, now instant) error {
 	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
-	ctx, cancel := context.WithTimeout(ctx, copyWait)
-	defer cancel()
-	_, err := e.post(ctx, e.inUse.Load(), "/db/load", file)
+	_, err := e.post(ctx, e.inUse.Load(), copyWait, "/db/load", file)
 	if err == nil { // a node whose disk is full says so too
 		_, err = schemaVersion(ctx, e)
 	}
@@ -474,9 +447,4 @@ func (e *rqlite) load(ctx context.Context, file io.Reader, now instant) error {
 		err = fmt.Errorf("%w: %w", errOutcome, err)
 	}
 	return err
-}
-
-func (e *rqlite) Close() error {
-	e.client.CloseIdleConnections()
-	return nil
 }
