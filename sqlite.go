@@ -470,9 +470,9 @@ func replaceFile(target string, fill func(temp *os.File) error) error {
 		err = errors.Join(fill(temp), temp.Close())
 	}
 	if err == nil {
-		err = os.Rename(temp.Name(), target)
+		err = cmp.Or(os.Rename(temp.Name(), target), syncFile(filepath.Dir(target)))
 	}
-	return cmp.Or(err, syncFile(filepath.Dir(target)))
+	return err
 }
 
 // takeOver keeps services off a database that is to be replaced, and refuses another program's.
