@@ -194,22 +194,6 @@ func (c *invocation) declare(synopsis string) {
 	})
 }
 
-// durationFlag declares a flag that takes a duration of Go, such as 36h, or whole days,
-// such as 90d: a second at least, or 0.
-func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration) {
-	*into = value
-	fs.Func(name, "", func(s string) (err error) {
-		days, err := strconv.ParseUint(strings.TrimSuffix(s, "d"), 10, 16)
-		if err == nil && strings.HasSuffix(s, "d") {
-			s = fmt.Sprintf("%dh", 24*days)
-		}
-		if *into, err = time.ParseDuration(s); err != nil || *into != 0 && *into < time.Second {
-			return errors.New("it must be like 90d, 36h or 10m, at least 1s, or 0")
-		}
-		return nil
-	})
-}
-
 // given reports whether a flag was given, or its variable.
 func (c *invocation) given(name string) (given bool) {
 	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
@@ -227,15 +211,10 @@ func (c *invocation) check(argument string) error {
 	if needed && c.NArg() == 0 {
 		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), name)
 	}
-	if c.Name() == "petstore key create" && !c.given("plan") {
-		c.plan = "free"
-	}
-	q, ok := plans[c.plan]
 	problem := checkName(c.name)
+	host, _, _ := net.SplitHostPort(c.debugAddr)
 	least, most := min(c.quota.PerMinute, c.quota.PerDay), max(c.quota.PerMinute, c.quota.PerDay)
 	switch {
-	case !ok && (c.given("plan") || c.plan != ""):
-		return usageErrorf("-plan must be one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(plans)), ", "), c.plan)
 	case c.plan != "enterprise" && c.quota != quota{}:
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
 	case c.plan == "enterprise" && (least < 1 || most > maxQuota):
@@ -250,11 +229,11 @@ func (c *invocation) check(argument string) error {
 		return usageErrorf("-replace goes with a cluster; the old file of a database is always kept")
 	case (c.tlsCert == "") != (c.tlsKey == ""):
 		return usageErrorf("-tls-cert and -tls-key go together")
-	case c.debugAddr != "" && !isLoopback(c.debugAddr) && !c.debugAllowRemote:
+	case c.debugAddr != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() && !c.debugAllowRemote:
 		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
 			"-debug-allow-remote", c.debugAddr)
 	case c.plan != "enterprise":
-		c.quota = q
+		c.quota = plans[c.plan]
 	}
 	if c.tlsCert != "" {
 		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
@@ -289,15 +268,6 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*st
 		return nil, fmt.Errorf("cannot open the database %s: %w", db, errors.Join(err, e.Close()))
 	}
 	return newStore(e), nil
-}
-
-// checkDB takes the name of a file, or the addresses of a cluster.
-func checkDB(db string) error {
-	if db == "" {
-		return errors.New("it must name a file")
-	}
-	_, err := parseCluster(db)
-	return err
 }
 
 // databaseName is what -db names, without a password.
@@ -785,22 +755,19 @@ func version() string {
 // config is what the flags say, those of the server first.
 type config struct {
 	settings
-	addr, db         string
-	debugAddr        string
+	addr, db, debugAddr, tlsCert, tlsKey, logFormat string
+
 	debugAllowRemote bool
-	cache            int64 // bytes
-	tlsCert, tlsKey  string
-	tls              *tls.Config // of the two, or nil
-	logFormat        string
+	cache            int64       // bytes
+	tls              *tls.Config // of tlsCert and tlsKey, or nil
 	logLevel         slog.Level
 
-	plan, name          string
-	quota               quota // of -per-minute and -per-day; then what the plan admits
-	expires, overlap    time.Duration
-	test, json, replace bool
-	again               bool
-	skipIDs, days       int64
-	category, status    string // of a pet
+	plan, name                 string
+	quota                      quota // of -per-minute and -per-day; then what the plan admits
+	expires, overlap           time.Duration
+	test, json, replace, again bool
+	skipIDs, days              int64
+	category, status           string // of a pet
 }
 
 // newFlags is a flag set that prints nothing itself: run reports errors.
@@ -810,11 +777,32 @@ func newFlags(name string) *flag.FlagSet {
 	return fs
 }
 
-// textFlag declares a flag whose text check must accept.
-func textFlag(fs *flag.FlagSet, into *string, name string, check func(string) error) {
-	fs.Func(name, "", func(s string) error {
-		*into = s
-		return check(s)
+// funcFlag declares a flag whose value set keeps, unless it is wrong; must says what it has to be.
+func funcFlag(fs *flag.FlagSet, name, must string, set func(value string) (ok bool)) {
+	fs.Func(name, "", func(value string) error {
+		if !set(value) {
+			return errors.New("it must be " + must)
+		}
+		return nil
+	})
+}
+
+// textFlag declares a flag whose text must pass a check.
+func textFlag(fs *flag.FlagSet, into *string, name, must string, check func(string) bool) {
+	funcFlag(fs, name, must, func(s string) bool { *into = s; return check(s) })
+}
+
+// durationFlag declares a flag that takes a duration of Go, such as 36h, or whole days,
+// such as 90d: a second at least, or 0.
+func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration) {
+	*into = value
+	funcFlag(fs, name, "like 90d, 36h or 10m, at least 1s, or 0", func(s string) bool {
+		days, err := strconv.ParseUint(strings.TrimSuffix(s, "d"), 10, 16)
+		if err == nil && strings.HasSuffix(s, "d") {
+			s = fmt.Sprintf("%dh", 24*days)
+		}
+		*into, err = time.ParseDuration(s)
+		return err == nil && (*into == 0 || *into >= time.Second)
 	})
 }
 
@@ -824,40 +812,35 @@ var dangers = []string{"again", "replace", "skip-ids"}
 // allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
 func allFlags(c *config) *flag.FlagSet {
 	fs := newFlags("")
-	c.addr, c.db, c.logFormat, c.cache = "localhost:8080", "petstore.db", "auto", defaultCache
-	textFlag(fs, &c.addr, "addr", checkAddr)
-	textFlag(fs, &c.db, "db", checkDB)
-	textFlag(fs, &c.baseURL, "base-url", checkBaseURL)
-	textFlag(fs, &c.stagingURL, "staging-url", checkBaseURL)
+	c.addr, c.db, c.logFormat, c.cache, c.plan = "localhost:8080", "petstore.db", "auto", defaultCache, "free"
+	textFlag(fs, &c.addr, "addr", "HOST:PORT", isAddr)
+	textFlag(fs, &c.db, "db", "a file, or addresses like http://10.0.0.1:4001, separated by commas", isDatabase)
+	textFlag(fs, &c.baseURL, "base-url", "an http or https URL ending in /v1", isBaseURL)
+	textFlag(fs, &c.stagingURL, "staging-url", "an http or https URL ending in /v1", isBaseURL)
 	fs.BoolVar(&c.staging, "staging", false, "")
 	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute)
-	fs.Func("cache", "", func(s string) error {
+	funcFlag(fs, "cache", "like 16MiB, 500KiB, 1GiB or 65536, or 0", func(s string) bool {
 		digits := strings.TrimRight(s, "KMGiB")
 		n, err := strconv.ParseUint(digits, 10, 32)
 		unit := map[string]int64{"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[s[len(digits):]]
-		if c.cache = int64(n) * unit; err != nil || unit == 0 {
-			return errors.New("it must be like 16MiB, 500KiB, 1GiB or 65536, or 0")
-		}
-		return nil
+		c.cache = int64(n) * unit
+		return err == nil && unit != 0
 	})
-	textFlag(fs, &c.clientIPHeader, "client-ip-header", oneOf(`[A-Za-z0-9-]+`, "it must be the name of a header"))
-	fs.Func("cors-origin", "", func(s string) error {
-		for origin := range strings.SplitSeq(s, ",") {
-			if err := checkOrigin(origin); err != nil {
-				return err
-			}
-			c.corsOrigins = append(c.corsOrigins, origin)
-		}
-		return nil
+	textFlag(fs, &c.clientIPHeader, "client-ip-header", "the name of a header", regexp.MustCompile(`^[A-Za-z0-9-]+$`).MatchString)
+	funcFlag(fs, "cors-origin", "*, or as browsers send it, like https://example.com: without a path, the default port "+
+		"or a wildcard, and the host in ASCII (punycode)", func(s string) bool {
+		origins := strings.Split(s, ",")
+		c.corsOrigins = append(c.corsOrigins, origins...)
+		return !slices.ContainsFunc(origins, func(origin string) bool { return !isOrigin(origin) })
 	})
 	fs.StringVar(&c.tlsCert, "tls-cert", "", "")
 	fs.StringVar(&c.tlsKey, "tls-key", "", "")
-	textFlag(fs, &c.logFormat, "log", oneOf("text|json|auto", "it must be text, json or auto"))
+	textFlag(fs, &c.logFormat, "log", "text, json or auto", regexp.MustCompile("^(text|json|auto)$").MatchString)
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "")
-	textFlag(fs, &c.debugAddr, "debug-addr", checkAddr)
+	textFlag(fs, &c.debugAddr, "debug-addr", "HOST:PORT", isAddr)
 	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "")
 
-	fs.StringVar(&c.plan, "plan", "", "")
+	textFlag(fs, &c.plan, "plan", "one of "+strings.Join(slices.Sorted(maps.Keys(plans)), ", "), isPlan)
 	fs.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
 	fs.Int64Var(&c.quota.PerDay, "per-day", 0, "")
 	fs.StringVar(&c.name, "name", "", "")
@@ -869,62 +852,35 @@ func allFlags(c *config) *flag.FlagSet {
 	fs.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
 	fs.BoolVar(&c.replace, "replace", false, "")
 	fs.BoolVar(&c.again, "again", false, "")
-	textFlag(fs, &c.category, "category", func(s string) error { _, err := strconv.ParseInt(s, 10, 64); return err })
-	textFlag(fs, &c.status, "status", oneOf("available|pending|sold", "it must be available, pending or sold"))
+	textFlag(fs, &c.category, "category", "an integer of 64 bits", isInteger)
+	textFlag(fs, &c.status, "status", "available, pending or sold", func(s string) bool { return PetStatus(s).known() })
 	return fs
 }
 
-// oneOf is a check that the whole text matches a pattern.
-func oneOf(pattern, message string) func(string) error {
-	whole := regexp.MustCompile("^(" + pattern + ")$")
-	return func(s string) error {
-		if !whole.MatchString(s) {
-			return errors.New(message)
-		}
-		return nil
-	}
-}
+func isDatabase(s string) bool { _, err := parseCluster(s); return err == nil && s != "" }
+func isPlan(s string) bool     { _, ok := plans[s]; return ok }
+func isInteger(s string) bool  { _, err := strconv.ParseInt(s, 10, 64); return err == nil }
 
-// checkAddr takes a host, which may be empty, and a port.
-func checkAddr(s string) error {
+// isAddr takes a host, which may be empty, and a port.
+func isAddr(s string) bool {
 	_, port, err := net.SplitHostPort(s)
-	if err == nil && port == "" {
-		return errors.New("missing port in address")
-	}
-	if err == nil {
-		_, err = net.LookupPort("tcp", port) //nolint:noctx // from a file at the most
-	}
-	return err
+	_, unknown := net.LookupPort("tcp", port) //nolint:noctx // from a file at the most
+	return err == nil && port != "" && unknown == nil
 }
 
-// isLoopback reports whether only this machine reaches an address.
-func isLoopback(addr string) bool {
-	host, _, _ := net.SplitHostPort(addr)
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// checkBaseURL takes an absolute http or https URL whose path ends in /v1, and
+// isBaseURL takes an absolute http or https URL whose path ends in /v1, and
 // which needs no escaping, since it is written into headers.
-func checkBaseURL(s string) error {
+func isBaseURL(s string) bool {
 	u, err := url.Parse(s)
-	if err != nil || u.String() != s || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
-		u.RawQuery != "" || u.Fragment != "" || !strings.HasSuffix(s, "/v1") {
-		return errors.New("it must be an http or https URL ending in /v1")
-	}
-	return nil
+	return err == nil && u.String() == s && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
+		u.RawQuery == "" && u.Fragment == "" && strings.HasSuffix(s, "/v1")
 }
 
-// checkOrigin takes * or a serialized origin: scheme, host and perhaps port.
-func checkOrigin(s string) error {
+// isOrigin takes * or a serialized origin that browsers send: scheme, host and perhaps a port, but not the default one.
+func isOrigin(s string) bool {
 	u, err := url.Parse(s)
-	if s != "*" && (err != nil || u.Scheme == "" || u.Hostname() == "" || s != strings.ToLower(u.Scheme+"://"+u.Host)) {
-		return errors.New("an origin is * or like https://example.com")
-	}
-	if s != "*" && regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s) {
-		return errors.New("no browser sends this origin: no default port, no wildcard, and a host in ASCII (punycode)")
-	}
-	return nil
+	return s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host) &&
+		!regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s)
 }
 
 // parse reads the flags from args and, those that are not given there, from the environment: -base-url is

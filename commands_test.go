@@ -154,8 +154,8 @@ func TestDefaults(t *testing.T) {
 func TestOrdinaryOriginsAreKept(t *testing.T) {
 	for _, origin := range []string{"https://a.example", "http://a.example:443", "https://a.example:80", "https://a.example:8443", "https://a.example:4430",
 		"http://localhost:3000", "http://127.0.0.1:8080", "http://[::1]:8080", "http://[fe80::80]", "https://xn--zo-hja.example", "https://my-shop_1.example", "*"} {
-		if err := checkOrigin(origin); err != nil {
-			t.Errorf("the origin %s is refused: %v", origin, err)
+		if !isOrigin(origin) {
+			t.Errorf("the origin %s is refused", origin)
 		}
 	}
 }
