@@ -57,7 +57,6 @@ type service struct {
 	routes    *http.ServeMux
 
 	operations map[string]*operationCounts  // what /metrics shows, by the name
-	other      *operationCounts             // of requests that match no operation
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
 
@@ -83,7 +82,6 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	srv.addRoutes()
-	srv.other = srv.counts("other")
 	return srv
 }
 
@@ -123,10 +121,12 @@ type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 // public counts an operation under the name, and writes its error if there is one.
 // What stands behind it alone needs no key and is not limited.
 func (s *service) public(name string, op operation) http.Handler {
-	counts := s.counts(name)
+	if s.operations[name] == nil { // while the routes are added
+		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
+	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response)
-		w.counts = counts
+		w.operation = name
 		if err := op(w, r, caller{now: w.start}); err != nil {
 			s.fail(w, r, err)
 		}
@@ -184,9 +184,9 @@ func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, n
 // response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
-	start  time.Time
-	status int              // 0 until it is sent
-	counts *operationCounts // of the operation that handles it
+	start     time.Time
+	status    int    // 0 until it is sent
+	operation string // the name under which it is counted
 
 	keyID, usageID int64        // of the caller, once it is known
 	stopping       *atomic.Bool // the service's
@@ -203,7 +203,7 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other, stopping: &s.stopping}
+	w := &response{ResponseWriter: rw, start: time.Now(), operation: "other", stopping: &s.stopping}
 	w.Header()["X-Request-Id"] = []string{newRequestID()}
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
@@ -231,8 +231,9 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
 	duration := time.Since(w.start)
-	w.counts.responses[w.status].Add(1)
-	w.counts.durations.observe(int64(duration))
+	counts := s.operations[w.operation]
+	counts.responses[w.status].Add(1)
+	counts.durations.observe(int64(duration))
 	if w.status >= 500 && w.usageID != 0 {
 		s.limits.countError(w.usageID, instantOf(w.start))
 	}
@@ -247,14 +248,6 @@ func (s *service) count(w *response, r *http.Request) {
 type operationCounts struct {
 	responses [600]atomic.Uint64 // by status
 	durations histogram          // nanoseconds
-}
-
-// counts returns the counters with this name, and makes them at first use: all are made while the routes are added.
-func (s *service) counts(name string) *operationCounts {
-	if s.operations[name] == nil {
-		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
-	}
-	return s.operations[name]
 }
 
 // panicked logs a panic and responds to it, if nothing was sent yet.
