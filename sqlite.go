@@ -195,7 +195,7 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	})
 	for i := 0; i < readers && err == nil; i++ { // the writer's connection lets nobody lock them out
 		var conn *sql.Conn
-		if conn, err = e.reader.Conn(context.Background()); err == nil {
+		if conn, err = e.reader.Conn(context.WithoutCancel(ctx)); err == nil {
 			defer conn.Close() // back to the pool, when all are open
 		}
 	}
