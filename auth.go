@@ -248,8 +248,9 @@ var storedBool = map[bool]int64{false: 0, true: 1}
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
-	return sqlOf(sqlFile("insert-key")+condition, append([]any{fmt.Sprintf("%x", token.digest()), token.lastFour(), storedBool[k.test],
-		quote(k.Name), k.Plan, k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}, args...)...)
+	args = append([]any{fmt.Sprintf("%x", token.digest()), token.lastFour(), storedBool[k.test], quote(k.Name), k.Plan,
+		k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}, args...)
+	return sqlOf(sqlFile("insert-key")+condition, args...)
 }
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
@@ -259,8 +260,7 @@ func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first boo
 
 // hasKeys reports whether there is any key, of whichever environment.
 func hasKeys(ctx context.Context, s *store) (bool, error) {
-	var n int64
-	return s.readInto(ctx, sqlOf("SELECT 1 FROM api_keys LIMIT 1"), &n)
+	return s.readInto(ctx, sqlOf("SELECT 1 FROM api_keys LIMIT 1"), new(int64))
 }
 
 // rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old

@@ -727,10 +727,8 @@ func (s *service) metrics() *exposition {
 	}
 	e.add("petstore_bans_total", "", float64(s.bans.Load()))
 
-	usages, addresses := s.limits.remembered()
 	e.add("petstore_known_keys", "", float64(s.keys.known.size.Load()))
-	e.add("petstore_known_usages", "", float64(usages))
-	e.add("petstore_known_addresses", "", float64(addresses))
+	s.limits.measure(e)
 	s.keys.known.measure(e, "keys")
 	s.store.measure(e)
 	e.addProcess()

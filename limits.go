@@ -433,11 +433,12 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	return d
 }
 
-// remembered is how many usages and addresses are in memory.
-func (l *limiter) remembered() (usages int, addresses int64) {
+// measure adds how many usages and addresses are in memory.
+func (l *limiter) measure(e *exposition) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.usages), l.addresses.size.Load()
+	e.add("petstore_known_usages", "", float64(len(l.usages)))
+	e.add("petstore_known_addresses", "", float64(l.addresses.size.Load()))
 }
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum. Increments whose
