@@ -56,7 +56,7 @@ type command struct {
 var commands = []command{
 	{"serve", forNothing, nil}, // main.go does it
 	{"key create", forNewKey, keyCreate},
-	{"key list", forCommand, keyList},
+	{"key list", forCommand, keyShow},
 	{"key show", forCommand, keyShow},
 	{"key usage", forCommand, keyUses},
 	{"key set", forCommand, keySet},
@@ -113,7 +113,7 @@ type invocation struct {
 
 	made  bool // the database was made by this command
 	store *store
-	key   *apiKey // that ID names
+	key   apiKey // that ID names, if it does
 	now   instant
 	log   *slog.Logger // on stderr; every change of a key is logged
 }
@@ -155,9 +155,8 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 		_, err = io.WriteString(p.stdout, c.help(text))
 		return err
 	}
-	argument := synopsis[strings.LastIndexByte(synopsis, ' ')+1:]
 	if err == nil {
-		err = c.check(argument) // before the database is opened, or made
+		err = c.check(synopsis) // before the database is opened, or made
 	}
 	if err != nil {
 		return err
@@ -200,16 +199,15 @@ func (c *invocation) given(name string) (given bool) {
 	return given
 }
 
-// check checks the argument, which a synopsis names as ID, or [ID] if it may be left out, and the
+// check checks the argument, which a synopsis ends with, such as ID, or [ID] if it may be left out, and the
 // flags. It derives the quota from them, and reads the certificate.
-func (c *invocation) check(argument string) error {
-	name := strings.Trim(argument, "[]")
-	needed := name == argument && name != strings.ToLower(name)
-	if most := len(c.Args()); most > 1 || most == 1 && !needed && (argument != "["+name+"]" || name[0] == '-') {
-		return usageErrorf("unexpected argument %q; see %s -h", c.Arg(min(1, most-1)), c.Name())
+func (c *invocation) check(synopsis string) error {
+	argument := regexp.MustCompile(`\s\[?[A-Z]+\]?$`).FindString(synopsis)
+	if n := c.NArg(); n > 1 || n == 1 && argument == "" {
+		return usageErrorf("unexpected argument %q; see %s -h", c.Arg(min(1, n-1)), c.Name())
 	}
-	if needed && c.NArg() == 0 {
-		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), name)
+	if c.NArg() == 0 && argument != "" && argument[1] != '[' {
+		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), argument[1:])
 	}
 	problem := checkName(c.name)
 	host, _, _ := net.SplitHostPort(c.debugAddr)
@@ -283,13 +281,11 @@ func databaseName(db string) string {
 func (c *invocation) findKey(ctx context.Context) error {
 	id, _ := strconv.ParseInt(c.Arg(0), 10, 64) // no key has the id 0
 	keys, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?", id)
-	if err == nil && len(keys) == 0 {
-		err = fmt.Errorf("no key has the id %s", c.Arg(0))
+	if err != nil || len(keys) == 0 {
+		return cmp.Or(err, fmt.Errorf("no key has the id %s", c.Arg(0)))
 	}
-	if err == nil {
-		c.key = keys[0]
-	}
-	return err
+	c.key = *keys[0]
+	return nil
 }
 
 // errNotStored is added to an error when a key was printed but could not be stored.
@@ -297,25 +293,23 @@ var errNotStored = errors.New("the key that was printed is not stored and opens 
 
 // issue prints a new key in the place of $KEY, and then lets store keep it: one that
 // nobody has seen must not stay behind.
-func issue(stdout io.Writer, what, text string, test bool, store func(secret) (id int64, err error)) (int64, error) {
+func issue(stdout io.Writer, text string, test bool, store func(secret) (id int64, err error)) (id int64, err error) {
 	token := newSecret(test)
 	if _, err := io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token))); err != nil {
-		return 0, fmt.Errorf("no %s was made, since it cannot be shown: %w", what, err)
+		return 0, fmt.Errorf("no key was made, since it cannot be shown: %w", err)
 	}
-	id, err := store(token)
-	if errors.Is(err, errOutcome) {
-		return 0, fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
+	if id, err = store(token); errors.Is(err, errOutcome) {
+		err = fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
+	} else if err != nil {
+		err = fmt.Errorf("%w: %w", errNotStored, err)
 	}
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", errNotStored, err)
-	}
-	return id, nil
+	return id, err
 }
 
 func keyCreate(ctx context.Context, c *invocation) error {
 	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, test: c.test, CreatedAt: c.now,
 		lifetime: instant(c.expires.Milliseconds())}
-	id, err := issue(c.stdout, "key", "$KEY\n", c.test, func(token secret) (int64, error) {
+	id, err := issue(c.stdout, "$KEY\n", c.test, func(token secret) (int64, error) {
 		return insertKey(ctx, c.store, key, token, false)
 	})
 	return c.report(err, "key created", "id", id, "name", c.name, "plan", c.plan,
@@ -377,44 +371,35 @@ func (c *invocation) report(err error, message string, attributes ...any) error 
 // keyRotate makes a successor that is charged to the same usage, so that two keys
 // in the overlap do not double the quota. It gets the same lifetime, starting now.
 func keyRotate(ctx context.Context, c *invocation) error {
-	successor := *c.key
+	successor := c.key
 	successor.CreatedAt, successor.succeeds = c.now, c.key.ID
 	if !c.key.usable(c.now) {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", c.key.ID)
 	}
-	id, err := issue(c.stdout, "key", "$KEY\n", c.key.test, func(token secret) (int64, error) {
+	id, err := issue(c.stdout, "$KEY\n", c.key.test, func(token secret) (int64, error) {
 		return rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
 	})
 	return c.report(err, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
 
-func keyList(ctx context.Context, c *invocation) error { return c.showKeys(ctx, 0) }
-
-// keyShow says too when the key was made and used, and which keys it was rotated from and into.
+// keyShow shows all keys in a table that fits a terminal of 80 columns unless names are long or much needs attention; or
+// one key, with a history below: when it was made and used, and which keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
-	return c.showKeys(ctx, c.key.ID, sqlOf(sqlFile("key-history"), c.key.ID, c.key.usageID))
-}
-
-// showKeys shows one key or, with 0, all. The table fits a terminal of 80 columns unless names are long or much needs
-// attention; more may stand below it.
-func (c *invocation) showKeys(ctx context.Context, id int64, below ...statement) error {
 	if c.json {
-		return c.printJSON(ctx, showKeys("key-json", id, c.now))
+		return c.printJSON(ctx, showKeys("key-json", c.key.ID, c.now))
 	}
-	queries := append([]statement{showKeys("key-table", id, c.now)}, below...)
-	return c.printTable(ctx, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n", queries...)
+	return c.printTable(ctx, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n", showKeys("key-table", c.key.ID, c.now),
+		sqlOf(sqlFile("key-history"), c.key.ID, c.key.usageID))
 }
 
 // keyUses shows a row for each key, the busiest first, or for one key a row for each day.
 func keyUses(ctx context.Context, c *invocation) error {
-	since, usageID := int64(c.now/dayMillis)-c.days+1, int64(0)
-	if c.key != nil {
-		usageID = c.key.usageID
-	}
+	since := int64(c.now/dayMillis) - c.days + 1
 	if c.json {
-		return c.printJSON(ctx, sqlOf(sqlFile("usage-days"), since, usageID, int64(-1)))
+		return c.printJSON(ctx, sqlOf(sqlFile("usage-days"), since, c.key.usageID, int64(-1)))
 	}
-	return c.printTable(ctx, "", sqlOf(sqlFile("usage-table"), since, usageID, c.days, storedBool[isTerminal(c.stdout)]))
+	bars := storedBool[isTerminal(c.stdout)]
+	return c.printTable(ctx, "", sqlOf(sqlFile("usage-table"), since, c.key.usageID, c.days, bars))
 }
 
 // printTable prints the rows of queries, whose columns end with tabs, below a heading.

@@ -1180,7 +1180,7 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 			args = []string{"-plan", "pro", "-name", "x", "-expires", "1h", "1"}
 		}
 		mainMust(t, c.Parse(args))
-		mainMust(t, c.check("ID"))
+		mainMust(t, c.check(synopsis))
 		mainMust(t, c.findKey(t.Context()))
 		mainMust(t, cmd.run(t.Context(), c))
 		seen += len(statements)

@@ -233,7 +233,7 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", address)
-	id, err := issue(stdout, first.Name, text, test, func(token secret) (int64, error) {
+	id, err := issue(stdout, text, test, func(token secret) (int64, error) {
 		return insertKey(ctx, s, first, token, true)
 	})
 	if err == nil && id == 0 {

@@ -325,7 +325,7 @@ func TestAFirstKeyThatCannotBeShownIsNotMade(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := run(ctx, []string{"-addr", "127.0.0.1:0", "-db", db}, nil, nil, mainFull{}, io.Discard)
-	mainOneLine(t, err, false, "no first key was made, since it cannot be shown", "no space left")
+	mainOneLine(t, err, false, "no key was made, since it cannot be shown", "no space left")
 
 	reader, writer, err := os.Pipe()
 	mainMust(t, err)
@@ -335,7 +335,7 @@ func TestAFirstKeyThatCannotBeShownIsNotMade(t *testing.T) {
 	var stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = writer, &stderr
 	err = cmd.Run()
-	if got := cmd.ProcessState.ExitCode(); got != 1 || !regexp.MustCompile(`(?m)^petstore: no first key was made[^\n]*broken pipe$`).MatchString(stderr.String()) {
+	if got := cmd.ProcessState.ExitCode(); got != 1 || !regexp.MustCompile(`(?m)^petstore: no key was made[^\n]*broken pipe$`).MatchString(stderr.String()) {
 		t.Errorf("with a stdout that nobody reads: status %d, %v, %s", got, err, &stderr)
 	}
 
