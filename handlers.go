@@ -133,52 +133,31 @@ func (s *service) public(name string, op operation) http.Handler {
 	})
 }
 
-// api stands before every operation: it authenticates, charges the limits and sets their headers.
+// api stands before every operation: it authenticates, charges the limits of the key and sets their headers. What a
+// request without a valid key is charged is up to fail.
 func (s *service) api(name string, op operation) http.Handler {
 	return s.public(name, func(w http.ResponseWriter, r *http.Request, c caller) (err error) {
 		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err != nil {
-			return s.refuse(w, r, err, c.now)
+			return err
 		}
 		w.(*response).keyID, w.(*response).usageID = c.key.ID, c.key.usageID
-		if err := s.admit(w, c); err != nil {
+		d, err := s.limits.admit(&c.key.account, c.now)
+		if err != nil {
+			return err
+		}
+		d.setHeaders(w.Header())
+		if d.banErr != nil {
+			s.log.Error("cannot ban a key", "key", c.key.ID, "request", requestID(w), "error", d.banErr)
+		}
+		if d.banBegins {
+			s.bans.Add(1)
+			s.log.Warn("key banned", "key", c.key.ID, "for", s.banFor, "request", requestID(w))
+		}
+		if err := d.err(); err != nil {
 			return err
 		}
 		return op(w, r, c)
 	})
-}
-
-// admit charges the caller's key.
-func (s *service) admit(w http.ResponseWriter, c caller) error {
-	d, err := s.limits.admit(&c.key.account, c.now)
-	if err != nil {
-		return err
-	}
-	d.setHeaders(w.Header())
-	if d.banErr != nil {
-		s.log.Error("cannot ban a key", "key", c.key.ID, "request", requestID(w), "error", d.banErr)
-	}
-	if d.banBegins {
-		s.bans.Add(1)
-		s.log.Warn("key banned", "key", c.key.ID, "for", s.banFor, "request", requestID(w))
-	}
-	return d.err()
-}
-
-// refuse charges the address of a caller without a valid key, and returns the reason unless that limit is used up too.
-func (s *service) refuse(w http.ResponseWriter, r *http.Request, reason error, now time.Time) error {
-	unauthorized, ok := errors.AsType[*Error](reason)
-	if !ok {
-		return reason // the store failed; nobody is to blame
-	}
-	if err := s.limitAddress(w, r, now, true); err != nil {
-		return err
-	}
-	challenge := "Bearer"
-	if unauthorized.Code == CodeInvalidKey {
-		challenge = `Bearer error="invalid_token"` // RFC 6750 section 3.1
-	}
-	w.Header()["WWW-Authenticate"] = []string{challenge}
-	return reason
 }
 
 // response knows when its request came, and remembers what became of it.
@@ -300,29 +279,26 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
-	_ = s.limitAddress(w, r, time.Now(), false)
+	_ = s.limitAddress(w, r, false)
 	w.WriteHeader(http.StatusNoContent)
 	return true
 }
 
 // limitAddress sets the limit headers of a caller without a valid key. With charge it takes one request from the
 // address, and the error is the refusal if none is left. It leaves what is not under /v1 alone.
-func (s *service) limitAddress(w http.ResponseWriter, r *http.Request, now time.Time, charge bool) error {
+func (s *service) limitAddress(w http.ResponseWriter, r *http.Request, charge bool) error {
 	if !underAPI(r) {
 		return nil
 	}
-	d := s.limits.address(clientNetwork(r, s.clientIPHeader), now, charge)
+	d := s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), charge)
 	d.setHeaders(w.Header())
 	return d.err()
 }
 
-// fail writes an error. Only an *Error reaches the client as it is; others are
-// logged, and become 503 if the store is not available and 500 otherwise.
+// fail writes an error. Only an *Error reaches the client as it is; others are logged, and become 503 if the store
+// is not available and 500 otherwise. A 401 is charged to the caller's address, and becomes 429 if that has none left.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
-	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
-		_ = s.limitAddress(w, r, time.Now(), false) // nobody is charged for it
-	}
 	var e *Error
 	switch {
 	case errors.As(err, &e):
@@ -336,6 +312,15 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
 		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
+	}
+	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
+		_ = errors.As(s.limitAddress(w, r, e.Status == http.StatusUnauthorized), &e)
+	}
+	switch e.Code {
+	case CodeMissingKey:
+		h["WWW-Authenticate"] = []string{"Bearer"}
+	case CodeInvalidKey:
+		h["WWW-Authenticate"] = []string{`Bearer error="invalid_token"`} // RFC 6750 section 3.1
 	}
 	s.errors[e.Code].Add(1)
 	body, _ := json.Marshal(e) // two strings and a number
