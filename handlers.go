@@ -193,18 +193,32 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	s.inFlight.Add(1)
 	defer s.inFlight.Add(-1)
 	defer s.count(w, r)
+	err := calmly(func() error {
+		switch {
+		case len(s.corsOrigins) > 0 && s.cors(w, r):
+		case !canonical(r.URL): // the router would redirect, before any key was seen
+			s.unmatched(w, r)
+		default:
+			s.routes.ServeHTTP(w, r)
+		}
+		return nil
+	})
+	if err != nil && w.status != 0 {
+		s.log.Error("a response is cut off", "request", requestID(w), "error", err)
+		panic(http.ErrAbortHandler) // which is all that is left
+	} else if err != nil {
+		s.fail(w, r, err)
+	}
+}
+
+// calmly makes an error of a panic, which would end the process, or a connection without a word.
+func calmly(do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.panicked(w, r, v)
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
 		}
 	}()
-	switch {
-	case len(s.corsOrigins) > 0 && s.cors(w, r):
-	case !canonical(r.URL): // the router would redirect, before any key was seen
-		s.unmatched(w, r)
-	default:
-		s.routes.ServeHTTP(w, r)
-	}
+	return do()
 }
 
 // count counts a response, and logs it at debug level.
@@ -227,19 +241,6 @@ func (s *service) count(w *response, r *http.Request) {
 type operationCounts struct {
 	responses [600]atomic.Uint64 // by status
 	durations histogram          // nanoseconds
-}
-
-// panicked logs a panic and responds to it, if nothing was sent yet.
-func (s *service) panicked(w *response, r *http.Request, v any) {
-	if v == http.ErrAbortHandler { //nolint:errorlint // a panic value, compared as net/http does
-		panic(v)
-	}
-	err := fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-	if w.status != 0 {
-		s.log.Error("a response is cut off", "request", requestID(w), "error", err)
-		panic(http.ErrAbortHandler) // which is all that is left
-	}
-	s.fail(w, r, err)
 }
 
 // newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests there are.

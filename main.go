@@ -30,7 +30,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -303,16 +302,6 @@ func runBackground(s *service) (stop func(context.Context) error) {
 		}
 		return err
 	}
-}
-
-// calmly makes an error of a panic, which would end the process.
-func calmly(do func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-		}
-	}()
-	return do()
 }
 
 // serveDebug serves the debug address, if there is one, until stop is called.
