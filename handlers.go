@@ -547,24 +547,21 @@ var (
 // 2030 the response is 410, by the clock, without a new release.
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	s.keys.noteDeprecatedUse(c.key, c.now)
-	removed := !c.now.Before(sunset)
-	if err := refuseQuery(r); err != nil && !removed {
-		return err
-	}
+	removed, err := !c.now.Before(sunset), refuseQuery(r)
 	var pet *page
-	if id, ok := parseID(r.PathValue("petId")); ok && !removed {
-		var err error
-		if pet, err = s.store.pet(id); err != nil {
-			return err
-		}
+	if id, ok := parseID(r.PathValue("petId")); ok && err == nil && !removed {
+		pet, err = s.store.pet(id)
+	}
+	if err != nil && !removed {
+		return err
 	}
 	h := w.Header()
 	h["Deprecation"], h["Sunset"], h["Link"] = deprecationHeader, sunsetHeader, s.successor
-	if removed {
+	switch {
+	case removed:
 		date := sunset.Format("2 January 2006")
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", date)
-	}
-	if pet == nil {
+	case pet == nil:
 		return newError(CodeNotFound, "there is no animal with this id")
 	}
 	writeDocument(w, r, jsonType, &pet.document)
