@@ -642,40 +642,37 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name string) http.Handler {
 	const plain = "text/plain; version=0.0.4; charset=utf-8"
 	mux := http.NewServeMux()
-	add := func(path string, op operation) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			if err := op(w, r, caller{}); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	static := func(path, contentType, body string) {
+		op := fixed(contentType, body)
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { _ = op(w, r, caller{}) })
+	}
+	live := func(path, contentType string, body func(s *service) (string, error)) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			text, err := "", errors.New("starting")
+			if s := running.Load(); s != nil {
+				text, err = body(s)
 			}
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			write(w, http.StatusOK, []string{contentType}, []byte(text))
 		})
 	}
-	of := func(contentType string, body func(s *service) (string, error)) operation {
-		return func(w http.ResponseWriter, _ *http.Request, _ caller) error {
-			s := running.Load()
-			if s == nil {
-				return errors.New("starting")
-			}
-			text, err := body(s)
-			if err == nil {
-				write(w, http.StatusOK, []string{contentType}, []byte(text))
-			}
-			return err
-		}
-	}
-	add("/{$}", fixed("text/html; charset=utf-8", webFile("operator.html")))
-	add("/operator.css", fixed("text/css; charset=utf-8", webFile("operator.css")))
-	add("/operator.js", fixed("text/javascript; charset=utf-8", webFile("operator.js")))
-	add("/stats.json", of("application/json", (*service).stats))
-	add("/metrics", of(plain, func(s *service) (string, error) { return s.metrics().String(), nil }))
-	add("/healthz", fixed(plain, "ok\n"))
-	add("/readyz", of(plain, func(s *service) (string, error) {
+	static("/{$}", "text/html; charset=utf-8", webFile("operator.html"))
+	static("/operator.css", "text/css; charset=utf-8", webFile("operator.css"))
+	static("/operator.js", "text/javascript; charset=utf-8", webFile("operator.js"))
+	static("/healthz", plain, "ok\n")
+	// Instead of pprof.Cmdline, which shows the passwords in URLs.
+	static("/debug/pprof/cmdline", plain, redact(strings.Join(os.Args, "\x00")))
+	live("/stats.json", "application/json", (*service).stats)
+	live("/metrics", plain, func(s *service) (string, error) { return s.metrics().String(), nil })
+	live("/readyz", plain, func(s *service) (string, error) {
 		if ctx.Err() != nil {
 			return "", errors.New("stopping")
 		}
 		return "ok\n", s.ready()
-	}))
-	// Instead of pprof.Cmdline, which shows the passwords in URLs.
-	add("/debug/pprof/cmdline", fixed(plain, redact(strings.Join(os.Args, "\x00"))))
+	})
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := (&url.URL{Host: r.Host}).Hostname()
