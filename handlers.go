@@ -729,9 +729,8 @@ func (s *service) updateReport(ctx context.Context, now time.Time) error {
 	if now.Before(s.nextReport) || !s.wanted.Swap(false) {
 		return nil
 	}
-	start := time.Now()
-	defer func() { s.nextReport = now.Add(20 * time.Since(start)) }()
 	report, err := readReport(ctx, s.store, instantOf(now))
+	s.nextReport = now.Add(20 * time.Since(now))
 	if err == nil {
 		s.report.Store(json.RawMessage(report))
 	}
