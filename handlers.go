@@ -351,17 +351,15 @@ func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string,
 	write(w, http.StatusOK, contentType, d.body)
 }
 
-func notFound(http.ResponseWriter, *http.Request, caller) error {
-	return newError(CodeNotFound, "there is nothing at this address")
-}
-
 // unmatched handles what no other route takes. Only under /v1 a key is asked for.
 func (s *service) unmatched(w http.ResponseWriter, r *http.Request) {
 	handler := s.public
 	if underAPI(r) {
 		handler = s.api
 	}
-	handler("other", notFound).ServeHTTP(w, r)
+	handler("other", func(http.ResponseWriter, *http.Request, caller) error {
+		return newError(CodeNotFound, "there is nothing at this address")
+	}).ServeHTTP(w, r)
 }
 
 // allow handles the methods that a path does not have.
@@ -501,14 +499,12 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 }
 
 // readBody reads a JSON body of at most maxBody bytes.
-func readBody(r *http.Request) ([]byte, error) {
+func readBody(r *http.Request) (body []byte, err error) {
 	if value := r.Header.Get("Content-Type"); value != "" {
 		if mediaType, _, err := mime.ParseMediaType(value); err != nil || mediaType != "application/json" {
 			return nil, newError(CodeUnsupportedMediaType, "the body must be application/json")
 		}
 	}
-	var body []byte
-	var err error
 	if r.ContentLength <= maxBody {
 		body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	}
@@ -534,11 +530,9 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 
 // The dates of the deprecated operation. The specification gives that of its removal only.
 var (
-	deprecated = time.Date(2026, time.November, 20, 0, 0, 0, 0, time.UTC)
-	sunset     = time.Date(2030, time.December, 5, 0, 0, 0, 0, time.UTC)
-
-	deprecationHeader = []string{"@" + strconv.FormatInt(deprecated.Unix(), 10)} // RFC 9745
-	sunsetHeader      = []string{sunset.Format(http.TimeFormat)}                 // RFC 8594
+	deprecated, sunset = time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC), time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)
+	deprecationHeader  = []string{"@" + strconv.FormatInt(deprecated.Unix(), 10)} // RFC 9745
+	sunsetHeader       = []string{sunset.Format(http.TimeFormat)}                 // RFC 8594
 )
 
 // getPet is GET /v1/pets/{petId}.
