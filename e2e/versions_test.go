@@ -117,6 +117,9 @@ func (s schema) older(t *testing.T, present string, version int) (file string) {
 	for rows.Next() {
 		var table, columns string
 		noError(t, rows.Scan(&table, &columns))
+		if table == "counters" { // the migrations have made its rows, each those of its version
+			continue
+		}
 		statements = append(statements,
 			fmt.Sprintf("INSERT INTO main.%s (%s) SELECT %[2]s FROM present.%[1]s", table, columns))
 	}
