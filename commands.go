@@ -10,7 +10,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -83,26 +82,22 @@ func section(name string) (value, text string) {
 
 // help is the text of petstore help.
 func help() string {
-	b := &strings.Builder{}
-	b.WriteString("A pet store: an API over HTTP with keys and limits, and its database.\n\n")
+	all := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
 	for _, cmd := range commands {
 		_, text := section(cmd.name)
-		fmt.Fprintf(b, "  petstore %-12s %s\n", cmd.name, strings.Split(text, "\n\n")[1])
+		all += fmt.Sprintf("  petstore %-12s %s\n", cmd.name, strings.Split(text, "\n\n")[1])
 	}
-	b.WriteString("\nWithout a verb it serves. petstore help VERB, or -h after a verb, tells all of it.\n")
-	return b.String()
+	return all + "\nWithout a verb it serves. petstore help VERB, or -h after a verb, tells all of it.\n"
 }
 
 // help is the text of petstore help VERB, and of -h after the verb.
 func (c *invocation) help(text string) string {
-	b := &strings.Builder{}
-	b.WriteString(text + "\n")
 	c.VisitAll(func(f *flag.Flag) {
 		value, usage := section("-" + f.Name)
-		fmt.Fprintf(b, "\n  -%s%s\n        %s", f.Name, value, strings.ReplaceAll(usage, "\n", "\n        "))
+		text += fmt.Sprintf("\n\n  -%s%s\n        %s", f.Name, value, strings.ReplaceAll(usage, "\n", "\n        "))
 	})
 	_, rest := section("every verb")
-	return b.String() + "\n\n" + rest + "\n"
+	return text + "\n\n" + rest + "\n"
 }
 
 // invocation is one run of a command.
@@ -587,7 +582,7 @@ func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest strin
 	if err == nil && wrong > 0 {
 		err = fmt.Errorf("%s has %s; nothing was stored", c.Arg(0), amount(wrong, "wrong lines"))
 	}
-	return hex.EncodeToString(sum.Sum(nil)), pets, cmp.Or(err, context.Cause(ctx))
+	return fmt.Sprintf("%x", sum.Sum(nil)), pets, cmp.Or(err, context.Cause(ctx))
 }
 
 // writePets stores the rows that come after place, and returns how many are stored then. Unless others have
@@ -600,31 +595,31 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 	if _, err := rows.Seek(0, io.SeekStart); err != nil {
 		return place, err
 	}
-	in, pets, most, held, heard := bufio.NewScanner(rows), []string{}, few, time.Duration(0), time.Now()
-	for read := int64(1); in.Scan() && ctx.Err() == nil; read++ {
-		if read > place {
+	in, most, held, heard := bufio.NewScanner(rows), few, time.Duration(0), time.Now()
+	for range place {
+		in.Scan() // past what is stored
+	}
+	for place < total && in.Err() == nil && ctx.Err() == nil { // a stop may come too late
+		var pets []string
+		for len(pets) < most && in.Scan() {
 			pets = append(pets, in.Text())
-		}
-		if len(pets) < most && read != total || len(pets) == 0 {
-			continue
 		}
 		if most == few {
 			pause(ctx, held)
 		}
-		start := time.Now()
-		if err := c.store.importPets(ctx, digest, pets, before, read, total); err != nil {
+		start, to := time.Now(), place+int64(len(pets))
+		if err := c.store.importPets(ctx, digest, pets, before, to, total); err != nil {
 			return place, err
 		}
-		held = time.Since(start)
-		before, place, pets, most = read, read, pets[:0], few
+		held, before, place, most = time.Since(start), to, to, few
 		if c.store.busy(ctx) {
 			heard = time.Now()
 		} else if time.Since(heard) > time.Second {
 			most = many
 		}
-		p.show(read)
+		p.show(place)
 	}
-	if place == total { // a stop came too late
+	if place == total {
 		return place, nil
 	}
 	return place, cmp.Or(in.Err(), context.Cause(ctx))
@@ -633,7 +628,8 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 // petExport writes to a file, which is there when it is whole, or to stdout.
 func petExport(ctx context.Context, c *invocation) (err error) {
 	var done, total int64
-	if _, err := c.store.readInto(ctx, countPets(PetStatus(c.status)), &total); err != nil {
+	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)", storedStatus[PetStatus(c.status)])
+	if _, err := c.store.readInto(ctx, count, &total); err != nil {
 		return err
 	}
 	p := c.progress("exporting", "pets", total)
@@ -666,11 +662,12 @@ func petSet(ctx context.Context, c *invocation) error {
 	if c.name+c.category+c.status == "" {
 		return usageErrorf("petstore pet set needs -name, -category or -status")
 	}
-	return c.edit(ctx, setPet(c.Arg(0), c.name, c.category, PetStatus(c.status)), "pet changed", "id", c.Arg(0))
+	change := sqlOf(sqlFile("set-pet"), quote(c.name), c.category, storedStatus[PetStatus(c.status)], c.Arg(0))
+	return c.edit(ctx, change, "pet changed", "id", c.Arg(0))
 }
 
 func petDelete(ctx context.Context, c *invocation) error {
-	return c.edit(ctx, deletePet(c.Arg(0)), "pet deleted", "id", c.Arg(0))
+	return c.edit(ctx, sqlOf("DELETE FROM pets WHERE id = ?", c.Arg(0)), "pet deleted", "id", c.Arg(0))
 }
 
 // restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds

@@ -525,7 +525,7 @@ func TestAnExportOfAFileIsOneMoment(t *testing.T) {
 	mainMust(t, s.eachPetJSON(t.Context(), "", func(pet string) error {
 		if pets = append(pets, pet); len(pets) == 1 {
 			storeCreate(t, s, NewPet{"Max", 1, Sold})
-			_, err := s.edit(t.Context(), deletePet("2"))
+			_, err := s.edit(t.Context(), sqlOf("DELETE FROM pets WHERE id = ?", "2"))
 			mainMust(t, err)
 		}
 		return nil

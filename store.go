@@ -470,18 +470,6 @@ func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet s
 	return err
 }
 
-// countPets is the query of how many there are, or of how many with a status.
-func countPets(status PetStatus) statement {
-	return sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)", storedStatus[status])
-}
-
-// setPet is the statement that changes what is not empty: the name, the category, the status.
-func setPet(id, name, category string, status PetStatus) statement {
-	return sqlOf(sqlFile("set-pet"), quote(name), category, storedStatus[status], id)
-}
-
-func deletePet(id string) statement { return sqlOf("DELETE FROM pets WHERE id = ?", id) }
-
 // imported returns how many pets of an import are stored. It is known by the digest of its content.
 func (s *store) imported(ctx context.Context, digest string) (n int64, err error) {
 	_, err = s.readInto(ctx, sqlOf("SELECT value FROM counters WHERE name = ?", "import "+digest), &n)
@@ -492,10 +480,7 @@ func (s *store) imported(ctx context.Context, digest string) (n int64, err error
 // is another. The last pets count as an edit: a change by a program that counts nothing may have gone
 // unnoticed among the additions.
 func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to, total int64) (err error) {
-	write := s.add
-	if to == total {
-		write = s.edit
-	}
+	write := map[bool]func(context.Context, ...statement) ([]result, error){false: s.add, true: s.edit}[to == total]
 	for try := range 5 { // while the outcome is unknown
 		var stored int64
 		results, failed := write(ctx, sqlOf(sqlFile("import-place"), "import "+digest, to, from),
