@@ -280,20 +280,11 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
-	_ = s.limitAddress(w, r, false)
+	if underAPI(r) {
+		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
+	}
 	w.WriteHeader(http.StatusNoContent)
 	return true
-}
-
-// limitAddress sets the limit headers of a caller without a valid key. With charge it takes one request from the
-// address, and the error is the refusal if none is left. It leaves what is not under /v1 alone.
-func (s *service) limitAddress(w http.ResponseWriter, r *http.Request, charge bool) error {
-	if !underAPI(r) {
-		return nil
-	}
-	d := s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), charge)
-	d.setHeaders(w.Header())
-	return d.err()
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are logged, and become 503 if the store
@@ -314,8 +305,10 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.log.Error("internal error", "request", requestID(w), "error", err)
 		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 	}
-	if len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
-		_ = errors.As(s.limitAddress(w, r, e.Status == http.StatusUnauthorized), &e)
+	if underAPI(r) && len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
+		d := s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), e.Status == http.StatusUnauthorized)
+		d.setHeaders(h)
+		_ = errors.As(d.err(), &e)
 	}
 	switch e.Code {
 	case CodeMissingKey:
