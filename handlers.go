@@ -401,8 +401,6 @@ type pageRequest struct {
 	filter string    // the limit and status that were given, as the query of the next page has them
 }
 
-const defaultLimit = 20
-
 var listParameters = []string{"limit", "status", "after"}
 
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client

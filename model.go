@@ -60,9 +60,10 @@ type Pet struct {
 }
 
 const (
-	maxName  = 200      // characters (Unicode code points) in a name
-	maxBody  = 64 << 10 // bytes in a request body
-	maxLimit = 100      // pets on a page
+	maxName = 200      // characters (Unicode code points) in a name
+	maxBody = 64 << 10 // bytes in a request body
+
+	maxLimit, defaultLimit = 100, 20 // pets on a page
 )
 
 // appendJSON appends the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON.
