@@ -117,7 +117,7 @@ func (s schema) older(t *testing.T, present string, version int) (file string) {
 	for rows.Next() {
 		var table, columns string
 		noError(t, rows.Scan(&table, &columns))
-		if table == "counters" { // the migrations have made its rows, each those of its version
+		if table == "counters" || table == "services" { // the migrations and the services make their rows
 			continue
 		}
 		statements = append(statements,
