@@ -189,8 +189,8 @@ func (c *invocation) declare(synopsis string) {
 }
 
 // given reports whether a flag was given, or its variable.
-func (c *invocation) given(name string) (given bool) {
-	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+func given(fs *flag.FlagSet, name string) (given bool) {
+	fs.Visit(func(f *flag.Flag) { given = given || f.Name == name })
 	return given
 }
 
@@ -208,11 +208,13 @@ func (c *invocation) check(synopsis string) error {
 	host, _, _ := net.SplitHostPort(c.debugAddr)
 	least, most := min(c.quota.PerMinute, c.quota.PerDay), max(c.quota.PerMinute, c.quota.PerDay)
 	switch {
+	case strings.HasSuffix(c.Name(), " set") && (c.NFlag() == 0 || c.NFlag() == 1 && given(c.FlagSet, "db")):
+		return usageErrorf("%s needs a flag that says what to change; see %[1]s -h", c.Name())
 	case c.plan != "enterprise" && c.quota != quota{}:
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
 	case c.plan == "enterprise" && (least < 1 || most > maxQuota):
 		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
-	case (c.name != "" || c.Name() == "petstore pet set" && c.given("name")) && problem != "":
+	case (c.name != "" || c.Name() == "petstore pet set" && given(c.FlagSet, "name")) && problem != "":
 		return usageErrorf("-name %s", problem)
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
@@ -313,20 +315,17 @@ func keyCreate(ctx context.Context, c *invocation) error {
 
 func keySet(ctx context.Context, c *invocation) error {
 	changes, said := map[string]any{}, []any{"id", c.key.ID}
-	if c.given("plan") {
+	if given(c.FlagSet, "plan") {
 		changes["plan"], changes["perMinute"], changes["perDay"] = c.plan, c.quota.PerMinute, c.quota.PerDay
 		said = append(said, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
 	}
-	if c.given("name") {
+	if given(c.FlagSet, "name") {
 		changes["name"] = c.name
 		said = append(said, "name", c.name)
 	}
-	if c.given("expires") {
+	if given(c.FlagSet, "expires") {
 		changes["lifetime"] = c.expires.Milliseconds()
 		said = append(said, "expires", c.expires)
-	}
-	if len(changes) == 0 {
-		return usageErrorf("petstore key set needs -plan, -name or -expires")
 	}
 	return c.edit(ctx, changeKey(c.key.ID, c.now, changes), "key changed", said...)
 }
@@ -377,8 +376,8 @@ func keyRotate(ctx context.Context, c *invocation) error {
 	return c.report(err, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
 
-// keyShow shows all keys in a table that fits a terminal of 80 columns unless names are long or much needs attention; or
-// one key, with a history below: when it was made and used, and which keys it was rotated from and into.
+// keyShow shows all keys in a table, which fits a terminal of 80 columns unless names are long or much needs attention;
+// or one key, and below it when that was made and used, and which keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
 	if c.json {
 		return c.printJSON(ctx, showKeys("key-json", c.key.ID, c.now))
@@ -431,7 +430,7 @@ func (c *invocation) printJSON(ctx context.Context, query statement) error {
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.
 func backup(ctx context.Context, c *invocation) error {
-	if !isCluster(c.db) && !c.given("skip-ids") {
+	if !isCluster(c.db) && !given(c.FlagSet, "skip-ids") {
 		c.skipIDs = 0
 	}
 	copied, err := c.saveCopy(ctx, c.Arg(0), c.skipIDs)
@@ -659,9 +658,6 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 }
 
 func petSet(ctx context.Context, c *invocation) error {
-	if c.name+c.category+c.status == "" {
-		return usageErrorf("petstore pet set needs -name, -category or -status")
-	}
 	change := sqlOf(sqlFile("set-pet"), quote(c.name), c.category, storedStatus[PetStatus(c.status)], c.Arg(0))
 	return c.edit(ctx, change, "pet changed", "id", c.Arg(0))
 }
@@ -788,9 +784,6 @@ func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time
 	})
 }
 
-// dangers are the flags that confirm one. They have no twin in the environment.
-var dangers = []string{"again", "replace", "skip-ids"}
-
 // allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
 func allFlags(c *config) *flag.FlagSet {
 	fs := newFlags("")
@@ -808,16 +801,16 @@ func allFlags(c *config) *flag.FlagSet {
 		c.cache = int64(n) * unit
 		return err == nil && unit != 0
 	})
-	textFlag(fs, &c.clientIPHeader, "client-ip-header", "the name of a header", regexp.MustCompile(`^[A-Za-z0-9-]+$`).MatchString)
-	funcFlag(fs, "cors-origin", "*, or as browsers send it, like https://example.com: without a path, the default port "+
-		"or a wildcard, and the host in ASCII (punycode)", func(s string) bool {
+	textFlag(fs, &c.clientIPHeader, "client-ip-header", "the name of a header", oneOf(`[A-Za-z0-9-]+`))
+	funcFlag(fs, "cors-origin", "*, or as browsers send it, like https://example.com: no path, default port or "+
+		"wildcard, and the host in ASCII (punycode)", func(s string) bool {
 		origins := strings.Split(s, ",")
 		c.corsOrigins = append(c.corsOrigins, origins...)
 		return !slices.ContainsFunc(origins, func(origin string) bool { return !isOrigin(origin) })
 	})
 	fs.StringVar(&c.tlsCert, "tls-cert", "", "")
 	fs.StringVar(&c.tlsKey, "tls-key", "", "")
-	textFlag(fs, &c.logFormat, "log", "text, json or auto", regexp.MustCompile("^(text|json|auto)$").MatchString)
+	textFlag(fs, &c.logFormat, "log", "text, json or auto", oneOf("text|json|auto"))
 	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "")
 	textFlag(fs, &c.debugAddr, "debug-addr", "HOST:PORT", isAddr)
 	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "")
@@ -835,8 +828,13 @@ func allFlags(c *config) *flag.FlagSet {
 	fs.BoolVar(&c.replace, "replace", false, "")
 	fs.BoolVar(&c.again, "again", false, "")
 	textFlag(fs, &c.category, "category", "an integer of 64 bits", isInteger)
-	textFlag(fs, &c.status, "status", "available, pending or sold", func(s string) bool { return PetStatus(s).known() })
+	textFlag(fs, &c.status, "status", "available, pending or sold", oneOf("available|pending|sold"))
 	return fs
+}
+
+// oneOf is a check that all of a text matches a pattern.
+func oneOf(pattern string) func(string) bool {
+	return regexp.MustCompile("^(" + pattern + ")$").MatchString
 }
 
 func isDatabase(s string) bool { _, err := parseCluster(s); return err == nil && s != "" }
@@ -854,14 +852,15 @@ func isAddr(s string) bool {
 // which needs no escaping, since it is written into headers.
 func isBaseURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && u.String() == s && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil &&
-		u.RawQuery == "" && u.Fragment == "" && strings.HasSuffix(s, "/v1")
+	return err == nil && u.String() == s && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" &&
+		u.User == nil && u.RawQuery == "" && u.Fragment == "" && strings.HasSuffix(s, "/v1")
 }
 
 // isOrigin takes * or a serialized origin that browsers send: scheme, host and perhaps a port, but not the default one.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
-	return s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" && s == strings.ToLower(u.Scheme+"://"+u.Host) &&
+	return s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" &&
+		s == strings.ToLower(u.Scheme+"://"+u.Host) &&
 		!regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s)
 }
 
@@ -874,8 +873,7 @@ func parse(fs *flag.FlagSet, args, environ []string) (unknown []string, err erro
 	} else if err != nil {
 		return nil, usageErrorf("%v; see %s -h", err, fs.Name())
 	}
-	given, ours, others := map[string]bool{}, map[string]string{}, map[string]bool{}
-	fs.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	ours, others := map[string]string{}, map[string]bool{}
 	for _, variable := range environ {
 		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PETSTORE_") {
 			ours[name], others[name] = value, true
@@ -883,14 +881,14 @@ func parse(fs *flag.FlagSet, args, environ []string) (unknown []string, err erro
 	}
 	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
 		name := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if slices.Contains(dangers, f.Name) {
+		if slices.Contains([]string{"again", "replace", "skip-ids"}, f.Name) { // which confirm a danger: only people do
 			return
 		}
 		delete(others, name)
 		if f.Name == "test" && ours[name] == "" {
 			name = "PETSTORE_STAGING"
 		}
-		if ours[name] != "" && !given[f.Name] && fs.Lookup(f.Name) != nil && err == nil {
+		if ours[name] != "" && !given(fs, f.Name) && fs.Lookup(f.Name) != nil && err == nil {
 			if problem := fs.Set(f.Name, ours[name]); problem != nil {
 				err = usageErrorf("invalid value %q for %s: %v", ours[name], name, problem)
 			}

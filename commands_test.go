@@ -215,7 +215,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"export to two files":              {args: []string{"pet", "export", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"`}},
 		"export of an unknown status":      {args: []string{"pet", "export", "-db", db, "-status", "Sold"}, words: []string{"-status", `"Sold"`, "available, pending or sold"}},
 		"a pet without an id":              {args: []string{"pet", "delete", "-db", db}, words: []string{"petstore pet delete needs ID"}},
-		"pet set without a change":         {args: []string{"pet", "set", "-db", mainMade(t), "1"}, words: []string{"petstore pet set needs -name, -category or -status"}},
+		"pet set without a change":         {args: []string{"pet", "set", "-db", mainMade(t), "1"}, words: []string{"petstore pet set needs a flag that says what to change; see petstore pet set -h"}},
 		"pet set of an unknown status":     {args: []string{"pet", "set", "-db", db, "-status", "", "1"}, words: []string{"-status", "available, pending or sold"}},
 		"pet set of no category":           {args: []string{"pet", "set", "-db", db, "-category", "", "1"}, words: []string{"-category"}},
 		"pet set of a fraction":            {args: []string{"pet", "set", "-db", db, "-category", "1.5", "1"}, words: []string{"-category", "1.5"}},
@@ -1055,7 +1055,7 @@ func TestKeySetChangesWhatItIsToldTo(t *testing.T) {
 	k := commandsNew(t)
 	k.mint("create")
 	_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, "1")
-	mainOneLine(t, err, true, "-plan, -name or -expires")
+	mainOneLine(t, err, true, "petstore key set needs a flag that says what to change; see petstore key set -h")
 }
 
 // TestAKeyThatHasExpiredCanBeRevived: by the operator, who may be late.
