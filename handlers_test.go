@@ -692,7 +692,7 @@ func TestAStoppingServiceTellsClientsToConnectAnew(t *testing.T) {
 
 func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 	s := openShop(t)
-	s.server.Config.DisableGeneralOptionsHandler = newServer(s.service.log, nil).DisableGeneralOptionsHandler
+	s.server.Config.DisableGeneralOptionsHandler = newServer(s.service.log, nil, nil).DisableGeneralOptionsHandler
 	for _, line := range []string{"OPTIONS * HTTP/1.1", "CONNECT example.com:443 HTTP/1.1"} {
 		conn, err := net.Dial("tcp", s.server.Listener.Addr().String())
 		if err != nil {

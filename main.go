@@ -77,7 +77,6 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 // serve runs the server until ctx ends. One that cannot have its address makes no database.
 func serve(ctx context.Context, c *invocation) (err error) {
 	log := c.log
-	server := newServer(log, c.tls)
 	var running atomic.Pointer[service]
 	debugURL, stopDebug, err := serveDebug(ctx, c.debugAddr, &running, log)
 	if err != nil {
@@ -101,7 +100,7 @@ func serve(ctx context.Context, c *invocation) (err error) {
 	defer func() { err = errors.Join(err, store.Close()) }()
 	store.remember(c.cache)
 	service := newService(store, c.settings, log)
-	server.Handler = service
+	server := newServer(log, c.tls, service)
 	address := serviceURL(listener, c.addr, server.TLSConfig != nil)
 	if err := printFirstKey(ctx, store, c.staging, address, c.stdout, log); err != nil {
 		return err
@@ -157,23 +156,16 @@ type server struct {
 	connections sync.Map // from net.Conn to *atomic.Int64: since when it is quiet, in Unix nanoseconds; 0 if it is not
 }
 
-// quietTime is how long a connection may be quiet while the server stops: a request may be on its way.
-const quietTime = 500 * time.Millisecond
-
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
 // end, 30 s to the end of the response, and 2 minutes until the next one.
-func newServer(log *slog.Logger, config *tls.Config) *server {
-	frames := &http.HTTP2Config{MaxReadFrameSize: 16 << 10} // kept for each connection; by default 1 MiB
+func newServer(log *slog.Logger, config *tls.Config, handler http.Handler) *server {
 	s := &server{Server: http.Server{
-		ReadHeaderTimeout:            5 * time.Second,
-		ReadTimeout:                  15 * time.Second,
-		WriteTimeout:                 30 * time.Second,
-		IdleTimeout:                  2 * time.Minute,
-		MaxHeaderBytes:               16 << 10,
-		HTTP2:                        frames,
-		TLSConfig:                    config,
-		DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
-		ErrorLog:                     slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
+		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 16 << 10, // and frames of as much, which HTTP/2 keeps for each connection; by default 1 MiB
+		HTTP2:          &http.HTTP2Config{MaxReadFrameSize: 16 << 10},
+		TLSConfig:      config, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		Handler: handler, DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 	}}
 	s.ConnState = s.note
 	return s
@@ -192,11 +184,11 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// drain waits until ctx ends for all connections to end, and closes those that have been quiet for a while.
-// Shutdown would drop requests that arrive now, even once it has read their heads.
+// drain waits until ctx ends for all connections to end, and closes those that have been quiet for half a second: a
+// request may be on its way. Shutdown would drop requests that arrive now, even once it has read their heads.
 func (s *server) drain(ctx context.Context) error {
 	for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
-		drained, quiet := true, time.Now().Add(-quietTime).UnixNano()
+		drained, quiet := true, time.Now().Add(-500*time.Millisecond).UnixNano()
 		s.connections.Range(func(conn, since any) bool {
 			if at := since.(*atomic.Int64).Load(); at != 0 && at <= quiet {
 				_ = conn.(net.Conn).Close()
@@ -315,9 +307,8 @@ func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[servic
 		return "", nil, err
 	}
 	host, _, _ := net.SplitHostPort(addr)
-	server := newServer(log, nil)
+	server := newServer(log, nil, debugRoutes(ctx, running, host))
 	server.WriteTimeout = 0 // a profile takes as long as it is asked to
-	server.Handler = debugRoutes(ctx, running, host)
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the debug address fails", "error", err)

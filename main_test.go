@@ -1125,7 +1125,7 @@ func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	mainMust(t, err)
 	listener.Close()
-	if err := newServer(slog.New(slog.DiscardHandler), nil).serveUntil(t.Context(), listener); err == nil {
+	if err := newServer(slog.New(slog.DiscardHandler), nil, nil).serveUntil(t.Context(), listener); err == nil {
 		t.Error("it says nothing")
 	}
 }
@@ -1197,7 +1197,7 @@ func (c *mainPipe) open() bool {
 func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := mainListenInFakeTime(t)
-		s := newServer(slog.New(slog.DiscardHandler), nil)
+		s := newServer(slog.New(slog.DiscardHandler), nil, nil)
 		s.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			wait, _ := time.ParseDuration(r.URL.Path[1:])
 			time.Sleep(wait)
@@ -1260,7 +1260,7 @@ func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
 func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := mainListenInFakeTime(t)
-		s := newServer(slog.New(slog.DiscardHandler), nil)
+		s := newServer(slog.New(slog.DiscardHandler), nil, nil)
 		s.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { mainMust(t, s.serveUntil(ctx, l)) }()
@@ -1391,7 +1391,7 @@ func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
 
 // TestEveryPhaseOfARequestIsBounded: a client that is slow on purpose holds nothing for long.
 func TestEveryPhaseOfARequestIsBounded(t *testing.T) {
-	s := newServer(slog.New(slog.DiscardHandler), nil)
+	s := newServer(slog.New(slog.DiscardHandler), nil, nil)
 	// As the README promises.
 	if s.ReadHeaderTimeout != 5*time.Second || s.ReadTimeout != 15*time.Second || s.WriteTimeout != 30*time.Second || s.IdleTimeout != 2*time.Minute || s.MaxHeaderBytes != 16<<10 {
 		t.Errorf("the server waits %v, %v, %v, %v for heads of %d bytes", s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.MaxHeaderBytes)
