@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -19,18 +20,18 @@ import (
 // histogram counts observations by their size. A reader may find an
 // observation in one of its numbers and not yet in another.
 type histogram struct {
-	bounds []int64           // the largest value that each bucket takes, ascending
+	bounds []float64         // the largest value that each bucket takes, ascending
 	counts [16]atomic.Uint64 // one for each bound, and one for what is larger
 	sum    atomic.Int64
 }
 
 // durationBounds are nanoseconds, from 50 microseconds to 10 seconds.
-var durationBounds = []int64{
+var durationBounds = []float64{
 	50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 1e9, 2500e6, 10e9,
 }
 
 func (h *histogram) observe(value int64) {
-	bucket, _ := slices.BinarySearch(h.bounds, value)
+	bucket, _ := slices.BinarySearch(h.bounds, float64(value))
 	h.counts[bucket].Add(1)
 	h.sum.Add(value)
 }
@@ -53,12 +54,9 @@ func (e *exposition) add(metric, labels string, value float64) {
 // the histogram's units make one of the metric's.
 func (e *exposition) addHistogram(metric, label string, h *histogram, unit float64) {
 	total := 0.0
-	for i := range len(h.bounds) + 1 {
-		le := "+Inf"
-		if i < len(h.bounds) {
-			le = strconv.FormatFloat(float64(h.bounds[i])/unit, 'g', -1, 64)
-		}
+	for i, bound := range append(slices.Clone(h.bounds), math.Inf(1)) {
 		total += float64(h.counts[i].Load())
+		le := strconv.FormatFloat(bound/unit, 'g', -1, 64)
 		e.add(metric, fmt.Sprintf("_bucket{%sle=%q}", label, le), total)
 	}
 	labels := strings.Replace("{"+strings.TrimSuffix(label, ",")+"}", "{}", "", 1) // no empty braces

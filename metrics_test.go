@@ -42,7 +42,7 @@ func metricsOf(h *histogram, label string, unit float64) string {
 
 // TestAHistogramWithoutALabelHasNoEmptyBraces: its sum and its count bear no labels.
 func TestAHistogramWithoutALabelHasNoEmptyBraces(t *testing.T) {
-	h := histogram{bounds: []int64{1, 2}}
+	h := histogram{bounds: []float64{1, 2}}
 	want := "h_bucket{le=\"1\"} 0\nh_bucket{le=\"2\"} 0\nh_bucket{le=\"+Inf\"} 0\nh_sum 0\nh_count 0\n"
 	if got := metricsOf(&h, "", 1); got != want {
 		t.Errorf("the empty histogram is\n%s\nwant\n%s", got, want)
@@ -57,7 +57,7 @@ func TestAHistogramWithoutALabelHasNoEmptyBraces(t *testing.T) {
 }
 
 func TestAHistogramsBoundsAreInclusive(t *testing.T) {
-	h := histogram{bounds: []int64{1e9, 2250e6}}
+	h := histogram{bounds: []float64{1e9, 2250e6}}
 	for _, value := range []int64{0, 1e9, 1e9 + 1, 2e9, 5e9} {
 		h.observe(value)
 	}
@@ -66,7 +66,7 @@ func TestAHistogramsBoundsAreInclusive(t *testing.T) {
 	if got := metricsOf(&h, `a="b",`, 1e9); got != want {
 		t.Errorf("the histogram is\n%s\nwant\n%s", got, want)
 	}
-	for what, bounds := range map[string][]int64{"durations": durationBounds, "commits": newStore(nil).commitSizes.bounds} {
+	for what, bounds := range map[string][]float64{"durations": durationBounds, "commits": newStore(nil).commitSizes.bounds} {
 		if !slices.IsSorted(bounds) || len(bounds) >= len(h.counts) {
 			t.Errorf("the bounds of %s are %v, for %d counts", what, bounds, len(h.counts))
 		}

@@ -213,7 +213,7 @@ type queued struct {
 func newStore(e engine) *store {
 	s := &store{engine: e}
 	s.remember(defaultCache)
-	s.commitSizes.bounds = []int64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
+	s.commitSizes.bounds = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
 	s.commitTimes.bounds = durationBounds
 	return s
 }
