@@ -603,8 +603,7 @@ func (s *service) ready() error {
 	defer s.probing.Unlock()
 	if time.Since(s.probed) >= 250*time.Millisecond {
 		before := s.unready
-		s.unready, s.probed = s.store.probe(context.Background()), time.Now()
-		if s.unready != nil && before == nil {
+		if s.unready, s.probed = s.store.probe(context.Background()), time.Now(); s.unready != nil && before == nil {
 			s.log.Error("not ready", "error", s.unready)
 		}
 	}

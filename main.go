@@ -206,13 +206,12 @@ func (s *server) drain(ctx context.Context) error {
 // serviceURL is where a client on this machine reaches the service: by the host
 // of -addr, which a certificate may name, and the port that it has got.
 func serviceURL(l net.Listener, addr string, secure bool) string {
-	scheme := map[bool]string{false: "http", true: "https"}[secure]
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	return scheme + "://" + net.JoinHostPort(host, port) + "/v1"
+	return map[bool]string{false: "http://", true: "https://"}[secure] + net.JoinHostPort(host, port) + "/v1"
 }
 
 // printFirstKey makes the first key of a new database. A stop that comes meanwhile waits.
