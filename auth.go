@@ -258,9 +258,11 @@ func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first boo
 	return insertedID(s.add(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
 }
 
-// hasKeys reports whether there is any key, of whichever environment.
-func hasKeys(ctx context.Context, s *store) (bool, error) {
-	return s.readInto(ctx, sqlOf("SELECT 1 FROM api_keys LIMIT 1"), new(int64))
+// hasKeys reports whether there are keys for an environment, and for the other one.
+func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err error) {
+	_, err = s.readInto(ctx, sqlOf(`SELECT EXISTS (SELECT 1 FROM api_keys WHERE test = ?1),
+		EXISTS (SELECT 1 FROM api_keys WHERE test <> ?1)`, storedBool[test]), &own, &other)
+	return own, other, err
 }
 
 // rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old

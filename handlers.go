@@ -60,11 +60,12 @@ type service struct {
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
 
-	inFlight atomic.Int64 // requests that are being handled
-	stopping atomic.Bool  // clients are told to connect anew
-	probing  sync.Mutex   // guards the next two
-	probed   time.Time    // when the store was last asked whether it is ready
-	unready  error        // what it said
+	inFlight        atomic.Int64 // requests that are being handled
+	warnedOfAddress sync.Once    // that clientIPHeader holds no address
+	stopping        atomic.Bool  // clients are told to connect anew
+	probing         sync.Mutex   // guards the next two
+	probed          time.Time    // when the store was last asked whether it is ready
+	unready         error        // what it said
 
 	report     atomic.Value // what the operator's page shows of the keys, as JSON
 	wanted     atomic.Bool  // somebody has asked for it since it was read last
@@ -281,10 +282,22 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
 	if underAPI(r) {
-		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
+		s.limits.address(s.network(r), time.Now(), false).setHeaders(h)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return true
+}
+
+// network is what a caller without a valid key is limited by.
+func (s *service) network(r *http.Request) netip.Prefix {
+	network, unread := clientNetwork(r, s.clientIPHeader)
+	if unread != "" {
+		s.warnedOfAddress.Do(func() {
+			s.log.Warn("the client's address cannot be read; all clients of this proxy share one limit",
+				"header", s.clientIPHeader, "value", redact(unread), "proxy", r.RemoteAddr)
+		})
+	}
+	return network
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are logged, and become 503 if the store
@@ -306,7 +319,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 	}
 	if underAPI(r) && len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
-		d := s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), e.Status == http.StatusUnauthorized)
+		d := s.limits.address(s.network(r), time.Now(), e.Status == http.StatusUnauthorized)
 		d.setHeaders(h)
 		_ = errors.As(d.err(), &e)
 	}

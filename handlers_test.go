@@ -839,19 +839,23 @@ func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
 	})
 }
 
-// TestClientsOfAProxyThatCannotBeReadShareOneLimit, and the service goes on.
-func TestClientsOfAProxyThatCannotBeReadShareOneLimit(t *testing.T) {
+// TestAProxyThatCannotBeReadIsToldOfOnce: without the warning all clients would share
+// one limit, and nobody would know why.
+func TestAProxyThatCannotBeReadIsToldOfOnce(t *testing.T) {
+	const warning = "the client's address cannot be read"
 	for _, c := range []struct {
 		policy, header string
 		values         []string
-		spent          bool // all are charged to one address
+		want           string // in the log; "" for no warning
+		spent          bool   // all are charged to one address
 	}{
-		{"the syntax of Forwarded", "Forwarded", []string{"for=198.51.100.1;proto=https", "for=198.51.100.2;proto=https"}, true},
-		{"names instead of addresses", "X-Real-Ip", []string{"localhost", "unknown"}, true},
-		{"a key, which is not logged", "X-Real-Ip", []string{"pet_live_abc"}, true},
-		{"no header, as from a probe on the proxy itself", "X-Real-Ip", []string{""}, true},
-		{"IPv6 addresses in brackets", "X-Forwarded-For", []string{"[2001:db8:0:1::1]", "[2001:db8:0:2::1]"}, false},
-		{"IPv6 addresses in brackets with ports", "X-Forwarded-For", []string{"[2001:db8:0:1::1]:80", "[2001:db8:0:2::1]:80"}, false},
+		{"the syntax of Forwarded", "Forwarded", []string{"for=198.51.100.1;proto=https", "for=198.51.100.2;proto=https"},
+			`"header":"Forwarded","value":"for=198.51.100.1;proto=https","proxy":"192.0.2.1:1234"`, true},
+		{"names instead of addresses", "X-Real-Ip", []string{"localhost", "unknown"}, `"value":"localhost"`, true},
+		{"a key, which is not logged", "X-Real-Ip", []string{"pet_live_abc"}, `"value":"pet_…"`, true},
+		{"no header, as from a probe on the proxy itself", "X-Real-Ip", []string{""}, "", true},
+		{"IPv6 addresses in brackets", "X-Forwarded-For", []string{"[2001:db8:0:1::1]", "[2001:db8:0:2::1]"}, "", false},
+		{"IPv6 addresses in brackets with ports", "X-Forwarded-For", []string{"[2001:db8:0:1::1]:80", "[2001:db8:0:2::1]:80"}, "", false},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -864,7 +868,11 @@ func TestClientsOfAProxyThatCannotBeReadShareOneLimit(t *testing.T) {
 					t.Errorf("the last of 61 requests is %d, want %d", status, want)
 				}
 				s.call("GET", "/v1/pets", c.header+": "+c.values[0]).is(200) // a key needs no address
-				if log := s.log.String(); strings.Contains(log, "pet_live_abc") {
+				log := s.log.String()
+				if n := strings.Count(log, warning); n > 1 || (n == 1) != (c.want != "") {
+					t.Errorf("the log warns %d times: %s", n, log)
+				}
+				if !strings.Contains(log, c.want) || strings.Contains(log, "pet_live_abc") {
 					t.Errorf("the log is %s", log)
 				}
 			})

@@ -25,6 +25,7 @@ package main
 // the database and read back after a restart is the same instant.
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -519,16 +520,18 @@ func (l *limiter) adopt(rows [][7]int64, now instant) {
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
 // the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
 // proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
-// If that entry is not an address, the proxy's own address counts.
-func clientNetwork(r *http.Request, header string) netip.Prefix {
+// If that entry is not an address, it is returned as unread, and the proxy's own address counts.
+func clientNetwork(r *http.Request, header string) (network netip.Prefix, unread string) {
 	if values := r.Header.Values(header); header != "" && len(values) > 0 {
 		last := values[len(values)-1]
-		if network, ok := parseNetwork(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
-			return network
+		last = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+		if network, ok := parseNetwork(last); ok {
+			return network, ""
 		}
+		unread = cmp.Or(last, "(empty)")
 	}
-	network, _ := parseNetwork(r.RemoteAddr)
-	return network
+	network, _ = parseNetwork(r.RemoteAddr)
+	return network, unread
 }
 
 // parseNetwork takes an IP address with or without a port, and in brackets or not.

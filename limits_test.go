@@ -2026,45 +2026,46 @@ func TestClientNetwork(t *testing.T) {
 		sent   http.Header
 		remote string
 		want   string
+		unread string
 	}{
-		{"an IPv4 address counts alone", "", nil, "203.0.113.9:5000", "203.0.113.9/32"},
-		{"its port does not matter", "", nil, "203.0.113.9:5001", "203.0.113.9/32"},
-		{"of an IPv6 address the /64 counts", "", nil, "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"},
-		{"so a neighbour in the /64 is the same client", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64"},
-		{"and one outside it is not", "", nil, "[2001:db8:1:3:3:4:5:6]:5000", "2001:db8:1:3::/64"},
-		{"a zone does not matter", "", nil, "[fe80::1%eth0]:5000", "fe80::/64"},
-		{"an IPv4 address mapped into IPv6 is an IPv4 address", "", nil, "[::ffff:203.0.113.9]:5000", "203.0.113.9/32"},
-		{"no header is believed unless it was named", "", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
-		{"the named header counts", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"its name may be written in any case", "x-real-ip", http.Header{"X-Real-Ip": {"198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"another header does not", "X-Real-Ip", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32"},
+		{"an IPv4 address counts alone", "", nil, "203.0.113.9:5000", "203.0.113.9/32", ""},
+		{"its port does not matter", "", nil, "203.0.113.9:5001", "203.0.113.9/32", ""},
+		{"of an IPv6 address the /64 counts", "", nil, "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64", ""},
+		{"so a neighbour in the /64 is the same client", "", nil, "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64", ""},
+		{"and one outside it is not", "", nil, "[2001:db8:1:3:3:4:5:6]:5000", "2001:db8:1:3::/64", ""},
+		{"a zone does not matter", "", nil, "[fe80::1%eth0]:5000", "fe80::/64", ""},
+		{"an IPv4 address mapped into IPv6 is an IPv4 address", "", nil, "[::ffff:203.0.113.9]:5000", "203.0.113.9/32", ""},
+		{"no header is believed unless it was named", "", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32", ""},
+		{"the named header counts", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"its name may be written in any case", "x-real-ip", http.Header{"X-Real-Ip": {"198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"another header does not", "X-Real-Ip", http.Header{"X-Forwarded-For": {"198.51.100.7"}}, proxy, "10.0.0.1/32", ""},
 		{"its rightmost entry counts, the others are the client's word", "X-Forwarded-For",
-			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67 , 198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"also without spaces", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66,198.51.100.7"}}, proxy, "198.51.100.7/32"},
+			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67 , 198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"also without spaces", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66,198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
 		{"of several lines the last counts", "X-Forwarded-For",
-			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67", "192.0.2.68, 198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"an entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7:8080"}}, proxy, "198.51.100.7/32"},
-		{"an IPv6 entry counts as its /64", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, 2001:db8:1:2::9"}}, proxy, "2001:db8:1:2::/64"},
-		{"an IPv6 entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]:8080"}}, proxy, "2001:db8:1:2::/64"},
-		{"brackets do not need a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]"}}, proxy, "2001:db8:1:2::/64"},
-		{"a mapped entry is an IPv4 address", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"::ffff:198.51.100.7"}}, proxy, "198.51.100.7/32"},
-		{"garbage falls back to the connection", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, unknown"}}, proxy, "10.0.0.1/32"},
+			http.Header{"X-Forwarded-For": {"192.0.2.66, 192.0.2.67", "192.0.2.68, 198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"an entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"198.51.100.7:8080"}}, proxy, "198.51.100.7/32", ""},
+		{"an IPv6 entry counts as its /64", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, 2001:db8:1:2::9"}}, proxy, "2001:db8:1:2::/64", ""},
+		{"an IPv6 entry may have a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]:8080"}}, proxy, "2001:db8:1:2::/64", ""},
+		{"brackets do not need a port", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"[2001:db8:1:2::9]"}}, proxy, "2001:db8:1:2::/64", ""},
+		{"a mapped entry is an IPv4 address", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"::ffff:198.51.100.7"}}, proxy, "198.51.100.7/32", ""},
+		{"garbage falls back to the connection", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, unknown"}}, proxy, "10.0.0.1/32", "unknown"},
 		{"so does the syntax of Forwarded", "Forwarded", http.Header{"Forwarded": {"for=192.0.2.66, for=198.51.100.7;proto=https"}},
-			proxy, "10.0.0.1/32"},
-		{"also with an IPv6 address", "Forwarded", http.Header{"Forwarded": {`for="[2001:db8:1:2::9]:8080"`}}, proxy, "10.0.0.1/32"},
-		{"and a name for an address", "X-Real-Ip", http.Header{"X-Real-Ip": {"localhost:80"}}, proxy, "10.0.0.1/32"},
-		{"so does an empty entry", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, "}}, proxy, "10.0.0.1/32"},
-		{"and an empty last line", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66", ""}}, proxy, "10.0.0.1/32"},
-		{"a missing header falls back too", "X-Forwarded-For", nil, proxy, "10.0.0.1/32"},
-		{"callers that nothing tells apart share one bucket", "", nil, "@", "invalid Prefix"},
+			proxy, "10.0.0.1/32", "for=198.51.100.7;proto=https"},
+		{"also with an IPv6 address", "Forwarded", http.Header{"Forwarded": {`for="[2001:db8:1:2::9]:8080"`}}, proxy, "10.0.0.1/32", `for="[2001:db8:1:2::9]:8080"`},
+		{"and a name for an address", "X-Real-Ip", http.Header{"X-Real-Ip": {"localhost:80"}}, proxy, "10.0.0.1/32", "localhost:80"},
+		{"so does an empty entry", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66, "}}, proxy, "10.0.0.1/32", "(empty)"},
+		{"and an empty last line", "X-Forwarded-For", http.Header{"X-Forwarded-For": {"192.0.2.66", ""}}, proxy, "10.0.0.1/32", "(empty)"},
+		{"a missing header falls back too", "X-Forwarded-For", nil, proxy, "10.0.0.1/32", ""},
+		{"callers that nothing tells apart share one bucket", "", nil, "@", "invalid Prefix", ""},
 	} {
 		t.Run(c.policy, func(t *testing.T) {
 			if c.sent == nil {
 				c.sent = http.Header{}
 			}
 			r := &http.Request{RemoteAddr: c.remote, Header: c.sent}
-			if got := clientNetwork(r, c.header); got.String() != c.want {
-				t.Errorf("charged to %s, want %s", got, c.want)
+			if got, unread := clientNetwork(r, c.header); got.String() != c.want || unread != c.unread {
+				t.Errorf("charged to %s, and %q cannot be read; want %s, %q", got, unread, c.want, c.unread)
 			}
 		})
 	}

@@ -218,7 +218,12 @@ func serviceURL(l net.Listener, addr string, secure bool) string {
 func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
-	if known, err := hasKeys(ctx, s); err != nil || known {
+	own, other, err := hasKeys(ctx, s, test)
+	if other && !own {
+		hint := map[bool]string{false: "petstore key create", true: "petstore key create -test"}[test]
+		log.Warn("no key in this database opens this environment; make one with "+hint, "test", test)
+	}
+	if err != nil || own || other {
 		return err
 	}
 	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}

@@ -452,12 +452,23 @@ func TestStagingIssuesAndTakesTestKeysOnly(t *testing.T) {
 		}
 		s.stop()
 	}
-	for made, serve := range map[string]string{"-test=false": "-staging", "-test": "-staging=false"} {
+	for _, c := range []struct{ made, serve, want string }{
+		{"-test=false", "-staging", "petstore key create -test"},
+		{"-test", "-staging=false", "petstore key create"},
+	} {
 		otherOnly := mainDB(t)
-		_, _, err = mainRun(t, nil, "key", "create", "-db", otherOnly, made)
+		_, _, err = mainRun(t, nil, "key", "create", "-db", otherOnly, c.made)
 		mainMust(t, err)
-		if out, _, err := mainRun(t, nil, "-addr", "127.0.0.1:0", "-db", otherOnly, serve); err != nil || out != "" {
-			t.Errorf("%s, with a key of the other environment only, makes one: %v, %s", serve, err, out)
+		want := `"level":"WARN","msg":"no key in this database opens this environment; make one with ` + c.want + `"`
+		out, log, err := mainRun(t, nil, "-addr", "127.0.0.1:0", "-db", otherOnly, c.serve)
+		if err != nil || !strings.Contains(log, want) || out != "" {
+			t.Errorf("without a key of its own environment an instance says %v, %s, %s; want %s", err, log, out, want)
+		}
+		made, _, err := mainRun(t, nil, append(strings.Fields(c.want)[1:], "-db", otherOnly)...)
+		mainMust(t, err)
+		s := mainStart(t, nil, "-db", otherOnly, c.serve) // stop would find the warning
+		if response, _ := s.get("/pets", strings.TrimSpace(made)); response.StatusCode != 200 {
+			t.Errorf("the key that %s makes is %d", c.want, response.StatusCode)
 		}
 	}
 }

@@ -1221,7 +1221,7 @@ func TestAClosedStoreIsUnavailable(t *testing.T) {
 	usageErr := newLimiter(s, 0).load(1)
 	_, keyErr := newKeyring(s, false).lookup(newSecret(false))
 	_, keysErr := readKeys(context.Background(), s, 0, "")
-	_, hasErr := hasKeys(context.Background(), s)
+	_, _, hasErr := hasKeys(context.Background(), s, false)
 	for what, err := range map[string]error{"page": pageErr, "pet": petErr, "load": usageErr, "lookup": keyErr,
 		"readKeys": keysErr, "hasKeys": hasErr, "probe": s.probe(context.Background()),
 		"refresh": s.refresh(context.Background())} {
@@ -1687,8 +1687,10 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	id, err := insertKey(ctx, s, &apiKey{Name: "second", Plan: "enterprise", test: true, lifetime: dayMillis,
 		account: account{quota: quota{5, 7}}, CreatedAt: now}, token, false)
 	must(err)
-	if known, err := hasKeys(ctx, s); err != nil || !known {
-		t.Errorf("there are keys: %v, %v", known, err)
+	for _, test := range []bool{false, true} {
+		if own, other, err := hasKeys(ctx, s, test); err != nil || !own || !other {
+			t.Errorf("keys with test %v: %v, others: %v, %v", test, own, other, err)
+		}
 	}
 	keys, err := readKeys(ctx, s, now, "WHERE k.id = ?", id)
 	if must(err); len(keys) != 1 {
