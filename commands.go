@@ -663,7 +663,8 @@ func petSet(ctx context.Context, c *invocation) error {
 }
 
 func petDelete(ctx context.Context, c *invocation) error {
-	return c.edit(ctx, sqlOf("DELETE FROM pets WHERE id = ?", c.Arg(0)), "pet deleted", "id", c.Arg(0))
+	change := sqlOf("DELETE FROM pets WHERE id = ?1 AND CAST(id AS TEXT) = ?1", c.Arg(0))
+	return c.edit(ctx, change, "pet deleted", "id", c.Arg(0))
 }
 
 // restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds
