@@ -117,7 +117,7 @@ type invocation struct {
 func runCommand(ctx context.Context, args []string, p *process, serve func(context.Context, *invocation) error) error {
 	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
 		args = append([]string{"serve"}, args...)
-	} else if args[0] == "help" {
+	} else if args[0] == "help" && !regexp.MustCompile("^--?h(elp)?$").MatchString(strings.Join(args[1:], " ")) {
 		args = append(args[1:], "-h")
 	}
 	var all string
@@ -136,7 +136,7 @@ func runCommand(ctx context.Context, args []string, p *process, serve func(conte
 		return err
 	}
 	return usageErrorf("no command %q; there are %s; petstore without a command serves",
-		strings.Join(args[:min(2, len(args))], " "), all[2:])
+		strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h"), all[2:])
 }
 
 // invoke parses the flags of a verb, opens the database and runs the verb.
@@ -509,13 +509,14 @@ func petImport(ctx context.Context, c *invocation) error {
 		place, said = 0, ""
 	}
 	if err == nil && before == total && total > 0 && !c.again {
-		err = fmt.Errorf("%s was imported before, all %s; with -again they are added once more", c.Arg(0), amount(total, "pets"))
+		err = fmt.Errorf("it was imported before, all %s; -again adds them once more", amount(total, "pets"))
 	}
 	if err != nil {
 		return err
 	}
 	if stored, err := c.writePets(ctx, rows, digest, before, place, total); err != nil {
-		return fmt.Errorf("%d of %s are stored; the same import goes on after them: %w", stored, amount(total, "pets"), err)
+		return fmt.Errorf("%sof %s are stored; the same import goes on after them: %w", amount(stored, ""),
+			amount(total, "pets"), err)
 	}
 	return c.report(nil, amount(total-place, "pets")+" imported"+said, "file", c.Arg(0), "sha256", digest,
 		"before", place, "database", databaseName(c.db))
@@ -642,7 +643,7 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 		})
 		return cmp.Or(err, out.Flush())
 	}
-	if c.NArg() > 0 {
+	if c.Arg(0) != "" && c.Arg(0) != "-" {
 		err = saveFile(c.Arg(0), func(temp *os.File) error { return errors.Join(write(temp), temp.Sync()) })
 	} else {
 		if isTerminal(c.stdout) { // which shows the pets
