@@ -237,7 +237,7 @@ func quotasJSON() string {
 // readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15
 // busiest of the last 30 days.
 func readReport(ctx context.Context, s *store, now instant) (text string, err error) {
-	query := "SELECT json_object('at', ?4, 'pressed', json((" + sqlFile("pressed-keys") +
+	query := "SELECT json_object('at', ?4, 'nearLimits', json((" + sqlFile("keys-near-limits") +
 		")), 'usage', json((" + sqlFile("usage-days") + ")))"
 	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), quotasJSON()), &text)
 	return text, err

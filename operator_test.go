@@ -115,8 +115,8 @@ type operatorStats struct {
 	Environment string
 	Metrics     map[string]float64
 	Report      *struct {
-		At      int64
-		Pressed []struct {
+		At         int64
+		NearLimits []struct {
 			ID, UsedThisMinute, UsedToday, PerMinute, PerDay, BannedUntil int64
 			Name, Plan                                                    string
 		}
@@ -239,24 +239,24 @@ func TestThePageShowsWhoIsBannedOrNearALimit(t *testing.T) {
 
 	stats, _ := s.report()
 	var got []string
-	for _, k := range stats.Report.Pressed {
+	for _, k := range stats.Report.NearLimits {
 		got = append(got, k.Name)
 	}
 	want := []string{"banned", "90 % of its own", "its successor", "81 % of the day", "80 % of the minute"}
 	if !slices.Equal(got, want) {
 		t.Errorf("it shows %q, want %q", got, want)
 	}
-	if k := stats.Report.Pressed[1]; k.PerMinute != 10 || k.PerDay != 1000 || k.UsedThisMinute != 9 || k.BannedUntil != 0 || k.Plan != "enterprise" {
+	if k := stats.Report.NearLimits[1]; k.PerMinute != 10 || k.PerDay != 1000 || k.UsedThisMinute != 9 || k.BannedUntil != 0 || k.Plan != "enterprise" {
 		t.Errorf("the Enterprise key is %+v", k)
 	}
-	if k := stats.Report.Pressed[0]; k.PerMinute != 60 || k.UsedToday != 70 || k.BannedUntil <= stats.Report.At {
+	if k := stats.Report.NearLimits[0]; k.PerMinute != 60 || k.UsedToday != 70 || k.BannedUntil <= stats.Report.At {
 		t.Errorf("the banned key is %+v", k)
 	}
 	for i := range 30 {
 		s.operatorKey(fmt.Sprint("more ", i), "free", none, "60, now+50000, 60, now+5000000, 0, 0")
 	}
-	if stats, _ = s.report(); len(stats.Report.Pressed) != 20 || stats.Report.Pressed[0].Name != "banned" {
-		t.Errorf("of many, it shows %d, and %s first", len(stats.Report.Pressed), stats.Report.Pressed[0].Name)
+	if stats, _ = s.report(); len(stats.Report.NearLimits) != 20 || stats.Report.NearLimits[0].Name != "banned" {
+		t.Errorf("of many, it shows %d, and %s first", len(stats.Report.NearLimits), stats.Report.NearLimits[0].Name)
 	}
 }
 
@@ -299,7 +299,7 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 	if strings.Contains(body, string(token)[9:]) || strings.Contains(body, s.key[9:]) || !strings.Contains(body, "mine is pet_…") {
 		t.Error("there is a key in it")
 	}
-	if got := stats.Report.Pressed[0].Name; got != "</script><img src=x onerror=alert(1)>" {
+	if got := stats.Report.NearLimits[0].Name; got != "</script><img src=x onerror=alert(1)>" {
 		t.Errorf("the name is %s", got)
 	}
 }
@@ -308,7 +308,7 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 func operatorReads(srv *service, do func()) *atomic.Int64 {
 	var reads atomic.Int64
 	srv.store.engine = &storeEngine{engine: srv.store.engine, check: func(st statement, columns []any) {
-		if strings.Contains(st.query, sqlFile("pressed-keys")) && columns == nil {
+		if strings.Contains(st.query, sqlFile("keys-near-limits")) && columns == nil {
 			reads.Add(1)
 			do()
 		}

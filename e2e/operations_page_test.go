@@ -20,6 +20,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/chromedp/cdproto/emulation"
 	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
@@ -91,7 +92,7 @@ func (b *tab) operatorState(name string) {
 	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
-		for _, width := range []int64{390, 1280} {
+		for _, width := range []int64{320, 390, 1280} { // 320 is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
 			b.do(chromedp.EmulateViewport(width, 900))
 			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
@@ -212,7 +213,7 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Live")
 	b.shows("[data-chart=listPets]", "No requests in this time")
-	b.shows("#pressed-nothing", "No key is banned")
+	b.shows("#near-nothing", "No key is banned")
 	b.shows("[data-value='fact.ready']", "yes")
 	b.shows("[data-value='fact.engine']", "SQLite")
 	b.shows("[data-value='fact.node']", s.db)
@@ -220,8 +221,8 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 
 	crew := s.work(t, 100, limited)
 	began, before := time.Now(), s.counted(t)
-	b.shows("#pressed", markup)
-	b.shows("#pressed", "60 of 60")
+	b.shows("#near", markup)
+	b.shows("#near", "60 of 60")
 	b.shows("#usage", "1,000,0")
 	b.shows("#usage", markup)
 	if n := eval[int](b, "document.querySelectorAll('img').length"); n != 0 {
@@ -481,6 +482,123 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 	b.operatorState("moment")
 	point("pointerleave")
 	b.shows(".when", "last 10 s")
+}
+
+func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
+	s := start(t, debugFlags...)
+	s.work(t, 100, s.newKey("-plan", "free"))
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Live")
+	several := func() { // columns of five minutes, which are 5/3 s each
+		t.Helper()
+		before := b.number("total.success")
+		eventually(t, longEnough, func() error {
+			if now := b.number("total.success"); now < before+300 {
+				return fmt.Errorf("there were %v successes, and then %v", before, now)
+			}
+			return nil
+		})
+	}
+	several()
+	slide := func(to int) {
+		t.Helper()
+		eval[bool](b, fmt.Sprintf(`(() => {
+			const slider = document.querySelector("#moment");
+			slider.value = %d;
+			return slider.dispatchEvent(new Event("input"));
+		})()`, to))
+	}
+	slide(177)
+	chosen := b.text("#moment-text")
+	point := func(event string) {
+		t.Helper()
+		eval[bool](b, fmt.Sprintf(`(() => {
+			const chart = document.querySelector("[data-chart=memory]");
+			const {right, top} = chart.getBoundingClientRect();
+			return chart.dispatchEvent(new PointerEvent(%q, {clientX: right - 90, clientY: top + 5}));
+		})()`, event))
+	}
+	for range 2 {
+		if got := b.text("#moment-text"); got != chosen || chosen == "now" {
+			t.Fatalf("%s became %s while time went on", chosen, got)
+		}
+		several()
+		point("pointermove")
+		if got := b.text("#moment-text"); got == chosen {
+			t.Errorf("the pointer shows %s", got)
+		}
+		point("pointerleave")
+	}
+
+	slide(179)
+	b.click("#pause")
+	paused := b.text(".when")
+	requests := `[...document.querySelectorAll("#operations td:nth-child(2)")].map((cell) => cell.textContent).join(" ")`
+	counted := eval[string](b, requests)
+	before := s.counted(t)
+	eventually(t, longEnough, func() error {
+		if n := total(s.counted(t)) - total(before); n < 400 {
+			return fmt.Errorf("there were %v requests", n)
+		}
+		return nil
+	})
+	b.click("[data-minutes='60']")
+	b.shows("#operations caption", "All operations in the hour shown")
+	if got := b.text(".when"); !strings.HasPrefix(paused, "paused at ") || got != paused {
+		t.Errorf("%q became %q", paused, got)
+	}
+	if got := eval[string](b, requests); got != counted {
+		t.Errorf("during a pause %s became %s", counted, got)
+	}
+	b.click("#pause")
+	b.shows(".when", "last 10 s")
+}
+
+// What a stranger or a later version could send must not end the reading.
+func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
+	s := start(t, debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("#near-nothing", "No key is banned")
+	eval[bool](b, `(() => {
+		const real = window.fetch;
+		window.fetch = async (...request) => {
+			const response = await real(...request);
+			if (!String(request[0]).includes("stats")) return response;
+			window.fetch = real;
+			return Response.json({...await response.json(), report: {at: 1}});
+		};
+		return true;
+	})()`)
+	s.newKey("-plan", "free")
+	for range 5 {
+		s.addPet("", rex)
+	}
+	eventually(t, longEnough, func() error {
+		if got := b.number("total.success"); got != 5 {
+			return fmt.Errorf("the page shows %v successes", got)
+		}
+		return nil
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.problems) != 1 {
+		t.Errorf("the browser says %q", b.problems)
+	}
+	b.problems = nil
+}
+
+func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
+	s := start(t, debugFlags...)
+	b := openTab(t, "about:blank")
+	b.host = strings.TrimPrefix(s.debug, "http://")
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+		t.Fatal(err)
+	}
+	b.do(chromedp.Navigate(s.debug + "/"))
+	b.shows("main", "needs JavaScript")
+	if got := b.text("body"); strings.Contains(got, "Waiting") || strings.Contains(got, "–") || strings.Contains(got, "Pause") {
+		t.Errorf("what does nothing is shown: %q", got)
+	}
 }
 
 func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {

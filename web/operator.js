@@ -28,7 +28,7 @@ let latest = null; // what was read last, whole
 const outcome = (status) => {
   if (status === "304") return "same";
   if (status === "429") return "refused";
-  return { 4: "mistake", 5: "failure" }[status[0]] ?? "success";
+  return { 0: "failure", 4: "mistake", 5: "failure" }[status[0]] ?? "success"; // 0: cut off before it began
 };
 
 function entry(map, name, make) {
@@ -180,7 +180,7 @@ const short = (n) => (n === 0 || n >= 100 ? whole : n >= 10 ? tenths : hundredth
 const rate = shown((n) => (n === 0 ? "0" : n < 0.01 ? "< 0.01" : (n >= 100 ? whole : n >= 1 ? tenths : hundredths).format(n)));
 const integer = shown((n) => whole.format(n));
 const percent = shown((n) => { // of which neither "0" nor "100" is rounded
-  const near = n > 0 && n < 10 ? n : n > 99 && n < 100 ? Math.min(n, 99.9) : 0;
+  const near = n > 0 && n < 10 ? Math.max(n, 0.1) : n > 99 && n < 100 ? Math.min(n, 99.9) : 0;
   return `${near ? tenths.format(near) : whole.format(n)} %`;
 });
 const bytes = shown((n) => (n >= 2 ** 30 ? `${short(n / 2 ** 30)} GiB` : `${short(n / 2 ** 20)} MiB`));
@@ -189,12 +189,15 @@ const duration = shown((s) => {
   return s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} ms` : `${whole.format(s * 1e6)} µs`;
 });
 const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+const sameDay = (a, b) => new Date(a).toDateString() === new Date(b).toDateString();
+const instant = (time) => (sameDay(time, Date.now()) ? clock(time)
+  : new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }));
 
 function age(seconds) {
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  const i = Math.max(0, units.findIndex(([size]) => seconds >= size));
+  const i = units.findIndex(([size]) => seconds >= size || size === 1);
   const parts = units.slice(i, i + 2).map(([size, unit], j) => [Math.floor((j ? seconds % units[i][0] : seconds) / size), unit]);
-  return parts.filter(([n], j) => n > 0 || j === 0).map((part) => part.join(" ")).join(" ") || "0 s";
+  return parts.filter(([n], j) => n > 0 || j === 0).map((part) => part.join(" ")).join(" ");
 }
 
 // Charts
@@ -293,7 +296,7 @@ function drawChart(box, chart, table, view) {
   [...scale.ticks].reverse().forEach((tick, i) => {
     if (!values.length) return;
     drawing.append(svg("line", { class: "rule", x1: gutter, x2: width, y1: y(tick), y2: y(tick) }));
-    if (i % every === 0) drawing.append(svg("text", { class: "value", x: gutter - 6, y: y(tick) + 4 }, plain(chart.format(tick))));
+    if (i % every === 0) drawing.append(svg("text", { class: "value", x: gutter - 6, y: y(tick) + 4 }, tickText(chart, tick)));
   });
   const order = chart.stacked ? [...stacks.keys()].reverse() : [...stacks.keys()];
   for (const i of order) {
@@ -314,8 +317,10 @@ function drawChart(box, chart, table, view) {
   box.replaceChildren(drawing);
 }
 
-// plain leaves out zeros that say nothing: 50.0 MiB is 50 MiB.
-const plain = (text) => text.replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, "");
+// tickText is short, for there is little room, and leaves out zeros that say nothing: 50.0 MiB is 50 MiB.
+const compact = new Intl.NumberFormat("en-GB", { notation: "compact" });
+const tickText = ({ format }, tick) => (format === rate && tick >= 1e4 ? compact.format(tick)
+  : format(tick).replace("≥ ", "").replace(/(\.\d*?)0+(?!\d)/, "$1").replace(/\.(?!\d)/, ""));
 
 // stack adds each series to the ones below it.
 function stack(table) {
@@ -353,6 +358,8 @@ const words = { success: "2xx", same: "304", mistake: "4xx", refused: "429", fai
 
 let minutes = 5;
 let paused = false;
+let chosen = null; // the column that the slider has chosen, or null for now; it moves on with its time
+let pointed = null; // the column under the pointer, or null
 let moment = null; // the column that is looked at, or null for now
 let state = "waiting";
 let missedAt = 0; // when no reading came first
@@ -370,15 +377,14 @@ function put(name, text) {
   for (const element of $$(`[data-value="${name}"]`)) write(element, text);
 }
 
-// frame sets what is shown: columns that do not move while time goes on, and what is now.
-function frame() {
-  const live = state === "live";
-  const now = live ? readings.at(-1).time : Date.now();
+// frame sets what is shown when it is now: columns that do not move while time goes on.
+function frame(now) {
   const step = (minutes * 60e3) / columns;
   const to = Math.ceil(now / step) * step;
+  if (chosen !== null && view?.step === step) chosen -= Math.round((to - view.to) / step);
+  if (chosen < 0) chosen = null; // that time is not shown any more
   view = { step, to, from: to - columns * step, tick: { 5: 60e3, 15: 300e3, 60: 900e3 }[minutes], name: `last ${range()}` };
   spans = Array.from({ length: columns }, (_, i) => between(view.from + i * step, Math.min(view.from + (i + 1) * step, now)));
-  current = live ? between(now - recent, now) : null;
   framed = now;
 }
 
@@ -386,7 +392,12 @@ const range = () => (minutes === 60 ? "hour" : `${minutes} minutes`);
 
 function draw() {
   if (document.hidden) return;
-  if (!paused) frame();
+  if (!paused) {
+    const live = state === "live";
+    frame(live ? readings.at(-1).time : Date.now());
+    current = live ? between(framed - recent, framed) : null;
+  }
+  moment = pointed ?? chosen;
   const at = moment === null ? current : spans[moment];
   drawCaches(at);
   for (const box of $$("[data-chart]")) {
@@ -455,7 +466,7 @@ function rows(body, list) {
 }
 
 function drawOperations() {
-  const all = across(view.from, view.to);
+  const all = across(view.from, framed);
   const order = [...Object.keys(charts), ...[...operations.keys()].sort()]; // those with a chart come first
   const list = [...operations].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
   rows($("#operations tbody"), list.map(([name, of]) => [name, all ? integer(all.count(of.requests)) : "–", all ? rate(all.rate(of.requests)) : "–",
@@ -496,20 +507,21 @@ function drawReport() {
   const report = latest?.report;
   if (!report || report.at === reportShown) return;
   reportShown = report.at;
-  rows($("#pressed tbody"), report.pressed.map((key) => [keyName(key), standing(key),
+  rows($("#near tbody"), report.nearLimits.map((key) => [keyName(key), standing(key),
     meter(key.usedThisMinute, key.perMinute), meter(key.usedToday, key.perDay), key.plan]));
-  $("#pressed").hidden = !report.pressed.length;
-  $("#pressed-nothing").hidden = report.pressed.length > 0;
-  write($("#pressed-nothing"), "No key is banned, and none has used 80 % of its minute or its day.");
+  $("#near").parentElement.hidden = !report.nearLimits.length;
+  $("#near-nothing").hidden = report.nearLimits.length > 0;
+  $("#near-hint").hidden = report.nearLimits.length < 20;
+  write($("#near-nothing"), "No key is banned, and none has used 80 % of its minute or its day.");
 
   const used = report.usage.map((key) => ({ ...key, total: totalOf(key.days) })).filter(({ days }) => days.length);
   const most = Math.max(1, ...used.map(({ total }) => total.admitted));
   rows($("#usage tbody"), used.map((key) => [keyName(key), bars(key, report.at),
     [text(integer(key.total.admitted)), share(key.total.admitted / most)], integer(key.total.refused), integer(key.total.errors)]));
-  $("#usage").hidden = $("#usage-hint").hidden = !used.length;
+  $("#usage").parentElement.hidden = $("#usage-hint").hidden = !used.length;
   $("#usage-nothing").hidden = used.length > 0;
   write($("#usage-nothing"), "No key was used in the last 30 days.");
-  for (const element of $$(".as-of")) write(element, `as of ${clock(report.at)}`);
+  for (const element of $$(".as-of")) write(element, `as of ${instant(report.at)}`);
 }
 
 const totalOf = (days) => days.reduce((a, b) => ({ admitted: a.admitted + b.admitted, refused: a.refused + b.refused, errors: a.errors + b.errors }),
@@ -538,7 +550,7 @@ function share(part, full = false) {
 
 function standing({ bannedUntil, usedThisMinute, perMinute, usedToday, perDay }) {
   const [minute, day] = [(100 * usedThisMinute) / perMinute, (100 * usedToday) / perDay];
-  const word = bannedUntil ? `banned until ${clock(bannedUntil)}` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
+  const word = bannedUntil ? `banned until ${instant(bannedUntil)}` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
   const badge = text(word);
   badge.className = bannedUntil ? "badge bad" : Math.max(minute, day) >= 100 ? "badge full" : "badge";
   return badge;
@@ -616,9 +628,9 @@ async function read() {
   } catch {
     missed("away", "No response");
   }
-  draw();
   reading = false;
   timer = setTimeout(read, Math.max(50, begun + 1000 - Date.now()));
+  draw(); // last: an error in it must not end the reading
 }
 
 // missed notes that a reading did not come: what comes next is not compared with what was before.
@@ -630,11 +642,13 @@ function missed(next, message) {
   say(next, `${message}${next === "away" ? ` since ${clock(missedAt)}` : ""}`);
 }
 
-function choose(pressed) {
-  minutes = Number(pressed.dataset.minutes);
-  moment = null;
-  for (const button of $$("[data-minutes]")) button.ariaPressed = String(button === pressed);
-  frame();
+// choose shows more or less time up to the moment of the pause, or to now.
+function choose(choice) {
+  minutes = Number(choice.dataset.minutes);
+  chosen = null;
+  for (const button of $$("[data-minutes]")) button.ariaPressed = String(button === choice);
+  frame(framed);
+  drawOperations();
   draw();
 }
 
@@ -644,19 +658,23 @@ $("#pause").addEventListener("click", ({ currentTarget }) => {
   currentTarget.ariaPressed = String(paused);
   draw();
 });
-// lookAt shows the numbers of a column, or those of now.
-function lookAt(column) {
-  if (column === moment) return;
-  moment = column;
+$("#moment").addEventListener("input", ({ target }) => {
+  chosen = Number(target.value) === columns - 1 ? null : Number(target.value);
+  draw();
+});
+
+// pointAt shows the numbers of the column under the pointer; without one, those that were shown before.
+function pointAt(column) {
+  if (column === pointed) return;
+  pointed = column;
   draw();
 }
-$("#moment").addEventListener("input", ({ target }) => lookAt(Number(target.value) === columns - 1 ? null : Number(target.value)));
 for (const box of $$("[data-chart]")) {
   box.addEventListener("pointermove", ({ clientX }) => {
     const { left, width } = box.getBoundingClientRect();
-    lookAt(Math.max(0, Math.min(columns - 1, Math.floor(((clientX - left - gutter) / (width - gutter)) * columns))));
+    pointAt(Math.max(0, Math.min(columns - 1, Math.floor(((clientX - left - gutter) / (width - gutter)) * columns))));
   });
-  box.addEventListener("pointerleave", () => lookAt(null));
+  box.addEventListener("pointerleave", () => pointAt(null));
 }
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) read();

@@ -13,11 +13,11 @@ usable AS (
 		minute_used, day_used, iif(banned_until > ?4 AND banned_at > k.unbanned_at, banned_until, 0) AS banned_until
 	FROM running JOIN api_keys k ON k.id = line OR k.usage_id = line LEFT JOIN quotas q ON q.plan = k.plan
 	WHERE k.revoked_at = 0 AND (k.expires_at = 0 OR k.expires_at > ?4)),
-pressed AS (
+near AS (
 	SELECT id, name, plan, per_minute, per_day, minute_used, day_used, banned_until,
 		max(minute_used * 1.0 / per_minute, day_used * 1.0 / per_day) AS part
 	FROM usable WHERE banned_until > 0 OR minute_used >= 0.8 * per_minute OR day_used >= 0.8 * per_day
 	ORDER BY banned_until DESC, part DESC, id LIMIT 20)
 SELECT json_group_array(json_object('id', id, 'name', name, 'plan', plan, 'perMinute', per_minute, 'perDay', per_day,
 	'usedThisMinute', minute_used, 'usedToday', day_used, 'bannedUntil', banned_until)
-	ORDER BY banned_until DESC, part DESC, id) FROM pressed
+	ORDER BY banned_until DESC, part DESC, id) FROM near
