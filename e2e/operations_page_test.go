@@ -315,6 +315,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	highest := b.most("requests", "2xx")
 	before := s.counted(t)
 	s.stop()
+	silent := time.Now()
 	b.shows("#state", "No response since")
 	b.shows("[data-value='requests.total']", "–")
 	b.operatorState("away")
@@ -323,6 +324,12 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	awaitReady := s.launch(again...)
 	b.shows("#state", "The service is starting")
 	b.operatorState("starting")
+	eventually(t, longEnough, func() error {
+		if time.Since(silent) < 7*time.Second {
+			return fmt.Errorf("a gap of less than a column is not seen")
+		}
+		return nil
+	})
 	noError(t, locked.Close())
 	awaitReady()
 	b.shows("#state", "Live, restarted at")
