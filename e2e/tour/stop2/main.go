@@ -38,7 +38,8 @@ func equal(a, b string) (same bool, steps int) {
 // guess finds the key. All it learns of a guess is for how long the comparison ran, counted in steps.
 func guess() (found string, guesses int) {
 	known := ""
-	for len(known) < len(key) {
+	for before := -1; len(known) > before && len(known) < len(key); {
+		before = len(known)
 		for _, next := range base62 {
 			candidate := known + string(next)
 			padded := candidate + strings.Repeat("_", len(key)-len(candidate))
