@@ -174,11 +174,17 @@ func (b *tab) state(name string) {
 	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
-		for _, width := range []int64{390, 1280} {
+		for _, width := range []int64{320, 390, 1280} {
 			b.do(chromedp.EmulateViewport(width, 900))
 			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
+			}
+			for _, cut := range eval[[]string](b, `[...document.querySelectorAll("button, input, select")].filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.id || e.textContent)`) {
+				b.t.Errorf("%s: %s is cut off", what, cut)
+			}
+			if width == 320 { // which is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
+				continue
 			}
 			if width == 390 {
 				for _, small := range eval[[]string](b, tooSmall) {
