@@ -586,16 +586,16 @@ func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest strin
 }
 
 // writePets stores the rows that come after place, and returns how many are stored then. Unless others have
-// been quiet for a second, it stores few at a time, and leaves the lock to them for as long as it has held it.
+// been quiet for a second, it stores few at a time, and leaves the lock to them for most of the time.
 func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (int64, error) {
-	const few, many = 250, 5000
+	const few, many = 100, 2000
 	p := c.progress("importing", "pets", total)
 	p.from = place
 	defer p.end()
 	if _, err := rows.Seek(0, io.SeekStart); err != nil {
 		return place, err
 	}
-	in, most, held, heard := bufio.NewScanner(rows), few, time.Duration(0), time.Now()
+	in, most, rest, heard := bufio.NewScanner(rows), few, time.Duration(0), time.Now()
 	for range place {
 		in.Scan() // past what is stored
 	}
@@ -604,18 +604,16 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 		for len(pets) < most && in.Scan() {
 			pets = append(pets, in.Text())
 		}
-		if most == few {
-			pause(ctx, held)
-		}
+		pause(ctx, rest)
 		start, to := time.Now(), place+int64(len(pets))
 		if err := c.store.importPets(ctx, digest, pets, before, to, total); err != nil {
 			return place, err
 		}
-		held, before, place, most = time.Since(start), to, to, few
+		rest, before, place, most = 4*time.Since(start), to, to, few
 		if c.store.busy(ctx) {
 			heard = time.Now()
 		} else if time.Since(heard) > time.Second {
-			most = many
+			rest, most = 5*lockPoll, many // others find the gap
 		}
 		p.show(place)
 	}

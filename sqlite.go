@@ -28,7 +28,7 @@ import (
 const (
 	readers     = 4                      // reading connections
 	serviceWait = 500 * time.Millisecond // for another program's lock
-	lockPoll    = time.Millisecond       // between two tries of a write to get the lock
+	lockPoll    = 100 * time.Microsecond // between two tries of a write to get the lock
 )
 
 // sqliteFile is an engine.
