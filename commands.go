@@ -131,7 +131,7 @@ func runCommand(ctx context.Context, args []string, p *process, serve func(conte
 		all += ", " + cmd.name
 	}
 	asked := slices.Contains([]string{"help", "-h", "-help", "--help"}, args[len(args)-1])
-	if asked && (len(args) == 1 || len(args) == 2 && strings.Contains(all, ", "+args[0]+" ")) { // key, which is half a verb
+	if asked && (len(args) == 1 || len(args) == 2 && strings.Contains(all, ", "+args[0]+" ")) { // key is half a verb
 		_, err := io.WriteString(p.stdout, help())
 		return err
 	}
@@ -158,7 +158,8 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	}
 	c.log = newLogger(p.stderr, c.logFormat, c.logLevel)
 	for _, name := range unknown {
-		c.log.Warn("unknown environment variable; petstore help VERB lists the flags, and each has its variable", "variable", name)
+		c.log.Warn("unknown environment variable; petstore help VERB lists the flags, and each has its variable",
+			"variable", name)
 	}
 	if cmd.purpose != forNothing || isCluster(c.db) && cmd.name == "restore" {
 		_, missing := os.Stat(c.db)
@@ -587,7 +588,8 @@ func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest strin
 
 // writePets stores the rows that come after place, and returns how many are stored then. Unless others have
 // been quiet for a second, it stores few at a time, and leaves the lock to them for most of the time.
-func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (int64, error) {
+func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (
+	int64, error) {
 	const few, many = 100, 2000
 	p := c.progress("importing", "pets", total)
 	p.from = place
