@@ -320,8 +320,8 @@ func TestTheStoreIsAskedForTheReportEvery3SecondsWhileAPageIsOpen(t *testing.T) 
 	path := mainDB(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
-		slow := time.Duration(0)
-		reads := operatorReads(srv, func() { time.Sleep(slow) })
+		var slow atomic.Int64 // nanoseconds
+		reads := operatorReads(srv, func() { time.Sleep(time.Duration(slow.Load())) })
 		stop := runBackground(srv)
 		minute := func(watch bool, want ...int64) {
 			t.Helper()
@@ -339,7 +339,7 @@ func TestTheStoreIsAskedForTheReportEvery3SecondsWhileAPageIsOpen(t *testing.T) 
 		minute(false, 0)
 		minute(true, 19, 20)
 		minute(false, 0, 1)
-		slow = 450 * time.Millisecond // as with very many keys: then it takes a twentieth of the time
+		slow.Store(450e6) // as with very many keys: then it takes a twentieth of the time
 		minute(true, 5, 6, 7)
 		mainMust(t, stop(t.Context()))
 	})
