@@ -192,12 +192,13 @@ func (k *keyring) flush(ctx context.Context) error {
 	return err
 }
 
+var keysQuery = sqlFile("keys")
+
 // readKeys returns the keys that match the clauses, by id, with their usage as it is at now. A new column of a key
 // stands here, in apiKey, in insertion, in web/keys.sql, in a migration and, if people see it, in web/keys-now.sql.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
-	query := sqlFile("keys") + clauses + " ORDER BY k.id"
-	err := s.engine.read(ctx, sqlOf(query, args...), func(scan scanner) error {
+	err := s.engine.read(ctx, sqlOf(keysQuery+clauses+" ORDER BY k.id", args...), func(scan scanner) error {
 		k, u := &apiKey{}, &usage{}
 		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.test, &k.lifetime, &k.CreatedAt, &k.ExpiresAt,
 			&k.RevokedAt, &k.unbannedAt, &k.usageID, &k.succeeds}

@@ -406,10 +406,12 @@ func (l *limiter) ban(a *account, d *decision) {
 	_, d.banErr = l.store.write(context.Background(), sqlOf(sqlFile("save-ban"), a.usageID, int64(begins), int64(ends)))
 }
 
+var usageQuery = sqlFile("usage")
+
 // load reads a usage from the database into memory, unless it is there. One that was never written is new.
 func (l *limiter) load(id int64) error {
 	u := &usage{}
-	_, err := l.store.readInto(context.Background(), sqlOf(sqlFile("usage"), id), u.fields()...)
+	_, err := l.store.readInto(context.Background(), sqlOf(usageQuery, id), u.fields()...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil && l.usages[id] == nil { // another request may have been faster

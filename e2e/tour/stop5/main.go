@@ -163,6 +163,21 @@ func storeAll(store func(data []byte)) {
 	wg.Wait()
 }
 
+// storeThreeWays stores all pets on three disks: never synced, synced for each pet, and synced by a leader for many.
+func storeThreeWays() (unsynced, each, shared *disk) {
+	unsynced, each, shared = &disk{}, &disk{}, &disk{}
+	storeAll(unsynced.write)
+	var one sync.Mutex
+	storeAll(func(data []byte) {
+		one.Lock()
+		defer one.Unlock()
+		each.write(data)
+		each.sync()
+	})
+	storeAll((&group{disk: shared}).store)
+	return unsynced, each, shared
+}
+
 func show(out io.Writer) error {
 	_, _ = fmt.Fprintf(out, "killed after %d pets were confirmed:\n", pets)
 	for _, how := range []string{"buffer", "write"} {
@@ -174,16 +189,7 @@ func show(out io.Writer) error {
 			"buffer": "a buffer in the process", "write": "one write(2) for each"}[how], left)
 	}
 	_, _ = fmt.Fprintf(out, "power cut (simulated) after %d pets were confirmed:\n", pets)
-	unsynced, each, shared := &disk{}, &disk{}, &disk{}
-	storeAll(unsynced.write)
-	var one sync.Mutex
-	storeAll(func(data []byte) {
-		one.Lock()
-		defer one.Unlock()
-		each.write(data)
-		each.sync()
-	})
-	storeAll((&group{disk: shared}).store)
+	unsynced, each, shared := storeThreeWays()
 	for _, d := range []struct {
 		what string
 		*disk

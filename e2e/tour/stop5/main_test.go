@@ -2,7 +2,6 @@ package main
 
 import (
 	"os"
-	"sync"
 	"testing"
 )
 
@@ -21,16 +20,7 @@ func TestAKillLosesTheBufferAndAPowerCutWhatWasNotSynced(t *testing.T) {
 	if left, err := afterKill("write"); err != nil || left != pets {
 		t.Errorf("after a kill, the file that was written has %d of %d pets, %v", left, pets, err)
 	}
-	unsynced, each, shared := &disk{}, &disk{}, &disk{}
-	storeAll(unsynced.write)
-	var one sync.Mutex
-	storeAll(func(data []byte) {
-		one.Lock()
-		defer one.Unlock()
-		each.write(data)
-		each.sync()
-	})
-	storeAll((&group{disk: shared}).store)
+	unsynced, each, shared := storeThreeWays()
 	if unsynced.afterPowerCut() != 0 || each.afterPowerCut() != pets || shared.afterPowerCut() != pets {
 		t.Errorf("after a power cut there are %d, %d, %d", unsynced.afterPowerCut(), each.afterPowerCut(), shared.afterPowerCut())
 	}
