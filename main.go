@@ -109,7 +109,7 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		updateSchema(ctx, store.engine, true)); err != nil { // this sees that one has begun
 		return err
 	}
-	stopBackground := runBackground(service)
+	stopBackground := runBackground(service, server)
 	running.Store(service)
 	page, database := strings.TrimSuffix(address, "v1"), databaseName(c.db)
 	engine, node := store.engine.describe()
@@ -150,10 +150,87 @@ func listen(addr string, environ []string) (net.Listener, error) {
 	return listener, nil
 }
 
-// server is an http.Server that knows its connections, so that it can stop without dropping a request.
+// server is an http.Server that knows its connections.
 type server struct {
 	http.Server
-	connections sync.Map // from net.Conn to *atomic.Int64: since when it is quiet, in Unix nanoseconds; 0 if it is not
+	connections sync.Map     // from *connection to the net.Conn that net/http sees, which may have TLS around it
+	swept       atomic.Int64 // when the last sweep was; times are nanoseconds since the process began
+}
+
+// connection notes its deadlines. net/http moves seven for each request, and timers for them take a twentieth of its
+// time. So a sweep, four times a second, looks for those that have passed. SetDeadline nobody calls.
+type connection struct {
+	halfCloser
+	server     *server
+	quietSince atomic.Int64 // 0 while a request is running
+
+	mu          sync.Mutex // guards what follows
+	read, write deadline
+}
+
+// halfCloser is what net/http needs of a connection: a response is read to its end only after a CloseWrite.
+type halfCloser interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// deadline is one for reading or writing.
+type deadline struct {
+	at     time.Time // zero for none
+	passed bool      // and the connection knows it
+}
+
+// look tells the connection that the deadline has passed, or that there is another one.
+func (d *deadline) look(now time.Duration, tell func(time.Time) error) error {
+	passed := !d.at.IsZero() && d.at.Sub(processStart) <= now
+	if passed == d.passed {
+		return nil
+	}
+	d.passed = passed
+	return tell(map[bool]time.Time{true: time.Unix(1, 0)}[passed])
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *connection) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.read.at = t
+	return c.read.look(time.Duration(c.server.swept.Load()), c.halfCloser.SetReadDeadline)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *connection) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.write.at = t
+	return c.write.look(time.Duration(c.server.swept.Load()), c.halfCloser.SetWriteDeadline)
+}
+
+// sweep lets deadlines take effect that have passed. An error means that a connection is closed.
+func (s *server) sweep() {
+	now := time.Since(processStart)
+	s.swept.Store(int64(now))
+	for c := range s.connections.Range {
+		c := c.(*connection)
+		c.mu.Lock()
+		_ = errors.Join(c.read.look(now, c.halfCloser.SetReadDeadline), c.write.look(now, c.halfCloser.SetWriteDeadline))
+		c.mu.Unlock()
+	}
+}
+
+// sweptListener makes connections of those that it accepts.
+type sweptListener struct {
+	net.Listener
+	server *server
+}
+
+// Accept implements net.Listener.
+func (l sweptListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &connection{halfCloser: conn.(halfCloser), server: l.server}, nil // TCP has it
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its
@@ -168,19 +245,26 @@ func newServer(log *slog.Logger, config *tls.Config, handler http.Handler) *serv
 		Handler: handler, DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
 	}}
 	s.ConnState = s.note
+	s.sweep()
 	return s
 }
 
 // note keeps what drain needs to know of a connection.
 func (s *server) note(conn net.Conn, state http.ConnState) {
-	since, _ := s.connections.LoadOrStore(conn, &atomic.Int64{})
-	switch state {
-	case http.StateNew, http.StateIdle:
-		since.(*atomic.Int64).Store(time.Now().UnixNano())
-	case http.StateActive:
-		since.(*atomic.Int64).Store(0)
+	inner := conn
+	if secure, ok := conn.(*tls.Conn); ok {
+		inner = secure.NetConn()
+	}
+	c, ok := inner.(*connection)
+	switch {
+	case !ok: // the debug address's, which nobody drains
+	case state == http.StateActive:
+		c.quietSince.Store(0)
+	case state == http.StateNew || state == http.StateIdle:
+		c.quietSince.Store(int64(time.Since(processStart)))
+		s.connections.LoadOrStore(c, conn)
 	default:
-		s.connections.Delete(conn)
+		s.connections.Delete(c)
 	}
 }
 
@@ -188,14 +272,14 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 // request may be on its way. Shutdown would drop requests that arrive now, even once it has read their heads.
 func (s *server) drain(ctx context.Context) error {
 	for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
-		drained, quiet := true, time.Now().Add(-500*time.Millisecond).UnixNano()
-		s.connections.Range(func(conn, since any) bool {
-			if at := since.(*atomic.Int64).Load(); at != 0 && at <= quiet {
+		s.sweep()
+		drained, quiet := true, s.swept.Load()-int64(500*time.Millisecond)
+		for c, conn := range s.connections.Range {
+			if since := c.(*connection).quietSince.Load(); since != 0 && since <= quiet {
 				_ = conn.(net.Conn).Close()
 			}
 			drained = false
-			return true
-		})
+		}
 		if drained {
 			return nil
 		}
@@ -243,9 +327,9 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err error) {
 	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	if s.TLSConfig != nil {
-		err = s.ServeTLS(listener, "", "")
+		err = s.ServeTLS(sweptListener{listener, s}, "", "")
 	} else {
-		err = s.Serve(listener)
+		err = s.Serve(sweptListener{listener, s})
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -253,11 +337,11 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err err
 	return err
 }
 
-// runBackground starts what runs beside the requests: four times a second a look for what other programs have
-// written, every half second the writing of usage, every 3 seconds the report for the operator's page, if one is open,
+// runBackground starts what runs beside the requests: four times a second a look for deadlines that have passed, and
+// for what other programs have written, every half second the writing of usage, every 3 seconds the report for the operator's page, if one is open,
 // and every minute the removal of old Idempotency-Keys. The function it returns stops all that and writes the usage a
 // last time, which it tries until its ctx ends.
-func runBackground(s *service) (stop func(context.Context) error) {
+func runBackground(s *service, server *server) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	every := func(d time.Duration, what string, do func() error) {
@@ -282,6 +366,7 @@ func runBackground(s *service) (stop func(context.Context) error) {
 	flush := func(ctx context.Context) error {
 		return calmly(func() error { return errors.Join(s.limits.flush(ctx, time.Now()), s.keys.flush(ctx)) })
 	}
+	every(250*time.Millisecond, "", func() error { server.sweep(); return nil })
 	every(250*time.Millisecond, "look for changes of keys", func() error { return s.store.refresh(context.Background()) })
 	every(500*time.Millisecond, "write usage", func() error { return flush(context.Background()) })
 	every(3*time.Second, "read the report on the keys", func() error { return s.updateReport(ctx, time.Now()) })

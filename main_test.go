@@ -547,7 +547,7 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 			return u.minute.used
 		}
 
-		stop := runBackground(srv)
+		stop := runBackground(srv, &server{})
 		charge()
 		charge()
 		time.Sleep(time.Second)
@@ -633,7 +633,7 @@ func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
 				panic("boom")
 			}
 		})
-		stop := runBackground(srv)
+		stop := runBackground(srv, &server{})
 		broken.Store(true)
 		mainUse(t, srv)
 		time.Sleep(501 * time.Millisecond)
@@ -665,7 +665,7 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 	path := mainDB(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv, log := mainBackground(t, path, func(statement) {})
-		stop := runBackground(srv)
+		stop := runBackground(srv, &server{})
 		mainUse(t, srv)
 		outside := storeRaw(t, path, "CREATE TRIGGER full BEFORE INSERT ON usage BEGIN SELECT RAISE(ABORT, 'full'); END")
 		time.Sleep(30*time.Second + 100*time.Millisecond) // between two looks, so that none meets the lock below
@@ -695,7 +695,7 @@ func TestAStopEndsThePurge(t *testing.T) {
 		_, err := srv.store.write(t.Context(), sqlOf(`WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
 			INSERT INTO idempotency SELECT 1, 'old ' || i, x'00', 1, 1 FROM n`))
 		mainMust(t, err)
-		stop := runBackground(srv)
+		stop := runBackground(srv, &server{})
 		<-deleting // after a minute
 		stopped := make(chan error)
 		go func() { stopped <- stop(t.Context()) }()
@@ -738,7 +738,7 @@ func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
 			path := mainDB(t)
 			synctest.Test(t, func(t *testing.T) {
 				srv, _ := mainBackground(t, path, func(statement) {})
-				stop := runBackground(srv)
+				stop := runBackground(srv, &server{})
 				time.Sleep(time.Millisecond) // so that no tick falls on the end of the drain
 				mainUse(t, srv)
 				outside := storeRaw(t, path, c.broken)
@@ -777,7 +777,7 @@ func TestAStopStoresUsageOnAClusterToo(t *testing.T) {
 		c := rqliteWithoutNetwork(t, 3)
 		s, _ := rqliteStore(t, c)
 		srv := newService(s, settings{}, testLog)
-		stop := runBackground(srv)
+		stop := runBackground(srv, &server{})
 		time.Sleep(501 * time.Millisecond) // so that it has shown that it runs
 		mainUse(t, srv)
 		drain, cancel := context.WithCancel(t.Context())
@@ -804,7 +804,7 @@ func TestTheBackgroundSaysWhatFails(t *testing.T) {
 		if _, err := srv.limits.admit(&account{usageID: 1, quota: quota{1, 1}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		stop := runBackground(srv)
+		stop := runBackground(srv, &server{})
 		mainMust(t, st.Close())
 		time.Sleep(61 * time.Second)
 		drain, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -1169,7 +1169,7 @@ func (l *mainPipes) Accept() (net.Conn, error) {
 func (l *mainPipes) dial() (conn *mainPipe) {
 	ours, theirs := net.Pipe()
 	conn = &mainPipe{Conn: ours, statuses: make(chan int, 10), closed: make(chan bool)}
-	l.arriving <- theirs
+	l.arriving <- mainServerEnd{theirs}
 	go func() {
 		defer close(conn.closed)
 		for reader := bufio.NewReader(ours); ; {
@@ -1182,6 +1182,11 @@ func (l *mainPipes) dial() (conn *mainPipe) {
 	}()
 	return conn
 }
+
+// mainServerEnd is the server's end of a connection.
+type mainServerEnd struct{ net.Conn }
+
+func (mainServerEnd) CloseWrite() error { return nil }
 
 // mainPipe is a client's end of a connection.
 type mainPipe struct {
@@ -1406,6 +1411,55 @@ func TestEveryPhaseOfARequestIsBounded(t *testing.T) {
 	// As the README promises.
 	if s.ReadHeaderTimeout != 5*time.Second || s.ReadTimeout != 15*time.Second || s.WriteTimeout != 30*time.Second || s.IdleTimeout != 2*time.Minute || s.MaxHeaderBytes != 16<<10 {
 		t.Errorf("the server waits %v, %v, %v, %v for heads of %d bytes", s.ReadHeaderTimeout, s.ReadTimeout, s.WriteTimeout, s.IdleTimeout, s.MaxHeaderBytes)
+	}
+}
+
+// TestSlowClientsAreCutOff when their time is over, at most a quarter of a second late, and others are not.
+func TestSlowClientsAreCutOff(t *testing.T) {
+	const get, post = "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+	for name, c := range map[string]struct {
+		sent  string
+		reads bool // what is sent back
+		after time.Duration
+	}{
+		"in the middle of a head":         {get[:20], true, 5 * time.Second},
+		"in the middle of a body":         {post + "abc", true, 15 * time.Second},
+		"that does not read the response": {get, false, 30 * time.Second},
+		"after a response":                {get, true, 2 * time.Minute},
+		"after a body":                    {post + "abcd", true, 2 * time.Minute},
+		"in the middle of a second head":  {get + get[:20], true, 5 * time.Second},
+		"in the middle of a second body":  {post + "abcd" + post, true, 15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := mainListenInFakeTime(t)
+				srv := newService(storeNew(t), settings{}, slog.New(slog.DiscardHandler))
+				s := newServer(srv.log, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(w, r.Body)
+				}))
+				stop := runBackground(srv, s)
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() { mainMust(t, s.serveUntil(ctx, l)) }()
+				time.Sleep(100 * time.Millisecond) // out of step with the sweeps
+				begin := time.Now()
+				ours, theirs := net.Pipe()
+				l.arriving <- mainServerEnd{theirs}
+				if c.reads {
+					go func() { _, _ = io.WriteString(ours, c.sent) }()
+					_, _ = io.Copy(io.Discard, ours)
+				} else {
+					for _, sent := range []string{c.sent, "x", "y"} { // the server reads no more than the x meanwhile
+						_, _ = io.WriteString(ours, sent)
+					}
+				}
+				if late := time.Since(begin) - c.after; late < 0 || late > 250*time.Millisecond {
+					t.Errorf("the connection ends after %v, want %v", time.Since(begin), c.after)
+				}
+				cancel()
+				mainMust(t, s.drain(t.Context()))
+				mainMust(t, stop(t.Context()))
+			})
+		})
 	}
 }
 
