@@ -57,6 +57,7 @@ type service struct {
 	routes    *http.ServeMux
 
 	operations map[string]*operationCounts  // what /metrics shows, by the name
+	other      *operationCounts             // of those, the one for what has no route
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
 
@@ -83,6 +84,7 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	srv.addRoutes()
+	srv.other = srv.operations["other"]
 	return srv
 }
 
@@ -122,12 +124,14 @@ type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 // public counts an operation under the name, and writes its error if there is one.
 // What stands behind it alone needs no key and is not limited.
 func (s *service) public(name string, op operation) http.Handler {
-	if s.operations[name] == nil { // while the routes are added
-		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
+	counts := s.operations[name]
+	if counts == nil { // while the routes are added
+		counts = &operationCounts{durations: histogram{bounds: durationBounds}}
+		s.operations[name] = counts
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response)
-		w.operation = name
+		w.counts = counts
 		if err := op(w, r, caller{now: w.start}); err != nil {
 			s.fail(w, r, err)
 		}
@@ -164,9 +168,10 @@ func (s *service) api(name string, op operation) http.Handler {
 // response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
-	start     time.Time
-	status    int    // 0 until it is sent
-	operation string // the name under which it is counted
+	start  time.Time
+	status int              // 0 until it is sent
+	counts *operationCounts // where it is counted; nil for "other"
+	id     [1]string        // X-Request-Id
 
 	keyID, usageID int64        // of the caller, once it is known
 	stopping       *atomic.Bool // the service's
@@ -183,8 +188,8 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, start: time.Now(), operation: "other", stopping: &s.stopping}
-	w.Header()["X-Request-Id"] = []string{newRequestID()}
+	w := &response{ResponseWriter: rw, start: time.Now(), id: [1]string{newRequestID()}, stopping: &s.stopping}
+	w.Header()["X-Request-Id"] = w.id[:]
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
 		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
@@ -225,7 +230,7 @@ func calmly(do func() error) (err error) {
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
 	duration := time.Since(w.start)
-	counts := s.operations[w.operation]
+	counts := cmp.Or(w.counts, s.other)
 	counts.responses[w.status].Add(1)
 	counts.durations.observe(int64(duration))
 	if w.status >= 500 && w.usageID != 0 {
@@ -498,13 +503,13 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) {
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	write(w, http.StatusCreated, jsonType, Pet{ID: id, NewPet: pet}.appendJSON(make([]byte, 0, 128)))
+	write(w, http.StatusCreated, jsonType, []byte(Pet{ID: id, NewPet: pet}.json()))
 	return nil
 }
 
 // readBody reads a JSON body of at most maxBody bytes.
 func readBody(r *http.Request) (body []byte, err error) {
-	if value := r.Header.Get("Content-Type"); value != "" {
+	if value := r.Header.Get("Content-Type"); value != "" && value != jsonType[0] { // which need not be parsed
 		if mediaType, _, err := mime.ParseMediaType(value); err != nil || mediaType != "application/json" {
 			return nil, newError(CodeUnsupportedMediaType, "the body must be application/json")
 		}

@@ -295,10 +295,10 @@ var modelOddPets = []NewPet{
 	{"%s ?1 $1", 10, Available},
 }
 
-func TestAppendJSONIsWhatEncodingJSONSees(t *testing.T) {
+func TestPetJSONIsWhatEncodingJSONSees(t *testing.T) {
 	for i, odd := range modelOddPets {
 		id := int64(i) * math.MaxInt64 / int64(len(modelOddPets)-1)
-		text := Pet{id, odd}.appendJSON([]byte("before"))[len("before"):]
+		text := []byte(Pet{id, odd}.json())
 		var want bytes.Buffer // with the escapes that HTML wants, and only those, turned off
 		enc := json.NewEncoder(&want)
 		enc.SetEscapeHTML(false)
@@ -308,7 +308,7 @@ func TestAppendJSONIsWhatEncodingJSONSees(t *testing.T) {
 		// encoding/json escapes U+2028 and U+2029 always; JSON does not need it.
 		plain := strings.NewReplacer(`\\`, `\\`, `\u2028`, "\u2028", `\u2029`, "\u2029", "\n", "").Replace(want.String())
 		if string(text) != plain {
-			t.Errorf("appendJSON gives %s, encoding/json %s", text, plain)
+			t.Errorf("json gives %s, encoding/json %s", text, plain)
 		}
 		var back modelPet
 		dec := json.NewDecoder(bytes.NewReader(text))
@@ -332,7 +332,7 @@ func TestAppendJSONIsWhatSQLiteBuilds(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := Pet{id, odd}.appendJSON(nil)
+		want := []byte(Pet{id, odd}.json())
 		got, err := s.pet(id)
 		if err != nil || got == nil || !bytes.Equal(got.body, want) {
 			t.Errorf("pet %d from the store is %v, %v; want %s", id, got, err, want)
@@ -488,7 +488,7 @@ func FuzzDecodeNewPet(f *testing.F) {
 			t.Fatalf("%q decodes to %+v, want %+v", body, pet, want)
 		}
 		// Without its id, the response is a body that makes the same pet again.
-		text := Pet{1, pet}.appendJSON(nil)
+		text := []byte(Pet{1, pet}.json())
 		again, err := decodeNewPet(append([]byte("{"), bytes.TrimPrefix(text, []byte(`{"id":1,`))...))
 		if err != nil || again != pet {
 			t.Fatalf("%s decodes to %+v, %v; want %+v", text, again, err, pet)
@@ -511,7 +511,7 @@ func BenchmarkEncode(b *testing.B) {
 	pet := Pet{123456, NewPet{`Rex "the king" of Löwen`, 7, Pending}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if text := pet.appendJSON(make([]byte, 0, 128)); len(text) == 0 {
+		if text := pet.json(); len(text) == 0 {
 			b.Fatal("nothing was written")
 		}
 	}
