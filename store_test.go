@@ -690,6 +690,8 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 		t.Error("a refresh without a commit of others makes the page doubtful")
 	}
 
+	_, err := s.recall(place{}, true) // their block, which lacks the second one
+	storeMust(t, err)
 	storeCreate(t, other, NewPet{"Max", 1, Sold})
 	if pet, err := s.pet(2); pet == nil || err != nil {
 		t.Errorf("pet 2, made by another program, is %v, %v", pet, err)
@@ -822,6 +824,55 @@ func testAPetIsRememberedUntilAnotherProgramWrites(t *testing.T, db string) {
 			t.Errorf("pet %d is %s", none, pet.body)
 		}
 	}
+}
+
+// TestAPetOutOfItsBlockIsTheSame as one that is read alone, and a pet that its block lacks is found if there is one.
+func TestAPetOutOfItsBlockIsTheSame(t *testing.T) { engines(t, testAPetOutOfItsBlockIsTheSame) }
+
+func testAPetOutOfItsBlockIsTheSame(t *testing.T, db string) {
+	s := storeOpen(t, db)
+	var rows []string
+	for i := range int64(3 * blockPets) {
+		pet := modelOddPets[i%int64(len(modelOddPets))]
+		pet.Status = []PetStatus{Available, Pending, Sold}[i%3]
+		pet.CategoryID = []int64{0, math.MinInt64, math.MaxInt64, -7}[i%4]
+		rows = append(rows, pet.row())
+	}
+	storeMust(t, s.importPets(t.Context(), "odd", rows, 0, int64(len(rows)), int64(len(rows))))
+	blocks := func() {
+		t.Helper()
+		clear(s.pets.entries) // so that they come from the blocks
+		for n := range int64(4) {
+			_, err := s.recall(place{id: n}, true)
+			storeMust(t, err)
+		}
+	}
+	check := func(missing ...int64) {
+		t.Helper()
+		for id := range int64(3*blockPets + 2) {
+			var want string
+			found, err := s.readInto(t.Context(), sqlOf(petQuery, id), &want)
+			storeMust(t, err)
+			if found == (id == 0 || id > 3*blockPets || slices.Contains(missing, id)) {
+				t.Fatalf("pet %d is there: %v", id, found)
+			}
+			got, err := s.pet(id)
+			storeMust(t, err)
+			if !found && got != nil || found && (got == nil || string(got.body) != want || got.etag != newDocument(want, '.').etag) {
+				t.Errorf("pet %d is %v, want %s", id, got, want)
+			}
+		}
+	}
+	blocks()
+	hits := s.pets.hits.Load()
+	if check(); !s.engine.shared() && s.pets.hits.Load() != hits+3*blockPets+2 {
+		t.Errorf("%d pets of %d are in memory", s.pets.hits.Load()-hits, 3*blockPets+2)
+	}
+	storeEdit(t, db, "DELETE FROM pets WHERE id IN (1, 64, 100)", "UPDATE pets SET name = 'Tom' WHERE id = 127")
+	storeMust(t, s.refresh(t.Context()))
+	check(1, 64, 100) // what was remembered is not
+	blocks()
+	check(1, 64, 100)
 }
 
 func TestAnETagStandsForTheContentAndTheNextPage(t *testing.T) {
@@ -1731,6 +1782,8 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	_, err = readReport(ctx, s, now)
 	must(err)
 
+	_, err = s.recall(place{}, true)
+	must(err)
 	must(s.importPets(ctx, "digest", []string{`[1,4,"Rex"]`, `[2,4,"Max"]`}, 0, 2, 2))
 	if n, err := s.imported(ctx, "digest"); n != 2 || err != nil {
 		t.Errorf("%d pets of 2 are imported, %v", n, err)
