@@ -14,6 +14,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -417,11 +418,7 @@ func keysetQuery(filter string) string {
 
 // page returns the pets with ids above after, in ascending order; status "" stands for all.
 func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
-	p, err := s.recall(place{storedStatus[status], int64(limit), after}, true)
-	if err == nil && p == nil {
-		err = errors.New("there is no row in place of a page")
-	}
-	return p, err
+	return s.recall(place{storedStatus[status], int64(limit), after}, true)
 }
 
 // pet returns the pet, or nil if there is none. One that was not asked for lately is made from its block, if that is
@@ -460,9 +457,9 @@ func (p *page) pet(id int64) string {
 	return petText(id, string(name), string(category), statusOfDigit[code[0]])
 }
 
-// recall returns what is at a place, from memory where that is as good as new, or nil if there is nothing or, without
-// read, if it is not remembered. What has more pets after it stays good after commits that only add higher ids. The
-// rest is read again after any commit, or whenever other services may have written.
+// recall returns what is at a place, from memory where that is as good as new. Without read it is nil if it is not
+// remembered. What has more pets after it stays good after commits that only add higher ids. The rest is read again
+// after any commit, or whenever other services may have written.
 func (s *store) recall(at place, read bool) (*page, error) {
 	writes, foreign := s.writes.Load(), s.foreign.Load() // before the query
 	counters := &s.pages.counters
@@ -487,7 +484,7 @@ func (s *store) recall(at place, read bool) (*page, error) {
 	p, marker := &page{asOf: writes}, byte('.')
 	var body string
 	if found, err := s.readInto(context.Background(), query, &body, &p.last, &p.more); err != nil || !found {
-		return nil, err
+		return nil, cmp.Or(err, errors.New("there is no row in place of a page"))
 	}
 	if p.more {
 		marker, p.asOf = '+', foreign
