@@ -121,7 +121,7 @@ func run() (err error) {
 		{"onecore", "readers beside writers on one core", true, b.oneCore, false},
 		{"growth", "what more animals and more keys cost", false, b.growth, false},
 		{"hostile", "cold caches, guessed ids and keys", false, b.hostile, false},
-		{"small", "60 s in 128 MiB", false, b.small, false},
+		{"small", "10 minutes in 128 MiB, the operator's page open", false, b.small, false},
 		{"cluster", "one service on three nodes beside one on a file; rqlited must be on the PATH", false, b.cluster, false},
 		{"curves", "the plots of growth, clients, a leader's loss, and connections; rqlited must be on the PATH", false, b.curves, false},
 		{"peers", "beside PocketBase, Fastify, FastAPI, and rqlite; not with -quick alone", false, b.peers, false},

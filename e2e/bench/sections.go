@@ -6,15 +6,19 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -577,7 +581,7 @@ end`, n) // Ids have no gaps, so these are the addresses in Link
 // small runs the service in little memory, on one core, at full load.
 func (b *bench) small() {
 	const goLimit = "GOMEMLIMIT=96MiB"
-	n, seconds := slices.Max(b.animals), 60
+	n, seconds := slices.Max(b.animals), 600
 	if b.quick {
 		seconds = 1
 	}
@@ -588,16 +592,49 @@ func (b *bench) small() {
 	}
 	defer b.killAll() // a group can be removed only when it is empty
 	groupPeak := "–"
-	s, _ := b.serve(b.copy(d), d.key, append(slices.Clone(b.pinned), bound...), []string{"GOMAXPROCS=1", goLimit})
+	path := b.copy(d)
+	history := open(path)
+	must1(history.ExecContext(b.ctx, `WITH RECURSIVE days (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM days WHERE n < 399),
+		usages (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM usages WHERE n < 100)
+		INSERT INTO usage_days SELECT usages.n, unixepoch() / 86400 - 1 - days.n, 1000, 10, 1 FROM days, usages`))
+	must(history.Close())
+	s, _ := b.serve(path, d.key, append(slices.Clone(b.pinned), bound...), []string{"GOMAXPROCS=1", goLimit}, "-debug-addr", "127.0.0.1:0")
+	closePage := b.openPage(s)
 	l := b.measure(s, "small", mix(n), b.connections, seconds, false)
+	reports := closePage()
 	if text, err := os.ReadFile(peak); err == nil {
 		groupPeak = fmt.Sprintf("%.1f", must1(strconv.ParseFloat(strings.TrimSpace(string(text)), 64))/(1<<20))
 	}
 	s.discard()
-	t := newTable(fmt.Sprintf("One core and 128 MiB, %s animals, %.1f s of the 90/10 mix", count(n), l.seconds), "memory bound by", "req/s", "p99 µs", "answers", "failed", "peak resident MiB", "peak of the group, MiB")
-	t.row(how+" and "+goLimit, l.perSecond, l.p99, l.requests, l.failed, l.peak, groupPeak)
-	t.print("The group's peak counts the system's cache of files that it was first to read or write, which goes when memory is needed; " +
+	t := newTable(fmt.Sprintf("One core and 128 MiB, %s animals, %.1f s of the 90/10 mix", count(n), l.seconds), "memory bound by", "req/s", "p99 µs", "answers", "failed", "reports to the operator's page", "peak resident MiB", "peak of the group, MiB")
+	t.row(how+" and "+goLimit, l.perSecond, l.p99, l.requests, l.failed, reports, l.peak, groupPeak)
+	t.print("100 usages have a history of 400 days. The group's peak counts the system's cache of files that it was first to read or write, which goes when memory is needed; " +
 		"the pages of the program that were in that cache before count in the resident memory only.")
+}
+
+// openPage asks for what the operator's page shows, once a second like the page, until it is closed. It returns how
+// many reports came.
+func (b *bench) openPage(s *server) (closePage func() int) {
+	found := regexp.MustCompile(`"debug":"([^"]+)"`).FindStringSubmatch(s.output())
+	ctx, cancel := context.WithCancel(b.ctx)
+	reports := make(chan int)
+	go func() {
+		n := 0
+		for tick := time.Tick(time.Second); ctx.Err() == nil; <-tick {
+			request := must1(http.NewRequestWithContext(b.ctx, http.MethodGet, found[1]+"/stats.json", nil))
+			response, err := http.DefaultClient.Do(request)
+			if err == nil && response.StatusCode == http.StatusOK {
+				_, err = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+				n++
+			}
+			if err != nil {
+				say("the operator's page: %v", err)
+			}
+		}
+		reports <- n
+	}()
+	return func() int { cancel(); return <-reports }
 }
 
 // What of a load is compared.
