@@ -158,7 +158,7 @@ type server struct {
 }
 
 // connection notes its deadlines. net/http moves seven for each request, and timers for them take a twentieth of its
-// time. So a sweep, four times a second, looks for those that have passed. SetDeadline nobody calls.
+// time. So a sweep, four times a second, looks for those that have passed. Nobody calls SetDeadline.
 type connection struct {
 	halfCloser
 	server     *server
@@ -260,9 +260,11 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 	case !ok: // the debug address's, which nobody drains
 	case state == http.StateActive:
 		c.quietSince.Store(0)
-	case state == http.StateNew || state == http.StateIdle:
+	case state == http.StateNew:
+		s.connections.Store(c, conn)
+		fallthrough
+	case state == http.StateIdle:
 		c.quietSince.Store(int64(time.Since(processStart)))
-		s.connections.LoadOrStore(c, conn)
 	default:
 		s.connections.Delete(c)
 	}
