@@ -141,11 +141,10 @@ func runCommand(ctx context.Context, args []string, p *process, serve func(conte
 
 // invoke parses the flags of a verb, opens the database and runs the verb.
 func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err error) {
-	c := &invocation{process: p, FlagSet: newFlags("petstore " + cmd.name), now: instantOf(time.Now())}
+	c := &invocation{process: p, now: instantOf(time.Now())}
 	_, text := section(cmd.name)
 	synopsis, _, _ := strings.Cut(text, "\n\n")
-	c.declare(synopsis)
-	unknown, err := parse(c.FlagSet, args, p.environ)
+	unknown, err := c.parse(cmd.name, synopsis, args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err = io.WriteString(p.stdout, c.help(text))
 		return err
@@ -180,18 +179,9 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	return err
 }
 
-// declare declares those of all flags that a synopsis mentions.
-func (c *invocation) declare(synopsis string) {
-	allFlags(&c.config).VisitAll(func(f *flag.Flag) {
-		if strings.Contains(synopsis, "-"+f.Name) {
-			c.Var(f.Value, f.Name, "")
-		}
-	})
-}
-
 // given reports whether a flag was given, or its variable.
-func given(fs *flag.FlagSet, name string) (given bool) {
-	fs.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+func (c *invocation) given(name string) (given bool) {
+	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
 	return given
 }
 
@@ -209,13 +199,13 @@ func (c *invocation) check(synopsis string) error {
 	host, _, _ := net.SplitHostPort(c.debugAddr)
 	least, most := min(c.quota.PerMinute, c.quota.PerDay), max(c.quota.PerMinute, c.quota.PerDay)
 	switch {
-	case strings.HasSuffix(c.Name(), " set") && (c.NFlag() == 0 || c.NFlag() == 1 && given(c.FlagSet, "db")):
+	case strings.HasSuffix(c.Name(), " set") && (c.NFlag() == 0 || c.NFlag() == 1 && c.given("db")):
 		return usageErrorf("%s needs a flag that says what to change; see %[1]s -h", c.Name())
 	case c.plan != "enterprise" && c.quota != quota{}:
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
 	case c.plan == "enterprise" && (least < 1 || most > maxQuota):
 		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
-	case (c.name != "" || c.Name() == "petstore pet set" && given(c.FlagSet, "name")) && problem != "":
+	case (c.name != "" || c.Name() == "petstore pet set" && c.given("name")) && problem != "":
 		return usageErrorf("-name %s", problem)
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
@@ -242,23 +232,18 @@ func (c *invocation) check(synopsis string) error {
 }
 
 // openStore opens the database that -db names.
-func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (*store, error) {
+func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (s *store, err error) {
 	var e engine
-	nodes, err := parseCluster(db)
-	if err != nil {
-		return nil, err
-	}
-	if nodes != nil {
+	if isCluster(db) {
+		e, err = openRqlite(ctx, parseCluster(db), p, log)
 		db = "on " + databaseName(db)
-		e, err = openRqlite(ctx, nodes, p, log)
 	} else {
 		e, err = openSQLite(ctx, db, p)
 	}
 	if err == nil && p != forNothing {
-		err = updateSchema(ctx, e, p != forCommand || !e.shared())
-	}
-	if err == nil && p != forNothing {
-		_, _, err = e.changed(ctx) // from here on, what others write is news
+		if err = updateSchema(ctx, e, p != forCommand || !e.shared()); err == nil {
+			_, _, err = e.changed(ctx) // from here on, what others write is news
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the database %s: %w", db, errors.Join(err, e.Close()))
@@ -316,15 +301,15 @@ func keyCreate(ctx context.Context, c *invocation) error {
 
 func keySet(ctx context.Context, c *invocation) error {
 	changes, said := map[string]any{}, []any{"id", c.key.ID}
-	if given(c.FlagSet, "plan") {
+	if c.given("plan") {
 		changes["plan"], changes["perMinute"], changes["perDay"] = c.plan, c.quota.PerMinute, c.quota.PerDay
 		said = append(said, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
 	}
-	if given(c.FlagSet, "name") {
+	if c.given("name") {
 		changes["name"] = c.name
 		said = append(said, "name", c.name)
 	}
-	if given(c.FlagSet, "expires") {
+	if c.given("expires") {
 		changes["lifetime"] = c.expires.Milliseconds()
 		said = append(said, "expires", c.expires)
 	}
@@ -418,20 +403,19 @@ func (c *invocation) printTable(ctx context.Context, heading string, queries ...
 // printJSON prints the JSON that a query makes.
 func (c *invocation) printJSON(ctx context.Context, query statement) error {
 	var text string
-	var indented bytes.Buffer
 	_, err := c.store.readInto(ctx, query, &text)
-	if err == nil {
-		err = json.Indent(&indented, []byte(text+"\n"), "", "  ")
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		_, err = indented.WriteTo(c.stdout)
-	}
-	return err
+	out := json.NewEncoder(c.stdout)
+	out.SetIndent("", "  ")
+	out.SetEscapeHTML(false)
+	return out.Encode(json.RawMessage(text))
 }
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.
 func backup(ctx context.Context, c *invocation) error {
-	if !isCluster(c.db) && !given(c.FlagSet, "skip-ids") {
+	if !isCluster(c.db) && !c.given("skip-ids") {
 		c.skipIDs = 0
 	}
 	copied, err := c.saveCopy(ctx, c.Arg(0), c.skipIDs)
@@ -523,7 +507,7 @@ func petImport(ctx context.Context, c *invocation) error {
 		"before", place, "database", databaseName(c.db))
 }
 
-// untilStopped returns what do returns, unless ctx ends while do waits for the other end of a pipe.
+// untilStopped returns what do returns, unless ctx ends before, such as while do waits for the other end of a pipe.
 func untilStopped(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -591,13 +575,10 @@ func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest strin
 func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (
 	int64, error) {
 	const few, many = 100, 2000
-	p := c.progress("importing", "pets", total)
+	p, in := c.progress("importing", "pets", total), bufio.NewScanner(io.NewSectionReader(rows, 0, math.MaxInt64))
 	p.from = place
 	defer p.end()
-	if _, err := rows.Seek(0, io.SeekStart); err != nil {
-		return place, err
-	}
-	in, most, rest, heard := bufio.NewScanner(rows), few, time.Duration(0), time.Now()
+	most, rest, heard := few, time.Duration(0), time.Now()
 	for range place {
 		in.Scan() // past what is stored
 	}
@@ -694,7 +675,9 @@ func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err e
 		return "", "", err
 	}
 	err = replaceFile(path, func(temp *os.File) error {
-		copied, err = c.fill(ctx, temp, source.Size(), c.skipIDs, func() error { return copyFile(ctx, temp, from) })
+		copied, err = c.fill(ctx, temp, source.Size(), c.skipIDs, func() error {
+			return untilStopped(ctx, func() error { _, err := io.Copy(temp, from); return err })
+		})
 		if err == nil {
 			old, err = settle(temp)
 		}
@@ -750,13 +733,6 @@ type config struct {
 	category, status           string // of a pet
 }
 
-// newFlags is a flag set that prints nothing itself: run reports errors.
-func newFlags(name string) *flag.FlagSet {
-	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	return fs
-}
-
 // funcFlag declares a flag whose value set keeps, unless it is wrong; must says what it has to be.
 func funcFlag(fs *flag.FlagSet, name, must string, set func(value string) (ok bool)) {
 	fs.Func(name, "", func(value string) error {
@@ -788,7 +764,7 @@ func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time
 
 // allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
 func allFlags(c *config) *flag.FlagSet {
-	fs := newFlags("")
+	fs := flag.NewFlagSet("", flag.ContinueOnError)
 	c.addr, c.db, c.logFormat, c.cache, c.plan = "localhost:8080", "petstore.db", "auto", defaultCache, "free"
 	textFlag(fs, &c.addr, "addr", "HOST:PORT", isAddr)
 	textFlag(fs, &c.db, "db", "a file, or addresses like http://10.0.0.1:4001, separated by commas", isDatabase)
@@ -839,7 +815,7 @@ func oneOf(pattern string) func(string) bool {
 	return regexp.MustCompile("^(" + pattern + ")$").MatchString
 }
 
-func isDatabase(s string) bool { _, err := parseCluster(s); return err == nil && s != "" }
+func isDatabase(s string) bool { return s != "" && (!isCluster(s) || parseCluster(s) != nil) }
 func isPlan(s string) bool     { _, ok := plans[s]; return ok }
 func isInteger(s string) bool  { _, err := strconv.ParseInt(s, 10, 64); return err == nil }
 
@@ -866,22 +842,30 @@ func isOrigin(s string) bool {
 		!regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s)
 }
 
-// parse reads the flags from args and, those that are not given there, from the environment: -base-url is
-// PETSTORE_BASE_URL, and PETSTORE_STAGING is -test, too. Empty variables do not count, and of several with one name
-// the last does. It returns the variables that look like ours and are no flag's.
-func parse(fs *flag.FlagSet, args, environ []string) (unknown []string, err error) {
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+// parse declares those flags that the synopsis of a verb mentions, and reads them from args and, if they are not given
+// there, from the environment: -base-url is PETSTORE_BASE_URL, and PETSTORE_STAGING is -test, too. Empty variables do
+// not count, and of several with one name the last does. It returns the variables that look like ours and are no flag's.
+func (c *invocation) parse(verb, synopsis string, args []string) (unknown []string, err error) {
+	c.FlagSet = flag.NewFlagSet("petstore "+verb, flag.ContinueOnError)
+	c.SetOutput(io.Discard) // main reports errors
+	all := allFlags(&c.config)
+	all.VisitAll(func(f *flag.Flag) {
+		if strings.Contains(synopsis, "-"+f.Name) {
+			c.Var(f.Value, f.Name, "")
+		}
+	})
+	if err := c.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil, err
 	} else if err != nil {
-		return nil, usageErrorf("%v; see %s -h", err, fs.Name())
+		return nil, usageErrorf("%v; see %s -h", err, c.Name())
 	}
 	ours, others := map[string]string{}, map[string]bool{}
-	for _, variable := range environ {
+	for _, variable := range c.environ {
 		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PETSTORE_") {
 			ours[name], others[name] = value, true
 		}
 	}
-	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
+	all.VisitAll(func(f *flag.Flag) {
 		name := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		if slices.Contains([]string{"again", "replace", "skip-ids"}, f.Name) { // which confirm a danger: only people do
 			return
@@ -890,8 +874,8 @@ func parse(fs *flag.FlagSet, args, environ []string) (unknown []string, err erro
 		if f.Name == "test" && ours[name] == "" {
 			name = "PETSTORE_STAGING"
 		}
-		if ours[name] != "" && !given(fs, f.Name) && fs.Lookup(f.Name) != nil && err == nil {
-			if problem := fs.Set(f.Name, ours[name]); problem != nil {
+		if ours[name] != "" && !c.given(f.Name) && c.Lookup(f.Name) != nil && err == nil {
+			if problem := c.Set(f.Name, ours[name]); problem != nil {
 				err = usageErrorf("invalid value %q for %s: %v", ours[name], name, problem)
 			}
 		}

@@ -304,9 +304,9 @@ func petsImport(t testing.TB, s *store, file string, check func(st statement)) (
 	t.Helper()
 	var log bytes.Buffer
 	observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { check(st) }})
-	c := &invocation{process: &process{stderr: &log}, FlagSet: newFlags("petstore pet import"), store: observed, log: newLogger(&log, "text", 0)}
-	c.declare("[-again]")
-	mainMust(t, c.Parse([]string{file}))
+	c := &invocation{process: &process{stderr: &log}, store: observed, log: newLogger(&log, "text", 0)}
+	_, err := c.parse("pet import", "[-again]", []string{file})
+	mainMust(t, err)
 	return c, &log
 }
 

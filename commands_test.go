@@ -114,16 +114,19 @@ func TestEveryFlag(t *testing.T) {
 
 // commandsParse parses all flags.
 func commandsParse(into *config, args []string, environ ...string) error {
-	_, err := parse(allFlags(into), args, environ)
+	c, synopsis := &invocation{process: &process{environ: environ}}, ""
+	allFlags(into).VisitAll(func(f *flag.Flag) { synopsis += " -" + f.Name })
+	_, err := c.parse("", synopsis, args)
+	*into = c.config
 	return err
 }
 
 // commandsFlagsOf are the flags of a verb.
 func commandsFlagsOf(verb string) *flag.FlagSet {
-	c := &invocation{FlagSet: newFlags("petstore " + verb)}
+	c := &invocation{process: &process{}}
 	_, text := section(verb)
 	synopsis, _, _ := strings.Cut(text, "\n\n")
-	c.declare(synopsis)
+	_, _ = c.parse(verb, synopsis, nil)
 	return c.FlagSet
 }
 
@@ -657,7 +660,7 @@ func TestAStagingEnvironmentMakesTestKeys(t *testing.T) {
 // TestUnknownVariablesAreWarnedAbout: one with a slip would be heeded by nobody.
 func TestUnknownVariablesAreFound(t *testing.T) {
 	unknown := func(environ ...string) string {
-		found, _ := parse(newFlags("petstore key list"), nil, environ)
+		found, _ := (&invocation{process: &process{environ: environ}}).parse("key list", "", nil)
 		return strings.Join(found, " ")
 	}
 	for _, variable := range []string{"PETSTORE_ADDRESS=x", "PETSTORE_=x", "PETSTORE_", "PETSTORE_BASEURL=x", "PETSTORE_SKIP_IDS=5", "PETSTORE_ADR=", "PETSTORE_addr=x",
@@ -1173,13 +1176,13 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 		k.write(limitsSave(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}), sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
 		statements := map[string]statement{}
 		observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { statements[st.query] = st }})
-		c := &invocation{process: &process{stdout: io.Discard}, FlagSet: newFlags("petstore " + cmd.name), now: now, log: slog.New(slog.DiscardHandler), store: observed}
-		c.declare(synopsis)
+		c := &invocation{process: &process{stdout: io.Discard}, now: now, log: slog.New(slog.DiscardHandler), store: observed}
 		args := []string{"1"}
 		if cmd.name == "key set" {
 			args = []string{"-plan", "pro", "-name", "x", "-expires", "1h", "1"}
 		}
-		mainMust(t, c.Parse(args))
+		_, err := c.parse(cmd.name, synopsis, args)
+		mainMust(t, err)
 		mainMust(t, c.check(synopsis))
 		mainMust(t, c.findKey(t.Context()))
 		mainMust(t, cmd.run(t.Context(), c))

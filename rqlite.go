@@ -73,21 +73,17 @@ type node struct {
 
 func isCluster(db string) bool { return strings.Contains(db, "://") }
 
-// parseCluster takes the addresses of a cluster's nodes, separated by commas. A text
-// without any is the name of a file, and gives none.
-func parseCluster(db string) (nodes []*node, err error) {
-	if !isCluster(db) {
-		return nil, nil
-	}
+// parseCluster takes the addresses of a cluster's nodes, separated by commas, and gives none if one of them is wrong.
+func parseCluster(db string) (nodes []*node) {
 	for address := range strings.SplitSeq(db, ",") {
 		u, err := url.Parse(strings.TrimSuffix(address, "/"))
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" ||
 			u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
-			return nil, errors.New("it must be a file, or addresses like http://10.0.0.1:4001, separated by commas")
+			return nil
 		}
 		nodes = append(nodes, &node{url: u.Scheme + "://" + u.Host, user: u.User})
 	}
-	return nodes, nil
+	return nodes
 }
 
 // openRqlite finds the leader of a cluster. One with a node that is too old is refused. Also after an error, close it.
@@ -100,9 +96,7 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 		Transport: &http.Transport{ // without the proxies of the environment
 			DialContext:         (&net.Dialer{Timeout: statusWait}).DialContext,
 			TLSHandshakeTimeout: statusWait,
-			MaxIdleConnsPerHost: 64,
-			MaxConnsPerHost:     256,
-			IdleConnTimeout:     time.Minute,
+			MaxIdleConnsPerHost: 64, MaxConnsPerHost: 256, IdleConnTimeout: time.Minute,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -408,10 +408,8 @@ func rqliteOpenAt(t testing.TB, addresses string, p purpose) (*store, *logBuffer
 // service. Call it inside a synctest bubble.
 func rqliteStore(t testing.TB, c *rqliteFake) (*store, *logBuffer) {
 	t.Helper()
-	nodes, err := parseCluster(c.addresses())
-	storeMust(t, err)
 	log := &logBuffer{}
-	e := &rqlite{nodes: nodes, log: newLogger(log, "json", slog.LevelDebug), wait: queryWait,
+	e := &rqlite{nodes: parseCluster(c.addresses()), log: newLogger(log, "json", slog.LevelDebug), wait: queryWait,
 		client:    &http.Client{Transport: c, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 		durations: histogram{bounds: durationBounds}}
 	storeMust(t, e.connect(t.Context()))
@@ -777,12 +775,10 @@ func TestAnUnreachableClusterIsWaitedFor(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := rqliteWithoutNetwork(t, 2)
-				nodes, err := parseCluster(c.addresses())
-				storeMust(t, err)
-				e := &rqlite{nodes: nodes, log: testLog, client: &http.Client{Transport: c}}
+				e := &rqlite{nodes: parseCluster(c.addresses()), log: testLog, client: &http.Client{Transport: c}}
 				prepare(c)
 				start := time.Now()
-				err = e.connect(t.Context())
+				err := e.connect(t.Context())
 				if took := time.Since(start); err == nil || took < commandWait || took > commandWait+2*statusWait {
 					t.Errorf("after %v: %v", took, err)
 				}
@@ -858,10 +854,8 @@ func TestASecretIsShownNowhere(t *testing.T) {
 		trouble()
 		note(storeErr(s.write(t.Context(), sqlOf("DELETE FROM usage"))))
 	}
-	_, err := openStore(t.Context(), addresses+"/path", forService, testLog)
+	_, _, err := mainRun(t, nil, "key", "list", "-db", addresses+"/path")
 	note(errors.New(redact(fmt.Sprint(err)))) // as main shows it
-	_, _, err = mainRun(t, nil, "key", "list", "-db", addresses+"/path")
-	note(errors.New(redact(fmt.Sprint(err))))
 	engine, node := s.engine.describe()
 	metrics := newService(s, settings{}, newLogger(log, "json", slog.LevelDebug)).metrics().String()
 	said.WriteString(engine + node + databaseName(addresses) + metrics + log.String())

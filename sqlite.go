@@ -10,7 +10,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -170,11 +169,8 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // also before a drive letter
 	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", wait.Milliseconds()))
-	db, err := sql.Open("sqlite", "file://"+(&url.URL{Path: path}).EscapedPath()+"?"+strings.Join(options, "&"))
-	if err != nil {
-		panic(err) // the driver is unknown: files are opened by the connections
-	}
-	return db
+	db, _ := sql.Open("sqlite", "file://"+(&url.URL{Path: path}).EscapedPath()+"?"+strings.Join(options, "&"))
+	return db // without an error, since the driver is known: files are opened by the connections
 }
 
 // connect opens all connections. The reading ones open their files too, with schema_version: one that was opened later
@@ -236,8 +232,8 @@ func (e *sqliteFile) Close() (err error) {
 
 // isCode reports whether an error is SQLite's, with one of these primary result codes.
 func isCode(err error, codes ...int) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && slices.Contains(codes, e.Code()&0xff)
 }
 
 // untilUnlocked calls do again and again as long as another program's lock is in its way. SQLite's own wait sleeps up
@@ -405,17 +401,6 @@ func openCopy(ctx context.Context, source string, open *closers) (*os.File, erro
 	file, err := os.Open(path) //nolint:gosec // the operator names the file
 	*open = append(*open, file.Close)
 	return file, err
-}
-
-// copyFile copies until ctx ends.
-func copyFile(ctx context.Context, to io.Writer, from io.Reader) (err error) {
-	for err == nil && ctx.Err() == nil {
-		_, err = io.CopyN(to, from, 1<<20)
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return errors.Join(err, context.Cause(ctx))
 }
 
 // finishCopy reads a copy whole, counts its pets, moves its ids on in all tables that assign them, and brings it to
