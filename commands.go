@@ -44,6 +44,9 @@ type process struct {
 	stdout, stderr io.Writer
 }
 
+// say writes a text to stdout.
+func (p *process) say(text string) error { _, err := io.WriteString(p.stdout, text); return err }
+
 // command is one verb. web/manual.txt tells what it does, and which flags and argument it takes.
 type command struct {
 	name    string
@@ -68,7 +71,7 @@ var commands = []command{
 	{"pet delete", forCommand, petDelete},
 	{"backup", forCommand, backup},
 	{"restore", forNothing, restore},
-	{"version", forNothing, printVersion},
+	{"version", forNothing, func(_ context.Context, c *invocation) error { return c.say(version() + "\n") }},
 	{"help", forNothing, nil}, // runCommand does it
 }
 
@@ -132,8 +135,7 @@ func runCommand(ctx context.Context, args []string, p *process, serve func(conte
 	}
 	asked := slices.Contains([]string{"help", "-h", "-help", "--help"}, args[len(args)-1])
 	if asked && (len(args) == 1 || len(args) == 2 && strings.Contains(all, ", "+args[0]+" ")) { // key is half a verb
-		_, err := io.WriteString(p.stdout, help())
-		return err
+		return p.say(help())
 	}
 	return usageErrorf("no command %q; there are %s; petstore without a command serves",
 		strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h"), all[2:])
@@ -146,8 +148,7 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	synopsis, _, _ := strings.Cut(text, "\n\n")
 	unknown, err := c.parse(cmd.name, synopsis, args)
 	if errors.Is(err, flag.ErrHelp) {
-		_, err = io.WriteString(p.stdout, c.help(text))
-		return err
+		return p.say(c.help(text))
 	}
 	if err == nil {
 		err = c.check(synopsis) // before the database is opened, or made
@@ -704,12 +705,7 @@ func (c *invocation) load(ctx context.Context, temp *os.File, original string) (
 	return old, e.load(ctx, io.NewSectionReader(temp, 0, math.MaxInt64), c.now)
 }
 
-// printVersion names the build, as far as the toolchain recorded it.
-func printVersion(_ context.Context, c *invocation) error {
-	_, err := fmt.Fprintln(c.stdout, version())
-	return err
-}
-
+// version names the build, as far as the toolchain recorded it.
 func version() string {
 	release, revision := build()
 	return strings.TrimSpace("petstore " + release + " " + runtime.Version() + " " + revision)

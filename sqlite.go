@@ -49,13 +49,12 @@ type sqliteFile struct {
 }
 
 // prepared takes a statement from those that are known. It is prepared when it is first used.
-func prepared(known *sync.Map, query string, on interface {
-	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
-}) (*sql.Stmt, error) {
+func prepared(known *sync.Map, query string,
+	prepare func(ctx context.Context, query string) (*sql.Stmt, error)) (*sql.Stmt, error) {
 	if stmt, ok := known.Load(query); ok {
 		return stmt.(*sql.Stmt), nil
 	}
-	stmt, err := on.PrepareContext(context.Background(), query)
+	stmt, err := prepare(context.Background(), query)
 	if err == nil {
 		known.Store(query, stmt) // of two at once, one is closed with its connections
 	}
@@ -282,11 +281,8 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) (results
 func (e *sqliteFile) checkFiles() error {
 	for path, opened := range e.files {
 		now, err := os.Stat(path)
-		if err != nil {
-			return err
-		}
-		if opened != nil && !os.SameFile(opened, now) {
-			return fmt.Errorf("%s is not the file that was opened", path)
+		if err != nil || opened != nil && !os.SameFile(opened, now) {
+			return cmp.Or(err, fmt.Errorf("%s is not the file that was opened", path))
 		}
 		e.files[path] = now
 	}
@@ -295,7 +291,7 @@ func (e *sqliteFile) checkFiles() error {
 
 // run executes one statement of a transaction.
 func (e *sqliteFile) run(st statement) (r result, err error) {
-	stmt, err := prepared(&e.written, st.query, e.conn)
+	stmt, err := prepared(&e.written, st.query, e.conn.PrepareContext)
 	if err != nil {
 		return r, err
 	}
@@ -328,7 +324,7 @@ func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path 
 func (e *sqliteFile) measure(*exposition)             {}
 
 func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	stmt, err := prepared(&e.queries, query.query, e.reader)
+	stmt, err := prepared(&e.queries, query.query, e.reader.PrepareContext)
 	if err != nil {
 		return err
 	}
@@ -409,11 +405,9 @@ func finishCopy(ctx context.Context, file string, skipIDs int64) (pets, bytes in
 	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
 	defer db.Close()
 	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
-		return 0, 0, err
-	}
-	if verdict != "ok" {
-		return 0, 0, fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " "))
+	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict)
+	if err != nil || verdict != "ok" {
+		return 0, 0, cmp.Or(err, fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " ")))
 	}
 	if _, err = db.ExecContext(ctx, sqlFile("move-ids"), skipIDs); err == nil {
 		err = db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")").Scan(&pets, &bytes)
