@@ -840,7 +840,7 @@ func isOrigin(s string) bool {
 
 // parse declares those flags that the synopsis of a verb mentions, and reads them from args and, if they are not given
 // there, from the environment: -base-url is PETSTORE_BASE_URL, and PETSTORE_STAGING is -test, too. Empty variables do
-// not count, and of several with one name the last does. It returns the variables that look like ours and are no flag's.
+// not count, and of several with one name the last does. It returns variables that look like ours and are no flag's.
 func (c *invocation) parse(verb, synopsis string, args []string) (unknown []string, err error) {
 	c.FlagSet = flag.NewFlagSet("petstore "+verb, flag.ContinueOnError)
 	c.SetOutput(io.Discard) // main reports errors
