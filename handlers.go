@@ -55,6 +55,7 @@ type service struct {
 	base      string   // of Location and Link: baseURL, or a path
 	successor []string // the Link of the deprecated operation
 	routes    *http.ServeMux
+	unmatched http.Handler // of what no other route takes
 
 	operations map[string]*operationCounts  // what /metrics shows, by the name
 	other      *operationCounts             // of those, the one for what has no route
@@ -83,33 +84,32 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 		srv.errors[code] = &atomic.Uint64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
-	srv.addRoutes()
+	srv.unmatched = srv.handle("other", missing)
 	srv.other = srv.operations["other"]
+	srv.addRoutes()
 	return srv
 }
 
-// addRoutes is the whole surface. Everything under /v1 goes through api, unknown paths and methods
-// included, so that a caller without a key learns nothing there and every response says where the
-// caller stands. The names are those under which /metrics counts.
+// addRoutes is the whole surface. The names are those under which /metrics counts.
 func (s *service) addRoutes() {
-	s.routes.Handle("GET /v1/pets", s.api("listPets", s.listPets))
-	s.routes.Handle("POST /v1/pets", s.api("createPet", s.createPet))
-	s.routes.Handle("GET /v1/pets/{petId}", s.api("getPet", s.getPet)) // deprecated
+	s.routes.Handle("GET /v1/pets", s.handle("listPets", s.listPets))
+	s.routes.Handle("POST /v1/pets", s.handle("createPet", s.createPet))
+	s.routes.Handle("GET /v1/pets/{petId}", s.handle("getPet", s.getPet)) // deprecated
 
-	s.routes.Handle("/v1/pets", s.api("other", allow("GET, HEAD, POST")))
-	s.routes.Handle("/v1/pets/{petId}", s.api("other", allow("GET, HEAD")))
+	s.routes.Handle("/v1/pets", s.handle("other", allow("GET, HEAD, POST")))
+	s.routes.Handle("/v1/pets/{petId}", s.handle("other", allow("GET, HEAD")))
 
 	s.addPublic("/readyz", "readyz", s.reportReadiness)
 	s.addPublic("/openapi.json", "openapi", fixed("application/json", describe(s.settings)))
 	s.addPublic("/{$}", "page", fixed("text/html; charset=utf-8", webFile("index.html")))
 	s.addPublic("/page.css", "page", fixed("text/css; charset=utf-8", webFile("page.css")))
 	s.addPublic("/page.js", "page", fixed("text/javascript; charset=utf-8", webFile("page.js")))
-	s.routes.HandleFunc("/", s.unmatched) // also under /v1
+	s.routes.Handle("/", s.unmatched)
 }
 
 func (s *service) addPublic(path, name string, op operation) {
-	s.routes.Handle("GET "+path, s.public(name, op))
-	s.routes.Handle(path, s.public("other", allow("GET, HEAD")))
+	s.routes.Handle("GET "+path, s.handle(name, op))
+	s.routes.Handle(path, s.handle("other", allow("GET, HEAD")))
 }
 
 // caller is whose request it is, and when it came.
@@ -121,48 +121,52 @@ type caller struct {
 // operation handles a request that was admitted. It writes a success itself; an error it returns is written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
-// public counts an operation under the name, and writes its error if there is one.
-// What stands behind it alone needs no key and is not limited.
-func (s *service) public(name string, op operation) http.Handler {
+// handle counts an operation under the name, and writes its error if there is one. Everything under /v1 is admitted
+// first, unknown paths and methods included, so that a caller without a key learns nothing there and every response
+// says where the caller stands.
+func (s *service) handle(name string, op operation) http.Handler {
 	counts := s.operations[name]
 	if counts == nil { // while the routes are added
 		counts = &operationCounts{durations: histogram{bounds: durationBounds}}
 		s.operations[name] = counts
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w := rw.(*response)
+		w, err := rw.(*response), error(nil)
 		w.counts = counts
-		if err := op(w, r, caller{now: w.start}); err != nil {
+		c := caller{now: w.start}
+		if underAPI(r) {
+			c.key, err = s.admit(w, r)
+		}
+		if err == nil {
+			err = op(w, r, c)
+		}
+		if err != nil {
 			s.fail(w, r, err)
 		}
 	})
 }
 
-// api stands before every operation: it authenticates, charges the limits of the key and sets their headers. What a
-// request without a valid key is charged is up to fail.
-func (s *service) api(name string, op operation) http.Handler {
-	return s.public(name, func(w http.ResponseWriter, r *http.Request, c caller) (err error) {
-		if c.key, err = s.keys.authenticate(r.Header["Authorization"], c.now); err != nil {
-			return err
-		}
-		w.(*response).keyID, w.(*response).usageID = c.key.ID, c.key.usageID
-		d, err := s.limits.admit(&c.key.account, c.now)
-		if err != nil {
-			return err
-		}
-		d.setHeaders(w.Header())
-		if d.banErr != nil {
-			s.log.Error("cannot ban a key", "key", c.key.ID, "request", requestID(w), "error", d.banErr)
-		}
-		if d.banBegins {
-			s.bans.Add(1)
-			s.log.Warn("key banned", "key", c.key.ID, "for", s.banFor, "request", requestID(w))
-		}
-		if err := d.err(); err != nil {
-			return err
-		}
-		return op(w, r, c)
-	})
+// admit authenticates a request, charges the limits of its key and sets their headers. What a request without a valid
+// key is charged is up to fail.
+func (s *service) admit(w *response, r *http.Request) (*apiKey, error) {
+	key, err := s.keys.authenticate(r.Header["Authorization"], w.start)
+	if err != nil {
+		return nil, err
+	}
+	w.keyID, w.usageID = key.ID, key.usageID
+	d, err := s.limits.admit(&key.account, w.start)
+	if err != nil {
+		return nil, err
+	}
+	d.setHeaders(w.Header())
+	if d.banErr != nil {
+		s.log.Error("cannot ban a key", "key", key.ID, "request", requestID(w), "error", d.banErr)
+	}
+	if d.banBegins {
+		s.bans.Add(1)
+		s.log.Warn("key banned", "key", key.ID, "for", s.banFor, "request", requestID(w))
+	}
+	return key, d.err()
 }
 
 // response knows when its request came, and remembers what became of it.
@@ -170,7 +174,7 @@ type response struct {
 	http.ResponseWriter
 	start  time.Time
 	status int              // 0 until it is sent
-	counts *operationCounts // where it is counted; nil for "other"
+	counts *operationCounts // where it is counted
 	id     [1]string        // X-Request-Id
 
 	keyID, usageID int64        // of the caller, once it is known
@@ -188,7 +192,8 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, start: time.Now(), id: [1]string{newRequestID()}, stopping: &s.stopping}
+	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other, id: [1]string{newRequestID()},
+		stopping: &s.stopping}
 	w.Header()["X-Request-Id"] = w.id[:]
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
@@ -203,7 +208,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		switch {
 		case len(s.corsOrigins) > 0 && s.cors(w, r):
 		case !canonical(r.URL): // the router would redirect, before any key was seen
-			s.unmatched(w, r)
+			s.unmatched.ServeHTTP(w, r)
 		default:
 			s.routes.ServeHTTP(w, r)
 		}
@@ -230,9 +235,8 @@ func calmly(do func() error) (err error) {
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
 	duration := time.Since(w.start)
-	counts := cmp.Or(w.counts, s.other)
-	counts.responses[w.status].Add(1)
-	counts.durations.observe(int64(duration))
+	w.counts.responses[w.status].Add(1)
+	w.counts.durations.observe(int64(duration))
 	if w.status >= 500 && w.usageID != 0 {
 		s.limits.countError(w.usageID, instantOf(w.start))
 	}
@@ -261,7 +265,9 @@ func canonical(u *url.URL) bool {
 	return strings.HasPrefix(p, "/") && (p == clean || p == clean+"/" && clean != "/")
 }
 
-func underAPI(r *http.Request) bool { return strings.HasPrefix(r.URL.Path+"/", "/v1/") }
+func underAPI(r *http.Request) bool {
+	return r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/")
+}
 
 // exposed are the headers that scripts of other origins may read.
 const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, " +
@@ -362,15 +368,9 @@ func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string,
 	write(w, http.StatusOK, contentType, d.body)
 }
 
-// unmatched handles what no other route takes. Only under /v1 a key is asked for.
-func (s *service) unmatched(w http.ResponseWriter, r *http.Request) {
-	handler := s.public
-	if underAPI(r) {
-		handler = s.api
-	}
-	handler("other", func(http.ResponseWriter, *http.Request, caller) error {
-		return newError(CodeNotFound, "there is nothing at this address")
-	}).ServeHTTP(w, r)
+// missing handles what no other route takes.
+func missing(http.ResponseWriter, *http.Request, caller) error {
+	return newError(CodeNotFound, "there is nothing at this address")
 }
 
 // allow handles the methods that a path does not have.
@@ -468,18 +468,10 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 
 // createPet is POST /v1/pets. The pet is durable before the 201 is written.
 func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
-	body, err := readBody(r)
-	if err != nil {
-		return err
-	}
-	if err := refuseQuery(r); err != nil {
-		return err
-	}
-	idempotencyKey, err := parseIdempotencyKey(r)
-	if err != nil {
-		return err
-	}
-	pet, err := decodeNewPet(body)
+	body, bodyErr := readBody(r)
+	idempotencyKey, keyErr := parseIdempotencyKey(r)
+	pet, petErr := decodeNewPet(body)
+	err := cmp.Or(bodyErr, refuseQuery(r), keyErr, petErr)
 	if err != nil {
 		return err
 	}

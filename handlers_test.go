@@ -1109,12 +1109,12 @@ func TestIdempotencyKeysAre1To255VisibleASCIICharacters(t *testing.T) {
 func TestAPanicIsA500AndLogged(t *testing.T) {
 	s := openShop(t)
 	s.wantError = true
-	s.service.routes.Handle("GET /v1/boom", s.service.api("test", func(http.ResponseWriter, *http.Request, caller) error { panic("secret detail") }))
-	s.service.routes.Handle("GET /v1/late", s.service.api("test", func(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	s.service.routes.Handle("GET /v1/boom", s.service.handle("test", func(http.ResponseWriter, *http.Request, caller) error { panic("secret detail") }))
+	s.service.routes.Handle("GET /v1/late", s.service.handle("test", func(w http.ResponseWriter, _ *http.Request, _ caller) error {
 		w.WriteHeader(200)
 		panic("late")
 	}))
-	s.service.routes.Handle("GET /v1/bug", s.service.api("test", func(http.ResponseWriter, *http.Request, caller) error { return errors.New("secret detail") }))
+	s.service.routes.Handle("GET /v1/bug", s.service.handle("test", func(http.ResponseWriter, *http.Request, caller) error { return errors.New("secret detail") }))
 	for _, target := range []string{"/v1/boom", "/v1/bug"} {
 		a := s.call("GET", target).is(500, CodeInternalError)
 		if strings.Contains(a.body, "secret") || !strings.Contains(a.body, a.header.Get("X-Request-Id")) {
@@ -1165,8 +1165,8 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShopInFakeTime(t)
 		s.wantError = true
-		s.service.routes.Handle("GET /v1/boom", s.service.api("test", func(http.ResponseWriter, *http.Request, caller) error { panic("boom") }))
-		s.service.routes.Handle("GET /v1/slow", s.service.api("test", func(http.ResponseWriter, *http.Request, caller) error {
+		s.service.routes.Handle("GET /v1/boom", s.service.handle("test", func(http.ResponseWriter, *http.Request, caller) error { panic("boom") }))
+		s.service.routes.Handle("GET /v1/slow", s.service.handle("test", func(http.ResponseWriter, *http.Request, caller) error {
 			time.Sleep(time.Millisecond)
 			return errors.New("slow")
 		}))

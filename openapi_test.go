@@ -354,10 +354,10 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 		// For load balancers, not for clients.
 		`"/readyz", "readyz", s.reportReadiness)`}
 	for path := range fields(described, "paths") {
-		want = append(want, fmt.Sprintf(`"/v1%s", s.api("other", allow(`, path))
+		want = append(want, fmt.Sprintf(`"/v1%s", s.handle("other", allow(`, path))
 	}
 	for name, operation := range describedOperations() {
-		want = append(want, fmt.Sprintf(`"%s", s.api("%s", s.%[2]s)`, strings.Replace(name, " ", " /v1", 1), field(operation, "operationId")))
+		want = append(want, fmt.Sprintf(`"%s", s.handle("%s", s.%[2]s)`, strings.Replace(name, " ", " /v1", 1), field(operation, "operationId")))
 	}
 	var served []string
 	for _, match := range regexp.MustCompile(`(?:routes\.Handle(?:Func)?|addPublic)\(("[^"]*", (?:"[a-z]+", )?[a-zA-Z.]+[()]?(?:"[a-zA-Z]+", )?[a-zA-Z.]*[()]?)`).FindAllStringSubmatch(string(source), -1) {
