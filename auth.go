@@ -114,18 +114,15 @@ type keyring struct {
 	store         *store
 	prefix, other string // of the keys that it takes, and of the other environment's
 
-	known memory[digest, *apiKey]
+	known memory[digest, *apiKey] // others are read when they call
 
 	mu             sync.Mutex      // guards what follows
 	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
 }
 
-// maxKnownKeys bounds how many keys are remembered; others are read when they call.
-const maxKnownKeys = 1 << 15
-
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],
-		known: memory[digest, *apiKey]{max: maxKnownKeys}, deprecatedUses: map[int64]int64{}}
+		known: memory[digest, *apiKey]{max: 1 << 15}, deprecatedUses: map[int64]int64{}}
 }
 
 // authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key, or the store's.
@@ -202,45 +199,34 @@ func readKeys(ctx context.Context, s *store, now instant, clauses string, args .
 		k, u := &apiKey{}, &usage{}
 		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.test, &k.lifetime, &k.CreatedAt, &k.ExpiresAt,
 			&k.RevokedAt, &k.unbannedAt, &k.usageID, &k.succeeds}
-		if err := scan(append(columns, u.fields()...)...); err != nil {
-			return err
+		err := scan(append(columns, u.fields()...)...)
+		if q := plans[k.Plan]; q != (quota{}) {
+			k.quota = q
 		}
-		k.complete(u, now)
+		k.PerMinute, k.PerDay = min(k.PerMinute, maxQuota), min(k.PerDay, maxQuota) // older versions took more
+		k.policy = k.policyHeader()
+		if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
+			k.BannedUntil = u.bannedUntil
+		}
 		keys = append(keys, k)
-		return nil
+		return err
 	})
 	return keys, err
 }
 
-// complete derives what is not stored in the key's own row.
-func (k *apiKey) complete(u *usage, now instant) {
-	if q := plans[k.Plan]; q != (quota{}) {
-		k.quota = q
-	}
-	k.PerMinute, k.PerDay = min(k.PerMinute, maxQuota), min(k.PerDay, maxQuota) // older versions took more
-	k.policy = k.policyHeader()
-	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
-		k.BannedUntil = u.bannedUntil
-	}
-}
-
 // showKeys is the query of what people see of keys, as the SQL of a name makes it: of one or, with 0, of all, at now.
 func showKeys(name string, id int64, now instant) statement {
-	return sqlOf(sqlFile("keys-now")+sqlFile(name), int64(now), quotasJSON(), id)
+	return sqlOf(sqlFile("keys-now")+sqlFile(name), int64(now), string(plansJSON), id)
 }
 
-// quotasJSON are the plans, for SQL.
-func quotasJSON() string {
-	text, _ := json.Marshal(plans) // of numbers
-	return string(text)
-}
+var plansJSON, _ = json.Marshal(plans) // of numbers; for SQL
 
 // readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15
 // busiest of the last 30 days.
 func readReport(ctx context.Context, s *store, now instant) (text string, err error) {
 	query := "SELECT json_object('at', ?4, 'nearLimits', json((" + sqlFile("keys-near-limits") +
 		")), 'usage', json((" + sqlFile("usage-days") + ")))"
-	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), quotasJSON()), &text)
+	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), string(plansJSON)), &text)
 	return text, err
 }
 
