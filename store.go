@@ -429,7 +429,8 @@ func (s *store) pet(id int64) (*page, error) {
 		s.pets.hits.Add(1)
 		return old, nil
 	}
-	block, err := s.recall(place{id: id / blockPets}, rand.IntN(8) == 0) //nolint:gosec // no secret
+	read := s.pages.max > 0 && rand.IntN(8) == 0 //nolint:gosec // no secret
+	block, err := s.recall(place{id: id / blockPets}, read)
 	var body string
 	if block != nil {
 		body = block.pet(id)

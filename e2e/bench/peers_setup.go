@@ -181,7 +181,7 @@ func (b *bench) fastapi(plain string) *peer {
 
 // startPocketBase makes a collection of pets that its users may read and add to.
 func (b *bench) startPocketBase(plain string) *peer {
-	folder := must1(os.MkdirTemp(b.work, "pocketbase-data-"))
+	folder := filepath.Join(must1(os.MkdirTemp(b.work, "pocketbase-")), "data") // beside it, migrations are written
 	s := &server{address: freeAddress(), db: filepath.Join(folder, "data.db")}
 	b.command(b.pocketbase, "superuser", "upsert", "bench@example.com", peerPassword, "--dir", folder)
 	b.startPeer(s, "GET /api/health HTTP/1.1\r\nHost: bench\r\n\r\n", nil, b.pocketbase, "serve", "--http", s.address, "--dir", folder)
