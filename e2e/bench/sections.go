@@ -621,14 +621,14 @@ func (b *bench) openPage(s *server) (closePage func() int) {
 	go func() {
 		n := 0
 		for tick := time.Tick(time.Second); ctx.Err() == nil; <-tick {
-			request := must1(http.NewRequestWithContext(b.ctx, http.MethodGet, found[1]+"/stats.json", nil))
+			request := must1(http.NewRequestWithContext(ctx, http.MethodGet, found[1]+"/stats.json", nil))
 			response, err := http.DefaultClient.Do(request)
 			if err == nil && response.StatusCode == http.StatusOK {
 				_, err = io.Copy(io.Discard, response.Body)
 				_ = response.Body.Close()
 				n++
 			}
-			if err != nil {
+			if err != nil && ctx.Err() == nil {
 				say("the operator's page: %v", err)
 			}
 		}
