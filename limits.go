@@ -450,11 +450,9 @@ func (l *limiter) measure(e *exposition) {
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	for repeated := l.flushing.sent != nil; repeated || l.take(); repeated = false {
 		var stored string
-		if _, err := l.store.write(ctx, l.flushing.merge(l.service, instantOf(now), &stored)...); err != nil {
-			return err
-		}
 		var rows [][7]int64
-		if err := json.Unmarshal([]byte(stored), &rows); err != nil {
+		_, err := l.store.write(ctx, l.flushing.merge(l.service, instantOf(now), &stored)...)
+		if err = cmp.Or(err, json.Unmarshal([]byte(stored), &rows)); err != nil {
 			return err
 		}
 		l.adopt(rows, instantOf(now))
