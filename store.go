@@ -340,11 +340,11 @@ const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 // refresh notices what others have changed: what is remembered of it is read anew.
 func (s *store) refresh(ctx context.Context) error {
 	edited, added, err := s.engine.changed(ctx)
+	if edited || added {
+		s.writes.Add(1) // first: who sees the new foreign must not take what the old writes vouch for
+	}
 	if edited {
 		s.foreign.Add(1)
-	}
-	if edited || added {
-		s.writes.Add(1)
 	}
 	return err
 }
@@ -491,7 +491,9 @@ func (s *store) recall(at place, read bool) (*page, error) {
 		marker, p.asOf = '+', foreign
 	}
 	p.document = newDocument(body, marker)
-	s.pages.put(at, p, pageBytes+int64(len(body)*33/32))
+	if at.limit > 0 || p.more || body != "" && !s.engine.shared() { // no other block is ever used again
+		s.pages.put(at, p, pageBytes+int64(len(body)*33/32))
+	}
 	return p, nil
 }
 

@@ -842,7 +842,7 @@ func testAPetOutOfItsBlockIsTheSame(t *testing.T, db string) {
 	blocks := func() {
 		t.Helper()
 		clear(s.pets.entries) // so that they come from the blocks
-		for n := range int64(4) {
+		for n := range int64(5) {
 			_, err := s.recall(place{id: n}, true)
 			storeMust(t, err)
 		}
@@ -864,6 +864,9 @@ func testAPetOutOfItsBlockIsTheSame(t *testing.T, db string) {
 		}
 	}
 	blocks()
+	if s.pages.get(place{id: 4}) != nil || s.engine.shared() == (s.pages.get(place{id: 3}) != nil) || s.pages.get(place{id: 2}) == nil {
+		t.Error("blocks are remembered that cannot be used again, or others are not")
+	}
 	hits := s.pets.hits.Load()
 	if check(); !s.engine.shared() && s.pets.hits.Load() != hits+3*blockPets+2 {
 		t.Errorf("%d pets of %d are in memory", s.pets.hits.Load()-hits, 3*blockPets+2)
