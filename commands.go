@@ -508,7 +508,7 @@ func petImport(ctx context.Context, c *invocation) error {
 		"before", place, "database", databaseName(c.db))
 }
 
-// untilStopped returns what do returns, unless ctx ends before, such as while do waits for the other end of a pipe.
+// untilStopped returns what do returns, unless ctx ends while do waits for the other end of a pipe.
 func untilStopped(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -676,8 +676,11 @@ func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err e
 		return "", "", err
 	}
 	err = replaceFile(path, func(temp *os.File) error {
-		copied, err = c.fill(ctx, temp, source.Size(), c.skipIDs, func() error {
-			return untilStopped(ctx, func() error { _, err := io.Copy(temp, from); return err })
+		copied, err = c.fill(ctx, temp, source.Size(), c.skipIDs, func() (err error) {
+			for n := int64(1); n > 0 && err == nil && ctx.Err() == nil; {
+				n, err = io.Copy(temp, io.LimitReader(from, 1<<20))
+			}
+			return cmp.Or(context.Cause(ctx), err)
 		})
 		if err == nil {
 			old, err = settle(temp)

@@ -398,9 +398,7 @@ type place struct{ status, limit, id int64 }
 // storedStatus are the stored forms of the states. They start at 2 because SQLite prepares a
 // statement anew when a bound value becomes, or ceases to be, 0 or 1.
 var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
-
-// statusOfDigit is the reverse, for blocks.
-var statusOfDigit = map[byte]PetStatus{'2': Available, '3': Pending, '4': Sold}
+var statusOfDigit = map[byte]PetStatus{'2': Available, '3': Pending, '4': Sold} // the reverse, for blocks
 
 var (
 	petJSON         = sqlFile("pet")
