@@ -216,17 +216,17 @@ func readKeys(ctx context.Context, s *store, now instant, clauses string, args .
 
 // showKeys is the query of what people see of keys, as the SQL of a name makes it: of one or, with 0, of all, at now.
 func showKeys(name string, id int64, now instant) statement {
-	return sqlOf(sqlFile("keys-now")+sqlFile(name), int64(now), string(plansJSON), id)
+	return sqlOf(sqlFile("keys-now")+sqlFile(name), int64(now), string(quotas), id)
 }
 
-var plansJSON, _ = json.Marshal(plans) // of numbers; for SQL
+var quotas, _ = json.Marshal(plans) // of numbers; for SQL
 
 // readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15
 // busiest of the last 30 days.
 func readReport(ctx context.Context, s *store, now instant) (text string, err error) {
 	query := "SELECT json_object('at', ?4, 'nearLimits', json((" + sqlFile("keys-near-limits") +
 		")), 'usage', json((" + sqlFile("usage-days") + ")))"
-	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), string(plansJSON)), &text)
+	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), string(quotas)), &text)
 	return text, err
 }
 

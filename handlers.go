@@ -134,7 +134,7 @@ func (s *service) handle(name string, op operation) http.Handler {
 		w, err := rw.(*response), error(nil)
 		w.counts = counts
 		c := caller{now: w.start}
-		if underAPI(r) {
+		if underAPI(r.URL.Path) {
 			c.key, err = s.admit(w, r)
 		}
 		if err == nil {
@@ -265,9 +265,7 @@ func canonical(u *url.URL) bool {
 	return strings.HasPrefix(p, "/") && (p == clean || p == clean+"/" && clean != "/")
 }
 
-func underAPI(r *http.Request) bool {
-	return r.URL.Path == "/v1" || strings.HasPrefix(r.URL.Path, "/v1/")
-}
+func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // exposed are the headers that scripts of other origins may read.
 const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, " +
@@ -292,7 +290,7 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
 	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
-	if underAPI(r) {
+	if underAPI(r.URL.Path) {
 		s.limits.address(s.network(r), time.Now(), false).setHeaders(h)
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -329,7 +327,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		s.log.Error("internal error", "request", requestID(w), "error", err)
 		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 	}
-	if underAPI(r) && len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as in the specification
+	if underAPI(r.URL.Path) && len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as specified
 		d := s.limits.address(s.network(r), time.Now(), e.Status == http.StatusUnauthorized)
 		d.setHeaders(h)
 		_ = errors.As(d.err(), &e)

@@ -186,8 +186,10 @@ func (d *deadline) look(now time.Duration, tell func(time.Time) error) error {
 	if passed == d.passed {
 		return nil
 	}
-	d.passed = passed
-	return tell(map[bool]time.Time{true: time.Unix(1, 0)}[passed])
+	if d.passed = passed; passed {
+		return tell(time.Unix(1, 0))
+	}
+	return tell(time.Time{})
 }
 
 // SetReadDeadline implements net.Conn.
@@ -340,9 +342,9 @@ func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err err
 }
 
 // runBackground starts what runs beside the requests: four times a second a look for deadlines that have passed, and
-// for what other programs have written, every half second the writing of usage, every 3 seconds the report for the operator's page, if one is open,
-// and every minute the removal of old Idempotency-Keys. The function it returns stops all that and writes the usage a
-// last time, which it tries until its ctx ends.
+// for what other programs have written, every half second the writing of usage, every 3 seconds the report for the
+// operator's page, if one is open, and every minute the removal of old Idempotency-Keys. The function it returns stops
+// all that and writes the usage a last time, which it tries until its ctx ends.
 func runBackground(s *service, server *server) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup

@@ -420,7 +420,7 @@ func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 }
 
 // pet returns the pet, or nil if there is none. One that was not asked for lately is made from its block, if that is
-// remembered. A block takes four times as long to read as a pet, and is read in place of one in eight.
+// remembered. A block takes five times as long to read as a pet, and is read in place of one in eight.
 func (s *store) pet(id int64) (*page, error) {
 	foreign := s.foreign.Load() // before any query
 	if old := s.pets.get(id); old != nil && old.asOf == foreign {
