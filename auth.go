@@ -100,8 +100,8 @@ type apiKey struct {
 	BannedUntil                     instant // 0 unless it is banned when it is read
 	lifetime                        instant // how long it was made for; 0 for ever
 
-	succeeds int64  // the key that it was rotated from, or 0
-	foreign  uint64 // what the store counted before it was read
+	succeeds  int64  // the key that it was rotated from, or 0
+	editsSeen uint64 // of the store, before it was read
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -147,8 +147,9 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 // program has written, is read from the database if its checksum is right. Unknown keys are not
 // remembered, so that guessing fills no memory.
 func (k *keyring) lookup(token secret) (*apiKey, error) {
-	d, foreign := token.digest(), k.store.foreign.Load()
-	if key := k.known.get(d); key != nil && key.foreign == foreign {
+	d := token.digest()
+	editsSeen := k.store.editsSeen.Load() // before the query
+	if key := k.known.get(d); key != nil && key.editsSeen == editsSeen {
 		k.known.hits.Add(1)
 		return key, nil
 	}
@@ -160,7 +161,7 @@ func (k *keyring) lookup(token secret) (*apiKey, error) {
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
-	keys[0].foreign = foreign
+	keys[0].editsSeen = editsSeen
 	k.known.put(d, keys[0], 1)
 	return keys[0], nil
 }
@@ -242,7 +243,7 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
 func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
-	return insertedID(s.add(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
+	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
 }
 
 // hasKeys reports whether there are keys for an environment, and for the other one.

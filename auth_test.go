@@ -432,7 +432,7 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 			synctest.Wait() // it is waiting for a connection now
 		}
 		read(first)
-		s.foreign.Add(1) // as a commit does when another program has written
+		s.editsSeen.Add(1) // as a commit does when another program has written
 		read(second)
 		for _, conn := range busy {
 			_ = conn.Close()
@@ -477,12 +477,12 @@ func testDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T, db string)
 		{"the deprecated operation was not used again", func() {}, 0},
 		{"it was used twice", func() { k.noteDeprecatedUse(first, now); k.noteDeprecatedUse(first, now.Add(time.Second)) }, 1},
 	} {
-		before := s.writes.Load()
+		before := s.commits.Load()
 		c.do()
 		if err := k.flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.writes.Load() - before; got != c.want {
+		if got := s.commits.Load() - before; got != c.want {
 			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
 		}
 	}

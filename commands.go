@@ -243,7 +243,7 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (s *
 	}
 	if err == nil && p != forNothing {
 		if err = updateSchema(ctx, e, p != forCommand || !e.shared()); err == nil {
-			_, _, err = e.changed(ctx) // from here on, what others write is news
+			_, err = e.changed(ctx) // from here on, what others write is news
 		}
 	}
 	if err != nil {
@@ -590,7 +590,7 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 		}
 		pause(ctx, rest)
 		start, to := time.Now(), place+int64(len(pets))
-		if err := c.store.importPets(ctx, digest, pets, before, to, total); err != nil {
+		if err := c.store.importPets(ctx, digest, pets, before, to); err != nil {
 			return place, err
 		}
 		rest, before, place, most = 4*time.Since(start), to, to, few

@@ -374,7 +374,7 @@ func petsDigest(content string) string { return fmt.Sprintf("%x", sha256.Sum256(
 func TestAgainFinishesWhatWasStopped(t *testing.T) {
 	db := storePath(t)
 	s, content := storeOpen(t, db), petsLines(1, 5)
-	storeMust(t, s.importPets(t.Context(), petsDigest(content), []string{`[-1,2,"pet 1"]`, `[-2,2,"pet 2"]`}, 0, 2, 5))
+	storeMust(t, s.importPets(t.Context(), petsDigest(content), []string{`[-1,2,"pet 1"]`, `[-2,2,"pet 2"]`}, 0, 2))
 	_, log, err := mainRun(t, nil, "pet", "import", "-db", db, "-again", petsFile(t, content))
 	if mainMust(t, err); !strings.Contains(log, "3 pets imported, which ends an import that was stopped") {
 		t.Errorf("it says %s", log)
@@ -396,7 +396,7 @@ func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 				theirs := slices.Repeat([]string{`[1,4,"theirs"]`}, 10)
 				c, _ := petsImport(t, s, file, func(st statement) {
 					if strings.HasPrefix(st.query, "INSERT INTO pets") {
-						mainMust(t, s.importPets(t.Context(), petsDigest(content), theirs, before, 10, 600))
+						mainMust(t, s.importPets(t.Context(), petsDigest(content), theirs, before, 10))
 					}
 				})
 				mainMust(t, c.Parse(append(again, file)))

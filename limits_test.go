@@ -796,7 +796,7 @@ func TestWhileABanIsBeingStoredOthersAreRateLimited(t *testing.T) {
 		l := limitsOf(s, limitsBan, limitsBrink())
 		a := &account{quota: quota{2, 50}, usageID: 1}
 		storeMust(t, s.refresh(t.Context()))
-		before := s.writes.Load()
+		before := s.commits.Load()
 		s.mu.Lock()
 		s.leading = true // the test leads, so that the ban can only queue
 		s.mu.Unlock()
@@ -815,7 +815,7 @@ func TestWhileABanIsBeingStoredOthersAreRateLimited(t *testing.T) {
 		if d := limitsAdmit(t, l, a, limitsAt("2s")); d.refusal != CodeKeyBanned || d.banBegins || limitsLevel(d.shown) != "0 until 10m1s" {
 			t.Errorf("after it: %q, %s, it begins: %v", d.refusal, limitsLevel(d.shown), d.banBegins)
 		}
-		if n := s.writes.Load() - before; n != 1 {
+		if n := s.commits.Load() - before; n != 1 {
 			t.Errorf("one ban is %d commits", n)
 		}
 	})
@@ -1237,10 +1237,10 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 	k := limitsKey(t, s, "enterprise", quota{1, 5})
 	l := newLimiter(s, limitsBan)
 	writes := func(do func()) uint64 {
-		before := s.writes.Load()
+		before := s.commits.Load()
 		do()
 		limitsFlush(t, l)
-		return s.writes.Load() - before
+		return s.commits.Load() - before
 	}
 	for _, c := range []struct {
 		policy string
@@ -1841,7 +1841,7 @@ func TestAServiceShowsThatItRuns(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		sh := limitsShare(t, db, 1)
 		s := sh.services[0].store
-		writes := s.writes.Load()
+		writes := s.commits.Load()
 		for i, when := range []string{"0s", "0.5s", "1s"} {
 			sh.flush(0, when)
 			want := [2]int64{}
@@ -1850,8 +1850,8 @@ func TestAServiceShowsThatItRuns(t *testing.T) {
 			}
 			var got [2]int64
 			_, err := s.readInto(t.Context(), sqlOf("SELECT flushes, seen_at FROM services"), &got[0], &got[1])
-			if err != nil || got != want || int64(s.writes.Load()-writes) != want[0] {
-				t.Errorf("after flush %d there is %v, %v; want %v, after %d commits", i+1, got, err, want, s.writes.Load()-writes)
+			if err != nil || got != want || int64(s.commits.Load()-writes) != want[0] {
+				t.Errorf("after flush %d there is %v, %v; want %v, after %d commits", i+1, got, err, want, s.commits.Load()-writes)
 			}
 		}
 		storeMust(t, s.purge(t.Context(), limitsAt("23h").time()))
@@ -1880,9 +1880,9 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 			}
 		}
 		for i, l := range sh.services {
-			before := l.store.writes.Load()
+			before := l.store.commits.Load()
 			limitsFlush(t, l)
-			if n := l.store.writes.Load() - before; n != 3 || len(l.tallies) > 0 {
+			if n := l.store.commits.Load() - before; n != 3 || len(l.tallies) > 0 {
 				t.Errorf("service %d has written %d transactions, and %d usages are left", i, n, len(l.tallies))
 			}
 		}

@@ -366,14 +366,15 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed looks at the edits alone: what is added is never missing in what services of a cluster remember.
-func (e *rqlite) changed(ctx context.Context) (edited, added bool, err error) {
+// changed compares the number of edits that commands have counted. What is only added is never missing in what services
+// of a cluster remember.
+func (e *rqlite) changed(ctx context.Context) (bool, error) {
 	if e.passedOn.Swap(false) {
 		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none
 	}
 	edits := e.edits.Load()
-	err = e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) })
-	return e.edits.Swap(edits) != edits, false, err
+	err := e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) })
+	return e.edits.Swap(edits) != edits, err
 }
 
 func (e *rqlite) shared() bool                    { return true }

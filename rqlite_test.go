@@ -1299,8 +1299,8 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 			if n := c.number("SELECT count(*) FROM pets"); n != 3 {
 				t.Errorf("there are %d pets", n)
 			}
-			if edited, _, err := s.engine.changed(t.Context()); err != nil || !edited {
-				t.Errorf("a service that runs in spite of all is not told: %v, %v", edited, err)
+			if changed, err := s.engine.changed(t.Context()); err != nil || !changed {
+				t.Errorf("a service that runs in spite of all is not told: %v, %v", changed, err)
 			}
 			if len(kept) != 1 || !strings.Contains(log, fmt.Sprintf(`"old":%q`, kept[0])) {
 				t.Fatalf("kept is %q, and the log says %s", kept, log)

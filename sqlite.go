@@ -38,7 +38,7 @@ type sqliteFile struct {
 	mu       sync.Mutex // guards the next four
 	conn     *sql.Conn  // for writing
 	written  sync.Map   // the *sql.Stmt of each query
-	seen     [3]int64   // data_version, edits and additions, as they were last
+	version  int64      // data_version, as it was at the last look
 	panicked bool       // the driver has, on conn
 
 	reader  *sql.DB  // a pool
@@ -306,17 +306,14 @@ func (e *sqliteFile) run(st statement) (r result, err error) {
 	return r, err
 }
 
-// changed compares data_version, which moves, on one connection, when another one has written, be it
-// another program that counts nothing: whoever has not counted an addition may have edited anything.
-func (e *sqliteFile) changed(context.Context) (edited, added bool, err error) {
+// changed compares data_version, which moves on one connection when another one has written: also that of a program
+// that counts nothing. So an import is a change too.
+func (e *sqliteFile) changed(context.Context) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	before := e.seen
-	_, err = e.run(statement{`SELECT data_version, (SELECT value FROM counters WHERE name = 'edits'),
-		(SELECT value FROM counters WHERE name = 'additions') FROM pragma_data_version`, nil,
-		[]any{&e.seen[0], &e.seen[1], &e.seen[2]}})
-	added = e.seen[0] != before[0]
-	return added && (e.seen[1] != before[1] || e.seen[2] == before[2]), added, err
+	before := e.version
+	_, err := e.run(statement{"PRAGMA data_version", nil, []any{&e.version}})
+	return e.version != before, err
 }
 
 func (e *sqliteFile) shared() bool                    { return false } // a second one is kept out

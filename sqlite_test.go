@@ -1793,11 +1793,11 @@ func TestARestoreRemovesWhatAKillHasLeft(t *testing.T) {
 }
 
 // TestWhatStoodInTheFileAtTheStartIsNoNews: what was remembered before the first
-// look for foreign changes stays remembered.
+// look for other programs' changes stays remembered.
 func TestWhatStoodInTheFileAtTheStartIsNoNews(t *testing.T) {
 	s := storeNew(t)
 	storeMust(t, s.refresh(t.Context()))
-	if n := s.foreign.Load(); n != 0 {
-		t.Errorf("%d foreign changes are counted, and nobody else has written", n)
+	if n := s.editsSeen.Load(); n != 0 {
+		t.Errorf("%d changes of others are counted, and nobody else has written", n)
 	}
 }

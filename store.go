@@ -59,9 +59,9 @@ type engine interface {
 	// read calls row for each row of the query's result, which holds all that any write has
 	// returned for. A ctx that can be cancelled costs a query 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports what others have done since it was last called: edited what services may
-	// remember, or added to it. Commands count both (edit, add).
-	changed(ctx context.Context) (edited, added bool, err error)
+	// changed reports whether others may have edited what services remember since it was last called. A file
+	// tells of every write by somebody else, a cluster only of those that were counted (edit).
+	changed(ctx context.Context) (bool, error)
 	// shared reports whether other services add pets at the same time.
 	shared() bool
 	// backup writes a consistent copy of everything to an empty file. A cluster's holds all that the last read saw.
@@ -192,9 +192,9 @@ type store struct {
 	queue   []*queued
 	leading bool // a leader is working, or one was just woken
 
-	// writes counts all commits, as far as they are known; foreign counts those of others that may have changed what is
-	// remembered. What is remembered holds the count from before it was read, and is valid while that is unchanged.
-	writes, foreign atomic.Uint64
+	// commits counts all commits, as far as they are known. editsSeen counts the looks that found edits of others. What
+	// is remembered keeps the counts from before it was read: they tell whether it is still good.
+	commits, editsSeen atomic.Uint64
 
 	pages memory[place, *page] // of the list, and blocks
 	pets  memory[int64, *page] // single ones, by their ids
@@ -308,7 +308,7 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	}
 	s.commitSizes.observe(int64(len(batch)))
 	s.commitTimes.observe(int64(time.Since(start)))
-	s.writes.Add(1)
+	s.commits.Add(1)
 	var lastID int64 // of the pets that were there before
 	if n > 0 {
 		inserted := results[len(results)-1]
@@ -324,27 +324,21 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	return nil
 }
 
-// edit is write for what services may remember: they are told to read it anew.
+// edit is write for a change of what services may remember: it is counted, so that they read it anew. Who only adds
+// pets or keys uses write, since nobody remembers what is not there yet.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	return s.write(ctx, append(statements, sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))...)
-}
-
-// add is write for what is new: services go on remembering the rest.
-func (s *store) add(ctx context.Context, statements ...statement) ([]result, error) {
-	return s.write(ctx, append(statements, sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'additions'"))...)
 }
 
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh notices what others have changed: what is remembered of it is read anew.
+// refresh looks whether others have edited anything: then all that is remembered is read anew.
 func (s *store) refresh(ctx context.Context) error {
-	edited, added, err := s.engine.changed(ctx)
-	if edited || added {
-		s.writes.Add(1) // first: who sees the new foreign must not take what the old writes vouch for
-	}
-	if edited {
-		s.foreign.Add(1)
+	changed, err := s.engine.changed(ctx)
+	if changed {
+		s.commits.Add(1)
+		s.editsSeen.Add(1)
 	}
 	return err
 }
@@ -388,7 +382,7 @@ type page struct {
 	document
 	last int64  // the id of its last pet
 	more bool   // there are pets behind it
-	asOf uint64 // what the store had counted before it was read: foreign if there is more, else writes
+	asOf uint64 // what the store had counted before it was read: edits if there is more, else commits
 }
 
 // place says which page it is: status is a code, 0 for all. With limit 0 it is the block whose number is the id: the
@@ -422,8 +416,8 @@ func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
 // pet returns the pet, or nil if there is none. One that was not asked for lately is made from its block, if that is
 // remembered. A block takes five times as long to read as a pet, and is read in place of one in eight.
 func (s *store) pet(id int64) (*page, error) {
-	foreign := s.foreign.Load() // before any query
-	if old := s.pets.get(id); old != nil && old.asOf == foreign {
+	editsSeen := s.editsSeen.Load() // before any query
+	if old := s.pets.get(id); old != nil && old.asOf == editsSeen {
 		s.pets.hits.Add(1)
 		return old, nil
 	}
@@ -439,7 +433,7 @@ func (s *store) pet(id int64) (*page, error) {
 	if err != nil || body == "" {
 		return nil, err
 	}
-	p := &page{document: newDocument(body, '.'), asOf: foreign}
+	p := &page{document: newDocument(body, '.'), asOf: editsSeen}
 	s.pets.put(id, p, pageBytes+int64(len(body)*33/32))
 	return p, nil
 }
@@ -460,13 +454,13 @@ func (p *page) pet(id int64) string {
 // remembered. What has more pets after it stays good after commits that only add higher ids. The rest is read again
 // after any commit, or whenever other services may have written.
 func (s *store) recall(at place, read bool) (*page, error) {
-	writes, foreign := s.writes.Load(), s.foreign.Load() // before the query
+	commits, editsSeen := s.commits.Load(), s.editsSeen.Load() // before the query
 	counters := &s.pages.counters
 	if at.limit == 0 {
 		counters = &s.pets.counters
 	}
 	old := s.pages.get(at)
-	if old != nil && (old.more && old.asOf == foreign || !old.more && old.asOf == writes && !s.engine.shared()) {
+	if old != nil && (old.more && old.asOf == editsSeen || !old.more && old.asOf == commits && !s.engine.shared()) {
 		counters.hits.Add(1)
 		return old, nil
 	}
@@ -480,13 +474,13 @@ func (s *store) recall(at place, read bool) (*page, error) {
 	} else if at.status != 0 {
 		query = sqlOf(statusPageQuery, at.id, at.limit, at.status)
 	}
-	p, marker := &page{asOf: writes}, byte('.')
+	p, marker := &page{asOf: commits}, byte('.')
 	var body string
 	if found, err := s.readInto(context.Background(), query, &body, &p.last, &p.more); err != nil || !found {
 		return nil, cmp.Or(err, errors.New("there is no row in place of a page"))
 	}
 	if p.more {
-		marker, p.asOf = '+', foreign
+		marker, p.asOf = '+', editsSeen
 	}
 	p.document = newDocument(body, marker)
 	if at.limit > 0 || p.more || body != "" && !s.engine.shared() { // no other block is ever used again
@@ -525,13 +519,11 @@ func (s *store) imported(ctx context.Context, digest string) (n int64, err error
 }
 
 // importPets stores pets of an import, in their order, and changes its number in the same transaction, or fails if it
-// is another. The last pets count as an edit: a change by a program that counts nothing may have gone
-// unnoticed among the additions.
-func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to, total int64) (err error) {
-	write := map[bool]func(context.Context, ...statement) ([]result, error){false: s.add, true: s.edit}[to == total]
+// is another.
+func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to int64) (err error) {
 	for try := range 5 { // while the outcome is unknown
 		var stored int64
-		results, failed := write(ctx, sqlOf(sqlFile("import-place"), "import "+digest, to, from),
+		results, failed := s.write(ctx, sqlOf(sqlFile("import-place"), "import "+digest, to, from),
 			// changes() is that of the statement before.
 			sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]"),
 			statement{"SELECT value FROM counters WHERE name = ?", []any{"import " + digest}, []any{&stored}})
@@ -550,8 +542,8 @@ func (s *store) busy(ctx context.Context) bool {
 	if s.engine.shared() {
 		return true
 	}
-	edited, added, err := s.engine.changed(ctx)
-	return edited || added || err != nil
+	changed, err := s.engine.changed(ctx)
+	return changed || err != nil
 }
 
 // insertPets adds pets, each a JSON array of category, status code and name, in this order.

@@ -658,16 +658,39 @@ func TestWhatWasReadBeforeACommitIsNotTakenForNew(t *testing.T) {
 	if ids, _ := storeIDs(t, s, "", 20, 0); len(ids) != 2 {
 		t.Errorf("the list has %d pets", len(ids))
 	}
-	storeReadBefore(t, s, func() {
-		if pet, err := s.pet(1); err != nil || !strings.Contains(string(pet.body), "Rex") {
-			t.Errorf("pet 1 from before is %v, %v", pet, err)
+	raw := storeRaw(t, sqliteOf(s).path)
+	edit := func(name string) func() {
+		return func() {
+			_, err := raw.Exec("UPDATE pets SET name = ? WHERE id = 1", name)
+			storeMust(t, err)
+			storeMust(t, s.refresh(t.Context()))
 		}
-	}, func() {
-		storeRaw(t, sqliteOf(s).path, "UPDATE pets SET name = 'Tom' WHERE id = 1")
-		storeMust(t, s.refresh(context.Background()))
-	})
-	if pet, err := s.pet(1); err != nil || !strings.Contains(string(pet.body), "Tom") {
-		t.Errorf("pet 1 is %s, %v", pet.body, err)
+	}
+	pet := func() string {
+		pet, err := s.pet(1)
+		storeMust(t, err)
+		return string(pet.body)
+	}
+	pageWithMore := func() string {
+		_, p := storeIDs(t, s, "", 1, 0)
+		if !p.more {
+			t.Error("the page has no more behind it")
+		}
+		return string(p.body)
+	}
+	for _, c := range []struct {
+		what string
+		read func() string
+	}{{"pet 1", pet}, {"the page with more behind it", pageWithMore}} {
+		edit("Rex")()
+		storeReadBefore(t, s, func() {
+			if text := c.read(); !strings.Contains(text, "Rex") {
+				t.Errorf("%s from before is %s", c.what, text)
+			}
+		}, edit("Tom"))
+		if text := c.read(); !strings.Contains(text, "Tom") {
+			t.Errorf("%s is %s", c.what, text)
+		}
 	}
 }
 
@@ -678,15 +701,15 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 		if err := s.refresh(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		return s.foreign.Load()
+		return s.editsSeen.Load()
 	}
 	storeCreate(t, s, NewPet{"Rex", 1, Sold})
 	_, page := storeIDs(t, s, "", 20, 0)
 	if pet, err := s.pet(2); pet != nil || err != nil {
 		t.Errorf("pet 2, before it is made, is %v, %v", pet, err)
 	}
-	foreign, writes := refresh(), s.writes.Load()
-	if _, again := storeIDs(t, s, "", 20, 0); refresh() != foreign || s.writes.Load() != writes || again != page {
+	foreign, writes := refresh(), s.commits.Load()
+	if _, again := storeIDs(t, s, "", 20, 0); refresh() != foreign || s.commits.Load() != writes || again != page {
 		t.Error("a refresh without a commit of others makes the page doubtful")
 	}
 
@@ -697,7 +720,7 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 		t.Errorf("pet 2, made by another program, is %v, %v", pet, err)
 	}
 	if refresh() != foreign+1 {
-		t.Errorf("a commit of others is counted as %d", s.foreign.Load()-foreign)
+		t.Errorf("a commit of others is counted as %d", s.editsSeen.Load()-foreign)
 	}
 	if ids, _ := storeIDs(t, s, "", 20, 0); len(ids) != 2 {
 		t.Errorf("after a refresh the list is %v", ids)
@@ -710,55 +733,50 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 	}
 	for range 2 {
 		if refresh() != foreign+2 {
-			t.Errorf("%d commits count as foreign, want the 2 of others", s.foreign.Load()-foreign)
+			t.Errorf("%d commits count as foreign, want the 2 of others", s.editsSeen.Load()-foreign)
 		}
 	}
 }
 
-// TestAdditionsLeaveWhatIsRemembered: only pages that are not full are read again, unless somebody has edited,
-// or has written without counting it.
-func TestAdditionsLeaveWhatIsRemembered(t *testing.T) {
-	path := storePath(t)
-	s, other := storeOpenFor(t, path, forService), storeOpen(t, path)
-	raw := storeRaw(t, path)
-	program := func(statement string) {
+// TestWhatIsRememberedFollowsOtherPrograms: on a file, whatever another program writes makes it all read anew. On a
+// cluster only what was counted does, since what is added there is never missing.
+func TestWhatIsRememberedFollowsOtherPrograms(t *testing.T) {
+	engines(t, testWhatIsRememberedFollowsOtherPrograms)
+}
+
+func testWhatIsRememberedFollowsOtherPrograms(t *testing.T, db string) {
+	s, other := storeOpen(t, db), storeOpen(t, db)
+	program := func(text string) { // counts nothing
 		t.Helper()
-		_, err := raw.Exec(statement)
-		storeMust(t, err)
+		storeMust(t, storeErr(other.write(t.Context(), sqlOf(text))))
 	}
-	pets := []string{`[1,4,"Rex"]`, `[1,4,"Max"]`}
 	var stored int64
-	imports := func(total int64) {
+	imports := func() {
 		t.Helper()
-		storeMust(t, other.importPets(t.Context(), "digest", pets, stored, stored+2, total))
+		pets := []string{`[1,4,"Rex"]`, `[1,4,"Max"]`}
+		storeMust(t, other.importPets(t.Context(), "digest", pets, stored, stored+2))
 		stored += 2
 	}
-	imports(1000)
-	imports(1000)
+	imports()
+	imports()
 	for _, c := range []struct {
-		what   string
-		change func()
-		forget bool
+		what               string
+		change             func()
+		onAFile, onCluster bool // what was remembered is read anew
 	}{
-		{"an import goes on", func() { imports(1000) }, false},
-		{"it goes on twice", func() { imports(1000); imports(1000) }, false},
-		{"a key is made", func() {
-			storeMust(t, func() error {
-				_, err := insertKey(t.Context(), other, &apiKey{Plan: "free"}, newSecret(false), false)
-				return err
-			}())
-		}, false},
-		{"we write ourselves", func() { storeCreate(t, s, NewPet{"Rex", 1, Sold}) }, false},
-		{"a pet is edited", func() { storeMust(t, storeErr(other.edit(t.Context(), storeSetPet("1", "Tom", "", "")))) }, true},
+		{"an import goes on", imports, true, false},
+		{"a key is made", func() { authInsert(t, other, apiKey{}) }, true, false},
+		{"another service adds a pet", func() { storeCreate(t, other, NewPet{"Rex", 1, Sold}) }, true, false},
+		{"another program writes", func() { program("UPDATE pets SET name = 'Ada' WHERE id = 1") }, true, false},
+		{"we write ourselves", func() { storeCreate(t, s, NewPet{"Rex", 1, Sold}) }, false, false},
+		{"nothing happens", func() {}, false, false},
+		{"a pet is edited", func() { storeMust(t, storeErr(other.edit(t.Context(), storeSetPet("1", "Tom", "", "")))) }, true, true},
 		{"a pet is edited during an import", func() {
-			imports(1000)
+			imports()
 			storeMust(t, storeErr(other.edit(t.Context(), storeSetPet("1", "Kim", "", ""))))
-			imports(1000)
-		}, true},
-		{"another program writes", func() { program("UPDATE pets SET name = 'Ada' WHERE id = 1") }, true},
-		{"an older petstore adds a pet", func() { storeCreate(t, other, NewPet{"Rex", 1, Sold}) }, true},
-		{"an older petstore edits", func() { program("UPDATE counters SET value = value + 1 WHERE name = 'edits'") }, true},
-		{"nothing happens", func() {}, false},
+			imports()
+		}, true, true},
+		{"an older petstore edits", func() { program("UPDATE counters SET value = value + 1 WHERE name = 'edits'") }, true, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			storeMust(t, s.refresh(t.Context()))
@@ -771,20 +789,47 @@ func TestAdditionsLeaveWhatIsRemembered(t *testing.T) {
 			_, fullNow := storeIDs(t, s, "", 2, 0)
 			petNow, err := s.pet(1)
 			storeMust(t, err)
-			if forgotten := fullNow != full; forgotten != c.forget || (petNow != pet) != c.forget {
-				t.Errorf("the full page is forgotten: %v, the pet: %v, want both %v", forgotten, petNow != pet, c.forget)
+			want := c.onAFile
+			if s.engine.shared() {
+				want = c.onCluster
+			}
+			if forgotten := fullNow != full; forgotten != want || (petNow != pet) != want {
+				t.Errorf("the full page is forgotten: %v, the pet: %v, want both %v", forgotten, petNow != pet, want)
 			}
 			if ids, _ := storeIDs(t, s, "", maxLimit, 0); int64(len(ids)) != storeCount(t, s) {
 				t.Errorf("%d pets are listed, and there are %d", len(ids), storeCount(t, s))
 			}
 		})
 	}
-	imports(1000)
-	program("UPDATE pets SET name = 'Eva' WHERE id = 1") // is not seen between two additions
-	imports(stored + 2)
+}
+
+// TestAnEditThatNobodyCountedIsNoticedBesideAnImport, though the import is killed and never ends.
+func TestAnEditThatNobodyCountedIsNoticedBesideAnImport(t *testing.T) {
+	path := storePath(t)
+	s, killed := storeOpenFor(t, path, forService), storeOpen(t, path)
+	imports := func(from int64) {
+		t.Helper()
+		storeMust(t, killed.importPets(t.Context(), "digest", []string{`[1,4,"Rex"]`, `[1,4,"Max"]`}, from, from+2))
+	}
+	keys, now := newKeyring(s, false), time.Now()
+	token := authInsert(t, s, apiKey{})
+	imports(0)
 	storeMust(t, s.refresh(t.Context()))
+	authAllow(t, keys, token, now)
+	storeIDs(t, s, "", 1, 0)
+	_, err := s.pet(1)
+	storeMust(t, err)
+
+	imports(2)
+	storeRaw(t, path, "UPDATE pets SET name = 'Eva' WHERE id = 1", "UPDATE api_keys SET revoked_at = 1")
+	imports(4)
+	storeMust(t, s.refresh(t.Context()))
+	authDeny(t, keys, authHeader(token), now, CodeInvalidKey)
 	if pet, err := s.pet(1); err != nil || !strings.Contains(string(pet.body), "Eva") {
-		t.Errorf("after the end of an import pet 1 is %s, %v", pet.body, err)
+		t.Errorf("pet 1 is %s, %v", pet.body, err)
+	}
+	if _, page := storeIDs(t, s, "", 1, 0); !strings.Contains(string(page.body), "Eva") {
+		t.Errorf("the first page is %s", page.body)
 	}
 }
 
@@ -838,7 +883,7 @@ func testAPetOutOfItsBlockIsTheSame(t *testing.T, db string) {
 		pet.CategoryID = []int64{0, math.MinInt64, math.MaxInt64, -7}[i%4]
 		rows = append(rows, pet.row())
 	}
-	storeMust(t, s.importPets(t.Context(), "odd", rows, 0, int64(len(rows)), int64(len(rows))))
+	storeMust(t, s.importPets(t.Context(), "odd", rows, 0, int64(len(rows))))
 	blocks := func() {
 		t.Helper()
 		clear(s.pets.entries) // so that they come from the blocks
@@ -926,7 +971,7 @@ func TestConcurrentCommitsShareTransactions(t *testing.T) {
 		}
 		return info.Size()
 	}
-	writes, wal := s.writes.Load(), walSize()
+	writes, wal := s.commits.Load(), walSize()
 	var commits []func() error
 	ids := make([]int64, 64)
 	for i := range ids {
@@ -940,7 +985,7 @@ func TestConcurrentCommitsShareTransactions(t *testing.T) {
 			t.Errorf("commit %d: %v", i, err)
 		}
 	}
-	if n := s.writes.Load() - writes; n != 2 {
+	if n := s.commits.Load() - writes; n != 2 {
 		t.Errorf("64 commits took %d transactions, want 2", n)
 	}
 	// A transaction appends every page that it changed: at least the table's.
@@ -1025,13 +1070,13 @@ func testPetsOfOneBatchGetTheirOwnIDs(t *testing.T, db string) {
 			return err
 		}, func() error { return storeErr(s.write(context.Background(), limitsSave(int64(i), &usage{}))) })
 	}
-	transactions := s.writes.Load()
+	transactions := s.commits.Load()
 	for i, err := range storeBehindLock(t, s, writes...) {
 		if err != nil {
 			t.Errorf("write %d: %v", i, err)
 		}
 	}
-	if n := s.writes.Load() - transactions; n != 2 {
+	if n := s.commits.Load() - transactions; n != 2 {
 		t.Errorf("they took %d transactions, want 2", n)
 	}
 	for i, id := range ids {
@@ -1624,11 +1669,11 @@ func TestAProbeLeavesNothing(t *testing.T) { engines(t, testAProbeLeavesNothing)
 func testAProbeLeavesNothing(t *testing.T, db string) {
 	s := storeOpen(t, db)
 	storeCreate(t, s, NewPet{"Rex", 1, Sold})
-	writes := s.writes.Load()
+	writes := s.commits.Load()
 	for range 2 {
 		storeMust(t, s.probe(context.Background()))
 	}
-	if n := s.writes.Load() - writes; n != 2 {
+	if n := s.commits.Load() - writes; n != 2 {
 		t.Errorf("two probes are %d transactions", n)
 	}
 	if n := storeRead(t, s, "SELECT count(*) FROM usage"); n != 0 {
@@ -1787,7 +1832,7 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 
 	_, err = s.recall(place{}, true)
 	must(err)
-	must(s.importPets(ctx, "digest", []string{`[1,4,"Rex"]`, `[2,4,"Max"]`}, 0, 2, 2))
+	must(s.importPets(ctx, "digest", []string{`[1,4,"Rex"]`, `[2,4,"Max"]`}, 0, 2))
 	if n, err := s.imported(ctx, "digest"); n != 2 || err != nil {
 		t.Errorf("%d pets of 2 are imported, %v", n, err)
 	}
@@ -1900,7 +1945,7 @@ func BenchmarkCommit(b *testing.B) {
 				})
 			}
 			wg.Wait()
-			b.ReportMetric(float64(b.N)/float64(max(1, s.writes.Load())), "creates/commit")
+			b.ReportMetric(float64(b.N)/float64(max(1, s.commits.Load())), "creates/commit")
 		})
 	}
 }
