@@ -44,7 +44,9 @@ type sqliteFile struct {
 	reader  *sql.DB  // a pool
 	queries sync.Map // likewise
 
-	files map[string]os.FileInfo // the database, its log and the log's index, by path, as they were opened
+	// files are those that must stay in their places: the database, its log, the log's index and, of a service, its
+	// lock, by path, as they were opened; nil until then.
+	files map[string]os.FileInfo
 	open  closers
 }
 
@@ -74,7 +76,7 @@ func (c *closers) Close() (err error) {
 // openSQLite opens or, for some purposes, makes the database file. A file that is no database, another program's, or
 // of a newer schema is refused and left as it was. It waits for locks as write does. Also after an error, close it.
 func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err error) {
-	e = &sqliteFile{wait: commandWait}
+	e = &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
 	if e.path, err = resolve(path); err != nil {
 		return e, err
 	}
@@ -90,7 +92,9 @@ func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err
 	}
 	if err == nil && p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
-		err = lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
+		var lock os.FileInfo
+		lock, err = lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
+		e.files[e.path+"-lock"] = lock // a service that has lost it must not go on, since another one can start
 	}
 	if err == nil {
 		err = e.connect(ctx)
@@ -182,7 +186,7 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	e.open = append(e.open, writer.Close, e.reader.Close)
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
 		opened, err := os.Stat(e.path) // it may be replaced while this waits
-		e.files = map[string]os.FileInfo{e.path: opened, e.path + "-wal": nil, e.path + "-shm": nil}
+		e.files[e.path], e.files[e.path+"-wal"], e.files[e.path+"-shm"] = opened, nil, nil
 		if err == nil {
 			e.conn, err = writer.Conn(context.Background())
 		}
@@ -199,11 +203,11 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 
 // lockFile makes a file unless it is there, and locks it until open is closed; the error is busy if somebody else has
 // it. The lock is SQLite's on a file that stays empty, for it is the one kind that every system offers; the kernel
-// frees it even after a kill.
-func lockFile(file string, busy error, open *closers) error {
+// frees it even after a kill. It is worth nothing if the file, which is returned, loses its name.
+func lockFile(file string, busy error, open *closers) (os.FileInfo, error) {
 	made, err := ensureFile(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	lock := openPool(file, 0, "_pragma=journal_mode(OFF)")
 	*open = append(*open, lock.Close)
@@ -211,9 +215,9 @@ func lockFile(file string, busy error, open *closers) error {
 	_, err = lock.Exec("BEGIN EXCLUSIVE")
 	now, _ := os.Stat(file) // who had it last may have removed it
 	if isCode(err, sqlite3.SQLITE_BUSY) || err == nil && !os.SameFile(made, now) {
-		return busy
+		return nil, busy
 	}
-	return err
+	return made, err
 }
 
 // Close ends all connections but one in which the driver has panicked: that may hold a lock of database/sql for ever.
@@ -368,7 +372,7 @@ func claim(name string, open *closers) (path string, err error) {
 		}
 	}
 	if _, err := os.Stat(path + "-lock"); err == nil { // it was served
-		if err := lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path), open); err != nil {
+		if _, err := lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path), open); err != nil {
 			return "", err
 		}
 	}
@@ -431,8 +435,10 @@ func replaceFile(target string, fill func(temp *os.File) error) error {
 	lock, inner := filepath.Join(folder, "lock"), filepath.Join(folder, "copy")
 	var open closers
 	defer open.Close()
-	err := cmp.Or(os.MkdirAll(folder, 0o700), lockFile(lock, errors.New("another petstore writes it"), &open))
-	if err != nil {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return err
+	}
+	if _, err := lockFile(lock, errors.New("another petstore writes it"), &open); err != nil {
 		return err
 	}
 	open = append(open, func() error { // before the lock ends, or another attempt would lose its files
@@ -459,7 +465,8 @@ func takeOver(ctx context.Context, name string, open *closers) (path string, err
 	if _, err := checkOwner(ctx, path); errors.Is(err, errForeign) {
 		return "", err
 	}
-	return path, lockFile(path+"-lock", errServed, open)
+	_, err = lockFile(path+"-lock", errServed, open)
+	return path, err
 }
 
 // keepOld gives a database that was taken over a second name, which it returns, or "" if there was none, and its owner

@@ -347,7 +347,7 @@ func TestLinksInACircleAreRefused(t *testing.T) {
 // TestNothingIsWrittenToAFileThatWasRemovedOrReplaced: what is written there
 // would be gone with the process. What can be read is read all the same.
 func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
-	for what, suffix := range map[string]string{"the database": "", "its log": "-wal"} {
+	for what, suffix := range map[string]string{"the database": "", "its log": "-wal", "its lock": "-lock"} {
 		t.Run(what, func(t *testing.T) {
 			s := storeNew(t)
 			first := storeCreate(t, s, NewPet{"Rex", 1, Sold})
@@ -380,6 +380,40 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 				t.Errorf("when the file is back, the next id is %d, want %d", id, first+1)
 			}
 		})
+	}
+}
+
+// TestTheLogOfAReopenedDatabaseMustStay in its place from the start on, and not only from the first write on.
+func TestTheLogOfAReopenedDatabaseMustStay(t *testing.T) {
+	path := storePath(t)
+	storeMust(t, storeOpenFor(t, path, forService).Close())
+	s := storeOpenFor(t, path, forService)
+	storeMust(t, os.Rename(path+"-wal", path+"-wal.away"))
+	storeMust(t, os.WriteFile(path+"-wal", nil, 0o600))
+	_, err := s.createPet(NewPet{"Rex", 1, Sold})
+	if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), path+"-wal is not the file that was opened") {
+		t.Errorf("the first write says %v", err)
+	}
+}
+
+// TestAServiceThatHasLostItsLockWritesNothing, since another one can start on the file.
+func TestAServiceThatHasLostItsLockWritesNothing(t *testing.T) {
+	path := storePath(t)
+	first := storeOpenFor(t, path, forService)
+	storeCreate(t, first, NewPet{"Rex", 1, Sold})
+	storeMust(t, os.Remove(path+"-lock"))
+	refused := func(want string) {
+		t.Helper()
+		_, err := first.createPet(NewPet{"Tom", 1, Sold})
+		if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), path+want) {
+			t.Errorf("the first service says %v, want errUnavailable with %s", err, want)
+		}
+	}
+	refused("-lock: no such file")
+	second := storeOpenFor(t, path, forService)
+	refused("-lock is not the file that was opened")
+	if id := storeCreate(t, second, NewPet{"Max", 1, Sold}); id != 2 || storeCount(t, second) != 2 {
+		t.Errorf("the pet of the second service has the id %d, and there are %d", id, storeCount(t, second))
 	}
 }
 
@@ -1103,7 +1137,8 @@ func TestABackupRemovesWhatAKillHasLeft(t *testing.T) {
 			storeMust(t, os.WriteFile(filepath.Join(dir, "other.db.partial"), []byte("a file"), 0o600))
 			before := sqliteTree(t, dir)
 			var lock closers
-			storeMust(t, lockFile(filepath.Join(partial, "lock"), errServed, &lock))
+			_, err := lockFile(filepath.Join(partial, "lock"), errServed, &lock)
+			storeMust(t, err)
 			sqliteRefusal(t, sqliteBackup(t.Context(), s, file), "", "another petstore writes it")
 			sqliteSame(t, before, sqliteTree(t, dir))
 			storeMust(t, lock.Close())
@@ -1131,7 +1166,7 @@ func TestALockOnAFileThatWasRemovedIsNone(t *testing.T) {
 		wg.Go(func() {
 			for range 50 {
 				var lock closers
-				if lockFile(file, errServed, &lock) != nil {
+				if _, err := lockFile(file, errServed, &lock); err != nil {
 					_ = lock.Close()
 					continue
 				}
