@@ -17,6 +17,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"embed"
 	"errors"
 	"fmt"
 	"math"
@@ -96,9 +97,22 @@ func sqlFile(name string) string {
 	return text
 }
 
-// migrations take the schema from one version to the next. A change is a new one at the end,
-// which only adds: databases have run the others, and older services may run beside newer ones.
-var migrations = []string{sqlFile("schema-1"), sqlFile("schema-2"), sqlFile("schema-3"), sqlFile("schema-4")}
+//go:embed schema
+var schemaFiles embed.FS
+
+// migrations take the schema from one version to the next: schema/1.sql makes version 1, and so on. A change of the
+// schema is a new file, which only adds: databases have run the others, and older services may run beside newer ones.
+var migrations = readMigrations()
+
+func readMigrations() (texts []string) {
+	for version := 1; ; version++ {
+		text, err := schemaFiles.ReadFile(fmt.Sprintf("schema/%d.sql", version))
+		if err != nil { // there are no more
+			return texts
+		}
+		texts = append(texts, string(text))
+	}
+}
 
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the same

@@ -1711,7 +1711,7 @@ func storeLiterals(t testing.TB, files ...string) (literals []string) {
 	embedded, err := webFiles.ReadDir("web")
 	storeMust(t, err)
 	for _, file := range embedded {
-		if name, isSQL := strings.CutSuffix(file.Name(), ".sql"); isSQL && !strings.HasPrefix(name, "schema-") && name != "move-ids" { // which changes copies only
+		if name, isSQL := strings.CutSuffix(file.Name(), ".sql"); isSQL && name != "move-ids" { // which changes copies only
 			literals = append(literals, strings.NewReplacer("$FILTER", "", "$PET", petJSON).Replace(sqlFile(name)))
 		}
 	}

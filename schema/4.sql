@@ -8,4 +8,4 @@ CREATE TABLE usage_days (
 	PRIMARY KEY (usage_id, day)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX usage_days_day ON usage_days (day); -- finds the old ones
-INSERT INTO counters (name, value) VALUES ('additions', 0); -- commits of commands that changed nothing remembered
+INSERT INTO counters (name, value) VALUES ('additions', 0); -- not used any more
