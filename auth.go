@@ -265,10 +265,25 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 	return id, err
 }
 
-// changeKey is the statement that changes what is named in changes, as web/change-key.sql has it.
+// changeKey is the statement that changes what is named in changes, unless the key is revoked.
+// Its quota counts on the enterprise plan only. A lifetime begins at now, and 0 is for ever.
 func changeKey(id int64, now instant, changes map[string]any) statement {
 	text, _ := json.Marshal(changes) // of numbers and texts
-	return sqlOf(sqlFile("change-key"), id, string(text), int64(now))
+	return sqlOf(`UPDATE api_keys SET
+		plan = ifnull(?2 ->> 'plan', plan),
+		per_minute = ifnull(?2 ->> 'perMinute', per_minute),
+		per_day = ifnull(?2 ->> 'perDay', per_day),
+		name = ifnull(?2 ->> 'name', name),
+		lifetime = ifnull(?2 ->> 'lifetime', lifetime),
+		expires_at = CASE ?2 ->> 'lifetime' WHEN 0 THEN 0
+			ELSE ifnull(?3 + (?2 ->> 'lifetime'), expires_at) END
+		WHERE id = ?1 AND revoked_at = 0`, id, string(text), int64(now))
+}
+
+// revokeKey is the statement that ends a key. The first revocation keeps its time.
+func revokeKey(id int64, now instant) statement {
+	return sqlOf("UPDATE api_keys SET revoked_at = ? WHERE id = ? AND revoked_at = 0",
+		int64(now), id)
 }
 
 // unban lifts the ban of all keys that share the usage, also one that began while the clock was ahead.

@@ -223,7 +223,7 @@ func testAuthenticate(t *testing.T, db string) {
 	expiring := authInsert(t, s, apiKey{CreatedAt: instantOf(now), lifetime: 3_600_000})
 	expired := authInsert(t, s, apiKey{CreatedAt: instantOf(now.Add(-time.Hour)), lifetime: 3_600_000})
 	revoked := authInsert(t, s, apiKey{})
-	if err := revokeKey(t.Context(), s, 4, instantOf(now)); err != nil {
+	if err := authRevoke(t.Context(), s, 4, instantOf(now)); err != nil {
 		t.Fatal(err)
 	}
 	test := authInsert(t, s, apiKey{test: true})
@@ -400,7 +400,7 @@ func testAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T, db string) 
 	authAllow(t, k, token, now)
 	authAllow(t, k, next, now)
 	authDeny(t, k, authHeader(token), now.Add(time.Minute), CodeInvalidKey)
-	change(revokeKey(t.Context(), other, 2, instantOf(now)))
+	change(authRevoke(t.Context(), other, 2, instantOf(now)))
 	authDeny(t, k, authHeader(made), now, CodeInvalidKey)
 }
 
@@ -675,8 +675,8 @@ func setLifetime(id int64, now, lifetime instant) statement {
 	return changeKey(id, now, map[string]any{"lifetime": int64(lifetime)})
 }
 
-func revokeKey(ctx context.Context, s *store, id int64, now instant) error {
-	_, err := s.edit(ctx, changeKey(id, now, map[string]any{"revokedAt": int64(now)}))
+func authRevoke(ctx context.Context, s *store, id int64, now instant) error {
+	_, err := s.edit(ctx, revokeKey(id, now))
 	return err
 }
 

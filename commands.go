@@ -28,6 +28,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"text/tabwriter"
 	"time"
 )
@@ -180,6 +181,15 @@ func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err 
 	return err
 }
 
+// errExportCut is the error of an export whose reader has left. Nobody needs a message then.
+var errExportCut = errors.New("the reader of stdout has left")
+
+// readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as head(1) does.
+func readerLeft(err error) bool {
+	_, ofFile := errors.AsType[*os.PathError](err) // and not of a connection
+	return ofFile && errors.Is(err, syscall.EPIPE)
+}
+
 // given reports whether a flag was given, or its variable.
 func (c *invocation) given(name string) (given bool) {
 	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
@@ -198,15 +208,10 @@ func (c *invocation) check(synopsis string) error {
 	}
 	problem := checkName(c.name)
 	host, _, _ := net.SplitHostPort(c.debugAddr)
-	least, most := min(c.quota.PerMinute, c.quota.PerDay), max(c.quota.PerMinute, c.quota.PerDay)
 	switch {
 	case strings.HasSuffix(c.Name(), " set") && (c.NFlag() == 0 || c.NFlag() == 1 && c.given("db")):
 		return usageErrorf("%s needs a flag that says what to change; see %[1]s -h", c.Name())
-	case c.plan != "enterprise" && c.quota != quota{}:
-		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
-	case c.plan == "enterprise" && (least < 1 || most > maxQuota):
-		return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
-	case (c.name != "" || c.Name() == "petstore pet set" && c.given("name")) && problem != "":
+	case (c.name != "" || strings.HasSuffix(c.Name(), " set") && c.given("name")) && problem != "":
 		return usageErrorf("-name %s", problem)
 	case c.skipIDs < 0 || c.skipIDs > maxQuota:
 		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
@@ -219,8 +224,9 @@ func (c *invocation) check(synopsis string) error {
 	case c.debugAddr != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() && !c.debugAllowRemote:
 		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
 			"-debug-allow-remote", c.debugAddr)
-	case c.plan != "enterprise":
-		c.quota = plans[c.plan]
+	}
+	if err := c.checkQuota(); err != nil {
+		return err
 	}
 	if c.tlsCert != "" {
 		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
@@ -229,6 +235,29 @@ func (c *invocation) check(synopsis string) error {
 		}
 		c.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
+	return nil
+}
+
+// checkQuota checks -per-minute and -per-day, and derives the quota from the plan. Whether key set may change one
+// limit alone is known when the key is read.
+func (c *invocation) checkQuota() error {
+	q := c.quota
+	if c.Name() == "petstore key set" && !c.given("plan") {
+		if c.given("per-minute") && q.PerMinute < 1 || c.given("per-day") && q.PerDay < 1 || max(q.PerMinute, q.PerDay) > maxQuota {
+			return usageErrorf("-per-minute and -per-day must be from 1 to %d", int64(maxQuota))
+		}
+		return nil
+	}
+	if c.plan == "enterprise" {
+		if min(q.PerMinute, q.PerDay) < 1 || max(q.PerMinute, q.PerDay) > maxQuota {
+			return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
+		}
+		return nil
+	}
+	if q != (quota{}) {
+		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
+	}
+	c.quota = plans[c.plan]
 	return nil
 }
 
@@ -280,7 +309,7 @@ var errNotStored = errors.New("the key that was printed is not stored and opens 
 func issue(stdout io.Writer, text string, test bool, store func(secret) (id int64, err error)) (id int64, err error) {
 	token := newSecret(test)
 	if _, err := io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token))); err != nil {
-		return 0, fmt.Errorf("no key was made, since it cannot be shown: %w", err)
+		return 0, fmt.Errorf("no key was made, since it cannot be shown: %v", err) //nolint:errorlint // no reader that left
 	}
 	if id, err = store(token); errors.Is(err, errOutcome) {
 		err = fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
@@ -300,45 +329,64 @@ func keyCreate(ctx context.Context, c *invocation) error {
 		"database", databaseName(c.db), "newDatabase", c.made)
 }
 
+// keySet changes what is given of a key. One limit of an Enterprise key can change alone.
 func keySet(ctx context.Context, c *invocation) error {
-	changes, said := map[string]any{}, []any{"id", c.key.ID}
+	if !c.given("plan") && c.quota != (quota{}) && c.key.Plan != "enterprise" {
+		return usageErrorf("-per-minute and -per-day go with -plan enterprise only; key %d has the plan %s", c.key.ID,
+			c.key.Plan)
+	}
+	changes := map[string]any{}
+	attributes := []any{"id", c.key.ID}
 	if c.given("plan") {
-		changes["plan"], changes["perMinute"], changes["perDay"] = c.plan, c.quota.PerMinute, c.quota.PerDay
-		said = append(said, "plan", c.plan, "perMinute", c.quota.PerMinute, "perDay", c.quota.PerDay)
+		changes["plan"] = c.plan
+		attributes = append(attributes, "plan", c.plan)
+	}
+	if c.quota.PerMinute != 0 {
+		changes["perMinute"] = c.quota.PerMinute
+		attributes = append(attributes, "perMinute", c.quota.PerMinute)
+	}
+	if c.quota.PerDay != 0 {
+		changes["perDay"] = c.quota.PerDay
+		attributes = append(attributes, "perDay", c.quota.PerDay)
 	}
 	if c.given("name") {
 		changes["name"] = c.name
-		said = append(said, "name", c.name)
+		attributes = append(attributes, "name", c.name)
 	}
 	if c.given("expires") {
 		changes["lifetime"] = c.expires.Milliseconds()
-		said = append(said, "expires", c.expires)
+		attributes = append(attributes, "expires", c.expires)
 	}
-	return c.edit(ctx, changeKey(c.key.ID, c.now, changes), "key changed", said...)
+	changed, err := c.edit(ctx, changeKey(c.key.ID, c.now, changes))
+	if err == nil && !changed {
+		err = fmt.Errorf("key %d is revoked; make a new one with petstore key create", c.key.ID)
+	}
+	return c.report(err, "key changed", attributes...)
 }
 
 func keyRevoke(ctx context.Context, c *invocation) error {
 	if c.key.RevokedAt != 0 {
 		return c.report(nil, "key was revoked already", "id", c.key.ID, "at", c.key.RevokedAt.time())
 	}
-	return c.edit(ctx, changeKey(c.key.ID, c.now, map[string]any{"revokedAt": int64(c.now)}), "key revoked",
-		"id", c.key.ID)
+	_, err := c.edit(ctx, revokeKey(c.key.ID, c.now))
+	return c.report(err, "key revoked", "id", c.key.ID)
 }
 
 func keyUnban(ctx context.Context, c *invocation) error {
 	if c.key.BannedUntil == 0 {
 		return c.report(nil, "key is not banned", "id", c.key.ID)
 	}
-	return c.edit(ctx, unban(c.key.usageID, c.now), "key unbanned", "id", c.key.ID)
+	_, err := c.edit(ctx, unban(c.key.usageID, c.now))
+	return c.report(err, "key unbanned", "id", c.key.ID)
 }
 
-// edit runs the statement that changes what the command line names, and logs what it did.
-func (c *invocation) edit(ctx context.Context, change statement, message string, attributes ...any) error {
+// edit runs a statement that changes a key or a pet, and reports whether there was one to change.
+func (c *invocation) edit(ctx context.Context, change statement) (changed bool, err error) {
 	results, err := c.store.edit(ctx, change)
-	if err == nil && results[0].affected == 0 {
-		err = fmt.Errorf("no pet has the id %s", c.Arg(0)) // a key was found before
+	if err != nil {
+		return false, err
 	}
-	return c.report(err, message, attributes...)
+	return results[0].affected > 0, nil
 }
 
 // report logs what a command did, unless it failed.
@@ -634,6 +682,9 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 		err = untilStopped(ctx, func() error { return write(c.stdout) })
 	}
 	p.end()
+	if readerLeft(err) {
+		return errExportCut
+	}
 	if err != nil {
 		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(c.db), err)
 	}
@@ -641,13 +692,32 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 }
 
 func petSet(ctx context.Context, c *invocation) error {
+	attributes := []any{"id", c.Arg(0)}
+	if c.given("name") {
+		attributes = append(attributes, "name", c.name)
+	}
+	if c.given("category") {
+		attributes = append(attributes, "category", c.category)
+	}
+	if c.given("status") {
+		attributes = append(attributes, "status", c.status)
+	}
 	change := sqlOf(sqlFile("set-pet"), quote(c.name), c.category, storedStatus[PetStatus(c.status)], c.Arg(0))
-	return c.edit(ctx, change, "pet changed", "id", c.Arg(0))
+	return c.editPet(ctx, change, "pet changed", attributes...)
 }
 
 func petDelete(ctx context.Context, c *invocation) error {
 	change := sqlOf("DELETE FROM pets WHERE id = ?1 AND CAST(id AS TEXT) = ?1", c.Arg(0))
-	return c.edit(ctx, change, "pet deleted", "id", c.Arg(0))
+	return c.editPet(ctx, change, "pet deleted", "id", c.Arg(0))
+}
+
+// editPet changes the pet that the command line names, and logs what it did.
+func (c *invocation) editPet(ctx context.Context, change statement, message string, attributes ...any) error {
+	changed, err := c.edit(ctx, change)
+	if err == nil && !changed {
+		err = fmt.Errorf("no pet has the id %s", c.Arg(0))
+	}
+	return c.report(err, message, attributes...)
 }
 
 // restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds
@@ -761,6 +831,16 @@ func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time
 	})
 }
 
+// numberFlag declares a flag that takes a decimal number: 0100 is 100, not 64.
+func numberFlag(fs *flag.FlagSet, into *int64, name string, value int64) {
+	*into = value
+	funcFlag(fs, name, "a number", func(s string) (ok bool) {
+		n, err := strconv.ParseInt(s, 10, 64)
+		*into = n
+		return err == nil
+	})
+}
+
 // allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
 func allFlags(c *config) *flag.FlagSet {
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
@@ -793,15 +873,15 @@ func allFlags(c *config) *flag.FlagSet {
 	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "")
 
 	textFlag(fs, &c.plan, "plan", "one of "+strings.Join(slices.Sorted(maps.Keys(plans)), ", "), isPlan)
-	fs.Int64Var(&c.quota.PerMinute, "per-minute", 0, "")
-	fs.Int64Var(&c.quota.PerDay, "per-day", 0, "")
+	numberFlag(fs, &c.quota.PerMinute, "per-minute", 0)
+	numberFlag(fs, &c.quota.PerDay, "per-day", 0)
 	fs.StringVar(&c.name, "name", "", "")
 	durationFlag(fs, &c.expires, "expires", 0)
 	durationFlag(fs, &c.overlap, "overlap", 24*time.Hour)
-	fs.Int64Var(&c.days, "days", 30, "")
+	numberFlag(fs, &c.days, "days", 30)
 	fs.BoolVar(&c.test, "test", false, "")
 	fs.BoolVar(&c.json, "json", false, "")
-	fs.Int64Var(&c.skipIDs, "skip-ids", 1_000_000, "")
+	numberFlag(fs, &c.skipIDs, "skip-ids", 1_000_000)
 	fs.BoolVar(&c.replace, "replace", false, "")
 	fs.BoolVar(&c.again, "again", false, "")
 	textFlag(fs, &c.category, "category", "an integer of 64 bits", isInteger)
@@ -866,10 +946,13 @@ func (c *invocation) parse(verb, synopsis string, args []string) (unknown []stri
 	}
 	all.VisitAll(func(f *flag.Flag) {
 		name := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if slices.Contains([]string{"again", "replace", "skip-ids"}, f.Name) { // which confirm a danger: only people do
-			return
+		if slices.Contains([]string{"again", "replace", "skip-ids", "category", "status"}, f.Name) {
+			return // it confirms a danger, or says which pets, or what of a pet: only people do
 		}
 		delete(others, name)
+		if strings.HasSuffix(verb, " set") && f.Name != "db" { // a flag says what to change, and no variable
+			return
+		}
 		if f.Name == "test" && ours[name] == "" {
 			name = "PETSTORE_STAGING"
 		}

@@ -1030,8 +1030,7 @@ func TestKeySetChangesWhatItIsToldTo(t *testing.T) {
 			{[]string{"-name", "shop front", "-expires", "10m"}, "shop front", "pro", "2000-01-01T01:10:00Z"},
 			{[]string{"-plan", "enterprise", "-per-minute", "5", "-per-day", "6", "-name", "all", "-expires", "90d"}, "all", "enterprise", "2000-03-31T01:00:00Z"},
 			{[]string{"-plan", "business", "-expires", "0d"}, "all", "business", "null"},
-			{[]string{"-name", ""}, "", "business", "null"},
-			{[]string{"-expires", "1s"}, "", "business", "2000-01-01T01:00:01Z"},
+			{[]string{"-expires", "1s"}, "all", "business", "2000-01-01T01:00:01Z"},
 		} {
 			if out := k.do("set", append(c.args, "1")...); out != "" {
 				t.Errorf("set %v prints %q on stdout", c.args, out)
@@ -1059,6 +1058,147 @@ func TestKeySetChangesWhatItIsToldTo(t *testing.T) {
 	k.mint("create")
 	_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, "1")
 	mainOneLine(t, err, true, "petstore key set needs a flag that says what to change; see petstore key set -h")
+}
+
+// TestOneLimitOfAnEnterpriseKeyChangesAlone: of another plan's key, and out of range, none does.
+func TestOneLimitOfAnEnterpriseKeyChangesAlone(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-plan", "enterprise", "-per-minute", "5", "-per-day", "6")
+	k.mint("create", "-plan", "pro")
+	for _, c := range []struct {
+		args              []string
+		perMinute, perDay int64
+		log               string
+	}{
+		{[]string{"-per-minute", "7"}, 7, 6, `"msg":"key changed","id":1,"perMinute":7}`},
+		{[]string{"-per-day", "80"}, 7, 80, `"msg":"key changed","id":1,"perDay":80}`},
+		{[]string{"-per-minute", "9", "-per-day", "90", "-name", "both"}, 9, 90, `"id":1,"perMinute":9,"perDay":90,"name":"both"}`},
+	} {
+		_, log, err := mainRun(t, nil, slices.Concat([]string{"key", "set", "-db", k.db}, c.args, []string{"1"})...)
+		if err != nil || !strings.Contains(log, c.log) {
+			t.Errorf("set %v says %v, %s", c.args, err, log)
+		}
+		if got := k.show("1"); got.Plan != "enterprise" || got.PerMinute != c.perMinute || got.PerDay != c.perDay {
+			t.Errorf("after set %v the key is %+v", c.args, got)
+		}
+	}
+	before := k.do("list", "-json")
+	_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, "-per-minute", "9", "2")
+	mainOneLine(t, err, true, "-per-minute and -per-day go with -plan enterprise only", "key 2 has the plan pro")
+	for _, limit := range []string{"0", "-1", "1000000000000000"} {
+		for _, name := range []string{"-per-minute", "-per-day"} {
+			_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, name, limit, "1")
+			mainOneLine(t, err, true, "-per-minute and -per-day must be from 1 to 999999999999999")
+		}
+	}
+	if after := k.do("list", "-json"); after != before {
+		t.Errorf("refused changes have made the keys %s", after)
+	}
+}
+
+// TestKeySetRefusesARevokedKey, also one that is revoked after the command has read it.
+func TestKeySetRefusesARevokedKey(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-name", "shop")
+	k.mint("create", "-name", "till")
+	k.do("revoke", "1")
+	before := k.do("list", "-json")
+	for _, args := range [][]string{{"-plan", "pro"}, {"-name", "x"}, {"-expires", "1h"}} {
+		_, log, err := mainRun(t, nil, slices.Concat([]string{"key", "set", "-db", k.db}, args, []string{"1"})...)
+		mainOneLine(t, err, false, "key 1 is revoked")
+		if log != "" {
+			t.Errorf("set %v logs %s", args, log)
+		}
+	}
+	s := storeOpen(t, k.db)
+	results, err := s.edit(t.Context(), revokeKey(2, 1), changeKey(2, 0, map[string]any{"name": "late"}))
+	if mainMust(t, err); results[1].affected != 0 {
+		t.Errorf("%d rows of a key that was revoked meanwhile are changed", results[1].affected)
+	}
+	if after := k.do("list", "-json"); strings.Replace(after, "1970-01-01T00:00:00.001Z", "", 1) == after || strings.Contains(after, "late") ||
+		strings.SplitAfter(after, "}")[0] != strings.SplitAfter(before, "}")[0] {
+		t.Errorf("the keys are %s\nand were %s", after, before)
+	}
+}
+
+// TestKeySetWipesNoName: an empty one is an unset variable of a script, more often than a wish.
+func TestKeySetWipesNoName(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-name", "shop")
+	for _, name := range []string{"", " "} {
+		_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, "-name", name, "1")
+		mainOneLine(t, err, true, "-name must not be blank")
+	}
+	if got := k.show("1"); got.Name != "shop" {
+		t.Errorf("the key is %+v", got)
+	}
+}
+
+// TestNumbersAreDecimal: 0100 is 100, as people read it, and not 64.
+func TestNumbersAreDecimal(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-plan", "enterprise", "-per-minute", "0100", "-per-day", "08")
+	if got := k.show("1"); got.PerMinute != 100 || got.PerDay != 8 {
+		t.Errorf("the limits are %d and %d", got.PerMinute, got.PerDay)
+	}
+	if lines := strings.Count(k.do("usage", "-days", "010", "1"), "\n"); lines != 11 {
+		t.Errorf("010 days are %d lines", lines)
+	}
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	_, _, err := mainRun(t, nil, "backup", "-db", k.db, "-skip-ids", "010", copied)
+	mainMust(t, err)
+	k.db = copied
+	k.mint("create")
+	if got := k.show("12"); got.ID != 12 {
+		t.Errorf("the next key is %+v", got)
+	}
+	for _, args := range [][]string{
+		{"key", "set", "-per-minute", "0x10", "1"}, {"key", "set", "-per-day", "1_000", "1"}, {"key", "usage", "-days", "0b1"},
+		{"restore", "-skip-ids", "0o7", copied}, {"pet", "set", "-category", "0x1", "1"}, {"pet", "set", "-category", "1_0", "1"},
+	} {
+		_, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, args...)
+		mainOneLine(t, err, true, "invalid value", args[len(args)-2])
+	}
+}
+
+// TestAVariableChangesNothing: what is changed, and which pets are exported, the command line says alone.
+func TestAVariableChangesNothing(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "6")
+	s := storeOpen(t, k.db)
+	storeCreate(t, s, NewPet{"Rex", 1, Available})
+	storeCreate(t, s, NewPet{"Tom", 2, Pending})
+	env := map[string]string{"PETSTORE_DB": k.db, "PETSTORE_NAME": "other", "PETSTORE_PLAN": "pro", "PETSTORE_EXPIRES": "1h",
+		"PETSTORE_PER_MINUTE": "50", "PETSTORE_PER_DAY": "60", "PETSTORE_STATUS": "pending", "PETSTORE_CATEGORY": "9"}
+	for _, c := range []struct{ line, want string }{
+		{"key set -name till 1", `"msg":"key changed","id":1,"name":"till"}`},
+		{"key set -expires 0 1", `"msg":"key changed","id":1,"expires":0}`},
+		{"pet set -status sold 1", `"msg":"pet changed","id":"1","status":"sold"}`},
+		{"pet set -category 0 1", `"msg":"pet changed","id":"1","category":"0"}`},
+		{"pet set -name Max 1", `"msg":"pet changed","id":"1","name":"Max"}`},
+		{"pet export", `"msg":"2 pets exported"`},
+	} {
+		_, log, err := mainRun(t, env, strings.Fields(c.line)...)
+		if err != nil || !strings.Contains(log, c.want) {
+			t.Errorf("%s says %v, %s; want %s", c.line, err, log, c.want)
+		}
+		for _, unknown := range []string{"PETSTORE_STATUS", "PETSTORE_CATEGORY"} { // no command heeds them
+			if !strings.Contains(log, `"variable":"`+unknown+`"`) {
+				t.Errorf("%s does not warn of %s: %s", c.line, unknown, log)
+			}
+		}
+	}
+	for _, verb := range []string{"key set", "pet set"} {
+		_, _, err := mainRun(t, env, append(strings.Fields(verb), "1")...)
+		mainOneLine(t, err, true, "petstore "+verb+" needs a flag that says what to change")
+	}
+	if got := k.show("1"); got.Name != "till" || got.Plan != "enterprise" || got.PerMinute != 5 || got.PerDay != 6 || got.ExpiresAt != nil {
+		t.Errorf("the key is %+v", got)
+	}
+	want := `{"id":1,"name":"Max","categoryId":0,"status":"sold"}` + "\n" + `{"id":2,"name":"Tom","categoryId":2,"status":"pending"}` + "\n"
+	if got := petsIn(t, k.db); got != want {
+		t.Errorf("the pets are\n%s, want\n%s", got, want)
+	}
 }
 
 // TestAKeyThatHasExpiredCanBeRevived: by the operator, who may be late.

@@ -45,9 +45,12 @@ func main() {
 	// process. It is a moment because timeout(1) sends its signal twice in a row.
 	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
-	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, openStdout(), os.Stderr)
+	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
 		return
+	}
+	if errors.Is(err, errExportCut) {
+		os.Exit(1)
 	}
 	fmt.Fprintln(os.Stderr, "petstore:", redact(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -56,22 +59,14 @@ func main() {
 	os.Exit(1)
 }
 
-// openStdout is stdout, unless that was closed: Go then has put /dev/null in its
-// place, open for reading too, and a key that is printed there is lost.
-func openStdout() io.Writer {
-	null, _ := os.Stat(os.DevNull)
-	if info, _ := os.Stdout.Stat(); os.SameFile(info, null) {
-		if _, err := os.Stdout.Read(make([]byte, 1)); err == io.EOF { //nolint:errorlint // as Read returns it
-			_ = os.Stdout.Close() // so that writing fails
-		}
-	}
-	return os.Stdout
-}
-
 // run is the program: it does what args say until it is done or, serving, until
 // ctx ends. A *usageError is a mistake of the person who called it.
 func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	return runCommand(ctx, args, &process{environ, stdin, stdout, stderr}, serve)
+	err := runCommand(ctx, args, &process{environ, stdin, stdout, stderr}, serve)
+	if readerLeft(err) {
+		return nil // it has all that it wants of a list
+	}
+	return err
 }
 
 // serve runs the server until ctx ends. One that cannot have its address makes no database.

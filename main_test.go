@@ -569,7 +569,7 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 		if key, err := authenticate(); err != nil || key.quota != plans["pro"] {
 			t.Errorf("a second after the change of plan the key is %+v, %v", key, err)
 		}
-		mainMust(t, revokeKey(t.Context(), other, id, instantOf(time.Now())))
+		mainMust(t, authRevoke(t.Context(), other, id, instantOf(time.Now())))
 		time.Sleep(time.Second)
 		if _, err := authenticate(); err == nil {
 			t.Error("a second after the revocation the key is still good")
@@ -1621,6 +1621,65 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
 			t.Fatal("a second signal does not end the server")
+		}
+	}
+}
+
+// TestAReaderOfStdoutMayLeaveEarly, as head(1) does. Only a new key, which nobody has seen then, is another matter.
+func TestAReaderOfStdoutMayLeaveEarly(t *testing.T) {
+	db := mainMade(t)
+	storeCreate(t, storeOpen(t, db), NewPet{"Rex", 1, Sold})
+	for line, want := range map[string]struct {
+		status int
+		stderr string // a regular expression
+	}{
+		"key list":         {0, `^$`},
+		"key list -json":   {0, `^$`},
+		"key show 1":       {0, `^$`},
+		"key show -json 1": {0, `^$`},
+		"key usage":        {0, `^$`},
+		"key usage -json":  {0, `^$`},
+		"help":             {0, `^$`},
+		"help key create":  {0, `^$`},
+		"version":          {0, `^$`},
+		"pet export":       {1, `^$`},
+		"key create":       {1, `^petstore: no key was made, since it cannot be shown: [^\n]*broken pipe\n$`},
+		"key rotate 1":     {1, `^petstore: no key was made, since it cannot be shown: [^\n]*broken pipe\n$`},
+	} {
+		t.Run(line, func(t *testing.T) {
+			reader, writer, err := os.Pipe()
+			mainMust(t, err)
+			mainMust(t, reader.Close())
+			defer writer.Close()
+			cmd := mainProgram(t, strings.Fields(line)...)
+			cmd.Env = append(cmd.Env, "PETSTORE_DB="+db)
+			var stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = writer, &stderr
+			err = cmd.Run()
+			if got := cmd.ProcessState.ExitCode(); got != want.status || !regexp.MustCompile(want.stderr).MatchString(stderr.String()) {
+				t.Errorf("status %d, %v, stderr %q; want %d", got, err, &stderr, want.status)
+			}
+		})
+	}
+	if keys, err := readKeys(t.Context(), storeOpen(t, db), 0, ""); err != nil || len(keys) != 1 {
+		t.Errorf("there are %d keys, %v", len(keys), err)
+	}
+}
+
+// TestDevNullIsAStdoutAsAnyOther, also when it is opened for reading and writing, as Python and Node do.
+func TestDevNullIsAStdoutAsAnyOther(t *testing.T) {
+	db := mainMade(t)
+	for _, mode := range []int{os.O_RDWR, os.O_WRONLY} {
+		for _, args := range [][]string{{"key", "list"}, {"key", "create"}, {"version"}} {
+			null, err := os.OpenFile(os.DevNull, mode, 0)
+			mainMust(t, err)
+			cmd := mainProgram(t, args...)
+			cmd.Env = append(cmd.Env, "PETSTORE_DB="+db)
+			cmd.Stdout = null
+			if err := cmd.Run(); err != nil {
+				t.Errorf("petstore %v: %v", args, err)
+			}
+			mainMust(t, null.Close())
 		}
 	}
 }

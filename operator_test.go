@@ -225,7 +225,7 @@ func TestThePageShowsWhoIsBannedOrNearALimit(t *testing.T) {
 	s.operatorKey("banned", "free", none, "0, 0, 70, now+5000000, now-1000, now+500000")
 	s.operatorKey("banned before", "free", none, "0, 0, 0, 0, now-600000, now-1")
 	ended := s.operatorKey("revoked", "free", none, "60, now+50000, 1000, now+5000000, now-1000, now+500000")
-	mainMust(t, revokeKey(t.Context(), s.store, ended, instantOf(time.Now())))
+	mainMust(t, authRevoke(t.Context(), s.store, ended, instantOf(time.Now())))
 	lifted := s.operatorKey("unbanned", "free", none, "0, 0, 0, 0, now-1000, now+500000")
 	mainMust(t, unbanKey(t.Context(), s.store, lifted, instantOf(time.Now())))
 

@@ -1625,7 +1625,7 @@ func testOnlyTheFirstKeyIsMadeUnasked(t *testing.T, db string) {
 			t.Errorf("time %d: made the key %d, %v", i+1, id, err)
 		}
 	}
-	if err := revokeKey(context.Background(), s, 1, instantOf(storeNow)); err != nil {
+	if err := authRevoke(context.Background(), s, 1, instantOf(storeNow)); err != nil {
 		t.Fatal(err)
 	}
 	if id, err := insertKey(context.Background(), s, key, newSecret(false), true); id != 0 || err != nil {
@@ -1819,7 +1819,7 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	if must(err); u.day.used != 2 {
 		t.Errorf("the usage is %+v", u)
 	}
-	must(revokeKey(ctx, s, id, now))
+	must(authRevoke(ctx, s, id, now))
 	var row string
 	for _, report := range []statement{showKeys("key-table", id, now), showKeys("key-json", id, now), sqlOf(sqlFile("usage-days"), int64(0), int64(0), int64(-1)),
 		sqlOf(sqlFile("key-history"), id, key.usageID),
