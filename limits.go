@@ -29,6 +29,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -82,12 +83,15 @@ type bucket struct {
 	ends  instant // of its window: when it is refilled
 }
 
-// running reports whether a window of the given length is running. One that ends more than two
-// lengths from now began before the clock was set back, and counts as over. Two lengths, because
-// requests may read the clock a little out of order.
+// running reports whether a window of the given length is running.
 func (b bucket) running(now, length instant) bool {
-	return now < b.ends && b.ends <= now+2*length
+	return now < b.ends && b.ends <= latestEnd(now, length)
 }
+
+// latestEnd is the latest end that a running window can have. One that ends later began before the
+// clock was set back, and counts as over. Two lengths, because requests may read the clock a
+// little out of order.
+func latestEnd(now, length instant) instant { return now + 2*length }
 
 // level shows a bucket at an instant: a full one resets now.
 func (b bucket) level(now, length instant, limit int64) level {
@@ -181,13 +185,19 @@ func (u *usage) levels(now instant, q quota) decision {
 	return d
 }
 
-// banned reports whether a ban is running. One that ends more than banFor and a
-// minute from now began before the clock was set back, and is over for good.
+// banned reports whether a ban is running. One that ends too late is over for good, and the next
+// flush stores that.
 func (u *usage) banned(now instant, banFor time.Duration) bool {
-	if u.bannedUntil > now+instant(banFor.Milliseconds())+minuteMillis {
+	if u.bannedUntil > latestBanEnd(now, banFor) {
 		u.bannedUntil = 0
 	}
 	return now < u.bannedUntil
+}
+
+// latestBanEnd is the latest end that a running ban can have. One that ends later was made for
+// longer than -ban-for is now, or began before the clock was set back.
+func latestBanEnd(now instant, banFor time.Duration) instant {
+	return now + instant(banFor.Milliseconds()) + minuteMillis
 }
 
 // ban makes the decision that of a banned key: nothing remains of its minute until
@@ -270,39 +280,110 @@ func (u *usage) fields() []any {
 	return []any{&u.minute.used, &u.minute.ends, &u.day.used, &u.day.ends, &u.bannedAt, &u.bannedUntil}
 }
 
-// tally counts requests of one day: those let in, whatever the response, those refused with 429, during a ban too, and
-// responses of 5xx.
-type tally struct{ admitted, refused, errors int64 }
+// usageDate is a day of a usage: whole days since 1970, in UTC.
+type usageDate struct{ Usage, Day int64 }
+
+// tally counts requests of one day: those let in, whatever the response, those refused with 429,
+// during a ban too, and responses of 5xx.
+type tally struct{ Admitted, Refused, Errors int64 }
+
+// dayRow is what a flush adds to a day of a usage.
+type dayRow struct {
+	usageDate
+	tally
+}
+
+// usageRow is what a flush adds to a usage, or a usage as it is stored then.
+type usageRow struct {
+	ID                    int64
+	MinuteUsed            int64
+	MinuteEnds            instant
+	DayUsed               int64
+	DayEnds               instant
+	BannedAt, BannedUntil instant
+}
 
 // increments are what a service has counted since its last flush. Their number grows by
 // one from flush to flush; a flush whose outcome is unknown is repeated under its number.
 type increments struct {
-	number int64
-	sent   map[int64]usage // by id; their buckets' fresh requests count
-	days   [][5]int64      // usage, day, admitted, refused, errors
+	number     int64
+	firstTried instant
+	sent       map[int64]usage // by id; their buckets' fresh requests count
+	days       []dayRow
 }
 
-// merge are the statements that add the increments of a service, unless they were added before, and read what
-// is stored then into stored, as a JSON array of rows: the usages that were sent, and all that are banned.
-func (i *increments) merge(service string, now instant, stored *string) []statement {
-	rows := make([][5]int64, 0, len(i.sent))
+// maxRepeat is for how long a flush is repeated. A day after the first try, purge may delete the
+// row of services that keeps it from counting twice; a minute less allows for slow writes.
+const maxRepeat = recordMillis - minuteMillis
+
+// merge are the statements that add the increments of a service, unless they were added before,
+// and read into stored what is stored then, as a JSON array of usageRow: the usages that were
+// sent, and all that are banned. A node of rqlite compresses a request that has a statement of
+// 1,024 bytes, which would make a flush three times as expensive: all of these are shorter.
+func (i *increments) merge(service string, now, latestBan instant, stored *string) []statement {
+	rows := make([]usageRow, 0, len(i.sent))
 	for id, u := range i.sent {
-		rows = append(rows, [5]int64{id, u.minute.fresh, int64(u.minute.ends), u.day.fresh, int64(u.day.ends)})
+		rows = append(rows, usageRow{
+			ID:         id,
+			MinuteUsed: u.minute.fresh, MinuteEnds: u.minute.ends,
+			DayUsed: u.day.fresh, DayEnds: u.day.ends,
+		})
 	}
 	sent, _ := json.Marshal(rows) // of numbers
 	days, _ := json.Marshal(i.days)
 	return []statement{
-		sqlOf(sqlFile("merge-usage"), string(sent), service, i.number, int64(now)),
-		sqlOf(sqlFile("merge-days"), string(days), service, i.number),
-		sqlOf(sqlFile("merge-service"), service, i.number, int64(now)),
-		{sqlFile("merged-usage"), []any{string(sent), int64(now)}, []any{stored}},
+		sqlOf(mergeUsages, string(sent), service, i.number, int64(now),
+			int64(latestEnd(now, minuteMillis)), int64(latestEnd(now, dayMillis))),
+		sqlOf(mergeDays, string(days), service, i.number),
+		sqlOf(endVoidBans, int64(latestBan), service, i.number),
+		sqlOf(noteFlush, int64(now), service, i.number),
+		{mergedUsages, []any{string(sent), int64(now)}, []any{stored}},
 	}
 }
+
+// The statements of a flush. ?2 is the service and ?3 the number of its flush.
+const (
+	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
+
+	// At ?4, a stored window that runs wins: one that ends by ?5, or ?6 for a day. Requests of a
+	// window that has ended are dropped if another runs.
+	mergeUsages = `INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+SELECT value ->> 'ID', value ->> 'MinuteUsed', value ->> 'MinuteEnds', value ->> 'DayUsed',
+	value ->> 'DayEnds', 0, 0
+FROM json_each(?1) WHERE ` + notMerged + `
+ON CONFLICT (id) DO UPDATE SET
+	minute_used = excluded.minute_used * (excluded.minute_ends > ?4)
+		+ minute_used * (minute_ends > ?4 AND minute_ends <= ?5),
+	minute_ends = iif(minute_ends > ?4 AND minute_ends <= ?5, minute_ends, excluded.minute_ends),
+	day_used = excluded.day_used * (excluded.day_ends > ?4)
+		+ day_used * (day_ends > ?4 AND day_ends <= ?6),
+	day_ends = iif(day_ends > ?4 AND day_ends <= ?6, day_ends, excluded.day_ends)`
+
+	mergeDays = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
+SELECT value ->> 'Usage', value ->> 'Day', value ->> 'Admitted', value ->> 'Refused',
+	value ->> 'Errors'
+FROM json_each(?1) WHERE ` + notMerged + `
+ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
+	refused = refused + excluded.refused, errors = errors + excluded.errors`
+
+	// Bans that end after ?1 count as over, as usage.banned has it.
+	endVoidBans = `UPDATE usage SET banned_until = 0
+WHERE banned_until > 0 AND banned_until > ?1 AND ` + notMerged
+
+	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
+ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3), seen_at = max(seen_at, ?1)`
+
+	mergedUsages = `SELECT json_group_array(json_object('ID', id, 'MinuteUsed', minute_used, 'MinuteEnds', minute_ends,
+	'DayUsed', day_used, 'DayEnds', day_ends, 'BannedAt', banned_at, 'BannedUntil', banned_until))
+FROM usage
+WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`
+)
 
 // limiter holds the usage of the accounts and the addresses that called lately. One lock guards it all: a request holds
 // it for well under a microsecond, and it makes "both buckets or none" plain to see.
 type limiter struct {
 	store   *store
+	log     *slog.Logger
 	service string        // names this run of the service in the database
 	banFor  time.Duration // 0 turns bans off
 
@@ -314,9 +395,6 @@ type limiter struct {
 	addresses memory[netip.Prefix, bucket]
 }
 
-// usageDate is a day of a usage: whole days since 1970, in UTC.
-type usageDate struct{ usage, day int64 }
-
 // Bounds of what is remembered. A usage that is forgotten is read again from
 // the database; an address that is forgotten starts anew.
 const (
@@ -325,9 +403,9 @@ const (
 	maxSent      = 1000 // usages that share a transaction, so that creates need not wait long
 )
 
-func newLimiter(s *store, banFor time.Duration) *limiter {
+func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
 	return &limiter{
-		store: s, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
+		store: s, log: log, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
 		usages: map[int64]*usage{}, tallies: map[usageDate]*tally{},
 		addresses: memory[netip.Prefix, bucket]{max: maxAddresses},
 	}
@@ -361,9 +439,9 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 	d = u.admit(now, a.quota, l.banFor)
 	d.policy = a.policy
 	if t := l.tally(a.usageID, now); d.refusal == "" {
-		t.admitted++
+		t.Admitted++
 	} else {
-		t.refused++
+		t.Refused++
 	}
 	return d, true
 }
@@ -383,7 +461,7 @@ func (l *limiter) tally(id int64, now instant) *tally {
 func (l *limiter) countError(id int64, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tally(id, now).errors++
+	l.tally(id, now).Errors++
 }
 
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
@@ -403,10 +481,17 @@ func (l *limiter) ban(a *account, d *decision) {
 			d.ban(ends)
 		}
 	}()
-	_, d.banErr = l.store.write(context.Background(), sqlOf(sqlFile("save-ban"), a.usageID, int64(begins), int64(ends)))
+	_, d.banErr = l.store.write(context.Background(), sqlOf(saveBan, a.usageID, int64(begins), int64(ends)))
 }
 
-var usageQuery = sqlFile("usage")
+// saveBan stores a ban of the usage ?1, from ?2 to ?3.
+const saveBan = `INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+VALUES (?1, 0, 0, 0, 0, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`
+
+// usageQuery reads the fields of a usage.
+const usageQuery = `SELECT minute_used, minute_ends, day_used, day_ends, banned_at, banned_until
+FROM usage WHERE id = ?`
 
 // load reads a usage from the database into memory, unless it is there. One that was never written is new.
 func (l *limiter) load(id int64) error {
@@ -448,19 +533,55 @@ func (l *limiter) measure(e *exposition) {
 // outcome is unknown are repeated until it is known, and only then others are taken. Where other services share the
 // database, every flush tells them that this one runs, and learns of bans. It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
-	for repeated := l.flushing.sent != nil; repeated || l.take(); repeated = false {
-		var stored string
-		var rows [][7]int64
-		_, err := l.store.write(ctx, l.flushing.merge(l.service, instantOf(now), &stored)...)
-		if err = cmp.Or(err, json.Unmarshal([]byte(stored), &rows)); err != nil {
+	if l.flushing.sent != nil && instantOf(now) > l.flushing.firstTried+maxRepeat {
+		l.giveUp(instantOf(now))
+	}
+	if l.flushing.sent != nil { // their outcome is unknown
+		if err := l.send(ctx, instantOf(now)); err != nil {
 			return err
 		}
-		l.adopt(rows, instantOf(now))
-		if !repeated && len(l.flushing.days) < maxSent { // what was admitted meanwhile is left for the next flush
+	}
+	for l.take(instantOf(now)) {
+		if err := l.send(ctx, instantOf(now)); err != nil {
+			return err
+		}
+		if len(l.flushing.days) < maxSent { // what was admitted meanwhile is left for the next flush
 			break
 		}
 	}
 	return nil
+}
+
+// send writes the increments that take has prepared, and goes on from what is stored then.
+func (l *limiter) send(ctx context.Context, now instant) error {
+	latestBan := latestBanEnd(now, l.banFor)
+	var stored string
+	_, err := l.store.write(ctx, l.flushing.merge(l.service, now, latestBan, &stored)...)
+	if err != nil {
+		return err
+	}
+	var rows []usageRow
+	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
+		return err
+	}
+	l.adopt(rows, now)
+	return nil
+}
+
+// giveUp drops the increments that were sent: whether they were stored cannot be found out any
+// more, and to repeat them could count them twice.
+func (l *limiter) giveUp(now instant) {
+	requests := int64(0)
+	for _, day := range l.flushing.days {
+		requests += day.Admitted + day.Refused
+	}
+	l.log.Error("usage that could not be written for a day is dropped",
+		"requests", requests, "since", l.flushing.firstTried.time())
+	var rows []usageRow // in which no window runs, so that they only end what was sent
+	for id := range l.flushing.sent {
+		rows = append(rows, usageRow{ID: id})
+	}
+	l.adopt(rows, now)
 }
 
 // leave tells, after the last flush, that this service does not run any more. Its row stays: a node that was frozen
@@ -471,20 +592,21 @@ func (l *limiter) leave(ctx context.Context) error {
 }
 
 // take prepares the next increments, unless there are none and no other service shares the database.
-func (l *limiter) take() bool {
+func (l *limiter) take(now instant) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.tallies) == 0 && !l.store.engine.shared() {
 		return false
 	}
-	l.flushing = increments{number: l.flushing.number + 1, sent: map[int64]usage{}, days: [][5]int64{}}
+	l.flushing = increments{number: l.flushing.number + 1, firstTried: now,
+		sent: map[int64]usage{}, days: []dayRow{}}
 	for at, t := range l.tallies {
 		if len(l.flushing.days) >= maxSent {
 			break
 		}
-		l.flushing.days = append(l.flushing.days, [5]int64{at.usage, at.day, t.admitted, t.refused, t.errors})
-		if u := l.usages[at.usage]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
-			l.flushing.sent[at.usage] = *u
+		l.flushing.days = append(l.flushing.days, dayRow{at, *t})
+		if u := l.usages[at.Usage]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
+			l.flushing.sent[at.Usage] = *u
 		}
 		delete(l.tallies, at)
 	}
@@ -492,18 +614,18 @@ func (l *limiter) take() bool {
 }
 
 // adopt goes on from what is stored, after a flush, and drops usages that are stored, if there are too many.
-func (l *limiter) adopt(rows [][7]int64, now instant) {
+func (l *limiter) adopt(rows []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, row := range rows {
-		u, sent := l.usages[row[0]], l.flushing.sent[row[0]]
+		u, sent := l.usages[row.ID], l.flushing.sent[row.ID]
 		if u == nil {
 			continue
 		}
-		u.minute.adopt(bucket{used: row[1], ends: instant(row[2])}, sent.minute, now, minuteMillis)
-		u.day.adopt(bucket{used: row[3], ends: instant(row[4])}, sent.day, now, dayMillis)
-		if bannedAt := instant(row[5]); bannedAt > u.bannedAt {
-			u.bannedAt, u.bannedUntil = bannedAt, instant(row[6])
+		u.minute.adopt(bucket{used: row.MinuteUsed, ends: row.MinuteEnds}, sent.minute, now, minuteMillis)
+		u.day.adopt(bucket{used: row.DayUsed, ends: row.DayEnds}, sent.day, now, dayMillis)
+		if row.BannedAt > u.bannedAt {
+			u.bannedAt, u.bannedUntil = row.BannedAt, row.BannedUntil
 		}
 	}
 	l.flushing.sent = nil

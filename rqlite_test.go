@@ -1106,7 +1106,7 @@ func TestIntegersOf64BitsArriveExactly(t *testing.T) {
 		}
 		u := &usage{day: bucket{used: 1<<60 + 1, fresh: 1<<60 + 1, ends: limitsAt("1h")}, minute: bucket{used: 1, fresh: 1, ends: limitsAt("1s")}}
 		l := limitsOf(s, limitsBan, u)
-		l.tally(1, limitsStart).admitted++
+		l.tally(1, limitsStart).Admitted++
 		limitsFlush(t, l)
 		if stored, err := readUsage(t.Context(), s, 1); err != nil || stored.day.used != 1<<60+1 || u.day.used != 1<<60+1 {
 			t.Errorf("the usage is %+v, %v", stored, err)
