@@ -268,8 +268,9 @@ func canonical(u *url.URL) bool {
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // exposed are the headers that scripts of other origins may read.
-const exposed = "Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, " +
-	"Retry-After, Sunset, WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
+const exposed = "Accept-Encoding, Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, " +
+	"RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, " +
+	"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
 
 // cors sets the headers of the Fetch standard for an allowed origin, and
 // reports whether the request was a preflight and has its response.
@@ -333,10 +334,10 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		_ = errors.As(d.err(), &e)
 	}
 	switch e.Code {
-	case CodeMissingKey:
-		h["WWW-Authenticate"] = []string{"Bearer"}
+	case CodeMissingKey: // RFC 6750 section 3 wants a parameter
+		h["WWW-Authenticate"] = []string{`Bearer realm="petstore"`}
 	case CodeInvalidKey:
-		h["WWW-Authenticate"] = []string{`Bearer error="invalid_token"`} // RFC 6750 section 3.1
+		h["WWW-Authenticate"] = []string{`Bearer realm="petstore", error="invalid_token"`}
 	}
 	s.errors[e.Code].Add(1)
 	body, _ := json.Marshal(e) // two strings and a number
@@ -379,35 +380,38 @@ func allow(methods string) operation {
 	}
 }
 
-// parseQuery reads a query string as net/url does, but hands the parameters over one by one. Names other than
-// the known ones, and names given twice, are errors: a misspelt filter must not return everything.
-func parseQuery(raw string, known []string, set func(name, value string) error) error {
-	var given uint64 // a bit for each of the known
-	for pair := range strings.SplitSeq(raw, "&") {
-		name, value, _ := strings.Cut(pair, "=")
-		name, nameErr := url.QueryUnescape(name)
-		value, valueErr := url.QueryUnescape(value)
-		i := slices.Index(known, name)
-		switch {
-		case nameErr != nil || valueErr != nil || strings.Contains(pair, ";"):
-			return newError(CodeInvalidParameter, "the query string cannot be parsed at %q", redact(pair))
-		case pair == "":
+// parseQuery reads a query string. Names other than the known ones, and names given twice, are
+// problems: a misspelt filter must not return everything.
+func parseQuery(r *http.Request, known ...string) (query url.Values, wrong problems) {
+	if r.URL.RawQuery == "" {
+		return nil, wrong
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		wrong.add("the query string cannot be parsed: %v", err)
+	}
+	names := make([]string, 0, len(query))
+	for name := range query {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			wrong.add("%s is not a query parameter of this operation", sentText(name))
 			continue
-		case i < 0:
-			return newError(CodeInvalidParameter, "%q is not a query parameter of this operation", redact(name))
-		case given&(1<<i) != 0:
-			return newError(CodeInvalidParameter, "%s is given more than once", name)
 		}
-		given |= 1 << i
-		if err := set(name, value); err != nil {
-			return err
+		if len(query[name]) > 1 {
+			wrong.add("%s is given more than once", name)
 		}
 	}
-	return nil
+	return query, wrong
 }
 
 // refuseQuery is for operations without query parameters.
-func refuseQuery(r *http.Request) error { return parseQuery(r.URL.RawQuery, nil, nil) }
+func refuseQuery(r *http.Request) error {
+	_, wrong := parseQuery(r)
+	return wrong.err(CodeInvalidParameter)
+}
 
 // pageRequest is the checked query of listPets.
 type pageRequest struct {
@@ -417,32 +421,34 @@ type pageRequest struct {
 	filter string    // the limit and status that were given, as the query of the next page has them
 }
 
-var listParameters = []string{"limit", "status", "after"}
-
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
 // that asks for 1000 and gets 100 would take them for all.
 func parsePageRequest(r *http.Request) (pageRequest, error) {
 	p := pageRequest{limit: defaultLimit}
-	err := parseQuery(r.URL.RawQuery, listParameters, func(name, value string) (err error) {
-		switch name {
-		case "limit":
-			if p.limit, err = strconv.Atoi(value); err != nil || p.limit < 1 || p.limit > maxLimit {
-				return newError(CodeInvalidParameter, "limit must be an integer from 1 to %d", maxLimit)
-			}
-			p.filter = "limit=" + strconv.Itoa(p.limit) + "&" + p.filter
-		case "status":
-			if p.status = PetStatus(value); !p.status.known() {
-				return newError(CodeInvalidParameter, "status must be one of available, pending, sold")
-			}
-			p.filter += "status=" + value + "&"
-		case "after":
-			if p.after, err = strconv.ParseInt(value, 10, 64); err != nil || p.after < 0 {
-				return newError(CodeInvalidParameter, "after must be an integer of at least 0")
-			}
+	query, wrong := parseQuery(r, "limit", "status", "after")
+	if given := query["limit"]; given != nil {
+		limit, err := strconv.Atoi(given[0])
+		if err != nil || limit < 1 || limit > maxLimit {
+			wrong.add("limit must be an integer from 1 to %d", maxLimit)
 		}
-		return nil
-	})
-	return p, err
+		p.limit = limit
+		p.filter = "limit=" + strconv.Itoa(limit) + "&"
+	}
+	if given := query["status"]; given != nil {
+		p.status = PetStatus(given[0])
+		if !p.status.known() {
+			wrong.add("status must be one of available, pending, sold")
+		}
+		p.filter += "status=" + given[0] + "&"
+	}
+	if given := query["after"]; given != nil {
+		after, err := strconv.ParseInt(given[0], 10, 64)
+		if err != nil || after < 0 {
+			wrong.add("after must be an integer of at least 0")
+		}
+		p.after = after
+	}
+	return p, wrong.err(CodeInvalidParameter)
 }
 
 // listPets is GET /v1/pets: a page of pets by ascending id. A Link header
@@ -466,10 +472,21 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 
 // createPet is POST /v1/pets. The pet is durable before the 201 is written.
 func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
-	body, bodyErr := readBody(r)
-	idempotencyKey, keyErr := parseIdempotencyKey(r)
-	pet, petErr := decodeNewPet(body)
-	err := cmp.Or(bodyErr, refuseQuery(r), keyErr, petErr)
+	if err := checkMediaType(w, r); err != nil {
+		return err
+	}
+	body, err := readBody(r)
+	if err != nil {
+		return err
+	}
+	if err := refuseQuery(r); err != nil {
+		return err
+	}
+	idempotencyKey, err := parseIdempotencyKey(r)
+	if err != nil {
+		return err
+	}
+	pet, err := decodeNewPet(body)
 	if err != nil {
 		return err
 	}
@@ -497,20 +514,42 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	return nil
 }
 
-// readBody reads a JSON body of at most maxBody bytes.
-func readBody(r *http.Request) (body []byte, err error) {
-	if value := r.Header.Get("Content-Type"); value != "" && value != jsonType[0] { // which need not be parsed
-		if mediaType, _, err := mime.ParseMediaType(value); err != nil || mediaType != "application/json" {
-			return nil, newError(CodeUnsupportedMediaType, "the body must be application/json")
+// checkMediaType refuses a body that is not plain JSON. A type that is missing counts as JSON.
+func checkMediaType(w http.ResponseWriter, r *http.Request) error {
+	types := r.Header["Content-Type"]
+	if len(types) > 1 {
+		return newError(CodeUnsupportedMediaType, "Content-Type is given more than once")
+	}
+	if len(types) == 1 && types[0] != "" && types[0] != jsonType[0] { // which need not be parsed
+		mediaType, _, err := mime.ParseMediaType(types[0])
+		if err != nil || mediaType != jsonType[0] {
+			return newError(CodeUnsupportedMediaType, "the body must be application/json")
 		}
 	}
-	if r.ContentLength <= maxBody {
-		body, err = io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	codings := strings.Join(r.Header["Content-Encoding"], ",")
+	for coding := range strings.SplitSeq(codings, ",") {
+		coding = strings.TrimSpace(coding)
+		if coding != "" && !strings.EqualFold(coding, "identity") {
+			// RFC 9110 section 15.5.16 wants this header, and section 12.5.3 wants it only here.
+			w.Header().Set("Accept-Encoding", "identity")
+			return newError(CodeUnsupportedMediaType, "the body must have no Content-Encoding")
+		}
 	}
-	switch {
-	case r.ContentLength > maxBody || len(body) > maxBody:
-		return nil, newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
-	case err != nil:
+	return nil
+}
+
+var errTooLarge = newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
+
+// readBody reads a body of at most maxBody bytes.
+func readBody(r *http.Request) ([]byte, error) {
+	if r.ContentLength > maxBody {
+		return nil, errTooLarge
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if len(body) > maxBody {
+		return nil, errTooLarge
+	}
+	if err != nil {
 		return nil, newError(CodeInvalidBody, "the body did not arrive whole and in time")
 	}
 	return body, nil

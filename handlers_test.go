@@ -250,6 +250,9 @@ func (a reply) promised(r *http.Request) {
 		if err := json.Unmarshal([]byte(a.body), &fields); err != nil || len(fields) != 3 {
 			a.t.Errorf("%s: status %d with body %q", a.what, a.status, a.body)
 		}
+		if len(a.body) > 4<<10 {
+			a.t.Errorf("%.100s: status %d with an Error of %d bytes", a.what, a.status, len(a.body))
+		}
 		if e := a.err(); e.Status != a.status || e.Message == "" || wireCodes[e.Code] != a.status {
 			a.t.Errorf("%s: status %d with error %+v", a.what, a.status, e)
 		}
@@ -533,6 +536,29 @@ func TestListParametersAreRefusedByName(t *testing.T) {
 	}
 }
 
+// TestOneResponseNamesEveryProblemOfTheQuery, as it does for a body.
+func TestOneResponseNamesEveryProblemOfTheQuery(t *testing.T) {
+	s := openShop(t)
+	const limit, status = "limit must be an integer from 1 to 100", "status must be one of available, pending, sold"
+	for query, want := range map[string]string{
+		"limit=0&status=gone":   limit + "; " + status,
+		"after=-1&status=gone":  status + "; after must be an integer of at least 0",
+		"limit=0&page=2&size=3": `"page" is not a query parameter of this operation; "size" is not a query parameter of this operation; ` + limit,
+		"limit=0&limit=5":       "limit is given more than once; " + limit,
+		"a;b&status=gone":       "the query string cannot be parsed: invalid semicolon separator in query; " + status,
+		"%zz&limit=0":           `the query string cannot be parsed: invalid URL escape "%zz"; ` + limit,
+	} {
+		e := s.call("GET", "/v1/pets?"+query).is(400, CodeInvalidParameter).err()
+		if e.Message != want {
+			t.Errorf("%s: the message is %q, want %q", query, e.Message, want)
+		}
+	}
+	e := s.call("GET", "/v1/pets/1?a=1&b=2").is(400, CodeInvalidParameter).err()
+	if !strings.Contains(e.Message, `"a" is not`) || !strings.Contains(e.Message, `"b" is not`) {
+		t.Errorf("the message is %q", e.Message)
+	}
+}
+
 func TestOtherOperationsTakeNoQuery(t *testing.T) {
 	s := openShop(t)
 	s.stock(1)
@@ -563,6 +589,56 @@ func TestOneResponseNamesEveryProblemOfTheBody(t *testing.T) {
 	}
 }
 
+// TestAMessageIsBounded: it quotes 100 characters of what was sent, names 20 problems and
+// says how many more there are. That no Error is longer than 4 KB, promised checks of each.
+func TestAMessageIsBounded(t *testing.T) {
+	s := openShop(t)
+	const required = "name: is required; categoryId: is required"
+	message := func(body string) string {
+		t.Helper()
+		return s.call("POST", "/v1/pets", "="+body).is(400, CodeInvalidBody).err().Message
+	}
+	for _, c := range []string{"x", "é", "🐈"} {
+		for length, quoted := range map[int]string{100: strings.Repeat(c, 100), 101: strings.Repeat(c, 100) + "…", 9000: strings.Repeat(c, 100) + "…"} {
+			want := `"` + quoted + `": is unknown; ` + required
+			if got := message(`{"` + strings.Repeat(c, length) + `":1}`); got != want {
+				t.Errorf("of %d %s the message is %q", length, c, got)
+			}
+		}
+	}
+	fields := func(n int, name string) string {
+		list := make([]string, n)
+		for i := range list {
+			list[i] = fmt.Sprintf(`"%s%d":1`, name, i)
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+	for n, end := range map[int]string{18: "; " + required, 19: `; name: is required; and 1 more`, 20: "; and 2 more", 5000: "; and 4982 more"} {
+		problems := strings.Split(message(fields(n, "f")), "; ")
+		if got := strings.Join(problems, "; "); !strings.HasSuffix(got, end) || len(problems) > 21 {
+			t.Errorf("of %d unknown fields the message is %q", n, got)
+		}
+	}
+	// What takes most room in JSON: there it is escaped, or escaped twice.
+	for _, c := range []string{"<", `\u0000`, `\u2028`, "\U0010ffff", `\\`, `\"`} {
+		got := message(fields(30, strings.Repeat(c, 120)))
+		named, more, told := strings.Cut(got, "; and ")
+		if n := strings.Count(named, ": is unknown"); !told || more != strconv.Itoa(32-n)+" more" {
+			t.Errorf("with fields of %q %d are named, and %q", c, n, more)
+		}
+	}
+	quoted := strings.Repeat("<", 100) + "…"
+	e := s.call("GET", "/v1/pets?"+strings.Repeat("%3C", 4000)).is(400, CodeInvalidParameter).err()
+	if e.Message != `"`+quoted+`" is not a query parameter of this operation` {
+		t.Errorf("the message is %q", e.Message)
+	}
+	// A secret is taken out before the text is cut, or the @ that ends a password would be missing.
+	e = s.call("GET", "/v1/pets?"+url.QueryEscape("https://anna:hush"+strings.Repeat("x", 200)+"@n1")).is(400).err()
+	if e.Message != `"https://…n1" is not a query parameter of this operation` {
+		t.Errorf("the message is %q", e.Message)
+	}
+}
+
 func TestMediaTypes(t *testing.T) {
 	s := openShop(t)
 	for contentType, status := range map[string]int{
@@ -574,6 +650,32 @@ func TestMediaTypes(t *testing.T) {
 			t.Errorf("Content-Type %q: status %d, want %d", contentType, got, status)
 		}
 	}
+	const body = `={"name":"x","categoryId":1}`
+	for _, second := range []string{"application/json", "text/plain"} {
+		s.call("POST", "/v1/pets", "Content-Type: application/json", "Content-Type: "+second, body).
+			is(415, CodeUnsupportedMediaType).has("Accept-Encoding", "")
+	}
+	s.call("POST", "/v1/pets", "Content-Type: application/json, application/json", body).is(415)
+}
+
+// TestABodyIsNotEncoded: a body that was packed would be read as what it is not.
+func TestABodyIsNotEncoded(t *testing.T) {
+	s := openShop(t)
+	const body = `={"name":"x","categoryId":1}`
+	for _, codings := range [][]string{{"identity"}, {"Identity"}, {"identity, identity"}, {"identity", "identity"}} {
+		headers := []string{}
+		for _, coding := range codings {
+			headers = append(headers, "Content-Encoding: "+coding)
+		}
+		s.call("POST", "/v1/pets", append(headers, body)...).is(201).has("Accept-Encoding", "")
+	}
+	for _, coding := range []string{"gzip", "GZIP", "br", "unknown", "identity, gzip", "gzip, identity", "identity;q=1"} {
+		s.call("POST", "/v1/pets", "Content-Encoding: "+coding, body).is(415, CodeUnsupportedMediaType).
+			has("Accept-Encoding", "identity")
+	}
+	s.call("POST", "/v1/pets", "Content-Encoding: identity", "Content-Encoding: gzip", body).is(415)
+	large := "=" + strings.Repeat("x", 64<<10+1)
+	s.call("POST", "/v1/pets?bad=1", "Content-Encoding: gzip", large).is(415)
 }
 
 func TestBodiesHaveAtMost64KiB(t *testing.T) {
@@ -717,15 +819,15 @@ func TestEveryRequestNeedsAKey(t *testing.T) {
 		code      ErrorCode
 		challenge string
 	}{
-		{"", CodeMissingKey, "Bearer"},
-		{"Bearer", CodeMissingKey, "Bearer"},
-		{"Basic dXNlcjpwYXNz", CodeMissingKey, "Bearer"},
-		{s.key, CodeMissingKey, "Bearer"},
-		{"Bearer " + s.key + "x", CodeInvalidKey, `Bearer error="invalid_token"`},
-		{"Bearer " + s.key + " x", CodeInvalidKey, `Bearer error="invalid_token"`},
-		{"Bearer " + s.key[:len(s.key)-1] + "!", CodeInvalidKey, `Bearer error="invalid_token"`},
-		{"Bearer " + string(newSecret(false)), CodeInvalidKey, `Bearer error="invalid_token"`},
-		{"Bearer " + foreign, CodeInvalidKey, `Bearer error="invalid_token"`},
+		{"", CodeMissingKey, `Bearer realm="petstore"`},
+		{"Bearer", CodeMissingKey, `Bearer realm="petstore"`},
+		{"Basic dXNlcjpwYXNz", CodeMissingKey, `Bearer realm="petstore"`},
+		{s.key, CodeMissingKey, `Bearer realm="petstore"`},
+		{"Bearer " + s.key + "x", CodeInvalidKey, `Bearer realm="petstore", error="invalid_token"`},
+		{"Bearer " + s.key + " x", CodeInvalidKey, `Bearer realm="petstore", error="invalid_token"`},
+		{"Bearer " + s.key[:len(s.key)-1] + "!", CodeInvalidKey, `Bearer realm="petstore", error="invalid_token"`},
+		{"Bearer " + string(newSecret(false)), CodeInvalidKey, `Bearer realm="petstore", error="invalid_token"`},
+		{"Bearer " + foreign, CodeInvalidKey, `Bearer realm="petstore", error="invalid_token"`},
 	} {
 		for _, request := range []string{"GET /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/nowhere"} {
 			method, target, _ := strings.Cut(request, " ")
@@ -746,7 +848,7 @@ func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
 	}
 	s.call("GET", "/v1/pets").is(200)
 	a := s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+string(newSecret(false))).is(401, CodeInvalidKey).
-		has("WWW-Authenticate", `Bearer error="invalid_token"`)
+		has("WWW-Authenticate", `Bearer realm="petstore", error="invalid_token"`)
 	if a.err().Message != "this service takes only API keys that begin with pet_test_" {
 		t.Errorf("a live key is told %q", a.err().Message)
 	}

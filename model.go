@@ -118,10 +118,69 @@ type Error struct {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// newError makes the Error of a code; the message is for people. What it quotes
-// of a request goes through redact: messages end up in logs.
+// newError makes the Error of a code; the message is for people. What it
+// quotes of a request is a sentText, so that an Error is never longer than 4 KB of JSON.
 func newError(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: statusOfCode[code]}
+}
+
+// sentText is a text of a request inside a message: quoted, without secrets, because messages end
+// up in logs, and cut after maxQuoted characters.
+type sentText string
+
+const maxQuoted = 100
+
+func (s sentText) String() string {
+	text := redact(string(s))
+	count := 0
+	for i := range text {
+		if count == maxQuoted {
+			text = text[:i] + "…"
+			break
+		}
+		count++
+	}
+	return strconv.QuoteToGraphic(text)
+}
+
+// problems are what is wrong with a request. All are counted, and the first ones are named.
+type problems struct {
+	named []string
+	size  int // of those that are named, in bytes of JSON
+	more  int // that are not named
+}
+
+const (
+	maxProblems     = 20   // that are named
+	maxProblemsSize = 3800 // bytes of JSON, which leave room for the rest of the Error within 4 KB
+)
+
+// add counts a problem, and names it if none was left out before.
+func (p *problems) add(format string, args ...any) {
+	if p.more > 0 || len(p.named) == maxProblems {
+		p.more++
+		return
+	}
+	problem := fmt.Sprintf(format, args...)
+	encoded, _ := json.Marshal(problem) // a string always has a form in JSON
+	p.size += len(encoded)
+	if p.size > maxProblemsSize {
+		p.more++
+		return
+	}
+	p.named = append(p.named, problem)
+}
+
+// err is the Error that names the problems, or nil if there are none.
+func (p *problems) err(code ErrorCode) error {
+	if len(p.named) == 0 {
+		return nil
+	}
+	message := strings.Join(p.named, "; ")
+	if p.more > 0 {
+		message += fmt.Sprintf("; and %d more", p.more)
+	}
+	return newError(code, "%s", message)
 }
 
 // instant is Unix milliseconds; 0 stands for never.
@@ -152,24 +211,36 @@ func newDocument(body string, marker byte) document {
 	return document{text[:len(body)], [1]string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
 }
 
-// secretText matches an API key, or the beginning of one, and the user and password of a URL, inside another text.
-var secretText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+|(://)(?:\\.|[^"\\])*@`)
+// Secrets inside another text: the user and password of a URL up to the last @ that belongs to it,
+// and an API key or the beginning of one. They are two expressions, each with a search of its own.
+// One for both would look for an @ up to the end of the text again after every key that it finds,
+// so that its time would grow with the square of the length.
+var (
+	passwordText = regexp.MustCompile(`://(?:\\.|[^"\\])*@`)
+	keyText      = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
+)
 
-// redact takes secrets out of a text that quotes what somebody has sent or typed.
-func redact(text string) string { return secretText.ReplaceAllString(text, "$1$2…") }
+// redact takes secrets out of a text that quotes what somebody has sent or typed. A text that is
+// shortened is redacted first, since the @ that ends a password may be cut off.
+func redact(text string) string { return string(redactBytes([]byte(text))) }
+
+func redactBytes(text []byte) []byte {
+	text = passwordText.ReplaceAll(text, []byte("://…"))
+	return keyText.ReplaceAll(text, []byte("$1…"))
+}
 
 // redactor does the same to all that is written to a log, whose lines are not
 // all ours: net/http quotes what it cannot read.
 type redactor struct{ io.Writer }
 
 func (w redactor) Write(p []byte) (int, error) {
-	_, err := w.Writer.Write(secretText.ReplaceAll(p, []byte("$1$2…")))
+	_, err := w.Writer.Write(redactBytes(p))
 	return len(p), err
 }
 
-// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body whose message
-// names every problem, by field, in the order "name: what is wrong; categoryId: what is wrong". Other fields that are
-// named may have any value, which does not count.
+// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body whose
+// message names the problems by field: "name: what is wrong; categoryId: what is wrong". The fields
+// that are named as ignored may have any value, which does not count.
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	pet := NewPet{Status: Available}
 	body = bytes.Trim(body, " \t\r\n")
@@ -178,7 +249,7 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	}
 	// The syntax is known to be right from here on. The fields are taken one by one, since decoding into a struct
 	// would accept duplicate, unknown and miscased ones; the tokens of json.Decoder take nearly three times as long.
-	var problems []string
+	var wrong problems
 	times := map[string]int{"name": 0, "categoryId": 0, "status": 0} // that each known field is given
 	for _, name := range ignored {
 		times[name] = 0
@@ -193,24 +264,26 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 		name := unquote(field)
 		before, known := times[name]
 		if !known {
-			problems = append(problems, strconv.QuoteToGraphic(redact(name))+": is unknown")
+			wrong.add("%s: is unknown", sentText(name))
 			continue
 		}
-		if times[name]++; before == 1 {
-			problems = append(problems, name+": is given more than once")
-		} else if problem := pet.set(name, value); before == 0 && problem != "" {
-			problems = append(problems, name+": "+problem)
+		times[name]++
+		if before == 1 {
+			wrong.add("%s: is given more than once", name)
+		}
+		if before > 0 {
+			continue
+		}
+		if problem := pet.set(name, value); problem != "" {
+			wrong.add("%s: %s", name, problem)
 		}
 	}
 	for _, name := range []string{"name", "categoryId"} {
 		if times[name] == 0 {
-			problems = append(problems, name+": is required")
+			wrong.add("%s: is required", name)
 		}
 	}
-	if len(problems) > 0 {
-		return pet, newError(CodeInvalidBody, "%s", strings.Join(problems, "; "))
-	}
-	return pet, nil
+	return pet, wrong.err(CodeInvalidBody)
 }
 
 // cutValue splits valid JSON text at the end of its first value, which is returned without the

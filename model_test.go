@@ -8,11 +8,15 @@ import (
 	"io"
 	"maps"
 	"math"
+	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -368,6 +372,87 @@ func TestCodesAreAClosedList(t *testing.T) {
 	}
 	if got := newError(CodeNotFound, "gone").Error(); got != "not_found: gone" {
 		t.Errorf("as a Go error it reads %q", got)
+	}
+}
+
+// modelHostile are texts, to be repeated, that make a careless search begin anew at every character.
+var modelHostile = []string{
+	"://pet_live_a", "://", "://a", "://a@", `://a@"`, `://"`, `://\`, `://\"`, `\`, "://pet_live_a@",
+	`://pet_test_a"`, "pet_live_a", "pet_live_", "pet_", "PET_TEST_0:", "@", "a", "\xff://", "://🐈pet_live_a",
+}
+
+// modelCPU is the processor time that do takes, as the least of three times.
+func modelCPU(t *testing.T, do func()) (least time.Duration) {
+	t.Helper()
+	used := func() time.Duration {
+		var usage syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	}
+	least = math.MaxInt64
+	for range 3 {
+		before := used()
+		do()
+		least = min(least, used()-before)
+	}
+	return least
+}
+
+// TestWhatIsSentIsRedactedInLinearTime: a text of twice the length may take
+// three times as long, for the noise, but not four times.
+func TestWhatIsSentIsRedactedInLinearTime(t *testing.T) {
+	for where, use := range map[string]func(text string){
+		"a text":            func(text string) { redact(text) },
+		"a line of the log": func(text string) { _, _ = redactor{io.Discard}.Write([]byte(text)) },
+		"a field of a body": func(text string) {
+			field, _ := json.Marshal(text)
+			modelRefused(t, `{`+string(field)+`:1}`)
+		},
+		"a query": func(text string) {
+			_, err := parsePageRequest(&http.Request{URL: &url.URL{RawQuery: url.QueryEscape(text)}})
+			if err == nil {
+				t.Error("the query is taken")
+			}
+		},
+	} {
+		for _, part := range modelHostile {
+			text := "://" + strings.Repeat(part, 16<<10/len(part))
+			once := modelCPU(t, func() { use(text) })
+			twice := modelCPU(t, func() { use(text + text) })
+			if twice > 3*once+20*time.Millisecond {
+				t.Errorf("%s: %q takes %v, and twice as much of it %v", where, part, once, twice)
+			}
+		}
+	}
+}
+
+// TestNoSecretIsShown holds texts with secrets, and what is left of them.
+func TestNoSecretIsShown(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                "",
+		"pet_live_abc":                    "pet_…",
+		"my PET_test_aB0-key":             "my PET_…-key",
+		"pet_live_":                       "pet_live_",
+		"pet_prod_abc":                    "pet_prod_abc",
+		"http://localhost:4001":           "http://localhost:4001",
+		"http://anna:secret@n1:4001":      "http://…n1:4001",
+		"http://anna:t@p@n1,http://b:c@d": "http://…d",
+		`"http://a:b@c" "http://d:e@f"`:   `"http://…c" "http://…f"`,
+		`"http://a:b\"b@c"`:               `"http://…c"`,
+		"http://a:pet_live_x@y/pet_live_x and pet_test_y": "http://…y/pet_… and pet_…",
+		"://pet_live_a://pet_live_b":                      "://pet_…://pet_…",
+		"pet_live_a://pet_live_b@pet_live_c":              "pet_…://…pet_…",
+	} {
+		if got := redact(text); got != want {
+			t.Errorf("of %q %q is shown, want %q", text, got, want)
+		}
+		var log bytes.Buffer
+		n, err := redactor{&log}.Write([]byte(text))
+		if log.String() != want || n != len(text) || err != nil {
+			t.Errorf("of %q %q is logged (%d bytes, %v), want %q", text, log.String(), n, err, want)
+		}
 	}
 }
 

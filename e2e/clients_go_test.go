@@ -172,7 +172,7 @@ func TestClientErrors(t *testing.T) {
 	want(list(newClient(t, c, "").ListPetsWithResponse(misused, nil)).JSON401, client.ErrorCodeMissingKey, 401)
 	wrong := list(newClient(t, c, "wrong").ListPetsWithResponse(ctx, nil))
 	want(wrong.JSON401, client.ErrorCodeInvalidKey, 401)
-	if got := wrong.Headers401.WWWAuthenticate; got != `Bearer error="invalid_token"` {
+	if got := wrong.Headers401.WWWAuthenticate; got != `Bearer realm="petstore", error="invalid_token"` {
 		t.Errorf("WWW-Authenticate is %s", got)
 	}
 

@@ -267,7 +267,7 @@ type ClientInterface interface {
 
 	// CreatePetWithBody Add an animal
 	//
-	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -276,7 +276,7 @@ type ClientInterface interface {
 
 	// CreatePet Add an animal
 	//
-	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -312,7 +312,7 @@ func (c *Client) ListPets(ctx context.Context, params *ListPetsParams, reqEditor
 
 // CreatePetWithBody Add an animal
 //
-// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 //
 // Takes any type of body and a specified content type.
 //
@@ -331,7 +331,7 @@ func (c *Client) CreatePetWithBody(ctx context.Context, params *CreatePetParams,
 
 // CreatePet Add an animal
 //
-// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -618,7 +618,7 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePetWithBodyWithResponse Add an animal
 	//
-	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -627,7 +627,7 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePetWithResponse Add an animal
 	//
-	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+	// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -849,6 +849,7 @@ type CreatePetResponse413Headers struct {
 
 // CreatePetResponse415Headers the declared response headers of an HTTP 415 response for CreatePet
 type CreatePetResponse415Headers struct {
+	AcceptEncoding      *string
 	RateLimit           string
 	RateLimitPolicy     string
 	XRateLimitLimit     int64
@@ -1170,7 +1171,7 @@ func (c *ClientWithResponses) ListPetsWithResponse(ctx context.Context, params *
 
 // CreatePetWithBodyWithResponse Add an animal
 //
-// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -1185,7 +1186,7 @@ func (c *ClientWithResponses) CreatePetWithBodyWithResponse(ctx context.Context,
 
 // CreatePetWithResponse Add an animal
 //
-// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem.
+// Adds a new animal. It is on disk before the 201 is sent. The body is read strictly: unknown, repeated, misspelt or null members are refused, and one answer names every problem, or the first 20 and how many more there are.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -2047,6 +2048,13 @@ func ParseCreatePetResponse(rsp *http.Response) (*CreatePetResponse, error) {
 		response.Headers413 = &headers
 	case rsp.StatusCode == 415:
 		var headers CreatePetResponse415Headers
+		if values := rsp.Header.Values("Accept-Encoding"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Accept-Encoding", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.AcceptEncoding = &value
+		}
 		if values := rsp.Header.Values("RateLimit"); len(values) > 0 {
 			var value string
 			if err := runtime.BindStyledParameterWithOptions("simple", "RateLimit", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {

@@ -190,7 +190,7 @@ refused("listPets", await client.GET("/pets", { params: { query: { limit: 101 } 
 {
   const missing = await clientFor().GET("/pets");
   refused("listPets", missing, 401, "missing_key");
-  check(header(missing.response, "WWW-Authenticate") === "Bearer", "listPets: WWW-Authenticate");
+  check(header(missing.response, "WWW-Authenticate") === 'Bearer realm="petstore"', "listPets: WWW-Authenticate");
   refused("listPets", await clientFor("nonsense").GET("/pets"), 401, "invalid_key");
   refused("createPet", await clientFor("nonsense").POST("/pets", { body: { name: "Rex", categoryId: 7 } }), 401, "invalid_key");
 }
