@@ -523,8 +523,8 @@ func restore(ctx context.Context, c *invocation) error {
 		"old", old, "skippedIDs", c.skipIDs)
 }
 
-// petImport stores nothing before the whole file is known to be right. Until then its pets are rows in a temporary
-// file, which has no name any more.
+// petImport stores nothing before all lines are known to be right. Until then the pets are rows in
+// a temporary file, which has no name any more.
 func petImport(ctx context.Context, c *invocation) error {
 	rows, err := os.CreateTemp("", "petstore-")
 	if err != nil {
@@ -533,27 +533,44 @@ func petImport(ctx context.Context, c *invocation) error {
 	_ = os.Remove(rows.Name())
 	defer rows.Close()
 	var digest string
-	var total, before int64
-	err = untilStopped(ctx, func() (err error) { digest, total, err = c.readPets(ctx, rows); return err })
-	if err == nil {
-		before, err = c.store.imported(ctx, digest)
-	}
-	place, said := before, ", which ends an import that was stopped"
-	if before == 0 || before == total {
-		place, said = 0, ""
-	}
-	if err == nil && before == total && total > 0 && !c.again {
-		err = fmt.Errorf("it was imported before, all %s; -again adds them once more", amount(total, "pets"))
-	}
+	var total int64
+	err = untilStopped(ctx, func() (err error) {
+		digest, total, err = c.readPets(ctx, rows)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if stored, err := c.writePets(ctx, rows, digest, before, place, total); err != nil {
-		return fmt.Errorf("%sof %s are stored; the same import goes on after them: %w", amount(stored, ""),
-			amount(total, "pets"), err)
+	start, err := c.importStart(ctx, digest, total)
+	if err != nil {
+		return err
 	}
-	return c.report(nil, amount(total-place, "pets")+" imported"+said, "file", c.Arg(0), "sha256", digest,
-		"before", place, "database", databaseName(c.db))
+	stored, err := c.writePets(ctx, rows, digest, start, total)
+	if err != nil {
+		return fmt.Errorf("%sof %s are stored; the same import goes on after them: %w",
+			amount(stored, ""), amount(total, "pets"), err)
+	}
+	message := amount(total-start, "pets") + " imported"
+	if start > 0 {
+		message += ", which ends an import that was stopped"
+	}
+	return c.report(nil, message, "file", c.Arg(0), "sha256", digest,
+		"before", start, "database", databaseName(c.db))
+}
+
+// importStart is how many pets of an import are stored already. One that has ended begins anew with
+// -again: its place is moved to the start before anything is stored, so that every later step can
+// tell whether it was made.
+func (c *invocation) importStart(ctx context.Context, digest string, total int64) (int64, error) {
+	stored, err := c.store.imported(ctx, digest)
+	if err != nil || stored < total || total == 0 {
+		return stored, err
+	}
+	if !c.again {
+		return 0, fmt.Errorf("it was imported before, all %s; -again adds them once more",
+			amount(total, "pets"))
+	}
+	return 0, c.store.moveImport(ctx, digest, total, 0)
 }
 
 // untilStopped returns what do returns, unless ctx ends while do waits for the other end of a pipe.
@@ -568,91 +585,140 @@ func untilStopped(ctx context.Context, do func() error) error {
 	}
 }
 
-// readPets writes the pets of the file as rows, and returns how many there are, and the digest of the content. On each
-// line that is not empty there is one, read as strictly as the body of createPet, but for an id, which does not count.
-// The first lines that are wrong are named.
+// readPets writes the pets of the file as rows, and returns how many there are, and the digest of
+// the content. The first lines that are wrong are shown.
 func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest string, pets int64, err error) {
-	from, size, sum := c.stdin, int64(0), sha256.New()
-	if c.Arg(0) != "-" {
-		f, err := os.Open(c.Arg(0))
-		if err != nil {
-			return "", 0, err
-		}
-		defer f.Close()
-		size, _ = f.Seek(0, io.SeekEnd)
-		_, _ = f.Seek(0, io.SeekStart) // of a pipe, both fail
-		from = f
+	file, size, err := c.openPets()
+	if err != nil {
+		return "", 0, err
 	}
-	p, read, wrong := c.progress("checking", "bytes", size), int64(0), int64(0)
+	defer file.Close()
+	const maxShown = 20
+	byteOrderMark := []byte("\ufeff")
+	sum, out := sha256.New(), bufio.NewWriter(rows)
+	in := bufio.NewReaderSize(io.TeeReader(file, sum), len(byteOrderMark)+maxBody+len("\n"))
+	p := c.progress("checking", "bytes", size)
 	defer p.end()
-	in, out := bufio.NewReaderSize(io.TeeReader(from, sum), maxBody+1), bufio.NewWriter(rows) // for a line with its end
-	for number := 1; err == nil && ctx.Err() == nil; number++ {
+	var read, wrong int64
+	for number := 1; !errors.Is(err, io.EOF); number++ {
+		if ctx.Err() != nil {
+			return "", 0, context.Cause(ctx)
+		}
 		var line []byte
-		if line, err = in.ReadSlice('\n'); number == 1 {
-			line = bytes.TrimPrefix(line, []byte("\ufeff"))
+		line, err = readLine(in)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return "", 0, err
 		}
 		read += int64(len(line))
 		p.show(read)
-		pet, problem := decodeNewPet(line, "id")
-		if errors.Is(err, bufio.ErrBufferFull) {
-			problem = newError(CodeInvalidBody, "the line must have at most %d bytes", maxBody)
-		} else if len(bytes.TrimSpace(line)) == 0 {
+		if number == 1 {
+			line = bytes.TrimPrefix(line, byteOrderMark)
+		}
+		row, problem := rowOf(line)
+		if row == "" && problem == nil {
 			continue
 		}
-		for errors.Is(err, bufio.ErrBufferFull) {
-			_, err = in.ReadSlice('\n')
+		pets++
+		if problem == nil {
+			_, _ = out.WriteString(row + "\n") // Flush returns the error
+			continue
 		}
-		if pets++; problem == nil {
-			_, _ = out.WriteString(pet.row() + "\n") // Flush says it
-		} else if wrong++; wrong <= 20 {
+		wrong++
+		if wrong <= maxShown {
 			p.end()
 			_, text, _ := strings.Cut(problem.Error(), ": ")
 			_, _ = fmt.Fprintf(c.stderr, "line %d: %s\n", number, text)
 		}
 	}
-	if errors.Is(err, io.EOF) {
-		err = out.Flush()
+	if wrong > 0 {
+		return "", 0, fmt.Errorf("%s has %s; nothing was stored",
+			c.Arg(0), amount(wrong, "wrong lines"))
 	}
-	if err == nil && wrong > 0 {
-		err = fmt.Errorf("%s has %s; nothing was stored", c.Arg(0), amount(wrong, "wrong lines"))
-	}
-	return fmt.Sprintf("%x", sum.Sum(nil)), pets, cmp.Or(err, context.Cause(ctx))
+	return fmt.Sprintf("%x", sum.Sum(nil)), pets, out.Flush()
 }
 
-// writePets stores the rows that come after place, and returns how many are stored then. Unless others have
-// been quiet for a second, it stores few at a time, and leaves the lock to them for most of the time.
-func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string, before, place, total int64) (
-	int64, error) {
-	const few, many = 100, 2000
-	p, in := c.progress("importing", "pets", total), bufio.NewScanner(io.NewSectionReader(rows, 0, math.MaxInt64))
-	p.from = place
-	defer p.end()
-	most, rest, heard := few, time.Duration(0), time.Now()
-	for range place {
-		in.Scan() // past what is stored
+// openPets opens the file of an import, and returns its size, or 0 if that is unknown.
+func (c *invocation) openPets() (io.ReadCloser, int64, error) {
+	if c.Arg(0) == "-" {
+		return io.NopCloser(c.stdin), 0, nil
 	}
-	for place < total && in.Err() == nil && ctx.Err() == nil { // a stop may come too late
+	file, err := os.Open(c.Arg(0))
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, info.Size(), nil
+}
+
+// readLine reads a line with its end. Of one that does not fit, it returns as much as the buffer
+// holds.
+func readLine(in *bufio.Reader) ([]byte, error) {
+	line, err := in.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return line, err
+	}
+	line = bytes.Clone(line)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		_, err = in.ReadSlice('\n')
+	}
+	return line, err
+}
+
+// rowOf is the row of the pet on a line, or "" for an empty line. The line is read as strictly as
+// the body of createPet, but for an id, which does not count.
+func rowOf(line []byte) (string, error) {
+	if len(bytes.TrimSuffix(line, []byte("\n"))) > maxBody {
+		return "", newError(CodeInvalidBody, "the line must have at most %d bytes", maxBody)
+	}
+	if len(bytes.TrimSpace(line)) == 0 {
+		return "", nil
+	}
+	pet, err := decodeNewPet(line, "id")
+	if err != nil {
+		return "", err
+	}
+	return pet.row(), nil
+}
+
+// importBatch is how many pets of an import share a transaction. More would be faster, but creates
+// wait meanwhile.
+const importBatch = 500
+
+// writePets stores the rows behind the first ones, which are stored, and returns how many are
+// stored then. After each transaction it pauses for as long as that took, so that others can write
+// for half of the time.
+func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string,
+	stored, total int64) (int64, error) {
+	p := c.progress("importing", "pets", total)
+	p.from = stored
+	defer p.end()
+	in := bufio.NewScanner(io.NewSectionReader(rows, 0, math.MaxInt64))
+	for range stored {
+		in.Scan()
+	}
+	for stored < total {
+		if ctx.Err() != nil { // which comes too late once all are stored
+			return stored, context.Cause(ctx)
+		}
 		var pets []string
-		for len(pets) < most && in.Scan() {
+		for len(pets) < importBatch && in.Scan() {
 			pets = append(pets, in.Text())
 		}
-		pause(ctx, rest)
-		start, to := time.Now(), place+int64(len(pets))
-		if err := c.store.importPets(ctx, digest, pets, before, to); err != nil {
-			return place, err
+		if in.Err() != nil {
+			return stored, in.Err()
 		}
-		rest, before, place, most = 4*time.Since(start), to, to, few
-		if c.store.busy(ctx) {
-			heard = time.Now()
-		} else if time.Since(heard) > time.Second {
-			rest, most = 5*lockPoll, many // others find the gap
+		begin, next := time.Now(), stored+int64(len(pets))
+		if err := c.store.importPets(ctx, digest, pets, stored, next); err != nil {
+			return stored, err
 		}
-		p.show(place)
+		stored = next
+		p.show(stored)
+		pause(ctx, time.Since(begin))
 	}
-	if place == total {
-		return place, nil
-	}
-	return place, cmp.Or(in.Err(), context.Cause(ctx))
+	return stored, nil
 }
 
 // petExport writes to a file, which is there when it is whole, or to stdout.

@@ -24,6 +24,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -532,32 +533,43 @@ func (s *store) imported(ctx context.Context, digest string) (n int64, err error
 	return n, err
 }
 
-// importPets stores pets of an import, in their order, and changes its number in the same transaction, or fails if it
-// is another.
-func (s *store) importPets(ctx context.Context, digest string, pets []string, from, to int64) (err error) {
-	for try := range 5 { // while the outcome is unknown
-		var stored int64
-		results, failed := s.write(ctx, sqlOf(sqlFile("import-place"), "import "+digest, to, from),
-			// changes() is that of the statement before.
-			sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]"),
-			statement{"SELECT value FROM counters WHERE name = ?", []any{"import " + digest}, []any{&stored}})
-		if failed == nil && results[0].affected == 0 && (try == 0 || stored != to) { // nor did an earlier try store it
-			return errors.New("another import of the same content is under way")
+// moveImport changes the number of an import's pets that are stored from one to another, and runs
+// more statements in the same transaction. It fails, and changes nothing, if that number is a third
+// one. So it is safe to repeat it while its outcome is unknown.
+func (s *store) moveImport(ctx context.Context, digest string, from, to int64,
+	more ...statement) error {
+	var stored int64
+	name := "import " + digest
+	move := sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
+		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
+	read := statement{"SELECT value FROM counters WHERE name = ?", []any{name}, []any{&stored}}
+	statements := slices.Concat([]statement{move}, more, []statement{read})
+	var err error
+	for try := range 5 {
+		var results []result
+		results, err = s.write(ctx, statements...)
+		if errors.Is(err, errOutcome) {
+			continue
 		}
-		if err = failed; !errors.Is(err, errOutcome) {
-			break
+		if err != nil {
+			return err
 		}
+		moved := results[0].affected == 1
+		movedBefore := try > 0 && stored == to // by a try whose outcome was unknown
+		if moved || movedBefore {
+			return nil
+		}
+		return errors.New("another import of the same content is under way")
 	}
 	return err
 }
 
-// busy reports whether others have written since the last look, and always of a cluster, where that cannot be seen.
-func (s *store) busy(ctx context.Context) bool {
-	if s.engine.shared() {
-		return true
-	}
-	changed, err := s.engine.changed(ctx)
-	return changed || err != nil
+// importPets stores the pets of an import from one number to another, in their order.
+func (s *store) importPets(ctx context.Context, digest string, pets []string,
+	from, to int64) error {
+	// The move comes before this statement, and changes() is 1 only if it was made.
+	insert := sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]")
+	return s.moveImport(ctx, digest, from, to, insert)
 }
 
 // insertPets adds pets, each a JSON array of category, status code and name, in this order.
