@@ -114,7 +114,7 @@ type keyring struct {
 	store         *store
 	prefix, other string // of the keys that it takes, and of the other environment's
 
-	known memory[digest, *apiKey] // others are read when they call
+	known cache[digest, *apiKey] // others are read when they call
 
 	mu             sync.Mutex      // guards what follows
 	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
@@ -122,7 +122,7 @@ type keyring struct {
 
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],
-		known: memory[digest, *apiKey]{max: 1 << 15}, deprecatedUses: map[int64]int64{}}
+		known: cache[digest, *apiKey]{max: 1 << 15}, deprecatedUses: map[int64]int64{}}
 }
 
 // authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key, or the store's.

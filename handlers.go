@@ -580,7 +580,7 @@ var (
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	s.keys.noteDeprecatedUse(c.key, c.now)
 	removed, err := !c.now.Before(sunset), refuseQuery(r)
-	var pet *page
+	var pet *cachedPet
 	if id, ok := parseID(r.PathValue("petId")); ok && err == nil && !removed {
 		pet, err = s.store.pet(id)
 	}

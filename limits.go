@@ -392,7 +392,7 @@ type limiter struct {
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
 	tallies   map[usageDate]*tally // what no flush has taken
-	addresses memory[netip.Prefix, bucket]
+	addresses cache[netip.Prefix, bucket]
 }
 
 // Bounds of what is remembered. A usage that is forgotten is read again from
@@ -407,7 +407,7 @@ func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
 	return &limiter{
 		store: s, log: log, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
 		usages: map[int64]*usage{}, tallies: map[usageDate]*tally{},
-		addresses: memory[netip.Prefix, bucket]{max: maxAddresses},
+		addresses: cache[netip.Prefix, bucket]{max: maxAddresses},
 	}
 }
 

@@ -65,15 +65,11 @@ const (
 	maxLimit, defaultLimit = 100, 20 // pets on a page
 )
 
-// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON.
+// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON. fmt would take nearly twice as
+// long.
 func (p Pet) json() string {
-	return petText(p.ID, quote(p.Name), strconv.FormatInt(p.CategoryID, 10), p.Status)
-}
-
-// petText is a pet as JSON, of its parts as they stand there; fmt would take nearly twice as long.
-func petText(id int64, name, categoryID string, status PetStatus) string {
-	return `{"id":` + strconv.FormatInt(id, 10) + `,"name":` + name + `,"categoryId":` + categoryID +
-		`,"status":"` + string(status) + `"}`
+	return `{"id":` + strconv.FormatInt(p.ID, 10) + `,"name":` + quote(p.Name) +
+		`,"categoryId":` + strconv.FormatInt(p.CategoryID, 10) + `,"status":"` + string(p.Status) + `"}`
 }
 
 // quote is a text without control characters as a JSON string, in which only two characters need an escape.

@@ -1,27 +1,26 @@
 package main
 
-// The store: pets, pages, Idempotency-Keys, and the schema of everything that is kept. It speaks SQL to an
-// engine (sqlite.go, rqlite.go) and knows nothing of connections and transactions, nor what the other tables
-// mean: auth.go and limits.go hold the SQL of theirs. What is read often is remembered here as encoded JSON.
+// The store: pets, pages, Idempotency-Keys, and the schema of everything that is kept. It speaks
+// SQL to an engine (sqlite.go, rqlite.go) and knows nothing of connections and transactions, nor
+// what the other tables mean: auth.go and limits.go hold the SQL of theirs. What is read often is
+// remembered here as encoded JSON.
 //
-// Writing is done by leader and followers. A caller queues its statements; the one that finds no transaction under
-// way becomes the leader, commits all that is queued in one transaction and wakes the others. So 64 clients share one
-// sync, and nobody gets a response before the disk has the data. A goroutine that owns the engine would do the same,
-// but on a single core it starves the network poller: reads then wait for hundreds of milliseconds.
+// Writing is done by leader and followers. A caller queues its statements; the one that finds no
+// transaction under way becomes the leader, commits all that is queued in one transaction and wakes
+// the others. So 64 clients share one sync, and nobody gets a response before the disk has the
+// data. A goroutine that owns the engine would do the same, but on a single core it starves the
+// network poller: reads then wait for hundreds of milliseconds.
 //
 // What a batch does depends on its SQL alone and never on Go code in the middle
 // of it, so that an engine may be far away and speak JSON.
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -32,9 +31,10 @@ import (
 	"time"
 )
 
-// statement is one SQL statement. Its arguments are int64, string or nil, which every engine can carry: digests
-// are hex, for unhex(?) and hex(). A text that somebody else has chosen is bound as a JSON string, which the
-// SQL takes apart with ? ->> '$': rqlite makes a BLOB of a string that reads x'41'.
+// statement is one SQL statement. Its arguments are int64, string or nil, which every engine can
+// carry: digests are hex, for unhex(?) and hex(). A text that somebody else has chosen is bound as
+// a JSON string, which the SQL takes apart with ? ->> '$': rqlite makes a BLOB of a string that
+// reads x'41'.
 type statement struct {
 	query string
 	args  []any
@@ -52,21 +52,24 @@ type result struct {
 // scanner copies the columns of a row to pointers to integers, booleans or strings.
 type scanner = func(columns ...any) error
 
-// engine keeps the tables and runs SQLite's SQL on them. Opening one brings the schema up to date, by
-// migrations. It is safe for concurrent use, but the store writes one transaction at a time.
+// engine keeps the tables and runs SQLite's SQL on them. Opening one brings the schema up to date,
+// by migrations. It is safe for concurrent use, but the store writes one transaction at a time.
 type engine interface {
-	// write runs the statements in one transaction, and returns a result for each when all of it is durable. While it
-	// waits for another program, it heeds ctx. An error means that nothing was written, unless it wraps errOutcome.
+	// write runs the statements in one transaction, and returns a result for each when all of it is
+	// durable. While it waits for another program, it heeds ctx. An error means that nothing was
+	// written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result, which holds all that any write has
 	// returned for. A ctx that can be cancelled costs a query 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether others may have edited what services remember since it was last called. A file
-	// tells of every write by somebody else, a cluster only of those that were counted (edit).
+	// changed reports whether others may have edited what services remember since it was last
+	// called. A file tells of every write by somebody else, a cluster only of those that were
+	// counted (edit).
 	changed(ctx context.Context) (bool, error)
 	// shared reports whether other services add pets at the same time.
 	shared() bool
-	// backup writes a consistent copy of everything to an empty file. A cluster's holds all that the last read saw.
+	// backup writes a consistent copy of everything to an empty file. A cluster's holds all that
+	// the last read saw.
 	backup(ctx context.Context, to *os.File) error
 	// describe names the engine, and the file or the node that it uses now.
 	describe() (engine, node string)
@@ -85,11 +88,13 @@ const (
 	forService                // the same, and there must be no other service on it
 )
 
-// applicationID marks a database as this program's ("pets" in ASCII), restoringID one that is being replaced.
+// applicationID marks a database as this program's ("pets" in ASCII), restoringID one that is being
+// replaced.
 const applicationID, restoringID = 0x70657473, 0x70657474
 
-// sqlFile is the text of one with SQL, by its name without the ending, from behind the comment at its head: a node of
-// rqlite compresses what comes with a statement of 1,024 bytes, which would make a flush three times as expensive.
+// sqlFile is the text of one with SQL, by its name without the ending, from behind the comment at
+// its head: a node of rqlite compresses what comes with a statement of 1,024 bytes, which would
+// make a flush three times as expensive.
 func sqlFile(name string) string {
 	text := webFile(name + ".sql")
 	for strings.HasPrefix(text, "--") {
@@ -101,8 +106,9 @@ func sqlFile(name string) string {
 //go:embed schema
 var schemaFiles embed.FS
 
-// migrations take the schema from one version to the next: schema/1.sql makes version 1, and so on. A change of the
-// schema is a new file, which only adds: databases have run the others, and older services may run beside newer ones.
+// migrations take the schema from one version to the next: schema/1.sql makes version 1, and so on.
+// A change of the schema is a new file, which only adds: databases have run the others, and older
+// services may run beside newer ones.
 var migrations = readMigrations()
 
 func readMigrations() (texts []string) {
@@ -191,9 +197,8 @@ func pause(ctx context.Context, d time.Duration) {
 // Sizes of the store, and a wait.
 const (
 	defaultCache = 16 << 20         // bytes of pages and pets remembered
-	pageBytes    = 176              // that a page takes in memory beside its body
-	blockPets    = 64               // ids in a block
-	maxQueue     = 4096             // writes of requests that may wait, and then share a transaction; more are refused
+	entryBytes   = 192              // that a page or a pet takes in memory beside its body
+	maxQueue     = 4096             // writes of requests that may wait, and then share a transaction
 	recordMillis = dayMillis        // how long an Idempotency-Key is remembered
 	maxDays      = 400              // days of usage that are kept
 	commandWait  = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
@@ -207,12 +212,13 @@ type store struct {
 	queue   []*queued
 	leading bool // a leader is working, or one was just woken
 
-	// commits counts all commits, as far as they are known. editsSeen counts the looks that found edits of others. What
-	// is remembered keeps the counts from before it was read: they tell whether it is still good.
+	// commits counts all commits, as far as they are known. editsSeen counts the looks that found
+	// edits of others. What is remembered keeps the counts from before it was read: they tell
+	// whether it is still good.
 	commits, editsSeen atomic.Uint64
 
-	pages memory[place, *page] // of the list, and blocks
-	pets  memory[int64, *page] // single ones, by their ids
+	pages cache[place, *listPage]
+	pets  cache[int64, *cachedPet] // by their ids
 
 	// What /metrics shows.
 	commitSizes   histogram // writes that shared a transaction
@@ -238,11 +244,11 @@ func newStore(e engine) *store {
 	return s
 }
 
-// remember bounds what pages and pets may take in memory, in bytes; 0 is nothing. Pets get an
-// eighth: among many, few are asked for twice, and each costs as much as a page beside its body.
+// remember bounds what pages and pets may take in memory together, in bytes; 0 is nothing. Pets get
+// an eighth: the operation is deprecated, and among many pets few are asked for twice.
 func (s *store) remember(most int64) {
-	s.pages.max, s.pages.oneOf = most-most/8, 8
-	s.pets.max, s.pets.oneOf = most/8, 8
+	s.pets.max = most / 8
+	s.pages.max = most - s.pets.max
 }
 
 // Close ends the engine after the transaction under way; what was committed is durable already.
@@ -287,7 +293,8 @@ func (s *store) lead(ctx context.Context) {
 	}
 	err := errUnavailable
 	defer func() { // also if the engine panics, or nothing would ever be written again
-		// The next leader is woken first, so that the disk does not wait for the followers to write their responses.
+		// The next leader is woken first, so that the disk does not wait for the followers to write
+		// their responses.
 		s.mu.Lock()
 		if s.leading = len(s.queue) > 0; s.leading {
 			s.queue[0].wake <- true
@@ -339,10 +346,11 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	return nil
 }
 
-// edit is write for a change of what services may remember: it is counted, so that they read it anew. Who only adds
-// pets or keys uses write, since nobody remembers what is not there yet.
+// edit is write for a change of what services may remember: it is counted, so that they read it
+// anew. Who only adds pets or keys uses write, since nobody remembers what is not there yet.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
-	return s.write(ctx, append(statements, sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))...)
+	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
+	return s.write(ctx, append(statements, count)...)
 }
 
 // editsQuery reads how many edits there were.
@@ -370,11 +378,12 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 // probe is an error if nothing can be read or nothing be committed. It stores and
 // removes a service that there is not, since an empty transaction would touch no disk.
 func (s *store) probe(ctx context.Context) error {
-	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
-	if err == nil {
-		_, err = s.write(ctx, sqlOf("INSERT OR REPLACE INTO services (id, flushes, seen_at) VALUES ('probe', 0, 0)"),
-			sqlOf("DELETE FROM services WHERE id = 'probe'"))
+	if _, err := s.readInto(ctx, sqlOf(editsQuery), new(int64)); err != nil {
+		return err
 	}
+	_, err := s.write(ctx,
+		sqlOf("INSERT OR REPLACE INTO services (id, flushes, seen_at) VALUES ('probe', 0, 0)"),
+		sqlOf("DELETE FROM services WHERE id = 'probe'"))
 	return err
 }
 
@@ -392,120 +401,128 @@ func (s *store) measure(e *exposition) {
 	s.engine.measure(e)
 }
 
-// page is one page of the list, one pet or, not as JSON, a block of pets.
-type page struct {
-	document
-	last int64  // the id of its last pet
-	more bool   // there are pets behind it
-	asOf uint64 // what the store had counted before it was read: edits if there is more, else commits
-}
-
-// place says which page it is: status is a code, 0 for all. With limit 0 it is the block whose number is the id: the
-// pets whose id / blockPets it is.
-type place struct{ status, limit, id int64 }
+// petJSON builds a pet inside SQLite, as Pet.json does in Go. For 20 pets it takes half the time of
+// scanning rows.
+const petJSON = `json_object('id', id, 'name', name, 'categoryId', category_id, 'status',
+	CASE status WHEN 2 THEN 'available' WHEN 3 THEN 'pending' ELSE 'sold' END)`
 
 // storedStatus are the stored forms of the states. They start at 2 because SQLite prepares a
 // statement anew when a bound value becomes, or ceases to be, 0 or 1.
 var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
-var statusOfDigit = map[byte]PetStatus{'2': Available, '3': Pending, '4': Sold} // the reverse, for blocks
 
-var (
-	petJSON         = sqlFile("pet")
-	petQuery        = "SELECT " + petJSON + " AS body FROM pets WHERE id = ?1"
-	blockQuery      = sqlFile("block")
-	pageQuery       = keysetQuery("")
-	statusPageQuery = keysetQuery("status = ?3 AND")
+// listPage is a page of the list.
+type listPage struct {
+	document
+	last int64 // the id of its last pet
+	more bool  // there are pets behind it
 
-	createOnce, recordOnce = sqlFile("create-once"), sqlFile("record-once")
-)
+	commits, editsSeen uint64 // of the store, before the page was read
+}
 
-func keysetQuery(filter string) string {
-	return strings.NewReplacer("$FILTER", filter, "$PET", petJSON).Replace(sqlFile("page"))
+// place says which page of the list it is.
+type place struct {
+	status       int64 // as it is stored; 0 for all
+	limit, after int64
+}
+
+// fresh reports whether a remembered page is as good as one that is read now.
+func (s *store) fresh(p *listPage) bool {
+	if p.editsSeen != s.editsSeen.Load() {
+		return false
+	}
+	if p.more { // what is added gets higher ids, and comes on later pages
+		return true
+	}
+	if s.engine.shared() { // another service may have added pets at its end
+		return false
+	}
+	return p.commits == s.commits.Load()
 }
 
 // page returns the pets with ids above after, in ascending order; status "" stands for all.
-func (s *store) page(status PetStatus, limit int, after int64) (*page, error) {
-	return s.recall(place{storedStatus[status], int64(limit), after}, true)
-}
-
-// pet returns the pet, or nil if there is none. One that was not asked for lately is made from its block, if that is
-// remembered. A block takes five times as long to read as a pet, and is read in place of one in eight.
-func (s *store) pet(id int64) (*page, error) {
-	editsSeen := s.editsSeen.Load() // before any query
-	if old := s.pets.get(id); old != nil && old.asOf == editsSeen {
-		s.pets.hits.Add(1)
-		return old, nil
+func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error) {
+	at := place{storedStatus[status], int64(limit), after}
+	if page := s.pages.get(at); page != nil && s.fresh(page) {
+		s.pages.hits.Add(1)
+		return page, nil
 	}
-	read := s.pages.max > 0 && rand.IntN(8) == 0 //nolint:gosec // no secret
-	block, err := s.recall(place{id: id / blockPets}, read)
-	var body string
-	if block != nil {
-		body = block.pet(id)
-	}
-	if err == nil && body == "" && (block == nil || !block.more) { // it may be newer than its block
-		_, err = s.readInto(context.Background(), sqlOf(petQuery, id), &body)
-	}
-	if err != nil || body == "" {
+	s.pages.misses.Add(1)
+	page, err := s.readPage(at)
+	if err != nil {
 		return nil, err
 	}
-	p := &page{document: newDocument(body, '.'), asOf: editsSeen}
-	s.pets.put(id, p, pageBytes+int64(len(body)*33/32))
-	return p, nil
+	s.pages.put(at, page, page.memory())
+	return page, nil
 }
 
-// pet is one of a block, in the form of petJSON, or "" if it is not there.
-func (p *page) pet(id int64) string {
-	_, rest, _ := bytes.Cut(p.body, []byte("\n"+strconv.FormatInt(id%blockPets, 10)+","))
-	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	code, rest, _ := bytes.Cut(line, []byte(","))
-	category, name, found := bytes.Cut(rest, []byte(","))
-	if !found {
-		return ""
+func (s *store) readPage(at place) (*listPage, error) {
+	// The counts come before the query: what is read before a change and kept after it is not
+	// fresh.
+	page := &listPage{commits: s.commits.Load(), editsSeen: s.editsSeen.Load()}
+	query := sqlOf(pageQuery, at.after, at.limit)
+	if at.status != 0 {
+		query = sqlOf(statusPageQuery, at.after, at.limit, at.status)
 	}
-	return petText(id, string(name), string(category), statusOfDigit[code[0]])
-}
-
-// recall returns what is at a place, from memory where that is as good as new. Without read it is nil if it is not
-// remembered. What has more pets after it stays good after commits that only add higher ids. The rest is read again
-// after any commit, or whenever other services may have written.
-func (s *store) recall(at place, read bool) (*page, error) {
-	commits, editsSeen := s.commits.Load(), s.editsSeen.Load() // before the query
-	counters := &s.pages.counters
-	if at.limit == 0 {
-		counters = &s.pets.counters
-	}
-	old := s.pages.get(at)
-	if old != nil && (old.more && old.asOf == editsSeen || !old.more && old.asOf == commits && !s.engine.shared()) {
-		counters.hits.Add(1)
-		return old, nil
-	}
-	counters.misses.Add(1)
-	if !read {
-		return nil, nil
-	}
-	query := sqlOf(pageQuery, at.id, at.limit)
-	if at.limit == 0 {
-		query = sqlOf(blockQuery, at.id*blockPets, at.id*blockPets+blockPets-1)
-	} else if at.status != 0 {
-		query = sqlOf(statusPageQuery, at.id, at.limit, at.status)
-	}
-	p, marker := &page{asOf: commits}, byte('.')
 	var body string
-	if found, err := s.readInto(context.Background(), query, &body, &p.last, &p.more); err != nil || !found {
-		return nil, cmp.Or(err, errors.New("there is no row in place of a page"))
+	found, err := s.readInto(context.Background(), query, &body, &page.last, &page.more)
+	if err != nil {
+		return nil, err
 	}
-	if p.more {
-		marker, p.asOf = '+', editsSeen
+	if !found {
+		return nil, errors.New("there is no row in place of a page")
 	}
-	p.document = newDocument(body, marker)
-	if at.limit > 0 || p.more || body != "" && !s.engine.shared() { // no other block is ever used again
-		s.pages.put(at, p, pageBytes+int64(len(body)*33/32))
+	marker := byte('.')
+	if page.more {
+		marker = '+' // the response has a Link
 	}
-	return p, nil
+	page.document = newDocument(body, marker)
+	return page, nil
 }
 
-// eachPetJSON calls do for each pet, or for those of one status, by id. On one machine it shows all of them as they are
-// at one moment; from a cluster, whose responses are kept in memory, it gets some thousands at a time.
+var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
+
+// keysetQuery reads a page as one row: of the pets for which the filter holds, ?2 with ids above
+// ?1. Its columns have short names because the driver copies the names for every query.
+func keysetQuery(filter string) string {
+	return `SELECT body, ifnull(last, 0) AS last,
+			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more
+		FROM (SELECT json_group_array(` + petJSON + ` ORDER BY id) AS body, max(id) AS last
+			FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + ` id > ?1
+				ORDER BY id LIMIT ?2))`
+}
+
+// cachedPet is a single pet.
+type cachedPet struct {
+	document
+	editsSeen uint64 // of the store, before the pet was read; commits of this service change no pet
+}
+
+const petQuery = "SELECT " + petJSON + " AS body FROM pets WHERE id = ?"
+
+// pet returns the pet, or nil if there is none.
+func (s *store) pet(id int64) (*cachedPet, error) {
+	editsSeen := s.editsSeen.Load() // before the query
+	if pet := s.pets.get(id); pet != nil && pet.editsSeen == editsSeen {
+		s.pets.hits.Add(1)
+		return pet, nil
+	}
+	s.pets.misses.Add(1)
+	var body string
+	found, err := s.readInto(context.Background(), sqlOf(petQuery, id), &body)
+	if err != nil || !found {
+		return nil, err
+	}
+	pet := &cachedPet{newDocument(body, '.'), editsSeen}
+	s.pets.put(id, pet, pet.memory())
+	return pet, nil
+}
+
+// memory is how many bytes a remembered document takes, with what stands beside its body.
+func (d *document) memory() int64 { return entryBytes + int64(len(d.body)*33/32) }
+
+// eachPetJSON calls do for each pet, or for those of one status, by id. On one machine it shows all
+// of them as they are at one moment; from a cluster, whose responses are kept in memory, it gets
+// some thousands at a time.
 func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) (err error) {
 	limit := int64(-1) // none
 	if s.engine.shared() {
@@ -578,8 +595,9 @@ const insertPets = `INSERT INTO pets (category_id, status, name)
 
 // row is what insertPets takes.
 func (p NewPet) row() string {
-	return "[" + strconv.FormatInt(p.CategoryID, 10) + "," + strconv.FormatInt(storedStatus[p.Status], 10) + "," +
-		quote(p.Name) + "]"
+	category := strconv.FormatInt(p.CategoryID, 10)
+	status := strconv.FormatInt(storedStatus[p.Status], 10)
+	return "[" + category + "," + status + "," + quote(p.Name) + "]"
 }
 
 // createPet stores a pet and returns its id.
@@ -589,7 +607,8 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 	return q.lastID, err
 }
 
-// insertedID is the id that the first statement of a write has assigned, or 0 if its condition did not hold.
+// insertedID is the id that the first statement of a write has assigned, or 0 if its condition did
+// not hold.
 func insertedID(results []result, err error) (int64, error) {
 	if err != nil || results[0].affected == 0 {
 		return 0, err
@@ -597,33 +616,51 @@ func insertedID(results []result, err error) (int64, error) {
 	return results[0].lastID, nil
 }
 
-// createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it, which
-// replayed reports. reused means that the same key came before with another body. The record and the pet are
-// one transaction, and which of several parallel requests is the first is decided inside it.
-func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte, now time.Time) (
-	id int64, replayed, reused bool, err error) {
-	digest, created := fmt.Sprintf("%x", sha256.Sum256(body)), int64(instantOf(now))
+// createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it,
+// which replayed reports. reused means that the same key came before with another body. The record
+// and the pet are one transaction, and which of several parallel requests is the first is decided
+// inside it.
+func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte,
+	now time.Time) (id int64, replayed, reused bool, err error) {
+	digest := fmt.Sprintf("%x", sha256.Sum256(body))
+	created := int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
-	results, err := s.enqueue(context.Background(), maxQueue, &queued{statements: []statement{
-		sqlOf(createOnce, p.CategoryID, storedStatus[p.Status], quote(p.Name), keyID, idempotencyKey,
-			created-int64(recordMillis)),
-		sqlOf(recordOnce, keyID, idempotencyKey, digest, created),
-		{"SELECT pet_id, body_digest <> unhex(?) FROM idempotency WHERE key_id = ? AND idempotency_key = ? ->> '$'",
-			[]any{digest, keyID, idempotencyKey}, []any{&id, &reused}},
-	}})
-	return id, err == nil && results[0].affected == 0, reused, err
+	create := sqlOf(`INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? ->> '$'
+		WHERE NOT EXISTS (SELECT 1 FROM idempotency
+			WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`,
+		p.CategoryID, storedStatus[p.Status], quote(p.Name),
+		keyID, idempotencyKey, created-int64(recordMillis))
+	// changes() and last_insert_rowid() are those of the statement before.
+	record := sqlOf(`INSERT OR REPLACE INTO idempotency
+			(key_id, idempotency_key, body_digest, pet_id, created_at)
+		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
+		keyID, idempotencyKey, digest, created)
+	find := statement{`SELECT pet_id, body_digest <> unhex(?) FROM idempotency
+		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
+		[]any{digest, keyID, idempotencyKey}, []any{&id, &reused}}
+	write := &queued{statements: []statement{create, record, find}}
+	results, err := s.enqueue(context.Background(), maxQueue, write)
+	if err != nil {
+		return 0, false, false, err
+	}
+	replayed = results[0].affected == 0
+	return id, replayed, reused, nil
 }
 
-// purge deletes Idempotency-Keys and days of usage that have served their time, and services that have ended, until
-// ctx ends.
+// purge deletes Idempotency-Keys and days of usage that have served their time, and services that
+// have ended, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
-	today, ended := int64(instantOf(now)/dayMillis), int64(instantOf(now)-recordMillis)
 	const chunk = int64(1000) // rows in one transaction, so that creates need not wait long
-	for _, old := range []statement{
-		sqlOf(sqlFile("purge-keys"), ended, chunk),
-		sqlOf(sqlFile("purge-days"), today-maxDays, chunk),
-		sqlOf("DELETE FROM services WHERE seen_at <= ?", ended),
-	} {
+	today := int64(instantOf(now) / dayMillis)
+	ended := int64(instantOf(now) - recordMillis)
+	oldRecords := sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
+		(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ?
+			ORDER BY created_at LIMIT ?)`, ended, chunk)
+	oldDays := sqlOf(`DELETE FROM usage_days WHERE (usage_id, day) IN
+		(SELECT usage_id, day FROM usage_days WHERE day <= ? ORDER BY day LIMIT ?)`,
+		today-maxDays, chunk)
+	endedServices := sqlOf("DELETE FROM services WHERE seen_at <= ?", ended)
+	for _, old := range []statement{oldRecords, oldDays, endedServices} {
 		for deleted := chunk; deleted == chunk && ctx.Err() == nil; {
 			results, err := s.write(context.WithoutCancel(ctx), old)
 			if err != nil {
@@ -635,20 +672,18 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// memory is a map for concurrent use that forgets: entries that are picked at random make room for new ones. To drop
-// the oldest would leave nothing to find when clients read in turn more than fits.
-type memory[K comparable, V any] struct {
-	max      int64        // of size
-	oneOf    int          // of so many new entries that find no room, one gets in; 0 for all
-	size     atomic.Int64 // of all entries
-	counters              // counted by whoever reads
+// cache is a map for concurrent use that forgets: entries that are picked at random make room for
+// new ones. To drop the oldest would leave nothing to find when clients read in turn more than
+// fits.
+type cache[K comparable, V any] struct {
+	max  int64        // of size
+	size atomic.Int64 // of all entries
+
+	hits, misses atomic.Uint64 // counted by the reader, who knows whether an entry is still good
 
 	mu      sync.RWMutex // guards entries
 	entries map[K]sized[V]
 }
-
-// counters are of what was found, and of what was not.
-type counters struct{ hits, misses atomic.Uint64 }
 
 type sized[V any] struct {
 	value V
@@ -656,39 +691,39 @@ type sized[V any] struct {
 }
 
 // get returns the zero value if there is none.
-func (m *memory[K, V]) get(k K) V {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.entries[k].value
+func (c *cache[K, V]) get(key K) V {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.entries[key].value
 }
 
-// put keeps a value of a size, unless there is no room.
-func (m *memory[K, V]) put(k K, v V, size int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	old, known := m.entries[k]
-	full := m.size.Load()+size > m.max
-	if size > m.max || full && !known && m.oneOf > 0 && rand.IntN(m.oneOf) > 0 { //nolint:gosec // no secret
+// put keeps a value of a size, unless it is larger than all may be together.
+func (c *cache[K, V]) put(key K, value V, size int64) {
+	if size > c.max {
 		return
 	}
-	if m.entries == nil {
-		m.entries = map[K]sized[V]{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.entries == nil {
+		c.entries = map[K]sized[V]{}
 	}
-	m.entries[k] = sized[V]{v, size}
-	m.size.Add(size - old.size)
-	for other, e := range m.entries { // Go begins anywhere
-		if m.size.Load() <= m.max {
-			break
+	c.size.Add(size - c.entries[key].size)
+	c.entries[key] = sized[V]{value, size}
+	for other, entry := range c.entries { // Go begins anywhere
+		if c.size.Load() <= c.max {
+			return
 		}
-		if other != k {
-			delete(m.entries, other)
-			m.size.Add(-e.size)
+		if other != key {
+			delete(c.entries, other)
+			c.size.Add(-entry.size)
 		}
 	}
 }
 
 // measure adds how often it had what was asked for, and how often not.
-func (m *memory[K, V]) measure(e *exposition, name string) {
-	e.add("petstore_cache_reads_total", fmt.Sprintf(`{cache=%q,result="hit"}`, name), float64(m.hits.Load()))
-	e.add("petstore_cache_reads_total", fmt.Sprintf(`{cache=%q,result="miss"}`, name), float64(m.misses.Load()))
+func (c *cache[K, V]) measure(e *exposition, name string) {
+	hit := fmt.Sprintf(`{cache=%q,result="hit"}`, name)
+	miss := fmt.Sprintf(`{cache=%q,result="miss"}`, name)
+	e.add("petstore_cache_reads_total", hit, float64(c.hits.Load()))
+	e.add("petstore_cache_reads_total", miss, float64(c.misses.Load()))
 }

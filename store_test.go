@@ -126,7 +126,7 @@ func storeCreate(t testing.TB, s *store, p NewPet) int64 {
 }
 
 // storeIDs reads a page, checks its shape, and returns the ids on it.
-func storeIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (ids []int64, p *page) {
+func storeIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (ids []int64, p *listPage) {
 	t.Helper()
 	p, err := s.page(status, limit, after)
 	if err != nil {
@@ -537,53 +537,51 @@ func TestNothingIsRememberedInNoMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryKeepsSomeOfWhatIsReadInTurn, though it is too small for all of that.
-func TestMemoryKeepsSomeOfWhatIsReadInTurn(t *testing.T) {
-	for _, oneOf := range []int{0, 8} {
-		const size, items = 1000, 1500
-		m := memory[int, int]{max: size, oneOf: oneOf}
-		hits := 0
-		for pass := range 100 {
-			for i := range items {
-				if m.get(i) == i+1 && pass >= 50 {
-					hits++
-				} else if m.get(i) == 0 {
-					m.put(i, i+1, 1)
-				}
-				if n := m.size.Load(); n > size || int(n) != len(m.entries) {
-					t.Fatalf("the size is %d, and there are %d entries", n, len(m.entries))
-				}
-			}
-		}
-		if hits/50 < items/4 {
-			t.Errorf("with oneOf %d, a pass of %d finds %d", oneOf, items, hits/50)
-		}
-		for i := range 100 * size { // others take their place
-			m.put(-i-1, i, 1)
-		}
-		left := 0
+// TestACacheKeepsSomeOfWhatIsReadInTurn, though it is too small for all of that.
+func TestACacheKeepsSomeOfWhatIsReadInTurn(t *testing.T) {
+	const size, items = 1000, 1500
+	c := cache[int, int]{max: size}
+	hits := 0
+	for pass := range 100 {
 		for i := range items {
-			if m.get(i) != 0 {
-				left++
+			if c.get(i) == i+1 && pass >= 50 {
+				hits++
+			} else if c.get(i) == 0 {
+				c.put(i, i+1, 1)
+			}
+			if n := c.size.Load(); n > size || int(n) != len(c.entries) {
+				t.Fatalf("the size is %d, and there are %d entries", n, len(c.entries))
 			}
 		}
-		if left > size/10 {
-			t.Errorf("with oneOf %d, %d of what nobody reads any more are left", oneOf, left)
+	}
+	if hits/50 < items/3 {
+		t.Errorf("a pass of %d finds %d", items, hits/50)
+	}
+	for i := range 100 * size { // others take their place
+		c.put(-i-1, i, 1)
+	}
+	left := 0
+	for i := range items {
+		if c.get(i) != 0 {
+			left++
 		}
+	}
+	if left > size/10 {
+		t.Errorf("%d of what nobody reads any more are left", left)
 	}
 }
 
-func TestMemoryPutsALargerOneInThePlaceOfOthers(t *testing.T) {
-	m := memory[string, string]{max: 10}
-	m.put("a", "a1", 5)
-	m.put("b", "b1", 5)
-	m.put("a", "a2", 6)
-	if m.get("a") != "a2" || m.get("b") != "" || m.size.Load() != 6 {
-		t.Errorf("there are %v, of size %d", m.entries, m.size.Load())
+func TestACachePutsALargerOneInThePlaceOfOthers(t *testing.T) {
+	c := cache[string, string]{max: 10}
+	c.put("a", "a1", 5)
+	c.put("b", "b1", 5)
+	c.put("a", "a2", 6)
+	if c.get("a") != "a2" || c.get("b") != "" || c.size.Load() != 6 {
+		t.Errorf("there are %v, of size %d", c.entries, c.size.Load())
 	}
-	m.put("a", "a3", 11)
-	if m.get("a") == "a3" || m.size.Load() > 10 {
-		t.Errorf("what has no room is kept: %v, of size %d", m.entries, m.size.Load())
+	c.put("a", "a3", 11)
+	if c.get("a") == "a3" || c.size.Load() > 10 {
+		t.Errorf("what has no room is kept: %v, of size %d", c.entries, c.size.Load())
 	}
 }
 
@@ -713,8 +711,6 @@ func TestAnotherProgramsCommitIsSeenAfterARefresh(t *testing.T) {
 		t.Error("a refresh without a commit of others makes the page doubtful")
 	}
 
-	_, err := s.recall(place{}, true) // their block, which lacks the second one
-	storeMust(t, err)
 	storeCreate(t, other, NewPet{"Max", 1, Sold})
 	if pet, err := s.pet(2); pet == nil || err != nil {
 		t.Errorf("pet 2, made by another program, is %v, %v", pet, err)
@@ -840,7 +836,7 @@ func TestAPetIsRememberedUntilAnotherProgramWrites(t *testing.T) {
 func testAPetIsRememberedUntilAnotherProgramWrites(t *testing.T, db string) {
 	s := storeOpen(t, db)
 	id := storeCreate(t, s, NewPet{"Rex", 1, Sold})
-	read := func(id int64) *page {
+	read := func(id int64) *cachedPet {
 		pet, err := s.pet(id)
 		if err != nil {
 			t.Fatal(err)
@@ -869,58 +865,6 @@ func testAPetIsRememberedUntilAnotherProgramWrites(t *testing.T, db string) {
 			t.Errorf("pet %d is %s", none, pet.body)
 		}
 	}
-}
-
-// TestAPetOutOfItsBlockIsTheSame as one that is read alone, and a pet that its block lacks is found if there is one.
-func TestAPetOutOfItsBlockIsTheSame(t *testing.T) { engines(t, testAPetOutOfItsBlockIsTheSame) }
-
-func testAPetOutOfItsBlockIsTheSame(t *testing.T, db string) {
-	s := storeOpen(t, db)
-	var rows []string
-	for i := range int64(3 * blockPets) {
-		pet := modelOddPets[i%int64(len(modelOddPets))]
-		pet.Status = []PetStatus{Available, Pending, Sold}[i%3]
-		pet.CategoryID = []int64{0, math.MinInt64, math.MaxInt64, -7}[i%4]
-		rows = append(rows, pet.row())
-	}
-	storeMust(t, s.importPets(t.Context(), "odd", rows, 0, int64(len(rows))))
-	blocks := func() {
-		t.Helper()
-		clear(s.pets.entries) // so that they come from the blocks
-		for n := range int64(5) {
-			_, err := s.recall(place{id: n}, true)
-			storeMust(t, err)
-		}
-	}
-	check := func(missing ...int64) {
-		t.Helper()
-		for id := range int64(3*blockPets + 2) {
-			var want string
-			found, err := s.readInto(t.Context(), sqlOf(petQuery, id), &want)
-			storeMust(t, err)
-			if found == (id == 0 || id > 3*blockPets || slices.Contains(missing, id)) {
-				t.Fatalf("pet %d is there: %v", id, found)
-			}
-			got, err := s.pet(id)
-			storeMust(t, err)
-			if !found && got != nil || found && (got == nil || string(got.body) != want || got.etag != newDocument(want, '.').etag) {
-				t.Errorf("pet %d is %v, want %s", id, got, want)
-			}
-		}
-	}
-	blocks()
-	if s.pages.get(place{id: 4}) != nil || s.engine.shared() == (s.pages.get(place{id: 3}) != nil) || s.pages.get(place{id: 2}) == nil {
-		t.Error("blocks are remembered that cannot be used again, or others are not")
-	}
-	hits := s.pets.hits.Load()
-	if check(); !s.engine.shared() && s.pets.hits.Load() != hits+3*blockPets+2 {
-		t.Errorf("%d pets of %d are in memory", s.pets.hits.Load()-hits, 3*blockPets+2)
-	}
-	storeEdit(t, db, "DELETE FROM pets WHERE id IN (1, 64, 100)", "UPDATE pets SET name = 'Tom' WHERE id = 127")
-	storeMust(t, s.refresh(t.Context()))
-	check(1, 64, 100) // what was remembered is not
-	blocks()
-	check(1, 64, 100)
 }
 
 func TestAnETagStandsForTheContentAndTheNextPage(t *testing.T) {
@@ -1712,7 +1656,7 @@ func storeLiterals(t testing.TB, files ...string) (literals []string) {
 	storeMust(t, err)
 	for _, file := range embedded {
 		if name, isSQL := strings.CutSuffix(file.Name(), ".sql"); isSQL && name != "move-ids" { // which changes copies only
-			literals = append(literals, strings.NewReplacer("$FILTER", "", "$PET", petJSON).Replace(sqlFile(name)))
+			literals = append(literals, sqlFile(name))
 		}
 	}
 	for _, file := range files {
@@ -1830,8 +1774,6 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	_, err = readReport(ctx, s, now)
 	must(err)
 
-	_, err = s.recall(place{}, true)
-	must(err)
 	must(s.importPets(ctx, "digest", []string{`[1,4,"Rex"]`, `[2,4,"Max"]`}, 0, 2))
 	if n, err := s.imported(ctx, "digest"); n != 2 || err != nil {
 		t.Errorf("%d pets of 2 are imported, %v", n, err)
