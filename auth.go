@@ -116,20 +116,34 @@ type keyring struct {
 
 	known cache[digest, *apiKey] // others are read when they call
 
+	// Somebody who guesses keys may not keep the database busy. So keys that are not known, of
+	// callers whose address is spent, are looked up one at a time, and few may wait for that.
+	suspects chan struct{} // holds one for each such lookup, also while it waits
+	turn     chan struct{} // holds one while such a lookup reads
+
 	mu             sync.Mutex      // guards what follows
 	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
 }
 
+// maxSuspects is how many lookups of callers whose address is spent may run or wait.
+const maxSuspects = 8
+
+// errManySuspects means that so many lookups wait already.
+var errManySuspects = errors.New("too many unknown keys come from addresses that are spent")
+
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],
-		known: cache[digest, *apiKey]{max: 1 << 15}, deprecatedUses: map[int64]int64{}}
+		known: cache[digest, *apiKey]{max: 1 << 15}, deprecatedUses: map[int64]int64{},
+		suspects: make(chan struct{}, maxSuspects), turn: make(chan struct{}, 1)}
 }
 
-// authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key, or the store's.
-// All unusable keys get the same message, except a key of the other environment, which its prefix shows anyway.
-func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error) {
+// authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key,
+// errManySuspects, or the store's. All unusable keys get the same message, except a key of the other environment,
+// which its prefix shows anyway. spent reports whether the caller's address is spent; a key that is known does
+// not ask it.
+func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (*apiKey, error) {
 	token := bearer(headers)
-	key, err := k.lookup(secret(token))
+	key, err := k.lookup(secret(token), spent)
 	switch {
 	case err != nil:
 		return nil, err
@@ -144,19 +158,48 @@ func (k *keyring) authenticate(headers []string, now time.Time) (*apiKey, error)
 }
 
 // lookup returns the key that a token is, or nil. A key that is not in memory, or was read before another
-// program has written, is read from the database if its checksum is right. Unknown keys are not
-// remembered, so that guessing fills no memory.
-func (k *keyring) lookup(token secret) (*apiKey, error) {
+// program has written, is read from the database if its checksum is right.
+func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
-	editsSeen := k.store.editsSeen.Load() // before the query
-	if key := k.known.get(d); key != nil && key.editsSeen == editsSeen {
-		k.known.hits.Add(1)
+	key, fresh := k.recall(d)
+	if fresh {
 		return key, nil
 	}
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
+	if key != nil || !spent() { // a key that is known is no guess, also if it may have changed
+		return k.read(d)
+	}
+	select {
+	case k.suspects <- struct{}{}:
+		defer func() { <-k.suspects }()
+	default:
+		return nil, errManySuspects
+	}
+	k.turn <- struct{}{}
+	defer func() { <-k.turn }()
+	if key, fresh := k.recall(d); fresh { // another request with this key was faster
+		return key, nil
+	}
+	return k.read(d)
+}
+
+// recall returns a key from memory, and whether it is as good as in the database.
+func (k *keyring) recall(d digest) (key *apiKey, fresh bool) {
+	key = k.known.get(d)
+	if key == nil || key.editsSeen != k.store.editsSeen.Load() {
+		return key, false
+	}
+	k.known.hits.Add(1)
+	return key, true
+}
+
+// read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
+// guessing fills no memory.
+func (k *keyring) read(d digest) (*apiKey, error) {
 	k.known.misses.Add(1)
+	editsSeen := k.store.editsSeen.Load() // before the query
 	keys, err := readKeys(context.Background(), k.store, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
 	if err != nil || len(keys) == 0 {
 		return nil, err

@@ -62,11 +62,14 @@ func authInsert(t testing.TB, s *store, k apiKey) secret {
 	return token
 }
 
+// authUnspent says that the caller's address is not spent.
+func authUnspent() bool { return false }
+
 func authHeader(token secret) []string { return []string{"Bearer " + string(token)} }
 
 func authAllow(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
 	t.Helper()
-	key, err := k.authenticate(authHeader(token), now)
+	key, err := k.authenticate(authHeader(token), now, authUnspent)
 	if err != nil {
 		t.Fatalf("the key is refused: %v", err)
 	}
@@ -76,7 +79,7 @@ func authAllow(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
 // authDeny demands an *Error with the code, and no key.
 func authDeny(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) Error {
 	t.Helper()
-	key, err := k.authenticate(headers, now)
+	key, err := k.authenticate(headers, now, authUnspent)
 	var reported *Error
 	if key != nil || !errors.As(err, &reported) || reported.Code != code || reported.Status != 401 {
 		t.Fatalf("%q: %v, %v, want %s", headers, key, err, code)
@@ -239,7 +242,7 @@ func testAuthenticate(t *testing.T, db string) {
 		authAllow(t, staging, test, now)
 	}
 	for _, header := range []string{"bearer " + string(good), "BEARER    " + string(good)} {
-		if _, err := live.authenticate([]string{header}, now); err != nil {
+		if _, err := live.authenticate([]string{header}, now, authUnspent); err != nil {
 			t.Errorf("%v: %v", header[:10], err)
 		}
 	}
@@ -321,7 +324,7 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 	authDeny(t, k, authHeader(newSecret(true)), now, CodeInvalidKey)
 
 	var reported *Error
-	if _, err := k.authenticate([]string{"Bearer " + key}, now); err == nil || errors.As(err, &reported) {
+	if _, err := k.authenticate([]string{"Bearer " + key}, now, authUnspent); err == nil || errors.As(err, &reported) {
 		t.Errorf("a key that has to be looked up: %v, want the store's error, which is nobody's fault", err)
 	}
 }
@@ -412,7 +415,7 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 		s := storeOpen(t, filepath.Join(t.TempDir(), "pets.db"))
 		k := newKeyring(s, false)
 		first, second := authInsert(t, s, apiKey{}), authInsert(t, s, apiKey{})
-		if key, err := k.lookup(newSecret(false)); key != nil || err != nil { // prepares the query
+		if key, err := k.lookup(newSecret(false), authUnspent); key != nil || err != nil { // prepares the query
 			t.Fatal(key, err)
 		}
 		var busy [readers]*sql.Conn
@@ -425,7 +428,7 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 		var wg sync.WaitGroup
 		read := func(token secret) {
 			wg.Go(func() {
-				if _, err := k.authenticate(authHeader(token), now); err != nil {
+				if _, err := k.authenticate(authHeader(token), now, authUnspent); err != nil {
 					t.Error(err)
 				}
 			})
@@ -440,7 +443,7 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 		wg.Wait()
 		_ = s.Close()
 		authAllow(t, k, second, now)
-		if _, err := k.authenticate(authHeader(first), now); err == nil {
+		if _, err := k.authenticate(authHeader(first), now, authUnspent); err == nil {
 			t.Error("what may be outdated is remembered")
 		}
 	})
@@ -567,7 +570,7 @@ func TestOnlyTheDigestOfAKeyIsInTheDatabase(t *testing.T) {
 	open := storeOpen(t, k.db) // keeps the write-ahead log from being folded away
 	token := k.mint("create", "-name", "shop")
 	next := k.mint("rotate", "1")
-	if _, err := newKeyring(open, false).authenticate(authHeader(secret(token)), time.Now()); err != nil {
+	if _, err := newKeyring(open, false).authenticate(authHeader(secret(token)), time.Now(), authUnspent); err != nil {
 		t.Fatal(err)
 	}
 	var stored []byte
@@ -657,7 +660,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 	k := newKeyring(s, false)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := k.authenticate(headers, now); err != nil {
+		if _, err := k.authenticate(headers, now, authUnspent); err != nil {
 			b.Fatal(err)
 		}
 	}

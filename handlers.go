@@ -64,10 +64,15 @@ type service struct {
 
 	inFlight        atomic.Int64 // requests that are being handled
 	warnedOfAddress sync.Once    // that clientIPHeader holds no address
+	warnedOfHeader  sync.Once    // that a request lacks clientIPHeader
 	stopping        atomic.Bool  // clients are told to connect anew
 	probing         sync.Mutex   // guards the next two
 	probed          time.Time    // when the store was last asked whether it is ready
 	unready         error        // what it said
+
+	refusing       sync.Mutex // guards the next two
+	refusedLookups int        // that no line of the log has told of
+	refusedTold    time.Time  // when the last line did
 
 	report     atomic.Value // what the operator's page shows of the keys, as JSON
 	wanted     atomic.Bool  // somebody has asked for it since it was read last
@@ -149,7 +154,10 @@ func (s *service) handle(name string, op operation) http.Handler {
 // admit authenticates a request, charges the limits of its key and sets their headers. What a request without a valid
 // key is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (*apiKey, error) {
-	key, err := s.keys.authenticate(r.Header["Authorization"], w.start)
+	spent := func() bool {
+		return s.limits.address(s.network(r), w.start, false).shown.remaining == 0
+	}
+	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
 	if err != nil {
 		return nil, err
 	}
@@ -301,13 +309,48 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 // network is what a caller without a valid key is limited by.
 func (s *service) network(r *http.Request) netip.Prefix {
 	network, unread := clientNetwork(r, s.clientIPHeader)
+	const shared = "; all clients of this proxy share one limit"
 	if unread != "" {
 		s.warnedOfAddress.Do(func() {
-			s.log.Warn("the client's address cannot be read; all clients of this proxy share one limit",
+			s.log.Warn("the client's address cannot be read"+shared,
 				"header", s.clientIPHeader, "value", redact(unread), "proxy", r.RemoteAddr)
 		})
 	}
+	if s.clientIPHeader != "" && len(r.Header.Values(s.clientIPHeader)) == 0 {
+		s.warnedOfHeader.Do(func() {
+			s.log.Warn("a request lacks the header that names the client"+shared,
+				"header", s.clientIPHeader, "proxy", r.RemoteAddr)
+		})
+	}
 	return network
+}
+
+// chargeAddress shows a caller without a valid key where its address stands. An error that is a
+// 401 is charged to it, and becomes a 429 if nothing is left.
+func (s *service) chargeAddress(w http.ResponseWriter, r *http.Request, e *Error) *Error {
+	network, charge := s.network(r), e.Status == http.StatusUnauthorized
+	d := s.limits.address(network, time.Now(), charge)
+	d.setHeaders(w.Header())
+	if charge && d.refusal == "" && d.shown.remaining == 0 { // once a window
+		s.log.Warn("an address is spent: it has sent too many requests without a valid key",
+			"address", network, "requests", d.shown.limit, "request", requestID(w))
+	}
+	_ = errors.As(d.err(), &e)
+	return e
+}
+
+// noteRefusedLookup logs that keys were not looked up, at most once a minute: a stranger decides
+// how often that happens.
+func (s *service) noteRefusedLookup(w http.ResponseWriter, r *http.Request) {
+	s.refusing.Lock()
+	defer s.refusing.Unlock()
+	s.refusedLookups++
+	if time.Since(s.refusedTold) < time.Minute {
+		return
+	}
+	s.log.Warn("requests get 503: "+errManySuspects.Error(),
+		"address", s.network(r), "requests", s.refusedLookups, "request", requestID(w))
+	s.refusedLookups, s.refusedTold = 0, time.Now()
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are logged, and become 503 if the store
@@ -317,6 +360,10 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var e *Error
 	switch {
 	case errors.As(err, &e):
+	case errors.Is(err, errManySuspects):
+		s.noteRefusedLookup(w, r)
+		h.Set("Retry-After", "1")
+		e = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 	case errors.Is(err, errUnavailable):
 		s.log.Error("store unavailable", "request", requestID(w), "error", err)
 		h.Set("Retry-After", "1")
@@ -329,9 +376,7 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
 	}
 	if underAPI(r.URL.Path) && len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as specified
-		d := s.limits.address(s.network(r), time.Now(), e.Status == http.StatusUnauthorized)
-		d.setHeaders(h)
-		_ = errors.As(d.err(), &e)
+		e = s.chargeAddress(w, r, e)
 	}
 	switch e.Code {
 	case CodeMissingKey: // RFC 6750 section 3 wants a parameter
@@ -648,11 +693,17 @@ func fixed(contentType, body string) operation {
 func (s *service) ready() error {
 	s.probing.Lock()
 	defer s.probing.Unlock()
-	if time.Since(s.probed) >= 250*time.Millisecond {
-		before := s.unready
-		if s.unready, s.probed = s.store.probe(context.Background()), time.Now(); s.unready != nil && before == nil {
-			s.log.Error("not ready", "error", s.unready)
-		}
+	if time.Since(s.probed) < 250*time.Millisecond {
+		return s.unready
+	}
+	before := s.unready
+	s.unready = s.store.probe(context.Background())
+	s.probed = time.Now()
+	if before == nil && s.unready != nil {
+		s.log.Error("not ready", "error", s.unready)
+	}
+	if before != nil && s.unready == nil {
+		s.log.Info("ready again")
 	}
 	return s.unready
 }
@@ -760,10 +811,11 @@ func (s *service) updateReport(ctx context.Context, now time.Time) error {
 	if now.Before(s.nextReport) || !s.wanted.Swap(false) {
 		return nil
 	}
+	defer func() { s.nextReport = now.Add(20 * time.Since(now)) }() // also if it fails or panics
 	report, err := readReport(ctx, s.store, instantOf(now))
-	s.nextReport = now.Add(20 * time.Since(now))
-	if err == nil {
-		s.report.Store(json.RawMessage(report))
+	if err != nil {
+		return err
 	}
-	return err
+	s.report.Store(json.RawMessage(report))
+	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -941,10 +942,120 @@ func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
 	})
 }
 
+// TestAnAddressThatIsSpentIsLoggedOnceAWindow: otherwise nobody could tell who floods the service with 401s.
+func TestAnAddressThatIsSpentIsLoggedOnceAWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t, func(c *settings) { c.clientIPHeader = "X-Forwarded-For" })
+		const line = `"msg":"an address is spent: it has sent too many requests without a valid key","address":"2001:db8::/64","requests":60,"request":"`
+		for window := range 2 {
+			for i := range 100 {
+				a := s.call("GET", "/v1/pets", "Authorization:", "X-Forwarded-For: 2001:db8::1")
+				if lines := strings.Count(s.log.String(), line+a.header.Get("X-Request-Id")); (lines == 1) != (i == 59) {
+					t.Errorf("%d lines are logged for request %d", lines, i+1)
+				}
+			}
+			if lines := strings.Count(s.log.String(), "an address is spent"); lines != window+1 {
+				t.Errorf("%d lines are logged in %d windows: %s", lines, window+1, s.log.String())
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestGuessesFromASpentAddressAreLookedUpOneAtATime for the whole service, and few wait for their turn. A key that the
+// service knows waits for none of them.
+func TestGuessesFromASpentAddressAreLookedUpOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t, func(c *settings) { c.clientIPHeader = "X-Forwarded-For" })
+		valid := s.newKey(quota{10, 100}) // which the service has not met
+		s.call("GET", "/v1/pets").is(200) // the shop's own key, which it has
+		for _, address := range []string{"192.0.2.8", "192.0.2.9"} {
+			for range 60 {
+				s.call("GET", "/v1/pets", "Authorization:", "X-Forwarded-For: "+address).is(401)
+			}
+		}
+		var reads atomic.Int64
+		next := make(chan struct{}) // lets one lookup end
+		s.store.engine = &storeEngine{engine: s.store.engine, check: func(st statement, columns []any) {
+			if columns == nil && strings.Contains(st.query, "k.digest = unhex(?)") {
+				reads.Add(1)
+				<-next
+			}
+		}}
+		var wg sync.WaitGroup
+		var mu sync.Mutex // guards statuses
+		statuses := map[string]map[int]int{}
+		start := func(what, token, address string) {
+			wg.Go(func() {
+				a := s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+token, "X-Forwarded-For: "+address)
+				mu.Lock()
+				defer mu.Unlock()
+				if statuses[what] == nil {
+					statuses[what] = map[int]int{}
+				}
+				statuses[what][a.status]++
+			})
+			synctest.Wait()
+		}
+		start("guess", string(newSecret(false)), "192.0.2.8")
+		for range 2 {
+			start("valid", valid, "192.0.2.8")
+		}
+		for range maxSuspects - 3 {
+			start("guess", string(newSecret(false)), "192.0.2.9")
+		}
+		for range 100 {
+			s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+string(newSecret(false)), "X-Forwarded-For: 192.0.2.9").
+				is(503, CodeUnavailable).has("Retry-After", "1").has("X-RateLimit-Remaining", "0").has("WWW-Authenticate", "")
+		}
+		s.call("GET", "/v1/pets", "X-Forwarded-For: 192.0.2.8").is(200)
+		s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer nonsense", "X-Forwarded-For: 192.0.2.8").is(429, CodeRateLimited)
+		if n := reads.Load(); n != 1 {
+			t.Errorf("%d keys are looked up at once", n)
+		}
+		start("elsewhere", string(newSecret(false)), "192.0.2.10") // its address is not spent
+		if n := reads.Load(); n != 2 {
+			t.Errorf("%d keys are looked up, want 2: other addresses do not wait", n)
+		}
+		next <- struct{}{}
+		next <- struct{}{}
+		for i := range maxSuspects - 2 { // of two with the valid key one is looked up
+			if synctest.Wait(); reads.Load() != int64(i+3) {
+				t.Errorf("%d keys were looked up, want %d", reads.Load(), i+3)
+			}
+			next <- struct{}{}
+		}
+		wg.Wait()
+		want := map[string]map[int]int{"guess": {429: maxSuspects - 2}, "valid": {200: 2}, "elsewhere": {401: 1}}
+		if !reflect.DeepEqual(statuses, want) {
+			t.Errorf("the statuses are %v, want %v", statuses, want)
+		}
+		if log := s.log.String(); strings.Count(log, `"msg":"requests get 503: too many unknown keys come from addresses that are spent","address":"192.0.2.9/32","requests":1,`) != 1 ||
+			strings.Count(log, "requests get 503") != 1 {
+			t.Errorf("the log is %s", log)
+		}
+	})
+}
+
+// TestAKnownKeyThatMayHaveChangedIsNoGuess: it is read anew, and waits for no guesses from its address.
+func TestAKnownKeyThatMayHaveChangedIsNoGuess(t *testing.T) {
+	s := openShop(t)
+	s.call("GET", "/v1/pets").is(200)
+	for range 60 {
+		s.call("GET", "/v1/pets", "Authorization:").is(401)
+	}
+	for range maxSuspects { // as many lookups as may wait
+		s.service.keys.suspects <- struct{}{}
+	}
+	s.call("GET", "/v1/pets", "Authorization:", "Authorization: Bearer "+string(newSecret(false))).is(503)
+	s.store.editsSeen.Add(1) // as when another program has written
+	s.call("GET", "/v1/pets").is(200)
+}
+
 // TestAProxyThatCannotBeReadIsToldOfOnce: without the warning all clients would share
 // one limit, and nobody would know why.
 func TestAProxyThatCannotBeReadIsToldOfOnce(t *testing.T) {
-	const warning = "the client's address cannot be read"
+	const unread, missing = "the client's address cannot be read", "a request lacks the header that names the client"
 	for _, c := range []struct {
 		policy, header string
 		values         []string
@@ -955,7 +1066,8 @@ func TestAProxyThatCannotBeReadIsToldOfOnce(t *testing.T) {
 			`"header":"Forwarded","value":"for=198.51.100.1;proto=https","proxy":"192.0.2.1:1234"`, true},
 		{"names instead of addresses", "X-Real-Ip", []string{"localhost", "unknown"}, `"value":"localhost"`, true},
 		{"a key, which is not logged", "X-Real-Ip", []string{"pet_live_abc"}, `"value":"pet_…"`, true},
-		{"no header, as from a probe on the proxy itself", "X-Real-Ip", []string{""}, "", true},
+		{"no header, or one that is misspelt", "X-Real-Ip", []string{""}, `"header":"X-Real-Ip","proxy":"192.0.2.1:1234"`, true},
+		{"no header, and then one that cannot be read", "X-Real-Ip", []string{"", "localhost"}, `"value":"localhost"`, true},
 		{"IPv6 addresses in brackets", "X-Forwarded-For", []string{"[2001:db8:0:1::1]", "[2001:db8:0:2::1]"}, "", false},
 		{"IPv6 addresses in brackets with ports", "X-Forwarded-For", []string{"[2001:db8:0:1::1]:80", "[2001:db8:0:2::1]:80"}, "", false},
 	} {
@@ -971,8 +1083,13 @@ func TestAProxyThatCannotBeReadIsToldOfOnce(t *testing.T) {
 				}
 				s.call("GET", "/v1/pets", c.header+": "+c.values[0]).is(200) // a key needs no address
 				log := s.log.String()
-				if n := strings.Count(log, warning); n > 1 || (n == 1) != (c.want != "") {
-					t.Errorf("the log warns %d times: %s", n, log)
+				for warning, wanted := range map[string]bool{
+					unread:  strings.Contains(c.want, `"value"`),
+					missing: slices.Contains(c.values, ""),
+				} {
+					if n := strings.Count(log, warning); n > 1 || (n == 1) != wanted {
+						t.Errorf("%q is in the log %d times: %s", warning, n, log)
+					}
 				}
 				if !strings.Contains(log, c.want) || strings.Contains(log, "pet_live_abc") {
 					t.Errorf("the log is %s", log)
@@ -1460,6 +1577,7 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
 		s := &shop{t: t, service: srv, key: "none"}
+		srv.log = slog.New(slog.NewJSONHandler(&s.log, nil))
 		for _, key := range []string{"Authorization:", "Authorization: Bearer nonsense"} {
 			a := s.call("GET", "/readyz", key).is(200).has("Content-Type", "text/plain; charset=utf-8").has("Content-Length", "3").
 				has("X-RateLimit-Limit", "").has("ETag", "")
@@ -1485,9 +1603,19 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 			t.Errorf("it says %s", a.body)
 		}
 		s.call("HEAD", "/readyz", "Authorization:").is(503)
-		mainMust(t, os.Rename(path+".away", path))
 		time.Sleep(250 * time.Millisecond)
-		s.call("GET", "/readyz", "Authorization:").is(200)
+		s.call("GET", "/readyz", "Authorization:").is(503)
+		if log := s.log.String(); strings.Count(log, `"level":"ERROR","msg":"not ready"`) != 1 || strings.Count(log, "\n") != 1 {
+			t.Errorf("when it is unavailable, the log is %s", log)
+		}
+		mainMust(t, os.Rename(path+".away", path))
+		for range 2 {
+			time.Sleep(250 * time.Millisecond)
+			s.call("GET", "/readyz", "Authorization:").is(200)
+		}
+		if log := s.log.String(); strings.Count(log, `"level":"INFO","msg":"ready again"`) != 1 || strings.Count(log, "\n") != 2 {
+			t.Errorf("when it is available again, the log is %s", log)
+		}
 	})
 }
 

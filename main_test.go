@@ -534,7 +534,7 @@ func TestTheBackgroundKeepsItsPromises(t *testing.T) {
 		_, err = st.write(t.Context(), sqlOf("INSERT INTO idempotency VALUES (1, 'old', x'00', 1, ?)", old))
 		mainMust(t, err)
 		header := []string{"Bearer " + string(token)}
-		authenticate := func() (*apiKey, error) { return srv.keys.authenticate(header, time.Now()) }
+		authenticate := func() (*apiKey, error) { return srv.keys.authenticate(header, time.Now(), authUnspent) }
 		charge := func() {
 			key, err := authenticate()
 			mainMust(t, err)

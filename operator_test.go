@@ -345,6 +345,35 @@ func TestTheStoreIsAskedForTheReportEvery3SecondsWhileAPageIsOpen(t *testing.T) 
 	})
 }
 
+// A report that takes long and then fails is read no oftener than one that succeeds.
+func TestAReportThatFailsTakesATwentiethOfTheTime(t *testing.T) {
+	for what, fail := range map[string]func(cancel func()){
+		"an error": func(cancel func()) { cancel() },
+		"a panic":  func(func()) { panic("the report is broken") },
+	} {
+		path := mainDB(t)
+		synctest.Test(t, func(t *testing.T) {
+			srv, _ := readyShop(t, path)
+			ctx, cancel := context.WithCancel(t.Context())
+			reads := operatorReads(srv, func() {
+				time.Sleep(450 * time.Millisecond)
+				fail(cancel)
+			})
+			for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(3 * time.Second) {
+				srv.wanted.Store(true)
+				before := reads.Load()
+				err := calmly(func() error { return srv.updateReport(ctx, time.Now()) })
+				if (err != nil) != (reads.Load() > before) {
+					t.Errorf("%s: it was read %d times, with %v", what, reads.Load()-before, err)
+				}
+			}
+			if n := reads.Load(); n < 5 || n > 7 {
+				t.Errorf("%s: in a minute it was read %d times, want 5 to 7", what, n)
+			}
+		})
+	}
+}
+
 // A store that hangs holds up the report alone, and not the end of the service.
 func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 	path := mainDB(t)

@@ -1198,7 +1198,7 @@ func rqliteHolds(t testing.TB, s *store, token secret, next int64) {
 	if ids, _ := storeIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{1, 2, 3}) {
 		t.Errorf("the pets are %v", ids)
 	}
-	if key, err := newKeyring(s, false).lookup(token); err != nil || key == nil || key.Name != "shop" {
+	if key, err := newKeyring(s, false).lookup(token, authUnspent); err != nil || key == nil || key.Name != "shop" {
 		t.Errorf("the key is %v, %v", key, err)
 	}
 	if u, err := readUsage(t.Context(), s, 1); err != nil || u.day.used != 7 {

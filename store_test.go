@@ -271,7 +271,7 @@ func testReopeningKeepsEverything(t *testing.T, db string) {
 	if u, err := readUsage(context.Background(), s, keyID); err != nil || *u != spent {
 		t.Errorf("the usage is %+v, %v; want %+v", u, err, spent)
 	}
-	key, err := newKeyring(s, false).lookup(token)
+	key, err := newKeyring(s, false).lookup(token, authUnspent)
 	if err != nil || key == nil || key.Name != "shop" || key.Plan != "pro" ||
 		key.quota != plans["pro"] || authUsed(t, s, key.ID) != 17 {
 		t.Errorf("the key is %+v, %v", key, err)
@@ -1262,7 +1262,7 @@ func TestAClosedStoreIsUnavailable(t *testing.T) {
 	_, pageErr := s.page("", 20, 0)
 	_, petErr := s.pet(1)
 	usageErr := newLimiter(s, 0, testLog).load(1)
-	_, keyErr := newKeyring(s, false).lookup(newSecret(false))
+	_, keyErr := newKeyring(s, false).lookup(newSecret(false), authUnspent)
 	_, keysErr := readKeys(context.Background(), s, 0, "")
 	_, _, hasErr := hasKeys(context.Background(), s, false)
 	for what, err := range map[string]error{"page": pageErr, "pet": petErr, "load": usageErr, "lookup": keyErr,
@@ -1745,7 +1745,7 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	must(err)
 	must(unbanKey(ctx, s, id, now))
 	ring := newKeyring(s, true)
-	key, err := ring.authenticate([]string{"Bearer " + string(token)}, storeNow)
+	key, err := ring.authenticate([]string{"Bearer " + string(token)}, storeNow, authUnspent)
 	must(err)
 	ring.noteDeprecatedUse(key, storeNow)
 	must(ring.flush(ctx))
