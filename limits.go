@@ -241,28 +241,21 @@ func (d decision) err() error {
 	return nil
 }
 
-// setHeaders sets the limit headers. X-RateLimit-* is spelt as specified, by assigning to the map, since Set
-// would write X-Ratelimit. RateLimit and RateLimit-Policy follow draft-ietf-httpapi-ratelimit-headers. All
-// values share one string and one slice: this runs on every request.
+// setHeaders sets the limit headers. X-RateLimit-* is spelt as specified, by assigning to the map,
+// since Set would write X-Ratelimit. RateLimit and RateLimit-Policy follow
+// draft-ietf-httpapi-ratelimit-headers.
 func (d decision) setHeaders(h http.Header) {
-	text := strconv.AppendInt(make([]byte, 0, 128), d.shown.limit, 10)
-	limitEnd := len(text)
-	text = strconv.AppendInt(text, d.shown.remaining, 10)
-	remainingEnd := len(text)
-	text = strconv.AppendInt(text, ceilSeconds(d.shown.reset), 10)
-	resetEnd := len(text)
+	h["X-RateLimit-Limit"] = []string{strconv.FormatInt(d.shown.limit, 10)}
+	h["X-RateLimit-Remaining"] = []string{strconv.FormatInt(d.shown.remaining, 10)}
+	h["X-RateLimit-Reset"] = []string{strconv.FormatInt(ceilSeconds(d.shown.reset), 10)}
+	items := make([]byte, 0, 64)
 	if d.minute.limit > 0 {
-		text = d.minute.append(text, `"minute";r=`, d.now)
-		text = d.day.append(text, `, "day";r=`, d.now)
+		items = d.minute.append(items, `"minute";r=`, d.now)
+		items = d.day.append(items, `, "day";r=`, d.now)
 	} else {
-		text = d.shown.append(text, `"address";r=`, d.now)
+		items = d.shown.append(items, `"address";r=`, d.now)
 	}
-	all := string(text)
-	values := []string{all[:limitEnd], all[limitEnd:remainingEnd], all[remainingEnd:resetEnd], all[resetEnd:]}
-	h["X-RateLimit-Limit"] = values[0:1:1]
-	h["X-RateLimit-Remaining"] = values[1:2:2]
-	h["X-RateLimit-Reset"] = values[2:3:3]
-	h["RateLimit"] = values[3:4:4]
+	h["RateLimit"] = []string{string(items)}
 	h["RateLimit-Policy"] = d.policy
 	if d.refusal != "" {
 		h["Retry-After"] = []string{strconv.FormatInt(d.retryAfter(), 10)}
