@@ -226,24 +226,37 @@ func (k *keyring) flush(ctx context.Context) error {
 		return nil
 	}
 	uses, _ := json.Marshal(saved) // numbers by numbers
-	_, err := k.store.write(ctx, sqlOf(sqlFile("deprecated-uses"), string(uses)))
+	_, err := k.store.write(ctx, sqlOf(`UPDATE api_keys
+		SET deprecated_use_at = max(deprecated_use_at, used.value)
+		FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`, string(uses)))
+	if err != nil {
+		return err
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.deprecatedUses, func(id, when int64) bool { return err == nil && when == saved[id] })
-	return err
+	maps.DeleteFunc(k.deprecatedUses, func(id, when int64) bool { return when == saved[id] })
+	return nil
 }
 
-var keysQuery = sqlFile("keys")
+// keysQuery reads keys, each with its usage. readKeys adds at the end which ones, and their order.
+const keysQuery = `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.test, k.lifetime,
+	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, coalesce(k.usage_id, k.id),
+	ifnull(k.succeeds, 0), ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0),
+	ifnull(day_ends, 0), ifnull(banned_at, 0), ifnull(banned_until, 0)
+FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) `
 
 // readKeys returns the keys that match the clauses, by id, with their usage as it is at now. A new column of a key
-// stands here, in apiKey, in insertion, in web/keys.sql, in a migration and, if people see it, in web/keys-now.sql.
+// stands here, in apiKey, in insertion, in keysQuery, in a migration and, if people see it, in web/keys-now.sql.
 func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
 	keys := []*apiKey{}
 	err := s.engine.read(ctx, sqlOf(keysQuery+clauses+" ORDER BY k.id", args...), func(scan scanner) error {
 		k, u := &apiKey{}, &usage{}
-		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.test, &k.lifetime, &k.CreatedAt, &k.ExpiresAt,
-			&k.RevokedAt, &k.unbannedAt, &k.usageID, &k.succeeds}
-		err := scan(append(columns, u.fields()...)...)
+		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.test, &k.lifetime,
+			&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.usageID, &k.succeeds}
+		columns = append(columns, u.fields()...)
+		if err := scan(columns...); err != nil {
+			return err
+		}
 		if q := plans[k.Plan]; q != (quota{}) {
 			k.quota = q
 		}
@@ -253,7 +266,7 @@ func readKeys(ctx context.Context, s *store, now instant, clauses string, args .
 			k.BannedUntil = u.bannedUntil
 		}
 		keys = append(keys, k)
-		return err
+		return nil
 	})
 	return keys, err
 }
@@ -277,11 +290,21 @@ func readReport(ctx context.Context, s *store, now instant) (text string, err er
 // storedBool is how SQLite stores a bool.
 var storedBool = map[bool]int64{false: 0, true: 1}
 
+// insertKeyIf stores a key if a condition holds, which stands behind it. A successor starts with
+// the last unban of its line of rotations.
+const insertKeyIf = `INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
+	created_at, lifetime, expires_at, succeeds, usage_id, unbanned_at)
+SELECT unhex(?1), ?2, ?3, ?4 ->> '$', ?5, ?6, ?7, ?8, ?9, iif(?9 = 0, 0, ?8 + ?9),
+	nullif(?10, 0), nullif(?11, 0),
+	ifnull((SELECT max(unbanned_at) FROM api_keys WHERE id = ?11 OR usage_id = ?11), 0)
+WHERE `
+
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
-	args = append([]any{fmt.Sprintf("%x", token.digest()), token.lastFour(), storedBool[k.test], quote(k.Name), k.Plan,
-		k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}, args...)
-	return sqlOf(sqlFile("insert-key")+condition, args...)
+	digest := fmt.Sprintf("%x", token.digest())
+	columns := []any{digest, token.lastFour(), storedBool[k.test], quote(k.Name), k.Plan,
+		k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}
+	return sqlOf(insertKeyIf+condition, append(columns, args...)...)
 }
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
@@ -299,13 +322,21 @@ func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err err
 // rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old
 // key expire at the end of the overlap. A key that has ended meanwhile is an error.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
-	alive := "EXISTS (SELECT 1 FROM api_keys WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)"
-	id, err = insertedID(s.edit(ctx, k.insertion(token, alive, k.ID, int64(k.CreatedAt)),
-		sqlOf(sqlFile("end-key"), int64(overlapEnds), k.ID)))
-	if err == nil && id == 0 {
-		err = errors.New("the key is revoked or expired")
+	const alive = `EXISTS (SELECT 1 FROM api_keys
+		WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)`
+	insert := k.insertion(token, alive, k.ID, int64(k.CreatedAt))
+	// changes() is that of the insertion: nothing ends without a successor.
+	end := sqlOf(`UPDATE api_keys
+		SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
+		WHERE id = ?2 AND changes() = 1`, int64(overlapEnds), k.ID)
+	id, err = insertedID(s.edit(ctx, insert, end))
+	if err != nil {
+		return 0, err
 	}
-	return id, err
+	if id == 0 {
+		return 0, errors.New("the key is revoked or expired")
+	}
+	return id, nil
 }
 
 // changeKey is the statement that changes what is named in changes, unless the key is revoked.
@@ -331,5 +362,7 @@ func revokeKey(id int64, now instant) statement {
 
 // unban lifts the ban of all keys that share the usage, also one that began while the clock was ahead.
 func unban(usageID int64, now instant) statement {
-	return sqlOf(sqlFile("unban-key"), int64(now), usageID)
+	return sqlOf(`UPDATE api_keys
+		SET unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
+		WHERE id = ?2 OR usage_id = ?2`, int64(now), usageID)
 }
