@@ -130,54 +130,111 @@ type nodeStatus struct {
 	}
 }
 
-// locate looks for the leader, unless another request has found one since lost was in
-// use. Where the leader is none of the nodes that were named, another one passes requests on.
-func (e *rqlite) locate(ctx context.Context, lost *node) (err error) {
+// leads reports whether the node says that it is the leader.
+func (s nodeStatus) leads() bool { return s.err == nil && s.Store.Raft.State == "Leader" }
+
+// locate looks for the leader, unless another request has found one since lost was in use.
+func (e *rqlite) locate(ctx context.Context, lost *node) error {
 	e.locating.Lock()
 	defer e.locating.Unlock()
 	if lost != e.inUse.Load() || time.Since(e.located) < leaderPoll {
 		return nil
 	}
-	defer func() { e.located = time.Now() }()
-	ctx, cancel := context.WithTimeout(ctx, statusWait)
-	defer cancel()
-	statuses := make(chan nodeStatus, len(e.nodes))
-	for _, n := range e.nodes {
-		go func() { statuses <- e.status(ctx, n) }()
+	found, err := e.findLeader(ctx, lost == nil)
+	e.located = time.Now()
+	if err != nil {
+		return err
 	}
-	var found *node
-	leaders := map[string]*node{} // by address: who names it
-	for i := 0; i < len(e.nodes) && (found == nil || lost == nil); i++ {
-		s := <-statuses
-		s.node.addr = cmp.Or(s.Store.Addr, s.node.addr)    // also of a node that is refused
-		if errors.Is(s.err, errWrongNode) && lost == nil { // later, it must not keep the others from being used
-			return s.err
-		}
-		if s.err != nil {
-			err = cmp.Or(err, s.err)
-		} else if s.Store.Raft.State == "Leader" {
-			found = s.node
-		} else if s.Store.Leader.Addr != "" {
-			leaders[s.Store.Leader.Addr] = s.node
-		}
-	}
-	for _, n := range e.nodes {
-		delete(leaders, n.addr) // it does not lead any more, or does not respond
-	}
-	for _, n := range leaders {
-		found = cmp.Or(found, n)
-	}
-	if found == nil {
-		return cmp.Or(err, errors.New("its nodes have no leader"))
-	}
-	if before := e.inUse.Swap(found); before != nil && before != found {
+	before := e.inUse.Swap(found)
+	if before != nil && before != found {
 		e.log.Info("another node is in use", "node", found.url, "before", before.url)
+	}
+	return nil
+}
+
+// findLeader asks all nodes at once, until one says that it leads, or all have said something.
+// Those that respond are asked again meanwhile, so that a node that hangs hides no leader that the
+// others have just elected. The first time, all are waited for, and all must be usable.
+func (e *rqlite) findLeader(ctx context.Context, first bool) (*node, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	said := make(chan nodeStatus)
+	for _, n := range e.nodes {
+		go e.keepAsking(ctx, n, said)
+	}
+	statuses := map[*node]nodeStatus{}
+	var failed error
+	for len(statuses) < len(e.nodes) {
+		var s nodeStatus
+		select {
+		case s = <-said:
+		case <-ctx.Done():
+			return nil, cmp.Or(failed, context.Cause(ctx))
+		}
+		_, again := statuses[s.node]
+		statuses[s.node] = s
+		s.node.addr = cmp.Or(s.Store.Addr, s.node.addr) // also of a node that is refused
+		failed = cmp.Or(failed, s.err)
+		if first {
+			if errors.Is(s.err, errWrongNode) {
+				return nil, s.err
+			}
+			continue
+		}
+		if s.leads() {
+			return s.node, nil
+		}
+		if again && e.knowsAll() { // the others have had time to say that they lead
+			if relay := e.relay(statuses); relay != nil {
+				return relay, nil
+			}
+		}
+	}
+	for _, s := range statuses {
+		if s.leads() {
+			return s.node, nil
+		}
+	}
+	if relay := e.relay(statuses); relay != nil {
+		return relay, nil
+	}
+	return nil, cmp.Or(failed, errors.New("its nodes have no leader"))
+}
+
+// keepAsking passes on what a node says of itself, now and every leaderPoll until ctx ends.
+func (e *rqlite) keepAsking(ctx context.Context, n *node, said chan<- nodeStatus) {
+	for ctx.Err() == nil {
+		status := e.status(ctx, n)
+		select {
+		case said <- status:
+		case <-ctx.Done():
+		}
+		pause(ctx, leaderPoll)
+	}
+}
+
+// knowsAll reports whether every node has once told its address.
+func (e *rqlite) knowsAll() bool {
+	return !slices.ContainsFunc(e.nodes, func(n *node) bool { return n.addr == "" })
+}
+
+// relay is a node that passes requests on to the leader, where that is none of the nodes that were
+// named. A leader that was named has lost its office, or does not respond.
+func (e *rqlite) relay(statuses map[*node]nodeStatus) *node {
+	for _, s := range statuses {
+		leader := s.Store.Leader.Addr
+		named := slices.ContainsFunc(e.nodes, func(n *node) bool { return n.addr == leader })
+		if s.err == nil && leader != "" && !named {
+			return s.node
+		}
 	}
 	return nil
 }
 
 // status asks a node for its status, and refuses one that is too old.
 func (e *rqlite) status(ctx context.Context, n *node) nodeStatus {
+	ctx, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
 	response, err := e.do(ctx, n, http.MethodGet, "/status", nil)
 	s := nodeStatus{node: n, err: err}
 	if err != nil {

@@ -573,6 +573,68 @@ func TestALeaderThatIsDownAndStillNamed(t *testing.T) {
 	})
 }
 
+// rqliteFreeze lets nodes take requests and never respond.
+func rqliteFreeze(c *rqliteFake, numbers ...int) {
+	c.when(func(n *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+		frozen := slices.Contains(numbers, n.number)
+		if frozen {
+			<-r.Context().Done()
+		}
+		return frozen
+	})
+}
+
+// TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce: the one that timed out on the frozen leader has
+// found it.
+func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		s, _ := rqliteStore(t, c)
+		rqliteFreeze(c, 0)
+		c.lead(1)
+		_, err := s.createPet(NewPet{"Rex", 1, Sold})
+		if !errors.Is(err, errOutcome) {
+			t.Errorf("the write to the frozen leader says %v", err)
+		}
+		c.arrived()
+		start := time.Now()
+		storeCreate(t, s, NewPet{"Max", 1, Sold})
+		took, sent := time.Since(start), c.arrived()
+		if took != 0 || !slices.Equal(sent, []string{"1 POST /db/execute?transaction"}) {
+			t.Errorf("the next write takes %v and is sent as %q", took, sent)
+		}
+	})
+}
+
+// TestAFailoverWaitsForNoFrozenThirdNode, be the next leader elected a moment later or none of the
+// nodes that were named.
+func TestAFailoverWaitsForNoFrozenThirdNode(t *testing.T) {
+	for what, c := range map[string]struct{ leader, through int }{
+		"a leader that is named": {1, 1}, "a leader that is not named": {3, 1},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fake := rqliteWithoutNetwork(t, 4)
+				s, _ := rqliteStore(t, fake)
+				rqliteOf(s).nodes = rqliteOf(s).nodes[:3]
+				time.Sleep(time.Second) // since the last look for a leader
+				rqliteFreeze(fake, 2)
+				fake.nodes[0].setDown(true)
+				fake.lead(-1)
+				const election = 50 * time.Millisecond
+				time.AfterFunc(election, func() { fake.lead(c.leader) })
+				start := time.Now()
+				storeCreate(t, s, NewPet{"Rex", 1, Sold})
+				took, sent := time.Since(start), fake.arrived()
+				want := fmt.Sprint(c.through, " POST /db/execute?transaction")
+				if took > election+3*leaderPoll || !slices.Equal(sent, []string{want}) {
+					t.Errorf("the write takes %v and is sent as %q, want %q", took, sent, want)
+				}
+			})
+		})
+	}
+}
+
 // TestARepeatAfterAnUnknownOutcomeGetsTheOnePet: it was stored, and the response was lost.
 func TestARepeatAfterAnUnknownOutcomeGetsTheOnePet(t *testing.T) {
 	c := rqliteNew(t, 3)
