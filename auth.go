@@ -11,6 +11,7 @@ package main
 // be guessed, and a lookup by digest takes the same time whatever prefix of a real key was guessed right.
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -20,6 +21,8 @@ import (
 	"hash/crc32"
 	"maps"
 	"math/big"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -89,19 +92,42 @@ func bearer(headers []string) (token string) {
 	return strings.TrimLeft(token, " ")
 }
 
-// apiKey is what is known of a key.
+// apiKey is what is known of a key, and in JSON what operators are shown of it.
 type apiKey struct {
-	ID         int64
-	Name, Plan string
-	account
-	test bool
+	ID        int64   `json:"id"`
+	Name      string  `json:"name"`
+	Plan      string  `json:"plan"`
+	LastFour  string  `json:"lastFour"`
+	CreatedAt instant `json:"createdAt"`
+	ExpiresAt instant `json:"expiresAt"`
+	RevokedAt instant `json:"revokedAt"`
+	account           // with perMinute and perDay
 
-	CreatedAt, ExpiresAt, RevokedAt instant
-	BannedUntil                     instant // 0 unless it is banned when it is read
-	lifetime                        instant // how long it was made for; 0 for ever
+	// These are as they were when the key was read.
+	UsedThisMinute  int64   `json:"usedThisMinute"`
+	UsedToday       int64   `json:"usedToday"`
+	BannedUntil     instant `json:"bannedUntil"` // 0 unless it is banned
+	DeprecatedUseAt instant `json:"deprecatedUseAt"`
+	LastUsedAt      instant `json:"lastUsedAt"` // the begin of its last minute's window
 
-	succeeds  int64  // the key that it was rotated from, or 0
-	editsSeen uint64 // of the store, before it was read
+	Test        bool   `json:"test"`
+	State       string `json:"state"`       // active, banned, expired or revoked
+	Succeeds    keyID  `json:"succeeds"`    // the key that it was rotated from
+	SucceededBy keyID  `json:"succeededBy"` // the key that it was last rotated into
+
+	lifetime  instant // how long it was made for; 0 for ever
+	editsSeen uint64  // of the store, before it was read
+}
+
+// keyID is the id of another key, or 0 for none, which is null in JSON.
+type keyID int64
+
+// MarshalJSON implements json.Marshaler.
+func (id keyID) MarshalJSON() ([]byte, error) {
+	if id == 0 {
+		return []byte("null"), nil
+	}
+	return strconv.AppendInt(nil, int64(id), 10), nil
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -238,53 +264,228 @@ func (k *keyring) flush(ctx context.Context) error {
 	return nil
 }
 
-// keysQuery reads keys, each with its usage. readKeys adds at the end which ones, and their order.
-const keysQuery = `SELECT k.id, k.name, k.plan, k.per_minute, k.per_day, k.test, k.lifetime,
-	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, coalesce(k.usage_id, k.id),
-	ifnull(k.succeeds, 0), ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0),
-	ifnull(day_ends, 0), ifnull(banned_at, 0), ifnull(banned_until, 0)
-FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id) `
+// keysQuery reads keys, each with its usage. Go adds which keys.
+const keysQuery = `
+SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime, k.created_at,
+	k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, coalesce(k.usage_id, k.id),
+	ifnull(k.succeeds, 0), (SELECT ifnull(max(id), 0) FROM api_keys
+		WHERE usage_id = coalesce(k.usage_id, k.id) AND succeeds = k.id),
+	ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
+	ifnull(banned_at, 0), ifnull(banned_until, 0)
+FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
+`
 
-// readKeys returns the keys that match the clauses, by id, with their usage as it is at now. A new column of a key
-// stands here, in apiKey, in insertion, in keysQuery, in a migration and, if people see it, in web/keys-now.sql.
-func readKeys(ctx context.Context, s *store, now instant, clauses string, args ...any) ([]*apiKey, error) {
-	keys := []*apiKey{}
-	err := s.engine.read(ctx, sqlOf(keysQuery+clauses+" ORDER BY k.id", args...), func(scan scanner) error {
+// eachKey calls do with each key that a WHERE clause selects, by id, with its usage as it is at
+// now. A new column of a key stands here, in apiKey, in insertion and in a migration.
+func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
+	where string, args ...any) error {
+	query := keysQuery + where + " AND k.id > ? ORDER BY k.id LIMIT ?"
+	page := func(after, limit int64) statement {
+		return sqlOf(query, append(slices.Clone(args), after, limit)...)
+	}
+	return s.eachRow(ctx, page, func(scan scanner) (int64, error) {
 		k, u := &apiKey{}, &usage{}
-		columns := []any{&k.ID, &k.Name, &k.Plan, &k.PerMinute, &k.PerDay, &k.test, &k.lifetime,
-			&k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt, &k.usageID, &k.succeeds}
-		columns = append(columns, u.fields()...)
-		if err := scan(columns...); err != nil {
-			return err
+		columns := []any{&k.ID, &k.Name, &k.Plan, &k.LastFour, &k.Test, &k.PerMinute, &k.PerDay,
+			&k.lifetime, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt,
+			&k.DeprecatedUseAt, &k.usageID, &k.Succeeds, &k.SucceededBy}
+		if err := scan(append(columns, u.fields()...)...); err != nil {
+			return 0, err
 		}
 		if q := plans[k.Plan]; q != (quota{}) {
 			k.quota = q
 		}
-		k.PerMinute, k.PerDay = min(k.PerMinute, maxQuota), min(k.PerDay, maxQuota) // older versions took more
+		k.PerMinute = min(k.PerMinute, maxQuota) // older versions took more
+		k.PerDay = min(k.PerDay, maxQuota)
 		k.policy = k.policyHeader()
-		if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
-			k.BannedUntil = u.bannedUntil
-		}
+		k.setUsage(u, now)
+		return k.ID, do(k)
+	})
+}
+
+// setUsage sets what depends on the usage of the key, as it is at now.
+func (k *apiKey) setUsage(u *usage, now instant) {
+	if u.minute.running(now, minuteMillis) {
+		k.UsedThisMinute = u.minute.used
+	}
+	if u.day.running(now, dayMillis) {
+		k.UsedToday = u.day.used
+	}
+	if u.minute.ends > 0 {
+		k.LastUsedAt = u.minute.ends - minuteMillis
+	}
+	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
+		k.BannedUntil = u.bannedUntil
+	}
+	switch {
+	case k.RevokedAt > 0:
+		k.State = "revoked"
+	case !k.usable(now):
+		k.State = "expired"
+	case k.BannedUntil > 0:
+		k.State = "banned"
+	default:
+		k.State = "active"
+	}
+}
+
+// readKeys returns the keys that a WHERE clause selects, as eachKey has them.
+func readKeys(ctx context.Context, s *store, now instant, where string, args ...any) ([]*apiKey, error) {
+	var keys []*apiKey
+	keep := func(k *apiKey) error {
 		keys = append(keys, k)
 		return nil
-	})
+	}
+	err := eachKey(ctx, s, now, keep, where, args...)
 	return keys, err
 }
 
-// showKeys is the query of what people see of keys, as the SQL of a name makes it: of one or, with 0, of all, at now.
-func showKeys(name string, id int64, now instant) statement {
-	return sqlOf(sqlFile("keys-now")+sqlFile(name), int64(now), string(quotas), id)
+// keyUse tells how much the keys of one line of rotations were used, under the name of the newest.
+type keyUse struct {
+	ID   int64    `json:"id"`
+	Name string   `json:"name"`
+	Plan string   `json:"plan"`
+	Days []dayUse `json:"days"` // those with requests, and none before readDays
+
+	line  int64  // the id of their usage
+	total dayUse // of all days
+	most  int64  // requests, admitted or refused, that any line has
 }
 
-var quotas, _ = json.Marshal(plans) // of numbers; for SQL
+// dayUse is a day of a keyUse, as a flush stores it.
+type dayUse struct {
+	Day      string `json:"day"` // such as 2026-11-20, in UTC
+	Admitted int64  `json:"admitted"`
+	Refused  int64  `json:"refused"`
+	Errors   int64  `json:"errors"`
+}
 
-// readReport returns what the operator's page shows of the keys, as JSON: who is banned or near a limit, and the 15
-// busiest of the last 30 days.
-func readReport(ctx context.Context, s *store, now instant) (text string, err error) {
-	query := "SELECT json_object('at', ?4, 'nearLimits', json((" + sqlFile("keys-near-limits") +
-		")), 'usage', json((" + sqlFile("usage-days") + ")))"
-	_, err = s.readInto(ctx, sqlOf(query, int64(now/dayMillis)-29, int64(0), int64(15), int64(now), string(quotas)), &text)
-	return text, err
+// eachUse calls do with how much the keys were used from the day since on, the busiest first: the
+// one with the most requests admitted. It calls do for those that share the usage with the id, or
+// for all if that is 0, and at most limit times, unless that is -1.
+func eachUse(ctx context.Context, s *store, since, usageID, limit int64, do func(*keyUse) error) error {
+	where := "WHERE ?2 = 0"
+	if usageID != 0 {
+		where = "WHERE id = ?2 OR usage_id = ?2"
+	}
+	query := sqlOf(`
+SELECT id, name, plan, line, ifnull(admitted, 0), ifnull(refused, 0), ifnull(errors, 0),
+	max(ifnull(admitted + refused, 0)) OVER ()
+FROM (SELECT keys.*, sum(admitted) AS admitted, sum(refused) AS refused, sum(errors) AS errors
+	FROM (SELECT max(id) AS id, name, plan, coalesce(usage_id, id) AS line
+		FROM api_keys `+where+` GROUP BY line) keys
+	LEFT JOIN usage_days ON usage_id = line AND day >= ?1 GROUP BY line)
+ORDER BY admitted DESC, id LIMIT ?3`, since, usageID, limit)
+	return s.engine.read(ctx, query, func(scan scanner) error {
+		use := &keyUse{Days: []dayUse{}}
+		err := scan(&use.ID, &use.Name, &use.Plan, &use.line, &use.total.Admitted, &use.total.Refused,
+			&use.total.Errors, &use.most)
+		if err != nil {
+			return err
+		}
+		return do(use)
+	})
+}
+
+// eachUseByDay is eachUse with the days. It reads those of 100 lines at a time.
+func eachUseByDay(ctx context.Context, s *store, since, usageID, limit int64, do func(*keyUse) error) error {
+	var uses []*keyUse
+	finish := func() error {
+		if err := readDays(ctx, s, since, uses); err != nil {
+			return err
+		}
+		for _, use := range uses {
+			if err := do(use); err != nil {
+				return err
+			}
+		}
+		uses = nil
+		return nil
+	}
+	err := eachUse(ctx, s, since, usageID, limit, func(use *keyUse) error {
+		uses = append(uses, use)
+		if len(uses) < 100 {
+			return nil
+		}
+		return finish()
+	})
+	if err != nil {
+		return err
+	}
+	return finish()
+}
+
+// readDays adds the days from since on, ascending. Days without requests are left out.
+func readDays(ctx context.Context, s *store, since int64, uses []*keyUse) error {
+	byLine := map[int64]*keyUse{}
+	for _, use := range uses {
+		byLine[use.line] = use
+	}
+	lines, _ := json.Marshal(slices.Collect(maps.Keys(byLine))) // of numbers
+	query := sqlOf(`
+SELECT usage_id, date(day * 86400, 'unixepoch'), admitted, refused, errors FROM usage_days
+WHERE usage_id IN (SELECT value FROM json_each(?)) AND day >= ? ORDER BY usage_id, day`,
+		string(lines), since)
+	return s.engine.read(ctx, query, func(scan scanner) error {
+		var line int64
+		var d dayUse
+		err := scan(&line, &d.Day, &d.Admitted, &d.Refused, &d.Errors)
+		if err != nil {
+			return err
+		}
+		byLine[line].Days = append(byLine[line].Days, d)
+		return nil
+	})
+}
+
+// report is what the operator's page shows of the keys.
+type report struct {
+	At         int64     `json:"at"`         // Unix milliseconds
+	NearLimits []*apiKey `json:"nearLimits"` // keys that can be used and are banned or near a limit
+	Usage      []*keyUse `json:"usage"`      // the busiest of the last 30 days
+}
+
+// readReport reads the report: of the keys near a limit the 20 that need attention most, of the
+// busiest 15. Keys that were rotated into one another share their usage, and each is named.
+func readReport(ctx context.Context, s *store, now instant) (*report, error) {
+	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*keyUse{}}
+	keepNear := func(k *apiKey) error {
+		minute, day := k.usedParts()
+		if !k.usable(now) || k.BannedUntil == 0 && max(minute, day) < nearLimit {
+			return nil
+		}
+		place, _ := slices.BinarySearchFunc(r.NearLimits, k, compareNeeds)
+		r.NearLimits = slices.Insert(r.NearLimits, place, k)
+		r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
+		return nil
+	}
+	err := eachKey(ctx, s, now, keepNear,
+		"WHERE (minute_ends > ?1 OR day_ends > ?1 OR banned_until > ?1)", int64(now))
+	if err != nil {
+		return nil, err
+	}
+	err = eachUseByDay(ctx, s, int64(now/dayMillis)-29, 0, 15, func(use *keyUse) error {
+		r.Usage = append(r.Usage, use)
+		return nil
+	})
+	return r, err
+}
+
+// compareNeeds puts the banned first, then those that have used most of a limit.
+func compareNeeds(a, b *apiKey) int {
+	aMinute, aDay := a.usedParts()
+	bMinute, bDay := b.usedParts()
+	return cmp.Or(cmp.Compare(b.BannedUntil, a.BannedUntil),
+		cmp.Compare(max(bMinute, bDay), max(aMinute, aDay)), cmp.Compare(a.ID, b.ID))
+}
+
+// nearLimit is the part of a limit from which on operators are told that a key has used it.
+const nearLimit = 0.8
+
+// usedParts are the parts of its limits that the key has used; they may be more than 1.
+func (k *apiKey) usedParts() (minute, day float64) {
+	minute = float64(k.UsedThisMinute) / float64(k.PerMinute)
+	day = float64(k.UsedToday) / float64(k.PerDay)
+	return minute, day
 }
 
 // storedBool is how SQLite stores a bool.
@@ -302,8 +503,8 @@ WHERE `
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
 	digest := fmt.Sprintf("%x", token.digest())
-	columns := []any{digest, token.lastFour(), storedBool[k.test], quote(k.Name), k.Plan,
-		k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), k.succeeds, k.usageID}
+	columns := []any{digest, token.lastFour(), storedBool[k.Test], quote(k.Name), k.Plan,
+		k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), int64(k.Succeeds), k.usageID}
 	return sqlOf(insertKeyIf+condition, append(columns, args...)...)
 }
 

@@ -55,7 +55,7 @@ func authInsert(t testing.TB, s *store, k apiKey) secret {
 	if k.Plan == "" {
 		k.Plan = "free"
 	}
-	token := newSecret(k.test)
+	token := newSecret(k.Test)
 	if _, err := insertKey(t.Context(), s, &k, token, false); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func testAuthenticate(t *testing.T, db string) {
 	if err := authRevoke(t.Context(), s, 4, instantOf(now)); err != nil {
 		t.Fatal(err)
 	}
-	test := authInsert(t, s, apiKey{test: true})
+	test := authInsert(t, s, apiKey{Test: true})
 	live, staging := newKeyring(s, false), newKeyring(s, true)
 
 	for range 2 { // also when the key is remembered

@@ -59,9 +59,9 @@ type command struct {
 var commands = []command{
 	{"serve", forNothing, nil}, // main.go does it
 	{"key create", forNewKey, keyCreate},
-	{"key list", forCommand, keyShow},
+	{"key list", forCommand, keyList},
 	{"key show", forCommand, keyShow},
-	{"key usage", forCommand, keyUses},
+	{"key usage", forCommand, keyUsage},
 	{"key set", forCommand, keySet},
 	{"key rotate", forCommand, keyRotate},
 	{"key revoke", forCommand, keyRevoke},
@@ -320,7 +320,7 @@ func issue(stdout io.Writer, text string, test bool, store func(secret) (id int6
 }
 
 func keyCreate(ctx context.Context, c *invocation) error {
-	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, test: c.test, CreatedAt: c.now,
+	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, Test: c.test, CreatedAt: c.now,
 		lifetime: instant(c.expires.Milliseconds())}
 	id, err := issue(c.stdout, "$KEY\n", c.test, func(token secret) (int64, error) {
 		return insertKey(ctx, c.store, key, token, false)
@@ -401,65 +401,225 @@ func (c *invocation) report(err error, message string, attributes ...any) error 
 // in the overlap do not double the quota. It gets the same lifetime, starting now.
 func keyRotate(ctx context.Context, c *invocation) error {
 	successor := c.key
-	successor.CreatedAt, successor.succeeds = c.now, c.key.ID
+	successor.CreatedAt, successor.Succeeds = c.now, keyID(c.key.ID)
 	if !c.key.usable(c.now) {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", c.key.ID)
 	}
-	id, err := issue(c.stdout, "$KEY\n", c.key.test, func(token secret) (int64, error) {
+	id, err := issue(c.stdout, "$KEY\n", c.key.Test, func(token secret) (int64, error) {
 		return rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
 	})
 	return c.report(err, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
 }
 
-// keyShow shows all keys in a table, which fits a terminal of 80 columns unless names are long or much needs attention;
-// or one key, and below it when that was made and used, and which keys it was rotated from and into.
+const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME"
+
+// keyList shows all keys, in a table that fits a terminal of 80 columns unless names are long or
+// much needs attention.
+func keyList(ctx context.Context, c *invocation) error {
+	if c.json {
+		return c.printArray(func(print func(any) error) error {
+			printKey := func(k *apiKey) error { return print(k) }
+			return eachKey(ctx, c.store, c.now, printKey, "WHERE true")
+		})
+	}
+	return c.printTable(keyHeading, func(print func(string) error) error {
+		printKey := func(k *apiKey) error { return print(keyRow(k, c.now)) }
+		return eachKey(ctx, c.store, c.now, printKey, "WHERE true")
+	})
+}
+
+// keyRow is the row of a key in the table.
+func keyRow(k *apiKey, now instant) string {
+	environment := "live"
+	if k.Test {
+		environment = "test"
+	}
+	return fmt.Sprintf("%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s", k.ID, environment, k.LastFour, k.Plan,
+		k.UsedThisMinute, k.PerMinute, k.UsedToday, k.PerDay, keyState(k, now), k.Name)
+}
+
+// keyState says what about a key needs attention.
+func keyState(k *apiKey, now instant) string {
+	text := k.State
+	switch k.State {
+	case "revoked", "expired":
+		return text
+	case "banned":
+		layout := "15:04:05Z"
+		if k.BannedUntil/dayMillis > now/dayMillis {
+			layout = "2006-01-02 15:04:05Z"
+		}
+		text = "banned to " + k.BannedUntil.time().Format(layout)
+	}
+	if k.ExpiresAt != 0 {
+		text += "; ends "
+		if k.ExpiresAt < now+14*dayMillis {
+			text += "soon, "
+		}
+		text += k.ExpiresAt.time().Format(time.DateOnly)
+	}
+	minute, day := k.usedParts()
+	if minute >= nearLimit {
+		text += fmt.Sprintf("; minute %.0f %%", math.Round(min(100*minute, 100)))
+	}
+	if day >= nearLimit {
+		text += fmt.Sprintf("; day %.0f %%", math.Round(min(100*day, 100)))
+	}
+	if k.DeprecatedUseAt != 0 {
+		text += "; getPet " + k.DeprecatedUseAt.time().Format(time.DateOnly)
+	}
+	return text
+}
+
+// keyShow shows one key: its row of the table, and below it when it was made and used, and which
+// keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
 	if c.json {
-		return c.printJSON(ctx, showKeys("key-json", c.key.ID, c.now))
+		out := json.NewEncoder(c.stdout)
+		out.SetIndent("", "  ")
+		out.SetEscapeHTML(false)
+		return out.Encode(&c.key)
 	}
-	return c.printTable(ctx, "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n", showKeys("key-table", c.key.ID, c.now),
-		sqlOf(sqlFile("key-history"), c.key.ID, c.key.usageID))
-}
-
-// keyUses shows a row for each key, the busiest first, or for one key a row for each day.
-func keyUses(ctx context.Context, c *invocation) error {
-	since := int64(c.now/dayMillis) - c.days + 1
-	if c.json {
-		return c.printJSON(ctx, sqlOf(sqlFile("usage-days"), since, c.key.usageID, int64(-1)))
+	used := "never used"
+	if c.key.LastUsedAt != 0 {
+		used = "last used " + c.key.LastUsedAt.time().Format("2006-01-02 15:04Z")
 	}
-	bars := storedBool[isTerminal(c.stdout)]
-	return c.printTable(ctx, "", sqlOf(sqlFile("usage-table"), since, c.key.usageID, c.days, bars))
-}
-
-// printTable prints the rows of queries, whose columns end with tabs, below a heading.
-func (c *invocation) printTable(ctx context.Context, heading string, queries ...statement) error {
-	columns := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	_, _ = io.WriteString(columns, heading) // Flush says it
-	for _, query := range queries {
-		err := c.store.engine.read(ctx, query, func(scan scanner) error {
-			var row string
-			err := scan(&row)
-			fmt.Fprintln(columns, row)
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	created := c.key.CreatedAt.time().Format("2006-01-02 15:04:05Z")
+	history := fmt.Sprintf("created %s, %s\n", created, used)
+	if c.key.Succeeds != 0 {
+		history += fmt.Sprintf("succeeds key %d\n", c.key.Succeeds)
 	}
-	return columns.Flush()
-}
-
-// printJSON prints the JSON that a query makes.
-func (c *invocation) printJSON(ctx context.Context, query statement) error {
-	var text string
-	_, err := c.store.readInto(ctx, query, &text)
+	successors := sqlOf("SELECT id FROM api_keys WHERE usage_id = ? AND succeeds = ? ORDER BY id",
+		c.key.usageID, c.key.ID)
+	err := c.store.engine.read(ctx, successors, func(scan scanner) error {
+		var id int64
+		err := scan(&id)
+		history += fmt.Sprintf("succeeded by key %d\n", id)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	out := json.NewEncoder(c.stdout)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false)
-	return out.Encode(json.RawMessage(text))
+	if c.key.Succeeds != 0 || c.key.SucceededBy != 0 {
+		history += "keys that succeed one another share their usage, limits and time of last use\n"
+	}
+	err = c.printTable(keyHeading, func(print func(string) error) error {
+		return print(keyRow(&c.key, c.now))
+	})
+	if err != nil {
+		return err
+	}
+	return c.say(history)
+}
+
+// keyUsage shows a row for each key, the busiest first, or for one key a row for each day.
+func keyUsage(ctx context.Context, c *invocation) error {
+	since := int64(c.now/dayMillis) - c.days + 1
+	if c.json {
+		return c.printArray(func(print func(any) error) error {
+			printUse := func(use *keyUse) error { return print(use) }
+			return eachUseByDay(ctx, c.store, since, c.key.usageID, -1, printUse)
+		})
+	}
+	bars := isTerminal(c.stdout)
+	heading := "\t ADMITTED\t  REFUSED\t  ERRORS"
+	if bars {
+		heading += "  █ admitted ░ refused "
+	}
+	if c.key.ID != 0 {
+		return eachUseByDay(ctx, c.store, since, c.key.usageID, -1, func(use *keyUse) error {
+			heading += fmt.Sprintf("\tkey %d, %s, %s", use.ID, use.Plan, use.Name)
+			return c.printDays("DAY"+heading, use, since, bars)
+		})
+	}
+	return c.printTable("ID"+heading+"\tPLAN\tNAME", func(print func(string) error) error {
+		return eachUse(ctx, c.store, since, 0, -1, func(use *keyUse) error {
+			row := useRow(strconv.FormatInt(use.ID, 10), use.total, use.most, bars)
+			return print(row + "\t" + use.Plan + "\t" + use.Name)
+		})
+	})
+}
+
+// printDays prints a row for each day, those without requests too.
+func (c *invocation) printDays(heading string, use *keyUse, since int64, bars bool) error {
+	days := map[string]dayUse{}
+	most := int64(0)
+	for _, d := range use.Days {
+		days[d.Day] = d
+		most = max(most, d.Admitted+d.Refused)
+	}
+	return c.printTable(heading, func(print func(string) error) error {
+		for day := since; day < since+c.days; day++ {
+			date := time.Unix(day*86400, 0).UTC().Format(time.DateOnly)
+			row := useRow(date, days[date], most, bars)
+			if err := print(strings.TrimRight(row, " ")); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// useRow is the begin of a row of a table of usage. A bar has 20 cells for the most requests, and
+// at least one for what is not 0.
+func useRow(label string, use dayUse, most int64, bars bool) string {
+	row := fmt.Sprintf("%s\t%9d\t%9d\t%8d", label, use.Admitted, use.Refused, use.Errors)
+	if !bars {
+		return row
+	}
+	most = max(most, 1)
+	admitted := strings.Repeat("█", int((20*use.Admitted+most-1)/most))
+	refused := strings.Repeat("░", int((20*use.Refused+most-1)/most))
+	return row + fmt.Sprintf("  %-21s", admitted+refused)
+}
+
+// printTable prints rows as they come, below a heading. Their columns are ended by tabs, and 10,000
+// rows at a time are aligned, so that a longer table takes no more memory.
+func (c *invocation) printTable(heading string, each func(print func(row string) error) error) error {
+	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	if _, err := fmt.Fprintln(table, heading); err != nil {
+		return err
+	}
+	rows := 0
+	err := each(func(row string) error {
+		if _, err := fmt.Fprintln(table, row); err != nil {
+			return err
+		}
+		rows++
+		if rows%10_000 == 0 {
+			return table.Flush()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return table.Flush()
+}
+
+// printArray prints a JSON array, and each of its elements as it comes.
+func (c *invocation) printArray(each func(print func(element any) error) error) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent("  ", "  ")
+	encoder.SetEscapeHTML(false)
+	before := "[\n  "
+	err := each(func(element any) error {
+		text.Reset()
+		text.WriteString(before)
+		before = ",\n  "
+		if err := encoder.Encode(element); err != nil {
+			return err
+		}
+		return c.say(strings.TrimSuffix(text.String(), "\n"))
+	})
+	if err != nil {
+		return err
+	}
+	if before == "[\n  " {
+		return c.say("[]\n")
+	}
+	return c.say("\n]\n")
 }
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.

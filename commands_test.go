@@ -21,7 +21,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 )
 
 func TestTheShortestBanIsASecond(t *testing.T) {
@@ -441,6 +440,11 @@ type commandsShown struct {
 	UsedToday       int64   `json:"usedToday"`
 	BannedUntil     *string `json:"bannedUntil"`
 	DeprecatedUseAt *string `json:"deprecatedUseAt"`
+	LastUsedAt      *string `json:"lastUsedAt"`
+	Test            bool    `json:"test"`
+	State           string  `json:"state"`
+	Succeeds        *int64  `json:"succeeds"`
+	SucceededBy     *int64  `json:"succeededBy"`
 }
 
 // commandsDeprecatedUse is the statement that notes when a key last used the deprecated operation.
@@ -500,7 +504,7 @@ func TestKeyCreate(t *testing.T) {
 			}
 			shown := keys[len(keys)-1]
 			want := commandsShown{ID: int64(len(keys)), Name: "shop front", Plan: c.plan, LastFour: token[43:], CreatedAt: "2000-01-01T00:00:00Z",
-				ExpiresAt: shown.ExpiresAt, PerMinute: c.perMinute, PerDay: c.perDay}
+				ExpiresAt: shown.ExpiresAt, PerMinute: c.perMinute, PerDay: c.perDay, Test: c.prefix == "pet_test_", State: "active"}
 			if shown != want || commandsTime(shown.ExpiresAt) != c.expires || !strings.HasPrefix(token, c.prefix) {
 				t.Errorf("create %v gave %s… and %+v, expires %s", c.args, token[:9], shown, commandsTime(shown.ExpiresAt))
 			}
@@ -754,7 +758,10 @@ func TestKeyShowAndListAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := commandsNew(t)
 		k.mint("create", "-name", "<shop> & front", "-plan", "pro")
-		k.mint("create", "-expires", "48h")
+		k.mint("create", "-expires", "48h", "-test")
+		k.mint("rotate", "1")
+		k.do("set", "-expires", "0", "1")
+		k.mint("create", "-expires", "1s")
 		now := instantOf(time.Now())
 		k.write(
 			limitsSave(1, &usage{minute: bucket{used: 7, ends: now + 1000}, day: bucket{used: 70, ends: now + 2000}, bannedAt: now, bannedUntil: now + 600_500}),
@@ -765,12 +772,26 @@ func TestKeyShowAndListAsJSON(t *testing.T) {
 		first := map[string]any{
 			"id": 1.0, "name": "<shop> & front", "plan": "pro", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": nil, "revokedAt": nil,
 			"perMinute": 300.0, "perDay": 10_000.0, "usedThisMinute": 7.0, "usedToday": 70.0,
-			"bannedUntil": "2000-01-01T00:10:00.5Z", "deprecatedUseAt": "1999-12-31T23:59:59.999Z",
+			"bannedUntil": "2000-01-01T00:10:00.5Z", "deprecatedUseAt": "1999-12-31T23:59:59.999Z", "lastUsedAt": "1999-12-31T23:59:01Z",
+			"test": false, "state": "banned", "succeeds": nil, "succeededBy": 3.0,
 		}
 		second := map[string]any{ // its windows and its ban are over
 			"id": 2.0, "name": "", "plan": "free", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": "2000-01-03T00:00:00Z",
 			"revokedAt": "2000-01-01T00:00:00Z", "perMinute": 60.0, "perDay": 1_000.0, "usedThisMinute": 0.0, "usedToday": 0.0,
-			"bannedUntil": nil, "deprecatedUseAt": nil,
+			"bannedUntil": nil, "deprecatedUseAt": nil, "lastUsedAt": "1999-12-31T23:59:00Z",
+			"test": true, "state": "revoked", "succeeds": nil, "succeededBy": nil,
+		}
+		third := map[string]any{ // it shares the ban and the usage
+			"id": 3.0, "name": "<shop> & front", "plan": "pro", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": nil, "revokedAt": nil,
+			"perMinute": 300.0, "perDay": 10_000.0, "usedThisMinute": 7.0, "usedToday": 70.0,
+			"bannedUntil": "2000-01-01T00:10:00.5Z", "deprecatedUseAt": nil, "lastUsedAt": "1999-12-31T23:59:01Z",
+			"test": false, "state": "banned", "succeeds": 1.0, "succeededBy": nil,
+		}
+		fourth := map[string]any{ // never used
+			"id": 4.0, "name": "", "plan": "free", "createdAt": "2000-01-01T00:00:00Z", "expiresAt": "2000-01-01T00:00:01Z", "revokedAt": nil,
+			"perMinute": 60.0, "perDay": 1_000.0, "usedThisMinute": 0.0, "usedToday": 0.0,
+			"bannedUntil": nil, "deprecatedUseAt": nil, "lastUsedAt": nil,
+			"test": false, "state": "active", "succeeds": nil, "succeededBy": nil,
 		}
 		check := func(how string, got, want map[string]any) {
 			t.Helper()
@@ -789,11 +810,16 @@ func TestKeyShowAndListAsJSON(t *testing.T) {
 		}
 		check("show", shown, first)
 		var list []map[string]any
-		if err := json.Unmarshal([]byte(k.do("list", "-json")), &list); err != nil || len(list) != 2 {
+		if err := json.Unmarshal([]byte(k.do("list", "-json")), &list); err != nil || len(list) != 4 {
 			t.Fatalf("list: %v, %v", list, err)
 		}
-		check("list, first", list[0], first)
-		check("list, second", list[1], second)
+		for i, want := range []map[string]any{first, second, third, fourth} {
+			check(fmt.Sprint("list, ", i+1), list[i], want)
+		}
+		time.Sleep(time.Second)
+		if got := k.show("4").State; got != "expired" {
+			t.Errorf("a second later the key is %s", got)
+		}
 	})
 }
 
@@ -953,38 +979,93 @@ func TestKeyUsageAsATable(t *testing.T) {
 
 // TestABarShowsWhatWasAdmittedAndRefused: the longest has 20 cells, and what is little has one.
 func TestABarShowsWhatWasAdmittedAndRefused(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := storeOpen(t, db)
-		table := func(usageID int64) []string {
-			var lines []string
-			storeMust(t, s.engine.read(t.Context(), sqlOf(sqlFile("usage-table"), int64(10), usageID, int64(7), int64(1)), func(scan scanner) error {
-				lines = append(lines, "")
-				return scan(&lines[len(lines)-1])
-			}))
-			return lines
+	if row := useRow("7", dayUse{Admitted: 1_000_000}, 1_000_000, false); row != "7\t  1000000\t        0\t       0" {
+		t.Errorf("without a bar the row is %q", row)
+	}
+	use := &keyUse{}
+	for i, day := range [][2]int64{{999, 0}, {500, 500}, {1, 1}, {0, 999}, {0, 0}, {333, 666}, {0, 1}} {
+		use.Days = append(use.Days, dayUse{Day: fmt.Sprintf("1970-01-%02d", 11+i), Admitted: day[0], Refused: day[1], Errors: 9})
+	}
+	var out strings.Builder
+	c := &invocation{process: &process{stdout: &out}}
+	c.days = 8
+	mainMust(t, c.printDays("DAY", use, 10, true))
+	rows := strings.Split(out.String(), "\n")[1:]
+	for i, want := range []string{
+		"1970-01-11        999          0         9  ████████████████████",
+		"1970-01-12        500        500         9  ██████████░░░░░░░░░░",
+		"1970-01-13          1          1         9  █░",
+		"1970-01-14          0        999         9  ░░░░░░░░░░░░░░░░░░░░",
+		"1970-01-15          0          0         9",
+		"1970-01-16        333        666         9  ███████░░░░░░░░░░░░░░",
+		"1970-01-17          0          1         9  ░",
+		"1970-01-18          0          0         0",
+	} {
+		if rows[i] != want {
+			t.Errorf("row %d is\n%q, want\n%q", i, rows[i], want)
 		}
-		if none := table(0); len(none) != 1 || none[0] != "ID\t ADMITTED\t  REFUSED\t  ERRORS  █ admitted ░ refused \tPLAN\tNAME" {
-			t.Errorf("nothing is %q", none)
+	}
+	bar, _, _ := strings.Cut(useRow("7", dayUse{}, 0, true), "\t ")
+	if row := useRow("7", dayUse{Refused: 1}, 1, true); !strings.HasSuffix(row, "  ░░░░░░░░░░░░░░░░░░░░ ") || bar != "7" {
+		t.Errorf("the row of a key is %q, and %q without use", row, bar)
+	}
+}
+
+// commandsHeld counts what a report has read and not written yet.
+type commandsHeld struct {
+	lines      int
+	read, most int // rows since the last write, and the most of them
+	longest    int // write, in bytes
+}
+
+func (h *commandsHeld) Write(text []byte) (int, error) {
+	h.read, h.longest = 0, max(h.longest, len(text))
+	h.lines += bytes.Count(text, []byte("\n"))
+	return len(text), nil
+}
+
+// TestReportsAreWrittenAsTheyAreRead: what they hold in memory does not grow with the database.
+func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
+	engines(t, testReportsAreWrittenAsTheyAreRead)
+}
+
+func testReportsAreWrittenAsTheyAreRead(t *testing.T, db string) {
+	const keys, days = 11_000, 2
+	s := storeOpen(t, db)
+	_, err := s.write(t.Context(),
+		sqlOf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+			INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day, created_at, lifetime, expires_at, unbanned_at)
+			SELECT unhex(format('%064d', i)), 'abcd', 0, 'shop', 'free', 0, 0, 1, 0, 0, 0 FROM n`, int64(keys)),
+		sqlOf(`WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ? - 1)
+			INSERT INTO usage_days (usage_id, day, admitted, refused, errors) SELECT id, i, id, 1, 1 FROM api_keys, n`, int64(days)))
+	mainMust(t, err)
+	var held *commandsHeld
+	count := func(_ statement, columns []any) {
+		if columns != nil {
+			held.read++
+			held.most = max(held.most, held.read)
 		}
-		id, err := insertKey(t.Context(), s, &apiKey{Name: "shop", Plan: "pro"}, newSecret(false), false)
-		storeMust(t, err)
-		days := [][2]int{{999, 0}, {500, 500}, {1, 1}, {0, 999}, {0, 0}, {333, 666}, {0, 1}}
-		for i, day := range days {
-			_, err := s.write(t.Context(), sqlOf(fmt.Sprintf("INSERT INTO usage_days VALUES (%d, %d, %d, %d, 9)", id, 10+i, day[0], day[1])))
-			storeMust(t, err)
+	}
+	now := instant(days-1) * dayMillis
+	for what, report := range map[string]struct {
+		run         func(context.Context, *invocation) error
+		json        bool
+		lines, most int
+	}{
+		"key list":        {keyList, false, keys + 1, 10_000},
+		"key list -json":  {keyList, true, 20*keys + 2, 1},
+		"key usage":       {keyUsage, false, keys + 1, 10_000},
+		"key usage -json": {keyUsage, true, (7+6*days)*keys + 2, 100 + 100*days},
+	} {
+		held = &commandsHeld{}
+		c := &invocation{process: &process{stdout: held}, now: now, store: newStore(&storeEngine{engine: s.engine, check: count})}
+		c.json, c.days = report.json, days
+		mainMust(t, report.run(t.Context(), c))
+		if held.lines != report.lines || held.most > report.most || held.longest > 1000 {
+			t.Errorf("%s writes %d lines, want %d, holds %d rows, want %d, and writes %d bytes at once", what, held.lines, report.lines,
+				held.most, report.most, held.longest)
 		}
-		lines := table(id)
-		for i, want := range [][2]int{{20, 0}, {10, 10}, {1, 1}, {0, 20}, {0, 0}, {7, 14}, {0, 1}} {
-			bar := strings.Split(lines[i+1]+"\t", "\t")[3]
-			got := [2]int{strings.Count(bar, "█"), strings.Count(bar, "░")}
-			if got != want || strings.Index(bar, "░") < strings.LastIndex(bar, "█") && want[1] > 0 || strings.HasSuffix(lines[i+1], " ") {
-				t.Errorf("day %d, %v, has the bar %q", i, days[i], bar)
-			}
-		}
-		if bar := strings.Split(table(0)[1], "\t")[3]; utf8.RuneCountInString(bar) != 31 {
-			t.Errorf("the bar of a key is %q", bar)
-		}
-	})
+	}
 }
 
 func TestKeySet(t *testing.T) {
@@ -1290,8 +1371,10 @@ func TestKeyShowTellsTheHistory(t *testing.T) {
 				t.Errorf("of key %s it is\n%swant\n%s", id, got, want)
 			}
 		}
-		if out := k.do("show", "-json", "3"); !json.Valid([]byte(out)) || strings.Contains(out, "succe") {
-			t.Errorf("with -json it is %s", out)
+		k.mint("rotate", "1") // 5
+		want := "created 2000-01-01 00:00:01Z, last used 2000-01-02 03:00Z\nsucceeded by key 3\nsucceeded by key 5\n" + share
+		if got := history("1"); got != want || *k.show("1").SucceededBy != 5 {
+			t.Errorf("of key 1 with two successors, the last of them %d, it is\n%s", *k.show("1").SucceededBy, got)
 		}
 	})
 	if err := run(t.Context(), []string{"key", "show", "-db", mainMade(t), "1"}, nil, nil, commandsFull{}, io.Discard); err == nil {
@@ -1359,8 +1442,13 @@ func TestKeyRotate(t *testing.T) {
 			t.Errorf("the old key lives until %s, want a day's overlap", commandsTime(got.ExpiresAt))
 		}
 		want := commandsShown{ID: 2, Name: "shop", Plan: "enterprise", LastFour: next[43:], CreatedAt: "2000-01-01T00:00:01Z",
-			PerMinute: 5, PerDay: 50, UsedThisMinute: 3, UsedToday: 30}
-		if got := k.show("2"); got != want {
+			PerMinute: 5, PerDay: 50, UsedThisMinute: 3, UsedToday: 30, State: "active"}
+		got := k.show("2")
+		if commandsTime(got.LastUsedAt) != "2000-01-01T00:00:00Z" || got.Succeeds == nil || *got.Succeeds != 1 {
+			t.Errorf("the successor was last used %s, and is that of %v", commandsTime(got.LastUsedAt), got.Succeeds)
+		}
+		got.LastUsedAt, got.Succeeds = nil, nil
+		if got != want {
 			t.Errorf("the successor is %+v, want the same plan, limits and usage", got)
 		}
 		k.mint("rotate", "-overlap", "1h", "2")

@@ -74,9 +74,9 @@ type service struct {
 	refusedLookups int        // that no line of the log has told of
 	refusedTold    time.Time  // when the last line did
 
-	report     atomic.Value // what the operator's page shows of the keys, as JSON
-	wanted     atomic.Bool  // somebody has asked for it since it was read last
-	nextReport time.Time    // when it may be read next; only updateReport uses it
+	report     atomic.Pointer[report] // what the operator's page shows of the keys
+	wanted     atomic.Bool            // somebody has asked for it since it was read last
+	nextReport time.Time              // when it may be read next; only updateReport uses it
 }
 
 func newService(s *store, set settings, log *slog.Logger) *service {
@@ -816,6 +816,6 @@ func (s *service) updateReport(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	s.report.Store(json.RawMessage(report))
+	s.report.Store(report)
 	return nil
 }

@@ -148,7 +148,7 @@ func (l *logBuffer) String() string {
 func (s *shop) newKey(q quota) string {
 	s.t.Helper()
 	token := newSecret(s.service.keys.prefix == "pet_test_")
-	key := &apiKey{Name: "test", Plan: "enterprise", account: account{quota: q}, CreatedAt: instantOf(time.Now()), test: s.service.keys.prefix == "pet_test_"}
+	key := &apiKey{Name: "test", Plan: "enterprise", account: account{quota: q}, CreatedAt: instantOf(time.Now()), Test: s.service.keys.prefix == "pet_test_"}
 	if _, err := insertKey(context.Background(), s.store, key, token, false); err != nil {
 		s.t.Fatal(err)
 	}

@@ -286,14 +286,13 @@ type dayRow struct {
 	tally
 }
 
-// usageRow is what a flush adds to a usage, or a usage as it is stored then.
+// usageRow is what a flush adds to a usage, or a usage as it is stored then. Its instants are
+// numbers, because an instant is a text in JSON.
 type usageRow struct {
-	ID                    int64
-	MinuteUsed            int64
-	MinuteEnds            instant
-	DayUsed               int64
-	DayEnds               instant
-	BannedAt, BannedUntil instant
+	ID                     int64
+	MinuteUsed, MinuteEnds int64
+	DayUsed, DayEnds       int64
+	BannedAt, BannedUntil  int64
 }
 
 // increments are what a service has counted since its last flush. Their number grows by
@@ -318,8 +317,8 @@ func (i *increments) merge(service string, now, latestBan instant, stored *strin
 	for id, u := range i.sent {
 		rows = append(rows, usageRow{
 			ID:         id,
-			MinuteUsed: u.minute.fresh, MinuteEnds: u.minute.ends,
-			DayUsed: u.day.fresh, DayEnds: u.day.ends,
+			MinuteUsed: u.minute.fresh, MinuteEnds: int64(u.minute.ends),
+			DayUsed: u.day.fresh, DayEnds: int64(u.day.ends),
 		})
 	}
 	sent, _ := json.Marshal(rows) // of numbers
@@ -615,10 +614,10 @@ func (l *limiter) adopt(rows []usageRow, now instant) {
 		if u == nil {
 			continue
 		}
-		u.minute.adopt(bucket{used: row.MinuteUsed, ends: row.MinuteEnds}, sent.minute, now, minuteMillis)
-		u.day.adopt(bucket{used: row.DayUsed, ends: row.DayEnds}, sent.day, now, dayMillis)
-		if row.BannedAt > u.bannedAt {
-			u.bannedAt, u.bannedUntil = row.BannedAt, row.BannedUntil
+		u.minute.adopt(bucket{used: row.MinuteUsed, ends: instant(row.MinuteEnds)}, sent.minute, now, minuteMillis)
+		u.day.adopt(bucket{used: row.DayUsed, ends: instant(row.DayEnds)}, sent.day, now, dayMillis)
+		if bannedAt := instant(row.BannedAt); bannedAt > u.bannedAt {
+			u.bannedAt, u.bannedUntil = bannedAt, instant(row.BannedUntil)
 		}
 	}
 	l.flushing.sent = nil

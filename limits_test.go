@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -121,25 +120,14 @@ func limitsReread(t testing.TB, s *store, token secret) *apiKey {
 	return keys[0]
 }
 
-// limitsShownKey is a key as the commands show it.
-type limitsShownKey struct {
-	*apiKey
-	UsedThisMinute, UsedToday int64
-}
-
 // limitsShown is the key with the id as the commands show it.
-func limitsShown(t testing.TB, s *store, id int64, when instant) (k limitsShownKey) {
+func limitsShown(t testing.TB, s *store, id int64, when instant) *apiKey {
 	t.Helper()
 	keys, err := readKeys(context.Background(), s, when, "WHERE k.id = ?", id)
 	if err != nil || len(keys) != 1 {
 		t.Fatalf("key %d is not found: %v", id, err)
 	}
-	var text string
-	_, err = s.readInto(context.Background(), showKeys("key-json", id, when), &text)
-	storeMust(t, err)
-	var shown struct{ UsedThisMinute, UsedToday int64 }
-	storeMust(t, json.Unmarshal([]byte(text), &shown))
-	return limitsShownKey{keys[0], shown.UsedThisMinute, shown.UsedToday}
+	return keys[0]
 }
 
 // limitsAdmit makes one request that the store must not fail.
@@ -155,20 +143,12 @@ func limitsAdmit(t testing.TB, l *limiter, a *account, when instant) decision {
 // limitsDays are the days that are stored of a usage, as "2027-01-15: 2 admitted, 1 refused, 0 errors".
 func limitsDays(t testing.TB, s *store, usageID int64) (days []string) {
 	t.Helper()
-	var text string
-	_, err := s.readInto(context.Background(), sqlOf(sqlFile("usage-days"), int64(0), usageID, int64(-1)), &text)
-	var keys []struct {
-		Days []struct {
-			Day                       string
-			Admitted, Refused, Errors int
+	storeMust(t, eachUseByDay(context.Background(), s, 0, usageID, -1, func(use *keyUse) error {
+		for _, d := range use.Days {
+			days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))
 		}
-	}
-	if err != nil || json.Unmarshal([]byte(text), &keys) != nil || len(keys) != 1 {
-		t.Fatalf("the usage %d is %s, %v", usageID, text, err)
-	}
-	for _, d := range keys[0].Days {
-		days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))
-	}
+		return nil
+	}))
 	return days
 }
 
@@ -954,7 +934,7 @@ func testUnbanLiftsABanThatBeganInTheFuture(t *testing.T, db string) {
 	l := newLimiter(s, limitsBan, testLog)
 	limitsProvoke(t, l, &k.account, limitsAt("1h"))
 	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("0s")))
-	if k = limitsShown(t, s, k.ID, limitsAt("1h1m")).apiKey; k.unbannedAt != limitsAt("1h") || k.BannedUntil != 0 {
+	if k = limitsShown(t, s, k.ID, limitsAt("1h1m")); k.unbannedAt != limitsAt("1h") || k.BannedUntil != 0 {
 		t.Errorf("after the unban the key is %+v", k)
 	}
 	for _, l := range []*limiter{l, newLimiter(s, limitsBan, testLog)} {
@@ -963,7 +943,7 @@ func testUnbanLiftsABanThatBeganInTheFuture(t *testing.T, db string) {
 		}
 	}
 	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("2h")))
-	if k = limitsShown(t, s, k.ID, limitsAt("2h")).apiKey; k.unbannedAt != limitsAt("2h") {
+	if k = limitsShown(t, s, k.ID, limitsAt("2h")); k.unbannedAt != limitsAt("2h") {
 		t.Errorf("an unban after the ban is of %v", k.unbannedAt.time())
 	}
 }
@@ -976,7 +956,7 @@ func testAnUnbanInTheFutureLiftsNoLaterBan(t *testing.T, db string) {
 	s := storeOpen(t, db)
 	k := limitsKey(t, s, "enterprise", quota{2, 50})
 	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("1h")))
-	k = limitsShown(t, s, k.ID, limitsAt("0s")).apiKey
+	k = limitsShown(t, s, k.ID, limitsAt("0s"))
 	l := newLimiter(s, limitsBan, testLog)
 	limitsProvoke(t, l, &k.account, limitsAt("1s"))
 	for what, l := range map[string]*limiter{"the service": l, "the service after a restart": newLimiter(s, limitsBan, testLog)} {
@@ -988,7 +968,7 @@ func testAnUnbanInTheFutureLiftsNoLaterBan(t *testing.T, db string) {
 		t.Errorf("the key is shown as %+v", shown)
 	}
 	storeMust(t, unbanKey(t.Context(), s, k.ID, limitsAt("2s"))) // still in the past of both
-	k = limitsShown(t, s, k.ID, limitsAt("2s")).apiKey
+	k = limitsShown(t, s, k.ID, limitsAt("2s"))
 	if d := limitsAdmit(t, l, &k.account, limitsAt("61s")); d.refusal != "" {
 		t.Errorf("after the next unban: %q", d.refusal)
 	}
@@ -1942,7 +1922,7 @@ func TestABanAnywhereBansEverywhere(t *testing.T) {
 		t.Errorf("a service that starts now says %q", d.refusal)
 	}
 	storeMust(t, unbanKey(t.Context(), sh.services[0].store, 1, limitsAt("70s")))
-	k = limitsShown(t, sh.services[0].store, 1, limitsAt("70s")).apiKey
+	k = limitsShown(t, sh.services[0].store, 1, limitsAt("70s"))
 	for service := range sh.services {
 		sh.flush(service, "70s") // which must not bring the ban back
 		if d := limitsAdmit(t, sh.services[service], &k.account, limitsAt("70s")); d.refusal == CodeKeyBanned {

@@ -309,7 +309,7 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	if err != nil || own || other {
 		return err
 	}
-	first := &apiKey{Name: "first key", Plan: "free", test: test, CreatedAt: instantOf(time.Now())}
+	first := &apiKey{Name: "first key", Plan: "free", Test: test, CreatedAt: instantOf(time.Now())}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", address)
 	id, err := issue(stdout, text, test, func(token secret) (int64, error) {
 		return insertKey(ctx, s, first, token, true)

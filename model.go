@@ -193,6 +193,14 @@ func instantOf(t time.Time) instant { return instant(t.UnixMilli()) }
 
 func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
 
+// MarshalJSON implements json.Marshaler, with a time of RFC 3339 in UTC, or null for never.
+func (i instant) MarshalJSON() ([]byte, error) {
+	if i == 0 {
+		return []byte("null"), nil
+	}
+	return i.time().AppendFormat(nil, `"`+time.RFC3339Nano+`"`), nil
+}
+
 // document is a body ready to be sent, with the value of its ETag header.
 type document struct {
 	body []byte

@@ -520,28 +520,42 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 // memory is how many bytes a remembered document takes, with what stands beside its body.
 func (d *document) memory() int64 { return entryBytes + int64(len(d.body)*33/32) }
 
-// eachPetJSON calls do for each pet, or for those of one status, by id. On one machine it shows all
-// of them as they are at one moment; from a cluster, whose responses are kept in memory, it gets
-// some thousands at a time.
-func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) (err error) {
+// eachPetJSON calls do for each pet, or for those of one status, by id.
+func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) error {
+	page := func(after, limit int64) statement {
+		return sqlOf("SELECT id, "+petJSON+` FROM pets WHERE id > ? AND ? IN (0, status)
+			ORDER BY id LIMIT ?`, after, storedStatus[status], limit)
+	}
+	return s.eachRow(ctx, page, func(scan scanner) (id int64, err error) {
+		var pet string
+		if err := scan(&id, &pet); err != nil {
+			return 0, err
+		}
+		return id, do(pet)
+	})
+}
+
+// eachRow calls row for all rows of a query by id, which page makes. On one machine they are as they are at
+// one moment; from a cluster, whose responses are kept in memory, it gets some thousands at a time.
+func (s *store) eachRow(ctx context.Context, page func(after, limit int64) statement,
+	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // none
 	if s.engine.shared() {
 		limit = 10_000
 	}
-	for after, seen := int64(0), limit; seen == limit && err == nil; {
-		seen = 0
-		query := sqlOf("SELECT id, "+petJSON+" FROM pets WHERE id > ? AND ? IN (0, status) ORDER BY id LIMIT ?",
-			after, storedStatus[status], limit)
-		err = s.engine.read(ctx, query, func(scan scanner) error {
-			seen++
-			var pet string
-			if err := scan(&after, &pet); err != nil {
-				return err
-			}
-			return do(pet)
+	after, read := int64(0), limit
+	for read == limit {
+		read = 0
+		err := s.engine.read(ctx, page(after, limit), func(scan scanner) (err error) {
+			read++
+			after, err = row(scan)
+			return err
 		})
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // imported returns how many pets of an import are stored. It is known by the digest of its content.
