@@ -718,10 +718,11 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 	return nil
 }
 
-// debugRoutes are what the debug address serves. Only requests whose Host is an IP address, localhost or the
-// given name are served: this stops pages of other sites whose name was made to point here (DNS rebinding).
+// debugRoutes are what the debug address serves to those whom refuseWebPages does not refuse.
 // /readyz says ready while the service runs, ctx has not ended, and the store can read and write.
-func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name string) http.Handler {
+func debugRoutes(
+	ctx context.Context, running *atomic.Pointer[service], name string, anyHost bool,
+) http.Handler {
 	const plain = "text/plain; version=0.0.4; charset=utf-8"
 	mux := http.NewServeMux()
 	static := func(path, contentType, body string) {
@@ -755,16 +756,53 @@ func debugRoutes(ctx context.Context, running *atomic.Pointer[service], name str
 		}
 		return "ok\n", s.ready()
 	})
-	mux.Handle("GET /debug/pprof/", http.DefaultServeMux)
+	mux.HandleFunc("GET /debug/pprof/", serveProfile)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host := (&url.URL{Host: r.Host}).Hostname()
-		_, err := netip.ParseAddr(host)
-		if err != nil && host != "" && !strings.EqualFold(host, "localhost") && !strings.EqualFold(host, name) {
-			http.Error(w, "use an IP address, localhost, or the name in -debug-addr", http.StatusForbidden)
+		w.Header().Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
+		if err := refuseWebPages(r, name, anyHost); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// refuseWebPages is an error if a request to the debug address may come from a page of another
+// site, which somebody who can reach the address has open. Such a page could start profiles, even if
+// it cannot read them. It could read everything if the name of its site were made to lead here (DNS
+// rebinding), so the Host has to be an IP address, localhost, or the given name, unless the operator
+// allows any.
+func refuseWebPages(r *http.Request, name string, anyHost bool) error {
+	errOtherSite := errors.New("a page of another site asks for this; enter the address yourself")
+	site := r.Header.Get("Sec-Fetch-Site")
+	if site != "" && site != "same-origin" && site != "none" {
+		return errOtherSite
+	}
+	origin := r.Header.Get("Origin")
+	if origin != "" && origin != "http://"+r.Host && origin != "https://"+r.Host {
+		return errOtherSite
+	}
+	if anyHost {
+		return nil
+	}
+	host := (&url.URL{Host: r.Host}).Hostname()
+	if host == "" || strings.EqualFold(host, "localhost") || strings.EqualFold(host, name) {
+		return nil
+	}
+	if _, err := netip.ParseAddr(host); err != nil {
+		return errors.New("use an IP address, localhost, or the name in -debug-addr")
+	}
+	return nil
+}
+
+// serveProfile serves what net/http/pprof does, for a minute at most: a profile slows the service.
+func serveProfile(w http.ResponseWriter, r *http.Request) {
+	seconds, err := strconv.ParseFloat(r.FormValue("seconds"), 64)
+	if err == nil && seconds > 60 {
+		http.Error(w, "a profile takes at most 60 seconds", http.StatusBadRequest)
+		return
+	}
+	http.DefaultServeMux.ServeHTTP(w, r)
 }
 
 // metrics is what GET /metrics shows.

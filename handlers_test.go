@@ -1536,7 +1536,7 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var running atomic.Pointer[service]
-		routes := debugRoutes(ctx, &running, "")
+		routes := debugRoutes(ctx, &running, "", false)
 		ready := func(status int, want string) {
 			t.Helper()
 			time.Sleep(250 * time.Millisecond) // or it would say what it said before
@@ -1626,7 +1626,7 @@ func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
 		srv, probes := readyShop(t, path)
 		var running atomic.Pointer[service]
 		running.Store(srv)
-		routes := debugRoutes(t.Context(), &running, "")
+		routes := debugRoutes(t.Context(), &running, "", false)
 		ask := func(want int64) {
 			t.Helper()
 			for range 50 {
@@ -1684,7 +1684,7 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 		{"", "evil.example:6060", 403},
 		{"", "pets.internal", 403},
 	} {
-		routes := debugRoutes(t.Context(), &running, c.name)
+		routes := debugRoutes(t.Context(), &running, c.name, false)
 		for _, path := range []string{"/", "/healthz", "/debug/pprof/cmdline", "/debug/pprof/"} {
 			w := debugCall(routes, path, c.host)
 			if w.Code != c.want {
@@ -1697,11 +1697,99 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 	}
 }
 
+// TestTheDebugAddressIsNotForPagesOfOtherSites: such a page could start profiles, even if it cannot
+// read them. With -debug-allow-remote the Host may be any, but not the page.
+func TestTheDebugAddressIsNotForPagesOfOtherSites(t *testing.T) {
+	var running atomic.Pointer[service]
+	for _, c := range []struct {
+		policy       string
+		host         string
+		site, origin string // Sec-Fetch-Site and Origin
+		want, remote int    // the status, and that with -debug-allow-remote
+	}{
+		{"no browser", "localhost:6060", "", "", 200, 200},
+		{"an address that somebody enters", "localhost:6060", "none", "", 200, 200},
+		{"the operator's page", "localhost:6060", "same-origin", "", 200, 200},
+		{"the operator's page, with an Origin", "localhost:6060", "same-origin", "http://localhost:6060", 200, 200},
+		{"the operator's page behind a proxy with TLS", "localhost", "same-origin", "https://localhost", 200, 200},
+		{"a browser that sends no Sec-Fetch-Site", "localhost:6060", "", "http://localhost:6060", 200, 200},
+		{"a page elsewhere", "localhost:6060", "cross-site", "", 403, 403},
+		{"a page elsewhere, with an Origin", "localhost:6060", "cross-site", "https://evil.example", 403, 403},
+		{"a page elsewhere in a browser without Sec-Fetch-Site", "localhost:6060", "", "https://evil.example", 403, 403},
+		{"a page without an origin", "localhost:6060", "", "null", 403, 403},
+		{"a page on another port", "localhost:6060", "same-site", "", 403, 403},
+		{"a page on another port, by its Origin", "localhost:6060", "", "http://localhost:8080", 403, 403},
+		{"a word that no standard has yet", "localhost:6060", "same-planet", "", 403, 403},
+		{"a scraper in a container network", "petstore:6060", "", "", 403, 200},
+		{"a browser in a private network", "petstore.internal", "none", "", 403, 200},
+		{"a page elsewhere in a private network", "petstore.internal", "cross-site", "", 403, 403},
+		{"a page elsewhere in it, by its Origin", "petstore.internal", "", "http://wiki.internal", 403, 403},
+	} {
+		for anyHost, want := range map[bool]int{false: c.want, true: c.remote} {
+			routes := debugRoutes(t.Context(), &running, "localhost", anyHost)
+			for _, path := range []string{"/", "/healthz", "/debug/pprof/", "/debug/pprof/profile?seconds=1000"} {
+				w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
+				r.Host = c.host
+				if c.site != "" {
+					r.Header.Set("Sec-Fetch-Site", c.site)
+				}
+				if c.origin != "" {
+					r.Header.Set("Origin", c.origin)
+				}
+				routes.ServeHTTP(w, r)
+				status := want
+				if status == 200 && strings.Contains(path, "seconds") {
+					status = 400
+				}
+				if w.Code != status {
+					t.Errorf("%s, any host %v: %s is %d, want %d", c.policy, anyHost, path, w.Code, status)
+				}
+			}
+		}
+	}
+}
+
+// TestNothingOfTheDebugAddressIsTakenForAnotherType, whatever it holds.
+func TestNothingOfTheDebugAddressIsTakenForAnotherType(t *testing.T) {
+	s := openShop(t)
+	routes := operatorRoutes(s)
+	for _, path := range []string{"/", "/operator.css", "/operator.js", "/healthz", "/readyz", "/metrics", "/stats.json",
+		"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1", "/debug/pprof/nothing", "/nothing",
+		"/debug/pprof/profile?seconds=61", "/debug/pprof"} {
+		for _, host := range []string{"localhost", "evil.example"} {
+			if got := debugCall(routes, path, host).Header().Get("X-Content-Type-Options"); got != "nosniff" {
+				t.Errorf("%s on %s has the X-Content-Type-Options %q", path, host, got)
+			}
+		}
+	}
+}
+
+func TestAProfileTakesAtMostAMinute(t *testing.T) {
+	routes := operatorRoutes(openShop(t))
+	for _, profile := range []string{"profile", "trace", "heap", "allocs", "goroutine"} {
+		for _, seconds := range []string{"61", "60.5", "3600", "Inf", "9223372036854775807"} {
+			w := debugCall(routes, "/debug/pprof/"+profile+"?seconds="+seconds, "localhost")
+			if w.Code != 400 || w.Body.String() != "a profile takes at most 60 seconds\n" {
+				t.Errorf("%s of %s seconds is %d %q", profile, seconds, w.Code, w.Body)
+			}
+		}
+	}
+	// The caller of this one has gone, so that it ends at once.
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequestWithContext(gone, "GET", "/debug/pprof/trace?seconds=60", nil)
+	r.Host = "localhost"
+	if routes.ServeHTTP(w, r); w.Code != 200 {
+		t.Errorf("a trace of 60 seconds is %d %q", w.Code, w.Body)
+	}
+}
+
 func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1:4001,https://bert:secret@n2:4001", "-base-url=https://pets.example/v1", "-addr", ":80"}
 	var running atomic.Pointer[service]
-	got := debugCall(debugRoutes(t.Context(), &running, ""), "/debug/pprof/cmdline", "localhost").Body.String()
+	got := debugCall(debugRoutes(t.Context(), &running, "", false), "/debug/pprof/cmdline", "localhost").Body.String()
 	want := "petstore\x00-db\x00http://…n2:4001\x00-base-url=https://pets.example/v1\x00-addr\x00:80"
 	if got != want {
 		t.Errorf("it shows %q, want %q", got, want)

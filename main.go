@@ -73,7 +73,7 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 func serve(ctx context.Context, c *invocation) (err error) {
 	log := c.log
 	var running atomic.Pointer[service]
-	debugURL, stopDebug, err := serveDebug(ctx, c.debugAddr, &running, log)
+	debugURL, stopDebug, err := serveDebug(ctx, c.debugAddr, c.debugAllowRemote, &running, log)
 	if err != nil {
 		return err
 	}
@@ -385,8 +385,9 @@ func runBackground(s *service, server *server) (stop func(context.Context) error
 }
 
 // serveDebug serves the debug address, if there is one, until stop is called.
-func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[service], log *slog.Logger) (
-	url string, stop func(), err error) {
+func serveDebug(
+	ctx context.Context, addr string, anyHost bool, running *atomic.Pointer[service], log *slog.Logger,
+) (url string, stop func(), err error) {
 	if addr == "" {
 		return "", func() {}, nil
 	}
@@ -395,7 +396,7 @@ func serveDebug(ctx context.Context, addr string, running *atomic.Pointer[servic
 		return "", nil, err
 	}
 	host, _, _ := net.SplitHostPort(addr)
-	server := newServer(log, nil, debugRoutes(ctx, running, host))
+	server := newServer(log, nil, debugRoutes(ctx, running, host, anyHost))
 	server.WriteTimeout = 0 // a profile takes as long as it is asked to
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
