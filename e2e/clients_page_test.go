@@ -1018,7 +1018,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	b := openTab(t, s.address()+"/")
 	b.fill("#key", s.key+"\r")
 	b.shows("#list .outcome", fmt.Sprint(len(names), " pets."))
-	shown := eval[[]string](b, `[...document.querySelectorAll("#list bdi")].map((e) => e.textContent)`)
+	shown := eval[[]string](b, `[...document.querySelectorAll("#list tbody bdi")].map((e) => e.textContent)`)
 	if !slices.Equal(shown, names) {
 		t.Errorf("the page shows %q for %q", shown, names)
 	}
@@ -1031,6 +1031,17 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	b.fill("#name", last)
 	b.fill("#categoryId", "1\r")
 	b.shows("#add .outcome", "with the id 8.")
+	b.fill("#petId", "8\r")
+	b.shows("#fetch .outcome", "category 1")
+	for _, selector := range []string{"#added bdi", "#add .outcome bdi", "#fetch .outcome bdi"} {
+		// A bdi keeps the direction of the name to itself.
+		if got := eval[string](b, fmt.Sprintf("document.querySelector(%q).textContent", selector)); got != last {
+			t.Errorf("%s shows %q", selector, got)
+		}
+	}
+	if n := eval[int](b, `document.querySelectorAll("#fetch .body bdi.string").length`); n != 2 { // and the status
+		t.Errorf("%d strings of the body stand apart", n)
+	}
 	if got := b.runs("#add", s.key); !strings.Contains(got, "Idempotency-Replayed: true") {
 		t.Errorf("the curl line of %s is another request: %s", last, got)
 	}

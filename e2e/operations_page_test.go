@@ -228,6 +228,11 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	if n := eval[int](b, "document.querySelectorAll('img').length"); n != 0 {
 		t.Errorf("the name of a key became %d images", n)
 	}
+	for _, table := range []string{"near", "usage"} { // a bdi keeps the direction of the name to itself
+		if got := eval[string](b, fmt.Sprintf("document.querySelector('#%s bdi.name').textContent", table)); got != markup {
+			t.Errorf("the key in the table %s is %q", table, got)
+		}
+	}
 	eventually(t, longEnough, func() error { // what is shown is of the last 10 s
 		if worked := time.Since(began); worked < 12*time.Second {
 			return fmt.Errorf("the clients have worked for %v only", worked)

@@ -527,11 +527,13 @@ function drawReport() {
 const totalOf = (days) => days.reduce((a, b) => ({ admitted: a.admitted + b.admitted, refused: a.refused + b.refused, errors: a.errors + b.errors }),
   { admitted: 0, refused: 0, errors: 0 });
 
-// keyName is a key's name, which may be anything, and its id.
+// keyName is a key's name, which may be anything, and its id. The name stands in a bdi: whatever the
+// direction of the name, it leaves the id alone.
 function keyName({ id, name }) {
   const number = text(`#${id}`);
   number.className = "id";
-  const label = text(name || "(no name)");
+  const label = document.createElement("bdi");
+  label.textContent = name || "(no name)";
   label.className = "name";
   label.title = name;
   return [label, " ", number];

@@ -51,15 +51,17 @@ function folded(json) {
   return json.replace(/"(?:[^"\\]|\\.)*"|},{/g, (token) => (token === "},{" ? "},\n {" : token));
 }
 
-// colour shows JSON with its kinds of values told apart. The text stays as it is.
+// colour shows JSON with its kinds of values told apart. The text stays as it is. A string may be
+// a name, and run from right to left: as a bdi it leaves the numbers beside it alone.
 function colour(element, json) {
   const parts = json.matchAll(/("(?:[^"\\]|\\.)*")(?=(\s*:)?)|-?\d[\d.eE+-]*|true|false|null|[^"\dtfn-]+|./gs);
   element.replaceChildren(...[...parts].map(([text, string, colon]) => {
     if (/^[^"\dtfn-]/.test(text)) return text;
-    const span = document.createElement("span");
-    span.className = string ? (colon ? "member" : "string") : "value";
-    span.textContent = text;
-    return span;
+    const kind = string ? (colon ? "member" : "string") : "value";
+    const part = document.createElement(kind === "string" ? "bdi" : "span");
+    part.className = kind;
+    part.textContent = text;
+    return part;
   }));
 }
 
@@ -79,6 +81,15 @@ function show(element, text, isError = false) {
   waiting.delete(element);
   write(element, text);
   element.classList.toggle("bad", isError);
+}
+
+// showPet shows what has become of a pet. Its name stands in a bdi: whatever the direction of the
+// name, it leaves the rest alone.
+function showPet(element, before, name, after) {
+  show(element, "");
+  const named = document.createElement("bdi");
+  named.textContent = name;
+  element.append(before, named, after);
 }
 
 // refused shows why a request has failed. If it is to be sent again later, the
@@ -658,7 +669,7 @@ function setUpAdd(list) {
     sent = "";
     idempotencyKey = random();
     form.reset();
-    show(outcome, `Added ${answer.value.name} with the id ${answer.value.id}.`);
+    showPet(outcome, "Added ", answer.value.name, ` with the id ${answer.value.id}.`);
     $("tbody", added).replaceChildren(row(answer.value));
     $("a", added).hidden = true;
     added.hidden = false;
@@ -694,7 +705,7 @@ function setUpFetch() {
       refused(outcome, answer.error);
     } else {
       const { name, categoryId, status } = answer.value;
-      show(outcome, `${name}, category ${categoryId}, ${status}.`);
+      showPet(outcome, "", name, `, category ${categoryId}, ${status}.`);
     }
   });
   exchange.preview(request());
