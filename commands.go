@@ -207,6 +207,9 @@ func (c *invocation) check(synopsis string) error {
 		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), argument[1:])
 	}
 	problem := checkName(c.name)
+	if strings.HasPrefix(c.Name(), "petstore key ") {
+		problem = checkKeyName(c.name)
+	}
 	host, _, _ := net.SplitHostPort(c.debugAddr)
 	switch {
 	case strings.HasSuffix(c.Name(), " set") && (c.NFlag() == 0 || c.NFlag() == 1 && c.given("db")):

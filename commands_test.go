@@ -221,6 +221,8 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"pet set of an unknown status":     {args: []string{"pet", "set", "-db", db, "-status", "", "1"}, words: []string{"-status", "available, pending or sold"}},
 		"pet set of no category":           {args: []string{"pet", "set", "-db", db, "-category", "", "1"}, words: []string{"-category"}},
 		"pet set of a fraction":            {args: []string{"pet", "set", "-db", db, "-category", "1.5", "1"}, words: []string{"-category", "1.5"}},
+		"a key's name that turns text":     {args: []string{"key", "create", "-db", db, "-name", "shop \u202efront"}, words: []string{"-name must not hold", "direction"}},
+		"another name that turns text":     {args: []string{"key", "set", "-db", db, "-name", "\u2066shop\u2069", "1"}, words: []string{"-name must not hold", "direction"}},
 		"pet set of an empty name":         {args: []string{"pet", "set", "-db", db, "-name", "", "1"}, words: []string{"-name must not be blank"}},
 		"pet set of a long name":           {args: []string{"pet", "set", "-db", db, "-name", strings.Repeat("x", 201), "1"}, words: []string{"-name must have at most 200 characters"}},
 		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore needs COPY; see petstore restore -h"}},
@@ -898,12 +900,14 @@ func commandsUsed(t *testing.T) commandsKeys {
 	k := commandsNew(t)
 	k.mint("create", "-name", "<b>quiet</b>")
 	k.mint("create", "-name", "before", "-plan", "pro")
-	k.mint("create", "-name", "\u202erefused", "-plan", "business") // a name that turns round what follows it
+	k.mint("create", "-name", "refused", "-plan", "business")
 	k.mint("create", "-name", "unused")
 	k.mint("rotate", "2") // 5
 	k.mint("rotate", "5") // 6
 	k.do("set", "-name", "busy", "6")
 	k.do("revoke", "1")
+	// A key of an earlier version may have a name that turns round what follows it.
+	k.write(sqlOf("UPDATE api_keys SET name = ? WHERE id = 3", "\u202erefused"))
 	k.write(commandsDay(1, 0, 5, 0, 0), commandsDay(2, 0, 50, 3, 0), commandsDay(2, 2, 1000, 0, 7), commandsDay(2, 29, 1, 0, 0),
 		commandsDay(2, 30, 9000, 0, 0), commandsDay(2, 399, 90_000, 1, 2), commandsDay(3, 1, 6, 2100, 0))
 	return k

@@ -376,6 +376,18 @@ func checkName(name string) string {
 	return strings.Join(problems, " and ")
 }
 
+// turns are the characters that change the direction of the text that follows them.
+const turns = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+// checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators side
+// by side, and no name may make another one, or an id, look like what it is not.
+func checkKeyName(name string) string {
+	if strings.ContainsAny(name, turns) {
+		return "must not hold characters that change the direction of the text"
+	}
+	return checkName(name)
+}
+
 // paired matches a JSON string without a \u escape of half a surrogate pair, which RFC
 // 8259 section 8.2 calls unpredictable and which encoding/json would silently replace.
 var paired = regexp.MustCompile(`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)

@@ -375,6 +375,28 @@ func TestCodesAreAClosedList(t *testing.T) {
 	}
 }
 
+// TestNamesOfKeysDoNotTurnText, while those of pets are stored as they are sent.
+func TestNamesOfKeysDoNotTurnText(t *testing.T) {
+	for c := rune(0x2000); c < 0x2100; c++ {
+		name := "x" + string(c) + "y"
+		turns := 0x202a <= c && c <= 0x202e || 0x2066 <= c && c <= 0x2069
+		if problem := checkKeyName(name); (problem != "") != turns {
+			t.Errorf("of a key with %U in its name it is said: %q", c, problem)
+		}
+		if problem := checkName(name); problem != "" {
+			t.Errorf("of a pet with %U in its name it is said: %q", c, problem)
+		}
+	}
+	for _, name := range []string{"shop", "كلب صغير 7", "כלב"} {
+		if problem := checkKeyName(name); problem != "" {
+			t.Errorf("of a key called %q it is said: %q", name, problem)
+		}
+	}
+	if checkKeyName(" ") == "" || checkKeyName("a\nb") == "" {
+		t.Error("the name of a key may be one that no pet can have")
+	}
+}
+
 // modelHostile are texts, to be repeated, that make a careless search begin anew at every character.
 var modelHostile = []string{
 	"://pet_live_a", "://", "://a", "://a@", `://a@"`, `://"`, `://\`, `://\"`, `\`, "://pet_live_a@",
