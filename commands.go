@@ -1,7 +1,7 @@
 package main
 
-// The command line: one table of all verbs, the declaration of every flag, its twin in the environment, help
-// and usage errors; and what each verb does, except for serving, which is main.go's.
+// The command line: the table of verbs, help, and what the verbs do that are about keys and single
+// pets. Serving is main.go's, copies are backup.go's.
 
 import (
 	"bufio"
@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -18,11 +17,8 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -33,242 +29,399 @@ import (
 	"time"
 )
 
-// usageError is a mistake on the command line or in the environment.
-type usageError struct{ error }
-
-func usageErrorf(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
-
-// process is what a command may use of the process it runs in.
-type process struct {
-	environ        []string // NAME=value
-	stdin          io.Reader
-	stdout, stderr io.Writer
-}
-
-// say writes a text to stdout.
-func (p *process) say(text string) error { _, err := io.WriteString(p.stdout, text); return err }
-
-// command is one verb. web/manual.txt tells what it does, and which flags and argument it takes.
+// command is one verb.
 type command struct {
-	name    string
-	purpose purpose // of opening the database
-	run     func(ctx context.Context, c *invocation) error
+	name     string
+	argument string  // such as ID, or [ID] if it may be left out
+	about    string  // a line of what it does, then more, and an example
+	purpose  purpose // of opening the database
+	// onlyDatabase says that -db alone has a variable: the other flags say what to change, or which
+	// pets to export, or confirm a danger, and nobody shall do that by mistake.
+	onlyDatabase bool
+
+	flags func(c *invocation)
+	check func(c *invocation) error // of the flags together, or nil
+	run   func(ctx context.Context, c *invocation) error
 }
 
-// commands are all verbs, in the order that help shows.
-var commands = []command{
-	{"serve", forNothing, nil}, // main.go does it
-	{"key create", forNewKey, keyCreate},
-	{"key list", forCommand, keyList},
-	{"key show", forCommand, keyShow},
-	{"key usage", forCommand, keyUsage},
-	{"key set", forCommand, keySet},
-	{"key rotate", forCommand, keyRotate},
-	{"key revoke", forCommand, keyRevoke},
-	{"key unban", forCommand, keyUnban},
-	{"pet import", forCommand, petImport},
-	{"pet export", forCommand, petExport},
-	{"pet set", forCommand, petSet},
-	{"pet delete", forCommand, petDelete},
-	{"backup", forCommand, backup},
-	{"restore", forNothing, restore},
-	{"version", forNothing, func(_ context.Context, c *invocation) error { return c.say(version() + "\n") }},
-	{"help", forNothing, nil}, // runCommand does it
-}
+// allVerbs are the commands in the order that help shows; serve is main.go's.
+func allVerbs(serve func(context.Context, *invocation) error) []command {
+	service := command{
+		name: "serve",
+		about: `serve the API, until SIGINT or SIGTERM
 
-// section is what web/manual.txt says of a verb, which is its synopsis, a line, and more, or of a flag, and the value
-// that the flag takes.
-func section(name string) (value, text string) {
-	pattern := regexp.MustCompile(`(?s)\n# ` + name + `( [A-Z:]+)?\n(.*?)\n+(# |$)`)
-	match := pattern.FindStringSubmatch("\n" + webFile("manual.txt"))
-	return match[1], match[2]
-}
+It finishes the requests that are running, for at most 10 seconds. A database
+without any key gets one at the first start, which is printed once.
 
-// help is the text of petstore help.
-func help() string {
-	all := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
-	for _, cmd := range commands {
-		_, text := section(cmd.name)
-		all += fmt.Sprintf("  petstore %-12s %s\n", cmd.name, strings.Split(text, "\n\n")[1])
+Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
+		purpose: forNothing, flags: serveFlags, check: checkServe, run: serve,
 	}
-	return all + "\nWithout a verb it serves. petstore help VERB, or -h after a verb, tells all of it.\n"
+	return slices.Concat([]command{service}, keyVerbs, petVerbs, copyVerbs)
 }
 
-// help is the text of petstore help VERB, and of -h after the verb.
-func (c *invocation) help(text string) string {
-	c.VisitAll(func(f *flag.Flag) {
-		value, usage := section("-" + f.Name)
-		text += fmt.Sprintf("\n\n  -%s%s\n        %s", f.Name, value, strings.ReplaceAll(usage, "\n", "\n        "))
-	})
-	_, rest := section("every verb")
-	return text + "\n\n" + rest + "\n"
+var keyVerbs = []command{
+	{
+		name: "key create",
+		about: `make a key and print it, once
+
+Nobody can show the key again: only its digest is stored. It is alone on
+stdout, and what else there is to say is on stderr.
+
+Example: petstore key create -plan pro -name "shop front" -expires 90d`,
+		purpose: forNewKey, flags: keyCreateFlags, check: checkPlan, run: keyCreate,
+	},
+	{
+		name: "key list",
+		about: `show all keys
+
+Each has a line with its plan, what it has used of its limits, and whether it
+needs attention.
+
+Example: petstore key list`,
+		flags: showFlags, run: keyList,
+	},
+	{
+		name: "key show", argument: "ID",
+		about: `show one key
+
+It also tells when the key was made and used last, and which keys it was
+rotated from and into.
+
+Example: petstore key show 7`,
+		flags: showFlags, run: keyShow,
+	},
+	{
+		name: "key usage", argument: "[ID]",
+		about: `show who used the service, and how much
+
+For all keys, those with the most requests admitted first; for one, each of its
+days, in UTC. Refused are responses of 429, errors those of 5xx. A key and those
+that it was rotated from are one. Services write what they count every half
+second. In JSON, days without requests are left out.
+
+Example: petstore key usage -days 90 7`,
+		flags: usageFlags, run: keyUsage,
+	},
+	{
+		name: "key set", argument: "ID",
+		about: `change the plan, the limits, the name or the expiry
+
+Services follow within a second. What the key has used already counts. One
+limit of an enterprise key can be changed alone. A revoked key stays as it is.
+
+Example: petstore key set -plan enterprise -per-minute 5000 -per-day 2000000 7`,
+		onlyDatabase: true, flags: keyFlags, check: checkKeySet, run: keySet,
+	},
+	{
+		name: "key rotate", argument: "ID",
+		about: `make a successor; the old key ends later
+
+The successor has the same plan, limits and lifetime, and shares the usage of
+the old key. It is printed once, alone on stdout.
+
+Example: petstore key rotate -overlap 7d 7`,
+		flags: rotateFlags, run: keyRotate,
+	},
+	{
+		name: "key revoke", argument: "ID",
+		about: `end a key for good
+
+Services follow within a second. There is no way back.
+
+Example: petstore key revoke 7`,
+		flags: databaseFlag, run: keyRevoke,
+	},
+	{
+		name: "key unban", argument: "ID",
+		about: `lift a ban
+
+It holds for all keys that share the usage, within a second.
+
+Example: petstore key unban 7`,
+		flags: databaseFlag, run: keyUnban,
+	},
 }
 
-// invocation is one run of a command.
-type invocation struct {
-	*process
-	*flag.FlagSet
-	config
+var petVerbs = []command{
+	{
+		name: "pet import", argument: "FILE",
+		about: `add pets from a file, one JSON object a line
 
-	made  bool // the database was made by this command
-	store *store
-	key   apiKey // that ID names, if it does
-	now   instant
-	log   *slog.Logger // on stderr; every change of a key is logged
+Each line is like the body of POST /v1/pets, but an id in it is ignored. A FILE
+of - is stdin. All lines are checked first: if one is wrong, nothing is stored.
+Services can run meanwhile. An import is known by its content: one that was
+stopped, even by a kill, goes on where it was when the same content is imported
+again, and one that has ended is refused.
+
+Example: petstore pet import pets.jsonl`,
+		onlyDatabase: true, flags: importFlags, run: petImport,
+	},
+	{
+		name: "pet export", argument: "[FILE]",
+		about: `write pets to a file or stdout, one JSON object a line
+
+The pets of a database file are as they were at one moment. Those of a cluster
+are read 10,000 at a time, each as it was at some moment of the export. FILE
+gets its name when it is whole, and replaces what has the name; a FILE of - is
+stdout, too.
+
+Example: petstore pet export -status sold sold.jsonl`,
+		onlyDatabase: true, flags: exportFlags, run: petExport,
+	},
+	{
+		name: "pet set", argument: "ID",
+		about: `change the name, the category or the status of a pet
+
+Services follow within a second.
+
+Example: petstore pet set -status sold 7`,
+		onlyDatabase: true, flags: petSetFlags, check: checkChange, run: petSet,
+	},
+	{
+		name: "pet delete", argument: "ID",
+		about: `delete a pet
+
+Services follow within a second. Its id is never used again.
+
+Example: petstore pet delete 7`,
+		flags: databaseFlag, run: petDelete,
+	},
+}
+
+// copyVerbs are those of whole databases, and the build's.
+var copyVerbs = []command{
+	{
+		name: "backup", argument: "FILE",
+		about: `copy the database while it is in use
+
+The copy is written beside FILE, read whole, and only then given its name. A
+copy serves as it is, or can be restored.
+
+Example: petstore backup petstore-monday.db`,
+		onlyDatabase: true, flags: backupFlags, run: backup,
+	},
+	{
+		name: "restore", argument: "COPY",
+		about: `put a copy in the database's place
+
+No service may run on the database meanwhile. What was there is kept under
+another name, which is printed.
+
+Example: petstore restore petstore-monday.db`,
+		purpose: forNothing, onlyDatabase: true, flags: restoreFlags, check: checkRestore, run: restore,
+	},
+	{
+		name: "version", about: "say which build this is",
+		purpose: forNothing, flags: func(*invocation) {}, run: printVersion,
+	},
+}
+
+func printVersion(_ context.Context, c *invocation) error { return c.say(version() + "\n") }
+
+// asksForHelp reports whether an argument is a flag that does.
+func asksForHelp(arg string) bool {
+	return slices.Contains([]string{"-h", "--h", "-help", "--help"}, arg)
 }
 
 // runCommand runs the verb that args begin with; serve is what the server does.
-func runCommand(ctx context.Context, args []string, p *process, serve func(context.Context, *invocation) error) error {
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-		args = append([]string{"serve"}, args...)
-	} else if args[0] == "help" && !regexp.MustCompile("^--?h(elp)?$").MatchString(strings.Join(args[1:], " ")) {
-		args = append(args[1:], "-h")
+func runCommand(ctx context.Context, args []string, p *process,
+	serve func(context.Context, *invocation) error) error {
+	verbs := allVerbs(serve)
+	if len(args) == 0 {
+		args = []string{"serve"}
 	}
-	var all string
-	for _, cmd := range commands {
-		if words := strings.Fields(cmd.name); slices.Equal(words, args[:min(len(words), len(args))]) {
-			if cmd.run == nil {
-				cmd.run = serve
-			}
-			return cmd.invoke(ctx, args[len(words):], p)
+	if args[0] == "help" {
+		args = append(slices.Clone(args[1:]), "-h") // petstore help key set is petstore key set -h
+		if strings.HasPrefix(args[0], "-") {
+			return p.say(overview(verbs, ""))
 		}
-		all += ", " + cmd.name
 	}
-	asked := slices.Contains([]string{"help", "-h", "-help", "--help"}, args[len(args)-1])
-	if asked && (len(args) == 1 || len(args) == 2 && strings.Contains(all, ", "+args[0]+" ")) { // key is half a verb
-		return p.say(help())
+	switch {
+	case asksForHelp(args[0]):
+		return p.say(overview(verbs, ""))
+	case args[0] == "-version" || args[0] == "--version":
+		args = append([]string{"version"}, args[1:]...)
+	case strings.HasPrefix(args[0], "-"):
+		args = append([]string{"serve"}, args...)
+	}
+	for _, verb := range verbs {
+		words := strings.Fields(verb.name)
+		if len(args) >= len(words) && slices.Equal(words, args[:len(words)]) {
+			return verb.invoke(ctx, args[len(words):], p, verbs)
+		}
+	}
+	return refuseVerb(verbs, args, p)
+}
+
+// refuseVerb tells which verbs there are; key and pet are half of one.
+func refuseVerb(verbs []command, args []string, p *process) error {
+	group := args[0] + " "
+	var all, ofGroup []string
+	for _, verb := range verbs {
+		all = append(all, verb.name)
+		if strings.HasPrefix(verb.name, group) {
+			ofGroup = append(ofGroup, verb.name)
+		}
+	}
+	if ofGroup != nil {
+		if len(args) == 2 && (asksForHelp(args[1]) || args[1] == "help") {
+			return p.say(overview(verbs, group))
+		}
+		all = ofGroup
 	}
 	return usageErrorf("no command %q; there are %s; petstore without a command serves",
-		strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h"), all[2:])
+		strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h"), strings.Join(all, ", "))
+}
+
+// overview is a line for each verb, or for those that begin with a word.
+func overview(verbs []command, group string) string {
+	text := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
+	for _, verb := range verbs {
+		if strings.HasPrefix(verb.name, group) {
+			line, _, _ := strings.Cut(verb.about, "\n")
+			text += fmt.Sprintf("  petstore %-12s %s\n", verb.name, line)
+		}
+	}
+	return text + "\nWithout a verb it serves. " +
+		"petstore help VERB, or -h after a verb, tells all of it.\n"
+}
+
+// help is all that there is to know of a verb.
+func (verb *command) help(c *invocation) string {
+	text := "petstore " + verb.name
+	if verb.name == "serve" {
+		text = "petstore"
+	}
+	var flags strings.Builder
+	c.SetOutput(&flags)
+	c.PrintDefaults()
+	if flags.Len() > 0 {
+		text += " [flags]"
+	}
+	if verb.argument != "" {
+		text += " " + verb.argument
+	}
+	text += "\n\n" + verb.about + "\n\n" + flags.String() + "\n"
+	if verb.onlyDatabase {
+		text += "Of the flags, only -db has a variable in the environment, PETSTORE_DB. The flag wins.\n\n"
+	} else if flags.Len() > 0 {
+		text += "Each flag has a variable in the environment, as -db has PETSTORE_DB. The flag wins.\n\n"
+	}
+	return text + "Exit status: 0 when it is done, 1 if something failed, 2 for a mistake on the\n" +
+		"command line or in the environment. stderr says why, in one line.\n"
+}
+
+// newInvocation is a run of the verb, with its flags declared.
+func (verb *command) newInvocation(p *process) *invocation {
+	c := &invocation{process: p, now: instantOf(time.Now()),
+		FlagSet: flag.NewFlagSet("petstore "+verb.name, flag.ContinueOnError)}
+	c.SetOutput(io.Discard) // main reports errors
+	verb.flags(c)
+	return c
 }
 
 // invoke parses the flags of a verb, opens the database and runs the verb.
-func (cmd *command) invoke(ctx context.Context, args []string, p *process) (err error) {
-	c := &invocation{process: p, now: instantOf(time.Now())}
-	_, text := section(cmd.name)
-	synopsis, _, _ := strings.Cut(text, "\n\n")
-	unknown, err := c.parse(cmd.name, synopsis, args)
+func (verb *command) invoke(ctx context.Context, args []string, p *process, verbs []command) error {
+	c := verb.newInvocation(p)
+	err := c.parse(args)
 	if errors.Is(err, flag.ErrHelp) {
-		return p.say(c.help(text))
-	}
-	if err == nil {
-		err = c.check(synopsis) // before the database is opened, or made
+		return p.say(verb.help(c))
 	}
 	if err != nil {
+		return usageErrorf("%v; see %s -h", err, c.Name())
+	}
+	if err := c.readEnvironment(verb.onlyDatabase); err != nil {
 		return err
 	}
-	c.log = newLogger(p.stderr, c.logFormat, c.logLevel)
-	for _, name := range unknown {
-		c.log.Warn("unknown environment variable; petstore help VERB lists the flags, and each has its variable",
-			"variable", name)
+	if err := verb.checkArgument(c); err != nil {
+		return err
 	}
-	if cmd.purpose != forNothing || isCluster(c.db) && cmd.name == "restore" {
-		_, missing := os.Stat(c.db)
-		c.made = missing != nil && !isCluster(c.db)
-		if c.store, err = openStore(ctx, c.db, cmd.purpose, c.log); err == nil {
-			defer c.store.Close()
+	if verb.check != nil {
+		if err := verb.check(c); err != nil { // before the database is opened, or made
+			return err
 		}
 	}
-	if err == nil && c.NArg() == 1 && strings.HasPrefix(cmd.name, "key") {
-		err = c.findKey(ctx)
+	c.log = newLogger(p.stderr, c.logFormat, c.logLevel)
+	for _, name := range unknownVariables(p.environ, verbs) {
+		c.log.Warn("unknown environment variable; petstore help VERB tells which flags have one",
+			"variable", name)
 	}
-	if err == nil {
-		err = cmd.run(ctx, c)
-	}
+	err = verb.runOn(ctx, c)
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("stopped by a signal: %w", err)
+		return fmt.Errorf("stopped by a signal: %w", err)
 	}
 	return err
+}
+
+// runOn opens the database, finds the key that is named, and runs the verb.
+func (verb *command) runOn(ctx context.Context, c *invocation) error {
+	if verb.purpose != forNothing || isCluster(c.db) && verb.name == "restore" {
+		_, missing := os.Stat(c.db)
+		c.made = missing != nil && !isCluster(c.db)
+		store, err := openStore(ctx, c.db, verb.purpose, c.log)
+		if err != nil {
+			return err
+		}
+		defer store.Close()
+		c.store = store
+	}
+	if c.NArg() == 1 && strings.HasPrefix(verb.name, "key ") {
+		if err := c.findKey(ctx); err != nil {
+			return err
+		}
+	}
+	return verb.run(ctx, c)
+}
+
+// checkArgument checks that there is an argument if the verb needs one, and no other.
+func (verb *command) checkArgument(c *invocation) error {
+	most := 1
+	if verb.argument == "" {
+		most = 0
+	}
+	if c.NArg() > most {
+		return usageErrorf("unexpected argument %q; see %s -h", c.Arg(most), c.Name())
+	}
+	if c.NArg() < most && !strings.HasPrefix(verb.argument, "[") {
+		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), verb.argument)
+	}
+	return nil
+}
+
+// unknownVariables are those that look like ours and are no verb's: they are mistakes, probably.
+func unknownVariables(environ []string, verbs []command) []string {
+	unknown := map[string]bool{}
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "PETSTORE_") {
+			unknown[name] = true
+		}
+	}
+	for _, verb := range verbs {
+		verb.newInvocation(nil).VisitAll(func(f *flag.Flag) {
+			if f.Name == "db" || !verb.onlyDatabase {
+				delete(unknown, variableOf(f.Name))
+			}
+		})
+	}
+	return slices.Sorted(maps.Keys(unknown))
 }
 
 // errExportCut is the error of an export whose reader has left. Nobody needs a message then.
 var errExportCut = errors.New("the reader of stdout has left")
 
-// readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as head(1) does.
+// readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as
+// head(1) does.
 func readerLeft(err error) bool {
 	_, ofFile := errors.AsType[*os.PathError](err) // and not of a connection
 	return ofFile && errors.Is(err, syscall.EPIPE)
-}
-
-// given reports whether a flag was given, or its variable.
-func (c *invocation) given(name string) (given bool) {
-	c.Visit(func(f *flag.Flag) { given = given || f.Name == name })
-	return given
-}
-
-// check checks the argument, which a synopsis ends with, such as ID, or [ID] if it may be left out, and the
-// flags. It derives the quota from them, and reads the certificate.
-func (c *invocation) check(synopsis string) error {
-	argument := regexp.MustCompile(`\s\[?[A-Z]+\]?$`).FindString(synopsis)
-	if n := c.NArg(); n > 1 || n == 1 && argument == "" {
-		return usageErrorf("unexpected argument %q; see %s -h", c.Arg(min(1, n-1)), c.Name())
-	}
-	if c.NArg() == 0 && argument != "" && argument[1] != '[' {
-		return usageErrorf("%s needs %s; see %[1]s -h", c.Name(), argument[1:])
-	}
-	problem := checkName(c.name)
-	if strings.HasPrefix(c.Name(), "petstore key ") {
-		problem = checkKeyName(c.name)
-	}
-	host, _, _ := net.SplitHostPort(c.debugAddr)
-	switch {
-	case strings.HasSuffix(c.Name(), " set") && (c.NFlag() == 0 || c.NFlag() == 1 && c.given("db")):
-		return usageErrorf("%s needs a flag that says what to change; see %[1]s -h", c.Name())
-	case (c.name != "" || strings.HasSuffix(c.Name(), " set") && c.given("name")) && problem != "":
-		return usageErrorf("-name %s", problem)
-	case c.skipIDs < 0 || c.skipIDs > maxQuota:
-		return usageErrorf("-skip-ids must be from 0 to %d", int64(maxQuota))
-	case c.days < 1 || c.days > maxDays:
-		return usageErrorf("-days must be from 1 to %d", maxDays)
-	case c.replace && !isCluster(c.db):
-		return usageErrorf("-replace goes with a cluster; the old file of a database is always kept")
-	case (c.tlsCert == "") != (c.tlsKey == ""):
-		return usageErrorf("-tls-cert and -tls-key go together")
-	case c.debugAddr != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() && !c.debugAllowRemote:
-		return usageErrorf("-debug-addr %s can be reached from other machines, without a key; say localhost, or add "+
-			"-debug-allow-remote", c.debugAddr)
-	}
-	if err := c.checkQuota(); err != nil {
-		return err
-	}
-	if c.tlsCert != "" {
-		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
-		if err != nil {
-			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
-		}
-		c.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	}
-	return nil
-}
-
-// checkQuota checks -per-minute and -per-day, and derives the quota from the plan. Whether key set may change one
-// limit alone is known when the key is read.
-func (c *invocation) checkQuota() error {
-	q := c.quota
-	if c.Name() == "petstore key set" && !c.given("plan") {
-		if c.given("per-minute") && q.PerMinute < 1 || c.given("per-day") && q.PerDay < 1 || max(q.PerMinute, q.PerDay) > maxQuota {
-			return usageErrorf("-per-minute and -per-day must be from 1 to %d", int64(maxQuota))
-		}
-		return nil
-	}
-	if c.plan == "enterprise" {
-		if min(q.PerMinute, q.PerDay) < 1 || max(q.PerMinute, q.PerDay) > maxQuota {
-			return usageErrorf("-plan enterprise needs -per-minute and -per-day, each from 1 to %d", int64(maxQuota))
-		}
-		return nil
-	}
-	if q != (quota{}) {
-		return usageErrorf("-per-minute and -per-day go with -plan enterprise only")
-	}
-	c.quota = plans[c.plan]
-	return nil
 }
 
 // openStore opens the database that -db names.
 func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (s *store, err error) {
 	var e engine
 	if isCluster(db) {
-		e, err = openRqlite(ctx, parseCluster(db), p, log)
+		e, err = openRqlite(ctx, nodesAt(nodeURLs(db)), p, log)
 		db = "on " + databaseName(db)
 	} else {
 		e, err = openSQLite(ctx, db, p)
@@ -282,15 +435,6 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (s *
 		return nil, fmt.Errorf("cannot open the database %s: %w", db, errors.Join(err, e.Close()))
 	}
 	return newStore(e), nil
-}
-
-// databaseName is what -db names, without a password.
-func databaseName(db string) string {
-	if isCluster(db) {
-		return regexp.MustCompile("[^/]*@").ReplaceAllString(db, "")
-	}
-	path, _ := filepath.Abs(db)
-	return cmp.Or(path, db)
 }
 
 // findKey reads the key that the command line names.
@@ -312,7 +456,8 @@ var errNotStored = errors.New("the key that was printed is not stored and opens 
 func issue(stdout io.Writer, text string, test bool, store func(secret) (id int64, err error)) (id int64, err error) {
 	token := newSecret(test)
 	if _, err := io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token))); err != nil {
-		return 0, fmt.Errorf("no key was made, since it cannot be shown: %v", err) //nolint:errorlint // no reader that left
+		// Its text alone, since it is a failure also when the reader of stdout has left.
+		return 0, fmt.Errorf("no key was made, since it cannot be shown: %v", err) //nolint:errorlint
 	}
 	if id, err = store(token); errors.Is(err, errOutcome) {
 		err = fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
@@ -334,27 +479,27 @@ func keyCreate(ctx context.Context, c *invocation) error {
 
 // keySet changes what is given of a key. One limit of an Enterprise key can change alone.
 func keySet(ctx context.Context, c *invocation) error {
-	if !c.given("plan") && c.quota != (quota{}) && c.key.Plan != "enterprise" {
-		return usageErrorf("-per-minute and -per-day go with -plan enterprise only; key %d has the plan %s", c.key.ID,
-			c.key.Plan)
+	if c.key.Plan != "enterprise" && !c.given("plan") && c.quota != (quota{}) {
+		return usageErrorf("-per-minute and -per-day go with -plan enterprise only; "+
+			"key %d has the plan %s", c.key.ID, c.key.Plan)
 	}
 	changes := map[string]any{}
 	attributes := []any{"id", c.key.ID}
+	change := func(name string, value any) {
+		changes[name] = value
+		attributes = append(attributes, name, value)
+	}
 	if c.given("plan") {
-		changes["plan"] = c.plan
-		attributes = append(attributes, "plan", c.plan)
+		change("plan", c.plan)
 	}
 	if c.quota.PerMinute != 0 {
-		changes["perMinute"] = c.quota.PerMinute
-		attributes = append(attributes, "perMinute", c.quota.PerMinute)
+		change("perMinute", c.quota.PerMinute)
 	}
 	if c.quota.PerDay != 0 {
-		changes["perDay"] = c.quota.PerDay
-		attributes = append(attributes, "perDay", c.quota.PerDay)
+		change("perDay", c.quota.PerDay)
 	}
 	if c.given("name") {
-		changes["name"] = c.name
-		attributes = append(attributes, "name", c.name)
+		change("name", c.name)
 	}
 	if c.given("expires") {
 		changes["lifetime"] = c.expires.Milliseconds()
@@ -390,14 +535,6 @@ func (c *invocation) edit(ctx context.Context, change statement) (changed bool, 
 		return false, err
 	}
 	return results[0].affected > 0, nil
-}
-
-// report logs what a command did, unless it failed.
-func (c *invocation) report(err error, message string, attributes ...any) error {
-	if err == nil {
-		c.log.Info(message, attributes...)
-	}
-	return err
 }
 
 // keyRotate makes a successor that is charged to the same usage, so that two keys
@@ -922,17 +1059,23 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 
 func petSet(ctx context.Context, c *invocation) error {
 	attributes := []any{"id", c.Arg(0)}
-	if c.given("name") {
-		attributes = append(attributes, "name", c.name)
-	}
-	if c.given("category") {
-		attributes = append(attributes, "category", c.category)
-	}
-	if c.given("status") {
-		attributes = append(attributes, "status", c.status)
-	}
-	change := sqlOf(sqlFile("set-pet"), quote(c.name), c.category, storedStatus[PetStatus(c.status)], c.Arg(0))
+	c.Visit(func(f *flag.Flag) {
+		if f.Name != "db" {
+			attributes = append(attributes, f.Name, f.Value.String())
+		}
+	})
+	change := setPet(c.Arg(0), c.name, c.category, PetStatus(c.status))
 	return c.editPet(ctx, change, "pet changed", attributes...)
+}
+
+// setPet is the statement that changes what is not empty. Of the ways to write an id, only the usual
+// one counts: not 007, nor 7e0.
+func setPet(id, name, category string, status PetStatus) statement {
+	return sqlOf(`UPDATE pets SET
+		name = ifnull(nullif(? ->> '$', ''), name),
+		category_id = ifnull(nullif(?, ''), category_id),
+		status = ifnull(nullif(?, 0), status)
+		WHERE id = ?4 AND CAST(id AS TEXT) = ?4`, quote(name), category, storedStatus[status], id)
 }
 
 func petDelete(ctx context.Context, c *invocation) error {
@@ -941,7 +1084,8 @@ func petDelete(ctx context.Context, c *invocation) error {
 }
 
 // editPet changes the pet that the command line names, and logs what it did.
-func (c *invocation) editPet(ctx context.Context, change statement, message string, attributes ...any) error {
+func (c *invocation) editPet(ctx context.Context, change statement, message string,
+	attributes ...any) error {
 	changed, err := c.edit(ctx, change)
 	if err == nil && !changed {
 		err = fmt.Errorf("no pet has the id %s", c.Arg(0))
@@ -1011,202 +1155,6 @@ func (c *invocation) load(ctx context.Context, temp *os.File, original string) (
 func version() string {
 	release, revision := build()
 	return strings.TrimSpace("petstore " + release + " " + runtime.Version() + " " + revision)
-}
-
-// config is what the flags say, those of the server first.
-type config struct {
-	settings
-	addr, db, debugAddr, tlsCert, tlsKey, logFormat string
-
-	debugAllowRemote bool
-	cache            int64       // bytes
-	tls              *tls.Config // of tlsCert and tlsKey, or nil
-	logLevel         slog.Level
-
-	plan, name                 string
-	quota                      quota // of -per-minute and -per-day; then what the plan admits
-	expires, overlap           time.Duration
-	test, json, replace, again bool
-	skipIDs, days              int64
-	category, status           string // of a pet
-}
-
-// funcFlag declares a flag whose value set keeps, unless it is wrong; must says what it has to be.
-func funcFlag(fs *flag.FlagSet, name, must string, set func(value string) (ok bool)) {
-	fs.Func(name, "", func(value string) error {
-		if !set(value) {
-			return errors.New("it must be " + must)
-		}
-		return nil
-	})
-}
-
-// textFlag declares a flag whose text must pass a check.
-func textFlag(fs *flag.FlagSet, into *string, name, must string, check func(string) bool) {
-	funcFlag(fs, name, must, func(s string) bool { *into = s; return check(s) })
-}
-
-// durationFlag declares a flag that takes a duration of Go, such as 36h, or whole days,
-// such as 90d: a second at least, or 0.
-func durationFlag(fs *flag.FlagSet, into *time.Duration, name string, value time.Duration) {
-	*into = value
-	funcFlag(fs, name, "like 90d, 36h or 10m, at least 1s, or 0", func(s string) bool {
-		days, err := strconv.ParseUint(strings.TrimSuffix(s, "d"), 10, 16)
-		if err == nil && strings.HasSuffix(s, "d") {
-			s = fmt.Sprintf("%dh", 24*days)
-		}
-		*into, err = time.ParseDuration(s)
-		return err == nil && (*into == 0 || *into >= time.Second)
-	})
-}
-
-// numberFlag declares a flag that takes a decimal number: 0100 is 100, not 64.
-func numberFlag(fs *flag.FlagSet, into *int64, name string, value int64) {
-	*into = value
-	funcFlag(fs, name, "a number", func(s string) (ok bool) {
-		n, err := strconv.ParseInt(s, 10, 64)
-		*into = n
-		return err == nil
-	})
-}
-
-// allFlags declares the flags of all verbs, with their defaults. web/manual.txt explains them.
-func allFlags(c *config) *flag.FlagSet {
-	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	c.addr, c.db, c.logFormat, c.cache, c.plan = "localhost:8080", "petstore.db", "auto", defaultCache, "free"
-	textFlag(fs, &c.addr, "addr", "HOST:PORT", isAddr)
-	textFlag(fs, &c.db, "db", "a file, or addresses like http://10.0.0.1:4001, separated by commas", isDatabase)
-	textFlag(fs, &c.baseURL, "base-url", "an http or https URL ending in /v1", isBaseURL)
-	textFlag(fs, &c.stagingURL, "staging-url", "an http or https URL ending in /v1", isBaseURL)
-	fs.BoolVar(&c.staging, "staging", false, "")
-	durationFlag(fs, &c.banFor, "ban-for", 10*time.Minute)
-	funcFlag(fs, "cache", "like 16MiB, 500KiB, 1GiB or 65536, or 0", func(s string) bool {
-		digits := strings.TrimRight(s, "KMGiB")
-		n, err := strconv.ParseUint(digits, 10, 32)
-		unit := map[string]int64{"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[s[len(digits):]]
-		c.cache = int64(n) * unit
-		return err == nil && unit != 0
-	})
-	textFlag(fs, &c.clientIPHeader, "client-ip-header", "the name of a header", oneOf(`[A-Za-z0-9-]+`))
-	funcFlag(fs, "cors-origin", "*, or as browsers send it, like https://example.com: no path, default port or "+
-		"wildcard, and the host in ASCII (punycode)", func(s string) bool {
-		origins := strings.Split(s, ",")
-		c.corsOrigins = append(c.corsOrigins, origins...)
-		return !slices.ContainsFunc(origins, func(origin string) bool { return !isOrigin(origin) })
-	})
-	fs.StringVar(&c.tlsCert, "tls-cert", "", "")
-	fs.StringVar(&c.tlsKey, "tls-key", "", "")
-	textFlag(fs, &c.logFormat, "log", "text, json or auto", oneOf("text|json|auto"))
-	fs.TextVar(&c.logLevel, "log-level", slog.LevelInfo, "")
-	textFlag(fs, &c.debugAddr, "debug-addr", "HOST:PORT", isAddr)
-	fs.BoolVar(&c.debugAllowRemote, "debug-allow-remote", false, "")
-
-	textFlag(fs, &c.plan, "plan", "one of "+strings.Join(slices.Sorted(maps.Keys(plans)), ", "), isPlan)
-	numberFlag(fs, &c.quota.PerMinute, "per-minute", 0)
-	numberFlag(fs, &c.quota.PerDay, "per-day", 0)
-	fs.StringVar(&c.name, "name", "", "")
-	durationFlag(fs, &c.expires, "expires", 0)
-	durationFlag(fs, &c.overlap, "overlap", 24*time.Hour)
-	numberFlag(fs, &c.days, "days", 30)
-	fs.BoolVar(&c.test, "test", false, "")
-	fs.BoolVar(&c.json, "json", false, "")
-	numberFlag(fs, &c.skipIDs, "skip-ids", 1_000_000)
-	fs.BoolVar(&c.replace, "replace", false, "")
-	fs.BoolVar(&c.again, "again", false, "")
-	textFlag(fs, &c.category, "category", "an integer of 64 bits", isInteger)
-	textFlag(fs, &c.status, "status", "available, pending or sold", oneOf("available|pending|sold"))
-	return fs
-}
-
-// oneOf is a check that all of a text matches a pattern.
-func oneOf(pattern string) func(string) bool {
-	return regexp.MustCompile("^(" + pattern + ")$").MatchString
-}
-
-func isDatabase(s string) bool { return s != "" && (!isCluster(s) || parseCluster(s) != nil) }
-func isPlan(s string) bool     { _, ok := plans[s]; return ok }
-func isInteger(s string) bool  { _, err := strconv.ParseInt(s, 10, 64); return err == nil }
-
-// isAddr takes a host, which may be empty, and a port.
-func isAddr(s string) bool {
-	_, port, err := net.SplitHostPort(s)
-	_, unknown := net.LookupPort("tcp", port) //nolint:noctx // from a file at the most
-	return err == nil && port != "" && unknown == nil
-}
-
-// isBaseURL takes an absolute http or https URL whose path ends in /v1, and
-// which needs no escaping, since it is written into headers.
-func isBaseURL(s string) bool {
-	u, err := url.Parse(s)
-	return err == nil && u.String() == s && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" &&
-		u.User == nil && u.RawQuery == "" && u.Fragment == "" && strings.HasSuffix(s, "/v1")
-}
-
-// isOrigin takes * or a serialized origin that browsers send: scheme, host and perhaps a port, but not the default one.
-func isOrigin(s string) bool {
-	u, err := url.Parse(s)
-	return s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" &&
-		s == strings.ToLower(u.Scheme+"://"+u.Host) &&
-		!regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s)
-}
-
-// parse declares those flags that the synopsis of a verb mentions, and reads them from args and, if they are not given
-// there, from the environment: -base-url is PETSTORE_BASE_URL, and PETSTORE_STAGING is -test, too. Empty variables do
-// not count, and of several with one name the last does. It returns variables that look like ours and are no flag's.
-func (c *invocation) parse(verb, synopsis string, args []string) (unknown []string, err error) {
-	c.FlagSet = flag.NewFlagSet("petstore "+verb, flag.ContinueOnError)
-	c.SetOutput(io.Discard) // main reports errors
-	all := allFlags(&c.config)
-	all.VisitAll(func(f *flag.Flag) {
-		if strings.Contains(synopsis, "-"+f.Name) {
-			c.Var(f.Value, f.Name, "")
-		}
-	})
-	if err := c.Parse(args); errors.Is(err, flag.ErrHelp) {
-		return nil, err
-	} else if err != nil {
-		return nil, usageErrorf("%v; see %s -h", err, c.Name())
-	}
-	ours, others := map[string]string{}, map[string]bool{}
-	for _, variable := range c.environ {
-		if name, value, _ := strings.Cut(variable, "="); strings.HasPrefix(name, "PETSTORE_") {
-			ours[name], others[name] = value, true
-		}
-	}
-	all.VisitAll(func(f *flag.Flag) {
-		name := "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if slices.Contains([]string{"again", "replace", "skip-ids", "category", "status"}, f.Name) {
-			return // it confirms a danger, or says which pets, or what of a pet: only people do
-		}
-		delete(others, name)
-		if strings.HasSuffix(verb, " set") && f.Name != "db" { // a flag says what to change, and no variable
-			return
-		}
-		if f.Name == "test" && ours[name] == "" {
-			name = "PETSTORE_STAGING"
-		}
-		if ours[name] != "" && !c.given(f.Name) && c.Lookup(f.Name) != nil && err == nil {
-			if problem := c.Set(f.Name, ours[name]); problem != nil {
-				err = usageErrorf("invalid value %q for %s: %v", ours[name], name, problem)
-			}
-		}
-	})
-	return slices.Sorted(maps.Keys(others)), err
-}
-
-// newLogger writes to stderr; format is text, json or auto.
-func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
-	if format == "text" || format == "auto" && isTerminal(stderr) {
-		return slog.New(slog.NewTextHandler(redactor{stderr}, options))
-	}
-	return slog.New(slog.NewJSONHandler(redactor{stderr}, options))
-}
-
-func isTerminal(w io.Writer) bool {
-	f, _ := w.(*os.File)
-	info, err := f.Stat() // of nil, it is an error
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // progress shows on stderr how far long work has come: on a terminal in one line that is written over and

@@ -304,9 +304,9 @@ func petsImport(t testing.TB, s *store, file string, check func(st statement)) (
 	t.Helper()
 	var log bytes.Buffer
 	observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { check(st) }})
-	c := &invocation{process: &process{stderr: &log}, store: observed, log: newLogger(&log, "text", 0)}
-	_, err := c.parse("pet import", "[-again]", []string{file})
+	c, err := commandsInvocation("pet import", []string{file})
 	mainMust(t, err)
+	c.stderr, c.store, c.log = &log, observed, newLogger(&log, "text", 0)
 	return c, &log
 }
 

@@ -60,8 +60,7 @@ var commandsFlags = map[string]commandsFlag{
 
 func TestEveryFlag(t *testing.T) {
 	var names []string
-	server := commandsFlagsOf("serve")
-	server.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	commandsVerb("serve").newInvocation(nil).VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
 	if len(names) < 14 {
 		t.Errorf("the flags are only %v", names)
 	}
@@ -76,7 +75,7 @@ func TestEveryFlag(t *testing.T) {
 		parsed := func(t *testing.T, environ []string, args ...string) string {
 			t.Helper()
 			var cfg, base config
-			allFlags(&base)
+			mainMust(t, commandsParse(&base, nil))
 			if err := commandsParse(&cfg, args, environ...); err != nil {
 				t.Fatalf("%v: %v", args, err)
 			}
@@ -88,7 +87,7 @@ func TestEveryFlag(t *testing.T) {
 			}
 		})
 		t.Run(variable+" is its twin", func(t *testing.T) {
-			if got := parsed(t, []string{variable + "=" + c.good}); got != c.shows && (name != "staging" || got != "true true") { // -test follows
+			if got := parsed(t, []string{variable + "=" + c.good}); got != c.shows {
 				t.Errorf("the variable gives %s, want %s", got, c.shows)
 			}
 		})
@@ -111,22 +110,27 @@ func TestEveryFlag(t *testing.T) {
 	}
 }
 
-// commandsParse parses all flags.
+// commandsInvocation is a run of a verb that has read its arguments and its environment.
+func commandsInvocation(verb string, args []string, environ ...string) (*invocation, error) {
+	v := commandsVerb(verb)
+	c := v.newInvocation(&process{environ: environ})
+	if err := c.parse(args); err != nil {
+		return c, err
+	}
+	return c, c.readEnvironment(v.onlyDatabase)
+}
+
+// commandsParse parses flags of the service.
 func commandsParse(into *config, args []string, environ ...string) error {
-	c, synopsis := &invocation{process: &process{environ: environ}}, ""
-	allFlags(into).VisitAll(func(f *flag.Flag) { synopsis += " -" + f.Name })
-	_, err := c.parse("", synopsis, args)
+	c, err := commandsInvocation("serve", args, environ...)
 	*into = c.config
 	return err
 }
 
-// commandsFlagsOf are the flags of a verb.
-func commandsFlagsOf(verb string) *flag.FlagSet {
-	c := &invocation{process: &process{}}
-	_, text := section(verb)
-	synopsis, _, _ := strings.Cut(text, "\n\n")
-	_, _ = c.parse(verb, synopsis, nil)
-	return c.FlagSet
+// commandsVerb is the verb of a name.
+func commandsVerb(name string) *command {
+	verbs := allVerbs(nil)
+	return &verbs[slices.IndexFunc(verbs, func(v command) bool { return v.name == name })]
 }
 
 // commandsDifference prints the fields of b that differ from those of a.
@@ -165,7 +169,7 @@ func TestOrdinaryOriginsAreKept(t *testing.T) {
 // TestOtherVariablesDoNotCount: an environment is full of them.
 func TestOtherVariablesDoNotCount(t *testing.T) {
 	var cfg, base config
-	allFlags(&base)
+	mainMust(t, commandsParse(&base, nil))
 	environ := []string{"ADDR=localhost:1", "XPETSTORE_ADDR=localhost:1", "PETSTOREADDR=localhost:1", "PETSTORE_ADDRESS=localhost:1", "PETSTORE_=x",
 		"PETSTORE_COLOUR=gold", "PETSTORE_ADDR=", "PETSTORE_STAGING", "=C:=C:\\", ""}
 	if err := commandsParse(&cfg, nil, environ...); err != nil || commandsDifference(base, cfg) != "" {
@@ -185,7 +189,8 @@ func TestACORSOriginMayBeRepeated(t *testing.T) {
 }
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
-	const all = "serve, key create, key list, key show, key usage, key set, key rotate, key revoke, key unban, pet import, pet export, pet set, pet delete, backup, restore, version, help; "
+	const all = "serve, key create, key list, key show, key usage, key set, key rotate, key revoke, key unban, pet import, pet export, pet set, pet delete, backup, restore, version; "
+	const ofKeys = "key create, key list, key show, key usage, key set, key rotate, key revoke, key unban; "
 	db := mainDB(t)
 	for what, c := range map[string]struct {
 		args  []string
@@ -205,9 +210,15 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"a certificate without its key":    {args: []string{"-db", db, "-tls-cert", "a.pem"}, words: []string{"-tls-cert", "-tls-key"}},
 		"a key without its certificate":    {args: []string{"-db", db, "-tls-key", "a.key"}, words: []string{"-tls-cert", "-tls-key"}},
 		"the same by the environment":      {env: map[string]string{"PETSTORE_DB": db, "PETSTORE_TLS_KEY": "a.key"}, words: []string{"-tls-cert", "-tls-key"}},
-		"key without a verb":               {args: []string{"key"}, words: []string{`"key"; there are ` + all}},
-		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"key make"; there are ` + all}},
-		"key with a slip in the verb":      {args: []string{"key", "rovoke", "1"}, words: []string{`"key rovoke"; there are ` + all}},
+		"key without a verb":               {args: []string{"key"}, words: []string{`"key"; there are ` + ofKeys}},
+		"key with an unknown verb":         {args: []string{"key", "make"}, words: []string{`"key make"; there are ` + ofKeys}},
+		"key with a slip in the verb":      {args: []string{"key", "rovoke", "1"}, words: []string{`"key rovoke"; there are ` + ofKeys}},
+		"pet without a verb":               {args: []string{"pet"}, words: []string{`"pet"; there are pet import, pet export, pet set, pet delete; `}},
+		"a group with a flag":              {args: []string{"key", "-json"}, words: []string{`"key -json"; there are ` + ofKeys}},
+		"an argument before a flag":        {args: []string{"key", "revoke", "1", "-name", "x"}, words: []string{"-name; see petstore key revoke -h"}},
+		"two arguments around a flag":      {args: []string{"key", "set", "-db", db, "1", "-name", "x", "2"}, words: []string{`unexpected argument "2"; see petstore key set -h`}},
+		"what looks like a flag, after --": {args: []string{"key", "set", "-db", db, "-name", "x", "--", "1", "-plan"}, words: []string{`unexpected argument "-plan"`}},
+		"version with an argument":         {args: []string{"--version", "x"}, words: []string{`unexpected argument "x"; see petstore version -h`}},
 		"a flag of a key with a slip":      {args: []string{"key", "create", "-pan", "pro"}, words: []string{"-pan; see petstore key create -h"}},
 		"backup without a file":            {args: []string{"backup", "-db", db}, words: []string{"petstore backup needs FILE; see petstore backup -h"}},
 		"backup with two files":            {args: []string{"backup", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"; see petstore backup -h`}},
@@ -221,10 +232,10 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"pet set of an unknown status":     {args: []string{"pet", "set", "-db", db, "-status", "", "1"}, words: []string{"-status", "available, pending or sold"}},
 		"pet set of no category":           {args: []string{"pet", "set", "-db", db, "-category", "", "1"}, words: []string{"-category"}},
 		"pet set of a fraction":            {args: []string{"pet", "set", "-db", db, "-category", "1.5", "1"}, words: []string{"-category", "1.5"}},
-		"a key's name that turns text":     {args: []string{"key", "create", "-db", db, "-name", "shop \u202efront"}, words: []string{"-name must not hold", "direction"}},
-		"another name that turns text":     {args: []string{"key", "set", "-db", db, "-name", "\u2066shop\u2069", "1"}, words: []string{"-name must not hold", "direction"}},
-		"pet set of an empty name":         {args: []string{"pet", "set", "-db", db, "-name", "", "1"}, words: []string{"-name must not be blank"}},
-		"pet set of a long name":           {args: []string{"pet", "set", "-db", db, "-name", strings.Repeat("x", 201), "1"}, words: []string{"-name must have at most 200 characters"}},
+		"a key's name that turns text":     {args: []string{"key", "create", "-db", db, "-name", "shop \u202efront"}, words: []string{"-name", "it must not hold", "direction"}},
+		"another name that turns text":     {args: []string{"key", "set", "-db", db, "-name", "\u2066shop\u2069", "1"}, words: []string{"-name", "it must not hold", "direction"}},
+		"pet set of an empty name":         {args: []string{"pet", "set", "-db", db, "-name", "", "1"}, words: []string{"-name", "it must not be blank"}},
+		"pet set of a long name":           {args: []string{"pet", "set", "-db", db, "-name", strings.Repeat("x", 201), "1"}, words: []string{"-name", "it must have at most 200 characters"}},
 		"restore without a copy":           {args: []string{"restore", "-db", db}, words: []string{"petstore restore needs COPY; see petstore restore -h"}},
 		"restore with two copies":          {args: []string{"restore", "-db", db, "a", "b"}, words: []string{`unexpected argument "b"; see petstore restore -h`}},
 		"restore with an unknown flag":     {args: []string{"restore", "-skip", "1", "a"}, words: []string{"-skip; see petstore restore -h"}},
@@ -266,78 +277,114 @@ func TestHelpNamesEveryVerb(t *testing.T) {
 	if lines := strings.Count(first, "\n"); lines > 25 {
 		t.Errorf("help has %d lines", lines)
 	}
-	for _, cmd := range commands {
+	for _, cmd := range allVerbs(nil) {
 		if !regexp.MustCompile(`(?m)^  petstore ` + cmd.name + ` +[a-z]\S+ `).MatchString(first) {
 			t.Errorf("help does not say what petstore %s does", cmd.name)
 		}
 	}
-	for _, args := range [][]string{{"help", "key"}, {"key", "-h"}, {"key", "help"}, {"key", "--help"}} {
+	for _, args := range [][]string{{"-h"}, {"-help"}, {"--help"}, {"help", "-h"}, {"-h", "-db", "x"}} {
 		if commandsHelp(t, args...) != first {
 			t.Errorf("petstore %v says something else", args)
 		}
 	}
 	_, _, err := mainRun(t, nil, "help", "frobnicate")
 	mainOneLine(t, err, true, `no command "frobnicate";`)
+	_, _, err = mainRun(t, nil, "help", "key", "make")
+	mainOneLine(t, err, true, `no command "key make"; there are key create,`)
+}
+
+// TestKeyAndPetListTheirVerbs and no others, when they are asked for help.
+func TestKeyAndPetListTheirVerbs(t *testing.T) {
+	for group, other := range map[string]string{"key": "pet", "pet": "key"} {
+		first := commandsHelp(t, "help", group)
+		for _, args := range [][]string{{group, "-h"}, {group, "help"}, {group, "--help"}} {
+			if commandsHelp(t, args...) != first {
+				t.Errorf("petstore %v says something else", args)
+			}
+		}
+		for _, verb := range allVerbs(nil) {
+			isOne := strings.HasPrefix(verb.name, group+" ")
+			if isOne != strings.Contains(first, "\n  petstore "+verb.name) || strings.Contains(first, "petstore "+other) {
+				t.Errorf("petstore help %s says\n%s", group, first)
+			}
+		}
+	}
 }
 
 // TestHelpExplainsEveryVerb: what it does, an example that can be parsed, every flag with its default, and the exit status.
 func TestHelpExplainsEveryVerb(t *testing.T) {
-	if commandsHelp(t, "-h") != commandsHelp(t, "help", "serve") {
-		t.Error("petstore -h does not explain the flags of the server")
-	}
-	for _, cmd := range commands {
-		words := strings.Fields(cmd.name)
+	for _, verb := range allVerbs(nil) {
+		words := strings.Fields(verb.name)
 		text := commandsHelp(t, append([]string{"help"}, words...)...)
 		for _, flag := range []string{"-h", "-help", "--help"} {
 			if commandsHelp(t, append(slices.Clone(words), flag)...) != text {
-				t.Errorf("petstore %s %s says something else than petstore help %[1]s", cmd.name, flag)
+				t.Errorf("petstore %s %s says something else than petstore help %[1]s", verb.name, flag)
 			}
 		}
-		if cmd.name != "serve" && !strings.HasPrefix(text, "petstore "+cmd.name) || !strings.Contains(text, "\nExit status: ") {
-			t.Errorf("help of %s is\n%s", cmd.name, text)
+		name := strings.TrimSuffix("petstore "+verb.name, " serve")
+		if !strings.HasPrefix(text, name) || !strings.Contains(text, "\nExit status: ") {
+			t.Errorf("help of %s is\n%s", verb.name, text)
 		}
-		flags := commandsFlagsOf(cmd.name)
-		flags.VisitAll(func(f *flag.Flag) {
-			value, usage := section("-" + f.Name)
-			if !strings.Contains(text, "\n  -"+f.Name+value+"\n        "+strings.Split(usage, "\n")[0]+"\n") {
-				t.Errorf("help of %s does not explain -%s:\n%s", cmd.name, f.Name, text)
+		c, flags := verb.newInvocation(&process{}), 0
+		c.VisitAll(func(f *flag.Flag) {
+			flags++
+			value, _ := flag.UnquoteUsage(f)
+			explained := regexp.MustCompile(`\n  -` + f.Name + strings.TrimRight(" "+value, " ") + `\n {4}\t[^\n]*(\n {4}\t[^\n]*)*\n`).FindString(text)
+			if explained == "" || value == "value" {
+				t.Errorf("help of %s does not explain -%s:\n%s", verb.name, f.Name, text)
+			}
+			if shown := f.DefValue != "" && f.DefValue != "false"; shown != strings.HasSuffix(explained, " (default "+f.DefValue+")\n") {
+				t.Errorf("help of %s does not tell the default of -%s:\n%s", verb.name, f.Name, text)
 			}
 		})
-		example := regexp.MustCompile(`\nExample: petstore ` + cmd.name + `(.*)\n`).FindStringSubmatch(text)
-		if cmd.name == "serve" {
-			example = regexp.MustCompile(`\nExample: petstore(.*)\n`).FindStringSubmatch(text)
+		tells := regexp.MustCompile(`\n(Each flag|Of the flags, only -db) has a variable in the environment`).FindStringSubmatch(text)
+		if (tells != nil) != (flags > 0) || tells != nil && verb.onlyDatabase != (tells[1] != "Each flag") {
+			t.Errorf("help of %s tells of variables %q", verb.name, tells)
 		}
-		if example == nil && cmd.name != "version" {
-			t.Errorf("help of %s has no example", cmd.name)
-		} else if example != nil {
-			mainMust(t, flags.Parse(strings.Fields(strings.ReplaceAll(example[1], "shop front", "shop"))))
+		example := regexp.MustCompile(`\nExample: ` + name + `(.*)\n`).FindStringSubmatch(text)
+		if verb.name == "version" {
+			continue
 		}
+		if example == nil {
+			t.Fatalf("help of %s has no example", verb.name)
+		}
+		mainMust(t, c.parse(strings.Fields(strings.ReplaceAll(example[1], "shop front", "shop"))))
+		mainMust(t, verb.checkArgument(c))
 	}
 }
 
-// TestHelpTellsTheDefaults: a default that is told is the one that a flag has.
-func TestHelpTellsTheDefaults(t *testing.T) {
-	var base config
-	allFlags(&base)
-	allFlags(&config{}).VisitAll(func(f *flag.Flag) {
-		_, text := section("-" + f.Name)
-		told := regexp.MustCompile(`(?s)\(([^() ,;]+)[^()]*\)$`).FindStringSubmatch(strings.ReplaceAll(text, "\n", " "))
-		if told == nil {
-			t.Errorf("-%s: no default in %q", f.Name, text)
-			return
+// TestFlagsMayFollowTheArgument, and stand on both sides of it.
+func TestFlagsMayFollowTheArgument(t *testing.T) {
+	k := commandsNew(t)
+	k.mint("create")
+	for i, line := range []string{"key set -name NAME 1", "key set 1 -name NAME", "key set -expires 1h 1 -name NAME", "key set -name NAME -- 1",
+		"key set 1 -name NAME --", "key set 1 -name=NAME"} {
+		name := fmt.Sprintf("name-%d", i)
+		_, _, err := mainRun(t, map[string]string{"PETSTORE_DB": k.db}, strings.Fields(strings.ReplaceAll(line, "NAME", name))...)
+		mainMust(t, err)
+		if got := k.show("1"); got.Name != name {
+			t.Errorf("%s: the key is %+v", line, got)
 		}
-		if told[1] == "none" || f.Name == "plan" || f.Name == "test" { // which depend on more
-			return
+	}
+	// A flag's value is no argument, nor is what follows -- a flag.
+	for line, want := range map[string]string{"-overlap 1h 7": "7", "7 -overlap 1h": "7", "-- -overlap": "-overlap", "-overlap 1h -- -7": "-7", "-": "-"} {
+		c, err := commandsInvocation("key rotate", strings.Fields(line))
+		if err != nil || c.NArg() != 1 || c.Arg(0) != want {
+			t.Errorf("the arguments of %q are %q, %v", line, c.Args(), err)
 		}
-		var same config
-		if err := commandsParse(&same, []string{"-" + f.Name + "=" + told[1]}); err != nil || commandsDifference(base, same) != "" {
-			t.Errorf("-%s: %s is not the default: %s, %v", f.Name, told[1], commandsDifference(base, same), err)
-		}
-	})
+	}
+	if _, err := commandsInvocation("key rotate", []string{"7", "-overlap"}); err == nil {
+		t.Error("a flag without its value is taken")
+	}
 }
 
 func TestVersionNamesTheBuild(t *testing.T) {
 	out, log, err := mainRun(t, nil, "version")
+	for _, flag := range []string{"-version", "--version"} {
+		if same, _, err := mainRun(t, nil, flag); err != nil || same != out {
+			t.Errorf("%s is %q, %v", flag, same, err)
+		}
+	}
 	if err != nil || log != "" || !strings.HasPrefix(out, "petstore ") || !strings.Contains(out, runtime.Version()) || strings.Count(out, "\n") != 1 {
 		t.Errorf("version is %q, %q, %v", out, log, err)
 	}
@@ -666,8 +713,7 @@ func TestAStagingEnvironmentMakesTestKeys(t *testing.T) {
 // TestUnknownVariablesAreWarnedAbout: one with a slip would be heeded by nobody.
 func TestUnknownVariablesAreFound(t *testing.T) {
 	unknown := func(environ ...string) string {
-		found, _ := (&invocation{process: &process{environ: environ}}).parse("key list", "", nil)
-		return strings.Join(found, " ")
+		return strings.Join(unknownVariables(environ, allVerbs(nil)), " ")
 	}
 	for _, variable := range []string{"PETSTORE_ADDRESS=x", "PETSTORE_=x", "PETSTORE_", "PETSTORE_BASEURL=x", "PETSTORE_SKIP_IDS=5", "PETSTORE_ADR=", "PETSTORE_addr=x",
 		"PETSTORE_BASE-URL=x", "PETSTORE_HELP=1"} {
@@ -753,7 +799,7 @@ func TestTheGreatestLimitsAreTaken(t *testing.T) {
 	}
 	limits[3] = fmt.Sprint(most + 1)
 	_, _, err := mainRun(t, nil, append([]string{"key", "create", "-db", k.db}, limits...)...)
-	mainOneLine(t, err, true, "-per-minute", "-per-day", "from 1 to 999999999999999")
+	mainOneLine(t, err, true, "-per-minute", "from 1 to 999999999999999")
 }
 
 func TestKeyShowAndListAsJSON(t *testing.T) {
@@ -1173,7 +1219,7 @@ func TestOneLimitOfAnEnterpriseKeyChangesAlone(t *testing.T) {
 	for _, limit := range []string{"0", "-1", "1000000000000000"} {
 		for _, name := range []string{"-per-minute", "-per-day"} {
 			_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, name, limit, "1")
-			mainOneLine(t, err, true, "-per-minute and -per-day must be from 1 to 999999999999999")
+			mainOneLine(t, err, true, name, "it must be a number from 1 to 999999999999999")
 		}
 	}
 	if after := k.do("list", "-json"); after != before {
@@ -1212,7 +1258,7 @@ func TestKeySetWipesNoName(t *testing.T) {
 	k.mint("create", "-name", "shop")
 	for _, name := range []string{"", " "} {
 		_, _, err := mainRun(t, nil, "key", "set", "-db", k.db, "-name", name, "1")
-		mainOneLine(t, err, true, "-name must not be blank")
+		mainOneLine(t, err, true, "-name", "it must not be blank")
 	}
 	if got := k.show("1"); got.Name != "shop" {
 		t.Errorf("the key is %+v", got)
@@ -1393,26 +1439,26 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 	s := storeOpen(t, k.db)
 	plans := storeRaw(t, k.db)
 	seen := 0
-	for _, cmd := range commands {
-		_, text := section(cmd.name)
-		synopsis, _, _ := strings.Cut(text, "\n\n")
-		if !strings.HasPrefix(cmd.name, "key ") || !strings.HasSuffix(strings.Trim(synopsis, "[]"), "ID") {
+	for _, verb := range keyVerbs {
+		if !strings.Contains(verb.argument, "ID") {
 			continue
 		}
 		now := instantOf(time.Now())
 		k.write(limitsSave(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}), sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
 		statements := map[string]statement{}
-		observed := newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { statements[st.query] = st }})
-		c := &invocation{process: &process{stdout: io.Discard}, now: now, log: slog.New(slog.DiscardHandler), store: observed}
 		args := []string{"1"}
-		if cmd.name == "key set" {
+		if verb.name == "key set" {
 			args = []string{"-plan", "pro", "-name", "x", "-expires", "1h", "1"}
 		}
-		_, err := c.parse(cmd.name, synopsis, args)
+		c, err := commandsInvocation(verb.name, args)
 		mainMust(t, err)
-		mainMust(t, c.check(synopsis))
+		c.stdout, c.log = io.Discard, slog.New(slog.DiscardHandler)
+		c.store = newStore(&storeEngine{engine: s.engine, check: func(st statement, _ []any) { statements[st.query] = st }})
+		if verb.check != nil {
+			mainMust(t, verb.check(c))
+		}
 		mainMust(t, c.findKey(t.Context()))
-		mainMust(t, cmd.run(t.Context(), c))
+		mainMust(t, verb.run(t.Context(), c))
 		seen += len(statements)
 		for _, st := range statements {
 			rows, err := plans.Query("EXPLAIN QUERY PLAN "+st.query, st.args...)
@@ -1423,7 +1469,7 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 				mainMust(t, rows.Scan(&id, &parent, &unused, &detail))
 				// SQLite calls it SEARCH, without USING, when it looks at all rows for a max().
 				if regexp.MustCompile(`^SCAN (k|api_keys|usage_days)\b|^SEARCH (k|api_keys|usage_days)$`).MatchString(detail) {
-					t.Errorf("%s: %s in\n%s", cmd.name, detail, st.query)
+					t.Errorf("%s: %s in\n%s", verb.name, detail, st.query)
 				}
 			}
 			mainMust(t, rows.Close())
@@ -1618,12 +1664,12 @@ func TestMisuseOfKeyCommands(t *testing.T) {
 		"create -plan pro -per-minute 5", "create -plan pro -per-day 5", "create -per-minute 5 -per-day 5",
 		"create -expires -1h", "create -expires soon", "create -expires 999ms", "create -per-minute x", "create -name \x07", "create -unknown",
 		"list 1", "list 1 2", "list -plan pro",
-		"show", "show 1 2", "show 1 -json",
+		"show", "show 1 2", "show 1 -jso",
 		"set 1", "set -plan gold 1", "set -plan pro", "set -plan enterprise 1", "set -plan free -per-day 9 1", "set -per-day 9 1", "set -per-minute 9 -per-day 9 -name x 1", "set -plan= 1",
-		"set -name x", "set -expires -1h 1", "set -expires soon 1", "set -expires 999ms 1", "set -test 1", "set 1 -name x",
+		"set -name x", "set -expires -1h 1", "set -expires soon 1", "set -expires 999ms 1", "set -test 1", "set 1 -name", "create -name=",
 		"set -plan enterprise -per-minute 1000000000000000 -per-day 1 1", "set -plan enterprise -per-minute 1 -per-day 1000000000000000 1",
 		"create -plan enterprise -per-minute 1000000000000000 -per-day 1", "create -plan enterprise -per-minute 1 -per-day 1000000000000000",
-		"rotate", "rotate -overlap -1h 1", "rotate -overlap x 1", "rotate 1 -overlap 1h",
+		"rotate", "rotate -overlap -1h 1", "rotate -overlap x 1", "rotate 1 -overlap",
 		"revoke", "revoke 1 1", "unban", "unban -json 1",
 		"usage 1 1", "usage -days 0", "usage -days 401", "usage -days -1 1", "usage -days x", "usage -days 1d", "usage -test",
 	} {

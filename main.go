@@ -13,7 +13,7 @@
 // auth.go finds its key, limits.go takes one request from the key's buckets, or refuses, model.go
 // reads its body, and store.go makes one transaction of what many requests write, in its engine:
 // sqlite.go or rqlite.go. An error goes back the same way and becomes a response in one place. The
-// command line is in commands.go, what is counted in metrics.go, and docs/design.md tells more.
+// command line is in commands.go and flags.go, what is counted in metrics.go; docs/design.md tells more.
 //
 // What got its 201 is on disk, or on the disks of a majority, with its Idempotency-Key, and so is a ban before the
 // first refusal that mentions it. A kill forgets less than a second of counting, strikes, and limits of addresses.

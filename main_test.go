@@ -380,7 +380,7 @@ func TestAFirstKeyThatCannotBeStoredIsTakenBack(t *testing.T) {
 }
 
 func TestAnUnknownVariableIsAWarning(t *testing.T) {
-	const warning = `"level":"WARN","msg":"unknown environment variable; petstore help VERB lists the flags, and each has its variable","variable":`
+	const warning = `"level":"WARN","msg":"unknown environment variable; petstore help VERB tells which flags have one","variable":`
 	env := map[string]string{
 		"PETSTORE_ADR": "localhost:1", "PETSTORE_DATABASE": "pet_live_abc", "PETSTORE_": "x", "PETSTORE_SKIP_IDS": "1", // these are not known
 		"PETSTORE_base_url": "x", "PETSTORE_BASE-URL": "x", // nor are these, though they look like one

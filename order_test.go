@@ -25,7 +25,8 @@ import (
 // below it, and nothing of those above it.
 var orderTable = []orderLine{
 	{"main.go", "the process: starts the server, stops it, and runs what runs beside the requests"},
-	{"commands.go", "the operator's side: flags, environment and help, and what every command does"},
+	{"commands.go", "the operator's side: the table of verbs, help, and what every command does"},
+	{"flags.go", "the configuration: every flag, with its default, its variable and what is checked of it"},
 	{"handlers.go", "the client's side: routes, operations, and how an error becomes a response"},
 	{"auth.go", "the keys: their form, which one a request carries, how they are made and ended"},
 	{"limits.go", "the limits: how much an account may do, and what becomes of one that will not stop"},

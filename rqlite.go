@@ -71,16 +71,8 @@ type node struct {
 	addr string // by which the other nodes know it, once it has told
 }
 
-func isCluster(db string) bool { return strings.Contains(db, "://") }
-
-// parseCluster takes the addresses of a cluster's nodes, separated by commas, and gives none if one of them is wrong.
-func parseCluster(db string) (nodes []*node) {
-	for address := range strings.SplitSeq(db, ",") {
-		u, err := url.Parse(strings.TrimSuffix(address, "/"))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" ||
-			u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
-			return nil
-		}
+func nodesAt(urls []*url.URL) (nodes []*node) {
+	for _, u := range urls {
 		nodes = append(nodes, &node{url: u.Scheme + "://" + u.Host, user: u.User})
 	}
 	return nodes

@@ -409,7 +409,7 @@ func rqliteOpenAt(t testing.TB, addresses string, p purpose) (*store, *logBuffer
 func rqliteStore(t testing.TB, c *rqliteFake) (*store, *logBuffer) {
 	t.Helper()
 	log := &logBuffer{}
-	e := &rqlite{nodes: parseCluster(c.addresses()), log: newLogger(log, "json", slog.LevelDebug), wait: queryWait,
+	e := &rqlite{nodes: nodesAt(nodeURLs(c.addresses())), log: newLogger(log, "json", slog.LevelDebug), wait: queryWait,
 		client:    &http.Client{Transport: c, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 		durations: histogram{bounds: durationBounds}}
 	storeMust(t, e.connect(t.Context()))
@@ -837,7 +837,7 @@ func TestAnUnreachableClusterIsWaitedFor(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := rqliteWithoutNetwork(t, 2)
-				e := &rqlite{nodes: parseCluster(c.addresses()), log: testLog, client: &http.Client{Transport: c}}
+				e := &rqlite{nodes: nodesAt(nodeURLs(c.addresses())), log: testLog, client: &http.Client{Transport: c}}
 				prepare(c)
 				start := time.Now()
 				err := e.connect(t.Context())

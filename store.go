@@ -82,10 +82,10 @@ type engine interface {
 type purpose int
 
 const (
-	forNothing purpose = iota // the command opens none
-	forCommand                // the file has to be there
+	forCommand purpose = iota // the file has to be there
 	forNewKey                 // a command that makes the file if there is none
 	forService                // the same, and there must be no other service on it
+	forNothing                // the command opens none
 )
 
 // applicationID marks a database as this program's ("pets" in ASCII), restoringID one that is being

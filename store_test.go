@@ -1888,5 +1888,5 @@ func BenchmarkCommit(b *testing.B) {
 
 // storeSetPet is the statement of petstore pet set.
 func storeSetPet(id, name, category string, status PetStatus) statement {
-	return sqlOf(sqlFile("set-pet"), quote(name), category, storedStatus[status], id)
+	return setPet(id, name, category, status)
 }
