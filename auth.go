@@ -163,11 +163,12 @@ func newKeyring(s *store, staging bool) *keyring {
 		suspects: make(chan struct{}, maxSuspects), turn: make(chan struct{}, 1)}
 }
 
-// authenticate finds the key that a request carries. The error is an *Error missing_key or invalid_key,
-// errManySuspects, or the store's. All unusable keys get the same message, except a key of the other environment,
-// which its prefix shows anyway. spent reports whether the caller's address is spent; a key that is known does
-// not ask it.
-func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (*apiKey, error) {
+// authenticate finds the key that a request carries. The error is an *Error missing_key or
+// invalid_key, errManySuspects, or the store's. All unusable keys get the same message, except a
+// key of the other environment, which its prefix shows anyway. spent reports whether the caller's
+// address is spent, and is asked only if a key is not known.
+func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (
+	*apiKey, error) {
 	token := bearer(headers)
 	key, err := k.lookup(secret(token), spent)
 	switch {
@@ -183,8 +184,8 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 	return key, nil
 }
 
-// lookup returns the key that a token is, or nil. A key that is not in memory, or was read before another
-// program has written, is read from the database if its checksum is right.
+// lookup returns the key that a token is, or nil. A key that is not in memory, or was read before
+// another program has written, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
 	key, fresh := k.recall(d)
@@ -510,7 +511,8 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
 func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
-	return insertedID(s.write(ctx, k.insertion(token, "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)", storedBool[first])))
+	const wanted = "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)"
+	return insertedID(s.write(ctx, k.insertion(token, wanted, storedBool[first])))
 }
 
 // hasKeys reports whether there are keys for an environment, and for the other one.

@@ -195,8 +195,12 @@ func (u *usage) banned(now instant, banFor time.Duration) bool {
 }
 
 // latestBanEnd is the latest end that a running ban can have. One that ends later was made for
-// longer than -ban-for is now, or began before the clock was set back.
+// longer than -ban-for is now, or began before the clock was set back. A minute more, because
+// services may read the clock a little out of order.
 func latestBanEnd(now instant, banFor time.Duration) instant {
+	if banFor == 0 {
+		return now // no ban runs
+	}
 	return now + instant(banFor.Milliseconds()) + minuteMillis
 }
 
@@ -339,7 +343,8 @@ const (
 
 	// At ?4, a stored window that runs wins: one that ends by ?5, or ?6 for a day. Requests of a
 	// window that has ended are dropped if another runs.
-	mergeUsages = `INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+	mergeUsages = `INSERT INTO usage
+	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 SELECT value ->> 'ID', value ->> 'MinuteUsed', value ->> 'MinuteEnds', value ->> 'DayUsed',
 	value ->> 'DayEnds', 0, 0
 FROM json_each(?1) WHERE ` + notMerged + `
@@ -365,8 +370,9 @@ WHERE banned_until > 0 AND banned_until > ?1 AND ` + notMerged
 	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
 ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3), seen_at = max(seen_at, ?1)`
 
-	mergedUsages = `SELECT json_group_array(json_object('ID', id, 'MinuteUsed', minute_used, 'MinuteEnds', minute_ends,
-	'DayUsed', day_used, 'DayEnds', day_ends, 'BannedAt', banned_at, 'BannedUntil', banned_until))
+	mergedUsages = `SELECT json_group_array(json_object('ID', id,
+	'MinuteUsed', minute_used, 'MinuteEnds', minute_ends, 'DayUsed', day_used, 'DayEnds', day_ends,
+	'BannedAt', banned_at, 'BannedUntil', banned_until))
 FROM usage
 WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`
 )
@@ -397,8 +403,9 @@ const (
 
 func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
 	return &limiter{
-		store: s, log: log, banFor: banFor, service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		usages: map[int64]*usage{}, tallies: map[usageDate]*tally{},
+		store: s, log: log, banFor: banFor,
+		service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
+		usages:  map[int64]*usage{}, tallies: map[usageDate]*tally{},
 		addresses: cache[netip.Prefix, bucket]{max: maxAddresses},
 	}
 }
@@ -473,11 +480,13 @@ func (l *limiter) ban(a *account, d *decision) {
 			d.ban(ends)
 		}
 	}()
-	_, d.banErr = l.store.write(context.Background(), sqlOf(saveBan, a.usageID, int64(begins), int64(ends)))
+	save := sqlOf(saveBan, a.usageID, int64(begins), int64(ends))
+	_, d.banErr = l.store.write(context.Background(), save)
 }
 
 // saveBan stores a ban of the usage ?1, from ?2 to ?3.
-const saveBan = `INSERT INTO usage (id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+const saveBan = `INSERT INTO usage
+	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 VALUES (?1, 0, 0, 0, 0, ?2, ?3)
 ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`
 
@@ -597,7 +606,8 @@ func (l *limiter) take(now instant) bool {
 			break
 		}
 		l.flushing.days = append(l.flushing.days, dayRow{at, *t})
-		if u := l.usages[at.Usage]; u != nil && u.day.fresh > 0 { // refusals and errors change no window
+		u := l.usages[at.Usage]
+		if u != nil && u.day.fresh > 0 { // refusals and errors change no window
 			l.flushing.sent[at.Usage] = *u
 		}
 		delete(l.tallies, at)
@@ -614,8 +624,10 @@ func (l *limiter) adopt(rows []usageRow, now instant) {
 		if u == nil {
 			continue
 		}
-		u.minute.adopt(bucket{used: row.MinuteUsed, ends: instant(row.MinuteEnds)}, sent.minute, now, minuteMillis)
-		u.day.adopt(bucket{used: row.DayUsed, ends: instant(row.DayEnds)}, sent.day, now, dayMillis)
+		minute := bucket{used: row.MinuteUsed, ends: instant(row.MinuteEnds)}
+		day := bucket{used: row.DayUsed, ends: instant(row.DayEnds)}
+		u.minute.adopt(minute, sent.minute, now, minuteMillis)
+		u.day.adopt(day, sent.day, now, dayMillis)
 		if bannedAt := instant(row.BannedAt); bannedAt > u.bannedAt {
 			u.bannedAt, u.bannedUntil = bannedAt, instant(row.BannedUntil)
 		}

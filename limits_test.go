@@ -836,7 +836,7 @@ func testAFlushDoesNotOverwriteABan(t *testing.T, db string) {
 	limitsAdmit(t, l, &k.account, limitsAt("0s"))
 	var once sync.Once
 	s.engine = &storeEngine{engine: s.engine, check: func(st statement, _ []any) {
-		if strings.Contains(st.query, "INSERT INTO usage (") {
+		if st.query == mergeUsages {
 			once.Do(func() { limitsProvoke(t, newLimiter(elsewhere, limitsBan, testLog), &k.account, limitsAt("1s")) })
 		}
 	}}
@@ -1696,6 +1696,23 @@ func testAVoidBanIsStoredAsOver(t *testing.T, db string) {
 		if d := limitsAdmit(t, newLimiter(s, limitsBan, testLog), &k.account, limitsAt("31s")); d.refusal == CodeKeyBanned {
 			t.Errorf("the ban is back after -ban-for %v", banFor)
 		}
+	}
+}
+
+// TestWithBanForZeroNoBanRuns: bans are off, also those that would have ended soon.
+func TestWithBanForZeroNoBanRuns(t *testing.T) { engines(t, testWithBanForZeroNoBanRuns) }
+
+func testWithBanForZeroNoBanRuns(t *testing.T, db string) {
+	s := storeOpen(t, db)
+	k := limitsKey(t, s, "enterprise", quota{1, 50})
+	limitsProvoke(t, newLimiter(s, limitsBan, testLog), &k.account, limitsAt("0s"))
+	off := newLimiter(s, 0, testLog)
+	if d := limitsAdmit(t, off, &k.account, limitsAt("9m59s")); d.refusal != "" {
+		t.Errorf("a second before the end of the ban it says %q", d.refusal)
+	}
+	storeMust(t, off.flush(t.Context(), limitsAt("9m59s").time()))
+	if shown := limitsShown(t, s, k.ID, limitsAt("9m59s")); shown.BannedUntil != 0 {
+		t.Errorf("the key is shown as %+v", shown)
 	}
 }
 
