@@ -886,41 +886,47 @@ func untilStopped(ctx context.Context, do func() error) error {
 }
 
 // readPets writes the pets of the file as rows, and returns how many there are, and the digest of
-// the content. The first lines that are wrong are shown.
-func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest string, pets int64, err error) {
-	file, size, err := c.openPets()
-	if err != nil {
-		return "", 0, err
-	}
-	defer file.Close()
-	const maxShown = 20
-	byteOrderMark := []byte("\ufeff")
-	sum, out := sha256.New(), bufio.NewWriter(rows)
-	in := bufio.NewReaderSize(io.TeeReader(file, sum), len(byteOrderMark)+maxBody+len("\n"))
-	p := c.progress("checking", "bytes", size)
-	defer p.end()
-	var read, wrong int64
-	for number := 1; !errors.Is(err, io.EOF); number++ {
-		if ctx.Err() != nil {
-			return "", 0, context.Cause(ctx)
-		}
-		var line []byte
-		line, err = readLine(in)
-		if err != nil && !errors.Is(err, io.EOF) {
+// the content. A line is read as strictly as the body of createPet, but for an id, which does not
+// count. The first lines that are wrong are shown.
+func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest string, pets int64,
+	err error) {
+	const maxShown, maxLine = 20, 1 << 20 // no line behind a longer one can be found
+	from, size := c.stdin, int64(0)
+	if c.Arg(0) != "-" {
+		file, err := os.Open(c.Arg(0))
+		if err != nil {
 			return "", 0, err
 		}
+		defer file.Close()
+		if info, err := file.Stat(); err == nil {
+			size = info.Size()
+		}
+		from = file
+	}
+	sum, out := sha256.New(), bufio.NewWriter(rows)
+	in := bufio.NewScanner(io.TeeReader(from, sum))
+	in.Buffer(nil, maxLine)
+	p := c.progress("checking", "bytes", size)
+	defer p.end()
+	var number, read, wrong int64
+	for ctx.Err() == nil && in.Scan() {
+		line := in.Bytes()
+		number++
 		read += int64(len(line))
 		p.show(read)
 		if number == 1 {
-			line = bytes.TrimPrefix(line, byteOrderMark)
+			line = bytes.TrimPrefix(line, []byte("\ufeff")) // a byte order mark
 		}
-		row, problem := rowOf(line)
-		if row == "" && problem == nil {
+		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
 		pets++
+		pet, problem := decodeNewPet(line, "id")
+		if len(line) > maxBody {
+			problem = newError(CodeInvalidBody, "the line must have at most %d bytes", maxBody)
+		}
 		if problem == nil {
-			_, _ = out.WriteString(row + "\n") // Flush returns the error
+			_, _ = out.WriteString(pet.row() + "\n") // Flush returns the error
 			continue
 		}
 		wrong++
@@ -930,57 +936,17 @@ func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest strin
 			_, _ = fmt.Fprintf(c.stderr, "line %d: %s\n", number, text)
 		}
 	}
+	if in.Err() != nil {
+		return "", 0, fmt.Errorf("line %d: %w", number+1, in.Err())
+	}
 	if wrong > 0 {
 		return "", 0, fmt.Errorf("%s has %s; nothing was stored",
 			c.Arg(0), amount(wrong, "wrong lines"))
 	}
-	return fmt.Sprintf("%x", sum.Sum(nil)), pets, out.Flush()
-}
-
-// openPets opens the file of an import, and returns its size, or 0 if that is unknown.
-func (c *invocation) openPets() (io.ReadCloser, int64, error) {
-	if c.Arg(0) == "-" {
-		return io.NopCloser(c.stdin), 0, nil
+	if err := out.Flush(); err != nil {
+		return "", 0, err
 	}
-	file, err := os.Open(c.Arg(0))
-	if err != nil {
-		return nil, 0, err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return nil, 0, errors.Join(err, file.Close())
-	}
-	return file, info.Size(), nil
-}
-
-// readLine reads a line with its end. Of one that does not fit, it returns as much as the buffer
-// holds.
-func readLine(in *bufio.Reader) ([]byte, error) {
-	line, err := in.ReadSlice('\n')
-	if !errors.Is(err, bufio.ErrBufferFull) {
-		return line, err
-	}
-	line = bytes.Clone(line)
-	for errors.Is(err, bufio.ErrBufferFull) {
-		_, err = in.ReadSlice('\n')
-	}
-	return line, err
-}
-
-// rowOf is the row of the pet on a line, or "" for an empty line. The line is read as strictly as
-// the body of createPet, but for an id, which does not count.
-func rowOf(line []byte) (string, error) {
-	if len(bytes.TrimSuffix(line, []byte("\n"))) > maxBody {
-		return "", newError(CodeInvalidBody, "the line must have at most %d bytes", maxBody)
-	}
-	if len(bytes.TrimSpace(line)) == 0 {
-		return "", nil
-	}
-	pet, err := decodeNewPet(line, "id")
-	if err != nil {
-		return "", err
-	}
-	return pet.row(), nil
+	return fmt.Sprintf("%x", sum.Sum(nil)), pets, context.Cause(ctx)
 }
 
 // importBatch is how many pets of an import share a transaction. More would be faster, but creates

@@ -122,9 +122,6 @@ type nodeStatus struct {
 	}
 }
 
-// leads reports whether the node says that it is the leader.
-func (s nodeStatus) leads() bool { return s.err == nil && s.Store.Raft.State == "Leader" }
-
 // locate looks for the leader, unless another request has found one since lost was in use.
 func (e *rqlite) locate(ctx context.Context, lost *node) error {
 	e.locating.Lock()
@@ -156,7 +153,7 @@ func (e *rqlite) findLeader(ctx context.Context, first bool) (*node, error) {
 	}
 	statuses := map[*node]nodeStatus{}
 	var failed error
-	for len(statuses) < len(e.nodes) {
+	for {
 		var s nodeStatus
 		select {
 		case s = <-said:
@@ -165,32 +162,28 @@ func (e *rqlite) findLeader(ctx context.Context, first bool) (*node, error) {
 		}
 		_, again := statuses[s.node]
 		statuses[s.node] = s
+		all := len(statuses) == len(e.nodes)
 		s.node.addr = cmp.Or(s.Store.Addr, s.node.addr) // also of a node that is refused
 		failed = cmp.Or(failed, s.err)
-		if first {
-			if errors.Is(s.err, errWrongNode) {
-				return nil, s.err
-			}
+		if first && errors.Is(s.err, errWrongNode) {
+			return nil, s.err
+		}
+		if first && !all {
 			continue
 		}
-		if s.leads() {
-			return s.node, nil
-		}
-		if again && e.knowsAll() { // the others have had time to say that they lead
-			if relay := e.relay(statuses); relay != nil {
-				return relay, nil
+		for _, s := range statuses {
+			if s.err == nil && s.Store.Raft.State == "Leader" {
+				return s.node, nil
 			}
 		}
-	}
-	for _, s := range statuses {
-		if s.leads() {
-			return s.node, nil
+		relay := e.relay(statuses)
+		if relay != nil && (again || all) { // so that the others had time to say that they lead
+			return relay, nil
+		}
+		if all {
+			return nil, cmp.Or(failed, errors.New("its nodes have no leader"))
 		}
 	}
-	if relay := e.relay(statuses); relay != nil {
-		return relay, nil
-	}
-	return nil, cmp.Or(failed, errors.New("its nodes have no leader"))
 }
 
 // keepAsking passes on what a node says of itself, now and every leaderPoll until ctx ends.
@@ -203,11 +196,6 @@ func (e *rqlite) keepAsking(ctx context.Context, n *node, said chan<- nodeStatus
 		}
 		pause(ctx, leaderPoll)
 	}
-}
-
-// knowsAll reports whether every node has once told its address.
-func (e *rqlite) knowsAll() bool {
-	return !slices.ContainsFunc(e.nodes, func(n *node) bool { return n.addr == "" })
 }
 
 // relay is a node that passes requests on to the leader, where that is none of the nodes that were
