@@ -212,9 +212,9 @@ type store struct {
 	queue   []*queued
 	leading bool // a leader is working, or one was just woken
 
-	// commits counts all commits, as far as they are known. editsSeen counts the looks that found
-	// edits of others. What is remembered keeps the counts from before it was read: they tell
-	// whether it is still good.
+	// commits counts those of this service. editsSeen counts the looks that found edits of others.
+	// What is remembered keeps the counts from before it was read: they tell whether it is still
+	// good.
 	commits, editsSeen atomic.Uint64
 
 	pages cache[place, *listPage]
@@ -244,11 +244,11 @@ func newStore(e engine) *store {
 	return s
 }
 
-// remember bounds what pages and pets may take in memory together, in bytes; 0 is nothing. Pets get
-// an eighth: the operation is deprecated, and among many pets few are asked for twice.
-func (s *store) remember(most int64) {
-	s.pets.max = most / 8
-	s.pages.max = most - s.pets.max
+// remember bounds what pages and pets may take in memory together; 0 is nothing. Pets get an
+// eighth: the operation is deprecated, and among many pets few are asked for twice.
+func (s *store) remember(bytes int64) {
+	s.pets.max = bytes / 8
+	s.pages.max = bytes - s.pets.max
 }
 
 // Close ends the engine after the transaction under way; what was committed is durable already.
@@ -360,7 +360,6 @@ const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 func (s *store) refresh(ctx context.Context) error {
 	changed, err := s.engine.changed(ctx)
 	if changed {
-		s.commits.Add(1)
 		s.editsSeen.Add(1)
 	}
 	return err
