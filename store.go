@@ -198,7 +198,7 @@ func pause(ctx context.Context, d time.Duration) {
 const (
 	defaultCache = 16 << 20         // bytes of pages and pets remembered
 	entryBytes   = 192              // that a page or a pet takes in memory beside its body
-	maxQueue     = 4096             // writes of requests that may wait, and then share a transaction
+	maxQueue     = 4096             // writes of requests that may wait and then share a transaction
 	recordMillis = dayMillis        // how long an Idempotency-Key is remembered
 	maxDays      = 400              // days of usage that are kept
 	commandWait  = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
@@ -317,11 +317,13 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	var statements []statement
 	var pets []string
 	for _, q := range batch {
-		statements, pets = append(statements, q.statements...), append(pets, q.pets...)
+		statements = append(statements, q.statements...)
+		pets = append(pets, q.pets...)
 	}
 	n := int64(len(pets))
 	if n > 0 {
-		statements = append(statements, sqlOf(insertPets+"ORDER BY key", "["+strings.Join(pets, ",")+"]"))
+		rows := "[" + strings.Join(pets, ",") + "]"
+		statements = append(statements, sqlOf(insertPets+"ORDER BY key", rows))
 	}
 	start := time.Now()
 	results, err := s.engine.write(ctx, statements)
@@ -334,12 +336,15 @@ func (s *store) commit(ctx context.Context, batch []*queued) error {
 	var lastID int64 // of the pets that were there before
 	if n > 0 {
 		inserted := results[len(results)-1]
-		if lastID = inserted.lastID - n; inserted.affected != n || lastID < 0 {
-			return fmt.Errorf("%w: the engine knows of %d pets in place of %d", errOutcome, inserted.affected, n)
+		lastID = inserted.lastID - n
+		if inserted.affected != n || lastID < 0 {
+			return fmt.Errorf("%w: the engine knows of %d pets in place of %d",
+				errOutcome, inserted.affected, n)
 		}
 	}
 	for _, q := range batch {
-		q.results, results = results[:len(q.statements)], results[len(q.statements):]
+		q.results = results[:len(q.statements)]
+		results = results[len(q.statements):]
 		lastID += int64(len(q.pets))
 		q.lastID = lastID
 	}
@@ -366,7 +371,8 @@ func (s *store) refresh(ctx context.Context) error {
 }
 
 // readInto copies the columns of the query's first row; found is false if there is none.
-func (s *store) readInto(ctx context.Context, query statement, columns ...any) (found bool, err error) {
+func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
+	found bool, err error) {
 	err = s.engine.read(ctx, query, func(scan scanner) error {
 		found = true
 		return scan(columns...)
@@ -534,8 +540,9 @@ func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet s
 	})
 }
 
-// eachRow calls row for all rows of a query by id, which page makes. On one machine they are as they are at
-// one moment; from a cluster, whose responses are kept in memory, it gets some thousands at a time.
+// eachRow calls row for all rows of a query by id, which page makes. On one machine they are as
+// they are at one moment; from a cluster, whose responses are kept in memory, it gets some
+// thousands at a time.
 func (s *store) eachRow(ctx context.Context, page func(after, limit int64) statement,
 	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // none
@@ -559,7 +566,8 @@ func (s *store) eachRow(ctx context.Context, page func(after, limit int64) state
 
 // imported returns how many pets of an import are stored. It is known by the digest of its content.
 func (s *store) imported(ctx context.Context, digest string) (n int64, err error) {
-	_, err = s.readInto(ctx, sqlOf("SELECT value FROM counters WHERE name = ?", "import "+digest), &n)
+	query := sqlOf("SELECT value FROM counters WHERE name = ?", "import "+digest)
+	_, err = s.readInto(ctx, query, &n)
 	return n, err
 }
 
