@@ -345,7 +345,7 @@ type keyUse struct {
 	ID   int64    `json:"id"`
 	Name string   `json:"name"`
 	Plan string   `json:"plan"`
-	Days []dayUse `json:"days"` // those with requests, and none before readDays
+	Days []dayUse `json:"days"` // those with requests; eachUse leaves them out
 
 	line  int64  // the id of their usage
 	total dayUse // of all days
@@ -387,54 +387,21 @@ ORDER BY admitted DESC, id LIMIT ?3`, since, usageID, limit)
 	})
 }
 
-// eachUseByDay is eachUse with the days. It reads those of 100 lines at a time.
+// eachUseByDay is eachUse with the days, ascending.
 func eachUseByDay(ctx context.Context, s *store, since, usageID, limit int64, do func(*keyUse) error) error {
-	var uses []*keyUse
-	finish := func() error {
-		if err := readDays(ctx, s, since, uses); err != nil {
+	return eachUse(ctx, s, since, usageID, limit, func(use *keyUse) error {
+		query := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
+			FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, use.line, since)
+		err := s.engine.read(ctx, query, func(scan scanner) error {
+			var d dayUse
+			err := scan(&d.Day, &d.Admitted, &d.Refused, &d.Errors)
+			use.Days = append(use.Days, d)
 			return err
-		}
-		for _, use := range uses {
-			if err := do(use); err != nil {
-				return err
-			}
-		}
-		uses = nil
-		return nil
-	}
-	err := eachUse(ctx, s, since, usageID, limit, func(use *keyUse) error {
-		uses = append(uses, use)
-		if len(uses) < 100 {
-			return nil
-		}
-		return finish()
-	})
-	if err != nil {
-		return err
-	}
-	return finish()
-}
-
-// readDays adds the days from since on, ascending. Days without requests are left out.
-func readDays(ctx context.Context, s *store, since int64, uses []*keyUse) error {
-	byLine := map[int64]*keyUse{}
-	for _, use := range uses {
-		byLine[use.line] = use
-	}
-	lines, _ := json.Marshal(slices.Collect(maps.Keys(byLine))) // of numbers
-	query := sqlOf(`
-SELECT usage_id, date(day * 86400, 'unixepoch'), admitted, refused, errors FROM usage_days
-WHERE usage_id IN (SELECT value FROM json_each(?)) AND day >= ? ORDER BY usage_id, day`,
-		string(lines), since)
-	return s.engine.read(ctx, query, func(scan scanner) error {
-		var line int64
-		var d dayUse
-		err := scan(&line, &d.Day, &d.Admitted, &d.Refused, &d.Errors)
+		})
 		if err != nil {
 			return err
 		}
-		byLine[line].Days = append(byLine[line].Days, d)
-		return nil
+		return do(use)
 	})
 }
 

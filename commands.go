@@ -556,16 +556,11 @@ const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME"
 // keyList shows all keys, in a table that fits a terminal of 80 columns unless names are long or
 // much needs attention.
 func keyList(ctx context.Context, c *invocation) error {
-	if c.json {
-		return c.printArray(func(print func(any) error) error {
-			printKey := func(k *apiKey) error { return print(k) }
-			return eachKey(ctx, c.store, c.now, printKey, "WHERE true")
-		})
-	}
-	return c.printTable(keyHeading, func(print func(string) error) error {
-		printKey := func(k *apiKey) error { return print(keyRow(k, c.now)) }
-		return eachKey(ctx, c.store, c.now, printKey, "WHERE true")
-	})
+	list := c.newListing(keyHeading)
+	err := eachKey(ctx, c.store, c.now, func(k *apiKey) error {
+		return list.add(k, keyRow(k, c.now))
+	}, "WHERE true")
+	return list.end(err)
 }
 
 // keyRow is the row of a key in the table.
@@ -615,10 +610,11 @@ func keyState(k *apiKey, now instant) string {
 // keys it was rotated from and into.
 func keyShow(ctx context.Context, c *invocation) error {
 	if c.json {
-		out := json.NewEncoder(c.stdout)
-		out.SetIndent("", "  ")
-		out.SetEscapeHTML(false)
-		return out.Encode(&c.key)
+		text, err := indented(&c.key, "")
+		if err != nil {
+			return err
+		}
+		return c.say(text + "\n")
 	}
 	used := "never used"
 	if c.key.LastUsedAt != 0 {
@@ -643,10 +639,8 @@ func keyShow(ctx context.Context, c *invocation) error {
 	if c.key.Succeeds != 0 || c.key.SucceededBy != 0 {
 		history += "keys that succeed one another share their usage, limits and time of last use\n"
 	}
-	err = c.printTable(keyHeading, func(print func(string) error) error {
-		return print(keyRow(&c.key, c.now))
-	})
-	if err != nil {
+	list := c.newListing(keyHeading)
+	if err := list.end(list.add(nil, keyRow(&c.key, c.now))); err != nil {
 		return err
 	}
 	return c.say(history)
@@ -655,49 +649,46 @@ func keyShow(ctx context.Context, c *invocation) error {
 // keyUsage shows a row for each key, the busiest first, or for one key a row for each day.
 func keyUsage(ctx context.Context, c *invocation) error {
 	since := int64(c.now/dayMillis) - c.days + 1
-	if c.json {
-		return c.printArray(func(print func(any) error) error {
-			printUse := func(use *keyUse) error { return print(use) }
-			return eachUseByDay(ctx, c.store, since, c.key.usageID, -1, printUse)
-		})
-	}
 	bars := isTerminal(c.stdout)
 	heading := "\t ADMITTED\t  REFUSED\t  ERRORS"
 	if bars {
 		heading += "  █ admitted ░ refused "
 	}
-	if c.key.ID != 0 {
+	if c.key.ID != 0 && !c.json {
 		return eachUseByDay(ctx, c.store, since, c.key.usageID, -1, func(use *keyUse) error {
 			heading += fmt.Sprintf("\tkey %d, %s, %s", use.ID, use.Plan, use.Name)
-			return c.printDays("DAY"+heading, use, since, bars)
+			return c.showDays("DAY"+heading, use, since, bars)
 		})
 	}
-	return c.printTable("ID"+heading+"\tPLAN\tNAME", func(print func(string) error) error {
-		return eachUse(ctx, c.store, since, 0, -1, func(use *keyUse) error {
-			row := useRow(strconv.FormatInt(use.ID, 10), use.total, use.most, bars)
-			return print(row + "\t" + use.Plan + "\t" + use.Name)
-		})
+	each := eachUse
+	if c.json {
+		each = eachUseByDay
+	}
+	list := c.newListing("ID" + heading + "\tPLAN\tNAME")
+	err := each(ctx, c.store, since, c.key.usageID, -1, func(use *keyUse) error {
+		row := useRow(strconv.FormatInt(use.ID, 10), use.total, use.most, bars)
+		return list.add(use, row+"\t"+use.Plan+"\t"+use.Name)
 	})
+	return list.end(err)
 }
 
-// printDays prints a row for each day, those without requests too.
-func (c *invocation) printDays(heading string, use *keyUse, since int64, bars bool) error {
+// showDays shows a row for each day, those without requests too.
+func (c *invocation) showDays(heading string, use *keyUse, since int64, bars bool) error {
 	days := map[string]dayUse{}
 	most := int64(0)
 	for _, d := range use.Days {
 		days[d.Day] = d
 		most = max(most, d.Admitted+d.Refused)
 	}
-	return c.printTable(heading, func(print func(string) error) error {
-		for day := since; day < since+c.days; day++ {
-			date := time.Unix(day*86400, 0).UTC().Format(time.DateOnly)
-			row := useRow(date, days[date], most, bars)
-			if err := print(strings.TrimRight(row, " ")); err != nil {
-				return err
-			}
+	list := c.newListing(heading)
+	for day := range c.days {
+		date := time.Unix((since+day)*86400, 0).UTC().Format(time.DateOnly)
+		row := strings.TrimRight(useRow(date, days[date], most, bars), " ")
+		if err := list.add(nil, row); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return list.end(nil)
 }
 
 // useRow is the begin of a row of a table of usage. A bar has 20 cells for the most requests, and
@@ -713,53 +704,70 @@ func useRow(label string, use dayUse, most int64, bars bool) string {
 	return row + fmt.Sprintf("  %-21s", admitted+refused)
 }
 
-// printTable prints rows as they come, below a heading. Their columns are ended by tabs, and 10,000
-// rows at a time are aligned, so that a longer table takes no more memory.
-func (c *invocation) printTable(heading string, each func(print func(row string) error) error) error {
-	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	if _, err := fmt.Fprintln(table, heading); err != nil {
-		return err
-	}
-	rows := 0
-	err := each(func(row string) error {
-		if _, err := fmt.Fprintln(table, row); err != nil {
-			return err
-		}
-		rows++
-		if rows%10_000 == 0 {
-			return table.Flush()
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return table.Flush()
+// listing writes a report as it is read: with -json an array, otherwise a table.
+type listing struct {
+	json  bool
+	out   io.Writer
+	table *tabwriter.Writer
+	rows  int
 }
 
-// printArray prints a JSON array, and each of its elements as it comes.
-func (c *invocation) printArray(each func(print func(element any) error) error) error {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetIndent("  ", "  ")
-	encoder.SetEscapeHTML(false)
-	before := "[\n  "
-	err := each(func(element any) error {
-		text.Reset()
-		text.WriteString(before)
-		before = ",\n  "
-		if err := encoder.Encode(element); err != nil {
+// newListing begins a report. The columns of the heading, and of the rows, are ended by tabs.
+func (c *invocation) newListing(heading string) *listing {
+	list := &listing{json: c.json, out: c.stdout, table: tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)}
+	_, _ = fmt.Fprintln(list.table, heading) // into memory
+	return list
+}
+
+// add writes an element of the array, or a row of the table. Rows are aligned 10,000 at a time, so
+// that a longer table takes no more memory.
+func (l *listing) add(element any, row string) error {
+	l.rows++
+	if l.json {
+		separator := ",\n  "
+		if l.rows == 1 {
+			separator = "[\n  "
+		}
+		text, err := indented(element, "  ")
+		if err != nil {
 			return err
 		}
-		return c.say(strings.TrimSuffix(text.String(), "\n"))
-	})
+		_, err = io.WriteString(l.out, separator+text)
+		return err
+	}
+	if _, err := fmt.Fprintln(l.table, row); err != nil {
+		return err
+	}
+	if l.rows%10_000 == 0 {
+		return l.table.Flush()
+	}
+	return nil
+}
+
+// end ends the report, unless there was an error.
+func (l *listing) end(err error) error {
 	if err != nil {
 		return err
 	}
-	if before == "[\n  " {
-		return c.say("[]\n")
+	if !l.json {
+		return l.table.Flush()
 	}
-	return c.say("\n]\n")
+	end := "\n]\n"
+	if l.rows == 0 {
+		end = "[]\n"
+	}
+	_, err = io.WriteString(l.out, end)
+	return err
+}
+
+// indented is a value as JSON for people: names in it keep their < and &.
+func indented(v any, prefix string) (string, error) {
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetIndent(prefix, "  ")
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	return strings.TrimSuffix(text.String(), "\n"), err
 }
 
 // backup moves the ids on in the copy of a cluster, which serves at once and beside it.
