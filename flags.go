@@ -520,3 +520,78 @@ func isTerminal(w io.Writer) bool {
 	info, err := f.Stat() // of nil, it is an error
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
+
+// progress shows on stderr how far long work has come, in one line: on a terminal it is written
+// over itself, elsewhere it comes every five seconds. Work that ends sooner shows nothing.
+type progress struct {
+	w            io.Writer
+	terminal     bool
+	doing, unit  string // the unit "bytes" is shown as MB
+	total        int64  // 0: unknown
+	from         int64  // what was done before the start, which does not count for the rate
+	start, shown time.Time
+}
+
+func (c *invocation) progress(doing, unit string, total int64) *progress {
+	now := time.Now()
+	return &progress{c.stderr, isTerminal(c.stderr), doing, unit, total, 0, now, now}
+}
+
+// show may be called often: on a terminal it writes at most five times a second.
+func (p *progress) show(done int64) {
+	every, format := 5*time.Second, "%s\n"
+	if p.terminal {
+		every, format = 200*time.Millisecond, "\r%s\x1b[K" // from the line's start, and to its end
+	}
+	now := time.Now()
+	if now.Sub(p.shown) < every {
+		return
+	}
+	p.shown = now
+	// That it cannot be shown does not end the work.
+	_, _ = fmt.Fprintf(p.w, format, p.line(done, now.Sub(p.start)))
+}
+
+// line tells the percentage, the amount, the rate and the time that is left, as far as they are
+// known. A guess of weeks is none.
+func (p *progress) line(done int64, took time.Duration) string {
+	if p.total == 0 {
+		return fmt.Sprintf("%s %s  %v", p.doing, amount(done, p.unit), took.Round(time.Second))
+	}
+	part, bar := min(float64(done)/float64(p.total), 1), ""
+	if p.terminal {
+		full := int(10 * part)
+		bar = strings.Repeat("█", full) + strings.Repeat("░", 10-full) + " "
+	}
+	number, _, _ := strings.Cut(amount(done, p.unit), " ")
+	rate := int64(float64(done-p.from) / took.Seconds())
+	text := fmt.Sprintf("%s %s%3.0f %%  %s of %s  %s/s", p.doing, bar, 100*part,
+		number, amount(p.total, p.unit), amount(rate, p.unit))
+	if rate > p.total/1_000_000 {
+		left := max(p.total-done, 0) / rate
+		text += fmt.Sprintf("  %v left", time.Duration(left)*time.Second)
+	}
+	return text
+}
+
+// end takes the line off the terminal.
+func (p *progress) end() {
+	if p.terminal && p.shown != p.start {
+		_, _ = io.WriteString(p.w, "\r\x1b[K")
+	}
+}
+
+// amount is a number for people: 1 pet, 5,000,000 pets, 188 MB.
+func amount(n int64, unit string) string {
+	if unit == "bytes" {
+		n, unit = (n+999_999)/1_000_000, "MB"
+	}
+	if n == 1 {
+		unit = strings.TrimSuffix(unit, "s")
+	}
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits + " " + unit
+}
