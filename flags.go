@@ -5,7 +5,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -75,8 +74,7 @@ type config struct {
 	addr, db, debugAddr, tlsCert, tlsKey, logFormat string
 
 	debugAllowRemote bool
-	cache            int64       // bytes
-	tls              *tls.Config // of tlsCert and tlsKey, or nil
+	cache            int64 // bytes
 	logLevel         slog.Level
 
 	plan, name                 string
@@ -128,13 +126,6 @@ func serveFlags(c *invocation) {
 func checkServe(c *invocation) error {
 	if (c.tlsCert == "") != (c.tlsKey == "") {
 		return usageErrorf("-tls-cert and -tls-key go together")
-	}
-	if c.tlsCert != "" {
-		cert, err := tls.LoadX509KeyPair(c.tlsCert, c.tlsKey)
-		if err != nil {
-			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
-		}
-		c.tls = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	if c.debugAddr == "" || c.debugAllowRemote {
 		return nil

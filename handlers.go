@@ -710,7 +710,7 @@ func (s *service) ready() error {
 
 // reportReadiness is GET /readyz, for load balancers: it needs no key and gives no detail.
 func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	if s.ready() != nil {
+	if s.stopping.Load() || s.ready() != nil {
 		w.Header().Set("Retry-After", "1")
 		return newError(CodeUnavailable, "unavailable")
 	}

@@ -2,8 +2,9 @@
 // or in a cluster of rqlite. Without a command it serves; petstore help lists the verbs.
 //
 // The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in the environment,
-// and 1 when something failed; both say why in one line on stderr. After SIGINT or SIGTERM the service finishes its
-// running requests, for at most 10 seconds; a command that they stop exits with 1 and leaves nothing half done.
+// and 1 when something failed; both say why in one line on stderr. After SIGINT, SIGTERM or SIGHUP the service
+// finishes its running requests, for at most 10 seconds; a command that they stop exits with 1 and leaves nothing
+// half done.
 //
 // The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030, fetches one (GET
 // /v1/pets/{petId}). Every request carries an API key as a bearer token; every key has a plan with a limit for
@@ -20,11 +21,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -40,7 +43,11 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup(1) makes it
+		signals = append(signals, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	// A moment after the first signal the default action is back: a second one ends the
 	// process. It is a moment because timeout(1) sends its signal twice in a row.
 	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
@@ -72,6 +79,10 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 // serve runs the server until ctx ends. One that cannot have its address makes no database.
 func serve(ctx context.Context, c *invocation) (err error) {
 	log := c.log
+	pair, err := openTLSPair(c.tlsCert, c.tlsKey)
+	if err != nil {
+		return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
+	}
 	var running atomic.Pointer[service]
 	debugURL, stopDebug, err := serveDebug(ctx, c.debugAddr, c.debugAllowRemote, &running, log)
 	if err != nil {
@@ -95,8 +106,8 @@ func serve(ctx context.Context, c *invocation) (err error) {
 	defer func() { err = errors.Join(err, store.Close()) }()
 	store.remember(c.cache)
 	service := newService(store, c.settings, log)
-	server := newServer(log, c.tls, service)
-	address := serviceURL(listener, c.addr, server.TLSConfig != nil)
+	server := newServer(log, pair, service)
+	address := serviceURL(listener, c.addr, pair != nil)
 	if err := printFirstKey(ctx, store, c.staging, address, c.stdout, log); err != nil {
 		return err
 	}
@@ -104,34 +115,92 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		updateSchema(ctx, store.engine, true)); err != nil { // this sees that one has begun
 		return err
 	}
-	stopBackground := runBackground(service, server)
+	stopBackground := runBackground(service, pair)
 	running.Store(service)
+	announce(c, store.engine, listener, address, debugURL)
+	return serveUntil(ctx, server, service, listener, stopBackground)
+}
+
+// announce says where the service is.
+func announce(c *invocation, e engine, listener net.Listener, address, debugURL string) {
 	page, database := strings.TrimSuffix(address, "v1"), databaseName(c.db)
-	engine, node := store.engine.describe()
-	log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
+	engine, node := e.describe()
+	c.log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
 		"engine", engine, "node", node, "environment", strings.ToLower(c.environment()),
 		"debug", debugURL, "version", version())
 	if isTerminal(c.stderr) {
 		_, _ = fmt.Fprintf(c.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
 			address, page, database)
 	}
-	failed := server.serveUntil(ctx, listener)
-	service.stopping.Store(true)
-	log.Info("stopping", "requests", service.inFlight.Load())
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if err := server.drain(drain); err != nil { // requests are running still
-		log.Warn("requests were cut off", "error", err)
-		failed = errors.Join(failed, server.Close())
+}
+
+// serveUntil serves until ctx ends, or until the server cannot, and ends within 10 seconds and a last
+// writing of usage.
+func serveUntil(ctx context.Context, server *server, service *service, listener net.Listener,
+	stopBackground func(context.Context) error) error {
+	server.start(listener)
+	var failed error
+	select {
+	case <-server.ended:
+		failed = server.failure
+	case <-ctx.Done():
 	}
-	return errors.Join(failed, stopBackground(drain))
+	service.stopping.Store(true)
+	service.log.Info("stopping", "requests", service.inFlight.Load())
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := server.stop(stopping); err != nil { // requests are running still
+		service.log.Warn("requests were cut off", "error", err)
+		go server.Close() // which may have to wait, as Shutdown does
+	}
+	return errors.Join(failed, stopBackground(stopping))
+}
+
+// tlsPair is the certificate of -tls-cert and -tls-key. It may be renewed while the service runs.
+type tlsPair struct {
+	certFile, keyFile string
+	cert, key         []byte // what was in the files when they were read last, and were good
+	certificate       atomic.Pointer[tls.Certificate]
+}
+
+// openTLSPair reads a pair for the first time; without a file there is none.
+func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
+	if certFile == "" {
+		return nil, nil
+	}
+	pair := &tlsPair{certFile: certFile, keyFile: keyFile}
+	_, err := pair.renew()
+	return pair, err
+}
+
+// renew reads the files. If they have changed, new connections get what they hold now; if that
+// cannot be used, they go on getting what they got.
+func (p *tlsPair) renew() (renewed bool, err error) {
+	cert, err := os.ReadFile(p.certFile)
+	if err != nil {
+		return false, err
+	}
+	key, err := os.ReadFile(p.keyFile)
+	if err != nil {
+		return false, err
+	}
+	if bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
+		return false, nil
+	}
+	certificate, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return false, err
+	}
+	p.cert, p.key = cert, key
+	p.certificate.Store(&certificate)
+	return true, nil
 }
 
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes one. In the
 // parent's, connections wait while one process ends and the next begins.
 func listen(addr string, environ []string) (net.Listener, error) {
 	if !slices.Contains(environ, "LISTEN_PID="+strconv.Itoa(os.Getpid())) { // there is none, or not for this process
-		return net.Listen("tcp", addr) //nolint:noctx // serveUntil heeds a stop that comes now
+		return net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
 	}
 	if !slices.Contains(environ, "LISTEN_FDS=1") { // in a second one, connections would wait for ever
 		return nil, usageErrorf("LISTEN_FDS must be 1: the service takes one socket from its parent")
@@ -145,145 +214,204 @@ func listen(addr string, environ []string) (net.Listener, error) {
 	return listener, nil
 }
 
-// server is an http.Server that knows its connections.
+// server is an http.Server that can be stopped within a time, whatever its peers do.
 type server struct {
 	http.Server
-	connections sync.Map     // from *connection to the net.Conn that net/http sees, which may have TLS around it
-	swept       atomic.Int64 // when the last sweep was; times are nanoseconds since the process began
+	listener net.Listener
+	ended    chan struct{} // closed when no connection is accepted any more
+	failure  error         // why, unless that was asked for; to be read once ended is closed
+	open     atomic.Int64  // connections
+	unused   sync.Map      // the net.Conns among them that no request has come on yet
 }
 
-// connection notes its deadlines. net/http moves seven for each request, and timers for them take a twentieth of its
-// time. So a sweep, four times a second, looks for those that have passed. Nobody calls SetDeadline.
-type connection struct {
-	halfCloser
-	server     *server
-	quietSince atomic.Int64 // 0 while a request is running
-
-	mu          sync.Mutex // guards what follows
-	read, write deadline
-}
-
-// halfCloser is what net/http needs of a connection: a response is read to its end only after a CloseWrite.
+// halfCloser is what net/http needs of a connection: a response is read to its end only after a
+// CloseWrite.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// deadline is one for reading or writing.
-type deadline struct {
-	at     time.Time // zero for none
-	passed bool      // and the connection knows it
+// maxWrite is how long a write may take that net/http has set no deadline for.
+const maxWrite = 30 * time.Second
+
+// boundedConn gives each write a deadline, also those for which net/http sets none: TLS responds
+// within Read to a peer that asks it to update its keys, and may find one there that reads nothing.
+type boundedConn struct {
+	halfCloser
+	bounded atomic.Bool // net/http has set a deadline for writes
 }
 
-// look tells the connection that the deadline has passed, or that there is another one.
-func (d *deadline) look(now time.Duration, tell func(time.Time) error) error {
-	passed := !d.at.IsZero() && d.at.Sub(processStart) <= now
-	if passed == d.passed {
-		return nil
+// SetWriteDeadline implements net.Conn. To remove the deadline is to set the longest, since such a
+// response may be under way.
+func (c *boundedConn) SetWriteDeadline(t time.Time) error {
+	c.bounded.Store(!t.IsZero())
+	if t.IsZero() {
+		t = time.Now().Add(maxWrite)
 	}
-	if d.passed = passed; passed {
-		return tell(time.Unix(1, 0))
+	return c.halfCloser.SetWriteDeadline(t)
+}
+
+// Write implements net.Conn.
+func (c *boundedConn) Write(p []byte) (int, error) {
+	if c.bounded.Load() {
+		return c.halfCloser.Write(p)
 	}
-	return tell(time.Time{})
-}
-
-// SetReadDeadline implements net.Conn.
-func (c *connection) SetReadDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.read.at = t
-	return c.read.look(time.Duration(c.server.swept.Load()), c.halfCloser.SetReadDeadline)
-}
-
-// SetWriteDeadline implements net.Conn.
-func (c *connection) SetWriteDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.write.at = t
-	return c.write.look(time.Duration(c.server.swept.Load()), c.halfCloser.SetWriteDeadline)
-}
-
-// sweep lets deadlines take effect that have passed. An error means that a connection is closed.
-func (s *server) sweep() {
-	now := time.Since(processStart)
-	s.swept.Store(int64(now))
-	for c := range s.connections.Range {
-		c := c.(*connection)
-		c.mu.Lock()
-		_ = errors.Join(c.read.look(now, c.halfCloser.SetReadDeadline), c.write.look(now, c.halfCloser.SetWriteDeadline))
-		c.mu.Unlock()
+	if err := c.halfCloser.SetWriteDeadline(time.Now().Add(maxWrite)); err != nil {
+		return 0, err
 	}
+	n, err := c.halfCloser.Write(p)
+	if err != nil {
+		_ = c.Close() // TLS would read on, and go on waiting for that
+	}
+	return n, err
 }
 
-// sweptListener makes connections of those that it accepts.
-type sweptListener struct {
-	net.Listener
-	server *server
-}
+// boundedListener accepts such connections.
+type boundedListener struct{ net.Listener }
 
 // Accept implements net.Listener.
-func (l sweptListener) Accept() (net.Conn, error) {
+func (l boundedListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &connection{halfCloser: conn.(halfCloser), server: l.server}, nil // TCP has it
+	return &boundedConn{halfCloser: conn.(halfCloser)}, nil // TCP has it
 }
 
-// newServer sets the time a request may take: 5 s for its head, 15 s to its
-// end, 30 s to the end of the response, and 2 minutes until the next one.
-func newServer(log *slog.Logger, config *tls.Config, handler http.Handler) *server {
+// newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
+// the response, and 2 minutes until the next one. A peer that reads nothing for 10 s of what HTTP/2
+// sends loses its connection.
+func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{Server: http.Server{
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second,
-		WriteTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 16 << 10, // and frames of as much, which HTTP/2 keeps for each connection; by default 1 MiB
-		HTTP2:          &http.HTTP2Config{MaxReadFrameSize: 16 << 10},
-		TLSConfig:      config, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		Handler: handler, DisableGeneralOptionsHandler: true, // OPTIONS * is a path like any other
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       15 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		// And frames of as much, which HTTP/2 keeps for each connection; by default 1 MiB.
+		MaxHeaderBytes: 16 << 10,
+		HTTP2:          &http.HTTP2Config{MaxReadFrameSize: 16 << 10, WriteByteTimeout: 10 * time.Second},
+		ErrorLog:       stdlog.New(&errorLog{log: log}, "", 0),
+		Handler:        handler,
+		// OPTIONS * is a path like any other.
+		DisableGeneralOptionsHandler: true,
 	}}
 	s.ConnState = s.note
-	s.sweep()
+	if pair != nil {
+		s.TLSConfig = &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				return pair.certificate.Load(), nil
+			},
+		}
+	}
 	return s
 }
 
-// note keeps what drain needs to know of a connection.
-func (s *server) note(conn net.Conn, state http.ConnState) {
-	inner := conn
-	if secure, ok := conn.(*tls.Conn); ok {
-		inner = secure.NetConn()
+// errorLog takes the lines of net/http's own log. They quote strangers, who could fill the log with
+// them.
+type errorLog struct {
+	log *slog.Logger
+
+	mu    sync.Mutex // guards what follows
+	lines int        // in this second, which began with the first of them
+}
+
+// What a second of net/http's log may have: so many lines, of so many bytes each.
+const maxErrorLines, maxErrorLine = 10, 1 << 10
+
+// Write implements io.Writer; each call is a line.
+func (l *errorLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines == 0 {
+		time.AfterFunc(time.Second, l.endSecond)
 	}
-	c, ok := inner.(*connection)
-	switch {
-	case !ok: // the debug address's, which nobody drains
-	case state == http.StateActive:
-		c.quietSince.Store(0)
-	case state == http.StateNew:
-		s.connections.Store(c, conn)
-		fallthrough
-	case state == http.StateIdle:
-		c.quietSince.Store(int64(time.Since(processStart)))
+	l.lines++
+	if l.lines > maxErrorLines {
+		return len(p), nil
+	}
+	line := redact(strings.TrimSpace(string(p))) // before it is cut: a part of a secret looks like none
+	if len(line) > maxErrorLine {
+		line = strings.ToValidUTF8(line[:maxErrorLine-len("…")], "") + "…"
+	}
+	l.log.Warn(line)
+	return len(p), nil
+}
+
+// endSecond tells how many lines were left out of the log.
+func (l *errorLog) endSecond() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if leftOut := l.lines - maxErrorLines; leftOut > 0 {
+		l.log.Warn("errors of connections were left out of the log", "lines", leftOut)
+	}
+	l.lines = 0
+}
+
+// note keeps what stop needs to know of connections.
+func (s *server) note(conn net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		s.open.Add(1)
+		s.unused.Store(conn, nil)
+	case http.StateClosed:
+		s.open.Add(-1)
+		s.unused.Delete(conn)
 	default:
-		s.connections.Delete(c)
+		s.unused.Delete(conn)
 	}
 }
 
-// drain waits until ctx ends for all connections to end, and closes those that have been quiet for half a second: a
-// request may be on its way. Shutdown would drop requests that arrive now, even once it has read their heads.
-func (s *server) drain(ctx context.Context) error {
-	for tick := time.Tick(5 * time.Millisecond); ctx.Err() == nil; <-tick {
-		s.sweep()
-		drained, quiet := true, s.swept.Load()-int64(500*time.Millisecond)
-		for c, conn := range s.connections.Range {
-			if since := c.(*connection).quietSince.Load(); since != 0 && since <= quiet {
-				_ = conn.(net.Conn).Close()
-			}
-			drained = false
+// start serves until the server is stopped, or until it cannot.
+func (s *server) start(listener net.Listener) {
+	s.listener = boundedListener{listener}
+	s.ended = make(chan struct{})
+	go func() {
+		defer close(s.ended)
+		if s.TLSConfig != nil {
+			s.failure = s.ServeTLS(s.listener, "", "")
+		} else {
+			s.failure = s.Serve(s.listener)
 		}
-		if drained {
-			return nil
+	}()
+}
+
+// stop ends the server, and waits for requests that are running until ctx ends. Shutdown drops those
+// whose head it reads later. So before it, for a moment, connections are accepted as always, and
+// then those that were accepted are read; all responses say by now that the connection ends.
+func (s *server) stop(ctx context.Context) error {
+	s.pause(100 * time.Millisecond)
+	_ = s.listener.Close() // an error means that it could not accept any more
+	<-s.ended
+	s.pause(250 * time.Millisecond)
+	for conn := range s.unused.Range { // Shutdown would wait for them, for 5 s
+		if secure, ok := conn.(*tls.Conn); ok {
+			conn = secure.NetConn() // whose Close waits for nobody
 		}
+		_ = conn.(net.Conn).Close()
+	}
+	closed := make(chan struct{})
+	go func() { // Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer
+		defer close(closed)
+		_ = s.Shutdown(ctx)
+	}()
+	select {
+	case <-closed:
+	case <-ctx.Done():
 	}
 	return ctx.Err()
+}
+
+// pause waits for a while, or until no connection is open. It counts rounds, not time: a process that
+// got no processor meanwhile has not read what has come.
+func (s *server) pause(d time.Duration) {
+	const round = 5 * time.Millisecond
+	for range d / round {
+		if s.open.Load() == 0 {
+			return
+		}
+		time.Sleep(round)
+	}
 }
 
 // serviceURL is where a client on this machine reaches the service: by the host
@@ -322,25 +450,12 @@ func printFirstKey(ctx context.Context, s *store, test bool, address string, std
 	return err
 }
 
-// serveUntil serves until ctx ends, or until it cannot. No connection is accepted after that.
-func (s *server) serveUntil(ctx context.Context, listener net.Listener) (err error) {
-	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
-	if s.TLSConfig != nil {
-		err = s.ServeTLS(sweptListener{listener, s}, "", "")
-	} else {
-		err = s.Serve(sweptListener{listener, s})
-	}
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// runBackground starts what runs beside the requests: four times a second a look for deadlines that have passed, and
-// for what other programs have written, every half second the writing of usage, every 3 seconds the report for the
-// operator's page, if one is open, and every minute the removal of old Idempotency-Keys. The function it returns stops
-// all that and writes the usage a last time, which it tries until its ctx ends.
-func runBackground(s *service, server *server) (stop func(context.Context) error) {
+// runBackground starts what runs beside the requests: four times a second a look for what other
+// programs have written, every half second the writing of usage, every 3 seconds the report for the
+// operator's page, if one is open, every 30 seconds a look for a renewed TLS pair, if there is one,
+// and every minute the removal of old Idempotency-Keys. The function it returns stops all that and
+// writes the usage a last time, which it tries until its ctx ends.
+func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	every := func(d time.Duration, what string, do func() error) {
@@ -365,11 +480,19 @@ func runBackground(s *service, server *server) (stop func(context.Context) error
 	flush := func(ctx context.Context) error {
 		return calmly(func() error { return errors.Join(s.limits.flush(ctx, time.Now()), s.keys.flush(ctx)) })
 	}
-	every(250*time.Millisecond, "", func() error { server.sweep(); return nil })
 	every(250*time.Millisecond, "look for changes of keys", func() error { return s.store.refresh(context.Background()) })
 	every(500*time.Millisecond, "write usage", func() error { return flush(context.Background()) })
 	every(3*time.Second, "read the report on the keys", func() error { return s.updateReport(ctx, time.Now()) })
 	every(time.Minute, "remove idempotency records", func() error { return s.store.purge(ctx, time.Now()) })
+	if pair != nil {
+		every(30*time.Second, "use the files of -tls-cert and -tls-key", func() error {
+			renewed, err := pair.renew()
+			if renewed {
+				s.log.Info("TLS certificate renewed", "file", pair.certFile)
+			}
+			return err
+		})
+	}
 	return func(last context.Context) error {
 		cancel()
 		wg.Wait()
@@ -391,7 +514,7 @@ func serveDebug(
 	if addr == "" {
 		return "", func() {}, nil
 	}
-	listener, err := net.Listen("tcp", addr) //nolint:noctx // serveUntil heeds a stop that comes now
+	listener, err := net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
 	if err != nil {
 		return "", nil, err
 	}
@@ -399,7 +522,8 @@ func serveDebug(
 	server := newServer(log, nil, debugRoutes(ctx, running, host, anyHost))
 	server.WriteTimeout = 0 // a profile takes as long as it is asked to
 	go func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		err := server.Serve(boundedListener{listener})
+		if !errors.Is(err, http.ErrServerClosed) {
 			log.Error("the debug address fails", "error", err)
 		}
 	}()

@@ -323,7 +323,7 @@ func TestTheStoreIsAskedForTheReportEvery3SecondsWhileAPageIsOpen(t *testing.T) 
 		srv, _ := readyShop(t, path)
 		var slow atomic.Int64 // nanoseconds
 		reads := operatorReads(srv, func() { time.Sleep(time.Duration(slow.Load())) })
-		stop := runBackground(srv, &server{})
+		stop := runBackground(srv, nil)
 		minute := func(watch bool, want ...int64) {
 			t.Helper()
 			before := reads.Load()
@@ -382,7 +382,7 @@ func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 		srv, _ := readyShop(t, path)
 		hang := make(chan struct{})
 		reads := operatorReads(srv, func() { <-hang })
-		stop := runBackground(srv, &server{})
+		stop := runBackground(srv, nil)
 		s := &shop{t: t, service: srv}
 		s.stats()
 		time.Sleep(3 * time.Second)
