@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"math"
@@ -27,6 +28,8 @@ import (
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // command is one verb.
@@ -162,8 +165,7 @@ Example: petstore pet import pets.jsonl`,
 
 The pets of a database file are as they were at one moment. Those of a cluster
 are read 10,000 at a time, each as it was at some moment of the export. FILE
-gets its name when it is whole, and replaces what has the name; a FILE of - is
-stdout, too.
+must not exist, and gets its name when it is whole; a FILE of - is stdout, too.
 
 Example: petstore pet export -status sold sold.jsonl`,
 		onlyDatabase: true, flags: exportFlags, run: petExport,
@@ -194,21 +196,22 @@ var copyVerbs = []command{
 		name: "backup", argument: "FILE",
 		about: `copy the database while it is in use
 
-The copy is written beside FILE, read whole, and only then given its name. A
-copy serves as it is, or can be restored.
+FILE must not exist. The copy is written as FILE.partial, read whole, and only
+then given its name. A copy serves as it is, or can be restored.
 
-Example: petstore backup petstore-monday.db`,
-		onlyDatabase: true, flags: backupFlags, run: backup,
+Example: petstore backup petstore-2026-11-22.db`,
+		onlyDatabase: true, flags: copyFlags, run: backup,
 	},
 	{
 		name: "restore", argument: "COPY",
 		about: `put a copy in the database's place
 
-No service may run on the database meanwhile. What was there is kept under
-another name, which is printed.
+No service may run on the database meanwhile. What was there is kept in a copy
+of its own, whose name is printed. It takes up to three times the space of the
+larger one. A cluster may hold no pet and no key.
 
-Example: petstore restore petstore-monday.db`,
-		purpose: forNothing, onlyDatabase: true, flags: restoreFlags, check: checkRestore, run: restore,
+Example: petstore restore petstore-2026-11-22.db`,
+		purpose: forNothing, onlyDatabase: true, flags: copyFlags, run: restore,
 	},
 	{
 		name: "version", about: "say which build this is",
@@ -782,17 +785,29 @@ func backup(ctx context.Context, c *invocation) error {
 	return c.report(nil, "backup made", "copied", copied, "database", databaseName(c.db), "to", c.Arg(0))
 }
 
-// saveCopy makes a copy of the database, which may replace an older one, and says what was copied.
+// saveCopy makes a copy of the database in a new file, and says what was copied.
 func (c *invocation) saveCopy(ctx context.Context, to string, skipIDs int64) (copied string, err error) {
 	var size int64 // that it can be read shows that the node of a cluster leads, and so has all that was acknowledged
 	if _, err := c.store.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
 		return "", err
 	}
-	err = saveFile(to, func(temp *os.File) error {
-		copied, err = c.fill(ctx, temp, size, skipIDs, func() error { return c.store.engine.backup(ctx, temp) })
+	err = makeFile(to, func(partial *os.File) error {
+		copied, err = c.fill(ctx, partial, size, skipIDs, func() error { return c.store.engine.backup(ctx, partial) })
 		return err
 	})
 	return copied, err
+}
+
+// copyFile makes partial a checked copy of a database file, page by page: a copy that SQL makes of a damaged file may
+// lack rows without an error.
+func (c *invocation) copyFile(ctx context.Context, from string, partial *os.File, skipIDs int64) (string, error) {
+	info, err := os.Stat(from)
+	if err != nil {
+		return "", err
+	}
+	return c.fill(ctx, partial, info.Size(), skipIDs, func() error {
+		return copyPages(ctx, from, partial.Name(), "OFF", func() error { return nil }, func(_, _ int) {})
+	})
 }
 
 // fill lets do write a copy of about so many bytes, checks it, and says what was copied. In it, new ids start
@@ -1014,7 +1029,7 @@ func petExport(ctx context.Context, c *invocation) (err error) {
 		return cmp.Or(err, out.Flush())
 	}
 	if c.Arg(0) != "" && c.Arg(0) != "-" {
-		err = saveFile(c.Arg(0), func(temp *os.File) error { return errors.Join(write(temp), temp.Sync()) })
+		err = makeFile(c.Arg(0), func(temp *os.File) error { return errors.Join(write(temp), temp.Sync()) })
 	} else {
 		if isTerminal(c.stdout) { // which shows the pets
 			p.w = io.Discard
@@ -1067,62 +1082,147 @@ func (c *invocation) editPet(ctx context.Context, change statement, message stri
 	return c.report(err, message, attributes...)
 }
 
-// restoreCopy puts a copy in the place of the database, and keeps what that holds under the name old, or "" if it holds
-// nothing. New ids start -skip-ids above the copy's, so that no id that a client has seen is used again.
+// restoreCopy puts what a copy holds in the place of what the database holds, which a file keeps under the name old, or
+// "" if that is nothing. New ids start -skip-ids above the copy's, so that no id that a client has seen is used again.
 func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err error) {
-	source, _ := os.Stat(c.Arg(0))
-	if replaced, _ := os.Stat(c.db); os.SameFile(source, replaced) { // false for what is not there
-		return "", "", errors.New("they are the same file")
-	}
-	var open closers
-	defer open.Close()
-	from, err := openCopy(ctx, c.Arg(0), &open)
+	source, err := findCopy(ctx, c.Arg(0), c.db)
 	if err != nil {
 		return "", "", err
 	}
-	var path string
-	settle := func(temp *os.File) (string, error) { return c.load(ctx, temp, from.Name()) }
-	if !isCluster(c.db) {
-		path, err = takeOver(ctx, c.db, &open)
-		settle = func(temp *os.File) (string, error) { return keepOld(ctx, path, temp.Name(), c.now.time(), &open) }
-	} else if path, err = os.MkdirTemp("", "petstore-"); err == nil {
-		defer os.RemoveAll(path)
-		path = filepath.Join(path, "copy")
+	if isCluster(c.db) {
+		copied, err = c.restoreCluster(ctx, source)
+		return copied, "", err
 	}
+	path, err := resolve(c.db)
 	if err != nil {
 		return "", "", err
 	}
-	err = replaceFile(path, func(temp *os.File) error {
-		copied, err = c.fill(ctx, temp, source.Size(), c.skipIDs, func() (err error) {
-			for n := int64(1); n > 0 && err == nil && ctx.Err() == nil; {
-				n, err = io.Copy(temp, io.LimitReader(from, 1<<20))
-			}
-			return cmp.Or(context.Cause(ctx), err)
-		})
-		if err == nil {
-			old, err = settle(temp)
+	return c.restoreFile(ctx, source, path)
+}
+
+// restoreFile keeps services off a database file, or off the place of one, while it restores it.
+func (c *invocation) restoreFile(ctx context.Context, source, path string) (copied, old string, err error) {
+	info, err := os.Stat(path)
+	missing := errors.Is(err, fs.ErrNotExist)
+	version := 0
+	if err == nil && info.Size() > 0 {
+		version, err = checkOwner(ctx, path)
+	}
+	newer := version > len(migrations) // whose database is kept and replaced as any other
+	if err != nil && !missing && !newer {
+		return "", "", tellDamage(err, path)
+	}
+	var lock closers
+	defer lock.Close()
+	if _, err := lockFile(path+"-lock", errServed, &lock); err != nil {
+		return "", "", err
+	}
+	if err := refuseOrphanedLog(path, "-wal", "-journal"); err != nil {
+		return "", "", err
+	}
+	fill := func(partial *os.File) error {
+		copied, err = c.copyFile(ctx, source, partial, c.skipIDs)
+		return err
+	}
+	if missing {
+		err := makeFile(path, fill)
+		return copied, "", err
+	}
+	err = withPartial(path, func(partial *os.File) error {
+		if err := fill(partial); err != nil {
+			return err
 		}
+		old, err = c.replaceContent(ctx, path, partial.Name(), version > 0)
 		return err
 	})
 	return copied, old, err
 }
 
-// load puts a checked copy in the place of all that a cluster holds, which is kept beside the original.
-func (c *invocation) load(ctx context.Context, temp *os.File, original string) (old string, err error) {
-	keep := func() error {
-		if !c.replace {
-			return errors.New("it holds a petstore's data; with -replace they are kept beside the copy")
-		}
-		old = oldName(original, c.now.time())
-		_, err := c.saveCopy(ctx, old, 0)
-		return err
-	}
-	e := c.store.engine.(*rqlite)
-	if err := e.makeRoom(ctx, c.now, keep); err != nil {
+// replaceContent puts the pages of a checked copy in the place of those of a database, in one transaction. If that
+// holds anything, it is kept first, once nobody else can write to it any more.
+func (c *invocation) replaceContent(ctx context.Context, path, partial string, keep bool) (old string, err error) {
+	if _, err := ensureFile(path); err != nil { // who may not write to it is told so
 		return "", err
 	}
-	defer c.watch(ctx, "loading", 0, temp)()
-	return old, e.load(ctx, io.NewSectionReader(temp, 0, math.MaxInt64), c.now)
+	keepOld := func() error {
+		if !keep {
+			return nil
+		}
+		name := path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
+		err := makeFile(name, func(partial *os.File) error {
+			_, err := c.copyFile(ctx, path, partial, 0)
+			return err
+		})
+		if err == nil {
+			old = name
+		}
+		return err
+	}
+	p := c.progress("restoring", "pages", 0)
+	defer p.end()
+	err = copyPages(ctx, partial, path, "WAL", keepOld, func(done, total int) {
+		p.total = int64(total)
+		p.show(int64(done))
+	})
+	switch {
+	case err == nil:
+		return old, nil
+	case old == "":
+		return "", tellDamage(err, path)
+	case errors.Is(err, context.Cause(ctx)): // then nothing was written
+		_ = os.Remove(old)
+		return "", err
+	}
+	return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)
+}
+
+// tellDamage adds to the error of a database that is damaged how it can be replaced all the same.
+func tellDamage(err error, path string) error {
+	if !errors.Is(err, errDamaged) && !errors.Is(err, errNoDatabase) &&
+		!isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
+		return err
+	}
+	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore in its place, move %s, "+
+		"%[2]s-wal and %[2]s-shm away together", err, path)
+}
+
+// restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
+func (c *invocation) restoreCluster(ctx context.Context, source string) (copied string, err error) {
+	folder, err := os.MkdirTemp("", "petstore-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(folder)
+	err = withPartial(filepath.Join(folder, "copy"), func(partial *os.File) error {
+		copied, err = c.copyFile(ctx, source, partial, c.skipIDs)
+		if err != nil {
+			return err
+		}
+		if err := c.refuseData(ctx); err != nil {
+			return err
+		}
+		defer c.watch(ctx, "loading", 0, partial)()
+		return c.store.engine.(*rqlite).load(ctx, io.NewSectionReader(partial, 0, math.MaxInt64))
+	})
+	return copied, err
+}
+
+// refuseData refuses a cluster that holds a pet or a key, as each does once a service was started on it.
+func (c *invocation) refuseData(ctx context.Context) error {
+	version, err := schemaVersion(ctx, c.store.engine)
+	if err != nil || version == 0 {
+		return err
+	}
+	var pets, keys int64
+	count := sqlOf("SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM api_keys)")
+	if _, err := c.store.readInto(ctx, count, &pets, &keys); err != nil {
+		return err
+	}
+	if pets > 0 || keys > 0 {
+		return fmt.Errorf("it holds %s and %s, and nothing is overwritten; start nodes with empty folders, and "+
+			"restore before a service starts on them, which makes a key", amount(pets, "pets"), amount(keys, "keys"))
+	}
+	return nil
 }
 
 // version names the build, as far as the toolchain recorded it.

@@ -77,12 +77,12 @@ type config struct {
 	cache            int64 // bytes
 	logLevel         slog.Level
 
-	plan, name                 string
-	quota                      quota // of -per-minute and -per-day; then what the plan admits
-	expires, overlap           time.Duration
-	test, json, replace, again bool
-	skipIDs, days              int64
-	category, status           string // of a pet
+	plan, name        string
+	quota             quota // of -per-minute and -per-day; then what the plan admits
+	expires, overlap  time.Duration
+	test, json, again bool
+	skipIDs, days     int64
+	category, status  string // of a pet
 }
 
 func serveFlags(c *invocation) {
@@ -240,24 +240,11 @@ func petSetFlags(c *invocation) {
 	c.statusFlag()
 }
 
-func backupFlags(c *invocation) {
+func copyFlags(c *invocation) {
 	databaseFlag(c)
 	c.numberFlag(&c.skipIDs, "skip-ids", 1_000_000, 0, maxQuota,
 		"start new ids `N` above those that the copy holds, since clients may have seen ids\n"+
 			"that it does not know; for the backup of a file it is 0\nunless it is given")
-}
-
-func restoreFlags(c *invocation) {
-	backupFlags(c)
-	c.BoolVar(&c.replace, "replace", false,
-		"let the copy replace what a cluster holds, which is kept beside the copy")
-}
-
-func checkRestore(c *invocation) error {
-	if c.replace && !isCluster(c.db) {
-		return usageErrorf("-replace goes with a cluster; the old file of a database is always kept")
-	}
-	return nil
 }
 
 // parse reads the flags and the argument, in any order: petstore key set 5 -name x. What follows

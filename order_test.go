@@ -26,12 +26,13 @@ import (
 var orderTable = []orderLine{
 	{"main.go", "the process: starts the server, stops it, and runs what runs beside the requests"},
 	{"commands.go", "the operator's side: the table of verbs, help, and what every command does"},
+	{"backup.go", "the copies: files that are made anew and whole, and a database whose content is replaced"},
 	{"flags.go", "the configuration: every flag, with its default, its variable and what is checked of it"},
 	{"handlers.go", "the client's side: routes, operations, and how an error becomes a response"},
 	{"auth.go", "the keys: their form, which one a request carries, how they are made and ended"},
 	{"limits.go", "the limits: how much an account may do, and what becomes of one that will not stop"},
 	{"rqlite.go", "an engine: an rqlite cluster, found, asked and asked again over HTTP"},
-	{"sqlite.go", "an engine: one SQLite file, with its locks, transactions and copies"},
+	{"sqlite.go", "an engine: one SQLite file, with its locks and transactions"},
 	{"store.go", "the store: all tables, the pets and the pages of them, on any engine"},
 	{"metrics.go", "the instruments: counters and histograms that do not know what they count"},
 	{"model.go", "the vocabulary: pets, errors, instants and documents, and pets as JSON"},
@@ -40,8 +41,8 @@ var orderTable = []orderLine{
 // orderUsers are the only files that may use a file below them, if not all may:
 // who opens the store picks its engine, and nobody else learns which it is.
 var orderUsers = map[string][]string{
-	"rqlite.go": {"main.go", "commands.go"},
-	"sqlite.go": {"main.go", "commands.go"},
+	"rqlite.go": {"main.go", "commands.go", "backup.go"},
+	"sqlite.go": {"main.go", "commands.go", "backup.go"},
 }
 
 type orderLine struct{ file, does string }
@@ -157,7 +158,7 @@ func TestTheOrderIsHeldTo(t *testing.T) {
 		"a method of a type above":       {"limits.go", "func f(i interface{ revoke() }) { i.revoke() }\nvar _ = key.revoke", "limits.go:3:9: key is defined in auth.go, which stands above limits.go; limits.go:3:13: revoke is defined in auth.go, which stands above limits.go"},
 		"a method above of a type below": {"limits.go", "func f(s *store) { s.keys() }", "limits.go:2:22: keys is defined in auth.go, which stands above limits.go"},
 		"a field":                        {"metrics.go", "var f = known.name", "metrics.go:2:9: known is defined in auth.go, which stands above metrics.go; metrics.go:2:15: name is defined in auth.go, which stands above metrics.go"},
-		"the engine":                     {"handlers.go", "func f() { _ = sqliteFile{} }", "handlers.go:2:16: sqliteFile is defined in sqlite.go, which is only for main.go and commands.go"},
+		"the engine":                     {"handlers.go", "func f() { _ = sqliteFile{} }", "handlers.go:2:16: sqliteFile is defined in sqlite.go, which is only for main.go and commands.go and backup.go"},
 		"the engine, by who may":         {"commands.go", "func f() { _ = sqliteFile{} }", ""},
 		"the engine, from below":         {"model.go", "func f() { _ = sqliteFile{} }", "model.go:2:16: sqliteFile is defined in sqlite.go, which stands above model.go"},
 		"a file that nobody knows":       {"util.go", "func f() {}", "util.go:1: the file is not in the table of order_test.go"},

@@ -438,45 +438,22 @@ func (e *rqlite) backup(ctx context.Context, to *os.File) error {
 	return err
 }
 
-// makeRoom keeps services out of a cluster that a file is to be loaded into. One that holds
-// anything is refused, unless replace is called and succeeds.
-func (e *rqlite) makeRoom(ctx context.Context, now instant, replace func() error) error {
-	alone := func() error { // a service that runs has written in the last 5,000 ms
-		return e.read(ctx, sqlOf("SELECT id FROM services WHERE seen_at > ? LIMIT 1", int64(now-5000)),
-			func(scanner) error { return errServed })
-	}
-	mark := func(id int) error { // with restoringID, no service can start and confirm what would be lost
-		_, err := e.write(ctx, []statement{markOf(id)})
-		return err
-	}
-	version, err := schemaVersion(ctx, e)
-	if err != nil && !errors.Is(err, errRestoring) {
-		return err
-	}
-	steps := []func() error{func() error { return mark(restoringID) }}
-	if version > 0 {
-		update := func() error { return errors.Join(mark(applicationID), updateSchema(ctx, e, false)) }
-		steps = []func() error{update, alone, replace, steps[0], alone}
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return errors.Join(err, mark(applicationID))
-		}
-	}
-	return nil
-}
-
 // load puts a file in the place of the whole database.
-func (e *rqlite) load(ctx context.Context, file io.Reader, now instant) error {
+func (e *rqlite) load(ctx context.Context, file io.Reader) error {
 	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
 	_, err := e.post(ctx, e.inUse.Load(), copyWait, "/db/load", file)
-	if err == nil { // a node whose disk is full says so too
-		_, err = schemaVersion(ctx, e)
+	if errors.Is(err, errNothingDone) {
+		return err
 	}
-	if err == nil { // for a service that runs in spite of all; a copy of an old version has no counter, and no service
-		_, _ = e.write(ctx, []statement{sqlOf("UPDATE counters SET value = ? WHERE name = 'edits'", int64(now))})
-	} else if !errors.Is(err, errNothingDone) {
-		err = fmt.Errorf("%w: %w", errOutcome, err)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errOutcome, err)
 	}
-	return err
+	version, err := schemaVersion(ctx, e) // a node whose disk is full says so too
+	if err != nil {
+		return fmt.Errorf("%w: %w", errOutcome, err)
+	}
+	if version == 0 {
+		return errors.New("the cluster says that it has loaded the copy, and holds nothing")
+	}
+	return nil
 }

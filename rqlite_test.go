@@ -1293,82 +1293,85 @@ func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
 	storeCreate(t, s, NewPet{"Kim", 1, Sold}) // where the source lives on
 }
 
+// TestTheCopyOfAClusterMovesItsIDsOn, since the cluster goes on giving out its own; that of a file does not.
+func TestTheCopyOfAClusterMovesItsIDsOn(t *testing.T) {
+	c := rqliteNew(t, 1)
+	s, _ := rqliteOpen(t, c, forNewKey)
+	storeCreate(t, s, NewPet{"Rex", 1, Sold})
+	for what, b := range map[string]struct {
+		db    string
+		flags []string
+		pet   int64
+		key   int64
+	}{
+		"of a cluster":                  {c.addresses(), nil, 1_000_002, 1_000_001},
+		"of a cluster that is given up": {c.addresses(), []string{"-skip-ids", "0"}, 2, 1},
+		"of a file":                     {mainMade(t), nil, 1, 2},
+		"of a file that lives on":       {mainMade(t), []string{"-skip-ids", "7"}, 8, 9},
+	} {
+		t.Run(what, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "copy.db")
+			_, _, err := mainRun(t, nil, slices.Concat([]string{"backup", "-db", b.db}, b.flags, []string{file})...)
+			mainMust(t, err)
+			if pet, key := sqliteNextIDs(t, file); pet != b.pet || key != b.key {
+				t.Errorf("the next ids are %d and %d, want %d and %d", pet, key, b.pet, b.key)
+			}
+		})
+	}
+}
+
 // TestRestoreToAClusterIsRefused where it would take something away.
 func TestRestoreToAClusterIsRefused(t *testing.T) {
-	now := time.Now().UnixMilli()
-	heartbeat := func(at int64) func(c *rqliteFake) {
-		return func(c *rqliteFake) {
-			c.exec(fmt.Sprintf("INSERT INTO services (id, flushes, seen_at) VALUES ('a', 1, %d)", at))
-		}
-	}
+	const goOn = "nothing is overwritten; start nodes with empty folders, and restore before a service starts on them"
 	for what, r := range map[string]struct {
 		prepare func(c *rqliteFake)
-		replace bool
 		want    string // "": it is restored
 	}{
-		"a petstore's data, without -replace":   {func(*rqliteFake) {}, false, "-replace"},
-		"a petstore's data, with -replace":      {func(*rqliteFake) {}, true, ""},
-		"a service that runs, without -replace": {heartbeat(now), false, "a petstore serves it"},
-		"a service that runs, with -replace":    {heartbeat(now), true, "a petstore serves it"},
-		"a service whose clock is ahead":        {heartbeat(now + 60_000), true, "a petstore serves it"},
-		"a service that ended a minute ago":     {heartbeat(now - 60_000), true, ""},
-		"a service that starts while they are kept": {func(c *rqliteFake) {
+		"a pet": {func(c *rqliteFake) {
+			c.exec("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'old')")
+		}, "it holds 1 pet and 0 keys, and " + goOn},
+		"a key, as a service makes it at its first start": {func(c *rqliteFake) {
+			s, err := openStore(context.Background(), c.addresses(), forService, testLog)
+			storeMust(t, err)
+			defer s.Close()
+			_, err = insertKey(context.Background(), s, &apiKey{Plan: "free"}, newSecret(false), true)
+			storeMust(t, err)
+		}, "it holds 0 pets and 1 key, and " + goOn},
+		"a pet that comes while the copy is checked": {func(c *rqliteFake) {
 			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path == "/db/backup" {
-					heartbeat(now)(c)
+				if r.URL.Path == "/db/query" {
+					c.exec("INSERT OR REPLACE INTO pets (id, category_id, status, name) VALUES (1, 1, 2, 'old')")
 				}
 				return false
 			})
-		}, true, "a petstore serves it"},
-		"the data of another program":               {func(c *rqliteFake) { c.exec("PRAGMA application_id = 7") }, true, "another program"},
-		"the data of a newer petstore":              {func(c *rqliteFake) { c.exec("PRAGMA user_version = 99") }, true, "version 99"},
-		"data that cannot be kept":                  {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteSays(500, "no"))) }, true, "500"},
-		"data of which half a copy arrives":         {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteGarbage["half a response"])) }, true, "EOF"},
-		"data that are kept as what is no database": {func(c *rqliteFake) { c.when(rqliteAt("/db/backup", rqliteSays(200, "<html>"))) }, true, ""},
+		}, "it holds 1 pet and 0 keys, and " + goOn},
+		"the data of another program":   {func(c *rqliteFake) { c.exec("PRAGMA application_id = 7") }, "another program"},
+		"the data of a newer petstore":  {func(c *rqliteFake) { c.exec("PRAGMA user_version = 99") }, "version 99"},
+		"a cluster that cannot be read": {func(c *rqliteFake) { c.when(rqliteAt("/db/query", rqliteSays(500, "no"))) }, "500"},
+		"tables, and nothing in them":   {func(c *rqliteFake) {}, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := rqliteNew(t, 3)
-			s, _ := rqliteOpen(t, c, forNewKey)
-			storeCreate(t, s, NewPet{"old", 1, Sold})
+			rqliteOpen(t, c, forNewKey)
 			r.prepare(c)
-			before := c.marks()
 			file, _ := rqliteCopy(t)
-			args := []string{"restore", "-db", c.addresses()}
-			if r.replace {
-				args = append(args, "-replace")
-			}
-			_, log, err := mainRun(t, nil, append(args, file)...)
+			tables := "SELECT (SELECT count(*) FROM pets) * 1000 + (SELECT count(*) FROM api_keys)"
+			before := c.number(tables)
+			_, log, err := mainRun(t, nil, "restore", "-db", c.addresses(), file)
 			c.when(nil)
-			kept, _ := filepath.Glob(file + ".*.old")
-			if garbled := strings.HasPrefix(what, "data that are kept as"); r.want != "" || garbled {
-				if garbled {
-					mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
-				} else {
-					mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, r.want)
-				}
-				if strings.Contains(what, "while they are kept") {
-					kept = nil // by then, they were
-				}
-				if n := c.number("SELECT count(*) FROM pets WHERE name = 'old'"); n != 1 || len(kept) > 0 {
-					t.Errorf("%d of 1 pets are there, kept is %q", n, kept)
-				}
-				if after := c.marks(); after != before {
-					t.Errorf("the marks were %v and are %v", before, after)
+			if r.want == "" {
+				mainMust(t, err)
+				if n := c.number("SELECT count(*) FROM pets"); n != 3 || !strings.Contains(log, `"msg":"database restored"`) {
+					t.Errorf("there are %d pets; the log says %s", n, log)
 				}
 				return
 			}
-			mainMust(t, err)
-			if n := c.number("SELECT count(*) FROM pets"); n != 3 {
-				t.Errorf("there are %d pets", n)
+			mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, r.want)
+			if after := c.number(tables); after != before && !strings.Contains(what, "while") {
+				t.Errorf("what it holds has changed from %d to %d", before, after)
 			}
-			if changed, err := s.engine.changed(t.Context()); err != nil || !changed {
-				t.Errorf("a service that runs in spite of all is not told: %v, %v", changed, err)
-			}
-			if len(kept) != 1 || !strings.Contains(log, fmt.Sprintf(`"old":%q`, kept[0])) {
-				t.Fatalf("kept is %q, and the log says %s", kept, log)
-			}
-			if pets, _ := sqliteCopy(t, kept[0]); pets != 1 {
-				t.Errorf("what is kept has %d pets", pets)
+			if kept, _ := filepath.Glob(filepath.Dir(file) + "/*"); len(kept) != 1 {
+				t.Errorf("beside the copy there are %q", kept)
 			}
 		})
 	}
@@ -1384,165 +1387,95 @@ func rqliteAt(path string, answer rqliteAnswer) func(*rqliteNode, http.ResponseW
 	}
 }
 
-// rqliteRestores are the clusters that a copy may be restored into, and how.
-var rqliteRestores = map[string][]string{"an empty cluster": {}, "one with data": {"-replace"}}
-
-// rqliteRestore restores a copy into a cluster, which has one pet if that is to be replaced.
-func rqliteRestore(ctx context.Context, t *testing.T, c *rqliteFake, file string, flags []string) error {
-	t.Helper()
-	args := slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})
-	err := run(ctx, args, nil, nil, io.Discard, io.Discard)
-	if err == nil && c.number("SELECT count(*) FROM pets") != 3 {
-		t.Error("it is said to be restored, and is not")
-	}
-	return err
-}
-
-// rqliteForRestore is a cluster of rqliteRestores, and a copy.
-func rqliteForRestore(t *testing.T, flags []string) (c *rqliteFake, file string) {
-	t.Helper()
-	c = rqliteNew(t, 3)
-	if len(flags) > 0 {
-		s, _ := rqliteOpen(t, c, forNewKey)
-		storeCreate(t, s, NewPet{"old", 1, Sold})
-	}
-	file, _ = rqliteCopy(t)
-	return c, file
-}
-
-// rqliteKeptOut checks that nothing opens a cluster while a restore has not ended.
-func rqliteKeptOut(t *testing.T, c *rqliteFake) {
-	t.Helper()
-	for _, p := range []purpose{forService, forCommand, forNewKey} {
-		s, err := openStore(t.Context(), c.addresses(), p, testLog)
-		if err == nil {
-			t.Error("it is opened", s.Close())
-			continue
-		}
-		mainOneLine(t, err, false, "a restore into it has not ended; run it again")
-	}
-}
-
-// TestALoadThatFailsIsNoSuccess, however the node puts it. Others are kept out until it is run again.
+// TestALoadThatFailsIsNoSuccess, however the node puts it, and can be run again.
 func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 	for what, answer := range map[string]rqliteAnswer{
-		"an error":               rqliteSays(200, `{"error":"leadership lost while committing log"}`),
-		"an error of SQL":        rqliteSays(200, `{"results":[{"error":"near \"SQLite\": syntax error"}]}`),
-		"a forwarding error":     rqliteSays(500, "node failed to process Load"),
-		"HTML":                   rqliteSays(200, "<html>"),
-		"no leader":              rqliteSays(503, "leader not found\n"),
-		"a reset":                rqliteGarbage["a reset"],
-		"a cut off response":     rqliteGarbage["JSON that was cut off"],
-		"one that is too big":    rqliteSays(413, "request too large"),
-		"a success that is none": rqliteSays(200, `{"results":[]}`),
+		"an error":            rqliteSays(200, `{"error":"leadership lost while committing log"}`),
+		"an error of SQL":     rqliteSays(200, `{"results":[{"error":"near \"SQLite\": syntax error"}]}`),
+		"a forwarding error":  rqliteSays(500, "node failed to process Load"),
+		"HTML":                rqliteSays(200, "<html>"),
+		"no leader":           rqliteSays(503, "leader not found\n"),
+		"a reset":             rqliteGarbage["a reset"],
+		"a cut off response":  rqliteGarbage["JSON that was cut off"],
+		"one that is too big": rqliteSays(413, "request too large"),
 	} {
-		for into, flags := range rqliteRestores {
-			t.Run(what+", into "+into, func(t *testing.T) {
-				c, file := rqliteForRestore(t, flags)
-				c.when(rqliteAt("/db/load", answer))
-				args := slices.Concat([]string{"restore", "-db", c.addresses()}, flags, []string{file})
-				_, log, err := mainRun(t, nil, args...)
-				mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
-				if strings.Contains(log, "restored") {
-					t.Errorf("the log says %s", log)
-				}
-				c.when(nil)
-				rqliteKeptOut(t, c)
-				mainMust(t, rqliteRestore(t.Context(), t, c, file, flags))
-				rqliteOpen(t, c, forService)
-			})
-		}
+		t.Run(what, func(t *testing.T) {
+			c := rqliteNew(t, 3)
+			file, _ := rqliteCopy(t)
+			c.when(rqliteAt("/db/load", answer))
+			_, log, err := mainRun(t, nil, "restore", "-db", c.addresses(), file)
+			mainOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
+			if strings.Contains(log, "restored") {
+				t.Errorf("the log says %s", log)
+			}
+			c.when(nil)
+			_, _, err = mainRun(t, nil, "restore", "-db", c.addresses(), file)
+			mainMust(t, err)
+			rqliteOpen(t, c, forService)
+		})
 	}
 }
 
-// TestALoadShowsHowLongItTakes, and not how long what was there before is kept.
+// TestALoadShowsHowLongItTakes, since nobody knows how much of it is done.
 func TestALoadShowsHowLongItTakes(t *testing.T) {
 	file, _ := rqliteCopy(t)
 	synctest.Test(t, func(t *testing.T) {
 		c := rqliteWithoutNetwork(t, 3)
 		s, _ := rqliteStore(t, c)
 		c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == "/db/backup" || r.URL.Path == "/db/load" {
+			if r.URL.Path == "/db/load" {
 				time.Sleep(11*time.Second - time.Millisecond)
 			}
 			return false
 		})
 		var out logBuffer
 		command := &invocation{process: &process{stderr: &out}, store: s, now: instantOf(time.Now())}
-		command.replace = true
-		temp, err := os.Open(file)
+		_, err := command.restoreCluster(t.Context(), file)
 		storeMust(t, err)
-		defer temp.Close()
-		old, err := command.load(t.Context(), temp, file)
-		storeMust(t, err)
-		if pets, _ := sqliteCopy(t, old); pets != 0 {
-			t.Errorf("kept are %d pets", pets)
-		}
-		want := "copying   0 %  0 of 1 MB  0 MB/s\ncopying   0 %  0 of 1 MB  0 MB/s\nloading 1 MB  5s\nloading 1 MB  10s\n"
+		want := "loading 1 MB  5s\nloading 1 MB  10s\n"
 		if got := out.String(); got != want {
 			t.Errorf("the progress is\n%s, want\n%s", got, want)
 		}
 	})
 }
 
-// TestNothingOpensAClusterDuringItsLoad, for what it confirms would be lost.
-func TestNothingOpensAClusterDuringItsLoad(t *testing.T) {
-	for into, flags := range rqliteRestores {
-		t.Run(into, func(t *testing.T) {
-			c, file := rqliteForRestore(t, flags)
-			looked := 0
-			c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path == "/db/load" {
-					looked++
-					rqliteKeptOut(t, c)
+// TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
+func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
+	for _, done := range []bool{false, true} { // what was under way, all the same
+		t.Run(fmt.Sprint("which does what was under way: ", done), func(t *testing.T) {
+			for n, stopped := 1, true; stopped; n++ {
+				c := rqliteNew(t, 3)
+				file, _ := rqliteCopy(t)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				c.arrived()
+				asked := 0
+				c.when(func(node *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/status" {
+						return false
+					}
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					if asked++; asked != n {
+						return false
+					}
+					if done {
+						node.serve(httptest.NewRecorder(), r)
+					}
+					cancel()
+					panic(http.ErrAbortHandler)
+				})
+				args := []string{"restore", "-db", c.addresses(), file}
+				err := run(ctx, args, nil, nil, io.Discard, io.Discard)
+				stopped = err != nil
+				c.when(nil)
+				again := run(t.Context(), args, nil, nil, io.Discard, io.Discard)
+				// It may have been loaded all the same, and is refused then.
+				if c.number("SELECT count(*) FROM pets") != 3 {
+					t.Errorf("stopped at request %d it says %v, and run again %v", n, err, again)
 				}
-				return false
-			})
-			mainMust(t, rqliteRestore(t.Context(), t, c, file, flags))
-			rqliteOpen(t, c, forService)
-			if looked != 1 {
-				t.Errorf("there were %d loads", looked)
 			}
 		})
-	}
-}
-
-// TestRestoreToAClusterMayBeStoppedAtAnyTime, and run again.
-func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
-	for into, flags := range rqliteRestores {
-		for _, done := range []bool{false, true} { // what was under way, all the same
-			t.Run(fmt.Sprint(into, ", which does what was under way: ", done), func(t *testing.T) {
-				for n, stopped := 1, true; stopped; n++ {
-					c, file := rqliteForRestore(t, flags)
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
-					c.arrived()
-					asked := 0
-					c.when(func(node *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
-						if r.URL.Path == "/status" {
-							return false
-						}
-						c.mu.Lock()
-						defer c.mu.Unlock()
-						if asked++; asked != n {
-							return false
-						}
-						if done {
-							node.serve(httptest.NewRecorder(), r)
-						}
-						cancel()
-						panic(http.ErrAbortHandler)
-					})
-					err := rqliteRestore(ctx, t, c, file, flags)
-					stopped = err != nil
-					c.when(nil)
-					again := rqliteRestore(t.Context(), t, c, file, flags) // it may have been restored all the same
-					if stopped && again != nil && c.number("SELECT count(*) FROM pets") != 3 {
-						t.Errorf("stopped at request %d it says %v, and run again %v", n, err, again)
-					}
-				}
-			})
-		}
 	}
 }
 

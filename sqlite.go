@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -147,12 +146,14 @@ func ensureFile(path string) (os.FileInfo, error) {
 	return info, errors.Join(err, f.Close())
 }
 
+var errNoDatabase = errors.New("file is not a database") // in SQLite's words
+
 // checkOwner looks at an existing file without changing it, and returns the version of its schema. If there is
 // no log, the file is opened as immutable, because otherwise SQLite would make one.
 func checkOwner(ctx context.Context, path string) (version int, err error) {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() < 100 { // less than a header, and to SQLite an empty one
-		return 0, cmp.Or(err, errors.New("file is not a database"))
+		return 0, cmp.Or(err, errNoDatabase)
 	}
 	mode := "mode=ro"
 	if wal, err := os.Stat(path + "-wal"); err != nil || wal.Size() == 0 { //nolint:gosec // the operator names the file
@@ -170,10 +171,15 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 // openPool is a pool of connections to a file by its absolute path, with options of the driver; wait is their
 // lock timeout. Pragmas stand in the address because only there they reach every connection of the pool.
 func openPool(path string, wait time.Duration, options ...string) *sql.DB {
-	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // also before a drive letter
 	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", wait.Milliseconds()))
-	db, _ := sql.Open("sqlite", "file://"+(&url.URL{Path: path}).EscapedPath()+"?"+strings.Join(options, "&"))
+	db, _ := sql.Open("sqlite", fileAddress(path, options...))
 	return db // without an error, since the driver is known: files are opened by the connections
+}
+
+// fileAddress is the driver's address of a file by its absolute path.
+func fileAddress(path string, options ...string) string {
+	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // also before a drive letter
+	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + strings.Join(options, "&")
 }
 
 // connect opens all connections. The reading ones open their files too, with schema_version: one that was opened later
@@ -349,176 +355,6 @@ func (e *sqliteFile) backup(ctx context.Context, to *os.File) error {
 	db := openPool(e.path, commandWait)
 	defer db.Close()
 	_, err := db.ExecContext(ctx, "VACUUM INTO ?", to.Name())
-	return err
-}
-
-// claim refuses a file that cannot be a database, or one that is in use, and keeps services off it, if it was ever
-// served, until open is closed. A file that is not there may be claimed too.
-func claim(name string, open *closers) (path string, err error) {
-	if path, err = resolve(name); err != nil {
-		return "", err
-	}
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file", path)
-	}
-	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock"} {
-		database, is := strings.CutSuffix(path, suffix)
-		if _, err := os.Stat(database); is && err == nil {
-			return "", fmt.Errorf("%s belongs to the database %s", path, database)
-		}
-		log, err := os.Stat(path + suffix)
-		if err == nil && log.Size() > 0 && suffix != "-shm" {
-			return "", fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed", path, log.Name())
-		}
-	}
-	if _, err := os.Stat(path + "-lock"); err == nil { // it was served
-		if _, err := lockFile(path+"-lock", fmt.Errorf("a petstore serves %s", path), open); err != nil {
-			return "", err
-		}
-	}
-	// To lock all of it for a moment tells whether somebody has it open, be it under
-	// another name. Nothing may read the file before that.
-	db := openPool(path, 0, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
-	defer db.Close()
-	if _, err := db.Exec("SELECT 1 FROM sqlite_schema"); isCode(err, sqlite3.SQLITE_BUSY) {
-		return "", fmt.Errorf("%s is in use", path)
-	}
-	return path, nil
-}
-
-// openCopy claims a copy and makes sure that it is a petstore's.
-func openCopy(ctx context.Context, source string, open *closers) (*os.File, error) {
-	path, err := claim(source, open)
-	if err != nil {
-		return nil, err
-	}
-	if version, err := checkOwner(ctx, path); err != nil || version == 0 {
-		return nil, fmt.Errorf("the copy cannot be used: %w", cmp.Or(err, errors.New("it is no petstore's")))
-	}
-	file, err := os.Open(path) //nolint:gosec // the operator names the file
-	*open = append(*open, file.Close)
-	return file, err
-}
-
-// finishCopy reads a copy whole, counts its pets, moves its ids on in all tables that assign them, and brings it to
-// disk. With mode=ro SQLite would not look at the CHECK constraints; without a mode it would make the file.
-func finishCopy(ctx context.Context, file string, skipIDs int64) (pets, bytes int64, err error) {
-	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(DELETE)", "_pragma=synchronous(FULL)")
-	defer db.Close()
-	var verdict string
-	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict)
-	if err != nil || verdict != "ok" {
-		return 0, 0, cmp.Or(err, fmt.Errorf("the copy is damaged: %s", strings.Join(strings.Fields(verdict), " ")))
-	}
-	if _, err = db.ExecContext(ctx, sqlFile("move-ids"), skipIDs); err == nil {
-		err = db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")").Scan(&pets, &bytes)
-	}
-	return pets, bytes, errors.Join(err, syncFile(file), context.Cause(ctx))
-}
-
-// saveFile is replaceFile for a target that may be in use, or may be a part of a database.
-func saveFile(target string, fill func(temp *os.File) error) error {
-	var open closers
-	defer open.Close()
-	path, err := claim(target, &open)
-	if err != nil {
-		return err
-	}
-	return replaceFile(path, fill)
-}
-
-// replaceFile lets fill write and sync an empty file in a folder beside target, and only
-// then gives it target's name, so that an older file is never lost to a failed attempt.
-// What a kill leaves of the folder is used, and removed, by the next attempt.
-func replaceFile(target string, fill func(temp *os.File) error) error {
-	folder := target + ".partial"
-	lock, inner := filepath.Join(folder, "lock"), filepath.Join(folder, "copy")
-	var open closers
-	defer open.Close()
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return err
-	}
-	if _, err := lockFile(lock, errors.New("another petstore writes it"), &open); err != nil {
-		return err
-	}
-	open = append(open, func() error { // before the lock ends, or another attempt would lose its files
-		return errors.Join(os.RemoveAll(inner), os.Remove(lock), os.Remove(folder))
-	})
-	if err := errors.Join(os.RemoveAll(inner), os.Mkdir(inner, 0o700)); err != nil {
-		return err
-	}
-	temp, err := os.CreateTemp(inner, "db") // beside which SQLite may have a journal
-	if err == nil {
-		err = errors.Join(fill(temp), temp.Close())
-	}
-	if err == nil {
-		err = cmp.Or(os.Rename(temp.Name(), target), syncFile(filepath.Dir(target)))
-	}
-	return err
-}
-
-// takeOver keeps services off a database that is to be replaced, and refuses another program's.
-func takeOver(ctx context.Context, name string, open *closers) (path string, err error) {
-	if path, err = resolve(name); err != nil {
-		return "", err
-	}
-	if _, err := checkOwner(ctx, path); errors.Is(err, errForeign) {
-		return "", err
-	}
-	_, err = lockFile(path+"-lock", errServed, open)
-	return path, err
-}
-
-// keepOld gives a database that was taken over a second name, which it returns, or "" if there was none, and its owner
-// and mode to its successor. Its log is folded in or, where that cannot be done because the database is damaged, kept
-// beside it. Nobody can open it until open is closed. Whenever the restore is stopped from here on, by a kill or a
-// power cut too, the old database is in its place, or the new one.
-func keepOld(ctx context.Context, path, successor string, now time.Time, open *closers) (old string, err error) {
-	info, err := os.Stat(path)
-	if lost := refuseOrphanedLog(path, "-wal", "-journal"); lost != nil || errors.Is(err, os.ErrNotExist) {
-		return "", lost
-	}
-	db := openPool(path, 0, "mode=rw", "_pragma=synchronous(FULL)")
-	*open = append(*open, db.Close)
-	db.SetMaxOpenConns(1) // which stays, and keeps the transaction open
-	if err == nil && info.Size() > 0 {
-		err = untilUnlocked(ctx, commandWait, func() error { // until everybody else has closed it
-			_, err := db.Exec("PRAGMA journal_mode = DELETE; BEGIN EXCLUSIVE")
-			return err
-		})
-	}
-	if err == nil || isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
-		err = inherit(info, successor)
-	}
-	if err = cmp.Or(err, context.Cause(ctx)); err != nil { // for the last time: from here on nothing stops the restore
-		return "", err
-	}
-	old = oldName(path, now)
-	if err := os.Link(path, old); err != nil {
-		return "", err
-	}
-	for _, suffix := range []string{"-wal", "-shm", "-journal"} {
-		if err := os.Rename(path+suffix, old+suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return "", err
-		}
-	}
-	if runtime.GOOS == "windows" { // where no open file can be replaced
-		_ = db.Close()
-	}
-	return old, syncFile(filepath.Dir(path))
-}
-
-// oldName is where a database is kept that another one replaces.
-func oldName(path string, now time.Time) string {
-	return path + "." + now.UTC().Format("20060102T150405.000Z") + ".old"
-}
-
-// inherit gives a file the mode and, on systems whose files have one, the owner of another.
-func inherit(from os.FileInfo, file string) error {
-	err, stat := os.Chmod(file, from.Mode()), reflect.Indirect(reflect.ValueOf(from.Sys()))
-	if uid, gid := stat.FieldByName("Uid"), stat.FieldByName("Gid"); err == nil && uid.CanUint() && gid.CanUint() {
-		err = os.Chown(file, int(uid.Uint()), int(gid.Uint())) //nolint:gosec // as the system gave them
-	}
 	return err
 }
 

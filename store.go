@@ -88,9 +88,8 @@ const (
 	forNothing                // the command opens none
 )
 
-// applicationID marks a database as this program's ("pets" in ASCII), restoringID one that is being
-// replaced.
-const applicationID, restoringID = 0x70657473, 0x70657474
+// applicationID marks a database as this program's ("pets" in ASCII).
+const applicationID = 0x70657473
 
 // sqlFile is the text of one with SQL, by its name without the ending, from behind the comment at
 // its head: a node of rqlite compresses what comes with a statement of 1,024 bytes, which would
@@ -128,10 +127,9 @@ var (
 	errUnavailable = errors.New("the store is not available now")
 	errOutcome     = errors.New("whether it was stored is unknown")
 
-	errForeign   = errors.New("it belongs to another program")
-	errMissing   = errors.New("there is none; petstore makes it at its first start") // for most commands
-	errRestoring = errors.New("a restore into it has not ended; run it again")
-	errServed    = errors.New("a petstore serves it; stop it first") // for restore
+	errForeign = errors.New("it belongs to another program")
+	errMissing = errors.New("there is none; petstore makes it at its first start") // for most commands
+	errServed  = errors.New("a petstore serves it; stop it first")                 // for restore
 )
 
 // ownerQuery reads the marks of a database: the application's, the version of the
@@ -146,8 +144,6 @@ func checkMarks(scan scanner) (version int, err error) {
 	err = scan(&application, &version, &tables)
 	switch {
 	case err != nil:
-	case application == restoringID:
-		err = errRestoring
 	case application != applicationID && (application != 0 || tables > 0):
 		err = errForeign
 	case version > len(migrations):
@@ -156,8 +152,6 @@ func checkMarks(scan scanner) (version int, err error) {
 	}
 	return version, err
 }
-
-func markOf(id int) statement { return sqlOf(fmt.Sprintf("PRAGMA application_id = %d", id)) }
 
 // schemaVersion is what checkMarks says of an engine.
 func schemaVersion(ctx context.Context, e engine) (version int, err error) {
@@ -178,7 +172,8 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	if version == 0 && !mayMake {
 		return errMissing
 	}
-	_, failed := e.write(ctx, []statement{sqlOf(strings.Join(migrations[version:], "")), markOf(applicationID),
+	_, failed := e.write(ctx, []statement{sqlOf(strings.Join(migrations[version:], "")),
+		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
 		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))})
 	if version, err = schemaVersion(ctx, e); err == nil && version == len(migrations) { // perhaps somebody was faster
 		return nil

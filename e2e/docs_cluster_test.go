@@ -25,12 +25,13 @@ func TestAClusterRunsAsDocumented(t *testing.T) {
 	steps := []*step{
 		{section: "Set it up", line: "for HOST in 10.0.0.1 10.0.0.2 10.0.0.3; do curl", after: c.checkNodes},
 		{section: "Set it up", line: "curl -s -o /dev/null", after: c.checkServices},
-		{section: "Backups", line: "systemctl start petstore-backup", after: c.checkBackup},
+		{section: "Backups", line: "systemctl start petstore-backup", before: c.leaveBackups, after: c.checkBackup},
 		{section: "Backups", line: "systemctl start petstore", after: c.checkRestored},
 		{section: "A lost machine", line: "curl -K", before: c.loseOne},
 		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2", after: func() { c.replace(1); c.checkPets() }},
 		{section: "A lost majority", line: "systemctl stop petstore rqlite", before: c.loseTwo},
-		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3", after: func() { c.replace(1, 2); c.checkRestored() }},
+		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3", after: func() { c.setUp(true, 1, 2) }},
+		{section: "A lost majority", line: "petstore restore", after: func() { c.setUp(false, 1, 2); c.checkRestored() }},
 		{section: "Upgrades", line: "systemctl restart petstore", after: c.checkPets},
 		{section: "Back to one file", line: "petstore backup", after: c.checkFile},
 	}
@@ -322,11 +323,22 @@ func (c *threeMachines) checkList(m *machine, base string) {
 	}
 }
 
+// leaveBackups makes the folder of the copies look as after 20 nights and a crash.
+func (c *threeMachines) leaveBackups() {
+	c.t.Helper()
+	c.all[0].run("for DAY in $(seq 10 29); do touch /var/backups/petstore-202001${DAY}T030000Z.db; done")
+	c.all[0].run("touch /var/backups/petstore-20200130T030000Z.db.partial /var/backups/petstore-mine.db.partial")
+}
+
 // checkBackup looks for the copy, and keeps the pets out of it that come now.
 func (c *threeMachines) checkBackup() {
 	c.t.Helper()
 	m := c.all[0]
-	m.run("test -s /var/backups/petstore-$(date +%u).db && systemctl is-active --quiet petstore-backup.timer")
+	m.run("test -s $(ls /var/backups/petstore-2*Z.db | tail -n 1) && systemctl is-active --quiet petstore-backup.timer")
+	if left := m.run("ls /var/backups/petstore-2*"); strings.Count(left, "\n") != 14 || strings.Contains(left, "partial") {
+		c.t.Errorf("of the copies these are kept:\n%s", left)
+	}
+	m.run("rm /var/backups/petstore-mine.db.partial") // which no timer has made
 	m.curl(201, "Authorization: Bearer "+c.key, public+"/pets", "-d", animalJSON("not in the copy"))
 }
 
@@ -356,20 +368,27 @@ func (c *threeMachines) lose(i int) {
 	m.run("userdel rqlite && systemctl daemon-reload")
 }
 
-// replace puts empty machines in the place of lost ones and sets them up, with the
-// blocks that are for each machine.
-func (c *threeMachines) replace(lost ...int) {
+// replace puts an empty machine in the place of a lost one and sets it up.
+func (c *threeMachines) replace(lost int) {
 	c.t.Helper()
 	const nodes = `curl -K /etc/rqlite/rqlite-admin.curl https://10.0.0.1:4001/nodes`
-	for n, i := range lost {
+	c.setUp(true, lost)
+	c.setUp(false, lost)
+	c.all[0].run(fmt.Sprintf(`until [ $(%s | grep -o '"reachable":true' | wc -l) = 3 ]; do sleep 0.2; done`, nodes))
+}
+
+// setUp sets up the nodes of machines, or what comes after those, with the blocks that
+// are for each machine.
+func (c *threeMachines) setUp(nodes bool, machines ...int) {
+	c.t.Helper()
+	for _, i := range machines {
 		c.all[i].run("ip link set eth0 up")
 		for _, b := range c.blocks {
-			if b.section == "Set it up" && strings.Contains(b.above, "each machine") {
+			ofNode := slices.ContainsFunc(b.commands(), func(c command) bool { return c.line == "systemctl enable --now rqlite" })
+			if b.section == "Set it up" && strings.Contains(b.above, "each machine") && ofNode == nodes {
 				c.followOn(i, c.all[i], b)
 			}
 		}
-		c.all[0].run(fmt.Sprintf(`until [ $(%s | grep -o '"reachable":true' | wc -l) = %d ]; do sleep 0.2; done`,
-			nodes, 4-len(lost)+n))
 	}
 }
 

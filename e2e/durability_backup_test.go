@@ -1,106 +1,115 @@
 package e2e
 
 import (
+	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
 
-// target makes the file, or the name, that a backup is to be written to, beside
-// two services: one that has nothing to do with it, and that of the source.
-type target func(t *testing.T, served, source string) string
+// target makes what stands where a backup is to be written to, in a folder, beside the database of a service.
+type target func(t *testing.T, folder, db string) (name string)
 
-// TestABackupRefusesATargetThatIsInUse backs up onto what must not be replaced:
-// a database that is served, by any of its names, what belongs to the source,
-// what SQLite would open together with the log of another database, and what is
-// no file. The target stays as it was, and both services go on.
-func TestABackupRefusesATargetThatIsInUse(t *testing.T) {
-	place := func(t *testing.T) string { return filepath.Join(t.TempDir(), "target.db") }
-	served := func(suffix string) target {
-		return func(_ *testing.T, served, _ string) string { return served + suffix }
+// TestABackupOverwritesNothing backs up onto what exists, or has a log beside it. All of it stays as it was, and the
+// service goes on.
+func TestABackupOverwritesNothing(t *testing.T) {
+	own := func(suffix string) target {
+		return func(_ *testing.T, _, db string) string { return db + suffix }
 	}
-	source := func(suffix string) target {
-		return func(_ *testing.T, _, source string) string { return source + suffix }
-	}
-	by := func(link func(from, to string) error, file target) target {
-		return func(t *testing.T, served, source string) string {
-			name := place(t)
-			noError(t, link(file(t, served, source), name))
-			return name
-		}
-	}
-	olderBeside := func(suffix string) target {
-		return func(t *testing.T, _, source string) string {
-			name := place(t)
-			succeeds(t, program("backup", "-db", source, name))
-			noError(t, os.WriteFile(name+suffix, []byte("what another database has left"), 0o600))
+	linked := func(link func(from, to string) error, suffix string) target {
+		return func(t *testing.T, folder, db string) string {
+			name := filepath.Join(folder, "link")
+			noError(t, link(db+suffix, name))
 			return name
 		}
 	}
 	made := func(make func(path string) error) target {
-		return func(t *testing.T, _, _ string) string {
-			name := place(t)
+		return func(t *testing.T, folder, _ string) string {
+			name := filepath.Join(folder, "target.db")
 			noError(t, make(name))
 			return name
 		}
 	}
-	for name, target := range map[string]target{
-		"a database that another service serves":    served(""),
-		"the -wal of a served database":             served("-wal"),
-		"a symbolic link to a served database":      by(os.Symlink, served("")),
-		"a hard link to a served database":          by(os.Link, served("")),
-		"the source":                                source(""),
-		"the source's -wal":                         source("-wal"),
-		"the source's -shm":                         source("-shm"),
-		"the source's -lock":                        source("-lock"),
-		"the source's -journal, which is not there": source("-journal"),
-		"a symbolic link to the source":             by(os.Symlink, source("")),
-		"a hard link to the source":                 by(os.Link, source("")),
-		"a symbolic link to the source's -wal":      by(os.Symlink, source("-wal")),
-		"a hard link to the source's -lock":         by(os.Link, source("-lock")),
-		"a copy with a -wal beside it":              olderBeside("-wal"),
-		"a copy with a -journal beside it":          olderBeside("-journal"),
-		"a name with a -wal left beside it": made(func(path string) error {
-			return os.WriteFile(path+"-wal", []byte("what another database has left"), 0o600)
-		}),
-		"a folder":                    made(func(path string) error { return os.Mkdir(path, 0o700) }),
-		"a named pipe":                made(func(path string) error { return syscall.Mkfifo(path, 0o600) }),
-		"a symbolic link to a device": made(func(path string) error { return os.Symlink("/dev/null", path) }),
+	beside := func(suffix string) target {
+		return made(func(path string) error {
+			return os.WriteFile(path+suffix, []byte("what another program has left"), 0o600)
+		})
+	}
+	const partial = "another copy runs, or was stopped; remove it"
+	for name, c := range map[string]struct {
+		target target
+		says   string
+	}{
+		"an older copy":                     {beside(""), "target.db exists"},
+		"the database":                      {own(""), "petstore.db exists"},
+		"its -wal":                          {own("-wal"), "petstore.db-wal exists"},
+		"its -lock":                         {own("-lock"), "petstore.db-lock exists"},
+		"a symbolic link to it":             {linked(os.Symlink, ""), "link exists"},
+		"a symbolic link to nothing":        {linked(os.Symlink, ".nowhere"), "link exists"},
+		"a hard link to it":                 {linked(os.Link, ""), "link exists"},
+		"a name with a -wal beside it":      {beside("-wal"), "target.db-wal exists"},
+		"a name with a -journal beside it":  {beside("-journal"), "target.db-journal exists"},
+		"a name with a .partial beside it":  {beside(".partial"), partial},
+		"a name with a link for a .partial": {made(func(path string) error { return os.Symlink("elsewhere", path+".partial") }), partial},
+		"a folder":                          {made(func(path string) error { return os.Mkdir(path, 0o700) }), "target.db exists"},
+		"a named pipe":                      {made(func(path string) error { return syscall.Mkfifo(path, 0o600) }), "target.db exists"},
+		"a device":                          {func(*testing.T, string, string) string { return os.DevNull }, "/dev/null exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			services := []*server{start(t), start(t)}
-			target := target(t, services[0].db, services[1].db)
-			before, missing := os.Lstat(target)
-			fails(t, program("backup", "-db", services[1].db, target), target)
-			after, err := os.Lstat(target)
-			if (missing == nil) != (err == nil) || err == nil && (!os.SameFile(before, after) || before.Size() != after.Size()) {
-				t.Errorf("the target is another one now: %v", err)
-			}
-			if left, _ := filepath.Glob(target + ".*"); len(left) > 0 {
-				t.Errorf("%q are left behind", left)
-			}
-			for _, s := range services {
-				if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != http.StatusCreated {
-					t.Errorf("afterwards a service stores no pet: %v, %v", r, err)
+			s := start(t)
+			target := c.target(t, t.TempDir(), s.db)
+			for _, args := range [][]string{{"backup", "-db", s.db, target}, {"pet", "export", "-db", s.db, target}} {
+				before, missing := os.Lstat(target)
+				beside, err := os.ReadDir(filepath.Dir(target))
+				noError(t, err)
+				fails(t, program(args...), c.says)
+				after, err := os.Lstat(target)
+				if (missing == nil) != (err == nil) || err == nil && (!os.SameFile(before, after) || before.Size() != after.Size()) {
+					t.Errorf("after %s the target is another one: %v", args[0], err)
 				}
+				if left, err := os.ReadDir(filepath.Dir(target)); err != nil || len(left) != len(beside) {
+					t.Errorf("of %d files there are %d after %s, %v", len(beside), len(left), args[0], err)
+				}
+			}
+			if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != http.StatusCreated {
+				t.Errorf("afterwards the service stores no pet: %v, %v", r, err)
 			}
 		})
 	}
 }
 
-// TestABackupReplacesAnOlderOne takes for a target what a backup may be: a new
-// name, and an older copy, even with the empty log beside it that reading it may
-// have left.
-func TestABackupReplacesAnOlderOne(t *testing.T) {
-	s, target := start(t), filepath.Join(t.TempDir(), "copy.db")
-	for i := range 3 {
-		noError(t, os.WriteFile(target+"-wal", nil, 0o600))
-		succeeds(t, program("backup", "-db", s.db, target))
-		if keys := numberIn(t, target, "SELECT count(*) FROM api_keys"); keys != int64(1+i) {
-			t.Errorf("copy %d holds %d keys", 1+i, keys)
+// TestAFileSystemWithoutLinks, such as that of a USB stick, takes a backup and an export, and loses nothing either.
+func TestAFileSystemWithoutLinks(t *testing.T) {
+	s, folder := start(t), t.TempDir()
+	linkless := func(args ...string) *process {
+		cmd := program(args...)
+		strace := []string{"-f", "-qq", "-o", filepath.Join(t.TempDir(), "calls"), "-e", "trace=link,linkat",
+			"-e", "inject=link,linkat:error=EPERM"}
+		traced := exec.Command("strace", append(strace, cmd.Args...)...)
+		traced.Env = cmd.Env
+		return launch(t, traced)
+	}
+	copied, exported := filepath.Join(folder, "copy.db"), filepath.Join(folder, "pets.jsonl")
+	for _, args := range [][]string{{"backup", "-db", s.db, copied}, {"pet", "export", "-db", s.db, exported}} {
+		if p := linkless(args...); p.status() != 0 {
+			t.Errorf("without links: %s", p.told())
 		}
-		s.newKey()
+		before := files(t, folder)
+		if p := linkless(args...); p.status() != 1 || !strings.Contains(p.log.String(), "exists, and nothing is overwritten") {
+			t.Errorf("onto what exists, without links: %s", p.told())
+		}
+		if after := files(t, folder); !maps.Equal(before, after) {
+			t.Errorf("%d files have become %d, or others", len(before), len(after))
+		}
+	}
+	if keys := numberIn(t, copied, "SELECT count(*) FROM api_keys"); keys != 1 {
+		t.Errorf("the copy holds %d keys", keys)
+	}
+	if left := files(t, folder); len(left) != 2 {
+		t.Errorf("there are %d files, want the copy and the export", len(left))
 	}
 }

@@ -105,7 +105,7 @@ func (sc *scene) holds(file string) string {
 }
 
 // TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase restores the database
-// of a service that was killed. Whoever owned the file and may read it stays so.
+// of a service that was killed. The file stays the same, with its owner and mode.
 func TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase(t *testing.T) {
 	sc := newScene(t)
 	owner := uint32(os.Getuid())
@@ -114,6 +114,8 @@ func TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase(t *testing.T) {
 		noError(t, os.Chown(sc.db, int(owner), int(owner)))
 	}
 	noError(t, os.Chmod(sc.db, 0o640))
+	before, err := os.Stat(sc.db)
+	noError(t, err)
 	copied, err := os.ReadFile(sc.copy)
 	noError(t, err)
 	cmd := sc.restore()
@@ -132,12 +134,13 @@ func TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase(t *testing.T) {
 	if is := sc.holds(kept); is != "old" {
 		t.Errorf("the database that is kept is %s", is)
 	}
-	for _, file := range []string{sc.db, kept} {
-		info, err := os.Stat(file)
-		noError(t, err)
-		if stat := info.Sys().(*syscall.Stat_t); info.Mode() != 0o640 || stat.Uid != owner || stat.Gid != owner {
-			t.Errorf("%s is of %d:%d with %v, want %d and %v", filepath.Base(file), stat.Uid, stat.Gid, info.Mode(), owner, fs.FileMode(0o640))
-		}
+	info, err := os.Stat(sc.db)
+	noError(t, err)
+	if stat := info.Sys().(*syscall.Stat_t); !os.SameFile(before, info) || info.Mode() != 0o640 || stat.Uid != owner || stat.Gid != owner {
+		t.Errorf("%s is of %d:%d with %v, want %d and %v", sc.db, stat.Uid, stat.Gid, info.Mode(), owner, fs.FileMode(0o640))
+	}
+	if info, err := os.Stat(kept); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the database that is kept has %v, %v", info.Mode(), err)
 	}
 	if is := sc.holds(sc.db); is != "restored" {
 		t.Errorf("the database in place is %s", is)
@@ -202,7 +205,7 @@ func TestARestoreIsRefusedAndLeavesEverything(t *testing.T) {
 		file  func(sc *scene) string // what the message names
 	}{
 		"while a service runs":              {func(sc *scene) { (&server{t: sc.t, db: sc.db}).run() }, (*scene).itsDB},
-		"of a copy that is served":          {func(sc *scene) { (&server{t: sc.t, db: sc.copy}).run() }, (*scene).itsCopy},
+		"of a copy that is served":          {(*scene).serveCopy, (*scene).itsCopy},
 		"of a copy with a -wal":             {func(sc *scene) { sc.beside("-wal") }, (*scene).itsCopy},
 		"of a copy with a -journal":         {func(sc *scene) { sc.beside("-journal") }, (*scene).itsCopy},
 		"of a copy that is not there":       {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)) }, (*scene).itsCopy},
@@ -215,6 +218,8 @@ func TestARestoreIsRefusedAndLeavesEverything(t *testing.T) {
 		"of the database itself":            {func(sc *scene) { sc.copy = sc.db }, (*scene).itsDB},
 		"of a link to the database":         {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)); noError(sc.t, os.Symlink(sc.db, sc.copy)) }, (*scene).itsCopy},
 		"of a hard link to the database":    {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)); noError(sc.t, os.Link(sc.db, sc.copy)) }, (*scene).itsCopy},
+		"over a damaged database":           {(*scene).ruin, (*scene).whatToMove},
+		"where a .partial is left":          {func(sc *scene) { noError(sc.t, os.WriteFile(sc.db+".partial", nil, 0o600)) }, (*scene).itsDB},
 		"over a log whose database is gone": {func(sc *scene) { noError(sc.t, os.Remove(sc.db)) }, (*scene).itsDB},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,6 +244,23 @@ func TestARestoreIsRefusedAndLeavesEverything(t *testing.T) {
 
 func (sc *scene) itsDB() string   { return sc.db }
 func (sc *scene) itsCopy() string { return sc.copy }
+
+func (sc *scene) whatToMove() string {
+	return fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db)
+}
+
+// serveCopy has a service write to the copy.
+func (sc *scene) serveCopy() {
+	s := &server{t: sc.t, db: sc.copy}
+	s.run()
+	s.newKey()
+}
+
+// ruin makes the database one that nobody can read.
+func (sc *scene) ruin() {
+	noError(sc.t, os.Remove(sc.db+"-wal"))
+	noError(sc.t, os.WriteFile(sc.db, bytes.Repeat([]byte("damaged"), 999), 0o600))
+}
 
 func (sc *scene) beside(suffix string) {
 	noError(sc.t, os.WriteFile(sc.copy+suffix, []byte("what another program has not finished"), 0o600))
@@ -275,7 +297,8 @@ func (sc *scene) trace(log string, options ...string) *process {
 // TestAKilledRestoreLeavesOneWholeDatabaseInPlace kills a restore before each
 // of the calls that change anything on the disk, until it gets by without.
 // There is always a whole database where the service looks for it, the old or
-// the restored one, and the old one is not lost. The next restore is none the worse for it.
+// the restored one, and the old one is not lost. The next restore is none the
+// worse for it, once what is left of the first was removed as its message says.
 func TestAKilledRestoreLeavesOneWholeDatabaseInPlace(t *testing.T) {
 	stock := newScene(t)
 	log := filepath.Join(t.TempDir(), "calls")
@@ -326,39 +349,86 @@ func (sc *scene) survives(step string) {
 	if inPlace == "restored" {
 		return
 	}
+	if left, _ := filepath.Glob(sc.db + ".partial"); len(left) > 0 {
+		fails(sc.t, sc.restore(), left[0]+" is there: another copy runs, or was stopped; remove it")
+		noError(sc.t, os.Remove(left[0]))
+	}
 	if p := launch(sc.t, sc.restore()); p.status() != 0 || sc.holds(sc.db) != "restored" {
 		sc.t.Errorf("after a kill at %s the next restore leaves %s in place: %s", step, sc.holds(sc.db), p.told())
 	}
-	if left, _ := filepath.Glob(sc.db + "*.partial*"); len(left) > 0 {
+	if left, _ := filepath.Glob(sc.db + ".partial*"); len(left) > 0 {
 		sc.t.Errorf("after a kill at %s and the next restore %q are left", step, left)
 	}
 }
 
+// TestARestoreOnAFullDiskLeavesTheOldDatabase, wherever it finds that it has no more space.
+func TestARestoreOnAFullDiskLeavesTheOldDatabase(t *testing.T) {
+	stock := newScene(t)
+	for _, c := range []struct {
+		suffix string // of the file that cannot grow
+		keeps  bool   // the old database was copied before
+	}{{".partial", false}, {"-wal", true}} {
+		sc := stock.again(t)
+		p := sc.trace(filepath.Join(t.TempDir(), "calls"), "-P", sc.db+c.suffix, "-e", "inject=pwrite64:error=ENOSPC")
+		if p.status() != 1 || !strings.Contains(p.log.String(), "disk is full") {
+			t.Errorf("without space for %s: %s", c.suffix, p.told())
+		}
+		if is := sc.holds(sc.db); is != "old" {
+			t.Errorf("without space for %s the database in place is %s", c.suffix, is)
+		}
+		if kept := sc.kept(); (kept != "") != c.keeps || c.keeps && !strings.Contains(p.log.String(), "is left as "+kept) {
+			t.Errorf("without space for %s a copy is left as %q; %s", c.suffix, kept, p.told())
+		}
+		if left, _ := filepath.Glob(sc.db + "*.partial*"); len(left) > 0 {
+			t.Errorf("without space for %s %q are left", c.suffix, left)
+		}
+		succeeds(t, sc.restore())
+		if is := sc.holds(sc.db); is != "restored" {
+			t.Errorf("with space again the database in place is %s", is)
+		}
+	}
+}
+
 // TestARestoreSyncsInAnOrderThatAPowerCutRespects reads from the calls of a
-// restore what a kill cannot show: the new file is on the disk before it gets
-// the database's name, and the folder after it.
+// restore what a kill cannot show: the old database is kept on the disk, under
+// its name, before the file or its log is written; and the log is on the disk
+// before it is folded in.
 func TestARestoreSyncsInAnOrderThatAPowerCutRespects(t *testing.T) {
 	sc, log := newScene(t), filepath.Join(t.TempDir(), "calls")
 	if p := sc.trace(log); p.status() != 0 {
 		t.Fatal(p.told())
 	}
-	calls, err := os.ReadFile(log)
+	content, err := os.ReadFile(log)
 	noError(t, err)
-	renamed := regexp.MustCompile(`rename\w*\((?:AT_FDCWD[^,]*, )?"([^"]+)", (?:AT_FDCWD[^,]*, )?"` + regexp.QuoteMeta(sc.db) + `"`).FindSubmatchIndex(calls)
-	if renamed == nil {
-		t.Fatalf("nothing is renamed to %s:\n%s", sc.db, tail(string(calls)))
+	calls := strings.Split(string(content), "\n")
+	file, kept := regexp.QuoteMeta(sc.db), regexp.QuoteMeta(sc.kept())
+	is := func(pattern string) func(call string) bool { return regexp.MustCompile(pattern).MatchString }
+	first := func(pattern string) int { return slices.IndexFunc(calls, is(pattern)) }
+	last := func(pattern string) int {
+		backward := slices.Clone(calls)
+		slices.Reverse(backward)
+		return len(calls) - 1 - slices.IndexFunc(backward, is(pattern))
 	}
-	source := filepath.Base(string(calls[renamed[2]:renamed[3]]))
-	synced := func(file string) *regexp.Regexp { return regexp.MustCompile(`f(?:data)?sync\(\d+<` + file + `>`) }
-	if !synced(`[^>]*` + regexp.QuoteMeta(source)).Match(calls[:renamed[0]]) {
-		t.Errorf("%s is renamed before it is synced", source)
+	const write, sync = `(?:pwrite64|write|copy_file_range|ftruncate)\(\d+<`, `f(?:data)?sync\(\d+<`
+	linked := first(`link\w*\(.*"` + kept + `\.partial".*"` + kept + `"`)
+	folder := linked + 1 + slices.IndexFunc(calls[linked+1:], is(sync+regexp.QuoteMeta(filepath.Dir(sc.db))+`>`))
+	steps := []struct {
+		at   int
+		what string
+	}{
+		{last(write + kept + `\.partial>`), "the old database is copied"},
+		{last(sync + kept + `\.partial>`), "the copy is synced"},
+		{linked, "it gets its name"},
+		{folder, "its folder is synced"},
+		{first(write + file + `-wal>`), "the log of the database is written"},
+		{last(write + file + `-wal>`), "the log is written to its end"},
+		{last(sync + file + `-wal>`), "the log is synced"},
+		{first(write + file + `>`), "the database is written"},
+		{last(sync + file + `>`), "the database is synced"},
 	}
-	written := regexp.MustCompile(`(?:pwrite64|write|copy_file_range|ftruncate)\([^\n]*`+regexp.QuoteMeta(source)+`>`).FindAllIndex(calls[:renamed[0]], -1)
-	syncs := synced(`[^>]*`+regexp.QuoteMeta(source)).FindAllIndex(calls[:renamed[0]], -1)
-	if len(written) > 0 && len(syncs) > 0 && written[len(written)-1][0] > syncs[len(syncs)-1][0] {
-		t.Errorf("%s is written after its last sync", source)
-	}
-	if !synced(regexp.QuoteMeta(filepath.Dir(sc.db))).Match(calls[renamed[1]:]) {
-		t.Error("the folder is not synced after the rename")
+	for i, step := range steps {
+		if step.at < 0 || step.at >= len(calls) || i > 0 && step.at < steps[i-1].at {
+			t.Errorf("%s at call %d, and %s at call %d", step.what, step.at, steps[max(i, 1)-1].what, steps[max(i, 1)-1].at)
+		}
 	}
 }

@@ -99,13 +99,13 @@ func fails(t *testing.T, cmd *exec.Cmd, texts ...string) {
 	}
 }
 
-// slowDown makes a command run with system calls that take 10 ms longer. strace -D
-// stands aside, so that the process is the program's own, with its signals and
+// slowDown makes a command run with system calls that take 10 ms longer; more options
+// of strace say which. strace -D stands aside, so that the process is the program's own, with its signals and
 // its exit status; with --seccomp-bpf it costs the other calls no time.
-func slowDown(cmd *exec.Cmd, calls string) *exec.Cmd {
+func slowDown(cmd *exec.Cmd, calls string, options ...string) *exec.Cmd {
 	strace := []string{"strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null",
 		"-e", "trace=" + calls, "-e", "inject=" + calls + ":delay_exit=10000"}
-	slow := exec.Command(strace[0], slices.Concat(strace[1:], cmd.Args)...)
+	slow := exec.Command(strace[0], slices.Concat(strace[1:], options, cmd.Args)...)
 	slow.Env = cmd.Env
 	return slow
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -125,7 +126,6 @@ func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
 	source := bulky(t)
 	for _, c := range []struct{ verb, older string }{
 		{"backup", ""},
-		{"backup", "an older backup"},
 		{"restore", ""},
 		{"restore", "an older database"},
 	} {
@@ -160,39 +160,60 @@ func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestABackupRemovesWhatAKillLeft kills a backup in the middle of the copy, and
-// lets another one to the same name tidy up, but for what one that still runs needs.
-func TestABackupRemovesWhatAKillLeft(t *testing.T) {
+// TestASignalStopsARestoreWhileItWrites into the database: the old one is whole
+// and in its place, and nothing is beside it.
+func TestASignalStopsARestoreWhileItWrites(t *testing.T) {
+	source := bulky(t)
+	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+	s.newKey()
+	p := launch(t, slowDown(program("restore", "-db", s.db, source), copying, "-P", s.db+"-wal"))
+	eventually(t, longEnough, func() error {
+		if log, err := os.Stat(s.db + "-wal"); err != nil || log.Size() < 64<<10 {
+			return errors.New("nothing is written yet")
+		}
+		return nil
+	})
+	if !p.stops(syscall.SIGTERM) {
+		return
+	}
+	if keys, pets := numberIn(t, s.db, "SELECT count(*) FROM api_keys"), numberIn(t, s.db, "SELECT count(*) FROM pets"); keys != 1 || pets != 0 {
+		t.Errorf("the database holds %d keys and %d pets", keys, pets)
+	}
+	checkIntegrity(t, s.db)
+	left, err := filepath.Glob(s.db + "*")
+	noError(t, err)
+	if !slices.Equal(left, []string{s.db, s.db + "-lock"}) {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// TestWhatAKillLeavesOfABackupIsNotTouched, nor is a backup that still runs:
+// the operator is told what to remove.
+func TestWhatAKillLeavesOfABackupIsNotTouched(t *testing.T) {
 	source, folder := bulky(t), t.TempDir()
 	target := filepath.Join(folder, "copy.db")
 	args := []string{"backup", "-db", source, target}
-	partial := func() bool {
-		_, err := os.Stat(target + ".partial")
-		return err == nil
-	}
+	told := target + ".partial is there: another copy runs, or was stopped; remove it"
 	killed := launchSlowly(t, folder, args...)
 	noError(t, killed.cmd.Process.Kill())
 	killed.status()
-	if !partial() {
-		t.Fatal("a killed backup leaves no .partial, and this test nothing to look at")
+	before := files(t, folder)
+	fails(t, program(args...), told)
+	if after := files(t, folder); before[filepath.Base(target)+".partial"] == "" || !maps.Equal(before, after) {
+		t.Errorf("a kill leaves %d files, and the next backup %d, or others", len(before), len(after))
 	}
-	succeeds(t, program(args...))
-	if partial() {
-		t.Error("what a kill has left is still there after the next backup")
-	}
+	noError(t, os.Remove(target+".partial"))
 	running := launchSlowly(t, folder, args...)
-	second := launch(t, program(args...))
-	if second.status() != 1 || !strings.Contains(second.log.String(), "another petstore writes it") {
-		t.Errorf("a second backup to the same name: %s", second.told())
-	}
+	fails(t, program(args...), told)
 	if running.within(0) {
 		t.Fatalf("the slow backup has ended too soon: %s", running.told())
 	}
-	if !partial() {
-		t.Error("the copy is taken away from a backup that runs")
-	}
-	if running.stops(syscall.SIGTERM) && partial() {
-		t.Error("in the end its folder is left")
-	}
+	running.stops(syscall.SIGTERM)
+	succeeds(t, program(args...))
 	succeeds(t, program("key", "list", "-db", target))
+	for name := range files(t, folder) {
+		if strings.Contains(name, ".partial") {
+			t.Errorf("%s is left", name)
+		}
+	}
 }
