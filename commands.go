@@ -272,8 +272,9 @@ func refuseVerb(verbs []command, args []string, p *process) error {
 		}
 		all = ofGroup
 	}
-	return usageErrorf("no command %q; there are %s; petstore without a command serves",
-		strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h"), strings.Join(all, ", "))
+	asked := strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h")
+	return usageErrorf("no command %q; there are %s; petstore without a command serves", asked,
+		strings.Join(all, ", "))
 }
 
 // overview is a line for each verb, or for those that begin with a word.
@@ -306,12 +307,13 @@ func (verb *command) help(c *invocation) string {
 	}
 	text += "\n\n" + verb.about + "\n\n" + flags.String() + "\n"
 	if verb.onlyDatabase {
-		text += "Of the flags, only -db has a variable in the environment, PETSTORE_DB. The flag wins.\n\n"
+		text += "Only -db has a variable in the environment, PETSTORE_DB. The flag wins.\n\n"
 	} else if flags.Len() > 0 {
-		text += "Each flag has a variable in the environment, as -db has PETSTORE_DB. The flag wins.\n\n"
+		text += "Each flag has a variable in the environment: -db has PETSTORE_DB.\nThe flag wins.\n\n"
 	}
-	return text + "Exit status: 0 when it is done, 1 if something failed, 2 for a mistake on the\n" +
-		"command line or in the environment. stderr says why, in one line.\n"
+	return text + `Exit status: 0 when it is done, 1 if something failed, 2 for a mistake on the
+command line or in the environment. stderr says why, in one line.
+`
 }
 
 // newInvocation is a run of the verb, with its flags declared.
@@ -456,23 +458,34 @@ var errNotStored = errors.New("the key that was printed is not stored and opens 
 
 // issue prints a new key in the place of $KEY, and then lets store keep it: one that
 // nobody has seen must not stay behind.
-func issue(stdout io.Writer, text string, test bool, store func(secret) (id int64, err error)) (id int64, err error) {
+func issue(stdout io.Writer, text string, test bool,
+	store func(secret) (id int64, err error)) (id int64, err error) {
 	token := newSecret(test)
-	if _, err := io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token))); err != nil {
+	_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
+	if err != nil {
 		// Its text alone, since it is a failure also when the reader of stdout has left.
-		return 0, fmt.Errorf("no key was made, since it cannot be shown: %v", err) //nolint:errorlint
+		return 0, errors.New("no key was made, since it cannot be shown: " + err.Error())
 	}
-	if id, err = store(token); errors.Is(err, errOutcome) {
-		err = fmt.Errorf("the key that was printed may be stored or not; petstore key list tells: %w", err)
-	} else if err != nil {
-		err = fmt.Errorf("%w: %w", errNotStored, err)
+	id, err = store(token)
+	if errors.Is(err, errOutcome) {
+		return 0, fmt.Errorf("the key that was printed may be stored or not; "+
+			"petstore key list tells: %w", err)
 	}
-	return id, err
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errNotStored, err)
+	}
+	return id, nil
 }
 
 func keyCreate(ctx context.Context, c *invocation) error {
-	key := &apiKey{Name: c.name, Plan: c.plan, account: account{quota: c.quota}, Test: c.test, CreatedAt: c.now,
-		lifetime: instant(c.expires.Milliseconds())}
+	key := &apiKey{
+		Name:      c.name,
+		Plan:      c.plan,
+		account:   account{quota: c.quota},
+		Test:      c.test,
+		CreatedAt: c.now,
+		lifetime:  instant(c.expires.Milliseconds()),
+	}
 	id, err := issue(c.stdout, "$KEY\n", c.test, func(token secret) (int64, error) {
 		return insertKey(ctx, c.store, key, token, false)
 	})
@@ -508,8 +521,8 @@ func keySet(ctx context.Context, c *invocation) error {
 		changes["lifetime"] = c.expires.Milliseconds()
 		attributes = append(attributes, "expires", c.expires)
 	}
-	changed, err := c.edit(ctx, changeKey(c.key.ID, c.now, changes))
-	if err == nil && !changed {
+	results, err := c.store.edit(ctx, changeKey(c.key.ID, c.now, changes))
+	if err == nil && results[0].affected == 0 {
 		err = fmt.Errorf("key %d is revoked; make a new one with petstore key create", c.key.ID)
 	}
 	return c.report(err, "key changed", attributes...)
@@ -517,9 +530,10 @@ func keySet(ctx context.Context, c *invocation) error {
 
 func keyRevoke(ctx context.Context, c *invocation) error {
 	if c.key.RevokedAt != 0 {
-		return c.report(nil, "key was revoked already", "id", c.key.ID, "at", c.key.RevokedAt.time())
+		at := c.key.RevokedAt.time()
+		return c.report(nil, "key was revoked already", "id", c.key.ID, "at", at)
 	}
-	_, err := c.edit(ctx, revokeKey(c.key.ID, c.now))
+	_, err := c.store.edit(ctx, revokeKey(c.key.ID, c.now))
 	return c.report(err, "key revoked", "id", c.key.ID)
 }
 
@@ -527,17 +541,8 @@ func keyUnban(ctx context.Context, c *invocation) error {
 	if c.key.BannedUntil == 0 {
 		return c.report(nil, "key is not banned", "id", c.key.ID)
 	}
-	_, err := c.edit(ctx, unban(c.key.usageID, c.now))
+	_, err := c.store.edit(ctx, unban(c.key.usageID, c.now))
 	return c.report(err, "key unbanned", "id", c.key.ID)
-}
-
-// edit runs a statement that changes a key or a pet, and reports whether there was one to change.
-func (c *invocation) edit(ctx context.Context, change statement) (changed bool, err error) {
-	results, err := c.store.edit(ctx, change)
-	if err != nil {
-		return false, err
-	}
-	return results[0].affected > 0, nil
 }
 
 // keyRotate makes a successor that is charged to the same usage, so that two keys
@@ -546,7 +551,8 @@ func keyRotate(ctx context.Context, c *invocation) error {
 	successor := c.key
 	successor.CreatedAt, successor.Succeeds = c.now, keyID(c.key.ID)
 	if !c.key.usable(c.now) {
-		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create", c.key.ID)
+		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create",
+			c.key.ID)
 	}
 	id, err := issue(c.stdout, "$KEY\n", c.key.Test, func(token secret) (int64, error) {
 		return rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
@@ -1057,8 +1063,8 @@ func petSet(ctx context.Context, c *invocation) error {
 	return c.editPet(ctx, change, "pet changed", attributes...)
 }
 
-// setPet is the statement that changes what is not empty. Of the ways to write an id, only the usual
-// one counts: not 007, nor 7e0.
+// setPet is the statement that changes what is not empty. Of the ways to write an id, only the
+// usual one counts: not 007, nor 7e0.
 func setPet(id, name, category string, status PetStatus) statement {
 	return sqlOf(`UPDATE pets SET
 		name = ifnull(nullif(? ->> '$', ''), name),
@@ -1075,8 +1081,8 @@ func petDelete(ctx context.Context, c *invocation) error {
 // editPet changes the pet that the command line names, and logs what it did.
 func (c *invocation) editPet(ctx context.Context, change statement, message string,
 	attributes ...any) error {
-	changed, err := c.edit(ctx, change)
-	if err == nil && !changed {
+	results, err := c.store.edit(ctx, change)
+	if err == nil && results[0].affected == 0 {
 		err = fmt.Errorf("no pet has the id %s", c.Arg(0))
 	}
 	return c.report(err, message, attributes...)

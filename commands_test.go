@@ -337,7 +337,7 @@ func TestHelpExplainsEveryVerb(t *testing.T) {
 				t.Errorf("help of %s does not tell the default of -%s:\n%s", verb.name, f.Name, text)
 			}
 		})
-		tells := regexp.MustCompile(`\n(Each flag|Of the flags, only -db) has a variable in the environment`).FindStringSubmatch(text)
+		tells := regexp.MustCompile(`\n(Each flag|Only -db) has a variable in the environment`).FindStringSubmatch(text)
 		if (tells != nil) != (flags > 0) || tells != nil && verb.onlyDatabase != (tells[1] != "Each flag") {
 			t.Errorf("help of %s tells of variables %q", verb.name, tells)
 		}

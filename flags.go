@@ -101,7 +101,8 @@ func serveFlags(c *invocation) {
 	c.sizeFlag(&c.cache, "cache", "16MiB",
 		"keep this `SIZE` of pages and pets in memory, such as 64MiB, 500KiB, or 0 for none;\n"+
 			"the process takes up to twice as much")
-	c.textFlag(&c.clientIPHeader, "client-ip-header", "", "the name of a header", oneOf(`[A-Za-z0-9-]+`),
+	c.textFlag(&c.clientIPHeader, "client-ip-header", "",
+		"the name of a header", oneOf(`[A-Za-z0-9-]+`),
 		"the `HEADER` in which your proxy names the caller, such as X-Forwarded-For;\n"+
 			"only its rightmost entry counts")
 	c.originsFlag(&c.corsOrigins, "cors-origin",
@@ -334,8 +335,8 @@ func (c *invocation) textFlag(into *string, name, value, must string, check func
 	})
 }
 
-// nameFlag declares -name; check returns what is wrong with it, or "". An empty one is more often an
-// unset variable of a script than a wish.
+// nameFlag declares -name; check returns what is wrong with it, or "". An empty one is more often
+// an unset variable of a script than a wish.
 func (c *invocation) nameFlag(check func(string) string) {
 	c.parsedFlag("name", "", "a `NAME` of 1 to 200 characters", func(text string) error {
 		c.name = text
@@ -347,7 +348,8 @@ func (c *invocation) nameFlag(check func(string) string) {
 }
 
 func (c *invocation) statusFlag() {
-	c.textFlag(&c.status, "status", "", "available, pending or sold", oneOf("available|pending|sold"),
+	c.textFlag(&c.status, "status", "",
+		"available, pending or sold", oneOf("available|pending|sold"),
 		"a `STATUS`: available, pending or sold")
 }
 
@@ -407,8 +409,9 @@ func (c *invocation) originsFlag(into *[]string, name, usage string) {
 	c.parsedFlag(name, "", usage, func(text string) error {
 		for origin := range strings.SplitSeq(text, ",") {
 			if !isOrigin(origin) {
-				return errors.New("it must be *, or as browsers send it, like https://example.com: " +
-					"no path, default port or wildcard, and the host in ASCII (punycode)")
+				return errors.New("it must be *, or as browsers send it, like " +
+					"https://example.com: no path, default port or wildcard, and the host in " +
+					"ASCII (punycode)")
 			}
 			*into = append(*into, origin)
 		}
@@ -438,10 +441,10 @@ func isDatabase(s string) bool {
 func nodeURLs(db string) (urls []*url.URL) {
 	for address := range strings.SplitSeq(db, ",") {
 		u, err := url.Parse(strings.TrimSuffix(address, "/"))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" {
 			return nil
 		}
-		if u.Hostname() == "" || u.Port() == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		if u.Hostname() == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
 			return nil
 		}
 		urls = append(urls, u)
@@ -471,17 +474,25 @@ const mustBeURL = "an http or https URL ending in /v1"
 // which needs no escaping, since it is written into headers.
 func isBaseURL(s string) bool {
 	u, err := url.Parse(s)
-	return err == nil && u.String() == s && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" &&
-		u.User == nil && u.RawQuery == "" && u.Fragment == "" && strings.HasSuffix(s, "/v1")
+	if err != nil || u.String() != s || u.Scheme != "http" && u.Scheme != "https" {
+		return false
+	}
+	bare := u.User == nil && u.RawQuery == "" && u.Fragment == ""
+	return bare && u.Host != "" && strings.HasSuffix(s, "/v1")
 }
 
 // isOrigin takes * or a serialized origin that browsers send: scheme, host and perhaps a port, but
 // not the default one.
 func isOrigin(s string) bool {
+	if s == "*" {
+		return true
+	}
 	u, err := url.Parse(s)
-	return s == "*" || err == nil && u.Scheme != "" && u.Hostname() != "" &&
-		s == strings.ToLower(u.Scheme+"://"+u.Host) &&
-		!regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`).MatchString(s)
+	if err != nil || u.Scheme == "" || u.Hostname() == "" {
+		return false
+	}
+	refused := regexp.MustCompile(`[^!-)+-~]|:$|^https:.*:0*443$|^http:.*:0*80$`)
+	return s == strings.ToLower(u.Scheme+"://"+u.Host) && !refused.MatchString(s)
 }
 
 // newLogger writes to stderr. The format is text, json or, for what has no -log too, auto.

@@ -1868,6 +1868,7 @@ func TestExitStatus(t *testing.T) {
 		"an unknown flag is 2":      {[]string{"-port", "80"}, 2, `^petstore: [^\n]*-port[^\n]*\n$`},
 		"a bad value is 2":          {[]string{"-addr", "80"}, 2, `^petstore: [^\n]*-addr[^\n]*\n$`},
 		"an unknown command is 2":   {[]string{"sell"}, 2, `^petstore: [^\n]*"sell"[^\n]*\n$`},
+		"half a verb is 2":          {[]string{"key"}, 2, `^petstore: no command "key"; there are key create, [^\n]*\n$`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cmd := mainProgram(t, c.args...)
