@@ -91,17 +91,6 @@ const (
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
-// sqlFile is the text of one with SQL, by its name without the ending, from behind the comment at
-// its head: a node of rqlite compresses what comes with a statement of 1,024 bytes, which would
-// make a flush three times as expensive.
-func sqlFile(name string) string {
-	text := webFile(name + ".sql")
-	for strings.HasPrefix(text, "--") {
-		_, text, _ = strings.Cut(text, "\n")
-	}
-	return text
-}
-
 //go:embed schema
 var schemaFiles embed.FS
 

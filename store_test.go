@@ -1652,13 +1652,6 @@ func (e *storeEngine) read(ctx context.Context, query statement, row func(scan s
 func storeLiterals(t testing.TB, files ...string) (literals []string) {
 	t.Helper()
 	begins := regexp.MustCompile(`^\s*(SELECT|INSERT|UPDATE|DELETE) `)
-	embedded, err := webFiles.ReadDir("web")
-	storeMust(t, err)
-	for _, file := range embedded {
-		if name, isSQL := strings.CutSuffix(file.Name(), ".sql"); isSQL && name != "move-ids" { // which changes copies only
-			literals = append(literals, sqlFile(name))
-		}
-	}
 	for _, file := range files {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		storeMust(t, err)
