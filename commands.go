@@ -233,18 +233,14 @@ func runCommand(ctx context.Context, args []string, p *process,
 	if len(args) == 0 {
 		args = []string{"serve"}
 	}
-	if args[0] == "help" {
+	switch first := args[0]; {
+	case first == "help" && len(args) > 1 && !strings.HasPrefix(args[1], "-"):
 		args = append(slices.Clone(args[1:]), "-h") // petstore help key set is petstore key set -h
-		if strings.HasPrefix(args[0], "-") {
-			return p.say(overview(verbs, ""))
-		}
-	}
-	switch {
-	case asksForHelp(args[0]):
+	case first == "help" || asksForHelp(first):
 		return p.say(overview(verbs, ""))
-	case args[0] == "-version" || args[0] == "--version":
+	case first == "-version" || first == "--version":
 		args = append([]string{"version"}, args[1:]...)
-	case strings.HasPrefix(args[0], "-"):
+	case strings.HasPrefix(first, "-"):
 		args = append([]string{"serve"}, args...)
 	}
 	for _, verb := range verbs {
