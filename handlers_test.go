@@ -663,12 +663,8 @@ func TestMediaTypes(t *testing.T) {
 func TestABodyIsNotEncoded(t *testing.T) {
 	s := openShop(t)
 	const body = `={"name":"x","categoryId":1}`
-	for _, codings := range [][]string{{"identity"}, {"Identity"}, {"identity, identity"}, {"identity", "identity"}} {
-		headers := []string{}
-		for _, coding := range codings {
-			headers = append(headers, "Content-Encoding: "+coding)
-		}
-		s.call("POST", "/v1/pets", append(headers, body)...).is(201).has("Accept-Encoding", "")
+	for _, coding := range []string{"identity", "Identity", " identity "} {
+		s.call("POST", "/v1/pets", "Content-Encoding: "+coding, body).is(201).has("Accept-Encoding", "")
 	}
 	for _, coding := range []string{"gzip", "GZIP", "br", "unknown", "identity, gzip", "gzip, identity", "identity;q=1"} {
 		s.call("POST", "/v1/pets", "Content-Encoding: "+coding, body).is(415, CodeUnsupportedMediaType).
