@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -121,8 +122,13 @@ func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {
 
 // sqliteBackup does what petstore backup does.
 func sqliteBackup(ctx context.Context, s *store, file string) error {
-	_, err := (&invocation{process: &process{stderr: io.Discard}, store: s}).saveCopy(ctx, file, 0)
+	_, err := (&invocation{process: &process{stderr: io.Discard}, store: s}).saveCopy(ctx, file)
 	return err
+}
+
+// sqliteSilent is a progress that nobody sees.
+func sqliteSilent() *progress {
+	return (&invocation{process: &process{stderr: io.Discard}}).progress("copying", "pages", 0)
 }
 
 // sqliteAtRest makes a database that is closed.
@@ -744,7 +750,7 @@ func TestNothingIsWrittenBetweenTheOldCopyAndTheNewContent(t *testing.T) {
 		_, err := writer.ExecContext(t.Context(), "DELETE FROM pets")
 		locked = isCode(err, sqlite3.SQLITE_BUSY)
 		return nil
-	}, func(_, _ int) {}))
+	}, sqliteSilent()))
 	if !locked {
 		t.Error("others can write while the old database is kept")
 	}
@@ -898,7 +904,7 @@ func TestARestoreThatFailsInTheMiddleLeavesTheOldDatabase(t *testing.T) {
 	sc := sqliteNewScene(t)
 	before := sqliteTree(t, sc.dir)
 	problem := errors.New("it fails")
-	err := copyPages(t.Context(), sc.copy, sc.db, "WAL", func() error { return problem }, func(_, _ int) {})
+	err := copyPages(t.Context(), sc.copy, sc.db, "WAL", func() error { return problem }, sqliteSilent())
 	if !errors.Is(err, problem) {
 		t.Error(err)
 	}
@@ -949,5 +955,125 @@ func TestRestoreMayBeCancelledAtAnyTime(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRestoreSaysWhatItDid, moves the ids on as -skip-ids says, and heeds no variable for that.
+func TestRestoreSaysWhatItDid(t *testing.T) {
+	for what, c := range map[string]struct {
+		env   map[string]string
+		args  []string
+		next  int64 // the id of the next key
+		warns bool
+	}{
+		"as it is":                     {nil, nil, 1_000_002, false},
+		"with -skip-ids":               {nil, []string{"-skip-ids", "7"}, 9, false},
+		"without a gap":                {nil, []string{"-skip-ids", "0"}, 2, false},
+		"with PETSTORE_SKIP_IDS":       {map[string]string{"PETSTORE_SKIP_IDS": "7"}, nil, 1_000_002, true},
+		"with both, and the flag wins": {map[string]string{"PETSTORE_SKIP_IDS": "7"}, []string{"-skip-ids", "8"}, 10, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			k := commandsKeys{t, mainMade(t)}
+			copied := filepath.Join(t.TempDir(), "copy.db")
+			_, _, err := mainRun(t, nil, "backup", "-db", k.db, copied)
+			mainMust(t, err)
+			out, log, err := mainRun(t, c.env, append(append([]string{"restore", "-db", k.db}, c.args...), copied)...)
+			if err != nil || out != "" || strings.Contains(log, `"level":"WARN"`) != c.warns || c.warns && !strings.Contains(log, `"variable":"PETSTORE_SKIP_IDS"`) {
+				t.Errorf("restore says %q %q, %v", out, log, err)
+			}
+			old, err := filepath.Glob(k.db + ".*.old")
+			if err != nil || len(old) != 1 || !strings.Contains(log, `"msg":"database restored","copied":"0 pets, 1 MB, checked","database":"`+k.db+`","from":"`+copied+`","old":"`+old[0]+`","skippedIDs":`) {
+				t.Errorf("beside the database there is %v; stderr says %s", old, log)
+			}
+			k.mint("create")
+			if got := k.show(fmt.Sprint(c.next)); got.ID != c.next {
+				t.Errorf("the next key is %+v", got)
+			}
+		})
+	}
+}
+
+func TestRestoreIsRefusedInOneLine(t *testing.T) {
+	db := mainMade(t)
+	missing := filepath.Join(t.TempDir(), "missing.db")
+	_, log, err := mainRun(t, nil, "restore", "-db", db, missing)
+	mainOneLine(t, err, false, "cannot restore "+db+" from "+missing, "no such file")
+	if log != "" {
+		t.Errorf("beside the error stderr says %s", log)
+	}
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	_, _, err = mainRun(t, nil, "backup", "-db", db, copied)
+	mainMust(t, err)
+	s := mainStart(t, nil, "-db", db)
+	_, _, err = mainRun(t, nil, "restore", "-db", db, copied)
+	mainOneLine(t, err, false, "a petstore serves it; stop it first")
+	if response, _ := s.get("/pets", ""); response.StatusCode != 401 {
+		t.Errorf("the service gives %d", response.StatusCode)
+	}
+}
+
+// TestBackupAndRestoreHeedASignal: they leave nothing, and say why.
+func TestBackupAndRestoreHeedASignal(t *testing.T) {
+	db := mainMade(t)
+	folder := t.TempDir()
+	copied := filepath.Join(folder, "copy.db")
+	_, _, err := mainRun(t, nil, "backup", "-db", db, copied)
+	mainMust(t, err)
+	before := []map[string]string{sqliteTree(t, folder), sqliteTree(t, filepath.Dir(db))}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, args := range [][]string{{"backup", "-db", db, copied}, {"restore", "-db", db, copied}} {
+		err := run(ctx, args, nil, nil, io.Discard, io.Discard)
+		mainOneLine(t, err, false, "stopped by a signal")
+	}
+	sqliteSame(t, before[0], sqliteTree(t, folder))
+	after := sqliteTree(t, filepath.Dir(db))
+	delete(after, filepath.Base(db)+"-lock") // which is empty
+	sqliteSame(t, before[1], after)
+}
+
+// TestACopyShowsItsProgress: this one takes 20 seconds.
+func TestACopyShowsItsProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out logBuffer
+		c := &invocation{process: &process{stderr: &out}}
+		partial, err := os.Create(filepath.Join(t.TempDir(), "copy"))
+		mainMust(t, err)
+		defer partial.Close()
+		stop := c.watch(t.Context(), "copying", 200_000_000, partial)
+		time.Sleep(time.Second / 2)
+		for size := int64(10_000_000); size < 200_000_000; size += 10_000_000 {
+			mainMust(t, partial.Truncate(size))
+			time.Sleep(time.Second)
+		}
+		stop()
+		want := "copying  25 %  50 of 200 MB  10 MB/s  15s left\n" +
+			"copying  50 %  100 of 200 MB  10 MB/s  10s left\n" +
+			"copying  75 %  150 of 200 MB  10 MB/s  5s left\n"
+		if got := out.String(); got != want {
+			t.Errorf("the progress is\n%s, want\n%s", got, want)
+		}
+	})
+}
+
+// TestBackupWhileTheServiceRuns is the operator's command, beside a server.
+func TestBackupWhileTheServiceRuns(t *testing.T) {
+	db := mainDB(t)
+	s := mainStart(t, nil, "-db", db)
+	for i := range 3 {
+		if response, body := s.post(`{"name":"pet ` + strconv.Itoa(i) + `","categoryId":7}`); response.StatusCode != 201 {
+			t.Fatalf("%d %s", response.StatusCode, body)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "copy.db")
+	out, log, err := mainRun(t, map[string]string{"PETSTORE_DB": db}, "backup", file)
+	want := `"msg":"backup made","copied":"3 pets, 1 MB, checked","database":"` + db + `","to":"` + file + `"}` + "\n"
+	if err != nil || out != "" || !strings.HasSuffix(log, want) || strings.Count(log, "\n") != 1 {
+		t.Fatalf("backup says %q %q, %v", out, log, err)
+	}
+	_, want = s.get("/pets", s.key)
+	restored := mainStart(t, nil, "-db", file)
+	if response, body := restored.get("/pets", s.key); response.StatusCode != 200 || body != want || restored.key != "" {
+		t.Errorf("the copy serves %d %s, want %s", response.StatusCode, body, want)
 	}
 }

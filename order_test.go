@@ -26,7 +26,7 @@ import (
 var orderTable = []orderLine{
 	{"main.go", "the process: starts the server, stops it, and runs what runs beside the requests"},
 	{"commands.go", "the operator's side: the table of verbs, help, and what every command does"},
-	{"backup.go", "the copies: files that are made anew and whole, and a database whose content is replaced"},
+	{"backup.go", "the copies: backup, restore, and the import and export of pets"},
 	{"flags.go", "the configuration: every flag, with its default, its variable and what is checked of it"},
 	{"handlers.go", "the client's side: routes, operations, and how an error becomes a response"},
 	{"auth.go", "the keys: their form, which one a request carries, how they are made and ended"},
