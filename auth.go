@@ -123,7 +123,7 @@ type apiKey struct {
 type keyID int64
 
 // MarshalJSON implements json.Marshaler.
-func (id keyID) MarshalJSON() ([]byte, error) {
+func (id keyID) MarshalJSON() ([]byte, error) { //nolint:unparam // the interface
 	if id == 0 {
 		return []byte("null"), nil
 	}

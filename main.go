@@ -151,7 +151,7 @@ func serveUntil(ctx context.Context, server *server, service *service, listener 
 	defer cancel()
 	if err := server.stop(stopping); err != nil { // requests are running still
 		service.log.Warn("requests were cut off", "error", err)
-		go server.Close() // which may have to wait, as Shutdown does
+		go func() { _ = server.Close() }() // it may have to wait, as Shutdown does
 	}
 	return errors.Join(failed, stopBackground(stopping))
 }

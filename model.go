@@ -194,7 +194,7 @@ func instantOf(t time.Time) instant { return instant(t.UnixMilli()) }
 func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
 
 // MarshalJSON implements json.Marshaler, with a time of RFC 3339 in UTC, or null for never.
-func (i instant) MarshalJSON() ([]byte, error) {
+func (i instant) MarshalJSON() ([]byte, error) { //nolint:unparam // the interface
 	if i == 0 {
 		return []byte("null"), nil
 	}
