@@ -330,7 +330,8 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 }
 
 // readKeys returns the keys that a WHERE clause selects, as eachKey has them.
-func readKeys(ctx context.Context, s *store, now instant, where string, args ...any) ([]*apiKey, error) {
+func readKeys(ctx context.Context, s *store, now instant, where string, args ...any) (
+	[]*apiKey, error) {
 	var keys []*apiKey
 	keep := func(k *apiKey) error {
 		keys = append(keys, k)
@@ -363,7 +364,8 @@ type dayUse struct {
 // eachUse calls do with how much the keys were used from the day since on, the busiest first: the
 // one with the most requests admitted. It calls do for those that share the usage with the id, or
 // for all if that is 0, and at most limit times, unless that is -1.
-func eachUse(ctx context.Context, s *store, since, usageID, limit int64, do func(*keyUse) error) error {
+func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
+	do func(*keyUse) error) error {
 	where := "WHERE ?2 = 0"
 	if usageID != 0 {
 		where = "WHERE id = ?2 OR usage_id = ?2"
@@ -378,8 +380,9 @@ FROM (SELECT keys.*, sum(admitted) AS admitted, sum(refused) AS refused, sum(err
 ORDER BY admitted DESC, id LIMIT ?3`, since, usageID, limit)
 	return s.engine.read(ctx, query, func(scan scanner) error {
 		use := &keyUse{Days: []dayUse{}}
-		err := scan(&use.ID, &use.Name, &use.Plan, &use.line, &use.total.Admitted, &use.total.Refused,
-			&use.total.Errors, &use.most)
+		total := &use.total
+		err := scan(&use.ID, &use.Name, &use.Plan, &use.line,
+			&total.Admitted, &total.Refused, &total.Errors, &use.most)
 		if err != nil {
 			return err
 		}
@@ -388,7 +391,8 @@ ORDER BY admitted DESC, id LIMIT ?3`, since, usageID, limit)
 }
 
 // eachUseByDay is eachUse with the days, ascending.
-func eachUseByDay(ctx context.Context, s *store, since, usageID, limit int64, do func(*keyUse) error) error {
+func eachUseByDay(ctx context.Context, s *store, since, usageID, limit int64,
+	do func(*keyUse) error) error {
 	return eachUse(ctx, s, since, usageID, limit, func(use *keyUse) error {
 		query := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
 			FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, use.line, since)

@@ -700,9 +700,9 @@ type listing struct {
 
 // newListing begins a report. The columns of the heading, and of the rows, are ended by tabs.
 func (c *invocation) newListing(heading string) *listing {
-	list := &listing{json: c.json, out: c.stdout, table: tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)}
-	_, _ = fmt.Fprintln(list.table, heading) // into memory
-	return list
+	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, heading) // into memory
+	return &listing{json: c.json, out: c.stdout, table: table}
 }
 
 // add writes an element of the array, or a row of the table. Rows are aligned 10,000 at a time, so

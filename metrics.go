@@ -36,24 +36,30 @@ func (h *histogram) observe(value int64) {
 	h.sum.Add(value)
 }
 
-// metrics are all that /metrics shows, in this order. What a metric counts is declared where it happens.
+// metrics are all that /metrics shows, in this order. What a metric counts is declared where it
+// happens.
 var metrics = []struct{ name, kind, help string }{
 	{"petstore_build_info", "gauge", "The build that is running."},
-	{"petstore_engine_info", "gauge", "What keeps the data: a file, or the node of a cluster that is in use."},
+	{"petstore_engine_info", "gauge",
+		"What keeps the data: a file, or the node of a cluster that is in use."},
 	{"petstore_requests_total", "counter", "Responses, by operation and status."},
 	{"petstore_request_duration_seconds", "histogram", "From a request's head to its response."},
-	{"petstore_errors_total", "counter", "Responses that were errors, refusals among them, by code."},
+	{"petstore_errors_total", "counter",
+		"Responses that were errors, refusals among them, by code."},
 	{"petstore_bans_total", "counter", "Bans of keys that began."},
 	{"petstore_known_keys", "gauge", "Keys remembered."},
 	{"petstore_known_usages", "gauge", "Usages of keys remembered."},
 	{"petstore_known_addresses", "gauge", "Addresses remembered of callers without a key."},
-	{"petstore_cache_reads_total", "counter", "Reads of what may be remembered, by whether it was."},
+	{"petstore_cache_reads_total", "counter",
+		"Reads of what may be remembered, by whether it was."},
 	{"petstore_cache_bytes", "gauge", "Bytes of the pages and pets remembered."},
 	{"petstore_commit_requests", "histogram", "Writers that shared a commit, requests above all."},
-	{"petstore_commit_duration_seconds", "histogram", "From a commit's begin to its sync, if it succeeded."},
+	{"petstore_commit_duration_seconds", "histogram",
+		"From a commit's begin to its sync, if it succeeded."},
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
 	{"petstore_commit_queue_length", "gauge", "Writers that wait for a commit."},
-	{"petstore_node_requests_total", "counter", "Requests to the nodes of the cluster, by outcome."},
+	{"petstore_node_requests_total", "counter",
+		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded."},
 	{"petstore_node_retries_total", "counter", "Requests repeated after a failure."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},
@@ -76,14 +82,15 @@ type exposition struct {
 
 func newExposition() *exposition { return &exposition{map[string]string{}, map[string]float64{}} }
 
-// add adds a number to a metric. labels stand in braces; before them is the suffix of a part of a histogram.
+// add adds a number to a metric. labels stand in braces; before them is the suffix of a part of a
+// histogram.
 func (e *exposition) add(metric, labels string, value float64) {
 	e.lines[metric] += metric + labels + " " + strconv.FormatFloat(value, 'g', -1, 64) + "\n"
 	e.numbers[metric+labels] = value
 }
 
-// addHistogram adds what a histogram has counted, with the label in front of each bound. unit is how many of
-// the histogram's units make one of the metric's.
+// addHistogram adds what a histogram has counted, with the label in front of each bound. unit is
+// how many of the histogram's units make one of the metric's.
 func (e *exposition) addHistogram(metric, label string, h *histogram, unit float64) {
 	total := 0.0
 	for i, bound := range append(slices.Clone(h.bounds), math.Inf(1)) {
@@ -91,7 +98,10 @@ func (e *exposition) addHistogram(metric, label string, h *histogram, unit float
 		le := strconv.FormatFloat(bound/unit, 'g', -1, 64)
 		e.add(metric, fmt.Sprintf("_bucket{%sle=%q}", label, le), total)
 	}
-	labels := strings.Replace("{"+strings.TrimSuffix(label, ",")+"}", "{}", "", 1) // no empty braces
+	labels := ""
+	if label != "" {
+		labels = "{" + strings.TrimSuffix(label, ",") + "}"
+	}
 	e.add(metric, "_sum"+labels, float64(h.sum.Load())/unit)
 	e.add(metric, "_count"+labels, total)
 }
