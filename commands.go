@@ -212,9 +212,9 @@ Example: petstore restore petstore-2026-11-22.db`,
 
 func printVersion(_ context.Context, c *invocation) error { return c.say(version() + "\n") }
 
-// asksForHelp reports whether an argument is a flag that does.
+// asksForHelp reports whether an argument does.
 func asksForHelp(arg string) bool {
-	return slices.Contains([]string{"-h", "--h", "-help", "--help"}, arg)
+	return slices.Contains([]string{"help", "-h", "-help", "--help"}, arg)
 }
 
 // runCommand runs the verb that args begin with; serve is what the server does.
@@ -225,9 +225,9 @@ func runCommand(ctx context.Context, args []string, p *process,
 		args = []string{"serve"}
 	}
 	switch first := args[0]; {
-	case first == "help" && len(args) > 1 && !strings.HasPrefix(args[1], "-"):
+	case first == "help" && len(args) > 1 && !asksForHelp(args[1]):
 		args = append(slices.Clone(args[1:]), "-h") // petstore help key set is petstore key set -h
-	case first == "help" || asksForHelp(first):
+	case asksForHelp(first):
 		return p.say(overview(verbs, ""))
 	case first == "-version" || first == "--version":
 		args = append([]string{"version"}, args[1:]...)
@@ -254,7 +254,7 @@ func refuseVerb(verbs []command, args []string, p *process) error {
 		}
 	}
 	if ofGroup != nil {
-		if len(args) == 2 && (asksForHelp(args[1]) || args[1] == "help") {
+		if len(args) == 2 && asksForHelp(args[1]) {
 			return p.say(overview(verbs, group))
 		}
 		all = ofGroup

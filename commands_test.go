@@ -282,7 +282,7 @@ func TestHelpNamesEveryVerb(t *testing.T) {
 			t.Errorf("help does not say what petstore %s does", cmd.name)
 		}
 	}
-	for _, args := range [][]string{{"-h"}, {"-help"}, {"--help"}, {"help", "-h"}, {"-h", "-db", "x"}} {
+	for _, args := range [][]string{{"-h"}, {"-help"}, {"--help"}, {"help", "-h"}, {"help", "help"}, {"-h", "-db", "x"}} {
 		if commandsHelp(t, args...) != first {
 			t.Errorf("petstore %v says something else", args)
 		}
