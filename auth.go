@@ -421,8 +421,8 @@ type report struct {
 func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*keyUse{}}
 	keepNear := func(k *apiKey) error {
-		minute, day := k.usedParts()
-		if !k.usable(now) || k.BannedUntil == 0 && max(minute, day) < nearLimit {
+		near := k.BannedUntil > 0 || k.mostUsed() >= nearLimit
+		if !near || !k.usable(now) {
 			return nil
 		}
 		place, _ := slices.BinarySearchFunc(r.NearLimits, k, compareNeeds)
@@ -444,10 +444,11 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 
 // compareNeeds puts the banned first, then those that have used most of a limit.
 func compareNeeds(a, b *apiKey) int {
-	aMinute, aDay := a.usedParts()
-	bMinute, bDay := b.usedParts()
-	return cmp.Or(cmp.Compare(b.BannedUntil, a.BannedUntil),
-		cmp.Compare(max(bMinute, bDay), max(aMinute, aDay)), cmp.Compare(a.ID, b.ID))
+	return cmp.Or(
+		cmp.Compare(b.BannedUntil, a.BannedUntil),
+		cmp.Compare(b.mostUsed(), a.mostUsed()),
+		cmp.Compare(a.ID, b.ID),
+	)
 }
 
 // nearLimit is the part of a limit from which on operators are told that a key has used it.
@@ -458,6 +459,11 @@ func (k *apiKey) usedParts() (minute, day float64) {
 	minute = float64(k.UsedThisMinute) / float64(k.PerMinute)
 	day = float64(k.UsedToday) / float64(k.PerDay)
 	return minute, day
+}
+
+func (k *apiKey) mostUsed() float64 {
+	minute, day := k.usedParts()
+	return max(minute, day)
 }
 
 // storedBool is how SQLite stores a bool.
