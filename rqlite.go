@@ -1,8 +1,8 @@
 package main
 
-// An engine: an rqlite cluster, which replicates a SQLite database by Raft and is spoken to over HTTP
-// (https://rqlite.io/docs/api/). What is written is on the disks of a majority of its nodes before write
-// returns, and what is read holds all that was written before: reads are linearizable.
+// An engine: an rqlite cluster, which replicates a SQLite database by Raft and is spoken to over
+// HTTP (https://rqlite.io/docs/api/). What is written is on the disks of a majority of its nodes
+// before write returns, and what is read holds all that was written before: reads are linearizable.
 //
 // Requests go to the leader, because other nodes would have to ask it. When it is
 // lost, one of the nodes that were named knows the next. A request that surely did nothing
@@ -38,7 +38,8 @@ const (
 	maxAnswer  = 64 << 20         // bytes of a response
 )
 
-// oldestRqlite is the first version that knows linearizable reads: older ones give weaker reads without a word.
+// oldestRqlite is the first version that knows linearizable reads: older ones give weaker reads
+// without a word.
 var oldestRqlite = [3]int{8, 32, 4}
 
 var (
@@ -78,9 +79,11 @@ func nodesAt(urls []*url.URL) (nodes []*node) {
 	return nodes
 }
 
-// openRqlite finds the leader of a cluster. One with a node that is too old is refused. Also after an error, close it.
+// openRqlite finds the leader of a cluster. One with a node that is too old is refused. Also after
+// an error, close it.
 func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger) (*rqlite, error) {
-	e := &rqlite{nodes: nodes, log: log, wait: commandWait, durations: histogram{bounds: durationBounds}}
+	e := &rqlite{nodes: nodes, log: log, wait: commandWait}
+	e.durations.bounds = durationBounds
 	if p == forService {
 		e.wait = queryWait
 	}
@@ -90,7 +93,9 @@ func openRqlite(ctx context.Context, nodes []*node, p purpose, log *slog.Logger)
 			TLSHandshakeTimeout: statusWait,
 			MaxIdleConnsPerHost: 64, MaxConnsPerHost: 256, IdleConnTimeout: time.Minute,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		},
 	}
 	return e, e.connect(ctx)
 }
@@ -104,7 +109,8 @@ func (e *rqlite) connect(ctx context.Context) error {
 		if err == nil || errors.Is(err, errWrongNode) {
 			return err
 		}
-		if pause(ctx, leaderPoll); ctx.Err() != nil {
+		pause(ctx, leaderPoll)
+		if ctx.Err() != nil {
 			return err // which says more than that the time is over
 		}
 	}
@@ -221,22 +227,26 @@ func (e *rqlite) status(ctx context.Context, n *node) nodeStatus {
 		return s
 	}
 	defer response.Body.Close()
-	var version [3]int
 	err = json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s)
-	_, wrong := fmt.Sscanf(s.Build.Version, "v%d.%d.%d", &version[0], &version[1], &version[2])
 	if err != nil || s.Build.Version == "" {
 		s.err = fmt.Errorf("%w: %s is no rqlite", errWrongNode, n.url)
-	} else if wrong != nil || slices.Compare(version[:], oldestRqlite[:]) < 0 {
-		s.err = fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode, n.url,
-			s.Build.Version, oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
+		return s
+	}
+	var version [3]int
+	_, err = fmt.Sscanf(s.Build.Version, "v%d.%d.%d", &version[0], &version[1], &version[2])
+	if err != nil || slices.Compare(version[:], oldestRqlite[:]) < 0 {
+		s.err = fmt.Errorf("%w: %s is rqlite %s, and v%d.%d.%d or newer is needed", errWrongNode,
+			n.url, s.Build.Version, oldestRqlite[0], oldestRqlite[1], oldestRqlite[2])
 	}
 	return s
 }
 
 // do sends one request to one node. The error wraps errNothingDone if it never
 // arrived or met no leader. The response, of status 200, is to be closed.
-func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.Reader) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, method, n.url+path, body) //nolint:gosec // the operator names it
+func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.Reader) (
+	*http.Response, error) {
+	//nolint:gosec // the operator names the node
+	request, err := http.NewRequestWithContext(ctx, method, n.url+path, body)
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +267,8 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 		defer response.Body.Close()
 		status = response.StatusCode
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 512))
-		err = fmt.Errorf("%s responds %s %s", n.url, response.Status, strings.Join(strings.Fields(string(text)), " "))
+		oneLine := strings.Join(strings.Fields(string(text)), " ")
+		err = fmt.Errorf("%s responds %s %s", n.url, response.Status, oneLine)
 	}
 	var untrusted *tls.CertificateVerificationError
 	var broken *net.OpError
@@ -286,12 +297,14 @@ type answer struct {
 }
 
 // post sends something to a node once, and returns its answer, or the errors that this reports.
-func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path string, body io.Reader) (answer, error) {
+func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path string,
+	body io.Reader) (answer, error) {
 	var a answer
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	go func() { // once another node leads, a frozen one is not waited for any longer
-		for ; ctx.Err() == nil && n == e.inUse.Load(); pause(ctx, statusWait/2) {
+		for ctx.Err() == nil && n == e.inUse.Load() {
+			pause(ctx, statusWait/2)
 		}
 		cancel()
 	}()
@@ -304,7 +317,10 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 	if len(text) == maxAnswer {
 		return a, fmt.Errorf("%w: its result is larger than %d bytes", errStatement, maxAnswer)
 	}
-	if err = cmp.Or(err, json.Unmarshal(text, &a)); err != nil {
+	if err == nil {
+		err = json.Unmarshal(text, &a)
+	}
+	if err != nil {
 		return a, fmt.Errorf("the response cannot be read: %w", err)
 	}
 	if a.Error != "" {
@@ -318,8 +334,10 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 	return a, nil
 }
 
-// call asks until there is an answer, for leaderWait or longer, or until repeating the request is useless or not safe.
-func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path string, s []statement) (answer, error) {
+// call asks until there is an answer, for leaderWait or longer, or until repeating the request is
+// useless or not safe.
+func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path string,
+	s []statement) (answer, error) {
 	rows := make([][]any, len(s))
 	for i, st := range s {
 		rows[i] = append([]any{st.query}, st.args...)
@@ -346,7 +364,8 @@ func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path s
 		if !safe && !errors.Is(err, errNothingDone) {
 			return a, err
 		}
-		if pause(ctx, leaderPoll); ctx.Err() != nil {
+		pause(ctx, leaderPoll)
+		if ctx.Err() != nil {
 			return a, err // which says more than that the time is over
 		}
 		e.retried.Add(1)
@@ -360,12 +379,8 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 	}
 	a, err := e.call(ctx, leaderWait, false, path, statements)
 	results := make([]result, len(statements))
-	for i := 0; i < len(statements) && err == nil; i++ {
-		st, r := statements[i], a.Results[i]
-		results[i] = result{r.LastID, r.Affected}
-		if st.into != nil {
-			err = assign(slices.Concat(r.Values...), st.into) // unless there is one row, the number is wrong
-		}
+	if err == nil {
+		err = a.copyTo(statements, results)
 	}
 	if err != nil && !errors.Is(err, errNothingDone) {
 		e.unknown.Add(1)
@@ -374,15 +389,37 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 	return results, err
 }
 
+// copyTo takes the results of a write out of an answer. It fails unless there is one row wherever a
+// statement wants one.
+func (a answer) copyTo(statements []statement, results []result) error {
+	for i, st := range statements {
+		from := a.Results[i]
+		results[i] = result{from.LastID, from.Affected}
+		if st.into == nil {
+			continue
+		}
+		if err := assign(slices.Concat(from.Values...), st.into); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
 	a, err := e.call(ctx, e.wait, true, "/db/query?level=linearizable", []statement{query})
-	if err != nil && !errors.Is(err, errStatement) {
-		err = fmt.Errorf("%w: %w", errUnavailable, err)
+	if errors.Is(err, errStatement) {
+		return err
 	}
-	for i := 0; err == nil && i < len(a.Results[0].Values); i++ {
-		err = row(func(columns ...any) error { return assign(a.Results[0].Values[i], columns) })
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
-	return err
+	for _, values := range a.Results[0].Values {
+		err := row(func(columns ...any) error { return assign(values, columns) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // assign copies the values of a row. JSON numbers keep all digits of 64 bits on their
@@ -392,19 +429,24 @@ func assign(values []json.RawMessage, columns []any) error {
 		return fmt.Errorf("there are %d values in place of %d", len(values), len(columns))
 	}
 	for i, value := range values {
-		if flag, ok := columns[i].(*bool); ok && (string(value) == "0" || string(value) == "1") {
-			*flag = string(value) == "1"
-		} else if string(value) == "null" {
+		text := string(value)
+		if text == "null" {
 			return errors.New("a value is missing")
-		} else if err := json.Unmarshal(value, columns[i]); err != nil {
+		}
+		flag, ok := columns[i].(*bool)
+		if ok && (text == "0" || text == "1") {
+			*flag = text == "1"
+			continue
+		}
+		if err := json.Unmarshal(value, columns[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// changed compares the number of edits that commands have counted. What is only added is never missing in what services
-// of a cluster remember.
+// changed compares the number of edits that commands have counted. What is only added is never
+// missing in what services of a cluster remember.
 func (e *rqlite) changed(ctx context.Context) (bool, error) {
 	if e.passedOn.Swap(false) {
 		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none

@@ -1,8 +1,7 @@
 package main
 
-// An engine: one SQLite file. Here are its opening and checking, its locks, its connections and transactions, and
-// what makes a copy, of any engine, one that can be trusted. It takes the schema from store.go, and of the tables
-// knows only those that finishCopy counts, or that assign ids.
+// An engine: one SQLite file. Here are its opening and checking, its locks, its connections and its
+// transactions. It takes the schema from store.go, and knows no table of it.
 
 import (
 	"cmp"
@@ -34,32 +33,19 @@ type sqliteFile struct {
 	path string        // with symbolic links resolved: SQLite names the log after the real file
 	wait time.Duration // for another program's lock, unless a context has a deadline
 
-	mu       sync.Mutex // guards the next four
-	conn     *sql.Conn  // for writing
-	written  sync.Map   // the *sql.Stmt of each query
-	version  int64      // data_version, as it was at the last look
-	panicked bool       // the driver has, on conn
+	mu       sync.Mutex           // guards the next four
+	conn     *sql.Conn            // for writing
+	written  map[string]*sql.Stmt // by query
+	version  int64                // data_version, as it was at the last look
+	panicked bool                 // the driver has, on conn
 
 	reader  *sql.DB  // a pool
-	queries sync.Map // likewise
+	queries sync.Map // from query to *sql.Stmt
 
-	// files are those that must stay in their places: the database, its log, the log's index and, of a service, its
-	// lock, by path, as they were opened; nil until then.
+	// files are those that must stay in their places: the database, its log, the log's index and,
+	// of a service, its lock, by path, as they were opened; nil until then.
 	files map[string]os.FileInfo
 	open  closers
-}
-
-// prepared takes a statement from those that are known. It is prepared when it is first used.
-func prepared(known *sync.Map, query string,
-	prepare func(ctx context.Context, query string) (*sql.Stmt, error)) (*sql.Stmt, error) {
-	if stmt, ok := known.Load(query); ok {
-		return stmt.(*sql.Stmt), nil
-	}
-	stmt, err := prepare(context.Background(), query)
-	if err == nil {
-		known.Store(query, stmt) // of two at once, one is closed with its connections
-	}
-	return stmt, err
 }
 
 // closers end what is open or locked. Close calls them, last first.
@@ -72,11 +58,15 @@ func (c *closers) Close() (err error) {
 	return err
 }
 
-// openSQLite opens or, for some purposes, makes the database file. A file that is no database, another program's, or
-// of a newer schema is refused and left as it was. It waits for locks as write does. Also after an error, close it.
+// openSQLite opens or, for some purposes, makes the database file. A file that is no database,
+// another program's, or of a newer schema is refused and left as it was. It waits for locks as
+// write does. Also after an error, close it.
 func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err error) {
-	e = &sqliteFile{wait: commandWait, files: map[string]os.FileInfo{}}
-	if e.path, err = resolve(path); err != nil {
+	e = &sqliteFile{
+		wait: commandWait, written: map[string]*sql.Stmt{}, files: map[string]os.FileInfo{},
+	}
+	e.path, err = resolve(path)
+	if err != nil {
 		return e, err
 	}
 	if _, err := os.Stat(e.path); errors.Is(err, os.ErrNotExist) && p == forCommand {
@@ -86,30 +76,36 @@ func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err
 		return e, err
 	}
 	info, err := ensureFile(e.path)
-	if err == nil && info.Size() > 0 {
-		_, err = checkOwner(ctx, e.path)
+	if err != nil {
+		return e, err
 	}
-	if err == nil && p == forService { // two would count a key's requests separately
+	if info.Size() > 0 {
+		if _, err := checkOwner(ctx, e.path); err != nil {
+			return e, err
+		}
+	}
+	if p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
-		var lock os.FileInfo
-		lock, err = lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
-		e.files[e.path+"-lock"] = lock // a service that has lost it must not go on, since another one can start
+		lock, err := lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
+		if err != nil {
+			return e, err
+		}
+		e.files[e.path+"-lock"] = lock // when it has lost its name, another service can start
 	}
-	if err == nil {
-		err = e.connect(ctx)
-	}
-	return e, err
+	return e, e.connect(ctx)
 }
 
-// refuseOrphanedLog is for a database that is missing or empty: SQLite would delete a log of it that is still there, or
-// apply it to a file that takes its place. A -journal may be that of another program that makes the database just now.
+// refuseOrphanedLog is for a database that is missing or empty: SQLite would delete a log of it
+// that is still there, or apply it to a file that takes its place. A -journal may be that of
+// another program that makes the database just now.
 func refuseOrphanedLog(path string, suffixes ...string) error {
 	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 		return nil
 	}
 	for _, suffix := range suffixes {
 		if _, err := os.Stat(path + suffix); err == nil {
-			return fmt.Errorf("it is missing or empty, but its %s is there; put the file back, or move the %[1]s away", suffix)
+			return fmt.Errorf("it is missing or empty, but its %s is there; "+
+				"put the file back, or move the %[1]s away", suffix)
 		}
 	}
 	return nil
@@ -134,11 +130,12 @@ func resolve(path string) (string, error) {
 	return filepath.Abs(filepath.Join(folder, filepath.Base(path)))
 }
 
-// ensureFile makes the file unless it is there, and returns the operating system's error if it cannot be written:
-// SQLite's would not say why. It comes before SQLite has the file open, since closing a file ends the locks that the
-// process has on it.
+// ensureFile makes the file unless it is there, and returns the operating system's error if it
+// cannot be written: SQLite's would not say why. It comes before SQLite has the file open, since
+// closing a file ends the locks that the process has on it.
 func ensureFile(path string) (os.FileInfo, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) //nolint:gosec // the operator names the file
+	//nolint:gosec // the operator names the file
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -148,15 +145,16 @@ func ensureFile(path string) (os.FileInfo, error) {
 
 var errNoDatabase = errors.New("file is not a database") // in SQLite's words
 
-// checkOwner looks at an existing file without changing it, and returns the version of its schema. If there is
-// no log, the file is opened as immutable, because otherwise SQLite would make one.
+// checkOwner looks at an existing file without changing it, and returns the version of its schema.
+// If there is no log, the file is opened as immutable, because otherwise SQLite would make one.
 func checkOwner(ctx context.Context, path string) (version int, err error) {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() < 100 { // less than a header, and to SQLite an empty one
 		return 0, cmp.Or(err, errNoDatabase)
 	}
 	mode := "mode=ro"
-	if wal, err := os.Stat(path + "-wal"); err != nil || wal.Size() == 0 { //nolint:gosec // the operator names the file
+	wal, err := os.Stat(path + "-wal") //nolint:gosec // the operator names the file
+	if err != nil || wal.Size() == 0 {
 		mode = "mode=ro&immutable=1"
 	}
 	db := openPool(path, 0, mode)
@@ -168,8 +166,9 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 	return version, err
 }
 
-// openPool is a pool of connections to a file by its absolute path, with options of the driver; wait is their
-// lock timeout. Pragmas stand in the address because only there they reach every connection of the pool.
+// openPool is a pool of connections to a file by its absolute path, with options of the driver;
+// wait is their lock timeout. Pragmas stand in the address because only there they reach every
+// connection of the pool.
 func openPool(path string, wait time.Duration, options ...string) *sql.DB {
 	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", wait.Milliseconds()))
 	db, _ := sql.Open("sqlite", fileAddress(path, options...))
@@ -182,34 +181,44 @@ func fileAddress(path string, options ...string) string {
 	return "file://" + (&url.URL{Path: path}).EscapedPath() + "?" + strings.Join(options, "&")
 }
 
-// connect opens all connections. The reading ones open their files too, with schema_version: one that was opened later
-// would miss a file that was removed meanwhile, or read another one that took its place.
+// connect opens all connections. The reading ones open their files too, with schema_version: one
+// that was opened later would miss a file that was removed meanwhile, or read another one that took
+// its place.
 func (e *sqliteFile) connect(ctx context.Context) error {
-	writer := openPool(e.path, 0, "_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
-	e.reader = openPool(e.path, serviceWait, "mode=rw", "_pragma=query_only(1)", "_pragma=schema_version")
+	writer := openPool(e.path, 0,
+		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+	e.reader = openPool(e.path, serviceWait,
+		"mode=rw", "_pragma=query_only(1)", "_pragma=schema_version")
 	e.reader.SetMaxOpenConns(readers)
 	e.reader.SetMaxIdleConns(readers)
 	e.open = append(e.open, writer.Close, e.reader.Close)
-	err := untilUnlocked(ctx, e.wait, func() (err error) {
+	err := untilUnlocked(ctx, e.wait, func() error {
 		opened, err := os.Stat(e.path) // it may be replaced while this waits
-		e.files[e.path], e.files[e.path+"-wal"], e.files[e.path+"-shm"] = opened, nil, nil
-		if err == nil {
-			e.conn, err = writer.Conn(context.Background())
+		if err != nil {
+			return err
 		}
+		e.files[e.path], e.files[e.path+"-wal"], e.files[e.path+"-shm"] = opened, nil, nil
+		e.conn, err = writer.Conn(context.Background())
 		return err
 	})
-	for i := 0; i < readers && err == nil; i++ { // the writer's connection lets nobody lock them out
-		var conn *sql.Conn
-		if conn, err = e.reader.Conn(context.WithoutCancel(ctx)); err == nil {
-			defer conn.Close() // back to the pool, when all are open
-		}
+	if err != nil {
+		return err
 	}
-	return cmp.Or(err, e.checkFiles()) // another file may have taken the place of the first
+	for range readers {
+		// The connection of the writer lets nobody lock these out.
+		conn, err := e.reader.Conn(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		defer conn.Close() // back to the pool, when all are open
+	}
+	return e.checkFiles() // another file may have taken the place of the first
 }
 
-// lockFile makes a file unless it is there, and locks it until open is closed; the error is busy if somebody else has
-// it. The lock is SQLite's on a file that stays empty, for it is the one kind that every system offers; the kernel
-// frees it even after a kill. It is worth nothing if the file, which is returned, loses its name.
+// lockFile makes a file unless it is there, and locks it until open is closed; the error is busy if
+// somebody else has it. The lock is SQLite's on a file that stays empty, for it is the one kind
+// that every system offers; the kernel frees it even after a kill. It is worth nothing if the file,
+// which is returned, loses its name.
 func lockFile(file string, busy error, open *closers) (os.FileInfo, error) {
 	made, err := ensureFile(file)
 	if err != nil {
@@ -219,19 +228,26 @@ func lockFile(file string, busy error, open *closers) (os.FileInfo, error) {
 	*open = append(*open, lock.Close)
 	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
 	_, err = lock.Exec("BEGIN EXCLUSIVE")
-	now, _ := os.Stat(file) // who had it last may have removed it
-	if isCode(err, sqlite3.SQLITE_BUSY) || err == nil && !os.SameFile(made, now) {
+	if isCode(err, sqlite3.SQLITE_BUSY) {
 		return nil, busy
 	}
-	return made, err
+	if err != nil {
+		return nil, err
+	}
+	now, _ := os.Stat(file)
+	if !os.SameFile(made, now) { // who had it last has removed it
+		return nil, busy
+	}
+	return made, nil
 }
 
-// Close ends all connections but one in which the driver has panicked: that may hold a lock of database/sql for ever.
+// Close ends all connections but one in which the driver has panicked: that may hold a lock of
+// database/sql for ever.
 func (e *sqliteFile) Close() (err error) {
 	e.mu.Lock() // requests that were cut off may still write
 	defer e.mu.Unlock()
-	for _, stmt := range e.written.Range { // an open one would keep the connection alive
-		err = errors.Join(err, stmt.(*sql.Stmt).Close())
+	for _, stmt := range e.written { // an open one would keep the connection alive
+		err = errors.Join(err, stmt.Close())
 	}
 	if e.conn != nil && !e.panicked {
 		err = errors.Join(err, e.conn.Close())
@@ -245,8 +261,9 @@ func isCode(err error, codes ...int) bool {
 	return ok && slices.Contains(codes, e.Code()&0xff)
 }
 
-// untilUnlocked calls do again and again as long as another program's lock is in its way. SQLite's own wait sleeps up
-// to 100 ms at a time, and would starve beside a service whose pauses between two transactions are shorter than that.
+// untilUnlocked calls do again and again as long as another program's lock is in its way. SQLite's
+// own wait sleeps up to 100 ms at a time, and would starve beside a service whose pauses between
+// two transactions are shorter than that.
 func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -261,7 +278,8 @@ func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) err
 	return err
 }
 
-func (e *sqliteFile) write(ctx context.Context, statements []statement) (results []result, err error) {
+func (e *sqliteFile) write(ctx context.Context, statements []statement) (results []result,
+	err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	panicking := true
@@ -271,18 +289,31 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) (results
 			_, _ = e.run(sqlOf("ROLLBACK")) // its error says that SQLite has done so itself
 		}
 	}()
-	err = untilUnlocked(ctx, e.wait, func() (err error) { _, err = e.run(sqlOf("BEGIN IMMEDIATE")); return err })
-	if err == nil {
-		err = e.checkFiles()
-	}
-	results = make([]result, len(statements))
-	for i := 0; i < len(statements) && err == nil; i++ {
-		results[i], err = e.run(statements[i])
-	}
-	if err == nil {
-		_, err = e.run(sqlOf("COMMIT")) // and sync
-	}
+	results, err = e.transact(ctx, statements)
 	panicking = false
+	return results, err
+}
+
+// transact is write without a rollback. mu is held.
+func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]result, error) {
+	err := untilUnlocked(ctx, e.wait, func() error {
+		_, err := e.run(sqlOf("BEGIN IMMEDIATE"))
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := e.checkFiles(); err != nil {
+		return nil, err
+	}
+	results := make([]result, len(statements))
+	for i, st := range statements {
+		results[i], err = e.run(st)
+		if err != nil {
+			return nil, err
+		}
+	}
+	_, err = e.run(sqlOf("COMMIT")) // and sync
 	return results, err
 }
 
@@ -291,33 +322,41 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) (results
 func (e *sqliteFile) checkFiles() error {
 	for path, opened := range e.files {
 		now, err := os.Stat(path)
-		if err != nil || opened != nil && !os.SameFile(opened, now) {
-			return cmp.Or(err, fmt.Errorf("%s is not the file that was opened", path))
+		if err != nil {
+			return err
+		}
+		if opened != nil && !os.SameFile(opened, now) {
+			return fmt.Errorf("%s is not the file that was opened", path)
 		}
 		e.files[path] = now
 	}
 	return nil
 }
 
-// run executes one statement of a transaction.
+// run executes one statement, which is prepared when it is first used. mu is held.
 func (e *sqliteFile) run(st statement) (r result, err error) {
-	stmt, err := prepared(&e.written, st.query, e.conn.PrepareContext)
-	if err != nil {
-		return r, err
+	stmt := e.written[st.query]
+	if stmt == nil {
+		stmt, err = e.conn.PrepareContext(context.Background(), st.query)
+		if err != nil {
+			return r, err
+		}
+		e.written[st.query] = stmt
 	}
 	if st.into != nil {
 		return r, stmt.QueryRow(st.args...).Scan(st.into...)
 	}
 	done, err := stmt.Exec(st.args...)
-	if err == nil {
-		r.lastID, _ = done.LastInsertId() // the driver has both numbers at hand
-		r.affected, _ = done.RowsAffected()
+	if err != nil {
+		return r, err
 	}
-	return r, err
+	r.lastID, _ = done.LastInsertId() // the driver has both numbers at hand
+	r.affected, _ = done.RowsAffected()
+	return r, nil
 }
 
-// changed compares data_version, which moves on one connection when another one has written: also that of a program
-// that counts nothing. So an import is a change too.
+// changed compares data_version, which moves on one connection when another one has written: also
+// that of a program that counts nothing. So an import is a change too.
 func (e *sqliteFile) changed(context.Context) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -330,20 +369,28 @@ func (e *sqliteFile) shared() bool                    { return false } // a seco
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
 func (e *sqliteFile) measure(*exposition)             {}
 
-func (e *sqliteFile) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	stmt, err := prepared(&e.queries, query.query, e.reader.PrepareContext)
-	if err != nil {
-		return err
+func (e *sqliteFile) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
+	known, ok := e.queries.Load(query.query)
+	if !ok {
+		stmt, err := e.reader.PrepareContext(context.Background(), query.query)
+		if err != nil {
+			return err
+		}
+		known = stmt
+		e.queries.Store(query.query, stmt) // of two at once, one is closed with its connections
 	}
-	rows, err := stmt.QueryContext(ctx, query.args...)
+	rows, err := known.(*sql.Stmt).QueryContext(ctx, query.args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	for err == nil && rows.Next() {
-		err = row(rows.Scan)
+	for rows.Next() {
+		if err := row(rows.Scan); err != nil {
+			return err
+		}
 	}
-	return cmp.Or(err, rows.Err())
+	return rows.Err()
 }
 
 // sizeQuery reads how many bytes a database has.
