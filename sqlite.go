@@ -373,7 +373,7 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 	row func(scan scanner) error) error {
 	known, ok := e.queries.Load(query.query)
 	if !ok {
-		stmt, err := e.reader.PrepareContext(context.Background(), query.query)
+		stmt, err := e.reader.PrepareContext(context.WithoutCancel(ctx), query.query)
 		if err != nil {
 			return err
 		}
