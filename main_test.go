@@ -1431,6 +1431,9 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 		"one that sends nothing over TLS": {pair, func(t testing.TB, conn net.Conn) {
 			read(mainHandshake(t, conn, "http/1.1"))
 		}, 360 * time.Millisecond},
+		"one that sends nothing, with HTTP/2": {pair, func(t testing.TB, conn net.Conn) {
+			read(mainHandshake(t, conn, "h2"))
+		}, 360 * time.Millisecond},
 		"one that asks for new keys and reads nothing": {pair, func(t testing.TB, conn net.Conn) {
 			mainHandshake(t, conn, "http/1.1").askForUpdate(t)
 		}, 360 * time.Millisecond},
