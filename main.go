@@ -1,23 +1,27 @@
-// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an embedded SQLite database
-// or in a cluster of rqlite. Without a command it serves; petstore help lists the verbs.
+// Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an
+// embedded SQLite database or in a cluster of rqlite. Without a command it serves; petstore help
+// lists the verbs.
 //
-// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in the environment,
-// and 1 when something failed; both say why in one line on stderr. After SIGINT, SIGTERM or SIGHUP the service
-// finishes its running requests, for at most 10 seconds; a command that they stop exits with 1 and leaves nothing
-// half done.
+// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in
+// the environment, and 1 when something failed; both say why in one line on stderr. After SIGINT,
+// SIGTERM or SIGHUP the service finishes its running requests, for at most 10 seconds; a command
+// that they stop exits with 1 and leaves nothing half done.
 //
-// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030, fetches one (GET
-// /v1/pets/{petId}). Every request carries an API key as a bearer token; every key has a plan with a limit for
-// the minute and one for the day; every response says where the key stands.
+// The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030,
+// fetches one (GET /v1/pets/{petId}). Every request carries an API key as a bearer token; every key
+// has a plan with a limit for the minute and one for the day; every response says where the key
+// stands.
 //
 // A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
 // auth.go finds its key, limits.go takes one request from the key's buckets, or refuses, model.go
 // reads its body, and store.go makes one transaction of what many requests write, in its engine:
 // sqlite.go or rqlite.go. An error goes back the same way and becomes a response in one place. The
-// command line is in commands.go and flags.go, what is counted in metrics.go; docs/design.md tells more.
+// command line is in commands.go and flags.go, what is counted in metrics.go; docs/design.md tells
+// more.
 //
-// What got its 201 is on disk, or on the disks of a majority, with its Idempotency-Key, and so is a ban before the
-// first refusal that mentions it. A kill forgets less than a second of counting, strikes, and limits of addresses.
+// What got its 201 is on disk, or on the disks of a majority, with its Idempotency-Key, and so is a
+// ban before the first refusal that mentions it. A kill forgets less than a second of counting,
+// strikes, and limits of addresses.
 package main
 
 import (
@@ -68,7 +72,9 @@ func main() {
 
 // run is the program: it does what args say until it is done or, serving, until
 // ctx ends. A *usageError is a mistake of the person who called it.
-func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) error {
+func run(
+	ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer,
+) error {
 	err := runCommand(ctx, args, &process{environ, stdin, stdout, stderr}, serve)
 	if readerLeft(err) {
 		return nil // it has all that it wants of a list
@@ -94,7 +100,8 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		return err
 	}
 	defer listener.Close()
-	starting, cancel := context.WithTimeout(ctx, commandWait) // for another program's lock, or a leader
+	// The start waits for another program's lock, or for a leader.
+	starting, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
 	store, err := openStore(starting, c.db, forService, log)
 	if errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx)) {
@@ -111,8 +118,12 @@ func serve(ctx context.Context, c *invocation) (err error) {
 	if err := printFirstKey(ctx, store, c.staging, address, c.stdout, log); err != nil {
 		return err
 	}
-	if err := errors.Join(service.limits.flush(context.WithoutCancel(ctx), time.Now()), // which a restore sees, or
-		updateSchema(ctx, store.engine, true)); err != nil { // this sees that one has begun
+	// Either a restore sees from this flush that the service runs, or the service sees from the
+	// schema that a restore has begun.
+	if err := service.limits.flush(context.WithoutCancel(ctx), time.Now()); err != nil {
+		return err
+	}
+	if err := updateSchema(ctx, store.engine, true); err != nil {
 		return err
 	}
 	stopBackground := runBackground(service, pair)
@@ -123,19 +134,21 @@ func serve(ctx context.Context, c *invocation) (err error) {
 
 // announce says where the service is.
 func announce(c *invocation, e engine, listener net.Listener, address, debugURL string) {
-	page, database := strings.TrimSuffix(address, "v1"), databaseName(c.db)
+	page := strings.TrimSuffix(address, "v1")
+	database := databaseName(c.db)
 	engine, node := e.describe()
-	c.log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(), "db", database,
-		"engine", engine, "node", node, "environment", strings.ToLower(c.environment()),
-		"debug", debugURL, "version", version())
+	c.log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(),
+		"db", database, "engine", engine, "node", node,
+		"environment", strings.ToLower(c.environment()), "debug", debugURL, "version", version())
 	if isTerminal(c.stderr) {
-		_, _ = fmt.Fprintf(c.stderr, "\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
+		_, _ = fmt.Fprintf(c.stderr,
+			"\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
 			address, page, database)
 	}
 }
 
-// serveUntil serves until ctx ends, or until the server cannot, and ends within 10 seconds and a last
-// writing of usage.
+// serveUntil serves until ctx ends, or until the server cannot, and ends within 10 seconds and a
+// last writing of usage.
 func serveUntil(ctx context.Context, server *server, service *service, listener net.Listener,
 	stopBackground func(context.Context) error) error {
 	server.start(listener)
@@ -196,20 +209,24 @@ func (p *tlsPair) renew() (renewed bool, err error) {
 	return true, nil
 }
 
-// listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes one. In the
-// parent's, connections wait while one process ends and the next begins.
+// listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes
+// one. In the parent's, connections wait while one process ends and the next begins.
 func listen(addr string, environ []string) (net.Listener, error) {
-	if !slices.Contains(environ, "LISTEN_PID="+strconv.Itoa(os.Getpid())) { // there is none, or not for this process
+	if !slices.Contains(environ, "LISTEN_PID="+strconv.Itoa(os.Getpid())) {
+		// There is no socket from a parent, or it is for another process.
 		return net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
 	}
-	if !slices.Contains(environ, "LISTEN_FDS=1") { // in a second one, connections would wait for ever
-		return nil, usageErrorf("LISTEN_FDS must be 1: the service takes one socket from its parent")
+	if !slices.Contains(environ, "LISTEN_FDS=1") {
+		// In a second socket, connections would wait for ever.
+		return nil, usageErrorf(
+			"LISTEN_FDS must be 1: the service takes one socket from its parent")
 	}
 	socket := os.NewFile(3, "socket")
 	defer socket.Close()
 	listener, err := net.FileListener(socket)
 	if _, ok := listener.(*net.TCPListener); !ok {
-		return nil, errors.Join(usageErrorf("the socket from the parent, file 3, is no TCP listener"), err)
+		problem := usageErrorf("the socket from the parent, file 3, is no TCP listener")
+		return nil, errors.Join(problem, err)
 	}
 	return listener, nil
 }
@@ -289,9 +306,12 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		IdleTimeout:       2 * time.Minute,
 		// And frames of as much, which HTTP/2 keeps for each connection; by default 1 MiB.
 		MaxHeaderBytes: 16 << 10,
-		HTTP2:          &http.HTTP2Config{MaxReadFrameSize: 16 << 10, WriteByteTimeout: 10 * time.Second},
-		ErrorLog:       stdlog.New(&errorLog{log: log}, "", 0),
-		Handler:        handler,
+		HTTP2: &http.HTTP2Config{
+			MaxReadFrameSize: 16 << 10,
+			WriteByteTimeout: 10 * time.Second,
+		},
+		ErrorLog: stdlog.New(&errorLog{log: log}, "", 0),
+		Handler:  handler,
 		// OPTIONS * is a path like any other.
 		DisableGeneralOptionsHandler: true,
 	}}
@@ -330,7 +350,8 @@ func (l *errorLog) Write(p []byte) (int, error) {
 	if l.lines > maxErrorLines {
 		return len(p), nil
 	}
-	line := redact(strings.TrimSpace(string(p))) // before it is cut: a part of a secret looks like none
+	line := redact(strings.TrimSpace(string(p)))
+	// It is cut only now, since a part of a secret does not look like one.
 	if len(line) > maxErrorLine {
 		line = strings.ToValidUTF8(line[:maxErrorLine-len("…")], "") + "…"
 	}
@@ -376,9 +397,9 @@ func (s *server) start(listener net.Listener) {
 	}()
 }
 
-// stop ends the server, and waits for requests that are running until ctx ends. Shutdown drops those
-// whose head it reads later. So before it, for a moment, connections are accepted as always, and
-// then those that were accepted are read; all responses say by now that the connection ends.
+// stop ends the server, and waits for requests that are running until ctx ends. Shutdown drops
+// those whose head it reads later. So before it, for a moment, connections are accepted as always,
+// and then those that were accepted are read; all responses say by now that the connection ends.
 func (s *server) stop(ctx context.Context) error {
 	s.pause(100 * time.Millisecond)
 	_ = s.listener.Close() // an error means that it could not accept any more
@@ -390,20 +411,18 @@ func (s *server) stop(ctx context.Context) error {
 		}
 		_ = conn.(net.Conn).Close()
 	}
-	closed := make(chan struct{})
-	go func() { // Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer
-		defer close(closed)
+	waiting, stopped := context.WithCancel(ctx)
+	go func() {
+		defer stopped()
+		// It does not heed ctx while it closes a TLS connection, which may wait for its peer.
 		_ = s.Shutdown(ctx)
 	}()
-	select {
-	case <-closed:
-	case <-ctx.Done():
-	}
+	<-waiting.Done()
 	return ctx.Err()
 }
 
-// pause waits for a while, or until no connection is open. It counts rounds, not time: a process that
-// got no processor meanwhile has not read what has come.
+// pause waits for a while, or until no connection is open. It counts rounds, not time: a process
+// that got no processor meanwhile has not read what has come.
 func (s *server) pause(d time.Duration) {
 	const round = 5 * time.Millisecond
 	for range d / round {
@@ -422,17 +441,27 @@ func serviceURL(l net.Listener, addr string, secure bool) string {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	return map[bool]string{false: "http://", true: "https://"}[secure] + net.JoinHostPort(host, port) + "/v1"
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/v1"
 }
 
 // printFirstKey makes the first key of a new database. A stop that comes meanwhile waits.
-func printFirstKey(ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger) error {
+func printFirstKey(
+	ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger,
+) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
 	own, other, err := hasKeys(ctx, s, test)
 	if other && !own {
-		hint := map[bool]string{false: "petstore key create", true: "petstore key create -test"}[test]
-		log.Warn("no key in this database opens this environment; make one with "+hint, "test", test)
+		hint := "petstore key create"
+		if test {
+			hint += " -test"
+		}
+		log.Warn("no key in this database opens this environment; make one with "+hint,
+			"test", test)
 	}
 	if err != nil || own || other {
 		return err
@@ -459,31 +488,25 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	every := func(d time.Duration, what string, do func() error) {
-		wg.Go(func() {
-			failing := false // what goes on failing is logged once
-			for tick := time.Tick(d); ; {
-				select {
-				case <-ctx.Done():
-					return
-				case <-tick:
-				}
-				err := calmly(do)
-				if err != nil && !failing {
-					s.log.Error("cannot "+what, "error", err)
-				} else if err == nil && failing {
-					s.log.Info("can " + what + " again")
-				}
-				failing = err != nil
-			}
-		})
+		wg.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
 	flush := func(ctx context.Context) error {
-		return calmly(func() error { return errors.Join(s.limits.flush(ctx, time.Now()), s.keys.flush(ctx)) })
+		return calmly(func() error {
+			return errors.Join(s.limits.flush(ctx, time.Now()), s.keys.flush(ctx))
+		})
 	}
-	every(250*time.Millisecond, "look for changes of keys", func() error { return s.store.refresh(context.Background()) })
-	every(500*time.Millisecond, "write usage", func() error { return flush(context.Background()) })
-	every(3*time.Second, "read the report on the keys", func() error { return s.updateReport(ctx, time.Now()) })
-	every(time.Minute, "remove idempotency records", func() error { return s.store.purge(ctx, time.Now()) })
+	every(250*time.Millisecond, "look for changes of keys", func() error {
+		return s.store.refresh(context.Background())
+	})
+	every(500*time.Millisecond, "write usage", func() error {
+		return flush(context.Background())
+	})
+	every(3*time.Second, "read the report on the keys", func() error {
+		return s.updateReport(ctx, time.Now())
+	})
+	every(time.Minute, "remove idempotency records", func() error {
+		return s.store.purge(ctx, time.Now())
+	})
 	if pair != nil {
 		every(30*time.Second, "use the files of -tls-cert and -tls-key", func() error {
 			renewed, err := pair.renew()
@@ -507,9 +530,30 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 	}
 }
 
+// repeat does something at every tick until ctx ends. What goes on failing is logged once.
+func repeat(ctx context.Context, d time.Duration, what string, do func() error, log *slog.Logger) {
+	failing := false
+	for tick := time.Tick(d); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick:
+		}
+		err := calmly(do)
+		if err != nil && !failing {
+			log.Error("cannot "+what, "error", err)
+		}
+		if err == nil && failing {
+			log.Info("can " + what + " again")
+		}
+		failing = err != nil
+	}
+}
+
 // serveDebug serves the debug address, if there is one, until stop is called.
 func serveDebug(
-	ctx context.Context, addr string, anyHost bool, running *atomic.Pointer[service], log *slog.Logger,
+	ctx context.Context, addr string, anyHost bool, running *atomic.Pointer[service],
+	log *slog.Logger,
 ) (url string, stop func(), err error) {
 	if addr == "" {
 		return "", func() {}, nil
@@ -527,5 +571,6 @@ func serveDebug(
 			log.Error("the debug address fails", "error", err)
 		}
 	}()
-	return strings.TrimSuffix(serviceURL(listener, addr, false), "/v1"), func() { _ = server.Close() }, nil
+	url = strings.TrimSuffix(serviceURL(listener, addr, false), "/v1")
+	return url, func() { _ = server.Close() }, nil
 }
