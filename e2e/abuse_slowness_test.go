@@ -387,17 +387,21 @@ func (s *tlsSecret) Write(line []byte) (int, error) {
 func (s *server) openRecords(t *testing.T) *tlsRecords {
 	t.Helper()
 	small := func(_, _ string, socket syscall.RawConn) error {
-		var err error
-		return errors.Join(socket.Control(func(fd uintptr) {
-			err = errors.Join(syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 536),
-				syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10))
-		}), err)
+		var segments, buffer error
+		err := socket.Control(func(fd uintptr) {
+			segments = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 536)
+			buffer = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10)
+		})
+		return errors.Join(err, segments, buffer)
 	}
-	conn, err := (&net.Dialer{Control: small}).DialContext(t.Context(), "tcp", strings.TrimPrefix(s.address(), "https://"))
+	dialer := &net.Dialer{Control: small}
+	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(s.address(), "https://"))
 	noError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	var secret tlsSecret
-	shaking := tls.Client(conn, &tls.Config{RootCAs: testIdentity().roots, ServerName: "127.0.0.1", KeyLogWriter: &secret})
+	shaking := tls.Client(conn, &tls.Config{
+		RootCAs: testIdentity().roots, ServerName: "127.0.0.1", KeyLogWriter: &secret,
+	})
 	noError(t, shaking.HandshakeContext(t.Context()))
 	if suite := shaking.ConnectionState().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
 		t.Fatalf("the connection uses %s", tls.CipherSuiteName(suite))
@@ -408,7 +412,8 @@ func (s *server) openRecords(t *testing.T) *tlsRecords {
 // derive is HKDF-Expand-Label of RFC 8446, section 7.1, without a context.
 func (c *tlsRecords) derive(label string, length int) []byte {
 	label = "tls13 " + label
-	key, err := hkdf.Expand(sha256.New, c.secret, "\x00"+string([]byte{byte(length), byte(len(label))})+label+"\x00", length)
+	info := "\x00" + string([]byte{byte(length), byte(len(label))}) + label + "\x00"
+	key, err := hkdf.Expand(sha256.New, c.secret, info, length)
 	if err != nil {
 		panic(err)
 	}
@@ -462,7 +467,8 @@ func TestAStopWaitsForNoPeerThatReadsNothing(t *testing.T) {
 	s := startTLS(t)
 	for _, begin := range []string{
 		"GET / HTTP/1.1\r\nX-Slow: ",
-		fmt.Sprintf("POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Length: 60000\r\n\r\n", s.bearer()),
+		"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: " + s.bearer() +
+			"\r\nContent-Length: 60000\r\n\r\n",
 	} {
 		s.openRecords(t).flood(t, begin)
 	}
@@ -483,8 +489,9 @@ func TestAStopWaitsForNoPeerThatReadsNothing(t *testing.T) {
 	if took > 10*time.Second+delay {
 		t.Errorf("the stop took %v, and may take 10 s", took)
 	}
-	used := decode[struct{ UsedThisMinute int64 }](t, s.command("key", "show", "-db", s.db, "-json", "2")).UsedThisMinute
-	if used != requests {
-		t.Errorf("%d requests are saved, want %d", used, requests)
+	shown := s.command("key", "show", "-db", s.db, "-json", "2")
+	saved := decode[struct{ UsedThisMinute int64 }](t, shown)
+	if saved.UsedThisMinute != requests {
+		t.Errorf("%d requests are saved, want %d", saved.UsedThisMinute, requests)
 	}
 }
