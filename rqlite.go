@@ -105,7 +105,7 @@ func (e *rqlite) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
 	for {
-		err := e.locate(ctx, nil)
+		err := e.locate(ctx, nil, nil)
 		if err == nil || errors.Is(err, errWrongNode) {
 			return err
 		}
@@ -128,14 +128,15 @@ type nodeStatus struct {
 	}
 }
 
-// locate looks for the leader, unless another request has found one since lost was in use.
-func (e *rqlite) locate(ctx context.Context, lost *node) error {
+// locate looks for the leader, unless another request has found one since lost was in use. keep is a
+// node that stays in use if it can pass requests on: those that run on it are given up otherwise.
+func (e *rqlite) locate(ctx context.Context, lost, keep *node) error {
 	e.locating.Lock()
 	defer e.locating.Unlock()
 	if lost != e.inUse.Load() || time.Since(e.located) < leaderPoll {
 		return nil
 	}
-	found, err := e.findLeader(ctx, lost == nil)
+	found, err := e.findLeader(ctx, lost == nil, keep)
 	e.located = time.Now()
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func (e *rqlite) locate(ctx context.Context, lost *node) error {
 // findLeader asks all nodes at once, until one says that it leads, or all have said something.
 // Those that respond are asked again meanwhile, so that a node that hangs hides no leader that the
 // others have just elected. The first time, all are waited for, and all must be usable.
-func (e *rqlite) findLeader(ctx context.Context, first bool) (*node, error) {
+func (e *rqlite) findLeader(ctx context.Context, first bool, keep *node) (*node, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	said := make(chan nodeStatus)
@@ -182,7 +183,7 @@ func (e *rqlite) findLeader(ctx context.Context, first bool) (*node, error) {
 				return s.node, nil
 			}
 		}
-		relay := e.relay(statuses)
+		relay := e.relay(statuses, keep)
 		if relay != nil && (again || all) { // so that the others had time to say that they lead
 			return relay, nil
 		}
@@ -205,16 +206,16 @@ func (e *rqlite) keepAsking(ctx context.Context, n *node, said chan<- nodeStatus
 }
 
 // relay is a node that passes requests on to the leader, where that is none of the nodes that were
-// named. A leader that was named has lost its office, or does not respond.
-func (e *rqlite) relay(statuses map[*node]nodeStatus) *node {
-	for _, s := range statuses {
+// named: keep, if it does. A leader that was named has lost its office, or does not respond.
+func (e *rqlite) relay(statuses map[*node]nodeStatus, keep *node) (found *node) {
+	for n, s := range statuses {
 		leader := s.Store.Leader.Addr
 		named := slices.ContainsFunc(e.nodes, func(n *node) bool { return n.addr == leader })
-		if s.err == nil && leader != "" && !named {
-			return s.node
+		if s.err == nil && leader != "" && !named && (found == nil || n == keep) {
+			found = n
 		}
 	}
-	return nil
+	return found
 }
 
 // status asks a node for its status, and refuses one that is too old.
@@ -360,7 +361,7 @@ func (e *rqlite) call(ctx context.Context, wait time.Duration, safe bool, path s
 		if errors.Is(err, errStatement) || errors.Is(ctx.Err(), context.Canceled) {
 			return a, err
 		}
-		_ = e.locate(context.WithoutCancel(ctx), n) // without a leader, the next try says so
+		_ = e.locate(context.WithoutCancel(ctx), n, nil) // without a leader, the next try says so
 		if !safe && !errors.Is(err, errNothingDone) {
 			return a, err
 		}
@@ -449,7 +450,8 @@ func assign(values []json.RawMessage, columns []any) error {
 // missing in what services of a cluster remember.
 func (e *rqlite) changed(ctx context.Context) (bool, error) {
 	if e.passedOn.Swap(false) {
-		_ = e.locate(ctx, e.inUse.Load()) // the read says it if there is none
+		n := e.inUse.Load()
+		_ = e.locate(ctx, n, n) // the read says it if there is none
 	}
 	edits := e.edits.Load()
 	err := e.read(ctx, sqlOf(editsQuery), func(scan scanner) error { return scan(&edits) })
@@ -482,7 +484,7 @@ func (e *rqlite) backup(ctx context.Context, to *os.File) error {
 
 // load puts a file in the place of the whole database.
 func (e *rqlite) load(ctx context.Context, file io.Reader) error {
-	_ = e.locate(ctx, e.inUse.Load()) // nodes give up on passing on what is large
+	_ = e.locate(ctx, e.inUse.Load(), nil) // nodes give up on passing on what is large
 	_, err := e.post(ctx, e.inUse.Load(), copyWait, "/db/load", file)
 	if errors.Is(err, errNothingDone) {
 		return err

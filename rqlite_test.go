@@ -877,6 +877,37 @@ func TestTheLeaderIsUsedThoughItIsNotNamed(t *testing.T) {
 	}
 }
 
+// TestANodeThatPassesRequestsOnStaysInUse: a change would give up requests that run, and fill the log.
+func TestANodeThatPassesRequestsOnStaysInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := rqliteWithoutNetwork(t, 3)
+		s, log := rqliteStore(t, c)
+		rqliteOf(s).nodes = rqliteOf(s).nodes[:2]
+		c.lead(2)
+		c.when(func(_ *rqliteNode, _ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/db/execute" {
+				time.Sleep(2 * time.Second)
+			}
+			return false
+		})
+		created := make(chan error, 1)
+		for range 5 {
+			go func() {
+				_, err := s.createPet(NewPet{"Rex", 1, Sold})
+				created <- err
+			}()
+			for range 8 { // as often as a service looks for changes
+				time.Sleep(250 * time.Millisecond)
+				storeMust(t, s.refresh(t.Context()))
+			}
+			storeMust(t, <-created)
+		}
+		if n := strings.Count(log.String(), "another node is in use"); n > 1 {
+			t.Errorf("another node is used %d times", n)
+		}
+	})
+}
+
 // TestAnOldNodeThatLeadsLaterIsNotReadThrough the others: it would answer with what is out of date.
 func TestAnOldNodeThatLeadsLaterIsNotReadThrough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
