@@ -52,7 +52,7 @@ func makeFile(name string, fill func(partial *os.File) error) error {
 	if err != nil {
 		return err
 	}
-	return syncFile(filepath.Dir(path))
+	return syncFolder(filepath.Dir(path))
 }
 
 // withPartial lets use write FILE.partial, which only one program at a time can make, and removes
@@ -136,14 +136,6 @@ func (c *invocation) copyFile(ctx context.Context, from string, partial *os.File
 	return c.finish(ctx, partial, skipIDs)
 }
 
-// finish checks a copy and brings it to disk, and says what it holds. In it, new ids start skipIDs
-// above those that it holds.
-func (c *invocation) finish(ctx context.Context, partial *os.File, skipIDs int64) (string, error) {
-	defer c.watch(ctx, "checking", 0, partial)()
-	pets, size, err := finishCopy(ctx, partial.Name(), skipIDs)
-	return amount(pets, "pets") + ", " + amount(size, "bytes") + ", checked", err
-}
-
 // watch shows the size of a file until stop is called. One that does not grow has no total.
 func (c *invocation) watch(ctx context.Context, doing string, total int64, file *os.File) (
 	stop func()) {
@@ -177,31 +169,37 @@ UPDATE sqlite_sequence SET seq = seq + ?`
 
 var errDamaged = errors.New("the copy is damaged")
 
-// finishCopy reads a copy whole, counts its pets, moves its ids on, and brings it to disk. With
-// mode=ro SQLite would not look at the CHECK constraints; without a mode it would make the file. A
-// journal in memory leaves no file behind after a kill: then the copy is not used again.
-func finishCopy(ctx context.Context, file string, skipIDs int64) (pets, bytes int64, err error) {
-	db := openPool(file, 0, "mode=rw", "_pragma=journal_mode(MEMORY)", "_pragma=synchronous(FULL)")
+// finish reads a copy whole, starts its new ids skipIDs above those that it holds, brings it to disk,
+// and says what it holds. With mode=ro SQLite would not look at the CHECK constraints; without a
+// mode it would make the file. A journal in memory leaves no file behind after a kill: then the copy
+// is not used again.
+func (c *invocation) finish(ctx context.Context, partial *os.File, skipIDs int64) (
+	copied string, err error) {
+	defer c.watch(ctx, "checking", 0, partial)()
+	db := openPool(partial.Name(), 0, "mode=rw", "_pragma=journal_mode(MEMORY)",
+		"_pragma=synchronous(FULL)")
 	defer db.Close()
 	var verdict string
 	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict)
 	if err != nil {
-		return 0, 0, err
+		return "", err
 	}
 	if verdict != "ok" {
-		return 0, 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
+		return "", fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
 	}
 	if _, err := db.ExecContext(ctx, moveIDs, skipIDs); err != nil {
-		return 0, 0, err
+		return "", err
 	}
+	var pets, size int64
 	counts := db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")")
-	if err := counts.Scan(&pets, &bytes); err != nil {
-		return 0, 0, err
+	if err := counts.Scan(&pets, &size); err != nil {
+		return "", err
 	}
-	if err := syncFile(file); err != nil {
-		return 0, 0, err
+	if err := partial.Sync(); err != nil {
+		return "", err
 	}
-	return pets, bytes, context.Cause(ctx)
+	copied = fmt.Sprintf("%s, %s, checked", amount(pets, "pets"), amount(size, "bytes"))
+	return copied, context.Cause(ctx)
 }
 
 func restore(ctx context.Context, c *invocation) error {
@@ -242,9 +240,6 @@ func findCopy(ctx context.Context, name, database string) (path string, err erro
 	if err != nil {
 		return "", err
 	}
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file", path)
-	}
 	if replaced, err := os.Stat(database); err == nil && os.SameFile(info, replaced) {
 		return "", errors.New("they are the same file")
 	}
@@ -278,12 +273,15 @@ func (c *invocation) restoreFile(ctx context.Context, source, path string) (
 	if err != nil && !missing && !newer {
 		return "", "", tellDamage(err, path)
 	}
-	var lock closers
-	defer lock.Close()
-	if _, err := lockFile(path+"-lock", errServed, &lock); err != nil {
+	if _, err := ensureFile(path + "-lock"); err != nil {
 		return "", "", err
 	}
-	if err := refuseOrphanedLog(path, "-wal", "-journal"); err != nil {
+	lock, err := lockFile(path+"-lock", errServed)
+	if err != nil {
+		return "", "", err
+	}
+	defer lock.Close()
+	if err := refuseOrphanedLog(path); err != nil {
 		return "", "", err
 	}
 	fill := func(partial *os.File) error {

@@ -42,20 +42,11 @@ type sqliteFile struct {
 	reader  *sql.DB  // a pool
 	queries sync.Map // from query to *sql.Stmt
 
+	writer, lock *sql.DB // the pool of conn and, of a service, what holds its lock
+
 	// files are those that must stay in their places: the database, its log, the log's index and,
 	// of a service, its lock, by path, as they were opened; nil until then.
 	files map[string]os.FileInfo
-	open  closers
-}
-
-// closers end what is open or locked. Close calls them, last first.
-type closers []func() error
-
-func (c *closers) Close() (err error) {
-	for _, closer := range slices.Backward(*c) {
-		err = errors.Join(err, closer())
-	}
-	return err
 }
 
 // openSQLite opens or, for some purposes, makes the database file. A file that is no database,
@@ -72,7 +63,7 @@ func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err
 	if _, err := os.Stat(e.path); errors.Is(err, os.ErrNotExist) && p == forCommand {
 		return e, errMissing
 	}
-	if err := refuseOrphanedLog(e.path, "-wal"); err != nil {
+	if err := refuseOrphanedLog(e.path); err != nil {
 		return e, err
 	}
 	info, err := ensureFile(e.path)
@@ -86,11 +77,14 @@ func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err
 	}
 	if p == forService { // two would count a key's requests separately
 		e.wait = serviceWait
-		lock, err := lockFile(e.path+"-lock", errors.New("another petstore serves it"), &e.open)
-		if err != nil {
+		file := e.path + "-lock"
+		// A service whose lock is gone must not go on, since another one can start.
+		if e.files[file], err = ensureFile(file); err != nil {
 			return e, err
 		}
-		e.files[e.path+"-lock"] = lock // when it has lost its name, another service can start
+		if e.lock, err = lockFile(file, errors.New("another petstore serves it")); err != nil {
+			return e, err
+		}
 	}
 	return e, e.connect(ctx)
 }
@@ -98,15 +92,13 @@ func openSQLite(ctx context.Context, path string, p purpose) (e *sqliteFile, err
 // refuseOrphanedLog is for a database that is missing or empty: SQLite would delete a log of it
 // that is still there, or apply it to a file that takes its place. A -journal may be that of
 // another program that makes the database just now.
-func refuseOrphanedLog(path string, suffixes ...string) error {
+func refuseOrphanedLog(path string) error {
 	if info, err := os.Stat(path); err == nil && info.Size() > 0 {
 		return nil
 	}
-	for _, suffix := range suffixes {
-		if _, err := os.Stat(path + suffix); err == nil {
-			return fmt.Errorf("it is missing or empty, but its %s is there; "+
-				"put the file back, or move the %[1]s away", suffix)
-		}
+	if _, err := os.Stat(path + "-wal"); err == nil {
+		return errors.New("it is missing or empty, but its -wal is there; " +
+			"put the file back, or move the -wal away")
 	}
 	return nil
 }
@@ -185,20 +177,19 @@ func fileAddress(path string, options ...string) string {
 // that was opened later would miss a file that was removed meanwhile, or read another one that took
 // its place.
 func (e *sqliteFile) connect(ctx context.Context) error {
-	writer := openPool(e.path, 0,
+	e.writer = openPool(e.path, 0,
 		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
 	e.reader = openPool(e.path, serviceWait,
 		"mode=rw", "_pragma=query_only(1)", "_pragma=schema_version")
 	e.reader.SetMaxOpenConns(readers)
 	e.reader.SetMaxIdleConns(readers)
-	e.open = append(e.open, writer.Close, e.reader.Close)
 	err := untilUnlocked(ctx, e.wait, func() error {
 		opened, err := os.Stat(e.path) // it may be replaced while this waits
 		if err != nil {
 			return err
 		}
 		e.files[e.path], e.files[e.path+"-wal"], e.files[e.path+"-shm"] = opened, nil, nil
-		e.conn, err = writer.Conn(context.Background())
+		e.conn, err = e.writer.Conn(context.Background())
 		return err
 	})
 	if err != nil {
@@ -215,30 +206,21 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	return e.checkFiles() // another file may have taken the place of the first
 }
 
-// lockFile makes a file unless it is there, and locks it until open is closed; the error is busy if
-// somebody else has it. The lock is SQLite's on a file that stays empty, for it is the one kind
-// that every system offers; the kernel frees it even after a kill. It is worth nothing if the file,
-// which is returned, loses its name.
-func lockFile(file string, busy error, open *closers) (os.FileInfo, error) {
-	made, err := ensureFile(file)
-	if err != nil {
-		return nil, err
-	}
-	lock := openPool(file, 0, "_pragma=journal_mode(OFF)")
-	*open = append(*open, lock.Close)
+// lockFile locks a file until lock is closed; the error is busy if somebody else has it. The lock is
+// SQLite's on a file that stays empty, for it is the one kind that every system offers; the kernel
+// frees it even after a kill. It is worth nothing if the file loses its name.
+func lockFile(file string, busy error) (lock *sql.DB, err error) {
+	lock = openPool(file, 0, "_pragma=journal_mode(OFF)")
 	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open
 	_, err = lock.Exec("BEGIN EXCLUSIVE")
+	if err == nil {
+		return lock, nil
+	}
+	_ = lock.Close()
 	if isCode(err, sqlite3.SQLITE_BUSY) {
 		return nil, busy
 	}
-	if err != nil {
-		return nil, err
-	}
-	now, _ := os.Stat(file)
-	if !os.SameFile(made, now) { // who had it last has removed it
-		return nil, busy
-	}
-	return made, nil
+	return nil, err
 }
 
 // Close ends all connections but one in which the driver has panicked: that may hold a lock of
@@ -252,7 +234,12 @@ func (e *sqliteFile) Close() (err error) {
 	if e.conn != nil && !e.panicked {
 		err = errors.Join(err, e.conn.Close())
 	}
-	return errors.Join(err, e.open.Close())
+	for _, pool := range []*sql.DB{e.reader, e.writer, e.lock} {
+		if pool != nil {
+			err = errors.Join(err, pool.Close())
+		}
+	}
+	return err
 }
 
 // isCode reports whether an error is SQLite's, with one of these primary result codes.
@@ -405,15 +392,15 @@ func (e *sqliteFile) backup(ctx context.Context, to *os.File) error {
 	return err
 }
 
-// syncFile brings a file or folder to disk, where the system can open folders.
-func syncFile(path string) error {
-	f, err := os.Open(path) //nolint:gosec // the operator names the file
+// syncFolder brings the names in a folder to disk, where the system can open folders.
+func syncFolder(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	folder, err := os.Open(path) //nolint:gosec // the operator names the file
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if err = f.Sync(); runtime.GOOS == "windows" {
-		return nil
-	}
-	return err
+	defer folder.Close()
+	return folder.Sync()
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -817,30 +816,6 @@ func sqliteCopy(t testing.TB, path string) (pets, records int64) {
 		t.Fatal(err)
 	}
 	return pets, records
-}
-
-// TestALockOnAFileThatWasRemovedIsNone: the next one would make the file and lock it too.
-func TestALockOnAFileThatWasRemovedIsNone(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "lock")
-	var holders atomic.Int64
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 50 {
-				var lock closers
-				if _, err := lockFile(file, errServed, &lock); err != nil {
-					_ = lock.Close()
-					continue
-				}
-				if holders.Add(1) > 1 {
-					t.Error("two have the lock")
-				}
-				holders.Add(-1)
-				_ = errors.Join(os.Remove(file), lock.Close())
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // TestWhatStoodInTheFileAtTheStartIsNoNews: what was remembered before the first
