@@ -523,9 +523,6 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 		for ; err != nil && last.Err() == nil; err = flush(last) {
 			time.Sleep(100 * time.Millisecond)
 		}
-		if err == nil {
-			err = s.limits.leave(context.WithoutCancel(last))
-		}
 		return err
 	}
 }
