@@ -519,19 +519,18 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 	return id, nil
 }
 
-// changeKey is the statement that changes what is named in changes, unless the key is revoked.
-// Its quota counts on the enterprise plan only. A lifetime begins at now, and 0 is for ever.
-func changeKey(id int64, now instant, changes map[string]any) statement {
-	text, _ := json.Marshal(changes) // of numbers and texts
+// changeKey is the statement that changes what is not empty, unless the key is revoked. Its quota
+// counts on the enterprise plan only. A lifetime begins at now; 0 is for ever, and one below stays.
+func changeKey(id int64, now instant, plan, name string, q quota, lifetime instant) statement {
 	return sqlOf(`UPDATE api_keys SET
-		plan = ifnull(?2 ->> 'plan', plan),
-		per_minute = ifnull(?2 ->> 'perMinute', per_minute),
-		per_day = ifnull(?2 ->> 'perDay', per_day),
-		name = ifnull(?2 ->> 'name', name),
-		lifetime = ifnull(?2 ->> 'lifetime', lifetime),
-		expires_at = CASE ?2 ->> 'lifetime' WHEN 0 THEN 0
-			ELSE ifnull(?3 + (?2 ->> 'lifetime'), expires_at) END
-		WHERE id = ?1 AND revoked_at = 0`, id, string(text), int64(now))
+		plan = ifnull(nullif(?2, ''), plan),
+		name = ifnull(nullif(?3 ->> '$', ''), name),
+		per_minute = ifnull(nullif(?4, 0), per_minute),
+		per_day = ifnull(nullif(?5, 0), per_day),
+		lifetime = iif(?6 < 0, lifetime, ?6),
+		expires_at = CASE WHEN ?6 < 0 THEN expires_at WHEN ?6 > 0 THEN ?7 + ?6 ELSE 0 END
+		WHERE id = ?1 AND revoked_at = 0`,
+		id, plan, quote(name), q.PerMinute, q.PerDay, int64(lifetime), int64(now))
 }
 
 // revokeKey is the statement that ends a key. The first revocation keeps its time.

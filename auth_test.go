@@ -669,13 +669,13 @@ func BenchmarkAuthenticate(b *testing.B) {
 // These change keys as the commands do.
 
 func setPlan(id int64, plan string, q quota) statement {
-	return changeKey(id, 0, map[string]any{"plan": plan, "perMinute": q.PerMinute, "perDay": q.PerDay})
+	return changeKey(id, 0, plan, "", q, -1)
 }
 
-func setName(id int64, name string) statement { return changeKey(id, 0, map[string]any{"name": name}) }
+func setName(id int64, name string) statement { return changeKey(id, 0, "", name, quota{}, -1) }
 
 func setLifetime(id int64, now, lifetime instant) statement {
-	return changeKey(id, now, map[string]any{"lifetime": int64(lifetime)})
+	return changeKey(id, now, "", "", quota{}, lifetime)
 }
 
 func authRevoke(ctx context.Context, s *store, id int64, now instant) error {

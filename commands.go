@@ -472,37 +472,32 @@ func keyCreate(ctx context.Context, c *invocation) error {
 
 // keySet changes what is given of a key. One limit of an Enterprise key can change alone.
 func keySet(ctx context.Context, c *invocation) error {
-	if c.key.Plan != "enterprise" && !c.given("plan") && c.quota != (quota{}) {
+	if c.key.Plan != "enterprise" && c.plan == "" && c.quota != (quota{}) {
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only; "+
 			"key %d has the plan %s", c.key.ID, c.key.Plan)
 	}
-	changes := map[string]any{}
-	attributes := []any{"id", c.key.ID}
-	change := func(name string, value any) {
-		changes[name] = value
-		attributes = append(attributes, name, value)
-	}
-	if c.given("plan") {
-		change("plan", c.plan)
-	}
-	if c.quota.PerMinute != 0 {
-		change("perMinute", c.quota.PerMinute)
-	}
-	if c.quota.PerDay != 0 {
-		change("perDay", c.quota.PerDay)
-	}
-	if c.given("name") {
-		change("name", c.name)
-	}
+	lifetime, expires := instant(-1), slog.Attr{}
 	if c.given("expires") {
-		changes["lifetime"] = c.expires.Milliseconds()
-		attributes = append(attributes, "expires", c.expires)
+		lifetime = instant(c.expires.Milliseconds())
+		expires = slog.Duration("expires", c.expires)
 	}
-	results, err := c.store.edit(ctx, changeKey(c.key.ID, c.now, changes))
+	change := changeKey(c.key.ID, c.now, c.plan, c.name, c.quota, lifetime)
+	results, err := c.store.edit(ctx, change)
 	if err == nil && results[0].affected == 0 {
 		err = fmt.Errorf("key %d is revoked; make a new one with petstore key create", c.key.ID)
 	}
-	return c.report(err, "key changed", attributes...)
+	return c.report(err, "key changed", "id", c.key.ID, unlessEmpty("plan", c.plan),
+		unlessEmpty("perMinute", c.quota.PerMinute), unlessEmpty("perDay", c.quota.PerDay),
+		unlessEmpty("name", c.name), expires)
+}
+
+// unlessEmpty is an attribute of a log line, or one that the log leaves out.
+func unlessEmpty[T comparable](name string, value T) slog.Attr {
+	var empty T
+	if value == empty {
+		return slog.Attr{}
+	}
+	return slog.Any(name, value)
 }
 
 func keyRevoke(ctx context.Context, c *invocation) error {
@@ -757,14 +752,9 @@ func indented(v any, prefix string) (string, error) {
 }
 
 func petSet(ctx context.Context, c *invocation) error {
-	attributes := []any{"id", c.Arg(0)}
-	c.Visit(func(f *flag.Flag) {
-		if f.Name != "db" {
-			attributes = append(attributes, f.Name, f.Value.String())
-		}
-	})
 	change := setPet(c.Arg(0), c.name, c.category, PetStatus(c.status))
-	return c.editPet(ctx, change, "pet changed", attributes...)
+	return c.editPet(ctx, change, "pet changed", "id", c.Arg(0), unlessEmpty("name", c.name),
+		unlessEmpty("category", c.category), unlessEmpty("status", c.status))
 }
 
 // setPet is the statement that changes what is not empty. Of the ways to write an id, only the

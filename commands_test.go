@@ -1242,7 +1242,7 @@ func TestKeySetRefusesARevokedKey(t *testing.T) {
 		}
 	}
 	s := storeOpen(t, k.db)
-	results, err := s.edit(t.Context(), revokeKey(2, 1), changeKey(2, 0, map[string]any{"name": "late"}))
+	results, err := s.edit(t.Context(), revokeKey(2, 1), setName(2, "late"))
 	if mainMust(t, err); results[1].affected != 0 {
 		t.Errorf("%d rows of a key that was revoked meanwhile are changed", results[1].affected)
 	}

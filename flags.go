@@ -301,26 +301,14 @@ func (c *invocation) given(name string) (given bool) {
 	return given
 }
 
-// parsedValue is a flag.Value whose text a function takes, or says what is wrong with it.
-type parsedValue struct {
-	text string
-	take func(text string) error
-}
-
-func (v *parsedValue) String() string { return v.text }
-
-// Set implements flag.Value.
-func (v *parsedValue) Set(text string) error {
-	v.text = text
-	return v.take(text)
-}
-
-// parsedFlag declares a flag. An empty default is none.
+// parsedFlag declares a flag whose text a function takes, or says what is wrong with it. An empty
+// default is none.
 func (c *invocation) parsedFlag(name, value, usage string, take func(text string) error) {
+	c.Func(name, usage, take)
 	if value != "" {
 		_ = take(value)
+		c.Lookup(name).DefValue = value // which help shows
 	}
-	c.Var(&parsedValue{value, take}, name, usage)
 }
 
 // textFlag declares a flag whose text must pass a check; must says what it has to be.
