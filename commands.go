@@ -228,7 +228,7 @@ func runCommand(ctx context.Context, args []string, p *process,
 	case first == "help" && len(args) > 1 && !asksForHelp(args[1]):
 		args = append(slices.Clone(args[1:]), "-h") // petstore help key set is petstore key set -h
 	case asksForHelp(first):
-		return p.say(overview(verbs, ""))
+		return p.say(overview(verbs))
 	case first == "-version" || first == "--version":
 		args = append([]string{"version"}, args[1:]...)
 	case strings.HasPrefix(first, "-"):
@@ -243,35 +243,30 @@ func runCommand(ctx context.Context, args []string, p *process,
 	return refuseVerb(verbs, args, p)
 }
 
-// refuseVerb tells which verbs there are; key and pet are half of one.
+// refuseVerb tells which verbs there are. The words key and pet are half of one.
 func refuseVerb(verbs []command, args []string, p *process) error {
-	group := args[0] + " "
-	var all, ofGroup []string
-	for _, verb := range verbs {
-		all = append(all, verb.name)
-		if strings.HasPrefix(verb.name, group) {
-			ofGroup = append(ofGroup, verb.name)
-		}
-	}
-	if ofGroup != nil {
-		if len(args) == 2 && asksForHelp(args[1]) {
-			return p.say(overview(verbs, group))
-		}
-		all = ofGroup
-	}
 	asked := strings.TrimSuffix(strings.Join(args[:min(2, len(args))], " "), " -h")
+	isOther := func(verb command) bool { return !strings.HasPrefix(verb.name, args[0]+" ") }
+	if ofGroup := slices.DeleteFunc(slices.Clone(verbs), isOther); len(ofGroup) > 0 {
+		verbs = ofGroup
+		if len(args) == 2 && asksForHelp(args[1]) {
+			return p.say(overview(verbs))
+		}
+	}
+	var names []string
+	for _, verb := range verbs {
+		names = append(names, verb.name)
+	}
 	return usageErrorf("no command %q; there are %s; petstore without a command serves", asked,
-		strings.Join(all, ", "))
+		strings.Join(names, ", "))
 }
 
-// overview is a line for each verb, or for those that begin with a word.
-func overview(verbs []command, group string) string {
+// overview is a line for each verb.
+func overview(verbs []command) string {
 	text := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
 	for _, verb := range verbs {
-		if strings.HasPrefix(verb.name, group) {
-			line, _, _ := strings.Cut(verb.about, "\n")
-			text += fmt.Sprintf("  petstore %-12s %s\n", verb.name, line)
-		}
+		line, _, _ := strings.Cut(verb.about, "\n")
+		text += fmt.Sprintf("  petstore %-12s %s\n", verb.name, line)
 	}
 	return text + "\nWithout a verb it serves. " +
 		"petstore help VERB, or -h after a verb, tells all of it.\n"
