@@ -33,7 +33,7 @@ type command struct {
 	// pets to export, or confirm a danger, and nobody shall do that by mistake.
 	onlyDatabase bool
 
-	flags func(c *invocation)
+	flags func(c *invocation)       // declares those beside -db, or nil
 	check func(c *invocation) error // of the flags together, or nil
 	run   func(ctx context.Context, c *invocation) error
 }
@@ -123,7 +123,7 @@ Example: petstore key rotate -overlap 7d 7`,
 Services follow within a second. There is no way back.
 
 Example: petstore key revoke 7`,
-		flags: databaseFlag, run: keyRevoke,
+		run: keyRevoke,
 	},
 	{
 		name: "key unban", argument: "ID",
@@ -132,7 +132,7 @@ Example: petstore key revoke 7`,
 It holds for all keys that share the usage, within a second.
 
 Example: petstore key unban 7`,
-		flags: databaseFlag, run: keyUnban,
+		run: keyUnban,
 	},
 }
 
@@ -159,7 +159,7 @@ are read 10,000 at a time, each as it was at some moment of the export. FILE
 must not exist, and gets its name when it is whole; a FILE of - is stdout, too.
 
 Example: petstore pet export -status sold sold.jsonl`,
-		onlyDatabase: true, flags: exportFlags, run: petExport,
+		onlyDatabase: true, flags: statusFlag, run: petExport,
 	},
 	{
 		name: "pet set", argument: "ID",
@@ -177,7 +177,7 @@ Example: petstore pet set -status sold 7`,
 Services follow within a second. Its id is never used again.
 
 Example: petstore pet delete 7`,
-		flags: databaseFlag, run: petDelete,
+		run: petDelete,
 	},
 }
 
@@ -206,7 +206,7 @@ Example: petstore restore petstore-2026-11-22.db`,
 	},
 	{
 		name: "version", about: "say which build this is",
-		purpose: forNothing, flags: func(*invocation) {}, run: printVersion,
+		purpose: forNothing, run: printVersion,
 	},
 }
 
@@ -303,7 +303,12 @@ func (verb *command) newInvocation(p *process) *invocation {
 	c := &invocation{process: p, now: instantOf(time.Now()),
 		FlagSet: flag.NewFlagSet("petstore "+verb.name, flag.ContinueOnError)}
 	c.SetOutput(io.Discard) // main reports errors
-	verb.flags(c)
+	if verb.name != "version" {
+		databaseFlag(c)
+	}
+	if verb.flags != nil {
+		verb.flags(c)
+	}
 	return c
 }
 

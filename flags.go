@@ -86,7 +86,6 @@ type config struct {
 }
 
 func serveFlags(c *invocation) {
-	databaseFlag(c)
 	c.textFlag(&c.addr, "addr", "localhost:8080", "HOST:PORT", isAddr,
 		"listen on `HOST:PORT`; port 0 takes a free one")
 	c.textFlag(&c.baseURL, "base-url", "", mustBeURL, isBaseURL,
@@ -139,6 +138,7 @@ func checkServe(c *invocation) error {
 		"say localhost, or add -debug-allow-remote", c.debugAddr)
 }
 
+// databaseFlag declares -db, which every verb has that has to do with a database.
 func databaseFlag(c *invocation) {
 	c.textFlag(&c.db, "db", "petstore.db",
 		"a file, or addresses like http://10.0.0.1:4001, separated by commas", isDatabase,
@@ -155,7 +155,6 @@ func keyCreateFlags(c *invocation) {
 
 // keyFlags declares what can be said of a key, when it is made and later.
 func keyFlags(c *invocation) {
-	databaseFlag(c)
 	names := strings.Join(slices.Sorted(maps.Keys(plans)), ", ")
 	c.textFlag(&c.plan, "plan", "", "one of "+names, isPlan,
 		"the `PLAN`, one of "+names+"; without it, a new key is free")
@@ -206,7 +205,6 @@ func checkChange(c *invocation) error {
 }
 
 func showFlags(c *invocation) {
-	databaseFlag(c)
 	c.BoolVar(&c.json, "json", false, "print JSON in place of a table")
 }
 
@@ -216,33 +214,24 @@ func usageFlags(c *invocation) {
 }
 
 func rotateFlags(c *invocation) {
-	databaseFlag(c)
 	c.durationFlag(&c.overlap, "overlap", "24h",
 		"let the old key live on for this `DURATION`; 0 ends it at once")
 }
 
 func importFlags(c *invocation) {
-	databaseFlag(c)
 	c.BoolVar(&c.again, "again", false,
 		"import the same content once more; an import that was stopped goes on to its end,\n"+
 			"and is not repeated")
 }
 
-func exportFlags(c *invocation) {
-	databaseFlag(c)
-	c.statusFlag()
-}
-
 func petSetFlags(c *invocation) {
-	databaseFlag(c)
 	c.nameFlag(checkName)
 	c.textFlag(&c.category, "category", "", "an integer of 64 bits", isInteger,
 		"a category, any integer `N` of 64 bits")
-	c.statusFlag()
+	statusFlag(c)
 }
 
 func copyFlags(c *invocation) {
-	databaseFlag(c)
 	c.numberFlag(&c.skipIDs, "skip-ids", 1_000_000, 0, maxQuota,
 		"start new ids `N` above those that the copy holds, since clients may have seen ids\n"+
 			"that it does not know; for the backup of a file it is 0\nunless it is given")
@@ -335,7 +324,7 @@ func (c *invocation) nameFlag(check func(string) string) {
 	})
 }
 
-func (c *invocation) statusFlag() {
+func statusFlag(c *invocation) {
 	c.textFlag(&c.status, "status", "",
 		"available, pending or sold", oneOf("available|pending|sold"),
 		"a `STATUS`: available, pending or sold")
@@ -425,14 +414,23 @@ func isDatabase(s string) bool {
 	return s != ""
 }
 
+// httpURL parses an http or https URL without a query or fragment; it is nil for any other text.
+func httpURL(text string) *url.URL {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+		return nil
+	}
+	if u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil
+	}
+	return u
+}
+
 // nodeURLs are the addresses of a cluster's nodes, or none if one of them is wrong.
 func nodeURLs(db string) (urls []*url.URL) {
 	for address := range strings.SplitSeq(db, ",") {
-		u, err := url.Parse(strings.TrimSuffix(address, "/"))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Port() == "" {
-			return nil
-		}
-		if u.Hostname() == "" || u.Path != "" || u.RawQuery != "" || u.Fragment != "" {
+		u := httpURL(strings.TrimSuffix(address, "/"))
+		if u == nil || u.Port() == "" || u.Path != "" {
 			return nil
 		}
 		urls = append(urls, u)
@@ -458,15 +456,11 @@ func isAddr(s string) bool {
 
 const mustBeURL = "an http or https URL ending in /v1"
 
-// isBaseURL takes an absolute http or https URL whose path ends in /v1, and
-// which needs no escaping, since it is written into headers.
+// isBaseURL takes an http or https URL whose path ends in /v1, and which needs no escaping, since
+// it is written into headers.
 func isBaseURL(s string) bool {
-	u, err := url.Parse(s)
-	if err != nil || u.String() != s || u.Scheme != "http" && u.Scheme != "https" {
-		return false
-	}
-	bare := u.User == nil && u.RawQuery == "" && u.Fragment == ""
-	return bare && u.Host != "" && strings.HasSuffix(s, "/v1")
+	u := httpURL(s)
+	return u != nil && u.User == nil && u.String() == s && strings.HasSuffix(s, "/v1")
 }
 
 // isOrigin takes * or a serialized origin that browsers send: scheme, host and perhaps a port, but
