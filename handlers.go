@@ -70,9 +70,12 @@ type service struct {
 	probed          time.Time    // when the store was last asked whether it is ready
 	unready         error        // what it said
 
-	refusing       sync.Mutex // guards the next two
+	refusing       sync.Mutex // guards what follows
 	refusedLookups int        // that no line of the log has told of
 	refusedTold    time.Time  // when the last line did
+	spentSecond    time.Time  // when the second began of which the next is counted
+	spentLines     int        // lines about addresses that are spent, those left out among them
+	spentLeftOut   int        // that no line of the log has told of
 
 	report     atomic.Pointer[report] // what the operator's page shows of the keys
 	wanted     atomic.Bool            // somebody has asked for it since it was read last
@@ -332,11 +335,34 @@ func (s *service) chargeAddress(w http.ResponseWriter, r *http.Request, e *Error
 	d := s.limits.address(network, time.Now(), charge)
 	d.setHeaders(w.Header())
 	if charge && d.refusal == "" && d.shown.remaining == 0 { // once a window
-		s.log.Warn("an address is spent: it has sent too many requests without a valid key",
-			"address", network, "requests", d.shown.limit, "request", requestID(w))
+		s.noteSpentAddress(w, network, d.shown.limit)
 	}
 	_ = errors.As(d.err(), &e)
 	return e
+}
+
+// maxSpentLines are the lines that a second of the log may have about addresses that are spent.
+const maxSpentLines = 10
+
+// noteSpentAddress logs that an address is spent, unless it is one of very many: a stranger may
+// have thousands. The next line tells how many were left out.
+func (s *service) noteSpentAddress(w http.ResponseWriter, network netip.Prefix, requests int64) {
+	s.refusing.Lock()
+	defer s.refusing.Unlock()
+	if time.Since(s.spentSecond) >= time.Second {
+		s.spentSecond, s.spentLines = time.Now(), 0
+	}
+	s.spentLines++
+	if s.spentLines > maxSpentLines {
+		s.spentLeftOut++
+		return
+	}
+	attributes := []any{"address", network, "requests", requests, "request", requestID(w)}
+	if s.spentLeftOut > 0 {
+		attributes = append(attributes, "leftOut", s.spentLeftOut)
+	}
+	s.log.Warn("an address is spent: it has sent too many requests without a valid key", attributes...)
+	s.spentLeftOut = 0
 }
 
 // noteRefusedLookup logs that keys were not looked up, at most once a minute: a stranger decides

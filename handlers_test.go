@@ -958,6 +958,31 @@ func TestAnAddressThatIsSpentIsLoggedOnceAWindow(t *testing.T) {
 	})
 }
 
+// TestManySpentAddressesFillNoLog: one stranger may have them all.
+func TestManySpentAddressesFillNoLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openShopInFakeTime(t, func(c *settings) { c.clientIPHeader = "X-Forwarded-For" })
+		spend := func(addresses int) (lines []string) {
+			before := len(s.log.String())
+			for i := range addresses {
+				address := fmt.Sprintf("X-Forwarded-For: 2001:db8:0:%x::1", i)
+				for range addressQuota {
+					s.call("GET", "/v1/pets", "Authorization:", address)
+				}
+			}
+			return slices.Collect(strings.Lines(s.log.String()[before:]))
+		}
+		if lines := spend(50); len(lines) != 10 || strings.Contains(lines[9], "leftOut") {
+			t.Errorf("of 50 addresses at once %d are logged: %s", len(lines), lines)
+		}
+		time.Sleep(time.Minute)
+		if lines := spend(2); len(lines) != 2 || !strings.Contains(lines[0], `"leftOut":40}`) ||
+			strings.Contains(lines[1], "leftOut") {
+			t.Errorf("a minute later the log says %s", lines)
+		}
+	})
+}
+
 // TestGuessesFromASpentAddressAreLookedUpOneAtATime for the whole service, and few wait for their turn. A key that the
 // service knows waits for none of them.
 func TestGuessesFromASpentAddressAreLookedUpOneAtATime(t *testing.T) {

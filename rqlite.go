@@ -128,8 +128,8 @@ type nodeStatus struct {
 	}
 }
 
-// locate looks for the leader, unless another request has found one since lost was in use. keep is a
-// node that stays in use if it can pass requests on: those that run on it are given up otherwise.
+// locate looks for the leader, unless another request has found one since lost was in use. keep is
+// a node that stays in use if it can pass requests on: those that run on it are given up otherwise.
 func (e *rqlite) locate(ctx context.Context, lost, keep *node) error {
 	e.locating.Lock()
 	defer e.locating.Unlock()
