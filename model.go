@@ -21,7 +21,7 @@ import (
 	"unicode/utf8"
 )
 
-// What is no Go stands in files: pages, the description of the API, longer texts, and SQL of some size.
+// What a browser gets, the description of the API, and what a first start prints stand in files.
 //
 //go:embed web
 var webFiles embed.FS
