@@ -508,13 +508,15 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 		return s.store.purge(ctx, time.Now())
 	})
 	if pair != nil {
-		every(30*time.Second, "use the files of -tls-cert and -tls-key", func() error {
+		renew := func() error {
 			renewed, err := pair.renew()
 			if renewed {
 				s.log.Info("TLS certificate renewed", "file", pair.certFile)
 			}
 			return err
-		})
+		}
+		// The stop does not wait for this: a file may hang, and the usage must be written all the same.
+		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
 	return func(last context.Context) error {
 		cancel()

@@ -1827,6 +1827,38 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	})
 }
 
+// TestAStopWaitsForNoCertificate whose file hangs, as on a file system that is not there any more.
+func TestAStopWaitsForNoCertificate(t *testing.T) {
+	path, dir := mainDB(t), t.TempDir()
+	looked, ended := make(chan string, 1), make(chan struct{})
+	var late atomic.Bool
+	go func() { // in real time
+		defer close(ended)
+		file := <-looked
+		time.Sleep(2 * time.Second)
+		late.Store(true)
+		_ = os.WriteFile(file, nil, 0o600) // lets the reader go on
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		srv, _ := mainBackground(t, path, func(statement) {})
+		pair := mainPairIn(t, dir)
+		mainMust(t, os.Remove(pair.certFile))
+		mainMust(t, syscall.Mkfifo(pair.certFile, 0o600))
+		stop := runBackground(srv, pair)
+		time.Sleep(30 * time.Second)
+		mainUse(t, srv)
+		looked <- pair.certFile
+		mainMust(t, stop(t.Context()))
+		if late.Load() {
+			t.Error("the stop waits for the file")
+		}
+		if n := mainUsed(t, srv.store); n != 1 {
+			t.Errorf("of one request %d are stored", n)
+		}
+	})
+	<-ended
+}
+
 func TestTheAddressOfAnOpenServerIsOneToConnectTo(t *testing.T) {
 	for _, c := range []struct {
 		addr, listening string
