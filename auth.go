@@ -19,12 +19,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"maps"
 	"math/big"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -144,11 +144,12 @@ type keyring struct {
 
 	// Somebody who guesses keys may not keep the database busy. So keys that are not known, of
 	// callers whose address is spent, are looked up one at a time, and few may wait for that.
-	suspects chan struct{} // holds one for each such lookup, also while it waits
+	suspects atomic.Int64  // such lookups, also those that wait
 	turn     chan struct{} // holds one while such a lookup reads
 
-	mu             sync.Mutex      // guards what follows
-	deprecatedUses map[int64]int64 // key id: the instant of its last use of the deprecated operation, until written
+	// The Unix milliseconds at which keys, by their ids, used the deprecated operation last. They
+	// are here until they are written.
+	deprecatedUses sync.Map
 }
 
 // maxSuspects is how many lookups of callers whose address is spent may run or wait.
@@ -159,8 +160,7 @@ var errManySuspects = errors.New("too many unknown keys come from addresses that
 
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],
-		known: cache[digest, *apiKey]{max: 1 << 15}, deprecatedUses: map[int64]int64{},
-		suspects: make(chan struct{}, maxSuspects), turn: make(chan struct{}, 1)}
+		known: cache[digest, *apiKey]{max: 1 << 15}, turn: make(chan struct{}, 1)}
 }
 
 // authenticate finds the key that a request carries. The error is an *Error missing_key or
@@ -198,10 +198,8 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	if key != nil || !spent() { // a key that is known is no guess, also if it may have changed
 		return k.read(d)
 	}
-	select {
-	case k.suspects <- struct{}{}:
-		defer func() { <-k.suspects }()
-	default:
+	defer k.suspects.Add(-1)
+	if k.suspects.Add(1) > maxSuspects {
 		return nil, errManySuspects
 	}
 	k.turn <- struct{}{}
@@ -238,17 +236,16 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 
 // noteDeprecatedUse remembers that the key used the deprecated operation.
 func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.deprecatedUses[key.ID] = now.UnixMilli()
+	k.deprecatedUses.Store(key.ID, now.UnixMilli())
 }
 
 // flush writes when keys last used the deprecated operation. What cannot be written, or changes
 // meanwhile, is left for the next flush. It must not run twice at once.
 func (k *keyring) flush(ctx context.Context) error {
-	k.mu.Lock()
-	saved := maps.Clone(k.deprecatedUses)
-	k.mu.Unlock()
+	saved := map[int64]int64{}
+	for id, used := range k.deprecatedUses.Range {
+		saved[id.(int64)] = used.(int64)
+	}
 	if len(saved) == 0 {
 		return nil
 	}
@@ -259,9 +256,9 @@ func (k *keyring) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	maps.DeleteFunc(k.deprecatedUses, func(id, when int64) bool { return when == saved[id] })
+	for id, used := range saved {
+		k.deprecatedUses.CompareAndDelete(id, used)
+	}
 	return nil
 }
 
