@@ -428,9 +428,9 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 
 // writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section 13.1.2).
 func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
-	w.Header()["ETag"] = d.etag[:]
+	w.Header()["ETag"] = []string{d.etag}
 	for tag := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
-		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag[0] {
+		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
@@ -699,7 +699,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; con
 
 // fixed serves a body that stays the same, under the policy.
 func fixed(contentType, body string) operation {
-	d := newDocument(body, '.')
+	d := newDocument(body, ".")
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)

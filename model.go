@@ -1,8 +1,8 @@
 package main
 
-// The vocabulary: pets, errors, instants, documents and files of text, and the translation of pets from and to
-// JSON (RFC 8259). Reading is strict, because a body that is accepted with a misspelt field is a
-// mistake found too late; writing is plain formatting. This file knows no other.
+// The vocabulary: pets, errors, instants, documents and files of text, and the translation of pets
+// from and to JSON (RFC 8259). Reading is strict, because a body that is accepted with a misspelt
+// field is a mistake found too late; writing is plain formatting. This file knows no other.
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ var webFiles embed.FS
 
 // webFile is the text of one.
 func webFile(name string) string {
-	text, _ := webFiles.ReadFile("web/" + name) // which is in the binary
+	text, _ := webFiles.ReadFile("web/" + name) // the program contains it
 	return string(text)
 }
 
@@ -65,14 +65,17 @@ const (
 	maxLimit, defaultLimit = 100, 20 // pets on a page
 )
 
-// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON. fmt would take nearly twice as
-// long.
+// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON. fmt would
+// take nearly twice as long.
 func (p Pet) json() string {
-	return `{"id":` + strconv.FormatInt(p.ID, 10) + `,"name":` + quote(p.Name) +
-		`,"categoryId":` + strconv.FormatInt(p.CategoryID, 10) + `,"status":"` + string(p.Status) + `"}`
+	return `{"id":` + strconv.FormatInt(p.ID, 10) +
+		`,"name":` + quote(p.Name) +
+		`,"categoryId":` + strconv.FormatInt(p.CategoryID, 10) +
+		`,"status":"` + string(p.Status) + `"}`
 }
 
-// quote is a text without control characters as a JSON string, in which only two characters need an escape.
+// quote is a text without control characters as a JSON string, in which only two characters need an
+// escape.
 func quote(text string) string { return `"` + escapes.Replace(text) + `"` }
 
 var escapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
@@ -105,7 +108,8 @@ func newCode(code ErrorCode, status int) ErrorCode {
 	return code
 }
 
-// Error is the body of every response that is not a success, and the only error type whose text reaches a client.
+// Error is the body of every response that is not a success, and the only error type whose text
+// reaches a client.
 type Error struct {
 	Code    ErrorCode `json:"code"`
 	Message string    `json:"message"`
@@ -194,25 +198,26 @@ func instantOf(t time.Time) instant { return instant(t.UnixMilli()) }
 func (i instant) time() time.Time { return time.UnixMilli(int64(i)).UTC() }
 
 // MarshalJSON implements json.Marshaler, with a time of RFC 3339 in UTC, or null for never.
-func (i instant) MarshalJSON() ([]byte, error) { //nolint:unparam // the interface
+func (i instant) MarshalJSON() ([]byte, error) {
 	if i == 0 {
 		return []byte("null"), nil
 	}
-	return i.time().AppendFormat(nil, `"`+time.RFC3339Nano+`"`), nil
+	return i.time().MarshalJSON()
 }
 
-// document is a body ready to be sent, with the value of its ETag header.
+// document is a body ready to be sent, with its ETag.
 type document struct {
 	body []byte
-	etag [1]string // of the one value that a header is assigned
+	etag string
 }
 
-// newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it survives a
-// restart. marker differs when a header such as Link differs, so that the ETag differs too.
-func newDocument(body string, marker byte) document {
-	text := append(append(make([]byte, 0, len(body)+1), body...), marker)
-	sum := sha256.Sum256(text)
-	return document{text[:len(body)], [1]string{`"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`}}
+// newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
+// survives a restart. marker differs when a header such as Link differs, so that the ETag differs
+// too.
+func newDocument(body, marker string) document {
+	sum := sha256.Sum256([]byte(body + marker))
+	etag := `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`
+	return document{[]byte(body), etag}
 }
 
 // Secrets inside another text: the user and password of a URL up to the last @ that belongs to it,
@@ -226,11 +231,9 @@ var (
 
 // redact takes secrets out of a text that quotes what somebody has sent or typed. A text that is
 // shortened is redacted first, since the @ that ends a password may be cut off.
-func redact(text string) string { return string(redactBytes([]byte(text))) }
-
-func redactBytes(text []byte) []byte {
-	text = passwordText.ReplaceAll(text, []byte("://…"))
-	return keyText.ReplaceAll(text, []byte("$1…"))
+func redact(text string) string {
+	text = passwordText.ReplaceAllString(text, "://…")
+	return keyText.ReplaceAllString(text, "$1…")
 }
 
 // redactor does the same to all that is written to a log, whose lines are not
@@ -238,23 +241,26 @@ func redactBytes(text []byte) []byte {
 type redactor struct{ io.Writer }
 
 func (w redactor) Write(p []byte) (int, error) {
-	_, err := w.Writer.Write(redactBytes(p))
+	_, err := io.WriteString(w.Writer, redact(string(p)))
 	return len(p), err
 }
 
-// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body whose
-// message names the problems by field: "name: what is wrong; categoryId: what is wrong". The fields
-// that are named as ignored may have any value, which does not count.
+// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body
+// whose message names the problems by field: "name: what is wrong; categoryId: what is wrong". The
+// fields that are named as ignored may have any value, which does not count.
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	pet := NewPet{Status: Available}
 	body = bytes.Trim(body, " \t\r\n")
 	if problem := notAnObject(body); problem != "" {
 		return pet, newError(CodeInvalidBody, "%s", problem)
 	}
-	// The syntax is known to be right from here on. The fields are taken one by one, since decoding into a struct
-	// would accept duplicate, unknown and miscased ones; the tokens of json.Decoder take nearly three times as long.
+	// The syntax is known to be right from here on. The fields are taken one by one, since decoding
+	// into a struct would accept duplicate, unknown and miscased ones; the tokens of json.Decoder
+	// take nearly three times as long.
 	var wrong problems
-	times := map[string]int{"name": 0, "categoryId": 0, "status": 0} // that each known field is given
+	times := map[string]int{ // that each known field is given
+		"name": 0, "categoryId": 0, "status": 0,
+	}
 	for _, name := range ignored {
 		times[name] = 0
 	}
@@ -328,14 +334,16 @@ func notAnObject(body []byte) string {
 	case !utf8.Valid(body):
 		return "the body is not valid UTF-8"
 	case !json.Valid(body):
-		return fmt.Sprintf("the body is not valid JSON: %v", json.Unmarshal(body, &json.RawMessage{}))
+		err := json.Unmarshal(body, &json.RawMessage{})
+		return fmt.Sprintf("the body is not valid JSON: %v", err)
 	case body[0] != '{':
 		return "the body must be a JSON object with name and categoryId"
 	}
 	return ""
 }
 
-// set checks one field of the body and keeps its value. It returns what is wrong with the value, or "".
+// set checks one field of the body and keeps its value. It returns what is wrong with the value, or
+// "".
 func (p *NewPet) set(field string, value []byte) (problem string) {
 	switch field {
 	case "name":
@@ -371,7 +379,8 @@ func checkName(name string) string {
 	}
 	refuse(!utf8.ValidString(name), "must be valid UTF-8")
 	refuse(strings.TrimSpace(name) == "", "must not be blank")
-	refuse(utf8.RuneCountInString(name) > maxName, "must have at most "+strconv.Itoa(maxName)+" characters")
+	refuse(utf8.RuneCountInString(name) > maxName,
+		"must have at most "+strconv.Itoa(maxName)+" characters")
 	refuse(strings.ContainsFunc(name, unicode.IsControl), "must not hold control characters")
 	return strings.Join(problems, " and ")
 }
@@ -379,8 +388,8 @@ func checkName(name string) string {
 // turns are the characters that change the direction of the text that follows them.
 const turns = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
-// checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators side
-// by side, and no name may make another one, or an id, look like what it is not.
+// checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators
+// side by side, and no name may make another one, or an id, look like what it is not.
 func checkKeyName(name string) string {
 	if strings.ContainsAny(name, turns) {
 		return "must not hold characters that change the direction of the text"
@@ -390,4 +399,5 @@ func checkKeyName(name string) string {
 
 // paired matches a JSON string without a \u escape of half a surrogate pair, which RFC
 // 8259 section 8.2 calls unpredictable and which encoding/json would silently replace.
-var paired = regexp.MustCompile(`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)
+var paired = regexp.MustCompile(
+	`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)

@@ -460,9 +460,9 @@ func (s *store) readPage(at place) (*listPage, error) {
 	if !found {
 		return nil, errors.New("there is no row in place of a page")
 	}
-	marker := byte('.')
+	marker := "."
 	if page.more {
-		marker = '+' // the response has a Link
+		marker = "+" // the response has a Link
 	}
 	page.document = newDocument(body, marker)
 	return page, nil
@@ -501,7 +501,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	if err != nil || !found {
 		return nil, err
 	}
-	pet := &cachedPet{newDocument(body, '.'), editsSeen}
+	pet := &cachedPet{newDocument(body, "."), editsSeen}
 	s.pets.put(id, pet, pet.memory())
 	return pet, nil
 }
