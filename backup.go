@@ -129,7 +129,7 @@ func (c *invocation) saveCopy(ctx context.Context, to string) (copied string, er
 func (c *invocation) copyFile(ctx context.Context, from string, partial *os.File, skipIDs int64) (
 	copied string, err error) {
 	notLocked := func() error { return nil }
-	err = copyPages(ctx, from, partial.Name(), "OFF", notLocked, c.progress("copying", "pages", 0))
+	err = c.copyPages(ctx, "copying", from, partial.Name(), "OFF", notLocked)
 	if err != nil {
 		return "", err
 	}
@@ -323,7 +323,7 @@ func (c *invocation) replaceContent(ctx context.Context, path, partial string, k
 		}
 		return err
 	}
-	err = copyPages(ctx, partial, path, "WAL", keepOld, c.progress("restoring", "pages", 0))
+	err = c.copyPages(ctx, "restoring", partial, path, "WAL", keepOld)
 	if err == nil {
 		return old, nil
 	}
@@ -350,9 +350,8 @@ func tellDamage(err error, path string) error {
 // copyPages puts all pages of one database in the place of those of another, which exists, with
 // SQLite's online restore: in one transaction, beside those who read it. It calls locked once
 // nobody else can write any more, and before it writes itself.
-func copyPages(ctx context.Context, from, to, journal string, locked func() error,
-	p *progress) error {
-	defer p.end()
+func (c *invocation) copyPages(ctx context.Context, doing, from, to, journal string,
+	locked func() error) error {
 	db := openPool(to, 0, "mode=rw", "_pragma=journal_mode("+journal+")",
 		"_pragma=synchronous(FULL)")
 	defer db.Close()
@@ -374,7 +373,7 @@ func copyPages(ctx context.Context, from, to, journal string, locked func() erro
 		if err != nil {
 			return err
 		}
-		err = stepThrough(ctx, restore, locked, p)
+		err = c.stepThrough(ctx, doing, restore, locked)
 		finished := restore.Finish() // before the last step is done, this rolls back
 		if err != nil {
 			return err
@@ -384,8 +383,8 @@ func copyPages(ctx context.Context, from, to, journal string, locked func() erro
 }
 
 // stepThrough copies few pages at a time, and looks for a signal in between.
-func stepThrough(ctx context.Context, restore *sqlite.Backup, locked func() error,
-	p *progress) error {
+func (c *invocation) stepThrough(ctx context.Context, doing string, restore *sqlite.Backup,
+	locked func() error) error {
 	err := untilUnlocked(ctx, commandWait, func() error {
 		_, err := restore.Step(0) // only takes the lock
 		return err
@@ -400,6 +399,8 @@ func stepThrough(ctx context.Context, restore *sqlite.Backup, locked func() erro
 	if err := locked(); err != nil {
 		return err
 	}
+	p := c.progress(doing, "pages", 0)
+	defer p.end()
 	for more := true; more; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

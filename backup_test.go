@@ -111,13 +111,13 @@ func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {
 
 // sqliteBackup does what petstore backup does.
 func sqliteBackup(ctx context.Context, s *store, file string) error {
-	_, err := (&invocation{process: &process{stderr: io.Discard}, store: s}).saveCopy(ctx, file)
+	_, err := sqliteCommand(s).saveCopy(ctx, file)
 	return err
 }
 
-// sqliteSilent is a progress that nobody sees.
-func sqliteSilent() *progress {
-	return (&invocation{process: &process{stderr: io.Discard}}).progress("copying", "pages", 0)
+// sqliteCommand is a command whose progress nobody sees.
+func sqliteCommand(s *store) *invocation {
+	return &invocation{process: &process{stderr: io.Discard}, store: s}
 }
 
 // sqliteAtRest makes a database that is closed.
@@ -303,7 +303,7 @@ func TestABackupOfADamagedDatabaseIsNone(t *testing.T) {
 	partial, err := os.Open(damaged)
 	storeMust(t, err)
 	defer partial.Close()
-	_, err = (&invocation{process: &process{stderr: io.Discard}}).finish(t.Context(), partial, 0)
+	_, err = sqliteCommand(nil).finish(t.Context(), partial, 0)
 	if err == nil || !strings.Contains(err.Error(), "damaged") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a damaged copy is reported as %q, want one line", err)
 	}
@@ -738,11 +738,11 @@ func TestNothingIsWrittenBetweenTheOldCopyAndTheNewContent(t *testing.T) {
 	sc := sqliteNewScene(t)
 	writer := storeRaw(t, sc.db, "PRAGMA journal_mode=WAL")
 	locked := false
-	storeMust(t, copyPages(t.Context(), sc.copy, sc.db, "WAL", func() error {
+	storeMust(t, sqliteCommand(nil).copyPages(t.Context(), "restoring", sc.copy, sc.db, "WAL", func() error {
 		_, err := writer.ExecContext(t.Context(), "DELETE FROM pets")
 		locked = isCode(err, sqlite3.SQLITE_BUSY)
 		return nil
-	}, sqliteSilent()))
+	}))
 	if !locked {
 		t.Error("others can write while the old database is kept")
 	}
@@ -896,7 +896,7 @@ func TestARestoreThatFailsInTheMiddleLeavesTheOldDatabase(t *testing.T) {
 	sc := sqliteNewScene(t)
 	before := sqliteTree(t, sc.dir)
 	problem := errors.New("it fails")
-	err := copyPages(t.Context(), sc.copy, sc.db, "WAL", func() error { return problem }, sqliteSilent())
+	err := sqliteCommand(nil).copyPages(t.Context(), "restoring", sc.copy, sc.db, "WAL", func() error { return problem })
 	if !errors.Is(err, problem) {
 		t.Error(err)
 	}
