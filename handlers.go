@@ -84,7 +84,7 @@ type service struct {
 
 func newService(s *store, set settings, log *slog.Logger) *service {
 	srv := &service{
-		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor), log: log,
+		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor, log), log: log,
 		settings: set, base: cmp.Or(set.baseURL, "/v1"), routes: http.NewServeMux(),
 		operations: map[string]*operationCounts{}, errors: map[ErrorCode]*atomic.Uint64{},
 	}

@@ -29,6 +29,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -301,10 +302,15 @@ type usageRow struct {
 // increments are what a service has counted since its last flush. Their number grows by
 // one from flush to flush; a flush whose outcome is unknown is repeated under its number.
 type increments struct {
-	number int64
-	sent   map[int64]usage // by id; their buckets' fresh requests count
-	days   []dayRow
+	number     int64
+	firstTried instant
+	sent       map[int64]usage // by id; their buckets' fresh requests count
+	days       []dayRow
 }
+
+// maxRepeat is for how long a flush is repeated. A day after the first try, purge may delete the
+// row of services that keeps it from counting twice; a minute less allows for slow writes.
+const maxRepeat = recordMillis - minuteMillis
 
 // merge are the statements that add the increments of a service, unless they were added before,
 // and read into stored what is stored then, as a JSON array of usageRow: the usages that were
@@ -375,6 +381,7 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND b
 // it for well under a microsecond, and it makes "both buckets or none" plain to see.
 type limiter struct {
 	store   *store
+	log     *slog.Logger
 	service string        // names this run of the service in the database
 	banFor  time.Duration // 0 turns bans off
 
@@ -394,9 +401,9 @@ const (
 	maxSent      = 1000 // usages that share a transaction, so that creates need not wait long
 )
 
-func newLimiter(s *store, banFor time.Duration) *limiter {
+func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
 	return &limiter{
-		store: s, banFor: banFor,
+		store: s, log: log, banFor: banFor,
 		service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
 		usages:  map[int64]*usage{}, tallies: map[usageDate]*tally{},
 		addresses: cache[netip.Prefix, bucket]{max: maxAddresses},
@@ -523,17 +530,19 @@ func (l *limiter) measure(e *exposition) {
 	e.add("petstore_known_addresses", "", float64(l.addresses.size.Load()))
 }
 
-// flush adds what was counted since the last flush to what is stored, and goes on from the sum.
-// Increments whose outcome is unknown are repeated until it is known, and only then others are
-// taken. Where other services share the database, every flush learns of their bans. It must not run
-// twice at once.
+// flush adds what was counted since the last flush to what is stored, and goes on from the sum. Increments whose
+// outcome is unknown are repeated until it is known, and only then others are taken. Where other services share the
+// database, every flush tells them that this one runs, and learns of bans. It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
+	if l.flushing.sent != nil && instantOf(now) > l.flushing.firstTried+maxRepeat {
+		l.giveUp(instantOf(now))
+	}
 	if l.flushing.sent != nil { // their outcome is unknown
 		if err := l.send(ctx, instantOf(now)); err != nil {
 			return err
 		}
 	}
-	for l.take() {
+	for l.take(instantOf(now)) {
 		if err := l.send(ctx, instantOf(now)); err != nil {
 			return err
 		}
@@ -560,17 +569,31 @@ func (l *limiter) send(ctx context.Context, now instant) error {
 	return nil
 }
 
-// take prepares the next increments, unless there are none and no other service shares the
-// database.
-func (l *limiter) take() bool {
+// giveUp drops the increments that were sent: whether they were stored cannot be found out any
+// more, and to repeat them could count them twice.
+func (l *limiter) giveUp(now instant) {
+	requests := int64(0)
+	for _, day := range l.flushing.days {
+		requests += day.Admitted + day.Refused
+	}
+	l.log.Error("usage that could not be written for a day is dropped",
+		"requests", requests, "since", l.flushing.firstTried.time())
+	var rows []usageRow // in which no window runs, so that they only end what was sent
+	for id := range l.flushing.sent {
+		rows = append(rows, usageRow{ID: id})
+	}
+	l.adopt(rows, now)
+}
+
+// take prepares the next increments, unless there are none and no other service shares the database.
+func (l *limiter) take(now instant) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.tallies) == 0 && !l.store.engine.shared() {
 		return false
 	}
-	l.flushing = increments{
-		number: l.flushing.number + 1, sent: map[int64]usage{}, days: []dayRow{},
-	}
+	l.flushing = increments{number: l.flushing.number + 1, firstTried: now,
+		sent: map[int64]usage{}, days: []dayRow{}}
 	for at, t := range l.tallies {
 		if len(l.flushing.days) >= maxSent {
 			break

@@ -652,22 +652,20 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	return id, replayed, reused, nil
 }
 
-// purge deletes Idempotency-Keys and days of usage that have served their time, until ctx ends. It
-// also deletes services that have not flushed for longer than these days are kept: an earlier one
-// may come back, and must not count a flush twice.
+// purge deletes Idempotency-Keys and days of usage that have served their time, and services that
+// have ended, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
 	const chunk = int64(1000) // rows in one transaction, so that creates need not wait long
 	today := int64(instantOf(now) / dayMillis)
-	expired := int64(instantOf(now) - recordMillis)
-	silent := int64(instantOf(now) - maxDays*dayMillis)
+	ended := int64(instantOf(now) - recordMillis)
 	oldRecords := sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 		(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ?
-			ORDER BY created_at LIMIT ?)`, expired, chunk)
+			ORDER BY created_at LIMIT ?)`, ended, chunk)
 	oldDays := sqlOf(`DELETE FROM usage_days WHERE (usage_id, day) IN
 		(SELECT usage_id, day FROM usage_days WHERE day <= ? ORDER BY day LIMIT ?)`,
 		today-maxDays, chunk)
-	silentServices := sqlOf("DELETE FROM services WHERE seen_at <= ?", silent)
-	for _, old := range []statement{oldRecords, oldDays, silentServices} {
+	endedServices := sqlOf("DELETE FROM services WHERE seen_at <= ?", ended)
+	for _, old := range []statement{oldRecords, oldDays, endedServices} {
 		for deleted := chunk; deleted == chunk && ctx.Err() == nil; {
 			results, err := s.write(context.WithoutCancel(ctx), old)
 			if err != nil {

@@ -1261,7 +1261,7 @@ func TestAClosedStoreIsUnavailable(t *testing.T) {
 	}
 	_, pageErr := s.page("", 20, 0)
 	_, petErr := s.pet(1)
-	usageErr := newLimiter(s, 0).load(1)
+	usageErr := newLimiter(s, 0, testLog).load(1)
 	_, keyErr := newKeyring(s, false).lookup(newSecret(false), authUnspent)
 	_, keysErr := readKeys(context.Background(), s, 0, "")
 	_, _, hasErr := hasKeys(context.Background(), s, false)
@@ -1742,7 +1742,7 @@ func testStatementsBindWhatEveryEngineCarries(t *testing.T, db string) {
 	must(err)
 	ring.noteDeprecatedUse(key, storeNow)
 	must(ring.flush(ctx))
-	limits := newLimiter(s, time.Minute)
+	limits := newLimiter(s, time.Minute, testLog)
 	for range 2 {
 		_, err = limits.admit(&key.account, storeNow)
 		must(err)
