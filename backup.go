@@ -7,6 +7,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -251,11 +252,11 @@ func findCopy(ctx context.Context, name, database string) (path string, err erro
 		}
 	}
 	version, err := checkOwner(ctx, path)
+	if err == nil && version == 0 {
+		err = errors.New("it is no petstore's")
+	}
 	if err != nil {
 		return "", fmt.Errorf("the copy cannot be used: %w", err)
-	}
-	if version == 0 {
-		return "", errors.New("the copy cannot be used: it is no petstore's")
 	}
 	return path, nil
 }
@@ -418,24 +419,22 @@ func (c *invocation) stepThrough(ctx context.Context, doing string, restore *sql
 // restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
 func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	copied string, err error) {
-	folder, err := os.MkdirTemp("", "petstore-")
+	partial, err := os.CreateTemp("", "petstore-")
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(folder)
-	err = withPartial(filepath.Join(folder, "copy"), func(partial *os.File) error {
-		copied, err = c.copyFile(ctx, source, partial, c.skipIDs)
-		if err != nil {
-			return err
-		}
-		if err := c.refuseData(ctx); err != nil {
-			return err
-		}
-		defer c.watch(ctx, "loading", 0, partial)()
-		whole := io.NewSectionReader(partial, 0, math.MaxInt64)
-		return c.store.engine.(*rqlite).load(ctx, whole)
-	})
-	return copied, err
+	defer os.Remove(partial.Name())
+	defer partial.Close()
+	copied, err = c.copyFile(ctx, source, partial, c.skipIDs)
+	if err != nil {
+		return "", err
+	}
+	if err := c.refuseData(ctx); err != nil {
+		return "", err
+	}
+	defer c.watch(ctx, "loading", 0, partial)()
+	whole := io.NewSectionReader(partial, 0, math.MaxInt64)
+	return copied, c.store.engine.(*rqlite).load(ctx, whole)
 }
 
 // refuseData refuses a cluster that holds a pet or a key, as each does once a service was started
@@ -624,10 +623,7 @@ func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string
 
 // petExport writes to a new file, which is there when it is whole, or to stdout.
 func petExport(ctx context.Context, c *invocation) error {
-	file := c.Arg(0)
-	if file == "" {
-		file = "-"
-	}
+	file := cmp.Or(c.Arg(0), "-")
 	var total, done int64
 	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
 		storedStatus[PetStatus(c.status)])
