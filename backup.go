@@ -170,10 +170,10 @@ UPDATE sqlite_sequence SET seq = seq + ?`
 
 var errDamaged = errors.New("the copy is damaged")
 
-// finish reads a copy whole, starts its new ids skipIDs above those that it holds, brings it to disk,
-// and says what it holds. With mode=ro SQLite would not look at the CHECK constraints; without a
-// mode it would make the file. A journal in memory leaves no file behind after a kill: then the copy
-// is not used again.
+// finish reads a copy whole, starts its new ids skipIDs above those that it holds, brings it to
+// disk, and says what it holds. With mode=ro SQLite would not look at the CHECK constraints;
+// without a mode it would make the file. A journal in memory leaves no file behind after a kill:
+// then the copy is not used again.
 func (c *invocation) finish(ctx context.Context, partial *os.File, skipIDs int64) (
 	copied string, err error) {
 	defer c.watch(ctx, "checking", 0, partial)()

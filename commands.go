@@ -291,7 +291,8 @@ func (verb *command) help(c *invocation) string {
 	if verb.onlyDatabase {
 		text += "Only -db has a variable in the environment, PETSTORE_DB. The flag wins.\n\n"
 	} else if flags.Len() > 0 {
-		text += "Each flag has a variable in the environment: -db has PETSTORE_DB.\nThe flag wins.\n\n"
+		text += "Each flag has a variable in the environment: -db has PETSTORE_DB.\n" +
+			"The flag wins.\n\n"
 	}
 	return text + `Exit status: 0 when it is done, 1 if something failed, 2 for a mistake on the
 command line or in the environment. stderr says why, in one line.
@@ -381,10 +382,9 @@ func (verb *command) checkArgument(c *invocation) error {
 }
 
 // unknownVariables are those that look like ours and are no verb's: they are mistakes, probably.
-func unknownVariables(environ []string, verbs []command) []string {
+func unknownVariables(environ map[string]string, verbs []command) []string {
 	unknown := map[string]bool{}
-	for _, entry := range environ {
-		name, _, _ := strings.Cut(entry, "=")
+	for name := range environ {
 		if strings.HasPrefix(name, "PETSTORE_") {
 			unknown[name] = true
 		}
@@ -486,9 +486,12 @@ func keySet(ctx context.Context, c *invocation) error {
 	if err == nil && results[0].affected == 0 {
 		err = fmt.Errorf("key %d is revoked; make a new one with petstore key create", c.key.ID)
 	}
-	return c.report(err, "key changed", "id", c.key.ID, unlessEmpty("plan", c.plan),
-		unlessEmpty("perMinute", c.quota.PerMinute), unlessEmpty("perDay", c.quota.PerDay),
-		unlessEmpty("name", c.name), expires)
+	return c.report(err, "key changed", "id", c.key.ID,
+		unlessEmpty("plan", c.plan),
+		unlessEmpty("perMinute", c.quota.PerMinute),
+		unlessEmpty("perDay", c.quota.PerDay),
+		unlessEmpty("name", c.name),
+		expires)
 }
 
 // unlessEmpty is an attribute of a log line, or one that the log leaves out.
@@ -521,7 +524,8 @@ func keyUnban(ctx context.Context, c *invocation) error {
 // in the overlap do not double the quota. It gets the same lifetime, starting now.
 func keyRotate(ctx context.Context, c *invocation) error {
 	successor := c.key
-	successor.CreatedAt, successor.Succeeds = c.now, keyID(c.key.ID)
+	successor.CreatedAt = c.now
+	successor.Succeeds = keyID(c.key.ID)
 	if !c.key.usable(c.now) {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create",
 			c.key.ID)
@@ -753,8 +757,10 @@ func indented(v any, prefix string) (string, error) {
 
 func petSet(ctx context.Context, c *invocation) error {
 	change := setPet(c.Arg(0), c.name, c.category, PetStatus(c.status))
-	return c.editPet(ctx, change, "pet changed", "id", c.Arg(0), unlessEmpty("name", c.name),
-		unlessEmpty("category", c.category), unlessEmpty("status", c.status))
+	return c.editPet(ctx, change, "pet changed", "id", c.Arg(0),
+		unlessEmpty("name", c.name),
+		unlessEmpty("category", c.category),
+		unlessEmpty("status", c.status))
 }
 
 // setPet is the statement that changes what is not empty. Of the ways to write an id, only the

@@ -25,27 +25,19 @@ import (
 // usageError is a mistake on the command line or in the environment.
 type usageError struct{ error }
 
-func usageErrorf(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+func usageErrorf(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
 
 // process is what a verb may use of the process it runs in.
 type process struct {
-	environ        []string // NAME=value
+	environ        map[string]string // values by name
 	stdin          io.Reader
 	stdout, stderr io.Writer
 }
 
 // say writes a text to stdout.
 func (p *process) say(text string) error { _, err := io.WriteString(p.stdout, text); return err }
-
-// variable is the value that a name has in the environment, or "".
-func (p *process) variable(name string) (value string) {
-	for _, entry := range p.environ {
-		if v, found := strings.CutPrefix(entry, name+"="); found {
-			value = v // of several with one name the last counts
-		}
-	}
-	return value
-}
 
 // invocation is one run of a verb. The FlagSet holds the flags of the verb, and its argument.
 type invocation struct {
@@ -270,10 +262,10 @@ func (c *invocation) readEnvironment(onlyDatabase bool) (err error) {
 			return
 		}
 		name := variableOf(f.Name)
-		if f.Name == "test" && c.variable(name) == "" {
+		if f.Name == "test" && c.environ[name] == "" {
 			name = "PETSTORE_STAGING" // what makes a staging instance makes its keys
 		}
-		value := c.variable(name)
+		value := c.environ[name]
 		if value == "" {
 			return
 		}

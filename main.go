@@ -37,7 +37,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,7 +74,12 @@ func main() {
 func run(
 	ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer,
 ) error {
-	err := runCommand(ctx, args, &process{environ, stdin, stdout, stderr}, serve)
+	variables := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		variables[name] = value
+	}
+	err := runCommand(ctx, args, &process{variables, stdin, stdout, stderr}, serve)
 	if readerLeft(err) {
 		return nil // it has all that it wants of a list
 	}
@@ -211,12 +215,12 @@ func (p *tlsPair) renew() (renewed bool, err error) {
 
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes
 // one. In the parent's, connections wait while one process ends and the next begins.
-func listen(addr string, environ []string) (net.Listener, error) {
-	if !slices.Contains(environ, "LISTEN_PID="+strconv.Itoa(os.Getpid())) {
+func listen(addr string, environ map[string]string) (net.Listener, error) {
+	if environ["LISTEN_PID"] != strconv.Itoa(os.Getpid()) {
 		// There is no socket from a parent, or it is for another process.
 		return net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
 	}
-	if !slices.Contains(environ, "LISTEN_FDS=1") {
+	if environ["LISTEN_FDS"] != "1" {
 		// In a second socket, connections would wait for ever.
 		return nil, usageErrorf(
 			"LISTEN_FDS must be 1: the service takes one socket from its parent")
