@@ -122,14 +122,6 @@ func serve(ctx context.Context, c *invocation) (err error) {
 	if err := printFirstKey(ctx, store, c.staging, address, c.stdout, log); err != nil {
 		return err
 	}
-	// Either a restore sees from this flush that the service runs, or the service sees from the
-	// schema that a restore has begun.
-	if err := service.limits.flush(context.WithoutCancel(ctx), time.Now()); err != nil {
-		return err
-	}
-	if err := updateSchema(ctx, store.engine, true); err != nil {
-		return err
-	}
 	stopBackground := runBackground(service, pair)
 	running.Store(service)
 	announce(c, store.engine, listener, address, debugURL)
