@@ -25,7 +25,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -168,8 +167,7 @@ func serveUntil(ctx context.Context, server *server, service *service, listener 
 // tlsPair is the certificate of -tls-cert and -tls-key. It may be renewed while the service runs.
 type tlsPair struct {
 	certFile, keyFile string
-	cert, key         []byte // what was in the files when they were read last, and were good
-	certificate       atomic.Pointer[tls.Certificate]
+	certificate       atomic.Pointer[tls.Certificate] // as the files had it when they were good
 }
 
 // openTLSPair reads a pair for the first time; without a file there is none.
@@ -182,27 +180,15 @@ func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 	return pair, err
 }
 
-// renew reads the files. If they have changed, new connections get what they hold now; if that
-// cannot be used, they go on getting what they got.
+// renew reads the files. New connections get what they hold now; if that cannot be used, they go on
+// getting what they got.
 func (p *tlsPair) renew() (renewed bool, err error) {
-	cert, err := os.ReadFile(p.certFile)
+	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	if err != nil {
 		return false, err
 	}
-	key, err := os.ReadFile(p.keyFile)
-	if err != nil {
-		return false, err
-	}
-	if bytes.Equal(cert, p.cert) && bytes.Equal(key, p.key) {
-		return false, nil
-	}
-	certificate, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		return false, err
-	}
-	p.cert, p.key = cert, key
-	p.certificate.Store(&certificate)
-	return true, nil
+	before := p.certificate.Swap(&certificate)
+	return before == nil || !before.Leaf.Equal(certificate.Leaf), nil
 }
 
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes
