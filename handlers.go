@@ -710,9 +710,12 @@ func fixed(contentType, body string) operation {
 	}
 }
 
-// ready is an error if the store cannot read or write, as of a quarter second ago at
-// the most: the store is probed no oftener, however many ask.
+// ready is an error if the service stops, or if the store cannot read or write, as of a quarter
+// second ago at the most: the store is probed no oftener, however many ask.
 func (s *service) ready() error {
+	if s.stopping.Load() {
+		return errors.New("stopping")
+	}
 	s.probing.Lock()
 	defer s.probing.Unlock()
 	if time.Since(s.probed) < 250*time.Millisecond {
@@ -732,7 +735,7 @@ func (s *service) ready() error {
 
 // reportReadiness is GET /readyz, for load balancers: it needs no key and gives no detail.
 func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	if s.stopping.Load() || s.ready() != nil {
+	if s.ready() != nil {
 		w.Header().Set("Retry-After", "1")
 		return newError(CodeUnavailable, "unavailable")
 	}
@@ -741,10 +744,7 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 }
 
 // debugRoutes are what the debug address serves to those whom refuseWebPages does not refuse.
-// /readyz says ready while the service runs, ctx has not ended, and the store can read and write.
-func debugRoutes(
-	ctx context.Context, running *atomic.Pointer[service], name string, anyHost bool,
-) http.Handler {
+func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) http.Handler {
 	const plain = "text/plain; version=0.0.4; charset=utf-8"
 	mux := http.NewServeMux()
 	static := func(path, contentType, body string) {
@@ -772,12 +772,7 @@ func debugRoutes(
 	static("/debug/pprof/cmdline", plain, redact(strings.Join(os.Args, "\x00")))
 	live("/stats.json", "application/json", (*service).stats)
 	live("/metrics", plain, func(s *service) (string, error) { return s.metrics().String(), nil })
-	live("/readyz", plain, func(s *service) (string, error) {
-		if ctx.Err() != nil {
-			return "", errors.New("stopping")
-		}
-		return "ok\n", s.ready()
-	})
+	live("/readyz", plain, func(s *service) (string, error) { return "ok\n", s.ready() })
 	mux.HandleFunc("GET /debug/pprof/", serveProfile)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff") // no file is taken for another type

@@ -1552,10 +1552,8 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 	path := mainDB(t) // outside: its folder outlives the bubble
 	synctest.Test(t, func(t *testing.T) {
 		srv, probes := readyShop(t, path)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
 		var running atomic.Pointer[service]
-		routes := debugRoutes(ctx, &running, "", false)
+		routes := debugRoutes(&running, "", false)
 		ready := func(status int, want string) {
 			t.Helper()
 			time.Sleep(250 * time.Millisecond) // or it would say what it said before
@@ -1584,7 +1582,7 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 		ready(200, "ok")
 		mainMust(t, srv.store.engine.(*storeEngine).engine.(*sqliteFile).reader.Close())
 		ready(503, "closed")
-		cancel()
+		srv.stopping.Store(true)
 		ready(503, "stopping")
 	})
 }
@@ -1645,7 +1643,7 @@ func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
 		srv, probes := readyShop(t, path)
 		var running atomic.Pointer[service]
 		running.Store(srv)
-		routes := debugRoutes(t.Context(), &running, "", false)
+		routes := debugRoutes(&running, "", false)
 		ask := func(want int64) {
 			t.Helper()
 			for range 50 {
@@ -1703,7 +1701,7 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 		{"", "evil.example:6060", 403},
 		{"", "pets.internal", 403},
 	} {
-		routes := debugRoutes(t.Context(), &running, c.name, false)
+		routes := debugRoutes(&running, c.name, false)
 		for _, path := range []string{"/", "/healthz", "/debug/pprof/cmdline", "/debug/pprof/"} {
 			w := debugCall(routes, path, c.host)
 			if w.Code != c.want {
@@ -1745,7 +1743,7 @@ func TestTheDebugAddressIsNotForPagesOfOtherSites(t *testing.T) {
 		{"a page elsewhere in it, by its Origin", "petstore.internal", "", "http://wiki.internal", 403, 403},
 	} {
 		for anyHost, want := range map[bool]int{false: c.want, true: c.remote} {
-			routes := debugRoutes(t.Context(), &running, "localhost", anyHost)
+			routes := debugRoutes(&running, "localhost", anyHost)
 			for _, path := range []string{"/", "/healthz", "/debug/pprof/", "/debug/pprof/profile?seconds=1000"} {
 				w, r := httptest.NewRecorder(), httptest.NewRequest("GET", path, nil)
 				r.Host = c.host
@@ -1808,7 +1806,7 @@ func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1:4001,https://bert:secret@n2:4001", "-base-url=https://pets.example/v1", "-addr", ":80"}
 	var running atomic.Pointer[service]
-	got := debugCall(debugRoutes(t.Context(), &running, "", false), "/debug/pprof/cmdline", "localhost").Body.String()
+	got := debugCall(debugRoutes(&running, "", false), "/debug/pprof/cmdline", "localhost").Body.String()
 	want := "petstore\x00-db\x00http://…n2:4001\x00-base-url=https://pets.example/v1\x00-addr\x00:80"
 	if got != want {
 		t.Errorf("it shows %q, want %q", got, want)

@@ -93,7 +93,7 @@ func serve(ctx context.Context, c *invocation) (err error) {
 		return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
 	}
 	var running atomic.Pointer[service]
-	debugURL, stopDebug, err := serveDebug(ctx, c.debugAddr, c.debugAllowRemote, &running, log)
+	debugURL, stopDebug, err := serveDebug(c.debugAddr, c.debugAllowRemote, &running, log)
 	if err != nil {
 		return err
 	}
@@ -533,8 +533,7 @@ func repeat(ctx context.Context, d time.Duration, what string, do func() error, 
 
 // serveDebug serves the debug address, if there is one, until stop is called.
 func serveDebug(
-	ctx context.Context, addr string, anyHost bool, running *atomic.Pointer[service],
-	log *slog.Logger,
+	addr string, anyHost bool, running *atomic.Pointer[service], log *slog.Logger,
 ) (url string, stop func(), err error) {
 	if addr == "" {
 		return "", func() {}, nil
@@ -544,7 +543,7 @@ func serveDebug(
 		return "", nil, err
 	}
 	host, _, _ := net.SplitHostPort(addr)
-	server := newServer(log, nil, debugRoutes(ctx, running, host, anyHost))
+	server := newServer(log, nil, debugRoutes(running, host, anyHost))
 	server.WriteTimeout = 0 // a profile takes as long as it is asked to
 	go func() {
 		err := server.Serve(boundedListener{listener})

@@ -25,7 +25,7 @@ var operatorHTML, operatorCSS, operatorJS = webFile("operator.html"), webFile("o
 func operatorRoutes(s *shop) http.Handler {
 	var running atomic.Pointer[service]
 	running.Store(s.service)
-	return debugRoutes(s.t.Context(), &running, "localhost", false)
+	return debugRoutes(&running, "localhost", false)
 }
 
 var operatorFiles = map[string]string{
@@ -179,7 +179,7 @@ func TestTheNumbersOfThePageAreThoseOfTheMetrics(t *testing.T) {
 
 func TestThePageIsToldThatTheServiceStarts(t *testing.T) {
 	var running atomic.Pointer[service]
-	routes := debugRoutes(t.Context(), &running, "", false)
+	routes := debugRoutes(&running, "", false)
 	if w := debugCall(routes, "/stats.json", "localhost"); w.Code != 503 || w.Body.String() != "starting\n" {
 		t.Errorf("it is %d %q", w.Code, w.Body)
 	}
