@@ -156,7 +156,7 @@ type keyring struct {
 const maxSuspects = 8
 
 // errManySuspects means that so many lookups wait already.
-var errManySuspects = errors.New("too many unknown keys come from addresses that are spent")
+var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],

@@ -374,7 +374,7 @@ func (s *service) noteRefusedLookup(w http.ResponseWriter, r *http.Request) {
 	if time.Since(s.refusedTold) < time.Minute {
 		return
 	}
-	s.log.Warn("requests get 503: "+errManySuspects.Error(),
+	s.log.Warn("requests get 503: too many unknown keys come from addresses that are spent",
 		"address", s.network(r), "requests", s.refusedLookups, "request", requestID(w))
 	s.refusedLookups, s.refusedTold = 0, time.Now()
 }
@@ -383,19 +383,18 @@ func (s *service) noteRefusedLookup(w http.ResponseWriter, r *http.Request) {
 // is not available and 500 otherwise. A 401 is charged to the caller's address, and becomes 429 if that has none left.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
+	if errors.Is(err, errManySuspects) {
+		s.noteRefusedLookup(w, r)
+	}
 	var e *Error
 	switch {
 	case errors.As(err, &e):
-	case errors.Is(err, errManySuspects):
-		s.noteRefusedLookup(w, r)
-		h.Set("Retry-After", "1")
-		e = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 	case errors.Is(err, errUnavailable):
 		s.log.Error("store unavailable", "request", requestID(w), "error", err)
-		h.Set("Retry-After", "1")
 		e = newError(CodeUnavailable, "the store is not available now; try again")
 		if errors.Is(err, errOutcome) {
-			e.Message = "whether the pet was stored is unknown; a request with an Idempotency-Key can be repeated safely"
+			e.Message = "whether the pet was stored is unknown; " +
+				"a request with an Idempotency-Key can be repeated safely"
 		}
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
@@ -409,6 +408,8 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		h["WWW-Authenticate"] = []string{`Bearer realm="petstore"`}
 	case CodeInvalidKey:
 		h["WWW-Authenticate"] = []string{`Bearer realm="petstore", error="invalid_token"`}
+	case CodeUnavailable:
+		h.Set("Retry-After", "1")
 	}
 	s.errors[e.Code].Add(1)
 	body, _ := json.Marshal(e) // two strings and a number
@@ -736,7 +737,6 @@ func (s *service) ready() error {
 // reportReadiness is GET /readyz, for load balancers: it needs no key and gives no detail.
 func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	if s.ready() != nil {
-		w.Header().Set("Retry-After", "1")
 		return newError(CodeUnavailable, "unavailable")
 	}
 	write(w, http.StatusOK, []string{"text/plain; charset=utf-8"}, []byte("ok\n"))
