@@ -41,7 +41,10 @@ type settings struct {
 
 // environment is what the specification calls the place where a service runs.
 func (s settings) environment() string {
-	return map[bool]string{false: "Production", true: "Staging"}[s.staging]
+	if s.staging {
+		return "Staging"
+	}
+	return "Production"
 }
 
 // service handles all requests.
@@ -52,13 +55,11 @@ type service struct {
 	log    *slog.Logger
 
 	settings
-	base      string   // of Location and Link: baseURL, or a path
-	successor []string // the Link of the deprecated operation
+	base      string // of Location and Link: baseURL, or a path
 	routes    *http.ServeMux
 	unmatched http.Handler // of what no other route takes
 
 	operations map[string]*operationCounts  // what /metrics shows, by the name
-	other      *operationCounts             // of those, the one for what has no route
 	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
 	bans       atomic.Uint64                // that began
 
@@ -91,9 +92,7 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
 	}
-	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	srv.unmatched = srv.handle("other", missing)
-	srv.other = srv.operations["other"]
 	srv.addRoutes()
 	return srv
 }
@@ -139,9 +138,10 @@ func (s *service) handle(name string, op operation) http.Handler {
 		s.operations[name] = counts
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w, err := rw.(*response), error(nil)
+		w := rw.(*response) // ServeHTTP made it
 		w.counts = counts
 		c := caller{now: w.start}
+		var err error
 		if underAPI(r.URL.Path) {
 			c.key, err = s.admit(w, r)
 		}
@@ -183,18 +183,17 @@ func (s *service) admit(w *response, r *http.Request) (*apiKey, error) {
 // response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
-	start  time.Time
-	status int              // 0 until it is sent
-	counts *operationCounts // where it is counted
-	id     [1]string        // X-Request-Id
+	service *service
+	start   time.Time
+	status  int              // 0 until it is sent
+	counts  *operationCounts // where it is counted
 
-	keyID, usageID int64        // of the caller, once it is known
-	stopping       *atomic.Bool // the service's
+	keyID, usageID int64 // of the caller, once it is known
 }
 
 func (w *response) WriteHeader(status int) {
 	w.status = status
-	if w.stopping.Load() { // the next request would find nobody here
+	if w.service.stopping.Load() { // the next request would find nobody here
 		w.Header()["Connection"] = []string{"close"}
 	}
 	w.ResponseWriter.WriteHeader(status)
@@ -203,9 +202,8 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, start: time.Now(), counts: s.other, id: [1]string{newRequestID()},
-		stopping: &s.stopping}
-	w.Header()["X-Request-Id"] = w.id[:]
+	w := &response{ResponseWriter: rw, service: s, start: time.Now(), counts: s.operations["other"]}
+	w.Header()["X-Request-Id"] = []string{newRequestID()}
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
 		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
@@ -462,12 +460,7 @@ func parseQuery(r *http.Request, known ...string) (query url.Values, wrong probl
 	if err != nil {
 		wrong.add("the query string cannot be parsed: %v", err)
 	}
-	names := make([]string, 0, len(query))
-	for name := range query {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
 		if !slices.Contains(known, name) {
 			wrong.add("%s is not a query parameter of this operation", sentText(name))
 			continue
@@ -636,9 +629,9 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 
 // The dates of the deprecated operation. The specification gives that of its removal only.
 var (
-	deprecated, sunset = time.Date(2026, 11, 20, 0, 0, 0, 0, time.UTC), time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)
-	deprecationHeader  = []string{"@" + strconv.FormatInt(deprecated.Unix(), 10)} // RFC 9745
-	sunsetHeader       = []string{sunset.Format(http.TimeFormat)}                 // RFC 8594
+	deprecationHeader = []string{"@1795132800"} // RFC 9745: since 20 November 2026
+	sunset            = time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)
+	sunsetHeader      = []string{sunset.Format(http.TimeFormat)} // RFC 8594
 )
 
 // getPet is GET /v1/pets/{petId}.
@@ -647,31 +640,41 @@ var (
 // 2030 the response is 410, by the clock, without a new release.
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	s.keys.noteDeprecatedUse(c.key, c.now)
-	removed, err := !c.now.Before(sunset), refuseQuery(r)
-	var pet *cachedPet
-	if id, ok := parseID(r.PathValue("petId")); ok && err == nil && !removed {
-		pet, err = s.store.pet(id)
-	}
-	if err != nil && !removed {
-		return err
+	removed := !c.now.Before(sunset)
+	if !removed {
+		if err := refuseQuery(r); err != nil {
+			return err
+		}
 	}
 	h := w.Header()
-	h["Deprecation"], h["Sunset"], h["Link"] = deprecationHeader, sunsetHeader, s.successor
-	switch {
-	case removed:
-		date := sunset.Format("2 January 2006")
-		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets", date)
-	case pet == nil:
-		return newError(CodeNotFound, "there is no animal with this id")
+	h["Deprecation"] = deprecationHeader
+	h["Sunset"] = sunsetHeader
+	h["Link"] = []string{"<" + s.base + `/pets>; rel="successor-version"`}
+	if removed {
+		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets",
+			sunset.Format("2 January 2006"))
+	}
+	id, ok := parseID(r.PathValue("petId"))
+	if !ok {
+		return errNoPet
+	}
+	pet, err := s.store.pet(id)
+	if err != nil {
+		return err
+	}
+	if pet == nil {
+		return errNoPet
 	}
 	writeDocument(w, r, jsonType, &pet.document)
 	return nil
 }
 
+var errNoPet = newError(CodeNotFound, "there is no animal with this id")
+
 // parseID takes a positive int64 in its one canonical spelling.
 func parseID(s string) (id int64, ok bool) {
 	id, err := strconv.ParseInt(s, 10, 64)
-	return id, err == nil && id > 0 && s[0] != '0' && s[0] != '+'
+	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
 }
 
 // ownServer is how web/openapi.json says where the service is: wherever the description was fetched from.
