@@ -117,28 +117,31 @@ func serve(ctx context.Context, c *invocation) (err error) {
 	store.remember(c.cache)
 	service := newService(store, c.settings, log)
 	server := newServer(log, pair, service)
-	address := serviceURL(listener, c.addr, pair != nil)
-	if err := printFirstKey(ctx, store, c.staging, address, c.stdout, log); err != nil {
+	url := localURL(listener, c.addr, pair != nil)
+	if err := printFirstKey(ctx, store, c.staging, url, c.stdout, log); err != nil {
 		return err
 	}
 	stopBackground := runBackground(service, pair)
 	running.Store(service)
-	announce(c, store.engine, listener, address, debugURL)
+	announce(c, store.engine, listener, url, debugURL)
 	return serveUntil(ctx, server, service, listener, stopBackground)
 }
 
 // announce says where the service is.
-func announce(c *invocation, e engine, listener net.Listener, address, debugURL string) {
-	page := strings.TrimSuffix(address, "v1")
+func announce(c *invocation, e engine, listener net.Listener, url, debugURL string) {
 	database := databaseName(c.db)
 	engine, node := e.describe()
-	c.log.Info("ready", "address", address, "page", page, "listening", listener.Addr().String(),
-		"db", database, "engine", engine, "node", node,
+	c.log.Info("ready", "address", url+"/v1", "page", url+"/",
+		"listening", listener.Addr().String(), "db", database, "engine", engine, "node", node,
 		"environment", strings.ToLower(c.environment()), "debug", debugURL, "version", version())
 	if isTerminal(c.stderr) {
-		_, _ = fmt.Fprintf(c.stderr,
-			"\n  API       %s\n  page      %s\n  database  %s\n  stop      with Ctrl-C\n\n",
-			address, page, database)
+		_, _ = fmt.Fprintf(c.stderr, `
+  API       %s/v1
+  page      %[1]s/
+  database  %s
+  stop      with Ctrl-C
+
+`, url, database)
 	}
 }
 
@@ -415,50 +418,54 @@ func (s *server) pause(d time.Duration) {
 	}
 }
 
-// serviceURL is where a client on this machine reaches the service: by the host
-// of -addr, which a certificate may name, and the port that it has got.
-func serviceURL(l net.Listener, addr string, secure bool) string {
+// localURL is where a client on this machine reaches a server: by the host of its address, which a
+// certificate may name, and the port that it has got.
+func localURL(l net.Listener, addr string, secure bool) string {
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+	if host == "" || net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
 	scheme := "http"
 	if secure {
 		scheme = "https"
 	}
-	return scheme + "://" + net.JoinHostPort(host, port) + "/v1"
+	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
 // printFirstKey makes the first key of a new database. A stop that comes meanwhile waits.
 func printFirstKey(
-	ctx context.Context, s *store, test bool, address string, stdout io.Writer, log *slog.Logger,
+	ctx context.Context, s *store, test bool, url string, stdout io.Writer, log *slog.Logger,
 ) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
 	own, other, err := hasKeys(ctx, s, test)
-	if other && !own {
+	if err != nil || own {
+		return err
+	}
+	if other {
 		hint := "petstore key create"
 		if test {
 			hint += " -test"
 		}
 		log.Warn("no key in this database opens this environment; make one with "+hint,
 			"test", test)
-	}
-	if err != nil || own || other {
-		return err
+		return nil
 	}
 	first := &apiKey{Name: "first key", Plan: "free", Test: test, CreatedAt: instantOf(time.Now())}
-	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", address)
+	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
 	id, err := issue(stdout, text, test, func(token secret) (int64, error) {
 		return insertKey(ctx, s, first, token, true)
 	})
-	if err == nil && id == 0 {
-		log.Error("another program has made a key meanwhile", "error", errNotStored)
-	} else if err == nil {
-		log.Info("key created", "id", id, "name", first.Name, "plan", first.Plan)
+	if err != nil {
+		return err
 	}
-	return err
+	if id == 0 {
+		log.Error("another program has made a key meanwhile", "error", errNotStored)
+		return nil
+	}
+	log.Info("key created", "id", id, "name", first.Name, "plan", first.Plan)
+	return nil
 }
 
 // runBackground starts what runs beside the requests: four times a second a look for what other
@@ -551,6 +558,5 @@ func serveDebug(
 			log.Error("the debug address fails", "error", err)
 		}
 	}()
-	url = strings.TrimSuffix(serviceURL(listener, addr, false), "/v1")
-	return url, func() { _ = server.Close() }, nil
+	return localURL(listener, addr, false), func() { _ = server.Close() }, nil
 }

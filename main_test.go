@@ -358,7 +358,7 @@ func TestAFirstKeyThatCannotBeStoredIsTakenBack(t *testing.T) {
 	const notStored = "the key that was printed is not stored and opens nothing"
 	first := func(s *store) (stdout, log string, err error) {
 		var out, lines bytes.Buffer
-		err = printFirstKey(t.Context(), s, false, "http://localhost:1/v1", &out, newLogger(&lines, "json", slog.LevelInfo))
+		err = printFirstKey(t.Context(), s, false, "http://localhost:1", &out, newLogger(&lines, "json", slog.LevelInfo))
 		return out.String(), lines.String(), err
 	}
 	t.Run("the disk is full", func(t *testing.T) {
@@ -1865,18 +1865,18 @@ func TestTheAddressOfAnOpenServerIsOneToConnectTo(t *testing.T) {
 		secure          bool
 		want            string
 	}{
-		{"0.0.0.0:0", "0.0.0.0:8080", false, "http://localhost:8080/v1"},
-		{"[::]:0", "[::]:8080", false, "http://localhost:8080/v1"},
-		{":0", "[::]:8080", false, "http://localhost:8080/v1"},
-		{"127.0.0.1:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080/v1"},
-		{"[::1]:0", "[::1]:8080", false, "http://[::1]:8080/v1"},
-		{"localhost:0", "127.0.0.1:8080", false, "http://localhost:8080/v1"},
-		{"localhost:0", "127.0.0.1:8443", true, "https://localhost:8443/v1"}, // a certificate names no address, commonly
-		{"pets.example:8443", "10.0.0.7:8443", true, "https://pets.example:8443/v1"},
-		{"pets.example:https", "10.0.0.7:443", true, "https://pets.example:443/v1"},
+		{"0.0.0.0:0", "0.0.0.0:8080", false, "http://localhost:8080"},
+		{"[::]:0", "[::]:8080", false, "http://localhost:8080"},
+		{":0", "[::]:8080", false, "http://localhost:8080"},
+		{"127.0.0.1:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080"},
+		{"[::1]:0", "[::1]:8080", false, "http://[::1]:8080"},
+		{"localhost:0", "127.0.0.1:8080", false, "http://localhost:8080"},
+		{"localhost:0", "127.0.0.1:8443", true, "https://localhost:8443"}, // a certificate names no address, commonly
+		{"pets.example:8443", "10.0.0.7:8443", true, "https://pets.example:8443"},
+		{"pets.example:https", "10.0.0.7:443", true, "https://pets.example:443"},
 	} {
 		listening := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.listening))
-		if got := serviceURL(mainListener{listening}, c.addr, c.secure); got != c.want {
+		if got := localURL(mainListener{listening}, c.addr, c.secure); got != c.want {
 			t.Errorf("with -addr %s the address is %s, want %s", c.addr, got, c.want)
 		}
 	}
