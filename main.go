@@ -107,10 +107,11 @@ func serve(ctx context.Context, c *invocation) (err error) {
 	starting, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
 	store, err := openStore(starting, c.db, forService, log)
-	if errors.Is(err, context.Canceled) || err != nil && errors.Is(err, context.Cause(ctx)) {
-		return nil // a stop that was asked for, while it waited for a lock
-	}
 	if err != nil {
+		stopped := errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))
+		if stopped {
+			return nil // as was asked for, while it waited for a lock
+		}
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
