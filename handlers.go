@@ -1,7 +1,8 @@
 package main
 
-// The HTTP side: the routes, what stands before each of them, the operations, and the one place where an error becomes
-// a response; then the description, the page, and what the debug address shows. This file knows no flags and no files.
+// The HTTP side: the routes, what stands before each of them, the operations, and the one place
+// where an error becomes a response; then the description, the page, and what the debug address
+// shows. This file knows no flags and no files.
 
 import (
 	"cmp"
@@ -85,9 +86,15 @@ type service struct {
 
 func newService(s *store, set settings, log *slog.Logger) *service {
 	srv := &service{
-		store: s, keys: newKeyring(s, set.staging), limits: newLimiter(s, set.banFor, log), log: log,
-		settings: set, base: cmp.Or(set.baseURL, "/v1"), routes: http.NewServeMux(),
-		operations: map[string]*operationCounts{}, errors: map[ErrorCode]*atomic.Uint64{},
+		store:      s,
+		keys:       newKeyring(s, set.staging),
+		limits:     newLimiter(s, set.banFor, log),
+		log:        log,
+		settings:   set,
+		base:       cmp.Or(set.baseURL, "/v1"),
+		routes:     http.NewServeMux(),
+		operations: map[string]*operationCounts{},
+		errors:     map[ErrorCode]*atomic.Uint64{},
 	}
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
@@ -125,12 +132,13 @@ type caller struct {
 	now time.Time
 }
 
-// operation handles a request that was admitted. It writes a success itself; an error it returns is written by fail.
+// operation handles a request that was admitted. It writes a success itself; an error it returns is
+// written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
-// handle counts an operation under the name, and writes its error if there is one. Everything under /v1 is admitted
-// first, unknown paths and methods included, so that a caller without a key learns nothing there and every response
-// says where the caller stands.
+// handle counts an operation under the name, and writes its error if there is one. Everything under
+// /v1 is admitted first, unknown paths and methods included, so that a caller without a key learns
+// nothing there and every response says where the caller stands.
 func (s *service) handle(name string, op operation) http.Handler {
 	counts := s.operations[name]
 	if counts == nil { // while the routes are added
@@ -154,8 +162,8 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit authenticates a request, charges the limits of its key and sets their headers. What a request without a valid
-// key is charged is up to fail.
+// admit authenticates a request, charges the limits of its key and sets their headers. What a
+// request without a valid key is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (*apiKey, error) {
 	spent := func() bool {
 		return s.limits.address(s.network(r), w.start, false).shown.remaining == 0
@@ -251,19 +259,23 @@ func (s *service) count(w *response, r *http.Request) {
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
-		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status, "duration", duration,
-			"key", w.keyID)
+		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status,
+			"duration", duration, "key", w.keyID)
 	}
 }
 
-// operationCounts is what /metrics shows of an operation. A response that was never begun has the status 0.
+// operationCounts is what /metrics shows of an operation. A response that was never begun has the
+// status 0.
 type operationCounts struct {
 	responses [600]atomic.Uint64 // by status
 	durations histogram          // nanoseconds
 }
 
-// newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests there are.
-func newRequestID() string { return strconv.FormatUint(rand.Uint64()|1<<63, 16) } //nolint:gosec // no secret
+// newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests
+// there are.
+func newRequestID() string {
+	return strconv.FormatUint(rand.Uint64()|1<<63, 16) //nolint:gosec // no secret
+}
 
 func requestID(w http.ResponseWriter) string { return w.Header()["X-Request-Id"][0] }
 
@@ -277,28 +289,32 @@ func canonical(u *url.URL) bool {
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // exposed are the headers that scripts of other origins may read.
-const exposed = "Accept-Encoding, Allow, Deprecation, ETag, Idempotency-Replayed, Link, Location, " +
-	"RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, " +
+const exposed = "Accept-Encoding, Allow, Deprecation, ETag, Idempotency-Replayed, Link, " +
+	"Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, " +
 	"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
 
 // cors sets the headers of the Fetch standard for an allowed origin, and
 // reports whether the request was a preflight and has its response.
 func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h := w.Header()
-	origin, allowed := r.Header.Get("Origin"), "*"
+	origin := r.Header.Get("Origin")
+	allowed := "*"
 	if !slices.Contains(s.corsOrigins, "*") {
 		h.Set("Vary", "Origin")
-		if allowed = origin; !slices.Contains(s.corsOrigins, origin) {
+		if !slices.Contains(s.corsOrigins, origin) {
 			return false
 		}
+		allowed = origin
 	}
 	h.Set("Access-Control-Allow-Origin", allowed)
 	h.Set("Access-Control-Expose-Headers", exposed)
-	if r.Method != http.MethodOptions || origin == "" || r.Header.Get("Access-Control-Request-Method") == "" {
+	asked := r.Header.Get("Access-Control-Request-Method")
+	if r.Method != http.MethodOptions || origin == "" || asked == "" {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
-	h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, If-None-Match")
+	h.Set("Access-Control-Allow-Headers",
+		"Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
 	if underAPI(r.URL.Path) {
 		s.limits.address(s.network(r), time.Now(), false).setHeaders(h)
@@ -377,8 +393,9 @@ func (s *service) noteRefusedLookup(w http.ResponseWriter, r *http.Request) {
 	s.refusedLookups, s.refusedTold = 0, time.Now()
 }
 
-// fail writes an error. Only an *Error reaches the client as it is; others are logged, and become 503 if the store
-// is not available and 500 otherwise. A 401 is charged to the caller's address, and becomes 429 if that has none left.
+// fail writes an error. Only an *Error reaches the client as it is; others are logged, and become
+// 503 if the store is not available and 500 otherwise. A 401 is charged to the caller's address, and
+// becomes 429 if that has none left.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	if errors.Is(err, errManySuspects) {
@@ -396,9 +413,11 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	default:
 		s.log.Error("internal error", "request", requestID(w), "error", err)
-		e = newError(CodeInternalError, "something went wrong here; the request id is %s", requestID(w))
+		e = newError(CodeInternalError, "something went wrong here; the request id is %s",
+			requestID(w))
 	}
-	if underAPI(r.URL.Path) && len(h["X-RateLimit-Limit"]) == 0 { //nolint:staticcheck // SA1008: spelt as specified
+	limits := h["X-RateLimit-Limit"] //nolint:staticcheck // SA1008: spelt as specified
+	if underAPI(r.URL.Path) && limits == nil {
 		e = s.chargeAddress(w, r, e)
 	}
 	switch e.Code {
@@ -416,7 +435,8 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 var jsonType = []string{"application/json"}
 
-// write sends a response. An error in sending means that the client has gone, and there is nobody to tell.
+// write sends a response. An error in sending means that the client has gone, and there is nobody to
+// tell.
 func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = contentType
@@ -425,7 +445,8 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
 }
 
-// writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section 13.1.2).
+// writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section
+// 13.1.2).
 func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
 	w.Header()["ETag"] = []string{d.etag}
 	for tag := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
@@ -560,13 +581,15 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(pet)
 	} else {
-		id, replayed, reused, err = s.store.createPetOnce(pet, c.key.ID, idempotencyKey, body, c.now)
+		id, replayed, reused, err = s.store.createPetOnce(
+			pet, c.key.ID, idempotencyKey, body, c.now)
 	}
 	if err != nil {
 		return err
 	}
 	if reused {
-		return newError(CodeIdempotencyKeyReused, "the Idempotency-Key was used with another body in the last 24 hours")
+		return newError(CodeIdempotencyKeyReused,
+			"the Idempotency-Key was used with another body in the last 24 hours")
 	}
 	h := w.Header()
 	if replayed {
@@ -619,10 +642,14 @@ func readBody(r *http.Request) ([]byte, error) {
 // parseIdempotencyKey returns the header, or "" if there is none.
 func parseIdempotencyKey(r *http.Request) (string, error) {
 	values := r.Header["Idempotency-Key"]
+	if values == nil {
+		return "", nil
+	}
 	key := strings.Join(values, " ") // the space between several is refused
 	invisible := func(c rune) bool { return c <= ' ' || c > '~' }
-	if values != nil && (key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible)) {
-		return "", newError(CodeInvalidParameter, "Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
+	if key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible) {
+		return "", newError(CodeInvalidParameter,
+			"Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
 	}
 	return key, nil
 }
@@ -640,36 +667,35 @@ var (
 // 2030 the response is 410, by the clock, without a new release.
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	s.keys.noteDeprecatedUse(c.key, c.now)
-	removed := !c.now.Before(sunset)
-	if !removed {
-		if err := refuseQuery(r); err != nil {
-			return err
-		}
-	}
-	h := w.Header()
-	h["Deprecation"] = deprecationHeader
-	h["Sunset"] = sunsetHeader
-	h["Link"] = []string{"<" + s.base + `/pets>; rel="successor-version"`}
-	if removed {
+	if !c.now.Before(sunset) {
+		s.setDeprecation(w.Header())
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets",
 			sunset.Format("2 January 2006"))
 	}
-	id, ok := parseID(r.PathValue("petId"))
-	if !ok {
-		return errNoPet
-	}
-	pet, err := s.store.pet(id)
-	if err != nil {
+	if err := refuseQuery(r); err != nil {
 		return err
 	}
+	var pet *cachedPet
+	if id, ok := parseID(r.PathValue("petId")); ok {
+		var err error
+		pet, err = s.store.pet(id)
+		if err != nil {
+			return err
+		}
+	}
+	s.setDeprecation(w.Header())
 	if pet == nil {
-		return errNoPet
+		return newError(CodeNotFound, "there is no animal with this id")
 	}
 	writeDocument(w, r, jsonType, &pet.document)
 	return nil
 }
 
-var errNoPet = newError(CodeNotFound, "there is no animal with this id")
+func (s *service) setDeprecation(h http.Header) {
+	h["Deprecation"] = deprecationHeader
+	h["Sunset"] = sunsetHeader
+	h["Link"] = []string{"<" + s.base + `/pets>; rel="successor-version"`}
+}
 
 // parseID takes a positive int64 in its one canonical spelling.
 func parseID(s string) (id int64, ok bool) {
@@ -677,10 +703,12 @@ func parseID(s string) (id int64, ok bool) {
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
 }
 
-// ownServer is how web/openapi.json says where the service is: wherever the description was fetched from.
+// ownServer is how web/openapi.json says where the service is: wherever the description was fetched
+// from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
-// describe is the OpenAPI description, with the public addresses as its servers where they are known.
+// describe is the OpenAPI description, with the public addresses as its servers where they are
+// known.
 func describe(set settings) string {
 	servers := ownServer
 	if set.baseURL != "" {
@@ -698,8 +726,8 @@ func describe(set settings) string {
 //   - img-src: its icon, which is part of it;
 //   - base-uri, form-action, frame-ancestors: no relative link or form that points to
 //     another site, and no other page around it.
-const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
+	"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // fixed serves a body that stays the same, under the policy.
 func fixed(contentType, body string) operation {
@@ -752,7 +780,9 @@ func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) ht
 	mux := http.NewServeMux()
 	static := func(path, contentType, body string) {
 		op := fixed(contentType, body)
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { _ = op(w, r, caller{}) })
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			_ = op(w, r, caller{}) // it always succeeds
+		})
 	}
 	live := func(path, contentType string, body func(s *service) (string, error)) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
@@ -787,9 +817,9 @@ func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) ht
 	})
 }
 
-// refuseWebPages is an error if a request to the debug address may come from a page of another
-// site, which somebody who can reach the address has open. Such a page could start profiles, even if
-// it cannot read them. It could read everything if the name of its site were made to lead here (DNS
+// refuseWebPages is an error if a request to the debug address may come from a page of another site,
+// which somebody who can reach the address has open. Such a page could start profiles, even if it
+// cannot read them. It could read everything if the name of its site were made to lead here (DNS
 // rebinding), so the Host has to be an IP address, localhost, or the given name, unless the operator
 // allows any.
 func refuseWebPages(r *http.Request, name string, anyHost bool) error {
@@ -825,21 +855,24 @@ func serveProfile(w http.ResponseWriter, r *http.Request) {
 func (s *service) metrics() *exposition {
 	e := newExposition()
 	release, revision := build()
-	labels := fmt.Sprintf("{version=%q,revision=%q,goversion=%q}", release, revision, runtime.Version())
-	e.add("petstore_build_info", labels, 1)
+	e.add("petstore_build_info", fmt.Sprintf("{version=%q,revision=%q,goversion=%q}",
+		release, revision, runtime.Version()), 1)
 	engine, node := s.store.engine.describe()
 	e.add("petstore_engine_info", fmt.Sprintf("{engine=%q,node=%q}", engine, node), 1)
 	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
 		op := s.operations[name]
 		for status := range op.responses {
 			if n := op.responses[status].Load(); n > 0 {
-				e.add("petstore_requests_total", fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status), float64(n))
+				labels := fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status)
+				e.add("petstore_requests_total", labels, float64(n))
 			}
 		}
-		e.addHistogram("petstore_request_duration_seconds", fmt.Sprintf("operation=%q,", name), &op.durations, 1e9)
+		label := fmt.Sprintf("operation=%q,", name)
+		e.addHistogram("petstore_request_duration_seconds", label, &op.durations, 1e9)
 	}
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
-		e.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), float64(s.errors[code].Load()))
+		n := s.errors[code].Load()
+		e.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), float64(n))
 	}
 	e.add("petstore_bans_total", "", float64(s.bans.Load()))
 
@@ -851,16 +884,21 @@ func (s *service) metrics() *exposition {
 	return e
 }
 
-// stats is the body of GET /stats.json, all that the operator's page shows. It does not ask the store, which may hang.
+// stats is the body of GET /stats.json, all that the operator's page shows. It does not ask the
+// store, which may hang.
 func (s *service) stats() (string, error) {
 	s.wanted.Store(true)
-	body, err := json.Marshal(map[string]any{"uptime": time.Since(processStart).Seconds(),
-		"environment": s.environment(), "metrics": s.metrics().numbers, "report": s.report.Load()})
+	body, err := json.Marshal(map[string]any{
+		"uptime":      time.Since(processStart).Seconds(),
+		"environment": s.environment(),
+		"metrics":     s.metrics().numbers,
+		"report":      s.report.Load(),
+	})
 	return redact(string(body)), err
 }
 
-// updateReport reads the report anew, if somebody has asked for it. Much data makes that rarer, so that it takes at
-// most a twentieth of the time.
+// updateReport reads the report anew, if somebody has asked for it. Much data makes that rarer, so
+// that it takes at most a twentieth of the time.
 func (s *service) updateReport(ctx context.Context, now time.Time) error {
 	if now.Before(s.nextReport) || !s.wanted.Swap(false) {
 		return nil
