@@ -72,12 +72,8 @@ type service struct {
 	probed          time.Time    // when the store was last asked whether it is ready
 	unready         error        // what it said
 
-	refusing       sync.Mutex // guards what follows
-	refusedLookups int        // that no line of the log has told of
-	refusedTold    time.Time  // when the last line did
-	spentSecond    time.Time  // when the second began of which the next is counted
-	spentLines     int        // lines about addresses that are spent, those left out among them
-	spentLeftOut   int        // that no line of the log has told of
+	spent   boundedLog // of addresses that send too many requests without a valid key
+	refused boundedLog // of keys that are not looked up
 
 	report     atomic.Pointer[report] // what the operator's page shows of the keys
 	wanted     atomic.Bool            // somebody has asked for it since it was read last
@@ -95,6 +91,8 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
 		errors:     map[ErrorCode]*atomic.Uint64{},
+		spent:      boundedLog{log: log, about: "spent addresses", most: 10, period: time.Second},
+		refused:    boundedLog{log: log, about: "refused requests", most: 1, period: time.Minute},
 	}
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
@@ -349,48 +347,44 @@ func (s *service) chargeAddress(w http.ResponseWriter, r *http.Request, e *Error
 	d := s.limits.address(network, time.Now(), charge)
 	d.setHeaders(w.Header())
 	if charge && d.refusal == "" && d.shown.remaining == 0 { // once a window
-		s.noteSpentAddress(w, network, d.shown.limit)
+		s.spent.warn("an address is spent: it has sent too many requests without a valid key",
+			"address", network, "requests", d.shown.limit, "request", requestID(w))
 	}
 	_ = errors.As(d.err(), &e)
 	return e
 }
 
-// maxSpentLines are the lines that a second of the log may have about addresses that are spent.
-const maxSpentLines = 10
+// boundedLog takes lines that strangers can cause, who could fill the log with them.
+type boundedLog struct {
+	log    *slog.Logger
+	about  string
+	most   int // lines in a period
+	period time.Duration
 
-// noteSpentAddress logs that an address is spent, unless it is one of very many: a stranger may
-// have thousands. The next line tells how many were left out.
-func (s *service) noteSpentAddress(w http.ResponseWriter, network netip.Prefix, requests int64) {
-	s.refusing.Lock()
-	defer s.refusing.Unlock()
-	if time.Since(s.spentSecond) >= time.Second {
-		s.spentSecond, s.spentLines = time.Now(), 0
-	}
-	s.spentLines++
-	if s.spentLines > maxSpentLines {
-		s.spentLeftOut++
-		return
-	}
-	attributes := []any{"address", network, "requests", requests, "request", requestID(w)}
-	if s.spentLeftOut > 0 {
-		attributes = append(attributes, "leftOut", s.spentLeftOut)
-	}
-	s.log.Warn("an address is spent: it has sent too many requests without a valid key", attributes...)
-	s.spentLeftOut = 0
+	mu    sync.Mutex // guards what follows
+	lines int        // in this period, which began with the first of them
 }
 
-// noteRefusedLookup logs that keys were not looked up, at most once a minute: a stranger decides
-// how often that happens.
-func (s *service) noteRefusedLookup(w http.ResponseWriter, r *http.Request) {
-	s.refusing.Lock()
-	defer s.refusing.Unlock()
-	s.refusedLookups++
-	if time.Since(s.refusedTold) < time.Minute {
-		return
+func (l *boundedLog) warn(message string, attributes ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lines == 0 {
+		time.AfterFunc(l.period, l.endPeriod)
 	}
-	s.log.Warn("requests get 503: too many unknown keys come from addresses that are spent",
-		"address", s.network(r), "requests", s.refusedLookups, "request", requestID(w))
-	s.refusedLookups, s.refusedTold = 0, time.Now()
+	l.lines++
+	if l.lines <= l.most {
+		l.log.Warn(message, attributes...)
+	}
+}
+
+// endPeriod tells how many lines were left out of the log.
+func (l *boundedLog) endPeriod() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if leftOut := l.lines - l.most; leftOut > 0 {
+		l.log.Warn(l.about+" were left out of the log", "lines", leftOut)
+	}
+	l.lines = 0
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are logged, and become
@@ -399,7 +393,8 @@ func (s *service) noteRefusedLookup(w http.ResponseWriter, r *http.Request) {
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	if errors.Is(err, errManySuspects) {
-		s.noteRefusedLookup(w, r)
+		s.refused.warn("requests get 503: too many unknown keys come from addresses that are spent",
+			"address", s.network(r), "request", requestID(w))
 	}
 	var e *Error
 	switch {

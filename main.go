@@ -285,6 +285,9 @@ func (l boundedListener) Accept() (net.Conn, error) {
 // the response, and 2 minutes until the next one. A peer that reads nothing for 10 s of what HTTP/2
 // sends loses its connection.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
+	connectionErrors := &errorLog{boundedLog{
+		log: log, about: "errors of connections", most: 10, period: time.Second,
+	}}
 	s := &server{Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
@@ -296,7 +299,7 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 			MaxReadFrameSize: 16 << 10,
 			WriteByteTimeout: 10 * time.Second,
 		},
-		ErrorLog: stdlog.New(&errorLog{log: log}, "", 0),
+		ErrorLog: stdlog.New(connectionErrors, "", 0),
 		Handler:  handler,
 		// OPTIONS * is a path like any other.
 		DisableGeneralOptionsHandler: true,
@@ -313,46 +316,21 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	return s
 }
 
-// errorLog takes the lines of net/http's own log. They quote strangers, who could fill the log with
-// them.
-type errorLog struct {
-	log *slog.Logger
+// errorLog takes the lines of net/http's own log. They quote strangers.
+type errorLog struct{ boundedLog }
 
-	mu    sync.Mutex // guards what follows
-	lines int        // in this second, which began with the first of them
-}
-
-// What a second of net/http's log may have: so many lines, of so many bytes each.
-const maxErrorLines, maxErrorLine = 10, 1 << 10
+// maxErrorLine is how many bytes such a line may have.
+const maxErrorLine = 1 << 10
 
 // Write implements io.Writer; each call is a line.
 func (l *errorLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lines == 0 {
-		time.AfterFunc(time.Second, l.endSecond)
-	}
-	l.lines++
-	if l.lines > maxErrorLines {
-		return len(p), nil
-	}
 	line := redact(strings.TrimSpace(string(p)))
 	// It is cut only now, since a part of a secret does not look like one.
 	if len(line) > maxErrorLine {
 		line = strings.ToValidUTF8(line[:maxErrorLine-len("…")], "") + "…"
 	}
-	l.log.Warn(line)
+	l.warn(line)
 	return len(p), nil
-}
-
-// endSecond tells how many lines were left out of the log.
-func (l *errorLog) endSecond() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if leftOut := l.lines - maxErrorLines; leftOut > 0 {
-		l.log.Warn("errors of connections were left out of the log", "lines", leftOut)
-	}
-	l.lines = 0
 }
 
 // note keeps what stop needs to know of connections.
