@@ -3,12 +3,14 @@ package main
 // The keys: their form, how a request is matched with one, and the SQL that makes and changes them.
 // This file does not know who asks: handlers.go does for requests, commands.go for the operator.
 //
-// A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190 bits from the operating system),
-// then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62 digits. The prefix lets secret
-// scanners find a leaked key; the checksum lets the service refuse a mistyped one without asking the database.
+// A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190 bits from the
+// operating system), then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62
+// digits. The prefix lets secret scanners find a leaked key; the checksum lets the service refuse a
+// mistyped one without asking the database.
 //
-// The database holds only the SHA-256 of a key. A slow password hash would add nothing, since 190 random bits cannot
-// be guessed, and a lookup by digest takes the same time whatever prefix of a real key was guessed right.
+// The database holds only the SHA-256 of a key. A slow password hash would add nothing, since 190
+// random bits cannot be guessed, and a lookup by digest takes the same time whatever prefix of a
+// real key was guessed right.
 
 import (
 	"cmp"
@@ -21,7 +23,6 @@ import (
 	"hash/crc32"
 	"math/big"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,14 +38,17 @@ const (
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// secret is a whole key. It shows only its end when it is logged or printed; string(s) is the whole.
+// secret is a whole key. It shows only its end when it is logged or printed; string(s) is the
+// whole.
 type secret string
 
 func (s secret) String() string   { return "pet_…" + s.lastFour() }
 func (s secret) GoString() string { return s.String() }
 
 // MarshalText implements encoding.TextMarshaler, for JSON and for logs.
-func (s secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil } //nolint:unparam // the interface
+func (s secret) MarshalText() ([]byte, error) { //nolint:unparam // the interface
+	return []byte(s.String()), nil
+}
 
 // lastFour are the characters people tell keys apart by.
 func (s secret) lastFour() string { return string(s[max(0, len(s)-4):]) }
@@ -58,7 +62,7 @@ func (s secret) digest() digest { return sha256.Sum256([]byte(s)) }
 func newSecret(test bool) secret {
 	key := []byte(prefixes[test])
 	for range randomLen {
-		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // never fails: crypto/rand ends the process first
+		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // crypto/rand ends the process if it fails
 		key = append(key, base62[n.Int64()])
 	}
 	return secret(append(key, checksum(string(key))...))
@@ -77,15 +81,21 @@ func checksum(text string) string {
 
 // wellFormed reports whether token has the form of a key with the prefix.
 func wellFormed(token, prefix string) bool {
-	body := len(token) - checksumLen
-	return body == len(prefix)+randomLen && strings.HasPrefix(token, prefix) &&
-		strings.Trim(token[len(prefix):], base62) == "" && checksum(token[:body]) == token[body:]
+	checked := len(prefix) + randomLen // how much the checksum is of
+	if len(token) != checked+checksumLen || !strings.HasPrefix(token, prefix) {
+		return false
+	}
+	if strings.Trim(token[len(prefix):], base62) != "" {
+		return false
+	}
+	return checksum(token[:checked]) == token[checked:]
 }
 
-// bearer takes the token from the Authorization headers of a request (RFC 6750 section 2.1). It is "" when no bearer
-// token was sent, also if another scheme was used (RFC 6750 section 3.1 wants that treated as no credentials).
+// bearer takes the token from the Authorization headers of a request (RFC 6750 section 2.1). It is
+// "" when no bearer token was sent, also if another scheme was used (RFC 6750 section 3.1 wants
+// that treated as no credentials). What it takes from several headers is no well-formed key.
 func bearer(headers []string) (token string) {
-	scheme, token, _ := strings.Cut(strings.Join(headers, ", "), " ") // what comes from several is no well-formed key
+	scheme, token, _ := strings.Cut(strings.Join(headers, ", "), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
 	}
@@ -123,11 +133,11 @@ type apiKey struct {
 type keyID int64
 
 // MarshalJSON implements json.Marshaler.
-func (id keyID) MarshalJSON() ([]byte, error) { //nolint:unparam // the interface
+func (id keyID) MarshalJSON() ([]byte, error) {
 	if id == 0 {
 		return []byte("null"), nil
 	}
-	return strconv.AppendInt(nil, int64(id), 10), nil
+	return json.Marshal(int64(id))
 }
 
 // usable reports whether the key opens the service at an instant.
@@ -159,8 +169,13 @@ const maxSuspects = 8
 var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 func newKeyring(s *store, staging bool) *keyring {
-	return &keyring{store: s, prefix: prefixes[staging], other: prefixes[!staging],
-		known: cache[digest, *apiKey]{max: 1 << 15}, turn: make(chan struct{}, 1)}
+	return &keyring{
+		store:  s,
+		prefix: prefixes[staging],
+		other:  prefixes[!staging],
+		known:  cache[digest, *apiKey]{max: 1 << 15},
+		turn:   make(chan struct{}, 1),
+	}
 }
 
 // authenticate finds the key that a request carries. The error is an *Error missing_key or
@@ -170,15 +185,19 @@ func newKeyring(s *store, staging bool) *keyring {
 func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (
 	*apiKey, error) {
 	token := bearer(headers)
+	if token == "" {
+		return nil, newError(CodeMissingKey,
+			"an API key is required, as Authorization: Bearer API_KEY")
+	}
+	if strings.HasPrefix(token, k.other) {
+		return nil, newError(CodeInvalidKey,
+			"this service takes only API keys that begin with %s", k.prefix)
+	}
 	key, err := k.lookup(secret(token), spent)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case token == "":
-		return nil, newError(CodeMissingKey, "an API key is required, as Authorization: Bearer API_KEY")
-	case strings.HasPrefix(token, k.other):
-		return nil, newError(CodeInvalidKey, "this service takes only API keys that begin with %s", k.prefix)
-	case key == nil || !key.usable(instantOf(now)):
+	}
+	if key == nil || !key.usable(instantOf(now)) {
 		return nil, newError(CodeInvalidKey, "the API key is not valid")
 	}
 	return key, nil
@@ -225,7 +244,8 @@ func (k *keyring) recall(d digest) (key *apiKey, fresh bool) {
 func (k *keyring) read(d digest) (*apiKey, error) {
 	k.known.misses.Add(1)
 	editsSeen := k.store.editsSeen.Load() // before the query
-	keys, err := readKeys(context.Background(), k.store, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
+	keys, err := readKeys(context.Background(), k.store, 0,
+		"WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
 	if err != nil || len(keys) == 0 {
 		return nil, err
 	}
@@ -264,8 +284,9 @@ func (k *keyring) flush(ctx context.Context) error {
 
 // keysQuery reads keys, each with its usage. Go adds which keys.
 const keysQuery = `
-SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime, k.created_at,
-	k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at, coalesce(k.usage_id, k.id),
+SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime,
+	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at,
+	coalesce(k.usage_id, k.id),
 	ifnull(k.succeeds, 0), (SELECT ifnull(max(id), 0) FROM api_keys
 		WHERE usage_id = coalesce(k.usage_id, k.id) AND succeeds = k.id),
 	ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
@@ -365,7 +386,7 @@ func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*keyUse) error) error {
 	where := "WHERE ?2 = 0"
 	if usageID != 0 {
-		where = "WHERE id = ?2 OR usage_id = ?2"
+		where = "WHERE id = ?2 OR usage_id = ?2" // each finds its keys by an index
 	}
 	query := sqlOf(`
 SELECT id, name, plan, line, ifnull(admitted, 0), ifnull(refused, 0), ifnull(errors, 0),
@@ -409,7 +430,7 @@ func eachUseByDay(ctx context.Context, s *store, since, usageID, limit int64,
 // report is what the operator's page shows of the keys.
 type report struct {
 	At         int64     `json:"at"`         // Unix milliseconds
-	NearLimits []*apiKey `json:"nearLimits"` // keys that can be used and are banned or near a limit
+	NearLimits []*apiKey `json:"nearLimits"` // usable keys that are banned or near a limit
 	Usage      []*keyUse `json:"usage"`      // the busiest of the last 30 days
 }
 
@@ -478,13 +499,26 @@ WHERE `
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
 	digest := fmt.Sprintf("%x", token.digest())
-	columns := []any{digest, token.lastFour(), storedBool[k.Test], quote(k.Name), k.Plan,
-		k.PerMinute, k.PerDay, int64(k.CreatedAt), int64(k.lifetime), int64(k.Succeeds), k.usageID}
+	columns := []any{
+		digest,
+		token.lastFour(),
+		storedBool[k.Test],
+		quote(k.Name),
+		k.Plan,
+		k.PerMinute,
+		k.PerDay,
+		int64(k.CreatedAt),
+		int64(k.lifetime),
+		int64(k.Succeeds),
+		k.usageID,
+	}
 	return sqlOf(insertKeyIf+condition, append(columns, args...)...)
 }
 
-// insertKey stores a new key and returns its id or, with first, 0 if the database has a key already.
-func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (id int64, err error) {
+// insertKey stores a new key and returns its id or, with first, 0 if the database has a key
+// already.
+func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (
+	id int64, err error) {
 	const wanted = "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)"
 	return insertedID(s.write(ctx, k.insertion(token, wanted, storedBool[first])))
 }
@@ -498,7 +532,8 @@ func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err err
 
 // rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old
 // key expire at the end of the overlap. A key that has ended meanwhile is an error.
-func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (id int64, err error) {
+func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (
+	id int64, err error) {
 	const alive = `EXISTS (SELECT 1 FROM api_keys
 		WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)`
 	insert := k.insertion(token, alive, k.ID, int64(k.CreatedAt))
@@ -536,7 +571,8 @@ func revokeKey(id int64, now instant) statement {
 		int64(now), id)
 }
 
-// unban lifts the ban of all keys that share the usage, also one that began while the clock was ahead.
+// unban lifts the ban of all keys that share the usage, also one that began while the clock was
+// ahead.
 func unban(usageID int64, now instant) statement {
 	return sqlOf(`UPDATE api_keys
 		SET unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))

@@ -1,12 +1,14 @@
 package main
 
-// The limits: how many requests a key may make in a minute and in a day, and what happens to one that will not
-// stop. This file knows how much an account may do, and nothing else of the key that it belongs to.
+// The limits: how many requests a key may make in a minute and in a day, and what happens to one
+// that will not stop. This file knows how much an account may do, and nothing else of the key that
+// it belongs to.
 //
-// An account has two token buckets of a special kind: each is refilled at once, with all its tokens, when its
-// window ends (tokens_per_fill equals max_tokens). A window begins with the first request it counts and lasts
-// 60 seconds or 24 hours. That gives "requests left in the current window" and "resets at" an exact meaning.
-// The price: up to twice the limit can pass around a window's end, half of it just before and half just after.
+// An account has two token buckets of a special kind: each is refilled at once, with all its
+// tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the first
+// request it counts and lasts 60 seconds or 24 hours. That gives "requests left in the current
+// window" and "resets at" an exact meaning. The price: up to twice the limit can pass around a
+// window's end, half of it just before and half just after.
 //
 // A worked example, on the Free plan (60 a minute, 1,000 a day):
 //
@@ -18,8 +20,9 @@ package main
 //
 // A key is banned when its strikes within one minute exceed its limit per minute.
 //
-// Several services may share the database, and then a key's usage. Each counts for itself, and every half second adds
-// what it has counted to what is stored and goes on from there: see flush. Strikes are each service's own.
+// Several services may share the database, and then a key's usage. Each counts for itself, and
+// every half second adds what it has counted to what is stored and goes on from there: see flush.
+// Strikes are each service's own.
 //
 // Time is counted in whole milliseconds throughout, so that what is written to
 // the database and read back after a restart is the same instant.
@@ -113,11 +116,17 @@ func (b *bucket) take(now, length instant) {
 // adopt goes on from what is stored, once it holds what was sent of the bucket: a
 // stored window that runs wins, since other services may have begun it and count in it.
 func (b *bucket) adopt(stored, sent bucket, now, length instant) {
-	if b.ends == sent.ends { // otherwise a new window has begun meanwhile
+	sameWindow := b.ends == sent.ends // otherwise a new one has begun meanwhile
+	if sameWindow {
 		b.fresh -= sent.fresh
 	}
-	if stored.running(now, length) && (b.ends == sent.ends || stored.ends > b.ends-length) { // or it ended meanwhile
-		b.used, b.ends = stored.used+b.fresh, stored.ends
+	if !stored.running(now, length) {
+		return
+	}
+	overlaps := stored.ends > b.ends-length // otherwise the stored one ended meanwhile
+	if sameWindow || overlaps {
+		b.used = stored.used + b.fresh
+		b.ends = stored.ends
 	}
 }
 
@@ -156,7 +165,8 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
 	if d.shown.remaining == 0 {
 		d.refusal = CodeRateLimited
-		if d.minute.remaining == 0 && d.minute.reset > d.day.reset { // of two that refuse, the later reset counts
+		// Of two that refuse, the one that resets later is shown.
+		if d.minute.remaining == 0 && d.minute.reset > d.day.reset {
 			d.shown = d.minute
 		}
 	}
@@ -177,7 +187,8 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 
 // levels shows both buckets, and of the two the one with less left, or of equal ones the day.
 func (u *usage) levels(now instant, q quota) decision {
-	minute, day := u.minute.level(now, minuteMillis, q.PerMinute), u.day.level(now, dayMillis, q.PerDay)
+	minute := u.minute.level(now, minuteMillis, q.PerMinute)
+	day := u.day.level(now, dayMillis, q.PerDay)
 	d := decision{now: now, shown: day, minute: minute, day: day}
 	if minute.remaining < day.remaining {
 		d.shown = minute
@@ -229,7 +240,8 @@ func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	return u.strikes.used > perMinute
 }
 
-// retryAfter is whole seconds until the refusing bucket resets, rounded up, at least 1 (RFC 9110 section 10.2.3).
+// retryAfter is whole seconds until the refusing bucket resets, rounded up, at least 1 (RFC 9110
+// section 10.2.3).
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.shown.reset-d.now)) }
 
 func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
@@ -238,9 +250,11 @@ func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
 func (d decision) err() error {
 	switch d.refusal {
 	case CodeKeyBanned:
-		return newError(d.refusal, "the key is banned for repeated requests after 429; retry in %d s", d.retryAfter())
+		return newError(d.refusal,
+			"the key is banned for repeated requests after 429; retry in %d s", d.retryAfter())
 	case CodeRateLimited:
-		return newError(d.refusal, "the limit of %d requests is used up; retry in %d s", d.shown.limit, d.retryAfter())
+		return newError(d.refusal,
+			"the limit of %d requests is used up; retry in %d s", d.shown.limit, d.retryAfter())
 	}
 	return nil
 }
@@ -274,7 +288,9 @@ func (l level) append(b []byte, name string, now instant) []byte {
 
 // fields are pointers to what is stored of a usage, in the order of the columns of its table.
 func (u *usage) fields() []any {
-	return []any{&u.minute.used, &u.minute.ends, &u.day.used, &u.day.ends, &u.bannedAt, &u.bannedUntil}
+	return []any{
+		&u.minute.used, &u.minute.ends, &u.day.used, &u.day.ends, &u.bannedAt, &u.bannedUntil,
+	}
 }
 
 // usageDate is a day of a usage: whole days since 1970, in UTC.
@@ -377,8 +393,9 @@ FROM usage
 WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`
 )
 
-// limiter holds the usage of the accounts and the addresses that called lately. One lock guards it all: a request holds
-// it for well under a microsecond, and it makes "both buckets or none" plain to see.
+// limiter holds the usage of the accounts and the addresses that called lately. One lock guards it
+// all: a request holds it for well under a microsecond, and it makes "both buckets or none" plain
+// to see.
 type limiter struct {
 	store   *store
 	log     *slog.Logger
@@ -410,13 +427,15 @@ func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
 	}
 }
 
-// admit charges the account for one request. The error is the store's, when the usage has to be read and cannot be.
+// admit charges the account for one request. The error is the store's, when the usage has to be
+// read and cannot be.
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	d, known := l.charge(a, instantOf(now))
-	for ; !known; d, known = l.charge(a, instantOf(now)) {
+	for !known {
 		if err := l.load(a.usageID); err != nil {
 			return d, err
 		}
+		d, known = l.charge(a, instantOf(now)) // unless a flush has forgotten it already
 	}
 	if d.banBegins {
 		l.ban(a, &d)
@@ -437,7 +456,8 @@ func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
 	}
 	d = u.admit(now, a.quota, l.banFor)
 	d.policy = a.policy
-	if t := l.tally(a.usageID, now); d.refusal == "" {
+	t := l.tally(a.usageID, now)
+	if d.refusal == "" {
 		t.Admitted++
 	} else {
 		t.Refused++
@@ -456,7 +476,8 @@ func (l *limiter) tally(id int64, now instant) *tally {
 	return t
 }
 
-// countError counts a response of 5xx to a request that came at now. The usage need not be in memory.
+// countError counts a response of 5xx to a request that came at now. The usage need not be in
+// memory.
 func (l *limiter) countError(id int64, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -467,16 +488,20 @@ func (l *limiter) countError(id int64, now instant) {
 // sent. If it cannot be stored, the refusal stays rate_limited, and the next one tries again.
 func (l *limiter) ban(a *account, d *decision) {
 	// An unban that was made while the clock was ahead does not lift it.
-	begins, ends := max(d.now, a.unbannedAt+1), d.now+instant(l.banFor.Milliseconds())
+	begins := max(d.now, a.unbannedAt+1)
+	ends := d.now + instant(l.banFor.Milliseconds())
 	d.banErr = errUnavailable
 	defer func() { // also if the engine panics
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		u := l.usages[a.usageID] // no flush drops it while a ban is being stored
 		u.banning = false
-		if d.banBegins = d.banErr == nil; d.banBegins {
-			u.bannedAt, u.bannedUntil = begins, ends
-			u.strikes = bucket{} // but a Retry-After that is later than the ban's end still counts
+		d.banBegins = d.banErr == nil
+		if d.banBegins {
+			u.bannedAt = begins
+			u.bannedUntil = ends
+			// A Retry-After that is later than the ban's end still counts.
+			u.strikes = bucket{}
 			d.ban(ends)
 		}
 	}()
@@ -494,7 +519,8 @@ ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`
 const usageQuery = `SELECT minute_used, minute_ends, day_used, day_ends, banned_at, banned_until
 FROM usage WHERE id = ?`
 
-// load reads a usage from the database into memory, unless it is there. One that was never written is new.
+// load reads a usage from the database into memory, unless it is there. One that was never written
+// is new.
 func (l *limiter) load(id int64) error {
 	u := &usage{}
 	_, err := l.store.readInto(context.Background(), sqlOf(usageQuery, id), u.fields()...)
@@ -512,12 +538,16 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	defer l.mu.Unlock()
 	b := l.addresses.get(caller)
 	d := decision{now: instantOf(now), policy: addressPolicy}
-	if charge && b.level(d.now, minuteMillis, addressQuota).remaining == 0 {
-		d.refusal = CodeRateLimited
-	} else if charge {
-		b.take(d.now, minuteMillis)
-		l.addresses.put(caller, b, 1)
+	d.shown = b.level(d.now, minuteMillis, addressQuota)
+	if !charge {
+		return d
 	}
+	if d.shown.remaining == 0 {
+		d.refusal = CodeRateLimited
+		return d
+	}
+	b.take(d.now, minuteMillis)
+	l.addresses.put(caller, b, 1)
 	d.shown = b.level(d.now, minuteMillis, addressQuota)
 	return d
 }
@@ -546,8 +576,8 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 		if err := l.send(ctx, instantOf(now)); err != nil {
 			return err
 		}
-		if len(l.flushing.days) < maxSent { // what was admitted meanwhile is left for the next flush
-			break
+		if len(l.flushing.days) < maxSent {
+			return nil // what was admitted meanwhile is left for the next flush
 		}
 	}
 	return nil
@@ -608,7 +638,8 @@ func (l *limiter) take(now instant) bool {
 	return true
 }
 
-// adopt goes on from what is stored, after a flush, and drops usages that are stored, if there are too many.
+// adopt goes on from what is stored, after a flush, and drops usages that are stored, if there are
+// too many.
 func (l *limiter) adopt(rows []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -627,11 +658,14 @@ func (l *limiter) adopt(rows []usageRow, now instant) {
 	}
 	l.flushing.sent = nil
 	if len(l.usages) > maxUsages {
+		stored := func(u *usage) bool { return u.day.fresh == 0 && !u.banning }
 		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-			return u.day.fresh == 0 && !u.banning && now >= u.retryAt && !u.strikes.running(now, minuteMillis)
+			insists := now < u.retryAt || u.strikes.running(now, minuteMillis)
+			return stored(u) && !insists
 		})
-		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool { // strikes are stored nowhere, so they go last
-			return len(l.usages) > maxUsages && u.day.fresh == 0 && !u.banning
+		// Strikes are stored nowhere, so they go last.
+		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
+			return len(l.usages) > maxUsages && stored(u)
 		})
 	}
 }
@@ -641,9 +675,9 @@ func (l *limiter) adopt(rows []usageRow, now instant) {
 // proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
 // If that entry is not an address, it is returned as unread, and the proxy's own address counts.
 func clientNetwork(r *http.Request, header string) (network netip.Prefix, unread string) {
-	if values := r.Header.Values(header); header != "" && len(values) > 0 {
-		last := values[len(values)-1]
-		last = strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])
+	if values := r.Header.Values(header); len(values) > 0 {
+		list := strings.Join(values, ",")
+		last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
 		if network, ok := parseNetwork(last); ok {
 			return network, ""
 		}
