@@ -100,7 +100,9 @@ func backup(ctx context.Context, c *invocation) error {
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", databaseName(c.db), c.Arg(0), err)
 	}
-	return c.report(nil, "backup made", "copied", copied, "database", databaseName(c.db),
+	return c.report(nil, "backup made",
+		"copied", copied,
+		"database", databaseName(c.db),
 		"to", c.Arg(0))
 }
 
@@ -208,8 +210,12 @@ func restore(ctx context.Context, c *invocation) error {
 	if err != nil {
 		return fmt.Errorf("cannot restore %s from %s: %w", databaseName(c.db), c.Arg(0), err)
 	}
-	return c.report(nil, "database restored", "copied", copied, "database", databaseName(c.db),
-		"from", c.Arg(0), "old", old, "skippedIDs", c.skipIDs)
+	return c.report(nil, "database restored",
+		"copied", copied,
+		"database", databaseName(c.db),
+		"from", c.Arg(0),
+		"old", old,
+		"skippedIDs", c.skipIDs)
 }
 
 // restoreCopy puts what a copy holds in the place of what the database holds, which is kept as old,

@@ -4,7 +4,6 @@ package main
 // pets. Serving is main.go's, copies are backup.go's.
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -423,8 +422,11 @@ func openStore(ctx context.Context, db string, p purpose, log *slog.Logger) (s *
 func (c *invocation) findKey(ctx context.Context) error {
 	id, _ := strconv.ParseInt(c.Arg(0), 10, 64) // no key has the id 0
 	keys, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?", id)
-	if err != nil || len(keys) == 0 {
-		return cmp.Or(err, fmt.Errorf("no key has the id %s", c.Arg(0)))
+	if err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		return fmt.Errorf("no key has the id %s", c.Arg(0))
 	}
 	c.key = *keys[0]
 	return nil
@@ -466,8 +468,12 @@ func keyCreate(ctx context.Context, c *invocation) error {
 	id, err := issue(c.stdout, "$KEY\n", c.test, func(token secret) (int64, error) {
 		return insertKey(ctx, c.store, key, token, false)
 	})
-	return c.report(err, "key created", "id", id, "name", c.name, "plan", c.plan,
-		"database", databaseName(c.db), "newDatabase", c.made)
+	return c.report(err, "key created",
+		"id", id,
+		"name", c.name,
+		"plan", c.plan,
+		"database", databaseName(c.db),
+		"newDatabase", c.made)
 }
 
 // keySet changes what is given of a key. One limit of an Enterprise key can change alone.
@@ -476,7 +482,8 @@ func keySet(ctx context.Context, c *invocation) error {
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only; "+
 			"key %d has the plan %s", c.key.ID, c.key.Plan)
 	}
-	lifetime, expires := instant(-1), slog.Attr{}
+	lifetime := instant(-1) // stays
+	expires := slog.Attr{}
 	if c.given("expires") {
 		lifetime = instant(c.expires.Milliseconds())
 		expires = slog.Duration("expires", c.expires)
@@ -508,7 +515,8 @@ func keyRevoke(ctx context.Context, c *invocation) error {
 		at := c.key.RevokedAt.time()
 		return c.report(nil, "key was revoked already", "id", c.key.ID, "at", at)
 	}
-	_, err := c.store.edit(ctx, revokeKey(c.key.ID, c.now))
+	revoke := revokeKey(c.key.ID, c.now)
+	_, err := c.store.edit(ctx, revoke)
 	return c.report(err, "key revoked", "id", c.key.ID)
 }
 
@@ -516,7 +524,8 @@ func keyUnban(ctx context.Context, c *invocation) error {
 	if c.key.BannedUntil == 0 {
 		return c.report(nil, "key is not banned", "id", c.key.ID)
 	}
-	_, err := c.store.edit(ctx, unban(c.key.usageID, c.now))
+	lift := unban(c.key.usageID, c.now)
+	_, err := c.store.edit(ctx, lift)
 	return c.report(err, "key unbanned", "id", c.key.ID)
 }
 
@@ -530,10 +539,14 @@ func keyRotate(ctx context.Context, c *invocation) error {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create",
 			c.key.ID)
 	}
+	overlapEnds := c.now + instant(c.overlap.Milliseconds())
 	id, err := issue(c.stdout, "$KEY\n", c.key.Test, func(token secret) (int64, error) {
-		return rotateKey(ctx, c.store, &successor, token, c.now+instant(c.overlap.Milliseconds()))
+		return rotateKey(ctx, c.store, &successor, token, overlapEnds)
 	})
-	return c.report(err, "key rotated", "id", c.key.ID, "successor", id, "overlap", c.overlap)
+	return c.report(err, "key rotated",
+		"id", c.key.ID,
+		"successor", id,
+		"overlap", c.overlap)
 }
 
 const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME"
@@ -701,7 +714,11 @@ type listing struct {
 func (c *invocation) newListing(heading string) *listing {
 	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(table, heading) // into memory
-	return &listing{json: c.json, out: c.stdout, table: table}
+	return &listing{
+		json:  c.json,
+		out:   c.stdout,
+		table: table,
+	}
 }
 
 // add writes an element of the array, or a row of the table. Rows are aligned 10,000 at a time, so

@@ -472,10 +472,11 @@ func isOrigin(s string) bool {
 // newLogger writes to stderr. The format is text, json or, for what has no -log too, auto.
 func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
+	redacted := redactor{stderr}
 	if format == "text" || format != "json" && isTerminal(stderr) {
-		return slog.New(slog.NewTextHandler(redactor{stderr}, options))
+		return slog.New(slog.NewTextHandler(redacted, options))
 	}
-	return slog.New(slog.NewJSONHandler(redactor{stderr}, options))
+	return slog.New(slog.NewJSONHandler(redacted, options))
 }
 
 func isTerminal(w io.Writer) bool {
@@ -521,15 +522,18 @@ func (p *progress) line(done int64, took time.Duration) string {
 	if p.total == 0 {
 		return fmt.Sprintf("%s %s  %v", p.doing, amount(done, p.unit), took.Round(time.Second))
 	}
-	part, bar := min(float64(done)/float64(p.total), 1), ""
+	part := min(float64(done)/float64(p.total), 1)
+	bar := ""
 	if p.terminal {
 		full := int(10 * part)
 		bar = strings.Repeat("█", full) + strings.Repeat("░", 10-full) + " "
 	}
 	number, _, _ := strings.Cut(amount(done, p.unit), " ")
 	rate := int64(float64(done-p.from) / took.Seconds())
-	text := fmt.Sprintf("%s %s%3.0f %%  %s of %s  %s/s", p.doing, bar, 100*part,
-		number, amount(p.total, p.unit), amount(rate, p.unit))
+	total := amount(p.total, p.unit)
+	perSecond := amount(rate, p.unit) + "/s"
+	text := fmt.Sprintf("%s %s%3.0f %%  %s of %s  %s",
+		p.doing, bar, 100*part, number, total, perSecond)
 	if rate > p.total/1_000_000 {
 		left := max(p.total-done, 0) / rate
 		text += fmt.Sprintf("  %v left", time.Duration(left)*time.Second)
