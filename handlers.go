@@ -56,7 +56,8 @@ type service struct {
 	log    *slog.Logger
 
 	settings
-	base      string // of Location and Link: baseURL, or a path
+	base      string   // of Location and Link: baseURL, or a path
+	successor []string // the Link of the deprecated operation
 	routes    *http.ServeMux
 	unmatched http.Handler // of what no other route takes
 
@@ -97,6 +98,7 @@ func newService(s *store, set settings, log *slog.Logger) *service {
 	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Uint64{}
 	}
+	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	srv.unmatched = srv.handle("other", missing)
 	srv.addRoutes()
 	return srv
@@ -343,7 +345,8 @@ func (s *service) network(r *http.Request) netip.Prefix {
 // chargeAddress shows a caller without a valid key where its address stands. An error that is a
 // 401 is charged to it, and becomes a 429 if nothing is left.
 func (s *service) chargeAddress(w http.ResponseWriter, r *http.Request, e *Error) *Error {
-	network, charge := s.network(r), e.Status == http.StatusUnauthorized
+	network := s.network(r)
+	charge := e.Status == http.StatusUnauthorized
 	d := s.limits.address(network, time.Now(), charge)
 	d.setHeaders(w.Header())
 	if charge && d.refusal == "" && d.shown.remaining == 0 { // once a window
@@ -388,8 +391,8 @@ func (l *boundedLog) endPeriod() {
 }
 
 // fail writes an error. Only an *Error reaches the client as it is; others are logged, and become
-// 503 if the store is not available and 500 otherwise. A 401 is charged to the caller's address, and
-// becomes 429 if that has none left.
+// 503 if the store is not available and 500 otherwise. A 401 is charged to the caller's address,
+// and becomes 429 if that has none left.
 func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	h := w.Header()
 	if errors.Is(err, errManySuspects) {
@@ -428,13 +431,13 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	write(w, e.Status, jsonType, body)
 }
 
-var jsonType = []string{"application/json"}
+const jsonType = "application/json"
 
-// write sends a response. An error in sending means that the client has gone, and there is nobody to
-// tell.
-func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
+// write sends a response. An error in sending means that the client has gone, and there is nobody
+// to tell.
+func write(w http.ResponseWriter, status int, contentType string, body []byte) {
 	h := w.Header()
-	h["Content-Type"] = contentType
+	h["Content-Type"] = []string{contentType}
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
@@ -442,7 +445,7 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 
 // writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section
 // 13.1.2).
-func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, d *document) {
+func writeDocument(w http.ResponseWriter, r *http.Request, contentType string, d *document) {
 	w.Header()["ETag"] = []string{d.etag}
 	for tag := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
 		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag {
@@ -476,7 +479,12 @@ func parseQuery(r *http.Request, known ...string) (query url.Values, wrong probl
 	if err != nil {
 		wrong.add("the query string cannot be parsed: %v", err)
 	}
-	for _, name := range slices.Sorted(maps.Keys(query)) {
+	names := make([]string, 0, len(query)) // slices.Sorted costs a tenth of a list
+	for name := range query {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
 		if !slices.Contains(known, name) {
 			wrong.add("%s is not a query parameter of this operation", sentText(name))
 			continue
@@ -689,7 +697,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 func (s *service) setDeprecation(h http.Header) {
 	h["Deprecation"] = deprecationHeader
 	h["Sunset"] = sunsetHeader
-	h["Link"] = []string{"<" + s.base + `/pets>; rel="successor-version"`}
+	h["Link"] = s.successor
 }
 
 // parseID takes a positive int64 in its one canonical spelling.
@@ -732,7 +740,7 @@ func fixed(contentType, body string) operation {
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		writeDocument(w, r, []string{contentType}, &d)
+		writeDocument(w, r, contentType, &d)
 		return nil
 	}
 }
@@ -765,7 +773,7 @@ func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ call
 	if s.ready() != nil {
 		return newError(CodeUnavailable, "unavailable")
 	}
-	write(w, http.StatusOK, []string{"text/plain; charset=utf-8"}, []byte("ok\n"))
+	write(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
 	return nil
 }
 
@@ -789,7 +797,7 @@ func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) ht
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return
 			}
-			write(w, http.StatusOK, []string{contentType}, []byte(text))
+			write(w, http.StatusOK, contentType, []byte(text))
 		})
 	}
 	static("/{$}", "text/html; charset=utf-8", webFile("operator.html"))
@@ -798,7 +806,7 @@ func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) ht
 	static("/healthz", plain, "ok\n")
 	// Instead of pprof.Cmdline, which shows the passwords in URLs.
 	static("/debug/pprof/cmdline", plain, redact(strings.Join(os.Args, "\x00")))
-	live("/stats.json", "application/json", (*service).stats)
+	live("/stats.json", jsonType, (*service).stats)
 	live("/metrics", plain, func(s *service) (string, error) { return s.metrics().String(), nil })
 	live("/readyz", plain, func(s *service) (string, error) { return "ok\n", s.ready() })
 	mux.HandleFunc("GET /debug/pprof/", serveProfile)
@@ -812,11 +820,11 @@ func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) ht
 	})
 }
 
-// refuseWebPages is an error if a request to the debug address may come from a page of another site,
-// which somebody who can reach the address has open. Such a page could start profiles, even if it
-// cannot read them. It could read everything if the name of its site were made to lead here (DNS
-// rebinding), so the Host has to be an IP address, localhost, or the given name, unless the operator
-// allows any.
+// refuseWebPages is an error if a request to the debug address may come from a page of another
+// site, which somebody who can reach the address has open. Such a page could start profiles, even
+// if it cannot read them. It could read everything if the name of its site were made to lead here
+// (DNS rebinding), so the Host has to be an IP address, localhost, or the given name, unless the
+// operator allows any.
 func refuseWebPages(r *http.Request, name string, anyHost bool) error {
 	asPost := r.WithContext(r.Context()) // a copy, since net/http would let any GET pass
 	asPost.Method = http.MethodPost

@@ -483,7 +483,8 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 			}
 			return err
 		}
-		// The stop does not wait for this: a file may hang, and the usage must be written all the same.
+		// The stop does not wait for this: a file may hang, and the usage must be written all the
+		// same.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
 	return func(last context.Context) error {
