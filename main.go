@@ -507,6 +507,9 @@ func repeat(ctx context.Context, d time.Duration, what string, do func() error, 
 			return
 		case <-tick:
 		}
+		if ctx.Err() != nil { // a tick that came while it worked may be chosen
+			return
+		}
 		err := calmly(do)
 		if err != nil && !failing {
 			log.Error("cannot "+what, "error", err)

@@ -1859,6 +1859,26 @@ func TestAStopWaitsForNoCertificate(t *testing.T) {
 	<-ended
 }
 
+// TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.
+func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		times := 0
+		for range 30 { // of two channels that are ready, select takes any
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(3*time.Second, cancel)
+			work := func() error {
+				times++
+				time.Sleep(5 * time.Second)
+				return nil
+			}
+			repeat(ctx, time.Second, "work", work, testLog)
+		}
+		if times != 30 {
+			t.Errorf("in 30 stops, slow work is done %d times", times)
+		}
+	})
+}
+
 func TestTheAddressOfAnOpenServerIsOneToConnectTo(t *testing.T) {
 	for _, c := range []struct {
 		addr, listening string
