@@ -560,9 +560,10 @@ func (l *limiter) measure(e *exposition) {
 	e.add("petstore_known_addresses", "", float64(l.addresses.size.Load()))
 }
 
-// flush adds what was counted since the last flush to what is stored, and goes on from the sum. Increments whose
-// outcome is unknown are repeated until it is known, and only then others are taken. Where other services share the
-// database, every flush tells them that this one runs, and learns of bans. It must not run twice at once.
+// flush adds what was counted since the last flush to what is stored, and goes on from the sum.
+// Increments whose outcome is unknown are repeated until it is known, for at most a day, and only
+// then others are taken. Where other services share the database, every flush learns of their bans.
+// It must not run twice at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	if l.flushing.sent != nil && instantOf(now) > l.flushing.firstTried+maxRepeat {
 		l.giveUp(instantOf(now))
@@ -615,7 +616,8 @@ func (l *limiter) giveUp(now instant) {
 	l.adopt(rows, now)
 }
 
-// take prepares the next increments, unless there are none and no other service shares the database.
+// take prepares the next increments, unless there are none and no other service shares the
+// database.
 func (l *limiter) take(now instant) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,6 +25,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -36,6 +37,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,7 +194,10 @@ func (p *tlsPair) renew() (renewed bool, err error) {
 		return false, err
 	}
 	before := p.certificate.Swap(&certificate)
-	return before == nil || !before.Leaf.Equal(certificate.Leaf), nil
+	if before == nil {
+		return true, nil
+	}
+	return !slices.EqualFunc(before.Certificate, certificate.Certificate, bytes.Equal), nil
 }
 
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes

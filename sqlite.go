@@ -206,9 +206,9 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	return e.checkFiles() // another file may have taken the place of the first
 }
 
-// lockFile locks a file until lock is closed; the error is busy if somebody else has it. The lock is
-// SQLite's on a file that stays empty, for it is the one kind that every system offers; the kernel
-// frees it even after a kill. It is worth nothing if the file loses its name.
+// lockFile locks a file until lock is closed; the error is busy if somebody else has it. The lock
+// is SQLite's on a file that stays empty, for it is the one kind that every system offers; the
+// kernel frees it even after a kill. It is worth nothing if the file loses its name.
 func lockFile(file string, busy error) (lock *sql.DB, err error) {
 	lock = openPool(file, 0, "_pragma=journal_mode(OFF)")
 	lock.SetMaxOpenConns(1) // which stays, and keeps the transaction open

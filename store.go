@@ -117,8 +117,8 @@ var (
 	errOutcome     = errors.New("whether it was stored is unknown")
 
 	errForeign = errors.New("it belongs to another program")
-	errMissing = errors.New("there is none; petstore makes it at its first start") // for most commands
-	errServed  = errors.New("a petstore serves it; stop it first")                 // for restore
+	errMissing = errors.New("there is none; petstore makes it at its first start")
+	errServed  = errors.New("a petstore serves it; stop it first") // for restore
 )
 
 // ownerQuery reads the marks of a database: the application's, the version of the
@@ -136,7 +136,8 @@ func checkMarks(scan scanner) (version int, err error) {
 	case application != applicationID && (application != 0 || tables > 0):
 		err = errForeign
 	case version > len(migrations):
-		err = fmt.Errorf("its schema is version %d and this petstore knows only %d; use a newer petstore",
+		err = fmt.Errorf(
+			"its schema is version %d and this petstore knows only %d; use a newer petstore",
 			version, len(migrations))
 	}
 	return version, err
@@ -164,7 +165,8 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	_, failed := e.write(ctx, []statement{sqlOf(strings.Join(migrations[version:], "")),
 		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
 		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))})
-	if version, err = schemaVersion(ctx, e); err == nil && version == len(migrations) { // perhaps somebody was faster
+	version, err = schemaVersion(ctx, e)
+	if err == nil && version == len(migrations) { // perhaps somebody was faster
 		return nil
 	}
 	return failed
@@ -510,7 +512,8 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 func (d *document) memory() int64 { return entryBytes + int64(len(d.body)*33/32) }
 
 // eachPetJSON calls do for each pet, or for those of one status, by id.
-func (s *store) eachPetJSON(ctx context.Context, status PetStatus, do func(pet string) error) error {
+func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
+	do func(pet string) error) error {
 	page := func(after, limit int64) statement {
 		return sqlOf("SELECT id, "+petJSON+` FROM pets WHERE id > ? AND ? IN (0, status)
 			ORDER BY id LIMIT ?`, after, storedStatus[status], limit)
