@@ -32,6 +32,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -1830,14 +1831,17 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 // TestAStopWaitsForNoCertificate whose file hangs, as on a file system that is not there any more.
 func TestAStopWaitsForNoCertificate(t *testing.T) {
 	path, dir := mainDB(t), t.TempDir()
-	looked, ended := make(chan string, 1), make(chan struct{})
+	hangs, stopped, ended := make(chan *os.File, 1), make(chan struct{}), make(chan struct{})
 	var late atomic.Bool
 	go func() { // in real time
 		defer close(ended)
-		file := <-looked
-		time.Sleep(2 * time.Second)
-		late.Store(true)
-		_ = os.WriteFile(file, nil, 0o600) // lets the reader go on
+		writer := <-hangs
+		select {
+		case <-stopped:
+		case <-time.After(10 * time.Second):
+			late.Store(true)
+		}
+		_ = writer.Close() // lets the reader go on
 	}()
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := mainBackground(t, path, func(statement) {})
@@ -1846,9 +1850,10 @@ func TestAStopWaitsForNoCertificate(t *testing.T) {
 		mainMust(t, syscall.Mkfifo(pair.certFile, 0o600))
 		stop := runBackground(srv, pair)
 		time.Sleep(30 * time.Second)
+		hangs <- mainWriterOf(pair.certFile)
 		mainUse(t, srv)
-		looked <- pair.certFile
 		mainMust(t, stop(t.Context()))
+		close(stopped)
 		if late.Load() {
 			t.Error("the stop waits for the file")
 		}
@@ -1857,6 +1862,17 @@ func TestAStopWaitsForNoCertificate(t *testing.T) {
 		}
 	})
 	<-ended
+}
+
+// mainWriterOf opens a named pipe for writing, once somebody reads it.
+func mainWriterOf(pipe string) *os.File {
+	for {
+		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			return writer
+		}
+		runtime.Gosched()
+	}
 }
 
 // TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.

@@ -426,9 +426,11 @@ func TestARestoreSyncsInAnOrderThatAPowerCutRespects(t *testing.T) {
 		{first(write + file + `>`), "the database is written"},
 		{last(sync + file + `>`), "the database is synced"},
 	}
-	for i, step := range steps {
-		if step.at < 0 || step.at >= len(calls) || i > 0 && step.at < steps[i-1].at {
-			t.Errorf("%s at call %d, and %s at call %d", step.what, step.at, steps[max(i, 1)-1].what, steps[max(i, 1)-1].at)
+	before := 0
+	for _, step := range steps {
+		if step.at < before || step.at >= len(calls) {
+			t.Errorf("%s at call %d of %d, the step before at %d", step.what, step.at, len(calls), before)
 		}
+		before = step.at
 	}
 }
