@@ -48,7 +48,7 @@ func makeFile(name string, fill func(partial *os.File) error) error {
 		if err := fill(partial); err != nil {
 			return err
 		}
-		return giveName(partial.Name(), path)
+		return giveName(partial, path)
 	})
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func makeFile(name string, fill func(partial *os.File) error) error {
 }
 
 // withPartial lets use write FILE.partial, which only one program at a time can make, and removes
-// it in the end.
+// it in the end, unless somebody else has removed it and it is another one's by now.
 func withPartial(path string, use func(partial *os.File) error) error {
 	name := path + ".partial"
 	//nolint:gosec // the operator names the file
@@ -68,15 +68,32 @@ func withPartial(path string, use func(partial *os.File) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(name)
-	defer partial.Close()
+	defer func() {
+		if hasName(partial) {
+			_ = os.Remove(name)
+		}
+		_ = partial.Close()
+	}()
 	return use(partial)
 }
 
-// giveName gives a file a second name by a link, which fails if somebody else was faster.
-func giveName(partial, path string) error {
-	err := os.Link(partial, path)
-	if err == nil || errors.Is(err, fs.ErrExist) {
+// hasName reports whether a file still has the name under which it was opened.
+func hasName(file *os.File) bool {
+	opened, err := file.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(file.Name())
+	return err == nil && os.SameFile(opened, named)
+}
+
+// giveName gives a whole file its name by a link, which fails if somebody else was faster.
+func giveName(partial *os.File, path string) error {
+	if !hasName(partial) {
+		return fmt.Errorf("%s was removed or replaced", partial.Name())
+	}
+	err := os.Link(partial.Name(), path)
+	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	// This file system has no links. Here a rename is safe: the file that it replaces is our own.
@@ -88,7 +105,11 @@ func giveName(partial, path string) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	return os.Rename(partial, path)
+	if err := os.Rename(partial.Name(), path); err != nil {
+		_ = os.Remove(path) // it is empty
+		return err
+	}
+	return nil
 }
 
 // backup moves the ids on in the copy of a cluster, which goes on giving out its own.
@@ -330,7 +351,11 @@ func (c *invocation) replaceContent(ctx context.Context, path, partial string, k
 		}
 		return err
 	}
-	err = c.copyPages(ctx, "restoring", partial, path, "WAL", keepOld)
+	journal := "WAL" // beside which others may read
+	if !keep {
+		journal = "DELETE" // an empty database in this mode takes pages of any size
+	}
+	err = c.copyPages(ctx, "restoring", partial, path, journal, keepOld)
 	if err == nil {
 		return old, nil
 	}
@@ -360,7 +385,7 @@ func tellDamage(err error, path string) error {
 func (c *invocation) copyPages(ctx context.Context, doing, from, to, journal string,
 	locked func() error) error {
 	db := openPool(to, 0, "mode=rw", "_pragma=journal_mode("+journal+")",
-		"_pragma=synchronous(FULL)")
+		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
 	defer db.Close()
 	var conn *sql.Conn
 	err := untilUnlocked(ctx, commandWait, func() (err error) {

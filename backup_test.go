@@ -671,10 +671,39 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 	if names := sqliteNames(t, sc.dir); !slices.Equal(names, []string{"copy.db", "pets.db", "pets.db-lock"}) {
 		t.Errorf("there are %q", names)
 	}
-	sc.db = filepath.Join(t.TempDir(), "new.db")
-	_, err = sc.restore(t.Context())
-	storeMust(t, err)
-	sqliteHolds(t, sc.db, sqliteCopiedPets, sqliteCopiedKeys)
+	empty := filepath.Join(t.TempDir(), "empty.db")
+	storeMust(t, os.WriteFile(empty, nil, 0o600))
+	for _, file := range []string{filepath.Join(t.TempDir(), "new.db"), empty} {
+		sc.db = file
+		_, err = sc.restore(t.Context())
+		storeMust(t, err)
+		sqliteHolds(t, sc.db, sqliteCopiedPets, sqliteCopiedKeys)
+	}
+}
+
+// TestACopyWhosePartialIsRemovedIsNone: neither an empty file nor another copy's half gets the name.
+func TestACopyWhosePartialIsRemovedIsNone(t *testing.T) {
+	for what, another := range map[string]bool{"it is removed": false, "another copy has begun": true} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "copy.db")
+			err := makeFile(file, func(partial *os.File) error {
+				storeMust(t, os.Remove(partial.Name()))
+				if another {
+					storeMust(t, os.WriteFile(partial.Name(), []byte("half"), 0o600))
+				}
+				return nil
+			})
+			sqliteRefusal(t, err, "", "copy.db.partial was removed or replaced")
+			var want []string
+			if another {
+				want = []string{"copy.db.partial"}
+			}
+			if names := sqliteNames(t, dir); !slices.Equal(names, want) {
+				t.Errorf("there are %q, want %q", names, want)
+			}
+		})
+	}
 }
 
 // TestRestoreWaitsForALock as long as any command waits.

@@ -149,7 +149,7 @@ func keyCreateFlags(c *invocation) {
 func keyFlags(c *invocation) {
 	names := strings.Join(slices.Sorted(maps.Keys(plans)), ", ")
 	c.textFlag(&c.plan, "plan", "", "one of "+names, isPlan,
-		"the `PLAN`, one of "+names+"; without it, a new key is free")
+		"the `PLAN`, one of "+names+"; a new key is free without it")
 	c.numberFlag(&c.quota.PerMinute, "per-minute", 0, 1, maxQuota,
 		"a limit of `N` requests a minute, for -plan enterprise")
 	c.numberFlag(&c.quota.PerDay, "per-day", 0, 1, maxQuota,
