@@ -165,7 +165,10 @@ type keyring struct {
 // maxSuspects is how many lookups of callers whose address is spent may run or wait.
 const maxSuspects = 8
 
-// errManySuspects means that so many lookups wait already.
+// turnWait is how long a lookup waits for its turn: shorter than a response may take.
+const turnWait = 5 * time.Second
+
+// errManySuspects means that so many lookups wait already, or that this one has waited too long.
 var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 func newKeyring(s *store, staging bool) *keyring {
@@ -221,7 +224,11 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	if k.suspects.Add(1) > maxSuspects {
 		return nil, errManySuspects
 	}
-	k.turn <- struct{}{}
+	select {
+	case k.turn <- struct{}{}:
+	case <-time.After(turnWait):
+		return nil, errManySuspects
+	}
 	defer func() { <-k.turn }()
 	if key, fresh := k.recall(d); fresh { // another request with this key was faster
 		return key, nil

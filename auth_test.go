@@ -687,3 +687,19 @@ func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
 	_, err := s.edit(ctx, unban(usageID, now))
 	return err
 }
+
+// TestALookupWaitsForItsTurnOnlyForAWhile, shorter than its response may take.
+func TestALookupWaitsForItsTurnOnlyForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyring(nil, false)
+		k.turn <- struct{}{} // that of a lookup that hangs
+		start := time.Now()
+		_, err := k.lookup(newSecret(false), func() bool { return true })
+		if !errors.Is(err, errManySuspects) || time.Since(start) != 5*time.Second {
+			t.Errorf("after %v the lookup says %v", time.Since(start), err)
+		}
+		if n := k.suspects.Load(); n != 0 {
+			t.Errorf("%d lookups are said to wait", n)
+		}
+	})
+}

@@ -1493,7 +1493,7 @@ func TestAStopWaitsForNoPeer(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the stop says %v", err)
 		}
-	case <-time.After(mainWait):
+	case <-time.After(maxWrite / 2): // the peer itself is cut off after maxWrite
 		t.Error("the stop waits for a peer that reads nothing")
 	}
 }

@@ -173,7 +173,7 @@ func (p *problems) add(format string, args ...any) {
 
 // err is the Error that names the problems, or nil if there are none.
 func (p *problems) err(code ErrorCode) error {
-	if len(p.named) == 0 {
+	if len(p.named) == 0 && p.more == 0 {
 		return nil
 	}
 	message := strings.Join(p.named, "; ")
