@@ -41,7 +41,7 @@ type command struct {
 func allVerbs(serve func(context.Context, *invocation) error) []command {
 	service := command{
 		name: "serve",
-		about: `serve the API, until SIGINT or SIGTERM
+		about: `serve the API, until SIGINT, SIGTERM or SIGHUP
 
 It finishes the requests that are running, for at most 10 seconds. A database
 without any key gets one at the first start, which is printed once.
@@ -478,6 +478,10 @@ func keyCreate(ctx context.Context, c *invocation) error {
 
 // keySet changes what is given of a key. One limit of an Enterprise key can change alone.
 func keySet(ctx context.Context, c *invocation) error {
+	revoked := fmt.Errorf("key %d is revoked; make a new one with petstore key create", c.key.ID)
+	if c.key.RevokedAt != 0 {
+		return revoked
+	}
 	if c.key.Plan != "enterprise" && c.plan == "" && c.quota != (quota{}) {
 		return usageErrorf("-per-minute and -per-day go with -plan enterprise only; "+
 			"key %d has the plan %s", c.key.ID, c.key.Plan)
@@ -491,7 +495,7 @@ func keySet(ctx context.Context, c *invocation) error {
 	change := changeKey(c.key.ID, c.now, c.plan, c.name, c.quota, lifetime)
 	results, err := c.store.edit(ctx, change)
 	if err == nil && results[0].affected == 0 {
-		err = fmt.Errorf("key %d is revoked; make a new one with petstore key create", c.key.ID)
+		err = revoked
 	}
 	return c.report(err, "key changed", "id", c.key.ID,
 		unlessEmpty("plan", c.plan),

@@ -617,11 +617,12 @@ func (l *limiter) giveUp(now instant) {
 }
 
 // take prepares the next increments, unless there are none and no other service shares the
-// database.
+// database. The first flush always happens: it ends the bans that are void since the start.
 func (l *limiter) take(now instant) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.tallies) == 0 && !l.store.engine.shared() {
+	started := l.flushing.number > 0
+	if len(l.tallies) == 0 && started && !l.store.engine.shared() {
 		return false
 	}
 	l.flushing = increments{number: l.flushing.number + 1, firstTried: now,

@@ -1228,6 +1228,7 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 		do     func()
 		want   uint64
 	}{
+		{"it has just begun", func() {}, 1},
 		{"nothing happened", func() {}, 0},
 		{"a request was admitted", func() { limitsAdmit(t, l, &k.account, limitsStart) }, 1},
 		{"nothing happened since", func() {}, 0},
@@ -1691,6 +1692,12 @@ func testAVoidBanIsStoredAsOver(t *testing.T, db string) {
 		if d := limitsAdmit(t, newLimiter(s, limitsBan, testLog), &k.account, limitsAt("31s")); d.refusal == CodeKeyBanned {
 			t.Errorf("the ban is back after -ban-for %v", banFor)
 		}
+	}
+	limitsProvoke(t, newLimiter(s, limitsBan, testLog), &k.account, limitsAt("0s"))
+	idle := newLimiter(s, 0, testLog) // which gets no request
+	storeMust(t, idle.flush(t.Context(), limitsAt("30s").time()))
+	if shown := limitsShown(t, s, k.ID, limitsAt("31s")); shown.BannedUntil != 0 {
+		t.Errorf("beside a service without requests the key is shown as banned until %v", shown.BannedUntil.time())
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -189,9 +190,24 @@ func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 // renew reads the files. New connections get what they hold now; if that cannot be used, they go on
 // getting what they got.
 func (p *tlsPair) renew() (renewed bool, err error) {
-	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
+	text, err := os.ReadFile(p.certFile)
 	if err != nil {
 		return false, err
+	}
+	key, err := os.ReadFile(p.keyFile)
+	if err != nil {
+		return false, err
+	}
+	certificate, err := tls.X509KeyPair(text, key)
+	if err != nil {
+		return false, err
+	}
+	// X509KeyPair looks at the first certificate of a chain and passes over one that is cut off.
+	if _, err := x509.ParseCertificates(bytes.Join(certificate.Certificate, nil)); err != nil {
+		return false, err
+	}
+	if bytes.Count(text, []byte("-----BEGIN CERTIFICATE-----")) != len(certificate.Certificate) {
+		return false, fmt.Errorf("%s ends within a certificate", p.certFile)
 	}
 	before := p.certificate.Swap(&certificate)
 	if before == nil {
