@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/big"
 	"slices"
 	"strings"
@@ -29,14 +30,19 @@ import (
 	"time"
 )
 
-// prefixes are those of keys for production, and for staging: true.
-var prefixes = map[bool]string{false: "pet_live_", true: "pet_test_"}
-
 const (
 	randomLen, checksumLen = 32, 6
 
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
+
+// keyPrefix is that of the keys for production or, with test, for staging.
+func keyPrefix(test bool) string {
+	if test {
+		return "pet_test_"
+	}
+	return "pet_live_"
+}
 
 // secret is a whole key. It shows only its end when it is logged or printed; string(s) is the
 // whole.
@@ -60,7 +66,7 @@ func (s secret) digest() digest { return sha256.Sum256([]byte(s)) }
 
 // newSecret makes a key for production or, with test, for staging.
 func newSecret(test bool) secret {
-	key := []byte(prefixes[test])
+	key := []byte(keyPrefix(test))
 	for range randomLen {
 		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // crypto/rand ends the process if it fails
 		key = append(key, base62[n.Int64()])
@@ -81,19 +87,16 @@ func checksum(text string) string {
 
 // wellFormed reports whether token has the form of a key with the prefix.
 func wellFormed(token, prefix string) bool {
-	checked := len(prefix) + randomLen // how much the checksum is of
+	checked := len(prefix) + randomLen // what the checksum is made of
 	if len(token) != checked+checksumLen || !strings.HasPrefix(token, prefix) {
-		return false
-	}
-	if strings.Trim(token[len(prefix):], base62) != "" {
 		return false
 	}
 	return checksum(token[:checked]) == token[checked:]
 }
 
 // bearer takes the token from the Authorization headers of a request (RFC 6750 section 2.1). It is
-// "" when no bearer token was sent, also if another scheme was used (RFC 6750 section 3.1 wants
-// that treated as no credentials). What it takes from several headers is no well-formed key.
+// "" when no bearer token was sent, also if another scheme was used: RFC 6750 section 3.1 wants
+// that treated as no credentials. Several headers are joined by a comma, which is in no key.
 func bearer(headers []string) (token string) {
 	scheme, token, _ := strings.Cut(strings.Join(headers, ", "), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -126,7 +129,7 @@ type apiKey struct {
 	SucceededBy keyID  `json:"succeededBy"` // the key that it was last rotated into
 
 	lifetime  instant // how long it was made for; 0 for ever
-	editsSeen uint64  // of the store, before it was read
+	editsSeen uint64  // store.editsSeen before the key was read: it is fresh while both are equal
 }
 
 // keyID is the id of another key, or 0 for none, which is null in JSON.
@@ -150,11 +153,12 @@ type keyring struct {
 	store         *store
 	prefix, other string // of the keys that it takes, and of the other environment's
 
-	known cache[digest, *apiKey] // others are read when they call
+	known cache[digest, *apiKey] // a key that is not here is read when it is used
 
-	// Somebody who guesses keys may not keep the database busy. So keys that are not known, of
-	// callers whose address is spent, are looked up one at a time, and few may wait for that.
-	suspects atomic.Int64  // such lookups, also those that wait
+	// Somebody who guesses keys may not keep the database busy. An address is spent when its
+	// requests without a valid key have used up addressQuota. Unknown keys from such an address
+	// are looked up one at a time, and few lookups may wait for their turn.
+	suspects atomic.Int64  // lookups that run or wait
 	turn     chan struct{} // holds one while such a lookup reads
 
 	// The Unix milliseconds at which keys, by their ids, used the deprecated operation last. They
@@ -168,14 +172,15 @@ const maxSuspects = 8
 // turnWait is how long a lookup waits for its turn: shorter than a response may take.
 const turnWait = 5 * time.Second
 
-// errManySuspects means that so many lookups wait already, or that this one has waited too long.
+// errManySuspects means that maxSuspects lookups run or wait already, or that this one has waited
+// for turnWait.
 var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{
 		store:  s,
-		prefix: prefixes[staging],
-		other:  prefixes[!staging],
+		prefix: keyPrefix(staging),
+		other:  keyPrefix(!staging),
 		known:  cache[digest, *apiKey]{max: 1 << 15},
 		turn:   make(chan struct{}, 1),
 	}
@@ -217,11 +222,17 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
-	if key != nil || !spent() { // a key that is known is no guess, also if it may have changed
-		return k.read(d)
+	if key == nil && spent() { // a key that is known is no guess
+		return k.readInTurn(d)
 	}
+	return k.read(d)
+}
+
+// readInTurn reads a key when no other lookup from a spent address does.
+func (k *keyring) readInTurn(d digest) (*apiKey, error) {
+	waiting := k.suspects.Add(1)
 	defer k.suspects.Add(-1)
-	if k.suspects.Add(1) > maxSuspects {
+	if waiting > maxSuspects {
 		return nil, errManySuspects
 	}
 	select {
@@ -251,6 +262,7 @@ func (k *keyring) recall(d digest) (key *apiKey, fresh bool) {
 func (k *keyring) read(d digest) (*apiKey, error) {
 	k.known.misses.Add(1)
 	editsSeen := k.store.editsSeen.Load() // before the query
+	// The instant is 0, because a request needs nothing of a key that depends on it.
 	keys, err := readKeys(context.Background(), k.store, 0,
 		"WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
 	if err != nil || len(keys) == 0 {
@@ -289,7 +301,8 @@ func (k *keyring) flush(ctx context.Context) error {
 	return nil
 }
 
-// keysQuery reads keys, each with its usage. Go adds which keys.
+// keysQuery reads keys, each with its usage. The subquery finds the key that it was last rotated
+// into. eachKey adds which keys, and their order.
 const keysQuery = `
 SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime,
 	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at,
@@ -302,30 +315,46 @@ FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 `
 
 // eachKey calls do with each key that a WHERE clause selects, by id, with its usage as it is at
-// now. A new column of a key stands here, in apiKey, in insertion and in a migration.
+// now. A new column of a key stands in keysQuery, apiKey, columns, insertKeyIf, insertion and a
+// migration.
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
-	query := keysQuery + where + " AND k.id > ? ORDER BY k.id LIMIT ?"
-	page := func(after, limit int64) statement {
-		return sqlOf(query, append(slices.Clone(args), after, limit)...)
-	}
-	return s.eachRow(ctx, page, func(scan scanner) (int64, error) {
+	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
+	return s.eachRow(ctx, query, func(scan scanner) (int64, error) {
 		k, u := &apiKey{}, &usage{}
-		columns := []any{&k.ID, &k.Name, &k.Plan, &k.LastFour, &k.Test, &k.PerMinute, &k.PerDay,
-			&k.lifetime, &k.CreatedAt, &k.ExpiresAt, &k.RevokedAt, &k.unbannedAt,
-			&k.DeprecatedUseAt, &k.usageID, &k.Succeeds, &k.SucceededBy}
-		if err := scan(append(columns, u.fields()...)...); err != nil {
+		columns := append(k.columns(), u.columns()...)
+		if err := scan(columns...); err != nil {
 			return 0, err
 		}
-		if q := plans[k.Plan]; q != (quota{}) {
-			k.quota = q
-		}
+		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
 		k.PerMinute = min(k.PerMinute, maxQuota) // older versions took more
 		k.PerDay = min(k.PerDay, maxQuota)
 		k.policy = k.policyHeader()
 		k.setUsage(u, now)
 		return k.ID, do(k)
 	})
+}
+
+// columns are pointers to what keysQuery reads of a key, beside its usage.
+func (k *apiKey) columns() []any {
+	return []any{
+		&k.ID,
+		&k.Name,
+		&k.Plan,
+		&k.LastFour,
+		&k.Test,
+		&k.PerMinute,
+		&k.PerDay,
+		&k.lifetime,
+		&k.CreatedAt,
+		&k.ExpiresAt,
+		&k.RevokedAt,
+		&k.unbannedAt,
+		&k.DeprecatedUseAt,
+		&k.usageID,
+		&k.Succeeds,
+		&k.SucceededBy,
+	}
 }
 
 // setUsage sets what depends on the usage of the key, as it is at now.
@@ -371,11 +400,7 @@ type keyUse struct {
 	ID   int64    `json:"id"`
 	Name string   `json:"name"`
 	Plan string   `json:"plan"`
-	Days []dayUse `json:"days"` // those with requests; eachUse leaves them out
-
-	line  int64  // the id of their usage
-	total dayUse // of all days
-	most  int64  // requests, admitted or refused, that any line has
+	Days []dayUse `json:"days"` // those with requests, ascending
 }
 
 // dayUse is a day of a keyUse, as a flush stores it.
@@ -386,9 +411,20 @@ type dayUse struct {
 	Errors   int64  `json:"errors"`
 }
 
-// eachUse calls do with how much the keys were used from the day since on, the busiest first: the
-// one with the most requests admitted. It calls do for those that share the usage with the id, or
-// for all if that is 0, and at most limit times, unless that is -1.
+// total is the sum of all days.
+func (u *keyUse) total() (sum dayUse) {
+	for _, day := range u.Days {
+		sum.Admitted += day.Admitted
+		sum.Refused += day.Refused
+		sum.Errors += day.Errors
+	}
+	return sum
+}
+
+// eachUse calls do with how much each line of rotations was used from the day since on (days since
+// 1970), the line with the most admitted requests first. It takes only the line of usageID, unless
+// usageID is 0, and at most limit lines, unless limit is -1. Beside max(id), SQLite takes the name
+// and the plan from the row of that id.
 func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*keyUse) error) error {
 	where := "WHERE ?2 = 0"
@@ -396,18 +432,18 @@ func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 		where = "WHERE id = ?2 OR usage_id = ?2" // each finds its keys by an index
 	}
 	query := sqlOf(`
-SELECT id, name, plan, line, ifnull(admitted, 0), ifnull(refused, 0), ifnull(errors, 0),
-	max(ifnull(admitted + refused, 0)) OVER ()
-FROM (SELECT keys.*, sum(admitted) AS admitted, sum(refused) AS refused, sum(errors) AS errors
-	FROM (SELECT max(id) AS id, name, plan, coalesce(usage_id, id) AS line
-		FROM api_keys `+where+` GROUP BY line) keys
-	LEFT JOIN usage_days ON usage_id = line AND day >= ?1 GROUP BY line)
-ORDER BY admitted DESC, id LIMIT ?3`, since, usageID, limit)
+SELECT max(id) AS newest, name, plan, coalesce(usage_id, id) AS line
+FROM api_keys `+where+` GROUP BY line
+ORDER BY (SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, newest
+LIMIT ?3`, since, usageID, limit)
 	return s.engine.read(ctx, query, func(scan scanner) error {
-		use := &keyUse{Days: []dayUse{}}
-		total := &use.total
-		err := scan(&use.ID, &use.Name, &use.Plan, &use.line,
-			&total.Admitted, &total.Refused, &total.Errors, &use.most)
+		use := &keyUse{}
+		var line int64
+		err := scan(&use.ID, &use.Name, &use.Plan, &line)
+		if err != nil {
+			return err
+		}
+		use.Days, err = readDays(ctx, s, since, line)
 		if err != nil {
 			return err
 		}
@@ -415,23 +451,18 @@ ORDER BY admitted DESC, id LIMIT ?3`, since, usageID, limit)
 	})
 }
 
-// eachUseByDay is eachUse with the days, ascending.
-func eachUseByDay(ctx context.Context, s *store, since, usageID, limit int64,
-	do func(*keyUse) error) error {
-	return eachUse(ctx, s, since, usageID, limit, func(use *keyUse) error {
-		query := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
-			FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, use.line, since)
-		err := s.engine.read(ctx, query, func(scan scanner) error {
-			var d dayUse
-			err := scan(&d.Day, &d.Admitted, &d.Refused, &d.Errors)
-			use.Days = append(use.Days, d)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return do(use)
+// readDays reads the days since one on which a usage had requests.
+func readDays(ctx context.Context, s *store, since, usageID int64) ([]dayUse, error) {
+	days := []dayUse{}
+	query := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
+		FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, usageID, since)
+	err := s.engine.read(ctx, query, func(scan scanner) error {
+		var day dayUse
+		err := scan(&day.Day, &day.Admitted, &day.Refused, &day.Errors)
+		days = append(days, day)
+		return err
 	})
+	return days, err
 }
 
 // report is what the operator's page shows of the keys.
@@ -446,13 +477,9 @@ type report struct {
 func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*keyUse{}}
 	keepNear := func(k *apiKey) error {
-		near := k.BannedUntil > 0 || k.mostUsed() >= nearLimit
-		if !near || !k.usable(now) {
-			return nil
+		if k.need() >= nearLimit {
+			r.NearLimits = append(r.NearLimits, k)
 		}
-		place, _ := slices.BinarySearchFunc(r.NearLimits, k, compareNeeds)
-		r.NearLimits = slices.Insert(r.NearLimits, place, k)
-		r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
 		return nil
 	}
 	err := eachKey(ctx, s, now, keepNear,
@@ -460,20 +487,17 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = eachUseByDay(ctx, s, int64(now/dayMillis)-29, 0, 15, func(use *keyUse) error {
+	slices.SortStableFunc(r.NearLimits, func(a, b *apiKey) int {
+		return cmp.Compare(b.need(), a.need())
+	})
+	r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
+
+	month := int64(now/dayMillis) - 29
+	err = eachUse(ctx, s, month, 0, 15, func(use *keyUse) error {
 		r.Usage = append(r.Usage, use)
 		return nil
 	})
 	return r, err
-}
-
-// compareNeeds puts the banned first, then those that have used most of a limit.
-func compareNeeds(a, b *apiKey) int {
-	return cmp.Or(
-		cmp.Compare(b.BannedUntil, a.BannedUntil),
-		cmp.Compare(b.mostUsed(), a.mostUsed()),
-		cmp.Compare(a.ID, b.ID),
-	)
 }
 
 // nearLimit is the part of a limit from which on operators are told that a key has used it.
@@ -486,16 +510,21 @@ func (k *apiKey) usedParts() (minute, day float64) {
 	return minute, day
 }
 
-func (k *apiKey) mostUsed() float64 {
-	minute, day := k.usedParts()
-	return max(minute, day)
+// need is how much a key needs the operator's attention: the part of a limit that it has used, or
+// more than any part if it is banned.
+func (k *apiKey) need() float64 {
+	switch k.State {
+	case "banned":
+		return math.Inf(1)
+	case "active":
+		minute, day := k.usedParts()
+		return max(minute, day)
+	}
+	return 0
 }
 
-// storedBool is how SQLite stores a bool.
-var storedBool = map[bool]int64{false: 0, true: 1}
-
-// insertKeyIf stores a key if a condition holds, which stands behind it. A successor starts with
-// the last unban of its line of rotations.
+// insertKeyIf stores a key if the SQL condition that is appended to it holds. A successor starts
+// with the last unban of its line of rotations.
 const insertKeyIf = `INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
 	created_at, lifetime, expires_at, succeeds, usage_id, unbanned_at)
 SELECT unhex(?1), ?2, ?3, ?4 ->> '$', ?5, ?6, ?7, ?8, ?9, iif(?9 = 0, 0, ?8 + ?9),
@@ -505,11 +534,14 @@ WHERE `
 
 // insertion is the statement that stores a key if the SQL condition holds.
 func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
-	digest := fmt.Sprintf("%x", token.digest())
-	columns := []any{
-		digest,
+	var test int64
+	if k.Test {
+		test = 1
+	}
+	values := []any{ // ?1 to ?11; each ? of the condition counts on from there
+		fmt.Sprintf("%x", token.digest()),
 		token.lastFour(),
-		storedBool[k.Test],
+		test,
 		quote(k.Name),
 		k.Plan,
 		k.PerMinute,
@@ -519,30 +551,33 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 		int64(k.Succeeds),
 		k.usageID,
 	}
-	return sqlOf(insertKeyIf+condition, append(columns, args...)...)
+	return sqlOf(insertKeyIf+condition, append(values, args...)...)
 }
 
 // insertKey stores a new key and returns its id or, with first, 0 if the database has a key
 // already.
 func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (
 	id int64, err error) {
-	const wanted = "NOT ? OR NOT EXISTS (SELECT 1 FROM api_keys)"
-	return insertedID(s.write(ctx, k.insertion(token, wanted, storedBool[first])))
+	condition := "true"
+	if first {
+		condition = "NOT EXISTS (SELECT 1 FROM api_keys)"
+	}
+	return insertedID(s.write(ctx, k.insertion(token, condition)))
 }
 
-// hasKeys reports whether there are keys for an environment, and for the other one.
-func hasKeys(ctx context.Context, s *store, test bool) (own, other bool, err error) {
-	_, err = s.readInto(ctx, sqlOf(`SELECT EXISTS (SELECT 1 FROM api_keys WHERE test = ?1),
-		EXISTS (SELECT 1 FROM api_keys WHERE test <> ?1)`, storedBool[test]), &own, &other)
-	return own, other, err
+// hasKeys reports whether there is a key, be it of another environment, expired or revoked.
+func hasKeys(ctx context.Context, s *store) (found bool, err error) {
+	_, err = s.readInto(ctx, sqlOf("SELECT EXISTS (SELECT 1 FROM api_keys)"), &found)
+	return found, err
 }
 
-// rotateKey stores the successor k, a copy of the old key that still has its id, and lets the old
-// key expire at the end of the overlap. A key that has ended meanwhile is an error.
+// rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a
+// copy of the old key in which ID is still the old key's, and CreatedAt is now. A key that has
+// ended meanwhile is an error.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (
 	id int64, err error) {
 	const alive = `EXISTS (SELECT 1 FROM api_keys
-		WHERE id = ? AND revoked_at = 0 AND expires_at NOT BETWEEN 1 AND ?)`
+		WHERE id = ? AND revoked_at = 0 AND (expires_at = 0 OR expires_at > ?))`
 	insert := k.insertion(token, alive, k.ID, int64(k.CreatedAt))
 	// changes() is that of the insertion: nothing ends without a successor.
 	end := sqlOf(`UPDATE api_keys
@@ -559,7 +594,8 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 }
 
 // changeKey is the statement that changes what is not empty, unless the key is revoked. Its quota
-// counts on the enterprise plan only. A lifetime begins at now; 0 is for ever, and one below stays.
+// counts on the enterprise plan only. A lifetime begins at now; 0 is for ever, and a negative one
+// leaves the lifetime and the expiry as they are.
 func changeKey(id int64, now instant, plan, name string, q quota, lifetime instant) statement {
 	return sqlOf(`UPDATE api_keys SET
 		plan = ifnull(nullif(?2, ''), plan),

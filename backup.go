@@ -1,8 +1,9 @@
 package main
 
-// Copies: backup, restore, and the import and export of pets. Nothing that exists is ever
+// Copies: backup, restore, and the import and export of pets. No file that exists is ever
 // overwritten: a copy is written as FILE.partial, which must not be there before, and gets its name
-// once it is whole. Only restore changes a database, and it does that in one transaction.
+// once it is whole. Restore changes a database file in one transaction, and an import adds its pets
+// in many.
 
 import (
 	"bufio"
@@ -10,7 +11,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,240 +28,302 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// makeFile lets fill write and sync FILE.partial, and gives it the name FILE when it is whole. A
-// FILE that exists is refused, be it a link or a device, and so is one that has a log beside it:
-// SQLite would apply that to the new file.
-func makeFile(name string, fill func(partial *os.File) error) error {
+// partialFile is a file that is written as FILE.partial and named FILE once it is whole.
+type partialFile struct {
+	*os.File
+	path string // of FILE, absolute
+}
+
+// createFile begins a file. One that exists is refused, be it a link or a device, and so is one
+// that has a log beside it: SQLite would apply that to the new file.
+func createFile(name string) (*partialFile, error) {
 	path, err := filepath.Abs(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, suffix := range []string{"", "-wal", "-journal"} {
-		_, err := os.Lstat(path + suffix)
-		if err == nil {
-			return fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if _, err := os.Lstat(path + suffix); err == nil {
+			return nil, fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)
 		}
 	}
-	err = withPartial(path, func(partial *os.File) error {
-		if err := fill(partial); err != nil {
-			return err
-		}
-		return giveName(partial, path)
-	})
-	if err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
+	return createPartial(path)
 }
 
-// withPartial lets use write FILE.partial, which only one program at a time can make, and removes
-// it in the end, unless somebody else has removed it and it is another one's by now.
-func withPartial(path string, use func(partial *os.File) error) error {
+// createPartial makes FILE.partial, which only one program at a time can do. Discard it in the end.
+func createPartial(path string) (*partialFile, error) {
 	name := path + ".partial"
 	//nolint:gosec // the operator names the file
-	partial, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is there: another copy runs, or was stopped; remove it", name)
+		return nil, fmt.Errorf("%s is there: another copy runs, or was stopped; remove it", name)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer func() {
-		if hasName(partial) {
-			_ = os.Remove(name)
-		}
-		_ = partial.Close()
-	}()
-	return use(partial)
+	return &partialFile{file, path}, nil
 }
 
-// hasName reports whether a file still has the name under which it was opened.
-func hasName(file *os.File) bool {
-	opened, err := file.Stat()
+// isInPlace reports whether FILE.partial is still the file that was created.
+func (f *partialFile) isInPlace() bool {
+	created, err := f.Stat()
 	if err != nil {
 		return false
 	}
-	named, err := os.Lstat(file.Name())
-	return err == nil && os.SameFile(opened, named)
+	found, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(created, found)
 }
 
-// giveName gives a whole file its name by a link, which fails if somebody else was faster.
-func giveName(partial *os.File, path string) error {
-	if !hasName(partial) {
-		return fmt.Errorf("%s was removed or replaced", partial.Name())
+// discard removes FILE.partial, unless somebody has put another file in its place.
+func (f *partialFile) discard() {
+	if f.isInPlace() {
+		_ = os.Remove(f.Name())
 	}
-	err := os.Link(partial.Name(), path)
-	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+	_ = f.Close()
+}
+
+// publish brings a whole file to disk and then names it FILE, unless there is one by now.
+func (f *partialFile) publish() error {
+	if err := f.Sync(); err != nil {
 		return err
 	}
-	// This file system has no links. Here a rename is safe: the file that it replaces is our own.
+	if !f.isInPlace() {
+		return fmt.Errorf("%s was removed or replaced", f.Name())
+	}
+	if os.Link(f.Name(), f.path) != nil { // FILE exists, or the file system has no links
+		if err := f.rename(); err != nil {
+			return err
+		}
+	}
+	return syncFolder(filepath.Dir(f.path))
+}
+
+// rename names the file without a link. An empty file takes the name first, so that the rename
+// replaces no file but our own.
+func (f *partialFile) rename() error {
 	//nolint:gosec // the operator names the file
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	if err := file.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(partial.Name(), path); err != nil {
-		_ = os.Remove(path) // it is empty
-		return err
-	}
-	return nil
-}
-
-// backup moves the ids on in the copy of a cluster, which goes on giving out its own.
-func backup(ctx context.Context, c *invocation) error {
-	if !isCluster(c.db) && !c.given("skip-ids") {
-		c.skipIDs = 0
-	}
-	copied, err := c.saveCopy(ctx, c.Arg(0))
+	_ = file.Close() // nothing was written
+	err = os.Rename(f.Name(), f.path)
 	if err != nil {
-		return fmt.Errorf("cannot back up %s to %s: %w", databaseName(c.db), c.Arg(0), err)
+		_ = os.Remove(f.path)
 	}
-	return c.report(nil, "backup made",
-		"copied", copied,
-		"database", databaseName(c.db),
-		"to", c.Arg(0))
+	return err
 }
 
-// saveCopy makes a copy of the database in a new file, and says what was copied.
-func (c *invocation) saveCopy(ctx context.Context, to string) (copied string, err error) {
-	// That the size can be read shows that the node of a cluster leads, and so has all that was
-	// acknowledged.
-	var size int64
-	if _, err := c.store.readInto(ctx, sqlOf(sizeQuery), &size); err != nil {
-		return "", err
+// pageCopy copies all pages of a database file into another file. Both are in a transaction until
+// the end: others can write to the first one meanwhile, and read the second one as it was.
+type pageCopy struct {
+	from   copySource
+	backup *sqlite.Backup // nil until beginCopy has begun it
+}
+
+// copySource is a connection of the driver.
+type copySource interface {
+	driver.Conn
+	driver.ExecerContext
+	NewBackup(target string) (*sqlite.Backup, error)
+}
+
+// beginCopy begins both transactions. What is copied is fixed then, and nobody else can write to
+// the second file, which must exist. It waits for the locks of other programs.
+func beginCopy(ctx context.Context, from, to, journal string) (*pageCopy, error) {
+	// Without a mode SQLite would make a missing file, and mode=ro would leave an empty log.
+	conn, err := new(sqlite.Driver).Open(fileAddress(from, "mode=rw"))
+	if err != nil {
+		return nil, err
 	}
-	err = makeFile(to, func(partial *os.File) error {
-		stop := c.watch(ctx, "copying", size, partial)
-		err := c.store.engine.backup(ctx, partial)
-		stop()
+	c := &pageCopy{from: conn.(copySource)}
+	target := fileAddress(to, "mode=rw", "_pragma=journal_mode("+journal+")",
+		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+	_, err = c.from.ExecContext(ctx, "BEGIN", nil)
+	if err == nil {
+		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, target) })
+	}
+	if err != nil {
+		c.end()
+		return nil, err
+	}
+	return c, nil
+}
+
+// lock can be repeated after it has met another program's lock.
+func (c *pageCopy) lock(ctx context.Context, target string) error {
+	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
+	// would make the copy begin again.
+	_, err := c.from.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
+	if err != nil {
+		return err
+	}
+	if c.backup == nil {
+		c.backup, err = c.from.NewBackup(target)
 		if err != nil {
 			return err
 		}
-		copied, err = c.finish(ctx, partial, c.skipIDs)
-		return err
-	})
-	return copied, err
-}
-
-// copyFile makes partial a checked copy of a database file. It copies pages: a copy that SQL makes
-// of a damaged file may lack rows without an error.
-func (c *invocation) copyFile(ctx context.Context, from string, partial *os.File, skipIDs int64) (
-	copied string, err error) {
-	notLocked := func() error { return nil }
-	err = c.copyPages(ctx, "copying", from, partial.Name(), "OFF", notLocked)
-	if err != nil {
-		return "", err
 	}
-	return c.finish(ctx, partial, skipIDs)
+	_, err = c.backup.Step(0) // copies no page, but takes the lock
+	if isCode(err, sqlite3.SQLITE_READONLY) {
+		return errors.New("the copy's pages have another size than the database's, which is " +
+			"4096 in a new one; bring them to that size with PRAGMA page_size and VACUUM")
+	}
+	return err
 }
 
-// watch shows the size of a file until stop is called. One that does not grow has no total.
-func (c *invocation) watch(ctx context.Context, doing string, total int64, file *os.File) (
-	stop func()) {
-	p := c.progress(doing, "bytes", total)
-	ctx, cancel := context.WithCancel(ctx)
-	var shown sync.WaitGroup
-	shown.Go(func() {
-		for ctx.Err() == nil {
-			if info, err := file.Stat(); err == nil {
-				p.show(info.Size())
-			}
-			pause(ctx, 200*time.Millisecond)
+// run copies few pages at a time, and looks for a signal in between. The last step commits.
+func (c *pageCopy) run(ctx context.Context, stderr io.Writer, doing string) error {
+	p := startProgress(stderr, doing, "pages", int64(c.backup.PageCount()))
+	defer p.end()
+	for ctx.Err() == nil {
+		more, err := c.backup.Step(32)
+		if err != nil || !more {
+			return err
 		}
-	})
-	return func() {
-		cancel()
-		shown.Wait()
-		p.end()
+		p.done.Store(p.total - int64(c.backup.Remaining()))
 	}
+	return context.Cause(ctx)
 }
 
-// moveIDs makes the new ids of all tables that assign them start so many above those that there
-// are, or have been.
-const moveIDs = `
-WITH used (name, seq) AS (
-	SELECT 'pets', ifnull(max(id), 0) FROM pets
-	UNION ALL SELECT 'api_keys', ifnull(max(id), 0) FROM api_keys)
-INSERT INTO sqlite_sequence (name, seq)
-SELECT name, seq FROM used WHERE name NOT IN (SELECT name FROM sqlite_sequence);
-UPDATE sqlite_sequence SET seq = seq + ?`
+// end rolls back what run has not committed.
+func (c *pageCopy) end() {
+	if c.backup != nil {
+		_ = c.backup.Finish()
+	}
+	_ = c.from.Close()
+}
 
-var errDamaged = errors.New("the copy is damaged")
+// backup makes a copy of the database. Without -skip-ids, the ids of a file's copy are left to
+// restore, while those of a cluster's are moved on here: the cluster goes on giving out its own.
+func backup(ctx context.Context, cmd *invocation) error {
+	if !isCluster(cmd.db) && !cmd.given("skip-ids") {
+		cmd.skipIDs = 0
+	}
+	from := databaseName(cmd.db)
+	pets, err := cmd.saveCopy(ctx, from, cmd.argument, cmd.skipIDs)
+	if err != nil {
+		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, err)
+	}
+	cmd.log.Info("backup made",
+		"pets", pets,
+		"database", from,
+		"to", cmd.argument)
+	return nil
+}
 
-// finish reads a copy whole, starts its new ids skipIDs above those that it holds, brings it to
-// disk, and says what it holds. With mode=ro SQLite would not look at the CHECK constraints;
-// without a mode it would make the file. A journal in memory leaves no file behind after a kill:
-// then the copy is not used again.
-func (c *invocation) finish(ctx context.Context, partial *os.File, skipIDs int64) (
-	copied string, err error) {
-	defer c.watch(ctx, "checking", 0, partial)()
-	db := openPool(partial.Name(), 0, "mode=rw", "_pragma=journal_mode(MEMORY)",
-		"_pragma=synchronous(FULL)")
+// saveCopy makes a checked copy in a new file, and returns how many pets it holds.
+func (c *invocation) saveCopy(ctx context.Context, from, to string, skipIDs int64) (
+	pets int64, err error) {
+	partial, err := createFile(to)
+	if err != nil {
+		return 0, err
+	}
+	defer partial.discard()
+	pets, err = c.checkedCopy(ctx, from, partial.File, skipIDs)
+	if err != nil {
+		return 0, err
+	}
+	return pets, partial.publish()
+}
+
+// checkedCopy copies a database into an empty file, reads the copy whole, starts its new ids
+// skipIDs above those that it holds, and returns how many pets it holds.
+func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, skipIDs int64) (
+	pets int64, err error) {
+	if isCluster(from) {
+		err = c.copyCluster(ctx, to)
+	} else {
+		err = c.copyFile(ctx, from, to.Name())
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer startProgress(c.stderr, "checking", "", 0).end()
+	// With mode=ro SQLite would not look at the CHECK constraints. A journal in memory leaves no
+	// file behind after a kill.
+	db := openPool(to.Name(), "mode=rw", "_pragma=journal_mode(MEMORY)")
 	defer db.Close()
 	var verdict string
 	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	if verdict != "ok" {
-		return "", fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
+		return 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
 	}
 	if _, err := db.ExecContext(ctx, moveIDs, skipIDs); err != nil {
-		return "", err
+		return 0, err
 	}
-	var pets, size int64
-	counts := db.QueryRowContext(ctx, "SELECT (SELECT count(*) FROM pets), ("+sizeQuery+")")
-	if err := counts.Scan(&pets, &size); err != nil {
-		return "", err
-	}
-	if err := partial.Sync(); err != nil {
-		return "", err
-	}
-	copied = fmt.Sprintf("%s, %s, checked", amount(pets, "pets"), amount(size, "bytes"))
-	return copied, context.Cause(ctx)
+	err = db.QueryRowContext(ctx, "SELECT count(*) FROM pets").Scan(&pets)
+	return pets, err
 }
 
-func restore(ctx context.Context, c *invocation) error {
-	copied, old, err := c.restoreCopy(ctx)
+var errDamaged = errors.New("the copy is damaged")
+
+// moveIDs makes new ids start so many above those that there are, or have been. A table without a
+// row in sqlite_sequence has never given out an id.
+const moveIDs = `
+INSERT INTO sqlite_sequence (name, seq)
+SELECT value, 0 FROM json_each('["pets", "api_keys"]')
+WHERE value NOT IN (SELECT name FROM sqlite_sequence);
+UPDATE sqlite_sequence SET seq = seq + ?`
+
+// copyFile copies a database file. It copies pages: a copy that SQL makes of a damaged file may
+// lack rows without an error.
+func (c *invocation) copyFile(ctx context.Context, from, to string) error {
+	pages, err := beginCopy(ctx, from, to, "OFF")
 	if err != nil {
-		return fmt.Errorf("cannot restore %s from %s: %w", databaseName(c.db), c.Arg(0), err)
+		return err
 	}
-	return c.report(nil, "database restored",
-		"copied", copied,
-		"database", databaseName(c.db),
-		"from", c.Arg(0),
+	defer pages.end()
+	return pages.run(ctx, c.stderr, "copying")
+}
+
+// copyCluster copies all that the cluster has acknowledged: the read before it shows that the node
+// in use leads, or reaches the leader.
+func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
+	_, err := schemaVersion(ctx, c.store.engine)
+	if err != nil {
+		return err
+	}
+	p := startProgress(c.stderr, "copying", "", 0)
+	defer p.end()
+	return c.store.engine.(*rqlite).backup(ctx, to)
+}
+
+// restore puts what a copy holds in the place of what the database holds. New ids start -skip-ids
+// above the copy's, so that no id that a client has seen is used again.
+func restore(ctx context.Context, cmd *invocation) error {
+	pets, old, err := cmd.restoreCopy(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot restore %s from %s: %w", databaseName(cmd.db), cmd.argument, err)
+	}
+	cmd.log.Info("database restored",
+		"pets", pets,
+		"database", databaseName(cmd.db),
+		"from", cmd.argument,
 		"old", old,
-		"skippedIDs", c.skipIDs)
+		"skippedIDs", cmd.skipIDs)
+	return nil
 }
 
-// restoreCopy puts what a copy holds in the place of what the database holds, which is kept as old,
-// or "" if that is nothing. New ids start -skip-ids above the copy's, so that no id that a client
-// has seen is used again.
-func (c *invocation) restoreCopy(ctx context.Context) (copied, old string, err error) {
-	source, err := findCopy(ctx, c.Arg(0), c.db)
+// restoreCopy returns how many pets it has restored, and where the old database is kept: "" if that
+// held nothing.
+func (c *invocation) restoreCopy(ctx context.Context) (pets int64, old string, err error) {
+	source, err := findCopy(ctx, c.argument, c.db)
 	if err != nil {
-		return "", "", err
+		return 0, "", err
 	}
 	if isCluster(c.db) {
-		copied, err = c.restoreCluster(ctx, source)
-		return copied, "", err
+		pets, err = c.restoreCluster(ctx, source)
+		return pets, "", err
 	}
-	path, err := resolve(c.db)
-	if err != nil {
-		return "", "", err
-	}
-	return c.restoreFile(ctx, source, path)
+	return c.restoreFile(ctx, source)
 }
 
-// findCopy returns where the copy lies that is to be restored, unless it cannot be used.
+// findCopy returns the path of the copy that is to be restored, unless it cannot be used.
 func findCopy(ctx context.Context, name, database string) (path string, err error) {
-	path, err = resolve(name)
+	path, err = realPath(name)
 	if err != nil {
 		return "", err
 	}
@@ -268,10 +331,11 @@ func findCopy(ctx context.Context, name, database string) (path string, err erro
 	if err != nil {
 		return "", err
 	}
-	if replaced, err := os.Stat(database); err == nil && os.SameFile(info, replaced) {
+	replaced, err := os.Stat(database)
+	if err == nil && os.SameFile(info, replaced) {
 		return "", errors.New("they are the same file")
 	}
-	for _, suffix := range []string{"-wal", "-journal"} { // of another file that had this name?
+	for _, suffix := range []string{"-wal", "-journal"} {
 		log, err := os.Stat(path + suffix)
 		if err == nil && log.Size() > 0 {
 			return "", fmt.Errorf("%s has a log beside it, %s: it is in use, or was not closed",
@@ -288,81 +352,61 @@ func findCopy(ctx context.Context, name, database string) (path string, err erro
 	return path, nil
 }
 
-// restoreFile keeps services off a database file, or off the place of one, while it restores it.
-func (c *invocation) restoreFile(ctx context.Context, source, path string) (
-	copied, old string, err error) {
-	info, err := os.Stat(path)
-	missing := errors.Is(err, fs.ErrNotExist)
-	version := 0
-	if err == nil && info.Size() > 0 {
-		version, err = checkOwner(ctx, path)
-	}
-	newer := version > len(migrations) // then it is kept and replaced as any other
-	if err != nil && !missing && !newer {
-		return "", "", tellDamage(err, path)
-	}
-	if _, err := ensureFile(path + "-lock"); err != nil {
-		return "", "", err
-	}
-	lock, err := lockFile(path+"-lock", errServed)
+// restoreFile restores into a database file, which is made if there is none.
+func (c *invocation) restoreFile(ctx context.Context, source string) (
+	pets int64, old string, err error) {
+	path, err := ensureFile(c.db)
 	if err != nil {
-		return "", "", err
+		return 0, "", err
+	}
+	// A database of a newer petstore is kept and replaced as any other.
+	version, err := checkOwner(ctx, path)
+	isNewer := version > len(migrations)
+	if err != nil && !isNewer {
+		return 0, "", tellDamage(err, path)
+	}
+	// No service runs now, nor can one start before the lock is closed.
+	lock, err := holdServiceLock(path)
+	if err != nil {
+		return 0, "", err
 	}
 	defer lock.Close()
-	if err := refuseOrphanedLog(path); err != nil {
-		return "", "", err
+	// The ids are moved on in a temporary copy: the operator's stays as it is.
+	partial, err := createPartial(path)
+	if err != nil {
+		return 0, "", err
 	}
-	fill := func(partial *os.File) error {
-		copied, err = c.copyFile(ctx, source, partial, c.skipIDs)
-		return err
+	defer partial.discard()
+	pets, err = c.checkedCopy(ctx, source, partial.File, c.skipIDs)
+	if err != nil {
+		return 0, "", err
 	}
-	if missing {
-		err := makeFile(path, fill)
-		return copied, "", err
-	}
-	err = withPartial(path, func(partial *os.File) error {
-		if err := fill(partial); err != nil {
-			return err
-		}
-		old, err = c.replaceContent(ctx, path, partial.Name(), version > 0)
-		return err
-	})
-	return copied, old, err
+	old, err = c.replaceContent(ctx, path, partial.Name(), version > 0)
+	return pets, old, err
 }
 
 // replaceContent puts the pages of a checked copy in the place of those of a database. If that
-// holds anything, it is kept first, once nobody else can write to it any more.
-func (c *invocation) replaceContent(ctx context.Context, path, partial string, keep bool) (
+// holds anything, it is kept first.
+func (c *invocation) replaceContent(ctx context.Context, path, checked string, keep bool) (
 	old string, err error) {
-	if _, err := ensureFile(path); err != nil { // who may not write to it is told so
-		return "", err
+	pages, err := beginCopy(ctx, checked, path, "WAL")
+	if err != nil {
+		return "", tellDamage(err, path)
 	}
-	keepOld := func() error {
-		if !keep {
-			return nil
-		}
-		name := path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
-		err := makeFile(name, func(partial *os.File) error {
-			_, err := c.copyFile(ctx, path, partial, 0)
-			return err
-		})
-		if err == nil {
-			old = name
-		}
-		return err
-	}
-	journal := "WAL" // beside which others may read
+	defer pages.end()
 	if !keep {
-		journal = "DELETE" // an empty database in this mode takes pages of any size
+		return "", pages.run(ctx, c.stderr, "restoring")
 	}
-	err = c.copyPages(ctx, "restoring", partial, path, journal, keepOld)
+	// Nobody else can write to the database now, so that all that it holds is kept.
+	old = path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
+	if _, err := c.saveCopy(ctx, path, old, 0); err != nil {
+		return "", tellDamage(err, path)
+	}
+	err = pages.run(ctx, c.stderr, "restoring")
 	if err == nil {
 		return old, nil
 	}
-	if old == "" {
-		return "", tellDamage(err, path)
-	}
-	if errors.Is(err, context.Cause(ctx)) { // nothing was written
+	if errors.Is(err, context.Cause(ctx)) { // run was stopped, and has written nothing
 		_ = os.Remove(old)
 		return "", err
 	}
@@ -371,101 +415,33 @@ func (c *invocation) replaceContent(ctx context.Context, path, partial string, k
 
 // tellDamage adds to the error of a damaged database how it can be replaced all the same.
 func tellDamage(err error, path string) error {
-	if !errors.Is(err, errDamaged) && !errors.Is(err, errNoDatabase) &&
-		!isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) {
+	isDamaged := errors.Is(err, errDamaged) ||
+		isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+	if !isDamaged {
 		return err
 	}
 	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore in "+
 		"its place, move %s, %[2]s-wal and %[2]s-shm away together", err, path)
 }
 
-// copyPages puts all pages of one database in the place of those of another, which exists, with
-// SQLite's online restore: in one transaction, beside those who read it. It calls locked once
-// nobody else can write any more, and before it writes itself.
-func (c *invocation) copyPages(ctx context.Context, doing, from, to, journal string,
-	locked func() error) error {
-	db := openPool(to, 0, "mode=rw", "_pragma=journal_mode("+journal+")",
-		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
-	defer db.Close()
-	var conn *sql.Conn
-	err := untilUnlocked(ctx, commandWait, func() (err error) {
-		conn, err = db.Conn(ctx)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return conn.Raw(func(driver any) error {
-		restorer := driver.(interface {
-			NewRestore(source string) (*sqlite.Backup, error)
-		})
-		// Without a mode it would make a missing file, and with mode=ro leave an empty log.
-		restore, err := restorer.NewRestore(fileAddress(from, "mode=rw"))
-		if err != nil {
-			return err
-		}
-		err = c.stepThrough(ctx, doing, restore, locked)
-		finished := restore.Finish() // before the last step is done, this rolls back
-		if err != nil {
-			return err
-		}
-		return finished
-	})
-}
-
-// stepThrough copies few pages at a time, and looks for a signal in between.
-func (c *invocation) stepThrough(ctx context.Context, doing string, restore *sqlite.Backup,
-	locked func() error) error {
-	err := untilUnlocked(ctx, commandWait, func() error {
-		_, err := restore.Step(0) // only takes the lock
-		return err
-	})
-	if isCode(err, sqlite3.SQLITE_READONLY) {
-		return errors.New("the copy's pages have another size than the database's; bring them to " +
-			"that size with PRAGMA page_size and VACUUM")
-	}
-	if err != nil {
-		return err
-	}
-	if err := locked(); err != nil {
-		return err
-	}
-	p := c.progress(doing, "pages", 0)
-	defer p.end()
-	for more := true; more; {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		more, err = restore.Step(32)
-		if err != nil {
-			return err
-		}
-		p.total = int64(restore.PageCount())
-		p.show(p.total - int64(restore.Remaining()))
-	}
-	return nil
-}
-
 // restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
 func (c *invocation) restoreCluster(ctx context.Context, source string) (
-	copied string, err error) {
-	partial, err := os.CreateTemp("", "petstore-")
+	pets int64, err error) {
+	temporary, err := os.CreateTemp("", "petstore-")
 	if err != nil {
-		return "", err
+		return 0, err
 	}
-	defer os.Remove(partial.Name())
-	defer partial.Close()
-	copied, err = c.copyFile(ctx, source, partial, c.skipIDs)
+	defer os.Remove(temporary.Name())
+	defer temporary.Close()
+	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs)
 	if err != nil {
-		return "", err
+		return 0, err
 	}
 	if err := c.refuseData(ctx); err != nil {
-		return "", err
+		return 0, err
 	}
-	defer c.watch(ctx, "loading", 0, partial)()
-	whole := io.NewSectionReader(partial, 0, math.MaxInt64)
-	return copied, c.store.engine.(*rqlite).load(ctx, whole)
+	defer startProgress(c.stderr, "loading", "", 0).end()
+	return pets, c.store.engine.(*rqlite).load(ctx, temporary)
 }
 
 // refuseData refuses a cluster that holds a pet or a key, as each does once a service was started
@@ -475,70 +451,76 @@ func (c *invocation) refuseData(ctx context.Context) error {
 	if err != nil || version == 0 {
 		return err
 	}
-	var pets, keys int64
-	count := sqlOf("SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM api_keys)")
-	if _, err := c.store.readInto(ctx, count, &pets, &keys); err != nil {
+	var used bool
+	query := sqlOf("SELECT EXISTS (SELECT 1 FROM pets) OR EXISTS (SELECT 1 FROM api_keys)")
+	if _, err := c.store.readInto(ctx, query, &used); err != nil || !used {
 		return err
 	}
-	if pets == 0 && keys == 0 {
-		return nil
-	}
-	return fmt.Errorf("it holds %s and %s, and nothing is overwritten; start nodes with empty "+
-		"folders, and restore before a service starts on them, which makes a key",
-		amount(pets, "pets"), amount(keys, "keys"))
+	return errors.New("it holds pets or keys, and nothing is overwritten; start nodes with empty " +
+		"folders, and restore before a service starts on them, which makes a key")
 }
 
-// petImport stores nothing before all lines are known to be right. Until then the pets are rows in
-// a temporary file, which has no name any more.
-func petImport(ctx context.Context, c *invocation) error {
+// importFile is the content of an import. Its pets wait as rows in a temporary file.
+type importFile struct {
+	rows   *os.File
+	digest string // SHA-256 of the content in hex, by which the import is known
+	pets   int64
+	wrong  []string // the first lines that are wrong, and why
+}
+
+// petImport adds the pets of a file. It stores nothing before all lines are known to be right.
+func petImport(ctx context.Context, cmd *invocation) error {
 	rows, err := os.CreateTemp("", "petstore-")
 	if err != nil {
 		return err
 	}
-	_ = os.Remove(rows.Name())
 	defer rows.Close()
-	var digest string
-	var total int64
-	err = untilStopped(ctx, func() (err error) {
-		digest, total, err = c.readPets(ctx, rows)
+	_ = os.Remove(rows.Name()) // the content stays until the file is closed
+	file := &importFile{rows: rows}
+	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
-	})
+	}
+	start, err := cmd.importStart(ctx, file)
 	if err != nil {
 		return err
 	}
-	start, err := c.importStart(ctx, digest, total)
+	stored, err := cmd.storePets(ctx, file, start)
 	if err != nil {
-		return err
+		return fmt.Errorf("%d of %d pets are stored; the same import goes on after them: %w",
+			stored, file.pets, err)
 	}
-	stored, err := c.writePets(ctx, rows, digest, start, total)
-	if err != nil {
-		return fmt.Errorf("%sof %s are stored; the same import goes on after them: %w",
-			amount(stored, ""), amount(total, "pets"), err)
-	}
-	message := amount(total-start, "pets") + " imported"
-	if start > 0 {
-		message += ", which ends an import that was stopped"
-	}
-	return c.report(nil, message, "file", c.Arg(0), "sha256", digest,
-		"before", start, "database", databaseName(c.db))
+	cmd.log.Info("pets imported",
+		"pets", file.pets-start,
+		"file", cmd.argument,
+		"sha256", file.digest,
+		"alreadyStored", start,
+		"database", databaseName(cmd.db))
+	return nil
 }
 
-// importStart is how many pets of an import are stored already. One that has ended begins anew with
-// -again: its place is moved to the start before anything is stored, so that every later step can
-// tell whether it was made.
-func (c *invocation) importStart(ctx context.Context, digest string, total int64) (int64, error) {
-	stored, err := c.store.imported(ctx, digest)
-	if err != nil || stored < total || total == 0 {
-		return stored, err
+// checkImport reads the content, and shows the first lines that are wrong.
+func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
+	content := c.stdin
+	if c.argument != "-" {
+		opened, err := os.Open(c.argument)
+		if err != nil {
+			return err
+		}
+		defer opened.Close()
+		content = opened
 	}
-	if !c.again {
-		return 0, fmt.Errorf("it was imported before, all %s; -again adds them once more",
-			amount(total, "pets"))
+	p := startProgress(c.stderr, "checking", "", 0)
+	err := untilStopped(ctx, func() error { return file.read(content) })
+	p.end()
+	if err != nil || len(file.wrong) == 0 {
+		return err
 	}
-	return 0, c.store.moveImport(ctx, digest, total, 0)
+	_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	return fmt.Errorf("%s has wrong lines; nothing was stored", c.argument)
 }
 
-// untilStopped returns what do returns, unless ctx ends while do waits for the other end of a pipe.
+// untilStopped returns what do returns, unless ctx ends first: do may wait for the other end of a
+// pipe, and is left behind.
 func untilStopped(ctx context.Context, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()
@@ -550,157 +532,153 @@ func untilStopped(ctx context.Context, do func() error) error {
 	}
 }
 
-// readPets writes the pets of the file as rows, and returns how many there are, and the digest of
-// the content. A line is read as strictly as the body of createPet, but for an id, which does not
-// count. The first lines that are wrong are shown.
-func (c *invocation) readPets(ctx context.Context, rows io.Writer) (digest string, pets int64,
-	err error) {
-	const maxShown, maxLine = 20, 1 << 20 // no line behind a longer one can be found
-	from, size := c.stdin, int64(0)
-	if c.Arg(0) != "-" {
-		file, err := os.Open(c.Arg(0))
-		if err != nil {
-			return "", 0, err
-		}
-		defer file.Close()
-		if info, err := file.Stat(); err == nil {
-			size = info.Size()
-		}
-		from = file
+// read reads a pet from each line, up to the 20th line that is wrong. A line is read as strictly as
+// the body of createPet, but for an id, which does not count.
+func (f *importFile) read(content io.Reader) error {
+	const maxWrong = 20
+	digest, rows := sha256.New(), bufio.NewWriter(f.rows)
+	in := bufio.NewReader(io.TeeReader(content, digest))
+	if mark, _ := in.Peek(3); string(mark) == "\ufeff" { // a byte order mark
+		_, _ = in.Discard(3)
 	}
-	sum, out := sha256.New(), bufio.NewWriter(rows)
-	in := bufio.NewScanner(io.TeeReader(from, sum))
-	in.Buffer(nil, maxLine)
-	p := c.progress("checking", "bytes", size)
-	defer p.end()
-	var number, read, wrong int64
-	for ctx.Err() == nil && in.Scan() {
-		line := in.Bytes()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxBody+len("\r\n"))
+	number := 0
+	for len(f.wrong) < maxWrong && lines.Scan() {
 		number++
-		read += int64(len(line))
-		p.show(read)
-		if number == 1 {
-			line = bytes.TrimPrefix(line, []byte("\ufeff")) // a byte order mark
-		}
+		line := lines.Bytes()
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		pets++
-		pet, problem := decodeNewPet(line, "id")
-		if len(line) > maxBody {
-			problem = newError(CodeInvalidBody, "the line must have at most %d bytes", maxBody)
-		}
-		if problem == nil {
-			_, _ = out.WriteString(pet.row() + "\n") // Flush returns the error
+		pet, err := decodeNewPet(line, "id")
+		if err != nil {
+			_, problem, _ := strings.Cut(err.Error(), ": ")
+			f.wrong = append(f.wrong, fmt.Sprintf("line %d: %s\n", number, problem))
 			continue
 		}
-		wrong++
-		if wrong <= maxShown {
-			p.end()
-			_, text, _ := strings.Cut(problem.Error(), ": ")
-			_, _ = fmt.Fprintf(c.stderr, "line %d: %s\n", number, text)
-		}
+		f.pets++
+		_, _ = rows.WriteString(pet.row() + "\n") // Flush returns the error
 	}
-	if in.Err() != nil {
-		return "", 0, fmt.Errorf("line %d: %w", number+1, in.Err())
+	if lines.Err() != nil {
+		return fmt.Errorf("line %d: %w", number+1, lines.Err())
 	}
-	if wrong > 0 {
-		return "", 0, fmt.Errorf("%s has %s; nothing was stored",
-			c.Arg(0), amount(wrong, "wrong lines"))
+	f.digest = fmt.Sprintf("%x", digest.Sum(nil))
+	return rows.Flush()
+}
+
+// importStart is how many pets of an import are stored already. One that has ended begins anew with
+// -again, which first moves that number back to 0, in a write of its own: each later write moves it
+// up, and can tell whether it was made.
+func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, error) {
+	stored, err := c.store.imported(ctx, file.digest)
+	if err != nil || stored < file.pets || file.pets == 0 {
+		return stored, err
 	}
-	if err := out.Flush(); err != nil {
-		return "", 0, err
+	if !c.again {
+		return 0, fmt.Errorf("it was imported before, all %d pets; -again adds them once more",
+			file.pets)
 	}
-	return fmt.Sprintf("%x", sum.Sum(nil)), pets, context.Cause(ctx)
+	return 0, c.store.importPets(ctx, file.digest, nil, file.pets, 0)
 }
 
 // importBatch is how many pets of an import share a transaction. More would be faster, but creates
 // wait meanwhile.
 const importBatch = 500
 
-// writePets stores the rows behind the first ones, which are stored, and returns how many are
-// stored then. After each transaction it pauses for as long as that took, so that others can write
+// storePets stores the pets of an import but for the first ones, which are stored, and returns the
+// new number. After each transaction it pauses for as long as that took, so that others can write
 // for half of the time.
-func (c *invocation) writePets(ctx context.Context, rows *os.File, digest string,
-	stored, total int64) (int64, error) {
-	p := c.progress("importing", "pets", total)
-	p.from = stored
+func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
+	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
 	defer p.end()
-	in := bufio.NewScanner(io.NewSectionReader(rows, 0, math.MaxInt64))
+	// The file's own offset is behind what was written.
+	rows := bufio.NewScanner(io.NewSectionReader(file.rows, 0, math.MaxInt64))
 	for range stored {
-		in.Scan()
+		rows.Scan()
 	}
-	for stored < total {
-		if ctx.Err() != nil { // which comes too late once all are stored
+	for stored < file.pets {
+		if ctx.Err() != nil {
 			return stored, context.Cause(ctx)
 		}
-		var pets []string
-		for len(pets) < importBatch && in.Scan() {
-			pets = append(pets, in.Text())
+		var batch []string
+		for len(batch) < importBatch && rows.Scan() {
+			batch = append(batch, rows.Text())
 		}
-		if in.Err() != nil {
-			return stored, in.Err()
+		if rows.Err() != nil {
+			return stored, rows.Err()
 		}
-		begin, next := time.Now(), stored+int64(len(pets))
-		if err := c.store.importPets(ctx, digest, pets, stored, next); err != nil {
+		begin := time.Now()
+		next := stored + int64(len(batch))
+		if err := c.store.importPets(ctx, file.digest, batch, stored, next); err != nil {
 			return stored, err
 		}
+		p.done.Add(next - stored)
 		stored = next
-		p.show(stored)
 		pause(ctx, time.Since(begin))
 	}
 	return stored, nil
 }
 
-// petExport writes to a new file, which is there when it is whole, or to stdout.
-func petExport(ctx context.Context, c *invocation) error {
-	file := cmp.Or(c.Arg(0), "-")
-	var total, done int64
-	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
-		storedStatus[PetStatus(c.status)])
-	if _, err := c.store.readInto(ctx, count, &total); err != nil {
-		return err
-	}
-	p := c.progress("exporting", "pets", total)
-	if file == "-" && isTerminal(c.stdout) { // which shows the pets
-		p.w = io.Discard
-	}
-	write := func(w io.Writer) error {
-		out := bufio.NewWriterSize(w, maxBody)
-		err := c.store.eachPetJSON(ctx, PetStatus(c.status), func(pet string) error {
-			done++
-			p.show(done)
-			_, err := out.WriteString(pet + "\n")
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return out.Flush()
-	}
-	var err error
-	if file == "-" {
-		err = untilStopped(ctx, func() error { return write(c.stdout) })
-	} else {
-		err = makeFile(file, func(partial *os.File) error {
-			if err := write(partial); err != nil {
-				return err
-			}
-			return partial.Sync()
-		})
-	}
-	p.end()
+// petExport writes to a new file, or to stdout.
+func petExport(ctx context.Context, cmd *invocation) error {
+	file := cmp.Or(cmd.argument, "-")
+	pets, err := cmd.exportPets(ctx, file)
 	if readerLeft(err) {
 		return errExportCut
 	}
 	if err != nil {
-		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(c.db), err)
+		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(cmd.db), err)
 	}
-	return c.report(nil, amount(done, "pets")+" exported", "file", file,
-		"database", databaseName(c.db))
+	cmd.log.Info("pets exported",
+		"pets", pets,
+		"file", file,
+		"database", databaseName(cmd.db))
+	return nil
 }
 
-// errExportCut is the error of an export whose reader has left. Nobody needs a message then.
+// exportPets returns how many pets it has written.
+func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, err error) {
+	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
+		storedStatus[PetStatus(c.status)])
+	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
+		return 0, err
+	}
+	stderr := c.stderr
+	if file == "-" && isTerminal(c.stdout) {
+		stderr = io.Discard // the terminal shows the pets
+	}
+	p := startProgress(stderr, "exporting", "pets", pets)
+	defer p.end()
+	if file == "-" {
+		err = untilStopped(ctx, func() error { return c.writePets(ctx, c.stdout, p) })
+		return p.done.Load(), err
+	}
+	partial, err := createFile(file)
+	if err != nil {
+		return 0, err
+	}
+	defer partial.discard()
+	if err := c.writePets(ctx, partial, p); err != nil {
+		return 0, err
+	}
+	return p.done.Load(), partial.publish()
+}
+
+// writePets writes pets as JSON, one a line.
+func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) error {
+	out := bufio.NewWriterSize(to, maxBody)
+	err := c.store.eachPetJSON(ctx, PetStatus(c.status), func(pet string) error {
+		p.done.Add(1)
+		_, err := out.WriteString(pet + "\n")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// errExportCut is the error of an export whose reader has left. It ends without a message.
 var errExportCut = errors.New("the reader of stdout has left")
 
 // readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as
@@ -708,4 +686,74 @@ var errExportCut = errors.New("the reader of stdout has left")
 func readerLeft(err error) bool {
 	_, ofFile := errors.AsType[*os.PathError](err) // and not of a connection
 	return ofFile && errors.Is(err, syscall.EPIPE)
+}
+
+// progress shows how far long work is: on a terminal in one line that is written over itself five
+// times a second, elsewhere in a line every five seconds. Work that ends sooner shows nothing.
+type progress struct {
+	doing, unit string
+	total       int64 // 0: unknown
+	done        atomic.Int64
+	start       time.Time
+	terminal    bool
+	ended       chan bool
+}
+
+func startProgress(w io.Writer, doing, unit string, total int64) *progress {
+	p := &progress{
+		doing:    doing,
+		unit:     unit,
+		total:    total,
+		start:    time.Now(),
+		terminal: isTerminal(w),
+		ended:    make(chan bool),
+	}
+	go p.show(w)
+	return p
+}
+
+// show writes lines until the end. That something cannot be shown does not matter.
+func (p *progress) show(w io.Writer) {
+	every, format, erase := 5*time.Second, "%s\n", ""
+	if p.terminal {
+		every, format, erase = time.Second/5, "\r%s\x1b[K", "\r\x1b[K"
+	}
+	tick := time.Tick(every)
+	for shown := ""; ; shown = erase { // erase is for the end, once a line was shown
+		select {
+		case <-tick:
+			_, _ = fmt.Fprintf(w, format, p.line())
+		case <-p.ended:
+			_, _ = io.WriteString(w, shown)
+			p.ended <- true
+			return
+		}
+	}
+}
+
+// line tells the percentage, the rate and the time that is left or, while they are unknown, the
+// time that has passed.
+func (p *progress) line() string {
+	took := time.Since(p.start)
+	done := min(p.done.Load(), p.total) // pets may be added during an export
+	if done == 0 {
+		return fmt.Sprintf("%s  %v", p.doing, took.Round(time.Second))
+	}
+	percent := 100 * done / p.total
+	bar := ""
+	if p.terminal {
+		tenths := int(percent / 10)
+		bar = strings.Repeat("█", tenths)
+		bar += strings.Repeat("░", 10-tenths) + " "
+	}
+	perSecond := float64(done) / took.Seconds()
+	left := time.Duration(float64(p.total-done)/perSecond) * time.Second
+	return fmt.Sprintf("%s %s%3d %% of %d %s  %.0f/s  %v left",
+		p.doing, bar, percent, p.total, p.unit, perSecond, left)
+}
+
+// end takes the line off the terminal, and returns when nothing more is written.
+func (p *progress) end() {
+	p.ended <- true // asks show to end
+	<-p.ended       // show has ended
 }

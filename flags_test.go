@@ -1,109 +1,387 @@
 package main
 
-// Tests of the progress that long work shows.
+// Tests of the flags: their defaults, values, variables and checks, and the documents' tables.
 
 import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
-func TestProgressOnATerminalIsOneLineThatIsWrittenOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-		p := (&invocation{process: &process{stderr: &out}}).progress("importing", "pets", 2_000_000)
-		p.terminal = true
-		for done := range int64(1_000) { // in one second
-			time.Sleep(time.Millisecond)
-			p.show((done + 1) * 1_000)
-		}
-		lines := strings.Split(out.String(), "\r")[1:]
-		if len(lines) != 5 {
-			t.Errorf("in a second %d lines are written: %q", len(lines), lines)
-		}
-		want := "importing █████░░░░░  50 %  1,000,000 of 2,000,000 pets  1,000,000 pets/s  1s left\x1b[K"
-		if last := lines[len(lines)-1]; last != want {
-			t.Errorf("the last is\n%q, not\n%q", last, want)
-		}
-		out.Reset()
-		p.end()
-		if out.String() != "\r\x1b[K" {
-			t.Errorf("the end writes %q", out.String())
-		}
-	})
+// serviceFlags has, for each flag of the service, a good value, the way it is in the config, and
+// another good value, and then bad ones, separated by bars.
+var serviceFlags = map[string]struct{ good, shown, other, bad string }{
+	"addr": {
+		"127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:2",
+		"8080|localhost|a:b:c|localhost:99999|localhost:-1|localhost:nosuchport",
+	},
+	"db": {"a.db", "a.db", "b.db", "http://a|http://a:1/x|http://a:1,b:1|http://a:1,|ftp://a:1"},
+	"base-url": {
+		"https://a.example/v1", "https://a.example/v1", "https://b.example/v1",
+		"a.example/v1|/v1|https://a.example|https://a.example/v1/|https://a.example/v2|" +
+			"ftp://a.example/v1|https:///v1|https://a.example/?x=/v1|https://a.example/#/v1|" +
+			"https://u:p@a.example/v1|https://a.example/%zz/v1|http://a.example:x/v1|" +
+			"https://a.example/a b/v1|https://zoë.example/v1",
+	},
+	"staging-url": {
+		"http://[::1]:8080/shop/v1", "http://[::1]:8080/shop/v1", "https://b.example/v1",
+		"a.example|https://a.example|ftp://a.example/v1",
+	},
+	"staging": {"true", "true", "false", "perhaps|2"},
+	"ban-for": {"1s", "1000000000", "8s", "10|soon|-1s|10 m|1ms"},
+	"cache": {
+		"2MiB", "2097152", "0",
+		"x|-1|16|2KiB|+1MiB|1.5MiB|16 MiB|16MB|16mib|MiB|99999999MiB|1GiB",
+	},
+	"client-ip-header": {"X-A", "X-A", "X-B", "X Forwarded-For|X-Real-IP:|Ü"},
+	"cors-origin": {
+		"https://a.example,http://b.example:8080", "[https://a.example http://b.example:8080]", "*",
+		"a.example|https://A.example|https://a.example/|https://a.example/x|https://|null|" +
+			"https://a.example,|https://u@a.example|https://a.example?x|https://a.example:443|" +
+			"http://a.example:80|https://[::1]:443|https://*.example|https://a*.example|" +
+			"https://zoë.example|https://a.example:",
+	},
+	"tls-cert":           {"a.pem", "a.pem", "b.pem", ""},
+	"tls-key":            {"a.key", "a.key", "b.key", ""},
+	"log":                {"text", "text", "json", "xml|Text"},
+	"log-level":          {"DEBUG", "-4", "ERROR", "loud|1"},
+	"debug-addr":         {"127.0.0.1:1", "127.0.0.1:1", "[::1]:2", "6060|a:b:c|localhost:99999"},
+	"debug-allow-remote": {"true", "true", "false", "perhaps"},
 }
 
-func TestProgressElsewhereIsALineEveryFiveSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-		c := &invocation{process: &process{stderr: &out}}
-		known, unknown := c.progress("copying", "bytes", 120_000_000), c.progress("checking", "bytes", 0)
-		known.from = 20_000_000
-		known.show(20_000_000)
-		unknown.show(0)
-		time.Sleep(4 * time.Second)
-		known.show(30_000_000)
-		if out.Len() != 0 {
-			t.Errorf("after four seconds there is %q", out.String())
+func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
+	names := map[string]bool{}
+	serving.newInvocation(&process{}).VisitAll(func(f *flag.Flag) { names[f.Name] = true })
+	for name := range names {
+		c, tested := serviceFlags[name]
+		if !tested {
+			t.Errorf("-%s is not tested", name)
 		}
-		time.Sleep(time.Second)
-		known.show(45_000_000)
-		unknown.show(5)
-		known.show(46_000_000)
-		known.end()
-		want := "copying  38 %  45 of 120 MB  5 MB/s  15s left\nchecking 1 MB  5s\n"
-		if out.String() != want {
-			t.Errorf("the lines are\n%q, not\n%q", out.String(), want)
+		good, variable := "-"+name+"="+c.good, variableOf(name)+"="
+		if got := changedFields(t, []string{good}); got != c.shown {
+			t.Errorf("%s gives %s, want %s", good, got, c.shown)
 		}
-	})
-}
-
-func TestProgressThatEndsSoonShowsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, terminal := range []bool{true, false} {
-			var out strings.Builder
-			p := (&invocation{process: &process{stderr: &out}}).progress("importing", "pets", 10)
-			p.terminal = terminal
-			p.show(10)
-			p.end()
-			if out.Len() != 0 {
-				t.Errorf("on a terminal, %v, there is %q", terminal, out.String())
+		if got := changedFields(t, nil, variable+c.good); got != c.shown {
+			t.Errorf("%s%s gives %s, want %s", variable, c.good, got, c.shown)
+		}
+		if got := changedFields(t, []string{good}, variable+c.other); got != c.shown {
+			t.Errorf("%s with %s%s gives %s; the flag should win", good, variable, c.other, got)
+		}
+		for bad := range strings.SplitSeq(c.bad, "|") {
+			if bad == "" {
+				continue
 			}
+			_, _, err := petstore(t, nil, "-"+name+"="+bad)
+			wantOneLine(t, err, true, "-"+name, bad, "; see petstore serve -h")
+			_, _, err = petstore(t, map[string]string{variableOf(name): bad})
+			wantOneLine(t, err, true, variableOf(name), bad, "; see petstore serve -h")
 		}
-	})
+	}
 }
 
-// Work may not get on at all, get further than was known, or hardly get on.
-func TestProgressSurvivesOddNumbers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []struct {
-			done, total int64
-			want        string
-		}{
-			{0, 10, "importing ░░░░░░░░░░   0 %  0 of 10 pets  0 pets/s"},
-			{20, 10, "importing ██████████ 100 %  20 of 10 pets  20 pets/s  0s left"},
-			{1, 1e18, "importing ░░░░░░░░░░   0 %  1 of 1,000,000,000,000,000,000 pets  1 pet/s"},
-		} {
-			var out strings.Builder
-			p := (&invocation{process: &process{stderr: &out}}).progress("importing", "pets", c.total)
-			p.terminal = true
-			time.Sleep(time.Second)
-			p.show(c.done)
-			if out.String() != "\r"+c.want+"\x1b[K" {
-				t.Errorf("%d of %d shows\n%q, not\n%q", c.done, c.total, out.String(), c.want)
-			}
+// changedFields are the fields of the service's config that are not as without flags.
+func changedFields(t *testing.T, args []string, environ ...string) string {
+	t.Helper()
+	changed, err := parseCommand("serve", args, environ...)
+	must(t, err)
+	usual, err := parseCommand("serve", nil)
+	must(t, err)
+	var texts []string
+	a, b := reflect.ValueOf(usual.config), reflect.ValueOf(changed.config)
+	for _, field := range reflect.VisibleFields(a.Type()) {
+		text := fmt.Sprint(b.FieldByIndex(field.Index))
+		if !field.Anonymous && text != fmt.Sprint(a.FieldByIndex(field.Index)) {
+			texts = append(texts, text)
 		}
-	})
+	}
+	return strings.Join(texts, " ")
 }
 
-func TestAmountsAreForPeople(t *testing.T) {
-	for want, got := range map[string]string{
-		"0 pets": amount(0, "pets"), "1 pet": amount(1, "pets"), "999 pets": amount(999, "pets"), "1,000 pets": amount(1_000, "pets"),
-		"12,345,678 pets": amount(12_345_678, "pets"), "1 MB": amount(1, "bytes"), "188 MB": amount(187_500_000, "bytes"), "1,001 MB": amount(1_000_000_001, "bytes"),
+func TestDefaults(t *testing.T) {
+	cmd, err := parseCommand("serve", nil)
+	must(t, err)
+	got := fmt.Sprintln(cmd.addr, cmd.db, cmd.banFor, cmd.cache, cmd.staging, cmd.logFormat)
+	if want := "localhost:8080 petstore.db 10m0s 16777216 false auto\n"; got != want {
+		t.Errorf("the defaults are %s, want %s", got, want)
+	}
+	if cmd.baseURL+cmd.clientIPHeader+cmd.debugAddr != "" || len(cmd.corsOrigins) != 0 {
+		t.Errorf("by default there is %+v", cmd.config)
+	}
+}
+
+// A browser leaves out only the default port of the scheme.
+func TestOrdinaryOriginsAreTaken(t *testing.T) {
+	for origin := range strings.FieldsSeq(`
+		https://a.example http://a.example:443 https://a.example:80 https://a.example:8443
+		https://a.example:4430 http://localhost:3000 http://127.0.0.1:8080 http://[::1]:8080
+		http://[fe80::80] https://xn--zo-hja.example https://my-shop_1.example *`) {
+		if !isOrigin(origin) {
+			t.Errorf("the origin %s is refused", origin)
+		}
+	}
+}
+
+func TestACORSOriginMayBeRepeated(t *testing.T) {
+	line := "-cors-origin https://a.example -cors-origin http://b.example,*"
+	got := changedFields(t, strings.Fields(line))
+	if got != "[https://a.example http://b.example *]" {
+		t.Errorf("the origins are %s", got)
+	}
+}
+
+func TestAClusterIsItsNodes(t *testing.T) {
+	for db, want := range map[string]string{
+		"http://n1:4001":                         "[http://n1:4001]",
+		"http://n_1:4001,https://[::1]:4001/":    "[http://n_1:4001 https://[::1]:4001/]",
+		"https://pets:p%20w@10.0.0.1:4001":       "[https://pets:p%20w@10.0.0.1:4001]",
+		"pets.db":                                "[]",
+		"http://n1:4001,http://n2":               "[]",
+		"http://n1:4001?x=@n2:4001":              "[]",
+		"http://u:p/w@n1:4001":                   "[]",
+		"http://n1:4001, http://n2:4001":         "[]",
+		"http://%zz@n1:4001":                     "[]",
+		"http://n1:4001,http://n2:4001/db/query": "[]",
 	} {
-		if got != want {
-			t.Errorf("%q is shown as %q", want, got)
+		if got := fmt.Sprint(nodeURLs(db)); got != want {
+			t.Errorf("the nodes of %s are %s, want %s", db, got, want)
+		}
+	}
+}
+
+// An environment is full of variables.
+func TestVariablesOfOthersDoNotCount(t *testing.T) {
+	environ := strings.Split("ADDR=x XPETSTORE_ADDR=x PETSTOREADDR=x PETSTORE_ADDRESS=x "+
+		"PETSTORE_=x PETSTORE_ADDR= PETSTORE_STAGING =C:=C: ", " ")
+	if got := changedFields(t, nil, environ...); got != "" {
+		t.Errorf("they set %s", got)
+	}
+	if got := changedFields(t, nil, "PETSTORE_TLS_CERT=a=b.pem"); got != "a=b.pem" {
+		t.Errorf("a value with = in it is read as %s", got)
+	}
+}
+
+func TestEveryCommandWarnsOfUnknownVariables(t *testing.T) {
+	k := newKeys(t)
+	k.mint("create")
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	env := map[string]string{"PETSTORE_DB": k.db, "PETSTORE_PORT": "80", "PETSTORE_PLAN": "pro"}
+	for _, line := range []string{"key create", "key list", "key show 1", "key set -name x 1",
+		"key rotate 1", "key unban 1", "key revoke 1", "backup " + copied, "restore " + copied,
+		"-addr 127.0.0.1:0 -log json"} {
+		_, log, err := petstore(t, env, strings.Fields(line)...)
+		must(t, err)
+		named := strings.Contains(log, `"variable":"PETSTORE_PORT"}`)
+		if !named || strings.Count(log, `"WARN"`) != 1 {
+			t.Errorf("petstore %s says %s", line, log)
+		}
+	}
+}
+
+func TestAStagingEnvironmentMakesTestKeys(t *testing.T) {
+	for _, c := range []struct{ environ, args, prefix string }{
+		{"", "", "pet_live_"},
+		{"PETSTORE_STAGING=true", "", "pet_test_"},
+		{"PETSTORE_STAGING=1", "-plan pro", "pet_test_"},
+		{"PETSTORE_STAGING=false", "", "pet_live_"},
+		{"PETSTORE_STAGING=0", "-test", "pet_test_"},
+		{"PETSTORE_STAGING=", "", "pet_live_"},
+		{"PETSTORE_STAGING=true", "-test=false", "pet_live_"},
+		{"PETSTORE_STAGING=true PETSTORE_TEST=false", "", "pet_live_"},
+		{"PETSTORE_TEST=true", "", "pet_test_"},
+	} {
+		args := append([]string{"key", "create", "-db", databasePath(t)}, strings.Fields(c.args)...)
+		out, log, err := petstore(t, variablesOf(strings.Fields(c.environ)), args...)
+		must(t, err)
+		if !strings.HasPrefix(out, c.prefix) || strings.Contains(log, "WARN") {
+			t.Errorf("with %q, %q makes a key %.9s and says %s", c.environ, c.args, out, log)
+		}
+	}
+}
+
+// Only the command line says what is changed, and which pets are exported.
+func TestAVariableChangesNothing(t *testing.T) {
+	k := newKeys(t)
+	k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "6")
+	s := openDatabase(t, k.db)
+	mustCreate(t, s, NewPet{"Rex", 1, Available})
+	mustCreate(t, s, NewPet{"Tom", 2, Pending})
+	env := variablesOf(strings.Fields(`PETSTORE_NAME=other PETSTORE_PLAN=pro PETSTORE_EXPIRES=1h
+		PETSTORE_PER_MINUTE=50 PETSTORE_PER_DAY=60 PETSTORE_STATUS=pending PETSTORE_CATEGORY=9`))
+	env["PETSTORE_DB"] = k.db
+	for line, want := range map[string]string{
+		"key set -name till 1":     `"msg":"key changed","id":1,"name":"till"}`,
+		"key set -expires 0 1":     `"msg":"key changed","id":1,"expires":"0"}`,
+		"pet set -status sold 1":   `"msg":"pet changed","id":1,"status":"sold"}`,
+		"pet set -category 0 1":    `"msg":"pet changed","id":1,"category":"0"}`,
+		"pet set -name Max 1":      `"msg":"pet changed","id":1,"name":"Max"}`,
+		"pet export -status= -":    "",
+		"pet export":               `"msg":"pets exported","pets":2`,
+		"key set 1":                "",
+		"pet set 1":                "",
+		"key set -per-minute=07 1": `"msg":"key changed","id":1,"per-minute":"07"}`,
+	} {
+		_, log, err := petstore(t, env, strings.Fields(line)...)
+		if want == "" {
+			wantOneLine(t, err, true)
+			continue
+		}
+		must(t, err)
+		warned := strings.Contains(log, `"variable":"PETSTORE_STATUS"`)
+		if !warned || !strings.Contains(log, want) {
+			t.Errorf("%s says %s, want %s and a warning of PETSTORE_STATUS", line, log, want)
+		}
+	}
+	if got := k.summary("1"); got != "till, enterprise, 7 a minute, 6 a day, ends null" {
+		t.Errorf("the key is %s", got)
+	}
+	want := `{"id":1,"name":"Max","categoryId":0,"status":"sold"}` + "\n" +
+		`{"id":2,"name":"Tom","categoryId":2,"status":"pending"}` + "\n"
+	if got := exportedPets(t, k.db); got != want {
+		t.Errorf("the pets are\n%s, want\n%s", got, want)
+	}
+}
+
+// variablesOf are the variables of entries such as NAME=value.
+func variablesOf(environ []string) map[string]string {
+	variables := map[string]string{}
+	for _, entry := range environ {
+		name, value, _ := strings.Cut(entry, "=")
+		variables[name] = value
+	}
+	return variables
+}
+
+func TestDurationsMayBeWholeDays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for line, want := range map[string]string{
+			"-expires 90d":    "2000-03-31T00:00:00Z",
+			"-expires 007d":   "2000-01-08T00:00:00Z",
+			"-expires 36h":    "2000-01-02T12:00:00Z",
+			"-expires 1h30m":  "2000-01-01T01:30:00Z",
+			"-expires 0d":     "null",
+			"-expires 0":      "null",
+			"-expires 65535d": "2179-06-06T00:00:00Z",
+			"-overlap 2d":     "2000-01-03T00:00:00Z",
+			"-overlap 0d":     "2000-01-01T00:00:00Z",
+			"-overlap 10m":    "2000-01-01T00:10:00Z",
+		} {
+			k := newKeys(t)
+			if strings.HasPrefix(line, "-expires") {
+				k.mint("create", strings.Fields(line)...)
+			} else {
+				k.mint("create")
+				k.mint("rotate", append(strings.Fields(line), "1")...)
+			}
+			if got := textOrNull(k.show("1").ExpiresAt); got != want {
+				t.Errorf("with %s a key ends at %s, want %s", line, got, want)
+			}
+		}
+	})
+	for bad := range strings.SplitSeq("90 d|d|-1d|+1d|1.5d|1d12h|90D|65536d|99999999999999999999d|"+
+		"0x1d|1_0d|١d|90|week|1w| 1d|999ms|-1h|", "|") {
+		_, _, err := petstore(t, nil, "key", "create", "-expires", bad)
+		wantOneLine(t, err, true, fmt.Sprintf("%q", bad), "it must be like 90d, 36h or 10m")
+		_, _, err = petstore(t, nil, "key", "rotate", "1", "-overlap", bad)
+		wantOneLine(t, err, true, fmt.Sprintf("%q", bad), "it must be like 90d, 36h or 10m")
+	}
+}
+
+func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		format string
+		level  slog.Level
+		want   string // a regular expression for all that is written
+	}{
+		{"text", slog.LevelInfo, `^time=\S+ level=INFO msg=hello key=value\n.* msg=careful\n$`},
+		{"json", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"value"\}\n`},
+		{"auto", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"value"\}\n`},
+		{"text", slog.LevelDebug, `(?s)^time=\S+ level=DEBUG msg=details\n.*INFO.*WARN`},
+		{"text", slog.LevelWarn, `^time=\S+ level=WARN msg=careful\n$`},
+		{"text", slog.LevelError, `^$`},
+	} {
+		var out bytes.Buffer
+		log := newLogger(&out, c.format, c.level)
+		log.Debug("details")
+		log.Info("hello", "key", "value")
+		log.Warn("careful")
+		if !regexp.MustCompile(c.want).MatchString(out.String()) {
+			t.Errorf("with -log %s -log-level %s the log is %q", c.format, c.level, out.String())
+		}
+	}
+}
+
+func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	must(t, err)
+	defer file.Close()
+	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a character device, as a terminal is
+	must(t, err)
+	defer device.Close()
+	for _, c := range []struct {
+		stderr       io.Writer
+		format, want string
+	}{
+		{file, "auto", "*slog.JSONHandler"},
+		{file, "", "*slog.JSONHandler"},
+		{file, "text", "*slog.TextHandler"},
+		{io.Discard, "auto", "*slog.JSONHandler"},
+		{device, "auto", "*slog.TextHandler"},
+		{device, "", "*slog.TextHandler"},
+		{device, "json", "*slog.JSONHandler"},
+	} {
+		got := fmt.Sprintf("%T", newLogger(c.stderr, c.format, slog.LevelInfo).Handler())
+		if got != c.want {
+			t.Errorf("-log=%s on %T gives a %s, want a %s", c.format, c.stderr, got, c.want)
+		}
+	}
+}
+
+// A flag of the service has a row of its own, and one of a command stands in the command's row.
+func TestTheTablesOfTheDocumentsNameEveryCommandAndFlag(t *testing.T) {
+	texts := map[string]string{}
+	for _, document := range []string{"README.md", "docs/operating.md"} {
+		text, err := os.ReadFile(document)
+		must(t, err)
+		texts[document] = string(text)
+	}
+	for _, entry := range commands {
+		row := regexp.MustCompile("(?m)^\\|.*`" + entry.name + "[ `]")
+		if !row.MatchString(texts["README.md"]) {
+			t.Errorf("README.md has no row for %s", entry.name)
+		}
+	}
+	for _, entry := range allCommands() {
+		pattern := "(?m)^\\| `" + entry.name + "[ `].*$"
+		if entry.name == "serve" {
+			pattern = "(?m)^\\| `-.*$"
+		}
+		found := regexp.MustCompile(pattern).FindAllString(texts["docs/operating.md"], -1)
+		ofCommand := strings.Join(found, "\n")
+		entry.newInvocation(&process{}).VisitAll(func(f *flag.Flag) {
+			ofFlag := regexp.MustCompile("-" + f.Name + "[] `]")
+			if (entry.name == "serve" || f.Name != "db") && !ofFlag.MatchString(ofCommand) {
+				t.Errorf("docs/operating.md has no row for -%s of %s", f.Name, entry.name)
+			}
+		})
+	}
+}
+
+func TestTheDebugAddressIsOnThisMachineUnlessOthersAreLetIn(t *testing.T) {
+	for _, line := range []string{"", "-debug-addr localhost:6060", "-debug-addr 127.0.0.2:6060",
+		"-debug-addr [::1]:6060", "-debug-addr :6060 -debug-allow-remote"} {
+		cmd, err := parseCommand("serve", strings.Fields(line))
+		must(t, err)
+		if err := checkServe(cmd); err != nil {
+			t.Errorf("petstore %s is refused: %v", line, err)
 		}
 	}
 }

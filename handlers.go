@@ -59,71 +59,82 @@ type service struct {
 	base      string   // of Location and Link: baseURL, or a path
 	successor []string // the Link of the deprecated operation
 	routes    *http.ServeMux
-	unmatched http.Handler // of what no other route takes
+	unmatched http.Handler // takes requests that match no route
 
-	operations map[string]*operationCounts  // what /metrics shows, by the name
-	errors     map[ErrorCode]*atomic.Uint64 // responses by the code of their Error
-	bans       atomic.Uint64                // that began
+	operations map[string]*operationCounts // what /metrics shows, by the name
+	other      *operationCounts            // of requests that match no operation
+	errors     map[ErrorCode]*atomic.Int64 // responses by the code of their Error
+	bans       atomic.Int64                // those that have begun
 
-	inFlight        atomic.Int64 // requests that are being handled
-	warnedOfAddress sync.Once    // that clientIPHeader holds no address
-	warnedOfHeader  sync.Once    // that a request lacks clientIPHeader
-	stopping        atomic.Bool  // clients are told to connect anew
-	probing         sync.Mutex   // guards the next two
-	probed          time.Time    // when the store was last asked whether it is ready
-	unready         error        // what it said
-
-	spent   boundedLog // of addresses that send too many requests without a valid key
-	refused boundedLog // of keys that are not looked up
+	warnedOfProxy sync.Once   // that a proxy does not name its client
+	stopping      atomic.Bool // a stop has begun; responses end their connections
+	probing       sync.Mutex  // guards the next two
+	probed        time.Time   // when the store was last asked whether it is ready
+	unready       error       // what the store said then
+	strangers     boundedLog  // takes the lines that callers without a valid key cause
 
 	report     atomic.Pointer[report] // what the operator's page shows of the keys
-	wanted     atomic.Bool            // somebody has asked for it since it was read last
-	nextReport time.Time              // when it may be read next; only updateReport uses it
+	wanted     atomic.Bool            // the report was asked for since it was last read
+	nextReport time.Time              // when it may be read again; only updateReport uses it
+	history    history                // what the charts of that page draw
 }
 
-func newService(s *store, set settings, log *slog.Logger) *service {
+func newService(store *store, settings settings, log *slog.Logger) *service {
 	srv := &service{
-		store:      s,
-		keys:       newKeyring(s, set.staging),
-		limits:     newLimiter(s, set.banFor, log),
+		store:      store,
+		keys:       newKeyring(store, settings.staging),
+		limits:     newLimiter(store, settings.banFor),
 		log:        log,
-		settings:   set,
-		base:       cmp.Or(set.baseURL, "/v1"),
+		settings:   settings,
+		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Uint64{},
-		spent:      boundedLog{log: log, about: "spent addresses", most: 10, period: time.Second},
-		refused:    boundedLog{log: log, about: "refused requests", most: 1, period: time.Minute},
+		errors:     map[ErrorCode]*atomic.Int64{},
+		strangers:  boundedLog{log: log},
 	}
 	for code := range statusOfCode {
-		srv.errors[code] = &atomic.Uint64{}
+		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
 	srv.unmatched = srv.handle("other", missing)
+	srv.other = srv.operations["other"]
 	srv.addRoutes()
 	return srv
 }
 
 // addRoutes is the whole surface. The names are those under which /metrics counts.
 func (s *service) addRoutes() {
-	s.routes.Handle("GET /v1/pets", s.handle("listPets", s.listPets))
-	s.routes.Handle("POST /v1/pets", s.handle("createPet", s.createPet))
-	s.routes.Handle("GET /v1/pets/{petId}", s.handle("getPet", s.getPet)) // deprecated
-
-	s.routes.Handle("/v1/pets", s.handle("other", allow("GET, HEAD, POST")))
-	s.routes.Handle("/v1/pets/{petId}", s.handle("other", allow("GET, HEAD")))
+	s.add("GET /v1/pets", "listPets", s.listPets)
+	s.add("POST /v1/pets", "createPet", s.createPet)
+	s.add("GET /v1/pets/{petId}", "getPet", s.getPet) // deprecated
+	s.allow("/v1/pets", "GET, HEAD, POST")
+	s.allow("/v1/pets/{petId}", "GET, HEAD")
 
 	s.addPublic("/readyz", "readyz", s.reportReadiness)
-	s.addPublic("/openapi.json", "openapi", fixed("application/json", describe(s.settings)))
-	s.addPublic("/{$}", "page", fixed("text/html; charset=utf-8", webFile("index.html")))
-	s.addPublic("/page.css", "page", fixed("text/css; charset=utf-8", webFile("page.css")))
-	s.addPublic("/page.js", "page", fixed("text/javascript; charset=utf-8", webFile("page.js")))
+	s.addPublic("/openapi.json", "openapi", fixed(jsonType, describe(s.settings)))
+	s.addPublic("/{$}", "page", fixed(htmlType, publicPage(s.settings)))
+	s.addPublic("/page.css", "page", file(styleType, "page.css"))
+	s.addPublic("/page.js", "page", file(scriptType, "page.js"))
 	s.routes.Handle("/", s.unmatched)
 }
 
+func (s *service) add(pattern, name string, op operation) {
+	s.routes.Handle(pattern, s.handle(name, op))
+}
+
+// addPublic adds a route outside the API, which needs no key.
 func (s *service) addPublic(path, name string, op operation) {
-	s.routes.Handle("GET "+path, s.handle(name, op))
-	s.routes.Handle(path, s.handle("other", allow("GET, HEAD")))
+	s.add("GET "+path, name, op)
+	s.allow(path, "GET, HEAD")
+}
+
+// allow refuses all methods of a path but those that have a route of their own.
+func (s *service) allow(path, methods string) {
+	refuse := func(w http.ResponseWriter, _ *http.Request, _ caller) error {
+		w.Header().Set("Allow", methods)
+		return newError(CodeMethodNotAllowed, "this address takes %s", methods)
+	}
+	s.add(path, "other", refuse)
 }
 
 // caller is whose request it is, and when it came.
@@ -136,25 +147,19 @@ type caller struct {
 // written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
-// handle counts an operation under the name, and writes its error if there is one. Everything under
-// /v1 is admitted first, unknown paths and methods included, so that a caller without a key learns
-// nothing there and every response says where the caller stands.
+// handle counts an operation under the name, and writes its error if there is one.
 func (s *service) handle(name string, op operation) http.Handler {
 	counts := s.operations[name]
-	if counts == nil { // while the routes are added
+	if counts == nil { // this is the first route of the name
 		counts = &operationCounts{durations: histogram{bounds: durationBounds}}
 		s.operations[name] = counts
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response) // ServeHTTP made it
 		w.counts = counts
-		c := caller{now: w.start}
-		var err error
-		if underAPI(r.URL.Path) {
-			c.key, err = s.admit(w, r)
-		}
+		caller, err := s.admit(w, r)
 		if err == nil {
-			err = op(w, r, c)
+			err = op(w, r, caller)
 		}
 		if err != nil {
 			s.fail(w, r, err)
@@ -162,41 +167,57 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit authenticates a request, charges the limits of its key and sets their headers. What a
-// request without a valid key is charged is up to fail.
-func (s *service) admit(w *response, r *http.Request) (*apiKey, error) {
+// admit lets everything outside /v1 pass. It authenticates all other requests, charges the limits
+// of their key and sets the headers of the limits. Unknown paths and methods need a key too, so
+// that a caller without one learns nothing there. What such a caller is charged is up to fail.
+func (s *service) admit(w *response, r *http.Request) (caller, error) {
+	if !underAPI(r.URL.Path) {
+		return caller{now: w.start}, nil
+	}
 	spent := func() bool {
 		return s.limits.address(s.network(r), w.start, false).shown.remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
+	if errors.Is(err, errManySuspects) {
+		s.strangers.warn("a request gets 503: spent addresses send too many unknown keys",
+			"address", s.network(r), "request", w.id[0])
+	}
 	if err != nil {
-		return nil, err
+		return caller{}, err
 	}
-	w.keyID, w.usageID = key.ID, key.usageID
-	d, err := s.limits.admit(&key.account, w.start)
+	w.keyID = key.ID
+	w.usageID = key.usageID
+	decision, err := s.limits.admit(&key.account, w.start)
 	if err != nil {
-		return nil, err
+		return caller{}, err
 	}
-	d.setHeaders(w.Header())
-	if d.banErr != nil {
-		s.log.Error("cannot ban a key", "key", key.ID, "request", requestID(w), "error", d.banErr)
+	decision.setHeaders(w.Header())
+	w.limitsShown = true
+	if decision.banErr != nil {
+		s.log.Error("cannot ban a key", "key", key.ID, "request", w.id[0], "error", decision.banErr)
 	}
-	if d.banBegins {
+	if decision.banBegins {
 		s.bans.Add(1)
-		s.log.Warn("key banned", "key", key.ID, "for", s.banFor, "request", requestID(w))
+		s.log.Warn("key banned",
+			"key", key.ID,
+			"for", s.banFor,
+			"until", decision.shown.reset.time(),
+			"request", w.id[0])
 	}
-	return key, d.err()
+	return caller{key, w.start}, decision.err()
 }
 
 // response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
 	service *service
+	id      [1]string // X-Request-Id, which http.Header holds without a slice for each request
 	start   time.Time
 	status  int              // 0 until it is sent
 	counts  *operationCounts // where it is counted
 
 	keyID, usageID int64 // of the caller, once it is known
+	limitsShown    bool  // the headers say where its key stands
 }
 
 func (w *response) WriteHeader(status int) {
@@ -210,36 +231,39 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, service: s, start: time.Now(), counts: s.operations["other"]}
-	w.Header()["X-Request-Id"] = []string{newRequestID()}
+	w := &response{ResponseWriter: rw, service: s, start: time.Now(), counts: s.other}
+	w.id[0] = newRequestID()
+	w.Header()["X-Request-Id"] = w.id[:]
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
 		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
-		// its end elsewhere. net/http hides both cases, so any chunks and any HTTP/1.0 count.
+		// its end elsewhere. net/http does not show which these are, so all chunks and all of
+		// HTTP/1.0 count.
 		w.Header()["Connection"] = []string{"close"}
 	}
-	s.inFlight.Add(1)
-	defer s.inFlight.Add(-1)
 	defer s.count(w, r)
 	err := calmly(func() error {
-		switch {
-		case len(s.corsOrigins) > 0 && s.cors(w, r):
-		case !canonical(r.URL): // the router would redirect, before any key was seen
-			s.unmatched.ServeHTTP(w, r)
-		default:
-			s.routes.ServeHTTP(w, r)
+		if len(s.corsOrigins) > 0 && s.cors(w, r) {
+			return nil
 		}
+		if !canonical(r.URL) { // the router would redirect before any key was seen
+			s.unmatched.ServeHTTP(w, r)
+			return nil
+		}
+		s.routes.ServeHTTP(w, r)
 		return nil
 	})
 	if err != nil && w.status != 0 {
-		s.log.Error("a response is cut off", "request", requestID(w), "error", err)
-		panic(http.ErrAbortHandler) // which is all that is left
-	} else if err != nil {
+		s.log.Error("a response is cut off", "request", w.id[0], "error", err)
+		panic(http.ErrAbortHandler) // net/http then ends the connection
+	}
+	if err != nil {
 		s.fail(w, r, err)
 	}
 }
 
-// calmly makes an error of a panic, which would end the process, or a connection without a word.
+// calmly returns a panic as an error. Otherwise the panic would end the process, or a connection
+// without a response.
 func calmly(do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -253,37 +277,48 @@ func calmly(do func() error) (err error) {
 func (s *service) count(w *response, r *http.Request) {
 	duration := time.Since(w.start)
 	w.counts.responses[w.status].Add(1)
-	w.counts.durations.observe(int64(duration))
+	switch w.status {
+	case http.StatusUnauthorized, http.StatusTooManyRequests:
+		// Refusals take next to no time. Timed, they would hide how long handled requests take.
+	default:
+		w.counts.durations.observe(int64(duration))
+	}
 	if w.status >= 500 && w.usageID != 0 {
 		s.limits.countError(w.usageID, instantOf(w.start))
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
-		s.log.Debug("request", "request", requestID(w), "route", r.Pattern, "status", w.status,
-			"duration", duration, "key", w.keyID)
+		s.log.Debug("request",
+			"request", w.id[0],
+			"route", r.Pattern,
+			"status", w.status,
+			"duration", duration,
+			"key", w.keyID)
 	}
 }
 
 // operationCounts is what /metrics shows of an operation. A response that was never begun has the
 // status 0.
 type operationCounts struct {
-	responses [600]atomic.Uint64 // by status
-	durations histogram          // nanoseconds
+	responses [600]atomic.Int64 // by status
+	durations histogram         // nanoseconds
 }
 
 // newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests
 // there are.
 func newRequestID() string {
-	return strconv.FormatUint(rand.Uint64()|1<<63, 16) //nolint:gosec // no secret
+	const top = 1 << 63                              // with this bit, all numbers have 16 digits
+	return strconv.FormatUint(rand.Uint64()|top, 16) //nolint:gosec // no secret
 }
-
-func requestID(w http.ResponseWriter) string { return w.Header()["X-Request-Id"][0] }
 
 // canonical reports whether the router takes the path as it is.
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
+	if !strings.HasPrefix(p, "/") {
+		return false
+	}
 	clean := path.Clean(p)
-	return strings.HasPrefix(p, "/") && (p == clean || p == clean+"/" && clean != "/")
+	return p == clean || p == clean+"/" && clean != "/"
 }
 
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
@@ -323,102 +358,70 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// network is what a caller without a valid key is limited by.
+// network is the part of the internet whose callers without a valid key share one limit.
 func (s *service) network(r *http.Request) netip.Prefix {
-	network, unread := clientNetwork(r, s.clientIPHeader)
-	const shared = "; all clients of this proxy share one limit"
-	if unread != "" {
-		s.warnedOfAddress.Do(func() {
-			s.log.Warn("the client's address cannot be read"+shared,
-				"header", s.clientIPHeader, "value", redact(unread), "proxy", r.RemoteAddr)
-		})
-	}
-	if s.clientIPHeader != "" && len(r.Header.Values(s.clientIPHeader)) == 0 {
-		s.warnedOfHeader.Do(func() {
-			s.log.Warn("a request lacks the header that names the client"+shared,
-				"header", s.clientIPHeader, "proxy", r.RemoteAddr)
+	network, ok := clientNetwork(r, s.clientIPHeader)
+	if !ok {
+		s.warnedOfProxy.Do(func() {
+			value := redact(strings.Join(r.Header.Values(s.clientIPHeader), ","))
+			s.log.Warn("a proxy does not name its client; all its clients share one limit",
+				"header", s.clientIPHeader, "value", value, "proxy", r.RemoteAddr)
 		})
 	}
 	return network
 }
 
-// chargeAddress shows a caller without a valid key where its address stands. An error that is a
-// 401 is charged to it, and becomes a 429 if nothing is left.
-func (s *service) chargeAddress(w http.ResponseWriter, r *http.Request, e *Error) *Error {
+// fail writes an error. Without a valid key, the response shows the limit of the caller's address.
+func (s *service) fail(w *response, r *http.Request, err error) {
+	apiErr := s.shownError(w, err)
+	if underAPI(r.URL.Path) && !w.limitsShown {
+		apiErr = s.chargeAddress(w, r, apiErr)
+	}
+	s.writeError(w, apiErr)
+}
+
+// shownError is the Error that the client gets. Errors of other types are logged, and become 503
+// if the store is not available and 500 otherwise.
+func (s *service) shownError(w *response, err error) *Error {
+	var apiErr *Error
+	if errors.As(err, &apiErr) {
+		return apiErr
+	}
+	if !errors.Is(err, errUnavailable) {
+		s.log.Error("internal error", "request", w.id[0], "error", err)
+		return newError(CodeInternalError, "something went wrong here; the request id is %s",
+			w.id[0])
+	}
+	s.log.Error("store unavailable", "request", w.id[0], "error", err)
+	if errors.Is(err, errOutcome) {
+		return newError(CodeUnavailable, "whether the pet was stored is unknown; "+
+			"a request with an Idempotency-Key can be repeated safely")
+	}
+	return newError(CodeUnavailable, "the store is not available now; try again")
+}
+
+// chargeAddress sets the headers of the limit of the caller's address. An error that is a 401 is
+// charged to it. The Error it returns is a 429 if nothing was left, and apiErr otherwise.
+func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Error {
 	network := s.network(r)
-	charge := e.Status == http.StatusUnauthorized
-	d := s.limits.address(network, time.Now(), charge)
-	d.setHeaders(w.Header())
-	if charge && d.refusal == "" && d.shown.remaining == 0 { // once a window
-		s.spent.warn("an address is spent: it has sent too many requests without a valid key",
-			"address", network, "requests", d.shown.limit, "request", requestID(w))
+	charge := apiErr.Status == http.StatusUnauthorized
+	decision := s.limits.address(network, time.Now(), charge)
+	decision.setHeaders(w.Header())
+	last := decision.refusal == "" && decision.shown.remaining == 0 // once a window
+	if charge && last {
+		s.strangers.warn("an address is spent: too many requests without a valid key",
+			"address", network,
+			"requests", decision.shown.limit,
+			"request", w.id[0])
 	}
-	_ = errors.As(d.err(), &e)
-	return e
+	_ = errors.As(decision.err(), &apiErr) // a refusal takes the place of the error
+	return apiErr
 }
 
-// boundedLog takes lines that strangers can cause, who could fill the log with them.
-type boundedLog struct {
-	log    *slog.Logger
-	about  string
-	most   int // lines in a period
-	period time.Duration
-
-	mu    sync.Mutex // guards what follows
-	lines int        // in this period, which began with the first of them
-}
-
-func (l *boundedLog) warn(message string, attributes ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.lines == 0 {
-		time.AfterFunc(l.period, l.endPeriod)
-	}
-	l.lines++
-	if l.lines <= l.most {
-		l.log.Warn(message, attributes...)
-	}
-}
-
-// endPeriod tells how many lines were left out of the log.
-func (l *boundedLog) endPeriod() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if leftOut := l.lines - l.most; leftOut > 0 {
-		l.log.Warn(l.about+" were left out of the log", "lines", leftOut)
-	}
-	l.lines = 0
-}
-
-// fail writes an error. Only an *Error reaches the client as it is; others are logged, and become
-// 503 if the store is not available and 500 otherwise. A 401 is charged to the caller's address,
-// and becomes 429 if that has none left.
-func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
+// writeError sends an Error, with the headers that its code wants.
+func (s *service) writeError(w *response, apiErr *Error) {
 	h := w.Header()
-	if errors.Is(err, errManySuspects) {
-		s.refused.warn("requests get 503: too many unknown keys come from addresses that are spent",
-			"address", s.network(r), "request", requestID(w))
-	}
-	var e *Error
-	switch {
-	case errors.As(err, &e):
-	case errors.Is(err, errUnavailable):
-		s.log.Error("store unavailable", "request", requestID(w), "error", err)
-		e = newError(CodeUnavailable, "the store is not available now; try again")
-		if errors.Is(err, errOutcome) {
-			e.Message = "whether the pet was stored is unknown; " +
-				"a request with an Idempotency-Key can be repeated safely"
-		}
-	default:
-		s.log.Error("internal error", "request", requestID(w), "error", err)
-		e = newError(CodeInternalError, "something went wrong here; the request id is %s",
-			requestID(w))
-	}
-	limits := h["X-RateLimit-Limit"] //nolint:staticcheck // SA1008: spelt as specified
-	if underAPI(r.URL.Path) && limits == nil {
-		e = s.chargeAddress(w, r, e)
-	}
-	switch e.Code {
+	switch apiErr.Code {
 	case CodeMissingKey: // RFC 6750 section 3 wants a parameter
 		h["WWW-Authenticate"] = []string{`Bearer realm="petstore"`}
 	case CodeInvalidKey:
@@ -426,118 +429,50 @@ func (s *service) fail(w http.ResponseWriter, r *http.Request, err error) {
 	case CodeUnavailable:
 		h.Set("Retry-After", "1")
 	}
-	s.errors[e.Code].Add(1)
-	body, _ := json.Marshal(e) // two strings and a number
-	write(w, e.Status, jsonType, body)
+	s.errors[apiErr.Code].Add(1)
+	body, _ := json.Marshal(apiErr) // two strings and a number
+	write(w, apiErr.Status, jsonType, body)
 }
 
-const jsonType = "application/json"
+// The values of Content-Type, each as http.Header holds it, so that no request makes one anew.
+var (
+	jsonType    = []string{"application/json"}
+	textType    = []string{"text/plain; charset=utf-8"}
+	metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Prometheus
+	htmlType    = []string{"text/html; charset=utf-8"}
+	styleType   = []string{"text/css; charset=utf-8"}
+	scriptType  = []string{"text/javascript; charset=utf-8"}
+)
 
 // write sends a response. An error in sending means that the client has gone, and there is nobody
 // to tell.
-func write(w http.ResponseWriter, status int, contentType string, body []byte) {
+func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
 	h := w.Header()
-	h["Content-Type"] = []string{contentType}
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	length := strconv.Itoa(len(body))
+	h["Content-Type"] = contentType
+	h["Content-Length"] = []string{length}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
 }
 
 // writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section
 // 13.1.2).
-func writeDocument(w http.ResponseWriter, r *http.Request, contentType string, d *document) {
-	w.Header()["ETag"] = []string{d.etag}
-	for tag := range strings.SplitSeq(strings.Join(r.Header["If-None-Match"], ","), ",") {
-		if tag = strings.TrimSpace(tag); tag == "*" || strings.TrimPrefix(tag, "W/") == d.etag {
+func writeDocument(w http.ResponseWriter, r *http.Request, contentType []string, doc *document) {
+	w.Header()["ETag"] = doc.etag
+	known := strings.Join(r.Header["If-None-Match"], ",")
+	for tag := range strings.SplitSeq(known, ",") {
+		tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
+		if tag == doc.etag[0] || tag == "*" {
 			w.WriteHeader(http.StatusNotModified)
 			return
 		}
 	}
-	write(w, http.StatusOK, contentType, d.body)
+	write(w, http.StatusOK, contentType, doc.body)
 }
 
-// missing handles what no other route takes.
+// missing answers requests that match no route.
 func missing(http.ResponseWriter, *http.Request, caller) error {
 	return newError(CodeNotFound, "there is nothing at this address")
-}
-
-// allow handles the methods that a path does not have.
-func allow(methods string) operation {
-	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
-		w.Header().Set("Allow", methods)
-		return newError(CodeMethodNotAllowed, "this address takes %s", methods)
-	}
-}
-
-// parseQuery reads a query string. Names other than the known ones, and names given twice, are
-// problems: a misspelt filter must not return everything.
-func parseQuery(r *http.Request, known ...string) (query url.Values, wrong problems) {
-	if r.URL.RawQuery == "" {
-		return nil, wrong
-	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		wrong.add("the query string cannot be parsed: %v", err)
-	}
-	names := make([]string, 0, len(query)) // slices.Sorted costs a tenth of a list
-	for name := range query {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			wrong.add("%s is not a query parameter of this operation", sentText(name))
-			continue
-		}
-		if len(query[name]) > 1 {
-			wrong.add("%s is given more than once", name)
-		}
-	}
-	return query, wrong
-}
-
-// refuseQuery is for operations without query parameters.
-func refuseQuery(r *http.Request) error {
-	_, wrong := parseQuery(r)
-	return wrong.err(CodeInvalidParameter)
-}
-
-// pageRequest is the checked query of listPets.
-type pageRequest struct {
-	limit  int
-	status PetStatus // "" for all
-	after  int64     // list ids above this one
-	filter string    // the limit and status that were given, as the query of the next page has them
-}
-
-// parsePageRequest checks the query of listPets. Nothing is clamped: a client
-// that asks for 1000 and gets 100 would take them for all.
-func parsePageRequest(r *http.Request) (pageRequest, error) {
-	p := pageRequest{limit: defaultLimit}
-	query, wrong := parseQuery(r, "limit", "status", "after")
-	if given := query["limit"]; given != nil {
-		limit, err := strconv.Atoi(given[0])
-		if err != nil || limit < 1 || limit > maxLimit {
-			wrong.add("limit must be an integer from 1 to %d", maxLimit)
-		}
-		p.limit = limit
-		p.filter = "limit=" + strconv.Itoa(limit) + "&"
-	}
-	if given := query["status"]; given != nil {
-		p.status = PetStatus(given[0])
-		if !p.status.known() {
-			wrong.add("status must be one of available, pending, sold")
-		}
-		p.filter += "status=" + given[0] + "&"
-	}
-	if given := query["after"]; given != nil {
-		after, err := strconv.ParseInt(given[0], 10, 64)
-		if err != nil || after < 0 {
-			wrong.add("after must be an integer of at least 0")
-		}
-		p.after = after
-	}
-	return p, wrong.err(CodeInvalidParameter)
 }
 
 // listPets is GET /v1/pets: a page of pets by ascending id. A Link header
@@ -560,7 +495,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 }
 
 // createPet is POST /v1/pets. The pet is durable before the 201 is written.
-func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
+func (s *service) createPet(w http.ResponseWriter, r *http.Request, caller caller) error {
 	if err := checkMediaType(w, r); err != nil {
 		return err
 	}
@@ -585,7 +520,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 		id, err = s.store.createPet(pet)
 	} else {
 		id, replayed, reused, err = s.store.createPetOnce(
-			pet, c.key.ID, idempotencyKey, body, c.now)
+			pet, caller.key.ID, idempotencyKey, body, caller.now)
 	}
 	if err != nil {
 		return err
@@ -598,7 +533,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if replayed {
 		h["Idempotency-Replayed"] = []string{"true"}
 	}
-	if c.now.Before(sunset) {
+	if caller.now.Before(sunset) { // later, a GET of this address is 410
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
 	write(w, http.StatusCreated, jsonType, []byte(Pet{ID: id, NewPet: pet}.json()))
@@ -668,9 +603,9 @@ var (
 //
 // Deprecated: clients use GET /v1/pets with the status filter. From 5 December
 // 2030 the response is 410, by the clock, without a new release.
-func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
-	s.keys.noteDeprecatedUse(c.key, c.now)
-	if !c.now.Before(sunset) {
+func (s *service) getPet(w http.ResponseWriter, r *http.Request, caller caller) error {
+	s.keys.noteDeprecatedUse(caller.key, caller.now)
+	if !caller.now.Before(sunset) {
 		s.setDeprecation(w.Header())
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets",
 			sunset.Format("2 January 2006"))
@@ -688,7 +623,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	}
 	s.setDeprecation(w.Header())
 	if pet == nil {
-		return newError(CodeNotFound, "there is no animal with this id")
+		return newError(CodeNotFound, "there is no pet with this id")
 	}
 	writeDocument(w, r, jsonType, &pet.document)
 	return nil
@@ -706,21 +641,26 @@ func parseID(s string) (id int64, ok bool) {
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
 }
 
-// ownServer is how web/openapi.json says where the service is: wherever the description was fetched
-// from.
+// ownServer is the only server in web/openapi.json: the one that the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
 // describe is the OpenAPI description, with the public addresses as its servers where they are
 // known.
-func describe(set settings) string {
+func describe(settings settings) string {
 	servers := ownServer
-	if set.baseURL != "" {
-		servers = fmt.Sprintf(`{"url": %q, "description": %q}`, set.baseURL, set.environment())
+	if settings.baseURL != "" {
+		servers = fmt.Sprintf(`{"url": %q, "description": %q}`,
+			settings.baseURL, settings.environment())
 	}
-	if set.stagingURL != "" && !set.staging {
-		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, set.stagingURL)
+	if settings.stagingURL != "" && !settings.staging {
+		servers += fmt.Sprintf(`, {"url": %q, "description": "Staging"}`, settings.stagingURL)
 	}
 	return strings.Replace(webFile("openapi.json"), ownServer, servers, 1)
+}
+
+// publicPage is the page for people. It says which environment this is.
+func publicPage(settings settings) string {
+	return strings.Replace(webFile("index.html"), "Production", settings.environment(), 1)
 }
 
 // pagePolicy is what a browser lets a page do, whatever text of a stranger it shows:
@@ -732,21 +672,26 @@ func describe(set settings) string {
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 	"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// fixed serves a body that stays the same, under the policy.
-func fixed(contentType, body string) operation {
-	d := newDocument(body, ".")
+// fixed serves a body that stays the same, under pagePolicy.
+func fixed(contentType []string, body string) operation {
+	doc := newDocument(body, ".")
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		writeDocument(w, r, contentType, &d)
+		writeDocument(w, r, contentType, &doc)
 		return nil
 	}
 }
 
-// ready is an error if the service stops, or if the store cannot read or write, as of a quarter
-// second ago at the most: the store is probed no oftener, however many ask.
+// file serves a file of web.
+func file(contentType []string, name string) operation {
+	return fixed(contentType, webFile(name))
+}
+
+// ready returns an error if the service stops, or if the store cannot read or write. The store is
+// probed every quarter second at most, however many ask.
 func (s *service) ready() error {
 	if s.stopping.Load() {
 		return errors.New("stopping")
@@ -756,60 +701,58 @@ func (s *service) ready() error {
 	if time.Since(s.probed) < 250*time.Millisecond {
 		return s.unready
 	}
-	before := s.unready
-	s.unready = s.store.probe(context.Background())
-	s.probed = time.Now()
-	if before == nil && s.unready != nil {
-		s.log.Error("not ready", "error", s.unready)
+	err := s.store.probe(context.Background())
+	if err != nil && s.unready == nil {
+		s.log.Error("not ready", "error", err)
 	}
-	if before != nil && s.unready == nil {
+	if err == nil && s.unready != nil {
 		s.log.Info("ready again")
 	}
-	return s.unready
+	s.unready = err
+	s.probed = time.Now()
+	return err
 }
 
 // reportReadiness is GET /readyz, for load balancers: it needs no key and gives no detail.
-func (s *service) reportReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	if s.ready() != nil {
+func (s *service) reportReadiness(w http.ResponseWriter, r *http.Request, caller caller) error {
+	if s.showReadiness(w, r, caller) != nil {
 		return newError(CodeUnavailable, "unavailable")
 	}
-	write(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+	return nil
+}
+
+// showReadiness is GET /readyz on the debug address, which says why the service is not ready.
+func (s *service) showReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	write(w, http.StatusOK, textType, []byte("ok\n"))
 	return nil
 }
 
 // debugRoutes are what the debug address serves to those whom refuseWebPages does not refuse.
-func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) http.Handler {
-	const plain = "text/plain; version=0.0.4; charset=utf-8"
+func debugRoutes(s *service, name string, anyHost bool) http.Handler {
 	mux := http.NewServeMux()
-	static := func(path, contentType, body string) {
-		op := fixed(contentType, body)
+	add := func(path string, op operation) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			_ = op(w, r, caller{}) // it always succeeds
-		})
-	}
-	live := func(path, contentType string, body func(s *service) (string, error)) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			text, err := "", errors.New("starting")
-			if s := running.Load(); s != nil {
-				text, err = body(s)
-			}
-			if err != nil {
+			if err := op(w, r, caller{}); err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
 			}
-			write(w, http.StatusOK, contentType, []byte(text))
 		})
 	}
-	static("/{$}", "text/html; charset=utf-8", webFile("operator.html"))
-	static("/operator.css", "text/css; charset=utf-8", webFile("operator.css"))
-	static("/operator.js", "text/javascript; charset=utf-8", webFile("operator.js"))
-	static("/healthz", plain, "ok\n")
-	// Instead of pprof.Cmdline, which shows the passwords in URLs.
-	static("/debug/pprof/cmdline", plain, redact(strings.Join(os.Args, "\x00")))
-	live("/stats.json", jsonType, (*service).stats)
-	live("/metrics", plain, func(s *service) (string, error) { return s.metrics().String(), nil })
-	live("/readyz", plain, func(s *service) (string, error) { return "ok\n", s.ready() })
+	add("/{$}", file(htmlType, "operator.html"))
+	add("/operator.css", file(styleType, "operator.css"))
+	add("/operator.js", file(scriptType, "operator.js"))
+	add("/stats.json", s.showStats)
+	add("/history.json", s.showHistory)
+	add("/metrics", s.showMetrics)
+	add("/healthz", fixed(textType, "ok\n"))
+	add("/readyz", s.showReadiness)
 	mux.HandleFunc("GET /debug/pprof/", serveProfile)
+	// Instead of pprof.Cmdline, which shows the passwords in URLs.
+	commandLine := strings.Join(os.Args, "\x00")
+	add("/debug/pprof/cmdline", fixed(textType, redact(commandLine)))
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		if err := refuseWebPages(r, name, anyHost); err != nil {
@@ -820,7 +763,7 @@ func debugRoutes(running *atomic.Pointer[service], name string, anyHost bool) ht
 	})
 }
 
-// refuseWebPages is an error if a request to the debug address may come from a page of another
+// refuseWebPages returns an error if a request to the debug address may come from a page of another
 // site, which somebody who can reach the address has open. Such a page could start profiles, even
 // if it cannot read them. It could read everything if the name of its site were made to lead here
 // (DNS rebinding), so the Host has to be an IP address, localhost, or the given name, unless the
@@ -846,50 +789,66 @@ func refuseWebPages(r *http.Request, name string, anyHost bool) error {
 
 // serveProfile serves what net/http/pprof does, for a minute at most: a profile slows the service.
 func serveProfile(w http.ResponseWriter, r *http.Request) {
-	seconds, err := strconv.ParseFloat(r.FormValue("seconds"), 64)
-	if err == nil && seconds > 60 {
+	seconds, _ := strconv.ParseFloat(r.FormValue("seconds"), 64)
+	if seconds > 60 {
 		http.Error(w, "a profile takes at most 60 seconds", http.StatusBadRequest)
 		return
 	}
 	http.DefaultServeMux.ServeHTTP(w, r)
 }
 
-// metrics is what GET /metrics shows.
-func (s *service) metrics() *exposition {
-	e := newExposition()
-	release, revision := build()
-	e.add("petstore_build_info", fmt.Sprintf("{version=%q,revision=%q,goversion=%q}",
-		release, revision, runtime.Version()), 1)
-	engine, node := s.store.engine.describe()
-	e.add("petstore_engine_info", fmt.Sprintf("{engine=%q,node=%q}", engine, node), 1)
-	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
-		op := s.operations[name]
-		for status := range op.responses {
-			if n := op.responses[status].Load(); n > 0 {
-				labels := fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status)
-				e.add("petstore_requests_total", labels, float64(n))
-			}
-		}
-		label := fmt.Sprintf("operation=%q,", name)
-		e.addHistogram("petstore_request_duration_seconds", label, &op.durations, 1e9)
-	}
-	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
-		n := s.errors[code].Load()
-		e.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), float64(n))
-	}
-	e.add("petstore_bans_total", "", float64(s.bans.Load()))
-
-	e.add("petstore_known_keys", "", float64(s.keys.known.size.Load()))
-	s.limits.measure(e)
-	s.keys.known.measure(e, "keys")
-	s.store.measure(e)
-	e.addProcess()
-	return e
+// showMetrics is GET /metrics, in the text format of Prometheus.
+func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	write(w, http.StatusOK, metricsType, []byte(s.metrics().String()))
+	return nil
 }
 
-// stats is the body of GET /stats.json, all that the operator's page shows. It does not ask the
-// store, which may hang.
-func (s *service) stats() (string, error) {
+func (s *service) metrics() *exposition {
+	metrics := newExposition()
+	program := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
+	metrics.add("petstore_build_info", program, 1)
+	name, node := s.store.engine.describe()
+	engine := fmt.Sprintf("{engine=%q,node=%q}", name, node)
+	metrics.add("petstore_engine_info", engine, 1)
+	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
+		s.operations[name].measure(metrics, name)
+	}
+	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
+		metrics.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), s.errors[code].Load())
+	}
+	metrics.add("petstore_bans_total", "", s.bans.Load())
+	metrics.add("petstore_known_keys", "", s.keys.known.size.Load())
+	metrics.add("petstore_known_addresses", "", s.limits.addresses.size.Load())
+	s.keys.known.measure(metrics, "keys")
+	s.store.measure(metrics)
+	metrics.addProcess()
+	return metrics
+}
+
+func (c *operationCounts) measure(e *exposition, name string) {
+	for status := range c.responses {
+		if n := c.responses[status].Load(); n > 0 {
+			labels := fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status)
+			e.add("petstore_requests_total", labels, n)
+		}
+	}
+	label := fmt.Sprintf("operation=%q", name)
+	e.addHistogram("petstore_request_duration_seconds", label, &c.durations, 1e9)
+}
+
+// showHistory is GET /history.json, with which the operator's page begins.
+func (s *service) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	body, err := json.Marshal(&s.history)
+	if err != nil {
+		return err
+	}
+	write(w, http.StatusOK, jsonType, body)
+	return nil
+}
+
+// showStats is GET /stats.json, all that the operator's page shows. It does not ask the store,
+// which may hang.
+func (s *service) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	s.wanted.Store(true)
 	body, err := json.Marshal(map[string]any{
 		"uptime":      time.Since(processStart).Seconds(),
@@ -897,16 +856,21 @@ func (s *service) stats() (string, error) {
 		"metrics":     s.metrics().numbers,
 		"report":      s.report.Load(),
 	})
-	return redact(string(body)), err
+	if err != nil {
+		return err
+	}
+	write(w, http.StatusOK, jsonType, []byte(redact(string(body))))
+	return nil
 }
 
-// updateReport reads the report anew, if somebody has asked for it. Much data makes that rarer, so
-// that it takes at most a twentieth of the time.
+// updateReport reads the report anew, if somebody has asked for it. Then it rests for 20 times as
+// long as that took, so that a large database spends at most a twentieth of the time on it.
 func (s *service) updateReport(ctx context.Context, now time.Time) error {
 	if now.Before(s.nextReport) || !s.wanted.Swap(false) {
 		return nil
 	}
-	defer func() { s.nextReport = now.Add(20 * time.Since(now)) }() // also if it fails or panics
+	// It rests after an error and a panic, too.
+	defer func() { s.nextReport = now.Add(20 * time.Since(now)) }()
 	report, err := readReport(ctx, s.store, instantOf(now))
 	if err != nil {
 		return err

@@ -16,23 +16,21 @@ package main
 //	12:00:40.0  the 60th request: 0 and 940 left; the minute ends at 12:01:10
 //	12:00:40.5  refused: Retry-After 30; nothing is taken from either bucket
 //	12:00:41.0  refused before its Retry-After has passed: strike one
-//	12:01:10.0  the minute's bucket was refilled: 59 and 939 left
+//	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
 //
 // A key is banned when its strikes within one minute exceed its limit per minute.
 //
-// Several services may share the database, and then a key's usage. Each counts for itself, and
-// every half second adds what it has counted to what is stored and goes on from there: see flush.
-// Strikes are each service's own.
+// Several services may share the database, and with it the usage of a key. Each counts for itself,
+// and every half second adds what it has counted to what is stored and goes on from there: see
+// flush. Strikes are each service's own.
 //
-// Time is counted in whole milliseconds throughout, so that what is written to
-// the database and read back after a restart is the same instant.
+// Time is counted in whole milliseconds throughout, so that an instant is the same when it is read
+// back from the database after a restart.
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -52,12 +50,42 @@ type quota struct {
 	PerDay    int64 `json:"perDay"`
 }
 
-// plans holds the quota of each plan. That of an Enterprise key is its own.
-var plans = map[string]quota{
-	"free":       {60, 1_000},
-	"pro":        {300, 10_000},
-	"business":   {1_000, 100_000},
-	"enterprise": {},
+// plan is a name and the quota of the keys that have it.
+type plan struct {
+	name string
+	quota
+}
+
+// plans are in the order in which they are shown. An Enterprise key has a quota of its own.
+var plans = []plan{
+	{freePlan, quota{60, 1_000}},
+	{"pro", quota{300, 10_000}},
+	{"business", quota{1_000, 100_000}},
+	{enterprisePlan, quota{}},
+}
+
+const (
+	freePlan       = "free" // of a key that is made without a plan
+	enterprisePlan = "enterprise"
+)
+
+// planQuota returns the quota of a plan, or the zero quota if each key of it has its own.
+func planQuota(name string) quota {
+	for _, p := range plans {
+		if p.name == name {
+			return p.quota
+		}
+	}
+	return quota{}
+}
+
+// planNames lists the plans for people.
+func planNames() string {
+	var names []string
+	for _, p := range plans {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // addressQuota is the limit of a caller without a valid key. It has no day.
@@ -73,13 +101,14 @@ var addressPolicy = []string{fmt.Sprintf(`"address";q=%d;w=60`, addressQuota)}
 // account is what the limiter needs to know of a key.
 type account struct {
 	quota
-	usageID    int64    // whose usage it is charged to: the key's own, or its predecessor's
+	usageID    int64    // the first key in its line of rotations, whose usage it is charged to
 	policy     []string // the RateLimit-Policy header of its quota
 	unbannedAt instant  // a ban that began at this instant or earlier is lifted
 }
 
-// bucket counts the requests of one window. The zero bucket is full. It holds what was used
-// rather than what remains, so that a change of the limit counts what was used already.
+// bucket counts the requests of one window. The zero bucket is full: nothing was used. It holds
+// what was used rather than what remains, so that a change of the limit counts what was used
+// already.
 type bucket struct {
 	used  int64
 	fresh int64   // of those, the ones that are not stored yet
@@ -92,16 +121,18 @@ func (b bucket) running(now, length instant) bool {
 }
 
 // latestEnd is the latest end that a running window can have. One that ends later began before the
-// clock was set back, and counts as over. Two lengths, because requests may read the clock a
-// little out of order.
+// clock was set back, and counts as over. By one clock the end is at most one length away; two are
+// allowed, because requests may read the clock a little out of order.
 func latestEnd(now, length instant) instant { return now + 2*length }
 
 // level shows a bucket at an instant: a full one resets now.
 func (b bucket) level(now, length instant, limit int64) level {
-	if !b.running(now, length) {
-		return level{limit: limit, remaining: limit, reset: now}
+	l := level{limit: limit, remaining: limit, reset: now}
+	if b.running(now, length) {
+		l.remaining = max(0, limit-b.used)
+		l.reset = b.ends
 	}
-	return level{limit: limit, remaining: max(0, limit-b.used), reset: b.ends}
+	return l
 }
 
 // take counts one request, and begins a window if none is running.
@@ -113,20 +144,21 @@ func (b *bucket) take(now, length instant) {
 	b.fresh++
 }
 
-// adopt goes on from what is stored, once it holds what was sent of the bucket: a
-// stored window that runs wins, since other services may have begun it and count in it.
-func (b *bucket) adopt(stored, sent bucket, now, length instant) {
-	sameWindow := b.ends == sent.ends // otherwise a new one has begun meanwhile
+// adopt goes on from what is stored, which holds what was sent of the bucket. A stored window that
+// runs wins, since other services may have begun it and count in it.
+func (b *bucket) adopt(stored, sent bucketRow, now, length instant) {
+	sameWindow := int64(b.ends) == sent.Ends // otherwise nothing of b's window was sent
 	if sameWindow {
-		b.fresh -= sent.fresh
+		b.fresh -= sent.Used
 	}
-	if !stored.running(now, length) {
-		return
+	merged := bucket{used: stored.Used + b.fresh, fresh: b.fresh, ends: instant(stored.Ends)}
+	if !merged.running(now, length) {
+		return // the stored window is over, and b goes on alone
 	}
-	overlaps := stored.ends > b.ends-length // otherwise the stored one ended meanwhile
+	// A window that began at the end of the stored one, while the flush was under way, stays.
+	overlaps := merged.ends > b.ends-length
 	if sameWindow || overlaps {
-		b.used = stored.used + b.fresh
-		b.ends = stored.ends
+		*b = merged
 	}
 }
 
@@ -147,8 +179,8 @@ type decision struct {
 	policy      []string  // RateLimit-Policy
 }
 
-// usage is what a key, together with the keys that were rotated into it, has
-// used. Only the limiter changes it, under its lock.
+// usage is what the keys of one line of rotations have used together. Only the limiter changes it,
+// under its lock.
 type usage struct {
 	minute, day bucket
 	bannedAt    instant // when the last ban began
@@ -157,7 +189,6 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the Retry-After of the last refusal has passed
-	banning bool    // a ban is being stored
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
@@ -165,24 +196,23 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
 	if d.shown.remaining == 0 {
 		d.refusal = CodeRateLimited
-		// Of two that refuse, the one that resets later is shown.
+		// Of two buckets that refuse, the one that resets later is shown.
 		if d.minute.remaining == 0 && d.minute.reset > d.day.reset {
 			d.shown = d.minute
 		}
 	}
-	switch {
-	case u.banned(now, banFor):
+	if now < u.bannedUntil && banFor > 0 {
 		d.ban(u.bannedUntil)
-	case d.refusal != "":
-		d.banBegins = u.strike(now, q.PerMinute) && banFor > 0 && !u.banning
-		u.banning = u.banning || d.banBegins
-		u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))
-	default:
-		u.minute.take(now, minuteMillis)
-		u.day.take(now, dayMillis)
-		return u.levels(now, q)
+		return d
 	}
-	return d
+	if d.refusal != "" {
+		d.banBegins = u.strike(now, q.PerMinute) && banFor > 0
+		u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))
+		return d
+	}
+	u.minute.take(now, minuteMillis)
+	u.day.take(now, dayMillis)
+	return u.levels(now, q)
 }
 
 // levels shows both buckets, and of the two the one with less left, or of equal ones the day.
@@ -196,48 +226,34 @@ func (u *usage) levels(now instant, q quota) decision {
 	return d
 }
 
-// banned reports whether a ban is running. One that ends too late is over for good, and the next
-// flush stores that.
-func (u *usage) banned(now instant, banFor time.Duration) bool {
-	if u.bannedUntil > latestBanEnd(now, banFor) {
-		u.bannedUntil = 0
-	}
-	return now < u.bannedUntil
-}
-
-// latestBanEnd is the latest end that a running ban can have. One that ends later was made for
-// longer than -ban-for is now, or began before the clock was set back. A minute more, because
-// services may read the clock a little out of order.
-func latestBanEnd(now instant, banFor time.Duration) instant {
-	if banFor == 0 {
-		return now // no ban runs
-	}
-	return now + instant(banFor.Milliseconds()) + minuteMillis
-}
-
-// ban makes the decision that of a banned key: nothing remains of its minute until
-// the ban ends or the exhausted bucket resets, whichever is later.
+// ban makes the decision that of a banned key: nothing remains of its minute until the ban ends or
+// the exhausted bucket resets, whichever is later.
 func (d *decision) ban(until instant) {
 	if d.refusal == CodeRateLimited {
 		until = max(until, d.shown.reset)
 	}
 	d.refusal = CodeKeyBanned
-	d.minute.remaining, d.minute.reset = 0, until
+	d.minute.remaining = 0
+	d.minute.reset = until
 	d.shown = d.minute
 }
 
 // strike notes a refusal and reports whether it is one too many. The first refusal is no strike:
-// the caller had not been asked to wait yet. Strikes are counted in the minute's window, or in
-// one of their own while the minute's bucket is full and the day refuses.
+// the caller had not been asked to wait yet. Strikes are counted to the end of the minute's window
+// or, if none runs because only the day refuses, in a window of their own.
 func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	if now >= u.retryAt {
 		return false
 	}
 	if !u.strikes.running(now, minuteMillis) && u.minute.running(now, minuteMillis) {
-		u.strikes = bucket{ends: u.minute.ends} // a window with none, for take to count in
+		u.strikes = bucket{ends: u.minute.ends}
 	}
 	u.strikes.take(now, minuteMillis)
-	return u.strikes.used > perMinute
+	if u.strikes.used <= perMinute {
+		return false
+	}
+	u.strikes = bucket{} // they are counted anew, also if the ban cannot be stored
+	return true
 }
 
 // retryAfter is whole seconds until the refusing bucket resets, rounded up, at least 1 (RFC 9110
@@ -253,8 +269,12 @@ func (d decision) err() error {
 		return newError(d.refusal,
 			"the key is banned for repeated requests after 429; retry in %d s", d.retryAfter())
 	case CodeRateLimited:
-		return newError(d.refusal,
-			"the limit of %d requests is used up; retry in %d s", d.shown.limit, d.retryAfter())
+		window := "minute"
+		if d.shown == d.day {
+			window = "day"
+		}
+		return newError(d.refusal, "the limit of %d requests a %s is used up; retry in %d s",
+			d.shown.limit, window, d.retryAfter())
 	}
 	return nil
 }
@@ -263,33 +283,57 @@ func (d decision) err() error {
 // since Set would write X-Ratelimit. RateLimit and RateLimit-Policy follow
 // draft-ietf-httpapi-ratelimit-headers.
 func (d decision) setHeaders(h http.Header) {
-	h["X-RateLimit-Limit"] = []string{strconv.FormatInt(d.shown.limit, 10)}
-	h["X-RateLimit-Remaining"] = []string{strconv.FormatInt(d.shown.remaining, 10)}
-	h["X-RateLimit-Reset"] = []string{strconv.FormatInt(ceilSeconds(d.shown.reset), 10)}
-	items := make([]byte, 0, 64)
+	// This runs for every request, so all values share one string and one slice.
+	text := make([]byte, 0, 128)
+	text = strconv.AppendInt(text, d.shown.limit, 10)
+	limitEnd := len(text)
+	text = strconv.AppendInt(text, d.shown.remaining, 10)
+	remainingEnd := len(text)
+	text = strconv.AppendInt(text, ceilSeconds(d.shown.reset), 10)
+	resetEnd := len(text)
 	if d.minute.limit > 0 {
-		items = d.minute.append(items, `"minute";r=`, d.now)
-		items = d.day.append(items, `, "day";r=`, d.now)
+		text = append(text, `"minute";r=`...)
+		text = d.minute.append(text, d.now)
+		text = append(text, `, "day";r=`...)
+		text = d.day.append(text, d.now)
 	} else {
-		items = d.shown.append(items, `"address";r=`, d.now)
+		text = append(text, `"address";r=`...)
+		text = d.shown.append(text, d.now)
 	}
-	h["RateLimit"] = []string{string(items)}
+	all := string(text)
+	values := []string{
+		all[:limitEnd],
+		all[limitEnd:remainingEnd],
+		all[remainingEnd:resetEnd],
+		all[resetEnd:],
+	}
+	h["X-RateLimit-Limit"] = values[0:1]
+	h["X-RateLimit-Remaining"] = values[1:2]
+	h["X-RateLimit-Reset"] = values[2:3]
+	h["RateLimit"] = values[3:4]
 	h["RateLimit-Policy"] = d.policy
 	if d.refusal != "" {
 		h["Retry-After"] = []string{strconv.FormatInt(d.retryAfter(), 10)}
 	}
 }
 
-// append appends the level as one item of RateLimit.
-func (l level) append(b []byte, name string, now instant) []byte {
-	b = strconv.AppendInt(append(b, name...), l.remaining, 10)
-	return strconv.AppendInt(append(b, ";t="...), ceilSeconds(l.reset-now), 10)
+// append appends the level as RateLimit has it: the requests left, and the seconds to the reset.
+func (l level) append(text []byte, now instant) []byte {
+	seconds := ceilSeconds(l.reset - now)
+	text = strconv.AppendInt(text, l.remaining, 10)
+	text = append(text, ";t="...)
+	return strconv.AppendInt(text, seconds, 10)
 }
 
-// fields are pointers to what is stored of a usage, in the order of the columns of its table.
-func (u *usage) fields() []any {
+// columns are pointers to what is stored of a usage, in the order of the columns of its table.
+func (u *usage) columns() []any {
 	return []any{
-		&u.minute.used, &u.minute.ends, &u.day.used, &u.day.ends, &u.bannedAt, &u.bannedUntil,
+		&u.minute.used,
+		&u.minute.ends,
+		&u.day.used,
+		&u.day.ends,
+		&u.bannedAt,
+		&u.bannedUntil,
 	}
 }
 
@@ -309,60 +353,63 @@ type dayRow struct {
 // usageRow is what a flush adds to a usage, or a usage as it is stored then. Its instants are
 // numbers, because an instant is a text in JSON.
 type usageRow struct {
-	ID                     int64
-	MinuteUsed, MinuteEnds int64
-	DayUsed, DayEnds       int64
-	BannedAt, BannedUntil  int64
+	ID                    int64
+	Minute, Day           bucketRow
+	BannedAt, BannedUntil int64
 }
 
-// increments are what a service has counted since its last flush. Their number grows by
-// one from flush to flush; a flush whose outcome is unknown is repeated under its number.
-type increments struct {
-	number     int64
-	firstTried instant
-	sent       map[int64]usage // by id; their buckets' fresh requests count
-	days       []dayRow
+type bucketRow struct{ Used, Ends int64 }
+
+// unsent is what a flush adds to the bucket that is stored.
+func (b bucket) unsent() bucketRow { return bucketRow{b.fresh, int64(b.ends)} }
+
+// batch is what one transaction of a flush adds to the database. The numbers of a service's batches
+// ascend. A batch whose outcome is unknown is sent again under its number, so that the database
+// adds it once: it remembers the number for 30 days (purge).
+type batch struct {
+	number         int64
+	outcomeUnknown bool
+	usages         map[int64]usageRow // by id
+	days           []dayRow
 }
 
-// maxRepeat is for how long a flush is repeated. A day after the first try, purge may delete the
-// row of services that keeps it from counting twice; a minute less allows for slow writes.
-const maxRepeat = recordMillis - minuteMillis
+// full reports whether there may be more to send than the batch holds.
+func (b *batch) full() bool { return len(b.days) == maxBatch }
 
-// merge are the statements that add the increments of a service, unless they were added before,
-// and read into stored what is stored then, as a JSON array of usageRow: the usages that were
-// sent, and all that are banned. A node of rqlite compresses a request that has a statement of
-// 1,024 bytes, which would make a flush three times as expensive: all of these are shorter.
-func (i *increments) merge(service string, now, latestBan instant, stored *string) []statement {
-	rows := make([]usageRow, 0, len(i.sent))
-	for id, u := range i.sent {
-		rows = append(rows, usageRow{
-			ID:         id,
-			MinuteUsed: u.minute.fresh, MinuteEnds: int64(u.minute.ends),
-			DayUsed: u.day.fresh, DayEnds: int64(u.day.ends),
-		})
-	}
-	sent, _ := json.Marshal(rows) // of numbers
-	days, _ := json.Marshal(i.days)
+// merge are the statements that add the batch, unless it was added before, and read into stored
+// what is stored then, as a JSON array of usageRow: the usages of the batch, and all that are
+// banned. A node of rqlite compresses a request that has a statement of 1,024 bytes or more, which
+// would make a flush three times as expensive: all of these are shorter.
+func (l *limiter) merge(now instant, stored *string) []statement {
+	usages, _ := json.Marshal(l.batch.usages) // numbers cannot fail
+	days, _ := json.Marshal(l.batch.days)
+	number := l.batch.number
+	at := int64(now)
+	latestMinute := int64(latestEnd(now, minuteMillis))
+	latestDay := int64(latestEnd(now, dayMillis))
 	return []statement{
-		sqlOf(mergeUsages, string(sent), service, i.number, int64(now),
-			int64(latestEnd(now, minuteMillis)), int64(latestEnd(now, dayMillis))),
-		sqlOf(mergeDays, string(days), service, i.number),
-		sqlOf(endVoidBans, int64(latestBan), service, i.number),
-		sqlOf(noteFlush, int64(now), service, i.number),
-		{mergedUsages, []any{string(sent), int64(now)}, []any{stored}},
+		sqlOf(mergeUsages, string(usages), l.service, number, at, latestMinute, latestDay),
+		sqlOf(mergeDays, string(days), l.service, number),
+		sqlOf(noteFlush, at, l.service, number),
+		{
+			query: mergedUsages,
+			args:  []any{string(usages), at},
+			into:  []any{stored},
+		},
 	}
 }
 
-// The statements of a flush. ?2 is the service and ?3 the number of its flush.
+// The statements of a flush. In those that write, ?2 is the service and ?3 the number of the batch.
 const (
 	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
 
-	// At ?4, a stored window that runs wins: one that ends by ?5, or ?6 for a day. Requests of a
-	// window that has ended are dropped if another runs.
+	// ?4 is now. A window runs if it ends after ?4, and by ?5 for a minute or ?6 for a day (see
+	// latestEnd). A stored window that runs keeps its end, and gets the requests of the batch's
+	// window unless that has ended. A comparison is the number 1 or 0.
 	mergeUsages = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-SELECT value ->> 'ID', value ->> 'MinuteUsed', value ->> 'MinuteEnds', value ->> 'DayUsed',
-	value ->> 'DayEnds', 0, 0
+SELECT value ->> 'ID', value ->> '$.Minute.Used', value ->> '$.Minute.Ends',
+	value ->> '$.Day.Used', value ->> '$.Day.Ends', 0, 0
 FROM json_each(?1) WHERE ` + notMerged + `
 ON CONFLICT (id) DO UPDATE SET
 	minute_used = excluded.minute_used * (excluded.minute_ends > ?4)
@@ -379,15 +426,13 @@ FROM json_each(?1) WHERE ` + notMerged + `
 ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
 	refused = refused + excluded.refused, errors = errors + excluded.errors`
 
-	// Bans that end after ?1 count as over, as usage.banned has it.
-	endVoidBans = `UPDATE usage SET banned_until = 0
-WHERE banned_until > 0 AND banned_until > ?1 AND ` + notMerged
-
 	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
 ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3), seen_at = max(seen_at, ?1)`
 
+	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until.
 	mergedUsages = `SELECT json_group_array(json_object('ID', id,
-	'MinuteUsed', minute_used, 'MinuteEnds', minute_ends, 'DayUsed', day_used, 'DayEnds', day_ends,
+	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
+	'Day', json_object('Used', day_used, 'Ends', day_ends),
 	'BannedAt', banned_at, 'BannedUntil', banned_until))
 FROM usage
 WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`
@@ -398,31 +443,31 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND b
 // to see.
 type limiter struct {
 	store   *store
-	log     *slog.Logger
 	service string        // names this run of the service in the database
 	banFor  time.Duration // 0 turns bans off
-
-	flushing increments // whose outcome is not known yet; only flush uses it
+	batch   batch         // only flush uses it
 
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
-	tallies   map[usageDate]*tally // what no flush has taken
+	tallies   map[usageDate]*tally // what no batch has taken
 	addresses cache[netip.Prefix, bucket]
 }
 
-// Bounds of what is remembered. A usage that is forgotten is read again from
-// the database; an address that is forgotten starts anew.
+// Bounds of what is remembered. A usage that is forgotten is read again from the database. An
+// address that is forgotten starts anew.
 const (
 	maxUsages    = 1 << 15
 	maxAddresses = 1 << 16
-	maxSent      = 1000 // usages that share a transaction, so that creates need not wait long
+	maxBatch     = 1000 // days of usages in a transaction, so that creates need not wait long
 )
 
-func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
+func newLimiter(s *store, banFor time.Duration) *limiter {
 	return &limiter{
-		store: s, log: log, banFor: banFor,
-		service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		usages:  map[int64]*usage{}, tallies: map[usageDate]*tally{},
+		store:     s,
+		service:   strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
+		banFor:    banFor,
+		usages:    map[int64]*usage{},
+		tallies:   map[usageDate]*tally{},
 		addresses: cache[netip.Prefix, bucket]{max: maxAddresses},
 	}
 }
@@ -430,12 +475,15 @@ func newLimiter(s *store, banFor time.Duration, log *slog.Logger) *limiter {
 // admit charges the account for one request. The error is the store's, when the usage has to be
 // read and cannot be.
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
-	d, known := l.charge(a, instantOf(now))
-	for !known {
-		if err := l.load(a.usageID); err != nil {
+	d, known := l.charge(a, nil, instantOf(now))
+	if !known {
+		stored := &usage{} // it stays so if the usage was never stored
+		query := sqlOf(usageQuery, a.usageID)
+		_, err := l.store.readInto(context.Background(), query, stored.columns()...)
+		if err != nil {
 			return d, err
 		}
-		d, known = l.charge(a, instantOf(now)) // unless a flush has forgotten it already
+		d, _ = l.charge(a, stored, instantOf(now))
 	}
 	if d.banBegins {
 		l.ban(a, &d)
@@ -443,16 +491,22 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	return d, nil
 }
 
-// charge takes one request from the usage of the account, if it is in memory.
-func (l *limiter) charge(a *account, now instant) (d decision, ok bool) {
+// charge takes one request from the usage of the account. If the usage is not in memory, stored
+// goes there first; known is false if that is nil.
+func (l *limiter) charge(a *account, stored *usage, now instant) (d decision, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usages[a.usageID]
 	if u == nil {
-		return d, false
+		if stored == nil {
+			return d, false
+		}
+		u = stored
+		l.usages[a.usageID] = u
 	}
 	if a.unbannedAt >= u.bannedAt {
-		u.bannedUntil = 0 // the stored value may still be the old one: every reader compares
+		// Only here: whoever reads a stored ban compares it with the unban.
+		u.bannedUntil = 0
 	}
 	d = u.admit(now, a.quota, l.banFor)
 	d.policy = a.policy
@@ -485,28 +539,33 @@ func (l *limiter) countError(id int64, now instant) {
 }
 
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
-// sent. If it cannot be stored, the refusal stays rate_limited, and the next one tries again.
+// sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew.
 func (l *limiter) ban(a *account, d *decision) {
-	// An unban that was made while the clock was ahead does not lift it.
+	// An unban that was made while the clock was ahead must not lift this ban.
 	begins := max(d.now, a.unbannedAt+1)
 	ends := d.now + instant(l.banFor.Milliseconds())
-	d.banErr = errUnavailable
-	defer func() { // also if the engine panics
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		u := l.usages[a.usageID] // no flush drops it while a ban is being stored
-		u.banning = false
-		d.banBegins = d.banErr == nil
-		if d.banBegins {
-			u.bannedAt = begins
-			u.bannedUntil = ends
-			// A Retry-After that is later than the ban's end still counts.
-			u.strikes = bucket{}
-			d.ban(ends)
-		}
-	}()
 	save := sqlOf(saveBan, a.usageID, int64(begins), int64(ends))
 	_, d.banErr = l.store.write(context.Background(), save)
+	if d.banErr != nil {
+		d.banBegins = false
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u := l.usages[a.usageID]; u != nil { // otherwise it is read anew, with the ban
+		u.bannedAt, u.bannedUntil = begins, ends
+	}
+	d.ban(ends)
+}
+
+// endBans stores that all bans are over, if the service heeds none.
+func (l *limiter) endBans(ctx context.Context) error {
+	if l.banFor > 0 {
+		return nil
+	}
+	_, err := l.store.write(ctx,
+		sqlOf("UPDATE usage SET banned_until = 0 WHERE banned_until > 0"))
+	return err
 }
 
 // saveBan stores a ban of the usage ?1, from ?2 to ?3.
@@ -519,20 +578,7 @@ ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`
 const usageQuery = `SELECT minute_used, minute_ends, day_used, day_ends, banned_at, banned_until
 FROM usage WHERE id = ?`
 
-// load reads a usage from the database into memory, unless it is there. One that was never written
-// is new.
-func (l *limiter) load(id int64) error {
-	u := &usage{}
-	_, err := l.store.readInto(context.Background(), sqlOf(usageQuery, id), u.fields()...)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err == nil && l.usages[id] == nil { // another request may have been faster
-		l.usages[id] = u
-	}
-	return err
-}
-
-// address charges a caller without a valid key or, with charge false, only shows where it stands.
+// address shows where a caller without a valid key stands and, with charge, charges it first.
 func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -552,44 +598,59 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	return d
 }
 
-// measure adds how many usages and addresses are in memory.
-func (l *limiter) measure(e *exposition) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e.add("petstore_known_usages", "", float64(len(l.usages)))
-	e.add("petstore_known_addresses", "", float64(l.addresses.size.Load()))
-}
-
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum.
-// Increments whose outcome is unknown are repeated until it is known, for at most a day, and only
-// then others are taken. Where other services share the database, every flush learns of their bans.
-// It must not run twice at once.
+// Where other services share the database, every flush learns of their bans. It must not run twice
+// at once.
 func (l *limiter) flush(ctx context.Context, now time.Time) error {
-	if l.flushing.sent != nil && instantOf(now) > l.flushing.firstTried+maxRepeat {
-		l.giveUp(instantOf(now))
-	}
-	if l.flushing.sent != nil { // their outcome is unknown
+	if l.batch.outcomeUnknown {
 		if err := l.send(ctx, instantOf(now)); err != nil {
 			return err
 		}
 	}
-	for l.take(instantOf(now)) {
+	for l.takeBatch() {
 		if err := l.send(ctx, instantOf(now)); err != nil {
 			return err
 		}
-		if len(l.flushing.days) < maxSent {
+		if !l.batch.full() {
 			return nil // what was admitted meanwhile is left for the next flush
 		}
 	}
 	return nil
 }
 
-// send writes the increments that take has prepared, and goes on from what is stored then.
+// takeBatch moves what was counted to a new batch. It returns false if there is nothing to send:
+// nothing was counted, and no other service shares the database.
+func (l *limiter) takeBatch() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.tallies) == 0 && !l.store.engine.shared() {
+		return false
+	}
+	l.batch = batch{
+		number:         l.batch.number + 1,
+		outcomeUnknown: true,
+		usages:         map[int64]usageRow{},
+		days:           []dayRow{}, // nil would be null in JSON
+	}
+	for date, t := range l.tallies {
+		if l.batch.full() {
+			break
+		}
+		l.batch.days = append(l.batch.days, dayRow{date, *t})
+		delete(l.tallies, date)
+		u := l.usages[date.Usage]
+		if u != nil && u.day.fresh > 0 { // what takes from the minute takes from the day, too
+			row := usageRow{ID: date.Usage, Minute: u.minute.unsent(), Day: u.day.unsent()}
+			l.batch.usages[row.ID] = row
+		}
+	}
+	return true
+}
+
+// send writes the batch, and goes on from what is stored then.
 func (l *limiter) send(ctx context.Context, now instant) error {
-	latestBan := latestBanEnd(now, l.banFor)
 	var stored string
-	_, err := l.store.write(ctx, l.flushing.merge(l.service, now, latestBan, &stored)...)
-	if err != nil {
+	if _, err := l.store.write(ctx, l.merge(now, &stored)...); err != nil {
 		return err
 	}
 	var rows []usageRow
@@ -597,107 +658,63 @@ func (l *limiter) send(ctx context.Context, now instant) error {
 		return err
 	}
 	l.adopt(rows, now)
+	l.batch.outcomeUnknown = false
 	return nil
 }
 
-// giveUp drops the increments that were sent: whether they were stored cannot be found out any
-// more, and to repeat them could count them twice.
-func (l *limiter) giveUp(now instant) {
-	requests := int64(0)
-	for _, day := range l.flushing.days {
-		requests += day.Admitted + day.Refused
-	}
-	l.log.Error("usage that could not be written for a day is dropped",
-		"requests", requests, "since", l.flushing.firstTried.time())
-	var rows []usageRow // in which no window runs, so that they only end what was sent
-	for id := range l.flushing.sent {
-		rows = append(rows, usageRow{ID: id})
-	}
-	l.adopt(rows, now)
-}
-
-// take prepares the next increments, unless there are none and no other service shares the
-// database. The first flush always happens: it ends the bans that are void since the start.
-func (l *limiter) take(now instant) bool {
+// adopt goes on from what is stored. If too many usages are in memory, it drops those that are
+// stored and whose last Retry-After has passed.
+func (l *limiter) adopt(stored []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	started := l.flushing.number > 0
-	if len(l.tallies) == 0 && started && !l.store.engine.shared() {
-		return false
-	}
-	l.flushing = increments{number: l.flushing.number + 1, firstTried: now,
-		sent: map[int64]usage{}, days: []dayRow{}}
-	for at, t := range l.tallies {
-		if len(l.flushing.days) >= maxSent {
-			break
+	for _, row := range stored {
+		if u := l.usages[row.ID]; u != nil {
+			u.adopt(row, l.batch.usages[row.ID], now)
 		}
-		l.flushing.days = append(l.flushing.days, dayRow{at, *t})
-		u := l.usages[at.Usage]
-		if u != nil && u.day.fresh > 0 { // refusals and errors change no window
-			l.flushing.sent[at.Usage] = *u
-		}
-		delete(l.tallies, at)
 	}
-	return true
+	if len(l.usages) <= maxUsages {
+		return
+	}
+	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
+		return u.day.fresh == 0 && u.retryAt <= now
+	})
 }
 
-// adopt goes on from what is stored, after a flush, and drops usages that are stored, if there are
-// too many.
-func (l *limiter) adopt(rows []usageRow, now instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, row := range rows {
-		u, sent := l.usages[row.ID], l.flushing.sent[row.ID]
-		if u == nil {
-			continue
-		}
-		minute := bucket{used: row.MinuteUsed, ends: instant(row.MinuteEnds)}
-		day := bucket{used: row.DayUsed, ends: instant(row.DayEnds)}
-		u.minute.adopt(minute, sent.minute, now, minuteMillis)
-		u.day.adopt(day, sent.day, now, dayMillis)
-		if bannedAt := instant(row.BannedAt); bannedAt > u.bannedAt {
-			u.bannedAt, u.bannedUntil = bannedAt, instant(row.BannedUntil)
-		}
-	}
-	l.flushing.sent = nil
-	if len(l.usages) > maxUsages {
-		stored := func(u *usage) bool { return u.day.fresh == 0 && !u.banning }
-		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-			insists := now < u.retryAt || u.strikes.running(now, minuteMillis)
-			return stored(u) && !insists
-		})
-		// Strikes are stored nowhere, so they go last.
-		maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-			return len(l.usages) > maxUsages && stored(u)
-		})
+// adopt goes on from a usage as it is stored, which holds what was sent of it.
+func (u *usage) adopt(stored, sent usageRow, now instant) {
+	u.minute.adopt(stored.Minute, sent.Minute, now, minuteMillis)
+	u.day.adopt(stored.Day, sent.Day, now, dayMillis)
+	if bannedAt := instant(stored.BannedAt); bannedAt > u.bannedAt {
+		u.bannedAt = bannedAt
+		u.bannedUntil = instant(stored.BannedUntil)
 	}
 }
 
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
 // the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
 // proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
-// If that entry is not an address, it is returned as unread, and the proxy's own address counts.
-func clientNetwork(r *http.Request, header string) (network netip.Prefix, unread string) {
-	if values := r.Header.Values(header); len(values) > 0 {
-		list := strings.Join(values, ",")
-		last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
-		if network, ok := parseNetwork(last); ok {
-			return network, ""
-		}
-		unread = cmp.Or(last, "(empty)")
+// If that entry is missing or no address, the proxy's own address counts, and ok is false.
+func clientNetwork(r *http.Request, header string) (network netip.Prefix, ok bool) {
+	if header == "" {
+		return parseNetwork(r.RemoteAddr), true
 	}
-	network, _ = parseNetwork(r.RemoteAddr)
-	return network, unread
+	list := strings.Join(r.Header.Values(header), ",")
+	last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
+	if network := parseNetwork(last); network.IsValid() {
+		return network, true
+	}
+	return parseNetwork(r.RemoteAddr), false
 }
 
-// parseNetwork takes an IP address with or without a port, and in brackets or not.
-func parseNetwork(s string) (netip.Prefix, bool) {
+// parseNetwork takes an IP address with or without a port, and in brackets or not. What is none
+// gives the zero Prefix.
+func parseNetwork(s string) netip.Prefix {
 	both, err := netip.ParseAddrPort(s)
 	ip := both.Addr()
 	if err != nil {
-		ip, err = netip.ParseAddr(strings.Trim(s, "[]"))
+		ip, _ = netip.ParseAddr(strings.Trim(s, "[]"))
 	}
 	ip = ip.Unmap()
 	network, _ := ip.Prefix(min(ip.BitLen(), 64))
-	return network, err == nil
+	return network
 }

@@ -1,34 +1,47 @@
 // Petstore is a pet store over HTTP with JSON bodies, in one binary. It keeps its data in an
 // embedded SQLite database or in a cluster of rqlite. Without a command it serves; petstore help
-// lists the verbs.
-//
-// The exit status is 0 after a stop that was asked for, 2 for a mistake on the command line or in
-// the environment, and 1 when something failed; both say why in one line on stderr. After SIGINT,
-// SIGTERM or SIGHUP the service finishes its running requests, for at most 10 seconds; a command
-// that they stop exits with 1 and leaves nothing half done.
+// lists the commands.
 //
 // The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030,
-// fetches one (GET /v1/pets/{petId}). Every request carries an API key as a bearer token; every key
-// has a plan with a limit for the minute and one for the day; every response says where the key
-// stands.
+// fetches one (GET /v1/pets/{petId}). Every request carries an API key as a bearer token. Every key
+// has a plan with a limit for the minute and one for the day, and every response says what is left
+// of them.
+//
+// These are the files, in the order in which a newcomer reads them:
+//
+//	main.go      the process, and the life of the server from start to stop
+//	handlers.go  the routes, the operations, and the one place that writes errors
+//	auth.go      the form of a key, and how the key of a request is found
+//	limits.go    plans, windows, bans, and the limit headers
+//	store.go     pets and Idempotency-Keys, and the commit that many requests share
+//	metrics.go   counters and histograms, and their text format
+//	model.go     pets and errors, and their strict translation from and to JSON
+//	sqlite.go    an engine: one database file
+//	rqlite.go    the other engine: a cluster of several machines, over HTTP
+//	flags.go     every flag, with its default, its environment variable, and its checks
+//	commands.go  the table of commands, and those for keys and single pets
+//	backup.go    backup, restore, and the import and export of pets
 //
 // A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
-// auth.go finds its key, limits.go takes one request from the key's buckets, or refuses, model.go
-// reads its body, and store.go makes one transaction of what many requests write, in its engine:
-// sqlite.go or rqlite.go. An error goes back the same way and becomes a response in one place. The
-// command line is in commands.go and flags.go, what is counted in metrics.go; docs/design.md tells
-// more.
+// auth.go finds its key. limits.go takes one request from the key's windows, or refuses. model.go
+// reads the body. store.go writes what many requests want in one transaction of its engine. An
+// error goes back the same way and becomes a response in one place. docs/design.md tells more.
 //
-// What got its 201 is on disk, or on the disks of a majority, with its Idempotency-Key, and so is a
-// ban before the first refusal that mentions it. A kill forgets less than a second of counting,
-// strikes, and limits of addresses.
+// A pet that got its 201 is on disk, or on the disks of a majority, together with its
+// Idempotency-Key. A ban is there before the first refusal that mentions it. A kill forgets all
+// strikes, the limits of addresses, and less than a second of counting.
+//
+// The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
+// mistake on the command line or in the environment, and 1 when something failed. One line on
+// stderr says why, unless the reader of an export has left. After SIGINT, SIGTERM or SIGHUP the
+// service finishes its running requests, for at most 10 seconds. A command that they stop exits
+// with 1 and leaves nothing half done.
 package main
 
 import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +51,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -49,30 +61,32 @@ import (
 
 func main() {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup(1) makes it
+	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) has it ignored
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// A moment after the first signal the default action is back: a second one ends the
-	// process. It is a moment because timeout(1) sends its signal twice in a row.
-	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
+	// A moment after the first signal the default action is back, so that a second one ends the
+	// process. It is not back at once because timeout(1) sends its signal twice in a row.
+	stopLater := func() { time.AfterFunc(100*time.Millisecond, stop) }
+	context.AfterFunc(ctx, stopLater)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
 		return
 	}
-	if errors.Is(err, errExportCut) {
+	if errors.Is(err, errExportCut) { // nobody reads any more, and the export is not whole
 		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stderr, "petstore:", redact(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
+	fmt.Fprintln(os.Stderr, "petstore:", redact(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}
 	os.Exit(1)
 }
 
-// run is the program: it does what args say until it is done or, serving, until
-// ctx ends. A *usageError is a mistake of the person who called it.
+// run is the program. It does what args say until that is done or, if it serves, until ctx ends. A
+// *usageError is a mistake of the person who called it.
 func run(
 	ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer,
 ) error {
@@ -81,103 +95,137 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	err := runCommand(ctx, args, &process{variables, stdin, stdout, stderr}, serve)
+	err := runCommand(ctx, args, &process{variables, stdin, stdout, stderr}, serving)
 	if readerLeft(err) {
-		return nil // it has all that it wants of a list
+		return nil // the reader has all that it wants of a list
 	}
 	return err
 }
 
-// serve runs the server until ctx ends. One that cannot have its address makes no database.
-func serve(ctx context.Context, c *invocation) (err error) {
-	log := c.log
-	pair, err := openTLSPair(c.tlsCert, c.tlsKey)
+// serving is what petstore does without a command.
+var serving = command{
+	name: "serve",
+	about: `serve the API, until SIGINT, SIGTERM or SIGHUP
+
+It finishes the requests that are running, for at most 10 seconds. A database
+without any key gets one at the first start, which is printed once.
+
+Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
+	database: openNothing, flags: serveFlags, check: checkServe, run: serve,
+}
+
+// serve runs the service until ctx ends.
+func serve(ctx context.Context, cmd *invocation) (err error) {
+	// The certificate and the addresses come first: if they cannot be used, no database is made.
+	pair, err := openTLSPair(cmd.tlsCert, cmd.tlsKey)
 	if err != nil {
 		return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
 	}
-	var running atomic.Pointer[service]
-	debugURL, stopDebug, err := serveDebug(c.debugAddr, c.debugAllowRemote, &running, log)
-	if err != nil {
-		return err
-	}
-	defer stopDebug()
-	listener, err := listen(c.addr, c.environ)
+	listener, err := listen(cmd.addr, cmd.environ)
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	// The start waits for another program's lock, or for a leader.
-	starting, cancel := context.WithTimeout(ctx, commandWait)
+	var debugListener net.Listener
+	if cmd.debugAddr != "" {
+		debugListener, err = net.Listen("tcp", cmd.debugAddr) //nolint:noctx // it waits for nothing
+		if err != nil {
+			return err
+		}
+		defer debugListener.Close()
+	}
+
+	// This may wait for another program's lock, or for a cluster's leader.
+	opening, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
-	store, err := openStore(starting, c.db, forService, log)
+	pets, err := openStore(opening, cmd.db, openToServe, cmd.log)
 	if err != nil {
+		// database/sql tells of a stop as Canceled, and sqlite.go by its cause.
 		stopped := errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))
 		if stopped {
-			return nil // as was asked for, while it waited for a lock
+			return nil
 		}
 		return err
 	}
-	defer func() { err = errors.Join(err, store.Close()) }()
-	store.remember(c.cache)
-	service := newService(store, c.settings, log)
-	server := newServer(log, pair, service)
-	url := localURL(listener, c.addr, pair != nil)
-	if err := printFirstKey(ctx, store, c.staging, url, c.stdout, log); err != nil {
+	defer func() { err = errors.Join(err, pets.Close()) }()
+	pets.limitCache(cmd.cache)
+	url := localURL(listener, cmd.addr, pair != nil)
+	if err := printFirstKey(ctx, cmd, pets, url); err != nil {
 		return err
 	}
-	stopBackground := runBackground(service, pair)
-	running.Store(service)
-	announce(c, store.engine, listener, url, debugURL)
-	return serveUntil(ctx, server, service, listener, stopBackground)
+
+	api := newService(pets, cmd.settings, cmd.log)
+	// If this service heeds no bans, none shall be shown, nor come back after the next start.
+	if err := api.limits.endBans(opening); err != nil {
+		return err
+	}
+	stopBackground := runBackground(api, pair)
+	debugURL := ""
+	if debugListener != nil {
+		debug := startDebug(debugListener, cmd, api)
+		defer debug.Close()
+		debugURL = localURL(debugListener, cmd.debugAddr, false)
+	}
+	announce(cmd, pets.engine, listener, url, debugURL)
+	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
 
-// announce says where the service is.
-func announce(c *invocation, e engine, listener net.Listener, url, debugURL string) {
-	database := databaseName(c.db)
+// announce says where the service is: in the log and, on a terminal, to the person who looks.
+func announce(cmd *invocation, e engine, listener net.Listener, url, debugURL string) {
+	database := databaseName(cmd.db)
 	engine, node := e.describe()
-	c.log.Info("ready", "address", url+"/v1", "page", url+"/",
-		"listening", listener.Addr().String(), "db", database, "engine", engine, "node", node,
-		"environment", strings.ToLower(c.environment()), "debug", debugURL, "version", version())
-	if isTerminal(c.stderr) {
-		_, _ = fmt.Fprintf(c.stderr, `
-  API       %s/v1
+	cmd.log.Info("ready",
+		"address", url+"/v1",
+		"page", url+"/",
+		"listening", listener.Addr().String(),
+		"db", database,
+		"engine", engine,
+		"node", node,
+		"environment", strings.ToLower(cmd.environment()),
+		"debug", debugURL,
+		"version", version())
+	if !isTerminal(cmd.stderr) {
+		return
+	}
+	_, _ = fmt.Fprintf(cmd.stderr, `
+  API       %[1]s/v1
   page      %[1]s/
-  database  %s
+  database  %[2]s
   stop      with Ctrl-C
 
 `, url, database)
-	}
 }
 
-// serveUntil serves until ctx ends, or until the server cannot, and ends within 10 seconds and a
-// last writing of usage.
-func serveUntil(ctx context.Context, server *server, service *service, listener net.Listener,
+// serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
+// at most 10 seconds, and stops the background.
+func serveUntil(ctx context.Context, front *server, api *service, listener net.Listener,
 	stopBackground func(context.Context) error) error {
-	server.start(listener)
-	var failed error
+	front.start(listener)
+	var failure error
 	select {
-	case <-server.ended:
-		failed = server.failure
+	case <-front.ended:
+		failure = front.failure
 	case <-ctx.Done():
 	}
-	service.stopping.Store(true)
-	service.log.Info("stopping", "requests", service.inFlight.Load())
+	// From here on, responses tell the clients that their connections end.
+	api.stopping.Store(true)
+	api.log.Info("stopping")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := server.stop(stopping); err != nil { // requests are running still
-		service.log.Warn("requests were cut off", "error", err)
-		go func() { _ = server.Close() }() // it may have to wait, as Shutdown does
+	if err := front.stop(stopping); err != nil {
+		api.log.Warn("requests are cut off", "error", err)
 	}
-	return errors.Join(failed, stopBackground(stopping))
+	return errors.Join(failure, stopBackground(stopping))
 }
 
 // tlsPair is the certificate of -tls-cert and -tls-key. It may be renewed while the service runs.
 type tlsPair struct {
 	certFile, keyFile string
-	certificate       atomic.Pointer[tls.Certificate] // as the files had it when they were good
+	text              []byte                          // of certFile when the pair was good
+	certificate       atomic.Pointer[tls.Certificate] // for new connections
 }
 
-// openTLSPair reads a pair for the first time; without a file there is none.
+// openTLSPair reads a pair for the first time. Without a file there is none, and it returns nil.
 func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 	if certFile == "" {
 		return nil, nil
@@ -187,41 +235,37 @@ func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 	return pair, err
 }
 
-// renew reads the files. New connections get what they hold now; if that cannot be used, they go on
-// getting what they got.
+// renew reads the files, and reports whether the certificate has changed. New connections get what
+// the files hold now. If that cannot be used, new connections go on getting what they got.
 func (p *tlsPair) renew() (renewed bool, err error) {
+	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
+	if err != nil {
+		return false, err
+	}
 	text, err := os.ReadFile(p.certFile)
 	if err != nil {
 		return false, err
 	}
-	key, err := os.ReadFile(p.keyFile)
-	if err != nil {
-		return false, err
-	}
-	certificate, err := tls.X509KeyPair(text, key)
-	if err != nil {
-		return false, err
-	}
-	// X509KeyPair looks at the first certificate of a chain and passes over one that is cut off.
-	if _, err := x509.ParseCertificates(bytes.Join(certificate.Certificate, nil)); err != nil {
-		return false, err
-	}
+	// LoadX509KeyPair accepts a file that ends within a certificate, and returns those before it.
 	if bytes.Count(text, []byte("-----BEGIN CERTIFICATE-----")) != len(certificate.Certificate) {
 		return false, fmt.Errorf("%s ends within a certificate", p.certFile)
 	}
-	before := p.certificate.Swap(&certificate)
-	if before == nil {
-		return true, nil
-	}
-	return !slices.EqualFunc(before.Certificate, certificate.Certificate, bytes.Equal), nil
+	renewed = !bytes.Equal(text, p.text)
+	p.text = text
+	p.certificate.Store(&certificate)
+	return renewed, nil
 }
 
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes
-// one. In the parent's, connections wait while one process ends and the next begins.
+// one. In the parent's socket, connections wait while one process ends and the next begins.
 func listen(addr string, environ map[string]string) (net.Listener, error) {
 	if environ["LISTEN_PID"] != strconv.Itoa(os.Getpid()) {
 		// There is no socket from a parent, or it is for another process.
-		return net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
+		listener, err := net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
+		if err != nil {
+			return nil, fmt.Errorf("cannot listen on -addr %s: %w", addr, err)
+		}
+		return listener, nil
 	}
 	if environ["LISTEN_FDS"] != "1" {
 		// In a second socket, connections would wait for ever.
@@ -230,10 +274,9 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 	}
 	socket := os.NewFile(3, "socket")
 	defer socket.Close()
-	listener, err := net.FileListener(socket)
-	if _, ok := listener.(*net.TCPListener); !ok {
-		problem := usageErrorf("the socket from the parent, file 3, is no TCP listener")
-		return nil, errors.Join(problem, err)
+	listener, _ := net.FileListener(socket) // after an error it is nil, which is no TCPListener
+	if _, isTCP := listener.(*net.TCPListener); !isTCP {
+		return nil, usageErrorf("the socket from the parent, file 3, is no TCP listener")
 	}
 	return listener, nil
 }
@@ -243,54 +286,37 @@ type server struct {
 	http.Server
 	listener net.Listener
 	ended    chan struct{} // closed when no connection is accepted any more
-	failure  error         // why, unless that was asked for; to be read once ended is closed
+	failure  error         // why that is; to be read once ended is closed
 	open     atomic.Int64  // connections
 	unused   sync.Map      // the net.Conns among them that no request has come on yet
 }
 
-// halfCloser is what net/http needs of a connection: a response is read to its end only after a
-// CloseWrite.
+const (
+	idleTimeout = 2 * time.Minute // of a connection without a request
+	maxWrite    = time.Minute     // for a write that net/http sets no deadline for
+)
+
+// halfCloser is what net/http needs of a connection: it calls CloseWrite so that the client can
+// read a response to its end.
 type halfCloser interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// maxWrite is how long a write may take that net/http has set no deadline for.
-const maxWrite = 30 * time.Second
+// boundedConn is a connection on which every write has a deadline.
+type boundedConn struct{ halfCloser }
 
-// boundedConn gives each write a deadline, also those for which net/http sets none: TLS responds
-// within Read to a peer that asks it to update its keys, and may find one there that reads nothing.
-type boundedConn struct {
-	halfCloser
-	bounded atomic.Bool // net/http has set a deadline for writes
-}
-
-// SetWriteDeadline implements net.Conn. To remove the deadline is to set the longest, since such a
-// response may be under way.
-func (c *boundedConn) SetWriteDeadline(t time.Time) error {
-	c.bounded.Store(!t.IsZero())
+// SetWriteDeadline implements net.Conn. Where net/http removes the deadline, it sets one of
+// maxWrite from now. TLS writes also while it reads, when its peer asks for new keys (RFC 8446,
+// section 4.6.3), and would otherwise wait for ever for a peer that reads nothing.
+func (c boundedConn) SetWriteDeadline(t time.Time) error {
 	if t.IsZero() {
 		t = time.Now().Add(maxWrite)
 	}
 	return c.halfCloser.SetWriteDeadline(t)
 }
 
-// Write implements net.Conn.
-func (c *boundedConn) Write(p []byte) (int, error) {
-	if c.bounded.Load() {
-		return c.halfCloser.Write(p)
-	}
-	if err := c.halfCloser.SetWriteDeadline(time.Now().Add(maxWrite)); err != nil {
-		return 0, err
-	}
-	n, err := c.halfCloser.Write(p)
-	if err != nil {
-		_ = c.Close() // TLS would read on, and go on waiting for that
-	}
-	return n, err
-}
-
-// boundedListener accepts such connections.
+// boundedListener accepts boundedConns.
 type boundedListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -299,30 +325,26 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &boundedConn{halfCloser: conn.(halfCloser)}, nil // TCP has it
+	return boundedConn{conn.(halfCloser)}, nil // TCP has it
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
 // the response, and 2 minutes until the next one. A peer that reads nothing for 10 s of what HTTP/2
 // sends loses its connection.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
-	connectionErrors := &errorLog{boundedLog{
-		log: log, about: "errors of connections", most: 10, period: time.Second,
-	}}
 	s := &server{Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		// And frames of as much, which HTTP/2 keeps for each connection; by default 1 MiB.
-		MaxHeaderBytes: 16 << 10,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
-			MaxReadFrameSize: 16 << 10,
+			MaxReadFrameSize: 16 << 10, // of which each connection has a buffer; by default 1 MiB
 			WriteByteTimeout: 10 * time.Second,
 		},
-		ErrorLog: stdlog.New(connectionErrors, "", 0),
+		ErrorLog: stdlog.New(&boundedLog{log: log}, "", 0),
 		Handler:  handler,
-		// OPTIONS * is a path like any other.
+		// The handler responds to OPTIONS * as to any other path.
 		DisableGeneralOptionsHandler: true,
 	}}
 	s.ConnState = s.note
@@ -337,34 +359,16 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	return s
 }
 
-// errorLog takes the lines of net/http's own log. They quote strangers.
-type errorLog struct{ boundedLog }
-
-// maxErrorLine is how many bytes such a line may have.
-const maxErrorLine = 1 << 10
-
-// Write implements io.Writer; each call is a line.
-func (l *errorLog) Write(p []byte) (int, error) {
-	line := redact(strings.TrimSpace(string(p)))
-	// It is cut only now, since a part of a secret does not look like one.
-	if len(line) > maxErrorLine {
-		line = strings.ToValidUTF8(line[:maxErrorLine-len("…")], "") + "…"
-	}
-	l.warn(line)
-	return len(p), nil
-}
-
 // note keeps what stop needs to know of connections.
 func (s *server) note(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
+	if state == http.StateNew {
 		s.open.Add(1)
 		s.unused.Store(conn, nil)
-	case http.StateClosed:
+		return
+	}
+	s.unused.Delete(conn)
+	if state == http.StateClosed {
 		s.open.Add(-1)
-		s.unused.Delete(conn)
-	default:
-		s.unused.Delete(conn)
 	}
 }
 
@@ -382,32 +386,37 @@ func (s *server) start(listener net.Listener) {
 	}()
 }
 
-// stop ends the server, and waits for requests that are running until ctx ends. Shutdown drops
-// those whose head it reads later. So before it, for a moment, connections are accepted as always,
-// and then those that were accepted are read; all responses say by now that the connection ends.
+// stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
 func (s *server) stop(ctx context.Context) error {
+	// For a moment connections are accepted as always, since clients cannot know of the stop yet.
 	s.pause(100 * time.Millisecond)
 	_ = s.listener.Close() // an error means that it could not accept any more
 	<-s.ended
+	// Then there is time to read the requests that are on their way: Shutdown drops what is not
+	// read.
 	s.pause(250 * time.Millisecond)
-	for conn := range s.unused.Range { // Shutdown would wait for them, for 5 s
+	// Shutdown would wait 5 seconds for connections without a request.
+	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
-			conn = secure.NetConn() // whose Close waits for nobody
+			conn = secure.NetConn() // its Close waits for nobody
 		}
 		_ = conn.(net.Conn).Close()
 	}
-	waiting, stopped := context.WithCancel(ctx)
+	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer.
+	drained := make(chan struct{})
 	go func() {
-		defer stopped()
-		// It does not heed ctx while it closes a TLS connection, which may wait for its peer.
+		defer close(drained)
 		_ = s.Shutdown(ctx)
 	}()
-	<-waiting.Done()
+	select {
+	case <-drained:
+	case <-ctx.Done():
+	}
 	return ctx.Err()
 }
 
-// pause waits for a while, or until no connection is open. It counts rounds, not time: a process
-// that got no processor meanwhile has not read what has come.
+// pause waits for a while, or until no connection is open. It counts rounds and not time, because
+// time also passes while the process gets no processor and reads nothing.
 func (s *server) pause(d time.Duration) {
 	const round = 5 * time.Millisecond
 	for range d / round {
@@ -433,105 +442,102 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// printFirstKey makes the first key of a new database. A stop that comes meanwhile waits.
-func printFirstKey(
-	ctx context.Context, s *store, test bool, url string, stdout io.Writer, log *slog.Logger,
-) error {
+// printFirstKey makes the first key of a new database. A stop that comes meanwhile waits for it.
+func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
-	own, other, err := hasKeys(ctx, s, test)
-	if err != nil || own {
+	if found, err := hasKeys(ctx, pets); found || err != nil {
 		return err
 	}
-	if other {
-		hint := "petstore key create"
-		if test {
-			hint += " -test"
-		}
-		log.Warn("no key in this database opens this environment; make one with "+hint,
-			"test", test)
-		return nil
+	key := &apiKey{
+		Name:      "first key",
+		Plan:      freePlan,
+		Test:      cmd.staging,
+		CreatedAt: cmd.now,
 	}
-	first := &apiKey{Name: "first key", Plan: "free", Test: test, CreatedAt: instantOf(time.Now())}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
-	id, err := issue(stdout, text, test, func(token secret) (int64, error) {
-		return insertKey(ctx, s, first, token, true)
+	id, err := issue(cmd.stdout, text, key.Test, func(token secret) (int64, error) {
+		const onlyIfFirst = true
+		return insertKey(ctx, pets, key, token, onlyIfFirst)
 	})
 	if err != nil {
 		return err
 	}
 	if id == 0 {
-		log.Error("another program has made a key meanwhile", "error", errNotStored)
+		cmd.log.Error("another program has made a key; the printed one opens nothing")
 		return nil
 	}
-	log.Info("key created", "id", id, "name", first.Name, "plan", first.Plan)
+	cmd.log.Info("key created", "id", id, "name", key.Name, "plan", key.Plan)
 	return nil
 }
 
-// runBackground starts what runs beside the requests: four times a second a look for what other
-// programs have written, every half second the writing of usage, every 3 seconds the report for the
-// operator's page, if one is open, every 30 seconds a look for a renewed TLS pair, if there is one,
-// and every minute the removal of old Idempotency-Keys. The function it returns stops all that and
+// runBackground starts what runs beside the requests. The function it returns stops all that and
 // writes the usage a last time, which it tries until its ctx ends.
 func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	every := func(d time.Duration, what string, do func() error) {
-		wg.Go(func() { repeat(ctx, d, what, do, s.log) })
+	var running sync.WaitGroup
+	every := func(d time.Duration, what string, do func(context.Context) error) {
+		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
 	flush := func(ctx context.Context) error {
-		return calmly(func() error {
-			return errors.Join(s.limits.flush(ctx, time.Now()), s.keys.flush(ctx))
-		})
+		if err := s.limits.flush(ctx, time.Now()); err != nil {
+			return err
+		}
+		return s.keys.flush(ctx)
 	}
-	every(250*time.Millisecond, "look for changes of keys", func() error {
-		return s.store.refresh(context.Background())
-	})
-	every(500*time.Millisecond, "write usage", func() error {
-		return flush(context.Background())
-	})
-	every(3*time.Second, "read the report on the keys", func() error {
+	every(250*time.Millisecond, "look for edits of other programs", s.store.refresh)
+	every(500*time.Millisecond, "write usage", flush)
+	every(3*time.Second, "read the report on the keys", func(ctx context.Context) error {
 		return s.updateReport(ctx, time.Now())
 	})
-	every(time.Minute, "remove idempotency records", func() error {
+	every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
+		s.history.add(time.Now(), s.metrics().numbers)
+		return nil
+	})
+	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
 		return s.store.purge(ctx, time.Now())
 	})
 	if pair != nil {
-		renew := func() error {
+		renew := func(context.Context) error {
 			renewed, err := pair.renew()
 			if renewed {
 				s.log.Info("TLS certificate renewed", "file", pair.certFile)
 			}
 			return err
 		}
-		// The stop does not wait for this: a file may hang, and the usage must be written all the
-		// same.
+		// The stop does not wait for this, since the files may be on a disk that hangs.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
 	return func(last context.Context) error {
 		cancel()
-		wg.Wait()
-		err := flush(context.WithoutCancel(last)) // once also if requests have taken all the time
-		for ; err != nil && last.Err() == nil; err = flush(last) {
+		running.Wait()
+		// One try is made even if requests have taken all the time.
+		err := flush(context.WithoutCancel(last))
+		for err != nil && last.Err() == nil {
 			time.Sleep(100 * time.Millisecond)
+			err = flush(last)
 		}
 		return err
 	}
 }
 
 // repeat does something at every tick until ctx ends. What goes on failing is logged once.
-func repeat(ctx context.Context, d time.Duration, what string, do func() error, log *slog.Logger) {
+func repeat(ctx context.Context, d time.Duration, what string, do func(context.Context) error,
+	log *slog.Logger) {
 	failing := false
-	for tick := time.Tick(d); ; {
+	ticks := time.Tick(d)
+	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-tick:
+		case <-ticks:
 		}
-		if ctx.Err() != nil { // a tick that came while it worked may be chosen
+		if ctx.Err() != nil { // also if both have come
 			return
 		}
-		err := calmly(do)
+		err := calmly(func() error { return do(ctx) })
+		if err != nil && ctx.Err() != nil {
+			return // the stop has interrupted it
+		}
 		if err != nil && !failing {
 			log.Error("cannot "+what, "error", err)
 		}
@@ -542,25 +548,10 @@ func repeat(ctx context.Context, d time.Duration, what string, do func() error, 
 	}
 }
 
-// serveDebug serves the debug address, if there is one, until stop is called.
-func serveDebug(
-	addr string, anyHost bool, running *atomic.Pointer[service], log *slog.Logger,
-) (url string, stop func(), err error) {
-	if addr == "" {
-		return "", func() {}, nil
-	}
-	listener, err := net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
-	if err != nil {
-		return "", nil, err
-	}
-	host, _, _ := net.SplitHostPort(addr)
-	server := newServer(log, nil, debugRoutes(running, host, anyHost))
-	server.WriteTimeout = 0 // a profile takes as long as it is asked to
-	go func() {
-		err := server.Serve(boundedListener{listener})
-		if !errors.Is(err, http.ErrServerClosed) {
-			log.Error("the debug address fails", "error", err)
-		}
-	}()
-	return localURL(listener, addr, false), func() { _ = server.Close() }, nil
+// startDebug serves the debug address until the server that it returns is closed.
+func startDebug(listener net.Listener, cmd *invocation, api *service) *server {
+	host, _, _ := net.SplitHostPort(cmd.debugAddr)
+	debug := newServer(cmd.log, nil, debugRoutes(api, host, cmd.debugAllowRemote))
+	debug.start(listener)
+	return debug
 }

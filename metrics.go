@@ -1,33 +1,36 @@
 package main
 
-// The instruments, and the forms in which Prometheus and the operator's page read them. This
-// file knows nothing of the service: what is counted is declared where it happens.
+// The instruments, and the forms in which Prometheus and the operator's page read them. What is
+// counted is counted where it happens; names and help texts stand in the table below.
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// histogram counts observations by their size. A reader may find an
-// observation in one of its numbers and not yet in another.
+// histogram counts observations by their size. While it counts one, a reader may find it in some of
+// the numbers and not yet in the others.
 type histogram struct {
-	bounds []float64         // the largest value that each bucket takes, ascending
-	counts [16]atomic.Uint64 // one for each bound, and one for what is larger
+	bounds []float64        // the largest value that each bucket takes, ascending
+	counts [16]atomic.Int64 // one for each of at most 15 bounds, and one for the rest
 	sum    atomic.Int64
 }
 
 // durationBounds are nanoseconds, from 50 microseconds to 10 seconds.
 var durationBounds = []float64{
-	50e3, 100e3, 250e3, 500e3, 1e6, 2500e3, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 1e9, 2500e6, 10e9,
+	50e3, 100e3, 250e3, 500e3, 1e6, 2.5e6, 5e6, 10e6, 25e6, 50e6, 100e6, 250e6, 1e9, 2.5e9, 10e9,
 }
 
 func (h *histogram) observe(value int64) {
@@ -36,28 +39,26 @@ func (h *histogram) observe(value int64) {
 	h.sum.Add(value)
 }
 
-// metrics are all that /metrics shows, in this order. What a metric counts is declared where it
-// happens.
+// metrics are all that /metrics shows, in this order.
 var metrics = []struct{ name, kind, help string }{
 	{"petstore_build_info", "gauge", "The build that is running."},
 	{"petstore_engine_info", "gauge",
 		"What keeps the data: a file, or the node of a cluster that is in use."},
 	{"petstore_requests_total", "counter", "Responses, by operation and status."},
-	{"petstore_request_duration_seconds", "histogram", "From a request's head to its response."},
+	{"petstore_request_duration_seconds", "histogram",
+		"From a request's head to its response, but for refusals (401 and 429)."},
 	{"petstore_errors_total", "counter",
 		"Responses that were errors, refusals among them, by code."},
 	{"petstore_bans_total", "counter", "Bans of keys that began."},
-	{"petstore_known_keys", "gauge", "Keys remembered."},
-	{"petstore_known_usages", "gauge", "Usages of keys remembered."},
-	{"petstore_known_addresses", "gauge", "Addresses remembered of callers without a key."},
+	{"petstore_known_keys", "gauge", "Keys in memory."},
+	{"petstore_known_addresses", "gauge", "Addresses of callers without a key, in memory."},
 	{"petstore_cache_reads_total", "counter",
-		"Reads of what may be remembered, by whether it was."},
-	{"petstore_cache_bytes", "gauge", "Bytes of the pages and pets remembered."},
-	{"petstore_commit_requests", "histogram", "Writers that shared a commit, requests above all."},
+		"Reads of keys, pages, and pets, by whether a cache had them."},
+	{"petstore_cache_bytes", "gauge", "Bytes of the pages and pets in the caches."},
+	{"petstore_commit_requests", "histogram", "Writes, mostly of requests, that shared a commit."},
 	{"petstore_commit_duration_seconds", "histogram",
 		"From a commit's begin to its sync, if it succeeded."},
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
-	{"petstore_commit_queue_length", "gauge", "Writers that wait for a commit."},
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded."},
@@ -65,16 +66,12 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},
 	{"go_goroutines", "gauge", "Goroutines."},
 	{"go_memstats_heap_alloc_bytes", "gauge", "Bytes of the Go heap in use."},
-	{"go_memstats_sys_bytes", "gauge", "Bytes that Go has from the system."},
-	{"go_memstats_alloc_bytes_total", "counter", "Bytes allocated on the Go heap."},
-	{"go_gc_cycles_total", "counter", "Garbage collections."},
 	{"process_start_time_seconds", "gauge", "Start of the process, in Unix time."},
 	{"process_cpu_seconds_total", "counter", "CPU time spent."},
 	{"process_resident_memory_bytes", "gauge", "Resident memory."},
-	{"process_open_fds", "gauge", "Open files."},
 }
 
-// exposition is all metrics at one moment.
+// exposition holds the values of all metrics at one moment.
 type exposition struct {
 	lines   map[string]string  // of each metric, in Prometheus' text format, version 0.0.4
 	numbers map[string]float64 // by name and labels
@@ -82,28 +79,37 @@ type exposition struct {
 
 func newExposition() *exposition { return &exposition{map[string]string{}, map[string]float64{}} }
 
-// add adds a number to a metric. labels stand in braces; before them is the suffix of a part of a
-// histogram.
-func (e *exposition) add(metric, labels string, value float64) {
-	e.lines[metric] += metric + labels + " " + strconv.FormatFloat(value, 'g', -1, 64) + "\n"
-	e.numbers[metric+labels] = value
+// add adds a value to a metric. labels is "", or labels in braces. For a part of a histogram its
+// suffix comes first: _bucket{le="1"}.
+func (e *exposition) add(metric, labels string, value int64) {
+	e.addFloat(metric, labels, float64(value))
 }
 
-// addHistogram adds what a histogram has counted, with the label in front of each bound. unit is
-// how many of the histogram's units make one of the metric's.
+// addFloat does what add does, for a value that is no integer.
+func (e *exposition) addFloat(metric, labels string, value float64) {
+	e.numbers[metric+labels] = value
+	e.lines[metric] += metric + labels + " " + formatFloat(value) + "\n"
+}
+
+func formatFloat(value float64) string { return strconv.FormatFloat(value, 'g', -1, 64) }
+
+// addHistogram adds what a histogram has counted. label is one label without braces, or "".
+// unit is how many of the histogram's units make one of the metric's.
 func (e *exposition) addHistogram(metric, label string, h *histogram, unit float64) {
-	total := 0.0
-	for i, bound := range append(slices.Clone(h.bounds), math.Inf(1)) {
-		total += float64(h.counts[i].Load())
-		le := strconv.FormatFloat(bound/unit, 'g', -1, 64)
-		e.add(metric, fmt.Sprintf("_bucket{%sle=%q}", label, le), total)
-	}
-	labels := ""
+	braces := ""
+	prefix := ""
 	if label != "" {
-		labels = "{" + strings.TrimSuffix(label, ",") + "}"
+		braces = "{" + label + "}"
+		prefix = label + ","
 	}
-	e.add(metric, "_sum"+labels, float64(h.sum.Load())/unit)
-	e.add(metric, "_count"+labels, total)
+	total := int64(0)
+	for i, bound := range append(slices.Clone(h.bounds), math.Inf(1)) {
+		total += h.counts[i].Load()
+		le := formatFloat(bound / unit)
+		e.add(metric, fmt.Sprintf("_bucket{%sle=%q}", prefix, le), total)
+	}
+	e.addFloat(metric, "_sum"+braces, float64(h.sum.Load())/unit)
+	e.add(metric, "_count"+braces, total)
 }
 
 // String is the text for Prometheus. A metric without a number is left out.
@@ -117,41 +123,96 @@ func (e *exposition) String() string {
 	return b.String()
 }
 
-// build is the version and the commit that the toolchain recorded.
-func build() (release, revision string) {
-	info, _ := debug.ReadBuildInfo() // which every build of a module has
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			revision = setting.Value
+// drawnNumbers matches the numbers that the charts of the operator's page draw.
+var drawnNumbers = regexp.MustCompile(
+	`^(petstore_(requests|commit|cache_reads)_|process_|go_mem|` +
+		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
+
+// history is what the charts draw, of the last hour. Its numbers take at most 1 MiB.
+type history struct {
+	mu      sync.Mutex     // guards what follows
+	places  map[string]int // the index of each number in Values, by its name
+	samples []sample
+}
+
+// sample holds the numbers of one moment. A number that came later than the sample is not in it.
+type sample struct {
+	Time   int64     `json:"time"`   // Unix milliseconds
+	Uptime float64   `json:"uptime"` // seconds
+	Values []float64 `json:"values"`
+}
+
+const (
+	maxSamples = 720 // one every 5 seconds
+	maxNumbers = 160 // of a sample
+)
+
+// add keeps the numbers of a moment, and forgets those of an hour ago.
+func (h *history) add(now time.Time, numbers map[string]float64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.places == nil {
+		h.places = map[string]int{}
+	}
+	for name := range numbers {
+		_, known := h.places[name]
+		if !known && len(h.places) < maxNumbers && drawnNumbers.MatchString(name) {
+			h.places[name] = len(h.places)
 		}
 	}
-	return info.Main.Version, revision
+	values := make([]float64, len(h.places))
+	for name, place := range h.places {
+		values[place] = numbers[name]
+	}
+	if len(h.samples) == maxSamples {
+		h.samples = slices.Delete(h.samples, 0, 1)
+	}
+	uptime := now.Sub(processStart).Seconds()
+	h.samples = append(h.samples, sample{now.UnixMilli(), uptime, values})
+}
+
+// MarshalJSON implements json.Marshaler, with the time of the service, so that a page can tell by
+// how much its own clock differs.
+func (h *history) MarshalJSON() ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return json.Marshal(map[string]any{
+		"now": time.Now().UnixMilli(), "places": h.places, "samples": h.samples,
+	})
+}
+
+// build names what the program was built from, as the toolchain recorded it: a tag or a commit.
+func build() string {
+	info, _ := debug.ReadBuildInfo() // every build of a module has it
+	return info.Main.Version
 }
 
 var processStart = time.Now()
 
-// addProcess adds what Prometheus' own clients report of every Go program; what
-// comes from /proc is left out where there is none.
+// addProcess adds what Prometheus' own clients report of every Go program. Where there is no
+// /proc, the CPU time and the resident memory are left out.
 func (e *exposition) addProcess() {
+	e.add("go_goroutines", "", int64(runtime.NumGoroutine()))
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
-	e.add("go_goroutines", "", float64(runtime.NumGoroutine()))
-	e.add("go_memstats_heap_alloc_bytes", "", float64(memory.HeapAlloc))
-	e.add("go_memstats_sys_bytes", "", float64(memory.Sys))
-	e.add("go_memstats_alloc_bytes_total", "", float64(memory.TotalAlloc))
-	e.add("go_gc_cycles_total", "", float64(memory.NumGC))
-	e.add("process_start_time_seconds", "", float64(processStart.UnixMilli())/1000)
-	if stat, err := os.ReadFile("/proc/self/stat"); err == nil {
-		// The name, in brackets, may hold spaces. After it, fields[11] is ticks of 10 ms
-		// in user mode, and fields[12] those in the kernel (proc_pid_stat(5)).
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		user, _ := strconv.ParseFloat(fields[11], 64)
-		kernel, _ := strconv.ParseFloat(fields[12], 64)
-		e.add("process_cpu_seconds_total", "", (user+kernel)/100)
-		pages, _ := strconv.ParseFloat(fields[21], 64)
-		e.add("process_resident_memory_bytes", "", pages*float64(os.Getpagesize()))
+	e.addFloat("go_memstats_heap_alloc_bytes", "", float64(memory.HeapAlloc))
+	started := float64(processStart.UnixMilli()) / 1000
+	e.addFloat("process_start_time_seconds", "", started)
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return
 	}
-	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
-		e.add("process_open_fds", "", float64(len(files)))
+	// The name of the program, in brackets, may hold spaces. What follows are the fields of
+	// proc_pid_stat(5) from its third on. The two times are in ticks of 10 ms.
+	nameEnd := bytes.LastIndexByte(stat, ')')
+	fields := strings.Fields(string(stat[nameEnd+1:]))
+	number := func(field int) int64 {
+		n, _ := strconv.ParseInt(fields[field], 10, 64)
+		return n
 	}
+	userTicks := number(11)
+	kernelTicks := number(12)
+	e.addFloat("process_cpu_seconds_total", "", float64(userTicks+kernelTicks)/100)
+	pages := number(21)
+	e.add("process_resident_memory_bytes", "", pages*int64(os.Getpagesize()))
 }

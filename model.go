@@ -1,8 +1,9 @@
 package main
 
-// The vocabulary: pets, errors, instants, documents and files of text, and the translation of pets
-// from and to JSON (RFC 8259). Reading is strict, because a body that is accepted with a misspelt
-// field is a mistake found too late; writing is plain formatting. This file knows no other.
+// The vocabulary: pets, errors, instants, documents and files of text; how the bodies and queries
+// of clients are read, pets from JSON (RFC 8259) among them; and what keeps secrets out of the log,
+// and the lines of strangers few. Reading is strict, because a request that is accepted with a
+// misspelt name is a mistake found too late. This file knows no other.
 
 import (
 	"bytes"
@@ -12,10 +13,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
+	"log/slog"
 	"net/http"
+	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -26,7 +32,7 @@ import (
 //go:embed web
 var webFiles embed.FS
 
-// webFile is the text of one.
+// webFile returns the text of a file in web.
 func webFile(name string) string {
 	text, _ := webFiles.ReadFile("web/" + name) // the program contains it
 	return string(text)
@@ -132,22 +138,17 @@ const maxQuoted = 100
 
 func (s sentText) String() string {
 	text := redact(string(s))
-	count := 0
-	for i := range text {
-		if count == maxQuoted {
-			text = text[:i] + "…"
-			break
-		}
-		count++
+	if characters := []rune(text); len(characters) > maxQuoted {
+		text = string(characters[:maxQuoted]) + "…"
 	}
 	return strconv.QuoteToGraphic(text)
 }
 
 // problems are what is wrong with a request. All are counted, and the first ones are named.
 type problems struct {
+	count int
 	named []string
-	size  int // of those that are named, in bytes of JSON
-	more  int // that are not named
+	size  int // bytes of JSON; once it is above maxProblemsSize, no more are named
 }
 
 const (
@@ -155,30 +156,28 @@ const (
 	maxProblemsSize = 3800 // bytes of JSON, which leave room for the rest of the Error within 4 KB
 )
 
-// add counts a problem, and names it if none was left out before.
+// add counts a problem, and names it if no other was left out before.
 func (p *problems) add(format string, args ...any) {
-	if p.more > 0 || len(p.named) == maxProblems {
-		p.more++
+	p.count++
+	if p.count > maxProblems || p.size > maxProblemsSize {
 		return
 	}
 	problem := fmt.Sprintf(format, args...)
 	encoded, _ := json.Marshal(problem) // a string always has a form in JSON
 	p.size += len(encoded)
-	if p.size > maxProblemsSize {
-		p.more++
-		return
+	if p.size <= maxProblemsSize {
+		p.named = append(p.named, problem)
 	}
-	p.named = append(p.named, problem)
 }
 
 // err is the Error that names the problems, or nil if there are none.
 func (p *problems) err(code ErrorCode) error {
-	if len(p.named) == 0 && p.more == 0 {
+	if p.count == 0 {
 		return nil
 	}
 	message := strings.Join(p.named, "; ")
-	if p.more > 0 {
-		message += fmt.Sprintf("; and %d more", p.more)
+	if more := p.count - len(p.named); more > 0 {
+		message += fmt.Sprintf("; and %d more", more)
 	}
 	return newError(code, "%s", message)
 }
@@ -208,7 +207,7 @@ func (i instant) MarshalJSON() ([]byte, error) {
 // document is a body ready to be sent, with its ETag.
 type document struct {
 	body []byte
-	etag string
+	etag []string // one value, as http.Header holds it
 }
 
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
@@ -216,14 +215,17 @@ type document struct {
 // too.
 func newDocument(body, marker string) document {
 	sum := sha256.Sum256([]byte(body + marker))
-	etag := `"` + base64.RawURLEncoding.EncodeToString(sum[:12]) + `"`
-	return document{[]byte(body), etag}
+	tag := base64.RawURLEncoding.EncodeToString(sum[:12])
+	return document{
+		body: []byte(body),
+		etag: []string{`"` + tag + `"`},
+	}
 }
 
-// Secrets inside another text: the user and password of a URL up to the last @ that belongs to it,
-// and an API key or the beginning of one. They are two expressions, each with a search of its own.
-// One for both would look for an @ up to the end of the text again after every key that it finds,
-// so that its time would grow with the square of the length.
+// Secrets inside another text: the user and password of a URL, up to the last @ before a quote that
+// ends it, and an API key or the beginning of one. They are two expressions, each with a search of
+// its own. One for both would look for an @ up to the end of the text again after every key that it
+// finds, so that its time would grow with the square of the length.
 var (
 	passwordText = regexp.MustCompile(`://(?:\\.|[^"\\])*@`)
 	keyText      = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
@@ -236,8 +238,8 @@ func redact(text string) string {
 	return keyText.ReplaceAllString(text, "$1…")
 }
 
-// redactor does the same to all that is written to a log, whose lines are not
-// all ours: net/http quotes what it cannot read.
+// redactor redacts all that is written to a log. Not all of its lines are ours: net/http quotes
+// requests that it cannot read.
 type redactor struct{ io.Writer }
 
 func (w redactor) Write(p []byte) (int, error) {
@@ -245,59 +247,118 @@ func (w redactor) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
+// boundedLog takes the lines that strangers can cause, who could fill the log with them.
+type boundedLog struct {
+	log *slog.Logger
+
+	mu      sync.Mutex // guards what follows
+	began   time.Time  // the current second
+	lines   int        // that came in this second
+	leftOut int        // lines that were left out since the last one that was not
+}
+
+const (
+	maxLinesASecond = 10
+	maxLineBytes    = 1 << 10 // of net/http
+)
+
+func (l *boundedLog) warn(message string, attributes ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.Sub(l.began) >= time.Second {
+		l.began = now
+		l.lines = 0
+	}
+	l.lines++
+	if l.lines > maxLinesASecond {
+		l.leftOut++
+		return
+	}
+	if l.leftOut > 0 {
+		l.log.Warn("lines about strangers were left out of the log", "lines", l.leftOut)
+		l.leftOut = 0
+	}
+	l.log.Warn(message, attributes...)
+}
+
+// Write implements io.Writer for net/http's own log, whose lines quote strangers.
+func (l *boundedLog) Write(text []byte) (int, error) {
+	line := redact(strings.TrimSpace(string(text))) // while the secrets are whole
+	if len(line) > maxLineBytes {
+		line = strings.ToValidUTF8(line[:maxLineBytes-len("…")], "") + "…"
+	}
+	l.warn(line)
+	return len(text), nil
+}
+
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body
-// whose message names the problems by field: "name: what is wrong; categoryId: what is wrong". The
-// fields that are named as ignored may have any value, which does not count.
+// whose message names the problems by field: "name: what is wrong; categoryId: what is wrong".
+// ignored names fields that may be there with any value, and are not read.
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	pet := NewPet{Status: Available}
 	body = bytes.Trim(body, " \t\r\n")
 	if problem := notAnObject(body); problem != "" {
 		return pet, newError(CodeInvalidBody, "%s", problem)
 	}
-	// The syntax is known to be right from here on. The fields are taken one by one, since decoding
-	// into a struct would accept duplicate, unknown and miscased ones; the tokens of json.Decoder
-	// take nearly three times as long.
 	var wrong problems
-	times := map[string]int{ // that each known field is given
-		"name": 0, "categoryId": 0, "status": 0,
-	}
-	for _, name := range ignored {
-		times[name] = 0
-	}
-	for rest := body; rest[0] != '}'; {
-		var field, value []byte
-		field, rest = cutValue(rest[1:]) // past the brace or comma
-		if len(field) == 0 {
-			break // the object is empty
-		}
-		value, rest = cutValue(rest[1:]) // past the colon
-		name := unquote(field)
-		before, known := times[name]
-		if !known {
+	given := make([]string, 0, 4) // the known fields so far
+	for name, value := range fieldsOf(body) {
+		var err error
+		problem := ""
+		switch {
+		case slices.Contains(given, name):
+			problem = "is given more than once"
+		case name == "name":
+			pet.Name, problem = decodeName(value)
+		case name == "categoryId":
+			pet.CategoryID, err = strconv.ParseInt(string(value), 10, 64)
+			if err != nil {
+				problem = "must be an integer of at most 64 bits, without fraction or exponent"
+			}
+		case name == "status":
+			pet.Status = PetStatus(unquote(value))
+			if !pet.Status.known() {
+				problem = "must be one of available, pending, sold"
+			}
+		case !slices.Contains(ignored, name):
 			wrong.add("%s: is unknown", sentText(name))
 			continue
 		}
-		times[name]++
-		if before == 1 {
-			wrong.add("%s: is given more than once", name)
-		}
-		if before > 0 {
-			continue
-		}
-		if problem := pet.set(name, value); problem != "" {
+		given = append(given, name)
+		if problem != "" {
 			wrong.add("%s: %s", name, problem)
 		}
 	}
 	for _, name := range []string{"name", "categoryId"} {
-		if times[name] == 0 {
+		if !slices.Contains(given, name) {
 			wrong.add("%s: is required", name)
 		}
 	}
 	return pet, wrong.err(CodeInvalidBody)
 }
 
+// fieldsOf iterates over the names and values of a JSON object whose syntax is right. Decoding into
+// a struct would accept duplicate, unknown and miscased fields, and the tokens of json.Decoder take
+// nearly three times as long.
+func fieldsOf(object []byte) iter.Seq2[string, []byte] {
+	return func(yield func(name string, value []byte) bool) {
+		for rest := object; rest[0] != '}'; {
+			var name, value []byte
+			name, rest = cutValue(rest[1:]) // past the brace or comma
+			if len(name) == 0 {
+				return // the object is empty
+			}
+			value, rest = cutValue(rest[1:]) // past the colon
+			if !yield(unquote(name), value) {
+				return
+			}
+		}
+	}
+}
+
 // cutValue splits valid JSON text at the end of its first value, which is returned without the
-// white space around it; what follows starts with the comma, colon or bracket behind it.
+// white space around it; what follows starts with the comma, colon or brace behind it.
 func cutValue(text []byte) (value, rest []byte) {
 	depth, quoted := 0, false
 	for i := 0; ; i++ {
@@ -334,7 +395,7 @@ func notAnObject(body []byte) string {
 	case !utf8.Valid(body):
 		return "the body is not valid UTF-8"
 	case !json.Valid(body):
-		err := json.Unmarshal(body, &json.RawMessage{})
+		err := json.Unmarshal(body, &json.RawMessage{}) // says what is wrong, and where
 		return fmt.Sprintf("the body is not valid JSON: %v", err)
 	case body[0] != '{':
 		return "the body must be a JSON object with name and categoryId"
@@ -342,39 +403,24 @@ func notAnObject(body []byte) string {
 	return ""
 }
 
-// set checks one field of the body and keeps its value. It returns what is wrong with the value, or
-// "".
-func (p *NewPet) set(field string, value []byte) (problem string) {
-	switch field {
-	case "name":
-		if value[0] != '"' {
-			return "must be a string"
-		}
-		if bytes.IndexByte(value, '\\') >= 0 && !paired.Match(value) {
-			return "holds half of a surrogate pair"
-		}
-		p.Name = unquote(value)
-		return checkName(p.Name)
-	case "categoryId":
-		id, err := strconv.ParseInt(string(value), 10, 64)
-		if err != nil {
-			return "must be an integer of at most 64 bits, without fraction or exponent"
-		}
-		p.CategoryID = id
-	case "status":
-		if p.Status = PetStatus(unquote(value)); !p.Status.known() {
-			return "must be one of available, pending, sold"
-		}
+// decodeName returns the text of a name and what is wrong with it, or "".
+func decodeName(value []byte) (name, problem string) {
+	if value[0] != '"' {
+		return "", "must be a string"
 	}
-	return ""
+	if bytes.IndexByte(value, '\\') >= 0 && !paired.Match(value) {
+		return "", "holds half of a surrogate pair"
+	}
+	name = unquote(value)
+	return name, checkName(name)
 }
 
 // checkName returns what is wrong with a name, or "".
 func checkName(name string) string {
-	var problems []string
+	var wrongs []string
 	refuse := func(wrong bool, problem string) {
 		if wrong {
-			problems = append(problems, problem)
+			wrongs = append(wrongs, problem)
 		}
 	}
 	refuse(!utf8.ValidString(name), "must be valid UTF-8")
@@ -382,22 +428,95 @@ func checkName(name string) string {
 	refuse(utf8.RuneCountInString(name) > maxName,
 		"must have at most "+strconv.Itoa(maxName)+" characters")
 	refuse(strings.ContainsFunc(name, unicode.IsControl), "must not hold control characters")
-	return strings.Join(problems, " and ")
+	return strings.Join(wrongs, " and ")
 }
 
-// turns are the characters that change the direction of the text that follows them.
-const turns = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+// directionChanges are the characters that change the direction of the text behind them.
+const directionChanges = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 // checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators
 // side by side, and no name may make another one, or an id, look like what it is not.
 func checkKeyName(name string) string {
-	if strings.ContainsAny(name, turns) {
+	if strings.ContainsAny(name, directionChanges) {
 		return "must not hold characters that change the direction of the text"
 	}
 	return checkName(name)
 }
 
-// paired matches a JSON string without a \u escape of half a surrogate pair, which RFC
-// 8259 section 8.2 calls unpredictable and which encoding/json would silently replace.
+// paired matches a JSON string without a \u escape of half a surrogate pair, which RFC 8259 section
+// 8.2 calls unpredictable and which encoding/json would silently replace. The first two digits tell
+// a half; the others match any character, since the syntax is known to be right.
 var paired = regexp.MustCompile(
 	`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)
+
+// parseQuery reads a query string. Names other than the known ones, and names given twice, are
+// problems: a misspelt filter must not return everything.
+func parseQuery(r *http.Request, known ...string) (query url.Values, wrong problems) {
+	if r.URL.RawQuery == "" {
+		return nil, wrong
+	}
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		wrong.add("the query string cannot be parsed: %v", err)
+	}
+	for _, name := range known {
+		if len(query[name]) > 1 {
+			wrong.add("%s is given more than once", name)
+		}
+	}
+	var unknown []string
+	for name := range query {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	for _, name := range unknown {
+		wrong.add("%s is not a query parameter of this operation", sentText(name))
+	}
+	return query, wrong
+}
+
+// refuseQuery is for operations without query parameters.
+func refuseQuery(r *http.Request) error {
+	_, wrong := parseQuery(r)
+	return wrong.err(CodeInvalidParameter)
+}
+
+// pageRequest is the checked query of listPets.
+type pageRequest struct {
+	limit  int
+	status PetStatus // "" for all
+	after  int64     // list ids above this one
+	filter string    // the limit and status that were given, as the query of the next page has them
+}
+
+// parsePageRequest checks the query of listPets. Nothing is clamped: a client
+// that asks for 1000 and gets 100 would take them for all.
+func parsePageRequest(r *http.Request) (pageRequest, error) {
+	page := pageRequest{limit: defaultLimit}
+	query, wrong := parseQuery(r, "limit", "status", "after")
+	if given := query["limit"]; given != nil {
+		limit, err := strconv.Atoi(given[0])
+		if err != nil || limit < 1 || limit > maxLimit {
+			wrong.add("limit must be an integer from 1 to %d", maxLimit)
+		}
+		page.limit = limit
+		page.filter = "limit=" + strconv.Itoa(limit) + "&"
+	}
+	if given := query["status"]; given != nil {
+		page.status = PetStatus(given[0])
+		if !page.status.known() {
+			wrong.add("status must be one of available, pending, sold")
+		}
+		page.filter += "status=" + given[0] + "&"
+	}
+	if given := query["after"]; given != nil {
+		after, err := strconv.ParseInt(given[0], 10, 64)
+		if err != nil || after < 0 {
+			wrong.add("after must be an integer of at least 0")
+		}
+		page.after = after
+	}
+	return page, wrong.err(CodeInvalidParameter)
+}

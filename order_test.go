@@ -1,11 +1,6 @@
 package main
 
-// The order of the files, which a newcomer may take for the order to read them
-// in, from either end. This is the one place where it stands; the test below it
-// holds the code to it.
-
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -13,119 +8,164 @@ import (
 	"go/token"
 	"go/types"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// orderTable has a line for each file. A file uses what is defined in the files
-// below it, and nothing of those above it.
+// orderTable names the files in the order in which a newcomer reads them. Each may use what is
+// defined in the files that stand beside it, and in no other. So nothing leads from a file back to
+// itself.
 var orderTable = []orderLine{
-	{"main.go", "the process: starts the server, stops it, and runs what runs beside the requests"},
-	{"commands.go", "the operator's side: the table of verbs, help, and what every command does"},
-	{"backup.go", "the copies: backup, restore, and the import and export of pets"},
-	{"flags.go", "the configuration: every flag, with its default, its variable and what is checked of it"},
-	{"handlers.go", "the client's side: routes, operations, and how an error becomes a response"},
-	{"auth.go", "the keys: their form, which one a request carries, how they are made and ended"},
-	{"limits.go", "the limits: how much an account may do, and what becomes of one that will not stop"},
-	{"rqlite.go", "an engine: an rqlite cluster, found, asked and asked again over HTTP"},
-	{"sqlite.go", "an engine: one SQLite file, with its locks and transactions"},
-	{"store.go", "the store: all tables, the pets and the pages of them, on any engine"},
-	{"metrics.go", "the instruments: counters and histograms that do not know what they count"},
-	{"model.go", "the vocabulary: pets, errors, instants and documents, and pets as JSON"},
+	{"main", "commands backup flags sqlite rqlite handlers auth limits store metrics model"},
+	{"handlers", "auth limits store metrics model"},
+	{"auth", "limits store metrics model"},
+	{"limits", "store metrics model"},
+	{"store", "metrics model"},
+	{"metrics", ""},
+	{"model", ""},
+	{"sqlite", "store metrics model"},
+	{"rqlite", "store metrics model"},
+	{"flags", "handlers auth limits store metrics model"},
+	{"commands", "backup flags sqlite rqlite handlers auth limits store metrics model"},
+	{"backup", "flags sqlite rqlite handlers auth limits store metrics model"},
 }
 
-// orderUsers are the only files that may use a file below them, if not all may:
-// who opens the store picks its engine, and nobody else learns which it is.
-var orderUsers = map[string][]string{
-	"rqlite.go": {"main.go", "commands.go", "backup.go"},
-	"sqlite.go": {"main.go", "commands.go", "backup.go"},
+type orderLine struct{ file, uses string }
+
+// orderUses returns the files that each file may use, itself among them.
+func orderUses() map[string][]string {
+	uses := map[string][]string{}
+	for _, line := range orderTable {
+		uses[line.file] = append(strings.Fields(line.uses), line.file)
+	}
+	return uses
 }
 
-type orderLine struct{ file, does string }
-
-func TestEveryFileUsesOnlyWhatStandsBelowIt(t *testing.T) {
-	fset, files := token.NewFileSet(), []*ast.File{}
-	entries, err := os.ReadDir(".")
-	mainMust(t, err)
-	for _, entry := range entries {
-		if name := entry.Name(); strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
-			file, err := parser.ParseFile(fset, name, nil, parser.SkipObjectResolution)
-			mainMust(t, err)
-			files = append(files, file)
+func TestEveryFileUsesOnlyTheFilesItMay(t *testing.T) {
+	sources := map[string]string{}
+	paths, err := filepath.Glob("*.go")
+	must(t, err)
+	for _, path := range paths {
+		if name := strings.TrimSuffix(path, ".go"); !strings.HasSuffix(name, "_test") {
+			sources[name] = orderRead(t, path)
 		}
 	}
 	for _, line := range orderTable {
-		if !slices.ContainsFunc(entries, func(entry os.DirEntry) bool { return entry.Name() == line.file }) {
-			t.Errorf("%s is in the table, as %s, and not in the folder", line.file, line.does)
+		if sources[line.file] == "" {
+			t.Errorf("%s is in the table and not in the folder", line.file)
 		}
 	}
-	for _, problem := range orderProblems(t, fset, files) {
+	for _, problem := range orderProblems(t, sources) {
 		t.Error(problem)
 	}
 }
 
-// orderProblems are the uses that the order forbids, and the files it does not know.
-func orderProblems(t *testing.T, fset *token.FileSet, files []*ast.File) (problems []string) {
-	t.Helper()
-	rank := map[string]int{} // 1 is the top
-	for i, line := range orderTable {
-		rank[line.file] = i + 1
-	}
-	for _, file := range files {
-		if name := fset.Position(file.Package).Filename; rank[name] == 0 {
-			problems = append(problems, fmt.Sprintf("%s:1: the file is not in the table of order_test.go", name))
+func TestNoFileLeadsBackToItself(t *testing.T) {
+	uses := orderUses()
+	for file := range uses {
+		for _, used := range uses[file] {
+			for _, further := range uses[used] {
+				if used != file && further == file || !slices.Contains(uses[file], further) {
+					t.Errorf("%s uses %s, which uses %s", file, used, further)
+				}
+			}
 		}
 	}
-	pkg, uses := orderUses(t, fset, files)
-	inOrder := func(a, b *ast.Ident) int { return cmp.Compare(a.Pos(), b.Pos()) }
-	for _, identifier := range slices.SortedFunc(maps.Keys(uses), inOrder) {
-		object := uses[identifier]
+}
+
+// TestTheDocumentsNameTheFilesInTheirOrder compares the package comment, the README, the design,
+// and the tour with the table.
+func TestTheDocumentsNameTheFilesInTheirOrder(t *testing.T) {
+	var want []string
+	table := "| file | may use |\n|---|---|\n"
+	for _, line := range orderTable {
+		want = append(want, line.file+".go")
+		uses := strings.ReplaceAll(line.uses, " ", ", ")
+		table += fmt.Sprintf("| `%s.go` | %s |\n", line.file, uses)
+	}
+	for path, heading := range map[string]string{
+		"main.go":        "in which a newcomer reads them:\n//\n",
+		"README.md":      "| file | holds |\n",
+		"docs/design.md": "| file | may use |\n",
+		"docs/tour.md":   "The reading order of all files is:\n",
+	} {
+		_, list, _ := strings.Cut(orderRead(t, path), heading)
+		list, _, _ = strings.Cut(strings.ReplaceAll(list, "//\n", "\n"), "\n\n")
+		names := slices.Compact(regexp.MustCompile(`\w+\.go`).FindAllString(list, -1))
+		if !slices.Equal(names, want) {
+			t.Errorf("%s names %v, want %v", path, names, want)
+		}
+	}
+	if !strings.Contains(orderRead(t, "docs/design.md"), table) {
+		t.Errorf("docs/design.md lacks this table:\n%s", table)
+	}
+}
+
+func orderRead(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
+}
+
+// orderProblems returns the uses that the table forbids, and the files that it lacks.
+func orderProblems(t *testing.T, sources map[string]string) (problems []string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	mayUse := orderUses()
+	var files []*ast.File
+	for name, source := range sources {
+		file, err := parser.ParseFile(fset, name, source, parser.SkipObjectResolution)
+		must(t, err)
+		files = append(files, file)
+		if mayUse[name] == nil {
+			problems = append(problems, name+" is not in the table of order_test.go")
+		}
+	}
+	pkg, objects := orderObjects(t, fset, files)
+	for identifier, object := range objects {
 		if object.Pkg() != pkg { // another package's, or the language's
 			continue
 		}
 		place, home := fset.Position(identifier.Pos()), fset.Position(object.Pos()).Filename
-		users := orderUsers[home]
-		switch {
-		case rank[place.Filename] > rank[home]:
-			problems = append(problems, fmt.Sprintf("%v: %s is defined in %s, which stands above %s",
-				place, identifier.Name, home, place.Filename))
-		case place.Filename != home && users != nil && !slices.Contains(users, place.Filename):
-			problems = append(problems, fmt.Sprintf("%v: %s is defined in %s, which is only for %s",
-				place, identifier.Name, home, strings.Join(users, " and ")))
+		if !slices.Contains(mayUse[place.Filename], home) {
+			problem := fmt.Sprintf("%v: %s is defined in %s", place, identifier.Name, home)
+			problems = append(problems, problem)
 		}
 	}
+	slices.Sort(problems)
 	return problems
 }
 
-// orderUses finds what every identifier of the files stands for. What they import
-// of the standard library is taken from the build cache. Other modules are left
-// out: nothing that they define leads back to this package.
-func orderUses(t *testing.T, fset *token.FileSet, files []*ast.File) (*types.Package, map[*ast.Ident]types.Object) {
+// orderObjects finds what every identifier of the files stands for. What they import of the
+// standard library is taken from the build cache. Other modules are left out: nothing that they
+// define leads back to this package.
+func orderObjects(t *testing.T, fset *token.FileSet, files []*ast.File) (
+	*types.Package, map[*ast.Ident]types.Object) {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-f", "{{.ImportPath}} {{.Export}}", "--")
+	list := []string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}", "unsafe"}
 	for _, file := range files {
 		for _, imported := range file.Imports {
 			if path := strings.Trim(imported.Path.Value, `"`); !strings.Contains(path, ".") {
-				list.Args = append(list.Args, path)
+				list = append(list, path)
 			}
 		}
 	}
+	out, err := exec.CommandContext(t.Context(), "go", list...).Output()
+	must(t, err)
 	exports := map[string]string{}
-	if list.Args[len(list.Args)-1] != "--" {
-		list.Stderr = os.Stderr
-		out, err := list.Output()
-		mainMust(t, err)
-		for line := range strings.Lines(string(out)) {
-			path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-			exports[path] = file
-		}
+	for line := range strings.Lines(string(out)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exports[path] = file
 	}
+	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
 	config := types.Config{
-		Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }),
+		Importer: importer.ForCompiler(fset, "gc", open),
 		Error: func(err error) {
 			if !strings.Contains(err.Error(), "could not import modernc.org/") {
 				t.Error(err)
@@ -137,48 +177,29 @@ func orderUses(t *testing.T, fset *token.FileSet, files []*ast.File) (*types.Pac
 	return pkg, info.Uses
 }
 
-// TestTheOrderIsHeldTo shows the check mistakes of each kind.
-func TestTheOrderIsHeldTo(t *testing.T) {
-	sources := map[string]string{
-		"main.go":   "func main() { (&sqliteFile{}).write() }",
-		"auth.go":   "type key struct{ name string }\nfunc (k key) revoke() {}\nconst size = 1\nvar known key\nfunc (s *store) keys() {}",
-		"sqlite.go": "type sqliteFile struct{ store }\nfunc (f *sqliteFile) write() { f.read() }",
-		"store.go":  "type store struct{}\nfunc (s *store) read() {}",
-	}
-	for what, c := range map[string]struct{ file, source, want string }{
-		"nothing forbidden":              {"model.go", "func f(main int) (auth struct{ name string }) { auth.name = \"\"; main++; return auth }", ""},
-		"uses of what stands below":      {"handlers.go", "func f(s *store) { s.keys(); known.revoke(); known.name = \"\" }", ""},
-		"a function":                     {"limits.go", "func f() { main() }", "limits.go:2:12: main is defined in main.go, which stands above limits.go"},
-		"a type":                         {"limits.go", "func f(key) {}", "limits.go:2:8: key is defined in auth.go, which stands above limits.go"},
-		"a type in a type":               {"limits.go", "var m map[string][]*key", "limits.go:2:21: key is defined in auth.go, which stands above limits.go"},
-		"a type that is hidden by alias": {"limits.go", "type k = key", "limits.go:2:10: key is defined in auth.go, which stands above limits.go"},
-		"a type that is embedded":        {"limits.go", "type account struct{ key }", "limits.go:2:22: key is defined in auth.go, which stands above limits.go"},
-		"a constant":                     {"limits.go", "var a [size]int", "limits.go:2:8: size is defined in auth.go, which stands above limits.go"},
-		"a variable":                     {"limits.go", "func f() { _ = known }", "limits.go:2:16: known is defined in auth.go, which stands above limits.go"},
-		"a method of a type above":       {"limits.go", "func f(i interface{ revoke() }) { i.revoke() }\nvar _ = key.revoke", "limits.go:3:9: key is defined in auth.go, which stands above limits.go; limits.go:3:13: revoke is defined in auth.go, which stands above limits.go"},
-		"a method above of a type below": {"limits.go", "func f(s *store) { s.keys() }", "limits.go:2:22: keys is defined in auth.go, which stands above limits.go"},
-		"a field":                        {"metrics.go", "var f = known.name", "metrics.go:2:9: known is defined in auth.go, which stands above metrics.go; metrics.go:2:15: name is defined in auth.go, which stands above metrics.go"},
-		"the engine":                     {"handlers.go", "func f() { _ = sqliteFile{} }", "handlers.go:2:16: sqliteFile is defined in sqlite.go, which is only for main.go and commands.go and backup.go"},
-		"the engine, by who may":         {"commands.go", "func f() { _ = sqliteFile{} }", ""},
-		"the engine, from below":         {"model.go", "func f() { _ = sqliteFile{} }", "model.go:2:16: sqliteFile is defined in sqlite.go, which stands above model.go"},
-		"a file that nobody knows":       {"util.go", "func f() {}", "util.go:1: the file is not in the table of order_test.go"},
+func TestForbiddenUsesAreFound(t *testing.T) {
+	for _, c := range []struct{ what, file, source, want string }{
+		{"names that only look like uses", "model", "func f(auth struct{ known int }) {}", ""},
+		{"what the file may use", "handlers", "func f(s *store) { s.keys(); _ = known.name }", ""},
+		{"a function", "limits", "func f() { main() }", "limits:2:12: main is defined in main"},
+		{"a type", "limits", "func f(key) {}", "limits:2:8: key is defined in auth"},
+		{"a variable", "limits", "var f = known", "limits:2:9: known is defined in auth"},
+		{"a method above of a type below", "limits", "func f(s *store) { s.keys() }",
+			"limits:2:22: keys is defined in auth"},
+		{"an engine", "handlers", "type f file", "handlers:2:8: file is defined in sqlite"},
+		{"an engine, by who may", "commands", "type f file", ""},
+		{"a new file", "util", "func f() {}", "util is not in the table of order_test.go"},
 	} {
-		t.Run(what, func(t *testing.T) {
-			fset, files := token.NewFileSet(), []*ast.File{}
-			for _, line := range append([]orderLine{{file: "util.go"}}, orderTable...) {
-				source := sources[line.file]
-				if line.file == c.file {
-					source = c.source
-				}
-				if source != "" {
-					file, err := parser.ParseFile(fset, line.file, "package main\n"+source, parser.SkipObjectResolution)
-					mainMust(t, err)
-					files = append(files, file)
-				}
-			}
-			if got := strings.Join(orderProblems(t, fset, files), "; "); got != c.want {
-				t.Errorf("it reports %q, want %q", got, c.want)
-			}
-		})
+		sources := map[string]string{
+			"main": "package main\nfunc main() {}",
+			"auth": "package main\ntype key struct{ name string }\nvar known key\n" +
+				"func (s *store) keys() {}",
+			"sqlite": "package main\ntype file struct{ store }",
+			"store":  "package main\ntype store struct{}",
+		}
+		sources[c.file] = "package main\n" + c.source
+		if got := strings.Join(orderProblems(t, sources), "; "); got != c.want {
+			t.Errorf("for %s it reports %q, want %q", c.what, got, c.want)
+		}
 	}
 }

@@ -1,30 +1,28 @@
 package main
 
-// The store: pets, pages, Idempotency-Keys, and the schema of everything that is kept. It speaks
-// SQL to an engine (sqlite.go, rqlite.go) and knows nothing of connections and transactions, nor
-// what the other tables mean: auth.go and limits.go hold the SQL of theirs. What is read often is
-// remembered here as encoded JSON.
+// The store: pets, pages, Idempotency-Keys, and the schema of all tables. It speaks SQL to an
+// engine (sqlite.go, rqlite.go) and knows nothing of connections. The SQL of keys stands in
+// auth.go, and that of usage in limits.go. Pages and pets that are read often stay in memory as
+// encoded JSON.
 //
-// Writing is done by leader and followers. A caller queues its statements; the one that finds no
-// transaction under way becomes the leader, commits all that is queued in one transaction and wakes
-// the others. So 64 clients share one sync, and nobody gets a response before the disk has the
-// data. A goroutine that owns the engine would do the same, but on a single core it starves the
-// network poller: reads then wait for hundreds of milliseconds.
+// Many callers share a commit. Writes join the next transaction until it begins. The caller whose
+// write came first is its leader: it waits until the transaction before has ended, commits, and
+// wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
+// response before the disk has the data. A goroutine that does all writing would share commits
+// too. On a single core it keeps the network poller from running, and reads wait for hundreds of
+// milliseconds.
 //
-// What a batch does depends on its SQL alone and never on Go code in the middle
-// of it, so that an engine may be far away and speak JSON.
+// A transaction is SQL alone, without Go code between its statements. So an engine may be far away
+// and speak JSON.
 
 import (
 	"context"
 	"crypto/sha256"
-	"embed"
+	_ "embed"
 	"errors"
 	"fmt"
-	"math"
-	"os"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,118 +30,114 @@ import (
 )
 
 // statement is one SQL statement. Its arguments are int64, string or nil, which every engine can
-// carry: digests are hex, for unhex(?) and hex(). A text that somebody else has chosen is bound as
-// a JSON string, which the SQL takes apart with ? ->> '$': rqlite makes a BLOB of a string that
-// reads x'41'.
+// carry. Digests are bound as hex, for unhex(?). Text that a client or an operator has chosen is
+// bound as a JSON string, which the SQL decodes with ? ->> '$': rqlite would take a string that
+// reads x'41' for a BLOB.
 type statement struct {
 	query string
 	args  []any
-	into  []any // of a SELECT inside a write: pointers to the columns of its one row
+	into  []any // pointers to the columns of the one row, for a SELECT inside a write
 }
 
 func sqlOf(query string, args ...any) statement { return statement{query: query, args: args} }
 
 // result is what a statement of a write did.
 type result struct {
-	lastID   int64 // of the row that was inserted last; stale unless affected is more than 0
+	lastID   int64 // the id of the row inserted last; of an earlier statement if affected is 0
 	affected int64 // rows inserted, updated or deleted
 }
 
 // scanner copies the columns of a row to pointers to integers, booleans or strings.
 type scanner = func(columns ...any) error
 
-// engine keeps the tables and runs SQLite's SQL on them. Opening one brings the schema up to date,
-// by migrations. It is safe for concurrent use, but the store writes one transaction at a time.
+// engine keeps the tables and runs SQLite's SQL on them. It is safe for concurrent use, but the
+// store writes one transaction at a time.
 type engine interface {
-	// write runs the statements in one transaction, and returns a result for each when all of it is
-	// durable. While it waits for another program, it heeds ctx. An error means that nothing was
+	// write runs the statements in one transaction and returns a result for each, once all are
+	// durable. It heeds ctx while it waits for another program. An error means that nothing was
 	// written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
-	// read calls row for each row of the query's result, which holds all that any write has
-	// returned for. A ctx that can be cancelled costs a query 2 µs and a goroutine.
+	// read calls row for each row of the query's result. The query sees every write that has
+	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether others may have edited what services remember since it was last
-	// called. A file tells of every write by somebody else, a cluster only of those that were
-	// counted (edit).
+	// changed reports whether other programs may have edited rows that services cache, since the
+	// last call. A file notices every write of others; a cluster only counted edits (edit).
 	changed(ctx context.Context) (bool, error)
-	// shared reports whether other services add pets at the same time.
+	// shared reports whether other services may add pets at this moment.
 	shared() bool
-	// backup writes a consistent copy of everything to an empty file. A cluster's holds all that
-	// the last read saw.
-	backup(ctx context.Context, to *os.File) error
 	// describe names the engine, and the file or the node that it uses now.
 	describe() (engine, node string)
-	// measure adds what the engine has counted.
+	// measure adds the engine's own metrics.
 	measure(e *exposition)
 	Close() error
 }
 
-// purpose is what a database is opened for.
-type purpose int
+// openMode is how a database is opened.
+type openMode int
 
 const (
-	forCommand purpose = iota // the file has to be there
-	forNewKey                 // a command that makes the file if there is none
-	forService                // the same, and there must be no other service on it
-	forNothing                // the command opens none
+	openExisting openMode = iota // it has to be there
+	openOrMake                   // a file is made if there is none
+	openToServe                  // as openOrMake; no other service may be on the file
+	openNothing                  // a command opens none, or (restore) a cluster as it is
 )
 
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
-//go:embed schema
-var schemaFiles embed.FS
-
-// migrations take the schema from one version to the next: schema/1.sql makes version 1, and so on.
-// A change of the schema is a new file, which only adds: databases have run the others, and older
+// migrations take the schema from one version to the next: schema/1.sql makes version 1. A change
+// of the schema is a new file that only adds to it, since databases have run the others, and older
 // services may run beside newer ones.
-var migrations = readMigrations()
-
-func readMigrations() (texts []string) {
-	for version := 1; ; version++ {
-		text, err := schemaFiles.ReadFile(fmt.Sprintf("schema/%d.sql", version))
-		if err != nil { // there are no more
-			return texts
-		}
-		texts = append(texts, string(text))
-	}
-}
+var migrations = []string{schema1, schema2, schema3, schema4}
 
 var (
-	// errUnavailable means that the store cannot be read or written now, and that the same
-	// request may succeed later. Nothing of a write is stored, unless the error wraps
-	// errOutcome too: that a write was sent, and that nobody knows what became of it.
+	//go:embed schema/1.sql
+	schema1 string
+	//go:embed schema/2.sql
+	schema2 string
+	//go:embed schema/3.sql
+	schema3 string
+	//go:embed schema/4.sql
+	schema4 string
+)
+
+var (
+	// errUnavailable means that the store cannot be read or written now, and that the request may
+	// succeed later. Nothing of a write is stored, unless the error wraps errOutcome too.
 	errUnavailable = errors.New("the store is not available now")
-	errOutcome     = errors.New("whether it was stored is unknown")
+	// errOutcome means that a write was sent, and that it may or may not be stored.
+	errOutcome = errors.New("whether it was stored is unknown")
 
 	errForeign = errors.New("it belongs to another program")
 	errMissing = errors.New("there is none; petstore makes it at its first start")
-	errServed  = errors.New("a petstore serves it; stop it first") // for restore
+	errServed  = errors.New("a petstore serves it; stop it first")
 )
 
-// ownerQuery reads the marks of a database: the application's, the version of the
-// schema, and how many tables and indexes there are.
+// ownerQuery reads the id of the application, the version of the schema, and the number of tables
+// and indexes.
 const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
 	(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`
 
-// checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none.
-// It refuses a database that is another program's, or of a newer schema.
+// checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none. It
+// refuses a database of another program or of a newer schema.
 func checkMarks(scan scanner) (version int, err error) {
 	var application, tables int
-	err = scan(&application, &version, &tables)
-	switch {
-	case err != nil:
-	case application != applicationID && (application != 0 || tables > 0):
-		err = errForeign
-	case version > len(migrations):
-		err = fmt.Errorf(
+	if err := scan(&application, &version, &tables); err != nil {
+		return 0, err
+	}
+	unmarked := application == 0 && tables == 0 && version == 0
+	if application != applicationID && !unmarked {
+		return 0, errForeign
+	}
+	if version > len(migrations) {
+		return version, fmt.Errorf(
 			"its schema is version %d and this petstore knows only %d; use a newer petstore",
 			version, len(migrations))
 	}
-	return version, err
+	return version, nil
 }
 
-// schemaVersion is what checkMarks says of an engine.
+// schemaVersion reads the version of an engine's schema, as checkMarks does.
 func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) error {
 		version, err = checkMarks(scan)
@@ -152,24 +146,29 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 	return version, err
 }
 
-// updateSchema runs the migrations that an engine has not seen, in one
-// transaction, and all of them only if it may make a database.
+// updateSchema runs the migrations that an engine has not seen, in one transaction. Without
+// mayMake, an engine without a schema is errMissing.
 func updateSchema(ctx context.Context, e engine, mayMake bool) error {
-	version, err := schemaVersion(context.WithoutCancel(ctx), e) // which does not take long
+	// A start that is being stopped still opens a database that needs no migration.
+	version, err := schemaVersion(context.WithoutCancel(ctx), e)
 	if err != nil || version == len(migrations) {
 		return err
 	}
 	if version == 0 && !mayMake {
 		return errMissing
 	}
-	_, failed := e.write(ctx, []statement{sqlOf(strings.Join(migrations[version:], "")),
+	_, writeErr := e.write(ctx, []statement{
+		sqlOf(strings.Join(migrations[version:], "")),
 		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
-		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))})
+		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))),
+	})
+	// The error of the write does not count if the schema is right now: another program may have
+	// made the same migrations in the meantime.
 	version, err = schemaVersion(ctx, e)
-	if err == nil && version == len(migrations) { // perhaps somebody was faster
+	if err == nil && version == len(migrations) {
 		return nil
 	}
-	return failed
+	return writeErr
 }
 
 // pause waits for things to change, unless ctx ends.
@@ -180,165 +179,169 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Sizes of the store, and a wait.
 const (
-	defaultCache = 16 << 20         // bytes of pages and pets remembered
-	entryBytes   = 192              // that a page or a pet takes in memory beside its body
-	maxQueue     = 4096             // writes of requests that may wait and then share a transaction
-	recordMillis = dayMillis        // how long an Idempotency-Key is remembered
-	maxDays      = 400              // days of usage that are kept
-	commandWait  = 10 * time.Second // how long a command, or a start, waits for a lock or a leader
+	defaultCache  = 16 << 20         // bytes of pages and pets in memory
+	entryBytes    = 192              // that a page or a pet takes in memory beside its body
+	maxCallers    = 4096             // that may share a transaction
+	recordMillis  = dayMillis        // how long an Idempotency-Key is kept
+	serviceMillis = 30 * dayMillis   // how long the number of a service's last flush is kept
+	maxDays       = 400              // days of usage that are kept
+	commandWait   = 10 * time.Second // for a lock or a leader, by a command or a start
 )
 
 // store is safe for concurrent use.
 type store struct {
 	engine engine
 
-	mu      sync.Mutex // guards the next two
-	queue   []*queued
-	leading bool // a leader is working, or one was just woken
+	mu   sync.Mutex   // guards next, and what callers add to it
+	next *transaction // takes in writes until it begins
 
-	// commits counts those of this service. editsSeen counts the looks that found edits of others.
-	// What is remembered keeps the counts from before it was read: they tell whether it is still
-	// good.
+	// committing holds an element while a transaction runs. It is a channel in place of a mutex,
+	// because testing/synctest does not see that a goroutine waits for a mutex.
+	committing chan struct{}
+
+	// commits counts the transactions of this service, and editsSeen how often it has noticed edits
+	// of others. A cached page or pet keeps the counts from before it was read, which tell whether
+	// it is fresh.
 	commits, editsSeen atomic.Uint64
 
 	pages cache[place, *listPage]
-	pets  cache[int64, *cachedPet] // by their ids
+	pets  cache[int64, *cachedPet] // by id
 
-	// What /metrics shows.
+	// These are for /metrics.
 	commitSizes   histogram // writes that shared a transaction
-	commitTimes   histogram // nanoseconds, of the transactions that succeeded
-	commitsFailed atomic.Uint64
+	commitTimes   histogram // nanoseconds of the transactions that succeeded
+	commitsFailed atomic.Int64
 }
 
-// queued is one caller's write, and what became of it.
-type queued struct {
-	pets       []string // rows for insertPets
-	lastID     int64    // of its last pet
+// transaction is what many callers commit together.
+type transaction struct {
+	callers    int
 	statements []statement
-	results    []result
-	err        error
-	wake       chan bool // true: lead the next transaction; false: this one is done
+	pets       []string // rows for insertPets, which is the last statement
+
+	ended   chan struct{} // closed when the fields below are known
+	err     error
+	results []result // of the statements
+	firstID int64    // of the pets, whose ids follow one another
 }
 
-func newStore(e engine) *store {
-	s := &store{engine: e}
-	s.remember(defaultCache)
-	s.commitSizes.bounds = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, maxQueue}
+func newTransaction() *transaction { return &transaction{ended: make(chan struct{})} }
+
+// storeOn returns a store that keeps everything in an engine.
+func storeOn(e engine) *store {
+	s := &store{
+		engine:     e,
+		next:       newTransaction(),
+		committing: make(chan struct{}, 1),
+	}
+	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
+	s.limitCache(defaultCache)
 	return s
 }
 
-// remember bounds what pages and pets may take in memory together; 0 is nothing. Pets get an
-// eighth: the operation is deprecated, and among many pets few are asked for twice.
-func (s *store) remember(bytes int64) {
+// limitCache bounds the memory that cached pages and pets may take together; 0 turns caching off.
+// Pets get an eighth: their operation is deprecated, and few of many pets are asked for twice.
+func (s *store) limitCache(bytes int64) {
 	s.pets.max = bytes / 8
 	s.pages.max = bytes - s.pets.max
 }
 
-// Close ends the engine after the transaction under way; what was committed is durable already.
+// Close ends the engine, after the transaction that runs.
 func (s *store) Close() error { return s.engine.Close() }
 
-// write runs the statements in one transaction, perhaps together with those of other callers, and
-// returns when they are durable. The error is errUnavailable or wraps it. ctx counts for a write
-// that is alone in its transaction, since nobody may cancel what others share.
+// write runs the statements in one transaction, perhaps together with the writes of other callers,
+// and returns when they are durable. Its errors wrap errUnavailable.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
-	return s.enqueue(ctx, math.MaxInt, &queued{statements: statements})
+	results, _, err := s.commitTogether(ctx, statements, nil)
+	return results, err
 }
 
-// enqueue is write, unless so many writes wait already.
-func (s *store) enqueue(ctx context.Context, most int, q *queued) ([]result, error) {
-	q.wake = make(chan bool, 1)
+// commitTogether adds statements and pets to the next transaction, and returns when that has ended.
+// It returns the results of these statements and the id of the last of these pets. It heeds ctx
+// only if nobody else has joined the transaction.
+func (s *store) commitTogether(ctx context.Context, statements []statement, pets []string) (
+	results []result, lastID int64, err error) {
 	s.mu.Lock()
-	if len(s.queue) >= most {
+	t := s.next
+	if t.callers == maxCallers {
 		s.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d writes wait already", errUnavailable, most)
+		return nil, 0, fmt.Errorf("%w: %d writes wait already", errUnavailable, maxCallers)
 	}
-	s.queue = append(s.queue, q)
-	lead := !s.leading
-	s.leading = true
+	t.callers++
+	leads := t.callers == 1
+	t.statements = append(t.statements, statements...)
+	t.pets = append(t.pets, pets...)
+	statementsEnd, petsEnd := len(t.statements), len(t.pets)
 	s.mu.Unlock()
-	if lead {
-		runtime.Gosched() // lets the requests that are ready queue their statements too
+
+	if leads {
+		s.lead(ctx, t)
 	}
-	if lead || <-q.wake {
-		s.lead(ctx)
+	<-t.ended
+	if t.err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", errUnavailable, t.err)
 	}
-	return q.results, q.err
+	results = t.results[statementsEnd-len(statements) : statementsEnd]
+	return results, t.firstID + int64(petsEnd) - 1, nil
 }
 
-// lead commits what is queued, passes the lead on and wakes the followers.
-func (s *store) lead(ctx context.Context) {
+// lead commits a transaction as soon as the one before it has ended.
+func (s *store) lead(ctx context.Context, t *transaction) {
+	// Requests that are ready to run join first.
+	runtime.Gosched()
+	s.committing <- struct{}{}
+	// Callers that come from here on join the next transaction.
 	s.mu.Lock()
-	batch := s.queue
-	s.queue = nil
+	s.next = newTransaction()
 	s.mu.Unlock()
-	if len(batch) > 1 {
-		ctx = context.WithoutCancel(ctx) // nobody may cancel what others share
-	}
-	err := errUnavailable
-	defer func() { // also if the engine panics, or nothing would ever be written again
-		// The next leader is woken first, so that the disk does not wait for the followers to write
-		// their responses.
-		s.mu.Lock()
-		if s.leading = len(s.queue) > 0; s.leading {
-			s.queue[0].wake <- true
-		}
-		s.mu.Unlock()
-		for _, q := range batch {
-			q.err = err
-			q.wake <- false
-		}
-	}()
-	if err = s.commit(ctx, batch); err != nil {
+	// The calls are deferred for an engine that panics: without them, all callers would wait for
+	// ever. The last one runs first: it wakes the next leader before the followers, so that the
+	// disk does not wait until they have written their responses.
+	t.err = errors.New("the engine has panicked")
+	defer close(t.ended)
+	defer func() { <-s.committing }()
+	t.err = s.commit(ctx, t)
+	if t.err != nil {
 		s.commitsFailed.Add(1)
-		err = fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 }
 
-// commit writes a batch in one transaction. All pets are one statement, which takes
-// less time than one for each, and their ids follow one another.
-func (s *store) commit(ctx context.Context, batch []*queued) error {
-	var statements []statement
-	var pets []string
-	for _, q := range batch {
-		statements = append(statements, q.statements...)
-		pets = append(pets, q.pets...)
+func (s *store) commit(ctx context.Context, t *transaction) error {
+	if t.callers > 1 {
+		ctx = context.WithoutCancel(ctx) // nobody may cancel the writes of others
 	}
-	n := int64(len(pets))
-	if n > 0 {
-		rows := "[" + strings.Join(pets, ",") + "]"
-		statements = append(statements, sqlOf(insertPets+"ORDER BY key", rows))
+	// One statement for all pets takes less time than one for each. ORDER BY key gives them ids in
+	// the order of t.pets.
+	statements := t.statements
+	added := int64(len(t.pets))
+	if added > 0 {
+		statements = append(statements, sqlOf(insertPets+"ORDER BY key", jsonArray(t.pets)))
 	}
 	start := time.Now()
 	results, err := s.engine.write(ctx, statements)
 	if err != nil {
 		return err
 	}
-	s.commitSizes.observe(int64(len(batch)))
+	s.commitSizes.observe(int64(t.callers))
 	s.commitTimes.observe(int64(time.Since(start)))
 	s.commits.Add(1)
-	var lastID int64 // of the pets that were there before
-	if n > 0 {
-		inserted := results[len(results)-1]
-		lastID = inserted.lastID - n
-		if inserted.affected != n || lastID < 0 {
-			return fmt.Errorf("%w: the engine knows of %d pets in place of %d",
-				errOutcome, inserted.affected, n)
-		}
+	t.results = results
+	if added == 0 {
+		return nil
 	}
-	for _, q := range batch {
-		q.results = results[:len(q.statements)]
-		results = results[len(q.statements):]
-		lastID += int64(len(q.pets))
-		q.lastID = lastID
+	inserted := results[len(results)-1]
+	if inserted.affected != added || inserted.lastID < added {
+		return fmt.Errorf("%w: the engine knows of %d pets in place of %d",
+			errOutcome, inserted.affected, added)
 	}
+	t.firstID = inserted.lastID - added + 1
 	return nil
 }
 
-// edit is write for a change of what services may remember: it is counted, so that they read it
-// anew. Who only adds pets or keys uses write, since nobody remembers what is not there yet.
+// edit is write for changes of rows that services may have cached. It counts the edit, so that they
+// read the rows anew. New pets and keys need no edit, since nobody caches a row that is not there.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 	return s.write(ctx, append(statements, count)...)
@@ -347,7 +350,7 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh looks whether others have edited anything: then all that is remembered is read anew.
+// refresh looks for edits of others. If there are any, everything cached is read anew.
 func (s *store) refresh(ctx context.Context) error {
 	changed, err := s.engine.changed(ctx)
 	if changed {
@@ -356,7 +359,7 @@ func (s *store) refresh(ctx context.Context) error {
 	return err
 }
 
-// readInto copies the columns of the query's first row; found is false if there is none.
+// readInto copies the columns of the query's one row; found is false if there is none.
 func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	found bool, err error) {
 	err = s.engine.read(ctx, query, func(scan scanner) error {
@@ -366,8 +369,8 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// probe is an error if nothing can be read or nothing be committed. It stores and
-// removes a service that there is not, since an empty transaction would touch no disk.
+// probe is an error if nothing can be read or nothing can be committed. It stores and deletes the
+// row of a service, because an empty transaction would not touch the disk.
 func (s *store) probe(ctx context.Context) error {
 	if _, err := s.readInto(ctx, sqlOf(editsQuery), new(int64)); err != nil {
 		return err
@@ -378,59 +381,56 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// measure adds what the store and its engine have counted.
+// measure adds the metrics of the store, its caches, and its engine.
 func (s *store) measure(e *exposition) {
 	s.pages.measure(e, "pages")
 	s.pets.measure(e, "pets")
-	e.add("petstore_cache_bytes", "", float64(s.pages.size.Load()+s.pets.size.Load()))
+	e.add("petstore_cache_bytes", "", s.pages.size.Load()+s.pets.size.Load())
 	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
 	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
-	e.add("petstore_commit_failures_total", "", float64(s.commitsFailed.Load()))
-	s.mu.Lock()
-	e.add("petstore_commit_queue_length", "", float64(len(s.queue)))
-	s.mu.Unlock()
+	e.add("petstore_commit_failures_total", "", s.commitsFailed.Load())
 	s.engine.measure(e)
 }
 
-// petJSON builds a pet inside SQLite, as Pet.json does in Go. For 20 pets it takes half the time of
-// scanning rows.
+// petJSON builds the JSON of a pet inside SQLite, as Pet.json does in Go. For 20 pets this takes
+// half the time of scanning rows.
 const petJSON = `json_object('id', id, 'name', name, 'categoryId', category_id, 'status',
 	CASE status WHEN 2 THEN 'available' WHEN 3 THEN 'pending' ELSE 'sold' END)`
 
-// storedStatus are the stored forms of the states. They start at 2 because SQLite prepares a
-// statement anew when a bound value becomes, or ceases to be, 0 or 1.
+// storedStatus holds the number that stands for each status in the tables. The numbers start at 2,
+// because SQLite prepares a statement anew when a bound value becomes, or ceases to be, 0 or 1.
 var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
 
 // listPage is a page of the list.
 type listPage struct {
 	document
 	last int64 // the id of its last pet
-	more bool  // there are pets behind it
+	more bool  // a later page has pets
 
 	commits, editsSeen uint64 // of the store, before the page was read
 }
 
-// place says which page of the list it is.
+// place is where a page stands in the list.
 type place struct {
-	status       int64 // as it is stored; 0 for all
+	status       int64 // as stored; 0 for all
 	limit, after int64
 }
 
-// fresh reports whether a remembered page is as good as one that is read now.
+// fresh reports whether a cached page is as good as one that is read now.
 func (s *store) fresh(p *listPage) bool {
 	if p.editsSeen != s.editsSeen.Load() {
 		return false
 	}
-	if p.more { // what is added gets higher ids, and comes on later pages
+	if p.more { // new pets get higher ids, and stand on later pages
 		return true
 	}
-	if s.engine.shared() { // another service may have added pets at its end
+	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
 	return p.commits == s.commits.Load()
 }
 
-// page returns the pets with ids above after, in ascending order; status "" stands for all.
+// page returns the pets with ids above after, in ascending order. Status "" stands for all.
 func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error) {
 	at := place{storedStatus[status], int64(limit), after}
 	if page := s.pages.get(at); page != nil && s.fresh(page) {
@@ -442,13 +442,13 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 	if err != nil {
 		return nil, err
 	}
-	s.pages.put(at, page, page.memory())
+	s.pages.put(at, page, entryBytes+int64(len(page.body)))
 	return page, nil
 }
 
 func (s *store) readPage(at place) (*listPage, error) {
-	// The counts come before the query: what is read before a change and kept after it is not
-	// fresh.
+	// The counts come before the query. So a page that was read before a commit and cached after it
+	// is not fresh.
 	page := &listPage{commits: s.commits.Load(), editsSeen: s.editsSeen.Load()}
 	query := sqlOf(pageQuery, at.after, at.limit)
 	if at.status != 0 {
@@ -460,7 +460,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 		return nil, err
 	}
 	if !found {
-		return nil, errors.New("there is no row in place of a page")
+		return nil, errors.New("the engine has returned no page")
 	}
 	marker := "."
 	if page.more {
@@ -472,8 +472,9 @@ func (s *store) readPage(at place) (*listPage, error) {
 
 var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
 
-// keysetQuery reads a page as one row: of the pets for which the filter holds, ?2 with ids above
-// ?1. Its columns have short names because the driver copies the names for every query.
+// keysetQuery reads a page as one row: the first ?2 pets with ids above ?1 that the filter selects.
+// Its columns have short names because the driver copies the names for every query. In EXISTS, last
+// is NULL for an empty page, after which there is nothing.
 func keysetQuery(filter string) string {
 	return `SELECT body, ifnull(last, 0) AS last,
 			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more
@@ -482,10 +483,10 @@ func keysetQuery(filter string) string {
 				ORDER BY id LIMIT ?2))`
 }
 
-// cachedPet is a single pet.
+// cachedPet is the document of one pet.
 type cachedPet struct {
 	document
-	editsSeen uint64 // of the store, before the pet was read; commits of this service change no pet
+	editsSeen uint64 // of the store, before the pet was read; this service changes no pet
 }
 
 const petQuery = "SELECT " + petJSON + " AS body FROM pets WHERE id = ?"
@@ -504,21 +505,17 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 		return nil, err
 	}
 	pet := &cachedPet{newDocument(body, "."), editsSeen}
-	s.pets.put(id, pet, pet.memory())
+	s.pets.put(id, pet, entryBytes+int64(len(body)))
 	return pet, nil
 }
 
-// memory is how many bytes a remembered document takes, with what stands beside its body.
-func (d *document) memory() int64 { return entryBytes + int64(len(d.body)*33/32) }
-
-// eachPetJSON calls do for each pet, or for those of one status, by id.
+// eachPetJSON calls do with the JSON of each pet, or of each pet with a status, by id. The stored
+// status 0 selects all.
 func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
 	do func(pet string) error) error {
-	page := func(after, limit int64) statement {
-		return sqlOf("SELECT id, "+petJSON+` FROM pets WHERE id > ? AND ? IN (0, status)
-			ORDER BY id LIMIT ?`, after, storedStatus[status], limit)
-	}
-	return s.eachRow(ctx, page, func(scan scanner) (id int64, err error) {
+	query := sqlOf("SELECT id, "+petJSON+` FROM pets WHERE ? IN (0, status) AND id > ?
+		ORDER BY id LIMIT ?`, storedStatus[status])
+	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
 		var pet string
 		if err := scan(&id, &pet); err != nil {
 			return 0, err
@@ -527,96 +524,84 @@ func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
 	})
 }
 
-// eachRow calls row for all rows of a query by id, which page makes. On one machine they are as
-// they are at one moment; from a cluster, whose responses are kept in memory, it gets some
-// thousands at a time.
-func (s *store) eachRow(ctx context.Context, page func(after, limit int64) statement,
+// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?"; eachRow
+// binds these two. A file returns its rows as they are at one moment. A cluster returns them ten
+// thousand at a time, because a response is kept in memory.
+func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // none
-	if s.engine.shared() {
+	isCluster := s.engine.shared()
+	if isCluster {
 		limit = 10_000
 	}
-	after, read := int64(0), limit
-	for read == limit {
-		read = 0
-		err := s.engine.read(ctx, page(after, limit), func(scan scanner) (err error) {
-			read++
+	after := int64(0)
+	for {
+		count := int64(0)
+		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)
+		err := s.engine.read(ctx, next, func(scan scanner) (err error) {
+			count++
 			after, err = row(scan)
 			return err
 		})
-		if err != nil {
+		if err != nil || count != limit {
 			return err
 		}
 	}
-	return nil
 }
 
-// imported returns how many pets of an import are stored. It is known by the digest of its content.
-func (s *store) imported(ctx context.Context, digest string) (n int64, err error) {
-	query := sqlOf("SELECT value FROM counters WHERE name = ?", "import "+digest)
-	_, err = s.readInto(ctx, query, &n)
-	return n, err
+const importedQuery = "SELECT value FROM counters WHERE name = ?"
+
+// imported returns how many pets of an import are stored. The digest of its content names it.
+func (s *store) imported(ctx context.Context, digest string) (stored int64, err error) {
+	_, err = s.readInto(ctx, sqlOf(importedQuery, "import "+digest), &stored)
+	return stored, err
 }
 
-// moveImport changes the number of an import's pets that are stored from one to another, and runs
-// more statements in the same transaction. It fails, and changes nothing, if that number is a third
-// one. So it is safe to repeat it while its outcome is unknown.
-func (s *store) moveImport(ctx context.Context, digest string, from, to int64,
-	more ...statement) error {
-	var stored int64
+// importPets stores the next pets of an import and moves the number of its stored pets on, in one
+// transaction. If the number is "to" already, these pets are stored, by an earlier try or by the
+// same import elsewhere. If it is neither that nor "from", importPets fails and stores nothing.
+func (s *store) importPets(ctx context.Context, digest string, pets []string,
+	from, to int64) error {
 	name := "import " + digest
+	var stored int64
 	move := sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
 		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
-	read := statement{"SELECT value FROM counters WHERE name = ?", []any{name}, []any{&stored}}
-	statements := slices.Concat([]statement{move}, more, []statement{read})
+	// The move comes right before this statement, and changes() is 1 only if the move was made.
+	insert := sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", jsonArray(pets))
+	read := statement{importedQuery, []any{name}, []any{&stored}}
 	var err error
-	for try := range 5 {
-		var results []result
-		results, err = s.write(ctx, statements...)
-		if errors.Is(err, errOutcome) {
-			continue
+	for range 5 {
+		_, err = s.write(ctx, move, insert, read)
+		// It is safe to repeat a write whose outcome is unknown.
+		if !errors.Is(err, errOutcome) {
+			break
 		}
-		if err != nil {
-			return err
-		}
-		moved := results[0].affected == 1
-		movedBefore := try > 0 && stored == to // by a try whose outcome was unknown
-		if moved || movedBefore {
-			return nil
-		}
+	}
+	if err == nil && stored != to {
 		return errors.New("another import of the same content is under way")
 	}
 	return err
 }
 
-// importPets stores the pets of an import from one number to another, in their order.
-func (s *store) importPets(ctx context.Context, digest string, pets []string,
-	from, to int64) error {
-	// The move comes before this statement, and changes() is 1 only if it was made.
-	insert := sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", "["+strings.Join(pets, ",")+"]")
-	return s.moveImport(ctx, digest, from, to, insert)
-}
-
-// insertPets adds pets, each a JSON array of category, status code and name, in this order.
+// insertPets adds pets. Its argument is an array of them, each as NewPet.row returns it.
 const insertPets = `INSERT INTO pets (category_id, status, name)
 	SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) `
 
-// row is what insertPets takes.
+// row returns the pet's columns as a JSON array.
 func (p NewPet) row() string {
-	category := strconv.FormatInt(p.CategoryID, 10)
-	status := strconv.FormatInt(storedStatus[p.Status], 10)
-	return "[" + category + "," + status + "," + quote(p.Name) + "]"
+	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
 }
+
+func jsonArray(values []string) string { return "[" + strings.Join(values, ",") + "]" }
 
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
-	q := &queued{pets: []string{p.row()}}
-	_, err = s.enqueue(context.Background(), maxQueue, q)
-	return q.lastID, err
+	_, id, err = s.commitTogether(context.Background(), nil, []string{p.row()})
+	return id, err
 }
 
-// insertedID is the id that the first statement of a write has assigned, or 0 if its condition did
-// not hold.
+// insertedID returns the id of the row that the first statement of a write has inserted, or 0 if
+// its condition did not hold.
 func insertedID(results []result, err error) (int64, error) {
 	if err != nil || results[0].affected == 0 {
 		return 0, err
@@ -624,10 +609,9 @@ func insertedID(results []result, err error) (int64, error) {
 	return results[0].lastID, nil
 }
 
-// createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it,
-// which replayed reports. reused means that the same key came before with another body. The record
-// and the pet are one transaction, and which of several parallel requests is the first is decided
-// inside it.
+// createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
+// then replayed is true. reused means that the key came before with another body. The record and
+// the pet are one transaction, whose SQL decides which of several parallel requests is the first.
 func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte,
 	now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -646,48 +630,49 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	find := statement{`SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		[]any{digest, keyID, idempotencyKey}, []any{&id, &reused}}
-	write := &queued{statements: []statement{create, record, find}}
-	results, err := s.enqueue(context.Background(), maxQueue, write)
+	results, err := s.write(context.Background(), create, record, find)
 	if err != nil {
 		return 0, false, false, err
 	}
-	replayed = results[0].affected == 0
-	return id, replayed, reused, nil
+	return id, results[0].affected == 0, reused, nil
 }
 
 // purge deletes Idempotency-Keys and days of usage that have served their time, and services that
-// have ended, until ctx ends.
+// have ended long ago, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
 	const chunk = int64(1000) // rows in one transaction, so that creates need not wait long
 	today := int64(instantOf(now) / dayMillis)
-	ended := int64(instantOf(now) - recordMillis)
+	expired := int64(instantOf(now) - recordMillis)
+	ended := int64(instantOf(now) - serviceMillis)
 	oldRecords := sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 		(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ?
-			ORDER BY created_at LIMIT ?)`, ended, chunk)
+			ORDER BY created_at LIMIT ?)`, expired, chunk)
 	oldDays := sqlOf(`DELETE FROM usage_days WHERE (usage_id, day) IN
 		(SELECT usage_id, day FROM usage_days WHERE day <= ? ORDER BY day LIMIT ?)`,
 		today-maxDays, chunk)
 	endedServices := sqlOf("DELETE FROM services WHERE seen_at <= ?", ended)
 	for _, old := range []statement{oldRecords, oldDays, endedServices} {
-		for deleted := chunk; deleted == chunk && ctx.Err() == nil; {
+		for ctx.Err() == nil {
 			results, err := s.write(context.WithoutCancel(ctx), old)
 			if err != nil {
 				return err
 			}
-			deleted = results[0].affected
+			if results[0].affected < chunk {
+				break
+			}
 		}
 	}
 	return nil
 }
 
-// cache is a map for concurrent use that forgets: entries that are picked at random make room for
-// new ones. To drop the oldest would leave nothing to find when clients read in turn more than
-// fits.
+// cache is a map for concurrent use whose entries have sizes. To make room for new ones it drops
+// entries at random. Clients that read more than fits, in turn, would never find an entry if it
+// dropped the oldest.
 type cache[K comparable, V any] struct {
 	max  int64        // of size
-	size atomic.Int64 // of all entries
+	size atomic.Int64 // of all entries together
 
-	hits, misses atomic.Uint64 // counted by the reader, who knows whether an entry is still good
+	hits, misses atomic.Int64 // counted by the reader, who knows whether an entry is fresh
 
 	mu      sync.RWMutex // guards entries
 	entries map[K]sized[V]
@@ -705,7 +690,7 @@ func (c *cache[K, V]) get(key K) V {
 	return c.entries[key].value
 }
 
-// put keeps a value of a size, unless it is larger than all may be together.
+// put keeps a value, unless it is larger than the whole cache.
 func (c *cache[K, V]) put(key K, value V, size int64) {
 	if size > c.max {
 		return
@@ -717,7 +702,7 @@ func (c *cache[K, V]) put(key K, value V, size int64) {
 	}
 	c.size.Add(size - c.entries[key].size)
 	c.entries[key] = sized[V]{value, size}
-	for other, entry := range c.entries { // Go begins anywhere
+	for other, entry := range c.entries { // in random order
 		if c.size.Load() <= c.max {
 			return
 		}
@@ -728,10 +713,9 @@ func (c *cache[K, V]) put(key K, value V, size int64) {
 	}
 }
 
-// measure adds how often it had what was asked for, and how often not.
+// measure adds how often the cache had a fresh entry, and how often not.
 func (c *cache[K, V]) measure(e *exposition, name string) {
-	hit := fmt.Sprintf(`{cache=%q,result="hit"}`, name)
-	miss := fmt.Sprintf(`{cache=%q,result="miss"}`, name)
-	e.add("petstore_cache_reads_total", hit, float64(c.hits.Load()))
-	e.add("petstore_cache_reads_total", miss, float64(c.misses.Load()))
+	hit, miss := `{cache="`+name+`",result="hit"}`, `{cache="`+name+`",result="miss"}`
+	e.add("petstore_cache_reads_total", hit, c.hits.Load())
+	e.add("petstore_cache_reads_total", miss, c.misses.Load())
 }

@@ -1,5 +1,6 @@
-// The operator's page. It reads stats.json once a second and keeps an hour of readings. Whatever it shows is the
-// difference between two of them, so that a pause, a restart or a lost reading makes a gap and no wrong number.
+// The operator's page. It begins with the hour that the service remembers, reads stats.json once a second, and keeps an
+// hour of readings. Whatever it shows is the difference between two of them, so that a pause, a restart or a lost reading
+// makes a gap and no wrong number. All times are UTC.
 //
 // Names of keys are chosen by strangers: all that is read becomes text (textContent), never HTML.
 
@@ -188,10 +189,10 @@ const duration = shown((s) => {
   if (s >= 10) return "≥ 10 s";
   return s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} ms` : `${whole.format(s * 1e6)} µs`;
 });
-const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
-const sameDay = (a, b) => new Date(a).toDateString() === new Date(b).toDateString();
-const instant = (time) => (sameDay(time, Date.now()) ? clock(time)
-  : new Date(time).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" }));
+const hours = (time) => new Date(time).toISOString().slice(11, 19);
+const clock = (time) => `${hours(time)} UTC`;
+const day = (time) => new Date(time).toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+const instant = (time) => (day(time) === day(Date.now()) ? clock(time) : `${day(time)}, ${clock(time)}`);
 
 function age(seconds) {
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -204,9 +205,9 @@ function age(seconds) {
 
 const levels = (of) => [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, q]) => (
   { name, value: (s) => s.quantile(q, operation(of).buckets) }));
-const latency = (title, of) => ({ title: `${title}: latency`, format: duration, logarithmic: true, quiet: "No requests in this time", series: levels(of), styles: [2, 1, 3] });
+const latency = (title, of) => ({ title: `${title}: latency`, format: duration, logarithmic: true, quiet: "No requests in this time", series: levels(of), styles: ["p50", "p95", "p99"] });
 const hits = ({ hits, reads }) => (s) => (s.count(reads) > 0 ? (100 * s.count(hits)) / s.count(reads) : null);
-const upward = (n) => n && Math.ceil(n); // there is no half writer
+const upward = (n) => n && Math.ceil(n); // there is no half write
 const writers = (s) => {
   const n = s.counter("petstore_commit_requests_count");
   return n > 0 ? s.counter("petstore_commit_requests_sum") / n : null;
@@ -214,33 +215,33 @@ const writers = (s) => {
 
 const charts = {
   requests: {
-    title: "Requests per second", format: rate, stacked: true, styles: [1, 2, 3, 4, 5],
+    title: "Requests per second", format: rate, stacked: true, styles: Object.keys(outcomes),
     series: Object.entries(outcomes).map(([name, list]) => ({ name, value: (s) => s.rate(list) })),
   },
   listPets: latency("List pets", "listPets"),
   createPet: latency("Create a pet", "createPet"),
   getPet: latency("Get a pet", "getPet"),
   creates: {
-    title: "Creates and commits per second", format: rate, styles: [1, 2],
+    title: "Creates and commits per second", format: rate, styles: ["n1", "n2"],
     series: [
       { name: "creates", value: (s) => s.rate(created) },
       { name: "commits", value: (s) => s.counter("petstore_commit_requests_count") / s.seconds },
     ],
   },
   sizes: {
-    title: "Writers that share a commit", format: rate, styles: [1, 3], quiet: "No commits in this time",
+    title: "Writes that share a commit", format: rate, styles: ["n1", "n2"], quiet: "No commits in this time",
     series: [{ name: "mean", value: writers }, { name: "p95", value: (s) => upward(s.quantile(0.95, commits.size)) }],
   },
-  caches: { title: "Cache hits", format: percent, most: 100, styles: [1, 2, 3, 4, 5], quiet: "No reads in this time", series: [] },
+  caches: { title: "Cache hits", format: percent, most: 100, styles: ["n1", "n2", "n3"], quiet: "No reads in this time", series: [] },
   memory: {
-    title: "Memory", format: bytes, step: 2 ** 20, styles: [1, 2],
+    title: "Memory", format: bytes, step: 2 ** 20, styles: ["n1", "n2"],
     series: [
       { name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") },
       { name: "heap", value: (s) => gauge(s.end, "go_memstats_heap_alloc_bytes") },
     ],
   },
   cpu: {
-    title: "CPU, of one core", format: percent, styles: [4],
+    title: "CPU, where 100 % is one core", format: percent, styles: ["n1"],
     series: [{ name: "used", value: (s) => (gauge(s.end, "process_cpu_seconds_total") === null ? null
       : (100 * s.counter("process_cpu_seconds_total")) / s.seconds) }],
   },
@@ -290,7 +291,7 @@ function drawChart(box, chart, table, view) {
   for (let t = Math.ceil(view.from / view.tick) * view.tick; t < view.to; t += view.tick) {
     const at = x((t - view.from) / view.step);
     drawing.append(svg("line", { class: "tick", x1: at, x2: at, y1: top, y2: height - bottom }));
-    if (at > gutter + 16 && at < width - 16) drawing.append(svg("text", { class: "time", x: at, y: height - 5 }, clock(t).slice(0, 5)));
+    if (at > gutter + 16 && at < width - 16) drawing.append(svg("text", { class: "time", x: at, y: height - 5 }, hours(t).slice(0, 5)));
   }
   const every = Math.ceil((14 * (scale.ticks.length - 1)) / (height - top - bottom)); // of the lines has room for its value
   [...scale.ticks].reverse().forEach((tick, i) => {
@@ -412,6 +413,7 @@ function draw() {
   drawMoment(at);
   if (paused) return;
   drawFacts();
+  drawWell();
   drawOperations();
   drawReport();
 }
@@ -427,6 +429,29 @@ function drawMoment(at) {
   for (const element of $$(".when")) write(element, moment === null ? when : `at ${time}`);
 }
 
+let turnedAt = 0; // when it became ready, or ceased to be, as far as this tab has seen
+
+// drawWell answers whether all is well: what needs somebody is red.
+function drawWell() {
+  const live = state === "live";
+  const all = across(view.from, framed);
+  const counted = (name) => (all ? all.counter(name) : null);
+  const failed = all ? all.count(outcomes.failure) : null;
+  const lost = counted("petstore_commit_failures_total");
+  const banned = (latest?.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil);
+  const free = banned.filter(({ plan }) => plan === "free").length;
+  const since = turnedAt ? ` since ${clock(turnedAt)}` : "";
+  tell("well.ready", live ? `${ready === "yes" ? "Ready" : ready === "–" ? "Not asked yet" : "Not ready"}${since}` : $("#state").textContent, live && (ready === "yes" || ready === "–"));
+  tell("well.failures", `${integer(failed)} responses of 5xx`, !failed);
+  tell("well.commits", `${integer(lost)} failed commits`, !lost);
+  tell("well.bans", banned.length ? `${banned.length}${banned.length === 20 ? " or more" : ""} keys banned, ${free} of them Free` : "no key banned", !banned.length);
+}
+
+function tell(name, words, good) {
+  put(name, words);
+  $(`[data-value="${name}"]`).classList.toggle("bad", !good);
+}
+
 // drawFacts shows what is known of the service and its process as of the last reading.
 function drawFacts() {
   if (!latest) return;
@@ -434,15 +459,16 @@ function drawFacts() {
   const last = readings.at(-1);
   const label = (metric) => labelsOf(Object.keys(latest.metrics).find((name) => name.startsWith(`${metric}{`)) ?? "");
   const { engine, node } = label("petstore_engine_info");
-  const { version, revision, goversion } = label("petstore_build_info");
+  const { version, goversion } = label("petstore_build_info");
   put("fact.engine", { sqlite: "SQLite, one file", rqlite: "rqlite, a cluster" }[engine] ?? engine ?? "–");
+  place = [location.host, (node ?? "").split("/").at(-1)].filter(Boolean).join(" · "); // so that two tabs differ
+  write($("#place"), place);
   put("fact.place", engine === "sqlite" ? "File" : "Node");
   put("fact.node", node ?? "–");
-  put("fact.version", [version, revision && !version.includes(revision.slice(0, 12)) ? revision.slice(0, 12) : "", goversion].filter(Boolean).join(" · "));
+  put("fact.version", `${version} · ${goversion}`);
   put("fact.environment", latest.environment);
-  put("fact.uptime", live ? `${age(latest.uptime)}, since ${new Date(started * 1e3).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" })}` : "–");
-  put("fact.process", live ? `${integer(gauge(last, "go_goroutines"))} goroutines, ${integer(gauge(last, "process_open_fds"))} open files` : "–");
-  put("commit.queue", live ? integer(gauge(last, "petstore_commit_queue_length")) : "–");
+  put("fact.uptime", live ? `${age(latest.uptime)}, since ${instant(started * 1e3)}` : "–");
+  put("fact.process", live ? `${integer(gauge(last, "go_goroutines"))} goroutines` : "–");
   put("commit.failed", integer(gauge(last, "petstore_commit_failures_total")));
   put("bans.total", integer(gauge(last, "petstore_bans_total")));
   for (const [name, list] of Object.entries(outcomes)) put(`total.${name}`, integer(sum(list, last)));
@@ -459,6 +485,7 @@ function rows(body, list) {
     cells.forEach((cell, j) => {
       const place = row.cells[j] ?? row.appendChild(document.createElement(j ? "td" : "th"));
       if (!j) place.scope = "row";
+      place.dataset.label = body.parentElement.tHead.rows[0].cells[j].textContent; // which a phone shows beside it
       if (typeof cell === "string") write(place, cell);
       else place.replaceChildren(...[cell].flat());
     });
@@ -468,7 +495,12 @@ function rows(body, list) {
 function drawOperations() {
   const all = across(view.from, framed);
   const order = [...Object.keys(charts), ...[...operations.keys()].sort()]; // those with a chart come first
-  const list = [...operations].sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
+  const called = ([, of]) => of.requests.length > 0; // since the start; a number begins with the first request
+  const list = [...operations].filter(called).sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
+  const never = [...operations].filter((one) => !called(one)).map(([name]) => name).sort();
+  $("#never").hidden = never.length === 0;
+  write($("#never summary"), `${never.length} operations were not called since the start`);
+  write($("#never p"), never.join(", "));
   rows($("#operations tbody"), list.map(([name, of]) => [name, all ? integer(all.count(of.requests)) : "–", all ? rate(all.rate(of.requests)) : "–",
     ...[0.5, 0.95, 0.99].map((q) => (all ? duration(all.quantile(q, of.buckets)) : "–")),
     all ? integer(all.count(of.refused)) : "–", all ? integer(all.count(of.failed)) : "–"]));
@@ -488,7 +520,7 @@ function drawCaches(at) {
 
 function swatch(i) {
   const mark = document.createElement("i");
-  mark.className = `s${charts.caches.styles[i % 5]}`;
+  mark.className = `s${charts.caches.styles[i % charts.caches.styles.length]}`;
   return mark;
 }
 
@@ -535,7 +567,7 @@ function keyName({ id, name }) {
   const label = document.createElement("bdi");
   label.textContent = name || "(no name)";
   label.className = "name";
-  label.title = name;
+  label.tabIndex = 0; // who comes to it sees the whole
   return [label, " ", number];
 }
 
@@ -552,7 +584,7 @@ function share(part, full = false) {
 
 function standing({ bannedUntil, usedThisMinute, perMinute, usedToday, perDay }) {
   const [minute, day] = [(100 * usedThisMinute) / perMinute, (100 * usedToday) / perDay];
-  const word = bannedUntil ? `banned until ${instant(bannedUntil)}` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
+  const word = bannedUntil ? `banned until ${instant(bannedUntil)}: it went on after 429` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
   const badge = text(word);
   badge.className = bannedUntil ? "badge bad" : Math.max(minute, day) >= 100 ? "badge full" : "badge";
   return badge;
@@ -581,13 +613,13 @@ function bars({ days }, at) {
 
 // State
 
-const title = document.title;
+let place = location.host; // and the database
 
 function say(next, message, look = next) {
   state = next;
   $("#state").dataset.state = look;
   write($("#state"), message);
-  document.title = look === "live" ? title : `${message} – ${title}`;
+  document.title = `${look === "live" ? "" : `${message} – `}${place} – Pet Store operations`;
 }
 
 let ready = "–";
@@ -596,14 +628,15 @@ let readyAsked = 0;
 // askReady asks whether the store can be read and written, now and then: that is a write.
 async function askReady() {
   readyAsked = Date.now();
+  const before = ready;
   try {
-    const response = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(4000) });
+    const response = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(2000) });
     ready = response.ok ? "yes" : `no: ${(await response.text()).trim()}`;
   } catch {
     ready = "no response";
   }
-  put("fact.ready", ready);
-  $('[data-value="fact.ready"]').classList.toggle("bad", ready !== "yes");
+  if ((ready === "yes") !== (before === "yes")) turnedAt = before === "–" && ready === "yes" ? started * 1e3 : Date.now();
+  tell("fact.ready", ready, ready === "yes");
 }
 
 let timer = 0;
@@ -616,9 +649,8 @@ async function read() {
   clearTimeout(timer);
   const begun = Date.now();
   try {
-    const response = await fetch("stats.json", { cache: "no-store", signal: AbortSignal.timeout(4000) });
-    if (response.status === 503) missed("starting", `The service is ${(await response.text()).trim()}`);
-    else if (!response.ok) missed("away", `The response was ${response.status}`);
+    const response = await fetch("stats.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
+    if (!response.ok) missed("away", `The response was ${response.status}`);
     else {
       take(await response.json(), Date.now());
       missedAt = 0;
@@ -628,11 +660,27 @@ async function read() {
       if (begun - readyAsked > 5000) askReady();
     }
   } catch {
-    missed("away", "No response");
+    missed("away", "Not responding");
   }
   reading = false;
   timer = setTimeout(read, Math.max(50, begun + 1000 - Date.now()));
   draw(); // last: an error in it must not end the reading
+}
+
+// remember begins with what the service has kept of the last hour. Its clock may differ from this machine's.
+async function remember() {
+  try {
+    const response = await fetch("history.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
+    const { now, places: byName, samples } = await response.json();
+    const names = Object.entries(byName);
+    for (const { time, uptime, values } of samples ?? []) {
+      const metrics = names.filter(([, i]) => i < values.length).map(([name, i]) => [name, values[i]]);
+      take({ uptime, metrics: Object.fromEntries(metrics) }, time - now + Date.now());
+    }
+  } catch {
+    // The charts begin empty, then.
+  }
+  latest = null; // which is whole with the first reading
 }
 
 // missed notes that a reading did not come: what comes next is not compared with what was before.
@@ -683,4 +731,4 @@ document.addEventListener("visibilitychange", () => {
 });
 addEventListener("resize", draw);
 draw();
-read();
+remember().then(read);

@@ -8,6 +8,10 @@
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => root.querySelectorAll(selector);
 
+const staging = document.body.dataset.environment === "Staging";
+const prefix = staging ? "pet_test_" : "pet_live_"; // of the keys that this service takes
+if (staging) $("#key").placeholder = `${prefix}…`;
+
 // The address is relative to the page's, so that a prefix in front of both fits.
 const pets = new URL("v1/pets", document.baseURI).href;
 
@@ -36,7 +40,7 @@ let key = tab.get("key");
 let pausedUntil = Number(tab.get("pausedUntil")); // nothing is sent before; milliseconds
 let busy = 0; // requests under way
 let gauges = []; // what tick counts down
-const waiting = new Map(); // elements that show a refusal, with its message, which tick counts down too
+const waiting = new Map(); // elements that show a refusal, and in them the time that is left, which tick counts down too
 
 // Text
 
@@ -79,6 +83,7 @@ function write(element, text) {
 
 function show(element, text, isError = false) {
   waiting.delete(element);
+  element.classList.remove("over");
   write(element, text);
   element.classList.toggle("bad", isError);
 }
@@ -92,11 +97,19 @@ function showPet(element, before, name, after) {
   element.append(before, named, after);
 }
 
-// refused shows why a request has failed. If it is to be sent again later, the
-// message goes on telling when.
+// refused shows why a request has failed. If it is to be sent again later, the message goes on
+// telling when, to eyes only: a screen reader hears it once.
 function refused(element, { message }) {
   show(element, message, true);
-  if (/retry in \d+ s/.test(message)) waiting.set(element, message);
+  const [, before, wait, after] = message.match(/^(.*retry in )(\d+ s)(.*)$/s) ?? [];
+  if (wait && pauseLeft() > 0) {
+    const [heard, seen] = [document.createElement("span"), document.createElement("span")];
+    heard.className = "unseen";
+    heard.textContent = wait;
+    seen.ariaHidden = "true";
+    element.replaceChildren(before, heard, seen, after);
+    waiting.set(element, seen);
+  }
   tick();
 }
 
@@ -116,8 +129,8 @@ const single = (text) => `'${text.replace(/[\\']/g, "\\$&")}'`; // for Python an
 const raw = (text) => (text.includes("`") ? JSON.stringify(text) : `\`${text}\``); // for Go
 
 const languages = {
-  curl({ headers, body, url }) {
-    const words = ["curl -i", '-H "Authorization: Bearer $KEY"', ...headers.map((header) => `-H ${quoted(header.join(": "))}`)];
+  curl({ headers, body, url, first }) {
+    const words = [`${first ? `export KEY=${prefix}…\n` : ""}curl -i`, '-H "Authorization: Bearer $KEY"', ...headers.map((header) => `-H ${quoted(header.join(": "))}`)];
     if (body) words.push(`-d ${quoted(body)}`);
     return [...words, quoted(url)].join(" \\\n  ");
   },
@@ -225,8 +238,8 @@ function newSample(pane) {
     write(code, languages[language](request));
   }
   samples.push(draw);
-  return ({ method = "GET", url, headers = {}, body }) => {
-    request = { method, url, headers: Object.entries(headers), body };
+  return ({ method = "GET", url, headers = {}, body, first }) => {
+    request = { method, url, headers: Object.entries(headers), body, first };
     draw();
   };
 }
@@ -295,12 +308,16 @@ function showLimits({ headers, came }) {
     return { element, size: policies[name].q, left: limits[name].r, resets: came + limits[name].t * 1000 };
   });
   $("#gauges").replaceChildren(...gauges.map(({ element }) => element));
+  $(".limits").hidden = false;
 }
+
+// amountOf is a number with all its digits or, from a million on, the first ones: 2.5M.
+const amountOf = (n) => n.toLocaleString("en", n < 1e6 ? {} : { notation: "compact", maximumFractionDigits: 1 });
 
 function drawGauge({ element, size, left, resets }, now) {
   const seconds = Math.ceil((resets - now) / 1000);
   if (seconds <= 0) left = size; // the window has ended
-  const amount = `${left.toLocaleString("en")} of ${size.toLocaleString("en")} left`;
+  const amount = `${amountOf(left)} of ${amountOf(size)} left`;
   const reset = left < size ? `resets in ${duration(seconds)}` : "full";
   write($(".left", element), amount);
   write($(".reset", element), reset);
@@ -330,11 +347,10 @@ function tick() {
   if (pausedUntil && seconds === 0) {
     pausedUntil = 0;
     say("You can send again.");
-    for (const element of waiting.keys()) show(element, "You can send again.");
+    for (const element of waiting.keys()) element.classList.add("over"); // its line stays, so that nothing moves
+    waiting.clear();
   }
-  for (const [element, message] of waiting) write(element, message.replace(/retry in \d+ s/, `retry in ${duration(seconds)}`));
-  $("#pause").hidden = seconds === 0;
-  write($("#pause"), `You can send again in ${duration(seconds)}.`);
+  for (const seen of waiting.values()) write(seen, duration(seconds));
   for (const button of $$("button.send")) button.setAttribute("aria-disabled", seconds > 0 || button.matches(".nowhere"));
 }
 
@@ -347,6 +363,10 @@ document.addEventListener("click", (event) => {
 }, true);
 
 // Exchanges
+
+// spelt is the name of a header as the table below has it: browsers tell names in small letters.
+const spellings = new Map([...$$("#headers th code")].map(({ textContent: name }) => [name.toLowerCase(), name]));
+const spelt = (name) => spellings.get(name) ?? name.replace(/(^|-)[a-z]/g, (letter) => letter.toUpperCase());
 
 // newExchange makes the pane of a section, with its request and response.
 function newExchange(section) {
@@ -363,7 +383,6 @@ function newExchange(section) {
     $(".headers", answer).textContent = headers;
     if (isJSON) colour($(".body", answer), folded(body));
     else $(".body", answer).textContent = body;
-    answer.scrollTop = 0;
     show(status, line, !ok);
     sent = true;
   }
@@ -380,7 +399,7 @@ function newExchange(section) {
     // asked to wait, it sends nothing.
     async send(request) {
       this.preview(request);
-      if (pauseLeft() > 0) return { error: { message: "Not sent: the service asked to wait." } };
+      if (pauseLeft() > 0) return { error: { message: `Not sent: the service asked to wait; retry in ${pauseLeft()} s` } };
       if (key === "") {
         askForKey();
         return { error: { message: "Not sent: it needs a key." } };
@@ -389,7 +408,7 @@ function newExchange(section) {
       busy++;
       try {
         const answer = await call(request);
-        const lines = [...answer.headers].map(([name, value]) => `${name}: ${value}\n`);
+        const lines = [...answer.headers].map(([name, value]) => `${spelt(name)}: ${value}\n`);
         showAnswer(`${lines.join("")}\n`, answer.text, answer.isJSON, answer.line, answer.ok);
         showLimits(answer);
         heed(answer);
@@ -499,6 +518,9 @@ function setUpList() {
   const outcome = $(".outcome", section);
   const box = $(".table", section);
   const exchange = newExchange(section);
+  // What comes moves nothing: the place that it took last is kept free.
+  const filled = [box, $(".answer", section)];
+  if (key) filled.forEach((part, i) => (part.style.minHeight = tab.get(`height ${i}`)));
   let place = placeOf(location.search); // that of the request
   let next = ""; // the id that the next page begins after, if there is one
   let rows = -1; // shown now; -1 if the request of the place has no answer
@@ -556,11 +578,12 @@ function setUpList() {
     $("table", section).hidden = animals.length === 0;
     $(".nothing", section).hidden = animals.length > 0;
     $(".nothing p", section).textContent = otherwise;
+    const wasAsked = document.activeElement === $("#again");
     $("#again").hidden = rows >= 0;
-    box.scrollTop = 0;
-    const fresh = $(".fresh", box);
-    if (fresh) box.scrollTop = fresh.offsetTop + fresh.offsetHeight - box.clientHeight;
+    if (wasAsked && rows >= 0) box.focus({ preventScroll: true }); // the button is gone
     drawChoice();
+    for (const part of filled) part.style.minHeight = "";
+    filled.forEach((part, i) => tab.set(`height ${i}`, `${part.offsetHeight}px`));
   }
 
   for (const button of $$("[data-status], [data-limit]", section)) {
@@ -571,7 +594,10 @@ function setUpList() {
   }
   $("#next").addEventListener("click", () => go(following(place, next)));
   $("#previous").addEventListener("click", () => go(before(place)));
-  $("#again").addEventListener("click", () => load(place));
+  $("#again").addEventListener("click", () => {
+    pause(0); // the key may have got another limit meanwhile: the service is asked
+    load(place);
+  });
   addEventListener("popstate", () => {
     const to = placeOf(location.search);
     if (searchOf(to) !== searchOf(place)) load(to); // otherwise it was a link within the page
@@ -622,6 +648,7 @@ function row({ id, name, categoryId, status }, isNew) {
     badge.textContent = "new";
     named.append(" ", badge);
     tr.className = "fresh";
+    tr.id = "newest"; // the link beside the form leads here
   }
   return tr;
 }
@@ -740,13 +767,13 @@ function setUpKey(list) {
       input.focus();
       return;
     }
-    if (typed !== key) pause(0); // another key has limits of its own
+    pause(0); // another key has limits of its own, and this one may have got others
     key = typed;
     tab.set("key", key);
     $("#forget").hidden = false;
     const answer = await list.load({ greeting: "Your key works. " });
-    if (answer.status === 401 || key !== typed) return;
-    if (answer.value) note.textContent = `Your key works. It ends in ${key.slice(-4)}.`;
+    if (answer.error || key !== typed) return;
+    note.textContent = `Your key works. It ends in ${key.slice(-4)}.`;
     $("#list").scrollIntoView();
     $("#list-title").focus({ preventScroll: true });
   });
@@ -765,7 +792,19 @@ function setUpKey(list) {
   });
 }
 
-newSample($(".start .exchange"))({ url: pets });
+if (key) $(".limits").hidden = false; // its place is kept free
+const narrow = matchMedia("(max-width: 40rem)");
+const fold = () => {
+  for (const docs of $$("details.docs")) docs.open = !narrow.matches;
+};
+narrow.addEventListener("change", fold);
+fold();
+const unfold = () => {
+  if (location.hash === "#fetch") $("#fetch details").open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
+newSample($(".start .exchange"))({ url: pets, first: true });
 for (const body of $$(".body.sample")) colour(body, body.textContent);
 const list = setUpList();
 setUpAdd(list);

@@ -1,0 +1,587 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// scene is a database that a kill has left, so that what was stored last is in its log alone, and
+// an older copy of it.
+type scene struct{ folder, db, copy string }
+
+// What the two of a scene hold.
+const (
+	copiedPets, copiedKeys = 3, 2
+	allPets, allKeys       = 5, 3
+)
+
+func newScene(t testing.TB) *scene {
+	t.Helper()
+	folder := t.TempDir()
+	sc := &scene{
+		folder: folder,
+		db:     filepath.Join(folder, "pets.db"),
+		copy:   filepath.Join(folder, "copy.db"),
+	}
+	s := newStore(t)
+	grow := func(pets, keys int) {
+		for range pets {
+			mustCreate(t, s, rex)
+		}
+		for range keys {
+			mustInsertKey(t, s, apiKey{})
+		}
+	}
+	grow(copiedPets, copiedKeys)
+	must(t, backUp(t.Context(), s, sc.copy))
+	grow(allPets-copiedPets, allKeys-copiedKeys)
+	copyDatabase(t, fileEngine(s).path, sc.db)
+	must(t, os.WriteFile(sc.db+"-lock", nil, 0o600))
+	return sc
+}
+
+// copyDatabase copies a database file and its log as they are.
+func copyDatabase(t testing.TB, from, to string) {
+	t.Helper()
+	for _, suffix := range []string{"", "-wal"} {
+		content, err := os.ReadFile(from + suffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		must(t, err)
+		must(t, os.WriteFile(to+suffix, content, 0o600))
+	}
+}
+
+// oldSuffix is where the database is kept that a scene restores into.
+const oldSuffix = ".20260504T120000.000Z.old"
+
+// restore does what petstore restore does, at testTime.
+func (sc *scene) restore(ctx context.Context) (old string, err error) {
+	c := &invocation{
+		process: &process{stderr: io.Discard},
+		FlagSet: flag.NewFlagSet("", flag.ContinueOnError),
+		now:     instantOf(testTime),
+	}
+	c.db, c.skipIDs, c.argument = sc.db, 1_000_000, sc.copy
+	_, old, err = c.restoreCopy(ctx)
+	return old, err
+}
+
+func (sc *scene) mustRestore(t testing.TB) (old string) {
+	t.Helper()
+	old, err := sc.restore(t.Context())
+	must(t, err)
+	return old
+}
+
+// lose removes the database.
+func (sc *scene) lose(t testing.TB) {
+	t.Helper()
+	must(t, os.Remove(sc.db))
+	must(t, os.Remove(sc.db+"-wal"))
+}
+
+// wantContent checks what a database holds, without changing anything.
+func wantContent(t testing.TB, path string, pets, keys int64) {
+	t.Helper()
+	alone := filepath.Join(t.TempDir(), "alone.db")
+	copyDatabase(t, path, alone)
+	db := otherProgram(t, alone)
+	defer db.Close()
+	var verdict string
+	err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict)
+	if err != nil || verdict != "ok" {
+		t.Fatalf("%s is %s, %v", path, verdict, err)
+	}
+	gotPets := numberIn(t, db, "SELECT count(*) FROM pets")
+	gotKeys := numberIn(t, db, "SELECT count(*) FROM api_keys")
+	if gotPets != pets || gotKeys != keys {
+		t.Errorf("%s holds %d pets and %d keys, want %d and %d",
+			path, gotPets, gotKeys, pets, keys)
+	}
+}
+
+// wantNames checks which files are in a folder.
+func wantNames(t testing.TB, folder string, want ...string) {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(filesIn(t, folder)))
+	if !slices.Equal(names, want) {
+		t.Errorf("in the folder are %q, want %q", names, want)
+	}
+}
+
+func wantMode(t testing.TB, path string, want fs.FileMode) {
+	t.Helper()
+	info, err := os.Lstat(path)
+	must(t, err)
+	if info.Mode() != want {
+		t.Errorf("%s has the mode %v, want %v", path, info.Mode(), want)
+	}
+}
+
+// wantNextIDs checks which ids a pet and a key get next.
+func wantNextIDs(t testing.TB, path string, pet, key int64) {
+	t.Helper()
+	gotPet, gotKey := nextIDs(t, path)
+	if gotPet != pet || gotKey != key {
+		t.Errorf("the next ids are %d and %d, want %d and %d", gotPet, gotKey, pet, key)
+	}
+}
+
+func TestRestoreKeepsTheOldDatabase(t *testing.T) {
+	sc := newScene(t)
+	copied := filesIn(t, sc.folder)["copy.db"]
+	old := sc.mustRestore(t)
+	if old != sc.db+oldSuffix {
+		t.Errorf("the old database is said to be %s", old)
+	}
+	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock", "pets.db"+oldSuffix)
+	wantMode(t, old, 0o600)
+	if filesIn(t, sc.folder)["copy.db"] != copied {
+		t.Error("the copy was changed")
+	}
+	wantContent(t, old, allPets, allKeys)
+	wantContent(t, sc.db, copiedPets, copiedKeys)
+	// What was kept can be restored in its turn.
+	sc.copy, sc.db = old, sc.db+"2"
+	sc.mustRestore(t)
+	wantContent(t, sc.db, allPets, allKeys)
+	wantNextIDs(t, sc.db, 1_000_000+allPets+1, 1_000_000+allKeys+1)
+}
+
+// TestRestoreMovesTheIDsOn: clients have seen ids that the copy does not know.
+func TestRestoreMovesTheIDsOn(t *testing.T) {
+	for _, c := range []struct {
+		what     string
+		change   []string // of the copy
+		pet, key int64
+	}{
+		{
+			what: "of pets and keys",
+			pet:  1_000_000 + copiedPets + 1,
+			key:  1_000_000 + copiedKeys + 1,
+		},
+		{
+			what:   "of pets that were deleted",
+			change: []string{"DELETE FROM pets"},
+			pet:    1_000_000 + copiedPets + 1,
+			key:    1_000_000 + copiedKeys + 1,
+		},
+		{
+			what: "of no pet and no key yet",
+			change: []string{
+				"DELETE FROM pets", "DELETE FROM api_keys", "DELETE FROM sqlite_sequence",
+			},
+			pet: 1_000_001,
+			key: 1_000_001,
+		},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			sc := newScene(t)
+			makeOtherDatabase(t, sc.copy, c.change...)
+			sc.mustRestore(t)
+			wantNextIDs(t, sc.db, c.pet, c.key)
+		})
+	}
+}
+
+// TestARestoredFileIsTheSameFile: root restores, and the service has to read it; it may be mounted,
+// or have other names.
+func TestARestoredFileIsTheSameFile(t *testing.T) {
+	sc := newScene(t)
+	must(t, os.Chmod(sc.db, 0o640))
+	must(t, os.Chmod(sc.copy, 0o644)) //nolint:gosec // the mode is not taken over
+	if os.Getuid() == 0 {
+		must(t, os.Chown(sc.db, 12345, 54321))
+	}
+	other := sc.db + ".link"
+	must(t, os.Link(sc.db, other))
+	before, err := os.Stat(sc.db)
+	must(t, err)
+	sc.mustRestore(t)
+	for _, name := range []string{sc.db, other} {
+		after, err := os.Stat(name)
+		must(t, err)
+		isSame := os.SameFile(before, after) && ownerOf(before) == ownerOf(after)
+		if !isSame || after.Mode() != 0o640 {
+			t.Errorf("%s is another file, of %s with %v", name, ownerOf(after), after.Mode())
+		}
+	}
+}
+
+// ownerOf is the numbers of a file's owner, on systems whose files have one.
+func ownerOf(info fs.FileInfo) string {
+	stat := reflect.Indirect(reflect.ValueOf(info.Sys()))
+	return fmt.Sprint(stat.FieldByName("Uid"), stat.FieldByName("Gid"))
+}
+
+// spoiler prepares a scene for a restore that is refused.
+type spoiler func(t *testing.T, sc *scene)
+
+// TestRestoreIsRefused, and everything stays as it was.
+func TestRestoreIsRefused(t *testing.T) {
+	const another = "it belongs to another program"
+	for _, c := range []struct {
+		what  string
+		spoil spoiler
+		want  string
+	}{
+		{"while a service runs", serveDatabase, "a petstore serves it; stop it first"},
+		{"through a link, while a service runs", func(t *testing.T, sc *scene) {
+			serveDatabase(t, sc)
+			sc.db = linkTo(t, sc.db)
+		}, "a petstore serves it; stop it first"},
+		{"of a copy with a journal", func(t *testing.T, sc *scene) {
+			must(t, os.WriteFile(sc.copy+"-journal", []byte("pets"), 0o600))
+		}, "has a log beside it, copy.db-journal"},
+		{"of a link to a copy with a log", func(t *testing.T, sc *scene) {
+			must(t, os.WriteFile(sc.copy+"-wal", []byte("pets"), 0o600))
+			sc.copy = linkTo(t, sc.copy)
+		}, "has a log beside it, copy.db-wal"},
+		{"of a missing copy", func(t *testing.T, sc *scene) {
+			must(t, os.Remove(sc.copy))
+		}, "no such file"},
+		{"of an empty file", overwriteCopy(""), "it is no petstore's"},
+		{"of another kind of file", overwriteCopy("pets"), "file is not a database"},
+		{"of another program's database", func(t *testing.T, sc *scene) {
+			sc.copy = recipes(t, sc)
+		}, another},
+		{"of a newer petstore's database", changeCopy(newerSchema), "use a newer petstore"},
+		{"of rows that break a rule", changeCopy(brokenRule...), "the copy is damaged"},
+		{"of a damaged copy", func(t *testing.T, sc *scene) {
+			makeOtherDatabase(t, sc.copy, manyPets)
+			damage(t, sc.copy)
+		}, "damaged"},
+		{"of a link to the database", func(t *testing.T, sc *scene) {
+			sc.copy = linkTo(t, sc.db)
+		}, "they are the same file"},
+		{"beside what a killed restore has left", func(t *testing.T, sc *scene) {
+			must(t, os.WriteFile(sc.db+".partial", []byte("half"), 0o600))
+		}, "pets.db.partial is there: another copy runs, or was stopped; remove it"},
+		{"onto another program's database", func(t *testing.T, sc *scene) {
+			sc.db = recipes(t, sc)
+		}, another},
+		{"onto another program's database of a high version", func(t *testing.T, sc *scene) {
+			sc.db = recipes(t, sc, "PRAGMA user_version=99")
+		}, another},
+		{"into a missing folder", func(_ *testing.T, sc *scene) {
+			sc.db = filepath.Join(sc.folder, "no", "pets.db")
+		}, "no such file"},
+		{"where the log of a missing database is left", func(t *testing.T, sc *scene) {
+			must(t, os.Remove(sc.db))
+		}, "it is missing or empty, but its -wal is there"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			sc := newScene(t)
+			c.spoil(t, sc)
+			before := filesIn(t, sc.folder)
+			before["pets.db"] += "" // an empty file may be left in the place of a missing one
+			old, err := sc.restore(t.Context())
+			wantRefusal(t, err, "", c.want)
+			if old != "" {
+				t.Errorf("the old database is said to be %s", old)
+			}
+			wantSameFiles(t, before, filesIn(t, sc.folder))
+		})
+	}
+}
+
+var (
+	newerSchema = fmt.Sprintf("PRAGMA user_version = %d", len(migrations)+1)
+	brokenRule  = []string{
+		"PRAGMA ignore_check_constraints = 1", "UPDATE pets SET status = 9 WHERE id = 2",
+	}
+)
+
+func serveDatabase(t *testing.T, sc *scene) { openDatabaseFor(t, sc.db, openToServe) }
+
+func overwriteCopy(content string) spoiler {
+	return func(t *testing.T, sc *scene) {
+		must(t, os.WriteFile(sc.copy, []byte(content), 0o600))
+	}
+}
+
+func changeCopy(statements ...string) spoiler {
+	return func(t *testing.T, sc *scene) { makeOtherDatabase(t, sc.copy, statements...) }
+}
+
+func linkTo(t *testing.T, path string) (link string) {
+	link = path + ".link"
+	must(t, os.Symlink(filepath.Base(path), link))
+	return link
+}
+
+// recipes makes a database of another program.
+func recipes(t *testing.T, sc *scene, statements ...string) (path string) {
+	path = filepath.Join(sc.folder, "recipes.db")
+	makeOtherDatabase(t, path, append(statements, "CREATE TABLE recipes (name)")...)
+	return path
+}
+
+// TestACopyWithPagesOfAnotherSizeIsRefused before the old database is kept.
+func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
+	sc := newScene(t)
+	makeOtherDatabase(t, sc.copy, "PRAGMA page_size = 8192", "VACUUM")
+	_, err := sc.restore(t.Context())
+	wantRefusal(t, err, "which is 4096 in a new one", "the copy's pages have another size")
+	wantContent(t, sc.db, allPets, allKeys)
+	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
+}
+
+// TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.
+func TestARefusedRestoreDisturbsNoService(t *testing.T) {
+	sc := newScene(t)
+	services := []*store{
+		openDatabaseFor(t, sc.db, openToServe),
+		openDatabaseFor(t, sc.copy, openToServe),
+	}
+	for _, s := range services {
+		mustCreate(t, s, rex)
+	}
+	if _, err := sc.restore(t.Context()); err == nil {
+		t.Error("it is not refused")
+	}
+	sc.copy = linkTo(t, sc.copy)
+	sc.db = filepath.Join(sc.folder, "new.db")
+	if _, err := sc.restore(t.Context()); err == nil {
+		t.Error("it is not refused")
+	}
+	for _, s := range services {
+		mustCreate(t, s, rex)
+		path := fileEngine(s).path
+		_, err := openStore(context.Background(), path, openToServe, testLog)
+		wantRefusal(t, err, path, "a petstore serves it") // its lock is still held
+	}
+}
+
+// TestRestoreWaitsForALock, until it is stopped or has the lock.
+func TestRestoreWaitsForALock(t *testing.T) {
+	sc := newScene(t)
+	synctest.Test(t, func(t *testing.T) {
+		other := otherProgram(t, sc.db, "PRAGMA journal_mode=WAL", "BEGIN IMMEDIATE")
+		before := filesIn(t, sc.folder)
+		start := time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		_, err := sc.restore(ctx)
+		wantStopped(t, err)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("stopped after a second, it ends after %v", took)
+		}
+		wantSameFiles(t, before, filesIn(t, sc.folder))
+
+		start = time.Now()
+		time.AfterFunc(time.Second-lockPoll/2, func() { // between two tries
+			_, err := other.ExecContext(context.Background(), "COMMIT")
+			must(t, err)
+		})
+		sc.mustRestore(t)
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("once the lock is gone, it ends after %v", took)
+		}
+		must(t, other.Close())
+	})
+	wantContent(t, sc.db, copiedPets, copiedKeys)
+	wantContent(t, sc.db+oldSuffix, allPets, allKeys)
+}
+
+// TestRestoreBesideReaders: who reads the old database in a transaction reads it to the end.
+func TestRestoreBesideReaders(t *testing.T) {
+	sc := newScene(t)
+	reader := otherProgram(t, sc.db, "BEGIN")
+	wantPets := func(want int64) {
+		t.Helper()
+		if pets := numberIn(t, reader, "SELECT count(*) FROM pets"); pets != want {
+			t.Errorf("a reader finds %d pets, want %d", pets, want)
+		}
+	}
+	wantPets(allPets)
+	sc.mustRestore(t)
+	wantPets(allPets)
+	_, err := reader.ExecContext(t.Context(), "COMMIT")
+	must(t, err)
+	wantPets(copiedPets)
+}
+
+// TestRestoreIntoNoDatabase keeps nothing: there is nothing to be kept.
+func TestRestoreIntoNoDatabase(t *testing.T) {
+	for _, c := range []struct {
+		what    string
+		prepare func(t *testing.T, path string)
+	}{
+		{"a missing file", func(*testing.T, string) {}},
+		{"an empty file", func(t *testing.T, path string) {
+			must(t, os.WriteFile(path, nil, 0o600))
+		}},
+		{"a database without tables", func(t *testing.T, path string) {
+			makeOtherDatabase(t, path, "PRAGMA user_version = 1", "PRAGMA user_version = 0")
+			must(t, os.Chmod(path, 0o600))
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			sc := newScene(t)
+			sc.lose(t)
+			c.prepare(t, sc.db)
+			must(t, os.Chmod(sc.copy, 0o644)) //nolint:gosec // the mode is not taken over
+			if old := sc.mustRestore(t); old != "" {
+				t.Errorf("the old database is said to be %q", old)
+			}
+			wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
+			wantMode(t, sc.db, 0o600)
+			wantContent(t, sc.db, copiedPets, copiedKeys)
+		})
+	}
+}
+
+// TestRestoreFollowsLinks to where the database is, or is to be, and leaves them.
+func TestRestoreFollowsLinks(t *testing.T) {
+	for _, isThere := range []bool{true, false} {
+		sc := newScene(t)
+		first, target := linksToDatabase(t)
+		want := []string{"pets.db", "pets.db-lock"}
+		if isThere {
+			copyDatabase(t, sc.db, target)
+			want = append(want, "pets.db"+oldSuffix)
+		}
+		links := filesIn(t, filepath.Dir(first))
+		sc.db = first
+		sc.mustRestore(t)
+		wantContent(t, target, copiedPets, copiedKeys)
+		wantNames(t, filepath.Dir(target), want...)
+		wantSameFiles(t, links, filesIn(t, filepath.Dir(first)))
+	}
+}
+
+// TestADamagedDatabaseIsNotRestoredInto, since no copy of it can be kept. The message tells what to
+// move away, and then there is no database.
+func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		spoil spoiler
+	}{
+		{"no database at all", func(t *testing.T, sc *scene) {
+			sc.lose(t)
+			must(t, os.WriteFile(sc.db, []byte("damaged\n"), 0o600))
+		}},
+		{"a damaged page", func(t *testing.T, sc *scene) {
+			makeOtherDatabase(t, sc.db, manyPets, "PRAGMA wal_checkpoint(TRUNCATE)")
+			damage(t, sc.db)
+		}},
+		{"rows that break a rule", func(t *testing.T, sc *scene) {
+			makeOtherDatabase(t, sc.db, brokenRule...)
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			sc := newScene(t)
+			c.spoil(t, sc)
+			before := filesIn(t, sc.folder)
+			_, err := sc.restore(t.Context())
+			wantRefusal(t, err, "the database is damaged",
+				fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db))
+			wantSameFiles(t, before, filesIn(t, sc.folder))
+			for _, suffix := range []string{"", "-wal", "-shm"} {
+				_ = os.Remove(sc.db + suffix)
+			}
+			sc.mustRestore(t)
+			wantContent(t, sc.db, copiedPets, copiedKeys)
+		})
+	}
+}
+
+// TestRestoreReplacesANewerPetstoresDatabase: that is how to go back after an upgrade.
+func TestRestoreReplacesANewerPetstoresDatabase(t *testing.T) {
+	sc := newScene(t)
+	makeOtherDatabase(t, sc.db, newerSchema)
+	old := sc.mustRestore(t)
+	wantContent(t, old, allPets, allKeys)
+	wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
+}
+
+// TestRestoreMayBeStoppedAtAnyTime: it is done, or the old database is in its place with all that
+// it had, and nothing is beside it that was not there.
+func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
+	sc := newScene(t)
+	before := filesIn(t, sc.folder)
+	delete(before, "pets.db-wal")
+	for looks := int64(1); ; looks++ {
+		old, err := sc.restore(newEndingContext(t, looks))
+		if err == nil {
+			if looks < 5 {
+				t.Errorf("stopped at the look %d, it is done", looks)
+			}
+			break
+		}
+		wantStopped(t, err)
+		if old != "" {
+			t.Errorf("the old database is said to be %q", old)
+		}
+		wantContent(t, sc.db, allPets, allKeys)
+		left := filesIn(t, sc.folder)
+		delete(left, "pets.db-wal") // it may be folded in
+		if len(left) != len(before) {
+			names := slices.Collect(maps.Keys(left))
+			t.Fatalf("stopped at the look %d, it leaves %q", looks, names)
+		}
+	}
+	wantContent(t, sc.db, copiedPets, copiedKeys)
+}
+
+// TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime: the next one finds nothing that it had to keep.
+func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
+	sc := newScene(t)
+	sc.lose(t)
+	err := context.Canceled
+	for looks := int64(1); err != nil; looks++ {
+		_, err = sc.restore(newEndingContext(t, looks))
+		if err != nil {
+			wantStopped(t, err)
+		}
+	}
+	wantContent(t, sc.db, copiedPets, copiedKeys)
+	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
+}
+
+// TestRestoreSaysWhatItDid. Only the flag says how many ids it leaves out, and no variable does.
+func TestRestoreSaysWhatItDid(t *testing.T) {
+	sc := newScene(t)
+	env := map[string]string{"PETSTORE_SKIP_IDS": "8"}
+	out, log, err := petstore(t, env, "restore", "-db", sc.db, "-skip-ids", "7", sc.copy)
+	must(t, err)
+	old, err := filepath.Glob(sc.db + ".*.old")
+	if err != nil || len(old) != 1 {
+		t.Fatalf("beside the database are %q, %v", old, err)
+	}
+	want := fmt.Sprintf(`"msg":"database restored","pets":3,"database":%q,"from":%q,"old":%q,`+
+		`"skippedIDs":7}`, sc.db, sc.copy, old[0])
+	if out != "" || !strings.Contains(log, want) {
+		t.Errorf("restore says %q %q, want %s", out, log, want)
+	}
+	if !strings.Contains(log, `"variable":"PETSTORE_SKIP_IDS"`) {
+		t.Errorf("of the variable it does not warn: %s", log)
+	}
+	wantNextIDs(t, sc.db, copiedPets+8, copiedKeys+8)
+}
+
+func TestRestoreIsRefusedInOneLine(t *testing.T) {
+	db := madeDatabase(t)
+	missing := filepath.Join(t.TempDir(), "missing.db")
+	_, log, err := petstore(t, nil, "restore", "-db", db, missing)
+	wantOneLine(t, err, false, "cannot restore "+db+" from "+missing, "no such file")
+	if log != "" {
+		t.Errorf("beside the error stderr says %s", log)
+	}
+}

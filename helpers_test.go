@@ -1,0 +1,685 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// testTime is the tests' present: any instant does, since the store reads no clock.
+var testTime = time.Date(2026, time.May, 4, 12, 0, 0, 0, time.UTC)
+
+// testLog is for those who have nothing to say in a test.
+var testLog = slog.New(slog.DiscardHandler)
+
+// openDatabase opens a database beside others that have it open.
+func openDatabase(t testing.TB, path string) *store { return openDatabaseFor(t, path, openOrMake) }
+
+func openDatabaseFor(t testing.TB, path string, mode openMode) *store {
+	t.Helper()
+	s, err := openStore(context.Background(), path, mode, testLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func newStore(t testing.TB) *store {
+	t.Helper()
+	return openDatabaseFor(t, databasePath(t), openToServe)
+}
+
+// engines runs a test once for each engine. db names a database of it that is new.
+func engines(t *testing.T, test func(t *testing.T, db string)) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) { test(t, databasePath(t)) })
+	t.Run("rqlite", func(t *testing.T) { test(t, newCluster(t, 3).addresses()) })
+}
+
+// readNumber reads one number by any engine.
+func readNumber(t testing.TB, s *store, query string) (n int64) {
+	t.Helper()
+	if _, err := s.readInto(context.Background(), sqlOf(query), &n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// fileEngine is the engine of a store that openDatabase has opened.
+func fileEngine(s *store) *sqliteFile { return s.engine.(*sqliteFile) }
+
+// otherProgram is another program's one connection to a database file.
+func otherProgram(t testing.TB, path string, statements ...string) *sql.DB {
+	t.Helper()
+	db := openPool(path, "_pragma=busy_timeout(10000)")
+	t.Cleanup(func() { _ = db.Close() })
+	db.SetMaxOpenConns(1)
+	for _, statement := range statements {
+		if _, err := db.Exec(statement); err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+	}
+	return db
+}
+
+func numberIn(t testing.TB, db *sql.DB, query string) (n int64) {
+	t.Helper()
+	if err := db.QueryRow(query).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
+}
+
+// countPets counts the pets.
+func countPets(t testing.TB, s *store) int64 {
+	t.Helper()
+	return readNumber(t, s, "SELECT count(*) FROM pets")
+}
+
+func mustCreate(t testing.TB, s *store, p NewPet) int64 {
+	t.Helper()
+	id, err := s.createPet(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// wantNextID creates a pet and checks its id.
+func wantNextID(t testing.TB, s *store, want int64) {
+	t.Helper()
+	if id := mustCreate(t, s, rex); id != want {
+		t.Errorf("the next pet has the id %d, want %d", id, want)
+	}
+}
+
+// pageIDs reads a page, checks its shape, and returns the ids on it.
+func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (ids []int64, p *listPage) {
+	t.Helper()
+	p, err := s.page(status, limit, after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pets []struct {
+		ID     int64     `json:"id"`
+		Status PetStatus `json:"status"`
+	}
+	if err := json.Unmarshal(p.body, &pets); err != nil || pets == nil {
+		t.Fatalf("the page is %s, %v", p.body, err)
+	}
+	for _, pet := range pets {
+		if ids = append(ids, pet.ID); status != "" && pet.Status != status {
+			t.Errorf("pet %d on the page of the %s ones is %s", pet.ID, status, pet.Status)
+		}
+	}
+	return ids, p
+}
+
+// createOnce creates under the idempotency key "k" of a key at an instant.
+func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) (id int64, verdict string) {
+	t.Helper()
+	id, replayed, reused, err := s.createPetOnce(NewPet{body, 1, Available}, keyID, "k", []byte(body), now)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case reused:
+		return id, "reused"
+	case replayed:
+		return id, "replayed"
+	}
+	return id, "created"
+}
+
+// setLockWait sets how long a write waits for another program's lock.
+func setLockWait(s *store, d time.Duration) { fileEngine(s).wait = d }
+
+// lockDatabase takes the write lock as another program would. With the lock held,
+// writes queue up behind the one that waits for it.
+func lockDatabase(t testing.TB, s *store) (release func()) {
+	t.Helper()
+	db := otherProgram(t, fileEngine(s).path, "BEGIN IMMEDIATE")
+	return func() {
+		if _, err := db.Exec("ROLLBACK"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// errorOf drops the results of a write.
+func errorOf(_ []result, err error) error { return err }
+
+// watchedEngine shows a test what the store asks its engine for.
+type watchedEngine struct {
+	engine
+	check func(st statement, columns []any) // columns: where a row was read to, of queries that found one
+}
+
+func (e *watchedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	for _, st := range statements {
+		e.check(st, st.into)
+	}
+	return e.engine.write(ctx, statements)
+}
+
+func (e *watchedEngine) read(ctx context.Context, query statement, row func(scan scanner) error) error {
+	e.check(query, nil)
+	return e.engine.read(ctx, query, func(scan scanner) error {
+		return row(func(columns ...any) error {
+			e.check(query, columns)
+			return scan(columns...)
+		})
+	})
+}
+
+// literalsOf are the beginnings of SQL statements in the source.
+func literalsOf(t testing.TB, files ...string) (literals []string) {
+	t.Helper()
+	begins := regexp.MustCompile(`^\s*(SELECT|INSERT|UPDATE|DELETE) `)
+	for _, file := range files {
+		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		must(t, err)
+		ast.Inspect(tree, func(n ast.Node) bool {
+			if l, ok := n.(*ast.BasicLit); ok && l.Kind == token.STRING {
+				text, err := strconv.Unquote(l.Value)
+				must(t, err)
+				if begins.MatchString(text) {
+					literals = append(literals, text)
+				}
+			}
+			return true
+		})
+	}
+	return literals
+}
+
+// makeOtherDatabase makes a database by statements and leaves it closed.
+func makeOtherDatabase(t testing.TB, path string, statements ...string) {
+	t.Helper()
+	if err := otherProgram(t, path, statements...).Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// filesIn is the content of every file in a folder but SQLite's own shared
+// memory and empty logs, which reading a database may leave; of a link, where it leads.
+func filesIn(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := map[string]string{}
+	for _, entry := range entries {
+		if to, err := os.Readlink(filepath.Join(dir, entry.Name())); err == nil {
+			tree[entry.Name()] = "-> " + to
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			tree[entry.Name()] = "(folder)"
+			continue
+		}
+		if !strings.HasSuffix(entry.Name(), "-shm") && !(strings.HasSuffix(entry.Name(), "-wal") && len(content) == 0) {
+			tree[entry.Name()] = string(content)
+		}
+	}
+	return tree
+}
+
+func wantSameFiles(t testing.TB, before, after map[string]string) {
+	t.Helper()
+	for name, content := range before {
+		if after[name] != content {
+			t.Errorf("%s was changed", name)
+		}
+	}
+	for name := range after {
+		if _, known := before[name]; !known {
+			t.Errorf("%s was left behind", name)
+		}
+	}
+}
+
+// wantRefusal checks that an error is one line that names the file and says what is wrong.
+func wantRefusal(t testing.TB, err error, path, want string) {
+	t.Helper()
+	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("the error is %q, want one line with %q and %q", err, path, want)
+	}
+}
+
+// linksToDatabase makes links in a new folder that lead, over one another and by
+// relative and absolute paths, to a place in a second new folder.
+func linksToDatabase(t testing.TB) (first, target string) {
+	t.Helper()
+	dir, targets := t.TempDir(), t.TempDir()
+	target = filepath.Join(targets, "pets.db")
+	must(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
+	first = filepath.Join(dir, "first.db")
+	must(t, os.Symlink(filepath.Join("a", "second.db"), first))
+	must(t, os.Symlink(filepath.Join("b", "..", "b", "third.db"), filepath.Join(dir, "a", "second.db")))
+	must(t, os.Symlink(filepath.Join(dir, "folder", "pets.db"), filepath.Join(dir, "a", "b", "third.db")))
+	must(t, os.Symlink(targets, filepath.Join(dir, "folder")))
+	return first, target
+}
+
+// copyHolds opens a backup, checks it, and returns its records and pets.
+func copyHolds(t testing.TB, path string) (pets, records int64) {
+	t.Helper()
+	db := otherProgram(t, path)
+	var verdict string
+	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
+		t.Fatalf("the copy is %s, %v", verdict, err)
+	}
+	v, id := numberIn(t, db, "PRAGMA user_version"), numberIn(t, db, "PRAGMA application_id")
+	if v != int64(len(migrations)) || id != applicationID {
+		t.Errorf("the copy has user_version %d and application_id %#x", v, id)
+	}
+	pets = numberIn(t, db, "SELECT count(*) FROM pets")
+	records = numberIn(t, db, "SELECT count(*) FROM idempotency")
+	if most := numberIn(t, db, "SELECT ifnull(max(id), 0) FROM pets"); most != pets {
+		t.Errorf("the copy has %d pets with ids up to %d", pets, most)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return pets, records
+}
+
+// printed writes a number of the description without an exponent.
+func printed(value any) any {
+	if number, ok := value.(float64); ok {
+		return int64(number)
+	}
+	return value
+}
+
+// operatorRoutes are the debug routes of a shop.
+func operatorRoutes(s *shop) http.Handler {
+	return debugRoutes(s.service, "localhost", false)
+}
+
+func (s *shop) stats() (stats operatorStats, body string) {
+	s.t.Helper()
+	w := debugCall(operatorRoutes(s), "/stats.json", "localhost")
+	if got := w.Header().Get("Content-Type"); w.Code != 200 || got != "application/json" {
+		s.t.Fatalf("the numbers are %d, %s", w.Code, got)
+	}
+	must(s.t, json.Unmarshal(w.Body.Bytes(), &stats))
+	return stats, w.Body.String()
+}
+
+// operatorKey makes a key of a usage that is as the SQL says, in which now is the time in milliseconds.
+func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
+	s.t.Helper()
+	k := &apiKey{Name: name, Plan: plan, CreatedAt: instantOf(time.Now())}
+	k.quota = q
+	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false), false)
+	must(s.t, err)
+	usage = strings.ReplaceAll(usage, "now", fmt.Sprint(time.Now().UnixMilli()))
+	_, err = s.store.write(s.t.Context(), sqlOf("INSERT INTO usage (id, "+usageColumns+") SELECT ?, "+usage, id))
+	must(s.t, err)
+	return id
+}
+
+// report reads the report as the page gets it.
+func (s *shop) report() (stats operatorStats, body string) {
+	s.t.Helper()
+	s.stats()
+	must(s.t, s.service.updateReport(s.t.Context(), time.Now()))
+	s.service.nextReport = time.Time{}
+	return s.stats()
+}
+
+// startServer runs the complete program on a free port. Unless the test stops it, it
+// is stopped at the end. An unexpected error in the log fails the test.
+func startServer(t testing.TB, env map[string]string, args ...string) *testServer {
+	t.Helper()
+	s := &testServer{t: t, log: &serverLog{lines: make(chan serverLine, 10000)}, ended: make(chan error, 1)}
+	var ctx context.Context
+	ctx, s.cancel = context.WithCancel(context.Background())
+	if !slices.Contains(args, "-addr") && env["PETSTORE_ADDR"] == "" {
+		args = append([]string{"-addr", "127.0.0.1:0"}, args...)
+	}
+	go func() {
+		err := run(ctx, args, environOf(env), nil, &s.stdout, s.log)
+		s.ended <- err
+		close(s.ended)
+	}()
+	t.Cleanup(s.stop)
+	ready := s.await("ready")
+	s.address, s.debug = ready.Address, ready.Debug
+	s.key = regexp.MustCompile(`pet_(live|test)_\w+`).FindString(s.stdout.String())
+	return s
+}
+
+// send sends a request with a key and returns the response and its body.
+func send(t testing.TB, method, url, key, body string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key != "" {
+		r.Header.Set("Authorization", "Bearer "+key)
+	}
+	response, err := testClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(text)
+}
+
+// petstore runs a command to its end. A server finds that it is asked to stop
+// when it has started, be it that it was to be refused.
+func petstore(t testing.TB, env map[string]string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, log bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		cancel()
+	}
+	err = run(ctx, args, environOf(env), nil, &out, &log)
+	if err != nil && strings.ContainsRune(err.Error(), '\n') {
+		t.Errorf("%v: the reason is more than a line: %v", args, err)
+	}
+	return out.String(), log.String(), err
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantOneLine checks that an error is one line with the words, and of which kind.
+func wantOneLine(t testing.TB, err error, isUsage bool, words ...string) {
+	t.Helper()
+	var usage *usageError
+	if err == nil || errors.As(err, &usage) != isUsage || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error is %q, a usage error: %v; want one line, a usage error: %v", err, errors.As(err, &usage), isUsage)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error %q does not say %q", err, word)
+		}
+	}
+}
+
+func databasePath(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "pets.db")
+}
+
+// fullDisk is a place that takes nothing, as a full disk or a closed pipe.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// madeDatabase is the path of a database with one key.
+func madeDatabase(t testing.TB) string {
+	t.Helper()
+	db := databasePath(t)
+	_, _, err := petstore(t, nil, "key", "create", "-db", db)
+	must(t, err)
+	return db
+}
+
+// testStart is 0s on the clock of these tests: a whole second, so that what
+// is rounded can be read off.
+const testStart instant = 1_800_000_000_000
+
+// clock is an instant of that clock, such as "30.5s" or "24h".
+func clock(offset string) instant {
+	d, err := time.ParseDuration(offset)
+	if err != nil {
+		panic(err)
+	}
+	return testStart + instant(d.Milliseconds())
+}
+
+const tenMinutes = 10 * time.Minute
+
+// limiterWith is a limiter that remembers the usage as that of the account with the id 1.
+func limiterWith(s *store, banFor time.Duration, u *usage) *limiter {
+	l := newLimiter(s, banFor)
+	l.usages[1] = u
+	return l
+}
+
+// saveUsage is the statement that stores a usage as if it had been counted and flushed.
+func saveUsage(id int64, u *usage) statement {
+	return sqlOf("INSERT OR REPLACE INTO usage (id, "+usageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?)", id,
+		u.minute.used, int64(u.minute.ends), u.day.used, int64(u.day.ends), int64(u.bannedAt), int64(u.bannedUntil))
+}
+
+// storedDays are the days that are stored of usage 1, as "2027-01-15: 2 admitted, 1 refused, 0 errors".
+func storedDays(t testing.TB, s *store) (days []string) {
+	t.Helper()
+	must(t, eachUse(context.Background(), s, 0, 1, -1, func(use *keyUse) error {
+		for _, d := range use.Days {
+			days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))
+		}
+		return nil
+	}))
+	return days
+}
+
+func mustFlush(t testing.TB, l *limiter) {
+	t.Helper()
+	if err := l.flush(context.Background(), testStart.time()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// usageColumns are those of the usage table beside its id, in the order of columns.
+const usageColumns = "minute_used, minute_ends, day_used, day_ends, banned_at, banned_until"
+
+// readUsage is what is stored of a usage.
+func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
+	u := &usage{}
+	_, err := s.readInto(ctx, sqlOf(usageQuery, id), u.columns()...)
+	return u, err
+}
+
+// duringFlush runs do while a flush waits for its transaction. Call it inside a synctest bubble.
+func duringFlush(t *testing.T, s *store, flush func(context.Context) error, do func()) {
+	t.Helper()
+	s.committing <- struct{}{}
+	flushed := make(chan error, 1)
+	go func() { flushed <- flush(t.Context()) }()
+	synctest.Wait()
+	do()
+	<-s.committing
+	if err := <-flushed; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// parseCommand is a run of a command that has read its arguments and its environment.
+func parseCommand(name string, args []string, environ ...string) (*invocation, error) {
+	entry := commandNamed(name)
+	c := entry.newInvocation(&process{environ: variablesOf(environ)})
+	if err := c.parse(args, entry.argument); err != nil {
+		return c, err
+	}
+	return c, c.readEnvironment(entry.onlyDatabase)
+}
+
+// testKeys runs petstore key on one database.
+type testKeys struct {
+	testing.TB
+	db string
+}
+
+// newKeys is a database without a key, and without a file yet.
+func newKeys(t testing.TB) testKeys {
+	return testKeys{t, filepath.Join(t.TempDir(), "pets.db")}
+}
+
+// do runs a key command, which must succeed, and returns what it printed.
+func (k testKeys) do(name string, args ...string) string {
+	k.Helper()
+	out, log, err := petstore(k, nil, append([]string{"key", name, "-db", k.db}, args...)...)
+	if err != nil {
+		k.Fatalf("key %s %v: %v", name, args, err)
+	}
+	if strings.Contains(log, "pet_live_") || strings.Contains(log, "pet_test_") {
+		k.Errorf("key %s %v logs a key: %s", name, args, log)
+	}
+	return out
+}
+
+// mint runs a key command that must print a bare key alone, and returns it.
+func (k testKeys) mint(name string, args ...string) string {
+	k.Helper()
+	out := k.do(name, args...)
+	token, isLine := strings.CutSuffix(out, "\n")
+	if !isLine || !keyForm.MatchString(token) {
+		k.Fatalf("key %s %v prints %q, want a bare key on a line", name, args, out)
+	}
+	return token
+}
+
+func (k testKeys) show(id string) (shown shownKey) {
+	k.Helper()
+	if err := json.Unmarshal([]byte(k.do("show", "-json", id)), &shown); err != nil {
+		k.Fatal(err)
+	}
+	return shown
+}
+
+// write runs statements on the database, as the service does.
+func (k testKeys) write(statements ...statement) {
+	k.Helper()
+	s := openDatabase(k, k.db)
+	defer s.Close()
+	if _, err := s.write(k.Context(), statements...); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// backUp does what petstore backup does.
+func backUp(ctx context.Context, s *store, file string) error {
+	c := &invocation{process: &process{stderr: io.Discard}}
+	_, err := c.saveCopy(ctx, fileEngine(s).path, file, 0)
+	return err
+}
+
+// nextIDs opens a database and returns the ids that a pet and a key get.
+func nextIDs(t testing.TB, path string) (pet, key int64) {
+	t.Helper()
+	s := openDatabaseFor(t, path, openToServe)
+	defer s.Close()
+	key, err := insertKey(context.Background(), s, &apiKey{Plan: "free"}, newSecret(false), false)
+	must(t, err)
+	return mustCreate(t, s, NewPet{"Rex", 1, Sold}), key
+}
+
+// exportedPets are all pets of a database, a line each, as export writes them.
+func exportedPets(t testing.TB, db string) string {
+	t.Helper()
+	out, _, err := petstore(t, nil, "pet", "export", "-db", db)
+	must(t, err)
+	return out
+}
+
+var keyForm = regexp.MustCompile(`^pet_(live|test)_[0-9A-Za-z]{32}[0-9A-Za-z]{6}$`)
+
+// mustInsertKey stores a key and returns its token.
+func mustInsertKey(t testing.TB, s *store, k apiKey) secret {
+	t.Helper()
+	if k.Plan == "" {
+		k.Plan = "free"
+	}
+	token := newSecret(k.Test)
+	if _, err := insertKey(t.Context(), s, &k, token, false); err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// addressUnspent says that the caller's address is not spent.
+func addressUnspent() bool { return false }
+
+func bearerHeader(token secret) []string { return []string{"Bearer " + string(token)} }
+
+func mustAuthenticate(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
+	t.Helper()
+	key, err := k.authenticate(bearerHeader(token), now, addressUnspent)
+	if err != nil {
+		t.Fatalf("the key is refused: %v", err)
+	}
+	return key
+}
+
+// mustRefuseKey demands an *Error with the code, and no key.
+func mustRefuseKey(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) Error {
+	t.Helper()
+	key, err := k.authenticate(headers, now, addressUnspent)
+	var reported *Error
+	if key != nil || !errors.As(err, &reported) || reported.Code != code || reported.Status != 401 {
+		t.Fatalf("%q: %v, %v, want %s", headers, key, err, code)
+	}
+	return *reported
+}
+
+// deprecatedUseOf is when a key is shown to have used the deprecated operation last.
+func deprecatedUseOf(t testing.TB, s *store, id int64) instant {
+	t.Helper()
+	var used instant
+	found, err := s.readInto(t.Context(), sqlOf("SELECT deprecated_use_at FROM api_keys WHERE id = ?", id), &used)
+	if err != nil || !found {
+		t.Fatalf("key %d is not found: %v", id, err)
+	}
+	return used
+}
+
+func setPlan(id int64, plan string, q quota) statement {
+	return changeKey(id, 0, plan, "", q, -1)
+}
+
+func setName(id int64, name string) statement { return changeKey(id, 0, "", name, quota{}, -1) }
+
+func setLifetime(id int64, now, lifetime instant) statement {
+	return changeKey(id, now, "", "", quota{}, lifetime)
+}
+
+func revokeNow(ctx context.Context, s *store, id int64, now instant) error {
+	_, err := s.edit(ctx, revokeKey(id, now))
+	return err
+}
+
+func unbanKey(ctx context.Context, s *store, usageID int64, now instant) error {
+	_, err := s.edit(ctx, unban(usageID, now))
+	return err
+}

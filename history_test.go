@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTheHistoryHoldsAnHourInAMebibyte: the page begins with it, and a busy service must not grow.
+func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
+	h := &history{}
+	numbers := map[string]float64{"go_goroutines": 7, "process_cpu_seconds_total": 1.5}
+	for i := range 3 * maxNumbers {
+		numbers[fmt.Sprintf(`petstore_requests_total{operation="listPets",status="%d"}`, i)] = 1e6
+	}
+	for i := range 2 * maxSamples {
+		h.add(processStart.Add(time.Duration(i)*5*time.Second), numbers)
+	}
+	if len(h.samples) != maxSamples {
+		t.Errorf("there are %d samples, want those of an hour, %d", len(h.samples), maxSamples)
+	}
+	if oldest := time.UnixMilli(h.samples[0].Time).Sub(processStart).Round(time.Second); oldest != time.Hour {
+		t.Errorf("the oldest sample is of %v after the start, want an hour", oldest)
+	}
+	bytes := 0
+	for _, s := range h.samples {
+		bytes += 8 * cap(s.Values)
+	}
+	if bytes > 1<<20 {
+		t.Errorf("the values take %d bytes", bytes)
+	}
+	if _, drawn := h.places["go_goroutines"]; drawn {
+		t.Error("a number that no chart draws is kept")
+	}
+}
+
+// TestTheHistoryTellsItsNumbersByName: a number that comes later is not in the samples before it.
+func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
+	h := &history{}
+	const cpu, requests = "process_cpu_seconds_total", `petstore_requests_total{operation="getPet",status="200"}`
+	h.add(processStart, map[string]float64{cpu: 1})
+	h.add(processStart.Add(5*time.Second), map[string]float64{cpu: 2, requests: 3})
+	text, err := json.Marshal(h)
+	must(t, err)
+	var read struct {
+		Now     int64
+		Places  map[string]int
+		Samples []sample
+	}
+	must(t, json.Unmarshal(text, &read))
+	if len(read.Samples) != 2 || len(read.Samples[0].Values) != 1 || len(read.Samples[1].Values) != 2 {
+		t.Fatalf("the history is %s", text)
+	}
+	last := read.Samples[1]
+	if last.Values[read.Places[cpu]] != 2 || last.Values[read.Places[requests]] != 3 || last.Uptime != 5 {
+		t.Errorf("the last sample is %+v, and the places are %v", last, read.Places)
+	}
+	if age := time.Now().UnixMilli() - read.Now; age < 0 || age > time.Minute.Milliseconds() {
+		t.Errorf("the service's time is %d ms ago", age)
+	}
+}
+
+// TestRefusalsAreCountedAndNotTimed: they take next to no time, and would hide what others take.
+func TestRefusalsAreCountedAndNotTimed(t *testing.T) {
+	s := openShop(t)
+	s.call("GET", "/v1/pets").is(200)
+	s.key = s.newKey(quota{PerMinute: 1, PerDay: 10})
+	s.call("GET", "/v1/pets").is(200)
+	s.call("GET", "/v1/pets").is(429, CodeRateLimited)
+	s.key = "pet_live_wrong"
+	s.call("GET", "/v1/pets").is(401, CodeInvalidKey)
+	text := s.service.metrics().String()
+	for _, want := range []string{
+		`petstore_request_duration_seconds_count{operation="listPets"} 2`,
+		`petstore_requests_total{operation="listPets",status="200"} 2`,
+		`petstore_requests_total{operation="listPets",status="429"} 1`,
+		`petstore_requests_total{operation="listPets",status="401"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}

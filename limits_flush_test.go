@@ -1,0 +1,339 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+)
+
+func TestUsageSurvivesARestart(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{60, 1000}, 1)
+		w.play(`
+			0.123s: 7 admitted
+			5s: flush
+			6s: 1 admitted
+			6s: flush
+			7s: restart
+			60.122s: 1 admitted, minute 51 until 1m0.123s, day 991 until 24h0m0.123s`)
+		k := w.shown("10s")
+		if k.UsedThisMinute != 8 || k.UsedToday != 8 || k.LastUsedAt != clock("0.123s") {
+			t.Errorf("the key is shown as %+v", k)
+		}
+	})
+}
+
+func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
+	w := newLimitsOnFile(t, quota{2, 5})
+	for _, c := range []struct {
+		policy string
+		script string
+		want   uint64
+	}{
+		{"it has just begun", "", 0},
+		{"requests were admitted", "0s: 2 admitted", 1},
+		{"nothing happened", "", 0},
+		{"a request was refused, which counts in its day", "0s: 1 rate_limited", 1},
+		{"the key was banned, which waits for no flush", "0s: 2 rate_limited\n0s: 1 key_banned", 2},
+		{"many requests came during the ban", "0s: 1000 key_banned", 1},
+		{"nothing happened since", "", 0},
+	} {
+		before := w.store().commits.Load()
+		w.play(c.script)
+		w.play("0s: flush")
+		if got := w.store().commits.Load() - before; got != c.want {
+			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
+		}
+	}
+}
+
+// TestEveryRequestIsCountedInItsDay once: admitted, or refused for whatever reason.
+func TestEveryRequestIsCountedInItsDay(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{2, 5}, 1) // 0s is 8 o'clock on 15 January 2027
+		for _, step := range []struct{ script, want string }{
+			{"0s: 2 admitted", "2027-01-15: 2 admitted, 0 refused, 0 errors"},
+			{"1s: 3 rate_limited", "2027-01-15: 2 admitted, 3 refused, 0 errors"},
+			{"2s: 1 key_banned", "2027-01-15: 2 admitted, 4 refused, 0 errors"},
+			{"70s: 4 key_banned", "2027-01-15: 2 admitted, 8 refused, 0 errors"},
+			{"11m: 2 admitted", "2027-01-15: 4 admitted, 8 refused, 0 errors"},
+			{"15h59m59.999s: 1 admitted", "2027-01-15: 5 admitted, 8 refused, 0 errors"},
+			{"16h: 1 rate_limited", "2027-01-16: 0 admitted, 1 refused, 0 errors"},
+		} {
+			w.play(step.script)
+			w.play("0s: flush")
+			days := storedDays(t, w.store())
+			if got := days[len(days)-1]; got != step.want {
+				t.Errorf("%s: stored is %q, want %q", step.script, got, step.want)
+			}
+		}
+		w.limiter().usages = map[int64]*usage{} // as if it was forgotten meanwhile
+		w.limiter().countError(1, clock("15h59m59s"))
+		w.limiter().countError(1, clock("24h"))
+		w.play("24h: flush")
+		want := []string{
+			"2027-01-15: 5 admitted, 8 refused, 1 errors",
+			"2027-01-16: 0 admitted, 1 refused, 1 errors",
+		}
+		if days := storedDays(t, w.store()); !slices.Equal(days, want) {
+			t.Errorf("in the end %q is stored", days)
+		}
+	})
+}
+
+// useMany lets each of many usages have one request on the Free plan.
+func useMany(t testing.TB, l *limiter, usages int64) {
+	t.Helper()
+	for id := range usages {
+		l.usages[id+1] = &usage{}
+		a := &account{quota: planQuota("free"), usageID: id + 1}
+		_, err := l.admit(a, testStart.time())
+		must(t, err)
+	}
+}
+
+func TestAFailedFlushLosesNothing(t *testing.T) {
+	const usages = 1200 // two transactions
+	path := databasePath(t)
+	w := newLimits(t, path, quota{60, 1000}, 1)
+	useMany(t, w.limiter(), usages)
+	const full = `CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700
+		BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`
+	outside := otherProgram(t, path, full)
+	err := w.limiter().flush(t.Context(), testStart.time())
+	if !errors.Is(err, errUnavailable) {
+		t.Fatalf("the flush does not report that it failed: %v", err)
+	}
+	w.play("0s: 1 admitted")
+	_, err = outside.Exec("DROP TRIGGER full")
+	must(t, err)
+	w.play("0s: flush")
+	for query, want := range map[string]int64{
+		"SELECT count(*) FROM usage":                                      usages,
+		"SELECT sum(minute_used) FROM usage WHERE minute_used = day_used": usages + 1,
+	} {
+		if got := numberIn(t, outside, query); got != want {
+			t.Errorf("%s: %d, want %d", query, got, want)
+		}
+	}
+}
+
+// TestManyUsagesAreWrittenInTransactionsOfABoundedSize, each once.
+func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
+	const usages = 2*maxBatch + 500
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{60, 1000}, 2)
+		for i, l := range w.services {
+			useMany(t, l, usages)
+			before := l.store.commits.Load()
+			mustFlush(t, l)
+			if n := l.store.commits.Load() - before; n != 3 {
+				t.Errorf("service %d has written %d transactions", i, n)
+			}
+		}
+		for query, want := range map[string]int64{
+			"SELECT sum(admitted) FROM usage_days": 2 * usages,
+			"SELECT sum(minute_used) FROM usage":   2 * usages,
+			"SELECT max(day_used) FROM usage":      2,
+		} {
+			if got := readNumber(t, w.store(), query); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
+		}
+	})
+}
+
+// TestAFlushEndsUnderSteadyTraffic: what comes while it writes is left for the next.
+func TestAFlushEndsUnderSteadyTraffic(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{200, 1000}, 1)
+		w.play("0s: 1 admitted")
+		writes := 0
+		w.disturb(w.limiter(), func() limitsFate {
+			writes++
+			if writes < 100 {
+				w.play("0s: 1 admitted")
+			}
+			return arrives
+		})
+		w.play(`
+			0s: flush
+			stored: minute 1 until 1m0s
+			A: minute 2 until 1m0s`)
+		if writes != 1 {
+			t.Errorf("one flush is %d transactions", writes)
+		}
+	})
+}
+
+// TestAWindowThatEndsDuringAFlushLosesNothing of what is admitted in the next one meanwhile.
+func TestAWindowThatEndsDuringAFlushLosesNothing(t *testing.T) {
+	for _, c := range []struct{ policy, begins, meanwhile, next, want string }{
+		{"a minute", "59.9s", "60.5s", "61s", "minute 61 until 2m0.5s, day 62 until 24h0m0s"},
+		{"a minute, and the next begins as it ends", "59.9s", "60s", "61s",
+			"minute 61 until 2m0s, day 62 until 24h0m0s"},
+		{"a day", "23h59m59.9s", "24h0m0.5s", "24h0m1s",
+			"minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s"},
+		{"a day, and the next begins as it ends", "23h59m59.9s", "24h", "24h0m1s",
+			"minute 61 until 24h1m0s, day 61 until 48h0m0s"},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			w := newLimitsOnFile(t, quota{100, 1000})
+			admit := sync.OnceFunc(func() { w.play(c.meanwhile + ": 60 admitted") })
+			w.play("0s: 1 admitted")
+			w.disturb(w.limiter(), func() limitsFate {
+				admit()
+				return arrives
+			})
+			w.play(strings.NewReplacer(
+				"BEGINS", c.begins, "NEXT", c.next, "WANT", c.want,
+			).Replace(`
+				BEGINS: flush
+				NEXT: 1 admitted
+				A: WANT
+				NEXT: flush
+				stored: WANT`))
+		})
+	}
+}
+
+// TestUsagesRememberedAreBounded: those that are stored are forgotten, but for keys that were asked
+// to wait.
+func TestUsagesRememberedAreBounded(t *testing.T) {
+	const bound = 32_768 // "about 32,000" in the README
+	w := newLimitsOnFile(t, quota{60, 1000})
+	l := w.limiter()
+	w.play("0s: 5 admitted")
+	for id := range int64(bound - 1) {
+		l.usages[-id-1] = &usage{}
+	}
+	w.play("0s: flush")
+	if len(l.usages) != bound {
+		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
+	}
+	kept := map[int64]*usage{
+		100: {retryAt: clock("9h")},
+		101: nearlyBanned(),
+		102: {day: bucket{used: 1, fresh: 1, ends: clock("24h")}}, // not stored yet
+	}
+	maps.Copy(l.usages, kept)
+	l.usages[103] = &usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")} // stored
+	l.countError(1, testStart)
+	w.play("0s: flush")
+	if !maps.Equal(l.usages, kept) {
+		t.Errorf("%d usages are remembered, want %d", len(l.usages), len(kept))
+	}
+	w.play("1s: 1 admitted, minute 54 until 1m0s, day 994 until 24h0m0s") // read again
+}
+
+func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newLimitsOnFile(t, quota{60, 1000})
+		w.play("0s: 1 admitted")
+		for id := range int64(maxUsages) { // so many that this flush forgets them too
+			w.limiter().usages[-id-1] = &usage{}
+		}
+		flush := func(ctx context.Context) error { return w.limiter().flush(ctx, testStart.time()) }
+		duringFlush(t, w.store(), flush, func() { w.play("0s: 1 admitted") })
+		if n := len(w.limiter().usages); n != 1 {
+			t.Errorf("%d usages are remembered, want the changed one", n)
+		}
+		w.play(`
+			stored: minute 1 until 1m0s
+			0s: 1 admitted, minute 57 until 1m0s
+			0s: flush
+			stored: minute 3 until 1m0s`)
+	})
+}
+
+func TestAUsageThatIsReadTwiceLosesNothing(t *testing.T) {
+	w := newLimitsOnFile(t, quota{60, 1000})
+	w.play("0s: 1 admitted")
+	stored := &usage{} // as a second request reads it that came at once with the first
+	d, known := w.limiter().charge(&w.key.account, stored, testStart)
+	if !known || d.minute.remaining != 58 {
+		t.Errorf("the second request is told %+v", d)
+	}
+}
+
+func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
+	db := databasePath(t)
+	w := newLimits(t, db, quota{60, 1000}, 1)
+	w.play(`
+		0s: 1 admitted
+		0s: flush
+		0s: restart`)
+	_ = w.store().Close()
+	for range 2 {
+		_, err := w.limiter().admit(&w.key.account, testStart.time())
+		var reported *Error
+		if err == nil || errors.As(err, &reported) {
+			t.Errorf("admit = %v, want the store's error", err)
+		}
+	}
+	w.limiter().store = openDatabase(t, db)
+	w.play("0s: 1 admitted, minute 58 until 1m0s")
+}
+
+// TestTheNumberOfAFlushIsKeptFor30Days, so that it can be repeated for as long.
+func TestTheNumberOfAFlushIsKeptFor30Days(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{60, 1000}, 1)
+		w.play("0s: 1 admitted\n0s: flush")
+		for _, c := range []struct {
+			when string
+			want int64
+		}{{"719h59m", 1}, {"720h", 0}} {
+			must(t, w.store().purge(t.Context(), clock(c.when).time()))
+			if n := readNumber(t, w.store(), "SELECT count(*) FROM services"); n != c.want {
+				t.Errorf("after %s %d services are known, want %d", c.when, n, c.want)
+			}
+		}
+	})
+}
+
+// TestAFlushWhoseOutcomeIsUnknownForDaysCountsOnce, whether it was stored or not.
+func TestAFlushWhoseOutcomeIsUnknownForDaysCountsOnce(t *testing.T) {
+	for what, fate := range map[string]limitsFate{
+		"it was stored": arrivesUnseen, "it was not": neverArrives,
+	} {
+		t.Run(what, func(t *testing.T) {
+			engines(t, func(t *testing.T, db string) {
+				w := newLimits(t, db, quota{60, 1000}, 1)
+				w.play("0s: 2 admitted")
+				repair := w.disturb(w.limiter(), func() limitsFate { return fate })
+				if err := w.limiter().flush(t.Context(), testStart.time()); err == nil {
+					t.Fatal("the first try has not failed")
+				}
+				repair()
+				must(t, w.store().purge(t.Context(), clock("167h").time()))
+				w.play(`
+					168h: 1 admitted
+					168h: flush
+					stored: minute 1 until 168h1m0s, day 1 until 192h0m0s`)
+				days := fmt.Sprint(storedDays(t, w.store()))
+				want := "[2027-01-15: 2 admitted, 0 refused, 0 errors" +
+					" 2027-01-22: 1 admitted, 0 refused, 0 errors]"
+				if days != want {
+					t.Errorf("stored is %s", days)
+				}
+			})
+		})
+	}
+}
+
+// TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers of all keys
+// in it, that has a statement of 1,024 bytes.
+func TestTheStatementsOfAFlushAreShort(t *testing.T) {
+	for _, st := range newLimiter(nil, 0).merge(testStart, nil) {
+		if len(st.query) >= 1024 {
+			t.Errorf("a statement has %d bytes: %s", len(st.query), st.query)
+		}
+	}
+}

@@ -1,0 +1,373 @@
+package main
+
+// What runs beside the requests, in fake time.
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// background is a service in fake time with what runs beside its requests.
+type background struct {
+	*service
+	t    *testing.T
+	path string // of its database
+	log  *serverLog
+	stop func(context.Context) error
+}
+
+// withBackground runs a test in fake time. check sees the statements of the service.
+func withBackground(t *testing.T, check func(statement), test func(*testing.T, *background)) {
+	t.Helper()
+	withPair(t, nil, check, test)
+}
+
+// withPair does the same for a service that looks after a certificate.
+func withPair(t *testing.T, pair *tlsPair, check func(statement),
+	test func(*testing.T, *background)) {
+	t.Helper()
+	path := databasePath(t) // outside, since its folder outlives the fake time
+	watch := func(st statement, _ []any) { check(st) }
+	synctest.Test(t, func(t *testing.T) {
+		s, err := openStore(t.Context(), path, openToServe, testLog)
+		must(t, err)
+		t.Cleanup(func() { s.Close() })
+		s.engine = &watchedEngine{engine: s.engine, check: watch}
+		log := newServerLog()
+		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
+		stop := runBackground(service, pair)
+		test(t, &background{service, t, path, log, stop})
+	})
+}
+
+func unwatched(statement) {}
+
+// use counts one request of the account 1.
+func (b *background) use() {
+	b.t.Helper()
+	account := &account{usageID: 1, quota: quota{10, 10}}
+	if _, err := b.limits.admit(account, time.Now()); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// wantStored checks how many of these requests are in the database.
+func (b *background) wantStored(want int64) {
+	b.t.Helper()
+	u, err := readUsage(context.Background(), b.store, 1)
+	must(b.t, err)
+	if u.minute.used != want {
+		b.t.Errorf("%d requests are stored, want %d", u.minute.used, want)
+	}
+}
+
+// wantLog checks that the log has only lines with these texts, in this order.
+func (b *background) wantLog(texts ...string) {
+	b.t.Helper()
+	lines := slices.Collect(strings.Lines(b.log.String()))
+	if !slices.EqualFunc(lines, texts, strings.Contains) {
+		b.t.Errorf("the log is %s, want lines with %q", b.log, texts)
+	}
+}
+
+// drain stops the background within a drain of 10 seconds.
+func (b *background) drain() error {
+	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
+	defer cancel()
+	return b.stop(ctx)
+}
+
+func TestUsageIsStoredWithinASecondAndByAStop(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		mustInsertKey(t, b.store, apiKey{})
+		used := instantOf(time.Now())
+		b.use()
+		b.keys.noteDeprecatedUse(&apiKey{ID: 1}, used.time())
+		time.Sleep(time.Second)
+		b.wantStored(1)
+		if got := deprecatedUseOf(t, b.store, 1); got != used {
+			t.Errorf("the deprecated use is stored as %v, want %v", got, used)
+		}
+		b.use()
+		must(t, b.stop(t.Context()))
+		b.wantStored(2)
+		b.wantLog()
+	})
+}
+
+func TestChangesOfAKeyAreFollowedWithinASecond(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		other := openDatabase(t, b.path)
+		token := mustInsertKey(t, b.store, apiKey{})
+		authenticate := func() *apiKey {
+			return mustAuthenticate(t, b.keys, token, time.Now())
+		}
+		key := authenticate()
+		_, err := other.write(t.Context(), setPlan(key.ID, "pro", quota{}))
+		must(t, err)
+		time.Sleep(time.Second)
+		if plan := authenticate().Plan; plan != "pro" {
+			t.Errorf("a second after the change the plan is %s", plan)
+		}
+		now := instantOf(time.Now())
+		must(t, revokeNow(t.Context(), other, key.ID, now))
+		time.Sleep(time.Second)
+		mustRefuseKey(t, b.keys, bearerHeader(token), time.Now(), CodeInvalidKey)
+		must(t, b.stop(t.Context()))
+	})
+}
+
+const oldRecords = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+	INSERT INTO idempotency SELECT 1, 'old ' || i, x'00', 1, 1 FROM n`
+
+func TestOldIdempotencyKeysAreRemovedWithinAMinute(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		_, err := b.store.write(t.Context(), sqlOf(oldRecords))
+		must(t, err)
+		time.Sleep(time.Minute + time.Second)
+		left := readNumber(t, b.store, "SELECT count(*) FROM idempotency")
+		if left != 0 {
+			t.Errorf("%d old records are left", left)
+		}
+		must(t, b.stop(t.Context()))
+	})
+}
+
+// TestAStopEndsThePurge: with a lot to delete it would hold the stop up.
+func TestAStopEndsThePurge(t *testing.T) {
+	var deletes, release chan bool
+	check := func(st statement) {
+		if strings.HasPrefix(st.query, "DELETE FROM idempotency") {
+			deletes <- true
+			<-release
+		}
+	}
+	withBackground(t, check, func(t *testing.T, b *background) {
+		deletes, release = make(chan bool), make(chan bool)
+		must(t, errorOf(b.store.write(t.Context(), sqlOf(oldRecords))))
+		<-deletes
+		stopped := make(chan error)
+		go func() { stopped <- b.stop(t.Context()) }()
+		synctest.Wait()
+		close(release)
+		must(t, <-stopped)
+		if left := readNumber(t, b.store, "SELECT count(*) FROM idempotency"); left != 1500 {
+			t.Errorf("%d records are left, want 1500 after one transaction", left)
+		}
+		b.wantLog()
+	})
+}
+
+// TestAPanicInTheBackgroundEndsNothing but the work that it happened in.
+func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
+	var broken atomic.Bool
+	check := func(st statement) {
+		if broken.Load() && !strings.HasPrefix(st.query, "SELECT") {
+			panic("boom")
+		}
+	}
+	withBackground(t, check, func(t *testing.T, b *background) {
+		broken.Store(true)
+		b.use()
+		time.Sleep(501 * time.Millisecond)
+		broken.Store(false)
+		time.Sleep(500 * time.Millisecond)
+		b.wantStored(1)
+		b.wantLog(`"ERROR","msg":"cannot write usage","error":"panic: boom`,
+			`"msg":"can write usage again"`)
+		must(t, b.stop(t.Context()))
+	})
+}
+
+func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		b.use()
+		must(t, b.store.Close())
+		time.Sleep(3 * time.Minute)
+		if err := b.drain(); !errors.Is(err, errUnavailable) {
+			t.Errorf("the last writing of usage says %v", err)
+		}
+		for _, what := range []string{"look for edits of other programs", "write usage",
+			"remove idempotency records"} {
+			message := `"level":"ERROR","msg":"cannot ` + what + `"`
+			if n := strings.Count(b.log.String(), message); n != 1 {
+				t.Errorf("it says %d times that it cannot %s", n, what)
+			}
+		}
+	})
+}
+
+// TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.
+func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		times := 0
+		work := func(context.Context) error {
+			times++
+			time.Sleep(5 * time.Second)
+			return nil
+		}
+		for range 30 { // of two channels that are ready, select takes any
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			repeat(ctx, time.Second, "work", work, testLog)
+			cancel()
+		}
+		if times != 30 {
+			t.Errorf("in 30 stops, slow work is done %d times", times)
+		}
+	})
+}
+
+// TestTheLastWritingOfUsageTriesUntilTheDrainEnds: a lock that is held when the
+// service stops is commonly let go a moment later.
+func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
+	const fullDisk = `CREATE TRIGGER full BEFORE INSERT ON usage
+		BEGIN SELECT RAISE(ABORT, 'full'); END`
+	for policy, c := range map[string]struct {
+		broken, repaired string // what another program does when the service stops, and later
+		after            time.Duration
+		stored           int64
+		takes            time.Duration // and less than a second more
+	}{
+		"a lock that is let go in time": {
+			"BEGIN IMMEDIATE", "ROLLBACK", 9 * time.Second, 1, 9 * time.Second,
+		},
+		"a lock that is held for longer": {
+			"BEGIN IMMEDIATE", "ROLLBACK", 20 * time.Second, 0, 10 * time.Second,
+		},
+		"a disk that is full for a while": {
+			fullDisk, "DROP TRIGGER full", 9 * time.Second, 1, 9 * time.Second,
+		},
+	} {
+		t.Run(policy, func(t *testing.T) {
+			withBackground(t, unwatched, func(t *testing.T, b *background) {
+				time.Sleep(time.Millisecond) // so that no tick falls on the end of the drain
+				b.use()
+				outside := otherProgram(t, b.path, c.broken)
+				repaired := time.AfterFunc(c.after, func() { _, _ = outside.Exec(c.repaired) })
+				defer repaired.Stop()
+				began := time.Now()
+				err := b.drain()
+				if took := time.Since(began); took < c.takes || took > c.takes+time.Second {
+					t.Errorf("the stop takes %v, want %v", took, c.takes)
+				}
+				if stored := err == nil; stored != (c.stored == 1) {
+					t.Errorf("the stop says %v", err)
+				}
+				b.wantStored(c.stored)
+			})
+		})
+	}
+}
+
+// TestUsageIsWrittenAlsoWhenTheDrainIsOver, because requests have taken all of it.
+func TestUsageIsWrittenAlsoWhenTheDrainIsOver(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	t.Run("sqlite", func(t *testing.T) {
+		withBackground(t, unwatched, func(t *testing.T, b *background) {
+			b.use()
+			must(t, b.stop(over))
+			b.wantStored(1)
+		})
+	})
+	t.Run("rqlite", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, _ := newClusterStore(t, newClusterWithoutNetwork(t, 3))
+			service := newService(s, settings{}, testLog)
+			b := &background{service: service, t: t, stop: runBackground(service, nil)}
+			b.use()
+			must(t, b.stop(over))
+			b.wantStored(1)
+		})
+	})
+}
+
+// testPair is a pair that has been read from files.
+func testPair(t testing.TB) *tlsPair {
+	t.Helper()
+	file := writePair(t, t.TempDir(), "a")
+	pair, err := openTLSPair(file, file)
+	must(t, err)
+	return pair
+}
+
+// TestARenewedCertificateIsServed to new connections, and a broken one never.
+func TestARenewedCertificateIsServed(t *testing.T) {
+	pair := testPair(t)
+	newPair := func(name string) []byte {
+		text, err := os.ReadFile(writePair(t, t.TempDir(), name))
+		must(t, err)
+		return text
+	}
+	second, third := newPair("b"), newPair("c")
+	chain := slices.Concat(second, third)
+	const (
+		renewed = `"level":"INFO","msg":"TLS certificate renewed"`
+		broken  = `"level":"ERROR","msg":"cannot use the files of -tls-cert and -tls-key"`
+		again   = `"level":"INFO","msg":"can use the files of -tls-cert and -tls-key again"`
+	)
+	withPair(t, pair, unwatched, func(t *testing.T, b *background) {
+		s, l := startFront(t, pair, http.NotFound)
+		wantServed := func(want string, logged ...string) {
+			t.Helper()
+			time.Sleep(31 * time.Second)
+			conn := shakeHands(t, l.pipe(), "http/1.1")
+			defer conn.Close()
+			if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want {
+				t.Errorf("a new connection gets the certificate %s, want %s", got, want)
+			}
+			b.wantLog(logged...)
+		}
+		wantServed("a")
+		must(t, os.WriteFile(pair.certFile, second, 0o600))
+		wantServed("b", renewed)
+		must(t, os.WriteFile(pair.certFile, second[:20], 0o600)) // half written
+		wantServed("b", renewed, broken)
+		wantServed("b", renewed, broken) // once
+		must(t, os.WriteFile(pair.certFile, third, 0o600))
+		wantServed("c", renewed, broken, renewed, again)
+		must(t, os.WriteFile(pair.certFile, chain[:len(chain)-60], 0o600)) // within the last one
+		wantServed("c", renewed, broken, renewed, again, broken)
+		must(t, os.WriteFile(pair.certFile, chain, 0o600))
+		wantServed("b", renewed, broken, renewed, again, broken, renewed, again)
+		must(t, s.stop(t.Context()))
+		must(t, b.stop(t.Context()))
+	})
+}
+
+// TestAStopWaitsForNoCertificate whose file hangs, as on a file system that is not there any more.
+func TestAStopWaitsForNoCertificate(t *testing.T) {
+	pair := testPair(t)
+	pair.certFile += ".pipe"
+	must(t, syscall.Mkfifo(pair.certFile, 0o600))
+	stopped := make(chan bool)
+	var late atomic.Bool
+	go func() { // in real time; to open the pipe lets its reader go on
+		select {
+		case <-stopped:
+		case <-time.After(longWait):
+			late.Store(true)
+		}
+		_ = os.WriteFile(pair.certFile, nil, 0)
+	}()
+	withPair(t, pair, unwatched, func(t *testing.T, b *background) {
+		time.Sleep(30 * time.Second)
+		b.use()
+		must(t, b.stop(t.Context()))
+		close(stopped)
+		if late.Load() {
+			t.Error("the stop waits for the file")
+		}
+		b.wantStored(1)
+	})
+}

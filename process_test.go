@@ -1,0 +1,219 @@
+package main
+
+// petstore as tests run it: within their own process, or as a process of its own.
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// longWait bounds every wait for another goroutine or process. No test that passes comes near it.
+const longWait = 30 * time.Second
+
+// asPetstore in the environment makes the test binary behave as petstore.
+const asPetstore = "TEST_AS_PETSTORE"
+
+// ownID as LISTEN_PID stands for the process id of the program, which its parent cannot know.
+const ownID = "self"
+
+func init() {
+	if os.Getenv(asPetstore) == "" {
+		return
+	}
+	if os.Getenv("LISTEN_PID") == ownID {
+		_ = os.Setenv("LISTEN_PID", fmt.Sprint(os.Getpid()))
+	}
+	main()
+	os.Exit(0)
+}
+
+// serverLine is a line of the log.
+type serverLine struct {
+	Level, Msg, Address, Debug, Error, Request string
+	Requests, Key                              int
+}
+
+// serverLog takes a JSON log, and hands its lines out as they come.
+type serverLog struct {
+	logBuffer
+	lines chan serverLine
+}
+
+func newServerLog() *serverLog { return &serverLog{lines: make(chan serverLine, 10000)} }
+
+func (l *serverLog) Write(p []byte) (int, error) {
+	_, _ = l.logBuffer.Write(p)
+	var line serverLine
+	if err := json.Unmarshal(p, &line); err != nil {
+		line = serverLine{Level: "ERROR", Msg: "no JSON: " + string(p)}
+	}
+	l.lines <- line
+	return len(p), nil
+}
+
+func (l *serverLog) has(text string) bool { return strings.Contains(l.String(), text) }
+
+// testServer is a service that startServer has started.
+type testServer struct {
+	t       testing.TB
+	log     *serverLog
+	stdout  bytes.Buffer // to be read once it is ready
+	address string       // ends in /v1
+	debug   string       // the debug address, if there is one
+	key     string       // that it printed, if it did
+	cancel  context.CancelFunc
+	ended   chan error
+}
+
+// environOf is an environment as a process has it.
+func environOf(variables map[string]string) (environ []string) {
+	for name, value := range variables {
+		environ = append(environ, name+"="+value)
+	}
+	return environ
+}
+
+// await reads the log up to a message.
+func (s *testServer) await(message string) serverLine {
+	s.t.Helper()
+	deadline := time.After(longWait)
+	for {
+		select {
+		case line := <-s.log.lines:
+			if line.Msg == message {
+				return line
+			}
+		case err := <-s.ended:
+			s.t.Fatalf("the server ended without saying %q: %v\n%s", message, err, s.log)
+		case <-deadline:
+			s.t.Fatalf("the server does not say %q\n%s", message, s.log)
+		}
+	}
+}
+
+// stop ends the server as a signal does, and checks that it went well.
+func (s *testServer) stop() {
+	s.t.Helper()
+	s.cancel()
+	select {
+	case err := <-s.ended: // nil, too, when it was stopped before
+		if err != nil {
+			s.t.Errorf("the server ended with %v", err)
+		}
+	case <-time.After(longWait):
+		s.t.Error("the server does not stop")
+	}
+	unexpected := regexp.MustCompile(`.*"level":"(ERROR|WARN)".*`)
+	for _, line := range unexpected.FindAllString(s.log.String(), -1) {
+		s.t.Errorf("unexpected in the log: %s", line)
+	}
+}
+
+// testClient keeps no connection open that a stopping server would wait for.
+var testClient = &http.Client{
+	Transport: &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: longWait},
+	Timeout:   longWait,
+}
+
+func (s *testServer) get(path, key string) (*http.Response, string) {
+	s.t.Helper()
+	return send(s.t, "GET", s.address+path, key, "")
+}
+
+func (s *testServer) post(body string) (*http.Response, string) {
+	s.t.Helper()
+	return send(s.t, "POST", s.address+"/pets", s.key, body)
+}
+
+// wantStatus lists pets with a key, and checks the status.
+func (s *testServer) wantStatus(key string, status int) {
+	s.t.Helper()
+	response, body := s.get("/pets", key)
+	if response.StatusCode != status {
+		s.t.Errorf("with the key %s it is %s %s, want %d", key, response.Status, body, status)
+	}
+}
+
+// program is this test binary as petstore.
+func program(t testing.TB, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), longWait)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(),
+		asPetstore+"=1",
+		"PETSTORE_ADDR=127.0.0.1:0",
+	)
+	return cmd
+}
+
+// wantExit runs a program to its end, and checks its exit status and, by a regular expression, what
+// it says on stderr.
+func wantExit(t testing.TB, cmd *exec.Cmd, status int, stderr string) {
+	t.Helper()
+	var said strings.Builder
+	cmd.Stderr = &said
+	err := cmd.Run()
+	got := cmd.ProcessState.ExitCode()
+	if got != status || !regexp.MustCompile(stderr).MatchString(said.String()) {
+		t.Errorf("%v: status %d, %v, stderr %q; want %d and %s",
+			cmd.Args[1:], got, err, &said, status, stderr)
+	}
+}
+
+// testProcess is a server in a process of its own.
+type testProcess struct {
+	*exec.Cmd
+	t            testing.TB
+	address, key string
+	log          *bufio.Scanner
+}
+
+// startProcess starts a server with a key on a new database.
+func startProcess(t testing.TB) *testProcess {
+	t.Helper()
+	keys := newKeys(t)
+	key := keys.mint("create")
+	p := &testProcess{t: t, Cmd: program(t, "-db", keys.db), key: key}
+	p.start()
+	return p
+}
+
+// start returns when the server is ready.
+func (p *testProcess) start() {
+	p.t.Helper()
+	stderr, err := p.StderrPipe()
+	must(p.t, err)
+	must(p.t, p.Start())
+	p.t.Cleanup(func() {
+		_ = p.Process.Kill()
+		_ = p.Wait()
+	})
+	p.log = bufio.NewScanner(stderr)
+	p.address = p.await("ready").Address
+}
+
+// await reads the log up to a message.
+func (p *testProcess) await(message string) (line serverLine) {
+	p.t.Helper()
+	for p.log.Scan() {
+		if err := json.Unmarshal(p.log.Bytes(), &line); err != nil || line.Level == "ERROR" {
+			p.t.Errorf("the log says %s", p.log.Bytes())
+		}
+		if line.Msg == message {
+			return line
+		}
+	}
+	p.t.Fatalf("the server does not say %q", message)
+	return line
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// fileToCopy is a file with three pets, one of them under an Idempotency-Key, and a key.
+func fileToCopy(t testing.TB) (file string, token secret) {
+	t.Helper()
+	file = databasePath(t)
+	s := openDatabase(t, file)
+	token = mustInsertKey(t, s, apiKey{Name: "shop"})
+	mustCreate(t, s, rex)
+	mustCreate(t, s, rex)
+	createOnce(t, s, 1, "Tom", testTime)
+	must(t, s.Close())
+	return file, token
+}
+
+// wantCopied checks that a store has what fileToCopy has made, and where its ids go on.
+func wantCopied(t testing.TB, s *store, token secret, next int64) {
+	t.Helper()
+	if ids, _ := pageIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{1, 2, 3}) {
+		t.Errorf("the pets are %v", ids)
+	}
+	if key := mustAuthenticate(t, newKeyring(s, false), token, testTime); key.Name != "shop" {
+		t.Errorf("the key is %v", key)
+	}
+	if id, verdict := createOnce(t, s, 1, "Tom", testTime); id != 3 || verdict != "replayed" {
+		t.Errorf("a repeat is %s %d", verdict, id)
+	}
+	wantNextID(t, s, next)
+}
+
+// mustRun runs a command.
+func mustRun(t testing.TB, args ...string) (log string) {
+	t.Helper()
+	_, log, err := petstore(t, nil, args...)
+	must(t, err)
+	return log
+}
+
+// TestAFileGrowsIntoAClusterAndBack with all that it holds.
+func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
+	c := newCluster(t, 3)
+	c.lead(1)
+	file, token := fileToCopy(t)
+	log := mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "1000", file)
+	if !strings.Contains(log, `"msg":"database restored"`) || !strings.Contains(log, `"old":""`) {
+		t.Errorf("the log says %s", log)
+	}
+	s, _ := openCluster(t, c, openToServe)
+	wantCopied(t, s, token, 1004)
+	c.exec("DELETE FROM pets WHERE id > 3")
+	back := filepath.Join(t.TempDir(), "back.db")
+	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "10", back)
+	wantCopied(t, openDatabaseFor(t, back, openToServe), token, 1015)
+}
+
+// TestTheCopyOfAClusterMovesItsIDsOn, since the cluster goes on giving out its own, unless it is
+// given up.
+func TestTheCopyOfAClusterMovesItsIDsOn(t *testing.T) {
+	c := newCluster(t, 1)
+	s, _ := openCluster(t, c, openOrMake)
+	mustCreate(t, s, rex)
+	dir := t.TempDir()
+	mustRun(t, "backup", "-db", c.addresses(), dir+"/a")
+	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "0", dir+"/b")
+	for file, want := range map[string]int64{"a": 1_000_002, "b": 2} {
+		pet, key := nextIDs(t, filepath.Join(dir, file))
+		if pet != want || key != want-1 {
+			t.Errorf("the next ids are %d and %d, want %d and %d", pet, key, want, want-1)
+		}
+	}
+}
+
+// TestRestoreToAClusterIsRefused where it would take something away.
+func TestRestoreToAClusterIsRefused(t *testing.T) {
+	const goOn = ", and nothing is overwritten; start nodes with empty folders, " +
+		"and restore before a service starts on them"
+	const pet = "INSERT OR REPLACE INTO pets (id, category_id, status, name) " +
+		"VALUES (1, 1, 2, 'old')"
+	for what, refused := range map[string]struct {
+		prepare func(c *fakeCluster, s *store)
+		want    string
+	}{
+		"a pet": {
+			func(c *fakeCluster, _ *store) { c.exec(pet) },
+			"it holds pets or keys" + goOn,
+		},
+		"a key, as a service makes it at its first start": {
+			func(_ *fakeCluster, s *store) { mustInsertKey(t, s, apiKey{}) },
+			"it holds pets or keys" + goOn,
+		},
+		"a pet that comes while the copy is checked": {
+			func(c *fakeCluster, _ *store) {
+				c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/db/query" {
+						c.exec(pet)
+					}
+					return false
+				})
+			},
+			"it holds pets or keys" + goOn,
+		},
+		"the data of another program": {
+			func(c *fakeCluster, _ *store) { c.exec("PRAGMA application_id = 7") },
+			"another program",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, 3)
+			s, _ := openCluster(t, c, openOrMake)
+			refused.prepare(c, s)
+			file, _ := fileToCopy(t)
+			_, _, err := petstore(t, nil, "restore", "-db", c.addresses(), file)
+			c.when(nil)
+			wantOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, refused.want)
+			if n := c.number("SELECT count(*) FROM pets WHERE name <> 'old'"); n != 0 {
+				t.Errorf("%d pets are restored", n)
+			}
+			if kept, _ := filepath.Glob(filepath.Dir(file) + "/*"); len(kept) != 1 {
+				t.Errorf("beside the copy there are %q", kept)
+			}
+		})
+	}
+}
+
+// TestALoadThatFailsIsNoSuccess, however the node puts it, and can be run again.
+func TestALoadThatFailsIsNoSuccess(t *testing.T) {
+	for what, answer := range map[string]fakeAnswer{
+		"an error":             respond(200, `{"error":"leadership lost while committing log"}`),
+		"an error of SQL":      respond(200, `{"results":[{"error":"syntax error"}]}`),
+		"success, and no data": respond(200, `{"results":[]}`),
+		"no leader":            respond(503, "leader not found\n"),
+		"a reset":              reset,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, 3)
+			file, token := fileToCopy(t)
+			c.always("/db/load", answer)
+			_, log, err := petstore(t, nil, "restore", "-db", c.addresses(), file)
+			wantOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
+			if strings.Contains(log, "restored") {
+				t.Errorf("the log says %s", log)
+			}
+			c.when(nil)
+			mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "0", file)
+			s, _ := openCluster(t, c, openToServe)
+			wantCopied(t, s, token, 4)
+		})
+	}
+}
+
+// TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
+func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
+	for what, stop := range map[string]fakeAnswer{
+		"in a request that did nothing":      reset,
+		"in a request that was done, unseen": lose,
+	} {
+		t.Run(what, func(t *testing.T) {
+			file, _ := fileToCopy(t)
+			stopped := true
+			for n := int64(1); stopped; n++ {
+				c := newCluster(t, 1)
+				args := []string{"restore", "-db", c.addresses(), file}
+				ctx, cancel := context.WithCancel(t.Context())
+				var asked atomic.Int64
+				c.when(func(node *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/status" || asked.Add(1) != n {
+						return false
+					}
+					cancel()
+					stop(node, w, r)
+					return true
+				})
+				err := run(ctx, args, nil, nil, io.Discard, io.Discard)
+				cancel()
+				stopped = err != nil
+				c.when(nil)
+				// It is refused if the copy was loaded all the same.
+				again := run(t.Context(), args, nil, nil, io.Discard, io.Discard)
+				if c.number("SELECT count(*) FROM pets") != 3 {
+					t.Errorf("stopped at request %d it says %v, and then %v", n, err, again)
+				}
+			}
+		})
+	}
+}

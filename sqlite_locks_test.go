@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// addPet is a write of a caller that heeds a context.
+var addPet = sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")
+
+func TestALockHeldTooLongMakesTheStoreUnavailable(t *testing.T) {
+	s := newStore(t)
+	setLockWait(s, 20*time.Millisecond)
+	release := lockDatabase(t, s)
+	if _, err := s.createPet(rex); !errors.Is(err, errUnavailable) {
+		t.Errorf("with the lock held: %v", err)
+	}
+	if err := s.refresh(t.Context()); err != nil {
+		t.Errorf("a refresh needs no lock: %v", err)
+	}
+	release()
+	wantNextID(t, s, 1)
+}
+
+// waitingContext calls a function when somebody first waits for its end: here, a write that has
+// found another program's lock.
+type waitingContext struct {
+	context.Context
+	waits func()
+}
+
+func (c waitingContext) Done() <-chan struct{} {
+	c.waits()
+	return c.Context.Done()
+}
+
+// whenWaiting is a context in which the first wait calls do.
+func whenWaiting(ctx context.Context, do func()) context.Context {
+	return waitingContext{ctx, sync.OnceFunc(do)}
+}
+
+func TestACancelledContextEndsTheWaitForALock(t *testing.T) {
+	s := newStore(t)
+	setLockWait(s, time.Minute)
+	release := lockDatabase(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := s.write(whenWaiting(ctx, cancel), addPet)
+	if !errors.Is(err, errUnavailable) || !errors.Is(err, context.Canceled) {
+		t.Errorf("the cancelled write returns %v", err)
+	}
+	release()
+	wantNextID(t, s, 1)
+	wantPets(t, s, 1)
+}
+
+// TestOpeningWaitsForALock: to change the journal's mode, or the schema.
+func TestOpeningWaitsForALock(t *testing.T) {
+	for what, mode := range map[string]string{
+		"of a file not in WAL mode":    "DELETE",
+		"of a file without our tables": "WAL",
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := databasePath(t)
+			other := otherProgram(t, path, "PRAGMA journal_mode="+mode, "PRAGMA user_version=0",
+				"BEGIN IMMEDIATE")
+			ctx, cancel := context.WithCancel(t.Context())
+			_, err := openStore(whenWaiting(ctx, cancel), path, openOrMake, testLog)
+			wantRefusal(t, err, path, "context canceled")
+			s, err := openStore(whenWaiting(t.Context(), func() {
+				_, err := other.Exec("ROLLBACK")
+				must(t, err)
+			}), path, openOrMake, testLog)
+			must(t, err)
+			defer s.Close()
+			mustCreate(t, s, rex)
+		})
+	}
+}
+
+// TestOpeningWaitsForALockOnAFileThatIsReplaced, as by a restore: it goes on with the new one, and
+// migrates that.
+func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
+	for version := 1; version <= len(migrations); version++ {
+		t.Run(fmt.Sprint("by one of version ", version), func(t *testing.T) {
+			path, copied := databasePath(t), databasePath(t)
+			must(t, openDatabase(t, path).Close())
+			makeOtherDatabase(t, copied, slices.Concat(migrations[:version], []string{
+				applicationMark, fmt.Sprint("PRAGMA user_version = ", version),
+				"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')",
+			})...)
+			other := otherProgram(t, path, "PRAGMA journal_mode=DELETE", "BEGIN IMMEDIATE")
+			s, err := openStore(whenWaiting(t.Context(), func() {
+				must(t, other.Close())
+				must(t, os.Rename(copied, path))
+			}), path, openExisting, testLog)
+			must(t, err)
+			defer s.Close()
+			wantNextID(t, s, 2)
+			version := readNumber(t, s, "SELECT user_version FROM pragma_user_version")
+			if version != int64(len(migrations)) {
+				t.Errorf("the schema is version %d", version)
+			}
+		})
+	}
+}
+
+// TestOpeningNeedsNoLock: a service that writes all the time keeps no command out.
+func TestOpeningNeedsNoLock(t *testing.T) {
+	s := newStore(t)
+	mustCreate(t, s, rex)
+	defer lockDatabase(t, s)()
+	stuck := func() { t.Fatal("it waits for the lock") }
+	command, err := openStore(whenWaiting(t.Context(), stuck), fileEngine(s).path, openExisting,
+		testLog)
+	must(t, err)
+	defer command.Close()
+	wantPets(t, command, 1)
+}
+
+// lockedError is SQLite's error of a database that another program has locked.
+func lockedError(t *testing.T) error {
+	t.Helper()
+	path := databasePath(t)
+	otherProgram(t, path, "BEGIN IMMEDIATE")
+	other := openPool(path)
+	defer other.Close()
+	_, err := other.Exec("BEGIN IMMEDIATE")
+	if !isCode(err, sqlite3.SQLITE_BUSY) || isCode(errors.New("database is locked")) {
+		t.Fatalf("a locked database is not told from others: %v", err)
+	}
+	return err
+}
+
+// TestTheWaitForALock is by a clock of its own: how long, how often, and what ends it.
+func TestTheWaitForALock(t *testing.T) {
+	const never = time.Hour
+	busy := lockedError(t)
+	broken := errors.New("broken")
+	stopped := errors.New("stopped")
+	for what, wait := range map[string]struct {
+		freed    time.Duration
+		then     error         // when the lock is free
+		stopped  time.Duration // by the caller; 0: never
+		deadline time.Duration // of the caller, in the place of the usual wait; 0: none
+		takes    time.Duration
+		want     error
+	}{
+		"a lock that nobody has":         {},
+		"a lock freed between two tries": {freed: 5*lockPoll + 1, takes: 6 * lockPoll},
+		"a lock freed at the last try":   {freed: serviceWait, takes: serviceWait},
+		"a lock freed too late":          {freed: serviceWait + 1, takes: serviceWait, want: busy},
+		"another error behind a lock": {
+			freed: 3 * lockPoll, then: broken, takes: 3 * lockPoll, want: broken,
+		},
+		"a caller that gives up": {
+			freed: never, stopped: 20*lockPoll + 1, takes: 20*lockPoll + 1, want: stopped,
+		},
+		"a caller with more time": {
+			freed: 3 * serviceWait, deadline: 4 * serviceWait, takes: 3 * serviceWait,
+		},
+		"a caller with less time": {
+			freed: serviceWait, deadline: 7*lockPoll + 1, takes: 7*lockPoll + 1,
+			want: context.DeadlineExceeded,
+		},
+		"a caller with time that gives up": {
+			freed: never, stopped: 20*lockPoll + 1, deadline: 4 * serviceWait,
+			takes: 20*lockPoll + 1, want: stopped,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancelCause(t.Context())
+				defer stop(nil)
+				if wait.deadline != 0 {
+					var cancel func()
+					ctx, cancel = context.WithTimeout(ctx, wait.deadline)
+					defer cancel()
+				}
+				if wait.stopped != 0 {
+					time.AfterFunc(wait.stopped, func() { stop(stopped) })
+				}
+				start := time.Now()
+				tries := time.Duration(0)
+				err := untilUnlocked(ctx, serviceWait, func() error {
+					tries++
+					if time.Since(start) < wait.freed {
+						return busy
+					}
+					return wait.then
+				})
+				took := time.Since(start)
+				if !errors.Is(err, wait.want) || took != wait.takes {
+					t.Errorf("it returns %v after %v, want %v after %v", err, took,
+						wait.want, wait.takes)
+				}
+				if want := wait.takes/lockPoll + 1; tries != want {
+					t.Errorf("it tries %d times, want %d", tries, want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// TestFollowingAllPagesAgainReadsTheLastOneOnly, and that only after a pet was added. On a cluster
+// the last page is always read, since another service may have added pets.
+func TestFollowingAllPagesAgainReadsTheLastOneOnly(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for range 7 {
+			mustCreate(t, s, NewPet{"Rex", 1, Sold})
+		}
+		// The 7 pets are 4 pages of the list of all, and 4 of the list of the sold.
+		wantReads := func(what string, want int64) {
+			t.Helper()
+			pages, misses := 0, s.pages.misses.Load()
+			for _, status := range []PetStatus{"", Sold} {
+				for after, more := int64(0), true; more; pages++ {
+					_, p := pageIDs(t, s, status, 2, after)
+					after, more = p.last, p.more
+				}
+			}
+			if reads := s.pages.misses.Load() - misses; pages != 8 || reads != want {
+				t.Errorf("%s, %d of %d pages are read, want %d of 8", what, reads, pages, want)
+			}
+		}
+		last := int64(0)
+		if s.engine.shared() {
+			last = 2
+		}
+		wantReads("at first", 8)
+		wantReads("again", last)
+		mustCreate(t, s, NewPet{"Max", 1, Sold})
+		wantReads("with a new pet on the last page", 2)
+		wantReads("after that", last)
+		editAsCommand(t, db, "UPDATE pets SET name = 'Tom' WHERE id = 3")
+		must(t, s.refresh(t.Context()))
+		wantReads("after an edit", 8)
+	})
+}
+
+// TestEditsOfOtherProgramsAreFollowed: on a file, everything is read anew after any write of
+// others. On a cluster this is so for counted edits only, since a row that is added was not cached.
+func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s, other := openDatabase(t, db), openDatabase(t, db)
+		var stored int64
+		imports := func() error {
+			stored += 2
+			pets := []string{`[1,4,"Rex"]`, `[1,4,"Max"]`}
+			return other.importPets(t.Context(), "digest", pets, stored-2, stored)
+		}
+		edit := func(name string) error {
+			return errorOf(other.edit(t.Context(), storeSetPet("1", name, "", "")))
+		}
+		olderEdit := writing(other,
+			sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))
+		uncounted := writing(other, sqlOf("UPDATE pets SET name = 'Ada' WHERE id = 1"))
+		must(t, imports())
+		must(t, imports())
+		for _, c := range []struct {
+			what               string
+			change             func() error
+			onAFile, onCluster bool // what was cached is read anew
+		}{
+			{"an import goes on", imports, true, false},
+			{"another service adds a pet", creating(other, "Rex"), true, false},
+			{"another program writes", uncounted, true, false},
+			{"we write ourselves", creating(s, "Rex"), false, false},
+			{"nothing happens", func() error { return nil }, false, false},
+			{"a pet is edited", func() error { return edit("Tom") }, true, true},
+			{"a pet is edited during an import", func() error {
+				must(t, imports())
+				must(t, edit("Kim"))
+				return imports()
+			}, true, true},
+			{"an older petstore edits", olderEdit, true, true},
+		} {
+			must(t, s.refresh(t.Context()))
+			_, page := pageIDs(t, s, "", 2, 0)
+			pageIDs(t, s, "", maxLimit, 0)
+			pet, err := s.pet(1)
+			must(t, err)
+			must(t, c.change())
+			must(t, s.refresh(t.Context()))
+			_, pageNow := pageIDs(t, s, "", 2, 0)
+			petNow, err := s.pet(1)
+			must(t, err)
+			want := c.onAFile
+			if s.engine.shared() {
+				want = c.onCluster
+			}
+			if (pageNow != page) != want || (petNow != pet) != want {
+				t.Errorf("when %s, the page with more is read anew: %v, the pet: %v; want %v",
+					c.what, pageNow != page, petNow != pet, want)
+			}
+			if want && !bytes.Contains(pageNow.body, petNow.body) {
+				t.Errorf("when %s, the page is %s, the pet %s", c.what, pageNow.body, petNow.body)
+			}
+			if ids, _ := pageIDs(t, s, "", maxLimit, 0); int64(len(ids)) != countPets(t, s) {
+				t.Errorf("when %s, %d pets are listed", c.what, len(ids))
+			}
+		}
+	})
+}
+
+// lateEngine lets something happen between a query and its return.
+type lateEngine struct {
+	engine
+	meanwhile func()
+}
+
+func (e *lateEngine) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
+	err := e.engine.read(ctx, query, row)
+	e.meanwhile()
+	return err
+}
+
+// TestWhatWasReadBeforeAChangeIsNotFreshAfterIt, although it is cached later.
+func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		mustCreate(t, s, NewPet{"Rex", 1, Sold})
+		page := func(limit int) func() string {
+			return func() string {
+				_, p := pageIDs(t, s, "", limit, 0)
+				return string(p.body)
+			}
+		}
+		pet := func() string {
+			pet, err := s.pet(1)
+			must(t, err)
+			return string(pet.body)
+		}
+		create := func(name string) { mustCreate(t, s, NewPet{name, 1, Sold}) }
+		edit := func(name string) {
+			editAsCommand(t, db, "UPDATE pets SET name = '"+name+"' WHERE id = 1")
+			must(t, s.refresh(t.Context()))
+		}
+		for i, c := range []struct {
+			what   string
+			read   func() string
+			change func(name string)
+		}{
+			{"the last page, and a new pet", page(20), create},
+			{"a page with more behind it, and an edit", page(1), edit},
+			{"a pet, and an edit", pet, edit},
+		} {
+			name := fmt.Sprint("Tom ", i)
+			honest := s.engine
+			s.engine = &lateEngine{honest, func() {
+				s.engine = honest
+				c.change(name)
+			}}
+			if text := c.read(); strings.Contains(text, name) {
+				t.Errorf("%s: before the change it is %s", c.what, text)
+			}
+			if text := c.read(); !strings.Contains(text, name) {
+				t.Errorf("%s: after the change it is %s", c.what, text)
+			}
+		}
+	})
+}
+
+// TestTheCacheIsBounded by the memory that it really takes, also while many read.
+func TestTheCacheIsBounded(t *testing.T) {
+	const most = 1 << 20
+	s := storeOfPets(t, 5000)
+	s.limitCache(most)
+	size := func() int64 { return s.pages.size.Load() + s.pets.size.Load() }
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	var wg sync.WaitGroup
+	for worker := range int64(4) {
+		wg.Go(func() {
+			for i := worker; i < 4000; i += 4 {
+				_, err := s.pet(i + 1)
+				must(t, err)
+				p, err := s.page("", 1+int(i)%5, i)
+				must(t, err)
+				if !bytes.HasPrefix(p.body, fmt.Appendf(nil, `[{"id":%d,`, i+1)) {
+					t.Errorf("the page after %d is %s", i, p.body)
+				}
+				if n := size(); n > most+4<<13 { // each worker may be about to make room
+					t.Errorf("%d bytes are cached", n)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if taken := heap() - before; size() < most*3/4 || size() > most || taken > most*12/10 {
+		t.Errorf("%d bytes are counted, which take %d, of %d", size(), taken, most)
+	}
+
+	s.limitCache(0)
+	hits := s.pages.hits.Load()
+	for range 2 {
+		pageIDs(t, s, "", 7, 0)
+	}
+	if s.pages.hits.Load() != hits {
+		t.Error("a page is cached in no memory")
+	}
+}
+
+// TestACacheThatIsTooSmallKeepsSomeEntries of those that are read in turn, and none for ever.
+func TestACacheThatIsTooSmallKeepsSomeEntries(t *testing.T) {
+	const size, items = 1000, 1500
+	c := cache[int, int]{max: size}
+	found := func() (n int) {
+		for i := range items {
+			if c.get(i) != 0 {
+				n++
+			}
+			c.put(i, i+1, 1)
+		}
+		return n
+	}
+	for range 50 {
+		found()
+	}
+	if n := found(); n < items/3 {
+		t.Errorf("a pass of %d finds %d", items, n)
+	}
+	if n := c.size.Load(); n > size || int(n) != len(c.entries) {
+		t.Errorf("the size is %d, and there are %d entries", n, len(c.entries))
+	}
+	for i := range 100 * size {
+		c.put(-i-1, i, 1)
+	}
+	if n := found(); n > items/2 {
+		t.Errorf("%d entries that nobody has read any more are left", n)
+	}
+}
+
+func TestALargeEntryTakesThePlaceOfOthers(t *testing.T) {
+	c := cache[string, string]{max: 10}
+	c.put("a", "a1", 5)
+	c.put("b", "b1", 5)
+	c.put("a", "a2", 6)
+	if c.get("a") != "a2" || c.get("b") != "" || c.size.Load() != 6 {
+		t.Errorf("there are %v, of size %d", c.entries, c.size.Load())
+	}
+	c.put("a", "a3", 11)
+	if c.get("a") == "a3" || c.size.Load() > 10 {
+		t.Errorf("an entry without room is kept: %v, of size %d", c.entries, c.size.Load())
+	}
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
+	const day = 24 * time.Hour
+	type step struct {
+		keyID   int64
+		body    string
+		after   time.Duration
+		verdict string
+		id      int64
+	}
+	engines(t, func(t *testing.T, db string) {
+		for what, steps := range map[string][]step{
+			"a repeat gets the first pet, up to 24 hours": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Rex", 0, "replayed", 1},
+				{1, "Rex", day - time.Millisecond, "replayed", 1},
+			},
+			"another body is refused": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Max", 0, "reused", 1},
+				{1, "Rex", 0, "replayed", 1},
+			},
+			"another API key is independent": {
+				{1, "Rex", 0, "created", 1},
+				{2, "Rex", 0, "created", 2},
+				{2, "Max", 0, "reused", 2},
+				{1, "Rex", 0, "replayed", 1},
+			},
+			"after 24 hours another body may use it": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Max", day, "created", 2},
+				{1, "Rex", day, "reused", 2},
+			},
+			"a repeat does not lengthen the 24 hours, and they begin anew with the second pet": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Rex", day - 1, "replayed", 1},
+				{1, "Rex", day, "created", 2},
+				{1, "Rex", 2*day - time.Millisecond, "replayed", 2},
+			},
+		} {
+			s := openDatabase(t, db)
+			editAsCommand(t, db,
+				"DELETE FROM pets", "DELETE FROM idempotency", "DELETE FROM sqlite_sequence")
+			made := int64(0)
+			for i, step := range steps {
+				id, verdict := createOnce(t, s, step.keyID, step.body, testTime.Add(step.after))
+				if verdict != step.verdict || id != step.id {
+					t.Errorf("%s: step %d is %s %d, want %+v", what, i, verdict, id, step)
+				}
+				if verdict == "created" {
+					made++
+				}
+			}
+			if n := countPets(t, s); n != made {
+				t.Errorf("%s: there are %d pets, want %d", what, n, made)
+			}
+		}
+	})
+}
+
+func TestIdempotencyKeysAreComparedByteForByte(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, key := range []string{"k", "K", "k ", "k%", "_", "x'41'", strings.Repeat("k", 255)} {
+			p := NewPet{"Rex", 1, Sold}
+			_, replayed, reused, err := s.createPetOnce(p, 1, key, nil, testTime)
+			if replayed || reused || err != nil {
+				t.Errorf("%q: replayed %v, reused %v, %v", key, replayed, reused, err)
+			}
+		}
+	})
+}
+
+// TestParallelRepeatsMakeOnePet, also when they reach two programs.
+func TestParallelRepeatsMakeOnePet(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		stores := []*store{openDatabase(t, db), openDatabase(t, db)}
+		for round := range 10 {
+			key := fmt.Sprint("round ", round)
+			ids := make([]int64, 32)
+			var created atomic.Int64
+			var wg sync.WaitGroup
+			for i := range ids {
+				wg.Go(func() {
+					id, replayed, reused, err := stores[i%2].createPetOnce(
+						NewPet{"Rex", 1, Sold}, 1, key, []byte("Rex"), testTime)
+					ids[i] = id
+					if err != nil || reused {
+						t.Errorf("%s: reused %v, %v", key, reused, err)
+					}
+					if !replayed {
+						created.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if created.Load() != 1 || len(slices.Compact(ids)) != 1 {
+				t.Errorf("%s: %d pets were made, the ids are %v", key, created.Load(), ids)
+			}
+		}
+		if n := countPets(t, stores[0]); n != 10 {
+			t.Errorf("there are %d pets, want 10", n)
+		}
+	})
+}
+
+// TestRepeatsInOneTransactionMakeOnePet: SQL decides who is first, also between the statements of
+// one transaction.
+func TestRepeatsInOneTransactionMakeOnePet(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		verdicts := make([]string, 4)
+		once := func(i int, body string) func() error {
+			return func() error {
+				id, replayed, reused, err := s.createPetOnce(
+					NewPet{body, 1, Sold}, 1, "k", []byte(body), testTime)
+				verdicts[i] = fmt.Sprint(id, " ", replayed, " ", reused)
+				return err
+			}
+		}
+		errs := writeTogether(t, s,
+			creating(s, "Kim"), once(0, "Rex"), once(1, "Rex"), once(2, "Max"), once(3, "Rex"))
+		for _, err := range errs {
+			must(t, err)
+		}
+		want := []string{"2 false false", "2 true false", "2 true true", "2 true false"}
+		if !slices.Equal(verdicts, want) || countPets(t, s) != 2 {
+			t.Errorf("id, replayed, and reused are %q, want %q", verdicts, want)
+		}
+	})
+}
+
+func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		today := int64(instantOf(testTime) / dayMillis)
+		record := func(key int64, age time.Duration) statement {
+			return sqlOf("INSERT INTO idempotency VALUES (1, ?, x'00', 1, ?)",
+				fmt.Sprint(key), int64(instantOf(testTime.Add(-age))))
+		}
+		day := func(usageID, day int64) statement {
+			return sqlOf("INSERT INTO usage_days VALUES (?, ?, 1, 0, 0)", usageID, day)
+		}
+		var rows []statement
+		for i := range int64(1200) { // more than one chunk
+			rows = append(rows,
+				record(i, 24*time.Hour+time.Duration(i)*time.Second), day(i, today-400-i%3))
+		}
+		rows = append(rows,
+			record(-1, 24*time.Hour-time.Millisecond), record(-2, 0), record(-3, -time.Hour),
+			day(7, today-399), day(7, today))
+		must(t, writing(s, rows...)())
+		mustCreate(t, s, NewPet{"Rex", 1, Sold})
+		must(t, s.purge(t.Context(), testTime))
+		records := readNumber(t, s, "SELECT count(*) FROM idempotency")
+		days := readNumber(t, s, "SELECT count(*) FROM usage_days")
+		if records != 3 || days != 2 || countPets(t, s) != 1 {
+			t.Errorf("%d young records, %d young days and %d pets are left, want 3, 2 and 1",
+				records, days, countPets(t, s))
+		}
+	})
+}
+
+// TestAPurgeEndsWithItsContext: one chunk at the most is deleted after that.
+func TestAPurgeEndsWithItsContext(t *testing.T) {
+	s := newStore(t)
+	var records []statement
+	for i := range 1200 {
+		records = append(records,
+			sqlOf("INSERT INTO idempotency VALUES (1, ?, x'00', 1, 0)", fmt.Sprint(i)))
+	}
+	must(t, writing(s, records...)())
+	ctx, cancel := context.WithCancel(t.Context())
+	s.engine = &watchedEngine{engine: s.engine, check: func(st statement, _ []any) {
+		if strings.HasPrefix(st.query, "DELETE FROM idempotency") {
+			cancel()
+		}
+	}}
+	must(t, s.purge(ctx, testTime))
+	if n := readNumber(t, s, "SELECT count(*) FROM idempotency"); n != 200 {
+		t.Errorf("%d records are left, want 200", n)
+	}
+}

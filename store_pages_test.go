@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		wantID := func(want int64) {
+			t.Helper()
+			if id := mustCreate(t, s, NewPet{"Rex", 1, Sold}); id != want {
+				t.Errorf("the next id is %d, want %d", id, want)
+			}
+		}
+		wantID(1)
+		wantID(2)
+		editAsCommand(t, db, "DELETE FROM pets WHERE id = 2")
+		wantID(3)
+		editAsCommand(t, db, "DELETE FROM pets")
+		must(t, s.Close())
+		s = openDatabase(t, db)
+		wantID(4)
+	})
+}
+
+// TestPages compares every page of a small list with one made by hand.
+func TestPages(t *testing.T) {
+	all := []PetStatus{Available, Sold, Pending, Available, Available, Sold, Available, Sold}
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, status := range all {
+			mustCreate(t, s, NewPet{"Rex", 1, status})
+		}
+		for _, status := range []PetStatus{"", Available, Pending, Sold} {
+			var matching []int64
+			for i, is := range all {
+				if status == "" || is == status {
+					matching = append(matching, int64(i+1))
+				}
+			}
+			for after := range int64(len(all)) + 2 {
+				seen := func(id int64) bool { return id <= after }
+				behind := slices.DeleteFunc(slices.Clone(matching), seen)
+				for limit := 1; limit <= len(all)+1; limit++ {
+					want := behind[:min(limit, len(behind))]
+					got, p := pageIDs(t, s, status, limit, after)
+					if !slices.Equal(got, want) || p.more != (len(behind) > limit) ||
+						len(want) > 0 && p.last != want[len(want)-1] {
+						t.Errorf("%d %s after %d are %v, last %d, more %v; want %v of %v",
+							limit, status, after, got, p.last, p.more, want, behind)
+					}
+				}
+			}
+		}
+		if _, p := pageIDs(t, s, "", maxLimit, math.MaxInt64); p.more || string(p.body) != "[]" {
+			t.Errorf("after the largest id there is %s", p.body)
+		}
+	})
+}
+
+// TestPagesAreReadByIndex: a page costs the same at any depth.
+func TestPagesAreReadByIndex(t *testing.T) {
+	s := newStore(t)
+	for filter, index := range map[string]string{
+		"":                "INTEGER PRIMARY KEY",
+		"status = ?3 AND": "INDEX pets_status (status=? AND rowid>?)",
+	} {
+		var plan strings.Builder
+		query := sqlOf("EXPLAIN QUERY PLAN "+keysetQuery(filter), int64(5), int64(20), int64(2))
+		must(t, s.engine.read(t.Context(), query, func(scan scanner) error {
+			var id, parent, unused int64
+			var detail string
+			err := scan(&id, &parent, &unused, &detail)
+			fmt.Fprintln(&plan, detail)
+			return err
+		}))
+		// Two lookups: of the page, and of whether there is more. One sort: of the pets of a page,
+		// since SQL promises no other order.
+		lookups := strings.Count(plan.String(), index)
+		sorts := strings.Count(plan.String(), "TEMP B-TREE")
+		if lookups != 2 || sorts != 1 || strings.Contains(plan.String(), "SCAN pets") {
+			t.Errorf("with filter %q the plan is\n%s", filter, &plan)
+		}
+	}
+}
+
+func TestAPetThatIsNotThereIsNil(t *testing.T) {
+	s := newStore(t)
+	last := mustCreate(t, s, NewPet{"Rex", 1, Sold})
+	for _, id := range []int64{0, -1, math.MinInt64, math.MaxInt64, last + 1} {
+		if pet, err := s.pet(id); pet != nil || err != nil {
+			t.Errorf("pet %d is %v, %v", id, pet, err)
+		}
+	}
+}
+
+func TestAnETagStandsForTheContentAndTheNextPage(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		known := map[string]string{}
+		wantNew := func(what string, d document) {
+			tag := d.etag[0]
+			if known[tag] != "" || len(tag) < 10 || tag[0] != '"' || tag[len(tag)-1] != '"' {
+				t.Errorf("the ETag of %s is %s, which %q has", what, tag, known[tag])
+			}
+			known[tag] = what
+		}
+		read := func(limit int) document {
+			_, p := pageIDs(t, s, "", limit, 0)
+			return p.document
+		}
+		wantNew("the empty list", read(1))
+		mustCreate(t, s, NewPet{"Rex", 1, Sold})
+		alone := read(1)
+		wantNew("one pet", alone)
+		mustCreate(t, s, NewPet{"Rex", 1, Sold})
+		followed := read(1)
+		wantNew("one pet with more behind it", followed)
+		if !bytes.Equal(followed.body, alone.body) {
+			t.Errorf("the first page is %s and was %s", followed.body, alone.body)
+		}
+		pet, err := s.pet(1)
+		must(t, err)
+		wantNew("the pet itself", pet.document)
+		editAsCommand(t, db, "UPDATE pets SET name = 'Tom'")
+		must(t, s.refresh(t.Context()))
+		wantNew("one pet with another name", read(1))
+	})
+}
+
+// TestACreatorSeesItsPet: once createPet has returned, every list has the pet, whoever else creates
+// and lists meanwhile.
+func TestACreatorSeesItsPet(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		var wg sync.WaitGroup
+		for worker := range 8 {
+			wg.Go(func() {
+				for i := range maxLimit / 8 {
+					status := []PetStatus{Available, Pending, Sold}[(worker+i)%3]
+					id := mustCreate(t, s, NewPet{"Rex", 1, status})
+					for _, filter := range []PetStatus{"", status} {
+						p, err := s.page(filter, maxLimit, 0)
+						must(t, err)
+						if !bytes.Contains(p.body, fmt.Appendf(nil, `{"id":%d,`, id)) {
+							t.Errorf("pet %d is not in the list of %q", id, filter)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// storeOfPets is a store of n pets, one in three of each status.
+func storeOfPets(t testing.TB, n int64) *store {
+	t.Helper()
+	s := newStore(t)
+	must(t, errorOf(s.write(context.Background(), sqlOf(`
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?)
+		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`, n))))
+	return s
+}
+
+func BenchmarkPageHit(b *testing.B) {
+	s := storeOfPets(b, 1000)
+	b.ReportAllocs()
+	for b.Loop() {
+		_, err := s.page("", 20, 0)
+		must(b, err)
+	}
+}
+
+func BenchmarkPageMiss(b *testing.B) {
+	s := storeOfPets(b, 10000)
+	for _, status := range []PetStatus{"", Sold} {
+		b.Run("status="+string(status), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, err := s.page(status, 20, 1+rand.Int64N(9000))
+				must(b, err)
+			}
+		})
+	}
+}
