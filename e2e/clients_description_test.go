@@ -179,6 +179,7 @@ actions:
 // On a cluster, where TestContract asks for as much in less time, they run under
 // SOAK only.
 func TestSpecmatic(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("SOAK") == "" {
 		testSpecmatic(t, engine{})
 		return

@@ -26,6 +26,7 @@ import (
 // shrinks to the few steps that bring it about; rapid prints them, and the
 // flag that repeats them.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	// 30 runs instead of rapid's 100 take some three seconds; -rapid.checks asks for more.
 	checks := flag.Lookup("rapid.checks")
 	given := checks.Value.String()

@@ -25,6 +25,7 @@ const (
 // service in turn, no more is admitted beyond it than arrives between two flushes.
 // Bans, changes of the plan, and what was used hold at all services.
 func TestLimitsHoldBehindEveryBalancer(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	p := &parish{cluster: c}
 	for range 3 {

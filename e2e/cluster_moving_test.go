@@ -85,6 +85,7 @@ const skippedIDs = 1_000_000
 // confirmed before. What a cluster holds is never replaced: to go back
 // to an older copy takes new nodes.
 func TestAStoreMovesToAClusterAndBack(t *testing.T) {
+	t.Parallel()
 	c, x := startCluster(t), newInventory(t)
 	before, err := os.ReadFile(x.db)
 	noError(t, err)
@@ -134,7 +135,7 @@ func (x *inventory) isBroughtBack(t *testing.T, c *cluster, services []*server) 
 	early := &server{t: t, db: c.addresses()}
 	early.run()
 	early.stop()
-	fails(t, program(restore...), "it holds 0 pets and 1 key, and nothing is overwritten")
+	fails(t, program(restore...), "it holds pets or keys, and nothing is overwritten")
 	c.clear()
 	succeeds(t, program(restore...))
 	services = serveBoth(c, x)

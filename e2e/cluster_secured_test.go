@@ -42,9 +42,9 @@ func TestASecuredClusterTellsStrangersNothing(t *testing.T) {
 		args                    []string
 		told                    string
 	}{
-		{"wrong password", strings.ReplaceAll(s.db, "%40d", "%40e"), c.security.authority, serve, "password"},
+		{"wrong password", strings.ReplaceAll(s.db, "%40d", "%40e"), c.security.authority, serve, "401 Unauthorized"},
 		{"no password", strings.ReplaceAll(s.db, rqliteUser+":"+rqlitePassword+"@", ""), c.security.authority,
-			[]string{"key", "create"}, "password"},
+			[]string{"key", "create"}, "401 Unauthorized"},
 		{"no trust", s.db, nobody, serve, "certificate"},
 		{"no encryption", strings.ReplaceAll(s.db, "https:", "http:"), c.security.authority,
 			[]string{"key", "list"}, "HTTPS"},

@@ -19,6 +19,7 @@ import (
 // off, while others read. Whatever was acknowledged is in every list and
 // under its id from that moment on, and in the end every pet is there once.
 func TestAStormLosesNothing(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	s := &storm{T: t, cluster: c, witness: newWitness(t), tolls: map[string]*toll{}}
 	for range 3 {
@@ -29,7 +30,7 @@ func TestAStormLosesNothing(t *testing.T) {
 	}
 	s.awaitKeys()
 	s.balancer = startBalancer(t, s.services)
-	rounds := soak(t, 3)
+	rounds := soak(t, 1)
 	for s.number = range rounds {
 		s.round()
 		if t.Failed() {
@@ -498,6 +499,7 @@ func (s *storm) compareNodes() {
 // not from the services, and does not know that another leads. One service knows no
 // other node than that: it may refuse, but not tell what was true before.
 func TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t)
 	var all []*server
 	for range 3 {

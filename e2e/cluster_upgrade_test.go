@@ -16,6 +16,7 @@ import (
 // and then replaces them. They go on without an error, changes hold in them
 // within a second, and nothing that was stored or counted is lost.
 func TestServicesAreReplacedOneByOne(t *testing.T) {
+	t.Parallel()
 	next := buildNext(t)
 	t.Run("on a file, from the version before clusters", func(t *testing.T) {
 		newSuccession(t, engine{}, buildCommit(t, beforeClusters), "").take()
@@ -233,6 +234,7 @@ func (x *succession) complain() {
 // TestServicesThatStartTogetherMigrateOnce starts three services at the same
 // moment, on clusters that hold nothing, or what an older version has left.
 func TestServicesThatStartTogetherMigrateOnce(t *testing.T) {
+	t.Parallel()
 	c, s := startCluster(t), readSchema(t)
 	kept := newInventory(t)
 	for version := range len(s.migrations) {
@@ -280,7 +282,7 @@ func onlyOneKeyOpens(t *testing.T, all []*server) {
 		switch got := s.ask(t, key); {
 		case got == "200 of 60":
 			opens++
-		case got != "401 invalid_key" || !strings.Contains(s.log.String(), "is not stored"):
+		case got != "401 invalid_key" || !strings.Contains(s.log.String(), "opens nothing"):
 			t.Errorf("a first key gets %s, and the log says:\n%s", got, tail(s.log.String()))
 		}
 	}

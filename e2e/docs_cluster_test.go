@@ -19,6 +19,7 @@ import (
 // "each machine", it is run on all of them, otherwise on the first one. Before and
 // after some steps the test looks whether what is promised is so.
 func TestAClusterRunsAsDocumented(t *testing.T) {
+	t.Parallel()
 	needs(t, "haproxy", "useradd", "gcc")
 	c := bootCluster(t)
 	c.serveFile()

@@ -402,6 +402,7 @@ func TestThePictureOfATerminalShowsWhatTheDocumentsShow(t *testing.T) {
 // TestTheClientsOfTheDocumentsPageThroughEverythingAndWait runs the programs
 // that docs/api.md shows against a service that once tells them to wait.
 func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
+	t.Parallel()
 	const pets = 250
 	s := start(t)
 	s.stock(pets)
@@ -513,7 +514,7 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 		t.Fatal(err)
 	}
 	x.stdin, x.stdout = stdin, bufio.NewReader(stdout)
-	hung := time.AfterFunc(5*time.Minute, func() { _ = shell.Process.Kill() })
+	hung := time.AfterFunc(15*time.Minute, func() { _ = shell.Process.Kill() })
 	t.Cleanup(func() {
 		hung.Stop()
 		stdin.Close()
@@ -714,7 +715,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`(time=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`), "${1}TIME"},
 	{regexp.MustCompile(`(created )\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`), "${1}TIME"},
 	{regexp.MustCompile(`/(?:[^/\s"]+/)+([a-z]+\.db)\b`), "FOLDER/${1}"},
-	{regexp.MustCompile(`v0\.0\.0-\d{14}-[0-9a-f]{12} go1\.\d+(\.\d+)? [0-9a-f]{40}`), "VERSION GO REVISION"},
+	{regexp.MustCompile(`v0\.0\.0-\d{14}-[0-9a-f]{12} go1\.\d+(\.\d+)?`), "VERSION GO"},
 	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`\.\d{8}T\d{6}\.\d{3}Z\.old`), ".UTC-TIME.old"},
 	{regexp.MustCompile(`\d+( ns| µs| syncs)\b`), "N${1}"},

@@ -36,6 +36,7 @@ const creators = 64
 // has and the disk has not, only a power cut takes: a service that does not
 // sync passes.
 func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
+	t.Parallel()
 	t.Logf("-crash.seed=%d", *crashSeed)
 	random := rand.New(rand.NewPCG(*crashSeed, 0))
 	onBothEngines(t, func(t *testing.T, on engine) {

@@ -184,7 +184,7 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 	}{
 		"random bytes":                                         {content(noise), noDatabase},
 		"zeros":                                                {content(make([]byte, 8192)), noDatabase},
-		"a file that is too short":                             {content(good[:50]), noDatabase},
+		"a file that is too short":                             {content(good[:50]), damaged},
 		"half of our database":                                 {content(good[:len(good)/2]), damaged},
 		"the header of our database":                           {content(good[:100]), damaged},
 		"our database with a flipped magic":                    {changed(5, good[5]^0xff), noDatabase},
@@ -297,14 +297,14 @@ func TestASecondServiceIsRefused(t *testing.T) {
 	noError(t, os.Symlink(s.db, link))
 	for name, path := range map[string]string{
 		"its own":                 s.db,
-		"a relative one":          "./" + filepath.Base(s.db),
+		"a relative one":          filepath.Base(s.db),
 		"that of a linked folder": filepath.Join(folder, filepath.Base(s.db)),
 		"that of a symbolic link": link,
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := program("-addr", "127.0.0.1:0")
 			cmd.Dir = filepath.Dir(s.db)
-			wantRefusal(t, path, "another petstore serves it", cmd)
+			wantRefusal(t, path, "a petstore serves it", cmd)
 		})
 	}
 	book := newLedger(t, s)
@@ -366,7 +366,7 @@ func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
 		}
 	}
 	for range services - 1 {
-		wantEnd(1, "another petstore serves it")
+		wantEnd(1, "a petstore serves it")
 	}
 	for i := range running {
 		for began := time.Now(); !strings.Contains(logs[i].String(), `"ready"`) && time.Since(began) < longEnough; {

@@ -29,6 +29,7 @@ const mostLost = 5 * time.Second
 // clients that create animals, removes the disk, and restores from the other
 // machine: all that was answered is there up to some moment, shortly before.
 func TestALostMachineCostsItsLastMoments(t *testing.T) {
+	t.Parallel()
 	guide := readGuide(t)
 	for round := range soak(t, 2) {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
@@ -61,6 +62,7 @@ func TestALostMachineCostsItsLastMoments(t *testing.T) {
 // TestReplicationOutlivesRestarts stops and kills the service and Litestream in
 // turn, and finds on the other machine, each time, all that was answered since.
 func TestReplicationOutlivesRestarts(t *testing.T) {
+	t.Parallel()
 	guide := readGuide(t)
 	s, folder := start(t), t.TempDir()
 	standby := filepath.Join(t.TempDir(), "standby")

@@ -121,7 +121,8 @@ func launchSlowly(t *testing.T, folder string, args ...string) *process {
 }
 
 // TestASignalStopsACopyAndLeavesNothing stops a backup, and a restore, in the
-// middle of the copy: what was there before stays as it was, and nothing new.
+// middle of the copy: what was there before stays as it was, and nothing new is left but
+// empty files.
 func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
 	source := bulky(t)
 	for _, c := range []struct{ verb, older string }{
@@ -147,6 +148,9 @@ func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
 				}
 				after := files(t, folder)
 				delete(after, "target.db-lock") // an empty file, which keeps services out
+				if c.older == "" && after["target.db"] == "" {
+					delete(after, "target.db") // where there was no database, an empty file may be left
+				}
 				for name := range after {
 					if before[name] != after[name] {
 						t.Errorf("%s, stopped by %v, leaves or changes %s", p, signal, name)

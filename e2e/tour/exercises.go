@@ -1,10 +1,11 @@
 // Package tour holds the exercises of docs/tour.md and checks solutions of them. Each has a test in stopN, under a
-// name that Go does not build there: it belongs to the service's own package. Its solution is the patch beside it.
+// name that Go does not build there, and a solution, which is the patch beside it.
 package tour
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,54 +15,22 @@ import (
 	"strings"
 )
 
-// Exercise is one of the two at the end of a stop.
+// Exercise is something to mend, in the naive program of a stop, or to change, in the service.
 type Exercise struct {
-	Stop   int
-	Name   string   // also of its files
-	Task   string   // in a few words; docs/tour.md has the whole
-	Breaks []string // tests of the service that fail, since clients are promised something else; none if harmless
-	Lies   []Lie    // of an exercise that asks for a test: what that has to find
+	Stop     int
+	Name     string    // also of its files
+	Task     string    // in a few words; docs/tour.md has the whole
+	Hints    [3]string // where, what, and nearly the code
+	Question string    // for those who have solved it
+	Breaks   []string  // tests of the service that fail, since clients are promised something else; none if harmless
+	Lies     []Lie     // of an exercise that asks for a test: what that has to find
+
+	// check says what is still wrong. Without it, the exercise's test has to pass on the service.
+	check func(e Exercise, root string, out io.Writer) error
 }
 
 // Lie is a change after which the service does not do what it says.
 type Lie struct{ Name, File, Old, New string }
-
-// Exercises are in the order of the tour, of each stop the easier one first.
-var Exercises = []Exercise{
-	{Stop: 1, Name: "header", Task: "a header on every response", Breaks: []string{"TestAPetIsReturnedAsItWasCreated"}},
-	{Stop: 1, Name: "timeout", Task: "an error code of its own",
-		Breaks: []string{"TestCodesAreAClosedList", "TestErrorCodesAreThoseDescribed"}},
-	{Stop: 2, Name: "secret", Task: "a key that no format shows"},
-	{Stop: 2, Name: "herd", Task: "one read for many who wait"},
-	{Stop: 3, Name: "plan", Task: "a new plan",
-		Breaks: []string{"TestPlansHaveTheQuotasOfTheSpecification", "TestTheTablesOfThePageAreThoseOfTheService"}},
-	{Stop: 3, Name: "leak", Task: "a bucket that refills bit by bit", Breaks: []string{"TestLimitWindows"}},
-	{Stop: 4, Name: "hint", Task: "a message that helps"},
-	{Stop: 4, Name: "bodies", Task: "a limit on bodies per key"},
-	{Stop: 5, Name: "batch", Task: "commits of a bounded size",
-		Breaks: []string{"TestNobodyWaitsForMoreThanTwoTransactions", "TestPetsOfOneBatchGetTheirOwnIDs"}},
-	{Stop: 5, Name: "honest", Task: "a test that finds a lie", Lies: lies},
-	{Stop: 6, Name: "size", Task: "a number that only one engine knows"},
-	{Stop: 6, Name: "memory", Task: "a third engine, in memory"},
-}
-
-// lies are what the test of the exercise "honest" has to find. Both make creates faster.
-var lies = []Lie{
-	{
-		Name: "SQLite does not sync each commit", File: "sqlite.go",
-		Old: `"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"`, New: `"_pragma=synchronous(NORMAL)"`,
-	},
-	{
-		Name: "clients are answered while the commit is under way", File: "store.go",
-		Old: "	results, err := s.engine.write(ctx, statements)\n",
-		New: `	results, err := make([]result, len(statements)), error(nil)
-	for i := range results {
-		results[i] = result{lastID: max(1, n), affected: max(1, n)}
-	}
-	go func() { _, _ = s.engine.write(context.WithoutCancel(ctx), statements) }()
-`,
-	},
-}
 
 // file is the path, from the root of the repository, of one of the exercise's files.
 func (e Exercise) file(suffix string) string {
@@ -90,51 +59,131 @@ func Root() (string, error) {
 	return filepath.Dir(filepath.Dir(strings.TrimSpace(string(gomod)))), err
 }
 
-// Check runs the test of an exercise on the service in a folder, and shows what it prints. The test of an exercise
-// with lies is the reader's own: it has to pass on the service as it is, and to fail on each lie.
+// Check says what is still wrong with a solution, and shows what the tests print.
 func (e Exercise) Check(root string, out io.Writer) error {
-	if e.Lies == nil {
-		return goTest(root, overlay{"tour_" + e.Name + "_test.go": filepath.Join(root, e.Test())}, testNames(root, e), out)
+	if e.check != nil {
+		return e.check(e, root, out)
 	}
-	const name = "TestTheCommitIsHonest"
-	if err := mustPass(root, overlay{}, name, out); err != nil {
-		return fmt.Errorf("%s on the service as it is: %w", name, err)
-	}
-	for _, lie := range e.Lies {
-		if err := lie.mustBeFound(root, name); err != nil {
-			return err
-		}
-		_, _ = fmt.Fprintf(out, "found: %s\n", lie.Name)
-	}
-	return nil
+	return goTest(root, overlay{"tour_" + e.Name + "_test.go": filepath.Join(root, e.Test())}, testNames(root, e), out)
 }
 
-// mustBeFound is an error unless the test fails on the lie.
-func (l Lie) mustBeFound(root, test string) error {
-	source, err := os.ReadFile(filepath.Join(root, l.File)) //nolint:gosec // of the repository
+// checkMend runs the test of a naive program, which takes a second.
+func checkMend(e Exercise, root string, out io.Writer) error {
+	folder := filepath.Join(root, "e2e", "tour", fmt.Sprint("stop", e.Stop))
+	return goTest(folder, overlay{e.Name + "_test.go": filepath.Join(root, e.Test())}, testNames(root, e), out)
+}
+
+var atomicCounter = regexp.MustCompile(`\bused\s+atomic\.Int64\b`)
+
+// checkMend3 runs the test of stop 3 on a program whose counter is read slowly. Who only deletes the sleep would pass
+// with luck otherwise.
+func checkMend3(e Exercise, root string, out io.Writer) error {
+	folder := filepath.Join(root, "e2e", "tour", "stop3")
+	source, err := os.ReadFile(filepath.Join(folder, "main.go")) //nolint:gosec // of the repository
 	if err != nil {
 		return err
 	}
-	if strings.Count(string(source), l.Old) != 1 {
-		return fmt.Errorf("%s does not have %q once, in the place of which the lie belongs", l.File, l.Old)
+	if !atomicCounter.Match(source) {
+		return errors.New("used has to stay an atomic.Int64: there is no \"used atomic.Int64\" in stop3/main.go")
 	}
-	dir, err := os.MkdirTemp("", "lie-")
+	slow := append(atomicCounter.ReplaceAll(source, []byte("used slowly")), "\ntype slowly struct{ atomic.Int64 }\n"...)
+	dir, err := os.MkdirTemp("", "mend3-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	lying := filepath.Join(dir, l.File)
-	if err := os.WriteFile(lying, []byte(strings.Replace(string(source), l.Old, l.New, 1)), 0o600); err != nil {
+	program := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(program, slow, 0o600); err != nil {
 		return err
 	}
-	var printed strings.Builder
-	if err := goTest(root, overlay{l.File: lying}, test, &printed); err == nil {
-		return fmt.Errorf("%s passes, although %s", test, l.Name)
+	files := overlay{"main.go": program, e.Name + "_test.go": filepath.Join(root, e.Test())}
+	return goTest(folder, files, testNames(root, e), out)
+}
+
+// checkRace wants the service to lose updates: requests that come one after the other must still be counted, and the
+// service's own test of requests that come at once must fail.
+func checkRace(_ Exercise, root string, out io.Writer) error {
+	var passed strings.Builder
+	if err := mustPass(root, overlay{}, oneByOne, &passed); err != nil {
+		_, _ = io.WriteString(out, withoutRuns(passed.String()))
+		return fmt.Errorf("requests that come one after the other are no longer limited (%s): %w", oneByOne, err)
 	}
-	if !strings.Contains(printed.String(), "--- FAIL: "+test) {
-		return fmt.Errorf("%s cannot be run:\n%s", test, &printed)
+	for range 10 { // it depends on luck
+		failed, printed, err := fails(root, overlay{}, allAtOnce)
+		if err != nil {
+			return err
+		}
+		if failed {
+			_, _ = io.WriteString(out, withoutRuns(printed)+"The test fails, as it must.\n")
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has passed 10 times: nothing ran between your two steps. Let others in there, as the naive "+
+		"program does: time.Sleep(time.Millisecond) or runtime.Gosched()", allAtOnce)
+}
+
+var runLine = regexp.MustCompile(`(?m)^=== .*\n`)
+
+// withoutRuns is what go test -v prints, without a line for each test that begins.
+func withoutRuns(printed string) string { return runLine.ReplaceAllString(printed, "") }
+
+// checkHonest wants a test that passes on the service as it is, and fails on each lie.
+func checkHonest(e Exercise, root string, out io.Writer) error {
+	const name = "TestTheCommitIsHonest"
+	if err := mustPass(root, overlay{}, name, out); err != nil {
+		return fmt.Errorf("%s on the service as it is: %w", name, err)
+	}
+	missed := 0
+	for _, lie := range e.Lies {
+		found, err := lie.isFound(root, name)
+		if err != nil {
+			return err
+		}
+		verdict := "found: "
+		if !found {
+			verdict = "missed:"
+			missed++
+		}
+		_, _ = fmt.Fprintln(out, verdict, lie.Name)
+	}
+	if missed > 0 {
+		return fmt.Errorf("%s passes on %d of %d lies", name, missed, len(e.Lies))
 	}
 	return nil
+}
+
+// isFound reports whether the test fails on the lie.
+func (l Lie) isFound(root, test string) (bool, error) {
+	source, err := os.ReadFile(filepath.Join(root, l.File)) //nolint:gosec // of the repository
+	if err != nil {
+		return false, err
+	}
+	if strings.Count(string(source), l.Old) != 1 {
+		return false, fmt.Errorf("%s does not have %q once, in the place of which the lie belongs", l.File, l.Old)
+	}
+	dir, err := os.MkdirTemp("", "lie-")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(dir)
+	lying := filepath.Join(dir, l.File)
+	if err := os.WriteFile(lying, []byte(strings.Replace(string(source), l.Old, l.New, 1)), 0o600); err != nil {
+		return false, err
+	}
+	found, _, err := fails(root, overlay{l.File: lying}, test)
+	return found, err
+}
+
+// fails reports whether a test of the folder fails, and what it prints. A test that cannot be run is an error.
+func fails(folder string, files overlay, test string) (bool, string, error) {
+	var printed strings.Builder
+	if err := goTest(folder, files, test, &printed); err == nil {
+		return false, printed.String(), nil
+	}
+	if !strings.Contains(printed.String(), "--- FAIL: "+test) {
+		return false, "", fmt.Errorf("%s cannot be run:\n%s", test, &printed)
+	}
+	return true, printed.String(), nil
 }
 
 // mustPass is an error unless the test is there and passes.
@@ -144,7 +193,7 @@ func mustPass(root string, files overlay, test string, out io.Writer) error {
 		return err
 	}
 	if !strings.Contains(printed.String(), "--- PASS: "+test) {
-		return fmt.Errorf("there is no test with this name in %s", root)
+		return errors.New("there is no test with this name in " + root)
 	}
 	return nil
 }
@@ -152,11 +201,11 @@ func mustPass(root string, files overlay, test string, out io.Writer) error {
 // overlay are files that go is to see in a folder: by name, the paths that they are read from.
 type overlay map[string]string
 
-// goTest runs tests of the service, as go test -overlay lets it see more files than there are.
-func goTest(root string, files overlay, tests string, out io.Writer) error {
+// goTest runs tests of a folder, as go test -overlay lets it see more files than there are.
+func goTest(folder string, files overlay, tests string, out io.Writer) error {
 	replace := map[string]string{}
 	for name, path := range files {
-		replace[filepath.Join(root, name)] = path
+		replace[filepath.Join(folder, name)] = path
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
@@ -174,8 +223,8 @@ func goTest(root string, files overlay, tests string, out io.Writer) error {
 		return err
 	}
 	cmd := exec.CommandContext(context.Background(), "go", "test", //nolint:gosec // tests of the tour
-		"-count=1", "-v", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+tests+")$", ".")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = root, out, out
+		"-count=1", "-v", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+tests+")$", ".")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("see above for what fails (%w)", err)
 	}

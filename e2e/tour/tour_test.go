@@ -12,8 +12,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // With -update the links of docs/tour.md get the lines that their symbols have now, and the patches are made anew
@@ -68,8 +70,8 @@ func newClone(t *testing.T) *clone {
 	return c
 }
 
-// try runs git in the copy.
-func (c *clone) try(args ...string) (string, error) {
+// run runs git in the copy.
+func (c *clone) run(args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = c.dir
 	out, err := cmd.CombinedOutput()
@@ -78,7 +80,7 @@ func (c *clone) try(args ...string) (string, error) {
 
 func (c *clone) git(args ...string) string {
 	c.t.Helper()
-	out, err := c.try(args...)
+	out, err := c.run(args...)
 	if err != nil {
 		c.t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -89,17 +91,14 @@ func (c *clone) git(args ...string) string {
 func (c *clone) apply(t *testing.T, e Exercise) {
 	t.Helper()
 	patch := filepath.Join(c.dir, e.Solution())
-	out, err := c.try("apply", "-C1", "--index", patch)
+	out, err := c.run("apply", "-C1", "--index", patch)
 	if err != nil && *update {
-		out, err = c.try("apply", "--3way", patch)
+		out, err = c.run("apply", "--3way", patch)
 	}
 	if err != nil {
 		t.Fatalf("%v: %s does not apply to the service as it is now: %v\n%s", e, e.Solution(), err, out)
 	}
 }
-
-// reset takes all changes back.
-func (c *clone) reset() { c.git("reset", "-q", "--hard") }
 
 // renew writes the patch of what was applied last; the text above the changes stays.
 func (c *clone) renew(t *testing.T, e Exercise) {
@@ -114,21 +113,72 @@ func (c *clone) renew(t *testing.T, e Exercise) {
 // TestEverySolutionSolvesItsExercise sees the test of each exercise fail on a fresh copy of the service, and pass
 // once the solution was applied.
 func TestEverySolutionSolvesItsExercise(t *testing.T) {
-	c := newClone(t)
-	c.failBefore()
+	t.Parallel()
+	waiting := make(chan Exercise, len(Exercises))
 	for _, e := range Exercises {
-		t.Run(fmt.Sprintf("stop %d/%s", e.Stop, e.Name), func(t *testing.T) {
-			defer c.reset()
-			c.apply(t, e)
-			var out bytes.Buffer
-			if err := e.Check(c.dir, &out); err != nil {
-				t.Fatalf("%v is not solved by %s: %v\n%s", e, e.Solution(), err, &out)
-			}
-			c.mustBreak(t, e)
-			if *update {
-				c.renew(t, e)
+		waiting <- e
+	}
+	close(waiting)
+	for worker := range 2 {
+		t.Run(fmt.Sprint("worker ", worker+1), func(t *testing.T) {
+			t.Parallel()
+			c := newClone(t)
+			for e := range waiting {
+				start := time.Now()
+				t.Run(fmt.Sprintf("stop %d/%s", e.Stop, e.Name), func(t *testing.T) { c.try(t, e) })
+				progress("%-8s %4.1f s", e.Name, time.Since(start).Seconds())
 			}
 		})
+	}
+}
+
+// progress tells a person at a terminal what was done. Go shows what tests print only when their package has ended.
+func progress(format string, args ...any) {
+	terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer terminal.Close()
+	_, _ = fmt.Fprintf(terminal, "  "+format+"\n", args...)
+}
+
+// try sees an exercise unsolved, and solved by its solution.
+func (c *clone) try(t *testing.T, e Exercise) {
+	defer c.git("clean", "-q", "-f")
+	defer c.git("reset", "-q", "--hard")
+	c.mustFailBefore(t, e)
+	c.apply(t, e)
+	var out bytes.Buffer
+	if err := e.Check(c.dir, &out); err != nil {
+		t.Fatalf("%v is not solved by %s: %v\n%s", e, e.Solution(), err, &out)
+	}
+	c.mustBreak(t, e)
+	if *update {
+		c.renew(t, e)
+	}
+}
+
+// mustFailBefore sees that an exercise is not solved by the service as it is, and that this is not because something
+// cannot be built.
+func (c *clone) mustFailBefore(t *testing.T, e Exercise) {
+	t.Helper()
+	var out bytes.Buffer
+	err := e.Check(c.dir, &out)
+	if err == nil || strings.Contains(out.String(), "[build failed]") {
+		t.Fatalf("%v: its check says of the service as it is %v\n%s", e, err, &out)
+	}
+	if _, err := os.Stat(filepath.Join(c.dir, e.Test())); err != nil {
+		return // the check has no test in a file
+	}
+	for name := range strings.SplitSeq(testNames(c.dir, e), "|") {
+		if !strings.Contains(out.String(), "--- FAIL: "+name) {
+			t.Errorf("%v: %s does not fail on the service as it is\n%s", e, name, &out)
+		}
+	}
+	source, err := os.ReadFile(filepath.Join(c.dir, e.Test()))
+	must(t, err)
+	if formatted, err := format.Source(source); err != nil || !bytes.Equal(formatted, source) {
+		t.Errorf("%s is not formatted as gofmt does: %v", e.Test(), err)
 	}
 }
 
@@ -138,8 +188,12 @@ func (c *clone) mustBreak(t *testing.T, e Exercise) {
 	if len(e.Breaks) == 0 {
 		return
 	}
+	files := overlay{}
+	if e.check == nil {
+		files["tour_"+e.Name+"_test.go"] = filepath.Join(c.dir, e.Test()) // as in Check, so that Go compiles once
+	}
 	var out bytes.Buffer
-	_ = goTest(c.dir, overlay{}, strings.Join(e.Breaks, "|"), &out)
+	_ = goTest(c.dir, files, strings.Join(e.Breaks, "|"), &out)
 	for _, name := range e.Breaks {
 		if !strings.Contains(out.String(), "--- FAIL: "+name+" ") {
 			t.Errorf("%v: %s does not fail with %s\n%s", e, name, e.Solution(), &out)
@@ -147,81 +201,81 @@ func (c *clone) mustBreak(t *testing.T, e Exercise) {
 	}
 }
 
-// failBefore builds the tests of all exercises into one program and runs each: it has to fail by itself, and not
-// because something cannot be built.
-func (c *clone) failBefore() {
-	t := c.t
-	t.Helper()
-	for _, e := range Exercises {
-		if e.Lies == nil {
-			source, err := os.ReadFile(filepath.Join(c.dir, e.Test()))
-			must(t, err)
-			if formatted, err := format.Source(source); err != nil || !bytes.Equal(formatted, source) {
-				t.Errorf("%s is not formatted as gofmt does: %v", e.Test(), err)
-			}
-			must(t, os.WriteFile(filepath.Join(c.dir, "tour_"+e.Name+"_test.go"), source, 0o600))
-		}
-	}
-	defer c.git("clean", "-q", "-f")
-	program := filepath.Join(t.TempDir(), "tests")
-	build := exec.Command("go", "test", "-c", "-o", program, ".")
-	build.Dir = c.dir
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("the tests of the exercises cannot be built: %v\n%s", err, out)
-	}
-	for _, e := range Exercises {
-		if e.Lies != nil { // the test is the solution
-			continue
-		}
-		for name := range strings.SplitSeq(testNames(c.dir, e), "|") {
-			run := exec.Command(program, "-test.run=^"+name+"$", "-test.v", "-test.timeout=2m")
-			run.Dir = c.dir
-			out, err := run.CombinedOutput()
-			if err == nil || !strings.Contains(string(out), "--- FAIL: "+name) {
-				t.Errorf("%v: %s does not fail on the service as it is: %v\n%s", e, name, err, out)
-			}
-		}
-	}
-}
-
 // TestHarmlessSolutionsKeepTheServicesTests applies all solutions that break no test of the service, and runs its whole
 // suite.
 func TestHarmlessSolutionsKeepTheServicesTests(t *testing.T) {
+	t.Parallel()
 	c := newClone(t)
 	for _, e := range Exercises {
 		if len(e.Breaks) == 0 {
 			c.apply(t, e)
 		}
 	}
-	suite := exec.Command("go", "test", "-count=1", "./...")
+	suite := exec.Command("go", "test", "-count=1", "-vet=off", ".")
 	suite.Dir = c.dir
 	if out, err := suite.CombinedOutput(); err != nil {
 		t.Errorf("with all harmless solutions, the service's own tests fail: %v\n%s", err, out)
 	}
+	progress("the service's own tests, with all solutions that break none")
 }
 
-// TestEveryExerciseIsInTheTour: by the command that checks it, its solution, and its two files.
+// TestEveryExerciseIsInTheTour: by the command that checks it, its solution, and its files.
 func TestEveryExerciseIsInTheTour(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(repository, "docs/tour.md"))
 	must(t, err)
-	files := 0
+	used := map[string]bool{}
 	for _, e := range Exercises {
 		for _, want := range []string{"./tour/try " + e.Name + "`", "(../" + e.Solution() + ")"} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("docs/tour.md lacks %s of %v", want, e)
 			}
 		}
-		files += 2
-		if e.Lies != nil {
-			files--
+		if e.Question == "" || slices.Contains(e.Hints[:], "") {
+			t.Errorf("%v lacks a question or a hint", e)
 		}
+		used[filepath.Base(e.Test())], used[filepath.Base(e.Solution())] = true, true
 	}
 	patches, err := filepath.Glob("stop*/*.patch")
 	must(t, err)
 	tests, err := filepath.Glob("stop*/*.go.txt")
 	must(t, err)
-	if len(patches)+len(tests) != files {
-		t.Errorf("%q and %q are not the files of %d exercises", patches, tests, len(Exercises))
+	for _, file := range append(patches, tests...) {
+		if !used[filepath.Base(file)] {
+			t.Errorf("%s belongs to no exercise", file)
+		}
+	}
+}
+
+// TestAStopIsShort: a naive program has at most 40 lines, and what is to be read of the service at most 50.
+func TestAStopIsShort(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(repository, "docs/tour.md"))
+	must(t, err)
+	stops := strings.Split(string(text), "\n## ")[1:]
+	seen := 0
+	for _, stop := range stops {
+		number, _, numbered := strings.Cut(stop, ". ")
+		if !numbered || len(number) != 1 {
+			continue
+		}
+		seen++
+		program, err := os.ReadFile("stop" + number + "/main.go")
+		must(t, err)
+		if n := bytes.Count(program, []byte("\n")); n > 40 {
+			t.Errorf("the naive program of stop %s has %d lines, more than 40", number, n)
+		}
+		_, reading, _ := strings.Cut(stop, "\n### Read")
+		reading, _, _ = strings.Cut(reading, "\n### ")
+		sum := 0
+		for _, match := range link.FindAllStringSubmatch(reading, -1) {
+			first, last := lines(t, match[2], match[1])
+			sum += last - first + 1
+		}
+		if sum == 0 || sum > 50 {
+			t.Errorf("stop %s has %d lines of the service to read, more than 50 or none", number, sum)
+		}
+	}
+	if seen != 6 {
+		t.Errorf("docs/tour.md has %d stops, not 6", seen)
 	}
 }
 

@@ -1,0 +1,101 @@
+package histories
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// service is a petstore on a file of its own, which may be killed and started again.
+type service struct {
+	t           *testing.T
+	program, db string
+	key         string
+	url         atomic.Pointer[string] // up to and including /v1
+	cmd         *exec.Cmd
+}
+
+// build builds the program in a folder with its source.
+func build(t *testing.T, source string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "petstore")
+	cmd := exec.Command("go", "build", "-o", program, ".")
+	cmd.Dir = source
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return program
+}
+
+// start starts a service on a new database, with a key whose limits no history reaches.
+func start(t *testing.T, program string) *service {
+	t.Helper()
+	s := &service{t: t, program: program, db: filepath.Join(t.TempDir(), "petstore.db")}
+	t.Cleanup(func() { s.kill() })
+	key, err := s.command("key", "create", "-plan", "enterprise",
+		"-per-minute", "1000000000", "-per-day", "1000000000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.key = strings.TrimSpace(key)
+	s.run()
+	return s
+}
+
+// command runs a command on the database and returns its stdout.
+func (s *service) command(name, action string, args ...string) (stdout string, err error) {
+	args = append([]string{name, action, "-db", s.db}, args...)
+	cmd := exec.Command(s.program, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("petstore %s: %w: %s", strings.Join(args, " "), err, &stderr)
+	}
+	return string(out), nil
+}
+
+var readyLine = regexp.MustCompile(`"ready".*"address":"([^"]*)"`)
+
+// run starts the service and returns when it is ready.
+func (s *service) run() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.program, "-addr", "127.0.0.1:0", "-db", s.db, "-log", "json")
+	stderr, err := s.cmd.StderrPipe()
+	if err == nil {
+		err = s.cmd.Start()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if match := readyLine.FindStringSubmatch(lines.Text()); match != nil {
+			s.url.Store(&match[1])
+			go func() { _, _ = io.Copy(os.Stderr, stderr) }() // what is logged from now on is a failure
+			return
+		}
+	}
+	s.t.Fatal("the service does not start")
+}
+
+// kill ends the service without a warning.
+func (s *service) kill() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // says that it was killed
+}
+
+// life is how long a service lives between two kills, at most.
+const life = 2 * time.Second
