@@ -27,6 +27,7 @@ func numberIn(t *testing.T, file, statement string) (number int64) {
 type scene struct {
 	t        *testing.T
 	db, copy string
+	key      string // the first one
 }
 
 // What the two of a scene hold: the database has grown since it was copied.
@@ -40,7 +41,7 @@ const (
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := start(t)
-	sc := &scene{t, s.db, filepath.Join(filepath.Dir(s.db), "copy.db")}
+	sc := &scene{t, s.db, filepath.Join(filepath.Dir(s.db), "copy.db"), s.key}
 	grow := func(pets int) {
 		s.newKey()
 		for range pets {
@@ -65,7 +66,7 @@ func (sc *scene) again(t *testing.T) *scene {
 			noError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 		}
 	}
-	return &scene{t, filepath.Join(dir, filepath.Base(sc.db)), filepath.Join(dir, filepath.Base(sc.copy))}
+	return &scene{t, filepath.Join(dir, filepath.Base(sc.db)), filepath.Join(dir, filepath.Base(sc.copy)), sc.key}
 }
 
 // restore is the command.
@@ -276,90 +277,17 @@ func (sc *scene) damage() {
 	noError(sc.t, os.WriteFile(sc.copy, content, 0o600))
 }
 
-// restoreSteps are the calls with which a restore may change what is on the disk.
-var restoreSteps = []string{"openat", "write", "pwrite64", "copy_file_range", "sendfile", "ftruncate", "fallocate", "fchmod", "fchmodat", "fchown", "fchownat",
-	"fsync", "fdatasync", "link", "linkat", "rename", "renameat", "renameat2", "unlink", "unlinkat"}
-
 // trace runs a restore under strace, which writes the calls that it makes into
-// a file. Go is to have processors to spare: it keeps one thread then for what
-// is done in turn, and strace counts the calls of each thread by themselves.
+// a file.
 func (sc *scene) trace(log string, options ...string) *process {
 	sc.t.Helper()
 	cmd := sc.restore()
-	strace := slices.Concat([]string{"-f", "-qq", "-y", "-o", log, "-e", "trace=" + strings.Join(restoreSteps, ",")}, options, cmd.Args)
-	traced := exec.Command("strace", strace...)
-	traced.Env = append(cmd.Env, "GOMAXPROCS=8")
+	strace := []string{"-f", "-qq", "-y", "-o", log, "-e", "trace=" + strings.Join(fileCalls, ",")}
+	traced := exec.Command("strace", slices.Concat(strace, options, cmd.Args)...)
+	traced.Env = cmd.Env
 	p := launch(sc.t, traced)
 	p.status()
 	return p
-}
-
-// TestAKilledRestoreLeavesOneWholeDatabaseInPlace kills a restore before each
-// of the calls that change anything on the disk, until it gets by without.
-// There is always a whole database where the service looks for it, the old or
-// the restored one, and the old one is not lost. The next restore is none the
-// worse for it, once what is left of the first was removed as its message says.
-func TestAKilledRestoreLeavesOneWholeDatabaseInPlace(t *testing.T) {
-	t.Parallel()
-	stock := newScene(t)
-	log := filepath.Join(t.TempDir(), "calls")
-	if p := stock.again(t).trace(log); p.status() != 0 {
-		t.Fatalf("a restore that nobody kills fails: %s", p.told())
-	}
-	calls, err := os.ReadFile(log)
-	noError(t, err)
-	kills := 0
-	for _, step := range restoreSteps {
-		total := len(regexp.MustCompile(`(?m)^\d+ +`+step+`\(`).FindAll(calls, -1))
-		for n := 1; n <= total; n += 1 + n/8 { // of many calls of a kind, not each
-			killed := false
-			for try := 0; try < 10 && !killed; try++ { // the calls may have come from several threads
-				sc := stock.again(t)
-				p := sc.trace(filepath.Join(t.TempDir(), "calls"), "-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", step, n))
-				killed = p.status() != 0
-				sc.survives(fmt.Sprintf("%s %d of %d", step, n, total))
-			}
-			if killed {
-				kills++
-			}
-			if t.Failed() {
-				return // the other steps would say it all again
-			}
-		}
-	}
-	t.Logf("a restore was killed at %d of its steps", kills)
-	if kills < 10 {
-		t.Errorf("a restore was killed at %d steps only", kills)
-	}
-}
-
-// survives looks at what a kill has left, and restores once more.
-func (sc *scene) survives(step string) {
-	sc.t.Helper()
-	if p := launch(sc.t, program("key", "list", "-db", sc.db)); p.status() != 0 {
-		sc.t.Errorf("after a kill at %s: %s", step, p.told())
-		return
-	}
-	inPlace := sc.holds(sc.db)
-	if inPlace != "old" && inPlace != "restored" {
-		sc.t.Errorf("after a kill at %s the database in place is %s", step, inPlace)
-	}
-	if inPlace == "restored" && (sc.kept() == "" || sc.holds(sc.kept()) != "old") {
-		sc.t.Errorf("after a kill at %s the old database is lost: kept is %q", step, sc.kept())
-	}
-	if inPlace == "restored" {
-		return
-	}
-	if left, _ := filepath.Glob(sc.db + ".partial"); len(left) > 0 {
-		fails(sc.t, sc.restore(), left[0]+" is there: another copy runs, or was stopped; remove it")
-		noError(sc.t, os.Remove(left[0]))
-	}
-	if p := launch(sc.t, sc.restore()); p.status() != 0 || sc.holds(sc.db) != "restored" {
-		sc.t.Errorf("after a kill at %s the next restore leaves %s in place: %s", step, sc.holds(sc.db), p.told())
-	}
-	if left, _ := filepath.Glob(sc.db + ".partial*"); len(left) > 0 {
-		sc.t.Errorf("after a kill at %s and the next restore %q are left", step, left)
-	}
 }
 
 // TestARestoreOnAFullDiskLeavesTheOldDatabase, wherever it finds that it has no more space.
