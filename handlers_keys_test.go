@@ -102,23 +102,6 @@ func TestEveryResponseSaysWhereTheKeyStands(t *testing.T) {
 	})
 }
 
-func TestTheDayRefusesWhenTheMinuteDoesNot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := openShopInFakeTime(t)
-		s.key = s.newKey(quota{2, 3})
-		reset := strconv.FormatInt(time.Now().Add(24*time.Hour).Unix(), 10)
-		s.list().is(200).has("X-RateLimit-Limit: 2", "X-RateLimit-Remaining: 1")
-		s.list().is(200).has("X-RateLimit-Limit: 2", "X-RateLimit-Remaining: 0")
-		time.Sleep(time.Minute)
-		last := s.list().is(200).has("X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0")
-		last.has("X-RateLimit-Reset: " + reset)
-		time.Sleep(24*time.Hour - 2*time.Minute)
-		s.list().is(429, CodeRateLimited).has("X-RateLimit-Reset: "+reset, "Retry-After: 60")
-		time.Sleep(time.Minute)
-		s.list().is(200).has(`RateLimit: "minute";r=1;t=60, "day";r=2;t=86400`)
-	})
-}
-
 func TestOf200ParallelRequestsExactly100AreAdmitted(t *testing.T) {
 	s := openShop(t)
 	s.key = s.newKey(quota{100, 1000})

@@ -120,16 +120,6 @@ func TestBans(t *testing.T) {
 	}
 }
 
-func TestAStrikeEvery20SecondsBansNobodyWhoHas3AMinute(t *testing.T) {
-	u := &usage{}
-	for i := range instant(24 * 180) {
-		d := u.admit(testStart+20_000*i, quota{3, 1}, tenMinutes)
-		if d.banBegins {
-			t.Fatalf("request %d begins a ban", i)
-		}
-	}
-}
-
 // banned is a script after which a key with 2 requests a minute is banned from 1s on.
 const banned = `
 	0s: 2 admitted

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -296,36 +295,6 @@ func TestTheNumberOfAFlushIsKeptFor30Days(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestAFlushWhoseOutcomeIsUnknownForDaysCountsOnce, whether it was stored or not.
-func TestAFlushWhoseOutcomeIsUnknownForDaysCountsOnce(t *testing.T) {
-	for what, fate := range map[string]limitsFate{
-		"it was stored": arrivesUnseen, "it was not": neverArrives,
-	} {
-		t.Run(what, func(t *testing.T) {
-			engines(t, func(t *testing.T, db string) {
-				w := newLimits(t, db, quota{60, 1000}, 1)
-				w.play("0s: 2 admitted")
-				repair := w.disturb(w.limiter(), func() limitsFate { return fate })
-				if err := w.limiter().flush(t.Context(), testStart.time()); err == nil {
-					t.Fatal("the first try has not failed")
-				}
-				repair()
-				must(t, w.store().purge(t.Context(), clock("167h").time()))
-				w.play(`
-					168h: 1 admitted
-					168h: flush
-					stored: minute 1 until 168h1m0s, day 1 until 192h0m0s`)
-				days := fmt.Sprint(storedDays(t, w.store()))
-				want := "[2027-01-15: 2 admitted, 0 refused, 0 errors" +
-					" 2027-01-22: 1 admitted, 0 refused, 0 errors]"
-				if days != want {
-					t.Errorf("stored is %s", days)
-				}
-			})
-		})
-	}
 }
 
 // TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers of all keys

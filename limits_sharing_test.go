@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
-	"slices"
 	"testing"
 )
 
@@ -72,17 +69,6 @@ func TestAWindowThatIsFarAheadIsReplaced(t *testing.T) {
 			A -25h: 1 admitted
 			A -25h: flush
 			stored: minute 1 until -24h59m0s, day 1 until -1h0m0s`)
-	})
-}
-
-func TestTwoServicesMayReadTheClockAtDifferentTimes(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		newLimits(t, db, quota{100, 1000}, 2).play(`
-			A 60s: 3 admitted
-			A 60s: flush
-			B 0s: 2 admitted
-			B 0s: flush
-			stored: minute 5 until 2m0s, day 5 until 24h1m0s`)
 	})
 }
 
@@ -184,49 +170,6 @@ func (w *limitsWorld) disturb(l *limiter, fate func() limitsFate) (repair func()
 	return func() { l.store.engine = healthy }
 }
 
-// TestAnOutageOfManyFlushesLosesAndDoublesNothing, whatever became of each.
-func TestAnOutageOfManyFlushesLosesAndDoublesNothing(t *testing.T) {
-	lost := func(n int) []limitsFate { return slices.Repeat([]limitsFate{neverArrives}, n) }
-	unseen := func(n int) []limitsFate { return slices.Repeat([]limitsFate{arrivesUnseen}, n) }
-	for what, fates := range map[string][]limitsFate{
-		"a response that is lost":         unseen(1),
-		"a request that is lost":          lost(1),
-		"many responses that are lost":    unseen(20),
-		"many requests that are lost":     lost(20),
-		"first requests, then responses":  append(lost(5), unseen(2)...),
-		"first a response, then requests": append(unseen(1), lost(5)...),
-		"some that arrive in between": {
-			arrivesUnseen, arrives, neverArrives, arrives, arrivesUnseen,
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			engines(t, func(t *testing.T, db string) {
-				w := newLimits(t, db, quota{100, 1000}, 2)
-				w.play("B 0s: 5 admitted\nB 1s: flush")
-				admitted := 5
-				for i, fate := range fates {
-					w.play(fmt.Sprintf("2s: %d admitted", 1+i%2))
-					admitted += 1 + i%2
-					repair := w.disturb(w.limiter(), func() limitsFate { return fate })
-					_ = w.limiter().flush(t.Context(), clock("2s").time())
-					repair()
-					if used := w.limiter().usages[1].day.used; used < int64(admitted-5) {
-						t.Errorf("while writing fails %d of %d requests count", used, admitted)
-					}
-				}
-				w.play("3s: flush\n3s: flush")
-				used := fmt.Sprintf("minute %d until 1m0s, day %[1]d until 24h0m0s", admitted)
-				w.play("stored: " + used)
-				w.play("A: " + used)
-				days := readNumber(t, w.store(), "SELECT sum(admitted) FROM usage_days")
-				if days != int64(admitted) {
-					t.Errorf("of %d requests %d are counted in their day", admitted, days)
-				}
-			})
-		})
-	}
-}
-
 // TestALateCopyOfAFlushAddsNothing: a node that was frozen runs what was repeated elsewhere
 // meanwhile.
 func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
@@ -248,152 +191,4 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 			}
 		}
 	})
-}
-
-// modelWindow is a window of a key, as simple as can be.
-type modelWindow struct {
-	ends instant
-	n    int64
-}
-
-// windowsOf are the windows of a usage, which may be nil.
-func windowsOf(u *usage) (windows [2]modelWindow) {
-	if u == nil {
-		return windows
-	}
-	windows[0] = modelWindow{u.minute.ends, u.minute.used}
-	windows[1] = modelWindow{u.day.ends, u.day.used}
-	return windows
-}
-
-// modelService is what a service knows of a key's minute and day.
-type modelService struct {
-	shown [2]modelWindow  // what it shows
-	fresh [2]modelWindow  // what it has not sent, of the windows that it shows
-	sent  *[2]modelWindow // what it has sent, until it knows the outcome
-
-	stored  bool // what it has sent is stored
-	counted bool // there is something to send
-}
-
-type limitsModel struct {
-	now    instant
-	stored [2]modelWindow
-}
-
-func (m *limitsModel) runs(w modelWindow, i int) bool {
-	length := [2]instant{minuteMillis, dayMillis}[i]
-	return m.now < w.ends && w.ends <= m.now+2*length
-}
-
-// admit counts a request in both windows.
-func (m *limitsModel) admit(s *modelService) {
-	s.counted = true
-	for i, length := range [2]instant{minuteMillis, dayMillis} {
-		if !m.runs(s.shown[i], i) {
-			s.shown[i] = modelWindow{ends: m.now + length}
-			s.fresh[i] = s.shown[i]
-		}
-		s.shown[i].n++
-		s.fresh[i].n++
-	}
-}
-
-// flush sends what is fresh, or again what was sent.
-func (m *limitsModel) flush(s *modelService, fate limitsFate) {
-	if s.sent == nil {
-		fresh := s.fresh
-		s.sent = &fresh
-		s.stored = false
-		s.counted = false
-	}
-	if fate != neverArrives && !s.stored {
-		s.stored = true
-		for i, sent := range s.sent {
-			m.add(i, sent)
-		}
-	}
-	if fate != arrives {
-		return
-	}
-	for i, sent := range s.sent {
-		if s.fresh[i].ends == sent.ends {
-			s.fresh[i].n -= sent.n
-		}
-		if m.runs(m.stored[i], i) {
-			s.shown[i] = modelWindow{m.stored[i].ends, m.stored[i].n + s.fresh[i].n}
-			s.fresh[i].ends = m.stored[i].ends
-		}
-	}
-	s.sent = nil
-}
-
-// add merges a window into the one that is stored.
-func (m *limitsModel) add(i int, sent modelWindow) {
-	if m.stored[i].ends == 0 { // there is no row: an ended window is no harm there
-		m.stored[i] = sent
-		return
-	}
-	if !m.runs(m.stored[i], i) {
-		m.stored[i] = modelWindow{ends: sent.ends}
-	}
-	if sent.ends > m.now {
-		m.stored[i].n += sent.n
-	}
-}
-
-// TestUsageFollowsASimpleModel lets three services admit and flush at random, while flushes get
-// lost in both ways and the clock moves on, by days at times, and sometimes back.
-func TestUsageFollowsASimpleModel(t *testing.T) {
-	for range 8 {
-		seed := rand.Uint64()
-		random := rand.New(rand.NewPCG(seed, 0))
-		w := newLimits(t, databasePath(t), quota{maxQuota, maxQuota}, 3)
-		m := &limitsModel{now: testStart}
-		var services [3]modelService
-		for step := range 300 {
-			number := random.IntN(3)
-			l, s := w.services[number], &services[number]
-			switch random.IntN(9) {
-			case 0, 1:
-				m.now += instant(random.Int64N(40_000))
-			case 2:
-				if random.IntN(20) == 0 {
-					m.now += instant(random.Int64N(4*int64(dayMillis))) - 2*dayMillis
-				}
-			case 3, 4, 5:
-				repeats := s.sent != nil
-				if !repeats && !s.counted {
-					continue
-				}
-				fate := limitsFate(random.IntN(3))
-				repair := w.disturb(l, func() limitsFate { return fate })
-				err := l.flush(t.Context(), m.now.time())
-				repair()
-				if (err == nil) != (fate == arrives) {
-					t.Fatalf("seed %d, step %d: the flush says %v", seed, step, err)
-				}
-				m.flush(s, fate)
-				if repeats && fate == arrives && s.counted { // what came meanwhile follows
-					m.flush(s, fate)
-				}
-			default:
-				if l.usages[1] == nil {
-					l.usages[1] = &usage{} // as if it was read before the first flush
-				}
-				_, err := l.admit(&w.key.account, m.now.time())
-				must(t, err)
-				m.admit(s)
-			}
-			stored, err := readUsage(t.Context(), w.store(), 1)
-			must(t, err)
-			if got := windowsOf(stored); got != m.stored {
-				t.Fatalf("seed %d, step %d: stored is %v, want %v", seed, step, got, m.stored)
-			}
-			if got := windowsOf(l.usages[1]); got != s.shown {
-				t.Fatalf("seed %d, step %d: service %d has %v, want %v",
-					seed, step, number, got, s.shown)
-			}
-		}
-	}
 }

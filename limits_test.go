@@ -5,13 +5,10 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
@@ -115,96 +112,18 @@ func TestLimitWindows(t *testing.T) {
 	}
 }
 
-func TestARequestTakesFromBothBucketsOrFromNone(t *testing.T) {
-	took := func(before, after bucket) int64 {
-		if before.ends != after.ends {
-			return after.used
-		}
-		return after.used - before.used
-	}
-	u, admitted := &usage{}, int64(0)
-	for i := range 600 { // ten minutes, a request each second
-		before := *u
-		d := u.admit(testStart+1000*instant(i), quota{5, 30}, 0)
-		want := int64(0)
-		if d.refusal == "" {
-			want = 1
-		}
-		admitted += want
-		minute, day := took(before.minute, u.minute), took(before.day, u.day)
-		if minute != want || day != want {
-			t.Fatalf("second %d, refusal %q: took %d and %d", i, d.refusal, minute, day)
-		}
-	}
-	if admitted != 30 {
-		t.Errorf("%d requests are admitted, want the 30 of the day", admitted)
-	}
-}
-
-func TestAChangeOfPlanCountsWhatWasUsed(t *testing.T) {
-	free, pro := planQuota("free"), planQuota("pro")
-	for _, c := range []struct {
-		policy   string
-		old, new quota
-		before   string
-		after    string
-	}{
-		{"up: what remains is the new limit less what was used", free, pro,
-			"0s: 50 admitted", "1s: 1 admitted, minute 249 until 1m0s, day 9949 until 24h0m0s"},
-		{"up: a key that was refused is admitted with its next request", free, pro,
-			"0s: 60 admitted", "1s: 1 admitted, minute 239 until 1m0s, day 9939 until 24h0m0s"},
-		{"down: what remains is the new limit less what was used", pro, free,
-			"0s: 50 admitted", "1s: 1 admitted, minute 9 until 1m0s, day 949 until 24h0m0s"},
-		{"down: the minute is never below 0", pro, free,
-			"0s: 100 admitted", "1s: 1 rate_limited, minute 0 until 1m0s, day 900 until 24h0m0s"},
-		{"down: the day is never below 0", pro, quota{200, 60},
-			"0s: 100 admitted", "1s: 1 rate_limited, minute 100 until 1m0s, day 0 until 24h0m0s"},
+// TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown, and of two that reset at once the day.
+func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
+	for dayEnds, want := range map[string]string{
+		"9h":      "1000: 0 until 9h0m0s",
+		"40.001s": "1000: 0 until 40.001s",
+		"40s":     "1000: 0 until 40s",
+		"39.999s": "60: 0 until 40s",
 	} {
-		t.Run(c.policy, func(t *testing.T) {
-			w := newLimitsOnFile(t, c.old)
-			w.play(c.before)
-			w.key.quota = c.new
-			w.play(c.after)
-		})
-	}
-}
-
-func TestTheBucketShownInXRateLimit(t *testing.T) {
-	limited := CodeRateLimited
-	for _, c := range []struct {
-		policy      string
-		minute, day bucket // of a key with 60 a minute and 1,000 a day
-		refusal     ErrorCode
-		want        string
-	}{
-		{"admitted: the minute, when it has fewest left",
-			usedUntil(3, "40s"), usedUntil(3, "9h"), "", "60: 56 until 40s"},
-		{"admitted: the day, when it has fewest left",
-			usedUntil(3, "40s"), usedUntil(990, "9h"), "", "1000: 9 until 9h0m0s"},
-		{"admitted: the day, when both have as many left",
-			usedUntil(3, "40s"), usedUntil(943, "9h"), "", "1000: 56 until 9h0m0s"},
-		{"admitted: the day, when nothing is left of both, though the minute resets later",
-			usedUntil(59, "40s"), usedUntil(999, "9s"), "", "1000: 0 until 9s"},
-		{"admitted: the minute, with one fewer left than the day",
-			usedUntil(4, "40s"), usedUntil(943, "9h"), "", "60: 55 until 40s"},
-		{"refused by the minute: the minute",
-			usedUntil(60, "40s"), usedUntil(900, "9h"), limited, "60: 0 until 40s"},
-		{"refused by the day: the day",
-			usedUntil(3, "40s"), usedUntil(1000, "9h"), limited, "1000: 0 until 9h0m0s"},
-		{"refused by the day at its end: the day, though the minute resets later",
-			usedUntil(3, "40s"), usedUntil(1000, "9s"), limited, "1000: 0 until 9s"},
-		{"refused by both: the day, when it resets later",
-			usedUntil(60, "40s"), usedUntil(1000, "9h"), limited, "1000: 0 until 9h0m0s"},
-		{"refused by both: the minute, when it resets later",
-			usedUntil(60, "40s"), usedUntil(1000, "39.999s"), limited, "60: 0 until 40s"},
-		{"refused by both: the day, when they reset at once",
-			usedUntil(60, "40s"), usedUntil(1000, "40s"), limited, "1000: 0 until 40s"},
-	} {
-		u := &usage{minute: c.minute, day: c.day}
-		d := u.admit(clock("0s"), quota{60, 1000}, tenMinutes)
-		got := fmt.Sprintf("%d: %s", d.shown.limit, levelText(d.shown))
-		if got != c.want || d.refusal != c.refusal {
-			t.Errorf("%s: shown is %s (%q), want %s", c.policy, got, d.refusal, c.want)
+		u := &usage{minute: usedUntil(60, "40s"), day: usedUntil(1000, dayEnds)}
+		shown := u.admit(clock("0s"), quota{60, 1000}, tenMinutes).shown
+		if got := fmt.Sprintf("%d: %s", shown.limit, levelText(shown)); got != want {
+			t.Errorf("with a day until %s, shown is %s, want %s", dayEnds, got, want)
 		}
 	}
 }
@@ -272,35 +191,6 @@ X-RateLimit-Reset: 1800000599
 	}
 }
 
-func TestTheResetIsRoundedUp(t *testing.T) {
-	for begun, want := range map[string]string{
-		"0s": "60", "0.001s": "61", "0.999s": "61", "1s": "61", "1.001s": "62",
-	} {
-		d := (&usage{}).admit(clock(begun), planQuota("free"), tenMinutes)
-		if !strings.Contains(headersOf(d), "X-RateLimit-Reset: 18000000"+want+"\n") {
-			t.Errorf("begun at %s: %s, want 18000000%s", begun, headersOf(d), want)
-		}
-	}
-}
-
-func TestRetryAfterIsEnoughAndNotMoreThanASecondTooMuch(t *testing.T) {
-	retryAfter := regexp.MustCompile(`Retry-After: (\d+)`)
-	for millis := range instant(minuteMillis) {
-		u := &usage{minute: usedUntil(1, "60s")}
-		d := u.admit(testStart+millis, quota{1, 100}, tenMinutes)
-		seconds, err := strconv.Atoi(retryAfter.FindStringSubmatch(headersOf(d))[1])
-		must(t, err)
-		retry := testStart + millis + 1000*instant(seconds)
-		if seconds < 1 || retry < clock("60s") || retry >= clock("61s") {
-			t.Fatalf("%d ms before the end, Retry-After is %d", minuteMillis-millis, seconds)
-		}
-	}
-	d := decision{now: testStart, refusal: CodeRateLimited, shown: level{reset: testStart}}
-	if !strings.Contains(headersOf(d), "Retry-After: 1\n") {
-		t.Errorf("with nothing to wait for it is not 1: %s", headersOf(d))
-	}
-}
-
 func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		w := newLimits(t, db, quota{4, 50}, 1)
@@ -350,34 +240,6 @@ func TestOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 			t.Errorf("%d requests are admitted", n)
 		}
 		w.play("60s: 1 admitted, minute 99 until 2m0s, day 9899 until 24h0m0s")
-	})
-}
-
-// TestADayAdmitsExactlyItsQuota to a client that sends a request every 20 seconds and waits as it
-// is asked to, for three days, while the service is restarted now and then.
-func TestADayAdmitsExactlyItsQuota(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newLimitsOnFile(t, planQuota("free"))
-		began := time.Now()
-		var admitted [3]int
-		for requests := 1; time.Since(began) < 72*time.Hour; requests++ {
-			day := int(time.Since(began) / (24 * time.Hour))
-			d, err := w.limiter().admit(&w.key.account, time.Now())
-			must(t, err)
-			if d.refusal == "" {
-				admitted[day]++
-				time.Sleep(20 * time.Second)
-			} else {
-				time.Sleep(time.Duration(d.retryAfter()) * time.Second)
-			}
-			if requests%450 == 0 {
-				must(t, w.limiter().flush(t.Context(), time.Now()))
-				w.play("0s: restart")
-			}
-		}
-		if admitted != [3]int{1000, 1000, 1000} {
-			t.Errorf("admitted on the three days: %v", admitted)
-		}
 	})
 }
 
