@@ -1,5 +1,6 @@
 // Package histories records what clients ask of the service and what it answers, with times, and
 // has porcupine prove that one pet store, doing one thing after the other, could have answered so.
+// The limits have a recording and a model of their own, in the files called limits_.
 //
 //	cd e2e && go test -v ./histories             a minute of each
 //	cd e2e && SOAK=60 go test -timeout 5h ./histories   an hour of each

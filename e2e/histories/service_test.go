@@ -22,6 +22,7 @@ type service struct {
 	key         string
 	url         atomic.Pointer[string] // up to and including /v1
 	cmd         *exec.Cmd
+	log         io.Writer // gets what is logged after the start
 }
 
 // build builds the program in a folder with its source.
@@ -36,11 +37,20 @@ func build(t *testing.T, source string) (program string) {
 	return program
 }
 
+// newService is a service on a new database that does not run yet.
+func newService(t *testing.T, program string) *service {
+	t.Helper()
+	db := filepath.Join(t.TempDir(), "petstore.db")
+	s := &service{t: t, program: program, db: db, log: io.Discard}
+	t.Cleanup(func() { s.kill() })
+	return s
+}
+
 // start starts a service on a new database, with a key whose limits no history reaches.
 func start(t *testing.T, program string) *service {
 	t.Helper()
-	s := &service{t: t, program: program, db: filepath.Join(t.TempDir(), "petstore.db")}
-	t.Cleanup(func() { s.kill() })
+	s := newService(t, program)
+	s.log = os.Stderr // in these histories it is a failure
 	key, err := s.command("key", "create", "-plan", "enterprise",
 		"-per-minute", "1000000000", "-per-day", "1000000000")
 	if err != nil {
@@ -67,9 +77,10 @@ func (s *service) command(name, action string, args ...string) (stdout string, e
 var readyLine = regexp.MustCompile(`"ready".*"address":"([^"]*)"`)
 
 // run starts the service and returns when it is ready.
-func (s *service) run() {
+func (s *service) run(flags ...string) {
 	s.t.Helper()
-	s.cmd = exec.Command(s.program, "-addr", "127.0.0.1:0", "-db", s.db, "-log", "json")
+	flags = append(flags, "-addr", "127.0.0.1:0", "-db", s.db, "-log", "json")
+	s.cmd = exec.Command(s.program, flags...)
 	stderr, err := s.cmd.StderrPipe()
 	if err == nil {
 		err = s.cmd.Start()
@@ -81,7 +92,7 @@ func (s *service) run() {
 	for lines.Scan() {
 		if match := readyLine.FindStringSubmatch(lines.Text()); match != nil {
 			s.url.Store(&match[1])
-			go func() { _, _ = io.Copy(os.Stderr, stderr) }() // what is logged from now on is a failure
+			go func() { _, _ = io.Copy(s.log, stderr) }()
 			return
 		}
 	}

@@ -1,0 +1,42 @@
+package histories
+
+import (
+	"testing"
+	"time"
+)
+
+var limitFaults = []fault{
+	{name: "a window admits one request too many", file: "limits.go", changes: []string{
+		"	d := u.levels(now, q)\n", "	d := u.levels(now, quota{q.PerMinute + 1, q.PerDay + 1})\n",
+	}},
+	{name: "a restart forgets all usage", file: "limits.go", changes: []string{
+		"		_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",
+		"		var err error\n		_ = query\n",
+	}},
+	{name: "a kill forgets three seconds of usage", file: "main.go", changes: []string{
+		`every(500*time.Millisecond, "write usage"`, `every(3*time.Second, "write usage"`,
+	}},
+	{name: "a change of a quota holds three seconds later", file: "main.go", changes: []string{
+		`every(250*time.Millisecond, "look for edits`, `every(3*time.Second, "look for edits`,
+	}},
+}
+
+// TestPlantedFaultsOfLimitsAreFound makes copies of the service, each with a fault, and looks
+// whether the model fails to explain what their callers get.
+func TestPlantedFaultsOfLimitsAreFound(t *testing.T) {
+	t.Parallel()
+	for _, f := range limitFaults {
+		t.Run(f.name, func(t *testing.T) {
+			t.Parallel()
+			program := build(t, f.plant(t))
+			for recordings := 1; recordings <= 5; recordings++ {
+				r := recordCalls(t, program, 8*time.Second)
+				if err := r.replay(); err != nil {
+					t.Logf("recording %d: %v", recordings, err)
+					return
+				}
+			}
+			t.Error("five recordings do not show the fault")
+		})
+	}
+}
