@@ -2,200 +2,192 @@
 
 package main
 
-// The service on an rqlite cluster beside the service on a file.
+// What is measured of the service on a cluster of three rqlite nodes, which share the machine's two
+// cores with it.
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
+	"math/rand/v2"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"time"
 )
 
-// nodes is a cluster of three, on this machine's two cores.
-type nodes struct {
-	b         *bench
-	flags     [][]string // of each node
-	processes []*process
-	http      []string // addresses
-}
-
-// startNodes starts an empty cluster and waits for its leader.
-func (b *bench) startNodes() *nodes {
-	c := &nodes{b: b}
-	var raft []string
-	for range 3 {
-		c.http, raft = append(c.http, freeAddress()), append(raft, freeAddress())
-	}
-	folder := must1(os.MkdirTemp(b.work, "cluster-"))
+// startNodes starts a cluster with the pets of a database. The first node leads, since the others
+// join it.
+func (b *bench) startNodes(d *database) (nodes []*server) {
+	first := freeAddress()
 	for i := range 3 {
-		c.flags = append(c.flags, []string{"rqlited", "-node-id", fmt.Sprint(i + 1), "-http-addr", c.http[i], "-raft-addr", raft[i],
-			"-bootstrap-expect", "3", "-join", strings.Join(raft, ","), filepath.Join(folder, fmt.Sprint(i))})
-		c.processes = append(c.processes, must1(b.spawn("", nil, nil, c.flags[i]...)))
-	}
-	c.leader()
-	return c
-}
-
-func freeAddress() string {
-	l := must1(net.Listen("tcp", "127.0.0.1:0")) //nolint:noctx // to this machine
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// db is the -db of a service.
-func (c *nodes) db() string { return "http://" + strings.Join(c.http, ",http://") }
-
-// leader waits until a node leads and the others follow it, and returns which.
-func (c *nodes) leader() int {
-	for range 600 {
-		for i, address := range c.http {
-			response, err := http.Get("http://" + address + "/status") //nolint:noctx // to this machine
-			if err != nil {
-				continue
-			}
-			var s struct {
-				Store struct {
-					Ready bool
-					Nodes []any
-					Raft  struct{ State string }
-				}
-			}
-			err = json.NewDecoder(response.Body).Decode(&s)
-			_ = response.Body.Close()
-			if err == nil && s.Store.Raft.State == "Leader" && s.Store.Ready && len(s.Store.Nodes) == 3 {
-				return i
-			}
-		}
-		c.b.sleep(100 * time.Millisecond)
-	}
-	fail("the cluster has no leader:\n%s", c.processes[0].output())
-	return 0
-}
-
-// load fills the cluster with a database.
-func (c *nodes) load(d *database) {
-	c.b.command(c.b.petstore, "restore", "-db", c.db(), "-skip-ids", "0", d.path)
-}
-
-func (c *nodes) stop() {
-	for _, p := range c.processes {
-		p.end(syscall.SIGKILL)
-	}
-}
-
-// onePost creates with one client and one transaction for each pet, as a program does
-// that knows nothing of group commit, and returns how many there were in a second.
-func (c *nodes) onePost() float64 {
-	url := "http://" + c.http[c.leader()] + "/db/execute?transaction"
-	const body = `[["INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", 7, 2, "Rex"]]`
-	n, start := 0, time.Now()
-	for ; time.Since(start) < time.Duration(c.b.seconds)*time.Second; n++ {
-		response := must1(http.Post(url, "application/json", strings.NewReader(body))) //nolint:noctx,gosec,bodyclose // closed below
-		text := must1(io.ReadAll(response.Body))
-		_ = response.Body.Close()
-		if !bytes.Contains(text, []byte(`"rows_affected":1`)) {
-			fail("the leader responds %s", text)
-		}
-	}
-	return float64(n) / time.Since(start).Seconds()
-}
-
-// cpu is the time that the leader, and the other two together, have used, in seconds.
-func (c *nodes) cpu() (leader, others float64) {
-	first := c.leader()
-	for i, p := range c.processes {
-		if i == first {
-			leader = cpuTime(p.pid())
+		n := &server{address: freeAddress()}
+		id := strconv.Itoa(i + 1)
+		folder := filepath.Join(b.work, "node-"+n.address)
+		if i == 0 {
+			n.start(b, nil, "rqlited", "-node-id", id, "-http-addr", n.address,
+				"-raft-addr", first, folder)
 		} else {
-			others += cpuTime(p.pid())
+			n.start(b, nil, "rqlited", "-node-id", id, "-http-addr", n.address,
+				"-raft-addr", freeAddress(), "-join", first, folder)
 		}
+		n.await(n.get("/readyz"))
+		nodes = append(nodes, n)
+	}
+	command(b.petstore, "restore", "-db", clusterOf(nodes), "-skip-ids", "0", d.path)
+	return nodes
+}
+
+// clusterOf is the -db of a service.
+func clusterOf(nodes []*server) string {
+	var urls []string
+	for _, n := range nodes {
+		urls = append(urls, "http://"+n.address)
+	}
+	return strings.Join(urls, ",")
+}
+
+func stopNodes(nodes []*server) {
+	for _, n := range nodes {
+		n.kill()
+	}
+}
+
+// clients are 1 to 256 that add pets, each of which waits for its response before its next request.
+func (b *bench) clients() {
+	d := b.database(10_000, 0)
+	nodes := b.startNodes(d)
+	defer stopNodes(nodes)
+	debugFile := &server{address: freeAddress()}
+	debugCluster := &server{address: freeAddress()}
+	file := b.fresh(d, "-debug-addr", debugFile.address)
+	cluster := b.serve(clusterOf(nodes), d.key, serverCore, nil,
+		"-debug-addr", debugCluster.address)
+	for _, n := range b.sizes(2, 1, 2, 4, 8, 16, 32, 64, 128, 256) {
+		b.measureAdds("file", file, debugFile, n)
+		b.measureAdds("cluster", cluster, debugCluster, n)
+	}
+	cluster.stop()
+	file.discard()
+}
+
+func (b *bench) measureAdds(engine string, s, debug *server, connections int) {
+	answered := s.answered
+	committed := debug.commits()
+	f := b.measure(s, always(s.add()), connections)
+	adds := s.answered - answered
+	commits := debug.commits() - committed
+	f["adds/commit"] = adds / commits
+	b.record(engine, connections, f)
+}
+
+// commits are counted by the service.
+func (s *server) commits() float64 {
+	const name = "\npetstore_commit_requests_count "
+	a := s.ask(s.get("/metrics"))
+	_, after, _ := strings.Cut(string(a.Body), name)
+	value, _, _ := strings.Cut(after, "\n")
+	return must1(strconv.ParseFloat(value, 64))
+}
+
+// cluster compares the two engines.
+func (b *bench) cluster() {
+	d := b.database(10_000, 0)
+	nodes := b.startNodes(d)
+	defer stopNodes(nodes)
+	for _, kind := range scenarios(d.pets) {
+		if !kind.cluster {
+			continue
+		}
+		file := b.fresh(d, kind.flags...)
+		s := b.serve(clusterOf(nodes), d.key, serverCore, nil, kind.flags...)
+		for _, n := range []int{1, clients} {
+			what := fmt.Sprintf("%s, %d clients", kind.name, n)
+			sent := s.answered
+			leader, others := cpuOf(nodes)
+			f, near := b.inTurns(s, file, kind.script, n)
+			leaderAfter, othersAfter := cpuOf(nodes)
+			micros := 1e6 / (s.answered - sent)
+			f["ratio-to-file"] = f["req/s"] / near["req/s"]
+			f["leader-µs"] = (leaderAfter - leader) * micros
+			f["others-µs"] = (othersAfter - others) * micros
+			b.record(what, d.pets, f)
+		}
+		s.stop()
+		file.discard()
+	}
+	// A program that knows nothing of a shared commit sends a transaction for each pet.
+	const add = `[["INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", 7, 2, "Rex"]]`
+	request := nodes[0].send("POST", "/db/execute?transaction", add)
+	f := b.measure(nodes[0], always(request), 1)
+	b.record("a transaction for each pet, 1 client", d.pets, f)
+}
+
+// cpuOf is the time that the leader, and the other two together, have used, in seconds.
+func cpuOf(nodes []*server) (leader, others float64) {
+	leader = cpuTime(nodes[0].cmd)
+	for _, n := range nodes[1:] {
+		others += cpuTime(n.cmd)
 	}
 	return leader, others
 }
 
-// gap kills the leader under creates of one client, and returns how long none succeeded.
-func (c *nodes) gap(s *server) float64 {
-	leader := c.leader()
-	time.AfterFunc(time.Second, func() { _ = c.processes[leader].cmd.Process.Kill() })
-	longest, last := time.Duration(0), time.Now()
-	for start := last; time.Since(start) < 8*time.Second; {
-		if a, err := s.fetch("POST", "/v1/pets"); err == nil && a.Status == 201 {
-			longest, last = max(longest, time.Since(last)), time.Now()
+// The requests of loss.
+const (
+	lossAdd  = "add"
+	lossPage = "page, not remembered"
+	lossList = "list of 20, remembered"
+)
+
+var lossKinds = []string{lossAdd, lossPage, lossList}
+
+// loss sends requests at a steady pace, whether or not earlier ones have a response, while the
+// leader of the cluster is killed.
+func (b *bench) loss() {
+	d := b.database(10_000, 0)
+	nodes := b.startNodes(d)
+	defer stopNodes(nodes[1:])
+	s := b.serve(clusterOf(nodes), d.key, serverCore, nil)
+	b.load(s, always(s.get(list)), 1, 1)
+	var recording sync.Mutex // guards b.file
+	var waiting sync.WaitGroup
+	kill := time.Now().Add(2 * time.Second)
+	killer := time.AfterFunc(2*time.Second, nodes[0].kill)
+	defer killer.Stop()
+	for now := range time.Tick(20 * time.Millisecond) {
+		if now.After(kill.Add(7 * time.Second)) {
+			break
+		}
+		page := rand.IntN(d.pets - 100)
+		requests := map[string]string{
+			lossAdd:  s.add(),
+			lossPage: s.get(fmt.Sprint(pageAfter, page)),
+			lossList: s.get(list),
+		}
+		for what, request := range requests {
+			waiting.Go(func() {
+				start := time.Now()
+				s.insist(request)
+				took := time.Since(start)
+				recording.Lock()
+				defer recording.Unlock()
+				b.keep(what, b.run, figures{
+					"at-s": start.Sub(kill).Seconds(),
+					"ms":   1000 * took.Seconds(),
+				})
+			})
 		}
 	}
-	longest = max(longest, time.Since(last))
-	<-c.processes[leader].done
-	c.processes[leader] = must1(c.b.spawn("", nil, nil, c.flags[leader]...))
-	c.leader()
-	return longest.Seconds()
+	waiting.Wait()
+	s.stop()
 }
 
-// cluster compares the two engines, in turns, both with the same pets.
-func (b *bench) cluster() {
-	d := b.database(b.animals[0], 0)
-	c := b.startNodes()
-	defer c.stop()
-	c.load(d)
-	farRemembers, _ := b.serve(c.db(), d.key, b.pinned, nil)
-	farForgets, _ := b.serve(c.db(), d.key, b.pinned, nil, "-cache", "0")
-	nearRemembers, nearForgets := b.fresh(d, nil), b.fresh(d, nil, "-cache", "0")
-	kinds := []scenario{
-		{name: "list of 20", lua: hot(listHot)},
-		{name: "the same, filtered", lua: hot("/v1/pets?limit=20&status=sold")},
-		{name: "fetch, one id", lua: hot("/v1/pets/5")},
-		{name: "page not remembered", lua: somewhere("/v1/pets?after=", 1, d.animals-100), forgetful: true},
-		{name: "add", lua: each(create)},
-	}
-	ours, files := map[string][]*load{}, map[string][]*load{}
-	var posts, gaps []float64
-	leaderCPU, otherCPU := map[string][]float64{}, map[string][]float64{}
-	for round := range b.rounds {
-		for _, k := range kinds {
-			far, near := farRemembers, nearRemembers
-			if k.forgetful {
-				far, near = farForgets, nearForgets
-			}
-			for _, clients := range []int{1, b.connections} {
-				what := fmt.Sprintf("%s, %d clients", k.name, clients)
-				say("round %d, %s", round+1, what)
-				leader, others := c.cpu()
-				l := b.measure(far.warm(), what, k.lua, clients, b.seconds, false)
-				ours[what] = append(ours[what], l)
-				leaderAfter, othersAfter := c.cpu()
-				leaderCPU[what] = append(leaderCPU[what], (leaderAfter-leader)*1e6/l.requests)
-				otherCPU[what] = append(otherCPU[what], (othersAfter-others)*1e6/l.requests)
-				files[what] = append(files[what], b.measure(near.warm(), what+" (file)", k.lua, clients, b.seconds, false))
-			}
+// insist sends a request again until it succeeds, as clients do.
+func (s *server) insist(request string) {
+	for start := time.Now(); time.Since(start) < 20*time.Second; {
+		a, err := s.exchange(request)
+		if err == nil && a.Status < 300 {
+			return
 		}
-		say("one post each")
-		posts = append(posts, c.onePost())
+		time.Sleep(50 * time.Millisecond)
 	}
-	t := newTable(fmt.Sprintf("One service on three nodes, %s animals", count(d.animals)), "", "req/s", "p50 µs", "p99 µs", "CPU µs",
-		"leader's CPU µs", "the others'", "on a file: req/s", "p50 µs", "p99 µs", "CPU µs", "**req/s ratio**", "**CPU ratio**")
-	for _, k := range kinds {
-		for _, clients := range []int{1, b.connections} {
-			what := fmt.Sprintf("%s, %d clients", k.name, clients)
-			t.row(what, medians(ours[what], perSecond, p50, p99, cpu), median(leaderCPU[what]), median(otherCPU[what]), medians(files[what], perSecond, p50, p99, cpu),
-				median(ratios(ours[what], files[what], perSecond)), median(ratios(ours[what], files[what], cpu)))
-		}
-	}
-	for range b.rounds {
-		say("the leader is killed")
-		gaps = append(gaps, c.gap(farRemembers))
-	}
-	farRemembers.end(syscall.SIGTERM) // it has logged errors
-	farForgets.end(syscall.SIGTERM)
-	nearRemembers.discard()
-	nearForgets.discard()
-	creates := median(values(ours[fmt.Sprintf("add, %d clients", b.connections)], perSecond))
-	t.print(fmt.Sprintf("One post for each create, with one client, straight to the leader: %s a second; the service's creates are %.1f times as many. "+
-		"After a SIGKILL of the leader, creates of one client resume after %.2f s (%d times; all: %.2f). All nodes, the service and wrk share two cores.",
-		number(median(posts)), creates/median(posts), median(gaps), len(gaps), gaps))
 }

@@ -1,387 +1,224 @@
 //go:build linux
 
-// Bench measures the service beside a ceiling: a bare net/http server that
-// sends the same bytes. It prints tables in markdown on stdout, and what it is
-// doing on stderr.
+// Bench measures how fast the service is, beside a ceiling (a bare net/http server that sends the
+// same bytes), on a cluster, and beside other systems. It makes the tables and the plots of
+// docs/performance.md.
 //
-//	cd e2e && go run ./bench -quick     all sections in about a minute: does it work? its numbers mean little
-//	cd e2e && go run ./bench            -speed -mirror -memory -start -sync -onecore
-//	cd e2e && go run ./bench -growth -animals 10000,1000000,10000000
-//	cd e2e && go run ./bench -peers -rounds 3    beside other systems, about 15 minutes; rqlited must be on the PATH
-//	cd e2e && go run ./bench -curves -seconds 2  what the plots show, about 10 minutes; rqlited must be on the PATH
-//	cd e2e && go run ./bench -draw               those tables and plots again, from the raw figures in -results
+//	cd e2e && go run ./bench              all sections, in an hour and a half
+//	cd e2e && go run ./bench speed peers  these sections
+//	cd e2e && go run ./bench -draw        the same tables and plots again; nothing is measured
+//	cd e2e && go run ./bench -quick       does it work? all but peers, with short measurements
 //
-// Requests per second of one machine say little about another, and those of a
-// shared machine move from one minute to the next. So the service and the ceiling
-// take turns, and what counts is the ratio of two measurements next to each other.
+// The sections, in their order:
 //
-// It needs Linux, go, and wrk (on Debian: apt install wrk); strace if it is there.
-// All traffic stays on 127.0.0.1. An answer that should not be an error and is
-// one ends the run with exit status 1.
+//	speed        requests of every kind, in turn with the ceiling
+//	onecore      readers beside writers on one core
+//	clients      1 to 256 clients that add pets, on a file and on a cluster
+//	connections  memory with 1 to 4,096 connections
+//	memory       memory, time to start, and size on disk
+//	growth       what a request costs among 10 thousand to 10 million pets
+//	keys         what it costs among 10 to 1,000,000 keys
+//	hostile      cold caches, guessed ids, and unknown keys
+//	small        ten minutes in 128 MiB, with the operator's page open
+//	cluster      the service on three nodes, in turn with one on a file
+//	loss         what clients see while the leader of a cluster is killed
+//	peers        the service beside PocketBase, Fastify, FastAPI, and rqlite
+//
+// Each section is run several times (-runs), and each run starts everything anew. Every single
+// measurement goes into a file of its section in bench/results, in the format of Go's benchmarks,
+// so that benchstat can compare two of them. Tables and plots are made of these files: tables go to
+// stdout, and into docs/performance.md where it has a place for them; plots into docs/plots, each
+// in a light and in a dark form.
+//
+// Requests per second of one machine say little about another, and those of a shared machine move
+// from one minute to the next. So what is compared takes turns, and what counts are ratios of two
+// measurements next to each other.
+//
+// It needs Linux with two cores, Go, and wrk (on Debian: apt install wrk); rqlited on the PATH for
+// clients, cluster, loss, and peers; and for peers what peers_setup.go names. All traffic stays on
+// 127.0.0.1. A response that should not be an error and is one ends the run with exit status 1.
 package main
 
 import (
-	"bufio"
-	"context"
-	"crypto/sha256"
-	"database/sql"
-	"errors"
 	"flag"
 	"fmt"
-	"hash/crc32"
-	"io"
+	"log"
 	"os"
-	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
-	"sync"
-	"syscall"
+	"slices"
 	"time"
 
-	_ "modernc.org/sqlite"
+	"github.com/prometheus/procfs"
+	"golang.org/x/perf/benchfmt"
 )
 
-// bench is one run.
+// bench is what all sections share.
 type bench struct {
-	ctx                          context.Context
-	dir, work                    string   // databases that are kept; what is removed at the end
-	petstore, ceiling            string   // the programs
-	pocketbase                   string   // one more, with -peers
-	recipe                       string   // a digest of how databases are filled, in their names
-	cores                        []string // two that may be used, or fewer
-	pinned, pinnedWrk            []string // taskset, or nothing on one core
-	connections, seconds, rounds int
-	animals                      []int
-	quick                        bool
-	results, plots, doc          string   // folders of raw figures and of plots; the document with their tables, or ""
-	runCount                     int      // of -peers and -curves
-	about                        []string // what the numbers depend on
-
-	mu      sync.Mutex // guards running
-	running map[*process]bool
+	work              string // a folder on a real disk, for this time only
+	results, docs     string
+	petstore, ceiling string // programs
+	seconds           int    // of each measurement
+	quick             bool
+	run               int // which of a section's runs this is
+	databases         map[string]*database
+	config            []benchfmt.Config
+	file              *benchfmt.Writer // gets the figures of the section
 }
 
-// failure ends the run: must and fail panic with it, so that what was started is
-// stopped on the way out, and main prints it.
-type failure struct{ error }
+type section struct {
+	name    string
+	measure func(*bench)
+	tell    func(*bench, *results)
+}
 
-func must(err error) {
-	if err != nil {
-		panic(failure{err})
+var sections = []section{
+	{"speed", (*bench).speed, (*bench).tellSpeed},
+	{"onecore", (*bench).oneCore, (*bench).tellOneCore},
+	{"clients", (*bench).clients, (*bench).tellClients},
+	{"connections", (*bench).connections, (*bench).tellConnections},
+	{"memory", (*bench).memory, (*bench).tellMemory},
+	{"growth", (*bench).growth, (*bench).tellGrowth},
+	{"keys", (*bench).keys, (*bench).tellKeys},
+	{"hostile", (*bench).hostile, (*bench).tellHostile},
+	{"small", (*bench).small, (*bench).tellSmall},
+	{"cluster", (*bench).cluster, (*bench).tellCluster},
+	{"loss", (*bench).loss, (*bench).tellLoss},
+	{"peers", (*bench).peers, (*bench).tellPeers},
+}
+
+func main() {
+	log.SetFlags(0)
+	b := &bench{
+		results:   filepath.Join("bench", "results"),
+		docs:      filepath.Join("..", "docs"),
+		databases: map[string]*database{},
+	}
+	folder := filepath.Join(os.TempDir(), "petstore-bench")
+	flag.StringVar(&folder, "dir", folder, "`FOLDER` for databases; it must be on a real disk")
+	flag.IntVar(&b.seconds, "seconds", 3, "length of each measurement")
+	flag.BoolVar(&b.quick, "quick", false, "one short run, which leaves results and docs alone")
+	runs := flag.Int("runs", 6, "how often each section is run")
+	draw := flag.Bool("draw", false, "measure nothing; make tables and plots of what was measured")
+	flag.Parse()
+	b.work = filepath.Join(folder, "work")
+	if b.quick {
+		*runs = 1
+		b.seconds = 1
+		b.results = filepath.Join(folder, "results")
+		b.copyDocument(filepath.Join(folder, "docs"))
+	}
+	asked := chosen(flag.Args(), b.quick)
+	if *draw {
+		b.tell(asked)
+		return
+	}
+	// What an earlier run has left is removed only now: it may tell why that failed.
+	must(os.RemoveAll(b.work))
+	must(os.MkdirAll(b.work, 0o755))
+	must(os.MkdirAll(b.results, 0o755))
+	b.build()
+	for _, s := range asked {
+		b.measureSection(s, *runs)
+	}
+	b.tell(asked)
+	must(os.RemoveAll(b.work))
+}
+
+// chosen are the sections that are named, or all of them.
+func chosen(names []string, quick bool) []section {
+	var asked []section
+	for _, s := range sections {
+		standard := len(names) == 0 && !(quick && s.name == "peers")
+		if standard || slices.Contains(names, s.name) {
+			asked = append(asked, s)
+		}
+	}
+	if len(asked) < len(names) {
+		fail("not all of %q are sections; see: go doc ./bench", names)
+	}
+	return asked
+}
+
+// copyDocument lets tables and plots go into another folder than docs.
+func (b *bench) copyDocument(folder string) {
+	must(os.MkdirAll(filepath.Join(folder, "plots"), 0o755))
+	command("cp", b.document(), folder)
+	b.docs = folder
+}
+
+func (b *bench) document() string { return filepath.Join(b.docs, "performance.md") }
+
+func write(path string, text []byte) {
+	must(os.WriteFile(path, text, 0o644)) //nolint:gosec // to be read by anybody
+}
+
+func (b *bench) measureSection(s section, runs int) {
+	file := must1(os.Create(b.resultsOf(s.name)))
+	b.file = benchfmt.NewWriter(file)
+	for b.run = range runs {
+		say("== %s, run %d of %d", s.name, b.run+1, runs)
+		b.describe(runs)
+		s.measure(b)
+	}
+	must(file.Close())
+}
+
+// describe says on what the figures that follow depend.
+func (b *bench) describe(runs int) {
+	proc := must1(procfs.NewDefaultFS())
+	cpu := must1(proc.CPUInfo())[0].ModelName
+	now := time.Now().UTC()
+	b.config = nil
+	b.describeAs("program", "%s", command(b.petstore, "version"))
+	b.describeAs("machine", "%s, %d cores", cpu, runtime.NumCPU())
+	b.describeAs("kernel", "%s", command("uname", "-r"))
+	b.describeAs("date", "%s", now.Format(time.DateOnly))
+	b.describeAs("runs", "%d", runs)
+	b.describeAs("seconds", "%d", b.seconds)
+	b.describeAs("busy-before", "%.0f%%", 100*busy(proc))
+}
+
+func (b *bench) describeAs(key, format string, args ...any) {
+	b.config = append(b.config, benchfmt.Config{
+		Key:   key,
+		Value: fmt.Appendf(nil, format, args...),
+		File:  true,
+	})
+}
+
+// busy is the share of the machine that others use while nothing is measured, with what other
+// machines on the same hardware take away.
+func busy(proc procfs.FS) float64 {
+	before := must1(proc.Stat()).CPUTotal
+	time.Sleep(time.Second)
+	after := must1(proc.Stat()).CPUTotal
+	idle := after.Idle - before.Idle
+	waiting := after.Iowait - before.Iowait
+	cores := float64(runtime.NumCPU())
+	return max(0, 1-(idle+waiting)/cores)
+}
+
+func (b *bench) tell(asked []section) {
+	for _, s := range asked {
+		if r := b.read(s.name); r != nil {
+			s.tell(b, r)
+		}
 	}
 }
 
-func must1[T any](v T, err error) T { must(err); return v }
+// must ends the program. The system then kills all that it has started: see start.
+func must(err error) {
+	if err != nil {
+		log.Fatalf("bench: FAILED: %v", err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	must(err)
+	return v
+}
 
 func fail(format string, args ...any) { must(fmt.Errorf(format, args...)) }
 
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
-func main() {
-	if err := run(); err != nil {
-		say("\nbench: FAILED: %v", err)
-		os.Exit(1)
-	}
-}
-
-func run() (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	b := &bench{ctx: ctx, running: map[*process]bool{}}
-	defer func() {
-		v := recover()
-		b.killAll()
-		if b.work != "" {
-			_ = os.RemoveAll(b.work)
-		}
-		if f, ok := v.(failure); ok && ctx.Err() != nil {
-			err = errors.New("interrupted")
-		} else if ok {
-			err = f.error
-		} else if v != nil {
-			panic(v)
-		}
-	}()
-
-	sections := []struct {
-		name, does string
-		standard   bool
-		run        func()
-		asked      bool
-	}{
-		{"speed", "requests, latency and CPU beside the ceiling", true, b.speed, false},
-		{"mirror", "clients that follow all pages, beside the ceiling", true, b.mirror, false},
-		{"memory", "resident memory, binary and file size", true, b.memory, false},
-		{"start", "start to first answer, also after a kill", true, b.start, false},
-		{"page", "first paint of the page; chromium must be on the PATH", false, b.page, false},
-		{"sync", "creates for each commit", true, b.sync, false},
-		{"onecore", "readers beside writers on one core", true, b.oneCore, false},
-		{"growth", "what more animals and more keys cost", false, b.growth, false},
-		{"hostile", "cold caches, guessed ids and keys", false, b.hostile, false},
-		{"small", "10 minutes in 128 MiB, the operator's page open", false, b.small, false},
-		{"cluster", "one service on three nodes beside one on a file; rqlited must be on the PATH", false, b.cluster, false},
-		{"curves", "the plots of growth, clients, a leader's loss, and connections; rqlited must be on the PATH", false, b.curves, false},
-		{"peers", "beside PocketBase, Fastify, FastAPI, and rqlite; not with -quick alone", false, b.peers, false},
-	}
-	any := false
-	for i := range sections {
-		s := &sections[i]
-		flag.BoolFunc(s.name, s.does, func(string) error { s.asked, any = true, true; return nil })
-	}
-	animals := flag.String("animals", "10000,1000000", "animals in each database, `N,N,…`")
-	flag.StringVar(&b.dir, "dir", filepath.Join(os.TempDir(), "petstore-bench"), "`FOLDER` where databases are kept between runs; it must be on a real disk")
-	source := flag.String("src", "..", "`FOLDER` of the service's source")
-	flag.IntVar(&b.connections, "connections", 64, "connections of wrk")
-	flag.IntVar(&b.seconds, "seconds", 3, "length of each measurement")
-	flag.IntVar(&b.rounds, "rounds", 5, "rounds, of which medians are shown")
-	flag.BoolVar(&b.quick, "quick", false, "all sections with less in them, 1 round of 1 s, 10,000 animals: does the benchmark still work?")
-	flag.IntVar(&b.runCount, "runs", 3, "runs of -peers and -curves, each with everything started anew")
-	flag.StringVar(&b.results, "results", "bench/results", "`FOLDER` of the raw figures of -peers and -curves")
-	flag.StringVar(&b.plots, "plots", "../docs/plots", "`FOLDER` of the plots that are drawn from them")
-	flag.StringVar(&b.doc, "doc", "../docs/performance.md", "`FILE` that gets the tables of -peers and -curves; \"\" for none")
-	draw := flag.Bool("draw", false, "measure nothing: print the tables and draw the plots of what is in -results")
-	flag.Parse()
-	if *draw {
-		return b.draw()
-	}
-	if b.quick {
-		b.rounds, b.seconds, b.runCount, *animals = 1, 1, 1, "10000"
-		b.results, b.plots = filepath.Join(b.dir, "results"), filepath.Join(b.dir, "plots")
-		b.doc = ""
-	}
-	for text := range strings.SplitSeq(*animals, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1000 {
-			return fmt.Errorf("-animals: %q is not a number of at least 1000", text)
-		}
-		b.animals = append(b.animals, n)
-	}
-	if flag.NArg() > 0 || b.connections < 1 || b.seconds < 1 || b.rounds < 1 || b.runCount < 1 {
-		return errors.New("bad arguments; see -help")
-	}
-	if _, err := exec.LookPath("wrk"); err != nil {
-		return errors.New("wrk is missing; on Debian: apt install wrk")
-	}
-	if b.cores = allowedCores(); len(b.cores) > 1 {
-		if _, err := exec.LookPath("taskset"); err != nil {
-			return errors.New("taskset is missing; on Debian: apt install util-linux")
-		}
-		b.pinned, b.pinnedWrk = []string{"taskset", "-c", b.cores[0]}, []string{"taskset", "-c", b.cores[1]}
-	}
-	must(os.MkdirAll(b.dir, 0o755))
-	b.work = must1(os.MkdirTemp(b.dir, "run-"))
-	b.build(*source)
-	b.environment()
-	for _, s := range sections {
-		if s.asked || b.quick && !any && s.name != "peers" || !any && s.standard {
-			say("== %s", s.name)
-			s.run()
-			must(ctx.Err())
-		}
-	}
-	return nil
-}
-
-// build builds the service as it is released, and the ceiling alike.
-func (b *bench) build(source string) {
-	b.petstore, b.ceiling = filepath.Join(b.work, "petstore"), filepath.Join(b.work, "ceiling")
-	for _, what := range []struct{ dir, out, pkg string }{{source, b.petstore, "."}, {".", b.ceiling, "./bench/ceiling"}} {
-		cmd := exec.CommandContext(b.ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", what.out, what.pkg)
-		cmd.Dir, cmd.Env = what.dir, append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			fail("go build in %s: %w\n%s", what.dir, err, out)
-		}
-	}
-	// Databases filled for another schema, or with other animals, must not be used.
-	empty := filepath.Join(b.work, "empty.db")
-	b.newKey(empty)
-	db := open(empty)
-	defer db.Close()
-	var text string
-	must(db.QueryRowContext(b.ctx, "SELECT group_concat(sql, ';') FROM (SELECT sql FROM sqlite_schema ORDER BY name)").Scan(&text))
-	b.recipe = fmt.Sprintf("%x", sha256.Sum256([]byte(text+fillPets)))[:8]
-}
-
-func (b *bench) command(name string, args ...string) string {
-	out, err := exec.CommandContext(b.ctx, name, args...).Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		fail("%s: %w\n%s", name, err, exit.Stderr)
-	}
-	must(err)
-	return strings.TrimSpace(string(out))
-}
-
-// newKey makes a key with limits that no run reaches, and the database if there is none.
-func (b *bench) newKey(db string) string {
-	return b.command(b.petstore, "key", "create", "-db", db, "-plan", "enterprise", "-per-minute", "1000000000", "-per-day", "1000000000000")
-}
-
-// environment prints what the numbers depend on.
-func (b *bench) environment() {
-	model := "unknown CPU"
-	for line := range strings.Lines(string(must1(os.ReadFile("/proc/cpuinfo")))) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			model = strings.TrimSpace(value)
-		}
-	}
-	driver := "modernc.org/sqlite " + b.moduleOf(b.petstore, "modernc.org/sqlite")
-	var sqlite string
-	db := open(":memory:")
-	defer db.Close()
-	must(db.QueryRowContext(b.ctx, "SELECT sqlite_version()").Scan(&sqlite))
-	var fs syscall.Statfs_t
-	must(syscall.Statfs(b.dir, &fs))
-	disk := fmt.Sprintf("file system type %#x", fs.Type)
-	if fs.Type == 0x01021994 {
-		disk = "**tmpfs: a sync costs nothing here, so creates mean nothing; use -dir**"
-	}
-	pins := "nothing pinned"
-	if b.pinned != nil {
-		pins = fmt.Sprintf("server pinned to core %s, wrk to core %s", b.cores[0], b.cores[1])
-	}
-	kernel := strings.TrimSpace(string(must1(os.ReadFile("/proc/sys/kernel/osrelease"))))
-	b.about = []string{
-		b.command(b.petstore, "version"), time.Now().UTC().Format(time.RFC3339),
-		fmt.Sprintf("%s, %d cores; %s; Linux %s", model, runtime.NumCPU(), pins, kernel),
-		fmt.Sprintf("%s, %s (this benchmark fills the databases with SQLite %s)", runtime.Version(), driver, sqlite),
-		"databases on a disk with " + disk,
-		fmt.Sprintf("%d connections, %d s each, medians of %d rounds; load average before: %s", b.connections, b.seconds, b.rounds,
-			strings.Join(strings.Fields(string(must1(os.ReadFile("/proc/loadavg"))))[:3], " ")),
-		fmt.Sprintf("`go run ./bench %s`", strings.Join(os.Args[1:], " ")),
-	}
-	fmt.Printf("# Benchmark of %s\n\n- %s\n", b.about[0], strings.Join(b.about[1:], "\n- "))
-	if b.quick {
-		fmt.Print("\n**-quick: this shows that the benchmark works. Do not quote its numbers.**\n")
-	}
-}
-
-// moduleOf is the version of a module in a program.
-func (b *bench) moduleOf(program, module string) string {
-	for line := range strings.Lines(b.command("go", "version", "-m", program)) {
-		if f := strings.Fields(line); len(f) > 2 && (f[0] == "dep" || f[0] == "mod") && f[1] == module {
-			return f[2]
-		}
-	}
-	return "of an unknown version"
-}
-
-// open opens a database without making the service's choices for it.
-func open(path string) *sql.DB {
-	db := must1(sql.Open("sqlite", path))
-	db.SetMaxOpenConns(1) // one connection, so that pragmas and temporary tables hold
-	return db
-}
-
-// database is one that no service has opened: services get copies.
-type database struct {
-	path, key string
-	animals   int
-}
-
-// The animals: names of 4.1 letters on average, half available, a fifth
-// pending, the rest sold. Ids have no gaps.
-const fillPets = `
-CREATE TEMP TABLE names (k INTEGER PRIMARY KEY, name TEXT);
-INSERT INTO names SELECT key, value FROM json_each('["Rex","Bella","Milo","Luna","Tom","Lucy","Max","Daisy","Oscar","Molly","Simba","Nala","Coco","Rocky","Lola","Kim"]');
-BEGIN IMMEDIATE;
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
-INSERT INTO main.pets (category_id, status, name)
-	SELECT i %% 100 + 1, CASE WHEN i * 7 %% 10 < 5 THEN 2 WHEN i * 7 %% 10 < 7 THEN 3 ELSE 4 END, (SELECT name FROM names WHERE k = i %% 16) FROM n;
-COMMIT;`
-
-// database finds or fills the database with so many animals and, beside the
-// one it is used with, so many keys. Its tables are the service's own.
-func (b *bench) database(animals, keys int) *database {
-	d := &database{animals: animals}
-	d.path = filepath.Join(b.dir, fmt.Sprintf("pets-%d-keys-%d-%s.db", animals, keys, b.recipe))
-	if key, err := os.ReadFile(d.path + ".key"); err == nil {
-		d.key = string(key)
-		return d
-	}
-	say("filling %s", d.path)
-	temp := filepath.Join(b.work, "filling.db")
-	d.key = b.newKey(temp)
-	db := open(temp)
-	must1(db.ExecContext(b.ctx, "PRAGMA synchronous = OFF; PRAGMA cache_size = -65536"))
-	must1(db.ExecContext(b.ctx, fmt.Sprintf(fillPets, animals)))
-	// The other keys are like the one that the service has made, whatever columns it has.
-	var columns string
-	must(db.QueryRowContext(b.ctx, "SELECT group_concat(name) FROM pragma_table_info('api_keys') WHERE name NOT IN ('id', 'digest', 'last_four')").Scan(&columns))
-	tx := must1(db.BeginTx(b.ctx, nil))
-	stmt := must1(tx.PrepareContext(b.ctx, fmt.Sprintf("INSERT INTO api_keys (digest, last_four, %[1]s) SELECT ?, ?, %[1]s FROM api_keys WHERE id = 1", columns)))
-	for i := range keys {
-		token := makeToken("known", i)
-		sum := sha256.Sum256([]byte(token))
-		must1(stmt.ExecContext(b.ctx, sum[:], token[len(token)-4:]))
-	}
-	must(tx.Commit())
-	must1(db.ExecContext(b.ctx, "PRAGMA wal_checkpoint(TRUNCATE)"))
-	must(db.Close()) // the last connection removes the log
-	if _, err := os.Stat(temp + "-wal"); err == nil {
-		fail("%s-wal is left", temp)
-	}
-	must(os.Rename(temp, d.path))
-	must(os.WriteFile(d.path+".key", []byte(d.key), 0o600)) // last: it says that the database is whole
-	return d
-}
-
-// makeToken is a well-formed key (auth.go says of what), always the same for a number.
-func makeToken(kind string, i int) string {
-	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-	token := []byte("pet_live_")
-	for _, c := range sha256.Sum256(fmt.Appendf(nil, "%s %d", kind, i)) { // 32 bytes, 32 characters
-		token = append(token, base62[c%62])
-	}
-	sum, digits := crc32.ChecksumIEEE(token), make([]byte, 6)
-	for i := 5; i >= 0; i-- {
-		digits[i] = base62[sum%62]
-		sum /= 62
-	}
-	return string(token) + string(digits)
-}
-
-// tokens writes the first n keys of a kind into a file, one a line, for wrk.
-func (b *bench) tokens(kind string, n int) string {
-	path := filepath.Join(b.work, fmt.Sprintf("%s-%d.txt", kind, n))
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	f := must1(os.Create(path))
-	defer f.Close()
-	w := bufio.NewWriter(f)
-	for i := range n {
-		_, _ = w.WriteString(makeToken(kind, i) + "\n") // Flush reports the error
-	}
-	must(w.Flush())
-	return path
-}
-
-// copy makes a throw-away copy, synced, so that writing it back to the disk
-// does not fall into a measurement.
-func (b *bench) copy(d *database) string {
-	from := must1(os.Open(d.path))
-	defer from.Close()
-	to := must1(os.CreateTemp(b.work, "copy-*.db"))
-	defer to.Close()
-	must1(io.Copy(to, from))
-	must(to.Sync())
-	return to.Name()
-}
-
-// remove deletes a copy with its log.
-func remove(path string) {
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		_ = os.Remove(path + suffix)
-	}
-}
-
-func (b *bench) sleep(d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-b.ctx.Done():
-		must(b.ctx.Err())
-	}
-}
+func say(format string, args ...any) { log.Printf(format, args...) }

@@ -2,169 +2,167 @@
 
 package main
 
-// Raw figures: what was measured, in files from which tables and plots are made.
+// Figures in files, in the format of Go's benchmarks: what was measured, at which place of an axis
+// (pets, clients, connections, keys), and values with their units.
 
 import (
-	"encoding/csv"
+	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/perf/benchfmt"
+	"golang.org/x/perf/benchmath"
 )
 
-// figure is one measurement. Its values have names such as perSecond.
-type figure struct {
-	series, what string  // who was measured, doing what
-	x            float64 // on the plot's axis: pets, clients, connections, seconds
-	values       map[string]float64
-	run          int // which file it was read from
+func (b *bench) resultsOf(section string) string {
+	return filepath.Join(b.results, section+".txt")
 }
 
-// results are the figures of one run, or of several that were read from their files.
-type results struct {
-	about   []string // what they depend on: program, machine, date
-	figures []figure
-	runs    int
+// record adds a measurement to the file of the section, and tells it.
+func (b *bench) record(what string, x any, f figures) {
+	say("%s, %v: %v", what, x, f)
+	b.keep(what, x, f)
 }
 
-func (r *results) add(series, what string, x float64, values map[string]float64) {
-	r.figures = append(r.figures, figure{series: series, what: what, x: x, values: values})
-}
-
-// addLoad adds what wrk and the server's process have told.
-func (r *results) addLoad(series, what string, x float64, l *load) map[string]float64 {
-	values := map[string]float64{"perSecond": l.perSecond, "cpu": l.cpu, "p50": l.p50, "p99": l.p99, "rss": l.rss, "bytes": l.size}
-	r.add(series, what, x, values)
-	return values
-}
-
-// median is the median over rounds and runs, and whether there is any figure.
-func (r *results) median(series, what string, x float64, name string) (float64, bool) {
-	values := r.all(series, what, x, name)
-	if len(values) == 0 {
-		return 0, false
+func (b *bench) keep(what string, x any, f figures) {
+	what = strings.ReplaceAll(what, " ", "_")
+	name := fmt.Sprintf("/%s/%v", what, x)
+	r := &benchfmt.Result{
+		Config: b.config,
+		Name:   benchfmt.Name(name),
+		Iters:  1,
 	}
-	return median(values), true
+	for _, unit := range slices.Sorted(maps.Keys(f)) {
+		r.Values = append(r.Values, benchfmt.Value{
+			Value: digits(f[unit]),
+			Unit:  unit,
+		})
+	}
+	must(b.file.Write(r))
 }
 
-// all are the values of every round and run.
-func (r *results) all(series, what string, x float64, name string) (values []float64) {
-	for _, f := range r.figures {
-		if v, ok := f.values[name]; ok && f.series == series && f.what == what && f.x == x {
+// digits leaves five digits: more than a measurement is good for.
+func digits(v float64) float64 {
+	short := strconv.FormatFloat(v, 'g', 5, 64)
+	return must1(strconv.ParseFloat(short, 64))
+}
+
+// results are the figures of all runs of a section.
+type results struct {
+	lines   []line // in the order in which they were measured
+	machine string
+	date    string
+	runs    string
+}
+
+// line is one measurement.
+type line struct {
+	what   string
+	x      float64
+	values *benchfmt.Result
+}
+
+// read reads the file of a section; nil, if it was never measured.
+func (b *bench) read(section string) *results {
+	path := b.resultsOf(section)
+	if _, err := os.Stat(path); err != nil {
+		say("%s was not measured yet", section)
+		return nil
+	}
+	r := &results{}
+	files := benchfmt.Files{Paths: []string{path}}
+	for files.Scan() {
+		result, ok := files.Result().(*benchfmt.Result)
+		if !ok {
+			fail("%s: %v", path, files.Result())
+		}
+		parts := strings.Split(string(result.Name), "/")
+		r.lines = append(r.lines, line{
+			what:   strings.ReplaceAll(parts[1], "_", " "),
+			x:      must1(strconv.ParseFloat(parts[2], 64)),
+			values: result.Clone(),
+		})
+		r.machine = result.GetConfig("machine")
+		r.date = result.GetConfig("date")
+		r.runs = result.GetConfig("runs")
+	}
+	must(files.Err())
+	return r
+}
+
+// all are the values of every run.
+func (r *results) all(what string, x float64, unit string) (values []float64) {
+	for _, l := range r.lines {
+		v, ok := l.values.Value(unit)
+		if ok && l.what == what && l.x == x {
 			values = append(values, v)
 		}
 	}
 	return values
 }
 
-// xs are the places on the axis at which a series was measured, in order.
-func (r *results) xs(series, what string) (xs []float64) {
-	for _, f := range r.figures {
-		if f.series == series && f.what == what {
-			xs = append(xs, f.x)
-		}
-	}
-	slices.Sort(xs)
-	return slices.Compact(xs)
+// summary is the median of all runs, with its interval of 95 %. Nothing is assumed of the values'
+// distribution, so it takes six of them until there is an interval.
+func summary(values []float64) benchmath.Summary {
+	sample := benchmath.NewSample(values, &benchmath.DefaultThresholds)
+	return benchmath.AssumeNothing.Summary(sample, 0.95)
 }
 
-// runs measures several times, each time with everything started anew, and keeps the raw figures of each run in a file.
-func (b *bench) runs(name string, measure func(r *results)) *results {
-	must(os.MkdirAll(b.results, 0o755))
-	for _, old := range must1(filepath.Glob(filepath.Join(b.results, name+"-*.csv"))) {
-		must(os.Remove(old))
-	}
-	for i := range b.runCount {
-		say("-- %s, run %d of %d", name, i+1, b.runCount)
-		r := &results{about: append([]string{fmt.Sprintf("%s, run %d of %d", name, i+1, b.runCount)}, b.about...)}
-		others := othersCPU()
-		measure(r)
-		r.about = append(r.about, fmt.Sprintf("others used %.0f %% of the CPU time of the machine meanwhile", others()))
-		say("%s", r.about[len(r.about)-1])
-		r.write(filepath.Join(b.results, fmt.Sprintf("%s-%d.csv", name, i+1)))
-	}
-	return readResults(b.results, name)
+func (r *results) median(what string, x float64, unit string) float64 {
+	return summary(r.all(what, x, unit)).Center
 }
 
-// write makes a CSV file: a comment, a line of names, and a line for each figure.
-func (r *results) write(path string) {
-	var names []string
-	for _, f := range r.figures {
-		for name := range f.values {
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
+// missing stands in a table where nothing was measured.
+const missing = "–"
+
+// cell is a median in a table.
+func (r *results) cell(what string, x float64, unit string) string {
+	values := r.all(what, x, unit)
+	if len(values) == 0 {
+		return missing
 	}
-	slices.Sort(names)
-	var text strings.Builder
-	for _, line := range r.about {
-		text.WriteString("# " + line + "\n")
-	}
-	w := csv.NewWriter(&text)
-	must(w.Write(append([]string{"series", "what", "x"}, names...)))
-	for _, f := range r.figures {
-		line := []string{f.series, f.what, short(f.x)}
-		for _, name := range names {
-			if v, ok := f.values[name]; ok {
-				line = append(line, short(v))
-			} else {
-				line = append(line, "")
-			}
-		}
-		must(w.Write(line))
-	}
-	w.Flush()
-	must(w.Error())
-	must(os.WriteFile(path, []byte(text.String()), 0o644)) //nolint:gosec // to be read by anybody
+	return number(summary(values).Center)
 }
 
-// short has five digits: more than a measurement is good for.
-func short(v float64) string {
-	return strconv.FormatFloat(must1(strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)), 'f', -1, 64)
+// rows are what was measured, in the order in which it was.
+func (r *results) rows() (names []string) {
+	for _, l := range r.lines {
+		if !slices.Contains(names, l.what) {
+			names = append(names, l.what)
+		}
+	}
+	return names
 }
 
-// readResults puts the files of all runs together; about is that of the last. It returns nil if there is no file.
-func readResults(folder, name string) *results {
-	files := must1(filepath.Glob(filepath.Join(folder, name+"-*.csv")))
-	if len(files) == 0 {
-		return nil
+// xs are the places of the axis.
+func (r *results) xs() (places []float64) {
+	for _, l := range r.lines {
+		places = append(places, l.x)
 	}
-	all := &results{runs: len(files)}
-	for i, path := range files {
-		r := &results{}
-		r.read(path)
-		for n := range r.figures {
-			r.figures[n].run = i
-		}
-		all.about = r.about
-		all.figures = append(all.figures, r.figures...)
-	}
-	return all
+	slices.SortFunc(places, cmp.Compare)
+	return slices.Compact(places)
 }
 
-func (r *results) read(path string) {
-	text := string(must1(os.ReadFile(path)))
-	for line := range strings.Lines(text) {
-		if about, ok := strings.CutPrefix(line, "# "); ok {
-			r.about = append(r.about, strings.TrimSpace(about))
-		}
+// footer says on what the figures of a unit were measured, how, when, and how far the medians can
+// be off.
+func (r *results) footer(unit string) string {
+	const format = "%s; medians of %s runs, each started anew; %s."
+	text := fmt.Sprintf(format, r.machine, r.runs, r.date)
+	widest := 0.0
+	for _, l := range r.lines {
+		s := summary(r.all(l.what, l.x, unit))
+		off := max(s.Hi-s.Center, s.Center-s.Lo)
+		widest = max(widest, off/s.Center)
 	}
-	reader := csv.NewReader(strings.NewReader(text))
-	reader.Comment = '#'
-	lines := must1(reader.ReadAll())
-	if len(lines) == 0 || len(lines[0]) < 3 {
-		fail("%s holds no figures", path)
+	if math.IsInf(widest, 0) || math.IsNaN(widest) {
+		return text
 	}
-	for _, line := range lines[1:] {
-		values := map[string]float64{}
-		for i, cell := range line[3:] {
-			if cell != "" {
-				values[lines[0][i+3]] = must1(strconv.ParseFloat(cell, 64))
-			}
-		}
-		r.add(line[0], line[1], must1(strconv.ParseFloat(line[2], 64)), values)
-	}
+	const sure = "%s\nWith 95 %% confidence, they are right within %.0f %%."
+	return fmt.Sprintf(sure, text, 100*widest)
 }

@@ -2,30 +2,23 @@
 // place: it sends the same bytes and headers under the same timeouts, and does
 // nothing else. No key is checked, no limit charged, no database asked.
 //
-// It reads from stdin a JSON list of what to answer, listens on one port of
-// 127.0.0.1 for each item, and prints the addresses in one line.
+// It is started with the address to listen on, and a file in JSON of what to
+// send for a list, a fetch, and an add, without the date.
 package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 )
 
-// canned is what one port answers, captured from the service.
+// canned is a response, captured from the service.
 type canned struct {
-	Post, List, Get *answer
-}
-
-type answer struct {
 	Status int
-	Header [][2]string // in the service's spelling
+	Header http.Header
 	Body   []byte
 
 	fields []field
@@ -33,58 +26,58 @@ type answer struct {
 
 // field is a header in the form in which it costs least to set.
 type field struct {
-	name  string
-	value []string
+	name   string
+	values []string
 }
 
-func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a := c.List
-	switch {
-	case r.Method == http.MethodPost:
-		_, _ = io.Copy(io.Discard, r.Body)
-		a = c.Post
-	case len(r.URL.Path) > len("/v1/pets"):
-		a = c.Get
+func (c *canned) prepare() {
+	for name, values := range c.Header {
+		c.fields = append(c.fields, field{name, values})
 	}
+}
+
+func (c *canned) send(w http.ResponseWriter) {
 	h := w.Header()
-	for i := range a.fields {
-		h[a.fields[i].name] = a.fields[i].value
+	for i := range c.fields {
+		h[c.fields[i].name] = c.fields[i].values
 	}
-	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.Body)
+	w.WriteHeader(c.Status)
+	_, _ = w.Write(c.Body)
 }
 
 func main() {
-	var ports []*canned
-	if err := json.NewDecoder(os.Stdin).Decode(&ports); err != nil {
+	address, file := os.Args[1], os.Args[2]
+	text, err := os.ReadFile(file)
+	if err != nil {
 		log.Fatal(err)
 	}
-	var addresses []string
-	for _, c := range ports {
-		for _, a := range []*answer{c.Post, c.List, c.Get} {
-			if a == nil {
-				continue
-			}
-			for _, h := range a.Header {
-				a.fields = append(a.fields, field{h[0], []string{h[1]}})
-			}
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // nothing is looked up
-		if err != nil {
-			log.Fatal(err)
-		}
-		addresses = append(addresses, l.Addr().String())
-		server := &http.Server{ // as newServer in the service's main.go
-			Handler:                      c,
-			ReadHeaderTimeout:            5 * time.Second,
-			ReadTimeout:                  15 * time.Second,
-			WriteTimeout:                 30 * time.Second,
-			IdleTimeout:                  2 * time.Minute,
-			MaxHeaderBytes:               16 << 10,
-			DisableGeneralOptionsHandler: true,
-		}
-		go func() { log.Fatal(server.Serve(l)) }()
+	var all struct{ List, Fetch, Add canned }
+	if err := json.Unmarshal(text, &all); err != nil {
+		log.Fatal(err)
 	}
-	fmt.Println("ready", strings.Join(addresses, ","))
-	select {} // until it is killed
+	all.List.prepare()
+	all.Fetch.prepare()
+	all.Add.prepare()
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodPost:
+			_, _ = io.Copy(io.Discard, r.Body)
+			all.Add.send(w)
+		case len(r.URL.Path) > len("/v1/pets"):
+			all.Fetch.send(w)
+		default:
+			all.List.send(w)
+		}
+	}
+	server := &http.Server{ // as newServer in the service's main.go
+		Addr:                         address,
+		Handler:                      http.HandlerFunc(serve),
+		ReadHeaderTimeout:            5 * time.Second,
+		ReadTimeout:                  15 * time.Second,
+		WriteTimeout:                 30 * time.Second,
+		IdleTimeout:                  2 * time.Minute,
+		MaxHeaderBytes:               16 << 10,
+		DisableGeneralOptionsHandler: true,
+	}
+	log.Fatal(server.ListenAndServe())
 }

@@ -1,0 +1,233 @@
+//go:build linux
+
+package main
+
+// Tables in markdown, printed and put into the document. There, each stands between two comments,
+// which hold its name.
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+)
+
+// table has names of rows and of columns, and says what stands where they meet.
+type table struct {
+	name          string // of its place in the document
+	corner        string
+	rows, columns []string
+	cell          func(row, column int) string
+}
+
+func (b *bench) show(t table, footer string) {
+	var text strings.Builder
+	fmt.Fprintf(&text, "| %s | %s |\n", t.corner, strings.Join(t.columns, " | "))
+	fmt.Fprintf(&text, "|---%s|\n", strings.Repeat("|--:", len(t.columns)))
+	for i, row := range t.rows {
+		fmt.Fprintf(&text, "| %s |", row)
+		for n := range t.columns {
+			fmt.Fprintf(&text, " %s |", t.cell(i, n))
+		}
+		fmt.Fprintln(&text)
+	}
+	fmt.Fprintf(&text, "\n%s\n", footer)
+	fmt.Printf("\n## %s\n\n%s", t.name, text.String())
+	b.insert(t.name, text.String())
+}
+
+// insert replaces what stands between <!-- name --> and <!-- /name --> in the document.
+func (b *bench) insert(name, text string) {
+	path := b.document()
+	old := string(must1(os.ReadFile(path)))
+	start := fmt.Sprintf("<!-- %s -->\n", name)
+	end := fmt.Sprintf("<!-- /%s -->\n", name)
+	before, rest, found := strings.Cut(old, start)
+	_, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		say("%s has no place for %s", path, name)
+		return
+	}
+	text = before + start + "\n" + text + "\n" + end + after
+	write(path, []byte(text))
+}
+
+// grid has a row for each thing that was measured, and a column for each place on the axis.
+func (b *bench) grid(r *results, name, corner, unit string) {
+	xs, rows := r.xs(), r.rows()
+	var columns []string
+	for _, x := range xs {
+		columns = append(columns, count(x))
+	}
+	cell := func(row, column int) string {
+		return r.cell(rows[row], xs[column], unit)
+	}
+	t := table{name, corner, rows, columns, cell}
+	b.show(t, r.footer(unit))
+}
+
+// list has a row for each thing that was measured at one place of the axis, and a column for each
+// unit.
+func (b *bench) list(r *results, name string, x float64, units ...string) {
+	var rows []string
+	for _, what := range r.rows() {
+		if len(r.all(what, x, units[0])) > 0 {
+			rows = append(rows, what)
+		}
+	}
+	cell := func(row, column int) string {
+		return r.cell(rows[row], x, units[column])
+	}
+	t := table{name, "", rows, units, cell}
+	b.show(t, r.footer(units[0]))
+}
+
+func (b *bench) tellSpeed(r *results) {
+	for _, x := range r.xs() {
+		name := fmt.Sprintf("speed-%.0f", x)
+		b.list(r, name, x, "req/s", "ceiling-req/s", "ratio", "CPU-µs", "ceiling-µs", "p99-ms")
+	}
+}
+
+func (b *bench) tellOneCore(r *results) {
+	b.list(r, "onecore", 10_000, "req/s", "p50-ms", "p99-ms")
+}
+
+func (b *bench) tellClients(r *results) {
+	b.grid(r, "clients-perSecond", "new pets per second, by clients", "req/s")
+	b.grid(r, "clients-perCommit", "new pets for each commit, by clients", "adds/commit")
+	b.drawClients(r)
+}
+
+func (b *bench) tellConnections(r *results) {
+	b.grid(r, "connections-rss", "resident MiB, by connections", "MiB")
+	b.drawConnections(r)
+}
+
+func (b *bench) tellMemory(r *results) {
+	b.grid(r, "memory", "by pets", "value")
+}
+
+func (b *bench) tellGrowth(r *results) {
+	b.grid(r, "growth-cpu", "CPU µs of a request, by pets", "CPU-µs")
+	b.drawGrowth(r)
+}
+
+func (b *bench) tellKeys(r *results) {
+	b.grid(r, "keys", "by keys, all calling at random", "value")
+}
+
+func (b *bench) tellHostile(r *results) {
+	b.list(r, "hostile", r.xs()[0], "req/s", "CPU-µs", "p99-ms", "peak-MiB")
+}
+
+func (b *bench) tellSmall(r *results) {
+	b.list(r, "small", r.xs()[0], "req/s", "p99-ms", "requests", "failed", "peak-MiB")
+}
+
+func (b *bench) tellCluster(r *results) {
+	b.list(r, "cluster", 10_000, "req/s", "ratio-to-file", "p50-ms", "p99-ms", "CPU-µs",
+		"leader-µs", "others-µs")
+}
+
+// tellLoss tells how long clients waited at the most, in each run. A run is a place on the axis.
+func (b *bench) tellLoss(r *results) {
+	cell := func(row, column int) string {
+		var longest []string
+		var all []float64
+		for _, run := range r.xs() {
+			times := r.all(lossKinds[row], run, "ms")
+			longest = append(longest, number(slices.Max(times)))
+			all = append(all, times...)
+		}
+		if column == 0 {
+			return strings.Join(longest, "; ")
+		}
+		return number(summary(all).Center)
+	}
+	columns := []string{"the longest of each run", "the median of all"}
+	footer := fmt.Sprintf("%s; all requests of %s runs; %s.", r.machine, r.runs, r.date)
+	b.show(table{"loss", "ms until success", lossKinds, columns, cell}, footer)
+	b.drawLoss(r)
+}
+
+// tellPeers has a row for each system, and a column for each operation.
+func (b *bench) tellPeers(r *results) {
+	systems := r.systems()
+	cell := func(row, column int) string {
+		if column == len(operations) {
+			return number(r.mostMemory(systems[row]))
+		}
+		what := systems[row] + ": " + operations[column]
+		speed := r.cell(what, peerPets, "req/s")
+		if speed == missing {
+			return missing
+		}
+		return speed + "; " + r.cell(what, peerPets, "CPU-µs")
+	}
+	columns := append(slices.Clone(operations), "MiB")
+	t := table{"peers", "requests per second; CPU µs", systems, columns, cell}
+	b.show(t, r.footer("req/s"))
+
+	others := systems[1:]
+	times := func(row, column int) string {
+		operation := operations[column]
+		speeds := r.all(others[row]+": "+operation, peerPets, "req/s")
+		if len(speeds) == 0 {
+			return missing
+		}
+		if operation == opUnsynced {
+			operation = opSynced // as the service always does
+		}
+		own := r.median(ourName+": "+operation, peerPets, "req/s")
+		return number(own / summary(speeds).Center)
+	}
+	t = table{"peers-ratios", "", others, operations, times}
+	b.show(t, "In both of the last columns, Pet Store syncs.")
+	b.drawPeers(r)
+}
+
+// systems are the service, the ceiling, and the others from the fastest on.
+func (r *results) systems() []string {
+	var others []string
+	for _, what := range r.rows() {
+		system, operation, _ := strings.Cut(what, ": ")
+		known := system == ourName || system == ceilingName
+		if operation == opList && !known {
+			others = append(others, system)
+		}
+	}
+	slices.SortFunc(others, func(a, b string) int {
+		ofA := r.median(a+": "+opList, peerPets, "req/s")
+		ofB := r.median(b+": "+opList, peerPets, "req/s")
+		return cmp.Compare(ofB, ofA)
+	})
+	return append([]string{ourName, ceilingName}, others...)
+}
+
+func (r *results) mostMemory(system string) (most float64) {
+	for _, operation := range operations {
+		values := r.all(system+": "+operation, peerPets, "rss-MiB")
+		if len(values) > 0 {
+			most = max(most, summary(values).Center)
+		}
+	}
+	return most
+}
+
+// number has about three digits that matter.
+func number(v float64) string {
+	switch {
+	case v >= 100:
+		return count(v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func count(v float64) string { return humanize.Comma(int64(math.Round(v))) }
