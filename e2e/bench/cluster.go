@@ -66,7 +66,7 @@ func (b *bench) clients() {
 		b.measureAdds("file", file, debugFile, n)
 		b.measureAdds("cluster", cluster, debugCluster, n)
 	}
-	cluster.stop()
+	must(cluster.stop())
 	file.discard()
 }
 
@@ -112,7 +112,7 @@ func (b *bench) cluster() {
 			f["others-µs"] = (othersAfter - others) * micros
 			b.record(what, d.pets, f)
 		}
-		s.stop()
+		must(s.stop())
 		file.discard()
 	}
 	// A program that knows nothing of a shared commit sends a transaction for each pet.
@@ -178,7 +178,7 @@ func (b *bench) loss() {
 		}
 	}
 	waiting.Wait()
-	s.stop()
+	must(s.stop())
 }
 
 // insist sends a request again until it succeeds, as clients do.

@@ -33,8 +33,8 @@ const (
 
 // peerPets is how many pets each system has. Those with ids of four digits are fetched.
 const (
-	peerPets                = 10_000
-	leastFetched, mostFetch = 1000, 5000
+	peerPets                  = 10_000
+	leastFetched, mostFetched = 1000, 5000
 )
 
 // peer is a system that is compared, set up and running.
@@ -52,7 +52,7 @@ type call struct {
 
 func (c *call) script() string {
 	if strings.Contains(c.request, "{id}") {
-		return vary(c.request, leastFetched, mostFetch)
+		return vary(c.request, leastFetched, mostFetched)
 	}
 	return always(c.request)
 }
@@ -146,7 +146,7 @@ func (p *peer) checkAdded() {
 		servers[c.server] = true
 	}
 	for s := range servers {
-		s.stop()
+		_ = s.stop() // others than the service say that they were ended
 		if s.db == "" {
 			continue
 		}

@@ -99,15 +99,15 @@ func (s *server) kill() {
 }
 
 // stop ends a server as an operator would.
-func (s *server) stop() {
+func (s *server) stop() error {
 	must(s.cmd.Process.Signal(syscall.SIGTERM))
-	_ = s.cmd.Wait() // others than the service say that they were ended
+	return s.cmd.Wait()
 }
 
 // discard ends the service and removes its database. No statuses show an error where some are
 // expected, but the log does.
 func (s *server) discard() {
-	s.stop()
+	must(s.stop())
 	if text := s.output(); strings.Contains(text, `"level":"ERROR"`) {
 		fail("the service has logged an error:\n%s", text)
 	}

@@ -305,7 +305,7 @@ func (b *bench) startTimes(d *database) (first, again float64) {
 	}
 	s, again = timed()
 	s.ask(s.get(fmt.Sprint(onePet, d.pets+1))) // it was added
-	s.stop()
+	must(s.stop())
 	return first, again
 }
 
