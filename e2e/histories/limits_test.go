@@ -140,8 +140,9 @@ func (r *recording) newCaller(name string, q quota) {
 
 func (r *recording) begin() {
 	r.run("-ban-for", fmt.Sprint(banLength, "ms"))
-	l := &process{url: *r.url.Load()}
-	l.number = len(r.lives) + 1
+	number := len(r.lives) + 1
+	url := *r.url.Load()
+	l := &process{number: number, url: url}
 	r.lives = append(r.lives, l)
 	r.life.Store(l)
 }
