@@ -204,6 +204,7 @@ type store struct {
 	// of others. A cached page or pet keeps the counts from before it was read, which tell whether
 	// it is fresh.
 	commits, editsSeen atomic.Uint64
+	edits              atomic.Int64 // the number of counted edits that a read has returned last
 
 	pages cache[place, *listPage]
 	pets  cache[int64, *cachedPet] // by id
@@ -359,6 +360,16 @@ func (s *store) refresh(ctx context.Context) error {
 	return err
 }
 
+// noteEdits takes the number of edits that a read of pets has returned. A page that shows an edit is
+// the end of everything that was cached before the edit. Otherwise a client that has seen the edit
+// on one page could see another page without it, until the next refresh.
+func (s *store) noteEdits(edits int64) {
+	if s.edits.Load() != edits {
+		s.editsSeen.Add(1)
+		s.edits.Store(edits) // last: to whoever finds it, nothing from before the edit is fresh
+	}
+}
+
 // readInto copies the columns of the query's one row; found is false if there is none.
 func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	found bool, err error) {
@@ -455,13 +466,15 @@ func (s *store) readPage(at place) (*listPage, error) {
 		query = sqlOf(statusPageQuery, at.after, at.limit, at.status)
 	}
 	var body string
-	found, err := s.readInto(context.Background(), query, &body, &page.last, &page.more)
+	var edits int64
+	found, err := s.readInto(context.Background(), query, &body, &page.last, &page.more, &edits)
 	if err != nil {
 		return nil, err
 	}
 	if !found {
 		return nil, errors.New("the engine has returned no page")
 	}
+	s.noteEdits(edits)
 	marker := "."
 	if page.more {
 		marker = "+" // the response has a Link
@@ -472,12 +485,14 @@ func (s *store) readPage(at place) (*listPage, error) {
 
 var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
 
-// keysetQuery reads a page as one row: the first ?2 pets with ids above ?1 that the filter selects.
+// keysetQuery reads a page as one row: the first ?2 pets with ids above ?1 that the filter selects,
+// and the number of edits.
 // Its columns have short names because the driver copies the names for every query. In EXISTS, last
 // is NULL for an empty page, after which there is nothing.
 func keysetQuery(filter string) string {
 	return `SELECT body, ifnull(last, 0) AS last,
-			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more
+			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more,
+			(` + editsQuery + `) AS edits
 		FROM (SELECT json_group_array(` + petJSON + ` ORDER BY id) AS body, max(id) AS last
 			FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + ` id > ?1
 				ORDER BY id LIMIT ?2))`
@@ -489,7 +504,9 @@ type cachedPet struct {
 	editsSeen uint64 // of the store, before the pet was read; this service changes no pet
 }
 
-const petQuery = "SELECT " + petJSON + " AS body FROM pets WHERE id = ?"
+// petQuery reads a pet, or "", and the number of edits.
+const petQuery = "SELECT ifnull((SELECT " + petJSON + " FROM pets WHERE id = ?), '') AS body, (" +
+	editsQuery + ") AS edits"
 
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*cachedPet, error) {
@@ -500,9 +517,14 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	}
 	s.pets.misses.Add(1)
 	var body string
-	found, err := s.readInto(context.Background(), sqlOf(petQuery, id), &body)
-	if err != nil || !found {
+	var edits int64
+	_, err := s.readInto(context.Background(), sqlOf(petQuery, id), &body, &edits)
+	if err != nil {
 		return nil, err
+	}
+	s.noteEdits(edits)
+	if body == "" {
+		return nil, nil
 	}
 	pet := &cachedPet{newDocument(body, "."), editsSeen}
 	s.pets.put(id, pet, entryBytes+int64(len(body)))

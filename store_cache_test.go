@@ -171,6 +171,57 @@ func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
 	})
 }
 
+// TestAnEditThatWasShownOnceIsShownFromThenOn: pages and pets that are read show an edit before the
+// service looks for edits. From then on, no page that was cached shows what was before.
+func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, name := range []string{"Rex", "Max", "Tom", "Kim"} {
+			mustCreate(t, s, NewPet{name, 1, Sold})
+		}
+		cached := func() string {
+			_, p := pageIDs(t, s, "", 3, 0)
+			return string(p.body)
+		}
+		readPage := func() string {
+			_, p := pageIDs(t, s, Sold, 3, 0)
+			return string(p.body)
+		}
+		readPet := func() string {
+			pet, err := s.pet(2)
+			must(t, err)
+			if pet == nil {
+				return ""
+			}
+			return string(pet.body)
+		}
+		for _, c := range []struct {
+			what, edit string
+			read       func() string
+			gone       string // what the edit takes away
+		}{
+			{"a page", "UPDATE pets SET name = 'Ada' WHERE id = 1", readPage, "Rex"},
+			{"a pet", "UPDATE pets SET name = 'Eve' WHERE id = 2", readPet, "Max"},
+			{"a pet that is deleted", "DELETE FROM pets WHERE id = 2", readPet, "Eve"},
+		} {
+			must(t, s.refresh(t.Context()))
+			cached()
+			if text := cached(); !strings.Contains(text, c.gone) {
+				t.Fatalf("before the edit, a page without %s is cached: %s", c.gone, text)
+			}
+			editAsCommand(t, db, c.edit)
+			if text := c.read(); strings.Contains(text, c.gone) {
+				t.Fatalf("%s is not read, but cached: %s", c.what, text)
+			}
+			if text := cached(); strings.Contains(text, c.gone) {
+				t.Errorf("after %s has shown the edit, a page still has %s: %s", c.what, c.gone, text)
+			}
+			s.pages, s.pets = cache[place, *listPage]{}, cache[int64, *cachedPet]{}
+			s.limitCache(defaultCache)
+		}
+	})
+}
+
 // TestTheCacheIsBounded by the memory that it really takes, also while many read.
 func TestTheCacheIsBounded(t *testing.T) {
 	const most = 1 << 20
