@@ -24,6 +24,10 @@ type balancer struct {
 	log *logBuffer
 }
 
+// answeredBy is a header with the name of the service that a balancer has asked: service0,
+// service1, and so on.
+const answeredBy = "X-Answered-By"
+
 // documentedConfig is where operators copy HAProxy's configuration from.
 const documentedConfig = "../docs/deploy/haproxy.cfg"
 
@@ -72,6 +76,7 @@ func startBalancer(t *testing.T, services []*server) *balancer {
 	folder := t.TempDir()
 	hashing, roundRobin := ownAddress(t), ownAddress(t)
 	var servers strings.Builder
+	fmt.Fprintf(&servers, "\thttp-response set-header %s %%s\n", answeredBy)
 	for i, s := range services {
 		fmt.Fprintf(&servers, "\tserver service%d %s\n", i, strings.TrimPrefix(s.address(), "http://"))
 	}

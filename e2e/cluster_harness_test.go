@@ -40,6 +40,7 @@ type cluster struct {
 	nodes    []*rqliteNode
 	security *security // nil: no certificates and no passwords
 	client   *http.Client
+	program  string // of its services; empty for the one under test
 }
 
 type rqliteNode struct {
@@ -414,7 +415,7 @@ func secured(c *cluster) {
 // serve starts a service on the cluster, on an address that it keeps for life.
 func (c *cluster) serve(flags ...string) *server {
 	c.t.Helper()
-	s := &server{t: c.t, db: c.addresses()}
+	s := &server{t: c.t, db: c.addresses(), serves: c.program, commands: c.program}
 	s.run(append([]string{"-addr", ownAddress(c.t)}, flags...)...)
 	return s
 }

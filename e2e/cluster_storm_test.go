@@ -20,16 +20,7 @@ import (
 // under its id from that moment on, and in the end every pet is there once.
 func TestAStormLosesNothing(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t)
-	s := &storm{T: t, cluster: c, witness: newWitness(t), tolls: map[string]*toll{}}
-	for range 3 {
-		s.services = append(s.services, c.serve())
-	}
-	for range 12 { // several, or HAProxy would hash them all to one service
-		s.keys = append(s.keys, s.services[0].newKey(unlimited...))
-	}
-	s.awaitKeys()
-	s.balancer = startBalancer(t, s.services)
+	s := newStorm(t, "")
 	rounds := soak(t, 1)
 	for s.number = range rounds {
 		s.round()
@@ -186,6 +177,24 @@ type storm struct {
 
 // repeatable is a create that can be repeated.
 type repeatable struct{ token, name string }
+
+// newStorm starts a cluster, three services and HAProxy. The services are of the program under test,
+// or of another one.
+func newStorm(t *testing.T, program string) *storm {
+	t.Helper()
+	c := startCluster(t)
+	c.program = program
+	s := &storm{T: t, cluster: c, witness: newWitness(t), tolls: map[string]*toll{}}
+	for range 3 {
+		s.services = append(s.services, c.serve())
+	}
+	for range 12 { // several, or HAProxy would hash them all to one service
+		s.keys = append(s.keys, s.services[0].newKey(unlimited...))
+	}
+	s.awaitKeys()
+	s.balancer = startBalancer(t, s.services)
+	return s
+}
 
 // toll is what outages of a kind cost in all.
 type toll struct {
@@ -395,12 +404,7 @@ func (s *storm) suffer(o outage) {
 // recover waits until every node and every service is ready and the writers go on.
 func (s *storm) recover() {
 	s.Helper()
-	for i := range s.cluster.nodes {
-		s.cluster.awaitReady(i)
-	}
-	for _, service := range s.services {
-		service.awaitReady()
-	}
+	s.awaitReady()
 	s.mu.Lock()
 	before := s.acknowledged
 	s.mu.Unlock()
@@ -412,6 +416,17 @@ func (s *storm) recover() {
 		}
 		return nil
 	})
+}
+
+// awaitReady waits until every node and every service is ready.
+func (s *storm) awaitReady() {
+	s.Helper()
+	for i := range s.cluster.nodes {
+		s.cluster.awaitReady(i)
+	}
+	for _, service := range s.services {
+		service.awaitReady()
+	}
 }
 
 // awaitReady waits until /readyz tells balancers that they may come.

@@ -1,14 +1,23 @@
+// Package histories records what callers with limited keys ask of the service and what it answers,
+// and replays that in a model. What they are told of pets is checked by the tests histories_ of
+// e2e, with the package pets.
+//
+//	cd e2e && go test -v ./histories             a minute
+//	cd e2e && SOAK=60 go test -timeout 2h ./histories   an hour
 package histories
 
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,7 +28,6 @@ import (
 type service struct {
 	t           *testing.T
 	program, db string
-	key         string
 	url         atomic.Pointer[string] // up to and including /v1
 	cmd         *exec.Cmd
 	log         io.Writer // gets what is logged after the start
@@ -43,21 +51,6 @@ func newService(t *testing.T, program string) *service {
 	db := filepath.Join(t.TempDir(), "petstore.db")
 	s := &service{t: t, program: program, db: db, log: io.Discard}
 	t.Cleanup(func() { s.kill() })
-	return s
-}
-
-// start starts a service on a new database, with a key whose limits no history reaches.
-func start(t *testing.T, program string) *service {
-	t.Helper()
-	s := newService(t, program)
-	s.log = os.Stderr // in these histories it is a failure
-	key, err := s.command("key", "create", "-plan", "enterprise",
-		"-per-minute", "1000000000", "-per-day", "1000000000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.key = strings.TrimSpace(key)
-	s.run()
 	return s
 }
 
@@ -108,5 +101,21 @@ func (s *service) kill() {
 	_ = s.cmd.Wait() // says that it was killed
 }
 
-// life is how long a service lives between two kills, at most.
-const life = 2 * time.Second
+// budget is how long a test records histories: a minute, or SOAK minutes.
+func budget(t *testing.T) time.Duration {
+	t.Helper()
+	times := 1
+	if soak := os.Getenv("SOAK"); soak != "" {
+		var err error
+		if times, err = strconv.Atoi(soak); err != nil || times < 1 {
+			t.Fatalf("SOAK must be a positive integer, not %q", soak)
+		}
+	}
+	return time.Duration(times) * time.Minute
+}
+
+// refusedConnection reports whether a request surely did not reach the service.
+func refusedConnection(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}

@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"petstore/e2e/histories/pets"
+	"petstore/e2e/planted"
+)
+
+// plantedFault is a change after which the service does not do what it promises.
+type plantedFault struct {
+	name    string
+	record  func(t *testing.T, program string) *recording // what shows it
+	file    string
+	changes []string // texts, each followed by what stands in its place
+}
+
+// faultTime is how long the clients of a faulty service work. It shows the fault again and again.
+const faultTime = 2 * time.Second
+
+func undisturbed(t *testing.T, program string) *recording {
+	t.Helper()
+	return serveFile(t, program).record(func() { time.Sleep(faultTime) })
+}
+
+func killed(t *testing.T, program string) *recording {
+	t.Helper()
+	s := serveFile(t, program)
+	return s.record(func() { s.dieAgainAndAgain(faultTime) })
+}
+
+func onCluster(t *testing.T, program string) *recording {
+	t.Helper()
+	return newStorm(t, program).record(func() { time.Sleep(faultTime) })
+}
+
+var plantedFaults = []plantedFault{
+	{"a page is served after an edit", undisturbed, "store.go", []string{
+		"p.editsSeen != s.editsSeen.Load()", "p.editsSeen > s.editsSeen.Load()",
+	}},
+	{"one page shows an edit, and the next one does not yet", undisturbed, "store.go", []string{
+		"if s.edits.Load() != edits {", "if s.edits.Load() > edits {",
+	}},
+	{"a 201 comes before the commit", killed, "store.go", []string{
+		"defer close(t.ended)", "defer func() { close(t.ended) }()",
+		"	results, err := s.engine.write(ctx, statements)\n", `	if added > 0 && len(t.statements) == 0 {
+		var last int64
+		query := sqlOf("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
+		_, _ = s.readInto(ctx, query, &last)
+		t.firstID, t.err = last+1, nil
+		close(t.ended)
+		t.ended = make(chan struct{})
+	}
+	results, err := s.engine.write(ctx, statements)
+`,
+	}},
+	{"a create that is repeated stores a second pet", undisturbed, "store.go", []string{
+		"keyID, idempotencyKey, created-int64(recordMillis))",
+		"keyID, idempotencyKey, created+int64(recordMillis))",
+	}},
+	{"a kill loses the last pet, and its id is given again", killed, "main.go", []string{
+		"	pets, err := openStore(opening, cmd.db, openToServe, cmd.log)\n",
+		`	pets, err := openStore(opening, cmd.db, openToServe, cmd.log)
+	if err == nil {
+		_, _ = pets.write(opening,
+			sqlOf("DELETE FROM pets WHERE id = (SELECT max(id) FROM pets)"),
+			sqlOf("UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'pets' AND seq > 0"))
+	}
+`,
+	}},
+	{"a list skips a pet of a batch", undisturbed, "store.go", []string{
+		"	t.firstID = inserted.lastID - added + 1\n", `	t.firstID = inserted.lastID - added + 1
+	if added > 1 {
+		skipped.Store(t.firstID + 1)
+	}
+`,
+		"	at := place{", `	if after+1 == skipped.Load() {
+		after++
+	}
+	at := place{`,
+		"// fresh reports", `var skipped atomic.Int64
+
+// fresh reports`,
+	}},
+	{"a list is read from any node", onCluster, "rqlite.go", []string{
+		"level=linearizable", "level=none", // so that nodes respond by themselves
+		"	a, err := e.try(limited, n, wait", `	from := n
+		if strings.Contains(statements[0].query, "AS more") {
+			from = e.nodes[time.Now().UnixMicro()%int64(len(e.nodes))]
+		}
+		a, err := e.try(limited, from, wait`,
+		"ctx.Err() == nil && n == e.inUse.Load()", "ctx.Err() == nil",
+	}},
+}
+
+// TestHistoriesShowPlantedFaults makes copies of the service, each with a fault, and looks whether
+// their histories are rejected. It prints the shortest history that shows the fault.
+func TestHistoriesShowPlantedFaults(t *testing.T) {
+	t.Parallel()
+	for _, f := range plantedFaults {
+		t.Run(f.name, func(t *testing.T) {
+			began := time.Now()
+			program := f.plant(t)
+			t.Logf("built in %v", time.Since(began).Round(time.Millisecond))
+			for number := 1; number <= 20; number++ {
+				rejected := false
+				t.Run(fmt.Sprint(number), func(t *testing.T) {
+					operations := f.record(t, program).Operations()
+					began := time.Now()
+					verdict, err := pets.Check(operations)
+					noError(t, err)
+					rejected = !verdict.Legal
+					if rejected {
+						shortest := pets.Shortest(operations)
+						t.Logf("of %d operations, %d show the fault, found in %v:\n%s",
+							len(operations), len(shortest), time.Since(began).Round(time.Millisecond),
+							pets.Describe(shortest))
+					}
+				})
+				if rejected || t.Failed() {
+					return
+				}
+			}
+			t.Error("20 histories do not show the fault")
+		})
+	}
+}
+
+// plant builds a copy of the service with the fault in it.
+func (f plantedFault) plant(t *testing.T) (program string) {
+	t.Helper()
+	folder := t.TempDir()
+	noError(t, planted.Copy("..", folder, f.file, f.changes))
+	program = filepath.Join(folder, "petstore")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Dir = folder
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return program
+}

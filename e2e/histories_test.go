@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"petstore/e2e/histories/pets"
+)
+
+// recordTime is how long the clients of a store on a file work. A history of this size is checked
+// in seconds; SOAK makes more of them, each of a new store.
+const recordTime = 12 * time.Second
+
+// TestHistoriesOfOneService has clients and an operator use a service at once.
+func TestHistoriesOfOneService(t *testing.T) {
+	t.Parallel()
+	checkHistories(t, func(t *testing.T) *recording {
+		s := serveFile(t, "")
+		return s.record(func() { time.Sleep(recordTime) })
+	})
+}
+
+// TestHistoriesOfAKilledService kills the service meanwhile, and starts it again.
+func TestHistoriesOfAKilledService(t *testing.T) {
+	t.Parallel()
+	checkHistories(t, func(t *testing.T) *recording {
+		s := serveFile(t, "")
+		return s.record(func() { s.dieAgainAndAgain(recordTime) })
+	})
+}
+
+// TestHistoriesOfACluster has clients use three services, behind HAProxy or not, while every kind
+// of outage happens once.
+func TestHistoriesOfACluster(t *testing.T) {
+	t.Parallel()
+	checkHistories(t, func(t *testing.T) *recording {
+		s := newStorm(t, "")
+		s.number = rand.N(6) // whom the outages hit
+		return s.record(s.sufferEverything)
+	})
+}
+
+// checkHistories wants all histories to be linearizable: one in .ci/run, and with SOAK=n as many as
+// take n minutes.
+func checkHistories(t *testing.T, next func(t *testing.T) *recording) {
+	checked, edits := 0, int64(0)
+	began := time.Now()
+	for number := 1; ; number++ {
+		t.Run(fmt.Sprint(number), func(t *testing.T) {
+			r := next(t)
+			checkHistory(t, r)
+			checked += len(r.Operations())
+			edits += r.edits.Load()
+		})
+		if t.Failed() {
+			return
+		}
+		if os.Getenv("SOAK") == "" || time.Since(began) > soak(t, time.Minute) {
+			t.Logf("%d operations and %d edits in %d histories are linearizable", checked, edits, number)
+			return
+		}
+	}
+}
+
+func checkHistory(t *testing.T, r *recording) {
+	t.Helper()
+	operations := r.Operations()
+	if r.edits.Load() == 0 {
+		t.Fatal("no edit succeeds")
+	}
+	began := time.Now()
+	verdict, err := pets.Check(operations)
+	noError(t, err)
+	if !verdict.Legal {
+		shortest := pets.Shortest(operations)
+		t.Fatalf("no store could have responded so:\n%s", pets.Describe(shortest))
+	}
+	t.Logf("%d operations, checked in %v, in %d parts", len(operations),
+		time.Since(began).Round(time.Millisecond), verdict.Parts)
+}
+
+// serveFile starts a service on a new file: of the program under test, or of another one.
+func serveFile(t *testing.T, program string) *server {
+	t.Helper()
+	db := filepath.Join(t.TempDir(), "petstore.db")
+	s := &server{t: t, db: db, serves: program, commands: program}
+	s.key = s.newKey(unlimited...)
+	s.run("-addr", ownAddress(t))
+	return s
+}
+
+// record returns what clients see while something happens.
+func (s *server) record(happens func()) *recording {
+	s.t.Helper()
+	r := newRecording(s.t, []*server{s}, []string{s.key})
+	r.while(happens)
+	return r
+}
+
+// dieAgainAndAgain kills the service and starts it again, for a time.
+func (s *server) dieAgainAndAgain(lasts time.Duration) {
+	for ends := time.Now().Add(lasts); time.Now().Before(ends); {
+		time.Sleep(rand.N(2 * time.Second))
+		s.kill()
+		s.again()
+	}
+}
+
+func (s *storm) record(happens func()) *recording {
+	s.Helper()
+	r := newRecording(s.T, s.services, s.keys, s.balancer.hashing, s.balancer.roundRobin)
+	r.while(happens)
+	return r
+}
+
+// sufferEverything has one outage after the other happen. In .ci/run they are short, and only those
+// that concern the leader, a service, or HAProxy.
+func (s *storm) sufferEverything() {
+	soaking := os.Getenv("SOAK") != ""
+	for _, o := range s.outages() {
+		lasts := o.lasts
+		if !soaking {
+			lasts = min(lasts, 3*time.Second)
+		}
+		if !soaking && strings.Contains(o.what, "follower") {
+			continue
+		}
+		end := o.begin()
+		time.Sleep(lasts)
+		end()
+		s.awaitReady()
+	}
+}
