@@ -166,14 +166,11 @@ type keyring struct {
 	deprecatedUses sync.Map
 }
 
-// maxSuspects is how many lookups of callers whose address is spent may run or wait.
-const maxSuspects = 8
+// maxSuspects is how many lookups of callers whose address is spent may run or wait. Each may take
+// some seconds while a cluster has no leader, and a response 30.
+const maxSuspects = 4
 
-// turnWait is how long a lookup waits for its turn: shorter than a response may take.
-const turnWait = 5 * time.Second
-
-// errManySuspects means that maxSuspects lookups run or wait already, or that this one has waited
-// for turnWait.
+// errManySuspects means that maxSuspects lookups run or wait already.
 var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 func newKeyring(s *store, staging bool) *keyring {
@@ -215,8 +212,8 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 // another program has written, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
-	key, fresh := k.recall(d)
-	if fresh {
+	key := k.known.get(d)
+	if k.fresh(key) {
 		return key, nil
 	}
 	if !wellFormed(string(token), k.prefix) {
@@ -235,32 +232,22 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 	if waiting > maxSuspects {
 		return nil, errManySuspects
 	}
-	select {
-	case k.turn <- struct{}{}:
-	case <-time.After(turnWait):
-		return nil, errManySuspects
-	}
+	k.turn <- struct{}{}
 	defer func() { <-k.turn }()
-	if key, fresh := k.recall(d); fresh { // another request with this key was faster
+	if key := k.known.get(d); k.fresh(key) { // another request with this key was faster
 		return key, nil
 	}
 	return k.read(d)
 }
 
-// recall returns a key from memory, and whether it is as good as in the database.
-func (k *keyring) recall(d digest) (key *apiKey, fresh bool) {
-	key = k.known.get(d)
-	if key == nil || key.editsSeen != k.store.editsSeen.Load() {
-		return key, false
-	}
-	k.known.hits.Add(1)
-	return key, true
+// fresh reports whether a key from memory is there, and as good as in the database.
+func (k *keyring) fresh(key *apiKey) bool {
+	return key != nil && key.editsSeen == k.store.editsSeen.Load()
 }
 
 // read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
 // guessing fills no memory.
 func (k *keyring) read(d digest) (*apiKey, error) {
-	k.known.misses.Add(1)
 	editsSeen := k.store.editsSeen.Load() // before the query
 	// The instant is 0, because a request needs nothing of a key that depends on it.
 	keys, err := readKeys(context.Background(), k.store, 0,
@@ -281,18 +268,17 @@ func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
 // flush writes when keys last used the deprecated operation. What cannot be written, or changes
 // meanwhile, is left for the next flush. It must not run twice at once.
 func (k *keyring) flush(ctx context.Context) error {
-	saved := map[int64]int64{}
+	saved := map[any]any{}
+	var updates []statement
 	for id, used := range k.deprecatedUses.Range {
-		saved[id.(int64)] = used.(int64)
+		saved[id] = used
+		updates = append(updates, sqlOf(`UPDATE api_keys
+			SET deprecated_use_at = max(deprecated_use_at, ?) WHERE id = ?`, used, id))
 	}
-	if len(saved) == 0 {
+	if updates == nil {
 		return nil
 	}
-	uses, _ := json.Marshal(saved) // numbers by numbers
-	_, err := k.store.write(ctx, sqlOf(`UPDATE api_keys
-		SET deprecated_use_at = max(deprecated_use_at, used.value)
-		FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`, string(uses)))
-	if err != nil {
+	if _, err := k.store.write(ctx, updates...); err != nil {
 		return err
 	}
 	for id, used := range saved {
@@ -437,32 +423,24 @@ FROM api_keys `+where+` GROUP BY line
 ORDER BY (SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, newest
 LIMIT ?3`, since, usageID, limit)
 	return s.engine.read(ctx, query, func(scan scanner) error {
-		use := &keyUse{}
+		use := &keyUse{Days: []dayUse{}}
 		var line int64
-		err := scan(&use.ID, &use.Name, &use.Plan, &line)
-		if err != nil {
+		if err := scan(&use.ID, &use.Name, &use.Plan, &line); err != nil {
 			return err
 		}
-		use.Days, err = readDays(ctx, s, since, line)
+		days := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
+			FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, line, since)
+		err := s.engine.read(ctx, days, func(scan scanner) error {
+			var day dayUse
+			err := scan(&day.Day, &day.Admitted, &day.Refused, &day.Errors)
+			use.Days = append(use.Days, day)
+			return err
+		})
 		if err != nil {
 			return err
 		}
 		return do(use)
 	})
-}
-
-// readDays reads the days since one on which a usage had requests.
-func readDays(ctx context.Context, s *store, since, usageID int64) ([]dayUse, error) {
-	days := []dayUse{}
-	query := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
-		FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, usageID, since)
-	err := s.engine.read(ctx, query, func(scan scanner) error {
-		var day dayUse
-		err := scan(&day.Day, &day.Admitted, &day.Refused, &day.Errors)
-		days = append(days, day)
-		return err
-	})
-	return days, err
 }
 
 // report is what the operator's page shows of the keys.
@@ -503,13 +481,6 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 // nearLimit is the part of a limit from which on operators are told that a key has used it.
 const nearLimit = 0.8
 
-// usedParts are the parts of its limits that the key has used; they may be more than 1.
-func (k *apiKey) usedParts() (minute, day float64) {
-	minute = float64(k.UsedThisMinute) / float64(k.PerMinute)
-	day = float64(k.UsedToday) / float64(k.PerDay)
-	return minute, day
-}
-
 // need is how much a key needs the operator's attention: the part of a limit that it has used, or
 // more than any part if it is banned.
 func (k *apiKey) need() float64 {
@@ -517,7 +488,8 @@ func (k *apiKey) need() float64 {
 	case "banned":
 		return math.Inf(1)
 	case "active":
-		minute, day := k.usedParts()
+		minute := float64(k.UsedThisMinute) / float64(k.PerMinute)
+		day := float64(k.UsedToday) / float64(k.PerDay)
 		return max(minute, day)
 	}
 	return 0

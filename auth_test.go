@@ -390,22 +390,6 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 	})
 }
 
-// TestALookupWaitsForItsTurnOnlyForAWhile, shorter than its response may take.
-func TestALookupWaitsForItsTurnOnlyForAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeyring(nil, false)
-		k.turn <- struct{}{} // that of a lookup that hangs
-		start := time.Now()
-		_, err := k.lookup(newSecret(false), func() bool { return true })
-		if !errors.Is(err, errManySuspects) || time.Since(start) != 5*time.Second {
-			t.Errorf("after %v the lookup says %v", time.Since(start), err)
-		}
-		if n := k.suspects.Load(); n != 0 {
-			t.Errorf("%d lookups are said to wait", n)
-		}
-	})
-}
-
 // wantDeprecatedUse checks when a key is shown to have used the deprecated operation last.
 func wantDeprecatedUse(t testing.TB, s *store, id int64, want instant) {
 	t.Helper()

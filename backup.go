@@ -623,9 +623,6 @@ func (c *invocation) storePets(ctx context.Context, file *importFile, stored int
 func petExport(ctx context.Context, cmd *invocation) error {
 	file := cmp.Or(cmd.argument, "-")
 	pets, err := cmd.exportPets(ctx, file)
-	if readerLeft(err) {
-		return errExportCut
-	}
 	if err != nil {
 		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(cmd.db), err)
 	}
@@ -677,9 +674,6 @@ func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) e
 	}
 	return out.Flush()
 }
-
-// errExportCut is the error of an export whose reader has left. It ends without a message.
-var errExportCut = errors.New("the reader of stdout has left")
 
 // readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as
 // head(1) does.

@@ -530,7 +530,7 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return err
 	}
-	cmd.log.Info("key rotated", "successor", id, "overlap", cmd.overlap)
+	cmd.log.Info("key rotated", "successor", id, "overlap", cmd.overlap.String())
 	return nil
 }
 
@@ -541,25 +541,25 @@ const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME"
 func keyList(ctx context.Context, cmd *invocation) error {
 	list := cmd.newListing(keyHeading)
 	addRow := func(key *apiKey) error {
-		return list.add(key, keyRow(key, cmd.now))
+		return list.add(key, keyRow(key))
 	}
 	err := eachKey(ctx, cmd.store, cmd.now, addRow, "WHERE true")
 	return list.end(err)
 }
 
 // keyRow is the row of a key in the table.
-func keyRow(key *apiKey, now instant) string {
+func keyRow(key *apiKey) string {
 	environment := "live"
 	if key.Test {
 		environment = "test"
 	}
 	return fmt.Sprintf("%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s",
 		key.ID, environment, key.LastFour, key.Plan,
-		key.UsedThisMinute, key.PerMinute, key.UsedToday, key.PerDay, keyState(key, now), key.Name)
+		key.UsedThisMinute, key.PerMinute, key.UsedToday, key.PerDay, keyState(key), key.Name)
 }
 
 // keyState says what about a key needs attention.
-func keyState(key *apiKey, now instant) string {
+func keyState(key *apiKey) string {
 	text := key.State
 	if text == "revoked" || text == "expired" {
 		return text
@@ -568,11 +568,7 @@ func keyState(key *apiKey, now instant) string {
 		text += " to " + inUTC(key.BannedUntil)
 	}
 	if key.ExpiresAt != 0 {
-		text += "; ends "
-		if key.ExpiresAt < now+14*dayMillis {
-			text += "soon, "
-		}
-		text += key.ExpiresAt.time().Format(time.DateOnly)
+		text += "; ends " + key.ExpiresAt.time().Format(time.DateOnly)
 	}
 	if key.DeprecatedUseAt != 0 {
 		text += "; deprecated call " + key.DeprecatedUseAt.time().Format(time.DateOnly)
@@ -592,7 +588,7 @@ func keyShow(_ context.Context, cmd *invocation) error {
 		return cmd.say(string(text) + "\n")
 	}
 	list := cmd.newListing(keyHeading)
-	err := list.add(key, keyRow(key, cmd.now))
+	err := list.add(key, keyRow(key))
 	if err := list.end(err); err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                               NAME
 2   live ****  free  0/60    0/1000    revoked                             revoked
 3   live ****  free  0/60    0/1000    expired                             expired
 4   live ****  pro   0/300   0/10000   banned to 2000-01-01 01:10:00Z      banned
-5   live ****  free  0/60    0/1000    active; ends soon, 2000-01-03       ending
+5   live ****  free  0/60    0/1000    active; ends 2000-01-03             ending
 6   test ****  free  70/60   800/1000  active; ends 2000-01-16             busy
 `, "\n"))
 		k.prints("show 6", strings.TrimPrefix(`

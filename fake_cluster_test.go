@@ -102,6 +102,7 @@ func openClusterAt(t testing.TB, addresses string, mode openMode) (*store, *logB
 	log := &logBuffer{}
 	s, err := openStore(t.Context(), addresses, mode, newLogger(log, "json", slog.LevelDebug))
 	must(t, err)
+	s.limitCache(16 << 20)
 	t.Cleanup(func() { _ = s.Close() })
 	return s, log
 }
@@ -116,7 +117,9 @@ func newClusterStore(t testing.TB, c *fakeCluster) (*store, *logBuffer) {
 	must(t, e.connect(t.Context()))
 	must(t, updateSchema(t.Context(), e, true))
 	c.arrived()
-	return storeOn(e), log
+	s := storeOn(e)
+	s.limitCache(16 << 20)
+	return s, log
 }
 
 // onFakeCluster runs a test in fake time, with a store of a service on three nodes.

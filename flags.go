@@ -464,24 +464,12 @@ func checkAddr(text string) string {
 // newLogger writes to stderr: as text if format is text, or if it is not json and stderr is a
 // terminal, and otherwise as JSON.
 func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readableDuration}
+	options := &slog.HandlerOptions{Level: level}
 	redacted := redactor{stderr}
-	asText := format == "text"
-	if format != "json" && isTerminal(stderr) {
-		asText = true
-	}
-	if asText {
+	if format == "text" || format != "json" && isTerminal(stderr) {
 		return slog.New(slog.NewTextHandler(redacted, options))
 	}
 	return slog.New(slog.NewJSONHandler(redacted, options))
-}
-
-// readableDuration lets JSON tell durations as people read them, such as 10m0s.
-func readableDuration(_ []string, attribute slog.Attr) slog.Attr {
-	if attribute.Value.Kind() == slog.KindDuration {
-		attribute.Value = slog.StringValue(attribute.Value.String())
-	}
-	return attribute
 }
 
 func isTerminal(w io.Writer) bool {

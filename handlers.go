@@ -66,17 +66,15 @@ type service struct {
 	errors     map[ErrorCode]*atomic.Int64 // responses by the code of their Error
 	bans       atomic.Int64                // those that have begun
 
-	warnedOfProxy sync.Once   // that a proxy does not name its client
-	stopping      atomic.Bool // a stop has begun; responses end their connections
-	probing       sync.Mutex  // guards the next two
-	probed        time.Time   // when the store was last asked whether it is ready
-	unready       error       // what the store said then
-	strangers     boundedLog  // takes the lines that callers without a valid key cause
+	stopping  atomic.Bool // a stop has begun; responses end their connections
+	probing   sync.Mutex  // guards the next two
+	probed    time.Time   // when the store was last asked whether it is ready
+	unready   error       // what the store said then
+	strangers boundedLog  // takes the lines that callers without a valid key cause
 
-	report     atomic.Pointer[report] // what the operator's page shows of the keys
-	wanted     atomic.Bool            // the report was asked for since it was last read
-	nextReport time.Time              // when it may be read again; only updateReport uses it
-	history    history                // what the charts of that page draw
+	report  atomic.Pointer[report] // what the operator's page shows of the keys
+	wanted  atomic.Bool            // the report was asked for since it was last read
+	history history                // what the charts of that page draw
 }
 
 func newService(store *store, settings settings, log *slog.Logger) *service {
@@ -112,9 +110,10 @@ func (s *service) addRoutes() {
 
 	s.addPublic("/readyz", "readyz", s.reportReadiness)
 	s.addPublic("/openapi.json", "openapi", fixed(jsonType, describe(s.settings)))
-	s.addPublic("/{$}", "page", fixed(htmlType, publicPage(s.settings)))
-	s.addPublic("/page.css", "page", file(styleType, "page.css"))
-	s.addPublic("/page.js", "page", file(scriptType, "page.js"))
+	page := strings.Replace(webFile("index.html"), "Production", s.environment(), 1)
+	s.addPublic("/{$}", "page", fixed(htmlType, page))
+	s.addPublic("/page.css", "page", fixed(styleType, webFile("page.css")))
+	s.addPublic("/page.js", "page", fixed(scriptType, webFile("page.js")))
 	s.routes.Handle("/", s.unmatched)
 }
 
@@ -175,12 +174,13 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		return caller{now: w.start}, nil
 	}
 	spent := func() bool {
-		return s.limits.address(s.network(r), w.start, false).shown.remaining == 0
+		network := clientNetwork(r, s.clientIPHeader)
+		return s.limits.address(network, w.start, false).shown.remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
 	if errors.Is(err, errManySuspects) {
 		s.strangers.warn("a request gets 503: spent addresses send too many unknown keys",
-			"address", s.network(r), "request", w.id[0])
+			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0])
 	}
 	if err != nil {
 		return caller{}, err
@@ -200,7 +200,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		s.bans.Add(1)
 		s.log.Warn("key banned",
 			"key", key.ID,
-			"for", s.banFor,
+			"for", s.banFor.String(),
 			"until", decision.shown.reset.time(),
 			"request", w.id[0])
 	}
@@ -292,7 +292,7 @@ func (s *service) count(w *response, r *http.Request) {
 			"request", w.id[0],
 			"route", r.Pattern,
 			"status", w.status,
-			"duration", duration,
+			"duration", duration.String(),
 			"key", w.keyID)
 	}
 }
@@ -352,23 +352,10 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 		"Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
 	if underAPI(r.URL.Path) {
-		s.limits.address(s.network(r), time.Now(), false).setHeaders(h)
+		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return true
-}
-
-// network is the part of the internet whose callers without a valid key share one limit.
-func (s *service) network(r *http.Request) netip.Prefix {
-	network, ok := clientNetwork(r, s.clientIPHeader)
-	if !ok {
-		s.warnedOfProxy.Do(func() {
-			value := redact(strings.Join(r.Header.Values(s.clientIPHeader), ","))
-			s.log.Warn("a proxy does not name its client; all its clients share one limit",
-				"header", s.clientIPHeader, "value", value, "proxy", r.RemoteAddr)
-		})
-	}
-	return network
 }
 
 // fail writes an error. Without a valid key, the response shows the limit of the caller's address.
@@ -403,7 +390,7 @@ func (s *service) shownError(w *response, err error) *Error {
 // chargeAddress sets the headers of the limit of the caller's address. An error that is a 401 is
 // charged to it. The Error it returns is a 429 if nothing was left, and apiErr otherwise.
 func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Error {
-	network := s.network(r)
+	network := clientNetwork(r, s.clientIPHeader)
 	charge := apiErr.Status == http.StatusUnauthorized
 	decision := s.limits.address(network, time.Now(), charge)
 	decision.setHeaders(w.Header())
@@ -658,11 +645,6 @@ func describe(settings settings) string {
 	return strings.Replace(webFile("openapi.json"), ownServer, servers, 1)
 }
 
-// publicPage is the page for people. It says which environment this is.
-func publicPage(settings settings) string {
-	return strings.Replace(webFile("index.html"), "Production", settings.environment(), 1)
-}
-
 // pagePolicy is what a browser lets a page do, whatever text of a stranger it shows:
 //   - script-src, style-src: its own script and style sheet, nothing inline;
 //   - connect-src: calls of this service, so that the key is sent nowhere else;
@@ -683,11 +665,6 @@ func fixed(contentType []string, body string) operation {
 		writeDocument(w, r, contentType, &doc)
 		return nil
 	}
-}
-
-// file serves a file of web.
-func file(contentType []string, name string) operation {
-	return fixed(contentType, webFile(name))
 }
 
 // ready returns an error if the service stops, or if the store cannot read or write. The store is
@@ -731,7 +708,7 @@ func (s *service) showReadiness(w http.ResponseWriter, _ *http.Request, _ caller
 }
 
 // debugRoutes are what the debug address serves to those whom refuseWebPages does not refuse.
-func debugRoutes(s *service, name string, anyHost bool) http.Handler {
+func debugRoutes(s *service, anyHost bool) http.Handler {
 	mux := http.NewServeMux()
 	add := func(path string, op operation) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -740,22 +717,22 @@ func debugRoutes(s *service, name string, anyHost bool) http.Handler {
 			}
 		})
 	}
-	add("/{$}", file(htmlType, "operator.html"))
-	add("/operator.css", file(styleType, "operator.css"))
-	add("/operator.js", file(scriptType, "operator.js"))
+	add("/{$}", fixed(htmlType, webFile("operator.html")))
+	add("/operator.css", fixed(styleType, webFile("operator.css")))
+	add("/operator.js", fixed(scriptType, webFile("operator.js")))
 	add("/stats.json", s.showStats)
 	add("/history.json", s.showHistory)
 	add("/metrics", s.showMetrics)
 	add("/healthz", fixed(textType, "ok\n"))
 	add("/readyz", s.showReadiness)
-	mux.HandleFunc("GET /debug/pprof/", serveProfile)
+	mux.Handle("GET /debug/pprof/", http.DefaultServeMux) // of net/http/pprof
 	// Instead of pprof.Cmdline, which shows the passwords in URLs.
 	commandLine := strings.Join(os.Args, "\x00")
 	add("/debug/pprof/cmdline", fixed(textType, redact(commandLine)))
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
-		if err := refuseWebPages(r, name, anyHost); err != nil {
+		if err := refuseWebPages(r, anyHost); err != nil {
 			http.Error(w, err.Error(), http.StatusForbidden)
 			return
 		}
@@ -766,9 +743,9 @@ func debugRoutes(s *service, name string, anyHost bool) http.Handler {
 // refuseWebPages returns an error if a request to the debug address may come from a page of another
 // site, which somebody who can reach the address has open. Such a page could start profiles, even
 // if it cannot read them. It could read everything if the name of its site were made to lead here
-// (DNS rebinding), so the Host has to be an IP address, localhost, or the given name, unless the
-// operator allows any.
-func refuseWebPages(r *http.Request, name string, anyHost bool) error {
+// (DNS rebinding), so the Host has to be an IP address or localhost, unless the operator allows
+// any.
+func refuseWebPages(r *http.Request, anyHost bool) error {
 	asPost := r.WithContext(r.Context()) // a copy, since net/http would let any GET pass
 	asPost.Method = http.MethodPost
 	if http.NewCrossOriginProtection().Check(asPost) != nil {
@@ -778,23 +755,11 @@ func refuseWebPages(r *http.Request, name string, anyHost bool) error {
 		return nil
 	}
 	host := (&url.URL{Host: r.Host}).Hostname()
-	if host == "" || strings.EqualFold(host, "localhost") || strings.EqualFold(host, name) {
+	_, err := netip.ParseAddr(host)
+	if err == nil || host == "" || strings.EqualFold(host, "localhost") {
 		return nil
 	}
-	if _, err := netip.ParseAddr(host); err != nil {
-		return errors.New("use an IP address, localhost, or the name in -debug-addr")
-	}
-	return nil
-}
-
-// serveProfile serves what net/http/pprof does, for a minute at most: a profile slows the service.
-func serveProfile(w http.ResponseWriter, r *http.Request) {
-	seconds, _ := strconv.ParseFloat(r.FormValue("seconds"), 64)
-	if seconds > 60 {
-		http.Error(w, "a profile takes at most 60 seconds", http.StatusBadRequest)
-		return
-	}
-	http.DefaultServeMux.ServeHTTP(w, r)
+	return errors.New("use an IP address or localhost")
 }
 
 // showMetrics is GET /metrics, in the text format of Prometheus.
@@ -819,7 +784,6 @@ func (s *service) metrics() *exposition {
 	metrics.add("petstore_bans_total", "", s.bans.Load())
 	metrics.add("petstore_known_keys", "", s.keys.known.size.Load())
 	metrics.add("petstore_known_addresses", "", s.limits.addresses.size.Load())
-	s.keys.known.measure(metrics, "keys")
 	s.store.measure(metrics)
 	metrics.addProcess()
 	return metrics
@@ -863,14 +827,11 @@ func (s *service) showStats(w http.ResponseWriter, _ *http.Request, _ caller) er
 	return nil
 }
 
-// updateReport reads the report anew, if somebody has asked for it. Then it rests for 20 times as
-// long as that took, so that a large database spends at most a twentieth of the time on it.
+// updateReport reads the report anew, if somebody has asked for it.
 func (s *service) updateReport(ctx context.Context, now time.Time) error {
-	if now.Before(s.nextReport) || !s.wanted.Swap(false) {
+	if !s.wanted.Swap(false) {
 		return nil
 	}
-	// It rests after an error and a panic, too.
-	defer func() { s.nextReport = now.Add(20 * time.Since(now)) }()
 	report, err := readReport(ctx, s.store, instantOf(now))
 	if err != nil {
 		return err

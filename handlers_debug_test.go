@@ -16,7 +16,7 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 	path := databasePath(t) // outside: its folder outlives the bubble
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
-		routes := debugRoutes(srv, "", false)
+		routes := debugRoutes(srv, false)
 		ready := func(status int, want string) {
 			t.Helper()
 			time.Sleep(250 * time.Millisecond) // or it would say what it said before
@@ -97,7 +97,7 @@ func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv, probes := readyShop(t, path)
-		routes := debugRoutes(srv, "", false)
+		routes := debugRoutes(srv, false)
 		ask := func(want int64) {
 			t.Helper()
 			for range 50 {
@@ -121,27 +121,22 @@ func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
 // TestTheDebugAddressIsOnlyForThoseWhoNameIt: a page of another site can have its own name point to
 // this machine, and would then be of the same origin (DNS rebinding).
 func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
-	try := func(name string, want int, hosts ...string) {
+	routes := debugRoutes(nil, false)
+	try := func(want int, hosts ...string) {
 		t.Helper()
-		routes := debugRoutes(nil, name, false)
 		for _, host := range hosts {
 			for _, path := range []string{"/", "/healthz", "/debug/pprof/cmdline"} {
 				if w := debugCall(routes, path, host); w.Code != want {
-					t.Errorf("-debug-addr %s, Host %s: %s is %d", name, host, path, w.Code)
+					t.Errorf("Host %s: %s is %d", host, path, w.Code)
 				}
 			}
 		}
 	}
-	try("localhost", 200, "localhost", "localhost:6060", "LocalHost:6060")
-	try("localhost", 200, "127.0.0.1:6060", "127.0.0.1", "10.1.2.3:6060", "[::1]:6060", "[::1]",
+	try(200, "localhost", "localhost:6060", "LocalHost:6060")
+	try(200, "127.0.0.1:6060", "127.0.0.1", "10.1.2.3:6060", "[::1]:6060", "[::1]",
 		"[2001:DB8::1]:6060") // no address can point elsewhere
-	try("localhost", 403, "evil.example", "evil.example:6060", "localhost.evil.example:6060",
-		"evil.example:localhost", "127.0.0.1.evil.example:6060")
-	try("Pets.Internal", 200, "pets.internal:6060", "PETS.Internal", "localhost")
-	try("Pets.Internal", 403, "evil.pets.internal:6060")
-	try("::1", 200, "localhost:6060")
-	try("", 200, "localhost:6060")
-	try("", 403, "evil.example:6060", "pets.internal")
+	try(403, "evil.example", "evil.example:6060", "localhost.evil.example:6060",
+		"evil.example:localhost", "127.0.0.1.evil.example:6060", "pets.internal")
 }
 
 // TestTheDebugAddressIsNotForPagesOfOtherSites: such a page could start profiles, even if it cannot
@@ -149,7 +144,7 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 func TestTheDebugAddressIsNotForPagesOfOtherSites(t *testing.T) {
 	ask := func(want int, anyHost bool, host string, headers ...string) {
 		t.Helper()
-		routes := debugRoutes(nil, "localhost", anyHost)
+		routes := debugRoutes(nil, anyHost)
 		for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
 			r := httptest.NewRequest("GET", path, nil)
 			r.Host = host
@@ -204,21 +199,8 @@ func TestNothingOfTheDebugAddressIsTakenForAnotherType(t *testing.T) {
 func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1,https://bert:secret@n2", "-log"}
-	w := debugCall(debugRoutes(nil, "", false), "/debug/pprof/cmdline", "localhost")
+	w := debugCall(debugRoutes(nil, false), "/debug/pprof/cmdline", "localhost")
 	if got := w.Body.String(); got != "petstore\x00-db\x00http://…n2\x00-log" {
 		t.Errorf("it shows %q", got)
-	}
-}
-
-// TestAProfileTakesAtMostAMinute: a profile slows the service while it is made.
-func TestAProfileTakesAtMostAMinute(t *testing.T) {
-	routes := operatorRoutes(openShop(t))
-	for _, profile := range []string{"profile", "trace", "heap", "goroutine"} {
-		for _, seconds := range []string{"61", "60.5", "Inf", "9223372036854775807"} {
-			w := debugCall(routes, "/debug/pprof/"+profile+"?seconds="+seconds, "localhost")
-			if w.Code != 400 || w.Body.String() != "a profile takes at most 60 seconds\n" {
-				t.Errorf("%s of %s seconds is %d %q", profile, seconds, w.Code, w.Body)
-			}
-		}
 	}
 }

@@ -40,6 +40,7 @@ func openDatabaseFor(t testing.TB, path string, mode openMode) *store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.limitCache(16 << 20)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -317,7 +318,7 @@ func printed(value any) any {
 
 // operatorRoutes are the debug routes of a shop.
 func operatorRoutes(s *shop) http.Handler {
-	return debugRoutes(s.service, "localhost", false)
+	return debugRoutes(s.service, false)
 }
 
 func (s *shop) stats() (stats operatorStats, body string) {
@@ -348,7 +349,6 @@ func (s *shop) report() (stats operatorStats, body string) {
 	s.t.Helper()
 	s.stats()
 	must(s.t, s.service.updateReport(s.t.Context(), time.Now()))
-	s.service.nextReport = time.Time{}
 	return s.stats()
 }
 

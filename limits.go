@@ -31,6 +31,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -283,29 +284,15 @@ func (d decision) err() error {
 // since Set would write X-Ratelimit. RateLimit and RateLimit-Policy follow
 // draft-ietf-httpapi-ratelimit-headers.
 func (d decision) setHeaders(h http.Header) {
-	// This runs for every request, so all values share one string and one slice.
-	text := make([]byte, 0, 128)
-	text = strconv.AppendInt(text, d.shown.limit, 10)
-	limitEnd := len(text)
-	text = strconv.AppendInt(text, d.shown.remaining, 10)
-	remainingEnd := len(text)
-	text = strconv.AppendInt(text, ceilSeconds(d.shown.reset), 10)
-	resetEnd := len(text)
-	if d.minute.limit > 0 {
-		text = append(text, `"minute";r=`...)
-		text = d.minute.append(text, d.now)
-		text = append(text, `, "day";r=`...)
-		text = d.day.append(text, d.now)
-	} else {
-		text = append(text, `"address";r=`...)
-		text = d.shown.append(text, d.now)
+	limits := d.minute.item("minute", d.now) + ", " + d.day.item("day", d.now)
+	if d.minute.limit == 0 {
+		limits = d.shown.item("address", d.now)
 	}
-	all := string(text)
-	values := []string{
-		all[:limitEnd],
-		all[limitEnd:remainingEnd],
-		all[remainingEnd:resetEnd],
-		all[resetEnd:],
+	values := []string{ // one slice for all, since this runs for every request
+		strconv.FormatInt(d.shown.limit, 10),
+		strconv.FormatInt(d.shown.remaining, 10),
+		strconv.FormatInt(ceilSeconds(d.shown.reset), 10),
+		limits,
 	}
 	h["X-RateLimit-Limit"] = values[0:1]
 	h["X-RateLimit-Remaining"] = values[1:2]
@@ -317,12 +304,11 @@ func (d decision) setHeaders(h http.Header) {
 	}
 }
 
-// append appends the level as RateLimit has it: the requests left, and the seconds to the reset.
-func (l level) append(text []byte, now instant) []byte {
-	seconds := ceilSeconds(l.reset - now)
-	text = strconv.AppendInt(text, l.remaining, 10)
-	text = append(text, ";t="...)
-	return strconv.AppendInt(text, seconds, 10)
+// item is an element of RateLimit: the requests left, and the seconds to the reset.
+func (l level) item(name string, now instant) string {
+	remaining := strconv.FormatInt(l.remaining, 10)
+	seconds := strconv.FormatInt(ceilSeconds(l.reset-now), 10)
+	return `"` + name + `";r=` + remaining + ";t=" + seconds
 }
 
 // columns are pointers to what is stored of a usage, in the order of the columns of its table.
@@ -558,16 +544,6 @@ func (l *limiter) ban(a *account, d *decision) {
 	d.ban(ends)
 }
 
-// endBans stores that all bans are over, if the service heeds none.
-func (l *limiter) endBans(ctx context.Context) error {
-	if l.banFor > 0 {
-		return nil
-	}
-	_, err := l.store.write(ctx,
-		sqlOf("UPDATE usage SET banned_until = 0 WHERE banned_until > 0"))
-	return err
-}
-
 // saveBan stores a ban of the usage ?1, from ?2 to ?3.
 const saveBan = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
@@ -584,16 +560,12 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	defer l.mu.Unlock()
 	b := l.addresses.get(caller)
 	d := decision{now: instantOf(now), policy: addressPolicy}
-	d.shown = b.level(d.now, minuteMillis, addressQuota)
-	if !charge {
-		return d
-	}
-	if d.shown.remaining == 0 {
+	if charge && b.level(d.now, minuteMillis, addressQuota).remaining == 0 {
 		d.refusal = CodeRateLimited
-		return d
+	} else if charge {
+		b.take(d.now, minuteMillis)
+		l.addresses.put(caller, b, 1)
 	}
-	b.take(d.now, minuteMillis)
-	l.addresses.put(caller, b, 1)
 	d.shown = b.level(d.now, minuteMillis, addressQuota)
 	return d
 }
@@ -693,17 +665,14 @@ func (u *usage) adopt(stored, sent usageRow, now instant) {
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
 // the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
 // proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
-// If that entry is missing or no address, the proxy's own address counts, and ok is false.
-func clientNetwork(r *http.Request, header string) (network netip.Prefix, ok bool) {
-	if header == "" {
-		return parseNetwork(r.RemoteAddr), true
-	}
+// If that entry is missing or no address, the proxy's own address counts.
+func clientNetwork(r *http.Request, header string) netip.Prefix {
 	list := strings.Join(r.Header.Values(header), ",")
 	last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
 	if network := parseNetwork(last); network.IsValid() {
-		return network, true
+		return network
 	}
-	return parseNetwork(r.RemoteAddr), false
+	return parseNetwork(r.RemoteAddr)
 }
 
 // parseNetwork takes an IP address with or without a port, and in brackets or not. What is none
@@ -717,4 +686,40 @@ func parseNetwork(s string) netip.Prefix {
 	ip = ip.Unmap()
 	network, _ := ip.Prefix(min(ip.BitLen(), 64))
 	return network
+}
+
+// boundedLog takes the lines that strangers can cause, who could fill the log with them: at most
+// maxLinesASecond.
+type boundedLog struct {
+	log *slog.Logger
+
+	mu    sync.Mutex // guards lines
+	lines bucket
+}
+
+const (
+	maxLinesASecond = 10
+	maxLineBytes    = 1 << 10 // of net/http
+)
+
+func (l *boundedLog) warn(message string, attributes ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const second = 1000
+	now := instantOf(time.Now())
+	if l.lines.level(now, second, maxLinesASecond).remaining == 0 {
+		return
+	}
+	l.lines.take(now, second)
+	l.log.Warn(message, attributes...)
+}
+
+// Write implements io.Writer for net/http's own log, whose lines quote strangers.
+func (l *boundedLog) Write(text []byte) (int, error) {
+	line := redact(strings.TrimSpace(string(text))) // while the secrets are whole
+	if len(line) > maxLineBytes {
+		line = strings.ToValidUTF8(line[:maxLineBytes-len("…")], "") + "…"
+	}
+	l.warn(line)
+	return len(text), nil
 }

@@ -300,23 +300,3 @@ func TestAFlushDoesNotOverwriteABan(t *testing.T) {
 		w.wantShownBan("2s", clock("601s"))
 	})
 }
-
-// TestAServiceWithoutBansStoresThatNoneRuns: what the service considers over is stored as over, so
-// that no ban comes back with the default.
-func TestAServiceWithoutBansStoresThatNoneRuns(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		now := instantOf(time.Now())
-		_, err := s.write(t.Context(), saveUsage(7, &usage{bannedAt: now, bannedUntil: now + dayMillis}))
-		must(t, err)
-		must(t, newLimiter(s, tenMinutes).endBans(t.Context()))
-		const running = "SELECT count(*) FROM usage WHERE banned_until > 0"
-		if n := readNumber(t, s, running); n != 1 {
-			t.Errorf("a service with bans has ended it: %d bans run", n)
-		}
-		must(t, newLimiter(s, 0).endBans(t.Context()))
-		if n := readNumber(t, s, running); n != 0 {
-			t.Errorf("%d bans run with -ban-for 0", n)
-		}
-	})
-}

@@ -74,7 +74,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	if errors.Is(err, errExportCut) { // nobody reads any more, and the export is not whole
+	if readerLeft(err) { // and needs no message
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -95,11 +95,7 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	err := runCommand(ctx, args, &process{variables, stdin, stdout, stderr}, serving)
-	if readerLeft(err) {
-		return nil // the reader has all that it wants of a list
-	}
-	return err
+	return runCommand(ctx, args, &process{variables, stdin, stdout, stderr}, serving)
 }
 
 // serving is what petstore does without a command.
@@ -150,34 +146,30 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	defer func() { err = errors.Join(err, pets.Close()) }()
 	pets.limitCache(cmd.cache)
 	url := localURL(listener, cmd.addr, pair != nil)
-	if err := printFirstKey(ctx, cmd, pets, url); err != nil {
+	if err := printFirstKey(context.WithoutCancel(ctx), cmd, pets, url); err != nil {
 		return err
 	}
 
 	api := newService(pets, cmd.settings, cmd.log)
-	// If this service heeds no bans, none shall be shown, nor come back after the next start.
-	if err := api.limits.endBans(opening); err != nil {
-		return err
-	}
 	stopBackground := runBackground(api, pair)
 	debugURL := ""
 	if debugListener != nil {
-		debug := startDebug(debugListener, cmd, api)
+		debug := newServer(cmd.log, nil, debugRoutes(api, cmd.debugAllowRemote))
 		defer debug.Close()
+		go func() { _ = debug.serve(debugListener) }()
 		debugURL = localURL(debugListener, cmd.debugAddr, false)
 	}
-	announce(cmd, pets.engine, listener, url, debugURL)
+	announce(cmd, pets.engine, url, debugURL)
 	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
 
 // announce says where the service is: in the log and, on a terminal, to the person who looks.
-func announce(cmd *invocation, e engine, listener net.Listener, url, debugURL string) {
+func announce(cmd *invocation, e engine, url, debugURL string) {
 	database := databaseName(cmd.db)
 	engine, node := e.describe()
 	cmd.log.Info("ready",
 		"address", url+"/v1",
 		"page", url+"/",
-		"listening", listener.Addr().String(),
 		"db", database,
 		"engine", engine,
 		"node", node,
@@ -199,12 +191,12 @@ func announce(cmd *invocation, e engine, listener net.Listener, url, debugURL st
 // serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
 // at most 10 seconds, and stops the background.
 func serveUntil(ctx context.Context, front *server, api *service, listener net.Listener,
-	stopBackground func(context.Context) error) error {
-	front.start(listener)
+	stopBackground func() error) error {
+	ended := make(chan error, 1)
+	go func() { ended <- front.serve(listener) }()
 	var failure error
 	select {
-	case <-front.ended:
-		failure = front.failure
+	case failure = <-ended:
 	case <-ctx.Done():
 	}
 	// From here on, responses tell the clients that their connections end.
@@ -212,10 +204,10 @@ func serveUntil(ctx context.Context, front *server, api *service, listener net.L
 	api.log.Info("stopping")
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := front.stop(stopping); err != nil {
+	if err := front.stop(stopping, listener); err != nil {
 		api.log.Warn("requests are cut off", "error", err)
 	}
-	return errors.Join(failure, stopBackground(stopping))
+	return errors.Join(failure, stopBackground())
 }
 
 // tlsPair is the certificate of -tls-cert and -tls-key. It may be renewed while the service runs.
@@ -284,11 +276,8 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 // server is an http.Server that can be stopped within a time, whatever its peers do.
 type server struct {
 	http.Server
-	listener net.Listener
-	ended    chan struct{} // closed when no connection is accepted any more
-	failure  error         // why that is; to be read once ended is closed
-	open     atomic.Int64  // connections
-	unused   sync.Map      // the net.Conns among them that no request has come on yet
+	open   atomic.Int64 // connections
+	unused sync.Map     // the net.Conns among them that no request has come on yet
 }
 
 const (
@@ -372,26 +361,19 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// start serves until the server is stopped, or until it cannot.
-func (s *server) start(listener net.Listener) {
-	s.listener = boundedListener{listener}
-	s.ended = make(chan struct{})
-	go func() {
-		defer close(s.ended)
-		if s.TLSConfig != nil {
-			s.failure = s.ServeTLS(s.listener, "", "")
-		} else {
-			s.failure = s.Serve(s.listener)
-		}
-	}()
+// serve serves until the listener is closed, and returns why it cannot go on.
+func (s *server) serve(listener net.Listener) error {
+	if s.TLSConfig != nil {
+		return s.ServeTLS(boundedListener{listener}, "", "")
+	}
+	return s.Serve(boundedListener{listener})
 }
 
 // stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
-func (s *server) stop(ctx context.Context) error {
+func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	// For a moment connections are accepted as always, since clients cannot know of the stop yet.
 	s.pause(100 * time.Millisecond)
-	_ = s.listener.Close() // an error means that it could not accept any more
-	<-s.ended
+	_ = listener.Close() // an error means that it could not accept any more
 	// Then there is time to read the requests that are on their way: Shutdown drops what is not
 	// read.
 	s.pause(250 * time.Millisecond)
@@ -442,10 +424,8 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// printFirstKey makes the first key of a new database. A stop that comes meanwhile waits for it.
+// printFirstKey makes the first key of a new database.
 func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
-	defer cancel()
 	if found, err := hasKeys(ctx, pets); found || err != nil {
 		return err
 	}
@@ -472,8 +452,8 @@ func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string
 }
 
 // runBackground starts what runs beside the requests. The function it returns stops all that and
-// writes the usage a last time, which it tries until its ctx ends.
-func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error) {
+// writes the usage a last time, which it tries for commandWait.
+func runBackground(s *service, pair *tlsPair) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	every := func(d time.Duration, what string, do func(context.Context) error) {
@@ -487,12 +467,9 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 	}
 	every(250*time.Millisecond, "look for edits of other programs", s.store.refresh)
 	every(500*time.Millisecond, "write usage", flush)
-	every(3*time.Second, "read the report on the keys", func(ctx context.Context) error {
-		return s.updateReport(ctx, time.Now())
-	})
-	every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
+	every(5*time.Second, "read the report on the keys", func(ctx context.Context) error {
 		s.history.add(time.Now(), s.metrics().numbers)
-		return nil
+		return s.updateReport(ctx, time.Now())
 	})
 	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
 		return s.store.purge(ctx, time.Now())
@@ -508,16 +485,18 @@ func runBackground(s *service, pair *tlsPair) (stop func(context.Context) error)
 		// The stop does not wait for this, since the files may be on a disk that hangs.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
-	return func(last context.Context) error {
+	return func() error {
 		cancel()
 		running.Wait()
-		// One try is made even if requests have taken all the time.
-		err := flush(context.WithoutCancel(last))
-		for err != nil && last.Err() == nil {
-			time.Sleep(100 * time.Millisecond)
-			err = flush(last)
+		last, cancel := context.WithTimeout(context.Background(), commandWait)
+		defer cancel()
+		for {
+			err := flush(last)
+			if err == nil || last.Err() != nil {
+				return err
+			}
+			pause(last, 100*time.Millisecond)
 		}
-		return err
 	}
 }
 
@@ -546,12 +525,4 @@ func repeat(ctx context.Context, d time.Duration, what string, do func(context.C
 		}
 		failing = err != nil
 	}
-}
-
-// startDebug serves the debug address until the server that it returns is closed.
-func startDebug(listener net.Listener, cmd *invocation, api *service) *server {
-	host, _, _ := net.SplitHostPort(cmd.debugAddr)
-	debug := newServer(cmd.log, nil, debugRoutes(api, host, cmd.debugAllowRemote))
-	debug.start(listener)
-	return debug
 }

@@ -23,7 +23,7 @@ type background struct {
 	t    *testing.T
 	path string // of its database
 	log  *serverLog
-	stop func(context.Context) error
+	stop func() error
 }
 
 // withBackground runs a test in fake time. check sees the statements of the service.
@@ -80,13 +80,6 @@ func (b *background) wantLog(texts ...string) {
 	}
 }
 
-// drain stops the background within a drain of 10 seconds.
-func (b *background) drain() error {
-	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
-	defer cancel()
-	return b.stop(ctx)
-}
-
 func TestUsageIsStoredWithinASecondAndByAStop(t *testing.T) {
 	withBackground(t, unwatched, func(t *testing.T, b *background) {
 		mustInsertKey(t, b.store, apiKey{})
@@ -99,7 +92,7 @@ func TestUsageIsStoredWithinASecondAndByAStop(t *testing.T) {
 			t.Errorf("the deprecated use is stored as %v, want %v", got, used)
 		}
 		b.use()
-		must(t, b.stop(t.Context()))
+		must(t, b.stop())
 		b.wantStored(2)
 		b.wantLog()
 	})
@@ -123,7 +116,7 @@ func TestChangesOfAKeyAreFollowedWithinASecond(t *testing.T) {
 		must(t, revokeNow(t.Context(), other, key.ID, now))
 		time.Sleep(time.Second)
 		mustRefuseKey(t, b.keys, bearerHeader(token), time.Now(), CodeInvalidKey)
-		must(t, b.stop(t.Context()))
+		must(t, b.stop())
 	})
 }
 
@@ -139,7 +132,7 @@ func TestOldIdempotencyKeysAreRemovedWithinAMinute(t *testing.T) {
 		if left != 0 {
 			t.Errorf("%d old records are left", left)
 		}
-		must(t, b.stop(t.Context()))
+		must(t, b.stop())
 	})
 }
 
@@ -157,7 +150,7 @@ func TestAStopEndsThePurge(t *testing.T) {
 		must(t, errorOf(b.store.write(t.Context(), sqlOf(oldRecords))))
 		<-deletes
 		stopped := make(chan error)
-		go func() { stopped <- b.stop(t.Context()) }()
+		go func() { stopped <- b.stop() }()
 		synctest.Wait()
 		close(release)
 		must(t, <-stopped)
@@ -185,7 +178,7 @@ func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
 		b.wantStored(1)
 		b.wantLog(`"ERROR","msg":"cannot write usage","error":"panic: boom`,
 			`"msg":"can write usage again"`)
-		must(t, b.stop(t.Context()))
+		must(t, b.stop())
 	})
 }
 
@@ -194,7 +187,7 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 		b.use()
 		must(t, b.store.Close())
 		time.Sleep(3 * time.Minute)
-		if err := b.drain(); !errors.Is(err, errUnavailable) {
+		if err := b.stop(); !errors.Is(err, errUnavailable) {
 			t.Errorf("the last writing of usage says %v", err)
 		}
 		for _, what := range []string{"look for edits of other programs", "write usage",
@@ -227,9 +220,9 @@ func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 	})
 }
 
-// TestTheLastWritingOfUsageTriesUntilTheDrainEnds: a lock that is held when the
-// service stops is commonly let go a moment later.
-func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
+// TestTheLastWritingOfUsageIsTriedFor10Seconds: a lock that is held when the service stops is
+// commonly let go a moment later.
+func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 	const fullDisk = `CREATE TRIGGER full BEFORE INSERT ON usage
 		BEGIN SELECT RAISE(ABORT, 'full'); END`
 	for policy, c := range map[string]struct {
@@ -250,13 +243,13 @@ func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
 	} {
 		t.Run(policy, func(t *testing.T) {
 			withBackground(t, unwatched, func(t *testing.T, b *background) {
-				time.Sleep(time.Millisecond) // so that no tick falls on the end of the drain
+				time.Sleep(time.Millisecond) // so that no tick falls on the end
 				b.use()
 				outside := otherProgram(t, b.path, c.broken)
 				repaired := time.AfterFunc(c.after, func() { _, _ = outside.Exec(c.repaired) })
 				defer repaired.Stop()
 				began := time.Now()
-				err := b.drain()
+				err := b.stop()
 				if took := time.Since(began); took < c.takes || took > c.takes+time.Second {
 					t.Errorf("the stop takes %v, want %v", took, c.takes)
 				}
@@ -269,14 +262,11 @@ func TestTheLastWritingOfUsageTriesUntilTheDrainEnds(t *testing.T) {
 	}
 }
 
-// TestUsageIsWrittenAlsoWhenTheDrainIsOver, because requests have taken all of it.
-func TestUsageIsWrittenAlsoWhenTheDrainIsOver(t *testing.T) {
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
+func TestUsageIsWrittenByAStop(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) {
 		withBackground(t, unwatched, func(t *testing.T, b *background) {
 			b.use()
-			must(t, b.stop(over))
+			must(t, b.stop())
 			b.wantStored(1)
 		})
 	})
@@ -286,7 +276,7 @@ func TestUsageIsWrittenAlsoWhenTheDrainIsOver(t *testing.T) {
 			service := newService(s, settings{}, testLog)
 			b := &background{service: service, t: t, stop: runBackground(service, nil)}
 			b.use()
-			must(t, b.stop(over))
+			must(t, b.stop())
 			b.wantStored(1)
 		})
 	})
@@ -340,8 +330,8 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 		wantServed("c", renewed, broken, renewed, again, broken)
 		must(t, os.WriteFile(pair.certFile, chain, 0o600))
 		wantServed("b", renewed, broken, renewed, again, broken, renewed, again)
-		must(t, s.stop(t.Context()))
-		must(t, b.stop(t.Context()))
+		must(t, s.stop(t.Context(), l))
+		must(t, b.stop())
 	})
 }
 
@@ -363,7 +353,7 @@ func TestAStopWaitsForNoCertificate(t *testing.T) {
 	withPair(t, pair, unwatched, func(t *testing.T, b *background) {
 		time.Sleep(30 * time.Second)
 		b.use()
-		must(t, b.stop(t.Context()))
+		must(t, b.stop())
 		close(stopped)
 		if late.Load() {
 			t.Error("the stop waits for the file")

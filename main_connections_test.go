@@ -112,7 +112,7 @@ func startFront(t testing.TB, pair *tlsPair, handler http.HandlerFunc) (*server,
 	t.Helper()
 	l := listenInFakeTime(t)
 	s := newServer(slog.New(slog.DiscardHandler), pair, handler)
-	s.start(l)
+	go func() { _ = s.serve(l) }()
 	return s, l
 }
 
@@ -240,7 +240,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 				if took := time.Since(began); took != c.after {
 					t.Errorf("the connection ends after %v, want %v", took, c.after)
 				}
-				must(t, s.stop(t.Context()))
+				must(t, s.stop(t.Context(), l))
 			})
 		})
 	}
@@ -293,7 +293,7 @@ func TestPeersThatReadNothingAreCutOff(t *testing.T) {
 					t.Errorf("after %v it is still open", c.atMost)
 				}
 				peer.raw.Close()
-				must(t, s.stop(t.Context()))
+				must(t, s.stop(t.Context(), l))
 			})
 		})
 	}
@@ -338,7 +338,7 @@ func TestTheLogOfConnectionsIsBounded(t *testing.T) {
 			t.Errorf("of 300 lines at once the log gets %q", got)
 		}
 		got = logged("hello")
-		if len(got) != 2 || !strings.HasSuffix(got[0], `"lines":290}`+"\n") {
+		if len(got) != 1 {
 			t.Errorf("a second later a line becomes %q", got)
 		}
 	})

@@ -98,7 +98,7 @@ func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
 		running.send("/3s")
 		began := time.Now()
 		ended := make(chan error, 1)
-		go func() { ended <- s.stop(t.Context()) }()
+		go func() { ended <- s.stop(t.Context(), l) }()
 
 		time.Sleep(99 * time.Millisecond)
 		connected := l.dial()
@@ -185,7 +185,7 @@ func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
 		c.send("/")
 		stopping, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := s.stop(stopping); !errors.Is(err, context.DeadlineExceeded) || !c.open() {
+		if err := s.stop(stopping, l); !errors.Is(err, context.DeadlineExceeded) || !c.open() {
 			t.Errorf("it ends with %v", err)
 		}
 		must(t, s.Close())
@@ -241,7 +241,7 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 				c.connect(t, conn)
 				synctest.Wait()
 				began := time.Now()
-				must(t, s.stop(t.Context()))
+				must(t, s.stop(t.Context(), l))
 				if took := time.Since(began); took > c.atMost {
 					t.Errorf("it takes %v, want %v at most", took, c.atMost)
 				}
@@ -262,7 +262,7 @@ func TestAStopWaitsForNoPeer(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	stopped := make(chan error, 1)
-	go func() { stopped <- s.stop(over) }()
+	go func() { stopped <- s.stop(over, l) }()
 	select {
 	case err := <-stopped:
 		if !errors.Is(err, context.Canceled) {

@@ -383,9 +383,9 @@ func TestAReaderOfStdoutMayLeaveEarly(t *testing.T) {
 		status int
 		stderr string // a regular expression
 	}{
-		"key list":        {0, `^$`},
-		"key usage -json": {0, `^$`},
-		"help":            {0, `^$`},
+		"key list":        {1, `^$`},
+		"key usage -json": {1, `^$`},
+		"help":            {1, `^$`},
 		"pet export":      {1, `^$`},
 		"key create":      {1, keyNotMade},
 		"key rotate 1":    {1, keyNotMade},

@@ -52,8 +52,6 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_bans_total", "counter", "Bans of keys that began."},
 	{"petstore_known_keys", "gauge", "Keys in memory."},
 	{"petstore_known_addresses", "gauge", "Addresses of callers without a key, in memory."},
-	{"petstore_cache_reads_total", "counter",
-		"Reads of keys, pages, and pets, by whether a cache had them."},
 	{"petstore_cache_bytes", "gauge", "Bytes of the pages and pets in the caches."},
 	{"petstore_commit_requests", "histogram", "Writes, mostly of requests, that shared a commit."},
 	{"petstore_commit_duration_seconds", "histogram",
@@ -61,8 +59,6 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
-	{"petstore_node_request_duration_seconds", "histogram", "Durations of those that succeeded."},
-	{"petstore_node_retries_total", "counter", "Requests repeated after a failure."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},
 	{"go_goroutines", "gauge", "Goroutines."},
 	{"go_memstats_heap_alloc_bytes", "gauge", "Bytes of the Go heap in use."},
@@ -125,7 +121,7 @@ func (e *exposition) String() string {
 
 // drawnNumbers matches the numbers that the charts of the operator's page draw.
 var drawnNumbers = regexp.MustCompile(
-	`^(petstore_(requests|commit|cache_reads)_|process_|go_mem|` +
+	`^(petstore_(requests|commit)_|process_|go_mem|` +
 		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
 
 // history is what the charts draw, of the last hour. Its numbers take at most 1 MiB.

@@ -1,8 +1,8 @@
 package main
 
 // The vocabulary: pets, errors, instants, documents and files of text; how the bodies and queries
-// of clients are read, pets from JSON (RFC 8259) among them; and what keeps secrets out of the log,
-// and the lines of strangers few. Reading is strict, because a request that is accepted with a
+// of clients are read, pets from JSON (RFC 8259) among them; and what keeps secrets out of the
+// log. Reading is strict, because a request that is accepted with a
 // misspelt name is a mistake found too late. This file knows no other.
 
 import (
@@ -14,14 +14,12 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -71,13 +69,10 @@ const (
 	maxLimit, defaultLimit = 100, 20 // pets on a page
 )
 
-// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON. fmt would
-// take nearly twice as long.
+// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON.
 func (p Pet) json() string {
-	return `{"id":` + strconv.FormatInt(p.ID, 10) +
-		`,"name":` + quote(p.Name) +
-		`,"categoryId":` + strconv.FormatInt(p.CategoryID, 10) +
-		`,"status":"` + string(p.Status) + `"}`
+	return fmt.Sprintf(`{"id":%d,"name":%s,"categoryId":%d,"status":"%s"}`,
+		p.ID, quote(p.Name), p.CategoryID, p.Status)
 }
 
 // quote is a text without control characters as a JSON string, in which only two characters need an
@@ -245,51 +240,6 @@ type redactor struct{ io.Writer }
 func (w redactor) Write(p []byte) (int, error) {
 	_, err := io.WriteString(w.Writer, redact(string(p)))
 	return len(p), err
-}
-
-// boundedLog takes the lines that strangers can cause, who could fill the log with them.
-type boundedLog struct {
-	log *slog.Logger
-
-	mu      sync.Mutex // guards what follows
-	began   time.Time  // the current second
-	lines   int        // that came in this second
-	leftOut int        // lines that were left out since the last one that was not
-}
-
-const (
-	maxLinesASecond = 10
-	maxLineBytes    = 1 << 10 // of net/http
-)
-
-func (l *boundedLog) warn(message string, attributes ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if now.Sub(l.began) >= time.Second {
-		l.began = now
-		l.lines = 0
-	}
-	l.lines++
-	if l.lines > maxLinesASecond {
-		l.leftOut++
-		return
-	}
-	if l.leftOut > 0 {
-		l.log.Warn("lines about strangers were left out of the log", "lines", l.leftOut)
-		l.leftOut = 0
-	}
-	l.log.Warn(message, attributes...)
-}
-
-// Write implements io.Writer for net/http's own log, whose lines quote strangers.
-func (l *boundedLog) Write(text []byte) (int, error) {
-	line := redact(strings.TrimSpace(string(text))) // while the secrets are whole
-	if len(line) > maxLineBytes {
-		line = strings.ToValidUTF8(line[:maxLineBytes-len("…")], "") + "…"
-	}
-	l.warn(line)
-	return len(text), nil
 }
 
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body

@@ -273,12 +273,11 @@ func operatorReads(srv *service, do func()) *atomic.Int64 {
 	return &reads
 }
 
-func TestTheStoreIsAskedForTheReportEvery3SecondsWhileAPageIsOpen(t *testing.T) {
+func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
-		var slow atomic.Int64 // nanoseconds
-		reads := operatorReads(srv, func() { time.Sleep(time.Duration(slow.Load())) })
+		reads := operatorReads(srv, func() {})
 		stop := runBackground(srv, nil)
 		wantReads := func(open bool, atLeast, atMost int64) {
 			t.Helper()
@@ -294,35 +293,9 @@ func TestTheStoreIsAskedForTheReportEvery3SecondsWhileAPageIsOpen(t *testing.T) 
 			}
 		}
 		wantReads(false, 0, 0)
-		wantReads(true, 19, 20)
+		wantReads(true, 11, 12)
 		wantReads(false, 0, 1)
-		slow.Store(450e6) // as with very many keys: then it takes a twentieth of the time
-		wantReads(true, 5, 7)
-		must(t, stop(t.Context()))
-	})
-}
-
-// A report that takes long and then fails is read no oftener than one that succeeds.
-func TestAReportThatFailsTakesATwentiethOfTheTime(t *testing.T) {
-	path := databasePath(t)
-	synctest.Test(t, func(t *testing.T) {
-		srv, _ := readyShop(t, path)
-		reads := operatorReads(srv, func() {
-			time.Sleep(450 * time.Millisecond)
-			panic("the report is broken")
-		})
-		for range 20 {
-			srv.wanted.Store(true)
-			before := reads.Load()
-			err := calmly(func() error { return srv.updateReport(t.Context(), time.Now()) })
-			if (err != nil) != (reads.Load() > before) {
-				t.Errorf("it was read %d times, with %v", reads.Load()-before, err)
-			}
-			time.Sleep(3 * time.Second)
-		}
-		if n := reads.Load(); n < 5 || n > 7 {
-			t.Errorf("in a minute it was read %d times, want 5 to 7", n)
-		}
+		must(t, stop())
 	})
 }
 
@@ -336,7 +309,7 @@ func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 		stop := runBackground(srv, nil)
 		s := &shop{t: t, service: srv}
 		s.stats()
-		time.Sleep(3 * time.Second)
+		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		began := time.Now()
 		for range 100 {
@@ -352,7 +325,7 @@ func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 		if stats, _ := s.stats(); stats.Report == nil {
 			t.Error("there is no report after the store has responded")
 		}
-		must(t, stop(t.Context()))
+		must(t, stop())
 	})
 }
 

@@ -58,8 +58,7 @@ type rqlite struct {
 	// named holds the Raft addresses of the nodes of -db that have told theirs (status).
 	named sync.Map
 
-	succeeded, failed, retried, unknown atomic.Int64
-	durations                           histogram // nanoseconds
+	succeeded, failed, unknown atomic.Int64
 }
 
 // node is one member of the cluster.
@@ -81,7 +80,6 @@ func openRqlite(ctx context.Context, urls []*url.URL, mode openMode, log *slog.L
 
 func newRqlite(urls []*url.URL, mode openMode, log *slog.Logger) *rqlite {
 	e := &rqlite{log: log, wait: commandWait}
-	e.durations.bounds = durationBounds
 	if mode == openToServe {
 		e.wait = queryWait
 	}
@@ -155,7 +153,7 @@ func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	for again := false; ctx.Err() == nil; again = true {
 		status, err := e.status(ctx, n)
 		// At the first answer, the leader may be a node of -db that has not yet told its address.
-		usable := status.leads() || again && e.passesOn(status)
+		usable := status.Store.Raft.State == "Leader" || again && e.passesOn(status)
 		if err == nil && usable {
 			if e.inUse.CompareAndSwap(lost, n) && lost != nil && lost != n {
 				e.log.Info("another node is in use", "node", n.url, "before", lost.url)
@@ -176,8 +174,6 @@ type nodeStatus struct {
 		Raft   struct{ State string }
 	}
 }
-
-func (s nodeStatus) leads() bool { return s.Store.Raft.State == "Leader" }
 
 // passesOn reports whether a node knows a leader that is none of the nodes of -db. A node of -db
 // would say itself that it leads; if it does not, it is gone and this node does not know that yet.
@@ -308,7 +304,6 @@ func (e *rqlite) try(ctx context.Context, n *node, wait time.Duration, path stri
 		rows[i] = append([]any{st.query}, st.args...)
 	}
 	body, _ := json.Marshal(rows) // of texts, integers and nil
-	start := time.Now()
 	a, err := e.post(ctx, n, wait, path, bytes.NewReader(body))
 	if err == nil && len(a.Results) != len(rows) {
 		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(rows))
@@ -318,7 +313,6 @@ func (e *rqlite) try(ctx context.Context, n *node, wait time.Duration, path stri
 		return a, err
 	}
 	e.succeeded.Add(1)
-	e.durations.observe(int64(time.Since(start)))
 	return a, nil
 }
 
@@ -352,7 +346,6 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 		if limited.Err() != nil {
 			return a, err // which says more than that the time is over
 		}
-		e.retried.Add(1)
 	}
 }
 
@@ -466,8 +459,6 @@ func (e *rqlite) Close() error {
 func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_node_requests_total", `{outcome="success"}`, e.succeeded.Load())
 	x.add("petstore_node_requests_total", `{outcome="failure"}`, e.failed.Load())
-	x.addHistogram("petstore_node_request_duration_seconds", "", &e.durations, 1e9)
-	x.add("petstore_node_retries_total", "", e.retried.Load())
 	x.add("petstore_unknown_outcomes_total", "", e.unknown.Load())
 }
 

@@ -180,13 +180,12 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 const (
-	defaultCache  = 16 << 20         // bytes of pages and pets in memory
 	entryBytes    = 192              // that a page or a pet takes in memory beside its body
 	maxCallers    = 4096             // that may share a transaction
 	recordMillis  = dayMillis        // how long an Idempotency-Key is kept
 	serviceMillis = 30 * dayMillis   // how long the number of a service's last flush is kept
 	maxDays       = 400              // days of usage that are kept
-	commandWait   = 10 * time.Second // for a lock or a leader, by a command or a start
+	commandWait   = 10 * time.Second // for a lock or a leader, by a command, a start or a stop
 )
 
 // store is safe for concurrent use.
@@ -238,7 +237,6 @@ func storeOn(e engine) *store {
 	}
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
-	s.limitCache(defaultCache)
 	return s
 }
 
@@ -360,9 +358,9 @@ func (s *store) refresh(ctx context.Context) error {
 	return err
 }
 
-// noteEdits takes the number of edits that a read of pets has returned. A page that shows an edit is
-// the end of everything that was cached before the edit. Otherwise a client that has seen the edit
-// on one page could see another page without it, until the next refresh.
+// noteEdits takes the number of edits that a read of pets has returned. A page that shows an edit
+// is the end of everything that was cached before the edit. Otherwise a client that has seen the
+// edit on one page could see another page without it, until the next refresh.
 func (s *store) noteEdits(edits int64) {
 	if s.edits.Load() != edits {
 		s.editsSeen.Add(1)
@@ -394,8 +392,6 @@ func (s *store) probe(ctx context.Context) error {
 
 // measure adds the metrics of the store, its caches, and its engine.
 func (s *store) measure(e *exposition) {
-	s.pages.measure(e, "pages")
-	s.pets.measure(e, "pets")
 	e.add("petstore_cache_bytes", "", s.pages.size.Load()+s.pets.size.Load())
 	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
 	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
@@ -445,10 +441,8 @@ func (s *store) fresh(p *listPage) bool {
 func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error) {
 	at := place{storedStatus[status], int64(limit), after}
 	if page := s.pages.get(at); page != nil && s.fresh(page) {
-		s.pages.hits.Add(1)
 		return page, nil
 	}
-	s.pages.misses.Add(1)
 	page, err := s.readPage(at)
 	if err != nil {
 		return nil, err
@@ -486,9 +480,8 @@ func (s *store) readPage(at place) (*listPage, error) {
 var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
 
 // keysetQuery reads a page as one row: the first ?2 pets with ids above ?1 that the filter selects,
-// and the number of edits.
-// Its columns have short names because the driver copies the names for every query. In EXISTS, last
-// is NULL for an empty page, after which there is nothing.
+// and the number of edits. Its columns have short names because the driver copies the names for
+// every query. In EXISTS, last is NULL for an empty page, after which there is nothing.
 func keysetQuery(filter string) string {
 	return `SELECT body, ifnull(last, 0) AS last,
 			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more,
@@ -512,10 +505,8 @@ const petQuery = "SELECT ifnull((SELECT " + petJSON + " FROM pets WHERE id = ?),
 func (s *store) pet(id int64) (*cachedPet, error) {
 	editsSeen := s.editsSeen.Load() // before the query
 	if pet := s.pets.get(id); pet != nil && pet.editsSeen == editsSeen {
-		s.pets.hits.Add(1)
 		return pet, nil
 	}
-	s.pets.misses.Add(1)
 	var body string
 	var edits int64
 	_, err := s.readInto(context.Background(), sqlOf(petQuery, id), &body, &edits)
@@ -694,8 +685,6 @@ type cache[K comparable, V any] struct {
 	max  int64        // of size
 	size atomic.Int64 // of all entries together
 
-	hits, misses atomic.Int64 // counted by the reader, who knows whether an entry is fresh
-
 	mu      sync.RWMutex // guards entries
 	entries map[K]sized[V]
 }
@@ -733,11 +722,4 @@ func (c *cache[K, V]) put(key K, value V, size int64) {
 			c.size.Add(-entry.size)
 		}
 	}
-}
-
-// measure adds how often the cache had a fresh entry, and how often not.
-func (c *cache[K, V]) measure(e *exposition, name string) {
-	hit, miss := `{cache="`+name+`",result="hit"}`, `{cache="`+name+`",result="miss"}`
-	e.add("petstore_cache_reads_total", hit, c.hits.Load())
-	e.add("petstore_cache_reads_total", miss, c.misses.Load())
 }

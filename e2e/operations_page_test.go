@@ -260,7 +260,7 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	if got := b.number("memory.resident"); !near(got, s.metric("process_resident_memory_bytes"), 0.3) {
 		t.Errorf("the page shows %v bytes of memory", got)
 	}
-	for _, name := range []string{"creates.creates", "creates.commits", "cpu.used", "caches.all", "sizes.mean", "commit.p99", "createPet.p50"} {
+	for _, name := range []string{"creates.creates", "creates.commits", "cpu.used", "sizes.mean", "commit.p99", "createPet.p50"} {
 		if b.number(name) <= 0 {
 			t.Errorf("the page shows %s as %s", name, b.value(name))
 		}
@@ -409,7 +409,7 @@ func TestTheOperatorsPageHasAPast(t *testing.T) {
 	if got := b.mostSuccesses(); got < 20 {
 		t.Errorf("the chart of requests shows at most %v a second of the time before the page was opened", got)
 	}
-	for _, chart := range []string{"listPets", "createPet", "getPet", "memory", "cpu", "caches"} {
+	for _, chart := range []string{"listPets", "createPet", "getPet", "memory", "cpu"} {
 		if text := b.text("[data-chart=" + chart + "]"); strings.Contains(text, "No data") || strings.Contains(text, "No requests") {
 			t.Errorf("the chart %s shows %q", chart, text)
 		}

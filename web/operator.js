@@ -21,7 +21,6 @@ const operations = new Map(); // by name: the places of its counts
 const outcomes = { success: [], same: [], mistake: [], refused: [], failure: [] };
 const created = [];
 const commits = { size: [], time: [] }; // buckets
-const caches = new Map();
 let run = 0;
 let started = 0; // when the process that was read last had started
 let latest = null; // what was read last, whole
@@ -77,12 +76,6 @@ function learn(name) {
       break;
     case "petstore_commit_duration_seconds_bucket":
       commits.time.push(bucket);
-      break;
-    case "petstore_cache_reads_total": {
-      const cache = entry(caches, labels.cache, () => ({ hits: [], reads: [] }));
-      cache.reads.push(place);
-      if (labels.result === "hit") cache.hits.push(place);
-    }
   }
   for (const buckets of [commits.size, commits.time, ...[...operations.values()].map((of) => of.buckets)]) {
     buckets.sort((a, b) => a.bound - b.bound);
@@ -206,7 +199,6 @@ function age(seconds) {
 const levels = (of) => [["p50", 0.5], ["p95", 0.95], ["p99", 0.99]].map(([name, q]) => (
   { name, value: (s) => s.quantile(q, operation(of).buckets) }));
 const latency = (title, of) => ({ title: `${title}: latency`, format: duration, logarithmic: true, quiet: "No requests in this time", series: levels(of), styles: ["p50", "p95", "p99"] });
-const hits = ({ hits, reads }) => (s) => (s.count(reads) > 0 ? (100 * s.count(hits)) / s.count(reads) : null);
 const upward = (n) => n && Math.ceil(n); // there is no half write
 const writers = (s) => {
   const n = s.counter("petstore_commit_requests_count");
@@ -232,7 +224,6 @@ const charts = {
     title: "Writes that share a commit", format: rate, styles: ["n1", "n2"], quiet: "No commits in this time",
     series: [{ name: "mean", value: writers }, { name: "p95", value: (s) => upward(s.quantile(0.95, commits.size)) }],
   },
-  caches: { title: "Cache hits", format: percent, most: 100, styles: ["n1", "n2", "n3"], quiet: "No reads in this time", series: [] },
   memory: {
     title: "Memory", format: bytes, step: 2 ** 20, styles: ["n1", "n2"],
     series: [
@@ -400,7 +391,6 @@ function draw() {
   }
   moment = pointed ?? chosen;
   const at = moment === null ? current : spans[moment];
-  drawCaches(at);
   for (const box of $$("[data-chart]")) {
     const name = box.dataset.chart;
     const chart = charts[name];
@@ -473,7 +463,7 @@ function drawFacts() {
   put("bans.total", integer(gauge(last, "petstore_bans_total")));
   for (const [name, list] of Object.entries(outcomes)) put(`total.${name}`, integer(sum(list, last)));
   const failed = gauge(last, 'petstore_node_requests_total{outcome="failure"}');
-  if (failed !== null) put("fact.nodes", `${integer(failed)} failed, ${integer(gauge(last, "petstore_node_retries_total"))} repeated since start`);
+  if (failed !== null) put("fact.nodes", `${integer(failed)} failed since start`);
   for (const element of $$(".cluster")) element.hidden = failed === null;
 }
 
@@ -505,23 +495,6 @@ function drawOperations() {
     ...[0.5, 0.95, 0.99].map((q) => (all ? duration(all.quantile(q, of.buckets)) : "–")),
     all ? integer(all.count(of.refused)) : "–", all ? integer(all.count(of.failed)) : "–"]));
   for (const element of $$(".range")) write(element, range());
-}
-
-function drawCaches(at) {
-  charts.caches.series = [...caches].map(([name, cache]) => ({ name, value: hits(cache) }));
-  const every = { hits: [...caches.values()].flatMap((c) => c.hits), reads: [...caches.values()].flatMap((c) => c.reads) };
-  put("caches.all", at ? percent(hits(every)(at)) : "–");
-  const body = $("#caches tbody");
-  if (body.rows.length !== caches.size) {
-    rows(body, [...caches.keys()].map((name, i) => [[swatch(i), name], text("–", `caches.${name}`), text("–", `reads.${name}`)]));
-  }
-  for (const [name, cache] of caches) put(`reads.${name}`, at ? rate(at.rate(cache.reads)) : "–");
-}
-
-function swatch(i) {
-  const mark = document.createElement("i");
-  mark.className = `s${charts.caches.styles[i % charts.caches.styles.length]}`;
-  return mark;
 }
 
 function text(content, value) {
