@@ -634,8 +634,10 @@ func (l *limiter) send(ctx context.Context, now instant) error {
 	return nil
 }
 
-// adopt goes on from what is stored. If too many usages are in memory, it drops those that are
-// stored and whose last Retry-After has passed.
+// adopt goes on from what is stored. Usages that were not in the batch are dropped if other
+// services share the database, because these may have stored more of them. All are dropped if there
+// are too many. Those that are not stored yet, and those whose last Retry-After has not passed,
+// stay.
 func (l *limiter) adopt(stored []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -644,11 +646,14 @@ func (l *limiter) adopt(stored []usageRow, now instant) {
 			u.adopt(row, l.batch.usages[row.ID], now)
 		}
 	}
-	if len(l.usages) <= maxUsages {
+	areMany := len(l.usages) > maxUsages
+	if !areMany && !l.store.engine.shared() {
 		return
 	}
-	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		return u.day.fresh == 0 && u.retryAt <= now
+	maps.DeleteFunc(l.usages, func(id int64, u *usage) bool {
+		_, isCurrent := l.batch.usages[id]
+		canGo := u.day.fresh == 0 && u.retryAt <= now
+		return canGo && (areMany || !isCurrent)
 	})
 }
 
