@@ -159,17 +159,18 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 		go func() { _ = debug.serve(debugListener) }()
 		debugURL = localURL(debugListener, cmd.debugAddr, false)
 	}
-	announce(cmd, pets.engine, url, debugURL)
+	announce(cmd, pets.engine, listener, url, debugURL)
 	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
 
 // announce says where the service is: in the log and, on a terminal, to the person who looks.
-func announce(cmd *invocation, e engine, url, debugURL string) {
+func announce(cmd *invocation, e engine, listener net.Listener, url, debugURL string) {
 	database := databaseName(cmd.db)
 	engine, node := e.describe()
 	cmd.log.Info("ready",
 		"address", url+"/v1",
 		"page", url+"/",
+		"listening", listener.Addr().String(),
 		"db", database,
 		"engine", engine,
 		"node", node,
