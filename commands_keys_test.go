@@ -203,9 +203,11 @@ func TestAKeyThatIsShownAndNotStoredIsSaidToOpenNothing(t *testing.T) {
 	}
 }
 
-func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
+// TestEveryChangeOfAKeyIsLoggedAndCounted as an edit, by which the services of a cluster notice it.
+func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 	k := newKeys(t)
 	k.mint("create")
+	s := openDatabase(t, k.db)
 	now := instantOf(time.Now())
 	k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}))
 	for _, c := range []struct{ line, want string }{
@@ -218,9 +220,14 @@ func TestEveryChangeOfAKeyIsLogged(t *testing.T) {
 		{"revoke 1", `"msg":"key revoked","id":1}`},
 		{"revoke 1", `"msg":"key was revoked already","id":1}`},
 	} {
+		edits := readNumber(t, s, editsQuery)
 		log := k.logs(c.line)
 		if !strings.HasSuffix(log, c.want+"\n") || strings.Count(log, "\n") != 1 {
 			t.Errorf("key %s logs %s, want one line with %s", c.line, log, c.want)
+		}
+		isNews := !strings.Contains(c.want, "is not banned")
+		if counted := readNumber(t, s, editsQuery) > edits; counted != isNews {
+			t.Errorf("key %s is counted as an edit: %v, want %v", c.line, counted, isNews)
 		}
 	}
 }
