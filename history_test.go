@@ -83,3 +83,21 @@ func TestRefusalsAreCountedAndNotTimed(t *testing.T) {
 		}
 	}
 }
+
+// TestTheHistoryIsReadUnderItsLock: Go ends a process that reads a map while it is written to.
+func TestTheHistoryIsReadUnderItsLock(t *testing.T) {
+	h := &history{}
+	h.mu.Lock()
+	read := make(chan error, 1)
+	go func() {
+		_, err := json.Marshal(h)
+		read <- err
+	}()
+	select {
+	case <-read:
+		t.Fatal("the history is read while another goroutine holds its lock")
+	case <-time.After(50 * time.Millisecond): // it fails sooner, if it fails
+	}
+	h.mu.Unlock()
+	must(t, <-read)
+}
