@@ -72,6 +72,19 @@ func TestOnlyTheFirstKeyIsMadeUnasked(t *testing.T) {
 	})
 }
 
+// TestAReadThatFailsAfterARowIsAnError: half of a page or of an export must not pass for all of it.
+func TestAReadThatFailsAfterARowIsAnError(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		query := sqlOf(`SELECT value -> '$' FROM json_each('["1", "no JSON"]')`)
+		err := openDatabase(t, db).engine.read(t.Context(), query, func(scan scanner) error {
+			return scan(new(string))
+		})
+		if err == nil || !strings.Contains(err.Error(), "malformed JSON") {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
 // TestAProbeLeavesNothing: it writes, and what it has written is gone.
 func TestAProbeLeavesNothing(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
