@@ -502,13 +502,19 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 	}
 }
 
-// TestRestoreReplacesANewerPetstoresDatabase: that is how to go back after an upgrade.
-func TestRestoreReplacesANewerPetstoresDatabase(t *testing.T) {
-	sc := newScene(t)
-	makeOtherDatabase(t, sc.db, newerSchema)
-	old := sc.mustRestore(t)
-	wantContent(t, old, allPets, allKeys)
-	wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
+// TestRestoreReplacesOlderAndNewerDatabases: that is how to go back after an upgrade.
+func TestRestoreReplacesOlderAndNewerDatabases(t *testing.T) {
+	for _, schema := range []string{"PRAGMA user_version = 1", newerSchema} {
+		sc := newScene(t)
+		makeOtherDatabase(t, sc.db, schema)
+		old := sc.mustRestore(t)
+		if old == "" {
+			t.Errorf("after %s nothing is kept", schema)
+			continue
+		}
+		wantContent(t, old, allPets, allKeys)
+		wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
+	}
 }
 
 // TestRestoreMayBeStoppedAtAnyTime: it is done, or the old database is in its place with all that
