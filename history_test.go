@@ -94,8 +94,8 @@ func TestTheHistoryIsReadUnderItsLock(t *testing.T) {
 		read <- err
 	}()
 	select {
-	case <-read:
-		t.Fatal("the history is read while another goroutine holds its lock")
+	case err := <-read:
+		t.Fatal("the history is read while another goroutine holds its lock: ", err)
 	case <-time.After(50 * time.Millisecond): // it fails sooner, if it fails
 	}
 	h.mu.Unlock()
