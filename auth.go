@@ -268,17 +268,18 @@ func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
 // flush writes when keys last used the deprecated operation. What cannot be written, or changes
 // meanwhile, is left for the next flush. It must not run twice at once.
 func (k *keyring) flush(ctx context.Context) error {
-	saved := map[any]any{}
-	var updates []statement
+	saved := map[int64]int64{}
 	for id, used := range k.deprecatedUses.Range {
-		saved[id] = used
-		updates = append(updates, sqlOf(`UPDATE api_keys
-			SET deprecated_use_at = max(deprecated_use_at, ?) WHERE id = ?`, used, id))
+		saved[id.(int64)] = used.(int64)
 	}
-	if updates == nil {
+	if len(saved) == 0 {
 		return nil
 	}
-	if _, err := k.store.write(ctx, updates...); err != nil {
+	uses, _ := json.Marshal(saved) // numbers by numbers
+	_, err := k.store.write(ctx, sqlOf(`UPDATE api_keys
+		SET deprecated_use_at = max(deprecated_use_at, used.value)
+		FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`, string(uses)))
+	if err != nil {
 		return err
 	}
 	for id, used := range saved {

@@ -421,7 +421,7 @@ func issue(stdout io.Writer, text string, test bool,
 	token := newSecret(test)
 	_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
 	if err != nil {
-		// The error is not wrapped: for main, a reader of stdout who has left is no failure.
+		// The error is not wrapped: main says nothing of a reader of stdout who has left.
 		return 0, errors.New("no key was made, since it cannot be shown: " + err.Error())
 	}
 	id, err = store(token)

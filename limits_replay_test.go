@@ -152,8 +152,9 @@ func modelText(code string, now instant, shown, minute, day modelLevel) string {
 		shown.limit, shown.left, modelSeconds(shown.resets))
 }
 
-// flush sends what is fresh, or again what was sent.
-func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
+// flush sends what is fresh, or again what was sent, and reports whether the service is told what is
+// stored.
+func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTold bool) {
 	if s.sent == nil {
 		fresh := s.fresh
 		s.sent = &fresh
@@ -170,7 +171,7 @@ func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
 		}
 	}
 	if fate != arrives {
-		return
+		return false
 	}
 	for i, sent := range s.sent {
 		if s.fresh[i].ends == sent.ends {
@@ -178,13 +179,11 @@ func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
 		}
 	}
 	s.sent = nil
-	isTold := hasSent || now < m.ban.ends
+	isTold = hasSent || now < m.ban.ends
 	if isTold && s.knows {
 		m.tell(s, now)
 	}
-	if m.isShared && !hasSent && s.fresh[1].n == 0 && s.retryAt <= now {
-		*s = modelService{ahead: s.ahead} // others may count meanwhile
-	}
+	return isTold
 }
 
 // add merges windows into those that are stored. One that has ended says nothing of another.
@@ -391,9 +390,13 @@ func (r *limitsReplay) flush(i int) {
 		r.Fatalf("the flush says %v", err)
 	}
 	repeats := s.sent != nil
-	r.model.flush(s, now, fate)
+	isTold := r.model.flush(s, now, fate)
 	if repeats && fate == arrives { // what came meanwhile follows
-		r.model.flush(s, now, fate)
+		isTold = r.model.flush(s, now, fate) || isTold
+	}
+	isSent := fate == arrives && s.fresh[1].n == 0
+	if r.model.isShared && isSent && !isTold && s.retryAt <= now {
+		*s = modelService{ahead: s.ahead} // others may count meanwhile
 	}
 	r.checkStored()
 	for _, a := range r.pending[i] {

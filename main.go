@@ -33,7 +33,7 @@
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
-// stderr says why, unless the reader of an export has left. After SIGINT, SIGTERM or SIGHUP the
+// stderr says why, unless the reader of stdout has left. After SIGINT, SIGTERM or SIGHUP the
 // service finishes its running requests, for at most 10 seconds. A command that they stop exits
 // with 1 and leaves nothing half done.
 package main
@@ -146,7 +146,7 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	defer func() { err = errors.Join(err, pets.Close()) }()
 	pets.limitCache(cmd.cache)
 	url := localURL(listener, cmd.addr, pair != nil)
-	if err := printFirstKey(context.WithoutCancel(ctx), cmd, pets, url); err != nil {
+	if err := printFirstKey(ctx, cmd, pets, url); err != nil {
 		return err
 	}
 
@@ -277,8 +277,9 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 // server is an http.Server that can be stopped within a time, whatever its peers do.
 type server struct {
 	http.Server
-	open   atomic.Int64 // connections
-	unused sync.Map     // the net.Conns among them that no request has come on yet
+	ended  chan struct{} // closed when no connection is accepted any more
+	open   atomic.Int64  // connections
+	unused sync.Map      // the net.Conns among them that no request has come on yet
 }
 
 const (
@@ -322,7 +323,7 @@ func (l boundedListener) Accept() (net.Conn, error) {
 // the response, and 2 minutes until the next one. A peer that reads nothing for 10 s of what HTTP/2
 // sends loses its connection.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
-	s := &server{Server: http.Server{
+	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -364,6 +365,7 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 
 // serve serves until the listener is closed, and returns why it cannot go on.
 func (s *server) serve(listener net.Listener) error {
+	defer close(s.ended)
 	if s.TLSConfig != nil {
 		return s.ServeTLS(boundedListener{listener}, "", "")
 	}
@@ -375,6 +377,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	// For a moment connections are accepted as always, since clients cannot know of the stop yet.
 	s.pause(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
+	<-s.ended
 	// Then there is time to read the requests that are on their way: Shutdown drops what is not
 	// read.
 	s.pause(250 * time.Millisecond)
@@ -425,8 +428,10 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// printFirstKey makes the first key of a new database.
+// printFirstKey makes the first key of a new database. A stop that comes meanwhile waits for it.
 func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
+	defer cancel()
 	if found, err := hasKeys(ctx, pets); found || err != nil {
 		return err
 	}
@@ -469,8 +474,11 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 	every(250*time.Millisecond, "look for edits of other programs", s.store.refresh)
 	every(500*time.Millisecond, "write usage", flush)
 	every(5*time.Second, "read the report on the keys", func(ctx context.Context) error {
-		s.history.add(time.Now(), s.metrics().numbers)
 		return s.updateReport(ctx, time.Now())
+	})
+	every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
+		s.history.add(time.Now(), s.metrics().numbers)
+		return nil
 	})
 	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
 		return s.store.purge(ctx, time.Now())
