@@ -186,7 +186,6 @@ type usage struct {
 	minute, day bucket
 	bannedAt    instant // when the last ban began
 	bannedUntil instant // when it ends; 0 once it was lifted
-	toldAt      instant // the last flush that has read what is stored
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
@@ -635,27 +634,21 @@ func (l *limiter) send(ctx context.Context, now instant) error {
 	return nil
 }
 
-// adopt goes on from what is stored. Usages that this flush has not read back are dropped if other
-// services share the database, because these may have stored more of them. All are dropped if there
-// are too many. Those that are not stored yet, and those whose last Retry-After has not passed,
-// stay.
+// adopt goes on from what is stored. If too many usages are in memory, it drops those that are
+// stored and whose last Retry-After has passed.
 func (l *limiter) adopt(stored []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, row := range stored {
 		if u := l.usages[row.ID]; u != nil {
 			u.adopt(row, l.batch.usages[row.ID], now)
-			u.toldAt = now
 		}
 	}
-	areMany := len(l.usages) > maxUsages
-	if !areMany && !l.store.engine.shared() {
+	if len(l.usages) <= maxUsages {
 		return
 	}
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		isCurrent := u.toldAt == now // all batches of one flush have the same now
-		canGo := u.day.fresh == 0 && u.retryAt <= now
-		return canGo && (areMany || !isCurrent)
+		return u.day.fresh == 0 && u.retryAt <= now
 	})
 }
 

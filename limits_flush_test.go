@@ -202,26 +202,6 @@ func TestAWindowThatEndsDuringAFlushLosesNothing(t *testing.T) {
 	}
 }
 
-// TestAFlushForgetsOnlyWhatItHasNotRead, on a cluster: what it has read back is up to date.
-func TestAFlushForgetsOnlyWhatItHasNotRead(t *testing.T) {
-	s, _ := openCluster(t, newCluster(t, 3), openToServe)
-	l := newLimiter(s, tenMinutes)
-	const keys = 2*maxBatch + 500
-	for id := range int64(keys) {
-		account := &account{usageID: id + 1, quota: quota{10, 10}}
-		_, err := l.admit(account, testTime)
-		must(t, err)
-	}
-	must(t, l.flush(t.Context(), testTime))
-	if len(l.usages) != keys {
-		t.Errorf("of %d keys that have called it knows %d", keys, len(l.usages))
-	}
-	must(t, l.flush(t.Context(), clock("1s").time()))
-	if len(l.usages) > 0 {
-		t.Errorf("it goes on with what it knew of %d keys", len(l.usages))
-	}
-}
-
 // TestUsagesRememberedAreBounded: those that are stored are forgotten, but for keys that were asked
 // to wait.
 func TestUsagesRememberedAreBounded(t *testing.T) {

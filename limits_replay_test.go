@@ -37,7 +37,6 @@ type modelService struct {
 
 // limitsModel is a key and what is stored of it.
 type limitsModel struct {
-	isShared bool // by several services
 	limits   [2]int64
 	isStored bool
 	stored   [2]modelWindow
@@ -152,9 +151,8 @@ func modelText(code string, now instant, shown, minute, day modelLevel) string {
 		shown.limit, shown.left, modelSeconds(shown.resets))
 }
 
-// flush sends what is fresh, or again what was sent, and reports whether the service is told what is
-// stored.
-func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTold bool) {
+// flush sends what is fresh, or again what was sent.
+func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
 	if s.sent == nil {
 		fresh := s.fresh
 		s.sent = &fresh
@@ -171,7 +169,7 @@ func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTo
 		}
 	}
 	if fate != arrives {
-		return false
+		return
 	}
 	for i, sent := range s.sent {
 		if s.fresh[i].ends == sent.ends {
@@ -179,11 +177,10 @@ func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTo
 		}
 	}
 	s.sent = nil
-	isTold = hasSent || now < m.ban.ends
+	isTold := hasSent || now < m.ban.ends
 	if isTold && s.knows {
 		m.tell(s, now)
 	}
-	return isTold
 }
 
 // add merges windows into those that are stored. One that has ended says nothing of another.
@@ -247,8 +244,7 @@ const (
 // TestLimitsFollowTheirModel replays long runs, in which services are killed and the plan changes,
 // in a model that was written from what is promised: it must know what each request is told, and
 // what is stored. Admissions are counted beside it. One service admits exactly the limit. Several,
-// whose clocks differ, and some of which are not asked for a while, admit at most what arrives
-// within a flush more.
+// whose clocks differ and all of which are asked, admit at most what arrives within a flush more.
 func TestLimitsFollowTheirModel(t *testing.T) {
 	one := func(t *testing.T) *limitsWorld {
 		return newLimits(t, databasePath(t), quota{}, 1)
@@ -273,7 +269,6 @@ func TestLimitsFollowTheirModel(t *testing.T) {
 				r.models = make([]modelService, len(r.services))
 				r.pending = make([][]*limitsAdmission, len(r.services))
 				r.outcomes = map[string]int{}
-				r.model.isShared = len(r.services) > 1
 				r.changePlan()
 				for range 40 {
 					r.burst()
@@ -289,18 +284,11 @@ func TestLimitsFollowTheirModel(t *testing.T) {
 // burst is some seconds of requests, and a while until everything is flushed.
 func (r *limitsReplay) burst() {
 	rate := 1 + r.random.IntN(3)
-	isAsked := make([]bool, len(r.services))
 	for tick := range 50 {
 		r.arrivals = append(r.arrivals, 0)
-		if tick%4 == 0 {
-			for i := range isAsked {
-				isAsked[i] = len(isAsked) == 1 || r.random.IntN(2) == 0
-			}
-		}
 		for range rate {
-			i := r.random.IntN(len(r.services))
-			if tick < 40 && isAsked[i] {
-				r.request(i)
+			if tick < 40 {
+				r.request(r.random.IntN(len(r.services)))
 			}
 		}
 		for i := range r.services {
@@ -379,8 +367,7 @@ func (r *limitsReplay) flush(i int) {
 	l, s := r.services[i], &r.models[i]
 	now := r.now + s.ahead
 	fate := arrives
-	hasSomething := r.model.isShared || s.sent != nil || len(l.tallies) > 0
-	if r.outage && hasSomething {
+	if r.outage {
 		fate = limitsFate(r.random.IntN(3))
 	}
 	repair := r.disturb(l, func() limitsFate { return fate })
@@ -390,13 +377,9 @@ func (r *limitsReplay) flush(i int) {
 		r.Fatalf("the flush says %v", err)
 	}
 	repeats := s.sent != nil
-	isTold := r.model.flush(s, now, fate)
+	r.model.flush(s, now, fate)
 	if repeats && fate == arrives { // what came meanwhile follows
-		isTold = r.model.flush(s, now, fate) || isTold
-	}
-	isSent := fate == arrives && s.fresh[1].n == 0
-	if r.model.isShared && isSent && !isTold && s.retryAt <= now {
-		*s = modelService{ahead: s.ahead} // others may count meanwhile
+		r.model.flush(s, now, fate)
 	}
 	r.checkStored()
 	for _, a := range r.pending[i] {

@@ -30,19 +30,6 @@ func TestServicesThatShareAUsageConverge(t *testing.T) {
 	})
 }
 
-// TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted, also if it has met the key before.
-func TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted(t *testing.T) {
-	newLimits(t, newCluster(t, 3).addresses(), quota{100, 1000}, 2).play(`
-		A 0s: 1 admitted
-		B 0s: 1 admitted
-		A 0.5s: flush
-		B 0.5s: flush
-		A 0.9s: 98 admitted
-		A 1s: flush
-		B 1s: flush
-		B 20.1s: 1 rate_limited`)
-}
-
 // TestIncrementsOfAnEndedWindow are dropped, since they say nothing of the one that runs.
 func TestIncrementsOfAnEndedWindow(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {

@@ -62,7 +62,7 @@ func (w *limitsWorld) ask(l *limiter, when string) decision {
 //	11s: restart                             after a kill, which flushes nothing
 //	11s: unban                               as petstore key unban does
 //	stored: minute 3 until 1m10s             requests that were used, as the database has them
-//	B: minute 3 until 1m10s                  and as a service has them, or would read them
+//	B: minute 3 until 1m10s                  and as a service has them
 func (w *limitsWorld) play(script string) {
 	w.Helper()
 	for line := range strings.Lines(script) {
@@ -71,10 +71,10 @@ func (w *limitsWorld) play(script string) {
 		if !found {
 			continue
 		}
-		stored, err := readUsage(w.Context(), w.store(), 1)
-		must(w, err)
 		if who == "stored" {
-			w.wantUsed(line, stored, what)
+			u, err := readUsage(w.Context(), w.store(), 1)
+			must(w, err)
+			w.wantUsed(line, u, what)
 			continue
 		}
 		service, fields := w.limiter(), strings.Fields(who)
@@ -82,11 +82,7 @@ func (w *limitsWorld) play(script string) {
 			service, fields = w.services[name-'A'], fields[1:]
 		}
 		if len(fields) == 0 {
-			used := service.usages[1]
-			if used == nil {
-				used = stored // a request would read it
-			}
-			w.wantUsed(line, used, what)
+			w.wantUsed(line, service.usages[1], what)
 			continue
 		}
 		w.step(line, service, fields[0], what)
