@@ -2,7 +2,7 @@ package main
 
 // The limits: how many requests a key may make in a minute and in a day, and what happens to one
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
-// it belongs to.
+// it belongs to. At its end, a bucket also bounds the lines that strangers cause in the log.
 //
 // An account has two token buckets of a special kind: each is refilled at once, with all its
 // tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the first

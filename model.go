@@ -1,9 +1,9 @@
 package main
 
 // The vocabulary: pets, errors, instants, documents and files of text; how the bodies and queries
-// of clients are read, pets from JSON (RFC 8259) among them; and what keeps secrets out of the
-// log. Reading is strict, because a request that is accepted with a
-// misspelt name is a mistake found too late. This file knows no other.
+// of clients are read, pets from JSON (RFC 8259) among them; and what keeps secrets out of the log.
+// Reading is strict, because a request that is accepted with a misspelt name is a mistake found too
+// late. This file knows no other.
 
 import (
 	"bytes"
