@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -104,7 +102,8 @@ func TestHistoriesShowPlantedFaults(t *testing.T) {
 	for _, f := range plantedFaults {
 		t.Run(f.name, func(t *testing.T) {
 			began := time.Now()
-			program := f.plant(t)
+			program, err := planted.Build("..", t.TempDir(), f.file, f.changes)
+			noError(t, err)
 			t.Logf("built in %v", time.Since(began).Round(time.Millisecond))
 			for number := 1; number <= 20; number++ {
 				rejected := false
@@ -128,18 +127,4 @@ func TestHistoriesShowPlantedFaults(t *testing.T) {
 			t.Error("20 histories do not show the fault")
 		})
 	}
-}
-
-// plant builds a copy of the service with the fault in it.
-func (f plantedFault) plant(t *testing.T) (program string) {
-	t.Helper()
-	folder := t.TempDir()
-	noError(t, planted.Copy("..", folder, f.file, f.changes))
-	program = filepath.Join(folder, "petstore")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Dir = folder
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
 }

@@ -3,9 +3,16 @@ package histories
 import (
 	"testing"
 	"time"
+
+	"petstore/e2e/planted"
 )
 
-var limitFaults = []fault{
+// limitFaults are changes after which the service does not limit as it promises: a file, and texts
+// in it, each followed by what stands in its place.
+var limitFaults = []struct {
+	name, file string
+	changes    []string
+}{
 	{name: "a window admits one request too many", file: "limits.go", changes: []string{
 		"	d := u.levels(now, q)\n", "	d := u.levels(now, quota{q.PerMinute + 1, q.PerDay + 1})\n",
 	}},
@@ -28,10 +35,13 @@ func TestPlantedFaultsOfLimitsAreFound(t *testing.T) {
 	for _, f := range limitFaults {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
-			program := build(t, f.plant(t))
+			program, err := planted.Build("../..", t.TempDir(), f.file, f.changes)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for recordings := 1; recordings <= 5; recordings++ {
 				r := recordCalls(t, program, 8*time.Second)
-				if err := r.replay(); err != nil {
+				if err = r.replay(); err != nil {
 					t.Logf("recording %d: %v", recordings, err)
 					return
 				}

@@ -33,18 +33,6 @@ type service struct {
 	log         io.Writer // gets what is logged after the start
 }
 
-// build builds the program in a folder with its source.
-func build(t *testing.T, source string) (program string) {
-	t.Helper()
-	program = filepath.Join(t.TempDir(), "petstore")
-	cmd := exec.Command("go", "build", "-o", program, ".")
-	cmd.Dir = source
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
-}
-
 // newService is a service on a new database that does not run yet.
 func newService(t *testing.T, program string) *service {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package planted makes copies of the service that have a fault.
+// Package planted builds copies of the service that have a fault.
 package planted
 
 import (
@@ -10,9 +10,22 @@ import (
 	"strings"
 )
 
-// Copy copies the service from one folder to another, with changes in one file: texts, each
-// followed by what stands in its place.
-func Copy(from, to, file string, changes []string) error {
+// Build copies the service from one folder to another, with changes in one file: texts, each
+// followed by what stands in its place. It returns the program that it builds there.
+func Build(from, to, file string, changes []string) (program string, err error) {
+	if err := copyService(from, to, file, changes); err != nil {
+		return "", err
+	}
+	program = filepath.Join(to, "petstore")
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", program, ".")
+	build.Dir = to
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+func copyService(from, to, file string, changes []string) error {
 	list := exec.CommandContext(context.Background(), "git", "ls-files", "*.go", "go.mod", "go.sum", "web", "schema")
 	list.Dir = from
 	listing, err := list.Output()
