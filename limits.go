@@ -190,6 +190,7 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the Retry-After of the last refusal has passed
+	toldAt  instant // the flush since which the buckets are as they are stored
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
@@ -435,6 +436,7 @@ type limiter struct {
 
 	mu        sync.Mutex // guards what follows
 	usages    map[int64]*usage
+	flushedAt instant              // the last flush that has succeeded
 	tallies   map[usageDate]*tally // what no batch has taken
 	addresses cache[netip.Prefix, bucket]
 }
@@ -461,15 +463,12 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 // admit charges the account for one request. The error is the store's, when the usage has to be
 // read and cannot be.
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
-	d, known := l.charge(a, nil, instantOf(now))
-	if !known {
-		stored := &usage{} // it stays so if the usage was never stored
-		query := sqlOf(usageQuery, a.usageID)
-		_, err := l.store.readInto(context.Background(), query, stored.columns()...)
-		if err != nil {
+	d, known := l.charge(a, instantOf(now))
+	for !known { // again if a flush comes between
+		if err := l.recall(a.usageID); err != nil {
 			return d, err
 		}
-		d, _ = l.charge(a, stored, instantOf(now))
+		d, known = l.charge(a, instantOf(now))
 	}
 	if d.banBegins {
 		l.ban(a, &d)
@@ -477,18 +476,43 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	return d, nil
 }
 
-// charge takes one request from the usage of the account. If the usage is not in memory, stored
-// goes there first; known is false if that is nil.
-func (l *limiter) charge(a *account, stored *usage, now instant) (d decision, known bool) {
+// recall reads a usage. If the store fails, what is in memory has to do until a flush succeeds.
+func (l *limiter) recall(id int64) error {
+	stored := &usage{} // it stays so if the usage was never stored
+	query := sqlOf(usageQuery, id)
+	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.usages[id]
+	if u == nil && err != nil {
+		return err
+	}
+	if u == nil {
+		u = stored
+		l.usages[id] = u
+	}
+	if err == nil && l.isOld(u) { // bans are told by every flush
+		u.minute = stored.minute
+		u.day = stored.day
+	}
+	u.toldAt = l.flushedAt
+	return nil
+}
+
+// isOld reports whether other services may have counted requests that a usage lacks: the last flush
+// has not read it back, because it had nothing to send of it. The caller holds the lock.
+func (l *limiter) isOld(u *usage) bool {
+	return u.toldAt != l.flushedAt && u.day.fresh == 0 && l.store.engine.shared()
+}
+
+// charge takes one request from the usage of the account. known is false if the usage has to be
+// read first.
+func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usages[a.usageID]
-	if u == nil {
-		if stored == nil {
-			return d, false
-		}
-		u = stored
-		l.usages[a.usageID] = u
+	if u == nil || l.isOld(u) {
+		return d, false
 	}
 	if a.unbannedAt >= u.bannedAt {
 		// Only here: whoever reads a stored ban compares it with the unban.
@@ -639,9 +663,11 @@ func (l *limiter) send(ctx context.Context, now instant) error {
 func (l *limiter) adopt(stored []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.flushedAt = now
 	for _, row := range stored {
 		if u := l.usages[row.ID]; u != nil {
 			u.adopt(row, l.batch.usages[row.ID], now)
+			u.toldAt = now
 		}
 	}
 	if len(l.usages) <= maxUsages {

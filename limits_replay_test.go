@@ -23,6 +23,7 @@ type modelBan struct{ begins, ends instant }
 type modelService struct {
 	ahead instant // its clock, of the true time
 	knows bool    // it has read what is stored
+	isOld bool    // since then, others may have counted
 	shown [2]modelWindow
 	fresh [2]modelWindow  // what it has not sent, of the windows that it shows
 	sent  *[2]modelWindow // what it has sent, until it knows the outcome
@@ -65,6 +66,10 @@ func (m *limitsModel) ask(s *modelService, now instant) string {
 		s.knows = true
 		s.shown = m.stored
 		s.ban = m.ban
+	}
+	if s.isOld {
+		s.isOld = false
+		s.shown = m.stored
 	}
 	minute, day := m.level(s, 0, now), m.level(s, 1, now)
 	isRefused := minute.left == 0 || day.left == 0
@@ -151,8 +156,9 @@ func modelText(code string, now instant, shown, minute, day modelLevel) string {
 		shown.limit, shown.left, modelSeconds(shown.resets))
 }
 
-// flush sends what is fresh, or again what was sent.
-func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
+// flush sends what is fresh, or again what was sent, and reports whether the service is told what
+// is stored.
+func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTold bool) {
 	if s.sent == nil {
 		fresh := s.fresh
 		s.sent = &fresh
@@ -169,7 +175,7 @@ func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
 		}
 	}
 	if fate != arrives {
-		return
+		return false
 	}
 	for i, sent := range s.sent {
 		if s.fresh[i].ends == sent.ends {
@@ -177,10 +183,11 @@ func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) {
 		}
 	}
 	s.sent = nil
-	isTold := hasSent || now < m.ban.ends
+	isTold = hasSent || now < m.ban.ends
 	if isTold && s.knows {
 		m.tell(s, now)
 	}
+	return isTold
 }
 
 // add merges windows into those that are stored. One that has ended says nothing of another.
@@ -244,7 +251,8 @@ const (
 // TestLimitsFollowTheirModel replays long runs, in which services are killed and the plan changes,
 // in a model that was written from what is promised: it must know what each request is told, and
 // what is stored. Admissions are counted beside it. One service admits exactly the limit. Several,
-// whose clocks differ and all of which are asked, admit at most what arrives within a flush more.
+// whose clocks differ, and some of which are not asked for a while, admit at most what arrives
+// within a flush more.
 func TestLimitsFollowTheirModel(t *testing.T) {
 	one := func(t *testing.T) *limitsWorld {
 		return newLimits(t, databasePath(t), quota{}, 1)
@@ -284,11 +292,18 @@ func TestLimitsFollowTheirModel(t *testing.T) {
 // burst is some seconds of requests, and a while until everything is flushed.
 func (r *limitsReplay) burst() {
 	rate := 1 + r.random.IntN(3)
+	isAsked := make([]bool, len(r.services))
 	for tick := range 50 {
 		r.arrivals = append(r.arrivals, 0)
+		for i := range isAsked {
+			if tick%4 == 0 {
+				isAsked[i] = len(isAsked) == 1 || r.random.IntN(2) == 0
+			}
+		}
 		for range rate {
-			if tick < 40 {
-				r.request(r.random.IntN(len(r.services)))
+			i := r.random.IntN(len(r.services))
+			if tick < 40 && isAsked[i] {
+				r.request(i)
 			}
 		}
 		for i := range r.services {
@@ -367,7 +382,8 @@ func (r *limitsReplay) flush(i int) {
 	l, s := r.services[i], &r.models[i]
 	now := r.now + s.ahead
 	fate := arrives
-	if r.outage {
+	hasSomething := len(r.services) > 1 || s.sent != nil || len(l.tallies) > 0
+	if r.outage && hasSomething {
 		fate = limitsFate(r.random.IntN(3))
 	}
 	repair := r.disturb(l, func() limitsFate { return fate })
@@ -377,9 +393,12 @@ func (r *limitsReplay) flush(i int) {
 		r.Fatalf("the flush says %v", err)
 	}
 	repeats := s.sent != nil
-	r.model.flush(s, now, fate)
+	isTold := r.model.flush(s, now, fate)
 	if repeats && fate == arrives { // what came meanwhile follows
-		r.model.flush(s, now, fate)
+		isTold = r.model.flush(s, now, fate) || isTold
+	}
+	if len(r.services) > 1 && fate == arrives {
+		s.isOld = s.fresh[1].n == 0 && !isTold
 	}
 	r.checkStored()
 	for _, a := range r.pending[i] {

@@ -30,6 +30,48 @@ func TestServicesThatShareAUsageConverge(t *testing.T) {
 	})
 }
 
+// TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted, also if it has met the key before.
+func TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted(t *testing.T) {
+	newLimits(t, newCluster(t, 3).addresses(), quota{100, 1000}, 2).play(`
+		A 0s: 1 admitted
+		B 0s: 1 admitted
+		A 0.5s: flush
+		B 0.5s: flush
+		A 0.9s: 98 admitted
+		A 1s: flush
+		B 1s: flush
+		B 20.1s: 1 rate_limited`)
+}
+
+// TestWithoutALeaderAServiceLimitsWithWhatItKnows of a key that had paused. It looks for more only
+// once.
+func TestWithoutALeaderAServiceLimitsWithWhatItKnows(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		w := &limitsWorld{TB: t, services: []*limiter{newLimiter(s, tenMinutes)}}
+		w.key = &apiKey{account: account{usageID: 1, quota: quota{5, 1000}}}
+		w.play(`
+			0s: 3 admitted
+			0.5s: flush
+			1s: flush`)
+		c.lead(-1)
+		c.always("/db/", respond(503, "leader not found\n"))
+		w.play("2s: 1 admitted, minute 1 until 1m0s")
+		wantTime(t, "the next requests", 0, 0, nil, func() error {
+			w.play(`
+				3s: 1 admitted
+				3s: 1 rate_limited`)
+			return nil
+		})
+		c.when(nil)
+		c.lead(1)
+		c.mustExec("UPDATE usage SET minute_used = 0, day_used = 17")
+		w.play(`
+			4s: flush
+			4.5s: flush
+			5s: 1 admitted, day 980 until 24h0m0s`)
+	})
+}
+
 // TestIncrementsOfAnEndedWindow are dropped, since they say nothing of the one that runs.
 func TestIncrementsOfAnEndedWindow(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
