@@ -543,15 +543,3 @@ func FuzzAuthorization(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkAuthenticate(b *testing.B) {
-	s := openDatabase(b, databasePath(b))
-	headers := bearerHeader(mustInsertKey(b, s, apiKey{}))
-	k := newKeyring(s, false)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := k.authenticate(headers, testTime, addressUnspent); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

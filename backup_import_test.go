@@ -436,16 +436,3 @@ func TestAnImportLeavesRoomForOthers(t *testing.T) {
 		}
 	})
 }
-
-// BenchmarkImport imports a million pets, beside a service that is idle.
-func BenchmarkImport(b *testing.B) {
-	const pets = 1_000_000
-	content := petLines(pets)
-	for b.Loop() {
-		db := madeDatabase(b)
-		openDatabase(b, db)
-		_, err := importContent(b, db, content)
-		must(b, err)
-	}
-	b.ReportMetric(pets*float64(b.N)/b.Elapsed().Seconds(), "pets/s")
-}

@@ -12,10 +12,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
@@ -762,7 +760,7 @@ func TestCORSForAllOrigins(t *testing.T) {
 	withoutOrigin.is(401)
 }
 
-// Fuzzing and benchmarks
+// Fuzzing
 
 // FuzzQuery holds parsePageRequest against net/url: what is accepted is exactly what the
 // specification allows, and asks for what it says.
@@ -793,39 +791,3 @@ func FuzzQuery(f *testing.F) {
 		}
 	})
 }
-
-// BenchmarkRequest is one complete request without the network.
-func BenchmarkRequest(b *testing.B) {
-	store := openDatabase(b, databasePath(b))
-	token := mustInsertKey(b, store, apiKey{
-		Plan:    "enterprise",
-		account: account{quota: quota{math.MaxInt64, math.MaxInt64}},
-	})
-	for range 100 {
-		mustCreate(b, store, NewPet{"Rex", 1, Sold})
-	}
-	service := newService(store, settings{}, testLog)
-	for name, target := range map[string]string{
-		"list":     "/v1/pets",
-		"list100":  "/v1/pets?limit=100",
-		"filtered": "/v1/pets?limit=20&status=sold",
-		"get":      "/v1/pets/5",
-		"refused":  "/v1/pets?limit=x",
-	} {
-		b.Run(name, func(b *testing.B) {
-			r := httptest.NewRequest("GET", target, nil)
-			r.Header.Set("Authorization", "Bearer "+string(token))
-			b.ReportAllocs()
-			for b.Loop() {
-				service.ServeHTTP(discard{http.Header{}}, r)
-			}
-		})
-	}
-}
-
-// discard is a ResponseWriter that costs nothing.
-type discard struct{ header http.Header }
-
-func (d discard) Header() http.Header         { return d.header }
-func (d discard) Write(b []byte) (int, error) { return len(b), nil }
-func (d discard) WriteHeader(int)             {}

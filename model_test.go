@@ -387,24 +387,3 @@ func FuzzDecodeNewPet(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkDecode(b *testing.B) {
-	body := []byte(`{"name":"Rex \"the king\" of Löwen","categoryId":7,"status":"pending"}`)
-	b.ReportAllocs()
-	b.SetBytes(int64(len(body)))
-	for b.Loop() {
-		if _, err := decodeNewPet(body); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkEncode(b *testing.B) {
-	pet := Pet{123456, NewPet{`Rex "the king" of Löwen`, 7, Pending}}
-	b.ReportAllocs()
-	for b.Loop() {
-		if text := pet.json(); len(text) == 0 {
-			b.Fatal("nothing was written")
-		}
-	}
-}

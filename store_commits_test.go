@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -362,27 +361,5 @@ func TestACancelledLeaderCancelsNoFollower(t *testing.T) {
 		if !errors.Is(err, errUnavailable) || errors.Is(err, context.Canceled) {
 			t.Errorf("write %d says %v, want only that the lock was held too long", i, err)
 		}
-	}
-}
-
-func BenchmarkCommit(b *testing.B) {
-	for _, clients := range []int{1, 8, 64} {
-		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
-			s := newStore(b)
-			var left atomic.Int64
-			left.Store(int64(b.N))
-			var wg sync.WaitGroup
-			b.ReportAllocs()
-			b.ResetTimer()
-			for range clients {
-				wg.Go(func() {
-					for left.Add(-1) >= 0 {
-						mustCreate(b, s, NewPet{"Rex", 7, Available})
-					}
-				})
-			}
-			wg.Wait()
-			b.ReportMetric(float64(b.N)/float64(max(1, s.commits.Load())), "creates/commit")
-		})
 	}
 }

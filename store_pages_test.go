@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -170,26 +169,4 @@ func storeOfPets(t testing.TB, n int64) *store {
 		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?)
 		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`, n))))
 	return s
-}
-
-func BenchmarkPageHit(b *testing.B) {
-	s := storeOfPets(b, 1000)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, err := s.page("", 20, 0)
-		must(b, err)
-	}
-}
-
-func BenchmarkPageMiss(b *testing.B) {
-	s := storeOfPets(b, 10000)
-	for _, status := range []PetStatus{"", Sold} {
-		b.Run("status="+string(status), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				_, err := s.page(status, 20, 1+rand.Int64N(9000))
-				must(b, err)
-			}
-		})
-	}
 }
