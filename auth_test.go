@@ -140,26 +140,6 @@ func TestKeysAreRandom(t *testing.T) {
 	}
 }
 
-func TestBearer(t *testing.T) {
-	for header, want := range map[string]string{
-		"":                   "",
-		"Basic dXNlcjpwYXNz": "",
-		"Bearers abc":        "",
-		"Bearer":             "",
-		"Bearer   ":          "",
-		"abc":                "",
-		"Bearer abc":         "abc",
-		"Bearer    abc":      "abc",
-		"bearer abc":         "abc",
-		"BEARER abc":         "abc",
-		"Bearer aBc":         "aBc",
-	} {
-		if got := bearer([]string{header}); got != want {
-			t.Errorf("%q: the token is %q, want %q", header, got, want)
-		}
-	}
-}
-
 func TestAuthenticate(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		now := testTime
@@ -260,16 +240,6 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 	if err == nil || errors.As(err, &reported) {
 		t.Errorf("a key that has to be looked up: %v, want the store's error", err)
 	}
-}
-
-func TestAKnownKeyNeedsNoDatabaseAndExpiresAllTheSame(t *testing.T) {
-	s := newStore(t)
-	k := newKeyring(s, false)
-	token := mustInsertKey(t, s, apiKey{CreatedAt: instantOf(testTime), lifetime: 3_600_000})
-	mustAuthenticate(t, k, token, testTime)
-	_ = s.Close()
-	mustAuthenticate(t, k, token, testTime)
-	mustRefuseKey(t, k, bearerHeader(token), testTime.Add(time.Hour), CodeInvalidKey)
 }
 
 func TestUnknownKeysAreNotRemembered(t *testing.T) {
@@ -436,15 +406,11 @@ func TestAFailedFlushLosesNoDeprecatedUse(t *testing.T) {
 	k := newKeyring(s, false)
 	key := mustAuthenticate(t, k, mustInsertKey(t, s, apiKey{}), testTime)
 	k.noteDeprecatedUse(key, testTime)
-	readOnly := func(value string) {
-		_, err := fileEngine(s).conn.ExecContext(t.Context(), "PRAGMA query_only = "+value)
-		must(t, err)
-	}
-	readOnly("1")
+	readOnly(t, s, true)
 	if err := k.flush(t.Context()); !errors.Is(err, errUnavailable) {
 		t.Fatalf("the flush does not report that it failed: %v", err)
 	}
-	readOnly("0")
+	readOnly(t, s, false)
 	must(t, k.flush(t.Context()))
 	wantDeprecatedUse(t, s, 1, instantOf(testTime))
 }

@@ -42,15 +42,14 @@ func TestAnExportIsWhole(t *testing.T) {
 		if !strings.Contains(log, `"msg":"pets exported","pets":20000`) {
 			t.Errorf("it says %s", log)
 		}
-		content, err := os.ReadFile(file)
-		must(t, err)
-		if exportedPets(t, db) != string(content) {
+		content := readText(t, file)
+		if exportedPets(t, db) != content {
 			t.Error("stdout gets another text than a file")
 		}
 		other := madeDatabase(t)
-		_, err = importContent(t, other, string(content))
+		_, err = importContent(t, other, content)
 		must(t, err)
-		if exportedPets(t, other) != string(content) {
+		if exportedPets(t, other) != content {
 			t.Error("what was imported is not what was exported")
 		}
 	})

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -340,30 +339,21 @@ func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 	}
 }
 
-// lostResponse lets a request to a node end without a response, after it was done or before.
-func lostResponse(isDone bool) fakeAnswer {
-	return func(n *fakeNode, _ http.ResponseWriter, r *http.Request) {
-		if isDone {
-			n.fake.mu.Lock()
-			defer n.fake.mu.Unlock()
-			n.serve(httptest.NewRecorder(), r)
-		}
-		panic(http.ErrAbortHandler)
-	}
-}
+// unknownOutcomes are ways in which a request to a node ends without a response.
+var unknownOutcomes = map[string]fakeAnswer{"it was done": lose, "nothing was done": reset}
 
 // TestAnImportGoesOnAfterAnUnknownOutcome, be it that the pets were stored or not.
 func TestAnImportGoesOnAfterAnUnknownOutcome(t *testing.T) {
 	const pets = 2 * importBatch
-	for _, isStored := range []bool{true, false} {
-		t.Run(fmt.Sprint(isStored), func(t *testing.T) {
+	for what, end := range unknownOutcomes {
+		t.Run(what, func(t *testing.T) {
 			cluster := newCluster(t, 3)
 			s, _ := openCluster(t, cluster, openOrMake)
 			times := 0
 			c := newImport(t, s, petLines(pets), func(int) {
 				times++
 				if times == 2 {
-					answerOnce(cluster, lostResponse(isStored))
+					answerOnce(cluster, end)
 				}
 			})
 			must(t, petImport(t.Context(), c))
@@ -375,14 +365,14 @@ func TestAnImportGoesOnAfterAnUnknownOutcome(t *testing.T) {
 // TestAgainStoresNothingTwiceAfterAnUnknownOutcome of any of its transactions.
 func TestAgainStoresNothingTwiceAfterAnUnknownOutcome(t *testing.T) {
 	content := petLines(2)
-	again := func(t *testing.T, lost int64, isStored bool) {
+	again := func(t *testing.T, lost int64, end fakeAnswer) {
 		cluster := newCluster(t, 3)
 		s, _ := openCluster(t, cluster, openOrMake)
 		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
 		var writes atomic.Int64
 		cluster.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path == "/db/request" && writes.Add(1) == lost {
-				lostResponse(isStored)(n, w, r)
+				end(n, w, r)
 			}
 			return false
 		})
@@ -393,9 +383,9 @@ func TestAgainStoresNothingTwiceAfterAnUnknownOutcome(t *testing.T) {
 		}
 	}
 	for _, lost := range []int64{1, 2} {
-		for _, isStored := range []bool{true, false} {
-			what := fmt.Sprintf("transaction %d, stored %v", lost, isStored)
-			t.Run(what, func(t *testing.T) { again(t, lost, isStored) })
+		for what, end := range unknownOutcomes {
+			what = fmt.Sprint("transaction ", lost, ", ", what)
+			t.Run(what, func(t *testing.T) { again(t, lost, end) })
 		}
 	}
 }

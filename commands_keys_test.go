@@ -181,7 +181,7 @@ func TestAKeyThatIsShownAndNotStoredIsSaidToOpenNothing(t *testing.T) {
 		{"rotate 1", time.Second, time.Second, "stopped by a signal"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			holdLock(t, k.db)
+			otherProgram(t, k.db, "BEGIN IMMEDIATE")
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			time.AfterFunc(c.stopped, cancel)

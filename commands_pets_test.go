@@ -54,9 +54,7 @@ func TestPetSetAndDelete(t *testing.T) {
 			t.Errorf("after the deletion there are %v", ids)
 		}
 		wantReplayed(2, "Max")
-		if id := mustCreate(t, s, rex); id != 3 {
-			t.Errorf("the next id is %d", id)
-		}
+		wantNextID(t, s, 3)
 	})
 }
 

@@ -3,18 +3,14 @@ package main
 // Tests of the command line: which command runs, what help says, and what mistakes are told.
 
 import (
-	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 )
 
 // allCommands are those of the operator, and the service.
@@ -290,36 +286,5 @@ func TestAnUnknownIDIsAnErrorButNoMistakeOfUsage(t *testing.T) {
 		if out+log != "" {
 			t.Errorf("key %s prints %q and logs %q", line, out, log)
 		}
-	}
-}
-
-// holdLock takes the write lock of a database until the test ends.
-func holdLock(t *testing.T, path string) {
-	t.Helper()
-	otherProgram(t, path, "BEGIN IMMEDIATE")
-}
-
-// A command that waits for a lock would wait for 10 seconds.
-func TestACommandThatWaitsForALockCanBeStopped(t *testing.T) {
-	k := newKeys(t)
-	k.mint("create")
-	synctest.Test(t, func(t *testing.T) {
-		holdLock(t, k.db)
-		start := time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
-		stopped := make(chan error, 1)
-		go func() {
-			args := []string{"key", "revoke", "-db", k.db, "1"}
-			stopped <- run(ctx, args, nil, nil, io.Discard, io.Discard)
-		}()
-		synctest.Wait() // it has found the lock
-		cancel()
-		wantOneLine(t, <-stopped, false, "stopped by a signal")
-		if took := time.Since(start); took > time.Second {
-			t.Errorf("it ends after %v", took)
-		}
-	})
-	if got := k.show("1"); got.RevokedAt != nil {
-		t.Errorf("what was stopped has revoked the key at %s", *got.RevokedAt)
 	}
 }

@@ -469,9 +469,7 @@ func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
 func (c *fakeCluster) backup(w http.ResponseWriter) {
 	file := filepath.Join(c.t.TempDir(), "backup")
 	c.mustExec("VACUUM INTO ?", file)
-	content, err := os.ReadFile(file)
-	must(c.t, err)
-	_, _ = w.Write(content)
+	_, _ = io.WriteString(w, readText(c.t, file))
 }
 
 func (c *fakeCluster) load(w http.ResponseWriter, r *http.Request) {

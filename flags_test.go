@@ -169,23 +169,6 @@ func TestVariablesOfOthersDoNotCount(t *testing.T) {
 	}
 }
 
-func TestEveryCommandWarnsOfUnknownVariables(t *testing.T) {
-	k := newKeys(t)
-	k.mint("create")
-	copied := filepath.Join(t.TempDir(), "copy.db")
-	env := map[string]string{"PETSTORE_DB": k.db, "PETSTORE_PORT": "80", "PETSTORE_PLAN": "pro"}
-	for _, line := range []string{"key create", "key list", "key show 1", "key set -name x 1",
-		"key rotate 1", "key unban 1", "key revoke 1", "backup " + copied, "restore " + copied,
-		"-addr 127.0.0.1:0 -log json"} {
-		_, log, err := petstore(t, env, strings.Fields(line)...)
-		must(t, err)
-		named := strings.Contains(log, `"variable":"PETSTORE_PORT"}`)
-		if !named || strings.Count(log, `"WARN"`) != 1 {
-			t.Errorf("petstore %s says %s", line, log)
-		}
-	}
-}
-
 func TestAStagingEnvironmentMakesTestKeys(t *testing.T) {
 	for _, c := range []struct{ environ, args, prefix string }{
 		{"", "", "pet_live_"},
@@ -347,15 +330,10 @@ func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 
 // A flag of the service has a row of its own, and one of a command stands in the command's row.
 func TestTheTablesOfTheDocumentsNameEveryCommandAndFlag(t *testing.T) {
-	texts := map[string]string{}
-	for _, document := range []string{"README.md", "docs/operating.md"} {
-		text, err := os.ReadFile(document)
-		must(t, err)
-		texts[document] = string(text)
-	}
+	readme, operating := readText(t, "README.md"), readText(t, "docs/operating.md")
 	for _, entry := range commands {
 		row := regexp.MustCompile("(?m)^\\|.*`" + entry.name + "[ `]")
-		if !row.MatchString(texts["README.md"]) {
+		if !row.MatchString(readme) {
 			t.Errorf("README.md has no row for %s", entry.name)
 		}
 	}
@@ -364,7 +342,7 @@ func TestTheTablesOfTheDocumentsNameEveryCommandAndFlag(t *testing.T) {
 		if entry.name == "serve" {
 			pattern = "(?m)^\\| `-.*$"
 		}
-		found := regexp.MustCompile(pattern).FindAllString(texts["docs/operating.md"], -1)
+		found := regexp.MustCompile(pattern).FindAllString(operating, -1)
 		ofCommand := strings.Join(found, "\n")
 		entry.newInvocation(&process{}).VisitAll(func(f *flag.Flag) {
 			ofFlag := regexp.MustCompile("-" + f.Name + "[] `]")

@@ -264,10 +264,7 @@ func wantSameFiles(t testing.TB, before, after map[string]string) {
 // wantRefusal checks that an error is one line that names the file and says what is wrong.
 func wantRefusal(t testing.TB, err error, path, want string) {
 	t.Helper()
-	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), path) ||
-		!strings.Contains(err.Error(), want) {
-		t.Errorf("the error is %q, want one line with %q and %q", err, path, want)
-	}
+	wantOneLine(t, err, false, path, want)
 }
 
 // linksToDatabase makes links in a new folder that lead, over one another and by
@@ -356,7 +353,7 @@ func (s *shop) report() (stats operatorStats, body string) {
 // is stopped at the end. An unexpected error in the log fails the test.
 func startServer(t testing.TB, env map[string]string, args ...string) *testServer {
 	t.Helper()
-	s := &testServer{t: t, log: &serverLog{lines: make(chan serverLine, 10000)}, ended: make(chan error, 1)}
+	s := &testServer{t: t, log: newServerLog(), ended: make(chan error, 1)}
 	var ctx context.Context
 	ctx, s.cancel = context.WithCancel(context.Background())
 	if !slices.Contains(args, "-addr") && env["PETSTORE_ADDR"] == "" {
@@ -411,6 +408,14 @@ func petstore(t testing.TB, env map[string]string, args ...string) (stdout, stde
 		t.Errorf("%v: the reason is more than a line: %v", args, err)
 	}
 	return out.String(), log.String(), err
+}
+
+// readText is the content of a file.
+func readText(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	must(t, err)
+	return string(text)
 }
 
 func must(t testing.TB, err error) {
@@ -543,7 +548,7 @@ type testKeys struct {
 
 // newKeys is a database without a key, and without a file yet.
 func newKeys(t testing.TB) testKeys {
-	return testKeys{t, filepath.Join(t.TempDir(), "pets.db")}
+	return testKeys{t, databasePath(t)}
 }
 
 // do runs a key command, which must succeed, and returns what it printed.
@@ -593,16 +598,6 @@ func backUp(ctx context.Context, s *store, file string) error {
 	c := &invocation{process: &process{stderr: io.Discard}}
 	_, err := c.saveCopy(ctx, fileEngine(s).path, file, 0)
 	return err
-}
-
-// nextIDs opens a database and returns the ids that a pet and a key get.
-func nextIDs(t testing.TB, path string) (pet, key int64) {
-	t.Helper()
-	s := openDatabaseFor(t, path, openToServe)
-	defer s.Close()
-	key, err := insertKey(context.Background(), s, &apiKey{Plan: "free"}, newSecret(false), false)
-	must(t, err)
-	return mustCreate(t, s, NewPet{"Rex", 1, Sold}), key
 }
 
 // exportedPets are all pets of a database, a line each, as export writes them.

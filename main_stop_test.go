@@ -53,22 +53,6 @@ func startSlow(t testing.TB, address, key string) (finish func() int) {
 	}
 }
 
-func TestAGracefulStopLetsRequestsFinish(t *testing.T) {
-	s := startServer(t, nil, "-db", databasePath(t))
-	finish := startSlow(t, s.address, s.key)
-	finishOther := startSlow(t, s.address, s.key)
-	s.cancel()
-	s.await("stopping")
-	select {
-	case err := <-s.ended:
-		t.Fatalf("the server ended, with %v, under running requests", err)
-	default:
-	}
-	if status, other := finish(), finishOther(); status != 201 || other != 201 {
-		t.Errorf("the requests end with the statuses %d and %d", status, other)
-	}
-}
-
 // TestAServerThatCannotServeSaysSo: a failed Serve is not a success.
 func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener := listenAsParent(t)

@@ -277,19 +277,22 @@ var modelHostile = []string{
 	"\xff://", "://🐈pet_live_a",
 }
 
+// processorTime is what this process has used so far.
+func processorTime(t testing.TB) time.Duration {
+	t.Helper()
+	var usage syscall.Rusage
+	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
 // modelCPU is the processor time that do takes, as the least of three times.
 func modelCPU(t *testing.T, do func()) (least time.Duration) {
 	t.Helper()
-	used := func() time.Duration {
-		var usage syscall.Rusage
-		must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
-		return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
-	}
 	least = math.MaxInt64
 	for range 3 {
-		before := used()
+		before := processorTime(t)
 		do()
-		least = min(least, used()-before)
+		least = min(least, processorTime(t)-before)
 	}
 	return least
 }

@@ -52,7 +52,7 @@ func TestEveryFileUsesOnlyTheFilesItMay(t *testing.T) {
 	must(t, err)
 	for _, path := range paths {
 		if name := strings.TrimSuffix(path, ".go"); !strings.HasSuffix(name, "_test") {
-			sources[name] = orderRead(t, path)
+			sources[name] = readText(t, path)
 		}
 	}
 	for _, line := range orderTable {
@@ -94,23 +94,16 @@ func TestTheDocumentsNameTheFilesInTheirOrder(t *testing.T) {
 		"docs/design.md": "| file | may use |\n",
 		"docs/tour.md":   "The reading order of all files is:\n",
 	} {
-		_, list, _ := strings.Cut(orderRead(t, path), heading)
+		_, list, _ := strings.Cut(readText(t, path), heading)
 		list, _, _ = strings.Cut(strings.ReplaceAll(list, "//\n", "\n"), "\n\n")
 		names := slices.Compact(regexp.MustCompile(`\w+\.go`).FindAllString(list, -1))
 		if !slices.Equal(names, want) {
 			t.Errorf("%s names %v, want %v", path, names, want)
 		}
 	}
-	if !strings.Contains(orderRead(t, "docs/design.md"), table) {
+	if !strings.Contains(readText(t, "docs/design.md"), table) {
 		t.Errorf("docs/design.md lacks this table:\n%s", table)
 	}
-}
-
-func orderRead(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	must(t, err)
-	return string(text)
 }
 
 // orderProblems returns the uses that the table forbids, and the files that it lacks.

@@ -74,10 +74,7 @@ func TestTheCopyOfAClusterMovesItsIDsOn(t *testing.T) {
 	mustRun(t, "backup", "-db", c.addresses(), dir+"/a")
 	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "0", dir+"/b")
 	for file, want := range map[string]int64{"a": 1_000_002, "b": 2} {
-		pet, key := nextIDs(t, filepath.Join(dir, file))
-		if pet != want || key != want-1 {
-			t.Errorf("the next ids are %d and %d, want %d and %d", pet, key, want, want-1)
-		}
+		wantNextIDs(t, filepath.Join(dir, file), want, want-1)
 	}
 }
 
@@ -161,10 +158,7 @@ func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 
 // TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
 func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
-	for what, stop := range map[string]fakeAnswer{
-		"in a request that did nothing":      reset,
-		"in a request that was done, unseen": lose,
-	} {
+	for what, stop := range unknownOutcomes {
 		t.Run(what, func(t *testing.T) {
 			file, _ := fileToCopy(t)
 			stopped := true

@@ -123,17 +123,16 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 				shop := newClusterShop(t, c, s)
-				shop.call("GET", "/v1/pets").want(200, "[]")
+				shop.list().is(200).says("[]")
 				c.always("/db/", answer)
-				const body = `={"name":"Rex","categoryId":1}`
 				replies := []reply{
-					shop.call("GET", "/v1/pets"),
-					shop.call("POST", "/v1/pets", body),
-					shop.call("POST", "/v1/pets", "Idempotency-Key: once", body),
-					shop.call("GET", "/v1/pets?status=sold"),
+					shop.list(),
+					shop.post(rexBody),
+					shop.post("Idempotency-Key: once", rexBody),
+					shop.get("/v1/pets?status=sold"),
 				}
 				if !garbledValues[what] { // some of them may be a pet, or none
-					replies = append(replies, shop.call("GET", "/v1/pets/1"))
+					replies = append(replies, shop.get("/v1/pets/1"))
 				}
 				for _, reply := range replies {
 					if reply.status != 503 && (!garbledValues[what] || reply.status != 500) {
@@ -147,7 +146,7 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 					t.Errorf("the log says %s", c.log)
 				}
 				c.when(nil)
-				shop.call("GET", "/v1/pets").want(200, "[]")
+				shop.list().is(200).says("[]")
 				must(t, shop.service.limits.flush(t.Context(), time.Now()))
 				if n := c.number("SELECT day_used FROM usage"); n != int64(len(replies)+2) {
 					t.Errorf("%d requests are counted", n)
@@ -166,12 +165,5 @@ func newClusterShop(t *testing.T, c *fakeCluster, s *store) *shop {
 		t:       t,
 		service: newService(s, settings{}, log),
 		key:     string(key),
-	}
-}
-
-func (a reply) want(status int, body string) {
-	a.t.Helper()
-	if a.status != status || a.body != body {
-		a.t.Errorf("%s is %d %s, want %d %s", a.what, a.status, a.body, status, body)
 	}
 }

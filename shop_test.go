@@ -289,9 +289,6 @@ func (a reply) lists(ids ...int64) {
 	}
 }
 
-// file is the engine, for faults.
-func (s *shop) file() *sqliteFile { return s.store.engine.(*sqliteFile) }
-
 func (s *shop) create(body string, headers ...string) wirePet {
 	s.t.Helper()
 	var p wirePet

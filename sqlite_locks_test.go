@@ -17,20 +17,6 @@ import (
 // addPet is a write of a caller that heeds a context.
 var addPet = sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")
 
-func TestALockHeldTooLongMakesTheStoreUnavailable(t *testing.T) {
-	s := newStore(t)
-	setLockWait(s, 20*time.Millisecond)
-	release := lockDatabase(t, s)
-	if _, err := s.createPet(rex); !errors.Is(err, errUnavailable) {
-		t.Errorf("with the lock held: %v", err)
-	}
-	if err := s.refresh(t.Context()); err != nil {
-		t.Errorf("a refresh needs no lock: %v", err)
-	}
-	release()
-	wantNextID(t, s, 1)
-}
-
 // waitingContext calls a function when somebody first waits for its end: here, a write that has
 // found another program's lock.
 type waitingContext struct {

@@ -169,15 +169,6 @@ func wantServed(t *testing.T, path string) {
 	wantRefusal(t, err, path, "a petstore serves it")
 }
 
-func TestADatabaseHasOneServiceAndManyCommands(t *testing.T) {
-	path := databasePath(t)
-	first := openDatabaseFor(t, path, openToServe)
-	wantServed(t, path)
-	mustCreate(t, openDatabase(t, path), rex)
-	must(t, first.Close())
-	openDatabaseFor(t, path, openToServe)
-}
-
 func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
 	path, link := databasePath(t), databasePath(t)
 	must(t, os.Symlink(path, link))
@@ -262,9 +253,8 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 			must(t, os.WriteFile(file, []byte("another"), 0o600))
 			wantNoCreate(t, s, file+" is not the file that was opened")
 			wantReads()
-			content, err := os.ReadFile(file)
-			if err != nil || string(content) != "another" {
-				t.Errorf("the other file holds %q, %v", content, err)
+			if content := readText(t, file); content != "another" {
+				t.Errorf("the other file holds %q", content)
 			}
 			must(t, os.Rename(file+".away", file))
 			wantNextID(t, s, first+1)

@@ -16,7 +16,7 @@ func TestFollowingAllPagesAgainReadsTheLastOneOnly(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		for range 7 {
-			mustCreate(t, s, NewPet{"Rex", 1, Sold})
+			mustCreate(t, s, rex)
 		}
 		reads := int64(0)
 		s.engine = &watchedEngine{engine: s.engine, check: func(st statement, columns []any) {
@@ -136,7 +136,7 @@ func (e *lateEngine) read(ctx context.Context, query statement,
 func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		mustCreate(t, s, NewPet{"Rex", 1, Sold})
+		mustCreate(t, s, rex)
 		page := func(limit int) func() string {
 			return func() string {
 				_, p := pageIDs(t, s, "", limit, 0)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"database/sql/driver"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -152,11 +151,7 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 			t.Errorf("they took %d transactions, want 2", n)
 		}
 		for i, id := range ids {
-			pet, err := s.pet(id)
-			must(t, err)
-			var got NewPet
-			must(t, json.Unmarshal(pet.body, &got))
-			if got != pets[i] {
+			if got := readPet(t, s, id).NewPet; got != pets[i] {
 				t.Errorf("pet %d has the id %d, which is %+v", i, id, got)
 			}
 		}
@@ -239,9 +234,7 @@ func TestAFullTransactionRefusesWritesAtOnce(t *testing.T) {
 	for range maxCallers + 1 {
 		must(t, <-errs)
 	}
-	if n := countPets(t, s); n != maxCallers+1 {
-		t.Errorf("there are %d pets, want %d", n, maxCallers+1)
-	}
+	wantPets(t, s, maxCallers+1)
 }
 
 // TestNobodyWaitsForMoreThanTwoTransactions: without a leader of the cluster, a caller waits for
@@ -298,34 +291,7 @@ func TestAPanicFailsItsTransactionOnly(t *testing.T) {
 	}
 	again := openDatabaseFor(t, fileEngine(s).path, openToServe)
 	must(t, creating(again, "Tom")())
-	if n := countPets(t, again); n != 3 {
-		t.Errorf("opened again, there are %d pets", n)
-	}
-}
-
-func TestAClosedStoreIsUnavailable(t *testing.T) {
-	s := newStore(t)
-	must(t, s.Close())
-	for what, err := range map[string]error{
-		"createPet": creating(s, "Rex")(),
-		"purge":     s.purge(t.Context(), testTime),
-	} {
-		if !errors.Is(err, errUnavailable) {
-			t.Errorf("%s says %v", what, err)
-		}
-	}
-	_, pageErr := s.page("", 20, 0)
-	_, petErr := s.pet(1)
-	for what, err := range map[string]error{
-		"page":    pageErr,
-		"pet":     petErr,
-		"probe":   s.probe(t.Context()),
-		"refresh": s.refresh(t.Context()),
-	} {
-		if err == nil {
-			t.Errorf("%s says nothing", what)
-		}
-	}
+	wantPets(t, again, 3)
 }
 
 // TestClosingWaitsForTheLeader: a request that a stop has cut off may still commit.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"reflect"
 	"strings"
@@ -17,59 +16,6 @@ func editAsCommand(t testing.TB, db string, statements ...string) {
 		must(t, errorOf(s.edit(context.Background(), sqlOf(st))))
 	}
 	must(t, s.Close())
-}
-
-func TestReopeningKeepsEverything(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		token := mustInsertKey(t, s, apiKey{Name: "shop"})
-		keys := newKeyring(s, false)
-		key := mustAuthenticate(t, keys, token, testTime)
-		keys.noteDeprecatedUse(key, time.UnixMilli(17))
-		must(t, keys.flush(t.Context()))
-		spent := usage{
-			minute:      bucket{used: 3, ends: 5},
-			day:         bucket{used: 9, ends: 7},
-			bannedAt:    11,
-			bannedUntil: 13,
-		}
-		must(t, writing(s, saveUsage(key.ID, &spent))())
-		first, _ := createOnce(t, s, key.ID, "Rex", testTime)
-		_, before := pageIDs(t, s, "", 20, 0)
-		must(t, s.Close())
-
-		s = openDatabase(t, db)
-		_, after := pageIDs(t, s, "", 20, 0)
-		if !bytes.Equal(before.body, after.body) || before.etag[0] != after.etag[0] {
-			t.Errorf("the page was %s and is %s, or has another ETag", before.body, after.body)
-		}
-		id, verdict := createOnce(t, s, key.ID, "Rex", testTime)
-		if id != first || verdict != "replayed" {
-			t.Errorf("the repeat is %d %s", id, verdict)
-		}
-		u, err := readUsage(t.Context(), s, key.ID)
-		must(t, err)
-		if *u != spent {
-			t.Errorf("the usage is %+v, want %+v", u, spent)
-		}
-		key = mustAuthenticate(t, newKeyring(s, false), token, testTime)
-		if key.Name != "shop" || deprecatedUseOf(t, s, key.ID) != 17 {
-			t.Errorf("the key is %+v", key)
-		}
-	})
-}
-
-func TestOnlyTheFirstKeyIsMadeUnasked(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		key := &apiKey{Name: "first key", Plan: "free", CreatedAt: instantOf(testTime)}
-		for i, made := range []bool{true, false} {
-			id, err := insertKey(t.Context(), s, key, newSecret(false), true)
-			if (id != 0) != made || err != nil {
-				t.Errorf("time %d: made the key %d, %v", i+1, id, err)
-			}
-		}
-	})
 }
 
 // TestAReadThatFailsAfterARowIsAnError: half of a page or of an export must not pass for all of it.
@@ -136,7 +82,7 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 
 func sendPetStatements(t *testing.T, s *store) {
 	ctx := t.Context()
-	mustCreate(t, s, NewPet{"Rex", 1, Sold})
+	mustCreate(t, s, rex)
 	pageIDs(t, s, "", 20, 0)
 	pageIDs(t, s, Sold, 20, 0)
 	_, err := s.pet(1)
