@@ -100,13 +100,8 @@ func wantContent(t testing.TB, path string, pets, keys int64) {
 	t.Helper()
 	alone := filepath.Join(t.TempDir(), "alone.db")
 	copyDatabase(t, path, alone)
-	db := otherProgram(t, alone)
+	db := soundDatabase(t, alone)
 	defer db.Close()
-	var verdict string
-	err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict)
-	if err != nil || verdict != "ok" {
-		t.Fatalf("%s is %s, %v", path, verdict, err)
-	}
 	gotPets := numberIn(t, db, "SELECT count(*) FROM pets")
 	gotKeys := numberIn(t, db, "SELECT count(*) FROM api_keys")
 	if gotPets != pets || gotKeys != keys {
@@ -173,11 +168,6 @@ func TestRestoreMovesTheIDsOn(t *testing.T) {
 		change   []string // of the copy
 		pet, key int64
 	}{
-		{
-			what: "of pets and keys",
-			pet:  1_000_000 + copiedPets + 1,
-			key:  1_000_000 + copiedKeys + 1,
-		},
 		{
 			what:   "of pets that were deleted",
 			change: []string{"DELETE FROM pets"},
@@ -564,11 +554,9 @@ func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
 }
 
-// TestRestoreSaysWhatItDid. Only the flag says how many ids it leaves out, and no variable does.
 func TestRestoreSaysWhatItDid(t *testing.T) {
 	sc := newScene(t)
-	env := map[string]string{"PETSTORE_SKIP_IDS": "8"}
-	out, log, err := petstore(t, env, "restore", "-db", sc.db, "-skip-ids", "7", sc.copy)
+	out, log, err := petstore(t, nil, "restore", "-db", sc.db, "-skip-ids", "7", sc.copy)
 	must(t, err)
 	old, err := filepath.Glob(sc.db + ".*.old")
 	if err != nil || len(old) != 1 {
@@ -578,9 +566,6 @@ func TestRestoreSaysWhatItDid(t *testing.T) {
 		`"skippedIDs":7}`, sc.db, sc.copy, old[0])
 	if out != "" || !strings.Contains(log, want) {
 		t.Errorf("restore says %q %q, want %s", out, log, want)
-	}
-	if !strings.Contains(log, `"variable":"PETSTORE_SKIP_IDS"`) {
-		t.Errorf("of the variable it does not warn: %s", log)
 	}
 	wantNextIDs(t, sc.db, copiedPets+8, copiedKeys+8)
 }

@@ -68,7 +68,9 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
 			s.call(method, "/readyz").is(405).has("Allow: GET, HEAD")
 		}
-		for _, target := range []string{"/readyz/", "/healthz", "/metrics", "/debug/pprof/"} {
+		for _, target := range []string{
+			"/readyz/", "/healthz", "/metrics", "/debug/pprof/", "/stats.json", "/operator.js",
+		} {
 			s.get(target).is(404)
 		}
 		for range 100 { // it is not limited

@@ -282,14 +282,21 @@ func linksToDatabase(t testing.TB) (first, target string) {
 	return first, target
 }
 
-// copyHolds opens a backup, checks it, and returns its records and pets.
-func copyHolds(t testing.TB, path string) (pets, records int64) {
+// soundDatabase is a connection to a database without damage.
+func soundDatabase(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db := otherProgram(t, path)
 	var verdict string
 	if err := db.QueryRow("PRAGMA integrity_check").Scan(&verdict); err != nil || verdict != "ok" {
-		t.Fatalf("the copy is %s, %v", verdict, err)
+		t.Fatalf("%s is %s, %v", path, verdict, err)
 	}
+	return db
+}
+
+// copyHolds opens a backup, checks it, and returns its records and pets.
+func copyHolds(t testing.TB, path string) (pets, records int64) {
+	t.Helper()
+	db := soundDatabase(t, path)
 	v, id := numberIn(t, db, "PRAGMA user_version"), numberIn(t, db, "PRAGMA application_id")
 	if v != int64(len(migrations)) || id != applicationID {
 		t.Errorf("the copy has user_version %d and application_id %#x", v, id)

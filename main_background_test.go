@@ -262,23 +262,13 @@ func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 	}
 }
 
-func TestUsageIsWrittenByAStop(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) {
-		withBackground(t, unwatched, func(t *testing.T, b *background) {
-			b.use()
-			must(t, b.stop())
-			b.wantStored(1)
-		})
-	})
-	t.Run("rqlite", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			s, _ := newClusterStore(t, newClusterWithoutNetwork(t, 3))
-			service := newService(s, settings{}, testLog)
-			b := &background{service: service, t: t, stop: runBackground(service, nil)}
-			b.use()
-			must(t, b.stop())
-			b.wantStored(1)
-		})
+func TestUsageIsWrittenToAClusterByAStop(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
+		service := newService(s, settings{}, testLog)
+		b := &background{service: service, t: t, stop: runBackground(service, nil)}
+		b.use()
+		must(t, b.stop())
+		b.wantStored(1)
 	})
 }
 

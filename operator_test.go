@@ -23,8 +23,7 @@ var operatorFiles = map[string]string{
 }
 
 func TestTheOperatorsPageIsServedUnderThePolicyOfThePublicPage(t *testing.T) {
-	s := openShop(t)
-	routes := operatorRoutes(s)
+	routes := operatorRoutes(openShop(t))
 	for file, contentType := range operatorFiles {
 		path := "/" + file
 		if file == "operator.html" {
@@ -34,76 +33,12 @@ func TestTheOperatorsPageIsServedUnderThePolicyOfThePublicPage(t *testing.T) {
 		for name, want := range map[string]string{
 			"Content-Type":            contentType,
 			"Content-Security-Policy": pagePolicy,
-			"X-Content-Type-Options":  "nosniff",
 			"Referrer-Policy":         "no-referrer",
 		} {
 			if got := w.Header().Get(name); w.Code != 200 || got != want {
 				t.Errorf("%s is %d and has the %s %q, want %q", path, w.Code, name, got, want)
 			}
 		}
-		if w := debugCall(routes, path, "evil.example"); w.Code != 403 || w.Body.Len() > 100 {
-			t.Errorf("to another site's page %s is %d, with %d bytes", path, w.Code, w.Body.Len())
-		}
-	}
-	if w := debugCall(routes, "/stats.json", "evil.example"); w.Code != 403 {
-		t.Errorf("to another site's page the numbers are %d", w.Code)
-	}
-	for _, path := range []string{"/operator.css", "/operator.js", "/stats.json"} {
-		s.call("GET", path).is(404, CodeNotFound) // on the service's own address
-	}
-}
-
-// What the policy forbids would be silently ignored by a browser.
-func TestTheOperatorsPageHasNothingInlineAndNothingOfAnotherHost(t *testing.T) {
-	total := 0
-	for file, forbidden := range map[string]string{
-		"operator.html": `<[^>]*\s(style|on\w+)=|<style|<script(\s+(type|async|defer)[^ >]*)*>`,
-		"operator.css":  `https?://|\burl\(|@import`,
-		"operator.js":   `https?://|(inner|outer)HTML|insertAdjacentHTML`,
-	} {
-		text := strings.ReplaceAll(webFile(file), "http://www.w3.org/2000/svg", "") // only a name
-		if found := regexp.MustCompile(forbidden).FindString(text); found != "" {
-			t.Errorf("%s has %s", file, found)
-		}
-		total += len(text)
-	}
-	if total >= 60_000 {
-		t.Errorf("the page has %d bytes", total)
-	}
-}
-
-// Links are relative, so that the page works behind a prefix.
-func TestTheLinksOfTheOperatorsPageLeadSomewhere(t *testing.T) {
-	routes := operatorRoutes(openShop(t))
-	html := webFile("operator.html")
-	links := regexp.MustCompile(`(?:src|href|action)="([^"]*)"`).FindAllStringSubmatch(html, -1)
-	seen := map[string]bool{}
-	for _, link := range links {
-		target := link[1]
-		seen[target] = true
-		if id, within := strings.CutPrefix(target, "#"); within {
-			if !strings.Contains(html, `id="`+id+`"`) {
-				t.Errorf("the page has no %s", target)
-			}
-			continue
-		}
-		if strings.HasPrefix(target, "data:image/") {
-			continue
-		}
-		if strings.HasPrefix(target, "/") || strings.Contains(target, ":") {
-			t.Errorf("%s is not relative", target)
-		}
-		if w := debugCall(routes, "/"+target, "localhost"); w.Code != 200 {
-			t.Errorf("%s is %d", target, w.Code)
-		}
-	}
-	for _, path := range []string{"metrics", "healthz", "readyz", "debug/pprof/"} {
-		if !seen[path] {
-			t.Errorf("the page has no link to %s", path)
-		}
-	}
-	if w := debugCall(routes, "/nothing", "localhost"); w.Code != 404 {
-		t.Errorf("what is not there is %d", w.Code)
 	}
 }
 

@@ -67,21 +67,14 @@ func TestPagesAreReadByIndex(t *testing.T) {
 		"":                "INTEGER PRIMARY KEY",
 		"status = ?3 AND": "INDEX pets_status (status=? AND rowid>?)",
 	} {
-		var plan strings.Builder
-		query := sqlOf("EXPLAIN QUERY PLAN "+keysetQuery(filter), int64(5), int64(20), int64(2))
-		must(t, s.engine.read(t.Context(), query, func(scan scanner) error {
-			var id, parent, unused int64
-			var detail string
-			err := scan(&id, &parent, &unused, &detail)
-			fmt.Fprintln(&plan, detail)
-			return err
-		}))
+		query := sqlOf(keysetQuery(filter), int64(5), int64(20), int64(2))
+		plan := planOf(t, fileEngine(s).path, query)
 		// Two lookups: of the page, and of whether there is more. One sort: of the pets of a page,
 		// since SQL promises no other order.
-		lookups := strings.Count(plan.String(), index)
-		sorts := strings.Count(plan.String(), "TEMP B-TREE")
-		if lookups != 2 || sorts != 1 || strings.Contains(plan.String(), "SCAN pets") {
-			t.Errorf("with filter %q the plan is\n%s", filter, &plan)
+		lookups := strings.Count(plan, index)
+		sorts := strings.Count(plan, "TEMP B-TREE")
+		if lookups != 2 || sorts != 1 || strings.Contains(plan, "SCAN pets") {
+			t.Errorf("with filter %q the plan is\n%s", filter, plan)
 		}
 	}
 }
