@@ -50,20 +50,6 @@ const someBody = "0aZ9bY8cX7dW6eV5fU4gT3hS2iR1jQ0k"
 // keyWith is a prefix, a body and their right checksum.
 func keyWith(prefix, body string) string { return prefix + body + keyChecksum(prefix+body) }
 
-func TestFormOfKeys(t *testing.T) {
-	for prefix, test := range map[string]bool{"pet_live_": false, "pet_test_": true} {
-		for range 100 {
-			key := string(newSecret(test))
-			if !keyForm.MatchString(key) || key != keyWith(prefix, key[9:41]) {
-				t.Fatalf("%s has not the form of a key", key)
-			}
-			if !wellFormed(key, prefix) {
-				t.Fatalf("%s is not well formed", key)
-			}
-		}
-	}
-}
-
 func TestChecksumsOfIssuedKeysStayValid(t *testing.T) {
 	for _, key := range []string{
 		"pet_live_" + "00000000000000000000000000000000" + "4HWLXb",

@@ -132,6 +132,12 @@ func TestOrdinaryOriginsAreTaken(t *testing.T) {
 	}
 }
 
+func TestACacheMayHaveNoBytes(t *testing.T) {
+	if got := changedFields(t, []string{"-cache=0"}); got != "0" {
+		t.Errorf("with -cache=0 there is %s", got)
+	}
+}
+
 func TestACORSOriginMayBeRepeated(t *testing.T) {
 	line := "-cors-origin https://a.example -cors-origin http://b.example,*"
 	got := changedFields(t, strings.Fields(line))

@@ -289,13 +289,6 @@ func (a reply) lists(ids ...int64) {
 	}
 }
 
-func (s *shop) create(body string, headers ...string) wirePet {
-	s.t.Helper()
-	var p wirePet
-	s.call("POST", "/v1/pets", append(headers, "="+body)...).is(201).decode(&p)
-	return p
-}
-
 // stock creates n pets; every third is sold, every third pending.
 func (s *shop) stock(n int) {
 	s.t.Helper()

@@ -66,7 +66,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			return other.importPets(t.Context(), "digest", pets, stored-2, stored)
 		}
 		edit := func(name string) error {
-			return errorOf(other.edit(t.Context(), storeSetPet("1", name, "", "")))
+			return errorOf(other.edit(t.Context(), setPet(1, name, nil, "")))
 		}
 		olderEdit := writing(other,
 			sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))
@@ -232,7 +232,10 @@ func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 // TestTheCacheIsBounded by the memory that it really takes, also while many read.
 func TestTheCacheIsBounded(t *testing.T) {
 	const most = 1 << 20
-	s := storeOfPets(t, 5000)
+	s := newStore(t)
+	must(t, writing(s, sqlOf(`
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
+		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))())
 	s.limitCache(most)
 	size := func() int64 { return s.pages.size.Load() + s.pets.size.Load() }
 	heap := func() int64 {

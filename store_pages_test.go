@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -136,14 +135,4 @@ func TestACreatorSeesItsPet(t *testing.T) {
 		}
 		wg.Wait()
 	})
-}
-
-// storeOfPets is a store of n pets, one in three of each status.
-func storeOfPets(t testing.TB, n int64) *store {
-	t.Helper()
-	s := newStore(t)
-	must(t, errorOf(s.write(context.Background(), sqlOf(`
-		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT ?)
-		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`, n))))
-	return s
 }

@@ -94,7 +94,7 @@ func sendPetStatements(t *testing.T, s *store) {
 	_, err = s.imported(ctx, "digest")
 	must(t, err)
 	must(t, s.eachPetJSON(ctx, Sold, func(string) error { return nil }))
-	must(t, errorOf(s.edit(ctx, storeSetPet("1", "Tom", "2", Sold))))
+	must(t, errorOf(s.edit(ctx, setPet(1, "Tom", "2", Sold))))
 	_, err = schemaVersion(ctx, s.engine)
 	must(t, err)
 }
@@ -132,13 +132,4 @@ func sendKeyStatements(t *testing.T, s *store) {
 	must(t, eachUse(ctx, s, 0, key.usageID, -1, func(*keyUse) error { return nil }))
 	_, err = readReport(ctx, s, now)
 	must(t, err)
-}
-
-// storeSetPet is the statement of petstore pet set.
-func storeSetPet(id, name, category string, status PetStatus) statement {
-	number, _ := parseID(id)
-	if category == "" {
-		return setPet(number, name, nil, status)
-	}
-	return setPet(number, name, category, status)
 }
