@@ -98,10 +98,8 @@ func TestAnExportThatFailsLeavesNoHalfFile(t *testing.T) {
 
 	must(t, os.WriteFile(file, []byte("before"), 0o600))
 	before := filesIn(t, folder)
-	for _, target := range []string{file, db, os.DevNull} {
-		_, _, err := petstore(t, nil, "pet", "export", "-db", db, target)
-		wantOneLine(t, err, false, "cannot export the pets of "+db, target+" exists")
-	}
+	_, _, err = petstore(t, nil, "pet", "export", "-db", db, file)
+	wantOneLine(t, err, false, "cannot export the pets of "+db, file+" exists")
 	wantSameFiles(t, before, filesIn(t, folder))
 
 	args := []string{"pet", "export", "-db", db}

@@ -119,62 +119,53 @@ func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
 // TestTheDebugAddressIsOnlyForThoseWhoNameIt: a page of another site can have its own name point to
 // this machine, and would then be of the same origin (DNS rebinding).
 func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
-	routes := debugRoutes(nil, false)
-	try := func(want int, hosts ...string) {
-		t.Helper()
-		for _, host := range hosts {
-			for _, path := range []string{"/", "/healthz", "/debug/pprof/cmdline"} {
-				if w := debugCall(routes, path, host); w.Code != want {
-					t.Errorf("Host %s: %s is %d", host, path, w.Code)
-				}
-			}
+	for _, host := range []string{
+		"localhost", "localhost:6060", "LocalHost:6060",
+		"127.0.0.1:6060", "127.0.0.1", "10.1.2.3:6060", "[::1]:6060", "[::1]",
+		"[2001:DB8::1]:6060", // no address can point elsewhere
+	} {
+		wantDebug(t, 200, false, host)
+	}
+	for _, host := range []string{
+		"evil.example", "evil.example:6060", "localhost.evil.example:6060",
+		"evil.example:localhost", "127.0.0.1.evil.example:6060", "pets.internal",
+	} {
+		wantDebug(t, 403, false, host)
+	}
+}
+
+// wantDebug checks the status of what a host gets with headers of a browser.
+func wantDebug(t *testing.T, want int, anyHost bool, host string, headers ...string) {
+	t.Helper()
+	routes := debugRoutes(nil, anyHost)
+	for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
+		if w := debugCall(routes, path, host, headers...); w.Code != want {
+			t.Errorf("%s on %s with %s is %d, want %d", path, host, headers, w.Code, want)
 		}
 	}
-	try(200, "localhost", "localhost:6060", "LocalHost:6060")
-	try(200, "127.0.0.1:6060", "127.0.0.1", "10.1.2.3:6060", "[::1]:6060", "[::1]",
-		"[2001:DB8::1]:6060") // no address can point elsewhere
-	try(403, "evil.example", "evil.example:6060", "localhost.evil.example:6060",
-		"evil.example:localhost", "127.0.0.1.evil.example:6060", "pets.internal")
 }
 
 // TestTheDebugAddressIsNotForPagesOfOtherSites: such a page could start profiles, even if it cannot
 // read them. With -debug-allow-remote the Host may be any, but not the page.
 func TestTheDebugAddressIsNotForPagesOfOtherSites(t *testing.T) {
-	ask := func(want int, anyHost bool, host string, headers ...string) {
-		t.Helper()
-		routes := debugRoutes(nil, anyHost)
-		for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
-			r := httptest.NewRequest("GET", path, nil)
-			r.Host = host
-			for _, line := range headers {
-				name, value, _ := strings.Cut(line, ": ")
-				r.Header.Set(name, value)
-			}
-			w := httptest.NewRecorder()
-			routes.ServeHTTP(w, r)
-			if w.Code != want {
-				t.Errorf("%s on %s with %s is %d, want %d", path, host, headers, w.Code, want)
-			}
-		}
-	}
 	const here, private = "localhost:6060", "petstore.internal"
 	for _, anyHost := range []bool{false, true} {
-		ask(200, anyHost, here)                         // no browser
-		ask(200, anyHost, here, "Sec-Fetch-Site: none") // somebody enters the address
-		ask(200, anyHost, here, "Origin: http://"+here) // a browser without Sec-Fetch-Site
-		ask(200, anyHost, here, "Sec-Fetch-Site: same-origin", "Origin: https://"+here)
-		ask(403, anyHost, here, "Sec-Fetch-Site: cross-site")
-		ask(403, anyHost, here, "Sec-Fetch-Site: same-site") // a page on another port
-		ask(403, anyHost, here, "Sec-Fetch-Site: same-planet")
-		ask(403, anyHost, here, "Origin: https://evil.example")
-		ask(403, anyHost, here, "Origin: http://localhost:80")
-		ask(403, anyHost, here, "Origin: null")
-		ask(403, anyHost, private, "Sec-Fetch-Site: cross-site")
-		ask(403, anyHost, private, "Origin: http://wiki.internal")
+		wantDebug(t, 200, anyHost, here)                         // no browser
+		wantDebug(t, 200, anyHost, here, "Sec-Fetch-Site: none") // somebody enters the address
+		wantDebug(t, 200, anyHost, here, "Origin: http://"+here) // a browser without Sec-Fetch-Site
+		wantDebug(t, 200, anyHost, here, "Sec-Fetch-Site: same-origin", "Origin: https://"+here)
+		wantDebug(t, 403, anyHost, here, "Sec-Fetch-Site: cross-site")
+		wantDebug(t, 403, anyHost, here, "Sec-Fetch-Site: same-site") // a page on another port
+		wantDebug(t, 403, anyHost, here, "Sec-Fetch-Site: same-planet")
+		wantDebug(t, 403, anyHost, here, "Origin: https://evil.example")
+		wantDebug(t, 403, anyHost, here, "Origin: http://localhost:80")
+		wantDebug(t, 403, anyHost, here, "Origin: null")
+		wantDebug(t, 403, anyHost, private, "Sec-Fetch-Site: cross-site")
+		wantDebug(t, 403, anyHost, private, "Origin: http://wiki.internal")
 	}
-	ask(403, false, private)
-	ask(200, true, private) // a scraper in a container network
-	ask(200, true, private, "Sec-Fetch-Site: none")
+	wantDebug(t, 403, false, private)
+	wantDebug(t, 200, true, private) // a scraper in a container network
+	wantDebug(t, 200, true, private, "Sec-Fetch-Site: none")
 }
 
 // TestNothingOfTheDebugAddressIsTakenForAnotherType, whatever it holds.

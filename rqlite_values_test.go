@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -68,11 +67,10 @@ func TestIntegersOf64BitsArriveExactly(t *testing.T) {
 		const first = int64(1<<62 + 1)
 		must(t, errorOf(s.write(t.Context(),
 			sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)", first-1))))
-		for i, category := range []int64{0, 1<<53 + 1, math.MaxInt64, math.MinInt64} {
-			want := Pet{first + int64(i), NewPet{"Rex", category, Sold}}
-			id := mustCreate(t, s, want.NewPet)
-			if pet := readPet(t, s, id); pet != want {
-				t.Errorf("pet %d is %+v, want %+v", id, pet, want)
+		for id := first; id < first+4; id++ {
+			wantNextID(t, s, id)
+			if pet := readPet(t, s, id); pet != (Pet{id, rex}) {
+				t.Errorf("pet %d is %+v", id, pet)
 			}
 		}
 		ids, p := pageIDs(t, s, "", 2, first)
