@@ -762,9 +762,16 @@ func refuseWebPages(r *http.Request, anyHost bool) error {
 	return errors.New("use an IP address or localhost")
 }
 
-// showMetrics is GET /metrics, in the text format of Prometheus.
+// showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
+// ready. If the store hangs, so does this, and Prometheus takes the service for down.
 func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	write(w, http.StatusOK, metricsType, []byte(s.metrics().String()))
+	metrics := s.metrics()
+	ready := int64(0)
+	if s.ready() == nil {
+		ready = 1
+	}
+	metrics.add("petstore_ready", "", ready)
+	write(w, http.StatusOK, metricsType, []byte(metrics.String()))
 	return nil
 }
 

@@ -17,10 +17,14 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
 		routes := debugRoutes(srv, false)
-		ready := func(status int, want string) {
+		ready := func(status int, want, metric string) {
 			t.Helper()
 			time.Sleep(250 * time.Millisecond) // or it would say what it said before
-			w := debugCall(routes, "/readyz", "localhost:6060")
+			w := debugCall(routes, "/metrics", "localhost:6060")
+			if !strings.Contains(w.Body.String(), metric) {
+				t.Errorf("the metrics lack %q", metric)
+			}
+			w = debugCall(routes, "/readyz", "localhost:6060")
 			if w.Code != status || !strings.Contains(w.Body.String(), want) {
 				t.Errorf("it is %d %q, want %d %q", w.Code, w.Body, status, want)
 			}
@@ -30,16 +34,16 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 		}
 		before, err := os.Stat(path + "-wal")
 		must(t, err)
-		ready(200, "ok")
+		ready(200, "ok", "\npetstore_ready 1\n")
 		after, err := os.Stat(path + "-wal")
 		must(t, err)
 		if after.Size() <= before.Size() {
 			t.Errorf("nothing was written to find out")
 		}
 		must(t, srv.store.engine.(*watchedEngine).engine.(*sqliteFile).reader.Close())
-		ready(503, "closed")
+		ready(503, "closed", "\npetstore_ready 0\n")
 		srv.stopping.Store(true)
-		ready(503, "stopping")
+		ready(503, "stopping", "\npetstore_ready 0\n")
 	})
 }
 

@@ -44,6 +44,7 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_build_info", "gauge", "The build that is running."},
 	{"petstore_engine_info", "gauge",
 		"What keeps the data: a file, or the node of a cluster that is in use."},
+	{"petstore_ready", "gauge", "1 if the store can be read and written, or 0."},
 	{"petstore_requests_total", "counter", "Responses, by operation and status."},
 	{"petstore_request_duration_seconds", "histogram",
 		"From a request's head to its response, but for refusals (401 and 429)."},

@@ -70,6 +70,8 @@ func TestTheNumbersOfThePageAreThoseOfTheMetrics(t *testing.T) {
 	s.call("GET", "/v1/pets").is(200)
 	s.call("GET", "/v1/pets").is(200)
 	metrics := debugCall(operatorRoutes(s), "/metrics", "localhost").Body.String()
+	// The page asks /readyz itself, so that its numbers do not wait for a store that hangs.
+	metrics = strings.Replace(metrics, "\npetstore_ready 1\n", "\n", 1)
 	stats, _ := s.stats()
 	const lists = `petstore_requests_total{operation="listPets",status="200"}`
 	if got := stats.Metrics[lists]; got != 2 {
