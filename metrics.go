@@ -58,6 +58,7 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_commit_duration_seconds", "histogram",
 		"From a commit's begin to its sync, if it succeeded."},
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
+	{"petstore_database_bytes", "gauge", "Bytes of the database file and of its log."},
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},

@@ -365,8 +365,16 @@ func (e *sqliteFile) shared() bool { return false }
 // describe implements engine.
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
 
-// measure implements engine: nothing is counted.
-func (e *sqliteFile) measure(*exposition) {}
+// measure implements engine.
+func (e *sqliteFile) measure(x *exposition) {
+	add := func(labels, path string) {
+		if info, err := os.Stat(path); err == nil {
+			x.add("petstore_database_bytes", labels, info.Size())
+		}
+	}
+	add(`{file="database"}`, e.path)
+	add(`{file="log"}`, e.path+"-wal")
+}
 
 // read implements engine.
 func (e *sqliteFile) read(ctx context.Context, query statement,

@@ -363,3 +363,21 @@ func TestWhatStoodInTheFileAtTheStartIsNoNews(t *testing.T) {
 		t.Errorf("%d changes of others are counted, and nobody else has written", n)
 	}
 }
+
+func TestTheSizesOfTheFileAndItsLogAreMeasured(t *testing.T) {
+	path := databasePath(t)
+	check := func(want string) {
+		t.Helper()
+		x := newExposition()
+		(&sqliteFile{path: path}).measure(x)
+		if got := x.lines["petstore_database_bytes"]; got != want {
+			t.Errorf("the sizes are %q, want %q", got, want)
+		}
+	}
+	check("") // no file, no size
+	must(t, os.WriteFile(path, make([]byte, 300), 0o600))
+	must(t, os.WriteFile(path+"-wal", make([]byte, 20), 0o600))
+	check(`petstore_database_bytes{file="database"} 300
+petstore_database_bytes{file="log"} 20
+`)
+}

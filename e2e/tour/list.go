@@ -178,11 +178,11 @@ var Exercises = []Exercise{
 		Question: "the client is killed and started again between two tries. Where should the key have been?",
 	},
 	{
-		Stop: 6, Name: "size", Task: "a number that only one engine knows",
+		Stop: 6, Name: "moment", Task: "a number that only one engine knows",
 		Hints: [3]string{
 			"Where: every engine has a method measure; the table of metrics is in metrics.go.",
-			"What: the file engine adds the sizes of its file and of the log beside it, and the cluster adds nothing.",
-			`Nearly the code: an entry {"petstore_database_bytes", "gauge", "…"}, and in sqlite.go os.Stat of e.path and of e.path + "-wal".`,
+			"What: the file engine adds the time of its file, and not of the log beside it. The cluster adds nothing.",
+			`Nearly the code: an entry {"petstore_checkpoint_time_seconds", "gauge", "…"}, and in sqlite.go ModTime().Unix() of what os.Stat says of e.path.`,
 		},
 		Question: "what should it show if the file cannot be read any more?",
 	},
