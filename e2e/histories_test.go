@@ -75,6 +75,11 @@ func checkHistory(t *testing.T, r *recording) {
 	}
 	began := time.Now()
 	verdict, err := pets.Check(operations)
+	if err != nil || !verdict.Legal {
+		file := filepath.Join(os.TempDir(), fmt.Sprintf("history-%d.txt", began.UnixNano()))
+		noError(t, os.WriteFile(file, []byte(pets.Describe(operations)), 0o600))
+		t.Errorf("%s holds a history that is not linearizable, or not known to be", file)
+	}
 	noError(t, err)
 	if !verdict.Legal {
 		shortest := pets.Shortest(operations)

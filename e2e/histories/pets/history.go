@@ -134,12 +134,11 @@ func (h *History) Operations() []porcupine.Operation {
 }
 
 // explained is a history with what only the whole of it tells, so that porcupine has less to try.
-// It is legal if, and only if, the history itself is.
-func explained(operations []porcupine.Operation) []porcupine.Operation {
-	whole := withIDs(operations)
+// It is legal if, and only if, the history itself is. It reports whether that is possible.
+func explained(operations []porcupine.Operation) (whole []porcupine.Operation, possible bool) {
+	whole = withIDs(operations)
 	setOrder(whole)
-	narrow(whole)
-	return whole
+	return whole, narrow(whole)
 }
 
 // withIDs tells what became of creates without a response. One gets the id under which anybody has

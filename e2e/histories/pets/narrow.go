@@ -28,8 +28,9 @@ type change struct {
 
 const anyService = -1
 
-// narrow changes the times of creates and edits.
-func narrow(whole []porcupine.Operation) {
+// narrow changes the times of creates and edits. It reports whether each has a time left: else no
+// store can have responded so.
+func narrow(whole []porcupine.Operation) (possible bool) {
 	var pages []porcupine.Operation
 	for _, o := range whole {
 		_, isRead := reads(o)
@@ -40,10 +41,12 @@ func narrow(whole []porcupine.Operation) {
 	slices.SortFunc(pages, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	for _, c := range changesOf(whole) {
 		o := &whole[c.index]
-		called, returned := c.times(*o, pages)
-		o.Call = called
-		o.Return = max(called, returned) // if no time is left, the first of the pages is too early
+		o.Call, o.Return = c.times(*o, pages)
+		if o.Call > o.Return {
+			return false
+		}
 	}
+	return true
 }
 
 // changesOf are the creates and the edits of a history, in their order.
