@@ -425,18 +425,6 @@ func TestAConnectionEndsWhereAProxyMayReadItOtherwise(t *testing.T) {
 	}
 }
 
-// TestAStoppingServiceTellsClientsToConnectAnew with every response, so that they send nothing that
-// nobody reads.
-func TestAStoppingServiceTellsClientsToConnectAnew(t *testing.T) {
-	s := openShopInFakeTime(t) // a client would take the header away
-	for _, connection := range []string{"", "close"} {
-		s.service.stopping.Store(connection == "close")
-		s.list().is(200).has("Connection: " + connection)
-		s.list(noKey).is(401).has("Connection: " + connection)
-		s.get("/openapi.json").is(200).has("Connection: " + connection)
-	}
-}
-
 func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 	s := openShop(t)
 	s.server.Config.DisableGeneralOptionsHandler = newServer(s.service.log, nil, nil).

@@ -5,8 +5,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http/httptest"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -77,14 +77,10 @@ func TestTheNumbersOfThePageAreThoseOfTheMetrics(t *testing.T) {
 	if got := stats.Metrics[lists]; got != 2 {
 		t.Errorf("2 lists are counted as %v", got)
 	}
-	lines := regexp.MustCompile(`(?m)^([^# ]+) \S+$`).FindAllStringSubmatch(metrics, -1)
-	for _, line := range lines {
-		if _, known := stats.Metrics[line[1]]; !known {
-			t.Errorf("the page is not told %s", line[1])
-		}
-	}
-	if len(lines) != len(stats.Metrics) {
-		t.Errorf("there are %d metrics, and the page is told %d", len(lines), len(stats.Metrics))
+	names := allMatches(`(?m)^([^# ]+) \S+$`, metrics)
+	slices.Sort(names)
+	if told := slices.Sorted(maps.Keys(stats.Metrics)); !slices.Equal(told, names) {
+		t.Errorf("the metrics are %q, and the page is told %q", names, told)
 	}
 	most := time.Since(processStart).Seconds()
 	if stats.Uptime <= 0 || stats.Uptime > most || stats.Environment != "Production" {

@@ -86,21 +86,6 @@ func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
 	}
 }
 
-// TestARepeatAfterAnUnknownOutcomeGetsTheOnePet: it was stored, and the response was lost.
-func TestARepeatAfterAnUnknownOutcomeGetsTheOnePet(t *testing.T) {
-	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-		answerOnce(c, lose)
-		_, _, _, err := s.createPetOnce(rex, 1, "k", []byte("Rex"), testTime)
-		if !errors.Is(err, errOutcome) {
-			t.Errorf("the first time says %v", err)
-		}
-		id, verdict := createOnce(t, s, 1, "Rex", testTime)
-		if id != 1 || verdict != "replayed" {
-			t.Errorf("the repeat is %s %d", verdict, id)
-		}
-	})
-}
-
 // TestTheServiceOnAGarbledEngine is 503, or 500 if the values are garbled, and never a success.
 // What is listed in the end is what was acknowledged, and all requests are counted.
 func TestTheServiceOnAGarbledEngine(t *testing.T) {

@@ -34,20 +34,6 @@ func whenWaiting(ctx context.Context, do func()) context.Context {
 	return waitingContext{ctx, sync.OnceFunc(do)}
 }
 
-func TestACancelledContextEndsTheWaitForALock(t *testing.T) {
-	s := newStore(t)
-	setLockWait(s, time.Minute)
-	release := lockDatabase(t, s)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := s.write(whenWaiting(ctx, cancel), addPet)
-	if !errors.Is(err, errUnavailable) || !errors.Is(err, context.Canceled) {
-		t.Errorf("the cancelled write returns %v", err)
-	}
-	release()
-	wantNextID(t, s, 1)
-	wantPets(t, s, 1)
-}
-
 // TestOpeningWaitsForALock: to change the journal's mode, or the schema.
 func TestOpeningWaitsForALock(t *testing.T) {
 	for what, mode := range map[string]string{
