@@ -51,7 +51,7 @@ var serviceFlags = map[string]struct{ good, shown, other, bad string }{
 	},
 	"tls-cert":           {"a.pem", "a.pem", "b.pem", ""},
 	"tls-key":            {"a.key", "a.key", "b.key", ""},
-	"log":                {"text", "text", "json", "xml|Text"},
+	"log":                {"text", "text", "json", "xml|Text|texts|ajson"},
 	"log-level":          {"DEBUG", "-4", "ERROR", "loud|1"},
 	"debug-addr":         {"127.0.0.1:1", "127.0.0.1:1", "[::1]:2", "6060|a:b:c|localhost:99999"},
 	"debug-allow-remote": {"true", "true", "false", "perhaps"},

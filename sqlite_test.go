@@ -114,6 +114,21 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 	}
 }
 
+// TestAFileThatIsOnlyLookedAtGetsNothingBesideIt: neither another program's database nor a copy that
+// is to be restored, which may stand where nobody can write.
+func TestAFileThatIsOnlyLookedAtGetsNothingBesideIt(t *testing.T) {
+	path := databasePath(t)
+	makeOtherDatabase(t, path, "PRAGMA journal_mode=WAL", "CREATE TABLE recipes (name)")
+	if _, err := checkOwner(t.Context(), path); !errors.Is(err, errForeign) {
+		t.Errorf("another program's database is %v", err)
+	}
+	names, err := filepath.Glob(path + "*")
+	must(t, err)
+	if !slices.Equal(names, []string{path}) {
+		t.Errorf("there are %q", names)
+	}
+}
+
 func TestAPlaceWithoutADatabaseIsRefused(t *testing.T) {
 	const made, missing = "petstore makes it at its first start", "no such file"
 	dir := t.TempDir()
@@ -271,6 +286,24 @@ func TestTheLogOfAReopenedDatabaseMustStay(t *testing.T) {
 	must(t, os.Rename(path+"-wal", path+"-wal.away"))
 	must(t, os.WriteFile(path+"-wal", nil, 0o600))
 	wantNoCreate(t, s, path+"-wal is not the file that was opened")
+}
+
+// TestAfterACommitThatFailsTheNextWriteIsDone: the transaction is rolled back, which SQLite itself
+// does after some errors only. Otherwise nothing could be written any more.
+func TestAfterACommitThatFailsTheNextWriteIsDone(t *testing.T) {
+	s := newStore(t)
+	for _, statement := range []string{
+		"PRAGMA foreign_keys = 1",
+		"CREATE TABLE visits (pet_id INTEGER REFERENCES pets DEFERRABLE INITIALLY DEFERRED)",
+	} {
+		_, err := fileEngine(s).conn.ExecContext(t.Context(), statement)
+		must(t, err)
+	}
+	err := errorOf(s.write(t.Context(), sqlOf("INSERT INTO visits (pet_id) VALUES (7)")))
+	if !errors.Is(err, errUnavailable) {
+		t.Errorf("the commit says %v", err)
+	}
+	wantNextID(t, s, 1)
 }
 
 // TestAServiceThatHasLostItsLockWritesNothing, since another one can start on the file.

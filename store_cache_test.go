@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -174,6 +175,18 @@ func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
 			if text := c.read(); !strings.Contains(text, name) {
 				t.Errorf("%s: after the change it is %s", c.what, text)
 			}
+		}
+	})
+}
+
+// TestAPetWithAnIdempotencyKeyIsListedAtOnce, although the page that it belongs on is cached.
+func TestAPetWithAnIdempotencyKeyIsListedAtOnce(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		pageIDs(t, s, "", 20, 0)
+		id, _ := createOnce(t, s, 1, "Rex", testTime)
+		if ids, _ := pageIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{id}) {
+			t.Errorf("after pet %d was created, the list has %v", id, ids)
 		}
 	})
 }

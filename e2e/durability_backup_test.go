@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -82,21 +83,28 @@ func TestABackupOverwritesNothing(t *testing.T) {
 	}
 }
 
-// TestAFileSystemWithoutLinks, such as that of a USB stick, takes a backup and an export, and loses nothing either.
+// TestAFileSystemWithoutLinks, such as that of a USB stick, takes a backup and an export, and loses nothing either. The
+// new name is on the disk before the command ends.
 func TestAFileSystemWithoutLinks(t *testing.T) {
-	s, folder := start(t), t.TempDir()
+	s, folder, calls := start(t), t.TempDir(), filepath.Join(t.TempDir(), "calls")
 	linkless := func(args ...string) *process {
 		cmd := program(args...)
-		strace := []string{"-f", "-qq", "-o", filepath.Join(t.TempDir(), "calls"), "-e", "trace=link,linkat",
+		strace := []string{"-f", "-qq", "-y", "-o", calls, "-e", "trace=link,linkat,rename,renameat,renameat2,fsync",
 			"-e", "inject=link,linkat:error=EPERM"}
 		traced := exec.Command("strace", append(strace, cmd.Args...)...)
 		traced.Env = cmd.Env
 		return launch(t, traced)
 	}
+	namedAndSynced := regexp.MustCompile(`(?s)rename\w*\(.*fsync\(\d+<` + regexp.QuoteMeta(folder) + `>`)
 	copied, exported := filepath.Join(folder, "copy.db"), filepath.Join(folder, "pets.jsonl")
 	for _, args := range [][]string{{"backup", "-db", s.db, copied}, {"pet", "export", "-db", s.db, exported}} {
 		if p := linkless(args...); p.status() != 0 {
 			t.Errorf("without links: %s", p.told())
+		}
+		made, err := os.ReadFile(calls)
+		noError(t, err)
+		if !namedAndSynced.Match(made) {
+			t.Errorf("%s does not sync the folder after it has named the file:\n%s", args[0], made)
 		}
 		before := files(t, folder)
 		if p := linkless(args...); p.status() != 1 || !strings.Contains(p.log.String(), "exists, and nothing is overwritten") {
