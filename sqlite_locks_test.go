@@ -14,9 +14,6 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// addPet is a write of a caller that heeds a context.
-var addPet = sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")
-
 // waitingContext calls a function when somebody first waits for its end: here, a write that has
 // found another program's lock.
 type waitingContext struct {
