@@ -432,9 +432,13 @@ function drawWell() {
   const free = banned.filter(({ plan }) => plan === "free").length;
   const since = turnedAt ? ` since ${clock(turnedAt)}` : "";
   tell("well.ready", live ? `${ready === "yes" ? "Ready" : ready === "–" ? "Not asked yet" : "Not ready"}${since}` : $("#state").textContent, live && (ready === "yes" || ready === "–"));
-  tell("well.failures", `${integer(failed)} responses of 5xx`, !failed);
-  tell("well.commits", `${integer(lost)} failed commits`, !lost);
-  tell("well.bans", banned.length ? `${banned.length}${banned.length === 20 ? " or more" : ""} keys banned, ${free} of them Free` : "no key banned", !banned.length);
+  tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
+  tell("well.commits", some(lost, "failed commit"), !lost);
+  tell("well.bans", banned.length ? `${banned.length === 20 ? "20 or more keys" : some(banned.length, "key")} banned, ${free} on the Free plan` : "no key banned", !banned.length);
+}
+
+function some(n, thing) {
+  return `${integer(n)} ${thing}${n === 1 ? "" : "s"}`;
 }
 
 function tell(name, words, good) {
