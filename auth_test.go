@@ -221,35 +221,31 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 }
 
 func TestUnknownKeysAreNotRemembered(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		k := newKeyring(s, false)
-		token := newSecret(false)
-		mustRefuseKey(t, k, bearerHeader(token), testTime, CodeInvalidKey)
-		if n := k.known.size.Load(); n != 0 {
-			t.Errorf("%d unknown keys are remembered", n)
-		}
-		_, err := insertKey(t.Context(), s, &apiKey{Plan: freePlan}, token, false)
-		must(t, err)
-		mustAuthenticate(t, k, token, testTime)
-	})
+	s := newStore(t)
+	k := newKeyring(s, false)
+	token := newSecret(false)
+	mustRefuseKey(t, k, bearerHeader(token), testTime, CodeInvalidKey)
+	if n := k.known.size.Load(); n != 0 {
+		t.Errorf("%d unknown keys are remembered", n)
+	}
+	_, err := insertKey(t.Context(), s, &apiKey{Plan: freePlan}, token, false)
+	must(t, err)
+	mustAuthenticate(t, k, token, testTime)
 }
 
 // TestLimitsThatOlderVersionsTookAreBounded: RateLimit-Policy holds no larger integers (RFC 9651
 // section 3.3.1).
 func TestLimitsThatOlderVersionsTookAreBounded(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		token := mustInsertKey(t, s, apiKey{
-			Plan:    enterprisePlan,
-			account: account{quota: quota{maxQuota + 1, math.MaxInt64}},
-		})
-		key := mustAuthenticate(t, newKeyring(s, false), token, testTime)
-		const policy = `"minute";q=999999999999999;w=60, "day";q=999999999999999;w=86400`
-		if key.quota != (quota{maxQuota, maxQuota}) || key.policy[0] != policy {
-			t.Errorf("the key is %+v", key)
-		}
+	s := newStore(t)
+	token := mustInsertKey(t, s, apiKey{
+		Plan:    enterprisePlan,
+		account: account{quota: quota{maxQuota + 1, math.MaxInt64}},
 	})
+	key := mustAuthenticate(t, newKeyring(s, false), token, testTime)
+	const policy = `"minute";q=999999999999999;w=60, "day";q=999999999999999;w=86400`
+	if key.quota != (quota{maxQuota, maxQuota}) || key.policy[0] != policy {
+		t.Errorf("the key is %+v", key)
+	}
 }
 
 func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
