@@ -39,7 +39,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -163,30 +162,19 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
 
-// announce says where the service is: in the log and, on a terminal, to the person who looks.
+// announce logs where the service is.
 func announce(cmd *invocation, e engine, listener net.Listener, url, debugURL string) {
-	database := databaseName(cmd.db)
 	engine, node := e.describe()
 	cmd.log.Info("ready",
 		"address", url+"/v1",
 		"page", url+"/",
 		"listening", listener.Addr().String(),
-		"db", database,
+		"db", databaseName(cmd.db),
 		"engine", engine,
 		"node", node,
 		"environment", strings.ToLower(cmd.environment()),
 		"debug", debugURL,
 		"version", version())
-	if !isTerminal(cmd.stderr) {
-		return
-	}
-	_, _ = fmt.Fprintf(cmd.stderr, `
-  API       %[1]s/v1
-  page      %[1]s/
-  database  %[2]s
-  stop      with Ctrl-C
-
-`, url, database)
 }
 
 // serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
@@ -214,7 +202,6 @@ func serveUntil(ctx context.Context, front *server, api *service, listener net.L
 // tlsPair is the certificate of -tls-cert and -tls-key. It may be renewed while the service runs.
 type tlsPair struct {
 	certFile, keyFile string
-	text              []byte                          // of certFile when the pair was good
 	certificate       atomic.Pointer[tls.Certificate] // for new connections
 }
 
@@ -224,29 +211,17 @@ func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 		return nil, nil
 	}
 	pair := &tlsPair{certFile: certFile, keyFile: keyFile}
-	_, err := pair.renew()
-	return pair, err
+	return pair, pair.renew()
 }
 
-// renew reads the files, and reports whether the certificate has changed. New connections get what
-// the files hold now. If that cannot be used, new connections go on getting what they got.
-func (p *tlsPair) renew() (renewed bool, err error) {
+// renew reads the files. New connections get what they hold now, or what they got before if that
+// cannot be used.
+func (p *tlsPair) renew() error {
 	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
-	if err != nil {
-		return false, err
+	if err == nil {
+		p.certificate.Store(&certificate)
 	}
-	text, err := os.ReadFile(p.certFile)
-	if err != nil {
-		return false, err
-	}
-	// LoadX509KeyPair accepts a file that ends within a certificate, and returns those before it.
-	if bytes.Count(text, []byte("-----BEGIN CERTIFICATE-----")) != len(certificate.Certificate) {
-		return false, fmt.Errorf("%s ends within a certificate", p.certFile)
-	}
-	renewed = !bytes.Equal(text, p.text)
-	p.text = text
-	p.certificate.Store(&certificate)
-	return renewed, nil
+	return err
 }
 
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes
@@ -278,45 +253,7 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 type server struct {
 	http.Server
 	ended  chan struct{} // closed when no connection is accepted any more
-	open   atomic.Int64  // connections
-	unused sync.Map      // the net.Conns among them that no request has come on yet
-}
-
-const (
-	idleTimeout = 2 * time.Minute // of a connection without a request
-	maxWrite    = time.Minute     // for a write that net/http sets no deadline for
-)
-
-// halfCloser is what net/http needs of a connection: it calls CloseWrite so that the client can
-// read a response to its end.
-type halfCloser interface {
-	net.Conn
-	CloseWrite() error
-}
-
-// boundedConn is a connection on which every write has a deadline.
-type boundedConn struct{ halfCloser }
-
-// SetWriteDeadline implements net.Conn. Where net/http removes the deadline, it sets one of
-// maxWrite from now. TLS writes also while it reads, when its peer asks for new keys (RFC 8446,
-// section 4.6.3), and would otherwise wait for ever for a peer that reads nothing.
-func (c boundedConn) SetWriteDeadline(t time.Time) error {
-	if t.IsZero() {
-		t = time.Now().Add(maxWrite)
-	}
-	return c.halfCloser.SetWriteDeadline(t)
-}
-
-// boundedListener accepts boundedConns.
-type boundedListener struct{ net.Listener }
-
-// Accept implements net.Listener.
-func (l boundedListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return boundedConn{conn.(halfCloser)}, nil // TCP has it
+	unused sync.Map      // the net.Conns that no request has come on yet
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
@@ -327,7 +264,7 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       idleTimeout,
+		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
 			MaxReadFrameSize: 16 << 10, // of which each connection has a buffer; by default 1 MiB
@@ -353,13 +290,9 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 // note keeps what stop needs to know of connections.
 func (s *server) note(conn net.Conn, state http.ConnState) {
 	if state == http.StateNew {
-		s.open.Add(1)
 		s.unused.Store(conn, nil)
-		return
-	}
-	s.unused.Delete(conn)
-	if state == http.StateClosed {
-		s.open.Add(-1)
+	} else {
+		s.unused.Delete(conn)
 	}
 }
 
@@ -367,20 +300,20 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 func (s *server) serve(listener net.Listener) error {
 	defer close(s.ended)
 	if s.TLSConfig != nil {
-		return s.ServeTLS(boundedListener{listener}, "", "")
+		return s.ServeTLS(listener, "", "")
 	}
-	return s.Serve(boundedListener{listener})
+	return s.Serve(listener)
 }
 
 // stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	// For a moment connections are accepted as always, since clients cannot know of the stop yet.
-	s.pause(100 * time.Millisecond)
+	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended
 	// Then there is time to read the requests that are on their way: Shutdown drops what is not
 	// read.
-	s.pause(250 * time.Millisecond)
+	time.Sleep(250 * time.Millisecond)
 	// Shutdown would wait 5 seconds for connections without a request.
 	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
@@ -399,18 +332,6 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	case <-ctx.Done():
 	}
 	return ctx.Err()
-}
-
-// pause waits for a while, or until no connection is open. It counts rounds and not time, because
-// time also passes while the process gets no processor and reads nothing.
-func (s *server) pause(d time.Duration) {
-	const round = 5 * time.Millisecond
-	for range d / round {
-		if s.open.Load() == 0 {
-			return
-		}
-		time.Sleep(round)
-	}
 }
 
 // localURL is where a client on this machine reaches a server: by the host of its address, which a
@@ -484,13 +405,7 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		return s.store.purge(ctx, time.Now())
 	})
 	if pair != nil {
-		renew := func(context.Context) error {
-			renewed, err := pair.renew()
-			if renewed {
-				s.log.Info("TLS certificate renewed", "file", pair.certFile)
-			}
-			return err
-		}
+		renew := func(context.Context) error { return pair.renew() }
 		// The stop does not wait for this, since the files may be on a disk that hangs.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}

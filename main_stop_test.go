@@ -3,6 +3,7 @@ package main
 // How the service stops.
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -182,6 +183,12 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 	pair := testPair(t)
 	const usual = 360 * time.Millisecond
 	read := func(conn io.Reader) { go func() { _, _ = io.Copy(io.Discard, conn) }() }
+	secure := func(conn net.Conn, protocol string) net.Conn {
+		c := tlsClient(conn, protocol)
+		must(t, c.Handshake())
+		read(c)
+		return c
+	}
 	plain := func(sent string) func(*testing.T, net.Conn) {
 		return func(t *testing.T, conn net.Conn) {
 			read(conn)
@@ -196,25 +203,19 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 	}{
 		"one that is closed": {nil, func(_ *testing.T, conn net.Conn) {
 			conn.Close()
-		}, 0},
+		}, usual},
 		"one that sends nothing":      {nil, plain(""), usual},
 		"one that sends half a head":  {nil, plain(getRequest[:20]), usual},
 		"one that is kept":            {nil, plain(getRequest), usual},
 		"one that does not begin TLS": {pair, plain(""), usual},
-		"one that sends nothing over TLS": {pair, func(t *testing.T, conn net.Conn) {
-			read(shakeHands(t, conn, "http/1.1"))
+		"one that sends nothing over TLS": {pair, func(_ *testing.T, conn net.Conn) {
+			secure(conn, "http/1.1")
 		}, usual},
-		"one that sends nothing, with HTTP/2": {pair, func(t *testing.T, conn net.Conn) {
-			read(shakeHands(t, conn, "h2"))
+		"one that sends nothing, with HTTP/2": {pair, func(_ *testing.T, conn net.Conn) {
+			secure(conn, "h2")
 		}, usual},
-		"one that asks for new keys and reads nothing": {pair, func(t *testing.T, conn net.Conn) {
-			shakeHands(t, conn, "http/1.1").askForKeys(t)
-		}, usual},
-		"one that is kept, with HTTP/2": {pair, func(t *testing.T, conn net.Conn) {
-			c := shakeHands(t, conn, "h2")
-			read(c)
-			c.send(t, http2Begin)
-			c.send(t, http2Request)
+		"one that is kept, with HTTP/2": {pair, func(_ *testing.T, conn net.Conn) {
+			_, _ = io.WriteString(secure(conn, "h2"), http2Begin+http2Request)
 		}, 1499 * time.Millisecond},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -234,27 +235,30 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 	}
 }
 
-// TestAStopWaitsForNoPeer that asks for new keys and reads nothing: the connection cannot be closed
-// before it has its response, nor can any other, since net/http closes them under one lock. The
-// time is the machine's, since a goroutine that waits for a lock stops the other.
+// TestAStopWaitsForNoPeer that reads nothing: to close its connection takes 5 s, and no other can be
+// closed meanwhile, since net/http closes them under one lock.
 func TestAStopWaitsForNoPeer(t *testing.T) {
-	s, l := startFront(t, testPair(t), http.NotFound)
-	c := shakeHands(t, l.pipe(), "http/1.1")
-	defer c.raw.Close()
-	c.getOnce(t)
-	c.askForKeys(t)
-	over, cancel := context.WithCancel(t.Context())
-	cancel()
-	stopped := make(chan error, 1)
-	go func() { stopped <- s.stop(over, l) }()
-	select {
-	case err := <-stopped:
+	pair := testPair(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, l := startFront(t, pair, http.NotFound)
+		raw := l.pipe()
+		defer raw.Close()
+		peer := tlsClient(raw, "http/1.1")
+		_, _ = io.WriteString(peer, getRequest)
+		response, err := http.ReadResponse(bufio.NewReader(peer), nil)
+		must(t, err)
+		must(t, response.Body.Close())
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		err = s.stop(over, l)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("the stop says %v", err)
 		}
-	case <-time.After(longWait): // the peer itself is cut off later, after idleTimeout
-		t.Error("the stop waits for a peer that reads nothing")
-	}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the stop takes %v", took)
+		}
+	})
 }
 
 func TestSIGTERMIsAGracefulStop(t *testing.T) {
