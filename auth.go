@@ -314,8 +314,6 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 			return 0, err
 		}
 		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
-		k.PerMinute = min(k.PerMinute, maxQuota) // older versions took more
-		k.PerDay = min(k.PerDay, maxQuota)
 		k.policy = k.policyHeader()
 		k.setUsage(u, now)
 		return k.ID, do(k)
@@ -392,14 +390,12 @@ type keyUse struct {
 
 // dayUse is a day of a keyUse, as a flush stores it.
 type dayUse struct {
-	Day      string `json:"day"` // such as 2026-11-20, in UTC
-	Admitted int64  `json:"admitted"`
-	Refused  int64  `json:"refused"`
-	Errors   int64  `json:"errors"`
+	Day string `json:"day"` // such as 2026-11-20, in UTC
+	tally
 }
 
 // total is the sum of all days.
-func (u *keyUse) total() (sum dayUse) {
+func (u *keyUse) total() (sum tally) {
 	for _, day := range u.Days {
 		sum.Admitted += day.Admitted
 		sum.Refused += day.Refused
@@ -527,21 +523,13 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 	return sqlOf(insertKeyIf+condition, append(values, args...)...)
 }
 
-// insertKey stores a new key and returns its id or, with first, 0 if the database has a key
-// already.
-func insertKey(ctx context.Context, s *store, k *apiKey, token secret, first bool) (
-	id int64, err error) {
-	condition := "true"
-	if first {
-		condition = "NOT EXISTS (SELECT 1 FROM api_keys)"
-	}
-	return insertedID(s.write(ctx, k.insertion(token, condition)))
-}
+// noKeys is the condition that there is no key, be it of another environment, expired or revoked.
+const noKeys = "NOT EXISTS (SELECT 1 FROM api_keys)"
 
-// hasKeys reports whether there is a key, be it of another environment, expired or revoked.
-func hasKeys(ctx context.Context, s *store) (found bool, err error) {
-	_, err = s.readInto(ctx, sqlOf("SELECT EXISTS (SELECT 1 FROM api_keys)"), &found)
-	return found, err
+// insertKey stores a new key if the SQL condition holds. It returns its id, or 0.
+func insertKey(ctx context.Context, s *store, k *apiKey, token secret, condition string) (
+	id int64, err error) {
+	return insertedID(s.write(ctx, k.insertion(token, condition)))
 }
 
 // rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a

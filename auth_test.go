@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -228,24 +227,9 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	if n := k.known.size.Load(); n != 0 {
 		t.Errorf("%d unknown keys are remembered", n)
 	}
-	_, err := insertKey(t.Context(), s, &apiKey{Plan: freePlan}, token, false)
+	_, err := insertKey(t.Context(), s, &apiKey{Plan: freePlan}, token, "true")
 	must(t, err)
 	mustAuthenticate(t, k, token, testTime)
-}
-
-// TestLimitsThatOlderVersionsTookAreBounded: RateLimit-Policy holds no larger integers (RFC 9651
-// section 3.3.1).
-func TestLimitsThatOlderVersionsTookAreBounded(t *testing.T) {
-	s := newStore(t)
-	token := mustInsertKey(t, s, apiKey{
-		Plan:    enterprisePlan,
-		account: account{quota: quota{maxQuota + 1, math.MaxInt64}},
-	})
-	key := mustAuthenticate(t, newKeyring(s, false), token, testTime)
-	const policy = `"minute";q=999999999999999;w=60, "day";q=999999999999999;w=86400`
-	if key.quota != (quota{maxQuota, maxQuota}) || key.policy[0] != policy {
-		t.Errorf("the key is %+v", key)
-	}
 }
 
 func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {

@@ -63,21 +63,9 @@ func createPartial(path string) (*partialFile, error) {
 	return &partialFile{file, path}, nil
 }
 
-// isInPlace reports whether FILE.partial is still the file that was created.
-func (f *partialFile) isInPlace() bool {
-	created, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	found, err := os.Lstat(f.Name())
-	return err == nil && os.SameFile(created, found)
-}
-
-// discard removes FILE.partial, unless somebody has put another file in its place.
+// discard removes FILE.partial.
 func (f *partialFile) discard() {
-	if f.isInPlace() {
-		_ = os.Remove(f.Name())
-	}
+	_ = os.Remove(f.Name())
 	_ = f.Close()
 }
 
@@ -86,7 +74,13 @@ func (f *partialFile) publish() error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if !f.isInPlace() {
+	created, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	// If FILE.partial was removed, another copy may be writing its own.
+	found, err := os.Lstat(f.Name())
+	if err != nil || !os.SameFile(created, found) {
 		return fmt.Errorf("%s was removed or replaced", f.Name())
 	}
 	if os.Link(f.Name(), f.path) != nil { // FILE exists, or the file system has no links
@@ -310,7 +304,7 @@ func restore(ctx context.Context, cmd *invocation) error {
 // restoreCopy returns how many pets it has restored, and where the old database is kept: "" if that
 // held nothing.
 func (c *invocation) restoreCopy(ctx context.Context) (pets int64, old string, err error) {
-	source, err := findCopy(ctx, c.argument, c.db)
+	source, err := findCopy(ctx, c.argument)
 	if err != nil {
 		return 0, "", err
 	}
@@ -322,18 +316,10 @@ func (c *invocation) restoreCopy(ctx context.Context) (pets int64, old string, e
 }
 
 // findCopy returns the path of the copy that is to be restored, unless it cannot be used.
-func findCopy(ctx context.Context, name, database string) (path string, err error) {
+func findCopy(ctx context.Context, name string) (path string, err error) {
 	path, err = realPath(name)
 	if err != nil {
 		return "", err
-	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return "", err
-	}
-	replaced, err := os.Stat(database)
-	if err == nil && os.SameFile(info, replaced) {
-		return "", errors.New("they are the same file")
 	}
 	for _, suffix := range []string{"-wal", "-journal"} {
 		log, err := os.Stat(path + suffix)
@@ -403,14 +389,10 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string, k
 		return "", tellDamage(err, path)
 	}
 	err = pages.run(ctx, c.stderr, "restoring")
-	if err == nil {
-		return old, nil
+	if err != nil {
+		return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)
 	}
-	if errors.Is(err, context.Cause(ctx)) { // run was stopped, and has written nothing
-		_ = os.Remove(old)
-		return "", err
-	}
-	return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)
+	return old, nil
 }
 
 // tellDamage adds to the error of a damaged database how it can be replaced all the same.
@@ -493,8 +475,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 		"pets", file.pets-start,
 		"file", cmd.argument,
 		"sha256", file.digest,
-		"alreadyStored", start,
-		"database", databaseName(cmd.db))
+		"alreadyStored", start)
 	return nil
 }
 
@@ -628,8 +609,7 @@ func petExport(ctx context.Context, cmd *invocation) error {
 	}
 	cmd.log.Info("pets exported",
 		"pets", pets,
-		"file", file,
-		"database", databaseName(cmd.db))
+		"file", file)
 	return nil
 }
 

@@ -61,11 +61,11 @@ Example: petstore key list`,
 		name: "key show", argument: "ID",
 		about: `show one key
 
-It also tells when the key was made and used last, and which keys it was
-rotated from and into. Keys that were rotated into one another share their usage,
-their limits and the time of last use.
+With -json it also tells when the key was made and used last, and which keys it
+was rotated from and into. Keys that were rotated into one another share their
+usage, their limits and the time of last use.
 
-Example: petstore key show 7`,
+Example: petstore key show -json 7`,
 		flags: showFlags, run: keyShow,
 	},
 	{
@@ -375,11 +375,7 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	}
 	// A cluster is always there, also if it holds no database. A file was looked for.
 	mayMake := mode != openExisting || !e.shared()
-	err = updateSchema(ctx, e, mayMake)
-	if err == nil {
-		_, err = e.changed(ctx) // From here on, what others write is news.
-	}
-	if err != nil {
+	if err := updateSchema(ctx, e, mayMake); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
@@ -425,11 +421,9 @@ func issue(stdout io.Writer, text string, test bool,
 		return 0, errors.New("no key was made, since it cannot be shown: " + err.Error())
 	}
 	id, err = store(token)
-	if errors.Is(err, errOutcome) {
-		err = fmt.Errorf("the key that was printed may be stored or not; "+
+	if err != nil {
+		err = fmt.Errorf("the key that was printed may not be stored; "+
 			"petstore key list tells: %w", err)
-	} else if err != nil {
-		err = fmt.Errorf("the key that was printed is not stored and opens nothing: %w", err)
 	}
 	return id, err
 }
@@ -449,7 +443,7 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 		expires = inUTC(cmd.now + key.lifetime)
 	}
 	id, err := issue(cmd.stdout, "$KEY\n", cmd.test, func(token secret) (int64, error) {
-		return insertKey(ctx, cmd.store, key, token, false)
+		return insertKey(ctx, cmd.store, key, token, "true")
 	})
 	if err != nil {
 		return err
@@ -568,7 +562,7 @@ func keyState(key *apiKey) string {
 		text += " to " + inUTC(key.BannedUntil)
 	}
 	if key.ExpiresAt != 0 {
-		text += "; ends " + key.ExpiresAt.time().Format(time.DateOnly)
+		text += "; ends " + inUTC(key.ExpiresAt)
 	}
 	if key.DeprecatedUseAt != 0 {
 		text += "; deprecated call " + key.DeprecatedUseAt.time().Format(time.DateOnly)
@@ -579,8 +573,7 @@ func keyState(key *apiKey) string {
 // inUTC is an instant for people, to the second.
 func inUTC(at instant) string { return at.time().Format("2006-01-02 15:04:05Z") }
 
-// keyShow shows one key: its row of the table, and below it when it was made and used, and which
-// keys it was rotated from and into.
+// keyShow shows one key.
 func keyShow(_ context.Context, cmd *invocation) error {
 	key := &cmd.key
 	if cmd.json {
@@ -588,29 +581,14 @@ func keyShow(_ context.Context, cmd *invocation) error {
 		return cmd.say(string(text) + "\n")
 	}
 	list := cmd.newListing(keyHeading)
-	err := list.add(key, keyRow(key))
-	if err := list.end(err); err != nil {
-		return err
-	}
-	used := "never used"
-	if key.LastUsedAt != 0 {
-		used = "last used " + inUTC(key.LastUsedAt)
-	}
-	text := fmt.Sprintf("created %s, %s\n", inUTC(key.CreatedAt), used)
-	if key.Succeeds != 0 {
-		text += fmt.Sprintf("succeeds key %d\n", key.Succeeds)
-	}
-	if key.SucceededBy != 0 {
-		text += fmt.Sprintf("succeeded by key %d\n", key.SucceededBy)
-	}
-	return cmd.say(text)
+	return list.end(list.add(key, keyRow(key)))
 }
 
 const usageHeading = " ADMITTED\t  REFUSED\t  ERRORS"
 
 // columns are those of a table below usageHeading.
-func (d dayUse) columns() string {
-	return fmt.Sprintf("%9d\t%9d\t%8d", d.Admitted, d.Refused, d.Errors)
+func (t tally) columns() string {
+	return fmt.Sprintf("%9d\t%9d\t%8d", t.Admitted, t.Refused, t.Errors)
 }
 
 // keyUsage shows a row for each key, the busiest first, or for one key a row for each day with
@@ -625,7 +603,12 @@ func keyUsage(ctx context.Context, cmd *invocation) error {
 	list := cmd.newListing(heading)
 	err := eachUse(ctx, cmd.store, since, cmd.key.usageID, -1, func(use *keyUse) error {
 		if byDay {
-			return list.addDays(use.Days)
+			for _, day := range use.Days {
+				if err := list.add(nil, day.Day+"\t"+day.columns()); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 		row := fmt.Sprintf("%d\t%s\t%s\t%s", use.ID, use.total().columns(), use.Plan, use.Name)
 		return list.add(use, row)
@@ -667,16 +650,6 @@ func (l *listing) add(element any, row string) error {
 	}
 	if l.rows%10_000 == 0 {
 		return l.table.Flush()
-	}
-	return nil
-}
-
-// addDays writes a row for each day.
-func (l *listing) addDays(days []dayUse) error {
-	for _, day := range days {
-		if err := l.add(nil, day.Day+"\t"+day.columns()); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func databaseFlag(cmd *invocation) {
 func keyCreateFlags(cmd *invocation) {
 	keyFlags(cmd)
 	cmd.BoolVar(&cmd.test, "test", false,
-		"make a pet_test_ key, for a staging instance, as PETSTORE_STAGING=true does")
+		"make a pet_test_ key, for a staging instance")
 }
 
 // keyFlags declares what can be said of a key, when it is made and later.
@@ -272,9 +272,6 @@ func (c *invocation) readEnvironment(onlyDatabase bool) (err error) {
 			return
 		}
 		name := variableOf(f.Name)
-		if f.Name == "test" && c.environ[name] == "" {
-			name = "PETSTORE_STAGING" // of the service, whose keys are made here
-		}
 		value := c.environ[name]
 		if value == "" {
 			return
@@ -379,25 +376,18 @@ const hostPattern = `([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])`
 var checkBaseURL = mustMatch("https?://"+hostPattern+"(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/v1",
 	"an http or https URL ending in /v1")
 
-// Browsers send a scheme, a host and perhaps a port in lower case (RFC 6454, section 6.2), but they
-// leave out the default port.
+// Browsers send a scheme, a host and perhaps a port (RFC 6454, section 6.2), but no capital letter
+// and no default port.
 var (
 	originPattern = regexp.MustCompile("^[a-z][a-z0-9+.-]*://" + hostPattern + "(:[0-9]+)?$")
-	defaultPort   = regexp.MustCompile("^(https:.*:443|http:.*:80)$")
+	neverSent     = regexp.MustCompile("[A-Z]|^https:.*:443$|^http:.*:80$")
 )
-
-func isOrigin(text string) bool {
-	if text == "*" {
-		return true
-	}
-	isURL := originPattern.MatchString(text) && text == strings.ToLower(text)
-	return isURL && !defaultPort.MatchString(text)
-}
 
 // addOrigins reads -cors-origin, which may be repeated, and may have several values.
 func (c *invocation) addOrigins(text string) error {
 	for origin := range strings.SplitSeq(text, ",") {
-		if !isOrigin(origin) {
+		isOrigin := originPattern.MatchString(origin) && !neverSent.MatchString(origin)
+		if !isOrigin && origin != "*" {
 			return errors.New("it must be *, or as browsers send it, like https://example.com: " +
 				"no path, default port or wildcard, and the host in ASCII (punycode)")
 		}

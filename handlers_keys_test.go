@@ -175,7 +175,7 @@ func TestManySpentAddressesFillNoLog(t *testing.T) {
 		spend(50)
 		time.Sleep(time.Minute)
 		spend(2)
-		if lines := strings.Count(s.log.String(), "\n"); lines != 10+2 {
+		if lines := strings.Count(s.log.String(), "\n"); lines != 2 { // one for each moment
 			t.Errorf("the log is %s", s.log.String())
 		}
 	})
@@ -215,6 +215,7 @@ func TestGuessesFromASpentAddressAreLookedUpOneAtATime(t *testing.T) {
 			})
 			synctest.Wait()
 		}
+		time.Sleep(100 * time.Millisecond) // since the last line of the log
 		start("guess", guess(), "192.0.2.8")
 		start("unmet", withKey(unmet), "192.0.2.8")
 		start("unmet", withKey(unmet), "192.0.2.8")

@@ -340,7 +340,7 @@ func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 	s.t.Helper()
 	k := &apiKey{Name: name, Plan: plan, CreatedAt: instantOf(time.Now())}
 	k.quota = q
-	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false), false)
+	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false), "true")
 	must(s.t, err)
 	usage = strings.ReplaceAll(usage, "now", fmt.Sprint(time.Now().UnixMilli()))
 	_, err = s.store.write(s.t.Context(), sqlOf("INSERT INTO usage (id, "+usageColumns+") SELECT ?, "+usage, id))
@@ -624,7 +624,7 @@ func mustInsertKey(t testing.TB, s *store, k apiKey) secret {
 		k.Plan = "free"
 	}
 	token := newSecret(k.Test)
-	if _, err := insertKey(t.Context(), s, &k, token, false); err != nil {
+	if _, err := insertKey(t.Context(), s, &k, token, "true"); err != nil {
 		t.Fatal(err)
 	}
 	return token

@@ -2,7 +2,7 @@ package main
 
 // The limits: how many requests a key may make in a minute and in a day, and what happens to one
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
-// it belongs to. At its end, a bucket also bounds the lines that strangers cause in the log.
+// it belongs to.
 //
 // An account has two token buckets of a special kind: each is refilled at once, with all its
 // tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the first
@@ -329,7 +329,11 @@ type usageDate struct{ Usage, Day int64 }
 
 // tally counts requests of one day: those let in, whatever the response, those refused with 429,
 // during a ban too, and responses of 5xx.
-type tally struct{ Admitted, Refused, Errors int64 }
+type tally struct {
+	Admitted int64 `json:"admitted"`
+	Refused  int64 `json:"refused"`
+	Errors   int64 `json:"errors"`
+}
 
 // dayRow is what a flush adds to a day of a usage.
 type dayRow struct {
@@ -352,7 +356,7 @@ func (b bucket) unsent() bucketRow { return bucketRow{b.fresh, int64(b.ends)} }
 
 // batch is what one transaction of a flush adds to the database. The numbers of a service's batches
 // ascend. A batch whose outcome is unknown is sent again under its number, so that the database
-// adds it once: it remembers the number for 30 days (purge).
+// adds it once.
 type batch struct {
 	number         int64
 	outcomeUnknown bool
@@ -407,14 +411,14 @@ ON CONFLICT (id) DO UPDATE SET
 	day_ends = iif(day_ends > ?4 AND day_ends <= ?6, day_ends, excluded.day_ends)`
 
 	mergeDays = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-SELECT value ->> 'Usage', value ->> 'Day', value ->> 'Admitted', value ->> 'Refused',
-	value ->> 'Errors'
+SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
+	value ->> 'errors'
 FROM json_each(?1) WHERE ` + notMerged + `
 ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
 	refused = refused + excluded.refused, errors = errors + excluded.errors`
 
 	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
-ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3), seen_at = max(seen_at, ?1)`
+ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
 
 	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until.
 	mergedUsages = `SELECT json_group_array(json_object('ID', id,
@@ -714,38 +718,21 @@ func parseNetwork(s string) netip.Prefix {
 	return network
 }
 
-// boundedLog takes the lines that strangers can cause, who could fill the log with them: at most
-// maxLinesASecond.
+// boundedLog takes lines that strangers can cause, who could fill the log with them: at most ten a
+// second.
 type boundedLog struct {
 	log *slog.Logger
 
-	mu    sync.Mutex // guards lines
-	lines bucket
+	mu   sync.Mutex // guards last
+	last time.Time  // when a line was logged
 }
-
-const (
-	maxLinesASecond = 10
-	maxLineBytes    = 1 << 10 // of net/http
-)
 
 func (l *boundedLog) warn(message string, attributes ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	const second = 1000
-	now := instantOf(time.Now())
-	if l.lines.level(now, second, maxLinesASecond).remaining == 0 {
+	if time.Since(l.last) < 100*time.Millisecond {
 		return
 	}
-	l.lines.take(now, second)
+	l.last = time.Now()
 	l.log.Warn(message, attributes...)
-}
-
-// Write implements io.Writer for net/http's own log, whose lines quote strangers.
-func (l *boundedLog) Write(text []byte) (int, error) {
-	line := redact(strings.TrimSpace(string(text))) // while the secrets are whole
-	if len(line) > maxLineBytes {
-		line = strings.ToValidUTF8(line[:maxLineBytes-len("…")], "") + "…"
-	}
-	l.warn(line)
-	return len(text), nil
 }

@@ -293,23 +293,6 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 	w.play("0s: 1 admitted, minute 58 until 1m0s")
 }
 
-// TestTheNumberOfAFlushIsKeptFor30Days, so that it can be repeated for as long.
-func TestTheNumberOfAFlushIsKeptFor30Days(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{60, 1000}, 1)
-		w.play("0s: 1 admitted\n0s: flush")
-		for _, c := range []struct {
-			when string
-			want int64
-		}{{"719h59m", 1}, {"720h", 0}} {
-			must(t, w.store().purge(t.Context(), clock(c.when).time()))
-			if n := readNumber(t, w.store(), "SELECT count(*) FROM services"); n != c.want {
-				t.Errorf("after %s %d services are known, want %d", c.when, n, c.want)
-			}
-		}
-	})
-}
-
 // TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers of all keys
 // in it, that has a statement of 1,024 bytes.
 func TestTheStatementsOfAFlushAreShort(t *testing.T) {

@@ -44,7 +44,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -64,10 +63,7 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// A moment after the first signal the default action is back, so that a second one ends the
-	// process. It is not back at once because timeout(1) sends its signal twice in a row.
-	stopLater := func() { time.AfterFunc(100*time.Millisecond, stop) }
-	context.AfterFunc(ctx, stopLater)
+	context.AfterFunc(ctx, stop)   // A second signal ends the process.
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
@@ -134,12 +130,10 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	opening, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
 	pets, err := openStore(opening, cmd.db, openToServe, cmd.log)
+	if err != nil && ctx.Err() != nil {
+		return nil // a stop during the start is no failure
+	}
 	if err != nil {
-		// database/sql tells of a stop as Canceled, and sqlite.go by its cause.
-		stopped := errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))
-		if stopped {
-			return nil
-		}
 		return err
 	}
 	defer func() { err = errors.Join(err, pets.Close()) }()
@@ -158,20 +152,16 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 		go func() { _ = debug.serve(debugListener) }()
 		debugURL = localURL(debugListener, cmd.debugAddr, false)
 	}
-	announce(cmd, pets.engine, listener, url, debugURL)
+	announce(cmd, listener, url, debugURL)
 	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
 
 // announce logs where the service is.
-func announce(cmd *invocation, e engine, listener net.Listener, url, debugURL string) {
-	engine, node := e.describe()
+func announce(cmd *invocation, listener net.Listener, url, debugURL string) {
 	cmd.log.Info("ready",
 		"address", url+"/v1",
-		"page", url+"/",
 		"listening", listener.Addr().String(),
 		"db", databaseName(cmd.db),
-		"engine", engine,
-		"node", node,
 		"environment", strings.ToLower(cmd.environment()),
 		"debug", debugURL,
 		"version", version())
@@ -270,7 +260,8 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 			MaxReadFrameSize: 16 << 10, // of which each connection has a buffer; by default 1 MiB
 			WriteByteTimeout: 10 * time.Second,
 		},
-		ErrorLog: stdlog.New(&boundedLog{log: log}, "", 0),
+		// Strangers cause these lines, with as much text as they like.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 		Handler:  handler,
 		// The handler responds to OPTIONS * as to any other path.
 		DisableGeneralOptionsHandler: true,
@@ -353,7 +344,9 @@ func localURL(l net.Listener, addr string, secure bool) string {
 func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
-	if found, err := hasKeys(ctx, pets); found || err != nil {
+	var isNew bool
+	_, err := pets.readInto(ctx, sqlOf("SELECT "+noKeys), &isNew)
+	if err != nil || !isNew {
 		return err
 	}
 	key := &apiKey{
@@ -364,8 +357,7 @@ func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string
 	}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
 	id, err := issue(cmd.stdout, text, key.Test, func(token secret) (int64, error) {
-		const onlyIfFirst = true
-		return insertKey(ctx, pets, key, token, onlyIfFirst)
+		return insertKey(ctx, pets, key, token, noKeys)
 	})
 	if err != nil {
 		return err

@@ -10,7 +10,6 @@ import (
 	"math"
 	"os"
 	"regexp"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -51,9 +50,6 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_errors_total", "counter",
 		"Responses that were errors, refusals among them, by code."},
 	{"petstore_bans_total", "counter", "Bans of keys that began."},
-	{"petstore_known_keys", "gauge", "Keys in memory."},
-	{"petstore_known_addresses", "gauge", "Addresses of callers without a key, in memory."},
-	{"petstore_cache_bytes", "gauge", "Bytes of the pages and pets in the caches."},
 	{"petstore_commit_requests", "histogram", "Writes, mostly of requests, that shared a commit."},
 	{"petstore_commit_duration_seconds", "histogram",
 		"From a commit's begin to its sync, if it succeeded."},
@@ -62,8 +58,6 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},
-	{"go_goroutines", "gauge", "Goroutines."},
-	{"go_memstats_heap_alloc_bytes", "gauge", "Bytes of the Go heap in use."},
 	{"process_start_time_seconds", "gauge", "Start of the process, in Unix time."},
 	{"process_cpu_seconds_total", "counter", "CPU time spent."},
 	{"process_resident_memory_bytes", "gauge", "Resident memory."},
@@ -123,7 +117,7 @@ func (e *exposition) String() string {
 
 // drawnNumbers matches the numbers that the charts of the operator's page draw.
 var drawnNumbers = regexp.MustCompile(
-	`^(petstore_(requests|commit)_|process_|go_mem|` +
+	`^(petstore_(requests|commit)_|process_|` +
 		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
 
 // history is what the charts draw, of the last hour. Its numbers take at most 1 MiB.
@@ -135,8 +129,7 @@ type history struct {
 
 // sample holds the numbers of one moment. A number that came later than the sample is not in it.
 type sample struct {
-	Time   int64     `json:"time"`   // Unix milliseconds
-	Uptime float64   `json:"uptime"` // seconds
+	Time   int64     `json:"time"` // Unix milliseconds
 	Values []float64 `json:"values"`
 }
 
@@ -165,8 +158,7 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 	if len(h.samples) == maxSamples {
 		h.samples = slices.Delete(h.samples, 0, 1)
 	}
-	uptime := now.Sub(processStart).Seconds()
-	h.samples = append(h.samples, sample{now.UnixMilli(), uptime, values})
+	h.samples = append(h.samples, sample{now.UnixMilli(), values})
 }
 
 // MarshalJSON implements json.Marshaler, with the time of the service, so that a page can tell by
@@ -190,10 +182,6 @@ var processStart = time.Now()
 // addProcess adds what Prometheus' own clients report of every Go program. Where there is no
 // /proc, the CPU time and the resident memory are left out.
 func (e *exposition) addProcess() {
-	e.add("go_goroutines", "", int64(runtime.NumGoroutine()))
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
-	e.addFloat("go_memstats_heap_alloc_bytes", "", float64(memory.HeapAlloc))
 	started := float64(processStart.UnixMilli()) / 1000
 	e.addFloat("process_start_time_seconds", "", started)
 	stat, err := os.ReadFile("/proc/self/stat")

@@ -101,12 +101,9 @@ func TestTheMetricsCountTheResponses(t *testing.T) {
 		`petstore_errors_total{code="rate_limited"} 1`,
 		`petstore_errors_total{code="key_banned"} 0`,
 		`petstore_bans_total 0`,
-		`petstore_known_keys 1`,
-		`petstore_known_addresses 1`,
 		`petstore_commit_requests_sum [2-9]`,
 		`petstore_commit_duration_seconds_count [2-9]`,
 		`petstore_commit_failures_total 0`,
-		`petstore_cache_bytes [1-9]\d*`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(text) {
 			t.Errorf("the metrics lack %s", line)
@@ -143,6 +140,4 @@ func TestTheProcessIsMeasured(t *testing.T) {
 	kib, err := strconv.ParseFloat(resident, 64)
 	must(t, err)
 	wantWithin("process_resident_memory_bytes", 512*kib, 2048*kib)
-	wantWithin("go_goroutines", 1, 10_000)
-	wantWithin("go_memstats_heap_alloc_bytes", 1<<16, 2048*kib)
 }

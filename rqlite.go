@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +53,6 @@ type rqlite struct {
 	log    *slog.Logger
 	wait   time.Duration // for the response to a read
 
-	edits    atomic.Int64         // the counter as it was read last
 	inUse    atomic.Pointer[node] // the leader, or a node that passes requests on to it
 	locating sync.Mutex           // held by the request that looks for the leader
 	// named holds the Raft addresses of the nodes of -db that have told theirs (status).
@@ -275,12 +275,6 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 	body io.Reader) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	go func() { // once another node is in use, a frozen one is not waited for any longer
-		for ctx.Err() == nil && n == e.inUse.Load() {
-			pause(ctx, statusWait/2)
-		}
-		cancel()
-	}()
 	response, err := e.do(ctx, n, http.MethodPost, path, body)
 	if err != nil {
 		return a, err
@@ -405,12 +399,6 @@ func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanne
 	return nil
 }
 
-// jsonBools are the numbers that SQLite has for booleans.
-var jsonBools = map[string]json.RawMessage{
-	"0": json.RawMessage("false"),
-	"1": json.RawMessage("true"),
-}
-
 // assign copies the values of a row. JSON numbers keep all digits of 64 bits on their way into
 // integers.
 func assign(values []json.RawMessage, columns []any) error {
@@ -422,7 +410,7 @@ func assign(values []json.RawMessage, columns []any) error {
 			return errors.New("a value is missing")
 		}
 		if _, ok := columns[i].(*bool); ok {
-			value = jsonBools[string(value)]
+			value = strconv.AppendBool(nil, string(value) == "1") // SQLite has only numbers
 		}
 		if err := json.Unmarshal(value, columns[i]); err != nil {
 			return err
@@ -431,17 +419,9 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed compares the number of edits that commands have counted. New rows are no edits: services
-// of a cluster remember only keys, pets and full pages, which new rows do not change.
-func (e *rqlite) changed(ctx context.Context) (bool, error) {
-	before := e.edits.Load()
-	edits := before
-	err := e.read(ctx, sqlOf(editsQuery), func(scan scanner) error {
-		return scan(&edits)
-	})
-	e.edits.Store(edits)
-	return edits != before, err
-}
+// changed is false: services of a cluster cache only keys, pets and full pages, which new rows do
+// not change, and every edit of these is counted.
+func (e *rqlite) changed() (bool, error) { return false, nil }
 
 // shared is true, because any number of services may use a cluster.
 func (e *rqlite) shared() bool { return true }

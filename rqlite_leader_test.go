@@ -93,21 +93,6 @@ func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
 	})
 }
 
-// TestAWriteToAFrozenNodeIsGivenUp once a read that timed out has found another leader.
-func TestAWriteToAFrozenNodeIsGivenUp(t *testing.T) {
-	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-		c.freeze(0)
-		c.lead(1)
-		var reading sync.WaitGroup
-		reading.Go(func() { pageIDs(t, s, "", 20, 0) })
-		wantTime(t, "the write", queryWait, queryWait+statusWait, errOutcome, func() error {
-			_, err := s.createPet(rex)
-			return err
-		})
-		reading.Wait()
-	})
-}
-
 // TestAFailoverWaitsForNoFrozenThirdNode: the next leader is elected a moment later, and is perhaps
 // none of the nodes that were named.
 func TestAFailoverWaitsForNoFrozenThirdNode(t *testing.T) {

@@ -348,7 +348,7 @@ func prepared(known *sync.Map, on preparer, query string) (*sql.Stmt, error) {
 
 // changed compares data_version, which moves on one connection when another one has written: also
 // that of a program that counts nothing. So an import is a change too.
-func (e *sqliteFile) changed(context.Context) (bool, error) {
+func (e *sqliteFile) changed() (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	before := e.version

@@ -387,16 +387,6 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 	}
 }
 
-// TestWhatStoodInTheFileAtTheStartIsNoNews: what was cached before the first look for other
-// programs' changes stays cached.
-func TestWhatStoodInTheFileAtTheStartIsNoNews(t *testing.T) {
-	s := newStore(t)
-	must(t, s.refresh(t.Context()))
-	if n := s.editsSeen.Load(); n != 0 {
-		t.Errorf("%d changes of others are counted, and nobody else has written", n)
-	}
-}
-
 func TestTheSizesOfTheFileAndItsLogAreMeasured(t *testing.T) {
 	path := databasePath(t)
 	check := func(want string) {

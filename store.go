@@ -60,9 +60,9 @@ type engine interface {
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether other programs may have edited rows that services cache, since the
-	// last call. A file notices every write of others; a cluster only counted edits (edit).
-	changed(ctx context.Context) (bool, error)
+	// changed reports whether the engine has noticed that other programs have written since the
+	// last call. A cluster notices nothing: there, only edits that are counted are seen (edit).
+	changed() (bool, error)
 	// shared reports whether other services may add pets at this moment.
 	shared() bool
 	// describe names the engine, and the file or the node that it uses now.
@@ -180,12 +180,11 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 const (
-	entryBytes    = 192              // that a page or a pet takes in memory beside its body
-	maxCallers    = 4096             // that may share a transaction
-	recordMillis  = dayMillis        // how long an Idempotency-Key is kept
-	serviceMillis = 30 * dayMillis   // how long the number of a service's last flush is kept
-	maxDays       = 400              // days of usage that are kept
-	commandWait   = 10 * time.Second // for a lock or a leader, by a command, a start or a stop
+	entryBytes   = 192              // that a page or a pet takes in memory beside its body
+	maxCallers   = 4096             // that may share a transaction
+	recordMillis = dayMillis        // how long an Idempotency-Key is kept
+	maxDays      = 400              // days of usage that are kept
+	commandWait  = 10 * time.Second // for a lock or a leader, by a command, a start or a stop
 )
 
 // store is safe for concurrent use.
@@ -218,12 +217,10 @@ type store struct {
 type transaction struct {
 	callers    int
 	statements []statement
-	pets       []string // rows for insertPets, which is the last statement
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
 	results []result // of the statements
-	firstID int64    // of the pets, whose ids follow one another
 }
 
 func newTransaction() *transaction { return &transaction{ended: make(chan struct{})} }
@@ -251,28 +248,20 @@ func (s *store) limitCache(bytes int64) {
 func (s *store) Close() error { return s.engine.Close() }
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
-// and returns when they are durable. Its errors wrap errUnavailable.
-func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
-	results, _, err := s.commitTogether(ctx, statements, nil)
-	return results, err
-}
-
-// commitTogether adds statements and pets to the next transaction, and returns when that has ended.
-// It returns the results of these statements and the id of the last of these pets. It heeds ctx
+// and returns their results when they are durable. Its errors wrap errUnavailable. It heeds ctx
 // only if nobody else has joined the transaction.
-func (s *store) commitTogether(ctx context.Context, statements []statement, pets []string) (
-	results []result, lastID int64, err error) {
+func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	s.mu.Lock()
 	t := s.next
 	if t.callers == maxCallers {
 		s.mu.Unlock()
-		return nil, 0, fmt.Errorf("%w: %d writes wait already", errUnavailable, maxCallers)
+		return nil, fmt.Errorf("%w: %d writes wait already", errUnavailable, maxCallers)
 	}
 	t.callers++
 	leads := t.callers == 1
+	begin := len(t.statements)
 	t.statements = append(t.statements, statements...)
-	t.pets = append(t.pets, pets...)
-	statementsEnd, petsEnd := len(t.statements), len(t.pets)
+	end := len(t.statements)
 	s.mu.Unlock()
 
 	if leads {
@@ -280,10 +269,9 @@ func (s *store) commitTogether(ctx context.Context, statements []statement, pets
 	}
 	<-t.ended
 	if t.err != nil {
-		return nil, 0, fmt.Errorf("%w: %w", errUnavailable, t.err)
+		return nil, fmt.Errorf("%w: %w", errUnavailable, t.err)
 	}
-	results = t.results[statementsEnd-len(statements) : statementsEnd]
-	return results, t.firstID + int64(petsEnd) - 1, nil
+	return t.results[begin:end], nil
 }
 
 // lead commits a transaction as soon as the one before it has ended.
@@ -311,15 +299,8 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	if t.callers > 1 {
 		ctx = context.WithoutCancel(ctx) // nobody may cancel the writes of others
 	}
-	// One statement for all pets takes less time than one for each. ORDER BY key gives them ids in
-	// the order of t.pets.
-	statements := t.statements
-	added := int64(len(t.pets))
-	if added > 0 {
-		statements = append(statements, sqlOf(insertPets+"ORDER BY key", jsonArray(t.pets)))
-	}
 	start := time.Now()
-	results, err := s.engine.write(ctx, statements)
+	results, err := s.engine.write(ctx, t.statements)
 	if err != nil {
 		return err
 	}
@@ -327,15 +308,6 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	s.commitTimes.observe(int64(time.Since(start)))
 	s.commits.Add(1)
 	t.results = results
-	if added == 0 {
-		return nil
-	}
-	inserted := results[len(results)-1]
-	if inserted.affected != added || inserted.lastID < added {
-		return fmt.Errorf("%w: the engine knows of %d pets in place of %d",
-			errOutcome, inserted.affected, added)
-	}
-	t.firstID = inserted.lastID - added + 1
 	return nil
 }
 
@@ -351,16 +323,24 @@ const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh looks for edits of others. If there are any, everything cached is read anew.
 func (s *store) refresh(ctx context.Context) error {
-	changed, err := s.engine.changed(ctx)
+	changed, err := s.engine.changed()
 	if changed {
 		s.editsSeen.Add(1)
+	}
+	if err != nil {
+		return err
+	}
+	var edits int64
+	_, err = s.readInto(ctx, sqlOf(editsQuery), &edits)
+	if err == nil {
+		s.noteEdits(edits)
 	}
 	return err
 }
 
-// noteEdits takes the number of edits that a read of pets has returned. A page that shows an edit
-// is the end of everything that was cached before the edit. Otherwise a client that has seen the
-// edit on one page could see another page without it, until the next refresh.
+// noteEdits takes the number of edits that a read has returned. A page that shows an edit is the
+// end of everything that was cached before the edit. Otherwise a client that has seen the edit on
+// one page could see another page without it, until the next refresh.
 func (s *store) noteEdits(edits int64) {
 	if s.edits.Load() != edits {
 		s.editsSeen.Add(1)
@@ -378,21 +358,19 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// probe is an error if nothing can be read or nothing can be committed. It stores and deletes the
-// row of a service, because an empty transaction would not touch the disk.
+// probe is an error if nothing can be read or nothing can be committed. It stores the
+// time, because a transaction that changes nothing would not touch the disk.
 func (s *store) probe(ctx context.Context) error {
 	if _, err := s.readInto(ctx, sqlOf(editsQuery), new(int64)); err != nil {
 		return err
 	}
-	_, err := s.write(ctx,
-		sqlOf("INSERT OR REPLACE INTO services (id, flushes, seen_at) VALUES ('probe', 0, 0)"),
-		sqlOf("DELETE FROM services WHERE id = 'probe'"))
+	_, err := s.write(ctx, sqlOf(`INSERT OR REPLACE INTO services (id, flushes, seen_at)
+		VALUES ('probe', 0, ?)`, time.Now().UnixMilli()))
 	return err
 }
 
 // measure adds the metrics of the store, its caches, and its engine.
 func (s *store) measure(e *exposition) {
-	e.add("petstore_cache_bytes", "", s.pages.size.Load()+s.pets.size.Load())
 	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
 	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
 	e.add("petstore_commit_failures_total", "", s.commitsFailed.Load())
@@ -580,7 +558,10 @@ func (s *store) importPets(ctx context.Context, digest string, pets []string,
 	move := sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
 		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
 	// The move comes right before this statement, and changes() is 1 only if the move was made.
-	insert := sqlOf(insertPets+"WHERE changes() = 1 ORDER BY key", jsonArray(pets))
+	rows := "[" + strings.Join(pets, ",") + "]"
+	insert := sqlOf(`INSERT INTO pets (category_id, status, name)
+		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
+		WHERE changes() = 1 ORDER BY key`, rows)
 	read := statement{importedQuery, []any{name}, []any{&stored}}
 	var err error
 	for range 5 {
@@ -596,20 +577,24 @@ func (s *store) importPets(ctx context.Context, digest string, pets []string,
 	return err
 }
 
-// insertPets adds pets. Its argument is an array of them, each as NewPet.row returns it.
-const insertPets = `INSERT INTO pets (category_id, status, name)
-	SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?) `
-
 // row returns the pet's columns as a JSON array.
 func (p NewPet) row() string {
 	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
 }
 
-func jsonArray(values []string) string { return "[" + strings.Join(values, ",") + "]" }
+// insertPet adds a pet, whose columns are its arguments.
+const insertPet = "INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? ->> '$' "
+
+func (p NewPet) columns() []any {
+	return []any{p.CategoryID, storedStatus[p.Status], quote(p.Name)}
+}
 
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
-	_, id, err = s.commitTogether(context.Background(), nil, []string{p.row()})
+	id, err = insertedID(s.write(context.Background(), sqlOf(insertPet, p.columns()...)))
+	if err == nil && id < 1 {
+		err = fmt.Errorf("%w: the engine has given the pet no id", errOutcome)
+	}
 	return id, err
 }
 
@@ -630,11 +615,9 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
 	created := int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
-	create := sqlOf(`INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? ->> '$'
-		WHERE NOT EXISTS (SELECT 1 FROM idempotency
-			WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`,
-		p.CategoryID, storedStatus[p.Status], quote(p.Name),
-		keyID, idempotencyKey, created-int64(recordMillis))
+	columns := append(p.columns(), keyID, idempotencyKey, created-int64(recordMillis))
+	create := sqlOf(insertPet+`WHERE NOT EXISTS (SELECT 1 FROM idempotency
+		WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`, columns...)
 	// changes() and last_insert_rowid() are those of the statement before.
 	record := sqlOf(`INSERT OR REPLACE INTO idempotency
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
@@ -650,21 +633,18 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	return id, results[0].affected == 0, reused, nil
 }
 
-// purge deletes Idempotency-Keys and days of usage that have served their time, and services that
-// have ended long ago, until ctx ends.
+// purge deletes Idempotency-Keys and days of usage that have served their time, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
 	const chunk = int64(1000) // rows in one transaction, so that creates need not wait long
 	today := int64(instantOf(now) / dayMillis)
 	expired := int64(instantOf(now) - recordMillis)
-	ended := int64(instantOf(now) - serviceMillis)
 	oldRecords := sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 		(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ?
 			ORDER BY created_at LIMIT ?)`, expired, chunk)
 	oldDays := sqlOf(`DELETE FROM usage_days WHERE (usage_id, day) IN
 		(SELECT usage_id, day FROM usage_days WHERE day <= ? ORDER BY day LIMIT ?)`,
 		today-maxDays, chunk)
-	endedServices := sqlOf("DELETE FROM services WHERE seen_at <= ?", ended)
-	for _, old := range []statement{oldRecords, oldDays, endedServices} {
+	for _, old := range []statement{oldRecords, oldDays} {
 		for ctx.Err() == nil {
 			results, err := s.write(context.WithoutCancel(ctx), old)
 			if err != nil {

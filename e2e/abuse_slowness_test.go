@@ -6,24 +6,16 @@ package e2e
 
 import (
 	"bufio"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/hkdf"
-	"crypto/sha256"
-	"crypto/subtle"
-	"crypto/tls"
-	bigendian "encoding/binary"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -42,23 +34,37 @@ func (f footprint) String() string {
 // that the heap is what is in use.
 func (s *server) footprint() footprint {
 	s.t.Helper()
-	for range 2 {
-		response, err := http.Get(s.debug + "/debug/pprof/heap?gc=1")
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		_, err = io.Copy(io.Discard, response.Body)
-		response.Body.Close()
-		if err != nil {
-			s.t.Fatal(err)
-		}
-	}
+	const heap, heapInUse = "heap?gc=1&debug=1", `# HeapAlloc = (\d+)`
+	s.profiled(heap, heapInUse)
 	return footprint{
-		goroutines: int(s.metric("go_goroutines")),
+		goroutines: int(s.profiled("goroutine?debug=1", `goroutine profile: total (\d+)`)),
 		files:      s.files(),
-		heap:       int64(s.metric("go_memstats_heap_alloc_bytes")) / 1024,
+		heap:       s.profiled(heap, heapInUse) / 1024,
 		resident:   s.memory("VmRSS"),
 	}
+}
+
+// profiled is a number in a profile.
+func (s *server) profiled(profile, pattern string) int64 {
+	s.t.Helper()
+	response, err := http.Get(s.debug + "/debug/pprof/" + profile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	found := regexp.MustCompile(pattern).FindSubmatch(text)
+	if found == nil {
+		s.t.Fatalf("the profile %s has no %s", profile, pattern)
+	}
+	number, err := strconv.ParseInt(string(found[1]), 10, 64)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return number
 }
 
 // atRest is the least of several footprints, since connections that are still
@@ -362,136 +368,5 @@ func beside(t *testing.T, s *server, attack func()) (during durations) {
 			return during
 		default:
 		}
-	}
-}
-
-// tlsRecords is a TLS connection whose records a test makes itself, with AES-128 and SHA-256.
-type tlsRecords struct {
-	conn   net.Conn
-	secret []byte // of the records that are sent
-	sent   uint64 // records with this secret
-}
-
-// tlsSecret takes the secret of what a client sends from the lines of a key log.
-type tlsSecret []byte
-
-func (s *tlsSecret) Write(line []byte) (int, error) {
-	if words := strings.Fields(string(line)); words[0] == "CLIENT_TRAFFIC_SECRET_0" {
-		*s, _ = hex.DecodeString(words[2])
-	}
-	return len(line), nil
-}
-
-// openRecords connects. Segments are small, so that the service can leave little with the system
-// for a client that reads nothing.
-func (s *server) openRecords(t *testing.T) *tlsRecords {
-	t.Helper()
-	small := func(_, _ string, socket syscall.RawConn) error {
-		var segments, buffer error
-		err := socket.Control(func(fd uintptr) {
-			segments = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, 536)
-			buffer = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10)
-		})
-		return errors.Join(err, segments, buffer)
-	}
-	dialer := &net.Dialer{Control: small}
-	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(s.address(), "https://"))
-	noError(t, err)
-	t.Cleanup(func() { conn.Close() })
-	var secret tlsSecret
-	shaking := tls.Client(conn, &tls.Config{
-		RootCAs: testIdentity().roots, ServerName: "127.0.0.1", KeyLogWriter: &secret,
-	})
-	noError(t, shaking.HandshakeContext(t.Context()))
-	if suite := shaking.ConnectionState().CipherSuite; suite != tls.TLS_AES_128_GCM_SHA256 {
-		t.Fatalf("the connection uses %s", tls.CipherSuiteName(suite))
-	}
-	return &tlsRecords{conn: conn, secret: secret}
-}
-
-// derive is HKDF-Expand-Label of RFC 8446, section 7.1, without a context.
-func (c *tlsRecords) derive(label string, length int) []byte {
-	label = "tls13 " + label
-	info := "\x00" + string([]byte{byte(length), byte(len(label))}) + label + "\x00"
-	key, err := hkdf.Expand(sha256.New, c.secret, info, length)
-	if err != nil {
-		panic(err)
-	}
-	return key
-}
-
-// record makes a record; its types are 22 for a handshake and 23 for data.
-func (c *tlsRecords) record(contentType byte, content string) []byte {
-	block, err := aes.NewCipher(c.derive("key", 16))
-	if err != nil {
-		panic(err)
-	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		panic(err)
-	}
-	nonce := c.derive("iv", 12)
-	subtle.XORBytes(nonce, nonce, bigendian.BigEndian.AppendUint64(make([]byte, 4), c.sent))
-	c.sent++
-	plain := append([]byte(content), contentType)
-	header := bigendian.BigEndian.AppendUint16([]byte{23, 3, 3}, uint16(len(plain)+aead.Overhead()))
-	return append(header, aead.Seal(nil, nonce, plain, header)...)
-}
-
-// flood sends what a request begins with, and the rest byte by byte; between the bytes it asks
-// for new keys (RFC 8446, section 4.6.3), and never reads them. It ends when the service has
-// stopped reading.
-func (c *tlsRecords) flood(t *testing.T, begin string) {
-	message := c.record(23, begin)
-	for range 15_000 {
-		noError(t, c.conn.SetWriteDeadline(time.Now().Add(time.Second)))
-		if _, err := c.conn.Write(message); errors.Is(err, os.ErrDeadlineExceeded) {
-			return
-		} else if err != nil {
-			t.Errorf("the service ends the connection: %v", err)
-			return
-		}
-		message = nil
-		for range 15 { // more in a row are refused
-			message = append(message, c.record(22, "\x18\x00\x00\x01\x01")...)
-			c.secret, c.sent = c.derive("traffic upd", 32), 0
-		}
-		message = append(message, c.record(23, "a")...)
-	}
-	t.Error("the service goes on reading")
-}
-
-// TestAStopWaitsForNoPeerThatReadsNothing, but ends after 10 seconds, with all usage saved.
-func TestAStopWaitsForNoPeerThatReadsNothing(t *testing.T) {
-	t.Parallel() // it mostly waits
-	s := startTLS(t)
-	for _, begin := range []string{
-		"GET / HTTP/1.1\r\nX-Slow: ",
-		"POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: " + s.bearer() +
-			"\r\nContent-Length: 60000\r\n\r\n",
-	} {
-		s.openRecords(t).flood(t, begin)
-	}
-	key := s.newKey()
-	client := &http.Client{Transport: transport()}
-	const requests = 7
-	for range requests {
-		got, err := s.send(t.Context(), client, "GET", "/pets", "", "Authorization: Bearer "+key)
-		if err != nil || got.status != http.StatusOK {
-			t.Fatalf("%v, %v", got, err)
-		}
-	}
-	client.CloseIdleConnections()
-	began := time.Now()
-	s.stop()
-	took := time.Since(began)
-	t.Logf("the stop took %v", took)
-	if took > 10*time.Second+delay {
-		t.Errorf("the stop took %v, and may take 10 s", took)
-	}
-	shown := s.command("key", "show", "-db", s.db, "-json", "2")
-	saved := decode[struct{ UsedThisMinute int64 }](t, shown)
-	if saved.UsedThisMinute != requests {
-		t.Errorf("%d requests are saved, want %d", saved.UsedThisMinute, requests)
 	}
 }

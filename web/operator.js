@@ -225,11 +225,8 @@ const charts = {
     series: [{ name: "mean", value: writers }, { name: "p95", value: (s) => upward(s.quantile(0.95, commits.size)) }],
   },
   memory: {
-    title: "Memory", format: bytes, step: 2 ** 20, styles: ["n1", "n2"],
-    series: [
-      { name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") },
-      { name: "heap", value: (s) => gauge(s.end, "go_memstats_heap_alloc_bytes") },
-    ],
+    title: "Memory", format: bytes, step: 2 ** 20, styles: ["n1"],
+    series: [{ name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") }],
   },
   cpu: {
     title: "CPU, where 100 % is one core", format: percent, styles: ["n1"],
@@ -462,7 +459,6 @@ function drawFacts() {
   put("fact.version", `${version} · ${goversion}`);
   put("fact.environment", latest.environment);
   put("fact.uptime", live ? `${age(latest.uptime)}, since ${instant(started * 1e3)}` : "–");
-  put("fact.process", live ? `${integer(gauge(last, "go_goroutines"))} goroutines` : "–");
   put("commit.failed", integer(gauge(last, "petstore_commit_failures_total")));
   put("bans.total", integer(gauge(last, "petstore_bans_total")));
   for (const [name, list] of Object.entries(outcomes)) put(`total.${name}`, integer(sum(list, last)));
@@ -650,9 +646,11 @@ async function remember() {
     const response = await fetch("history.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
     const { now, places: byName, samples } = await response.json();
     const names = Object.entries(byName);
-    for (const { time, uptime, values } of samples ?? []) {
+    for (const { time, values } of samples ?? []) {
       const metrics = names.filter(([, i]) => i < values.length).map(([name, i]) => [name, values[i]]);
-      take({ uptime, metrics: Object.fromEntries(metrics) }, time - now + Date.now());
+      const read = { metrics: Object.fromEntries(metrics) };
+      read.uptime = time / 1000 - read.metrics.process_start_time_seconds;
+      take(read, time - now + Date.now());
     }
   } catch {
     // The charts begin empty, then.

@@ -17,8 +17,8 @@ var limitFaults = []struct {
 		"	d := u.levels(now, q)\n", "	d := u.levels(now, quota{q.PerMinute + 1, q.PerDay + 1})\n",
 	}},
 	{name: "a restart forgets all usage", file: "limits.go", changes: []string{
-		"		_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",
-		"		var err error\n		_ = query\n",
+		"	_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",
+		"	var err error\n	_ = query\n",
 	}},
 	{name: "a kill forgets three seconds of usage", file: "main.go", changes: []string{
 		`every(500*time.Millisecond, "write usage"`, `every(3*time.Second, "write usage"`,

@@ -144,7 +144,7 @@ var Exercises = []Exercise{
 		Stop: 5, Name: "batch", Task: "commits of a bounded size",
 		Breaks: []string{"TestNobodyWaitsForMoreThanTwoTransactions", "TestAFullTransactionRefusesWritesAtOnce"},
 		Hints: [3]string{
-			"Where: in store.commitTogether in store.go, which adds a caller to the next transaction.",
+			"Where: in store.write in store.go, which adds a caller to the next transaction.",
 			"What: if the next transaction has 64 callers, wait until it begins, and look again: there is another one then. Who says that it begins? Do not wait while you hold the lock.",
 			"Nearly the code: a transaction gets a channel begun, which lead closes where it sets s.next; for s.next.callers == 64 { begun := s.next.begun; s.mu.Unlock(); <-begun; s.mu.Lock() }.",
 		},
@@ -205,12 +205,12 @@ var lies = []Lie{
 	},
 	{
 		Name: "clients are answered while the commit is under way", File: "store.go",
-		Old: "	results, err := s.engine.write(ctx, statements)\n",
-		New: `	results, err := make([]result, len(statements)), error(nil)
+		Old: "	results, err := s.engine.write(ctx, t.statements)\n",
+		New: `	results, err := make([]result, len(t.statements)), error(nil)
 	for i := range results {
-		results[i] = result{lastID: max(1, added), affected: max(1, added)}
+		results[i] = result{lastID: 1, affected: 1}
 	}
-	go func() { _, _ = s.engine.write(context.WithoutCancel(ctx), statements) }()
+	go func() { _, _ = s.engine.write(context.WithoutCancel(ctx), t.statements) }()
 `,
 	},
 }
