@@ -16,7 +16,7 @@ import (
 // nginx; after some of the steps the test looks whether they did what they are for.
 func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 	t.Parallel()
-	needs(t, "caddy", "nginx")
+	needs(t, "caddy", "nginx", "prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
 	repository := snapshot(t)
 	m := bootMachine(t, repository)
 	m.values["<this repository>"] = repository
@@ -28,8 +28,9 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		"CGO_ENABLED=0 go build .": m.checkVersion,
 		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
 		"petstore backup -db /var/lib/petstore/petstore.db /root/petstore-backup.db":       m.checkUnit,
-		"systemctl start petstore":         m.checkRestored,
-		"systemctl restart petstore":       m.checkUpgrade,
+		"systemctl start petstore":   m.checkRestored,
+		"systemctl restart petstore": m.checkUpgrade,
+		"systemctl restart prometheus-node-exporter prometheus-alertmanager prometheus": m.checkAlerts,
 		"systemctl restart caddy":          func() { m.checkProxy("", caddyRoot) },
 		"systemctl restart nginx":          m.checkNginx,
 		"systemctl restart petstore caddy": func() { m.checkProxy("/shop", caddyRoot) },
@@ -121,7 +122,7 @@ func needs(t *testing.T, commands ...string) {
 	t.Helper()
 	for _, command := range append(commands, "systemd-analyze", "nsenter", "ip", "curl", "openssl") {
 		if _, err := exec.LookPath(command); err != nil {
-			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light and haproxy: %v", err)
+			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light, haproxy, prometheus, prometheus-alertmanager and prometheus-node-exporter: %v", err)
 		}
 	}
 	if os.Getuid() != 0 {
@@ -254,6 +255,19 @@ func (m *machine) checkRestored() {
 	if id := find(locationHeader, head); !regexp.MustCompile(`/pets/1\d{6}$`).MatchString(id) {
 		m.t.Errorf("the first pet after a restore is at %s", id)
 	}
+}
+
+// checkAlerts waits until Prometheus reads the service and the node exporter, and knows
+// Alertmanager. None of them listens to other machines.
+func (m *machine) checkAlerts() {
+	m.t.Helper()
+	m.run(`until curl -fsG localhost:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 2' | grep -q value; do sleep 0.5; done`)
+	m.run(`until curl -fs localhost:9090/api/v1/alertmanagers | grep -q '"url":"http://localhost:9093/'; do sleep 0.5; done`)
+	m.run(`curl -fs --retry 30 --retry-connrefused -o /dev/null localhost:9093/-/ready`)
+	if open := m.run(`ss -Hltn | grep -E ':9(09.|100) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
+		m.t.Errorf("other machines reach\n%s", open)
+	}
+	m.run("systemctl stop prometheus-node-exporter prometheus-alertmanager prometheus")
 }
 
 // checkUpgrade looks what a client has seen that has connected again and again

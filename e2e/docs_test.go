@@ -7,8 +7,8 @@ package e2e
 // `main.go`:"), or one of this repository that it quotes ("This is
 // [deploy/Caddyfile](deploy/Caddyfile):"). A value that differs from run to run is
 // compared by its shape; a key or a port that is shown stands for the real one
-// from then on. A command that shows bars or lines of the log, and a service that says
-// how to stop it, run on a terminal, as they do for readers; others show their stdout.
+// from then on. A command that shows bars or lines of the log, and a service, run on a
+// terminal, as they do for readers; others show their stdout.
 // A block that cannot be run like that is an error, so that none can rot.
 
 import (
@@ -634,7 +634,7 @@ func (x *terminal) serve(command, shown string) string {
 		ended += " || true" // go run itself ends with 1 at a Ctrl-C
 	}
 	x.t.Cleanup(func() { x.run(fmt.Sprintf("kill -INT -- -%s && { %s; }", pid, ended)) })
-	printed := screen.await("with Ctrl-C\n\n")
+	printed := screen.await(" msg=ready ")
 	if !logLine.MatchString(shown) {
 		printed = strings.ReplaceAll(logLine.ReplaceAllString(printed, ""), "\n\n\n", "\n\n")
 	}
