@@ -220,25 +220,6 @@ func TestAnUnknownVariableIsNamed(t *testing.T) {
 	}
 }
 
-// TestTheEnvironmentSaysWhichKeysAreMade makes keys in the environments of a production
-// and of a staging instance.
-func TestTheEnvironmentSaysWhichKeysAreMade(t *testing.T) {
-	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	for _, c := range []struct{ variable, prefix string }{
-		{"", "pet_live_"},
-		{"PETSTORE_STAGING=false", "pet_live_"},
-		{"PETSTORE_STAGING=true", "pet_test_"},
-	} {
-		cmd := program("key", "create", "-db", s.db)
-		if c.variable != "" {
-			cmd.Env = append(cmd.Env, c.variable)
-		}
-		if key := succeeds(t, cmd).out.String(); !strings.HasPrefix(key, c.prefix) {
-			t.Errorf("with %q the key begins with %.9s, want %s", c.variable, key, c.prefix)
-		}
-	}
-}
-
 // getAs asks for an address without a key, under a name of the host if there is one.
 func getAs(t *testing.T, address, host string) (status int, body string) {
 	t.Helper()
