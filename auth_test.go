@@ -359,6 +359,21 @@ func TestDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T) {
 	})
 }
 
+// TestAServiceThatWritesLateTakesNoLaterUseBack: each service of a cluster writes what it has seen.
+func TestAServiceThatWritesLateTakesNoLaterUseBack(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		first, second := newKeyring(s, false), newKeyring(s, false)
+		key := mustAuthenticate(t, first, mustInsertKey(t, s, apiKey{}), testTime)
+		later := testTime.Add(time.Second)
+		first.noteDeprecatedUse(key, testTime)
+		second.noteDeprecatedUse(key, later)
+		must(t, second.flush(t.Context()))
+		must(t, first.flush(t.Context()))
+		wantDeprecatedUse(t, s, 1, instantOf(later))
+	})
+}
+
 func TestAFailedFlushLosesNoDeprecatedUse(t *testing.T) {
 	s := newStore(t)
 	k := newKeyring(s, false)
