@@ -117,6 +117,13 @@ func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
 		ask(2)
 		time.Sleep(time.Hour)
 		ask(3) // nobody has asked meanwhile
+
+		must(t, os.Rename(path, path+".away")) // a probe fails now, and is a try to write all the same
+		time.Sleep(250 * time.Millisecond)
+		ask(4)
+		time.Sleep(249 * time.Millisecond)
+		ask(4)
+		must(t, os.Rename(path+".away", path))
 	})
 }
 
