@@ -98,6 +98,7 @@ func TestABodyThatIsNoJSONObjectIsRefused(t *testing.T) {
 		"not valid JSON": {
 			object + object, object + " 1", object + ",", object + "x", object + "\x00",
 			object + "}", object[:20], "{",
+			"\u00a0" + object, object + "\v", object + "\u2028", // white space, but not of JSON
 			`{"name":"Rex","categoryId":1,}`, `{"name":"Rex",/**/"categoryId":1}`,
 			`{'name':'Rex','categoryId':1}`, "\ufeff" + object, "{\x00}\x00",
 			modelNamed("\"a\nb\""), modelNamed(`"\x41"`),
@@ -235,6 +236,13 @@ func TestA201AndALaterGETShowTheSameBytes(t *testing.T) {
 	must(t, err)
 	if want := "[" + strings.Join(listed, ",") + "]"; string(page.body) != want {
 		t.Errorf("the page is\n%s; want\n%s", page.body, want)
+	}
+}
+
+// TestTimesAreToldInUTC, wherever the program runs: their texts end in Z, and days begin in UTC.
+func TestTimesAreToldInUTC(t *testing.T) {
+	if zone := instantOf(testTime).time().Location(); zone != time.UTC {
+		t.Errorf("the time zone is %v", zone)
 	}
 }
 
