@@ -388,7 +388,7 @@ type keyUse struct {
 	Days []dayUse `json:"days"` // those with requests, ascending
 }
 
-// dayUse is a day of a keyUse, as a flush stores it.
+// dayUse is a day of a keyUse.
 type dayUse struct {
 	Day string `json:"day"` // such as 2026-11-20, in UTC
 	tally
@@ -410,13 +410,9 @@ func (u *keyUse) total() (sum tally) {
 // and the plan from the row of that id.
 func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*keyUse) error) error {
-	where := "WHERE ?2 = 0"
-	if usageID != 0 {
-		where = "WHERE id = ?2 OR usage_id = ?2" // each finds its keys by an index
-	}
 	query := sqlOf(`
 SELECT max(id) AS newest, name, plan, coalesce(usage_id, id) AS line
-FROM api_keys `+where+` GROUP BY line
+FROM api_keys WHERE ?2 IN (0, id, usage_id) GROUP BY line
 ORDER BY (SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, newest
 LIMIT ?3`, since, usageID, limit)
 	return s.engine.read(ctx, query, func(scan scanner) error {
@@ -467,8 +463,8 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	})
 	r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
 
-	month := int64(now/dayMillis) - 29
-	err = eachUse(ctx, s, month, 0, 15, func(use *keyUse) error {
+	since := int64(now/dayMillis) - 29
+	err = eachUse(ctx, s, since, 0, 15, func(use *keyUse) error {
 		r.Usage = append(r.Usage, use)
 		return nil
 	})

@@ -224,7 +224,7 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	k := newKeyring(s, false)
 	token := newSecret(false)
 	mustRefuseKey(t, k, bearerHeader(token), testTime, CodeInvalidKey)
-	if n := k.known.size.Load(); n != 0 {
+	if n := k.known.size; n != 0 {
 		t.Errorf("%d unknown keys are remembered", n)
 	}
 	_, err := insertKey(t.Context(), s, &apiKey{Plan: freePlan}, token, "true")

@@ -304,7 +304,7 @@ func restore(ctx context.Context, cmd *invocation) error {
 // restoreCopy returns how many pets it has restored, and where the old database is kept: "" if that
 // held nothing.
 func (c *invocation) restoreCopy(ctx context.Context) (pets int64, old string, err error) {
-	source, err := findCopy(ctx, c.argument)
+	source, err := findCopy(ctx, c.argument, c.db)
 	if err != nil {
 		return 0, "", err
 	}
@@ -316,10 +316,15 @@ func (c *invocation) restoreCopy(ctx context.Context) (pets int64, old string, e
 }
 
 // findCopy returns the path of the copy that is to be restored, unless it cannot be used.
-func findCopy(ctx context.Context, name string) (path string, err error) {
+func findCopy(ctx context.Context, name, database string) (path string, err error) {
 	path, err = realPath(name)
 	if err != nil {
 		return "", err
+	}
+	copied, _ := os.Stat(path)
+	replaced, _ := os.Stat(database)
+	if os.SameFile(copied, replaced) {
+		return "", errors.New("they are the same file")
 	}
 	for _, suffix := range []string{"-wal", "-journal"} {
 		log, err := os.Stat(path + suffix)
@@ -493,11 +498,14 @@ func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
 	p := startProgress(c.stderr, "checking", "", 0)
 	err := untilStopped(ctx, func() error { return file.read(content) })
 	p.end()
-	if err != nil || len(file.wrong) == 0 {
+	_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	if err != nil {
 		return err
 	}
-	_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
-	return fmt.Errorf("%s has wrong lines; nothing was stored", c.argument)
+	if len(file.wrong) > 0 {
+		return fmt.Errorf("%s has wrong lines; nothing was stored", c.argument)
+	}
+	return nil
 }
 
 // untilStopped returns what do returns, unless ctx ends first: do may wait for the other end of a
@@ -620,11 +628,7 @@ func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, e
 	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
 		return 0, err
 	}
-	stderr := c.stderr
-	if file == "-" && isTerminal(c.stdout) {
-		stderr = io.Discard // the terminal shows the pets
-	}
-	p := startProgress(stderr, "exporting", "pets", pets)
+	p := startProgress(c.stderr, "exporting", "pets", pets)
 	defer p.end()
 	if file == "-" {
 		err = untilStopped(ctx, func() error { return c.writePets(ctx, c.stdout, p) })

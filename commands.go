@@ -222,8 +222,7 @@ func unknownCommand(args []string) error {
 	if group == nil {
 		return usageErrorf("no command %q; petstore help lists all", args[0])
 	}
-	asked := strings.Join(args[:min(2, len(args))], " ")
-	return usageErrorf("no command %q; there are %s", asked, strings.Join(group, ", "))
+	return usageErrorf("no command %q; there are %s", args[0], strings.Join(group, ", "))
 }
 
 // overview is a line for each command.
@@ -530,8 +529,7 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 
 const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME"
 
-// keyList shows all keys, in a table that fits a terminal of 80 columns unless names are long or
-// much needs attention.
+// keyList shows all keys.
 func keyList(ctx context.Context, cmd *invocation) error {
 	list := cmd.newListing(keyHeading)
 	addRow := func(key *apiKey) error {
@@ -552,7 +550,7 @@ func keyRow(key *apiKey) string {
 		key.UsedThisMinute, key.PerMinute, key.UsedToday, key.PerDay, keyState(key), key.Name)
 }
 
-// keyState says what about a key needs attention.
+// keyState says whether a key can be used, until when, and whether it uses what is deprecated.
 func keyState(key *apiKey) string {
 	text := key.State
 	if text == "revoked" || text == "expired" {

@@ -36,10 +36,10 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 		"help me":     `no command "me"; petstore help lists all`,
 		"Key create":  `no command "Key"; petstore help lists all`,
 		"key":         `no command "key"; there are ` + keyCommands,
-		"key make":    `no command "key make"; there are ` + keyCommands,
-		"key -h":      `no command "key -h"; there are ` + keyCommands,
+		"key make":    `no command "key"; there are ` + keyCommands,
+		"key -h":      `no command "key"; there are ` + keyCommands,
 		"pet":         `no command "pet"; there are pet import, pet export, pet set, pet delete`,
-		"help pet me": `no command "pet me"; there are pet import, pet export, pet set, pet delete`,
+		"help pet me": `no command "pet"; there are pet import, pet export, pet set, pet delete`,
 
 		// Is the argument there?
 		"-db db now":                 `unexpected argument "now"; see petstore serve -h`,

@@ -201,7 +201,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		s.log.Warn("key banned",
 			"key", key.ID,
 			"for", s.banFor.String(),
-			"until", decision.shown.reset.time(),
+			"until", w.start.Add(s.banFor).UTC(),
 			"request", w.id[0])
 	}
 	return caller{key, w.start}, decision.err()
@@ -435,9 +435,8 @@ var (
 // to tell.
 func write(w http.ResponseWriter, status int, contentType []string, body []byte) {
 	h := w.Header()
-	length := strconv.Itoa(len(body))
 	h["Content-Type"] = contentType
-	h["Content-Length"] = []string{length}
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
 }

@@ -128,7 +128,7 @@ func TestAddressesRememberedAreBounded(t *testing.T) {
 		for range addressQuota {
 			ask(i)
 		}
-		most = max(most, l.addresses.size.Load())
+		most = max(most, l.addresses.size)
 	}
 	refused := 0
 	for i := range addresses {

@@ -44,6 +44,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -63,7 +64,10 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop)   // A second signal ends the process.
+	// A moment after the first signal the default action is back, so that a second one ends the
+	// process. It is not back at once because timeout(1) sends its signal twice in a row.
+	stopLater := func() { time.AfterFunc(100*time.Millisecond, stop) }
+	context.AfterFunc(ctx, stopLater)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
@@ -260,8 +264,7 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 			MaxReadFrameSize: 16 << 10, // of which each connection has a buffer; by default 1 MiB
 			WriteByteTimeout: 10 * time.Second,
 		},
-		// Strangers cause these lines, with as much text as they like.
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog: stdlog.New(&boundedLog{log: log}, "", 0),
 		Handler:  handler,
 		// The handler responds to OPTIONS * as to any other path.
 		DisableGeneralOptionsHandler: true,

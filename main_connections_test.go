@@ -184,13 +184,24 @@ func TestPeersThatReadNothingAreCutOff(t *testing.T) {
 	})
 }
 
-// TestStrangersFillNoLog: what net/http logs quotes them, at length and without a bound.
-func TestStrangersFillNoLog(t *testing.T) {
-	for level, want := range map[slog.Level]string{slog.LevelInfo: "", slog.LevelDebug: "hello"} {
+// TestTheLogOfConnectionsIsBounded: what net/http logs quotes strangers.
+func TestTheLogOfConnectionsIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		newServer(newLogger(&log, "json", level), nil, nil).ErrorLog.Print("hello")
-		if got := log.String(); !strings.Contains(got, want) || want == "" && got != "" {
-			t.Errorf("at the level %v the log is %s", level, got)
+		s := newServer(newLogger(&log, "json", slog.LevelInfo), nil, nil)
+		long := strings.Repeat("x", 980)
+		key := "pet_live_" + strings.Repeat("a", 38)
+		for range 300 {
+			s.ErrorLog.Print(long + key + long)
 		}
-	}
+		lines := strings.Count(log.String(), "\n")
+		if lines != 1 || log.Len() > 1100 || strings.Contains(log.String(), "aaa") {
+			t.Errorf("300 lines at once become %s", &log)
+		}
+		time.Sleep(100 * time.Millisecond)
+		s.ErrorLog.Print("hello")
+		if !strings.Contains(log.String(), `"level":"WARN","msg":"hello`) {
+			t.Errorf("a moment later a line becomes %s", &log)
+		}
+	})
 }

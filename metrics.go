@@ -182,8 +182,7 @@ var processStart = time.Now()
 // addProcess adds what Prometheus' own clients report of every Go program. Where there is no
 // /proc, the CPU time and the resident memory are left out.
 func (e *exposition) addProcess() {
-	started := float64(processStart.UnixMilli()) / 1000
-	e.addFloat("process_start_time_seconds", "", started)
+	e.add("process_start_time_seconds", "", processStart.Unix())
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		return

@@ -54,7 +54,7 @@ type rqlite struct {
 	wait   time.Duration // for the response to a read
 
 	inUse    atomic.Pointer[node] // the leader, or a node that passes requests on to it
-	locating sync.Mutex           // held by the request that looks for the leader
+	locating chan struct{}        // holds an element while a request looks for the leader
 	// named holds the Raft addresses of the nodes of -db that have told theirs (status).
 	named sync.Map
 
@@ -79,7 +79,7 @@ func openRqlite(ctx context.Context, urls []*url.URL, mode openMode, log *slog.L
 }
 
 func newRqlite(urls []*url.URL, mode openMode, log *slog.Logger) *rqlite {
-	e := &rqlite{log: log, wait: commandWait}
+	e := &rqlite{log: log, wait: commandWait, locating: make(chan struct{}, 1)}
 	if mode == openToServe {
 		e.wait = queryWait
 	}
@@ -124,15 +124,16 @@ func (e *rqlite) connect(ctx context.Context) error {
 	return nil
 }
 
-// locate looks for a leader in the place of a node that was lost. It returns at once if another
-// request looks, and changes nothing if another has found one. All nodes are asked at once, again
+// locate looks for a leader in the place of a node that was lost. It waits for another request that
+// looks, and looks no further if that has found one. All nodes are asked at once, again
 // and again for statusWait, until one says that it leads. So a node that hangs hides no leader that
 // the others have just elected.
 func (e *rqlite) locate(ctx context.Context, lost *node) {
-	if !e.locating.TryLock() {
+	e.locating <- struct{}{}
+	defer func() { <-e.locating }()
+	if e.inUse.Load() != lost {
 		return
 	}
-	defer e.locating.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, statusWait)
 	defer cancel()
 	var asking sync.WaitGroup

@@ -83,27 +83,17 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 	return e, nil
 }
 
-// ensureFile makes the file unless it is there, and returns its realPath. One that is missing while
-// its log is there is refused. The error is the operating system's if the file cannot be written:
-// SQLite's would not say why. Call it before SQLite has the file open, since closing a file ends
-// the locks that the process has on it.
+// ensureFile makes the file unless it is there, and returns its realPath. The error is the
+// operating system's if the file cannot be written: SQLite's would not say why. Call it before
+// SQLite has the file open, since closing a file ends the locks that the process has on it.
 func ensureFile(path string) (string, error) {
-	_, missing := os.Stat(path)
 	//nolint:gosec // the operator names the file
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", err
 	}
 	_ = f.Close() // nothing was written
-	path, err = realPath(path)
-	if err != nil || missing == nil {
-		return path, err
-	}
-	if _, err := os.Stat(path + "-wal"); err == nil { //nolint:gosec // the operator names the file
-		_ = os.Remove(path)
-		return "", errOrphanedLog
-	}
-	return path, nil
+	return realPath(path)
 }
 
 // realPath is the absolute path of a file that is there, with symbolic links resolved.

@@ -16,6 +16,7 @@ package main
 // and speak JSON.
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -168,7 +169,7 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	if err == nil && version == len(migrations) {
 		return nil
 	}
-	return writeErr
+	return cmp.Or(writeErr, err)
 }
 
 // pause waits for things to change, unless ctx ends.
@@ -364,12 +365,12 @@ func (s *store) probe(ctx context.Context) error {
 	if _, err := s.readInto(ctx, sqlOf(editsQuery), new(int64)); err != nil {
 		return err
 	}
-	_, err := s.write(ctx, sqlOf(`INSERT OR REPLACE INTO services (id, flushes, seen_at)
+	_, err := s.write(ctx, sqlOf(`REPLACE INTO services (id, flushes, seen_at)
 		VALUES ('probe', 0, ?)`, time.Now().UnixMilli()))
 	return err
 }
 
-// measure adds the metrics of the store, its caches, and its engine.
+// measure adds the metrics of the store and its engine.
 func (s *store) measure(e *exposition) {
 	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
 	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
@@ -555,7 +556,7 @@ func (s *store) importPets(ctx context.Context, digest string, pets []string,
 	from, to int64) error {
 	name := "import " + digest
 	var stored int64
-	move := sqlOf(`INSERT OR REPLACE INTO counters (name, value) SELECT ?1, ?2
+	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
 		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
 	// The move comes right before this statement, and changes() is 1 only if the move was made.
 	rows := "[" + strings.Join(pets, ",") + "]"
@@ -593,7 +594,7 @@ func (p NewPet) columns() []any {
 func (s *store) createPet(p NewPet) (id int64, err error) {
 	id, err = insertedID(s.write(context.Background(), sqlOf(insertPet, p.columns()...)))
 	if err == nil && id < 1 {
-		err = fmt.Errorf("%w: the engine has given the pet no id", errOutcome)
+		err = fmt.Errorf("%w: %w: the engine has given no id", errUnavailable, errOutcome)
 	}
 	return id, err
 }
@@ -619,7 +620,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	create := sqlOf(insertPet+`WHERE NOT EXISTS (SELECT 1 FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`, columns...)
 	// changes() and last_insert_rowid() are those of the statement before.
-	record := sqlOf(`INSERT OR REPLACE INTO idempotency
+	record := sqlOf(`REPLACE INTO idempotency
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
@@ -662,10 +663,10 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 // entries at random. Clients that read more than fits, in turn, would never find an entry if it
 // dropped the oldest.
 type cache[K comparable, V any] struct {
-	max  int64        // of size
-	size atomic.Int64 // of all entries together
+	max int64 // of size
 
-	mu      sync.RWMutex // guards entries
+	mu      sync.RWMutex // guards what follows
+	size    int64        // of all entries together
 	entries map[K]sized[V]
 }
 
@@ -691,15 +692,15 @@ func (c *cache[K, V]) put(key K, value V, size int64) {
 	if c.entries == nil {
 		c.entries = map[K]sized[V]{}
 	}
-	c.size.Add(size - c.entries[key].size)
+	c.size += size - c.entries[key].size
 	c.entries[key] = sized[V]{value, size}
 	for other, entry := range c.entries { // in random order
-		if c.size.Load() <= c.max {
+		if c.size <= c.max {
 			return
 		}
 		if other != key {
 			delete(c.entries, other)
-			c.size.Add(-entry.size)
+			c.size -= entry.size
 		}
 	}
 }

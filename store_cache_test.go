@@ -250,7 +250,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
 		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))())
 	s.limitCache(most)
-	size := func() int64 { return s.pages.size.Load() + s.pets.size.Load() }
+	size := func() int64 { return s.pages.size + s.pets.size }
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -309,7 +309,7 @@ func TestACacheThatIsTooSmallKeepsSomeEntries(t *testing.T) {
 	if n := found(); n < items/3 {
 		t.Errorf("a pass of %d finds %d", items, n)
 	}
-	if n := c.size.Load(); n > size || int(n) != len(c.entries) {
+	if n := c.size; n > size || int(n) != len(c.entries) {
 		t.Errorf("the size is %d, and there are %d entries", n, len(c.entries))
 	}
 	for i := range 100 * size {
@@ -325,11 +325,11 @@ func TestALargeEntryTakesThePlaceOfOthers(t *testing.T) {
 	c.put("a", "a1", 5)
 	c.put("b", "b1", 5)
 	c.put("a", "a2", 6)
-	if c.get("a") != "a2" || c.get("b") != "" || c.size.Load() != 6 {
-		t.Errorf("there are %v, of size %d", c.entries, c.size.Load())
+	if c.get("a") != "a2" || c.get("b") != "" || c.size != 6 {
+		t.Errorf("there are %v, of size %d", c.entries, c.size)
 	}
 	c.put("a", "a3", 11)
-	if c.get("a") == "a3" || c.size.Load() > 10 {
-		t.Errorf("an entry without room is kept: %v, of size %d", c.entries, c.size.Load())
+	if c.get("a") == "a3" || c.size > 10 {
+		t.Errorf("an entry without room is kept: %v, of size %d", c.entries, c.size)
 	}
 }

@@ -53,7 +53,8 @@ func (x *inventory) hold(t *testing.T, services ...*server) (left int) {
 		x.crowd.compare(t, s, x.crowd.animals)
 		x.crowd.repeat(t, s, x.crowd.animals)
 		x.keys.hold(t, s)
-		if shown := s.command("key", "show", "-db", s.db, x.keys.kept.id); !strings.Contains(shown, "succeeded by key") {
+		shown := s.command("key", "show", "-json", "-db", s.db, x.keys.kept.id)
+		if strings.Contains(shown, `"succeededBy": null`) {
 			t.Errorf("a key that was rotated is shown as\n%s", shown)
 		}
 	}

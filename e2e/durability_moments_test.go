@@ -449,7 +449,7 @@ func (r *run) checkImport(pets string) {
 		fails(r.t, again, "it was imported before")
 	} else {
 		p := succeeds(r.t, again)
-		alreadyStored := fmt.Sprintf(`"alreadyStored":%d,`, stored)
+		alreadyStored := fmt.Sprintf(`"alreadyStored":%d}`, stored)
 		if !strings.Contains(p.log.String(), alreadyStored) {
 			r.t.Errorf("after %d pets: %s", stored, p.told())
 		}

@@ -165,7 +165,7 @@ func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
 }
 
 // TestASignalStopsARestoreWhileItWrites into the database: the old one is whole
-// and in its place, and nothing is beside it.
+// and in its place, and beside it is nothing but the copy that was kept of it.
 func TestASignalStopsARestoreWhileItWrites(t *testing.T) {
 	source := bulky(t)
 	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
@@ -184,10 +184,18 @@ func TestASignalStopsARestoreWhileItWrites(t *testing.T) {
 		t.Errorf("the database holds %d keys and %d pets", keys, pets)
 	}
 	checkIntegrity(t, s.db)
+	kept, err := filepath.Glob(s.db + ".*.old")
+	noError(t, err)
+	for _, file := range kept {
+		if keys := numberIn(t, file, "SELECT count(*) FROM api_keys"); keys != 1 {
+			t.Errorf("the copy that is kept holds %d keys", keys)
+		}
+		noError(t, os.Remove(file))
+	}
 	left, err := filepath.Glob(s.db + "*")
 	noError(t, err)
-	if !slices.Equal(left, []string{s.db, s.db + "-lock"}) {
-		t.Errorf("%q are left", left)
+	if len(kept) != 1 || !slices.Equal(left, []string{s.db, s.db + "-lock"}) {
+		t.Errorf("%q are kept and %q left", kept, left)
 	}
 }
 
