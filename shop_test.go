@@ -328,15 +328,10 @@ func readyShop(t *testing.T, path string) (srv *service, probes *atomic.Int64) {
 }
 
 // debugCall sends a request to the debug address.
-func debugCall(routes http.Handler, path, host string, headers ...string,
-) *httptest.ResponseRecorder {
+func debugCall(routes http.Handler, path, host string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest("GET", path, nil)
 	r.Host = host
-	for _, line := range headers {
-		name, value, _ := strings.Cut(line, ": ")
-		r.Header.Set(name, value)
-	}
 	routes.ServeHTTP(w, r)
 	return w
 }
