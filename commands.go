@@ -1,7 +1,8 @@
 package main
 
-// The command line: the table of commands, their help, and what those commands do that are about
-// keys and single pets. The service is in main.go, and copies are in backup.go.
+// The command line: the table of commands, their help, and how a command reads its flags and opens
+// its database. The commands about keys and single pets are here, too. The service is in main.go.
+// Copies, imports and exports are in backup.go.
 
 import (
 	"cmp"
@@ -24,7 +25,7 @@ import (
 type command struct {
 	name     string
 	argument string   // such as ID, or [ID] if it may be left out
-	about    string   // a line of what it does, then more, and an example
+	about    string   // for help: what it does in one line, then more, and an example
 	database openMode // openExisting unless it is set
 	// onlyDatabase says that only -db has a variable. The other flags say what to change, or which
 	// pets to export, or confirm a danger, and a variable could do that by mistake.
@@ -113,7 +114,8 @@ Example: petstore key revoke 7`,
 		name: "key unban", argument: "ID",
 		about: `lift a ban
 
-It holds for all keys that share the usage, within a second.
+The ban ends for all keys that share the usage. Services follow within a
+second.
 
 Example: petstore key unban 7`,
 		run: keyUnban,
@@ -174,9 +176,11 @@ Example: petstore backup petstore-2026-11-22.db`,
 		name: "restore", argument: "COPY",
 		about: `put a copy in the database's place
 
-No service may run on the database meanwhile. What was there is kept in a copy
-of its own, whose name is printed. It takes up to three times the space of the
-larger of the two. A cluster may hold no pet and no key.
+No service may run on the database meanwhile. What a database file held is kept
+in a copy of its own, which the log names. A restore that is stopped may leave
+that copy, too. A restore needs free space: up to three times the size of the
+database or of the copy, whichever is larger. A cluster may hold no pet and no
+key.
 
 Example: petstore restore petstore-2026-11-22.db`,
 		database: openNothing, onlyDatabase: true, flags: copyFlags, run: restore,
@@ -202,6 +206,7 @@ func runCommand(ctx context.Context, args []string, p *process, serving command)
 		args = append([]string{serving.name}, args...)
 	}
 	for _, entry := range all {
+		// The name of a command, such as "key set", has one word more than it has spaces.
 		words := min(len(args), 1+strings.Count(entry.name, " "))
 		if strings.Join(args[:words], " ") == entry.name {
 			return entry.invoke(ctx, args[words:], p, all)
@@ -240,15 +245,15 @@ and petstore help COMMAND, or -h after a command, explains that command.
 }
 
 // help explains a command and its flags.
-func (c *command) help(cmd *invocation) string {
+func (entry *command) help(cmd *invocation) string {
 	var flags strings.Builder
 	cmd.SetOutput(&flags)
 	cmd.PrintDefaults()
 	variables := "Each flag has a variable in the environment: -db has PETSTORE_DB."
-	if c.onlyDatabase {
+	if entry.onlyDatabase {
 		variables = "Only -db has a variable in the environment, PETSTORE_DB."
 	}
-	usage := strings.TrimSpace("petstore " + c.name + " [flags] " + c.argument)
+	usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + entry.argument)
 	return fmt.Sprintf(`%s
 
 %s
@@ -258,77 +263,79 @@ func (c *command) help(cmd *invocation) string {
 
 Exit status: 0 when it is done, 1 if something failed, 2 for a mistake on the
 command line or in the environment. stderr says why, in one line.
-`, usage, c.about, &flags, variables)
+`, usage, entry.about, &flags, variables)
 }
 
 // newInvocation is a run of the command, with its flags declared.
-func (c *command) newInvocation(p *process) *invocation {
+func (entry *command) newInvocation(p *process) *invocation {
 	cmd := &invocation{
 		process: p,
-		FlagSet: flag.NewFlagSet(c.name, flag.ContinueOnError),
+		FlagSet: flag.NewFlagSet(entry.name, flag.ContinueOnError),
 		now:     instantOf(time.Now()),
 	}
 	cmd.SetOutput(io.Discard) // main reports errors
 	databaseFlag(cmd)
-	if c.flags != nil {
-		c.flags(cmd)
+	if entry.flags != nil {
+		entry.flags(cmd)
 	}
 	return cmd
 }
 
 // readFlags reads the command line and the environment, and checks what they say. An error is a
 // mistake of the person who runs the command.
-func (c *command) readFlags(cmd *invocation, args []string) error {
-	if err := cmd.parse(args, c.argument); err != nil {
+func (entry *command) readFlags(cmd *invocation, args []string) error {
+	if err := cmd.parse(args, entry.argument); err != nil {
 		return err
 	}
-	if err := cmd.readEnvironment(c.onlyDatabase); err != nil {
+	if err := cmd.readEnvironment(entry.onlyDatabase); err != nil {
 		return err
 	}
-	if c.check == nil {
+	if entry.check == nil {
 		return nil
 	}
-	return c.check(cmd)
+	return entry.check(cmd)
 }
 
 // invoke reads the flags of a command, and runs it.
-func (c *command) invoke(ctx context.Context, args []string, p *process, all []command) error {
-	cmd := c.newInvocation(p)
-	err := c.readFlags(cmd, args)
+func (entry *command) invoke(ctx context.Context, args []string, p *process,
+	all []command) error {
+	cmd := entry.newInvocation(p)
+	err := entry.readFlags(cmd, args)
 	if errors.Is(err, flag.ErrHelp) {
-		return p.say(c.help(cmd))
+		return p.say(entry.help(cmd))
 	}
 	if err != nil {
-		return usageErrorf("%w; see petstore %s -h", err, c.name)
+		return usageErrorf("%w; see petstore %s -h", err, entry.name)
 	}
 	cmd.log = newLogger(p.stderr, cmd.logFormat, cmd.logLevel)
 	cmd.warnOfUnknownVariables(all)
-	err = c.openAndRun(ctx, cmd)
+	err = entry.openAndRun(ctx, cmd)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("stopped by a signal: %w", err)
 	}
 	return err
 }
 
-// openAndRun opens the database, finds the key or the pet that the argument names, and runs the
-// command.
-func (c *command) openAndRun(ctx context.Context, cmd *invocation) error {
-	// A file is put in its place without being opened. A cluster is asked what it holds.
-	restoresCluster := c.name == "restore" && isCluster(cmd.db)
-	if c.database != openNothing || restoresCluster {
-		store, err := openStore(ctx, cmd.db, c.database, cmd.log)
+// openAndRun opens the database, reads the ID that the argument may be, and runs the command.
+func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
+	// Serve opens its database itself. Restore replaces a file without opening it here, since the
+	// file may be of a newer petstore. A cluster is opened for restore, which asks what it holds.
+	restoresCluster := entry.name == "restore" && isCluster(cmd.db)
+	if entry.database != openNothing || restoresCluster {
+		store, err := openStore(ctx, cmd.db, entry.database, cmd.log)
 		if err != nil {
 			return err
 		}
 		defer store.Close()
 		cmd.store = store
 	}
-	if strings.Contains(c.argument, "ID") && cmd.argument != "" {
+	// The table names the argument ID, or [ID] if it may be left out.
+	if strings.Contains(entry.argument, "ID") && cmd.argument != "" {
 		if err := cmd.readID(ctx); err != nil {
 			return err
 		}
 	}
-	return c.run(ctx, cmd)
+	return entry.run(ctx, cmd)
 }
 
 // warnOfUnknownVariables logs the variables that look like ours and that no command has. They are
@@ -351,7 +358,8 @@ func (c *invocation) warnOfUnknownVariables(all []command) {
 	}
 }
 
-// openStore opens the database that -db names, and brings its schema up to date.
+// openStore opens the database that -db names. Unless mode is openNothing, it brings the schema up
+// to date.
 func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) (*store, error) {
 	e, err := openEngine(ctx, db, mode, log)
 	if err != nil {
@@ -361,7 +369,7 @@ func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) 
 	return storeOn(e), nil
 }
 
-// openEngine opens a file or a cluster and, unless mode is openNothing, its database.
+// openEngine opens a file or a cluster for openStore, and does what openStore says of the schema.
 func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger) (
 	e engine, err error) {
 	if isCluster(db) {
@@ -369,10 +377,11 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	} else {
 		e, err = openSQLite(ctx, db, mode)
 	}
-	if err != nil || mode == openNothing {
+	if err != nil || mode == openNothing { // restore looks at a cluster as it is
 		return e, err
 	}
-	// A cluster is always there, also if it holds no database. A file was looked for.
+	// With openExisting a cluster must have a schema. A file may lack one: openSQLite has found the
+	// file by now, and an empty file becomes a database.
 	mayMake := mode != openExisting || !e.shared()
 	if err := updateSchema(ctx, e, mayMake); err != nil {
 		return nil, errors.Join(err, e.Close())
@@ -409,17 +418,17 @@ func (c *invocation) unknownID() error {
 	return fmt.Errorf("no %s has the id %s", kind, c.argument)
 }
 
-// issue makes a new key, prints it in the place of $KEY in the text, and then stores it. A key that
-// cannot be printed is not stored, since nobody could use it.
+// issue makes a new key, prints it in the place of $KEY in the text, and then stores it with
+// insert. A key that cannot be printed is not stored, since nobody could use it.
 func issue(stdout io.Writer, text string, test bool,
-	store func(secret) (id int64, err error)) (id int64, err error) {
+	insert func(secret) (id int64, err error)) (id int64, err error) {
 	token := newSecret(test)
 	_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
 	if err != nil {
 		// The error is not wrapped: main says nothing of a reader of stdout who has left.
 		return 0, errors.New("no key was made, since it cannot be shown: " + err.Error())
 	}
-	id, err = store(token)
+	id, err = insert(token)
 	if err != nil {
 		err = fmt.Errorf("the key that was printed may not be stored; "+
 			"petstore key list tells: %w", err)
@@ -429,7 +438,7 @@ func issue(stdout io.Writer, text string, test bool,
 
 func keyCreate(ctx context.Context, cmd *invocation) error {
 	key := &apiKey{
-		Name:      cmd.name,
+		Name:      cmd.newName,
 		Plan:      cmp.Or(cmd.plan, freePlan),
 		account:   account{quota: cmd.quota},
 		Test:      cmd.test,
@@ -442,7 +451,7 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 		expires = inUTC(cmd.now + key.lifetime)
 	}
 	id, err := issue(cmd.stdout, "$KEY\n", cmd.test, func(token secret) (int64, error) {
-		return insertKey(ctx, cmd.store, key, token, "true")
+		return insertKey(ctx, cmd.store, key, token, "true") // without a condition
 	})
 	if err != nil {
 		return err
@@ -461,20 +470,20 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 
 // keySet changes what the flags say, and leaves the rest.
 func keySet(ctx context.Context, cmd *invocation) error {
-	// Only now the plan of the key is known.
+	// The flags were read before the database was open. The plan of the key is known only now.
 	if err := checkLimits(cmd); err != nil {
 		return usageErrorf("%w; key %d has the plan %s", err, cmd.id, cmd.key.Plan)
 	}
-	lifetime := instant(-1) // which leaves the expiry as it is
+	lifetime := instant(-1) // tells changeKey to leave the expiry as it is
 	if cmd.given("expires") {
 		lifetime = instant(cmd.expires.Milliseconds())
 	}
-	change := changeKey(cmd.id, cmd.now, cmd.plan, cmd.name, cmd.quota, lifetime)
+	change := changeKey(cmd.id, cmd.now, cmd.plan, cmd.newName, cmd.quota, lifetime)
 	results, err := cmd.store.edit(ctx, change)
 	if err != nil {
 		return err
 	}
-	if results[0].affected == 0 {
+	if results[0].affected == 0 { // changeKey changes every key that is not revoked
 		return fmt.Errorf("key %d is revoked; make a new one with petstore key create", cmd.id)
 	}
 	cmd.log.Info("key changed", cmd.changes()...)
@@ -513,6 +522,7 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create",
 			cmd.id)
 	}
+	// Until the successor is stored, its ID is that of the old key: rotateKey reads it there.
 	successor := cmd.key
 	successor.CreatedAt = cmd.now
 	successor.Succeeds = keyID(cmd.id)
@@ -535,6 +545,7 @@ func keyList(ctx context.Context, cmd *invocation) error {
 	addRow := func(key *apiKey) error {
 		return list.add(key, keyRow(key))
 	}
+	// eachKey appends an AND to the clause.
 	err := eachKey(ctx, cmd.store, cmd.now, addRow, "WHERE true")
 	return list.end(err)
 }
@@ -589,8 +600,8 @@ func (t tally) columns() string {
 	return fmt.Sprintf("%9d\t%9d\t%8d", t.Admitted, t.Refused, t.Errors)
 }
 
-// keyUsage shows a row for each key, the busiest first, or for one key a row for each day with
-// requests.
+// keyUsage shows one of two tables: a row for each key, the busiest first, or for one key a row for
+// each day with requests. With -json it prints an object for each key, which holds its days.
 func keyUsage(ctx context.Context, cmd *invocation) error {
 	since := int64(cmd.now/dayMillis) - cmd.days + 1 // the first day, counted from 1 January 1970
 	byDay := cmd.id != 0 && !cmd.json
@@ -599,9 +610,11 @@ func keyUsage(ctx context.Context, cmd *invocation) error {
 		heading = "DAY\t" + usageHeading
 	}
 	list := cmd.newListing(heading)
+	// Without an ID, usageID is 0, which selects all keys. A limit of -1 is none.
 	err := eachUse(ctx, cmd.store, since, cmd.key.usageID, -1, func(use *keyUse) error {
 		if byDay {
 			for _, day := range use.Days {
+				// Only -json needs the element, and it is never set here.
 				if err := list.add(nil, day.Day+"\t"+day.columns()); err != nil {
 					return err
 				}
@@ -624,7 +637,8 @@ type listing struct {
 // newListing begins a report. Tabs stand between the columns of the heading, and of the rows.
 func (c *invocation) newListing(heading string) *listing {
 	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, heading) // The table keeps it in memory, with -json for ever.
+	// The heading is in memory until the table is flushed. With -json nothing flushes the table.
+	_, _ = fmt.Fprintln(table, heading)
 	return &listing{
 		invocation: c,
 		table:      table,
@@ -672,12 +686,12 @@ func petSet(ctx context.Context, cmd *invocation) error {
 	if cmd.given("category") {
 		category = cmd.category
 	}
-	change := setPet(cmd.id, cmd.name, category, PetStatus(cmd.status))
+	change := setPet(cmd.id, cmd.newName, category, PetStatus(cmd.status))
 	return cmd.editPet(ctx, change, "pet changed")
 }
 
-// setPet is the statement that changes a pet, but not what is empty. The category is an int64, or
-// nil.
+// setPet is the statement that changes a pet. An empty argument leaves its column as it is. The
+// category is an int64, or nil if it is empty.
 func setPet(id int64, name string, category any, status PetStatus) statement {
 	return sqlOf(`UPDATE pets SET
 		name = ifnull(nullif(? ->> '$', ''), name),

@@ -49,11 +49,11 @@ type invocation struct {
 
 	argument string // such as a FILE or an ID, or "" if there is none
 	now      instant
-	log      *slog.Logger // on stderr; every change of a key is logged
+	log      *slog.Logger // on stderr
 
-	store *store
-	id    int64  // of a command about one key or one pet
-	key   apiKey // that has this id
+	store *store // nil in a command that opens no database
+	id    int64  // the id of the key or the pet that the argument names, or 0
+	key   apiKey // the key with this id, in a command about a key
 }
 
 // config is what the flags say.
@@ -66,8 +66,8 @@ type config struct {
 	cache            int64 // bytes
 	logLevel         slog.Level
 
-	// These are flags of commands.
-	plan, name        string
+	// These are flags of commands. newName is -name; Name is the command's.
+	plan, newName     string
 	quota             quota // of -per-minute and -per-day
 	expires, overlap  time.Duration
 	test, json, again bool
@@ -133,9 +133,9 @@ func checkServe(cmd *invocation) error {
 // databaseFlag declares -db, which every command has.
 func databaseFlag(cmd *invocation) {
 	cmd.textFlag(&cmd.db, "db", "petstore.db", checkDatabase,
-		"the `DATABASE`: a file, which the service makes if there is none, or the addresses of\n"+
-			"an rqlite cluster, such as http://10.0.0.1:4001,http://10.0.0.2:4001,\n"+
-			"separated by commas")
+		"the `DATABASE`: a file, which serve, key create and restore make if there is none,\n"+
+			"or the addresses of an rqlite cluster, separated by commas, such as\n"+
+			"http://10.0.0.1:4001,http://10.0.0.2:4001")
 }
 
 func keyCreateFlags(cmd *invocation) {
@@ -147,6 +147,7 @@ func keyCreateFlags(cmd *invocation) {
 // keyFlags declares what can be said of a key, when it is made and later.
 func keyFlags(cmd *invocation) {
 	names := planNames()
+	// The pattern is made of the list: "free, pro" becomes free|pro.
 	cmd.textFlag(&cmd.plan, "plan", "",
 		mustMatch(strings.ReplaceAll(names, ", ", "|"), "one of "+names),
 		"the `PLAN`, one of "+names+"; a new key is "+freePlan+" without it")
@@ -162,6 +163,7 @@ func keyFlags(cmd *invocation) {
 // checkLimits checks that limits are given for the enterprise plan only. A key that comes to this
 // plan needs both; one that has it already can change one of them.
 func checkLimits(cmd *invocation) error {
+	// A key that is being made has no plan yet. Without -plan it will not be an enterprise key.
 	plan := cmp.Or(cmd.plan, cmd.key.Plan)
 	if plan != enterprisePlan && cmd.quota != (quota{}) {
 		return errors.New("-per-minute and -per-day go with -plan enterprise only")
@@ -207,8 +209,8 @@ func rotateFlags(cmd *invocation) {
 
 func importFlags(cmd *invocation) {
 	cmd.BoolVar(&cmd.again, "again", false,
-		"import the same content once more; an import that was stopped goes on to its end,\n"+
-			"and is not repeated")
+		"add the pets once more if an import of the same content has ended;\n"+
+			"an import that was stopped goes on to its end, and adds no pet twice")
 }
 
 func petSetFlags(cmd *invocation) {
@@ -221,13 +223,13 @@ func petSetFlags(cmd *invocation) {
 func copyFlags(cmd *invocation) {
 	cmd.numberFlag(&cmd.skipIDs, "skip-ids", "1000000", 0, maxQuota,
 		"start new ids `N` above those that the copy holds, since clients may have seen ids\n"+
-			"that it does not know; for the backup of a file it is 0\nunless it is given")
+			"that it does not know; for the backup of a file, N is 0\nunless this flag is given")
 }
 
 // nameFlag declares -name. An empty name is refused, because it is more often an unset variable of
 // a script than a wish.
 func nameFlag(cmd *invocation, check func(string) string) {
-	cmd.textFlag(&cmd.name, "name", "", check, "a `NAME` of 1 to 200 characters")
+	cmd.textFlag(&cmd.newName, "name", "", check, "a `NAME` of 1 to 200 characters")
 }
 
 func statusFlag(cmd *invocation) {
@@ -268,7 +270,8 @@ func variableOf(flag string) string {
 // empty variable does not count.
 func (c *invocation) readEnvironment(onlyDatabase bool) (err error) {
 	c.VisitAll(func(f *flag.Flag) {
-		if err != nil || c.given(f.Name) || onlyDatabase && f.Name != "db" {
+		hasNoVariable := onlyDatabase && f.Name != "db"
+		if hasNoVariable || c.given(f.Name) || err != nil {
 			return
 		}
 		name := variableOf(f.Name)
@@ -345,7 +348,9 @@ func (c *invocation) numberFlag(into *int64, name, value string, least, most int
 func (c *invocation) durationFlag(into *time.Duration, name, value, usage string) {
 	c.parsedFlag(name, value, usage, func(text string) error {
 		number, isDays := strings.CutSuffix(text, "d")
-		days, err := strconv.ParseUint(number, 10, 16) // so many days fit into a Duration
+		// A Duration has room for the largest number of 16 bits, in days. An error does not matter
+		// here: such a text is left as it is, and ParseDuration looks at it.
+		days, err := strconv.ParseUint(number, 10, 16)
 		if isDays && err == nil {
 			text = fmt.Sprintf("%dh", 24*days)
 		}
@@ -362,7 +367,8 @@ func (c *invocation) durationFlag(into *time.Duration, name, value, usage string
 func (c *invocation) setCache(text string) error {
 	number, hasUnit := strings.CutSuffix(text, "MiB")
 	mebibytes, err := strconv.ParseUint(number, 10, 20) // a TiB at most
-	if err != nil || !hasUnit && text != "0" {
+	lacksUnit := !hasUnit && text != "0"
+	if err != nil || lacksUnit {
 		return errors.New("it must be like 16MiB, or 0")
 	}
 	c.cache = int64(mebibytes) << 20
@@ -376,20 +382,21 @@ const hostPattern = `([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])`
 var checkBaseURL = mustMatch("https?://"+hostPattern+"(:[0-9]+)?(/[A-Za-z0-9._~-]+)*/v1",
 	"an http or https URL ending in /v1")
 
-// Browsers send a scheme, a host and perhaps a port (RFC 6454, section 6.2), but no capital letter
-// and no default port.
+// Browsers send a scheme, a host and perhaps a port (RFC 6454, section 6.2). neverSent matches what
+// they write in another way: capital letters, the port 443 of https, and the port 80 of http.
 var (
 	originPattern = regexp.MustCompile("^[a-z][a-z0-9+.-]*://" + hostPattern + "(:[0-9]+)?$")
 	neverSent     = regexp.MustCompile("[A-Z]|^https:.*:443$|^http:.*:80$")
 )
 
-// addOrigins reads -cors-origin, which may be repeated, and may have several values.
+// addOrigins reads -cors-origin, which may be repeated, and may have several values. The value *
+// stands for all origins, and is none itself.
 func (c *invocation) addOrigins(text string) error {
 	for origin := range strings.SplitSeq(text, ",") {
 		isOrigin := originPattern.MatchString(origin) && !neverSent.MatchString(origin)
 		if !isOrigin && origin != "*" {
 			return errors.New("it must be *, or as browsers send it, like https://example.com: " +
-				"no path, default port or wildcard, and the host in ASCII (punycode)")
+				"no capital letter, path, default port or wildcard; the host in ASCII (punycode)")
 		}
 		c.corsOrigins = append(c.corsOrigins, origin)
 	}
@@ -443,9 +450,9 @@ func databaseName(db string) string {
 
 // checkAddr takes a host, which may be empty, and a port.
 func checkAddr(text string) string {
-	_, port, err := net.SplitHostPort(text)
-	_, portErr := net.LookupPort("tcp", port) //nolint:noctx // it reads /etc/services at most
-	if err != nil || port == "" || portErr != nil {
+	_, port, _ := net.SplitHostPort(text) // after an error, the port is ""
+	_, err := net.LookupPort("tcp", port) //nolint:noctx // it reads /etc/services at most
+	if port == "" || err != nil {
 		return "must be HOST:PORT"
 	}
 	return ""
@@ -456,7 +463,8 @@ func checkAddr(text string) string {
 func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	redacted := redactor{stderr}
-	if format == "text" || format != "json" && isTerminal(stderr) {
+	chooseText := format != "json" && isTerminal(stderr)
+	if format == "text" || chooseText {
 		return slog.New(slog.NewTextHandler(redacted, options))
 	}
 	return slog.New(slog.NewJSONHandler(redacted, options))
@@ -464,6 +472,6 @@ func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 
 func isTerminal(w io.Writer) bool {
 	file, _ := w.(*os.File)
-	info, err := file.Stat() // an error, if w is no file and so this is nil
+	info, err := file.Stat() // if w is no file, file is nil, and its Stat returns an error
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
