@@ -83,7 +83,9 @@ func (f *partialFile) publish() error {
 	if err != nil || !os.SameFile(created, found) {
 		return fmt.Errorf("%s was removed or replaced", f.Name())
 	}
-	if os.Link(f.Name(), f.path) != nil { // FILE exists, or the file system has no links
+	// Link fails if FILE exists, or if the file system has no links. If FILE exists, rename refuses
+	// it.
+	if os.Link(f.Name(), f.path) != nil {
 		if err := f.rename(); err != nil {
 			return err
 		}
@@ -107,10 +109,11 @@ func (f *partialFile) rename() error {
 	return err
 }
 
-// pageCopy copies all pages of a database file into another file. Both are in a transaction until
-// the end: others can write to the first one meanwhile, and read the second one as it was.
+// pageCopy copies all pages of a source into a target. Both are database files, and both are in a
+// transaction until the end: others can write to the source meanwhile, and read the target as it
+// was.
 type pageCopy struct {
-	from   copySource
+	source copySource
 	backup *sqlite.Backup // nil until beginCopy has begun it
 }
 
@@ -122,19 +125,20 @@ type copySource interface {
 }
 
 // beginCopy begins both transactions. What is copied is fixed then, and nobody else can write to
-// the second file, which must exist. It waits for the locks of other programs.
-func beginCopy(ctx context.Context, from, to, journal string) (*pageCopy, error) {
-	// Without a mode SQLite would make a missing file, and mode=ro would leave an empty log.
-	conn, err := new(sqlite.Driver).Open(fileAddress(from, "mode=rw"))
+// the target, which must exist. It waits for the locks of other programs.
+func beginCopy(ctx context.Context, source, target, journal string) (*pageCopy, error) {
+	// Without a mode SQLite would make a missing file. With mode=ro it would make a log beside a
+	// database that nobody has open, and could not remove the log in the end.
+	conn, err := new(sqlite.Driver).Open(fileAddress(source, "mode=rw"))
 	if err != nil {
 		return nil, err
 	}
-	c := &pageCopy{from: conn.(copySource)}
-	target := fileAddress(to, "mode=rw", "_pragma=journal_mode("+journal+")",
+	c := &pageCopy{source: conn.(copySource)}
+	address := fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
 		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
-	_, err = c.from.ExecContext(ctx, "BEGIN", nil)
+	_, err = c.source.ExecContext(ctx, "BEGIN", nil)
 	if err == nil {
-		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, target) })
+		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, address) })
 	}
 	if err != nil {
 		c.end()
@@ -143,16 +147,17 @@ func beginCopy(ctx context.Context, from, to, journal string) (*pageCopy, error)
 	return c, nil
 }
 
-// lock can be repeated after it has met another program's lock.
-func (c *pageCopy) lock(ctx context.Context, target string) error {
+// lock takes the locks of both transactions. It can be repeated after it has met another program's
+// lock.
+func (c *pageCopy) lock(ctx context.Context, targetAddress string) error {
 	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
 	// would make the copy begin again.
-	_, err := c.from.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
+	_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
 	if err != nil {
 		return err
 	}
 	if c.backup == nil {
-		c.backup, err = c.from.NewBackup(target)
+		c.backup, err = c.source.NewBackup(targetAddress)
 		if err != nil {
 			return err
 		}
@@ -179,16 +184,18 @@ func (c *pageCopy) run(ctx context.Context, stderr io.Writer, doing string) erro
 	return context.Cause(ctx)
 }
 
-// end rolls back what run has not committed.
+// end ends both transactions. If run has not committed, a target with a journal is as it was. One
+// without a journal holds a part of the pages, and has to be discarded.
 func (c *pageCopy) end() {
 	if c.backup != nil {
 		_ = c.backup.Finish()
 	}
-	_ = c.from.Close()
+	_ = c.source.Close()
 }
 
-// backup makes a copy of the database. Without -skip-ids, the ids of a file's copy are left to
-// restore, while those of a cluster's are moved on here: the cluster goes on giving out its own.
+// backup makes a copy of the database. A copy of a cluster skips ids, since it may serve while the
+// cluster goes on giving out ids of its own. A copy of a file skips none unless -skip-ids asks for
+// it: restore skips them later.
 func backup(ctx context.Context, cmd *invocation) error {
 	if !isCluster(cmd.db) && !cmd.given("skip-ids") {
 		cmd.skipIDs = 0
@@ -232,7 +239,7 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, 
 	if err != nil {
 		return 0, err
 	}
-	defer startProgress(c.stderr, "checking", "", 0).end()
+	defer startProgress(c.stderr, "checking", "", 0).end() // only end is deferred
 	// With mode=ro SQLite would not look at the CHECK constraints. A journal in memory leaves no
 	// file behind after a kill.
 	db := openPool(to.Name(), "mode=rw", "_pragma=journal_mode(MEMORY)")
@@ -273,28 +280,28 @@ func (c *invocation) copyFile(ctx context.Context, from, to string) error {
 	return pages.run(ctx, c.stderr, "copying")
 }
 
-// copyCluster copies all that the cluster has acknowledged: the read before it shows that the node
-// in use leads, or reaches the leader.
+// copyCluster copies all that the cluster has acknowledged.
 func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
+	// This read goes through the leader, so the node in use is not behind.
 	_, err := schemaVersion(ctx, c.store.engine)
 	if err != nil {
 		return err
 	}
-	p := startProgress(c.stderr, "copying", "", 0)
-	defer p.end()
+	defer startProgress(c.stderr, "copying", "", 0).end() // only end is deferred
 	return c.store.engine.(*rqlite).backup(ctx, to)
 }
 
 // restore puts what a copy holds in the place of what the database holds. New ids start -skip-ids
 // above the copy's, so that no id that a client has seen is used again.
 func restore(ctx context.Context, cmd *invocation) error {
+	database := databaseName(cmd.db)
 	pets, old, err := cmd.restoreCopy(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot restore %s from %s: %w", databaseName(cmd.db), cmd.argument, err)
+		return fmt.Errorf("cannot restore %s from %s: %w", database, cmd.argument, err)
 	}
 	cmd.log.Info("database restored",
 		"pets", pets,
-		"database", databaseName(cmd.db),
+		"database", database,
 		"from", cmd.argument,
 		"old", old,
 		"skippedIDs", cmd.skipIDs)
@@ -350,7 +357,8 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err != nil {
 		return 0, "", err
 	}
-	// A database of a newer petstore is kept and replaced as any other.
+	// A database of a newer petstore is kept and replaced as any other. checkOwner returns the
+	// version of such a database together with an error.
 	version, err := checkOwner(ctx, path)
 	isNewer := version > len(migrations)
 	if err != nil && !isNewer {
@@ -407,6 +415,7 @@ func tellDamage(err error, path string) error {
 	if !isDamaged {
 		return err
 	}
+	// %[2]s is the path again.
 	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore in "+
 		"its place, move %s, %[2]s-wal and %[2]s-shm away together", err, path)
 }
@@ -427,24 +436,27 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	if err := c.refuseData(ctx); err != nil {
 		return 0, err
 	}
-	defer startProgress(c.stderr, "loading", "", 0).end()
+	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
 	return pets, c.store.engine.(*rqlite).load(ctx, temporary)
 }
 
-// refuseData refuses a cluster that holds a pet or a key, as each does once a service was started
-// on it.
+// refuseData refuses a cluster that holds a pet or a key. Each does once a service was started on
+// it, since the service makes a key.
 func (c *invocation) refuseData(ctx context.Context) error {
 	version, err := schemaVersion(ctx, c.store.engine)
-	if err != nil || version == 0 {
+	if err != nil || version == 0 { // without a schema there is nothing to lose, and err is nil
 		return err
 	}
 	var used bool
 	query := sqlOf("SELECT EXISTS (SELECT 1 FROM pets) OR EXISTS (SELECT 1 FROM api_keys)")
-	if _, err := c.store.readInto(ctx, query, &used); err != nil || !used {
+	if _, err := c.store.readInto(ctx, query, &used); err != nil {
 		return err
 	}
-	return errors.New("it holds pets or keys, and nothing is overwritten; start nodes with empty " +
-		"folders, and restore before a service starts on them, which makes a key")
+	if used {
+		return errors.New("it holds pets or keys, and nothing is overwritten; start nodes with " +
+			"empty folders, and restore before a service starts on them, which makes a key")
+	}
+	return nil
 }
 
 // importFile is the content of an import. Its pets wait as rows in a temporary file.
@@ -541,6 +553,7 @@ func (f *importFile) read(content io.Reader) error {
 		}
 		pet, err := decodeNewPet(line, "id")
 		if err != nil {
+			// The text of an Error begins with its code, which is the same for all lines.
 			_, problem, _ := strings.Cut(err.Error(), ": ")
 			f.wrong = append(f.wrong, fmt.Sprintf("line %d: %s\n", number, problem))
 			continue
@@ -549,15 +562,15 @@ func (f *importFile) read(content io.Reader) error {
 		_, _ = rows.WriteString(pet.row() + "\n") // Flush returns the error
 	}
 	if lines.Err() != nil {
-		return fmt.Errorf("line %d: %w", number+1, lines.Err())
+		return fmt.Errorf("line %d: it has more than 64 KiB, or cannot be read: %w",
+			number+1, lines.Err())
 	}
 	f.digest = fmt.Sprintf("%x", digest.Sum(nil))
 	return rows.Flush()
 }
 
-// importStart is how many pets of an import are stored already. One that has ended begins anew with
-// -again, which first moves that number back to 0, in a write of its own: each later write moves it
-// up, and can tell whether it was made.
+// importStart returns how many pets of an import are stored already. With -again an import that has
+// ended begins anew.
 func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, error) {
 	stored, err := c.store.imported(ctx, file.digest)
 	if err != nil || stored < file.pets || file.pets == 0 {
@@ -567,6 +580,8 @@ func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, 
 		return 0, fmt.Errorf("it was imported before, all %d pets; -again adds them once more",
 			file.pets)
 	}
+	// This moves the number of stored pets back to 0, and stores none. It is a write of its own:
+	// each later write moves the number up, and can tell by it whether it was made before.
 	return 0, c.store.importPets(ctx, file.digest, nil, file.pets, 0)
 }
 
@@ -623,6 +638,7 @@ func petExport(ctx context.Context, cmd *invocation) error {
 
 // exportPets returns how many pets it has written.
 func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, err error) {
+	// Without -status the number is 0, which selects all pets.
 	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
 		storedStatus[PetStatus(c.status)])
 	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
@@ -674,9 +690,10 @@ type progress struct {
 	done        atomic.Int64
 	start       time.Time
 	terminal    bool
-	ended       chan bool
+	ended       chan bool // carries a value from end to show, and then one back
 }
 
+// startProgress begins to show, from the first tick on. The caller must call end.
 func startProgress(w io.Writer, doing, unit string, total int64) *progress {
 	p := &progress{
 		doing:    doing,
@@ -697,12 +714,14 @@ func (p *progress) show(w io.Writer) {
 		every, format, erase = time.Second/5, "\r%s\x1b[K", "\r\x1b[K"
 	}
 	tick := time.Tick(every)
-	for shown := ""; ; shown = erase { // erase is for the end, once a line was shown
+	atEnd := "" // nothing has to be erased until a line was shown
+	for {
 		select {
 		case <-tick:
 			_, _ = fmt.Fprintf(w, format, p.line())
+			atEnd = erase
 		case <-p.ended:
-			_, _ = io.WriteString(w, shown)
+			_, _ = io.WriteString(w, atEnd)
 			p.ended <- true
 			return
 		}
@@ -713,7 +732,9 @@ func (p *progress) show(w io.Writer) {
 // time that has passed.
 func (p *progress) line() string {
 	took := time.Since(p.start)
-	done := min(p.done.Load(), p.total) // pets may be added during an export
+	// Pets that are added during an export may bring done above the total. A total of 0, which is
+	// unknown, makes done 0.
+	done := min(p.done.Load(), p.total)
 	if done == 0 {
 		return fmt.Sprintf("%s  %v", p.doing, took.Round(time.Second))
 	}
@@ -721,8 +742,7 @@ func (p *progress) line() string {
 	bar := ""
 	if p.terminal {
 		tenths := int(percent / 10)
-		bar = strings.Repeat("█", tenths)
-		bar += strings.Repeat("░", 10-tenths) + " "
+		bar = strings.Repeat("█", tenths) + strings.Repeat("░", 10-tenths) + " "
 	}
 	perSecond := float64(done) / took.Seconds()
 	left := time.Duration(float64(p.total-done)/perSecond) * time.Second
