@@ -116,7 +116,9 @@ type apiKey struct {
 	RevokedAt instant `json:"revokedAt"`
 	account           // with perMinute and perDay
 
-	// These are as they were when the key was read.
+	// These, and the State below, are as they were at the instant for which the key was read. The
+	// keyring reads its keys for the instant 0, which is no real one: in them, the two numbers of
+	// used requests and the State mean nothing.
 	UsedThisMinute  int64   `json:"usedThisMinute"`
 	UsedToday       int64   `json:"usedToday"`
 	BannedUntil     instant `json:"bannedUntil"` // 0 unless it is banned
@@ -128,8 +130,8 @@ type apiKey struct {
 	Succeeds    keyID  `json:"succeeds"`    // the key that it was rotated from
 	SucceededBy keyID  `json:"succeededBy"` // the key that it was last rotated into
 
-	lifetime  instant // how long it was made for; 0 for ever
-	editsSeen uint64  // store.editsSeen before the key was read: it is fresh while both are equal
+	lifetime  instant // a length in milliseconds: how long the key is made for; 0 for ever
+	editsSeen uint64  // what store.editsSeen was before the key was read; see keyring.fresh
 }
 
 // keyID is the id of another key, or 0 for none, which is null in JSON.
@@ -156,21 +158,21 @@ type keyring struct {
 	known cache[digest, *apiKey] // a key that is not here is read when it is used
 
 	// Somebody who guesses keys may not keep the database busy. An address is spent when its
-	// requests without a valid key have used up addressQuota. Unknown keys from such an address
-	// are looked up one at a time, and few lookups may wait for their turn.
-	suspects atomic.Int64  // lookups that run or wait
-	turn     chan struct{} // holds one while such a lookup reads
+	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
+	// in memory and its request came from a spent address. Suspect lookups run one at a time.
+	suspects atomic.Int64  // how many suspect lookups run or wait now
+	turn     chan struct{} // holds one element while a suspect lookup runs
 
 	// The Unix milliseconds at which keys, by their ids, used the deprecated operation last. They
 	// are here until they are written.
 	deprecatedUses sync.Map
 }
 
-// maxSuspects is how many lookups of callers whose address is spent may run or wait. Each may take
-// some seconds while a cluster has no leader, and a response 30.
+// maxSuspects is how many suspect lookups may run or wait. While a cluster has no leader, each may
+// take some seconds. The last one has to end within 30 seconds, in which a response must be sent.
 const maxSuspects = 4
 
-// errManySuspects means that maxSuspects lookups run or wait already.
+// errManySuspects means that maxSuspects suspect lookups run or wait already.
 var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 func newKeyring(s *store, staging bool) *keyring {
@@ -225,7 +227,7 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	return k.read(d)
 }
 
-// readInTurn reads a key when no other lookup from a spent address does.
+// readInTurn reads a key when no other suspect lookup reads one.
 func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 	waiting := k.suspects.Add(1)
 	defer k.suspects.Add(-1)
@@ -249,7 +251,7 @@ func (k *keyring) fresh(key *apiKey) bool {
 // guessing fills no memory.
 func (k *keyring) read(d digest) (*apiKey, error) {
 	editsSeen := k.store.editsSeen.Load() // before the query
-	// The instant is 0, because a request needs nothing of a key that depends on it.
+	// The instant is 0, because no request needs what depends on it (see apiKey).
 	keys, err := readKeys(context.Background(), k.store, 0,
 		"WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
 	if err != nil || len(keys) == 0 {
@@ -301,9 +303,13 @@ SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lif
 FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 `
 
-// eachKey calls do with each key that a WHERE clause selects, by id, with its usage as it is at
-// now. A new column of a key stands in keysQuery, apiKey, columns, insertKeyIf, insertion and a
-// migration.
+// eachKey calls do with each key that a clause selects, by id, with its usage as it is at now. The
+// clause begins with WHERE. eachKey adds another condition with AND, so that an OR in the clause
+// needs brackets.
+//
+// A new column of a key needs a migration: a file in schema and its line in store.go. The column
+// also stands in keysQuery, apiKey, columns, insertKeyIf and insertion, and in changeKey if a
+// command may change it.
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
 	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
@@ -313,6 +319,7 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 		if err := scan(columns...); err != nil {
 			return 0, err
 		}
+		// The quota of the plan counts. The key's own counts only if the plan has none.
 		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
 		k.policy = k.policyHeader()
 		k.setUsage(u, now)
@@ -405,9 +412,9 @@ func (u *keyUse) total() (sum tally) {
 }
 
 // eachUse calls do with how much each line of rotations was used from the day since on (days since
-// 1970), the line with the most admitted requests first. It takes only the line of usageID, unless
-// usageID is 0, and at most limit lines, unless limit is -1. Beside max(id), SQLite takes the name
-// and the plan from the row of that id.
+// 1970), the line with the most admitted requests first. A usageID selects one line, and 0 selects
+// all. At most limit lines are taken; the limit -1 is none. In a query with max(id), SQLite takes
+// the name and the plan from the row with that id.
 func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*keyUse) error) error {
 	query := sqlOf(`
@@ -443,8 +450,9 @@ type report struct {
 	Usage      []*keyUse `json:"usage"`      // the busiest of the last 30 days
 }
 
-// readReport reads the report: of the keys near a limit the 20 that need attention most, of the
-// busiest 15. Keys that were rotated into one another share their usage, and each is named.
+// readReport reads the report. It names the 20 keys near a limit that need attention most, and the
+// 15 lines of rotations that were used most. All keys of a line share its usage, so that several of
+// them may be among the 20.
 func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*keyUse{}}
 	keepNear := func(k *apiKey) error {
@@ -489,7 +497,8 @@ func (k *apiKey) need() float64 {
 }
 
 // insertKeyIf stores a key if the SQL condition that is appended to it holds. A successor starts
-// with the last unban of its line of rotations.
+// with the last unban of its line of rotations. insertion binds the numbers: ?4 is the name as
+// JSON, ?8 the creation, ?9 the lifetime, ?10 the predecessor or 0, ?11 the usage or 0.
 const insertKeyIf = `INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
 	created_at, lifetime, expires_at, succeeds, usage_id, unbanned_at)
 SELECT unhex(?1), ?2, ?3, ?4 ->> '$', ?5, ?6, ?7, ?8, ?9, iif(?9 = 0, 0, ?8 + ?9),
@@ -503,7 +512,8 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 	if k.Test {
 		test = 1
 	}
-	values := []any{ // ?1 to ?11; each ? of the condition counts on from there
+	// These are ?1 to ?11. The first ? of the condition is ?12.
+	values := []any{
 		fmt.Sprintf("%x", token.digest()),
 		token.lastFour(),
 		test,
@@ -529,30 +539,29 @@ func insertKey(ctx context.Context, s *store, k *apiKey, token secret, condition
 }
 
 // rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a
-// copy of the old key in which ID is still the old key's, and CreatedAt is now. A key that has
-// ended meanwhile is an error.
+// copy of the old key with the fields of the successor. Only its ID is still that of the old key.
+// If the old key has ended meanwhile, that is an error.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (
 	id int64, err error) {
 	const alive = `EXISTS (SELECT 1 FROM api_keys
 		WHERE id = ? AND revoked_at = 0 AND (expires_at = 0 OR expires_at > ?))`
 	insert := k.insertion(token, alive, k.ID, int64(k.CreatedAt))
-	// changes() is that of the insertion: nothing ends without a successor.
+	// changes() is the number of rows that the insertion has stored. If it is 0, there is no
+	// successor, and the old key does not end.
 	end := sqlOf(`UPDATE api_keys
 		SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
 		WHERE id = ?2 AND changes() = 1`, int64(overlapEnds), k.ID)
 	id, err = insertedID(s.edit(ctx, insert, end))
-	if err != nil {
-		return 0, err
-	}
-	if id == 0 {
+	if err == nil && id == 0 {
 		return 0, errors.New("the key is revoked or expired")
 	}
-	return id, nil
+	return id, err
 }
 
-// changeKey is the statement that changes what is not empty, unless the key is revoked. Its quota
-// counts on the enterprise plan only. A lifetime begins at now; 0 is for ever, and a negative one
-// leaves the lifetime and the expiry as they are.
+// changeKey is the statement that changes a key, unless the key is revoked. An empty plan or name,
+// or a 0 in the quota, leaves the stored one. The quota counts on the enterprise plan only. A
+// lifetime begins at now. The lifetime 0 is for ever. A negative one leaves the stored lifetime and
+// expiry.
 func changeKey(id int64, now instant, plan, name string, q quota, lifetime instant) statement {
 	return sqlOf(`UPDATE api_keys SET
 		plan = ifnull(nullif(?2, ''), plan),
@@ -571,8 +580,8 @@ func revokeKey(id int64, now instant) statement {
 		int64(now), id)
 }
 
-// unban lifts the ban of all keys that share the usage, also one that began while the clock was
-// ahead.
+// unban lifts the ban of all keys that share the usage. A ban that was stored while the clock was
+// ahead began later than now. The max makes the unban as late as that ban, which lifts it too.
 func unban(usageID int64, now instant) statement {
 	return sqlOf(`UPDATE api_keys
 		SET unbanned_at = max(?1, ifnull((SELECT banned_at FROM usage WHERE id = ?2), 0))
