@@ -26,6 +26,9 @@ package main
 //
 // Time is counted in whole milliseconds throughout, so that an instant is the same when it is read
 // back from the database after a restart.
+//
+// The end of the file is about callers without a valid key: which network is charged for a request,
+// and a log that strangers cannot fill.
 
 import (
 	"context"
@@ -111,9 +114,9 @@ type account struct {
 // what was used rather than what remains, so that a change of the limit counts what was used
 // already.
 type bucket struct {
-	used  int64
-	fresh int64   // of those, the ones that are not stored yet
-	ends  instant // of its window: when it is refilled
+	used   int64
+	unsent int64   // of those, the ones that no finished flush has stored
+	ends   instant // when the window ends, and the bucket is full again
 }
 
 // running reports whether a window of the given length is running.
@@ -121,13 +124,14 @@ func (b bucket) running(now, length instant) bool {
 	return now < b.ends && b.ends <= latestEnd(now, length)
 }
 
-// latestEnd is the latest end that a running window can have. One that ends later began before the
-// clock was set back, and counts as over. By one clock the end is at most one length away; two are
-// allowed, because requests may read the clock a little out of order.
+// latestEnd is the latest end that a running window can have. A window that ends later began before
+// the clock was set back, and counts as over. A window that has just begun ends one length from
+// now. Requests may read the clock a little out of order, so that it may end a little later still.
+// Twice the length leaves room for that.
 func latestEnd(now, length instant) instant { return now + 2*length }
 
-// level shows a bucket at an instant: a full one resets now.
-func (b bucket) level(now, length instant, limit int64) level {
+// levelAt shows a bucket at an instant: a full one resets now.
+func (b bucket) levelAt(now, length instant, limit int64) level {
 	l := level{limit: limit, remaining: limit, reset: now}
 	if b.running(now, length) {
 		l.remaining = max(0, limit-b.used)
@@ -142,21 +146,24 @@ func (b *bucket) take(now, length instant) {
 		*b = bucket{ends: now + length}
 	}
 	b.used++
-	b.fresh++
+	b.unsent++
 }
 
 // adopt goes on from what is stored, which holds what was sent of the bucket. A stored window that
 // runs wins, since other services may have begun it and count in it.
 func (b *bucket) adopt(stored, sent bucketRow, now, length instant) {
-	sameWindow := int64(b.ends) == sent.Ends // otherwise nothing of b's window was sent
+	// If b's window is another than the one that was sent, this flush has sent nothing of b.
+	sameWindow := int64(b.ends) == sent.Ends
 	if sameWindow {
-		b.fresh -= sent.Used
+		b.unsent -= sent.Used
 	}
-	merged := bucket{used: stored.Used + b.fresh, fresh: b.fresh, ends: instant(stored.Ends)}
+	merged := bucket{used: stored.Used + b.unsent, unsent: b.unsent, ends: instant(stored.Ends)}
+	// If the stored window is over, b goes on alone.
 	if !merged.running(now, length) {
-		return // the stored window is over, and b goes on alone
+		return
 	}
-	// A window that began at the end of the stored one, while the flush was under way, stays.
+	// The stored window wins if b's window was sent with the flush, or overlaps the stored one. If
+	// b's window began when the stored one had ended, while the flush was under way, b stays.
 	overlaps := merged.ends > b.ends-length
 	if sameWindow || overlaps {
 		*b = merged
@@ -190,7 +197,7 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the Retry-After of the last refusal has passed
-	toldAt  instant // the flush since which the buckets are as they are stored
+	readAt  instant // what flushedAt was when the buckets were last read; see isOld
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
@@ -198,8 +205,9 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	d := u.levels(now, q)
 	if d.shown.remaining == 0 {
 		d.refusal = CodeRateLimited
-		// Of two buckets that refuse, the one that resets later is shown.
-		if d.minute.remaining == 0 && d.minute.reset > d.day.reset {
+		// If both buckets refuse, levels shows the day. The one that resets later must be shown.
+		minuteRefuses := d.minute.remaining == 0
+		if minuteRefuses && d.minute.reset > d.day.reset {
 			d.shown = d.minute
 		}
 	}
@@ -208,7 +216,8 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 		return d
 	}
 	if d.refusal != "" {
-		d.banBegins = u.strike(now, q.PerMinute) && banFor > 0
+		isOneTooMany := u.strike(now, q.PerMinute)
+		d.banBegins = isOneTooMany && banFor > 0
 		u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))
 		return d
 	}
@@ -219,8 +228,8 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 
 // levels shows both buckets, and of the two the one with less left, or of equal ones the day.
 func (u *usage) levels(now instant, q quota) decision {
-	minute := u.minute.level(now, minuteMillis, q.PerMinute)
-	day := u.day.level(now, dayMillis, q.PerDay)
+	minute := u.minute.levelAt(now, minuteMillis, q.PerMinute)
+	day := u.day.levelAt(now, dayMillis, q.PerDay)
 	d := decision{now: now, shown: day, minute: minute, day: day}
 	if minute.remaining < day.remaining {
 		d.shown = minute
@@ -228,8 +237,8 @@ func (u *usage) levels(now instant, q quota) decision {
 	return d
 }
 
-// ban makes the decision that of a banned key: nothing remains of its minute until the ban ends or
-// the exhausted bucket resets, whichever is later.
+// ban turns the decision into the refusal of a banned key. Nothing remains of the key's minute
+// until the ban ends or the exhausted bucket resets, whichever is later.
 func (d *decision) ban(until instant) {
 	if d.refusal == CodeRateLimited {
 		until = max(until, d.shown.reset)
@@ -240,9 +249,10 @@ func (d *decision) ban(until instant) {
 	d.shown = d.minute
 }
 
-// strike notes a refusal and reports whether it is one too many. The first refusal is no strike:
-// the caller had not been asked to wait yet. Strikes are counted to the end of the minute's window
-// or, if none runs because only the day refuses, in a window of their own.
+// strike notes a refusal and reports whether it is one strike too many. The first refusal is no
+// strike: the caller had not been asked to wait yet. Strikes are counted until the window of the
+// minute's bucket ends. If only the day refuses, that bucket may have no window. Then the strikes
+// have a minute of their own.
 func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	if now >= u.retryAt {
 		return false
@@ -262,6 +272,7 @@ func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 // section 10.2.3).
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.shown.reset-d.now)) }
 
+// ceilSeconds rounds milliseconds up to whole seconds. They are a length, or an instant.
 func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
 
 // err is the refusal as an Error, or nil if the request was admitted.
@@ -271,6 +282,7 @@ func (d decision) err() error {
 		return newError(d.refusal,
 			"the key is banned for repeated requests after 429; retry in %d s", d.retryAfter())
 	case CodeRateLimited:
+		// shown is a copy of minute or of day. Without a key there is only the address's minute.
 		window := "minute"
 		if d.shown == d.day {
 			window = "day"
@@ -286,7 +298,7 @@ func (d decision) err() error {
 // draft-ietf-httpapi-ratelimit-headers.
 func (d decision) setHeaders(h http.Header) {
 	limits := d.minute.item("minute", d.now) + ", " + d.day.item("day", d.now)
-	if d.minute.limit == 0 {
+	if d.minute.limit == 0 { // the caller has no valid key
 		limits = d.shown.item("address", d.now)
 	}
 	values := []string{ // one slice for all, since this runs for every request
@@ -341,8 +353,9 @@ type dayRow struct {
 	tally
 }
 
-// usageRow is what a flush adds to a usage, or a usage as it is stored then. Its instants are
-// numbers, because an instant is a text in JSON.
+// usageRow is a usage in a flush. On the way into the database, it says how many requests to add.
+// On the way out, it says how many are stored, and tells of the ban. Its instants are numbers,
+// because an instant is a text in JSON.
 type usageRow struct {
 	ID                    int64
 	Minute, Day           bucketRow
@@ -351,15 +364,15 @@ type usageRow struct {
 
 type bucketRow struct{ Used, Ends int64 }
 
-// unsent is what a flush adds to the bucket that is stored.
-func (b bucket) unsent() bucketRow { return bucketRow{b.fresh, int64(b.ends)} }
+// increment is what a flush adds to the bucket that is stored.
+func (b bucket) increment() bucketRow { return bucketRow{b.unsent, int64(b.ends)} }
 
 // batch is what one transaction of a flush adds to the database. The numbers of a service's batches
 // ascend. A batch whose outcome is unknown is sent again under its number, so that the database
 // adds it once.
 type batch struct {
 	number         int64
-	outcomeUnknown bool
+	outcomeUnknown bool               // until a send has succeeded, so also before the first one
 	usages         map[int64]usageRow // by id
 	days           []dayRow
 }
@@ -367,10 +380,12 @@ type batch struct {
 // full reports whether there may be more to send than the batch holds.
 func (b *batch) full() bool { return len(b.days) == maxBatch }
 
-// merge are the statements that add the batch, unless it was added before, and read into stored
-// what is stored then, as a JSON array of usageRow: the usages of the batch, and all that are
-// banned. A node of rqlite compresses a request that has a statement of 1,024 bytes or more, which
-// would make a flush three times as expensive: all of these are shorter.
+// merge returns the statements of a flush. They add the batch, unless it was added before. Then
+// they read the usages of the batch, and all that are banned, as a JSON array of usageRow into
+// stored.
+//
+// All statements are shorter than 1,024 bytes. If one were longer, a node of rqlite would compress
+// the request, and a flush would be three times as expensive.
 func (l *limiter) merge(now instant, stored *string) []statement {
 	usages, _ := json.Marshal(l.batch.usages) // numbers cannot fail
 	days, _ := json.Marshal(l.batch.days)
@@ -383,7 +398,7 @@ func (l *limiter) merge(now instant, stored *string) []statement {
 		sqlOf(mergeDays, string(days), l.service, number),
 		sqlOf(noteFlush, at, l.service, number),
 		{
-			query: mergedUsages,
+			query: readUsages,
 			args:  []any{string(usages), at},
 			into:  []any{stored},
 		},
@@ -396,7 +411,8 @@ const (
 
 	// ?4 is now. A window runs if it ends after ?4, and by ?5 for a minute or ?6 for a day (see
 	// latestEnd). A stored window that runs keeps its end, and gets the requests of the batch's
-	// window unless that has ended. A comparison is the number 1 or 0.
+	// window unless that has ended. In SQLite a comparison is the number 1 or 0: what is multiplied
+	// by it counts only if it holds.
 	mergeUsages = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 SELECT value ->> 'ID', value ->> '$.Minute.Used', value ->> '$.Minute.Ends',
@@ -421,7 +437,7 @@ ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitte
 ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
 
 	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until.
-	mergedUsages = `SELECT json_group_array(json_object('ID', id,
+	readUsages = `SELECT json_group_array(json_object('ID', id,
 	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
 	'Day', json_object('Used', day_used, 'Ends', day_ends),
 	'BannedAt', banned_at, 'BannedUntil', banned_until))
@@ -468,10 +484,11 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 // read and cannot be.
 func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	d, known := l.charge(a, instantOf(now))
-	for !known { // again if a flush comes between
+	for !known {
 		if err := l.recall(a.usageID); err != nil {
 			return d, err
 		}
+		// A flush between recall and charge may make the usage old, or drop it.
 		d, known = l.charge(a, instantOf(now))
 	}
 	if d.banBegins {
@@ -480,7 +497,8 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	return d, nil
 }
 
-// recall reads a usage. If the store fails, what is in memory has to do until a flush succeeds.
+// recall reads a usage. If the store fails, what is in memory has to do until a flush succeeds, and
+// without anything in memory the error is returned.
 func (l *limiter) recall(id int64) error {
 	stored := &usage{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
@@ -488,25 +506,28 @@ func (l *limiter) recall(id int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usages[id]
-	if u == nil && err != nil {
+	if u == nil {
+		if err == nil {
+			stored.readAt = l.flushedAt
+			l.usages[id] = stored
+		}
 		return err
 	}
-	if u == nil {
-		u = stored
-		l.usages[id] = u
-	}
-	if err == nil && l.isOld(u) { // bans are told by every flush
+	// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
+	if err == nil && l.isOld(u) {
 		u.minute = stored.minute
 		u.day = stored.day
 	}
-	u.toldAt = l.flushedAt
+	u.readAt = l.flushedAt
 	return nil
 }
 
-// isOld reports whether other services may have counted requests that a usage lacks: the last flush
-// has not read it back, because it had nothing to send of it. The caller holds the lock.
+// isOld reports whether a usage must be read again, because other services may have counted
+// requests since it was read. The last flush has not read it if it had nothing to send of it. A
+// usage with unsent requests is not old, since to read it would lose them. The next flush sends
+// these, and reads the usage back. The caller holds the lock.
 func (l *limiter) isOld(u *usage) bool {
-	return u.toldAt != l.flushedAt && u.day.fresh == 0 && l.store.engine.shared()
+	return u.readAt != l.flushedAt && u.day.unsent == 0 && l.store.engine.shared()
 }
 
 // charge takes one request from the usage of the account. known is false if the usage has to be
@@ -519,7 +540,7 @@ func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
 		return d, false
 	}
 	if a.unbannedAt >= u.bannedAt {
-		// Only here: whoever reads a stored ban compares it with the unban.
+		// The ban ends in memory only. Whoever reads the stored ban compares it with the unban.
 		u.bannedUntil = 0
 	}
 	d = u.admit(now, a.quota, l.banFor)
@@ -588,13 +609,13 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	defer l.mu.Unlock()
 	b := l.addresses.get(caller)
 	d := decision{now: instantOf(now), policy: addressPolicy}
-	if charge && b.level(d.now, minuteMillis, addressQuota).remaining == 0 {
+	if charge && b.levelAt(d.now, minuteMillis, addressQuota).remaining == 0 {
 		d.refusal = CodeRateLimited
 	} else if charge {
 		b.take(d.now, minuteMillis)
 		l.addresses.put(caller, b, 1)
 	}
-	d.shown = b.level(d.now, minuteMillis, addressQuota)
+	d.shown = b.levelAt(d.now, minuteMillis, addressQuota)
 	return d
 }
 
@@ -618,8 +639,8 @@ func (l *limiter) flush(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// takeBatch moves what was counted to a new batch. It returns false if there is nothing to send:
-// nothing was counted, and no other service shares the database.
+// takeBatch moves what was counted to a new batch. On a cluster the batch may be empty: it is sent
+// to read the bans of other services. On a file takeBatch returns false if nothing was counted.
 func (l *limiter) takeBatch() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -639,9 +660,13 @@ func (l *limiter) takeBatch() bool {
 		l.batch.days = append(l.batch.days, dayRow{date, *t})
 		delete(l.tallies, date)
 		u := l.usages[date.Usage]
-		if u != nil && u.day.fresh > 0 { // what takes from the minute takes from the day, too
-			row := usageRow{ID: date.Usage, Minute: u.minute.unsent(), Day: u.day.unsent()}
-			l.batch.usages[row.ID] = row
+		// A request counts in both buckets, so that the day has unsent ones if the minute has.
+		if u != nil && u.day.unsent > 0 {
+			l.batch.usages[date.Usage] = usageRow{
+				ID:     date.Usage,
+				Minute: u.minute.increment(),
+				Day:    u.day.increment(),
+			}
 		}
 	}
 	return true
@@ -657,28 +682,28 @@ func (l *limiter) send(ctx context.Context, now instant) error {
 	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 		return err
 	}
-	l.adopt(rows, now)
+	l.adoptAndTrim(rows, now)
 	l.batch.outcomeUnknown = false
 	return nil
 }
 
-// adopt goes on from what is stored. If too many usages are in memory, it drops those that are
-// stored and whose last Retry-After has passed.
-func (l *limiter) adopt(stored []usageRow, now instant) {
+// adoptAndTrim goes on from what is stored. If too many usages are in memory, it drops those that
+// are stored and whose last Retry-After has passed.
+func (l *limiter) adoptAndTrim(stored []usageRow, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flushedAt = now
 	for _, row := range stored {
 		if u := l.usages[row.ID]; u != nil {
 			u.adopt(row, l.batch.usages[row.ID], now)
-			u.toldAt = now
+			u.readAt = now
 		}
 	}
 	if len(l.usages) <= maxUsages {
 		return
 	}
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		return u.day.fresh == 0 && u.retryAt <= now
+		return u.day.unsent == 0 && u.retryAt <= now
 	})
 }
 
@@ -705,8 +730,8 @@ func clientNetwork(r *http.Request, header string) netip.Prefix {
 	return parseNetwork(r.RemoteAddr)
 }
 
-// parseNetwork takes an IP address with or without a port, and in brackets or not. What is none
-// gives the zero Prefix.
+// parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
+// zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
 func parseNetwork(s string) netip.Prefix {
 	both, err := netip.ParseAddrPort(s)
 	ip := both.Addr()
@@ -718,8 +743,8 @@ func parseNetwork(s string) netip.Prefix {
 	return network
 }
 
-// boundedLog takes lines that strangers can cause, who could fill the log with them: at most ten a
-// second.
+// boundedLog takes lines that strangers can cause, who could fill the log with them. It drops a
+// line that comes less than 100 ms after the last one that was logged.
 type boundedLog struct {
 	log *slog.Logger
 

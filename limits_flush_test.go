@@ -235,7 +235,7 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	kept := map[int64]*usage{
 		100: {retryAt: clock("9h")},
 		101: nearlyBanned(),
-		102: {day: bucket{used: 1, fresh: 1, ends: clock("24h")}}, // not stored yet
+		102: {day: bucket{used: 1, unsent: 1, ends: clock("24h")}}, // not stored yet
 	}
 	maps.Copy(l.usages, kept)
 	l.usages[103] = &usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")} // stored

@@ -97,7 +97,7 @@ var Exercises = []Exercise{
 	{
 		Stop: 3, Name: "leak", Task: "a bucket that refills bit by bit", Breaks: []string{"TestLimitWindows"},
 		Hints: [3]string{
-			"Where: bucket.level and bucket.take in limits.go; the day's bucket uses them too.",
+			"Where: bucket.levelAt and bucket.take in limits.go; the day's bucket uses them too.",
 			"What: keep when the bucket will be full again; each request moves that moment on by one sixtieth of the minute, and what remains follows from it.",
 			"Nearly the code: with each = minuteMillis / limit, missing = (ends - now + each - 1) / each, remaining = limit - missing, and take sets ends = max(ends, now) + each.",
 		},
