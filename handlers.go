@@ -2,7 +2,7 @@ package main
 
 // The HTTP side: the routes, what stands before each of them, the operations, and the one place
 // where an error becomes a response; then the description, the page, and what the debug address
-// shows. This file knows no flags and no files.
+// shows. This file parses no flags and opens no files.
 
 import (
 	"cmp"
@@ -62,7 +62,7 @@ type service struct {
 	unmatched http.Handler // takes requests that match no route
 
 	operations map[string]*operationCounts // what /metrics shows, by the name
-	other      *operationCounts            // of requests that match no operation
+	other      *operationCounts            // operations["other"]: of requests that match none
 	errors     map[ErrorCode]*atomic.Int64 // responses by the code of their Error
 	bans       atomic.Int64                // those that have begun
 
@@ -72,9 +72,9 @@ type service struct {
 	unready   error       // what the store said then
 	strangers boundedLog  // takes the lines that callers without a valid key cause
 
-	report  atomic.Pointer[report] // what the operator's page shows of the keys
-	wanted  atomic.Bool            // the report was asked for since it was last read
-	history history                // what the charts of that page draw
+	report       atomic.Pointer[report] // what the operator's page shows of the keys
+	reportWanted atomic.Bool            // somebody had that page open since updateReport last ran
+	history      history                // what the charts of that page draw
 }
 
 func newService(store *store, settings settings, log *slog.Logger) *service {
@@ -94,6 +94,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
+	// handle puts the counts of a new name into the map.
 	srv.unmatched = srv.handle("other", missing)
 	srv.other = srv.operations["other"]
 	srv.addRoutes()
@@ -105,10 +106,10 @@ func (s *service) addRoutes() {
 	s.add("GET /v1/pets", "listPets", s.listPets)
 	s.add("POST /v1/pets", "createPet", s.createPet)
 	s.add("GET /v1/pets/{petId}", "getPet", s.getPet) // deprecated
-	s.allow("/v1/pets", "GET, HEAD, POST")
-	s.allow("/v1/pets/{petId}", "GET, HEAD")
+	s.refuseOtherMethods("/v1/pets", "GET, HEAD, POST")
+	s.refuseOtherMethods("/v1/pets/{petId}", "GET, HEAD")
 
-	s.addPublic("/readyz", "readyz", s.reportReadiness)
+	s.addPublic("/readyz", "readyz", s.publicReadyz)
 	s.addPublic("/openapi.json", "openapi", fixed(jsonType, describe(s.settings)))
 	page := strings.Replace(webFile("index.html"), "Production", s.environment(), 1)
 	s.addPublic("/{$}", "page", fixed(htmlType, page))
@@ -124,11 +125,11 @@ func (s *service) add(pattern, name string, op operation) {
 // addPublic adds a route outside the API, which needs no key.
 func (s *service) addPublic(path, name string, op operation) {
 	s.add("GET "+path, name, op)
-	s.allow(path, "GET, HEAD")
+	s.refuseOtherMethods(path, "GET, HEAD")
 }
 
-// allow refuses all methods of a path but those that have a route of their own.
-func (s *service) allow(path, methods string) {
+// refuseOtherMethods refuses all methods of a path but those that have a route of their own.
+func (s *service) refuseOtherMethods(path, methods string) {
 	refuse := func(w http.ResponseWriter, _ *http.Request, _ caller) error {
 		w.Header().Set("Allow", methods)
 		return newError(CodeMethodNotAllowed, "this address takes %s", methods)
@@ -156,9 +157,9 @@ func (s *service) handle(name string, op operation) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response) // ServeHTTP made it
 		w.counts = counts
-		caller, err := s.admit(w, r)
+		c, err := s.admit(w, r)
 		if err == nil {
-			err = op(w, r, caller)
+			err = op(w, r, c)
 		}
 		if err != nil {
 			s.fail(w, r, err)
@@ -211,7 +212,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 type response struct {
 	http.ResponseWriter
 	service *service
-	id      [1]string // X-Request-Id, which http.Header holds without a slice for each request
+	id      [1]string // X-Request-Id: an array, so that its slice in http.Header costs no memory
 	start   time.Time
 	status  int              // 0 until it is sent
 	counts  *operationCounts // where it is counted
@@ -242,15 +243,15 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
+	// The error can only be a panic: handle has written all errors of operations.
 	err := calmly(func() error {
-		if len(s.corsOrigins) > 0 && s.cors(w, r) {
-			return nil
-		}
-		if !canonical(r.URL) { // the router would redirect before any key was seen
+		switch {
+		case len(s.corsOrigins) > 0 && s.cors(w, r): // cors has written the response
+		case !canonical(r.URL): // the router would redirect before any key was seen
 			s.unmatched.ServeHTTP(w, r)
-			return nil
+		default:
+			s.routes.ServeHTTP(w, r)
 		}
-		s.routes.ServeHTTP(w, r)
 		return nil
 	})
 	if err != nil && w.status != 0 {
@@ -311,7 +312,8 @@ func newRequestID() string {
 	return strconv.FormatUint(rand.Uint64()|top, 16) //nolint:gosec // no secret
 }
 
-// canonical reports whether the router takes the path as it is.
+// canonical reports whether the router takes the path as it is. path.Clean removes a slash at the
+// end, but the router takes a path with one.
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") {
@@ -351,6 +353,7 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Allow-Headers",
 		"Authorization, Content-Type, Idempotency-Key, If-None-Match")
 	h.Set("Access-Control-Max-Age", "86400")
+	// Every response under /v1 shows limits. A preflight has no key, so it shows the address's.
 	if underAPI(r.URL.Path) {
 		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
 	}
@@ -358,7 +361,9 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// fail writes an error. Without a valid key, the response shows the limit of the caller's address.
+// fail writes an error. If the response shows no limits of a key yet, it shows the limit of the
+// caller's address. That is so for callers without a valid key. It is also so for a caller with a
+// valid key if the store failed before its limits were known.
 func (s *service) fail(w *response, r *http.Request, err error) {
 	apiErr := s.shownError(w, err)
 	if underAPI(r.URL.Path) && !w.limitsShown {
@@ -394,14 +399,16 @@ func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Er
 	charge := apiErr.Status == http.StatusUnauthorized
 	decision := s.limits.address(network, time.Now(), charge)
 	decision.setHeaders(w.Header())
-	last := decision.refusal == "" && decision.shown.remaining == 0 // once a window
-	if charge && last {
+	// An address takes the last request of its window once, so there is one line for a window.
+	tookLast := decision.refusal == "" && decision.shown.remaining == 0
+	if charge && tookLast {
 		s.strangers.warn("an address is spent: too many requests without a valid key",
 			"address", network,
 			"requests", decision.shown.limit,
 			"request", w.id[0])
 	}
-	_ = errors.As(decision.err(), &apiErr) // a refusal takes the place of the error
+	// If the address is refused, As replaces apiErr by the refusal. Otherwise it changes nothing.
+	_ = errors.As(decision.err(), &apiErr)
 	return apiErr
 }
 
@@ -480,8 +487,10 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	return nil
 }
 
-// createPet is POST /v1/pets. The pet is durable before the 201 is written.
-func (s *service) createPet(w http.ResponseWriter, r *http.Request, caller caller) error {
+// createPet is POST /v1/pets. The pet is durable before the 201 is written. If several things are
+// wrong, 415 comes before 413, and 413 before 400: a body is read only if its type is right, and
+// its content is judged only if it is small enough.
+func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	if err := checkMediaType(w, r); err != nil {
 		return err
 	}
@@ -506,7 +515,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, caller calle
 		id, err = s.store.createPet(pet)
 	} else {
 		id, replayed, reused, err = s.store.createPetOnce(
-			pet, caller.key.ID, idempotencyKey, body, caller.now)
+			pet, c.key.ID, idempotencyKey, body, c.now)
 	}
 	if err != nil {
 		return err
@@ -519,7 +528,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, caller calle
 	if replayed {
 		h["Idempotency-Replayed"] = []string{"true"}
 	}
-	if caller.now.Before(sunset) { // later, a GET of this address is 410
+	if c.now.Before(sunset) { // later, a GET of this address is 410
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
 	write(w, http.StatusCreated, jsonType, []byte(Pet{ID: id, NewPet: pet}.json()))
@@ -569,7 +578,8 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 	if values == nil {
 		return "", nil
 	}
-	key := strings.Join(values, " ") // the space between several is refused
+	// If there are several values, the space between them is refused as an invisible character.
+	key := strings.Join(values, " ")
 	invisible := func(c rune) bool { return c <= ' ' || c > '~' }
 	if key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible) {
 		return "", newError(CodeInvalidParameter,
@@ -578,7 +588,8 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// The dates of the deprecated operation. The specification gives that of its removal only.
+// The dates of the deprecated operation. The specification gives only the date of its
+// removal.
 var (
 	deprecationHeader = []string{"@1795132800"} // RFC 9745: since 20 November 2026
 	sunset            = time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)
@@ -589,9 +600,9 @@ var (
 //
 // Deprecated: clients use GET /v1/pets with the status filter. From 5 December
 // 2030 the response is 410, by the clock, without a new release.
-func (s *service) getPet(w http.ResponseWriter, r *http.Request, caller caller) error {
-	s.keys.noteDeprecatedUse(caller.key, caller.now)
-	if !caller.now.Before(sunset) {
+func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
+	s.keys.noteDeprecatedUse(c.key, c.now)
+	if !c.now.Before(sunset) {
 		s.setDeprecation(w.Header())
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets",
 			sunset.Format("2 January 2006"))
@@ -666,9 +677,9 @@ func fixed(contentType []string, body string) operation {
 	}
 }
 
-// ready returns an error if the service stops, or if the store cannot read or write. The store is
-// probed every quarter second at most, however many ask.
-func (s *service) ready() error {
+// checkReady returns an error if the service stops, or if the store cannot read or write. The store
+// is probed every quarter second at most, however many ask.
+func (s *service) checkReady() error {
 	if s.stopping.Load() {
 		return errors.New("stopping")
 	}
@@ -689,17 +700,17 @@ func (s *service) ready() error {
 	return err
 }
 
-// reportReadiness is GET /readyz, for load balancers: it needs no key and gives no detail.
-func (s *service) reportReadiness(w http.ResponseWriter, r *http.Request, caller caller) error {
-	if s.showReadiness(w, r, caller) != nil {
+// publicReadyz is GET /readyz, for load balancers: it needs no key and gives no detail.
+func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller) error {
+	if s.debugReadyz(w, r, c) != nil {
 		return newError(CodeUnavailable, "unavailable")
 	}
 	return nil
 }
 
-// showReadiness is GET /readyz on the debug address, which says why the service is not ready.
-func (s *service) showReadiness(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	if err := s.ready(); err != nil {
+// debugReadyz is GET /readyz on the debug address, which says why the service is not ready.
+func (s *service) debugReadyz(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	if err := s.checkReady(); err != nil {
 		return err
 	}
 	write(w, http.StatusOK, textType, []byte("ok\n"))
@@ -724,7 +735,7 @@ func debugRoutes(s *service, anyHost bool) http.Handler {
 	add("/history.json", s.showHistory)
 	add("/metrics", s.showMetrics)
 	add("/healthz", fixed(textType, "ok\n"))
-	add("/readyz", s.showReadiness)
+	add("/readyz", s.debugReadyz)
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux) // of net/http/pprof
 	// Instead of pprof.Cmdline, which shows the passwords in URLs.
 	commandLine := strings.Join(os.Args, "\x00")
@@ -752,33 +763,35 @@ func isOwnHost(r *http.Request) bool {
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
 // ready. If the store hangs, so does this, and Prometheus takes the service for down.
 func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	metrics := s.metrics()
+	values := s.currentMetrics()
 	ready := int64(0)
-	if s.ready() == nil {
+	if s.checkReady() == nil {
 		ready = 1
 	}
-	metrics.add("petstore_ready", "", ready)
-	write(w, http.StatusOK, metricsType, []byte(metrics.String()))
+	values.add("petstore_ready", "", ready)
+	write(w, http.StatusOK, metricsType, []byte(values.String()))
 	return nil
 }
 
-func (s *service) metrics() *exposition {
-	metrics := newExposition()
-	program := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
-	metrics.add("petstore_build_info", program, 1)
+// currentMetrics are the values of all metrics now, but for petstore_ready: to know that one, the
+// store must be asked.
+func (s *service) currentMetrics() *exposition {
+	values := newExposition()
+	buildLabels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
+	values.add("petstore_build_info", buildLabels, 1)
 	name, node := s.store.engine.describe()
-	engine := fmt.Sprintf("{engine=%q,node=%q}", name, node)
-	metrics.add("petstore_engine_info", engine, 1)
+	engineLabels := fmt.Sprintf("{engine=%q,node=%q}", name, node)
+	values.add("petstore_engine_info", engineLabels, 1)
 	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
-		s.operations[name].measure(metrics, name)
+		s.operations[name].measure(values, name)
 	}
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
-		metrics.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), s.errors[code].Load())
+		values.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), s.errors[code].Load())
 	}
-	metrics.add("petstore_bans_total", "", s.bans.Load())
-	s.store.measure(metrics)
-	metrics.addProcess()
-	return metrics
+	values.add("petstore_bans_total", "", s.bans.Load())
+	s.store.measure(values)
+	values.addProcess()
+	return values
 }
 
 func (c *operationCounts) measure(e *exposition, name string) {
@@ -788,6 +801,7 @@ func (c *operationCounts) measure(e *exposition, name string) {
 			e.add("petstore_requests_total", labels, n)
 		}
 	}
+	// addHistogram sets the braces itself, because it adds a label of its own.
 	label := fmt.Sprintf("operation=%q", name)
 	e.addHistogram("petstore_request_duration_seconds", label, &c.durations, 1e9)
 }
@@ -799,23 +813,23 @@ func (s *service) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) 
 	return nil
 }
 
-// showStats is GET /stats.json, all that the operator's page shows. It does not ask the store,
-// which may hang.
+// showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
+// nothing to the database, which may hang: what the page shows of the keys is the last report.
 func (s *service) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	s.wanted.Store(true)
+	s.reportWanted.Store(true)
 	body, _ := json.Marshal(map[string]any{ // of numbers and texts
 		"uptime":      time.Since(processStart).Seconds(),
 		"environment": s.environment(),
-		"metrics":     s.metrics().numbers,
+		"metrics":     s.currentMetrics().numbers,
 		"report":      s.report.Load(),
 	})
 	write(w, http.StatusOK, jsonType, []byte(redact(string(body))))
 	return nil
 }
 
-// updateReport reads the report anew, if somebody has asked for it.
+// updateReport reads the report anew, if somebody has the operator's page open.
 func (s *service) updateReport(ctx context.Context, now time.Time) error {
-	if !s.wanted.Swap(false) {
+	if !s.reportWanted.Swap(false) {
 		return nil
 	}
 	report, err := readReport(ctx, s.store, instantOf(now))

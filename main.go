@@ -73,7 +73,8 @@ func main() {
 	if err == nil {
 		return
 	}
-	if readerLeft(err) { // and needs no message
+	// If nobody reads stdout any more, no message is needed.
+	if readerLeft(err) {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -106,6 +107,7 @@ It finishes the requests that are running, for at most 10 seconds. A database
 without any key gets one at the first start, which is printed once.
 
 Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
+	// serve opens the database itself, after its sockets.
 	database: openNothing, flags: serveFlags, check: checkServe, run: serve,
 }
 
@@ -130,12 +132,13 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 		defer debugListener.Close()
 	}
 
-	// This may wait for another program's lock, or for a cluster's leader.
-	opening, cancel := context.WithTimeout(ctx, commandWait)
+	// openStore may wait for another program's lock, or for a cluster's leader.
+	openCtx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
-	pets, err := openStore(opening, cmd.db, openToServe, cmd.log)
+	pets, err := openStore(openCtx, cmd.db, openToServe, cmd.log)
+	// After a stop, an error of openStore is no failure: the stop has interrupted it.
 	if err != nil && ctx.Err() != nil {
-		return nil // a stop during the start is no failure
+		return nil
 	}
 	if err != nil {
 		return err
@@ -208,8 +211,8 @@ func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 	return pair, pair.renew()
 }
 
-// renew reads the files. New connections get what they hold now, or what they got before if that
-// cannot be used.
+// renew reads the files. From then on, new connections get the certificate in the files. If it
+// cannot be used, new connections get the certificate from before.
 func (p *tlsPair) renew() error {
 	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	if err == nil {
@@ -236,8 +239,9 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 	}
 	socket := os.NewFile(3, "socket")
 	defer socket.Close()
-	listener, _ := net.FileListener(socket) // after an error it is nil, which is no TCPListener
-	if _, isTCP := listener.(*net.TCPListener); !isTCP {
+	listener, err := net.FileListener(socket)
+	_, isTCP := listener.(*net.TCPListener)
+	if err != nil || !isTCP {
 		return nil, usageErrorf("the socket from the parent, file 3, is no TCP listener")
 	}
 	return listener, nil
@@ -261,7 +265,8 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
-			MaxReadFrameSize: 16 << 10, // of which each connection has a buffer; by default 1 MiB
+			// Each connection has a buffer of this size. By default it would be 1 MiB.
+			MaxReadFrameSize: 16 << 10,
 			WriteByteTimeout: 10 * time.Second,
 		},
 		ErrorLog: stdlog.New(&boundedLog{log: log}, "", 0),
@@ -301,12 +306,12 @@ func (s *server) serve(listener net.Listener) error {
 
 // stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
-	// For a moment connections are accepted as always, since clients cannot know of the stop yet.
+	// Clients cannot know of the stop yet. So connections are accepted for 0.1 s as before. For
+	// another 0.25 s requests that are on their way are read, because Shutdown drops what it would
+	// have to read later.
 	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended
-	// Then there is time to read the requests that are on their way: Shutdown drops what is not
-	// read.
 	time.Sleep(250 * time.Millisecond)
 	// Shutdown would wait 5 seconds for connections without a request.
 	for conn := range s.unused.Range {
@@ -333,6 +338,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 func localURL(l net.Listener, addr string, secure bool) string {
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
+	// A name stays as it is: ParseIP makes it nil, and nil is not unspecified.
 	if host == "" || net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
@@ -373,10 +379,10 @@ func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string
 	return nil
 }
 
-// runBackground starts what runs beside the requests. The function it returns stops all that and
-// writes the usage a last time, which it tries for commandWait.
+// runBackground starts the tasks that run beside the requests. The function that it returns stops
+// the tasks, and then tries for 10 seconds to write the usage a last time.
 func runBackground(s *service, pair *tlsPair) (stop func() error) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, stopTasks := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	every := func(d time.Duration, what string, do func(context.Context) error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
@@ -393,7 +399,7 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		return s.updateReport(ctx, time.Now())
 	})
 	every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
-		s.history.add(time.Now(), s.metrics().numbers)
+		s.history.add(time.Now(), s.currentMetrics().numbers)
 		return nil
 	})
 	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
@@ -405,16 +411,16 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
 	return func() error {
-		cancel()
+		stopTasks()
 		running.Wait()
-		last, cancel := context.WithTimeout(context.Background(), commandWait)
+		lastCtx, cancel := context.WithTimeout(context.Background(), commandWait)
 		defer cancel()
 		for {
-			err := flush(last)
-			if err == nil || last.Err() != nil {
+			err := flush(lastCtx)
+			if err == nil || lastCtx.Err() != nil {
 				return err
 			}
-			pause(last, 100*time.Millisecond)
+			pause(lastCtx, 100*time.Millisecond)
 		}
 	}
 }
@@ -425,11 +431,12 @@ func repeat(ctx context.Context, d time.Duration, what string, do func(context.C
 	failing := false
 	ticks := time.Tick(d)
 	for {
+		// The select only waits. A tick may have come together with the end of ctx.
 		select {
 		case <-ctx.Done():
 		case <-ticks:
 		}
-		if ctx.Err() != nil { // also if both have come
+		if ctx.Err() != nil {
 			return
 		}
 		err := calmly(func() error { return do(ctx) })

@@ -368,10 +368,10 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 		want = append(want, fmt.Sprint(name, " ", field(operation, "operationId")))
 	}
 	var served []string
-	added := regexp.MustCompile(`\ts\.(add|addPublic|allow)\("(.*?)", "(.*?)"`)
+	added := regexp.MustCompile(`\ts\.(add|addPublic|refuseOtherMethods)\("(.*?)", "(.*?)"`)
 	for _, match := range added.FindAllStringSubmatch(readText(t, "handlers.go"), -1) {
 		route := match[2]
-		if match[1] != "allow" {
+		if match[1] != "refuseOtherMethods" {
 			route += " " + match[3]
 		}
 		served = append(served, route)

@@ -159,7 +159,7 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	show(err)
 	engine, node := s.engine.describe()
 	service := newService(s, settings{}, newLogger(log, "json", slog.LevelDebug))
-	metrics := service.metrics().String()
+	metrics := service.currentMetrics().String()
 	shown.WriteString(engine + node + databaseName(addresses) + metrics + log.String())
 	for _, secret := range []string{"anna", "s3cret"} {
 		if strings.Contains(shown.String(), secret) {
