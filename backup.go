@@ -559,7 +559,7 @@ func (f *importFile) read(content io.Reader) error {
 			continue
 		}
 		f.pets++
-		_, _ = rows.WriteString(pet.row() + "\n") // Flush returns the error
+		_, _ = rows.WriteString(pet.jsonRow() + "\n") // Flush returns the error
 	}
 	if lines.Err() != nil {
 		return fmt.Errorf("line %d: it has more than 64 KiB, or cannot be read: %w",

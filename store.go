@@ -8,9 +8,9 @@ package main
 // Many callers share a commit. Writes join the next transaction until it begins. The caller whose
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
-// response before the disk has the data. A goroutine that does all writing would share commits
-// too. On a single core it keeps the network poller from running, and reads wait for hundreds of
-// milliseconds.
+// response before the disk has the data. We rejected one goroutine that does all writing. It would
+// share commits too, but on a single core it would keep the network poller from running, and reads
+// would wait for hundreds of milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
 // and speak JSON.
@@ -30,21 +30,22 @@ import (
 	"time"
 )
 
-// statement is one SQL statement. Its arguments are int64, string or nil, which every engine can
-// carry. Digests are bound as hex, for unhex(?). Text that a client or an operator has chosen is
-// bound as a JSON string, which the SQL decodes with ? ->> '$': rqlite would take a string that
-// reads x'41' for a BLOB.
+// statement is one SQL statement, or several that have no arguments, such as a migration. The
+// arguments are int64, string or nil, which every engine can carry. Digests are bound as hex, for
+// unhex(?). Text that a client or an operator has chosen is bound as a JSON string, which the SQL
+// decodes with ? ->> '$'. It always begins with a quote: rqlite would take the text x'41' for a
+// BLOB.
 type statement struct {
 	query string
 	args  []any
-	into  []any // pointers to the columns of the one row, for a SELECT inside a write
+	into  []any // for a SELECT inside a write: pointers to the columns of the one row it must find
 }
 
 func sqlOf(query string, args ...any) statement { return statement{query: query, args: args} }
 
 // result is what a statement of a write did.
 type result struct {
-	lastID   int64 // the id of the row inserted last; of an earlier statement if affected is 0
+	lastID   int64 // the id of the row inserted last; meaningless if affected is 0
 	affected int64 // rows inserted, updated or deleted
 }
 
@@ -55,16 +56,17 @@ type scanner = func(columns ...any) error
 // store writes one transaction at a time.
 type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
-	// durable. It heeds ctx while it waits for another program. An error means that nothing was
-	// written, unless it wraps errOutcome.
+	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. write heeds
+	// ctx while it waits for another program. An error means that nothing was written, unless it
+	// wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether the engine has noticed that other programs have written since the
-	// last call. A cluster notices nothing: there, only edits that are counted are seen (edit).
+	// changed reports whether other programs may have written since the last call. A cluster cannot
+	// tell, and reports false: its services only see the edits that store.edit counts.
 	changed() (bool, error)
-	// shared reports whether other services may add pets at this moment.
+	// shared reports whether several services can use the database at once.
 	shared() bool
 	// describe names the engine, and the file or the node that it uses now.
 	describe() (engine, node string)
@@ -80,7 +82,9 @@ const (
 	openExisting openMode = iota // it has to be there
 	openOrMake                   // a file is made if there is none
 	openToServe                  // as openOrMake; no other service may be on the file
-	openNothing                  // a command opens none, or (restore) a cluster as it is
+	// openNothing is for a command that needs no database to be opened for it. A restore only
+	// connects to a cluster, which may have no schema yet.
+	openNothing
 )
 
 // applicationID marks a database as this program's ("pets" in ASCII).
@@ -120,7 +124,8 @@ const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
 	(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`
 
 // checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none. It
-// refuses a database of another program or of a newer schema.
+// refuses a database of another program, and one of a newer schema. For the latter it returns the
+// version as well as an error, because a restore may replace such a database.
 func checkMarks(scan scanner) (version int, err error) {
 	var application, tables int
 	if err := scan(&application, &version, &tables); err != nil {
@@ -140,7 +145,7 @@ func checkMarks(scan scanner) (version int, err error) {
 
 // schemaVersion reads the version of an engine's schema, as checkMarks does.
 func schemaVersion(ctx context.Context, e engine) (version int, err error) {
-	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) error {
+	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) (err error) {
 		version, err = checkMarks(scan)
 		return err
 	})
@@ -150,7 +155,8 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 // updateSchema runs the migrations that an engine has not seen, in one transaction. Without
 // mayMake, an engine without a schema is errMissing.
 func updateSchema(ctx context.Context, e engine, mayMake bool) error {
-	// A start that is being stopped still opens a database that needs no migration.
+	// This read heeds no stop: a start that is being stopped ends in its usual way if there is
+	// nothing to migrate.
 	version, err := schemaVersion(context.WithoutCancel(ctx), e)
 	if err != nil || version == len(migrations) {
 		return err
@@ -169,6 +175,7 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	if err == nil && version == len(migrations) {
 		return nil
 	}
+	// The error of the write comes first, since it says why the schema is not right.
 	return cmp.Or(writeErr, err)
 }
 
@@ -181,11 +188,11 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 const (
-	entryBytes   = 192              // that a page or a pet takes in memory beside its body
-	maxCallers   = 4096             // that may share a transaction
-	recordMillis = dayMillis        // how long an Idempotency-Key is kept
-	maxDays      = 400              // days of usage that are kept
-	commandWait  = 10 * time.Second // for a lock or a leader, by a command, a start or a stop
+	entryBytes   = 192              // memory for a cached page or pet, beside its body
+	maxCallers   = 4096             // the most callers of one transaction
+	recordMillis = dayMillis        // an Idempotency-Key is kept for so long
+	maxDays      = 400              // usage is kept for so many days
+	commandWait  = 10 * time.Second // commands, starts and stops wait so long for lock or leader
 )
 
 // store is safe for concurrent use.
@@ -199,11 +206,13 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// commits counts the transactions of this service, and editsSeen how often it has noticed edits
-	// of others. A cached page or pet keeps the counts from before it was read, which tell whether
-	// it is fresh.
+	// commits counts the transactions of this service, since each may add pets to the last page of
+	// a list. editsSeen counts how often this service has noticed that others may have changed
+	// rows. The first look counts too. An edit of a file counts twice, once in refresh and once in
+	// noteEdits, which is harmless: things are read once more. A cached page keeps both counts from
+	// before it was read, and a pet or a key keeps editsSeen, to tell whether it is fresh.
 	commits, editsSeen atomic.Uint64
-	edits              atomic.Int64 // the number of counted edits that a read has returned last
+	edits              atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
 	pages cache[place, *listPage]
 	pets  cache[int64, *cachedPet] // by id
@@ -245,12 +254,12 @@ func (s *store) limitCache(bytes int64) {
 	s.pages.max = bytes - s.pets.max
 }
 
-// Close ends the engine, after the transaction that runs.
+// Close ends the engine. A file ends after the transaction that runs; a cluster does not wait.
 func (s *store) Close() error { return s.engine.Close() }
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
-// and returns their results when they are durable. Its errors wrap errUnavailable. It heeds ctx
-// only if nobody else has joined the transaction.
+// and returns their results when they are durable. Its errors wrap errUnavailable. It does not heed
+// ctx while it waits for the transaction before. After that it does, unless others have joined it.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	s.mu.Lock()
 	t := s.next
@@ -284,10 +293,11 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
-	// The calls are deferred for an engine that panics: without them, all callers would wait for
-	// ever. The last one runs first: it wakes the next leader before the followers, so that the
-	// disk does not wait until they have written their responses.
+	// This error stays if the engine panics. The two calls below are deferred for that case:
+	// without them, all other callers would wait for ever.
 	t.err = errors.New("the engine has panicked")
+	// The last deferred call runs first. So the next leader is woken before the followers, and the
+	// disk does not wait until they have written their responses.
 	defer close(t.ended)
 	defer func() { <-s.committing }()
 	t.err = s.commit(ctx, t)
@@ -313,7 +323,8 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 }
 
 // edit is write for changes of rows that services may have cached. It counts the edit, so that they
-// read the rows anew. New pets and keys need no edit, since nobody caches a row that is not there.
+// read the rows anew. A new pet or key needs no edit: nobody remembers that one is missing, and
+// fresh tells when the last page of a list may be too short.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 	return s.write(ctx, append(statements, count)...)
@@ -322,7 +333,9 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh looks for edits of others. If there are any, everything cached is read anew.
+// refresh looks for edits of others. If there are any, everything cached is read anew. On a file,
+// changed also notices programs that count no edit. A cluster shows edits by their number alone. A
+// file is asked for that number too, so that refresh is the same for both.
 func (s *store) refresh(ctx context.Context) error {
 	changed, err := s.engine.changed()
 	if changed {
@@ -344,8 +357,10 @@ func (s *store) refresh(ctx context.Context) error {
 // one page could see another page without it, until the next refresh.
 func (s *store) noteEdits(edits int64) {
 	if s.edits.Load() != edits {
+		// editsSeen moves on first: another request that finds the new number in edits relies on
+		// editsSeen, and nothing from before the edit may be fresh to it.
 		s.editsSeen.Add(1)
-		s.edits.Store(edits) // last: to whoever finds it, nothing from before the edit is fresh
+		s.edits.Store(edits)
 	}
 }
 
@@ -359,8 +374,10 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// probe is an error if nothing can be read or nothing can be committed. It stores the
-// time, because a transaction that changes nothing would not touch the disk.
+// probe is an error if nothing can be read or nothing can be committed. It reads the number of
+// edits, a row that is always there. It stores the time, because a transaction that changes nothing
+// would not touch the disk. The time goes to a row of services that is no service's, since their
+// ids are random.
 func (s *store) probe(ctx context.Context) error {
 	if _, err := s.readInto(ctx, sqlOf(editsQuery), new(int64)); err != nil {
 		return err
@@ -379,12 +396,15 @@ func (s *store) measure(e *exposition) {
 }
 
 // petJSON builds the JSON of a pet inside SQLite, as Pet.json does in Go. For 20 pets this takes
-// half the time of scanning rows.
+// half the time of scanning rows. A new column of a pet stands in petJSON, keysetQuery, importPets,
+// jsonRow, insertPet, insertArgs, NewPet, Pet.json, decodeNewPet, setPet, web/openapi.json and a
+// migration.
 const petJSON = `json_object('id', id, 'name', name, 'categoryId', category_id, 'status',
 	CASE status WHEN 2 THEN 'available' WHEN 3 THEN 'pending' ELSE 'sold' END)`
 
-// storedStatus holds the number that stands for each status in the tables. The numbers start at 2,
-// because SQLite prepares a statement anew when a bound value becomes, or ceases to be, 0 or 1.
+// storedStatus holds the number that stands for each status in the tables. Status "" is not in it
+// and gives 0, which stands for no status or for all. The numbers start at 2, because SQLite
+// prepares a statement anew when a bound value becomes, or ceases to be, 0 or 1.
 var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
 
 // listPage is a page of the list.
@@ -426,6 +446,8 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 	if err != nil {
 		return nil, err
 	}
+	// The last page of a list on a cluster is put here too, although it is never fresh: to leave it
+	// out would take a condition more.
 	s.pages.put(at, page, entryBytes+int64(len(page.body)))
 	return page, nil
 }
@@ -448,9 +470,10 @@ func (s *store) readPage(at place) (*listPage, error) {
 		return nil, errors.New("the engine has returned no page")
 	}
 	s.noteEdits(edits)
+	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
 	if page.more {
-		marker = "+" // the response has a Link
+		marker = "+"
 	}
 	page.document = newDocument(body, marker)
 	return page, nil
@@ -458,9 +481,10 @@ func (s *store) readPage(at place) (*listPage, error) {
 
 var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
 
-// keysetQuery reads a page as one row: the first ?2 pets with ids above ?1 that the filter selects,
-// and the number of edits. Its columns have short names because the driver copies the names for
-// every query. In EXISTS, last is NULL for an empty page, after which there is nothing.
+// keysetQuery reads a page as one row, and the number of edits with it. ?1 is the id after which
+// the page begins, and ?2 is how many pets it may have. The filter is "", or a condition on ?3 that
+// ends with AND. The columns have short names because the driver copies the names for every query.
+// EXISTS takes last from the subquery, where an empty page has NULL: no id is greater than that.
 func keysetQuery(filter string) string {
 	return `SELECT body, ifnull(last, 0) AS last,
 			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more,
@@ -473,7 +497,7 @@ func keysetQuery(filter string) string {
 // cachedPet is the document of one pet.
 type cachedPet struct {
 	document
-	editsSeen uint64 // of the store, before the pet was read; this service changes no pet
+	editsSeen uint64 // of the store, before the pet was read; no commit of a service changes a pet
 }
 
 // petQuery reads a pet, or "", and the number of edits.
@@ -501,8 +525,8 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	return pet, nil
 }
 
-// eachPetJSON calls do with the JSON of each pet, or of each pet with a status, by id. The stored
-// status 0 selects all.
+// eachPetJSON calls do with the JSON of each pet that has the status, by id. Status "" selects all:
+// it is bound as 0, and 0 IN (0, status) is true of each pet.
 func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
 	do func(pet string) error) error {
 	query := sqlOf("SELECT id, "+petJSON+` FROM pets WHERE ? IN (0, status) AND id > ?
@@ -521,20 +545,21 @@ func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
 // thousand at a time, because a response is kept in memory.
 func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
-	limit := int64(-1) // none
+	var limit int64 = -1 // SQLite takes a negative limit for none
 	isCluster := s.engine.shared()
 	if isCluster {
 		limit = 10_000
 	}
-	after := int64(0)
+	var after int64
 	for {
-		count := int64(0)
+		var count int64
 		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)
 		err := s.engine.read(ctx, next, func(scan scanner) (err error) {
 			count++
 			after, err = row(scan)
 			return err
 		})
+		// Fewer rows than the limit are the last ones. Without a limit, all have come at once.
 		if err != nil || count != limit {
 			return err
 		}
@@ -549,9 +574,10 @@ func (s *store) imported(ctx context.Context, digest string) (stored int64, err 
 	return stored, err
 }
 
-// importPets stores the next pets of an import and moves the number of its stored pets on, in one
-// transaction. If the number is "to" already, these pets are stored, by an earlier try or by the
-// same import elsewhere. If it is neither that nor "from", importPets fails and stores nothing.
+// importPets stores the next pets of an import, and changes the number of its stored pets from one
+// value ("from") to another ("to"), in one transaction. If the number is "to" already, an earlier
+// try or the same import elsewhere has stored these pets, and importPets stores none. If the number
+// is neither of the two, importPets fails and stores nothing.
 func (s *store) importPets(ctx context.Context, digest string, pets []string,
 	from, to int64) error {
 	name := "import " + digest
@@ -567,7 +593,7 @@ func (s *store) importPets(ctx context.Context, digest string, pets []string,
 	var err error
 	for range 5 {
 		_, err = s.write(ctx, move, insert, read)
-		// It is safe to repeat a write whose outcome is unknown.
+		// It is safe to repeat a write whose outcome is unknown, since the move is made only once.
 		if !errors.Is(err, errOutcome) {
 			break
 		}
@@ -578,22 +604,23 @@ func (s *store) importPets(ctx context.Context, digest string, pets []string,
 	return err
 }
 
-// row returns the pet's columns as a JSON array.
-func (p NewPet) row() string {
+// jsonRow returns the pet's columns as a JSON array, for importPets.
+func (p NewPet) jsonRow() string {
 	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
 }
 
-// insertPet adds a pet, whose columns are its arguments.
+// insertPet adds a pet. Its arguments are insertArgs, and a condition may follow.
 const insertPet = "INSERT INTO pets (category_id, status, name) SELECT ?, ?, ? ->> '$' "
 
-func (p NewPet) columns() []any {
+func (p NewPet) insertArgs() []any {
 	return []any{p.CategoryID, storedStatus[p.Status], quote(p.Name)}
 }
 
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
-	id, err = insertedID(s.write(context.Background(), sqlOf(insertPet, p.columns()...)))
+	id, err = insertedID(s.write(context.Background(), sqlOf(insertPet, p.insertArgs()...)))
 	if err == nil && id < 1 {
+		// An engine that reports success and no id is broken: the pet may be stored or not.
 		err = fmt.Errorf("%w: %w: the engine has given no id", errUnavailable, errOutcome)
 	}
 	return id, err
@@ -616,9 +643,9 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
 	created := int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
-	columns := append(p.columns(), keyID, idempotencyKey, created-int64(recordMillis))
+	args := append(p.insertArgs(), keyID, idempotencyKey, created-int64(recordMillis))
 	create := sqlOf(insertPet+`WHERE NOT EXISTS (SELECT 1 FROM idempotency
-		WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`, columns...)
+		WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`, args...)
 	// changes() and last_insert_rowid() are those of the statement before.
 	record := sqlOf(`REPLACE INTO idempotency
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
@@ -636,7 +663,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 
 // purge deletes Idempotency-Keys and days of usage that have served their time, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
-	const chunk = int64(1000) // rows in one transaction, so that creates need not wait long
+	const chunk int64 = 1000 // rows in one transaction, so that creates need not wait long
 	today := int64(instantOf(now) / dayMillis)
 	expired := int64(instantOf(now) - recordMillis)
 	oldRecords := sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
@@ -694,7 +721,8 @@ func (c *cache[K, V]) put(key K, value V, size int64) {
 	}
 	c.size += size - c.entries[key].size
 	c.entries[key] = sized[V]{value, size}
-	for other, entry := range c.entries { // in random order
+	// Others make room for the new entry. Go's order of a map is random.
+	for other, entry := range c.entries {
 		if c.size <= c.max {
 			return
 		}
