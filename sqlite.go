@@ -33,9 +33,9 @@ type sqliteFile struct {
 	path string        // with symbolic links resolved: SQLite names the log after the real file
 	wait time.Duration // for another program's lock, unless a context has a deadline
 
-	mu      sync.Mutex // guards the next two
+	mu      sync.Mutex // guards conn, version and files
 	conn    *sql.Conn  // for writing
-	version int64      // data_version, as it was at the last look
+	version int64      // data_version, as it was at the last look; 0 before the first
 
 	writer *sql.DB // the pool of conn
 	reader *sql.DB // a pool
@@ -43,14 +43,16 @@ type sqliteFile struct {
 
 	writes, reads sync.Map // from query to *sql.Stmt, on conn and on reader
 
-	// files must stay in their places: the database, its log, the log's index and, of a service,
-	// its lock. The values are what Stat said once a file was open; nil before.
+	// files are the database, its log, the log's index and, of a service, its lock. Each write
+	// checks that these are still the files that were opened. The values are what Stat has said: of
+	// the database right before it was opened, of the others once they were open; nil before that.
 	files map[string]os.FileInfo
 }
 
 // openSQLite opens the database file, or makes it if mode allows that. A file that is no database,
 // another program's, or of a newer schema is refused and left as it was. One that is missing while
-// its log is there is refused, too. It waits for locks as write does.
+// its log is there is refused, too. openSQLite waits for locks of other programs (untilUnlocked),
+// but not for the one that a service holds.
 func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, error) {
 	_, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) && mode == openExisting {
@@ -152,10 +154,11 @@ func fileAddress(path string, options ...string) string {
 	return address.String()
 }
 
-// holdServiceLock keeps services off a database until lock is closed: two would count a key's
-// requests separately. The error is errServed if a service has the lock. It is SQLite's lock on a
-// file that stays empty, because every system offers that; the kernel frees it even after a kill.
-// It is worth nothing if the file loses its name.
+// holdServiceLock keeps services off a database until lock is closed, because two would count a
+// key's requests separately. The error is errServed if another program has the lock. The lock is a
+// transaction of SQLite on a file that stays empty: SQLite can lock files on every system, and the
+// kernel frees such a lock even after a kill. Once the file has lost its name, the lock keeps
+// nobody off, since another service makes a new file; so checkFiles looks for that.
 func holdServiceLock(path string) (lock *sql.DB, err error) {
 	file, err := ensureFile(path + "-lock")
 	if err != nil {
@@ -174,9 +177,9 @@ func holdServiceLock(path string) (lock *sql.DB, err error) {
 	return lock, nil
 }
 
-// connect opens all connections. SQLite opens a file at the first read, so the pragma
-// schema_version makes each reading connection read at once. One that first read later could miss
-// a file that was removed meanwhile, or read another one that took its place.
+// connect opens all connections, and lets each open its file now. On its own, SQLite opens a file
+// only when it first reads it, and by then the file may be gone or another one be in its place. So
+// each reading connection reads something when it is made: PRAGMA schema_version.
 func (e *sqliteFile) connect(ctx context.Context) error {
 	e.writer = openPool(e.path,
 		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
@@ -202,7 +205,9 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer conn.Close() // back to the pool, when all are open
+		// conn.Close gives a connection back to the pool. It is deferred until all are open, or
+		// else the pool would hand out the same one again.
+		defer conn.Close()
 	}
 	return e.checkFiles()
 }
@@ -215,7 +220,8 @@ func (e *sqliteFile) Close() (err error) {
 		_ = stmt.(*sql.Stmt).Close()
 	}
 	if e.conn != nil {
-		// conn.Close would wait for ever for a call in which the driver has panicked.
+		// Raw reaches the driver's own connection. If the driver has panicked in a call, then
+		// conn.Close would wait for the end of that call for ever.
 		err = e.conn.Raw(func(driver any) error { return driver.(io.Closer).Close() })
 	}
 	for _, pool := range []*sql.DB{e.reader, e.writer, e.lock} {
@@ -232,17 +238,19 @@ func isCode(err error, codes ...int) bool {
 	return ok && slices.Contains(codes, e.Code()&0xff)
 }
 
-// untilUnlocked calls do again and again as long as another program's lock is in its way. SQLite's
-// own wait sleeps up to 100 ms at a time, and would starve beside a service whose pauses between
-// two transactions are shorter than that.
+// untilUnlocked calls do again and again as long as another program's lock is in its way: until the
+// deadline of ctx or, if it has none, for a given time. SQLite's own wait sleeps up to 100 ms at a
+// time, and would starve beside a service whose pauses between two transactions are shorter than
+// that.
 func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
-	deadline, ok := ctx.Deadline()
-	if !ok {
+	deadline, hasDeadline := ctx.Deadline()
+	if !hasDeadline {
 		deadline = time.Now().Add(wait)
 	}
 	for {
 		err := do()
-		if !isCode(err, sqlite3.SQLITE_BUSY) || !time.Now().Before(deadline) {
+		isLocked := isCode(err, sqlite3.SQLITE_BUSY)
+		if !isLocked || time.Until(deadline) <= 0 {
 			return err
 		}
 		pause(ctx, lockPoll)
@@ -323,7 +331,8 @@ type preparer interface {
 	PrepareContext(ctx context.Context, query string) (*sql.Stmt, error)
 }
 
-// prepared returns the statement of a query, which is prepared when it is first used.
+// prepared returns the prepared statement of a query. It prepares one when the query is first used,
+// and keeps it in known.
 func prepared(known *sync.Map, on preparer, query string) (*sql.Stmt, error) {
 	if stmt, ok := known.Load(query); ok {
 		return stmt.(*sql.Stmt), nil
@@ -332,12 +341,14 @@ func prepared(known *sync.Map, on preparer, query string) (*sql.Stmt, error) {
 	if err != nil {
 		return nil, err
 	}
-	known.Store(query, stmt) // if two callers come at once, one is closed with its connection
+	// If two callers come at once, one statement is not kept; it is closed with its connection.
+	known.Store(query, stmt)
 	return stmt, nil
 }
 
-// changed compares data_version, which moves on one connection when another one has written: also
-// that of a program that counts nothing. So an import is a change too.
+// changed reads data_version on the writing connection. SQLite changes that number whenever another
+// connection has written, whatever program that belongs to. So edits that nobody counts are
+// noticed, and an import is a change too. The first call always reports one.
 func (e *sqliteFile) changed() (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
