@@ -55,8 +55,8 @@ type rqlite struct {
 
 	inUse    atomic.Pointer[node] // the leader, or a node that passes requests on to it
 	locating chan struct{}        // holds an element while a request looks for the leader
-	// named holds the Raft addresses of the nodes of -db that have told theirs (status).
-	named sync.Map
+	// raftAddresses is the set of the Raft addresses that the nodes of -db have told so far.
+	raftAddresses sync.Map
 
 	succeeded, failed, unknown atomic.Int64
 }
@@ -105,29 +105,29 @@ func newRqlite(urls []*url.URL, mode openMode, log *slog.Logger) *rqlite {
 func (e *rqlite) connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
-	failed := errors.New("none of its nodes says that it leads")
+	lastErr := errors.New("none of its nodes says that it leads")
 	for _, n := range e.nodes {
 		_, err := e.status(ctx, n)
 		if errors.Is(err, errWrongNode) {
 			return err
 		}
 		if err != nil {
-			failed = err
+			lastErr = err
 		}
 	}
 	for e.inUse.Load() == nil {
 		if ctx.Err() != nil {
-			return failed
+			return lastErr
 		}
 		e.locate(ctx, nil)
 	}
 	return nil
 }
 
-// locate looks for a leader in the place of a node that was lost. It waits for another request that
-// looks, and looks no further if that has found one. All nodes are asked at once, again
-// and again for statusWait, until one says that it leads. So a node that hangs hides no leader that
-// the others have just elected.
+// locate looks for a leader in the place of lost, a node that has failed. Only one request looks at
+// a time. The others wait for it, and have nothing to do if it has found one. All nodes are asked
+// at once, again and again for statusWait, until one says that it leads. So a node that hangs hides
+// no leader that the others have just elected.
 func (e *rqlite) locate(ctx context.Context, lost *node) {
 	e.locating <- struct{}{}
 	defer func() { <-e.locating }()
@@ -151,10 +151,12 @@ func (e *rqlite) locate(ctx context.Context, lost *node) {
 // in the place of the one that was lost, unless another was found before. It reports whether the
 // node can be used.
 func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
-	for again := false; ctx.Err() == nil; again = true {
+	for waited := false; ctx.Err() == nil; waited = true {
 		status, err := e.status(ctx, n)
-		// At the first answer, the leader may be a node of -db that has not yet told its address.
-		usable := status.Store.Raft.State == "Leader" || again && e.passesOn(status)
+		leads := status.Store.Raft.State == "Leader"
+		// passesOn is asked only after a pause, when all nodes of -db had time to tell their
+		// addresses.
+		usable := leads || (waited && e.passesOn(status))
 		if err == nil && usable {
 			if e.inUse.CompareAndSwap(lost, n) && lost != nil && lost != n {
 				e.log.Info("another node is in use", "node", n.url, "before", lost.url)
@@ -176,12 +178,13 @@ type nodeStatus struct {
 	}
 }
 
-// passesOn reports whether a node knows a leader that is none of the nodes of -db. A node of -db
-// would say itself that it leads; if it does not, it is gone and this node does not know that yet.
+// passesOn reports whether a node knows a leader that is none of the nodes of -db, as far as these
+// have told their addresses. If the leader is one of them, it says so itself, or it is gone and
+// this node does not know that yet.
 func (e *rqlite) passesOn(s nodeStatus) bool {
 	leader := s.Store.Leader.Addr
-	_, isNamed := e.named.Load(leader)
-	return leader != "" && !isNamed
+	_, isListed := e.raftAddresses.Load(leader)
+	return leader != "" && !isListed
 }
 
 // status asks a node for its status. A node that is too old, or no rqlite, is an errWrongNode.
@@ -195,7 +198,7 @@ func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) 
 	defer response.Body.Close()
 	// Of a response that is no rqlite's, the version is empty.
 	_ = json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s)
-	e.named.Store(s.Store.Addr, true) // also of a node that is refused
+	e.raftAddresses.Store(s.Store.Addr, true) // also of a node that is refused
 	if isTooOld(s.Build.Version) {
 		return s, fmt.Errorf("%w: %s is rqlite %q, and v8.32.4 or newer is needed",
 			errWrongNode, n.url, s.Build.Version)
@@ -271,7 +274,8 @@ func (a answer) problem() error {
 	return nil
 }
 
-// post sends something to a node once, and returns its answer, or the error that this tells of.
+// post sends something to a node once, and returns its answer. An answer with a problem is an
+// error.
 func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path string,
 	body io.Reader) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
@@ -314,19 +318,20 @@ func (e *rqlite) try(ctx context.Context, n *node, wait time.Duration, path stri
 // readPath is where queries go; the other paths are of writes.
 const readPath = "/db/query?level=linearizable"
 
-// call tries until there is an answer, for leaderWait or e.wait if that is longer, or until another
-// try is useless or, of a write, could do everything twice.
+// call tries again and again until there is an answer. It gives up when another try is useless, or
+// could do a write twice. All tries together take no longer than leaderWait, or e.wait if that is
+// more.
 func (e *rqlite) call(ctx context.Context, path string, statements []statement) (answer, error) {
 	isWrite := path != readPath
-	wait := leaderWait
+	oneTry := leaderWait
 	if !isWrite {
-		wait = e.wait
+		oneTry = e.wait
 	}
-	limited, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
+	allTries, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
 	defer cancel()
 	for {
 		n := e.inUse.Load()
-		a, err := e.try(limited, n, wait, path, statements)
+		a, err := e.try(allTries, n, oneTry, path, statements)
 		if err == nil || errors.Is(err, errStatement) {
 			return a, err
 		}
@@ -334,11 +339,11 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 			e.locate(ctx, n) // so that the next write need not wait for this node too
 			return a, err
 		}
-		e.locate(limited, n) // if it finds none, the next try fails and says why
+		e.locate(allTries, n) // if it finds none, the next try fails and says why
 		if n == e.inUse.Load() {
-			pause(limited, leaderPoll)
+			pause(allTries, leaderPoll)
 		}
-		if limited.Err() != nil {
+		if allTries.Err() != nil {
 			return a, err // which says more than that the time is over
 		}
 	}
@@ -358,7 +363,9 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 	if err == nil {
 		err = a.copyTo(statements, results)
 	}
-	if err != nil { // a failure of this node does not tell what the others did
+	// An error of a statement counts as unknown, too: if it is this node's own, such as a full
+	// disk, the others may have stored the write.
+	if err != nil {
 		e.unknown.Add(1)
 		return nil, fmt.Errorf("%w: %w", errOutcome, err)
 	}
@@ -374,7 +381,8 @@ func (a answer) copyTo(statements []statement, results []result) error {
 		if st.into == nil {
 			continue
 		}
-		row := slices.Concat(from.Values...) // more than one row has too many values
+		// Values are rows. Several of them, or none, do not have the number of values of one.
+		row := slices.Concat(from.Values...)
 		if err := assign(row, st.into); err != nil {
 			return err
 		}
@@ -411,7 +419,8 @@ func assign(values []json.RawMessage, columns []any) error {
 			return errors.New("a value is missing")
 		}
 		if _, ok := columns[i].(*bool); ok {
-			value = strconv.AppendBool(nil, string(value) == "1") // SQLite has only numbers
+			// SQLite has numbers in place of booleans: 1 is true, and all others count as false.
+			value = strconv.AppendBool(nil, string(value) == "1")
 		}
 		if err := json.Unmarshal(value, columns[i]); err != nil {
 			return err
@@ -420,8 +429,8 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed is false: services of a cluster cache only keys, pets and full pages, which new rows do
-// not change, and every edit of these is counted.
+// changed is false, because a cluster does not tell of writes. New rows outdate nothing that is
+// fresh on a cluster: keys, pets, and pages that others follow. Edits of these are counted.
 func (e *rqlite) changed() (bool, error) { return false, nil }
 
 // shared is true, because any number of services may use a cluster.
@@ -443,7 +452,7 @@ func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_unknown_outcomes_total", "", e.unknown.Load())
 }
 
-// backup writes a SQLite file, which holds all that the last read saw.
+// backup writes the database as a SQLite file. The file holds all that the last read saw.
 func (e *rqlite) backup(ctx context.Context, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
@@ -458,7 +467,8 @@ func (e *rqlite) backup(ctx context.Context, to io.Writer) error {
 
 // load puts a file in the place of the whole database.
 func (e *rqlite) load(ctx context.Context, file io.Reader) error {
-	// The leader itself is needed: nodes give up on passing on what is large.
+	// Other nodes give up on passing on what is large, so the leader is looked for anew. If it is
+	// none of the nodes of -db, locate still takes a node that passes requests on.
 	e.locate(ctx, e.inUse.Load())
 	_, err := e.post(ctx, e.inUse.Load(), copyWait, "/db/load", file)
 	if errors.Is(err, errNothingDone) {

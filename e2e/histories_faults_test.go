@@ -91,11 +91,11 @@ var plantedFaults = []plantedFault{
 	}},
 	{"a list is read from any node", onCluster, "rqlite.go", []string{
 		"level=linearizable", "level=none", // so that nodes respond by themselves
-		"	a, err := e.try(limited, n, wait", `	from := n
+		"	a, err := e.try(allTries, n, oneTry", `	from := n
 		if strings.Contains(statements[0].query, "AS more") {
 			from = e.nodes[time.Now().UnixMicro()%int64(len(e.nodes))]
 		}
-		a, err := e.try(limited, from, wait`,
+		a, err := e.try(allTries, from, oneTry`,
 	}},
 }
 
