@@ -66,41 +66,41 @@ var metrics = []struct{ name, kind, help string }{
 // exposition holds the values of all metrics at one moment.
 type exposition struct {
 	lines   map[string]string  // of each metric, in Prometheus' text format, version 0.0.4
-	numbers map[string]float64 // by name and labels
+	numbers map[string]float64 // by name and suffix, as add has them
 }
 
 func newExposition() *exposition { return &exposition{map[string]string{}, map[string]float64{}} }
 
-// add adds a value to a metric. labels is "", or labels in braces. For a part of a histogram its
-// suffix comes first: _bucket{le="1"}.
-func (e *exposition) add(metric, labels string, value int64) {
-	e.addFloat(metric, labels, float64(value))
+// add adds a value to a metric. suffix is "" or labels in braces. For a part of a histogram, the
+// suffix of its name comes before the labels: _bucket{le="1"}.
+func (e *exposition) add(metric, suffix string, value int64) {
+	e.addFloat(metric, suffix, float64(value))
 }
 
 // addFloat does what add does, for a value that is no integer.
-func (e *exposition) addFloat(metric, labels string, value float64) {
-	e.numbers[metric+labels] = value
-	e.lines[metric] += metric + labels + " " + formatFloat(value) + "\n"
+func (e *exposition) addFloat(metric, suffix string, value float64) {
+	e.numbers[metric+suffix] = value
+	e.lines[metric] += metric + suffix + " " + formatFloat(value) + "\n"
 }
 
 func formatFloat(value float64) string { return strconv.FormatFloat(value, 'g', -1, 64) }
 
-// addHistogram adds what a histogram has counted. label is one label without braces, or "".
-// unit is how many of the histogram's units make one of the metric's.
-func (e *exposition) addHistogram(metric, label string, h *histogram, unit float64) {
+// addHistogram adds what a histogram has counted. label is one label without braces, or "". Values
+// are divided by scale: 1e9 makes seconds of nanoseconds.
+func (e *exposition) addHistogram(metric, label string, h *histogram, scale float64) {
 	braces := ""
 	prefix := ""
 	if label != "" {
 		braces = "{" + label + "}"
 		prefix = label + ","
 	}
-	total := int64(0)
+	var total int64
 	for i, bound := range append(slices.Clone(h.bounds), math.Inf(1)) {
 		total += h.counts[i].Load()
-		le := formatFloat(bound / unit)
+		le := formatFloat(bound / scale)
 		e.add(metric, fmt.Sprintf("_bucket{%sle=%q}", prefix, le), total)
 	}
-	e.addFloat(metric, "_sum"+braces, float64(h.sum.Load())/unit)
+	e.addFloat(metric, "_sum"+braces, float64(h.sum.Load())/scale)
 	e.add(metric, "_count"+braces, total)
 }
 
@@ -127,7 +127,8 @@ type history struct {
 	samples []sample
 }
 
-// sample holds the numbers of one moment. A number that came later than the sample is not in it.
+// sample holds the numbers of one moment. Values is shorter than in later samples if numbers have
+// got their places only since.
 type sample struct {
 	Time   int64     `json:"time"` // Unix milliseconds
 	Values []float64 `json:"values"`
@@ -187,12 +188,13 @@ func (e *exposition) addProcess() {
 	if err != nil {
 		return
 	}
-	// The name of the program, in brackets, may hold spaces. What follows are the fields of
-	// proc_pid_stat(5) from its third on. The two times are in ticks of 10 ms.
+	// The second field is the name of the program, in brackets, and may hold spaces. So fields[0]
+	// is field 3 of proc_pid_stat(5). The times are its fields 14 and 15, in ticks of 10 ms. The
+	// resident memory is its field 24, in pages.
 	nameEnd := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[nameEnd+1:]))
-	number := func(field int) int64 {
-		n, _ := strconv.ParseInt(fields[field], 10, 64)
+	number := func(index int) int64 {
+		n, _ := strconv.ParseInt(fields[index], 10, 64)
 		return n
 	}
 	userTicks := number(11)
