@@ -1,9 +1,9 @@
 package main
 
-// The vocabulary: pets, errors, instants, documents and files of text; how the bodies and queries
-// of clients are read, pets from JSON (RFC 8259) among them; and what keeps secrets out of the log.
-// Reading is strict, because a request that is accepted with a misspelt name is a mistake found too
-// late. This file knows no other.
+// The vocabulary: pets, errors, instants, documents and the files in web. The bodies (JSON, RFC
+// 8259) and the queries of clients are read here. Reading is strict, because a request that is
+// accepted with a misspelt name is a mistake found too late. Secrets are kept out of the log here,
+// too. This file uses no other.
 
 import (
 	"bytes"
@@ -75,8 +75,8 @@ func (p Pet) json() string {
 		p.ID, quote(p.Name), p.CategoryID, p.Status)
 }
 
-// quote is a text without control characters as a JSON string, in which only two characters need an
-// escape.
+// quote returns a text as a JSON string. The text must be UTF-8 without control characters, as all
+// names and Idempotency-Keys are once they are checked. Then only two characters need an escape.
 func quote(text string) string { return `"` + escapes.Replace(text) + `"` }
 
 var escapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
@@ -119,8 +119,8 @@ type Error struct {
 
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
-// newError makes the Error of a code; the message is for people. What it
-// quotes of a request is a sentText, so that an Error is never longer than 4 KB of JSON.
+// newError makes the Error of a code. The message is for people. Where the message quotes a
+// request, callers pass a sentText, so that an Error is never longer than 4 KB of JSON.
 func newError(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: statusOfCode[code]}
 }
@@ -143,7 +143,7 @@ func (s sentText) String() string {
 type problems struct {
 	count int
 	named []string
-	size  int // bytes of JSON; once it is above maxProblemsSize, no more are named
+	size  int // bytes of JSON, of those named and of the first one that did not fit
 }
 
 const (
@@ -151,7 +151,7 @@ const (
 	maxProblemsSize = 3800 // bytes of JSON, which leave room for the rest of the Error within 4 KB
 )
 
-// add counts a problem, and names it if no other was left out before.
+// add counts a problem, and names it if it fits and no other was left out before.
 func (p *problems) add(format string, args ...any) {
 	p.count++
 	if p.count > maxProblems || p.size > maxProblemsSize {
@@ -180,7 +180,8 @@ func (p *problems) err(code ErrorCode) error {
 // instant is Unix milliseconds; 0 stands for never.
 type instant int64
 
-// Lengths of the two windows of a key, in milliseconds.
+// The lengths of the two windows of a key, in milliseconds. Their type is instant, so that they can
+// be added to one.
 const (
 	minuteMillis instant = 60 * 1000
 	dayMillis            = 24 * 60 * minuteMillis
@@ -217,13 +218,15 @@ func newDocument(body, marker string) document {
 	}
 }
 
-// Secrets inside another text: the user and password of a URL, up to the last @ before a quote that
-// ends it, and an API key or the beginning of one. They are two expressions, each with a search of
-// its own. One for both would look for an @ up to the end of the text again after every key that it
-// finds, so that its time would grow with the square of the length.
+// These expressions find secrets inside another text. Each has a search of its own. One for both
+// would look for an @ up to the end of the text again after every key that it finds, so that its
+// time would grow with the square of the length.
 var (
+	// passwordText matches the user and password of a URL, with all up to the last @. It ends at a
+	// quote, unless that is escaped.
 	passwordText = regexp.MustCompile(`://(?:\\.|[^"\\])*@`)
-	keyText      = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
+	// keyText matches an API key, or the beginning of one.
+	keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
 )
 
 // redact takes secrets out of a text that quotes what somebody has sent or typed. A text that is
@@ -248,14 +251,15 @@ func (w redactor) Write(p []byte) (int, error) {
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	pet := NewPet{Status: Available}
 	body = bytes.Trim(body, " \t\r\n")
-	if problem := notAnObject(body); problem != "" {
+	if problem := checkObject(body); problem != "" {
 		return pet, newError(CodeInvalidBody, "%s", problem)
 	}
 	var wrong problems
-	given := make([]string, 0, 4) // the known fields so far
+	given := make([]string, 0, 4) // fields so far, but for unknown ones
 	for name, value := range fieldsOf(body) {
 		var err error
 		problem := ""
+		// An ignored field matches a case only if it was given before.
 		switch {
 		case slices.Contains(given, name):
 			problem = "is given more than once"
@@ -290,7 +294,8 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 
 // fieldsOf iterates over the names and values of a JSON object whose syntax is right. Decoding into
 // a struct would accept duplicate, unknown and miscased fields, and the tokens of json.Decoder take
-// nearly three times as long.
+// nearly three times as long. At the beginning of each turn, rest starts with the brace or the
+// comma before a name, or with the brace that ends the object.
 func fieldsOf(object []byte) iter.Seq2[string, []byte] {
 	return func(yield func(name string, value []byte) bool) {
 		for rest := object; rest[0] != '}'; {
@@ -307,17 +312,18 @@ func fieldsOf(object []byte) iter.Seq2[string, []byte] {
 	}
 }
 
-// cutValue splits valid JSON text at the end of its first value, which is returned without the
-// white space around it; what follows starts with the comma, colon or brace behind it.
+// cutValue splits valid JSON text at the end of its first value. It returns the value without the
+// white space around it, and the rest, which starts with the comma, colon or brace behind the
+// value. depth is how many brackets and braces are open, and quoted is true inside a string.
 func cutValue(text []byte) (value, rest []byte) {
 	depth, quoted := 0, false
 	for i := 0; ; i++ {
 		switch c := text[i]; {
 		case quoted && c == '\\':
-			i++
+			i++ // past what is escaped, which may be a quote
 		case c == '"':
 			quoted = !quoted
-		case quoted:
+		case quoted: // brackets, commas and colons are only text here
 		case depth == 0 && (c == ',' || c == ':' || c == '}'):
 			return bytes.TrimSpace(text[:i]), text[i:]
 		case c == '{' || c == '[':
@@ -337,8 +343,8 @@ func unquote(literal []byte) (text string) {
 	return text
 }
 
-// notAnObject returns why the body is no JSON object, or "".
-func notAnObject(body []byte) string {
+// checkObject returns why the body is no JSON object, or "".
+func checkObject(body []byte) string {
 	switch {
 	case len(body) == 0:
 		return "the body is empty; it must be a JSON object with name and categoryId"
@@ -393,9 +399,14 @@ func checkKeyName(name string) string {
 	return checkName(name)
 }
 
-// paired matches a JSON string without a \u escape of half a surrogate pair, which RFC 8259 section
-// 8.2 calls unpredictable and which encoding/json would silently replace. The first two digits tell
-// a half; the others match any character, since the syntax is known to be right.
+// paired matches a JSON string in which no \u escape is a lone half of a surrogate pair. RFC 8259
+// section 8.2 calls that unpredictable, and encoding/json would replace it without a word. The
+// first two digits tell a half, and the others count as any text, since the syntax is known to be
+// right. The alternatives are:
+//   - [^\\] is a character that is not escaped, or a digit of an escape;
+//   - \\[^u] is an escape of one character;
+//   - \\u[^dD] and \\u[dD][0-7] begin an escape that is no half;
+//   - \\u[dD][89abAB]..\\u[dD][c-fC-F] is a first half and the beginning of its second half.
 var paired = regexp.MustCompile(
 	`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)
 
@@ -438,7 +449,7 @@ type pageRequest struct {
 	limit  int
 	status PetStatus // "" for all
 	after  int64     // list ids above this one
-	filter string    // the limit and status that were given, as the query of the next page has them
+	filter string    // "limit=…&status=…&", or what was given of it, for the next page's address
 }
 
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
