@@ -361,9 +361,8 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// fail writes an error. If the response shows no limits of a key yet, it shows the limit of the
-// caller's address. That is so for callers without a valid key. It is also so for a caller with a
-// valid key if the store failed before its limits were known.
+// fail writes an error. If the limits of a key are not known, because there is none or because the
+// store has failed, the response shows the limit of the caller's address.
 func (s *service) fail(w *response, r *http.Request, err error) {
 	apiErr := s.shownError(w, err)
 	if underAPI(r.URL.Path) && !w.limitsShown {

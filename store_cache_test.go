@@ -250,7 +250,13 @@ func TestTheCacheIsBounded(t *testing.T) {
 		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
 		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))())
 	s.limitCache(most)
-	size := func() int64 { return s.pages.size + s.pets.size }
+	size := func() int64 {
+		s.pages.mu.Lock()
+		defer s.pages.mu.Unlock()
+		s.pets.mu.Lock()
+		defer s.pets.mu.Unlock()
+		return s.pages.size + s.pets.size
+	}
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
