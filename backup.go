@@ -74,10 +74,7 @@ func (f *partialFile) publish() error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	created, err := f.Stat()
-	if err != nil {
-		return err
-	}
+	created, _ := f.Stat() // after an error it is nil, which is the same as no file
 	// If FILE.partial was removed, another copy may be writing its own.
 	found, err := os.Lstat(f.Name())
 	if err != nil || !os.SameFile(created, found) {
@@ -510,7 +507,9 @@ func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
 	p := startProgress(c.stderr, "checking", "", 0)
 	err := untilStopped(ctx, func() error { return file.read(content) })
 	p.end()
-	_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	if ctx.Err() == nil { // After a stop, file.read may still be adding lines.
+		_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	}
 	if err != nil {
 		return err
 	}
@@ -536,7 +535,6 @@ func untilStopped(ctx context.Context, do func() error) error {
 // read reads a pet from each line, up to the 20th line that is wrong. A line is read as strictly as
 // the body of createPet, but for an id, which does not count.
 func (f *importFile) read(content io.Reader) error {
-	const maxWrong = 20
 	digest, rows := sha256.New(), bufio.NewWriter(f.rows)
 	in := bufio.NewReader(io.TeeReader(content, digest))
 	if mark, _ := in.Peek(3); string(mark) == "\ufeff" { // a byte order mark
@@ -545,7 +543,7 @@ func (f *importFile) read(content io.Reader) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxBody+len("\r\n"))
 	number := 0
-	for len(f.wrong) < maxWrong && lines.Scan() {
+	for len(f.wrong) < 20 && lines.Scan() {
 		number++
 		line := lines.Bytes()
 		if len(bytes.TrimSpace(line)) == 0 {

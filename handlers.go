@@ -756,7 +756,7 @@ func debugRoutes(s *service, anyHost bool) http.Handler {
 func isOwnHost(r *http.Request) bool {
 	host := (&url.URL{Host: r.Host}).Hostname()
 	_, err := netip.ParseAddr(host)
-	return err == nil || host == "" || strings.EqualFold(host, "localhost")
+	return err == nil || strings.EqualFold(host, "localhost")
 }
 
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is

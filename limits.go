@@ -764,7 +764,7 @@ func (l *boundedLog) warn(message string, attributes ...any) {
 
 // Write implements io.Writer for net/http's own log, whose lines quote strangers.
 func (l *boundedLog) Write(line []byte) (int, error) {
-	text := redact(string(line)) // while its secrets are whole
+	text := redact(strings.TrimSpace(string(line))) // while its secrets are whole
 	l.warn(text[:min(len(text), 1000)])
 	return len(line), nil
 }
