@@ -116,9 +116,9 @@ type apiKey struct {
 	RevokedAt instant `json:"revokedAt"`
 	account           // with perMinute and perDay
 
-	// These, and the State below, are as they were at the instant for which the key was read. The
-	// keyring reads its keys for the instant 0, which is no real one: in them, the two numbers of
-	// used requests and the State mean nothing.
+	// These, and the State below, are as they were at the instant for which the key was read. In a
+	// key of the keyring, which reads for the instant 0, the numbers of used requests, BannedUntil
+	// and State mean nothing.
 	UsedThisMinute  int64   `json:"usedThisMinute"`
 	UsedToday       int64   `json:"usedToday"`
 	BannedUntil     instant `json:"bannedUntil"` // 0 unless it is banned
@@ -411,10 +411,10 @@ func (u *keyUse) total() (sum tally) {
 	return sum
 }
 
-// eachUse calls do with how much each line of rotations was used from the day since on (days since
-// 1970), the line with the most admitted requests first. A usageID selects one line, and 0 selects
-// all. At most limit lines are taken; the limit -1 is none. In a query with max(id), SQLite takes
-// the name and the plan from the row with that id.
+// eachUse calls do with how much each line of rotations was used, beginning with the day "since",
+// which is counted from 1970. The line with the most admitted requests comes first. A usageID
+// selects one line, and 0 selects all. At most limit lines are taken, and all if limit is -1. In a
+// query with max(id), SQLite takes the name and the plan from the row with that id.
 func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*keyUse) error) error {
 	query := sqlOf(`

@@ -159,8 +159,8 @@ func (c *pageCopy) lock(ctx context.Context, targetAddress string) error {
 			return err
 		}
 	}
-	_, err = c.backup.Step(0) // copies no page, but takes the lock
-	if isCode(err, sqlite3.SQLITE_READONLY) {
+	_, err = c.backup.Step(0)                 // copies no page, but takes the lock
+	if isCode(err, sqlite3.SQLITE_READONLY) { // the size of pages cannot change in WAL mode
 		return errors.New("the copy's pages have another size than the database's, which is " +
 			"4096 in a new one; bring them to that size with PRAGMA page_size and VACUUM")
 	}
@@ -279,7 +279,7 @@ func (c *invocation) copyFile(ctx context.Context, from, to string) error {
 
 // copyCluster copies all that the cluster has acknowledged.
 func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
-	// This read goes through the leader, so the node in use is not behind.
+	// This read is linearizable, so the node in use leads, or has heard from the leader just now.
 	_, err := schemaVersion(ctx, c.store.engine)
 	if err != nil {
 		return err
@@ -437,8 +437,8 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	return pets, c.store.engine.(*rqlite).load(ctx, temporary)
 }
 
-// refuseData refuses a cluster that holds a pet or a key. Each does once a service was started on
-// it, since the service makes a key.
+// refuseData refuses a cluster that holds a pet or a key. A cluster on which a service was ever
+// started holds a key, since the service makes one.
 func (c *invocation) refuseData(ctx context.Context) error {
 	version, err := schemaVersion(ctx, c.store.engine)
 	if err != nil || version == 0 { // without a schema there is nothing to lose, and err is nil
@@ -593,7 +593,7 @@ const importBatch = 500
 func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
 	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
 	defer p.end()
-	// The file's own offset is behind what was written.
+	// The file's own offset stands at its end, after what was written.
 	rows := bufio.NewScanner(io.NewSectionReader(file.rows, 0, math.MaxInt64))
 	for range stored {
 		rows.Scan()

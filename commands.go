@@ -425,7 +425,8 @@ func issue(stdout io.Writer, text string, test bool,
 	token := newSecret(test)
 	_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
 	if err != nil {
-		// The error is not wrapped: main says nothing of a reader of stdout who has left.
+		// The error is not wrapped: main would take it for that of a reader of stdout who has left,
+		// and say nothing.
 		return 0, errors.New("no key was made, since it cannot be shown: " + err.Error())
 	}
 	id, err = insert(token)
@@ -614,7 +615,7 @@ func keyUsage(ctx context.Context, cmd *invocation) error {
 	err := eachUse(ctx, cmd.store, since, cmd.key.usageID, -1, func(use *keyUse) error {
 		if byDay {
 			for _, day := range use.Days {
-				// Only -json needs the element, and it is never set here.
+				// Only -json needs the element, and byDay implies that it is not given.
 				if err := list.add(nil, day.Day+"\t"+day.columns()); err != nil {
 					return err
 				}

@@ -221,6 +221,7 @@ func petSetFlags(cmd *invocation) {
 }
 
 func copyFlags(cmd *invocation) {
+	// As the largest number of ids to skip, maxQuota is just a large number.
 	cmd.numberFlag(&cmd.skipIDs, "skip-ids", "1000000", 0, maxQuota,
 		"start new ids `N` above those that the copy holds, since clients may have seen ids\n"+
 			"that it does not know; for the backup of a file, N is 0\nunless this flag is given")

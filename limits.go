@@ -162,8 +162,9 @@ func (b *bucket) adopt(stored, sent bucketRow, now, length instant) {
 	if !merged.running(now, length) {
 		return
 	}
-	// The stored window wins if b's window was sent with the flush, or overlaps the stored one. If
-	// b's window began when the stored one had ended, while the flush was under way, b stays.
+	// The stored window wins if b's window was sent with the flush, or overlaps the stored one. now
+	// is when the flush began: the stored window may have ended since, and b's window begun. Then b
+	// stays.
 	overlaps := merged.ends > b.ends-length
 	if sameWindow || overlaps {
 		*b = merged
@@ -497,8 +498,8 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	return d, nil
 }
 
-// recall reads a usage. If the store fails, what is in memory has to do until a flush succeeds, and
-// without anything in memory the error is returned.
+// recall reads a usage. If the store fails, the usage in memory counts as read until the next flush
+// succeeds. If there is none in memory, the error of the store is returned.
 func (l *limiter) recall(id int64) error {
 	stored := &usage{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
@@ -523,7 +524,7 @@ func (l *limiter) recall(id int64) error {
 }
 
 // isOld reports whether a usage must be read again, because other services may have counted
-// requests since it was read. The last flush has not read it if it had nothing to send of it. A
+// requests since it was read. A flush reads back only the usages of which it sends something. A
 // usage with unsent requests is not old, since to read it would lose them. The next flush sends
 // these, and reads the usage back. The caller holds the lock.
 func (l *limiter) isOld(u *usage) bool {

@@ -307,8 +307,8 @@ func (s *server) serve(listener net.Listener) error {
 // stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	// Clients cannot know of the stop yet. So connections are accepted for 0.1 s as before. For
-	// another 0.25 s requests that are on their way are read, because Shutdown drops what it would
-	// have to read later.
+	// another 0.25 s requests that are on their way are read, because Shutdown closes a connection
+	// whose request has not been read yet.
 	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended

@@ -127,8 +127,8 @@ type history struct {
 	samples []sample
 }
 
-// sample holds the numbers of one moment. Values is shorter than in later samples if numbers have
-// got their places only since.
+// sample holds the numbers of one moment. A number that first appears later gets a place at the
+// end, so earlier samples have fewer Values.
 type sample struct {
 	Time   int64     `json:"time"` // Unix milliseconds
 	Values []float64 `json:"values"`

@@ -77,6 +77,7 @@ func (p Pet) json() string {
 
 // quote returns a text as a JSON string. The text must be UTF-8 without control characters, as all
 // names and Idempotency-Keys are once they are checked. Then only two characters need an escape.
+// Such texts are sent to SQL so: see statement.
 func quote(text string) string { return `"` + escapes.Replace(text) + `"` }
 
 var escapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
@@ -259,7 +260,7 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	for name, value := range fieldsOf(body) {
 		var err error
 		problem := ""
-		// An ignored field matches a case only if it was given before.
+		// An ignored field falls through every case, unless it is given twice.
 		switch {
 		case slices.Contains(given, name):
 			problem = "is given more than once"

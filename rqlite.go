@@ -381,7 +381,7 @@ func (a answer) copyTo(statements []statement, results []result) error {
 		if st.into == nil {
 			continue
 		}
-		// Values are rows. Several of them, or none, do not have the number of values of one.
+		// All rows are joined into one. assign fails unless there was exactly one.
 		row := slices.Concat(from.Values...)
 		if err := assign(row, st.into); err != nil {
 			return err
@@ -430,7 +430,7 @@ func assign(values []json.RawMessage, columns []any) error {
 }
 
 // changed is false, because a cluster does not tell of writes. New rows outdate nothing that is
-// fresh on a cluster: keys, pets, and pages that others follow. Edits of these are counted.
+// fresh on a cluster: keys, pets, and pages that have a next one. Edits of these are counted.
 func (e *rqlite) changed() (bool, error) { return false, nil }
 
 // shared is true, because any number of services may use a cluster.

@@ -82,8 +82,8 @@ const (
 	openExisting openMode = iota // it has to be there
 	openOrMake                   // a file is made if there is none
 	openToServe                  // as openOrMake; no other service may be on the file
-	// openNothing is for a command that needs no database to be opened for it. A restore only
-	// connects to a cluster, which may have no schema yet.
+	// openNothing leaves the database to the command itself. Of a restore into a cluster, only the
+	// cluster is opened, and its schema is left as it is.
 	openNothing
 )
 
@@ -155,8 +155,8 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 // updateSchema runs the migrations that an engine has not seen, in one transaction. Without
 // mayMake, an engine without a schema is errMissing.
 func updateSchema(ctx context.Context, e engine, mayMake bool) error {
-	// This read heeds no stop: a start that is being stopped ends in its usual way if there is
-	// nothing to migrate.
+	// A stop does not interrupt this read. If there is nothing to migrate, the start then succeeds,
+	// and the service stops as always.
 	version, err := schemaVersion(context.WithoutCancel(ctx), e)
 	if err != nil || version == len(migrations) {
 		return err
@@ -208,9 +208,10 @@ type store struct {
 
 	// commits counts the transactions of this service, since each may add pets to the last page of
 	// a list. editsSeen counts how often this service has noticed that others may have changed
-	// rows. The first look counts too. An edit of a file counts twice, once in refresh and once in
-	// noteEdits, which is harmless: things are read once more. A cached page keeps both counts from
-	// before it was read, and a pet or a key keeps editsSeen, to tell whether it is fresh.
+	// rows. The first look counts too. On a file, an edit by a command counts twice, once in
+	// refresh and once in noteEdits, which is harmless: things are read once more. A cached page
+	// keeps both counts from before it was read, and a pet or a key keeps editsSeen, to tell
+	// whether it is fresh.
 	commits, editsSeen atomic.Uint64
 	edits              atomic.Int64 // what editsQuery has returned last, alone or inside a read
 

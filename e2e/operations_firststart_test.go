@@ -46,6 +46,9 @@ func TestALogIsNotLostBehindADanglingLink(t *testing.T) {
 			cmd.Env = append(cmd.Env, "PETSTORE_DB="+db)
 			fails(t, cmd, db)
 			after := files(t, folder)
+			if name := filepath.Base(s.db); after[name] == "" {
+				delete(after, name) // an empty file may be left
+			}
 			if !maps.Equal(before, after) {
 				t.Errorf("%s, of %s: the files are %q now and were %q", args, link,
 					slices.Sorted(maps.Keys(after)), slices.Sorted(maps.Keys(before)))
