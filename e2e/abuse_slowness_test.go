@@ -47,23 +47,13 @@ func (s *server) footprint() footprint {
 // profiled is a number in a profile.
 func (s *server) profiled(profile, pattern string) int64 {
 	s.t.Helper()
-	response, err := http.Get(s.debug + "/debug/pprof/" + profile)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	found := regexp.MustCompile(pattern).FindSubmatch(text)
+	_, text := getAs(s.t, s.debug+"/debug/pprof/"+profile, "")
+	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if found == nil {
 		s.t.Fatalf("the profile %s has no %s", profile, pattern)
 	}
-	number, err := strconv.ParseInt(string(found[1]), 10, 64)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	number, err := strconv.ParseInt(found[1], 10, 64)
+	noError(s.t, err)
 	return number
 }
 
