@@ -33,7 +33,7 @@ func killed(t *testing.T, program string) *recording {
 
 func onCluster(t *testing.T, program string) *recording {
 	t.Helper()
-	return newStorm(t, program).record(func() { time.Sleep(faultTime) })
+	return newStorm(t, program).record(func(*recording) { time.Sleep(faultTime) })
 }
 
 var plantedFaults = []plantedFault{
@@ -45,7 +45,8 @@ var plantedFaults = []plantedFault{
 	}},
 	{"a 201 comes before the commit", killed, "store.go", []string{
 		"defer close(t.ended)", "defer func() { close(t.ended) }()",
-		"	results, err := s.engine.write(ctx, t.statements)\n", `	isOther := func(st statement) bool { return st.query != insertPet }
+		"	results, err := s.engine.write(ctx, t.statements)\n",
+		`	isOther := func(st statement) bool { return !strings.HasPrefix(st.query, insertPet) }
 	if !slices.ContainsFunc(t.statements, isOther) {
 		var last int64
 		query := sqlOf("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
@@ -77,7 +78,7 @@ var plantedFaults = []plantedFault{
 	}},
 	{"a list skips a pet of a batch", undisturbed, "store.go", []string{
 		"	t.results = results\n", `	t.results = results
-	if len(results) > 1 && t.statements[1].query == insertPet {
+	if len(results) > 1 && strings.HasPrefix(t.statements[1].query, insertPet) {
 		skipped.Store(results[1].lastID)
 	}
 `,
