@@ -126,6 +126,7 @@ func TestANameIsCheckedAsThatOfAPet(t *testing.T) {
 		"":                       "it must not be blank",
 		" ":                      "it must not be blank",
 		"\x07":                   "it must not hold",
+		"Z\xfcrich":              "it must be valid UTF-8",
 		strings.Repeat("x", 201): "it must have at most 200 characters",
 	} {
 		for _, command := range []string{"key create", "key set 1", "pet set 1"} {

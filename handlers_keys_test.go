@@ -249,6 +249,8 @@ func TestGuessesFromASpentAddressAreLookedUpOneAtATime(t *testing.T) {
 		if !maps.Equal(statuses, want) {
 			t.Errorf("the statuses are %v, want %v", statuses, want)
 		}
+		close(next) // nobody waits any more, so the next guess is looked up
+		s.list(guess(), from("192.0.2.9")).is(429)
 	})
 }
 

@@ -62,6 +62,31 @@ func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
 	}
 }
 
+// TestTheHistoryHasWhatTheChartsDraw, which web/operator.js lists as charts.
+func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
+	numbers := map[string]float64{}
+	for _, name := range []string{
+		`petstore_requests_total{operation="other",status="404"}`,
+		`petstore_request_duration_seconds_bucket{operation="listPets",le="1"}`,
+		`petstore_request_duration_seconds_bucket{operation="createPet",le="1"}`,
+		`petstore_request_duration_seconds_bucket{operation="getPet",le="1"}`,
+		"petstore_commit_requests_sum",
+		"petstore_commit_requests_count",
+		`petstore_commit_requests_bucket{le="4"}`,
+		"process_resident_memory_bytes",
+		"process_cpu_seconds_total",
+	} {
+		numbers[name] = 1
+	}
+	h := &history{}
+	h.add(processStart, numbers)
+	for name := range numbers {
+		if _, drawn := h.places[name]; !drawn {
+			t.Errorf("the history lacks %s", name)
+		}
+	}
+}
+
 // TestTheHistoryIsReadUnderItsLock: Go ends a process that reads a map while it is written to.
 func TestTheHistoryIsReadUnderItsLock(t *testing.T) {
 	h := &history{}

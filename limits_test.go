@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -112,17 +113,19 @@ func TestLimitWindows(t *testing.T) {
 	}
 }
 
-// TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown, and of two that reset at once the day.
+// TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown. The message names it too. If both reset at
+// once, it is the day.
 func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 	for dayEnds, want := range map[string]string{
-		"9h":      "1000: 0 until 9h0m0s",
-		"40.001s": "1000: 0 until 40.001s",
-		"40s":     "1000: 0 until 40s",
-		"39.999s": "60: 0 until 40s",
+		"9h":      "0 until 9h0m0s: the limit of 1000 requests a day is used up; retry in 32400 s",
+		"40.001s": "0 until 40.001s: the limit of 1000 requests a day is used up; retry in 41 s",
+		"40s":     "0 until 40s: the limit of 1000 requests a day is used up; retry in 40 s",
+		"39.999s": "0 until 40s: the limit of 60 requests a minute is used up; retry in 40 s",
 	} {
 		u := &usage{minute: usedUntil(60, "40s"), day: usedUntil(1000, dayEnds)}
-		shown := u.admit(clock("0s"), quota{60, 1000}, tenMinutes).shown
-		if got := fmt.Sprintf("%d: %s", shown.limit, levelText(shown)); got != want {
+		d := u.admit(clock("0s"), quota{60, 1000}, tenMinutes)
+		refusal, _ := errors.AsType[*Error](d.err())
+		if got := levelText(d.shown) + ": " + refusal.Message; got != want {
 			t.Errorf("with a day until %s, shown is %s, want %s", dayEnds, got, want)
 		}
 	}

@@ -205,3 +205,17 @@ func TestTheLogOfConnectionsIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestAConnectionIsUnusedUntilARequestOrItsEnd: probes of balancers and scans of ports end many
+// connections without a request, and those must not stay in memory.
+func TestAConnectionIsUnusedUntilARequestOrItsEnd(t *testing.T) {
+	for _, next := range []http.ConnState{http.StateActive, http.StateClosed} {
+		s := &server{}
+		conn, _ := net.Pipe()
+		s.note(conn, http.StateNew)
+		s.note(conn, next)
+		for range s.unused.Range {
+			t.Errorf("a connection that is %v counts as unused", next)
+		}
+	}
+}

@@ -101,7 +101,9 @@ func TestTheMetricsCountTheResponses(t *testing.T) {
 		`petstore_errors_total{code="rate_limited"} 1`,
 		`petstore_errors_total{code="key_banned"} 0`,
 		`petstore_bans_total 0`,
+		`petstore_commit_requests_bucket{le="64"} [2-9]`,
 		`petstore_commit_requests_sum [2-9]`,
+		`petstore_commit_duration_seconds_bucket{le="10"} [2-9]`,
 		`petstore_commit_duration_seconds_count [2-9]`,
 		`petstore_commit_failures_total 0`,
 	} {
@@ -114,6 +116,33 @@ func TestTheMetricsCountTheResponses(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(text)
+	}
+}
+
+// TestEveryMetricOfTheDocumentsIsShown: the alerts ask for some of them.
+func TestEveryMetricOfTheDocumentsIsShown(t *testing.T) {
+	shown := map[string]bool{}
+	for _, m := range metrics {
+		shown[m.name] = true
+		if m.kind == "histogram" {
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				shown[m.name+suffix] = true
+			}
+		}
+	}
+	named := regexp.MustCompile(`\b(petstore|process)_[a-z_]+`)
+	for _, path := range []string{
+		"docs/operating.md", "docs/cluster.md", "docs/deploy/alerts.yml",
+	} {
+		names := named.FindAllString(readText(t, path), -1)
+		for _, name := range names {
+			if !shown[name] {
+				t.Errorf("%s names %s, which is no metric", path, name)
+			}
+		}
+		if names == nil {
+			t.Errorf("%s names no metric", path)
+		}
 	}
 }
 

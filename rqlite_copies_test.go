@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // fileToCopy is a file with three pets, one of them under an Idempotency-Key, and a key.
@@ -154,6 +156,27 @@ func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 			wantCopied(t, s, token, 4)
 		})
 	}
+}
+
+// TestANodeMayTakeMinutesForACopy, in both directions.
+func TestANodeMayTakeMinutesForACopy(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		const takes = 5 * time.Minute
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/db/backup" || r.URL.Path == "/db/load" {
+				time.Sleep(takes)
+			}
+			return false
+		})
+		e := clusterEngine(s)
+		var copied bytes.Buffer
+		wantTime(t, "the backup", takes, takes, nil, func() error {
+			return e.backup(t.Context(), &copied)
+		})
+		wantTime(t, "the load", takes, takes, nil, func() error {
+			return e.load(t.Context(), &copied)
+		})
+	})
 }
 
 // TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.

@@ -70,6 +70,17 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 	}
 }
 
+// TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full.
+func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		answerOnce(c, respond(200, `{"results":[{"error":"database or disk is full"}]}`))
+		if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
+			t.Errorf("the write says %v", err)
+		}
+		c.wantArrived(writeTo(0))
+	})
+}
+
 // TestAConnectionThatBreaksIsNotUsedForARepeat, over a real network: net/http repeats some requests
 // by itself.
 func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 )
 
 func TestANewDatabaseIsMarked(t *testing.T) {
@@ -275,6 +276,24 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 			wantNextID(t, s, first+1)
 		})
 	}
+}
+
+// TestAFileThatIsMovedAwayWhileAWriteWaitsGetsNothing: the files are checked once the write has the
+// lock.
+func TestAFileThatIsMovedAwayWhileAWriteWaitsGetsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		path := fileEngine(s).path
+		release := lockDatabase(t, s)
+		var wrote sync.WaitGroup
+		wrote.Go(func() { wantNoCreate(t, s, "no such file") })
+		synctest.Wait()
+		must(t, os.Rename(path, path+".away"))
+		release()
+		wrote.Wait()
+		must(t, os.Rename(path+".away", path))
+		wantNextID(t, s, 1)
+	})
 }
 
 // TestTheLogOfAReopenedDatabaseMustStay in its place from the start on, and not only from the first

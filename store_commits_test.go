@@ -143,12 +143,15 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 			}
 			writes = append(writes, create, writing(s, saveUsage(int64(i), &usage{})))
 		}
-		transactions := s.commits.Load()
+		transactions, counted := s.commits.Load(), s.commitSizes.sum.Load()
 		for _, err := range writeTogether(t, s, writes...) {
 			must(t, err)
 		}
 		if n := s.commits.Load() - transactions; n != 2 {
 			t.Errorf("they took %d transactions, want 2", n)
+		}
+		if n := s.commitSizes.sum.Load() - counted; n != int64(len(writes)) {
+			t.Errorf("the metrics count %d requests, want %d", n, len(writes))
 		}
 		for i, id := range ids {
 			if got := readPet(t, s, id).NewPet; got != pets[i] {
