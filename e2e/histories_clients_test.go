@@ -37,6 +37,7 @@ type recording struct {
 	names   atomic.Int64 // how many pets were named
 	highest atomic.Int64 // the highest id that anybody was told
 	edits   atomic.Int64 // commands that succeeded
+	editing sync.Mutex   // held while a command runs
 
 	mu    sync.Mutex    // guards what follows
 	sent  []pets.Create // under an Idempotency-Key
@@ -298,6 +299,8 @@ func (r *recording) editOne(id int64, was pets.NewPet) (becomes *pets.NewPet) {
 		args = []string{"pet", "set", "-db", r.operator.db, "-name", p.Name, "-category",
 			strconv.FormatInt(p.CategoryID, 10), "-status", p.Status, strconv.FormatInt(id, 10)}
 	}
+	r.editing.Lock()
+	defer r.editing.Unlock()
 	called := r.Now()
 	out, err := r.operator.program(args...).CombinedOutput()
 	known := err == nil

@@ -116,16 +116,18 @@ func (s *server) dieAgainAndAgain(lasts time.Duration) {
 	}
 }
 
-func (s *storm) record(happens func()) *recording {
+func (s *storm) record(happens func(r *recording)) *recording {
 	s.Helper()
 	r := newRecording(s.T, s.services, s.keys, s.balancer.hashing, s.balancer.roundRobin)
-	r.while(happens)
+	r.while(func() { happens(r) })
 	return r
 }
 
 // sufferEverything has one outage after the other happen. In .ci/run they are short, and only those
-// that concern the leader, a service, or HAProxy.
-func (s *storm) sufferEverything() {
+// that concern the leader, a service, or HAProxy. While a service looks for a leader, it shows what
+// it remembers, and a command may have found the leader already. So no edit is made in the second
+// before an outage, and none until all services are ready again if the outage is the leader's.
+func (s *storm) sufferEverything(r *recording) {
 	soaking := os.Getenv("SOAK") != ""
 	for _, o := range s.outages() {
 		lasts := o.lasts
@@ -135,9 +137,18 @@ func (s *storm) sufferEverything() {
 		if !soaking && strings.Contains(o.what, "follower") {
 			continue
 		}
+		r.editing.Lock()
+		time.Sleep(pets.Visible)
 		end := o.begin()
+		ofLeader := strings.Contains(o.what, "leader")
+		if !ofLeader {
+			r.editing.Unlock()
+		}
 		time.Sleep(lasts)
 		end()
 		s.awaitReady()
+		if ofLeader {
+			r.editing.Unlock()
+		}
 	}
 }
