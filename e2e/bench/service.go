@@ -158,6 +158,7 @@ func (b *bench) besideCeiling(pets int, all []scenario, connections int) {
 		f["ratio"] = f["req/s"] / speed
 		f["ceiling-req/s"] = speed
 		f["ceiling-µs"] = top["CPU-µs"]
+		f["ceiling-p99-ms"] = top["p99-ms"]
 		b.record(kind.name, pets, f)
 		s.discard()
 		ceiling.kill()

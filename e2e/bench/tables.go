@@ -89,7 +89,8 @@ func (b *bench) list(r *results, name string, x float64, units ...string) {
 func (b *bench) tellSpeed(r *results) {
 	for _, x := range r.xs() {
 		name := fmt.Sprintf("speed-%.0f", x)
-		b.list(r, name, x, "req/s", "ceiling-req/s", "ratio", "CPU-µs", "ceiling-µs", "p99-ms")
+		b.list(r, name, x, "req/s", "ceiling-req/s", "ratio", "CPU-µs", "ceiling-µs",
+			"p99-ms", "ceiling-p99-ms")
 	}
 }
 
