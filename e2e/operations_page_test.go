@@ -274,11 +274,9 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	b.shows("[data-value='requests.total']", "0")
 }
 
-// agreesWithTheMetrics compares, when no more requests come, what the page counts since the start, and the percentiles
-// since it was opened, which was before the first request.
-func (b *tab) agreesWithTheMetrics(s *server) {
+// showsTotals waits until the page shows so many requests of each outcome.
+func (b *tab) showsTotals(counted map[string]float64) {
 	b.t.Helper()
-	counted := s.counted(b.t)
 	eventually(b.t, longEnough, func() error {
 		for outcome, want := range counted {
 			if got := b.number("total." + outcome); got != want {
@@ -287,6 +285,13 @@ func (b *tab) agreesWithTheMetrics(s *server) {
 		}
 		return nil
 	})
+}
+
+// agreesWithTheMetrics compares, when no more requests come, what the page counts since the start, and the percentiles
+// since it was opened, which was before the first request.
+func (b *tab) agreesWithTheMetrics(s *server) {
+	b.t.Helper()
+	b.showsTotals(s.counted(b.t))
 	families := scrape(b.t, s)
 	requests := map[string]float64{}
 	for _, m := range families["petstore_requests_total"].GetMetric() {
@@ -329,8 +334,9 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 		return nil
 	})
 	crew.end()
-	highest := b.mostSuccesses()
 	before := s.counted(t)
+	b.showsTotals(before) // it looks once a second, and cannot once the service has stopped
+	highest := b.mostSuccesses()
 	s.stop()
 	silent := time.Now()
 	b.shows("#state", "Not responding since")
