@@ -358,7 +358,7 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 	}
 }
 
-// TestRestoreWaitsForALock, until it is stopped or has the lock.
+// TestRestoreWaitsForALock, until it is stopped or has the lock. No service can start meanwhile.
 func TestRestoreWaitsForALock(t *testing.T) {
 	sc := newScene(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -376,7 +376,11 @@ func TestRestoreWaitsForALock(t *testing.T) {
 
 		start = time.Now()
 		time.AfterFunc(time.Second-lockPoll/2, func() { // between two tries
-			_, err := other.ExecContext(context.Background(), "COMMIT")
+			_, err := holdServiceLock(sc.db)
+			if !errors.Is(err, errServed) {
+				t.Errorf("a service that starts meanwhile meets %v", err)
+			}
+			_, err = other.ExecContext(context.Background(), "COMMIT")
 			must(t, err)
 		})
 		sc.mustRestore(t)

@@ -157,6 +157,26 @@ func TestClientsAreToldOfAStop(t *testing.T) {
 	})
 }
 
+// TestAStopCountsItsLastRequests: usage is written for the last time when no request runs any more.
+func TestAStopCountsItsLastRequests(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		mustInsertKey(t, b.store, apiKey{})
+		countLate := func(http.ResponseWriter, *http.Request) {
+			time.Sleep(3 * time.Second)
+			b.use()
+		}
+		l := listenInFakeTime(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			l.dial().send("/")
+			cancel()
+		}()
+		front := newServer(testLog, nil, http.HandlerFunc(countLate))
+		must(t, serveUntil(ctx, front, b.service, l, b.stop))
+		b.wantStored(1)
+	})
+}
+
 func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
 	for7Hours := func(_ http.ResponseWriter, r *http.Request) {
 		select {
