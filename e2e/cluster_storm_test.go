@@ -326,9 +326,16 @@ func (s *storm) read(reader int) {
 
 // outage is a time during which something does not work.
 type outage struct {
-	what  string
-	lasts time.Duration
-	begin func() (end func())
+	what     string
+	ofLeader bool // services may have no leader meanwhile
+	lasts    time.Duration
+	begin    func() (end func())
+}
+
+func (o outage) pass() {
+	end := o.begin()
+	time.Sleep(o.lasts)
+	end()
 }
 
 func (s *storm) outages() []outage {
@@ -347,23 +354,23 @@ func (s *storm) outages() []outage {
 		return func() { c.mend(a, b) }
 	}
 	return []outage{
-		{"the leader is killed", 3 * time.Second, func() func() { return killed(c.leader()) }},
-		{"a follower is killed", 2 * time.Second, func() func() { return killed(follower()) }},
-		{"a service is killed", 2 * time.Second, func() func() {
+		{"the leader is killed", true, 3 * time.Second, func() func() { return killed(c.leader()) }},
+		{"a follower is killed", false, 2 * time.Second, func() func() { return killed(follower()) }},
+		{"a service is killed", false, 2 * time.Second, func() func() {
 			service := s.services[s.number%len(s.services)]
 			service.kill()
 			return func() { service.again() }
 		}},
-		{"the leader is frozen", 10 * time.Second, func() func() { return frozen(c.leader()) }},
-		{"a follower is frozen", 10 * time.Second, func() func() { return frozen(follower()) }},
-		{"the leader is cut off from a follower", 5 * time.Second, func() func() { return cut(c.leader(), follower()) }},
-		{"the leader is cut off from the others", 5 * time.Second, func() func() {
+		{"the leader is frozen", true, 10 * time.Second, func() func() { return frozen(c.leader()) }},
+		{"a follower is frozen", false, 10 * time.Second, func() func() { return frozen(follower()) }},
+		{"the leader is cut off from a follower", true, 5 * time.Second, func() func() { return cut(c.leader(), follower()) }},
+		{"the leader is cut off from the others", true, 5 * time.Second, func() func() {
 			leader := c.leader()
 			c.cutOff(leader)
 			return func() { c.mendOff(leader) }
 		}},
-		{"the services are cut off from the leader", 8 * time.Second, func() func() { return cut(services, c.leader()) }},
-		{"HAProxy is reloaded", time.Second, func() func() {
+		{"the services are cut off from the leader", true, 8 * time.Second, func() func() { return cut(services, c.leader()) }},
+		{"HAProxy is reloaded", false, time.Second, func() func() {
 			s.balancer.reload()
 			return s.balancer.reload
 		}},
@@ -378,9 +385,7 @@ func (s *storm) suffer(o outage) {
 	began := time.Now()
 	s.acks, s.unknown = nil, 0
 	s.mu.Unlock()
-	end := o.begin()
-	time.Sleep(o.lasts)
-	end()
+	o.pass()
 	s.recover()
 
 	s.mu.Lock()

@@ -37,7 +37,7 @@ type recording struct {
 	names   atomic.Int64 // how many pets were named
 	highest atomic.Int64 // the highest id that anybody was told
 	edits   atomic.Int64 // commands that succeeded
-	editing sync.Mutex   // held while a command runs
+	editing sync.Mutex   // held while a command runs, or while none may
 
 	mu    sync.Mutex    // guards what follows
 	sent  []pets.Create // under an Idempotency-Key

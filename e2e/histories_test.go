@@ -123,32 +123,37 @@ func (s *storm) record(happens func(r *recording)) *recording {
 	return r
 }
 
-// sufferEverything has one outage after the other happen. In .ci/run they are short, and only those
-// that concern the leader, a service, or HAProxy. While a service looks for a leader, it shows what
-// it remembers, and a command may have found the leader already. So no edit is made in the second
-// before an outage, and none until all services are ready again if the outage is the leader's.
+// sufferEverything has one outage after the other happen, with time for edits in between. In .ci/run
+// they are short, and only those that concern the leader, a service, or HAProxy.
 func (s *storm) sufferEverything(r *recording) {
 	soaking := os.Getenv("SOAK") != ""
 	for _, o := range s.outages() {
-		lasts := o.lasts
 		if !soaking {
-			lasts = min(lasts, 3*time.Second)
+			o.lasts = min(o.lasts, 3*time.Second)
 		}
 		if !soaking && strings.Contains(o.what, "follower") {
 			continue
 		}
-		r.editing.Lock()
-		time.Sleep(pets.Visible)
-		end := o.begin()
-		ofLeader := strings.Contains(o.what, "leader")
-		if !ofLeader {
-			r.editing.Unlock()
+		time.Sleep(2 * pets.Visible)
+		pass := func() {
+			o.pass()
+			s.awaitReady()
 		}
-		time.Sleep(lasts)
-		end()
-		s.awaitReady()
-		if ofLeader {
-			r.editing.Unlock()
+		if o.ofLeader {
+			r.withoutEdits(pass)
+		} else {
+			pass()
 		}
 	}
+	time.Sleep(2 * pets.Visible)
+}
+
+// withoutEdits lets something happen while a service that looks for a leader may show what it
+// remembers, although a command has found the leader already. No edit is made meanwhile, nor in
+// the second before.
+func (r *recording) withoutEdits(happens func()) {
+	r.editing.Lock()
+	defer r.editing.Unlock()
+	time.Sleep(pets.Visible)
+	happens()
 }
