@@ -376,9 +376,12 @@ func TestRestoreWaitsForALock(t *testing.T) {
 
 		start = time.Now()
 		time.AfterFunc(time.Second-lockPoll/2, func() { // between two tries
-			_, err := holdServiceLock(sc.db)
+			lock, err := holdServiceLock(sc.db)
 			if !errors.Is(err, errServed) {
 				t.Errorf("a service that starts meanwhile meets %v", err)
+			}
+			if err == nil {
+				must(t, lock.Close())
 			}
 			_, err = other.ExecContext(context.Background(), "COMMIT")
 			must(t, err)

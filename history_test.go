@@ -62,7 +62,7 @@ func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
 	}
 }
 
-// TestTheHistoryHasWhatTheChartsDraw, which web/operator.js lists as charts.
+// TestTheHistoryHasWhatTheChartsDraw: these names are copied from charts in web/operator.js.
 func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
 	numbers := map[string]float64{}
 	for _, name := range []string{

@@ -213,8 +213,11 @@ func TestAConnectionIsUnusedUntilARequestOrItsEnd(t *testing.T) {
 		s := &server{}
 		conn, _ := net.Pipe()
 		s.note(conn, http.StateNew)
+		if _, unused := s.unused.Load(conn); !unused {
+			t.Error("a new connection does not count as unused")
+		}
 		s.note(conn, next)
-		for range s.unused.Range {
+		if _, unused := s.unused.Load(conn); unused {
 			t.Errorf("a connection that is %v counts as unused", next)
 		}
 	}

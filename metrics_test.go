@@ -119,14 +119,14 @@ func TestTheMetricsCountTheResponses(t *testing.T) {
 	}
 }
 
-// TestEveryMetricOfTheDocumentsIsShown: the alerts ask for some of them.
-func TestEveryMetricOfTheDocumentsIsShown(t *testing.T) {
-	shown := map[string]bool{}
+// TestEveryMetricOfTheDocumentsIsKnown: the alerts ask for some of them.
+func TestEveryMetricOfTheDocumentsIsKnown(t *testing.T) {
+	known := map[string]bool{}
 	for _, m := range metrics {
-		shown[m.name] = true
+		known[m.name] = true
 		if m.kind == "histogram" {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-				shown[m.name+suffix] = true
+				known[m.name+suffix] = true
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func TestEveryMetricOfTheDocumentsIsShown(t *testing.T) {
 	} {
 		names := named.FindAllString(readText(t, path), -1)
 		for _, name := range names {
-			if !shown[name] {
+			if !known[name] {
 				t.Errorf("%s names %s, which is no metric", path, name)
 			}
 		}
