@@ -612,7 +612,7 @@ func (p NewPet) jsonRow() string {
 // insertPet begins each statement that adds pets.
 const insertPet = "INSERT INTO pets (category_id, status, name) "
 
-// petValues are those of one pet. Its arguments are insertArgs.
+// petValues stands for the columns of one pet in a statement. Its arguments are insertArgs.
 const petValues = "?, ?, ? ->> '$'"
 
 func (p NewPet) insertArgs() []any {
