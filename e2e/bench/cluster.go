@@ -100,7 +100,7 @@ func (b *bench) cluster() {
 		}
 		file := b.fresh(d, kind.flags...)
 		s := b.serve(clusterOf(nodes), d.key, serverCore, nil, kind.flags...)
-		for _, n := range []int{1, clients} {
+		for _, n := range b.sizes(1, 1, clients) {
 			what := fmt.Sprintf("%s, %d clients", kind.name, n)
 			sent := s.answered
 			leader, others := cpuOf(nodes)

@@ -166,24 +166,24 @@ func (b *bench) besideCeiling(pets int, all []scenario, connections int) {
 }
 
 // inTurns measures two servers with the same script, in turns of a second, because the speed of a
-// shared machine changes within seconds. Which goes first changes from run to run. Each figure is
-// the median of the turns, without the first, until which heaps grow and caches fill.
+// shared machine changes within seconds. Each figure is the median of the turns, without the first,
+// until which heaps grow and caches fill.
 func (b *bench) inTurns(
 	ours, theirs *server,
 	script func(*server) string,
 	connections int,
 ) (f, other figures) {
-	servers := []*server{ours, theirs}
-	if b.run%2 == 1 {
-		slices.Reverse(servers)
+	warm := 1
+	if b.quick {
+		warm = 0
 	}
 	turns := map[*server][]figures{}
-	for range b.seconds + 1 {
-		for _, s := range servers {
+	for range warm + b.seconds {
+		for _, s := range []*server{ours, theirs} {
 			turns[s] = append(turns[s], b.load(s, script(s), connections, 1))
 		}
 	}
-	return medians(turns[ours][1:]), medians(turns[theirs][1:])
+	return medians(turns[ours][warm:]), medians(turns[theirs][warm:])
 }
 
 func medians(turns []figures) figures {
