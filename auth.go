@@ -94,11 +94,11 @@ func wellFormed(token, prefix string) bool {
 	return checksum(token[:checked]) == token[checked:]
 }
 
-// bearer takes the token from the Authorization headers of a request (RFC 6750 section 2.1). It is
-// "" when no bearer token was sent, also if another scheme was used: RFC 6750 section 3.1 wants
-// that treated as no credentials. Several headers are joined by a comma, which is in no key.
-func bearer(headers []string) (token string) {
-	scheme, token, _ := strings.Cut(strings.Join(headers, ", "), " ")
+// bearer takes the token from an Authorization header (RFC 6750 section 2.1). It is "" when no
+// bearer token was sent, also if another scheme was used: RFC 6750 section 3.1 wants that treated
+// as no credentials.
+func bearer(header string) (token string) {
+	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
 	}
@@ -172,8 +172,12 @@ type keyring struct {
 // take some seconds. The last one has to end within 30 seconds, in which a response must be sent.
 const maxSuspects = 4
 
-// errManySuspects means that maxSuspects suspect lookups run or wait already.
-var errManySuspects = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
+// errNoLookup means that the store is not available, or that maxSuspects suspect lookups run or
+// wait already.
+var errNoLookup = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
+
+// errInvalidKey is the same for all keys that cannot be used, so that nobody learns why.
+var errInvalidKey = newError(CodeInvalidKey, "the API key is not valid")
 
 func newKeyring(s *store, staging bool) *keyring {
 	return &keyring{
@@ -185,13 +189,17 @@ func newKeyring(s *store, staging bool) *keyring {
 	}
 }
 
-// authenticate finds the key that a request carries. The error is an *Error missing_key or
-// invalid_key, errManySuspects, or the store's. All unusable keys get the same message, except a
-// key of the other environment, which its prefix shows anyway. spent reports whether the caller's
-// address is spent, and is asked only if a key is not known.
+// authenticate finds the key that a request carries in its Authorization headers, of which there
+// may be one. The error is an *Error missing_key or invalid_key, errNoLookup, or the store's.
+// All unusable keys get the same message, except a key of the other environment, which its prefix
+// shows anyway. spent reports whether the caller's address is spent, and is asked only if a key is
+// not known.
 func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (
 	*apiKey, error) {
-	token := bearer(headers)
+	if len(headers) > 1 {
+		return nil, errInvalidKey // also if only one has a key: to choose it would be to guess
+	}
+	token := bearer(strings.Join(headers, "")) // of the only header, or of none
 	if token == "" {
 		return nil, newError(CodeMissingKey,
 			"an API key is required, as Authorization: Bearer API_KEY")
@@ -205,7 +213,7 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 		return nil, err
 	}
 	if key == nil || !key.usable(instantOf(now)) {
-		return nil, newError(CodeInvalidKey, "the API key is not valid")
+		return nil, errInvalidKey
 	}
 	return key, nil
 }
@@ -232,7 +240,7 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 	waiting := k.suspects.Add(1)
 	defer k.suspects.Add(-1)
 	if waiting > maxSuspects {
-		return nil, errManySuspects
+		return nil, errNoLookup
 	}
 	k.turn <- struct{}{}
 	defer func() { <-k.turn }()
@@ -539,23 +547,41 @@ func insertKey(ctx context.Context, s *store, k *apiKey, token secret, condition
 }
 
 // rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a
-// copy of the old key with the fields of the successor. Only its ID is still that of the old key.
-// If the old key has ended meanwhile, that is an error.
+// copy of the old key with the fields of the successor. Only its ID and its expiry are still those
+// of the old key. If the old key was changed meanwhile, that is an error.
 func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (
 	id int64, err error) {
-	const alive = `EXISTS (SELECT 1 FROM api_keys
-		WHERE id = ? AND revoked_at = 0 AND (expires_at = 0 OR expires_at > ?))`
-	insert := k.insertion(token, alive, k.ID, int64(k.CreatedAt))
+	const unchanged = `EXISTS (SELECT 1 FROM api_keys
+		WHERE id = ? AND revoked_at = 0 AND expires_at = ?)`
+	insert := k.insertion(token, unchanged, k.ID, int64(k.ExpiresAt))
 	// changes() is the number of rows that the insertion has stored. If it is 0, there is no
 	// successor, and the old key does not end.
-	end := sqlOf(`UPDATE api_keys
-		SET expires_at = CASE expires_at WHEN 0 THEN ?1 ELSE min(expires_at, ?1) END
-		WHERE id = ?2 AND changes() = 1`, int64(overlapEnds), k.ID)
+	end := sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND changes() = 1",
+		int64(overlapEnds), k.ID)
 	id, err = insertedID(s.edit(ctx, insert, end))
 	if err == nil && id == 0 {
-		return 0, errors.New("the key is revoked or expired")
+		return 0, errors.New("the key was revoked, rotated or given another expiry meanwhile")
 	}
 	return id, err
+}
+
+// takeBack deletes a new key, and runs undo in the same transaction. A key that is not there is an
+// error.
+func takeBack(ctx context.Context, s *store, token secret, undo ...statement) error {
+	remove := sqlOf("DELETE FROM api_keys WHERE digest = unhex(?)",
+		fmt.Sprintf("%x", token.digest()))
+	results, err := s.edit(ctx, append([]statement{remove}, undo...)...)
+	if err == nil && results[0].affected == 0 {
+		return errors.New("it is not there")
+	}
+	return err
+}
+
+// restoreExpiry is the statement that takes the end of an overlap back, unless another program has
+// changed it since. old is the key as it was before the rotation.
+func restoreExpiry(old *apiKey, overlapEnds instant) statement {
+	return sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND expires_at = ?",
+		int64(old.ExpiresAt), old.ID, int64(overlapEnds))
 }
 
 // changeKey is the statement that changes a key, unless the key is revoked. An empty plan or name,

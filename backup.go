@@ -31,7 +31,9 @@ import (
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.
 type partialFile struct {
 	*os.File
-	path string // of FILE, absolute
+	path    string               // of FILE, absolute
+	created os.FileInfo          // tells whether FILE.partial is still this file
+	sync    func(*os.File) error // brings a file, or the names in a folder, to disk
 }
 
 // createFile begins a file. One that exists is refused, be it a link or a device, and so is one
@@ -44,6 +46,12 @@ func createFile(name string) (*partialFile, error) {
 	for _, suffix := range []string{"", "-wal", "-journal"} {
 		if _, err := os.Lstat(path + suffix); err == nil {
 			return nil, fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)
+		}
+	}
+	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", ".partial"} {
+		if strings.HasSuffix(path, suffix) {
+			return nil, fmt.Errorf("a name that ends with %s is that of a file beside a database",
+				suffix)
 		}
 	}
 	return createPartial(path)
@@ -60,24 +68,42 @@ func createPartial(path string) (*partialFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &partialFile{file, path}, nil
+	created, _ := file.Stat() // after an error it is nil, which is the same as no file
+	return &partialFile{file, path, created, (*os.File).Sync}, nil
 }
 
-// discard removes FILE.partial.
+// isThere reports whether FILE.partial has not been removed, nor replaced by another copy's.
+func (f *partialFile) isThere() bool {
+	found, err := os.Lstat(f.Name())
+	return err == nil && os.SameFile(f.created, found)
+}
+
+// discard removes FILE.partial, unless it is another copy's by now.
 func (f *partialFile) discard() {
-	_ = os.Remove(f.Name())
-	_ = f.Close()
+	if f.isThere() {
+		removeOpen(f.File, os.Remove)()
+	}
+	_ = f.Close() // again has no effect
+}
+
+// removeOpen removes a file that is open. Its content stays until end closes it, and a kill leaves
+// nothing. Windows removes no open file: there, end removes it once it is closed.
+func removeOpen(file *os.File, remove func(name string) error) (end func()) {
+	err := remove(file.Name())
+	return func() {
+		_ = file.Close()
+		if err != nil {
+			_ = remove(file.Name())
+		}
+	}
 }
 
 // publish brings a whole file to disk and then names it FILE, unless there is one by now.
 func (f *partialFile) publish() error {
-	if err := f.Sync(); err != nil {
+	if err := f.sync(f.File); err != nil {
 		return err
 	}
-	created, _ := f.Stat() // after an error it is nil, which is the same as no file
-	// If FILE.partial was removed, another copy may be writing its own.
-	found, err := os.Lstat(f.Name())
-	if err != nil || !os.SameFile(created, found) {
+	if !f.isThere() {
 		return fmt.Errorf("%s was removed or replaced", f.Name())
 	}
 	// Link fails if FILE exists, or if the file system has no links. If FILE exists, rename refuses
@@ -87,7 +113,7 @@ func (f *partialFile) publish() error {
 			return err
 		}
 	}
-	return syncFolder(filepath.Dir(f.path))
+	return syncFolder(filepath.Dir(f.path), f.sync)
 }
 
 // rename names the file without a link. An empty file takes the name first, so that the rename
@@ -99,6 +125,7 @@ func (f *partialFile) rename() error {
 		return err
 	}
 	_ = file.Close() // nothing was written
+	_ = f.Close()    // it is on disk, and Windows renames no open file
 	err = os.Rename(f.Name(), f.path)
 	if err != nil {
 		_ = os.Remove(f.path)
@@ -181,6 +208,21 @@ func (c *pageCopy) run(ctx context.Context, stderr io.Writer, doing string) erro
 	return context.Cause(ctx)
 }
 
+// raiseIDs makes new ids of the source start above all that a replaced database has ever given, of
+// which a checked copy is kept. It comes between beginCopy, after which nobody else can add pets or
+// keys to the target, and run. Nobody else uses the source of a restore.
+func (c *pageCopy) raiseIDs(ctx context.Context, kept string) error {
+	// COMMIT ends the transaction of beginCopy, which only reads. A journal in memory leaves no
+	// file behind after a kill.
+	_, err := c.source.ExecContext(ctx, `COMMIT;
+PRAGMA journal_mode(MEMORY);
+ATTACH ? AS kept;
+UPDATE sqlite_sequence SET seq = max(sqlite_sequence.seq, given.seq)
+FROM kept.sqlite_sequence AS given WHERE given.name = sqlite_sequence.name`,
+		[]driver.NamedValue{{Ordinal: 1, Value: fileAddress(kept, "mode=ro&immutable=1")}})
+	return err
+}
+
 // end ends both transactions. If run has not committed, a target with a journal is as it was. One
 // without a journal holds a part of the pages, and has to be discarded.
 func (c *pageCopy) end() {
@@ -249,6 +291,15 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, 
 	if verdict != "ok" {
 		return 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
 	}
+	var highest int64
+	err = db.QueryRowContext(ctx, highestID).Scan(&highest)
+	if err != nil {
+		return 0, err
+	}
+	if highest > math.MaxInt64-skipIDs {
+		return 0, fmt.Errorf("its highest id is %d, and %d more cannot be skipped",
+			highest, skipIDs)
+	}
 	if _, err := db.ExecContext(ctx, moveIDs, skipIDs); err != nil {
 		return 0, err
 	}
@@ -265,6 +316,9 @@ INSERT INTO sqlite_sequence (name, seq)
 SELECT value, 0 FROM json_each('["pets", "api_keys"]')
 WHERE value NOT IN (SELECT name FROM sqlite_sequence);
 UPDATE sqlite_sequence SET seq = seq + ?`
+
+// highestID reads the highest id that was given to a pet or a key, deleted ones included.
+const highestID = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
 
 // copyFile copies a database file. It copies pages: a copy that SQL makes of a damaged file may
 // lack rows without an error.
@@ -289,7 +343,8 @@ func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
 }
 
 // restore puts what a copy holds in the place of what the database holds. New ids start -skip-ids
-// above the copy's, so that no id that a client has seen is used again.
+// above the copy's, and above all that the database has given, so that no id that a client has seen
+// is used again.
 func restore(ctx context.Context, cmd *invocation) error {
 	database := databaseName(cmd.db)
 	pets, old, err := cmd.restoreCopy(ctx)
@@ -321,6 +376,9 @@ func (c *invocation) restoreCopy(ctx context.Context) (pets int64, old string, e
 
 // findCopy returns the path of the copy that is to be restored, unless it cannot be used.
 func findCopy(ctx context.Context, name, database string) (path string, err error) {
+	if err := refuseIrregular(name); err != nil {
+		return "", err
+	}
 	path, err = realPath(name)
 	if err != nil {
 		return "", err
@@ -354,15 +412,19 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err != nil {
 		return 0, "", err
 	}
-	// A database of a newer petstore is kept and replaced as any other. checkOwner returns the
-	// version of such a database together with an error.
-	version, err := checkOwner(ctx, path)
-	isNewer := version > len(migrations)
-	if err != nil && !isNewer {
-		return 0, "", tellDamage(err, path)
+	version, err := replacedVersion(ctx, path)
+	if err != nil {
+		return 0, "", err
+	}
+	// A lock beside nothing may be left of a database that was lost, or moved away.
+	if _, err := os.Stat(path + "-lock"); err == nil && version == 0 {
+		c.log.Warn("if there was a database here, the ids that it gave are unknown; a -skip-ids "+
+			"above all that were given since the copy was made keeps them from being given again",
+			"database", path,
+			"skippedIDs", c.skipIDs)
 	}
 	// No service runs now, nor can one start before the lock is closed.
-	lock, err := holdServiceLock(path)
+	lock, err := holdServiceLock(ctx, path)
 	if err != nil {
 		return 0, "", err
 	}
@@ -377,28 +439,46 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err != nil {
 		return 0, "", err
 	}
-	old, err = c.replaceContent(ctx, path, partial.Name(), version > 0)
+	old, err = c.replaceContent(ctx, path, partial.Name())
 	return pets, old, err
+}
+
+// replacedVersion returns the version of the schema of a database that can be replaced, 0 for none.
+// A newer petstore's is kept and replaced as any other.
+func replacedVersion(ctx context.Context, path string) (version int, err error) {
+	version, err = checkOwner(ctx, path)
+	if version > len(migrations) {
+		return version, nil
+	}
+	return version, tellDamage(ctx, err, path)
 }
 
 // replaceContent puts the pages of a checked copy in the place of those of a database. If that
 // holds anything, it is kept first.
-func (c *invocation) replaceContent(ctx context.Context, path, checked string, keep bool) (
+func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	old string, err error) {
 	pages, err := beginCopy(ctx, checked, path, "WAL")
 	if err != nil {
-		return "", tellDamage(err, path)
+		return "", tellDamage(ctx, err, path)
 	}
 	defer pages.end()
-	if !keep {
+	// Nobody else can write to the database now, so that all that it holds is kept, and all ids
+	// that it has given are known. Where nothing was, a command may have made a database meanwhile.
+	version, err := replacedVersion(ctx, path)
+	if err != nil {
+		return "", err
+	}
+	if version == 0 {
 		return "", pages.run(ctx, c.stderr, "restoring")
 	}
-	// Nobody else can write to the database now, so that all that it holds is kept.
 	old = path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
 	if _, err := c.saveCopy(ctx, path, old, 0); err != nil {
-		return "", tellDamage(err, path)
+		return "", tellDamage(ctx, err, path)
 	}
-	err = pages.run(ctx, c.stderr, "restoring")
+	err = pages.raiseIDs(ctx, old)
+	if err == nil {
+		err = pages.run(ctx, c.stderr, "restoring")
+	}
 	if err != nil {
 		return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)
 	}
@@ -406,15 +486,23 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string, k
 }
 
 // tellDamage adds to the error of a damaged database how it can be replaced all the same.
-func tellDamage(err error, path string) error {
+func tellDamage(ctx context.Context, err error, path string) error {
 	isDamaged := errors.Is(err, errDamaged) ||
 		isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 	if !isDamaged {
 		return err
 	}
+	known := "none of them can be read"
+	db := openToLook(path)
+	defer db.Close()
+	var highest int64
+	if db.QueryRowContext(ctx, highestID).Scan(&highest) == nil {
+		known = fmt.Sprintf("the highest that can be read is %d", highest)
+	}
 	// %[2]s is the path again.
-	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore in "+
-		"its place, move %s, %[2]s-wal and %[2]s-shm away together", err, path)
+	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore "+
+		"in its place, move %s, %[2]s-wal and %[2]s-shm away together, and give a -skip-ids above "+
+		"all ids that were given since the copy was made: %s", err, path, known)
 }
 
 // restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
@@ -437,21 +525,22 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	return pets, c.store.engine.(*rqlite).load(ctx, temporary)
 }
 
-// refuseData refuses a cluster that holds a pet or a key. A cluster on which a service was ever
-// started holds a key, since the service makes one.
+// refuseData refuses a cluster that holds a pet or a key, or has held one: its id could be given
+// again. A cluster on which a service was ever started holds a key, since the service makes one.
 func (c *invocation) refuseData(ctx context.Context) error {
 	version, err := schemaVersion(ctx, c.store.engine)
 	if err != nil || version == 0 { // without a schema there is nothing to lose, and err is nil
 		return err
 	}
 	var used bool
-	query := sqlOf("SELECT EXISTS (SELECT 1 FROM pets) OR EXISTS (SELECT 1 FROM api_keys)")
+	query := sqlOf("SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE seq > 0)")
 	if _, err := c.store.readInto(ctx, query, &used); err != nil {
 		return err
 	}
 	if used {
-		return errors.New("it holds pets or keys, and nothing is overwritten; start nodes with " +
-			"empty folders, and restore before a service starts on them, which makes a key")
+		return errors.New("it holds or held pets or keys, and nothing is overwritten; start " +
+			"nodes with empty folders, and restore before a service starts on them, which makes " +
+			"a key")
 	}
 	return nil
 }
@@ -470,8 +559,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
-	_ = os.Remove(rows.Name()) // the content stays until the file is closed
+	defer removeOpen(rows, os.Remove)()
 	file := &importFile{rows: rows}
 	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
@@ -495,17 +583,18 @@ func petImport(ctx context.Context, cmd *invocation) error {
 
 // checkImport reads the content, and shows the first lines that are wrong.
 func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
-	content := c.stdin
-	if c.argument != "-" {
-		opened, err := os.Open(c.argument)
+	p := startProgress(c.stderr, "checking", "", 0)
+	err := untilStopped(ctx, func() error {
+		if c.argument == "-" {
+			return file.read(c.stdin)
+		}
+		content, err := os.Open(c.argument) // of a FIFO, it waits for a writer
 		if err != nil {
 			return err
 		}
-		defer opened.Close()
-		content = opened
-	}
-	p := startProgress(c.stderr, "checking", "", 0)
-	err := untilStopped(ctx, func() error { return file.read(content) })
+		defer content.Close()
+		return file.read(content)
+	})
 	p.end()
 	if ctx.Err() == nil { // After a stop, file.read may still be adding lines.
 		_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
@@ -520,8 +609,11 @@ func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
 }
 
 // untilStopped returns what do returns, unless ctx ends first: do may wait for the other end of a
-// pipe, and is left behind.
+// pipe, and is left behind. Once ctx has ended, do is not begun.
 func untilStopped(ctx context.Context, do func() error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	done := make(chan error, 1)
 	go func() { done <- do() }()
 	select {
@@ -530,6 +622,26 @@ func untilStopped(ctx context.Context, do func() error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// stoppable is a writer that waits for the reader of w until ctx ends.
+func stoppable(ctx context.Context, w io.Writer) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		text := bytes.Clone(p) // a write that is left behind goes on reading it
+		err := untilStopped(ctx, func() error {
+			_, err := w.Write(text)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	})
 }
 
 // read reads a pet from each line, up to the 20th line that is wrong. A line is read as strictly as
@@ -645,7 +757,7 @@ func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, e
 	p := startProgress(c.stderr, "exporting", "pets", pets)
 	defer p.end()
 	if file == "-" {
-		err = untilStopped(ctx, func() error { return c.writePets(ctx, c.stdout, p) })
+		err = c.writePets(ctx, c.stdout, p)
 		return p.done.Load(), err
 	}
 	partial, err := createFile(file)

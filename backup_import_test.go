@@ -217,12 +217,27 @@ func TestAStopEndsACommandThatWaitsForAPipe(t *testing.T) {
 	for _, args := range [][]string{
 		{"pet", "import", "-db", db, "-"},
 		{"pet", "export", "-db", db},
+		{"key", "list", "-db", db},
+		{"key", "usage", "-json", "-db", db},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		pipe := stoppingPipe{reader, writer, cancel}
 		err := run(ctx, args, nil, pipe, pipe, io.Discard)
 		wantOneLine(t, err, false, "stopped by a signal", "context canceled")
 	}
+}
+
+func TestAfterAStopNothingIsPrinted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		var out bytes.Buffer
+		err := run(ctx, []string{"help"}, nil, nil, &out, io.Discard)
+		synctest.Wait()
+		if out.Len() > 0 || err == nil {
+			t.Errorf("it prints %q, %v", &out, err)
+		}
+	})
 }
 
 // stoppingPipe stops a command when it reads or writes.

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -49,6 +51,7 @@ func newScene(t testing.TB) *scene {
 	must(t, backUp(t.Context(), s, sc.copy))
 	grow(allPets-copiedPets, allKeys-copiedKeys)
 	copyDatabase(t, fileEngine(s).path, sc.db)
+	must(t, os.WriteFile(sc.db+"-shm", nil, 0o600))
 	must(t, os.WriteFile(sc.db+"-lock", nil, 0o600))
 	return sc
 }
@@ -71,14 +74,23 @@ const oldSuffix = ".20260504T120000.000Z.old"
 
 // restore does what petstore restore does, at testTime.
 func (sc *scene) restore(ctx context.Context) (old string, err error) {
+	old, _, err = sc.restoreAt(ctx, testTime, 1_000_000)
+	return old, err
+}
+
+// restoreAt does what petstore restore -skip-ids does.
+func (sc *scene) restoreAt(ctx context.Context, now time.Time, skipIDs int64) (
+	old, log string, err error) {
+	var lines strings.Builder
 	c := &invocation{
 		process: &process{stderr: io.Discard},
 		FlagSet: flag.NewFlagSet("", flag.ContinueOnError),
-		now:     instantOf(testTime),
+		now:     instantOf(now),
+		log:     newLogger(&lines, "text", slog.LevelInfo),
 	}
-	c.db, c.skipIDs, c.argument = sc.db, 1_000_000, sc.copy
+	c.db, c.skipIDs, c.argument = sc.db, skipIDs, sc.copy
 	_, old, err = c.restoreCopy(ctx)
-	return old, err
+	return old, lines.String(), err
 }
 
 func (sc *scene) mustRestore(t testing.TB) (old string) {
@@ -190,6 +202,116 @@ func TestRestoreMovesTheIDsOn(t *testing.T) {
 			wantNextIDs(t, sc.db, c.pet, c.key)
 		})
 	}
+}
+
+// TestNoIDIsGivenTwice, however often the same copy is restored, and however many ids were given
+// since it was made.
+func TestNoIDIsGivenTwice(t *testing.T) {
+	for what, skipIDs := range map[string]int64{"more than were given": 1_000_000, "fewer": 1} {
+		t.Run(what+" are skipped", func(t *testing.T) {
+			sc := newScene(t)
+			pet, key := int64(allPets), int64(allKeys)
+			for round := range 3 {
+				now := testTime.Add(time.Duration(round) * time.Second)
+				_, _, err := sc.restoreAt(t.Context(), now, skipIDs)
+				must(t, err)
+				// Above what the copy holds, and above what was given before.
+				pet = max(pet, copiedPets+skipIDs) + 1
+				key = max(key, copiedKeys+skipIDs) + 1
+				wantNextIDs(t, sc.db, pet, key)
+				makeOtherDatabase(t, sc.db, "DELETE FROM pets", "DELETE FROM api_keys")
+			}
+		})
+	}
+}
+
+// TestNoIDOfAnotherProgramIsGivenTwice: an import goes on while restore begins. Each of its pets is
+// refused, or its id is known to restore.
+func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
+	for looks := int64(1); ; looks += 5 { // it looks some 130 times
+		sc := newScene(t)
+		ctx := newEndingContext(t, looks)
+		added := int64(allPets)
+		tried := make(chan struct{})
+		ctx.cancel = func() { // perhaps on a goroutine of database/sql
+			defer close(tried)
+			db := openPool(sc.db) // it waits for no lock
+			defer db.Close()
+			done, err := db.Exec("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'x')")
+			if err == nil {
+				added, _ = done.LastInsertId()
+			}
+		}
+		_, _, err := sc.restoreAt(ctx, testTime, 0)
+		must(t, err)
+		if ctx.left.Load() > 0 { // restore has ended before it looked so often
+			return
+		}
+		<-tried
+		wantNextIDs(t, sc.db, added+1, allKeys+1)
+	}
+}
+
+// TestRestoreKeepsWhatIsMadeMeanwhile: where no database was, a command may make one while the copy
+// is checked.
+func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
+	for looks := int64(1); ; looks += 7 { // it looks some 70 times
+		sc := newScene(t)
+		sc.lose(t)
+		ctx := newEndingContext(t, looks)
+		made := make(chan error, 1)
+		ctx.cancel = func() { // perhaps on a goroutine of database/sql
+			_, _, err := petstore(t, nil, "key", "create", "-db", sc.db)
+			made <- err
+		}
+		old, _, err := sc.restoreAt(ctx, testTime, 0)
+		must(t, err)
+		if ctx.left.Load() > 0 { // restore has ended before it looked so often
+			return
+		}
+		if <-made != nil {
+			continue
+		}
+		// The key is in what is kept, or it came after the restore.
+		keys := numberIn(t, soundDatabase(t, sc.db), "SELECT count(*) FROM api_keys")
+		if old != "" {
+			keys += numberIn(t, soundDatabase(t, old), "SELECT count(*) FROM api_keys")
+		}
+		if keys != copiedKeys+1 {
+			t.Errorf("after the look %d, %d keys are left, want %d", looks, keys, copiedKeys+1)
+		}
+	}
+}
+
+// TestRestoreSaysWhatItCannotKnow: a lock tells that there was a database, but not which ids it has
+// given.
+func TestRestoreSaysWhatItCannotKnow(t *testing.T) {
+	const unknown = "the ids that it gave are unknown"
+	sc := newScene(t)
+	_, log, err := sc.restoreAt(t.Context(), testTime, 0)
+	must(t, err)
+	if strings.Contains(log, unknown) {
+		t.Errorf("with the database in its place, restore says %s", log)
+	}
+	must(t, os.Remove(sc.db))
+	_, log, err = sc.restoreAt(t.Context(), testTime, 0)
+	must(t, err)
+	if !strings.Contains(log, unknown) || !strings.Contains(log, sc.db) {
+		t.Errorf("where a lock alone is left, restore says %q", log)
+	}
+}
+
+// TestIDsDoNotWrap: ids end with int64.
+func TestIDsDoNotWrap(t *testing.T) {
+	sc := newScene(t)
+	makeOtherDatabase(t, sc.copy, "UPDATE sqlite_sequence SET seq = 9223372036854775807 - 10")
+	before := filesIn(t, sc.folder)
+	_, _, err := sc.restoreAt(t.Context(), testTime, 11)
+	wantRefusal(t, err, "its highest id is 9223372036854775797", "11 more cannot be skipped")
+	wantSameFiles(t, before, filesIn(t, sc.folder))
+	_, _, err = sc.restoreAt(t.Context(), testTime, 9)
+	must(t, err)
+	wantNextIDs(t, sc.db, math.MaxInt64, math.MaxInt64)
 }
 
 // TestARestoredFileIsTheSameFile: root restores, and the service has to read it; it may be mounted,
@@ -375,8 +497,9 @@ func TestRestoreWaitsForALock(t *testing.T) {
 		wantSameFiles(t, before, filesIn(t, sc.folder))
 
 		start = time.Now()
-		time.AfterFunc(time.Second-lockPoll/2, func() { // between two tries
-			lock, err := holdServiceLock(sc.db)
+		// It waits for serviceWait, and ends between two tries of the restore.
+		time.AfterFunc(time.Second-serviceWait-lockPoll/2, func() {
+			lock, err := holdServiceLock(t.Context(), sc.db)
 			if !errors.Is(err, errServed) {
 				t.Errorf("a service that starts meanwhile meets %v", err)
 			}
@@ -469,25 +592,28 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		spoil spoiler
+		known string // of the ids that it has given
 	}{
 		{"no database at all", func(t *testing.T, sc *scene) {
 			sc.lose(t)
 			must(t, os.WriteFile(sc.db, []byte("damaged\n"), 0o600))
-		}},
+		}, "none of them can be read"},
 		{"a damaged page", func(t *testing.T, sc *scene) {
 			makeOtherDatabase(t, sc.db, manyPets, "PRAGMA wal_checkpoint(TRUNCATE)")
 			damage(t, sc.db)
-		}},
+		}, "the highest that can be read is 205"},
 		{"rows that break a rule", func(t *testing.T, sc *scene) {
 			makeOtherDatabase(t, sc.db, brokenRule...)
-		}},
+		}, "the highest that can be read is 5"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			sc := newScene(t)
 			c.spoil(t, sc)
 			before := filesIn(t, sc.folder)
 			_, err := sc.restore(t.Context())
-			wantRefusal(t, err, "the database is damaged",
+			wantRefusal(t, err, "the database is damaged", "a -skip-ids above all ids that were "+
+				"given since the copy was made: "+c.known)
+			wantRefusal(t, err, "",
 				fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db))
 			wantSameFiles(t, before, filesIn(t, sc.folder))
 			for _, suffix := range []string{"", "-wal", "-shm"} {

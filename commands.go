@@ -178,9 +178,9 @@ Example: petstore backup petstore-2026-11-22.db`,
 
 No service may run on the database meanwhile. What a database file held is kept
 in a copy of its own, which the log names. A restore that is stopped may leave
-that copy, too. A restore needs free space: up to three times the size of the
-database or of the copy, whichever is larger. A cluster may hold no pet and no
-key.
+that copy, too. New ids start above all that the database has ever given. A
+restore needs free space: up to three times the size of the database or of the
+copy, whichever is larger. A cluster must never have held a pet or a key.
 
 Example: petstore restore petstore-2026-11-22.db`,
 		database: openNothing, onlyDatabase: true, flags: copyFlags, run: restore,
@@ -290,8 +290,8 @@ func (entry *command) readFlags(cmd *invocation, args []string) error {
 	if err := cmd.readEnvironment(entry.onlyDatabase); err != nil {
 		return err
 	}
-	if entry.check == nil {
-		return nil
+	if cmd.dbError != nil || entry.check == nil {
+		return cmd.dbError
 	}
 	return entry.check(cmd)
 }
@@ -418,23 +418,40 @@ func (c *invocation) unknownID() error {
 	return fmt.Errorf("no %s has the id %s", kind, c.argument)
 }
 
-// issue makes a new key, prints it in the place of $KEY in the text, and then stores it with
-// insert. A key that cannot be printed is not stored, since nobody could use it.
-func issue(stdout io.Writer, text string, test bool,
-	insert func(secret) (id int64, err error)) (id int64, err error) {
+// takeBackWait is short, because a signal may have come: the command ends within half a second.
+const takeBackWait = 300 * time.Millisecond
+
+// issue makes a key, stores it with insert, and prints it in the place of $KEY in the text. The id
+// is 0 if insert has stored nothing. A key that cannot be printed is taken back together with what
+// undo tells, since nobody could use it.
+func issue(ctx context.Context, s *store, stdout io.Writer, text string, test bool,
+	insert func(secret) (id int64, err error), undo ...statement) (id int64, err error) {
 	token := newSecret(test)
-	_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
-	if err != nil {
-		// The error is not wrapped: main would take it for that of a reader of stdout who has left,
-		// and say nothing.
-		return 0, errors.New("no key was made, since it cannot be shown: " + err.Error())
-	}
 	id, err = insert(token)
-	if err != nil {
-		err = fmt.Errorf("the key that was printed may not be stored; "+
-			"petstore key list tells: %w", err)
+	if id == 0 && !errors.Is(err, errOutcome) {
+		return 0, err
 	}
-	return id, err
+	if err == nil {
+		_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
+	}
+	if err == nil {
+		return id, nil
+	}
+	// It is not wrapped: main would take it for the error of a reader of stdout who has left, and
+	// say nothing.
+	reason := err.Error()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackWait)
+	defer cancel()
+	err = takeBack(ctx, s, token, undo...)
+	if err == nil {
+		return 0, errors.New("no key was made, since it cannot be shown: " + reason)
+	}
+	if id == 0 {
+		return 0, fmt.Errorf("a key that was not shown may be stored; if petstore key list has "+
+			"one that ends in %s, petstore key revoke ends it: %s", token.lastFour(), reason)
+	}
+	return 0, fmt.Errorf("key %d is stored and cannot be shown; petstore key revoke %[1]d ends "+
+		"it: %s; to take it back failed: %w", id, reason, err)
 }
 
 func keyCreate(ctx context.Context, cmd *invocation) error {
@@ -451,9 +468,10 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 	if cmd.expires > 0 {
 		expires = inUTC(cmd.now + key.lifetime)
 	}
-	id, err := issue(cmd.stdout, "$KEY\n", cmd.test, func(token secret) (int64, error) {
+	insert := func(token secret) (int64, error) {
 		return insertKey(ctx, cmd.store, key, token, "true") // without a condition
-	})
+	}
+	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", cmd.test, insert)
 	if err != nil {
 		return err
 	}
@@ -528,9 +546,14 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	successor.CreatedAt = cmd.now
 	successor.Succeeds = keyID(cmd.id)
 	overlapEnds := cmd.now + instant(cmd.overlap.Milliseconds())
-	id, err := issue(cmd.stdout, "$KEY\n", cmd.key.Test, func(token secret) (int64, error) {
+	if cmd.key.ExpiresAt != 0 {
+		overlapEnds = min(overlapEnds, cmd.key.ExpiresAt)
+	}
+	insert := func(token secret) (int64, error) {
 		return rotateKey(ctx, cmd.store, &successor, token, overlapEnds)
-	})
+	}
+	undo := restoreExpiry(&cmd.key, overlapEnds)
+	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", cmd.key.Test, insert, undo)
 	if err != nil {
 		return err
 	}

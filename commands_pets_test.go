@@ -69,3 +69,30 @@ func TestAPetThatIsNotThereCannotBeChanged(t *testing.T) {
 		wantOneLine(t, err, false, "no pet has the id "+id)
 	}
 }
+
+// TestANameThatIsRefusedTodayStays, where it is stored already: it is shown and exported, and only
+// imported no more.
+func TestANameThatIsRefusedTodayStays(t *testing.T) {
+	db := databasePath(t)
+	s := openDatabase(t, db)
+	id := mustCreate(t, s, NewPet{"\u200b\u2800", 1, Sold})
+	const line = `{"id":1,"name":"` + "\u200b\u2800" + `","categoryId":1,"status":"sold"}`
+	pet, err := s.pet(id)
+	must(t, err)
+	if got := exportedPets(t, db); got != line+"\n" || string(pet.body) != line {
+		t.Errorf("exported is %q, and shown %q", got, pet.body)
+	}
+	log, err := importContent(t, db, line)
+	wantOneLine(t, err, false, "nothing was stored")
+	if log != "line 1: name: must not be blank\n" {
+		t.Errorf("the import says %q", log)
+	}
+	mustInsertKey(t, s, apiKey{Name: "till\u200f"})
+	k := testKeys{t, db}
+	k.mint("rotate", "1")
+	for _, id := range []string{"1", "2"} {
+		if got := k.show(id).Name; got != "till\u200f" {
+			t.Errorf("the name of key %s is %q", id, got)
+		}
+	}
+}

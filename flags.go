@@ -48,6 +48,7 @@ type invocation struct {
 	config
 
 	argument string // such as a FILE or an ID, or "" if there is none
+	dbError  error  // what is wrong with -db, if the value must not be shown
 	now      instant
 	log      *slog.Logger // on stderr
 
@@ -132,10 +133,10 @@ func checkServe(cmd *invocation) error {
 
 // databaseFlag declares -db, which every command has.
 func databaseFlag(cmd *invocation) {
-	cmd.textFlag(&cmd.db, "db", "petstore.db", checkDatabase,
+	cmd.parsedFlag("db", "petstore.db",
 		"the `DATABASE`: a file, which serve, key create and restore make if there is none,\n"+
 			"or the addresses of an rqlite cluster, separated by commas, such as\n"+
-			"http://10.0.0.1:4001,http://10.0.0.2:4001")
+			"http://10.0.0.1:4001,http://10.0.0.2:4001", cmd.setDatabase)
 }
 
 func keyCreateFlags(cmd *invocation) {
@@ -418,11 +419,40 @@ func mustMatch(pattern, description string) func(string) string {
 // isCluster reports whether -db names the nodes of a cluster, and not a file.
 func isCluster(db string) bool { return strings.Contains(db, "://") }
 
-func checkDatabase(text string) string {
-	if text == "" || isCluster(text) && nodeURLs(text) == nil {
-		return "must be a file, or addresses like http://10.0.0.1:4001, separated by commas"
+var errDatabase = errors.New(
+	"it must be a file, or addresses like http://10.0.0.1:4001, separated by commas")
+
+// setDatabase reads -db. Whoever gets an error from here shows the text. If a password may stand in
+// it, the error is left to readFlags.
+func (c *invocation) setDatabase(text string) error {
+	c.db = text
+	if isDatabase(text) {
+		return nil
 	}
-	return ""
+	if strings.Contains(text, "@") {
+		c.dbError = fmt.Errorf("invalid value for flag -db or for PETSTORE_DB, "+
+			"which is not shown, as it may hold a password: %w", errDatabase)
+		return nil
+	}
+	return errDatabase
+}
+
+// driveLetter begins a path on Windows.
+var driveLetter = regexp.MustCompile(`^[A-Za-z]:[\\/]`)
+
+// isDatabase reports whether a text can be that of -db. Any name can be that of a file. But one
+// with a colon before an @ is taken for a misspelt address with a user and a password, unless there
+// is such a file: a password must not become the name of a file, or be told with one.
+func isDatabase(text string) bool {
+	if isCluster(text) {
+		return nodeURLs(text) != nil
+	}
+	path := driveLetter.ReplaceAllString(text, "")
+	if colon := strings.Index(path, ":"); colon >= 0 && strings.Contains(path[colon:], "@") {
+		_, err := os.Stat(text)
+		return err == nil
+	}
+	return text != ""
 }
 
 // nodeURL matches the address of a node, perhaps with a user and a password.

@@ -165,6 +165,43 @@ func TestAClusterIsItsNodes(t *testing.T) {
 	}
 }
 
+// TestAMisspeltDatabaseIsRefusedWithoutItsPassword, by every command, and makes no file.
+func TestAMisspeltDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for db := range strings.FieldsSeq(`
+		http:/ops:secret@n1 http:ops:secret@n1:4001 https:ops:secret@n1 http//ops:secret@n1
+		ops:secret@n1:4001 :secret@ a:secret@n1 http:\\ops:secret@n1 C:\ops:secret@n1 a@b:secret@n1
+		http:/ops:secret@n1,http://n2:4001 http://n2:4001,http:/ops:secret@n1
+		http://ops:secret@n1 http://ops:sec/secret@n1:4001 ftp://ops:secret@n1:4001`) {
+		for _, line := range []string{"", "key list", "restore a.db", "pet export -"} {
+			words := strings.Fields(line)
+			_, log, err := petstore(t, nil, append(words, "-db", db)...)
+			_, ofVariable, again := petstore(t, map[string]string{"PETSTORE_DB": db}, words...)
+			for _, err := range []error{err, again} {
+				wantOneLine(t, err, true, "-db", "PETSTORE_DB", "http://10.0.0.1:4001", " -h")
+			}
+			if text := fmt.Sprint(err, again, log, ofVariable); strings.Contains(text, "sec") {
+				t.Errorf("petstore %s with -db %s says %s", line, db, text)
+			}
+		}
+		// A flag that a later one replaces is refused too: the debug address shows the whole
+		// command line.
+		_, _, err := petstore(t, nil, "-db", db, "-db", "a.db")
+		wantOneLine(t, err, true, "PETSTORE_DB")
+	}
+	if made := filesIn(t, "."); len(made) > 0 {
+		t.Errorf("there is %q", made)
+	}
+	must(t, os.WriteFile("ops:secret@n1", nil, 0o600))
+	for db := range strings.FieldsSeq(`/var/lib/petstore@1/a.db a@b.db a@b:c C:\petstore@1\a.db
+		c:/petstore@1/a.db a:b.db ops:secret@n1`) {
+		cmd, err := parseCommand("serve", []string{"-db", db})
+		if err != nil || cmd.dbError != nil || cmd.db != db {
+			t.Errorf("-db %s is refused: %v, %v", db, err, cmd.dbError)
+		}
+	}
+}
+
 // An environment is full of variables.
 func TestVariablesOfOthersDoNotCount(t *testing.T) {
 	environ := strings.Split("ADDR=x XPETSTORE_ADDR=x PETSTOREADDR=x PETSTORE_ADDRESS=x "+

@@ -67,10 +67,13 @@ type service struct {
 	bans       atomic.Int64                // those that have begun
 
 	stopping  atomic.Bool // a stop has begun; responses end their connections
-	probing   sync.Mutex  // guards the next two
-	probed    time.Time   // when the store was last asked whether it is ready
-	unready   error       // what the store said then
 	strangers boundedLog  // takes the lines that callers without a valid key cause
+
+	probing  sync.Mutex // guards the next four
+	probed   time.Time  // when the store was last asked whether it is ready
+	unready  error      // what was found then
+	wrote    time.Time  // when a write to the store was last tried to find out
+	writeErr error      // what came of it
 
 	report       atomic.Pointer[report] // what the operator's page shows of the keys
 	reportWanted atomic.Bool            // somebody had that page open since updateReport last ran
@@ -90,7 +93,8 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		errors:     map[ErrorCode]*atomic.Int64{},
 		strangers:  boundedLog{log: log},
 	}
-	for code := range statusOfCode {
+	codes := slices.Collect(maps.Keys(statusOfCode))
+	for _, code := range append(codes, lookupRefused, notReady) {
 		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
@@ -179,12 +183,8 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		return s.limits.address(network, w.start, false).shown.remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
-	if errors.Is(err, errManySuspects) {
-		s.strangers.warn("a request gets 503: spent addresses send too many unknown keys",
-			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0])
-	}
 	if err != nil {
-		return caller{}, err
+		return caller{}, s.lookupError(w, r, err)
 	}
 	w.keyID = key.ID
 	w.usageID = key.usageID
@@ -208,21 +208,41 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	return caller{key, w.start}, decision.err()
 }
 
+// lookupError is errNoLookup if there is no leader now, so that the key is neither known nor
+// refused. Anybody can cause that, as often as they like, with keys that they make up.
+func (s *service) lookupError(w *response, r *http.Request, err error) error {
+	if !errors.Is(err, errUnavailable) && !errors.Is(err, errNoLookup) {
+		return err
+	}
+	s.strangers.warn("a request gets 503, since its key cannot be looked up",
+		"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
+	return errNoLookup
+}
+
 // response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
 	service *service
+	request *http.Request
 	id      [1]string // X-Request-Id: an array, so that its slice in http.Header costs no memory
 	start   time.Time
+	waited  time.Duration    // of that, for the client to send its body
+	took    time.Duration    // the service's own time, until the status was sent
 	status  int              // 0 until it is sent
+	code    ErrorCode        // under which its Error is counted, if it is one
 	counts  *operationCounts // where it is counted
 
 	keyID, usageID int64 // of the caller, once it is known
 	limitsShown    bool  // the headers say where its key stands
 }
 
+// WriteHeader lets go of the request's header. As a map it may take four times its bytes, and the
+// peer decides how long the response waits.
 func (w *response) WriteHeader(status int) {
 	w.status = status
+	// The clock stops here, since how long a client takes its response is up to the client.
+	w.took = time.Since(w.start) - w.waited
+	w.request.Header = nil
 	if w.service.stopping.Load() { // the next request would find nobody here
 		w.Header()["Connection"] = []string{"close"}
 	}
@@ -232,7 +252,14 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP gives the request its id, handles CORS preflights, turns a panic
 // into a 500 and counts the response, around the routes.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	w := &response{ResponseWriter: rw, service: s, start: time.Now(), counts: s.other}
+	if r.ProtoMajor == 2 && len(r.Trailer) > 20 {
+		// Until the stream ends, net/http keeps a map of the trailers that are announced. It may
+		// take 25 times their bytes, so the stream ends now.
+		panic(http.ErrAbortHandler)
+	}
+	w := &response{
+		ResponseWriter: rw, service: s, request: r, start: time.Now(), counts: s.other,
+	}
 	w.id[0] = newRequestID()
 	w.Header()["X-Request-Id"] = w.id[:]
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
@@ -276,13 +303,8 @@ func calmly(do func() error) (err error) {
 
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
-	duration := time.Since(w.start)
-	w.counts.responses[w.status].Add(1)
-	switch w.status {
-	case http.StatusUnauthorized, http.StatusTooManyRequests:
-		// Refusals take next to no time. Timed, they would hide how long handled requests take.
-	default:
-		w.counts.durations.observe(int64(duration))
+	if w.code != lookupRefused && w.code != notReady {
+		w.counts.add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
 		s.limits.countError(w.usageID, instantOf(w.start))
@@ -293,7 +315,8 @@ func (s *service) count(w *response, r *http.Request) {
 			"request", w.id[0],
 			"route", r.Pattern,
 			"status", w.status,
-			"duration", duration.String(),
+			"code", w.code,
+			"duration", w.took.String(),
 			"key", w.keyID)
 	}
 }
@@ -302,7 +325,18 @@ func (s *service) count(w *response, r *http.Request) {
 // status 0.
 type operationCounts struct {
 	responses [600]atomic.Int64 // by status
-	durations histogram         // nanoseconds
+	durations histogram         // nanoseconds of the service's own time
+}
+
+func (c *operationCounts) add(status int, took time.Duration) {
+	c.responses[status].Add(1)
+	switch status {
+	case 0: // it took no time that is known
+	case http.StatusUnauthorized, http.StatusTooManyRequests:
+		// Refusals take next to no time. Timed, they would hide how long handled requests take.
+	default:
+		c.durations.observe(int64(took))
+	}
 }
 
 // newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests
@@ -411,6 +445,13 @@ func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Er
 	return apiErr
 }
 
+// Anybody can cause these, as often as they like. So they are counted apart from the errors of the
+// service, although clients see the code "unavailable".
+const (
+	lookupRefused ErrorCode = "lookup_refused" // errNoLookup
+	notReady      ErrorCode = "not_ready"      // errNotReady
+)
+
 // writeError sends an Error, with the headers that its code wants.
 func (s *service) writeError(w *response, apiErr *Error) {
 	h := w.Header()
@@ -422,7 +463,14 @@ func (s *service) writeError(w *response, apiErr *Error) {
 	case CodeUnavailable:
 		h.Set("Retry-After", "1")
 	}
-	s.errors[apiErr.Code].Add(1)
+	w.code = apiErr.Code
+	switch apiErr {
+	case errNoLookup:
+		w.code = lookupRefused
+	case errNotReady:
+		w.code = notReady
+	}
+	s.errors[w.code].Add(1)
 	body, _ := json.Marshal(apiErr) // two strings and a number
 	write(w, apiErr.Status, jsonType, body)
 }
@@ -493,7 +541,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if err := checkMediaType(w, r); err != nil {
 		return err
 	}
-	body, err := readBody(r)
+	body, err := readBody(w.(*response), r)
 	if err != nil {
 		return err
 	}
@@ -557,11 +605,13 @@ func checkMediaType(w http.ResponseWriter, r *http.Request) error {
 var errTooLarge = newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
 
 // readBody reads a body of at most maxBody bytes.
-func readBody(r *http.Request) ([]byte, error) {
+func readBody(w *response, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge
 	}
+	begun := time.Now()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	w.waited = time.Since(begun)
 	if len(body) > maxBody {
 		return nil, errTooLarge
 	}
@@ -676,8 +726,8 @@ func fixed(contentType []string, body string) operation {
 	}
 }
 
-// checkReady returns an error if the service stops, or if the store cannot read or write. The store
-// is probed every quarter second at most, however many ask.
+// checkReady returns an error if the service stops, or if the store cannot read or write. However
+// many ask, the store is asked every quarter second at most.
 func (s *service) checkReady() error {
 	if s.stopping.Load() {
 		return errors.New("stopping")
@@ -687,7 +737,7 @@ func (s *service) checkReady() error {
 	if time.Since(s.probed) < 250*time.Millisecond {
 		return s.unready
 	}
-	err := s.store.probe(context.Background())
+	err := s.askStore(context.Background())
 	if err != nil && s.unready == nil {
 		s.log.Error("not ready", "error", err)
 	}
@@ -699,10 +749,26 @@ func (s *service) checkReady() error {
 	return err
 }
 
+// askStore returns an error if the store cannot be read, or could not be written when that was last
+// tried. Strangers may ask, and a write syncs the disk: so one is tried every two seconds at most,
+// also when it fails. The caller holds the lock.
+func (s *service) askStore(ctx context.Context) error {
+	if err := s.store.readable(ctx); err != nil {
+		return err
+	}
+	if time.Since(s.wrote) >= 2*time.Second {
+		s.writeErr = s.store.probe(ctx)
+		s.wrote = time.Now()
+	}
+	return s.writeErr
+}
+
+var errNotReady = newError(CodeUnavailable, "unavailable")
+
 // publicReadyz is GET /readyz, for load balancers: it needs no key and gives no detail.
 func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller) error {
 	if s.debugReadyz(w, r, c) != nil {
-		return newError(CodeUnavailable, "unavailable")
+		return errNotReady
 	}
 	return nil
 }
@@ -746,6 +812,10 @@ func debugRoutes(s *service, anyHost bool) http.Handler {
 			http.Error(w, "use an IP address or localhost", http.StatusForbidden)
 			return
 		}
+		if fromOtherOrigin(r) {
+			http.Error(w, "pages of other origins may only lead to /", http.StatusForbidden)
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
 }
@@ -757,6 +827,22 @@ func isOwnHost(r *http.Request) bool {
 	host := (&url.URL{Host: r.Host}).Hostname()
 	_, err := netip.ParseAddr(host)
 	return err == nil || strings.EqualFold(host, "localhost")
+}
+
+// fromOtherOrigin reports whether a browser says that a page of another origin makes the request.
+// Such a page could not read the response, but a profile costs time. It may only lead its reader to
+// the operator's page. Other programs do not send these headers, nor do browsers to an address that
+// is neither https nor this machine.
+func fromOtherOrigin(r *http.Request) bool {
+	sites, sent := r.Header["Sec-Fetch-Site"]
+	site := strings.Join(sites, ",")
+	if !sent || site == "same-origin" || site == "none" {
+		return false
+	}
+	fillsTab := r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document"
+	leadsToPage := fillsTab && r.Method == http.MethodGet && r.URL.Path == "/"
+	return !leadsToPage
 }
 
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is

@@ -57,7 +57,7 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 		srv.log = slog.New(slog.NewJSONHandler(&s.log, nil))
 		ready := func(status int, body string) {
 			t.Helper()
-			time.Sleep(250 * time.Millisecond)
+			time.Sleep(2 * time.Second) // when a write is tried again
 			for _, key := range []string{noKey, withKey("nonsense")} {
 				s.get("/readyz", key).is(status).has("X-RateLimit-Limit:").says(body)
 				s.call("HEAD", "/readyz", key).is(status)
@@ -94,36 +94,58 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 	})
 }
 
-// TestTheStoreIsProbedAtMostFourTimesASecond, however many ask, and wherever: a probe is a write.
-func TestTheStoreIsProbedAtMostFourTimesASecond(t *testing.T) {
+// TestStrangersCauseOneCommitInTwoSecondsAtMost, however often they ask whether the service is
+// ready, and wherever.
+func TestStrangersCauseOneCommitInTwoSecondsAtMost(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv, probes := readyShop(t, path)
 		routes := debugRoutes(srv, false)
-		ask := func(want int64) {
+		ask := func(after time.Duration, status int, want int64) {
 			t.Helper()
+			time.Sleep(after)
 			for range 50 {
-				srv.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/readyz", nil))
-				debugCall(routes, "/readyz", "localhost")
+				w := httptest.NewRecorder()
+				srv.ServeHTTP(w, httptest.NewRequest("GET", "/readyz", nil))
+				debug := debugCall(routes, "/readyz", "localhost")
+				if w.Code != status || debug.Code != status {
+					t.Fatalf("it is %d and %d, want %d", w.Code, debug.Code, status)
+				}
 			}
 			if n := probes.Load(); n != want {
-				t.Errorf("the store was probed %d times, want %d", n, want)
+				t.Errorf("%d writes were tried, want %d", n, want)
 			}
 		}
-		ask(1)
-		time.Sleep(249 * time.Millisecond)
-		ask(1)
-		time.Sleep(time.Millisecond)
-		ask(2)
-		time.Sleep(time.Hour)
-		ask(3) // nobody has asked meanwhile
+		ask(0, 200, 1)
+		for range 7 {
+			ask(250*time.Millisecond, 200, 1)
+		}
+		ask(249*time.Millisecond, 200, 1)
+		ask(time.Millisecond, 200, 2)
+		ask(time.Hour, 200, 3) // nobody has asked meanwhile
 
-		must(t, os.Rename(path, path+".away")) // a probe fails now, and is a try to write all the same
-		time.Sleep(250 * time.Millisecond)
-		ask(4)
-		time.Sleep(249 * time.Millisecond)
-		ask(4)
+		must(t, os.Rename(path, path+".away")) // a write fails from now on
+		ask(1999*time.Millisecond, 200, 3)
+		ask(250*time.Millisecond, 503, 4)
 		must(t, os.Rename(path+".away", path))
+		ask(1999*time.Millisecond, 503, 4) // a write that fails is one too
+		ask(250*time.Millisecond, 200, 5)
+	})
+}
+
+// TestEveryProbeWrites to the disk, not only the first one: the disk may have failed since.
+func TestEveryProbeWrites(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, _ := readyShop(t, path)
+		for i := range 5 {
+			time.Sleep(time.Minute) // or it would say what it said before
+			before := readText(t, path+"-wal")
+			w := debugCall(debugRoutes(srv, false), "/readyz", "localhost")
+			if w.Code != 200 || readText(t, path+"-wal") == before {
+				t.Errorf("the probe %d says %d, or has written nothing", i+1, w.Code)
+			}
+		}
 	})
 }
 
@@ -153,6 +175,51 @@ func wantDebug(t *testing.T, want int, anyHost bool, host string) {
 	for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
 		if w := debugCall(routes, path, host); w.Code != want {
 			t.Errorf("%s on %s is %d, want %d", path, host, w.Code, want)
+		}
+	}
+}
+
+// TestTheDebugAddressIsNotForPagesOfOtherOrigins, which could not read it and yet make it work. A
+// link, such as one in a message, leads to the operator's page and to nothing else.
+func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
+	const link = "navigate document"
+	for _, test := range []struct {
+		site, how, request string // how: the mode and the destination
+		want               int
+	}{
+		{"", "", "GET /healthz", 200}, // no browser
+		{"same-origin", "cors empty", "GET /healthz", 200},
+		{"none", link, "GET /healthz", 200}, // an address that somebody has typed
+		{"same-site", "no-cors image", "GET /healthz", 403},
+		{"cross-site", "no-cors image", "GET /healthz", 403},
+		{"cross-site", "no-cors script", "GET /debug/pprof/trace", 403},
+		{"cross-site", link, "GET /debug/pprof/", 403},
+		{"cross-site", link, "GET /nothing", 403},
+		{"cross-site", link, "GET /", 200},
+		{"same-site", link, "GET /", 200},
+		{"cross-site", link, "POST /", 403},
+		{"cross-site", "navigate iframe", "GET /", 403},
+		{"cross-site", "no-cors document", "GET /", 403},
+		{"cross-site", "", "GET /", 403},
+		{"same-origin,cross-site", "cors empty", "GET /healthz", 403},
+		{"Same-Origin", "cors empty", "GET /healthz", 403},
+		{" ", "cors empty", "GET /healthz", 403},
+	} {
+		method, path, _ := strings.Cut(test.request, " ")
+		r := httptest.NewRequest(method, path, nil)
+		r.Host = "localhost"
+		for site := range strings.SplitSeq(test.site, ",") {
+			if site != "" {
+				r.Header.Add("Sec-Fetch-Site", strings.TrimSpace(site))
+			}
+		}
+		mode, dest, _ := strings.Cut(test.how, " ")
+		r.Header.Set("Sec-Fetch-Mode", mode)
+		r.Header.Set("Sec-Fetch-Dest", dest)
+		w := httptest.NewRecorder()
+		debugRoutes(nil, false).ServeHTTP(w, r)
+		if w.Code != test.want {
+			t.Errorf("%+v is %d", test, w.Code)
 		}
 	}
 }

@@ -59,6 +59,24 @@ func TestEveryRequestNeedsAKey(t *testing.T) {
 	s.list("Authorization: BEARER   " + s.key).is(200)
 }
 
+// TestTwoAuthorizationHeadersAreAnInvalidKey, whatever they hold.
+func TestTwoAuthorizationHeadersAreAnInvalidKey(t *testing.T) {
+	s := openShop(t)
+	good := "Bearer " + s.key
+	test := "Bearer " + string(newSecret(true))
+	held := []string{good, "", "Bearer", "Basic dXNlcjpwYXNz", s.key, test, "Bearer nonsense"}
+	for _, first := range held {
+		for _, second := range held {
+			r, err := http.NewRequest("GET", s.server.URL+"/v1/pets", nil)
+			must(t, err)
+			r.Header["Authorization"] = []string{first, second}
+			s.send(r).is(401, CodeInvalidKey).
+				has(`WWW-Authenticate: Bearer realm="petstore", error="invalid_token"`).
+				tells("the API key is not valid")
+		}
+	}
+}
+
 func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
 	s := openShop(t, func(c *settings) { c.staging = true })
 	if !strings.HasPrefix(s.key, "pet_test_") {
@@ -226,7 +244,7 @@ func TestGuessesFromASpentAddressAreLookedUpOneAtATime(t *testing.T) {
 			a := s.list(guess(), from("192.0.2.9")).is(503)
 			a.has("Retry-After: 1", "X-RateLimit-Remaining: 0", "WWW-Authenticate:")
 		}
-		s.wantLog(`"msg":"a request gets 503: spent addresses send too many unknown keys",` +
+		s.wantLog(`"msg":"a request gets 503, since its key cannot be looked up",` +
 			`"address":"192.0.2.9/32",`)
 		s.list(from("192.0.2.8")).is(200)
 		s.list(withKey("nonsense"), from("192.0.2.8")).is(429, CodeRateLimited)

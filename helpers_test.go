@@ -91,6 +91,14 @@ func numberIn(t testing.TB, db *sql.DB, query string) (n int64) {
 	return n
 }
 
+// commitsOf counts the transactions of a store that have succeeded.
+func commitsOf(s *store) (n int64) {
+	for i := range s.commitSizes.counts {
+		n += s.commitSizes.counts[i].Load()
+	}
+	return n
+}
+
 // countPets counts the pets.
 func countPets(t testing.TB, s *store) int64 {
 	t.Helper()
@@ -397,6 +405,7 @@ func send(t testing.TB, method, url, key, body string) (*http.Response, string) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	describedRequest(t, r, response.StatusCode)
 	return response, string(text)
 }
 
@@ -407,7 +416,9 @@ func petstore(t testing.TB, env map[string]string, args ...string) (stdout, stde
 	var out, log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+	help := []string{"-h", "-help", "--help", "-version", "--version"}
+	isFlag := len(args) > 0 && strings.HasPrefix(args[0], "-")
+	if len(args) == 0 || isFlag && !slices.Contains(help, args[0]) {
 		cancel()
 	}
 	err = run(ctx, args, environOf(env), nil, &out, &log)

@@ -120,15 +120,16 @@ type bucket struct {
 }
 
 // running reports whether a window of the given length is running.
-func (b bucket) running(now, length instant) bool {
-	return now < b.ends && b.ends <= latestEnd(now, length)
-}
+func (b bucket) running(now, length instant) bool { return runs(b.ends, now, length) }
+
+// runs reports whether a window of the given length that ends at an instant is running.
+func runs(ends, now, length instant) bool { return now < ends && ends <= latestEnd(now, length) }
 
 // latestEnd is the latest end that a running window can have. A window that ends later began before
 // the clock was set back, and counts as over. A window that has just begun ends one length from
-// now. Requests may read the clock a little out of order, so that it may end a little later still.
-// Twice the length leaves room for that.
-func latestEnd(now, length instant) instant { return now + 2*length }
+// now. Requests may read the clock a little out of order, and the clocks of services differ a
+// little, so that it may end a little later still. A minute leaves room for that.
+func latestEnd(now, length instant) instant { return now + length + minuteMillis }
 
 // levelAt shows a bucket at an instant: a full one resets now.
 func (b bucket) levelAt(now, length instant, limit int64) level {
@@ -197,7 +198,8 @@ type usage struct {
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
-	retryAt instant // when the Retry-After of the last refusal has passed
+	retryAt instant // when the latest Retry-After has passed
+	retryOf instant // the length of the window that retryAt is the end of
 	readAt  instant // what flushedAt was when the buckets were last read; see isOld
 }
 
@@ -219,7 +221,7 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	if d.refusal != "" {
 		isOneTooMany := u.strike(now, q.PerMinute)
 		d.banBegins = isOneTooMany && banFor > 0
-		u.retryAt = max(u.retryAt, now+1000*instant(d.retryAfter()))
+		u.askToWait(d)
 		return d
 	}
 	u.minute.take(now, minuteMillis)
@@ -250,12 +252,28 @@ func (d *decision) ban(until instant) {
 	d.shown = d.minute
 }
 
+// isAskedToWait reports whether the Retry-After of a refusal has not passed. As a window does, it
+// counts as over if it began before the clock was set back.
+func (u *usage) isAskedToWait(now instant) bool { return runs(u.retryAt, now, u.retryOf) }
+
+// askToWait notes the Retry-After of a refusal.
+func (u *usage) askToWait(d decision) {
+	length := minuteMillis
+	if d.shown == d.day {
+		length = dayMillis
+	}
+	retryAt := d.now + 1000*instant(d.retryAfter())
+	if retryAt > u.retryAt || !u.isAskedToWait(d.now) {
+		u.retryAt, u.retryOf = retryAt, length
+	}
+}
+
 // strike notes a refusal and reports whether it is one strike too many. The first refusal is no
 // strike: the caller had not been asked to wait yet. Strikes are counted until the window of the
 // minute's bucket ends. If only the day refuses, that bucket may have no window. Then the strikes
 // have a minute of their own.
 func (u *usage) strike(now instant, perMinute int64) (ban bool) {
-	if now >= u.retryAt {
+	if !u.isAskedToWait(now) {
 		return false
 	}
 	if !u.strikes.running(now, minuteMillis) && u.minute.running(now, minuteMillis) {
@@ -704,7 +722,7 @@ func (l *limiter) adoptAndTrim(stored []usageRow, now instant) {
 		return
 	}
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		return u.day.unsent == 0 && u.retryAt <= now
+		return u.day.unsent == 0 && !u.isAskedToWait(now)
 	})
 }
 

@@ -10,6 +10,41 @@ import (
 	"time"
 )
 
+// TestARefusalBeforeTheClockWasSetBack makes the next one a strike only while its Retry-After lasts
+// no longer than the window that refused, and a minute.
+func TestARefusalBeforeTheClockWasSetBack(t *testing.T) {
+	for _, c := range []struct {
+		policy string
+		quota  quota
+		script string
+	}{
+		{"a minute, set back by a minute", quota{1, 9}, `
+			0s: 1 admitted
+			0s: 1 rate_limited
+			-60s: 1 rate_limited, minute 0 until 1m0s
+			-60s: 1 key_banned, minute 0 until 9m0s`},
+		{"a minute, set back further", quota{1, 9}, `
+			0s: 1 admitted
+			0s: 1 rate_limited
+			-60.001s: 1 admitted, minute 0 until -1ms
+			-60.001s: 2 rate_limited
+			-60.001s: 1 key_banned`},
+		{"a day, set back by a minute", quota{1, 1}, `
+			0s: 1 admitted
+			5m: 1 rate_limited, minute 1 until 5m0s, day 0 until 24h0m0s
+			-60s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s
+			-60s: 1 key_banned`},
+		{"a day, set back by 23 hours", quota{1, 1}, `
+			0s: 1 admitted
+			0s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s
+			-23h: 1 admitted, minute 0 until -22h59m0s, day 0 until 1h0m0s
+			-23h: 2 rate_limited, minute 0 until -22h59m0s, day 0 until 1h0m0s
+			-23h: 1 key_banned`},
+	} {
+		t.Run(c.policy, func(t *testing.T) { newLimitsOnFile(t, c.quota).play(c.script) })
+	}
+}
+
 func TestBans(t *testing.T) {
 	for _, c := range []struct {
 		policy string
@@ -238,7 +273,7 @@ func TestWhileABanIsBeingStoredOthersAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newLimitsOnFile(t, quota{2, 50})
 		w.limiter().usages[1] = nearlyBanned()
-		before := w.store().commits.Load()
+		before := commitsOf(w.store())
 		var first decision
 		storeBan := func(context.Context) error {
 			first = w.ask(w.limiter(), "1s")
@@ -251,7 +286,7 @@ func TestWhileABanIsBeingStoredOthersAreRateLimited(t *testing.T) {
 			t.Errorf("the request that the ban begins with: %+v", first)
 		}
 		w.play("2s: 1 key_banned, minute 0 until 10m1s")
-		if n := w.store().commits.Load() - before; n != 1 {
+		if n := commitsOf(w.store()) - before; n != 1 {
 			t.Errorf("one ban is %d commits", n)
 		}
 	})

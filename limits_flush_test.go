@@ -33,7 +33,7 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 	for _, c := range []struct {
 		policy string
 		script string
-		want   uint64
+		want   int64
 	}{
 		{"it has just begun", "", 0},
 		{"requests were admitted", "0s: 2 admitted", 1},
@@ -43,10 +43,10 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 		{"many requests came during the ban", "0s: 1000 key_banned", 1},
 		{"nothing happened since", "", 0},
 	} {
-		before := w.store().commits.Load()
+		before := commitsOf(w.store())
 		w.play(c.script)
 		w.play("0s: flush")
-		if got := w.store().commits.Load() - before; got != c.want {
+		if got := commitsOf(w.store()) - before; got != c.want {
 			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
 		}
 	}
@@ -130,9 +130,9 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 		w := newLimits(t, db, quota{60, 1000}, 2)
 		for i, l := range w.services {
 			useMany(t, l, usages)
-			before := l.store.commits.Load()
+			before := commitsOf(l.store)
 			mustFlush(t, l)
-			if n := l.store.commits.Load() - before; n != 3 {
+			if n := commitsOf(l.store) - before; n != 3 {
 				t.Errorf("service %d has written %d transactions", i, n)
 			}
 		}
@@ -233,12 +233,14 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
 	}
 	kept := map[int64]*usage{
-		100: {retryAt: clock("9h")},
+		100: {retryAt: clock("9h"), retryOf: dayMillis},
 		101: nearlyBanned(),
 		102: {day: bucket{used: 1, unsent: 1, ends: clock("24h")}}, // not stored yet
 	}
 	maps.Copy(l.usages, kept)
 	l.usages[103] = &usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")} // stored
+	// This refusal came before the clock was set back.
+	l.usages[104] = &usage{retryAt: clock("24h1m0.001s"), retryOf: dayMillis}
 	l.countError(1, testStart)
 	w.play("0s: flush")
 	if !maps.Equal(l.usages, kept) {

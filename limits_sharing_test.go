@@ -95,22 +95,25 @@ func TestIncrementsOfAnEndedWindow(t *testing.T) {
 	})
 }
 
-// TestAWindowThatIsFarAheadIsReplaced: it began before the clock was set back. A day that ends
-// within two days counts on.
+// TestAWindowThatIsFarAheadIsReplaced: it began before the clock was set back. One that ends within
+// its length and a minute counts on.
 func TestAWindowThatIsFarAheadIsReplaced(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		newLimits(t, db, quota{100, 1000}, 2).play(`
-			A 24h: 3 admitted
-			A 24h: flush
+			A 60s: 3 admitted
+			A 60s: flush
 			B 0s: 2 admitted
 			B 0s: flush
-			stored: minute 2 until 1m0s, day 5 until 48h0m0s
+			stored: minute 5 until 2m0s, day 5 until 24h1m0s
+			B -1ms: 1 admitted
+			B -1ms: flush
+			stored: minute 1 until 59.999s, day 1 until 23h59m59.999s
 			A 1s: 1 admitted
 			A 1s: flush
-			A: minute 3 until 1m0s, day 6 until 48h0m0s
-			A -25h: 1 admitted
-			A -25h: flush
-			stored: minute 1 until -24h59m0s, day 1 until -1h0m0s`)
+			A: minute 2 until 59.999s, day 2 until 23h59m59.999s
+			A -23h: 1 admitted
+			A -23h: flush
+			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`)
 	})
 }
 
@@ -163,9 +166,9 @@ func TestABanAnywhereBansEverywhere(t *testing.T) {
 func TestAServiceOfAClusterAsksForBans(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		w := newLimits(t, db, quota{60, 1000}, 1)
-		writes := w.store().commits.Load()
+		writes := commitsOf(w.store())
 		w.play("0s: flush\n1s: flush")
-		writes = w.store().commits.Load() - writes
+		writes = commitsOf(w.store()) - writes
 		if asks := w.store().engine.shared(); asks != (writes == 2) || asks == (writes == 0) {
 			t.Errorf("two flushes of nothing are %d transactions", writes)
 		}

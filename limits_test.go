@@ -101,13 +101,16 @@ func TestLimitWindows(t *testing.T) {
 			10s: 1 admitted, minute 1 until 1m10s, day 2 until 24h0m10s
 			9.999s: 1 admitted, minute 0 until 1m10s, day 1 until 24h0m10s
 			9.998s: 1 rate_limited, minute 0 until 1m10s, day 1 until 24h0m10s`},
-		{"a clock set back by up to a window's length keeps the window", tiny, `
+		{"a clock set back by up to a minute keeps the windows", tiny, `
 			0s: 1 admitted, minute 1 until 1m0s
-			-60s: 1 admitted, minute 0 until 1m0s`},
-		{"a clock set back further begins a new window, so that nobody waits for ever", tiny, `
+			-60s: 1 admitted, minute 0 until 1m0s, day 1 until 24h0m0s`},
+		{"a clock set back further begins new windows, so that nobody waits for long", tiny, `
 			0s: 2 admitted, minute 0 until 1m0s, day 1 until 24h0m0s
-			-60.001s: 1 admitted, minute 1 until -1ms, day 0 until 24h0m0s
-			-24h0m0.001s: 1 admitted, minute 1 until -23h59m0.001s, day 2 until -1ms`},
+			-60.001s: 1 admitted, minute 1 until -1ms, day 2 until 23h58m59.999s`},
+		{"a window that ends in its length and a minute runs on", quota{2, 2}, `
+			0s: 2 admitted, minute 0 until 1m0s, day 0 until 24h0m0s
+			23h: 1 rate_limited, minute 2 until 23h0m0s, day 0 until 24h0m0s
+			-60s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s`},
 	} {
 		t.Run(c.policy, func(t *testing.T) { newLimitsOnFile(t, c.quota).play(c.script) })
 	}

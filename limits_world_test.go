@@ -163,5 +163,6 @@ func nearlyBanned() *usage {
 		day:     usedUntil(2, "24h"),
 		strikes: usedUntil(2, "60s"),
 		retryAt: clock("60s"),
+		retryOf: minuteMillis,
 	}
 }

@@ -78,7 +78,10 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	fmt.Fprintln(os.Stderr, "petstore:", redact(oneLine))
+	// A signal also ends the wait for somebody who reads stderr.
+	exitSoon := func() { time.AfterFunc(100*time.Millisecond, func() { os.Exit(1) }) }
+	context.AfterFunc(ctx, exitSoon)
+	fmt.Fprintln(os.Stderr, "petstore:", redactField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}
@@ -95,7 +98,8 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	return runCommand(ctx, args, &process{variables, stdin, stdout, stderr}, serving)
+	p := &process{variables, stdin, stoppable(ctx, stdout), stderr}
+	return runCommand(ctx, args, p, serving)
 }
 
 // serving is what petstore does without a command.
@@ -214,6 +218,11 @@ func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
 // renew reads the files. From then on, new connections get the certificate in the files. If it
 // cannot be used, new connections get the certificate from before.
 func (p *tlsPair) renew() error {
+	for _, file := range []string{p.certFile, p.keyFile} {
+		if err := refuseIrregular(file); err != nil {
+			return err
+		}
+	}
 	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
 	if err == nil {
 		p.certificate.Store(&certificate)
@@ -255,8 +264,9 @@ type server struct {
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes until the next one. A peer that reads nothing for 10 s of what HTTP/2
-// sends loses its connection.
+// the response, and 2 minutes until the next one. With HTTP/2, a head is a part of the connection,
+// which ends after 10 s in which its peer completes nothing, or takes nothing. What a connection
+// may hold in memory is bounded too. docs/operating.md has tables of both.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
@@ -265,8 +275,14 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
-			// Each connection has a buffer of this size. By default it would be 1 MiB.
-			MaxReadFrameSize: 16 << 10,
+			// Each stream holds up to 90 KiB while its peer lets the response wait.
+			MaxConcurrentStreams: 10,
+			// Each connection has buffers of these sizes. By default they would be of 1 MiB.
+			MaxReadFrameSize:              16 << 10,
+			MaxReceiveBufferPerConnection: 64 << 10,
+			// A peer in the middle of a frame, such as a head, cannot answer a ping.
+			SendPingTimeout:  5 * time.Second,
+			PingTimeout:      5 * time.Second,
 			WriteByteTimeout: 10 * time.Second,
 		},
 		ErrorLog: stdlog.New(&boundedLog{log: log}, "", 0),
@@ -349,12 +365,16 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
-// printFirstKey makes the first key of a new database. A stop that comes meanwhile waits for it.
-func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
+// printFirstKey makes the first key of a new database, unless a stop comes before that. A stop that
+// keeps it from being shown is an error.
+func printFirstKey(stop context.Context, cmd *invocation, pets *store, url string) error {
+	ctx, cancel := context.WithTimeout(stop, commandWait)
 	defer cancel()
 	var isNew bool
 	_, err := pets.readInto(ctx, sqlOf("SELECT "+noKeys), &isNew)
+	if stop.Err() != nil {
+		return nil
+	}
 	if err != nil || !isNew {
 		return err
 	}
@@ -365,14 +385,14 @@ func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string
 		CreatedAt: cmd.now,
 	}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
-	id, err := issue(cmd.stdout, text, key.Test, func(token secret) (int64, error) {
+	id, err := issue(ctx, pets, cmd.stdout, text, key.Test, func(token secret) (int64, error) {
 		return insertKey(ctx, pets, key, token, noKeys)
 	})
 	if err != nil {
 		return err
 	}
 	if id == 0 {
-		cmd.log.Error("another program has made a key; the printed one opens nothing")
+		cmd.log.Info("another program has made the first key meanwhile")
 		return nil
 	}
 	cmd.log.Info("key created", "id", id, "name", key.Name, "plan", key.Plan)
@@ -380,7 +400,7 @@ func printFirstKey(ctx context.Context, cmd *invocation, pets *store, url string
 }
 
 // runBackground starts the tasks that run beside the requests. The function that it returns stops
-// the tasks, and then tries for 10 seconds to write the usage a last time.
+// the tasks, and then tries for 10 seconds to write the usage a last time, unless that is useless.
 func runBackground(s *service, pair *tlsPair) (stop func() error) {
 	ctx, stopTasks := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -417,8 +437,11 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		defer cancel()
 		for {
 			err := flush(lastCtx)
-			if err == nil || lastCtx.Err() != nil {
-				return err
+			if err == nil {
+				return nil
+			}
+			if lastCtx.Err() != nil || errors.Is(err, errLostFile) {
+				return fmt.Errorf("the usage counted last is not stored: %w", err)
 			}
 			pause(lastCtx, 100*time.Millisecond)
 		}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,6 +189,19 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 	})
 }
 
+// TestAStopDoesNotRepeatWhatCannotSucceed: a file of the database is gone for good.
+func TestAStopDoesNotRepeatWhatCannotSucceed(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		b.use()
+		must(t, os.Remove(b.path+"-lock"))
+		begin := time.Now()
+		err := b.stop()
+		if !errors.Is(err, errLostFile) || time.Since(begin) > 0 {
+			t.Errorf("after %v the stop says %v", time.Since(begin), err)
+		}
+	})
+}
+
 // TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.
 func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -262,6 +274,77 @@ func TestUsageIsWrittenToAClusterByAStop(t *testing.T) {
 	})
 }
 
+// TestAStopWritesUsageOnce if some is not written yet, and otherwise not at all. On a cluster it
+// writes once in any case: every flush reads the bans of other services.
+func TestAStopWritesUsageOnce(t *testing.T) {
+	for _, c := range []struct {
+		policy        string
+		before        func(b *background)
+		file, cluster int64
+	}{
+		{"nothing was counted", func(*background) {}, 0, 1},
+		{"all is written", func(b *background) {
+			b.use()
+			time.Sleep(time.Second + time.Millisecond) // no tick falls on the stop
+		}, 0, 1},
+		{"some is not written", func(b *background) {
+			time.Sleep(time.Millisecond)
+			b.use()
+		}, 1, 1},
+	} {
+		var writes atomic.Int64
+		check := func(st statement) {
+			if st.query == mergeUsages {
+				writes.Add(1)
+			}
+		}
+		wantWrites := func(b *background, want int64) {
+			c.before(b)
+			writes.Store(0)
+			must(b.t, b.stop())
+			if n := writes.Load(); n != want {
+				engine, _ := b.store.engine.describe()
+				b.t.Errorf("%s: the stop writes usage %d times, want %d", engine, n, want)
+			}
+		}
+		t.Run(c.policy, func(t *testing.T) {
+			withBackground(t, check, func(_ *testing.T, b *background) { wantWrites(b, c.file) })
+			onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
+				s.engine = &watchedEngine{s.engine, func(st statement, _ []any) { check(st) }}
+				service := newService(s, settings{}, testLog)
+				b := &background{service: service, t: t, stop: runBackground(service, nil)}
+				wantWrites(b, c.cluster)
+			})
+		})
+	}
+}
+
+// TestAStopWaitsForTheUsageThatIsBeingWritten, and does not write it again.
+func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
+	var writes int
+	var release chan bool
+	check := func(st statement) {
+		if st.query == mergeUsages {
+			writes++
+			<-release
+		}
+	}
+	withBackground(t, check, func(t *testing.T, b *background) {
+		release = make(chan bool)
+		b.use()
+		time.Sleep(501 * time.Millisecond)
+		stopped := make(chan error)
+		go func() { stopped <- b.stop() }()
+		synctest.Wait()
+		close(release)
+		must(t, <-stopped)
+		b.wantStored(1)
+		if writes != 1 {
+			t.Errorf("it is written %d times", writes)
+		}
+	})
+}
+
 // testPair is a pair that has been read from files.
 func testPair(t testing.TB) *tlsPair {
 	t.Helper()
@@ -304,29 +387,20 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	})
 }
 
-// TestAStopWaitsForNoCertificate whose file hangs, as on a file system that is not there any more.
+// TestAStopWaitsForNoCertificate: its file may be on a file system that hangs. Here the log hangs in
+// which its renewal says that there is no file.
 func TestAStopWaitsForNoCertificate(t *testing.T) {
 	pair := testPair(t)
-	pair.certFile += ".pipe"
-	must(t, syscall.Mkfifo(pair.certFile, 0o600))
-	stopped := make(chan bool)
-	var late atomic.Bool
-	go func() { // in real time; to open the pipe lets its reader go on
-		select {
-		case <-stopped:
-		case <-time.After(longWait):
-			late.Store(true)
-		}
-		_ = os.WriteFile(pair.certFile, nil, 0)
-	}()
+	pair.certFile += ".missing"
 	withPair(t, pair, unwatched, func(t *testing.T, b *background) {
-		time.Sleep(30 * time.Second)
+		for range cap(b.log.lines) {
+			b.log.lines <- serverLine{}
+		}
+		time.Sleep(31 * time.Second)
 		b.use()
 		must(t, b.stop())
-		close(stopped)
-		if late.Load() {
-			t.Error("the stop waits for the file")
-		}
 		b.wantStored(1)
+		b.wantLog("use the files of -tls-cert")
+		<-b.log.lines // lets the renewal end
 	})
 }

@@ -51,7 +51,7 @@ func (s PetStatus) known() bool { return s == Available || s == Pending || s == 
 
 // NewPet is the body of createPet, after decoding and checking.
 type NewPet struct {
-	Name       string    // 1 to maxName characters, stored exactly as sent
+	Name       string    // 1 to maxName characters, of which one shows, stored exactly as sent
 	CategoryID int64     // any value: categories are not a resource of this service
 	Status     PetStatus // Available when the body leaves it out
 }
@@ -133,11 +133,12 @@ type sentText string
 const maxQuoted = 100
 
 func (s sentText) String() string {
-	text := redact(string(s))
+	// The @ that ends a password may be cut off. What is left of a key is still known as one.
+	text := withoutPassword(string(s))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
 	}
-	return strconv.QuoteToGraphic(text)
+	return strconv.QuoteToGraphic(keyText.ReplaceAllString(text, "$1…"))
 }
 
 // problems are what is wrong with a request. All are counted, and the first ones are named.
@@ -219,22 +220,54 @@ func newDocument(body, marker string) document {
 	}
 }
 
-// These expressions find secrets inside another text. Each has a search of its own. One for both
-// would look for an @ up to the end of the text again after every key that it finds, so that its
-// time would grow with the square of the length.
-var (
-	// passwordText matches the user and password of a URL, with all up to the last @. It ends at a
-	// quote, unless that is escaped.
-	passwordText = regexp.MustCompile(`://(?:\\.|[^"\\])*@`)
-	// keyText matches an API key, or the beginning of one.
-	keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
-)
+// keyText matches an API key, or the beginning of one.
+var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
 
-// redact takes secrets out of a text that quotes what somebody has sent or typed. A text that is
-// shortened is redacted first, since the @ that ends a password may be cut off.
-func redact(text string) string {
-	text = passwordText.ReplaceAllString(text, "://…")
-	return keyText.ReplaceAllString(text, "$1…")
+// redactField takes secrets out of a text that is all one quotation, for all that is known.
+func redactField(text string) string {
+	return keyText.ReplaceAllString(withoutPassword(text), "$1…")
+}
+
+// redact takes secrets out of a line of a log, or out of another text that quotes what somebody has
+// sent or typed in fields. Its time grows with the length of the text and no faster, since
+// strangers may send what they like.
+func redact(line string) string {
+	var shown strings.Builder
+	for line != "" {
+		n := fieldLength(line)
+		shown.WriteString(withoutPassword(line[:n]))
+		line = line[n:]
+	}
+	return keyText.ReplaceAllString(shown.String(), "$1…")
+}
+
+// fieldLength is the length of the first field of a line that is not empty. A field is a quoted
+// string with its quotes, or reaches up to the next quote or white space. A secret with white space
+// in it is quoted wherever it is logged.
+func fieldLength(line string) int {
+	isQuoted := line[0] == '"'
+	for i := 1; i < len(line); i++ {
+		c := line[i]
+		switch {
+		case isQuoted && c == '\\':
+			i++ // past what is escaped, which may be a quote
+		case isQuoted && c == '"':
+			return i + 1
+		case !isQuoted && (c == '"' || c <= ' '):
+			return i
+		}
+	}
+	return len(line)
+}
+
+// withoutPassword takes the user and password of URLs out of a field. A password may hold any
+// character. So all from the first :// to the last @ of the field is taken for one.
+func withoutPassword(field string) string {
+	before, after, _ := strings.Cut(field, "://")
+	if at := strings.LastIndexByte(after, '@'); at >= 0 {
+		return before + "://…" + after[at+1:]
+	}
+	return field
 }
 
 // redactor redacts all that is written to a log. Not all of its lines are ours: net/http quotes
@@ -250,20 +283,33 @@ func (w redactor) Write(p []byte) (int, error) {
 // whose message names the problems by field: "name: what is wrong; categoryId: what is wrong".
 // ignored names fields that may be there with any value, and are not read.
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
-	pet := NewPet{Status: Available}
 	body = bytes.Trim(body, " \t\r\n")
 	if problem := checkObject(body); problem != "" {
-		return pet, newError(CodeInvalidBody, "%s", problem)
+		return NewPet{}, newError(CodeInvalidBody, "%s", problem)
 	}
-	var wrong problems
-	given := make([]string, 0, 4) // fields so far, but for unknown ones
-	for name, value := range fieldsOf(body) {
+	pet, given, wrong := readFields(body, ignored)
+	for _, name := range []string{"name", "categoryId"} {
+		if !slices.Contains(given, name) {
+			wrong.add("%s: is required", name)
+		}
+	}
+	return pet, wrong.err(CodeInvalidBody)
+}
+
+// readFields reads the fields of a JSON object whose syntax is right. given are the names of its
+// fields, but for unknown ones. A name stands there once however often it is in the object, since
+// given is searched for every field.
+func readFields(object []byte, ignored []string) (pet NewPet, given []string, wrong problems) {
+	pet.Status = Available
+	given = make([]string, 0, 4)
+	for name, value := range fieldsOf(object) {
 		var err error
 		problem := ""
 		// An ignored field falls through every case, unless it is given twice.
 		switch {
 		case slices.Contains(given, name):
-			problem = "is given more than once"
+			wrong.add("%s: is given more than once", name)
+			continue
 		case name == "name":
 			pet.Name, problem = decodeName(value)
 		case name == "categoryId":
@@ -285,12 +331,7 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 			wrong.add("%s: %s", name, problem)
 		}
 	}
-	for _, name := range []string{"name", "categoryId"} {
-		if !slices.Contains(given, name) {
-			wrong.add("%s: is required", name)
-		}
-	}
-	return pet, wrong.err(CodeInvalidBody)
+	return pet, given, wrong
 }
 
 // fieldsOf iterates over the names and values of a JSON object whose syntax is right. Decoding into
@@ -381,20 +422,26 @@ func checkName(name string) string {
 		}
 	}
 	refuse(!utf8.ValidString(name), "must be valid UTF-8")
-	refuse(strings.TrimSpace(name) == "", "must not be blank")
+	refuse(!strings.ContainsFunc(name, shows), "must not be blank")
 	refuse(utf8.RuneCountInString(name) > maxName,
 		"must have at most "+strconv.Itoa(maxName)+" characters")
 	refuse(strings.ContainsFunc(name, unicode.IsControl), "must not hold control characters")
 	return strings.Join(wrongs, " and ")
 }
 
-// directionChanges are the characters that change the direction of the text behind them.
-const directionChanges = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+// shows reports whether a character alone can be seen. The characters by name are the fillers of
+// Hangul and the empty pattern of Braille. The pattern in web/openapi.json says the same, up to
+// U+FFFF.
+func shows(c rune) bool {
+	hidden := unicode.In(c, unicode.White_Space, unicode.Z, unicode.Cf, unicode.Mn)
+	return !hidden && !strings.ContainsRune("\u115f\u1160\u2800\u3164\uffa0", c)
+}
 
 // checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators
 // side by side, and no name may make another one, or an id, look like what it is not.
 func checkKeyName(name string) string {
-	if strings.ContainsAny(name, directionChanges) {
+	turns := func(c rune) bool { return unicode.Is(unicode.Bidi_Control, c) }
+	if strings.ContainsFunc(name, turns) {
 		return "must not hold characters that change the direction of the text"
 	}
 	return checkName(name)

@@ -9,9 +9,9 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -262,9 +262,10 @@ func TestCodesAreAClosedList(t *testing.T) {
 
 // TestNamesOfKeysDoNotTurnText, while those of pets are stored as they are sent.
 func TestNamesOfKeysDoNotTurnText(t *testing.T) {
-	for c := rune(0x2000); c < 0x2100; c++ {
+	const turning = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+	for c := rune(0xa0); c < 0x3000; c++ {
 		name := "x" + string(c) + "y"
-		turns := 0x202a <= c && c <= 0x202e || 0x2066 <= c && c <= 0x2069
+		turns := strings.ContainsRune(turning, c)
 		if problem := checkKeyName(name); (problem != "") != turns {
 			t.Errorf("of a key with %U in its name it is said: %q", c, problem)
 		}
@@ -277,20 +278,32 @@ func TestNamesOfKeysDoNotTurnText(t *testing.T) {
 	}
 }
 
+// TestANameShowsSomething: letters, symbols and marks with a width do.
+func TestANameShowsSomething(t *testing.T) {
+	const hidden = " \u00a0\u2003\u2028\u3000\u00ad\u061c\u180e\u200b\u200d\u202e\u2060\ufeff" +
+		"\U000e0041\u0301\u034f\ufe0f\U000e0100\u115f\u1160\u2800\u3164\uffa0"
+	for _, c := range hidden + "aé猫🐈.\u0903\u20dd\ue000\u0378\ufffd" {
+		want := ""
+		if strings.ContainsRune(hidden, c) {
+			want = "must not be blank"
+		}
+		for _, name := range []string{string(c), hidden + string(c)} {
+			if got := checkName(name); got != want {
+				t.Errorf("of the name %+q it is said: %q, want %q", name, got, want)
+			}
+		}
+		if got := checkName("x" + string(c)); got != "" {
+			t.Errorf("of the name x and %U it is said: %q", c, got)
+		}
+	}
+}
+
 // modelHostile are texts, to be repeated, that make a careless search begin anew at each of them.
 var modelHostile = []string{
 	"://pet_live_a", `\"://pet_live_a`, "://", "://a", "://a@", `://a@"`, `://"`, `://\`, `://\"`,
 	`\`, "://pet_live_a@", `://pet_test_a"`, "pet_live_a", "pet_live_", "pet_",
 	"PET_TEST_0:", "@", "a",
 	"\xff://", "://🐈pet_live_a",
-}
-
-// processorTime is what this process has used so far.
-func processorTime(t testing.TB) time.Duration {
-	t.Helper()
-	var usage syscall.Rusage
-	must(t, syscall.Getrusage(syscall.RUSAGE_SELF, &usage))
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // modelCPU is the processor time that do takes, as the least of three times.
@@ -336,6 +349,75 @@ func TestWhatIsSentIsRedactedInLinearTime(t *testing.T) {
 				t.Errorf("%s: 32 times %q take %v, and in one text %v", where, part, short, long)
 			}
 		}
+	}
+}
+
+// modelFilled is a body of a length, with a part as often as it fits in.
+func modelFilled(length int, before, part, after string) []byte {
+	times := (length - len(before) - len(after)) / len(part)
+	return []byte(before + strings.Repeat(part, times) + after)
+}
+
+// TestAFieldIsLookedForAmongFewNames, however often which names are in a body.
+func TestAFieldIsLookedForAmongFewNames(t *testing.T) {
+	const fields = `,"id":1,"name":"Rex","categoryId":1,"status":"sold","x":1`
+	body := `{"y":1` + strings.Repeat(fields, 1000) + "}"
+	_, given, wrong := readFields([]byte(body), []string{"id"})
+	if want := []string{"id", "name", "categoryId", "status"}; !slices.Equal(given, want) {
+		t.Errorf("they are looked for among %d names", len(given))
+	}
+	if wrong.count != 1+5*1000-4 {
+		t.Errorf("of 5001 fields %d are wrong", wrong.count)
+	}
+}
+
+// BenchmarkDecodeNewPet reads what takes longest. A byte takes as long in a long body as in a short
+// one.
+func BenchmarkDecodeNewPet(b *testing.B) {
+	for _, length := range []int{maxBody / 4, maxBody} {
+		names := string(modelFilled(length/2, `{"x":0`, `,"name":0`, ""))
+		for what, body := range map[string][]byte{
+			"known and unknown names": modelFilled(length, names, `,"nbme":0`, "}"),
+			"escaped names":           modelFilled(length, `{"x":0`, `,"\n":0`, "}"),
+			"an escaped name":         modelFilled(length, `{"name":"`, `\u0301`, `"}`),
+			"a long unknown name":     modelFilled(length, `{"`, "://pet_live_a", `":0}`),
+		} {
+			b.Run(fmt.Sprintf("%s/%dKiB", what, length>>10), func(b *testing.B) {
+				b.SetBytes(int64(length))
+				for b.Loop() {
+					_, _ = decodeNewPet(body)
+				}
+			})
+		}
+	}
+}
+
+// TestOnlyPasswordsAreTakenOutOfALine: the fields around them stay.
+func TestOnlyPasswordsAreTakenOutOfALine(t *testing.T) {
+	for line, want := range map[string]string{ //nolint:gosec // nobody has these
+		"at=http://n1:8080/v1 db=/var/pets@1/a.db": "at=http://n1:8080/v1 db=/var/pets@1/a.db",
+		`at=http://n1 msg="hello anna@n2" n=1`:     `at=http://n1 msg="hello anna@n2" n=1`,
+		`at="http://n1" msg="hello anna@n2" n=1`:   `at="http://n1" msg="hello anna@n2" n=1`,
+		`{"at":"http://n1","to":"anna@n2","n":1}`:  `{"at":"http://n1","to":"anna@n2","n":1}`,
+		`{"at":"http://a:b@n1","to":"c@n2"}`:       `{"at":"http://…n1","to":"c@n2"}`,
+		"a=http://a:b@n1 b=https://c:d@n2 c=e@f":   "a=http://…n1 b=https://…n2 c=e@f",
+		"a=http://a:b/c@d@[::1]:4001/x b=e@f":      "a=http://…[::1]:4001/x b=e@f",
+		`a="http://a:b \"c@d" b="e@f"`:             `a="http://…d" b="e@f"`,
+		`a="http://a:b\\" b="c@d"`:                 `a="http://a:b\\" b="c@d"`,
+		`a="Get \"http://a:b c@d\": no" b=e@f`:     `a="Get \"http://…d\": no" b=e@f`,
+		"http://a:b@n1\nhttp://c:d@n2\te@f\x00g@h": "http://…n1\nhttp://…n2\te@f\x00g@h",
+		`a="http://a:b c`:                          `a="http://a:b c`,
+		`a="http://a:b c@d`:                        `a="http://…d`,
+		`a=\`:                                      `a=\`,
+		`"\`:                                       `"\`,
+	} {
+		if got := redact(line); got != want {
+			t.Errorf("of %q %q is shown, want %q", line, got, want)
+		}
+	}
+	// A text that somebody has sent is one field, whatever is in it.
+	if got := fmt.Sprint(sentText(`http://a:b "c d@n1`)); got != `"http://…n1"` {
+		t.Errorf("of what was sent %s is shown", got)
 	}
 }
 

@@ -4,10 +4,12 @@ package main
 //
 // Every response that a test in handlers_test.go sees passes through
 // describedResponse: its status must be described for the operation, its headers
-// must be those described, and its body must have the described schema. The
-// tests below go the other way: what is described must be what is served.
+// must be those described, and its body must have the described schema. Every body
+// that gets 201 passes through describedRequest. The tests below go the other way:
+// what is described must be what is served.
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,12 +17,14 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -176,6 +180,25 @@ func describedBody(t *testing.T, r *http.Request, a reply, response object) (cod
 	return code
 }
 
+// creation describes the body of createPet.
+var creation = fields(described, "paths", "/pets", "post", "requestBody",
+	"content", "application/json")
+
+// describedRequest holds the body of a request that got 201 against the description.
+func describedRequest(t testing.TB, r *http.Request, status int) {
+	t.Helper()
+	if status != http.StatusCreated {
+		return
+	}
+	sent, err := r.GetBody()
+	must(t, err)
+	var body any
+	must(t, json.NewDecoder(sent).Decode(&body))
+	for _, problem := range violations(creation["schema"], body) {
+		t.Errorf("the body %.50v gets 201, but by NewPet in web/openapi.json it %s", body, problem)
+	}
+}
+
 // violations reports where a value breaks a schema. It knows the keywords that
 // the description uses; any other is a violation, lest it be thought checked.
 func violations(schema any, value any) (problems []string) {
@@ -187,7 +210,11 @@ func violations(schema any, value any) (problems []string) {
 	o, _ := value.(object)
 	for keyword, want := range fields(schema) {
 		switch keyword {
-		case "description", "default", "format", "example":
+		case "description", "default", "example":
+		case "format":
+			if want == "int64" && math.Abs(number) > 1<<63 {
+				add("has more than 64 bits")
+			}
 		case "type":
 			if got := typeOf(value); got != want && !(want == "number" && got == "integer") {
 				add("is of type %s, not %s", got, want)
@@ -525,6 +552,158 @@ func TestThePatternOfNamesIsThatOfTheService(t *testing.T) {
 			t.Errorf("of the name %q the service says %q", value, checkName(value))
 		}
 	}
+}
+
+// TestThePatternOfNamesKnowsEveryCharacter, as a name of its own, up to U+FFFF. It lists what shows
+// nothing in the version of Unicode that Go has. Specmatic takes no \p{Mn}, and Spectral no range
+// above U+FFFF: there the pattern takes what the service refuses.
+func TestThePatternOfNamesKnowsEveryCharacter(t *testing.T) {
+	name := fields(described, "components", "schemas", "NewPet", "properties", "name")
+	pattern := regexp.MustCompile(name["pattern"].(string))
+	for c := range rune(utf8.MaxRune + 1) {
+		value := string(c)
+		takes := checkName(value) == ""
+		if c > 0xffff {
+			takes = takes || unicode.In(c, unicode.Cf, unicode.Mn)
+		}
+		if utf8.ValidRune(c) && pattern.MatchString(value) != takes {
+			t.Fatalf("of the name %+q the service says %q", value, checkName(value))
+		}
+	}
+	if !strings.Contains(name["description"].(string), "Unicode "+unicode.Version) {
+		t.Errorf("the description is not of Unicode %s", unicode.Version)
+	}
+}
+
+// TestABodyIsTakenAsItIsDescribed: decodeNewPet and NewPet in web/openapi.json agree on which
+// fields there are, which may be left out, and which values each takes.
+func TestABodyIsTakenAsItIsDescribed(t *testing.T) {
+	complete := fields(creation, "examples", "complete", "value")
+	decode := func(body object) error {
+		text, err := json.Marshal(body)
+		must(t, err)
+		_, err = decodeNewPet(text)
+		return err
+	}
+	compare := func(field string, body object) (taken bool) {
+		t.Helper()
+		err := decode(body)
+		problems := violations(creation["schema"], body)
+		if (err == nil) != (problems == nil) {
+			t.Errorf("%s: of %.50v NewPet in web/openapi.json says %q, and decodeNewPet %v",
+				field, body, problems, err)
+		}
+		return err == nil && problems == nil
+	}
+	if !compare("complete", complete) {
+		t.Fatal("the example complete in web/openapi.json must be taken")
+	}
+	properties := fields(creation, "schema", "properties")
+	for name, property := range properties {
+		if complete[name] == nil {
+			t.Errorf("the example complete in web/openapi.json lacks the field %s", name)
+		}
+		body := maps.Clone(complete)
+		delete(body, name)
+		compare(name, body)
+		for _, value := range probes(property) {
+			body[name] = value
+			compare(name, body)
+		}
+	}
+	// A field that decodeNewPet takes stands somewhere in the source.
+	source, err := filepath.Glob("*.go")
+	must(t, err)
+	tried := maps.Clone(properties)
+	for _, file := range source {
+		for _, name := range allMatches(`"(\w+)"`, readText(t, file)) {
+			if tried[name] != nil {
+				continue
+			}
+			tried[name] = true
+			body := maps.Clone(complete)
+			body[name] = nil
+			if !strings.Contains(fmt.Sprint(decode(body)), "is unknown") {
+				t.Errorf("decodeNewPet takes the field %s, which NewPet in web/openapi.json lacks",
+					name)
+			}
+		}
+	}
+}
+
+// probes are values of all types, and values on both sides of each bound of a schema.
+func probes(schema any) []any {
+	values := []any{
+		nil, true, []any{}, object{}, 1.5, 0.0, -0x1p62, 0x1p62, -0x1p65, 0x1p65,
+		"", "x", " ", "\t", strings.Repeat("x", maxBody/2),
+	}
+	for keyword, want := range fields(schema) {
+		bound, _ := want.(float64)
+		parts, _ := want.([]any)
+		switch keyword {
+		case "minimum", "maximum":
+			values = append(values, bound-1, bound, bound+1)
+		case "minLength", "maxLength":
+			for length := max(0, int(bound)-1); length <= int(bound)+1; length++ {
+				values = append(values, strings.Repeat("é", length))
+			}
+		case "enum":
+			for _, value := range parts {
+				values = append(values, value, fmt.Sprint(value, "s"))
+			}
+		case "allOf":
+			for _, part := range parts {
+				values = append(values, probes(part)...)
+			}
+		}
+	}
+	return values
+}
+
+// TestAChangeThatClientsCanSeeIsWrittenDown in docs/api.md, and a change of texts need not be.
+func TestAChangeThatClientsCanSeeIsWrittenDown(t *testing.T) {
+	text, err := json.Marshal(visible(described, false))
+	must(t, err)
+	digest := fmt.Sprintf("%x", sha256.Sum256(text))[:8]
+	_, changes, _ := strings.Cut(readText(t, "docs/api.md"), "\n## Changes of the description\n")
+	written := allMatches("(?m)^\\|.*\\| `(\\w+)` \\|$", changes)
+	if len(written) == 0 || written[0] != digest {
+		t.Errorf("clients can see that web/openapi.json has changed: say what in a new first line"+
+			" under \"Changes of the description\" in docs/api.md, with the digest %s", digest)
+	}
+}
+
+// visible is a part of the description without what only people read. named is true of the fields
+// of a schema: their names are no keywords.
+func visible(part any, named bool) any {
+	if list, isList := part.([]any); isList {
+		kept := []any{}
+		for _, item := range list {
+			kept = append(kept, visible(item, false))
+		}
+		return kept
+	}
+	o, isObject := part.(object)
+	if !isObject {
+		return part
+	}
+	kept := object{}
+	for key, value := range o {
+		if named || !slices.Contains(texts, key) {
+			kept[key] = visible(value, key == "properties" && !named)
+		}
+	}
+	for name := range fields(o["examples"]) {
+		if statusOfCode[ErrorCode(name)] != 0 { // the codes of a response are its examples' names
+			kept[name] = true
+		}
+	}
+	return kept
+}
+
+// texts are the keywords of what only people read.
+var texts = []string{
+	"title", "summary", "description", "contact", "license", "example", "examples",
 }
 
 func TestTheExamplesOfTheDescriptionAreValid(t *testing.T) {

@@ -92,11 +92,15 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 	}{
 		"a pet": {
 			func(c *fakeCluster, _ *store) { c.exec(pet) },
-			"it holds pets or keys" + goOn,
+			"it holds or held pets or keys" + goOn,
+		},
+		"the id of a pet that was deleted": {
+			func(c *fakeCluster, _ *store) { c.exec(pet + "; DELETE FROM pets") },
+			"it holds or held pets or keys" + goOn,
 		},
 		"a key, as a service makes it at its first start": {
 			func(_ *fakeCluster, s *store) { mustInsertKey(t, s, apiKey{}) },
-			"it holds pets or keys" + goOn,
+			"it holds or held pets or keys" + goOn,
 		},
 		"a pet that comes while the copy is checked": {
 			func(c *fakeCluster, _ *store) {
@@ -107,7 +111,7 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 					return false
 				})
 			},
-			"it holds pets or keys" + goOn,
+			"it holds or held pets or keys" + goOn,
 		},
 		"the data of another program": {
 			func(c *fakeCluster, _ *store) { c.exec("PRAGMA application_id = 7") },

@@ -176,6 +176,7 @@ func (s *shop) send(r *http.Request) reply {
 	what := r.Method + " " + r.URL.RequestURI()
 	a := reply{s.t, what, response.StatusCode, response.Header, string(body)}
 	a.promised(r)
+	describedRequest(s.t, r, a.status)
 	describedResponse(s.t, r, a)
 	return a
 }

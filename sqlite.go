@@ -74,7 +74,7 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 		// A service whose lock is gone must not go on, since another one can start.
 		e.files[path+"-lock"] = nil
 		e.wait = serviceWait
-		e.lock, err = holdServiceLock(path)
+		e.lock, err = holdServiceLock(ctx, path)
 	}
 	if err == nil {
 		err = e.connect(ctx)
@@ -89,6 +89,9 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 // operating system's if the file cannot be written: SQLite's would not say why. Call it before
 // SQLite has the file open, since closing a file ends the locks that the process has on it.
 func ensureFile(path string) (string, error) {
+	if err := refuseIrregular(path); err != nil {
+		return "", err
+	}
 	//nolint:gosec // the operator names the file
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -96,6 +99,21 @@ func ensureFile(path string) (string, error) {
 	}
 	_ = f.Close() // nothing was written
 	return realPath(path)
+}
+
+// refuseIrregular refuses what is there and is no regular file. To open a pipe may wait for ever.
+func refuseIrregular(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil //nolint:nilerr // it shows when the file is opened
+	}
+	if info.IsDir() {
+		return fmt.Errorf("%s is a directory", path)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s is a pipe, a device or a socket, and no regular file", path)
+	}
+	return nil
 }
 
 // realPath is the absolute path of a file that is there, with symbolic links resolved.
@@ -107,8 +125,15 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-var errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
-	"put the file back, or move the -wal away")
+var (
+	errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
+		"put the file back, or move the -wal away")
+	errLostLog = errors.New("a program has it open, and its -wal or -shm is gone; " +
+		"stop that program, without a kill, to save what it has stored")
+	// errLostFile means that nothing can be written until the file is put back, or the service is
+	// started again.
+	errLostFile = errors.New("a file of the database was removed or replaced")
+)
 
 // checkOwner looks at an existing file without changing it, and returns the version of its schema:
 // 0 for an empty file.
@@ -117,23 +142,86 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	log, err := os.Stat(path + "-wal") //nolint:gosec // the operator names the file
-	hasLog := err == nil && log.Size() > 0
-	if hasLog && file.Size() == 0 {
+	if hasLog(path) && file.Size() == 0 {
 		// SQLite would delete the log, or apply it to a file that takes the place of this one.
 		return 0, errOrphanedLog
 	}
-	mode := "mode=ro"
-	if !hasLog {
-		mode = "mode=ro&immutable=1" // otherwise SQLite would make a log
+	if err := refuseLostLog(ctx, path); err != nil {
+		return 0, err
 	}
-	db := openPool(path, mode)
+	db := openToLook(path)
 	defer db.Close()
 	err = untilUnlocked(ctx, commandWait, func() (err error) {
 		version, err = checkMarks(db.QueryRow(ownerQuery).Scan)
 		return err
 	})
 	return version, err
+}
+
+// refuseLostLog refuses a database that a program has open, and whose log, or the log's index, is
+// gone. SQLite would make another one, and what is in the two of them would damage the database.
+// Programs that open or close it meanwhile make and remove these files. So only what stays so for
+// serviceWait is refused, and a service that starts meanwhile waits for the lock.
+func refuseLostLog(ctx context.Context, path string) error {
+	err := retryLocked(ctx, time.Now().Add(serviceWait), func() error {
+		switch {
+		case isMissing(path+"-wal") && inWALMode(path):
+			return lockWhole(path)
+		case isMissing(path+"-shm") && !isMissing(path+"-wal") && !isMissing(path+"-lock"):
+			// Other programs may use a log without an index, but not a service.
+			lock, err := lockService(path)
+			if err != nil {
+				return err
+			}
+			return lock.Close()
+		}
+		return nil
+	})
+	if isCode(err, sqlite3.SQLITE_BUSY) {
+		return errLostLog
+	}
+	return context.Cause(ctx) // what else is wrong shows when the file is read
+}
+
+// lockWhole locks a database without a log for a moment. Whoever has it open in the usual way has a
+// log, so that this fails only if that was removed. SQLite takes the lock before it makes a log.
+func lockWhole(path string) error {
+	db := openPool(path, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
+	defer db.Close()
+	_, err := db.Exec("SELECT count(*) FROM sqlite_schema")
+	return err
+}
+
+func isMissing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// inWALMode reports whether a database has a log while it is open. A file in another mode may have
+// a journal, which is not looked at here: https://sqlite.org/fileformat.html, section 1.3.3.
+func inWALMode(path string) bool {
+	file, err := os.Open(path) //nolint:gosec // the operator names the file
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	var readVersion [1]byte
+	_, err = file.ReadAt(readVersion[:], 19)
+	return err == nil && readVersion[0] == 2
+}
+
+// hasLog reports whether anything is in the log beside a database.
+func hasLog(path string) bool {
+	log, err := os.Stat(path + "-wal") //nolint:gosec // the operator names the file
+	return err == nil && log.Size() > 0
+}
+
+// openToLook opens a database for reading, and leaves all files as they are.
+func openToLook(path string) *sql.DB {
+	if hasLog(path) {
+		return openPool(path, "mode=ro")
+	}
+	return openPool(path, "mode=ro&immutable=1") // otherwise SQLite would make a log
 }
 
 // openPool is a pool of connections to a file by its absolute path, with options of the driver.
@@ -155,22 +243,31 @@ func fileAddress(path string, options ...string) string {
 }
 
 // holdServiceLock keeps services off a database until lock is closed, because two would count a
-// key's requests separately. The error is errServed if another program has the lock. The lock is a
-// transaction of SQLite on a file that stays empty: SQLite can lock files on every system, and the
-// kernel frees such a lock even after a kill. Once the file has lost its name, the lock keeps
-// nobody off, since another service makes a new file; so checkFiles looks for that.
-func holdServiceLock(path string) (lock *sql.DB, err error) {
+// key's requests separately. The error is errServed if another program has the lock, and not only
+// for the moment in which a command looks for it (refuseLostLog).
+func holdServiceLock(ctx context.Context, path string) (lock *sql.DB, err error) {
+	err = retryLocked(ctx, time.Now().Add(serviceWait), func() (err error) {
+		lock, err = lockService(path)
+		return err
+	})
+	if isCode(err, sqlite3.SQLITE_BUSY) {
+		err = errServed
+	}
+	return lock, err
+}
+
+// lockService takes the lock of a service. The lock is a transaction of SQLite on a file that stays
+// empty: SQLite can lock files on every system, and the kernel frees such a lock even after a kill.
+// Once the file has lost its name, the lock keeps nobody off, since another service makes a new
+// file; so checkFiles looks for that.
+func lockService(path string) (lock *sql.DB, err error) {
 	file, err := ensureFile(path + "-lock")
 	if err != nil {
 		return nil, err
 	}
 	lock = openPool(file, "_pragma=journal_mode(OFF)")
 	lock.SetMaxOpenConns(1) // it stays, and keeps the transaction open
-	_, err = lock.Exec("BEGIN EXCLUSIVE")
-	if isCode(err, sqlite3.SQLITE_BUSY) {
-		err = errServed
-	}
-	if err != nil {
+	if _, err := lock.Exec("BEGIN EXCLUSIVE"); err != nil {
 		_ = lock.Close()
 		return nil, err
 	}
@@ -215,10 +312,14 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	return e.checkFiles()
 }
 
-// Close ends all connections.
+// Close ends all connections. SQLite then empties the log. If that must not be, the connections end
+// with the process, and who opens the database next reads the whole log.
 func (e *sqliteFile) Close() (err error) {
 	e.mu.Lock() // requests that were cut off may still write
 	defer e.mu.Unlock()
+	if e.hasOtherIndex() {
+		return nil
+	}
 	for _, stmt := range e.writes.Range { // an open one would keep the connection alive
 		_ = stmt.(*sql.Stmt).Close()
 	}
@@ -250,6 +351,11 @@ func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) err
 	if !hasDeadline {
 		deadline = time.Now().Add(wait)
 	}
+	return retryLocked(ctx, deadline, do)
+}
+
+// retryLocked does the same until a deadline.
+func retryLocked(ctx context.Context, deadline time.Time, do func() error) error {
 	for {
 		err := do()
 		isLocked := isCode(err, sqlite3.SQLITE_BUSY)
@@ -267,6 +373,54 @@ func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) err
 func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]result, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	results, err := e.transact(ctx, statements)
+	if errors.Is(err, errLostFile) {
+		// What is in a log without a name would be lost with the process.
+		err = fmt.Errorf("%w; %s", err, e.emptyLog())
+	}
+	if isCode(err, sqlite3.SQLITE_FULL) {
+		// The next writes go to the beginning of the log, where no space is missing.
+		_ = e.emptyLog()
+	}
+	return results, err
+}
+
+// emptyLog brings what is in the log into the database, and says where all that was confirmed is
+// now. mu is held.
+func (e *sqliteFile) emptyLog() string {
+	const saved = "all that was confirmed is in the database"
+	if e.hasOtherIndex() {
+		return saved + " and its log"
+	}
+	var busy, inLog, moved int
+	_, err := e.run(statement{
+		query: "PRAGMA wal_checkpoint(PASSIVE)",
+		into:  []any{&busy, &inLog, &moved},
+	})
+	now, _ := os.Stat(e.path) //nolint:gosec // the operator names the file
+	switch {
+	case !os.SameFile(e.files[e.path], now):
+		return "what was confirmed is in a file that ends with this process, unless it is put back"
+	case err != nil || moved < inLog:
+		return "some of what was confirmed is in the log only, until the service stops"
+	}
+	return saved
+}
+
+// hasOtherIndex reports whether other programs use the log by an index that is not ours. What they
+// write to the log is unknown to ours, by which nothing may be moved into the database then.
+func (e *sqliteFile) hasOtherIndex() bool {
+	index := e.path + "-shm"
+	opened := e.files[index]
+	now, err := os.Stat(index) //nolint:gosec // the operator names the file
+	if opened == nil || err != nil {
+		return false
+	}
+	return !os.SameFile(opened, now)
+}
+
+// transact runs the statements in one transaction. mu is held.
+func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]result, error) {
 	err := untilUnlocked(ctx, e.wait, func() error {
 		_, err := e.run(sqlOf("BEGIN IMMEDIATE"))
 		return err
@@ -295,16 +449,19 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]resul
 	return results, err
 }
 
-// checkFiles is an error if one of the database's files is no longer the one that was opened: what
-// is committed to a file without a name is lost.
+// checkFiles is an errLostFile if one of the database's files is no longer the one that was opened:
+// what is committed to a file without a name is lost.
 func (e *sqliteFile) checkFiles() error {
 	for path, opened := range e.files {
 		now, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%w: %w", errLostFile, err)
+		}
 		if err != nil {
 			return err
 		}
 		if opened != nil && !os.SameFile(opened, now) {
-			return fmt.Errorf("%s is not the file that was opened", path)
+			return fmt.Errorf("%w: %s is not the file that was opened", errLostFile, path)
 		}
 		e.files[path] = now
 	}
@@ -401,7 +558,7 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 }
 
 // syncFolder brings the names in a folder to disk, where the system can open folders.
-func syncFolder(path string) error {
+func syncFolder(path string, sync func(*os.File) error) error {
 	if runtime.GOOS == "windows" {
 		return nil
 	}
@@ -410,5 +567,5 @@ func syncFolder(path string) error {
 		return err
 	}
 	defer folder.Close()
-	return folder.Sync()
+	return sync(folder)
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -177,4 +179,119 @@ func TestTheWaitForALock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
+// log, report success, and damage the database. The service loses nothing that it has confirmed.
+func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
+	for _, removed := range [][]string{
+		{"-wal"}, {"-shm"}, {"-wal", "-shm"}, {"-wal", "-shm", "-lock"},
+	} {
+		for _, checkpointed := range []bool{false, true} {
+			t.Run(fmt.Sprint(removed, checkpointed), func(t *testing.T) {
+				t.Parallel()
+				p := startProcess(t)
+				path := p.Args[len(p.Args)-1]
+				post := func(status int) {
+					t.Helper()
+					response, body := send(t, "POST", p.address+"/pets", p.key,
+						`{"name":"Rex","categoryId":1}`)
+					if response.StatusCode != status {
+						t.Errorf("a create says %s %s", response.Status, body)
+					}
+				}
+				for range 3 {
+					post(201)
+				}
+				if checkpointed {
+					must(t, otherProgram(t, path, "PRAGMA wal_checkpoint(TRUNCATE)").Close())
+				}
+				for _, suffix := range removed {
+					must(t, os.Remove(path+suffix))
+				}
+				post(503) // and has the log brought into the database
+				before := filesIn(t, filepath.Dir(path))
+				copied := filepath.Join(t.TempDir(), "copy.db")
+				const gone = "a program has it open, and its -wal or -shm is gone"
+				var running sync.WaitGroup
+				for _, args := range [][]string{
+					{"key", "list"}, {"key", "create"}, {"pet", "export", "-"}, {"backup", copied},
+					{"pet", "set", "1", "-name", "x"}, {"restore", madeDatabase(t)},
+				} {
+					running.Go(func() {
+						_, _, err := petstore(t, nil, append(args, "-db", path)...)
+						wantRefusal(t, err, path, gone)
+					})
+				}
+				running.Wait()
+				_, err := openStore(t.Context(), path, openToServe, testLog)
+				wantRefusal(t, err, path, gone)
+				wantSameFiles(t, before, filesIn(t, filepath.Dir(path)))
+				must(t, p.Process.Signal(os.Interrupt))
+				last := ""
+				for p.log.Scan() {
+					last = p.log.Text()
+				}
+				for _, says := range []string{"the usage counted last is not stored",
+					"all that was confirmed is in the database"} {
+					if !strings.Contains(last, says) {
+						t.Errorf("at the end it says %q, want %q", last, says)
+					}
+				}
+				if err := p.Wait(); p.ProcessState.ExitCode() != 1 {
+					t.Errorf("it ends with %v", err)
+				}
+				db := soundDatabase(t, path)
+				if pets := numberIn(t, db, "SELECT count(*) FROM pets"); pets != 3 {
+					t.Errorf("%d pets are left", pets)
+				}
+			})
+		}
+	}
+}
+
+// TestAnotherIndexOfTheLogLosesNothing: where a program has made another -shm under a running
+// service, the service leaves the log alone, which holds what both have stored.
+func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
+	p := startProcess(t)
+	path := p.Args[len(p.Args)-1]
+	post := func() (status int) {
+		response, _ := send(t, "POST", p.address+"/pets", p.key, `{"name":"Rex","categoryId":1}`)
+		return response.StatusCode
+	}
+	if status := post(); status != 201 {
+		t.Fatalf("the first create has the status %d", status)
+	}
+	must(t, os.Remove(path+"-shm"))
+	other := otherProgram(t, path,
+		"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'x')")
+	must(t, other.Close())
+	if status := post(); status != 503 {
+		t.Errorf("a create beside another index has the status %d", status)
+	}
+	must(t, p.Process.Signal(os.Interrupt))
+	for p.log.Scan() { // to its end
+	}
+	_ = p.Wait()
+	if pets := numberIn(t, soundDatabase(t, path), "SELECT count(*) FROM pets"); pets != 2 {
+		t.Errorf("%d pets are left", pets)
+	}
+}
+
+// TestCommandsMeetWithoutALog: where no service runs, each of many that begin at once finds no log,
+// and may look for one that another has lost. A file that is not in WAL mode has none.
+func TestCommandsMeetWithoutALog(t *testing.T) {
+	path := madeDatabase(t)
+	var running sync.WaitGroup
+	for range 6 {
+		running.Go(func() {
+			for range 8 {
+				wantExit(t, program(t, "key", "list", "-db", path), 0, "^$")
+			}
+		})
+	}
+	running.Wait()
+	locked := otherProgram(t, path, "PRAGMA journal_mode=DELETE", "BEGIN EXCLUSIVE")
+	must(t, refuseLostLog(t.Context(), path))
+	must(t, locked.Close())
 }

@@ -265,6 +265,9 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 			}
 			must(t, os.Rename(file, file+".away"))
 			wantNoCreate(t, s, "no such file")
+			if suffix == "" {
+				wantNoCreate(t, s, "is in a file that ends with this process, unless it is put back")
+			}
 			wantReads()
 			must(t, os.WriteFile(file, []byte("another"), 0o600))
 			wantNoCreate(t, s, file+" is not the file that was opened")

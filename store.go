@@ -206,14 +206,15 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// commits counts the transactions of this service, since each may add pets to the last page of
-	// a list. editsSeen counts how often this service has noticed that others may have changed
-	// rows. The first look counts too. On a file, an edit by a command counts twice, once in
-	// refresh and once in noteEdits, which is harmless: things are read once more. A cached page
-	// keeps both counts from before it was read, and a pet or a key keeps editsSeen, to tell
-	// whether it is fresh.
-	commits, editsSeen atomic.Uint64
-	edits              atomic.Int64 // what editsQuery has returned last, alone or inside a read
+	// shown is the highest id of a pet that a response of this service may contain. A last page
+	// that was read before that id was given may lack the pet, and is not fresh.
+	shown atomic.Int64
+	// editsSeen counts how often this service has noticed that others may have changed rows. The
+	// first look counts too. On a file, an edit by a command counts twice, once in refresh and once
+	// in noteEdits, which is harmless: things are read once more. A cached page, pet or key keeps
+	// the count from before it was read, to tell whether it is fresh.
+	editsSeen atomic.Uint64
+	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
 	pages cache[place, *listPage]
 	pets  cache[int64, *cachedPet] // by id
@@ -318,7 +319,6 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	}
 	s.commitSizes.observe(int64(t.callers))
 	s.commitTimes.observe(int64(time.Since(start)))
-	s.commits.Add(1)
 	t.results = results
 	return nil
 }
@@ -365,6 +365,17 @@ func (s *store) noteEdits(edits int64) {
 	}
 }
 
+// noteShown takes the id of a pet that a response is about to show, be it new, or added by an
+// import.
+func (s *store) noteShown(id int64) {
+	for {
+		highest := s.shown.Load()
+		if id <= highest || s.shown.CompareAndSwap(highest, id) {
+			return
+		}
+	}
+}
+
 // readInto copies the columns of the query's one row; found is false if there is none.
 func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	found bool, err error) {
@@ -375,14 +386,17 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// probe is an error if nothing can be read or nothing can be committed. It reads the number of
-// edits, a row that is always there. It stores the time, because a transaction that changes nothing
-// would not touch the disk. The time goes to a row of services that is no service's, since their
-// ids are random.
+// readable is an error if nothing can be read. It reads the number of edits, a row that is always
+// there.
+func (s *store) readable(ctx context.Context) error {
+	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
+	return err
+}
+
+// probe is an error if nothing can be committed. It stores the time, because a transaction that
+// changes nothing would not touch the disk. The time goes to a row of services that is no
+// service's, since their ids are random.
 func (s *store) probe(ctx context.Context) error {
-	if _, err := s.readInto(ctx, sqlOf(editsQuery), new(int64)); err != nil {
-		return err
-	}
 	_, err := s.write(ctx, sqlOf(`REPLACE INTO services (id, flushes, seen_at)
 		VALUES ('probe', 0, ?)`, time.Now().UnixMilli()))
 	return err
@@ -414,7 +428,8 @@ type listPage struct {
 	last int64 // the id of its last pet
 	more bool  // a later page has pets
 
-	commits, editsSeen uint64 // of the store, before the page was read
+	given     int64  // the highest id that any pet had ever been given when the page was read
+	editsSeen uint64 // of the store, before the page was read
 }
 
 // place is where a page stands in the list.
@@ -434,7 +449,8 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	return p.commits == s.commits.Load()
+	// Ids ascend from commit to commit: what is read when an id was given shows all up to that.
+	return p.given >= s.shown.Load()
 }
 
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
@@ -454,16 +470,17 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 }
 
 func (s *store) readPage(at place) (*listPage, error) {
-	// The counts come before the query. So a page that was read before a commit and cached after it
+	// The count comes before the query. So a page that was read before an edit and cached after it
 	// is not fresh.
-	page := &listPage{commits: s.commits.Load(), editsSeen: s.editsSeen.Load()}
+	page := &listPage{editsSeen: s.editsSeen.Load()}
 	query := sqlOf(pageQuery, at.after, at.limit)
 	if at.status != 0 {
 		query = sqlOf(statusPageQuery, at.after, at.limit, at.status)
 	}
 	var body string
 	var edits int64
-	found, err := s.readInto(context.Background(), query, &body, &page.last, &page.more, &edits)
+	found, err := s.readInto(context.Background(), query,
+		&body, &page.last, &page.more, &page.given, &edits)
 	if err != nil {
 		return nil, err
 	}
@@ -471,6 +488,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 		return nil, errors.New("the engine has returned no page")
 	}
 	s.noteEdits(edits)
+	s.noteShown(page.last)
 	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
 	if page.more {
@@ -482,13 +500,15 @@ func (s *store) readPage(at place) (*listPage, error) {
 
 var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
 
-// keysetQuery reads a page as one row, and the number of edits with it. ?1 is the id after which
-// the page begins, and ?2 is how many pets it may have. The filter is "", or a condition on ?3 that
-// ends with AND. The columns have short names because the driver copies the names for every query.
-// EXISTS takes last from the subquery, where an empty page has NULL: no id is greater than that.
+// keysetQuery reads a page as one row, and from the same snapshot the highest id that was ever
+// given, and the number of edits. ?1 is the id after which the page begins, and ?2 is how many pets
+// it may have. The filter is "", or a condition on ?3 that ends with AND. The columns have short
+// names because the driver copies the names for every query. EXISTS takes last from the subquery,
+// where an empty page has NULL: no id is greater than that.
 func keysetQuery(filter string) string {
 	return `SELECT body, ifnull(last, 0) AS last,
 			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more,
+			ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'pets'), 0) AS given,
 			(` + editsQuery + `) AS edits
 		FROM (SELECT json_group_array(` + petJSON + ` ORDER BY id) AS body, max(id) AS last
 			FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + ` id > ?1
@@ -521,6 +541,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	if body == "" {
 		return nil, nil
 	}
+	s.noteShown(id)
 	pet := &cachedPet{newDocument(body, "."), editsSeen}
 	s.pets.put(id, pet, entryBytes+int64(len(body)))
 	return pet, nil
@@ -625,11 +646,15 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 	// SQLite need not prepare to undo earlier ones.
 	insert := sqlOf(insertPet+"VALUES ("+petValues+")", p.insertArgs()...)
 	id, err = insertedID(s.write(context.Background(), insert))
-	if err == nil && id < 1 {
-		// An engine that reports success and no id is broken: the pet may be stored or not.
-		err = fmt.Errorf("%w: %w: the engine has given no id", errUnavailable, errOutcome)
+	if err != nil {
+		return 0, err
 	}
-	return id, err
+	if id < 1 {
+		// An engine that reports success and no id is broken: the pet may be stored or not.
+		return 0, fmt.Errorf("%w: %w: the engine has given no id", errUnavailable, errOutcome)
+	}
+	s.noteShown(id)
+	return id, nil
 }
 
 // insertedID returns the id of the row that the first statement of a write has inserted, or 0 if
@@ -665,6 +690,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	if err != nil {
 		return 0, false, false, err
 	}
+	s.noteShown(id)
 	return id, results[0].affected == 0, reused, nil
 }
 

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"iter"
+	"math/bits"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -179,6 +182,75 @@ func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
 	})
 }
 
+// steppedEngine stops a read and a write before and after the database does it.
+type steppedEngine struct {
+	engine
+	stopRead, stopWrite func()
+}
+
+func (e *steppedEngine) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
+	e.stopRead()
+	defer e.stopRead()
+	return e.engine.read(ctx, query, row)
+}
+
+func (e *steppedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	e.stopWrite()
+	defer e.stopWrite()
+	return e.engine.write(ctx, statements)
+}
+
+// inSteps runs do up to its first stop, then to the next, and then to its end.
+func inSteps(do func(), stop *func()) (step func()) {
+	next, end := iter.Pull(func(yield func(bool) bool) {
+		*stop = func() { yield(true) }
+		do()
+	})
+	steps := 0
+	return func() {
+		steps++
+		if steps == 3 {
+			end()
+			return
+		}
+		next()
+	}
+}
+
+// TestNoPageIsRememberedAsNewerThanItIs, in each of the 20 orders in which the steps of its read
+// and those of a create can come. When both have ended, the page has the new pet.
+func TestNoPageIsRememberedAsNewerThanItIs(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		stepped := &steppedEngine{engine: s.engine}
+		s.engine = stepped
+		pets := 0
+		for order := range uint(1 << 6) { // a bit that is set is a step of the create
+			if bits.OnesCount(order) != 3 {
+				continue
+			}
+			pets++
+			limit := maxLimit - pets // no such page is cached yet
+			read := inSteps(func() { pageIDs(t, s, "", limit, 0) }, &stepped.stopRead)
+			create := inSteps(func() { mustCreate(t, s, rex) }, &stepped.stopWrite)
+			steps := ""
+			for turn := range 6 {
+				if order>>turn&1 == 1 {
+					steps += " create"
+					create()
+				} else {
+					steps += " read"
+					read()
+				}
+			}
+			if ids, _ := pageIDs(t, s, "", limit, 0); len(ids) != pets {
+				t.Errorf("after%s the page has %d of %d pets", steps, len(ids), pets)
+			}
+		}
+	})
+}
+
 // TestAPetWithAnIdempotencyKeyIsListedAtOnce, although the page that it belongs on is cached.
 func TestAPetWithAnIdempotencyKeyIsListedAtOnce(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
@@ -189,6 +261,100 @@ func TestAPetWithAnIdempotencyKeyIsListedAtOnce(t *testing.T) {
 			t.Errorf("after pet %d was created, the list has %v", id, ids)
 		}
 	})
+}
+
+// TestAPetThatWasShownOnceIsShownFromThenOn: a page or a single pet shows what an import, another
+// program, or a commit that has not returned yet has added. From then on, no last page that was
+// cached lacks it.
+func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
+	s := newStore(t)
+	other := openDatabase(t, fileEngine(s).path)
+	honest := s.engine
+	mustCreate(t, s, rex)
+	lists := func(id int64, limit int, after int64) bool {
+		ids, _ := pageIDs(t, s, Available, limit, after)
+		return slices.Contains(ids, id)
+	}
+	check := func(who string, id int64) {
+		// Neither the pet nor a page that begins with it is cached.
+		pet, err := s.pet(id * (id % 2)) // 0 is no pet's
+		must(t, err)
+		isShown := pet != nil || lists(id, 1, id-1)
+		if !isShown || !lists(id, 99, 0) || !lists(id, 98, 0) {
+			t.Errorf("%s has added pet %d, which is shown once (%v), but not by all pages",
+				who, id, isShown)
+		}
+	}
+	for id := int64(2); id < 90; id++ {
+		lists(id, 99, 0)
+		lists(id, 98, 0)
+		switch id / 2 % 4 {
+		case 0:
+			must(t, other.importPets(t.Context(), fmt.Sprint(id), []string{`[1,2,"Ada"]`}, 0, 1))
+			check("an import", id)
+		case 1:
+			must(t, writing(other, sqlOf(insertPet+"VALUES (1, 2, 'Eve')"))())
+			check("another program", id)
+		default:
+			s.engine = &slowEngine{honest, func() { check("a commit that goes on", id) }}
+			mustCreate(t, s, NewPet{"Tom", 1, Available})
+			s.engine = honest
+		}
+	}
+}
+
+// slowEngine lets something happen between a commit and its return.
+type slowEngine struct {
+	engine
+	meanwhile func()
+}
+
+func (e *slowEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	results, err := e.engine.write(ctx, statements)
+	e.meanwhile()
+	return results, err
+}
+
+// TestAnImportIsNeverSeenAndThenMissing, nor are creates, whatever pages are asked for at once.
+func TestAnImportIsNeverSeenAndThenMissing(t *testing.T) {
+	s := newStore(t)
+	other := openDatabase(t, fileEngine(s).path)
+	var writers, readers sync.WaitGroup
+	var ended atomic.Bool
+	writers.Go(func() {
+		for i := range 200 {
+			digest := fmt.Sprint(i)
+			err := other.importPets(context.Background(), digest, []string{`[1,2,"Ada"]`}, 0, 1)
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	writers.Go(func() {
+		for range 200 {
+			mustCreate(t, s, NewPet{"Tom", 1, Available})
+		}
+	})
+	var seen atomic.Int64 // the highest id that a response has shown
+	for limit := range 3 {
+		readers.Go(func() {
+			for !ended.Load() {
+				atLeast := seen.Load()
+				page, err := s.page(Available, maxLimit-limit, max(0, atLeast-1)/50*50)
+				if err != nil || page.last < atLeast {
+					t.Errorf("pet %d was seen; then a last page ends with %d, %v",
+						atLeast, page.last, err)
+					return
+				}
+				for highest := atLeast; highest < page.last; highest = seen.Load() {
+					seen.CompareAndSwap(highest, page.last)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	ended.Store(true)
+	readers.Wait()
 }
 
 // TestAnEditThatWasShownOnceIsShownFromThenOn: pages and pets that are read show an edit before the

@@ -143,11 +143,11 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 			}
 			writes = append(writes, create, writing(s, saveUsage(int64(i), &usage{})))
 		}
-		transactions, counted := s.commits.Load(), s.commitSizes.sum.Load()
+		transactions, counted := commitsOf(s), s.commitSizes.sum.Load()
 		for _, err := range writeTogether(t, s, writes...) {
 			must(t, err)
 		}
-		if n := s.commits.Load() - transactions; n != 2 {
+		if n := commitsOf(s) - transactions; n != 2 {
 			t.Errorf("they took %d transactions, want 2", n)
 		}
 		if n := s.commitSizes.sum.Load() - counted; n != int64(len(writes)) {
@@ -188,7 +188,7 @@ func TestNoIDIsGuessed(t *testing.T) {
 		s := newStore(t)
 		pageIDs(t, s, "", maxLimit, 0)
 		s.engine = &lyingEngine{s.engine, func(results []result) {
-			if s.commits.Load() == 1 { // the second transaction has two pets
+			if commitsOf(s) == 1 { // the second transaction has two pets
 				lie(&results[1])
 			}
 		}}

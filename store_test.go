@@ -38,7 +38,7 @@ func TestProbesLeaveOneRow(t *testing.T) {
 		must(t, s.probe(t.Context()))
 		must(t, s.probe(t.Context()))
 		rows := readNumber(t, s, "SELECT count(*) FROM services")
-		if n := s.commits.Load(); n != 2 || rows != 1 {
+		if n := commitsOf(s); n != 2 || rows != 1 {
 			t.Errorf("two probes are %d transactions and leave %d rows", n, rows)
 		}
 	})
@@ -108,8 +108,10 @@ func sendKeyStatements(t *testing.T, s *store) {
 	ring.noteDeprecatedUse(key, testTime)
 	must(t, ring.flush(ctx))
 
-	_, err := rotateKey(ctx, s, key, newSecret(false), now+1000)
+	successor, next := *key, newSecret(false)
+	_, err := rotateKey(ctx, s, &successor, next, now+1000)
 	must(t, err)
+	must(t, takeBack(ctx, s, next, restoreExpiry(key, now+1000)))
 	change := writing(s,
 		setPlan(key.ID, "enterprise", quota{6, 8}),
 		setName(key.ID, "third"),

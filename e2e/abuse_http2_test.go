@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"net"
 	"net/http"
@@ -75,6 +76,9 @@ func newIdentity(host string) identity {
 	return id
 }
 
+// maxStreams is how many requests the service takes at once on a connection.
+const maxStreams = 10
+
 // transport makes connections that trust the test's certificate, and speaks
 // HTTP/2 over TLS.
 func transport() *http.Transport {
@@ -92,8 +96,8 @@ func startTLS(t *testing.T, flags ...string) *server {
 	return start(t, append(flags, "-tls-cert", cert, "-tls-key", key)...)
 }
 
-// TestOneHTTP2ConnectionCarriesManyRequests makes 500 at once over one
-// connection; each is answered as itself, and counted exactly.
+// TestOneHTTP2ConnectionCarriesManyRequests makes 500 over one connection, as many at
+// once as the service allows; each is answered as itself, and counted exactly.
 func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
 	s := startTLS(t, debugFlags...)
 	s.key = s.newKey("-plan", "business")
@@ -107,8 +111,11 @@ func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
 	var mu sync.Mutex
 	left, addresses := map[string]bool{}, map[string]bool{}
 	var requests sync.WaitGroup
+	free := make(chan struct{}, maxStreams)
 	for i := range n {
+		free <- struct{}{}
 		requests.Go(func() {
+			defer func() { <-free }()
 			name := fmt.Sprint("animal ", i)
 			got, err := s.send(t.Context(), client, "POST", "/pets", animalJSON(name))
 			if err != nil || got.status != http.StatusCreated || !strings.Contains(got.body, strconv.Quote(name)) {
@@ -268,10 +275,15 @@ func (s *server) openHTTP2(settings ...http2.Setting) (*frames, error) {
 		return nil, err
 	}
 	conn := tls.Client(raw, &tls.Config{RootCAs: testIdentity().roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+	return s.beginHTTP2(conn, settings...)
+}
+
+// beginHTTP2 sends the preface with the settings.
+func (s *server) beginHTTP2(conn *tls.Conn, settings ...http2.Setting) (*frames, error) {
 	f := &frames{conn: conn, buffer: bufio.NewWriterSize(conn, 16<<10), server: s}
 	f.Framer = http2.NewFramer(f.buffer, conn)
 	f.hpack = hpack.NewEncoder(&f.header)
-	_, err = io.WriteString(f.buffer, http2.ClientPreface)
+	_, err := io.WriteString(f.buffer, http2.ClientPreface)
 	return f, errors.Join(err, f.WriteSettings(settings...), f.buffer.Flush())
 }
 
@@ -413,7 +425,7 @@ func TestManyHTTP2ConnectionsCostLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer f.conn.Close()
-			size, err := f.maxFrameSize()
+			size, err := f.setting(http2.SettingMaxFrameSize)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -425,8 +437,8 @@ func TestManyHTTP2ConnectionsCostLittle(t *testing.T) {
 	})
 }
 
-// maxFrameSize reads the service's settings, which come first.
-func (f *frames) maxFrameSize() (uint32, error) {
+// setting is one of the service's settings, which come first.
+func (f *frames) setting(id http2.SettingID) (uint32, error) {
 	frame, err := f.ReadFrame()
 	if err != nil {
 		return 0, err
@@ -435,10 +447,11 @@ func (f *frames) maxFrameSize() (uint32, error) {
 	if !ok {
 		return 0, fmt.Errorf("the first frame is %v", frame)
 	}
-	if size, ok := settings.Value(http2.SettingMaxFrameSize); ok {
-		return size, nil
+	value, ok := settings.Value(id)
+	if !ok {
+		return 0, fmt.Errorf("the service does not set %v", id)
 	}
-	return 16 << 10, nil // RFC 9113 section 6.5.2
+	return value, nil
 }
 
 // TestSlowStreamsAreEnded has a connection open streams whose answers it does
@@ -451,7 +464,7 @@ func TestSlowStreamsAreEnded(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.conn.Close()
-		const streams = 200
+		const streams = maxStreams
 		for i := range uint32(streams) {
 			err = errors.Join(err, f.list(2*i+1, i%2 == 0, true))
 		}
@@ -477,7 +490,7 @@ func TestSlowStreamsAreEnded(t *testing.T) {
 // untilReset reads until so many streams have been reset.
 func (f *frames) untilReset(streams int) error {
 	for streams > 0 {
-		frame, err := f.ReadFrame()
+		frame, err := f.read()
 		if err != nil {
 			return fmt.Errorf("%d are still open: %w", streams, err)
 		}
@@ -486,4 +499,227 @@ func (f *frames) untilReset(streams int) error {
 		}
 	}
 	return nil
+}
+
+// hoarders is how many connections hold what they can at once, in memoryOfHoarders MiB. Each may
+// make the service hold 2 MiB.
+const (
+	hoarders         = 60
+	memoryOfHoarders = 128
+)
+
+// hoard makes the service hold as much as it can over one connection, without a key.
+type hoard struct {
+	what string
+	hold func(s *server) (net.Conn, error)
+}
+
+// shortFields are as many headers as the service takes: with HTTP/2, each counts 32 bytes more.
+var shortFields = func() (fields []hpack.HeaderField) {
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	for i := range 470 {
+		name := string([]byte{letters[i/len(letters)], letters[i%len(letters)]})
+		fields = append(fields, hpack.HeaderField{Name: name})
+	}
+	return fields
+}()
+
+var (
+	longPath = "/v1/pets/" + strings.Repeat("%41", 5400) // its decoded form is held beside it
+	largest  = hpack.HeaderField{Name: "content-length", Value: "1048576"}
+
+	announced = hpack.HeaderField{Name: "trailer", Value: "x"}
+)
+
+var hoards = []hoard{
+	{"responses that have no window", func(s *server) (net.Conn, error) {
+		return s.hoardStreams("/v1/pets", true)
+	}},
+	{"many headers and trailers, and bodies that nobody wants", func(s *server) (net.Conn, error) {
+		fields := append(slices.Clone(shortFields), largest, announced)
+		return s.hoardStreams("/v1/pets", false, fields...)
+	}},
+	{"long paths, and bodies that nobody wants", func(s *server) (net.Conn, error) {
+		return s.hoardStreams(longPath, false, largest)
+	}},
+	{"large responses and pings, of which none is read", (*server).hoardPings},
+	{"a head of HTTP/1.1 that does not end", func(s *server) (net.Conn, error) {
+		raw, err := s.dial()
+		if err != nil {
+			return nil, err
+		}
+		conn, err := tlsOver(raw, "http/1.1")
+		if err != nil {
+			return nil, err
+		}
+		var head strings.Builder
+		for i := range 3600 {
+			fmt.Fprintf(&head, "%03x:\n", i)
+		}
+		_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n"+head.String())
+		return conn, err
+	}},
+}
+
+// hoardStreams asks on all streams for what it gives no window, and answers pings. Unless the heads
+// are the end, bodies follow, as long as the service allows, and trailers.
+func (s *server) hoardStreams(
+	path string, end bool, more ...hpack.HeaderField,
+) (net.Conn, error) {
+	f, err := s.openHTTP2(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
+	if err != nil {
+		return nil, err
+	}
+	streams, err := f.setting(http2.SettingMaxConcurrentStreams)
+	if err != nil {
+		return nil, err
+	}
+	window, err := f.window()
+	for i := range streams {
+		err = errors.Join(err, f.ask(2*i+1, path, end, more...))
+		if end {
+			continue
+		}
+		for part := range slices.Chunk(make([]byte, window/streams), 16<<10) {
+			err = errors.Join(err, f.WriteData(2*i+1, false, part))
+		}
+		err = errors.Join(err, f.head(2*i+1, true, shortFields...)) // trailers
+	}
+	err = errors.Join(err, f.buffer.Flush())
+	go func() { _ = f.untilReset(math.MaxInt) }()
+	return f.conn, err
+}
+
+// window is how much the service takes of bodies before a handler reads them.
+func (f *frames) window() (uint32, error) {
+	window := uint32(65_535) // RFC 9113 section 6.9.2
+	if err := errors.Join(f.WritePing(false, lastPing), f.buffer.Flush()); err != nil {
+		return 0, err
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if err != nil {
+			return 0, err
+		}
+		switch frame := frame.(type) {
+		case *http2.WindowUpdateFrame:
+			window += frame.Increment
+		case *http2.PingFrame:
+			return window, nil
+		}
+	}
+}
+
+// hoardPings fills the connection with responses that it does not read, and then has
+// the service queue nearly as many responses to pings as net/http allows, 10,000.
+func (s *server) hoardPings() (net.Conn, error) {
+	f, err := s.openHTTP2()
+	if err != nil {
+		return nil, err
+	}
+	err = f.WriteWindowUpdate(0, 1<<30)
+	for i := range uint32(240) {
+		stream := 2*i + 1
+		err = errors.Join(err, f.ask(stream, "/openapi.json", true), f.WriteWindowUpdate(stream, 1<<30))
+		if i%maxStreams == 0 { // more at once would be refused
+			err = errors.Join(err, f.buffer.Flush())
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	for range 9000 {
+		err = errors.Join(err, f.WritePing(false, [8]byte{}))
+	}
+	return f.conn, errors.Join(err, f.buffer.Flush())
+}
+
+// ask sends the head of a request without a key.
+func (f *frames) ask(stream uint32, path string, end bool, more ...hpack.HeaderField) error {
+	method := "POST"
+	if end {
+		method = "GET"
+	}
+	return f.head(stream, end, append([]hpack.HeaderField{
+		{Name: ":method", Value: method}, {Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: "petstore"}, {Name: ":path", Value: path},
+	}, more...)...)
+}
+
+// head sends these headers, or trailers.
+func (f *frames) head(stream uint32, end bool, fields ...hpack.HeaderField) error {
+	f.header.Reset()
+	for _, field := range fields {
+		if err := f.hpack.WriteField(field); err != nil {
+			return err
+		}
+	}
+	return f.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: f.header.Bytes(), EndStream: end, EndHeaders: true,
+	})
+}
+
+// read is the next frame but for pings, which it answers as a client that lives does.
+func (f *frames) read() (http2.Frame, error) {
+	for {
+		frame, err := f.ReadFrame()
+		ping, ok := frame.(*http2.PingFrame)
+		if err != nil || !ok || ping.IsAck() {
+			return frame, err
+		}
+		if err := errors.Join(f.WritePing(true, ping.Data), f.buffer.Flush()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// tlsOver settles on a protocol over a connection.
+func tlsOver(raw net.Conn, protocol string) (*tls.Conn, error) {
+	conn := tls.Client(raw, &tls.Config{
+		RootCAs: testIdentity().roots, ServerName: "127.0.0.1", NextProtos: []string{protocol},
+	})
+	return conn, conn.Handshake()
+}
+
+// TestNoConnectionHoldsMoreThan2MiB has peers without a key hold what they can. All of them
+// together stay within 128 MiB, and a key's requests get their responses meanwhile.
+func TestNoConnectionHoldsMoreThan2MiB(t *testing.T) {
+	for _, h := range hoards {
+		t.Run(h.what, func(t *testing.T) {
+			s := startTLS(t)
+			normal(t, s, 20)
+			h.open(t, s, hoarders/3)
+			before := s.memory("VmRSS")
+			h.open(t, s, hoarders-hoarders/3)
+			took := normal(t, s, 5).quantile(0.5)
+			after, peak := s.memory("VmRSS"), s.memory("VmHWM")
+			each := (after - before) / (hoarders - hoarders/3)
+			t.Logf("%d KiB a connection, at most %d KiB in all; a request takes %v", each, peak, took)
+			if each > 2<<10 || peak > memoryOfHoarders<<10 || took > time.Second {
+				t.Errorf("%d connections are too much", hoarders)
+			}
+			if held := s.files(); held < hoarders {
+				t.Errorf("the service has %d files open; %d connections should be held", held, hoarders)
+			}
+		})
+	}
+}
+
+// open opens so many connections, ten at a time, and lets the service take what they send.
+func (h hoard) open(t *testing.T, s *server, connections int) {
+	t.Helper()
+	free := make(chan struct{}, 10)
+	var opening sync.WaitGroup
+	for range connections {
+		free <- struct{}{}
+		opening.Go(func() {
+			defer func() { <-free }()
+			conn, err := h.hold(s)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+		})
+	}
+	opening.Wait()
+	time.Sleep(time.Second)
 }

@@ -88,19 +88,26 @@ var (
 	statuses = []string{"available", "pending", "sold"}
 
 	// Characters that JSON, HTML, SQL, JavaScript or a terminal treat in a way of their own.
-	odd   = []rune("\"\\/<>&'%_;\u00a0\u00ad\u0301\u200d\u202e\u2028\u2029\u3000\ufeff\ufffd\uffff🐈\U0010ffff")
+	odd   = []rune("\"\\/<>&'%_;\u00a0\u00ad\u0301\u115f\u200d\u202e\u2028\u2029\u2800\u3000\ufeff\ufffd\uffff🐈\U0010ffff")
 	names = rapid.OneOf(
 		rapid.StringMatching(`[A-Za-z]{1,8}`),
 		rapid.StringOfN(rapid.RuneFrom(odd, unicode.Latin, unicode.Han, unicode.Zs), 1, 12, -1),
 		rapid.StringOfN(rapid.SampledFrom([]rune("aé猫🐈")), 199, 201, -1),
+		rapid.SampledFrom([]string{"\u200b\u0301", "\u3164"}),
 		rapid.SampledFrom([]string{"", " ", "\u3000\u2003", " x ", "tab\t", "\x00", "\x7f", "\u0085", "null", "1", "`; DROP TABLE pets"}),
 	)
 	categories = rapid.OneOf(rapid.Int64(), rapid.SampledFrom([]int64{0, -1, math.MaxInt64, math.MinInt64, 1<<53 + 1}))
 )
 
-// acceptable is the decision about names: 1 to 200 characters, not blank, no control characters.
+// acceptable is the decision about names: 1 to 200 characters, one of which shows, and no control
+// characters.
 func acceptable(name string) bool {
-	return strings.TrimSpace(name) != "" && utf8.RuneCountInString(name) <= 200 && !strings.ContainsFunc(name, unicode.IsControl)
+	shows := func(c rune) bool {
+		hidden := unicode.In(c, unicode.Z, unicode.Cf, unicode.Mn)
+		return !hidden && !strings.ContainsRune("\u115f\u1160\u2800\u3164\uffa0", c)
+	}
+	return strings.ContainsFunc(name, shows) && utf8.RuneCountInString(name) <= 200 &&
+		!strings.ContainsFunc(name, unicode.IsControl)
 }
 
 // jsonString writes the string as people do, or with escapes only.

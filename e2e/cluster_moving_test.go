@@ -136,7 +136,7 @@ func (x *inventory) isBroughtBack(t *testing.T, c *cluster, services []*server) 
 	early := &server{t: t, db: c.addresses()}
 	early.run()
 	early.stop()
-	fails(t, program(restore...), "it holds pets or keys, and nothing is overwritten")
+	fails(t, program(restore...), "it holds or held pets or keys, and nothing is overwritten")
 	c.clear()
 	succeeds(t, program(restore...))
 	services = serveBoth(c, x)

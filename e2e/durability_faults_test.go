@@ -126,6 +126,36 @@ func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
 	book.audit()
 }
 
+// TestALogThatFillsTheDiskIsEmptied fills a small disk with the log, far below
+// the size at which SQLite empties it. The database has free pages inside.
+func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
+	dir := t.TempDir()
+	mount(t, dir, "size=2560k")
+	s := &server{t: t, db: filepath.Join(dir, "petstore.db")}
+	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", "1000000")
+	database(t, s.db, `WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT 2000)
+		INSERT INTO pets (category_id, status, name) SELECT 1, 2, hex(randomblob(100)) FROM ids`,
+		"DELETE FROM pets").Close()
+	s.run(debugFlags...)
+	full, made := 0, 0
+	client := newHTTPClient(1)
+	for range 1000 {
+		a, err := s.send(t.Context(), client, "POST", "/pets", animalJSON(strings.Repeat("x", 200)))
+		noError(t, err)
+		switch a.status {
+		case http.StatusCreated:
+			made++
+		case http.StatusServiceUnavailable:
+			full++
+		default:
+			t.Fatalf("a create says %d %s", a.status, a.body)
+		}
+	}
+	if full == 0 || made < 800 {
+		t.Errorf("of 1000 creates %d are made, and %d find a full disk", made, full)
+	}
+}
+
 // TestWhatCannotBeReadIsNotTakenForMissing makes reading fail. An animal that
 // may be there is then not 404, and a key that may be good not 401; what is
 // remembered is answered all the same.

@@ -163,7 +163,7 @@ func TestARestoredDatabaseAssignsNoIDTwice(t *testing.T) {
 	}{
 		{"by itself", "", nil, copiedPets + 1_000_001, copiedKeys + 1_000_001},
 		{"with its own distance", "", []string{"-skip-ids", "10"}, copiedPets + 11, copiedKeys + 11},
-		{"without a distance", "", []string{"-skip-ids", "0"}, copiedPets + 1, copiedKeys + 1},
+		{"without a distance", "", []string{"-skip-ids", "0"}, allPets + 1, allKeys + 1},
 		{"of a copy without pets", "DELETE FROM pets; DELETE FROM sqlite_sequence WHERE name = 'pets'", nil, 1_000_001, copiedKeys + 1_000_001},
 	} {
 		t.Run(c.name, func(t *testing.T) {

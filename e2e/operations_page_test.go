@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -680,6 +681,34 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	unlock()
 	b.shows("#state", "Live")
 	b.shows("[data-value='fact.ready']", "yes")
+}
+
+// TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage: they are of another port, which is the same
+// site, and of another site.
+func TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage(t *testing.T) {
+	s := start(t, debugFlags...)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<link rel=icon href=data:,><a href="%s/">the operator's page</a>`, s.debug)
+	}))
+	defer other.Close()
+	for _, address := range []string{
+		other.URL, strings.Replace(other.URL, "127.0.0.1", "localhost", 1),
+	} {
+		b := openTab(t, address)
+		b.host = strings.TrimPrefix(s.debug, "http://")
+		got := eval[string](b, fmt.Sprintf(`new Promise((ended) => {
+			const link = Object.assign(document.createElement("link"), {rel: "stylesheet", href: %q});
+			link.onload = () => ended("loaded");
+			link.onerror = () => ended("refused");
+			document.head.append(link);
+		})`, s.debug+"/operator.css"))
+		if got != "refused" {
+			t.Errorf("on %s a file of the debug address is %s", address, got)
+		}
+		b.click("a")
+		b.shows("#state", "Live")
+	}
 }
 
 // TestThePicturesOfTheOperatorsPage makes the pictures of docs/operating.md, in the folder that PICTURES names. The page's

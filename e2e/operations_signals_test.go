@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -227,5 +228,133 @@ func TestWhatAKillLeavesOfABackupIsNotTouched(t *testing.T) {
 		if strings.Contains(name, ".partial") {
 			t.Errorf("%s is left", name)
 		}
+	}
+}
+
+// fullPipe is a pipe that takes nothing more, and that nobody reads.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	var ends [2]int
+	noError(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
+	reader, writer := os.NewFile(uintptr(ends[0]), "reader"), os.NewFile(uintptr(ends[1]), "writer")
+	t.Cleanup(func() {
+		reader.Close()
+		writer.Close()
+	})
+	for err := error(nil); !errors.Is(err, syscall.EAGAIN); {
+		_, err = syscall.Write(ends[1], make([]byte, 4096))
+	}
+	noError(t, syscall.SetNonblock(ends[1], false))
+	return writer
+}
+
+// hangs returns once a thread of a command is in a system call, as /proc shows it.
+func (p *process) hangs(call string) {
+	p.t.Helper()
+	eventually(p.t, longEnough, func() error {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", p.cmd.Process.Pid))
+		for _, thread := range threads {
+			if now, _ := os.ReadFile(thread); strings.HasPrefix(string(now), call) {
+				return nil
+			}
+		}
+		if p.within(0) {
+			p.t.Fatalf("it ends before it could be stopped: %s", p.told())
+		}
+		return fmt.Errorf("%s does not hang", p)
+	})
+}
+
+// TestASignalStopsWhatNobodyTakes stops commands, and a first start, whose stdout
+// is a full pipe. They leave no key that was not shown.
+func TestASignalStopsWhatNobodyTakes(t *testing.T) {
+	pets := filepath.Join(t.TempDir(), "pets.jsonl")
+	noError(t, os.WriteFile(pets, []byte(rex), 0o600))
+	for _, c := range []struct {
+		line string
+		keys int // before
+	}{
+		{"key list", 1},
+		{"key usage", 1},
+		{"key create", 1},
+		{"key create", 0},
+		{"key rotate 1", 1},
+		{"help", 1},
+		{"pet export -", 1},
+		{"-addr 127.0.0.1:0", 0}, // the first start
+	} {
+		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+			t.Run(fmt.Sprintf("%s, %d keys, %v", c.line, c.keys, signal), func(t *testing.T) {
+				s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+				before := "[]\n"
+				if c.keys > 0 {
+					s.newKey()
+					s.command("pet", "import", "-db", s.db, pets)
+					before = s.command("key", "list", "-json", "-db", s.db)
+				}
+				cmd := program(strings.Fields(c.line)...)
+				cmd.Env = append(cmd.Env, "PETSTORE_DB="+s.db)
+				cmd.Stdout = fullPipe(t)
+				p := launch(t, cmd)
+				p.hangs(fmt.Sprintf("%d 0x1 ", syscall.SYS_WRITE))
+				p.stops(signal)
+				if after := s.command("key", "list", "-json", "-db", s.db); after != before {
+					t.Errorf("the keys were\n%s\nand are\n%s", before, after)
+				}
+			})
+		}
+	}
+}
+
+// TestASignalStopsWhatSaysItToNobody: stderr is the same full pipe.
+func TestASignalStopsWhatSaysItToNobody(t *testing.T) {
+	cmd := program("help")
+	cmd.Stdout = fullPipe(t)
+	cmd.Stderr = cmd.Stdout
+	noError(t, cmd.Start())
+	ended := make(chan struct{})
+	p := &process{t: t, cmd: cmd, ended: ended}
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	p.hangs(fmt.Sprintf("%d 0x1 ", syscall.SYS_WRITE))
+	noError(t, cmd.Process.Signal(syscall.SIGTERM))
+	if !p.within(atOnce) || p.status() != 1 {
+		_ = cmd.Process.Kill()
+		t.Errorf("%v after the signal: %s", atOnce, p.told())
+	}
+}
+
+// TestAPipeIsImportedAndNothingElse gives commands named pipes in the place of files. An
+// import waits for one, and ends at a signal; whatever else is to be read is refused at once.
+func TestAPipeIsImportedAndNothingElse(t *testing.T) {
+	folder := t.TempDir()
+	s := &server{t: t, db: filepath.Join(folder, "petstore.db")}
+	s.newKey()
+	pipe, link := filepath.Join(folder, "pipe"), filepath.Join(folder, "link")
+	certificate := filepath.Join(folder, "certificate.pem")
+	noError(t, syscall.Mkfifo(pipe, 0o600))
+	noError(t, os.Symlink(pipe, link))
+	writeCertificate(t, certificate)
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		p := launch(t, program("pet", "import", "-db", s.db, link))
+		p.hangs(fmt.Sprintf("%d ", syscall.SYS_OPENAT))
+		p.stops(signal)
+	}
+	paste := exec.Command("bash", "-c", `"$0" pet import -db "$1" <(echo "$2")`, binary, s.db, rex)
+	out, err := paste.CombinedOutput()
+	if err != nil || numberIn(t, s.db, "SELECT count(*) FROM pets") != 1 {
+		t.Errorf("from a pipe it imports %s, %v", out, err)
+	}
+	for _, args := range [][]string{
+		{"restore", "-db", s.db, link},
+		{"restore", "-db", link, s.db},
+		{"key", "list", "-db", link},
+		{"-addr", "127.0.0.1:0", "-db", link},
+		{"-addr", "127.0.0.1:0", "-db", s.db, "-tls-cert", link, "-tls-key", certificate},
+		{"-addr", "127.0.0.1:0", "-db", s.db, "-tls-cert", certificate, "-tls-key", link},
+	} {
+		fails(t, program(args...), link, "no regular file")
 	}
 }

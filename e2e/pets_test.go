@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -207,4 +208,20 @@ func TestPetsGoOutAndComeIn(t *testing.T) {
 			t.Errorf("a repeat of the first create is answered %v, %v", again, err)
 		}
 	})
+}
+
+// TestAKilledImportLeavesNoFile: the one in which its pets wait has no name.
+func TestAKilledImportLeavesNoFile(t *testing.T) {
+	s, folder := start(t), t.TempDir()
+	cmd := program("pet", "import", "-db", s.db, "-")
+	cmd.Env = append(cmd.Env, "TMPDIR="+folder)
+	stdin, err := cmd.StdinPipe()
+	noError(t, err)
+	noError(t, cmd.Start())
+	_, err = io.WriteString(stdin, strings.Repeat(rex+"\n", 100_000)) // more than a pipe holds
+	noError(t, err)
+	kill(t, cmd)
+	if left := files(t, folder); len(left) != 0 {
+		t.Errorf("%d files are left", len(left))
+	}
 }

@@ -111,7 +111,7 @@ type NewPet struct {
 	// CategoryId Identifier of the category the animal belongs to, written without fraction or exponent.
 	CategoryId int64 `json:"categoryId"`
 
-	// Name The animal's name: not blank, no control characters. It is stored exactly as sent.
+	// Name The animal's name: no control characters, and at least one character that shows: one that is in none of Unicode's categories Z, Cf and Mn (as of Unicode 15.0.0), and is not U+115F, U+1160, U+2800, U+3164 or U+FFA0. The pattern takes every character above U+FFFF for one that shows. It is stored exactly as sent.
 	Name string `json:"name"`
 
 	// Status Availability of the animal.
