@@ -137,7 +137,6 @@ func TestPeersAreTreatedAsTheTableSays(t *testing.T) {
 // peer is a connection that does what its conduct says.
 type peer struct {
 	net.Conn
-	s      *server
 	frames *frames // with HTTP/2, once it is spoken
 }
 
@@ -165,7 +164,7 @@ func (c conduct) try(s *server, protocol, want string) error {
 		case <-reset:
 			held = false
 		case <-time.After(500 * time.Millisecond):
-			held = s.holds(p.LocalAddr())
+			held = holds(p)
 		}
 	}
 	if took := time.Since(began); took < due-time.Second || took > due+delay {
@@ -188,7 +187,7 @@ func (c conduct) begin(s *server, protocol string) (*peer, error) {
 	if err := errors.Join(raw.SetDeadline(time.Time{}), raw.SetReadBuffer(4<<10)); err != nil {
 		return nil, err
 	}
-	p := &peer{raw, s, nil}
+	p := &peer{Conn: raw}
 	if protocol == "" || c.noHandshake {
 		_, err = io.WriteString(p, strings.ReplaceAll(c.http1, anyKey, s.key))
 		return p, err
@@ -241,16 +240,19 @@ func (p *peer) expectOutcome(want string) error {
 	return nil
 }
 
-// holds reports whether the service has the connection from an address open. A connection that no
-// process holds has the inode 0 (proc(5)), even if not all that was sent has been taken.
-func (s *server) holds(client net.Addr) bool {
+// holds reports whether the service has a connection open. One that no process holds has the inode 0
+// (proc(5)), even if not all that was sent has been taken. Both ports count, since another connection
+// may have had the client's.
+func holds(client net.Conn) bool {
 	text, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		return false
 	}
 	port := func(a net.Addr) string { return fmt.Sprintf(":%04X", a.(*net.TCPAddr).Port) }
+	local, remote := port(client.RemoteAddr()), port(client.LocalAddr()) // as the service sees them
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); strings.HasSuffix(f[2], port(client)) {
+		f := strings.Fields(line)
+		if strings.HasSuffix(f[1], local) && strings.HasSuffix(f[2], remote) {
 			return f[9] != "0"
 		}
 	}

@@ -173,7 +173,15 @@ func TestTheFirstLinesWorkAsPasted(t *testing.T) {
 			if first := regexp.MustCompile(`https?://[^ "]+`).FindString(s.log.String()[strings.Index(s.log.String(), "ready"):]); first != s.url {
 				t.Errorf("the line that says ready names %s before the API, which is at %s", first, s.url)
 			}
-			suggested := regexp.MustCompile(`(?m)^ *(curl .*(?:\\\n.*)*)$`).FindAllStringSubmatch(s.out.String(), -1)
+			suggestion := regexp.MustCompile(`(?m)^ *(curl .*(?:\\\n.*)*)$`)
+			var suggested [][]string
+			eventually(t, longEnough, func() error { // stdout and stderr are read apart
+				suggested = suggestion.FindAllStringSubmatch(s.out.String(), -1)
+				if len(suggested) < 2 {
+					return fmt.Errorf("stdout has fewer than two commands: %q", s.out)
+				}
+				return nil
+			})
 			var statuses []string
 			for _, command := range suggested {
 				paste := exec.Command("sh", "-c", strings.Replace(command[1], "curl ", "curl -i ", 1))
