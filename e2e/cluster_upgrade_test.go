@@ -273,6 +273,13 @@ func TestServicesThatStartTogetherMigrateOnce(t *testing.T) {
 // stored and shown.
 func onlyOneKeyOpens(t *testing.T, all []*server) {
 	t.Helper()
+	shown := func(s *server) bool { return keyForm.MatchString(s.out.String()) }
+	eventually(t, longEnough, func() error { // stdout and stderr are read apart
+		if !slices.ContainsFunc(all, shown) {
+			return errors.New("no service shows a first key")
+		}
+		return nil
+	})
 	opens := 0
 	for _, s := range all {
 		key := keyForm.FindString(s.out.String())
