@@ -187,10 +187,13 @@ func answerOnce(c *fakeCluster, answer fakeAnswer) {
 	})
 }
 
-// freeze lets nodes take requests and never respond.
+// freeze lets nodes take requests and never respond, and so do those that pass requests on to them.
 func (c *fakeCluster) freeze(numbers ...int) {
 	c.when(func(n *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-		frozen := slices.Contains(numbers, n.number)
+		c.mu.Lock()
+		passesOn := r.URL.Path != "/status" && slices.Contains(numbers, c.leader)
+		c.mu.Unlock()
+		frozen := passesOn || slices.Contains(numbers, n.number)
 		if frozen {
 			<-r.Context().Done()
 		}

@@ -150,7 +150,8 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	defer func() { err = errors.Join(err, pets.Close()) }()
 	pets.limitCache(cmd.cache)
 	url := localURL(listener, cmd.addr, pair != nil)
-	if err := printFirstKey(ctx, cmd, pets, url); err != nil {
+	err = printFirstKey(ctx, cmd, pets, url)
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
 

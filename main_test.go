@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -582,6 +583,38 @@ func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
 	}
 	s := startServer(t, env, "-db", databasePath(t))
 	s.wantStatus(s.key, 200)
+}
+
+// TestAStopEndsAStartThatWaitsForANode, also while it looks whether there is a key: nothing is
+// served, and nothing is left to be written.
+func TestAStopEndsAStartThatWaitsForANode(t *testing.T) {
+	for what, nth := range map[string]int64{"the schema": 1, "the first key": 2} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, 3)
+			openCluster(t, c, openOrMake)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var asked atomic.Int64
+			c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/status" {
+					return false
+				}
+				if asked.Add(1) < nth {
+					return false
+				}
+				stop()
+				_, _ = io.ReadAll(r.Body) // the server then notices when the client leaves
+				<-r.Context().Done()
+				return true
+			})
+			var log bytes.Buffer
+			args := []string{"-addr", "127.0.0.1:0", "-db", c.addresses()}
+			must(t, run(ctx, args, nil, nil, io.Discard, &log))
+			if log.Len() > 0 || asked.Load() != nth {
+				t.Errorf("%d requests arrive, and the log says %s", asked.Load(), &log)
+			}
+		})
+	}
 }
 
 // TestAStopDuringTheStartIsNoFailure: the exit status 0 is for every stop that was asked for. A

@@ -29,7 +29,6 @@ import (
 
 const (
 	leaderWait = 4 * time.Second // for a leader, and for the response to a write
-	queryWait  = 2 * time.Second // for the response to a read of a service
 	statusWait = time.Second     // for a connection, and for what a node says of itself
 	leaderPoll = 100 * time.Millisecond
 	copyWait   = 10 * time.Minute // for a whole database
@@ -51,7 +50,7 @@ type rqlite struct {
 	nodes  []*node
 	client *http.Client
 	log    *slog.Logger
-	wait   time.Duration // for the response to a read
+	wait   time.Duration // for all tries of a request together
 
 	inUse    atomic.Pointer[node] // the leader, or a node that passes requests on to it
 	locating chan struct{}        // holds an element while a request looks for the leader
@@ -81,7 +80,7 @@ func openRqlite(ctx context.Context, urls []*url.URL, mode openMode, log *slog.L
 func newRqlite(urls []*url.URL, mode openMode, log *slog.Logger) *rqlite {
 	e := &rqlite{log: log, wait: commandWait, locating: make(chan struct{}, 1)}
 	if mode == openToServe {
-		e.wait = queryWait
+		e.wait = leaderWait
 	}
 	for _, u := range urls {
 		e.nodes = append(e.nodes, &node{url: u.Scheme + "://" + u.Host, user: u.User})
@@ -126,16 +125,20 @@ func (e *rqlite) connect(ctx context.Context) error {
 
 // locate looks for a leader in the place of lost, a node that has failed. Only one request looks at
 // a time. The others wait for it, and have nothing to do if it has found one. All nodes are asked
-// at once, again and again for statusWait, until one says that it leads. So a node that hangs hides
-// no leader that the others have just elected.
+// at once, again and again, until one says that it leads. So a node that hangs hides no leader that
+// the others have just elected. Waiting and asking together take no longer than statusWait.
 func (e *rqlite) locate(ctx context.Context, lost *node) {
-	e.locating <- struct{}{}
+	ctx, cancel := context.WithTimeout(ctx, statusWait)
+	defer cancel()
+	select {
+	case e.locating <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
 	defer func() { <-e.locating }()
 	if e.inUse.Load() != lost {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, statusWait)
-	defer cancel()
 	var asking sync.WaitGroup
 	for _, n := range e.nodes {
 		asking.Go(func() {
@@ -319,17 +322,19 @@ func (e *rqlite) try(ctx context.Context, n *node, wait time.Duration, path stri
 const readPath = "/db/query?level=linearizable"
 
 // call tries again and again until there is an answer. It gives up when another try is useless, or
-// could do a write twice. All tries together take no longer than leaderWait, or e.wait if that is
-// more.
+// could do a write twice. All tries together take no longer than e.wait, or than ctx allows. One
+// try of a read takes at most half of what is left, so that a node that hangs leaves time to ask
+// another one.
 func (e *rqlite) call(ctx context.Context, path string, statements []statement) (answer, error) {
 	isWrite := path != readPath
-	oneTry := leaderWait
-	if !isWrite {
-		oneTry = e.wait
-	}
-	allTries, cancel := context.WithTimeout(ctx, max(leaderWait, e.wait))
+	allTries, cancel := context.WithTimeout(ctx, e.wait)
 	defer cancel()
+	end, _ := allTries.Deadline()
 	for {
+		oneTry := leaderWait
+		if !isWrite {
+			oneTry = max(time.Until(end)/2, leaderPoll)
+		}
 		n := e.inUse.Load()
 		a, err := e.try(allTries, n, oneTry, path, statements)
 		if err == nil || errors.Is(err, errStatement) {

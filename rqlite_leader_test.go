@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -91,6 +93,127 @@ func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
 		c.arrived()
 		c.wantFailover(s, 1, 0)
 	})
+}
+
+// TestACommandFindsTheNextLeader in the place of one that is frozen. To a command that begins then,
+// the other nodes name the frozen one for a while, and would pass requests on to it.
+func TestACommandFindsTheNextLeader(t *testing.T) {
+	const election = 2 * time.Second
+	for what, freezesFirst := range map[string]bool{"one that reads": false, "a start": true} {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, _ *store) {
+				e := newRqlite(nodeURLs(c.addresses()), openExisting, testLog)
+				e.client.Transport = c
+				freeze := func() {
+					c.freeze(0)
+					time.AfterFunc(election, func() { c.lead(1) })
+				}
+				if freezesFirst {
+					freeze()
+				}
+				wantTime(t, "the start", 0, commandWait-time.Second, nil, func() error {
+					if err := e.connect(t.Context()); err != nil {
+						return err
+					}
+					return updateSchema(t.Context(), e, false)
+				})
+				if !freezesFirst {
+					freeze()
+				}
+				wantTime(t, "a read", 0, commandWait-time.Second, nil, func() error {
+					return storeOn(e).readable(t.Context())
+				})
+			})
+		})
+	}
+}
+
+// TestALookOfHalfASecondAsksASecondNode.
+func TestALookOfHalfASecondAsksASecondNode(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.freeze(0)
+		c.lead(1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+		defer cancel()
+		must(t, s.readable(ctx))
+	})
+}
+
+// TestNobodyQueuesForTheLeaderForLong: all who wait are told in time, however many they are.
+func TestNobodyQueuesForTheLeaderForLong(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.freeze(0, 1, 2)
+		const oneWait = leaderWait + statusWait
+		var waiting sync.WaitGroup
+		for i := range 500 {
+			waiting.Go(func() {
+				wantTime(t, "a read", 0, oneWait, errUnavailable, func() error {
+					return s.readable(t.Context())
+				})
+			})
+			if i%10 == 0 {
+				waiting.Go(func() {
+					wantTime(t, "a create", 0, 2*oneWait, errUnavailable, creating(s, "Rex"))
+				})
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		waiting.Wait()
+	})
+}
+
+// TestAStopEndsTheWaitForANode at once, whatever waits. A key that may be stored and was not shown
+// is tried to be taken back, for takeBackWait.
+func TestAStopEndsTheWaitForANode(t *testing.T) {
+	for what, wait := range map[string]struct {
+		do   func(ctx context.Context, s *store) error
+		most time.Duration
+	}{
+		"for a leader": {
+			func(ctx context.Context, s *store) error { return clusterEngine(s).connect(ctx) }, 0,
+		},
+		"to read the schema": {
+			func(ctx context.Context, s *store) error { return updateSchema(ctx, s.engine, true) }, 0,
+		},
+		"to look for a first key": {
+			func(ctx context.Context, s *store) error {
+				_, _, err := firstKey(ctx, s)
+				return err
+			}, 0,
+		},
+		"to store a key": {
+			func(ctx context.Context, s *store) error {
+				process := &process{stdout: io.Discard}
+				return keyCreate(ctx, &invocation{process: process, log: testLog, store: s})
+			}, takeBackWait,
+		},
+		"to back up": {
+			func(ctx context.Context, s *store) error {
+				return clusterEngine(s).backup(ctx, io.Discard)
+			}, 0,
+		},
+		"for another who looks for the leader": {
+			func(ctx context.Context, s *store) error {
+				clusterEngine(s).locating <- struct{}{}
+				return s.readable(ctx)
+			}, 0,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				c.freeze(0, 1, 2)
+				clusterEngine(s).inUse.Store(clusterEngine(s).nodes[0])
+				ctx, stop := context.WithCancel(t.Context())
+				const begins = time.Second / 2
+				time.AfterFunc(begins, stop)
+				start := time.Now()
+				_ = wait.do(ctx, s)
+				if took := time.Since(start) - begins; took < 0 || took > wait.most {
+					t.Errorf("it ends %v after the stop", took)
+				}
+			})
+		})
+	}
 }
 
 // TestAFailoverWaitsForNoFrozenThirdNode: the next leader is elected a moment later, and is perhaps
