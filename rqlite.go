@@ -32,6 +32,7 @@ const (
 	statusWait = time.Second     // for a connection, and for what a node says of itself
 	leaderPoll = 100 * time.Millisecond
 	copyWait   = 10 * time.Minute // for a whole database
+	silentWait = 15 * time.Second // for the next bytes of a backup
 	maxAnswer  = 64 << 20         // bytes of a response
 )
 
@@ -457,17 +458,37 @@ func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_unknown_outcomes_total", "", e.unknown.Load())
 }
 
-// backup writes the database as a SQLite file. The file holds all that the last read saw.
+// backup writes the database as a SQLite file. The file holds all that the last read saw. A node
+// that sends nothing for silentWait is given up.
 func (e *rqlite) backup(ctx context.Context, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
-	response, err := e.do(ctx, e.inUse.Load(), http.MethodGet, "/db/backup", nil)
+	n := e.inUse.Load()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	silent := time.AfterFunc(silentWait, func() {
+		giveUp(fmt.Errorf("%s has sent nothing for %v", n.url, silentWait))
+	})
+	defer silent.Stop()
+	response, err := e.do(ctx, n, http.MethodGet, "/db/backup", nil)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	_, err = io.Copy(to, response.Body)
+	_, err = io.Copy(to, timedReader{response.Body, silent})
 	return err
+}
+
+// timedReader lets a timer run, from silentWait on, while it waits for bytes.
+type timedReader struct {
+	io.Reader
+	silent *time.Timer
+}
+
+func (r timedReader) Read(p []byte) (int, error) {
+	r.silent.Reset(silentWait)
+	defer r.silent.Stop() // a disk that is slow to take the bytes is not the node's fault
+	return r.Reader.Read(p)
 }
 
 // load puts a file in the place of the whole database.

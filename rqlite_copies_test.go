@@ -1,15 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -162,25 +166,78 @@ func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 	}
 }
 
-// TestANodeMayTakeMinutesForACopy, in both directions.
+// TestANodeMayTakeMinutesForACopy, in both directions. One that sends nothing of a backup for 15 s
+// is given up.
 func TestANodeMayTakeMinutesForACopy(t *testing.T) {
+	for what, c := range map[string]struct {
+		parts int // one every 14 seconds
+		takes time.Duration
+		says  string
+	}{
+		"one that sends slowly":         {20, (14 + 20*20) * time.Second, "<nil>"},
+		"one that goes silent":          {3, (14 + 3*20 + 15) * time.Second, "nothing for 15s"},
+		"one that is silent from start": {0, 15 * time.Second, "nothing for 15s"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := onPipe(t, func(w io.Writer) {
+					for i := range c.parts {
+						time.Sleep(14 * time.Second)
+						if i == 0 {
+							_, _ = io.WriteString(w, "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
+						}
+						_, _ = io.WriteString(w, ".")
+					}
+				})
+				slowDisk := writerFunc(func(p []byte) (int, error) {
+					time.Sleep(20 * time.Second)
+					return len(p), nil
+				})
+				start := time.Now()
+				err := e.backup(t.Context(), slowDisk)
+				if !strings.Contains(fmt.Sprint(err), c.says) {
+					t.Errorf("it says %v", err)
+				}
+				if took := time.Since(start); took != c.takes {
+					t.Errorf("it takes %v, want %v", took, c.takes)
+				}
+			})
+		})
+	}
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		const takes = 5 * time.Minute
+		var copied bytes.Buffer
+		must(t, clusterEngine(s).backup(t.Context(), &copied))
 		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == "/db/backup" || r.URL.Path == "/db/load" {
+			if r.URL.Path == "/db/load" {
 				time.Sleep(takes)
 			}
 			return false
 		})
-		e := clusterEngine(s)
-		var copied bytes.Buffer
-		wantTime(t, "the backup", takes, takes, nil, func() error {
-			return e.backup(t.Context(), &copied)
-		})
 		wantTime(t, "the load", takes, takes, nil, func() error {
-			return e.load(t.Context(), &copied)
+			return clusterEngine(s).load(t.Context(), &copied)
 		})
 	})
+}
+
+// onPipe is an engine whose one node responds as it likes to each request, and then goes silent.
+// The two share no buffer.
+func onPipe(t *testing.T, respond func(w io.Writer)) *rqlite {
+	e := newRqlite(nodeURLs("http://node0:4001"), openToServe, testLog)
+	t.Cleanup(func() { _ = e.Close() })
+	e.inUse.Store(e.nodes[0])
+	e.client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (
+		net.Conn, error) {
+		client, server := net.Pipe()
+		go func() {
+			_, _ = http.ReadRequest(bufio.NewReader(server))
+			respond(server)
+			_, _ = io.Copy(io.Discard, server) // until the client leaves
+			_ = server.Close()
+		}()
+		return client, nil
+	}
+	return e
 }
 
 // TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
