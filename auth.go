@@ -421,30 +421,52 @@ func (u *keyUse) total() (sum tally) {
 
 // eachUse calls do with how much each line of rotations was used, beginning with the day "since",
 // which is counted from 1970. The line with the most admitted requests comes first. A usageID
-// selects one line, and 0 selects all. At most limit lines are taken, and all if limit is -1. In a
-// query with max(id), SQLite takes the name and the plan from the row with that id.
+// selects one line, and 0 selects all. At most limit lines are taken, and all if limit is -1.
+//
+// The order is read first, as ids alone. Then 50 lines at a time are read, which take 2 MB if their
+// names are the longest and each has 400 days: a cluster's response is kept in memory.
 func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*keyUse) error) error {
-	query := sqlOf(`
-SELECT max(id) AS newest, name, plan, coalesce(usage_id, id) AS line
-FROM api_keys WHERE ?2 IN (0, id, usage_id) GROUP BY line
-ORDER BY (SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, newest
-LIMIT ?3`, since, usageID, limit)
-	return s.engine.read(ctx, query, func(scan scanner) error {
-		use := &keyUse{Days: []dayUse{}}
-		var line int64
-		if err := scan(&use.ID, &use.Name, &use.Plan, &line); err != nil {
+	order := sqlOf(`SELECT json_group_array(line) FROM (
+		SELECT coalesce(usage_id, id) AS line FROM api_keys WHERE ?2 IN (0, id, usage_id)
+		GROUP BY line ORDER BY
+			(SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, max(id)
+		LIMIT ?3)`, since, usageID, limit)
+	var text string
+	if _, err := s.readInto(ctx, order, &text); err != nil {
+		return err
+	}
+	var lines []int64
+	if err := json.Unmarshal([]byte(text), &lines); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(lines, 50) {
+		if err := eachUseOf(ctx, s, part, since, do); err != nil {
 			return err
 		}
-		days := sqlOf(`SELECT date(day * 86400, 'unixepoch'), admitted, refused, errors
-			FROM usage_days WHERE usage_id = ? AND day >= ? ORDER BY day`, line, since)
-		err := s.engine.read(ctx, days, func(scan scanner) error {
-			var day dayUse
-			err := scan(&day.Day, &day.Admitted, &day.Refused, &day.Errors)
-			use.Days = append(use.Days, day)
+	}
+	return nil
+}
+
+// eachUseOf is eachUse for some lines, in their order. In a query with max(id), SQLite takes the
+// name and the plan from the row with that id.
+func eachUseOf(ctx context.Context, s *store, lines []int64, since int64,
+	do func(*keyUse) error) error {
+	ids, _ := json.Marshal(lines) // of numbers
+	query := sqlOf(`SELECT max(k.id), name, plan,
+			(SELECT json_group_array(json_object('day', date(day * 86400, 'unixepoch'),
+					'admitted', admitted, 'refused', refused, 'errors', errors) ORDER BY day)
+				FROM usage_days WHERE usage_id = line.value AND day >= ?2)
+		FROM json_each(?1) AS line
+			JOIN api_keys AS k ON k.id = line.value OR k.usage_id = line.value
+		GROUP BY line.key ORDER BY line.key`, string(ids), since)
+	return s.engine.read(ctx, query, func(scan scanner) error {
+		use := &keyUse{}
+		var days string
+		if err := scan(&use.ID, &use.Name, &use.Plan, &days); err != nil {
 			return err
-		})
-		if err != nil {
+		}
+		if err := json.Unmarshal([]byte(days), &use.Days); err != nil {
 			return err
 		}
 		return do(use)

@@ -138,7 +138,7 @@ Example: petstore pet import pets.jsonl`,
 		about: `write pets to a file or stdout, one JSON object a line
 
 The pets of a database file are as they were at one moment. Those of a cluster
-are read 10,000 at a time, each as it was at some moment of the export. FILE
+are read 1,000 at a time, each as it was at some moment of the export. FILE
 must not exist, and gets its name when it is whole; a FILE of - is stdout, too.
 
 Example: petstore pet export -status sold sold.jsonl`,

@@ -455,13 +455,15 @@ ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitte
 	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
 ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
 
-	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until.
+	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until. Of more bans than
+	// a response can hold, the first to end are left out: earlier flushes have read them.
 	readUsages = `SELECT json_group_array(json_object('ID', id,
 	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
 	'Day', json_object('Used', day_used, 'Ends', day_ends),
 	'BannedAt', banned_at, 'BannedUntil', banned_until))
 FROM usage
-WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR banned_until > 0 AND banned_until > ?2`
+WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM usage
+	WHERE banned_until > 0 AND banned_until > ?2 ORDER BY banned_until DESC LIMIT 10000)`
 )
 
 // limiter holds the usage of the accounts and the addresses that called lately. One lock guards it

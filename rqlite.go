@@ -33,7 +33,7 @@ const (
 	leaderPoll = 100 * time.Millisecond
 	copyWait   = 10 * time.Minute // for a whole database
 	silentWait = 15 * time.Second // for the next bytes of a backup
-	maxAnswer  = 64 << 20         // bytes of a response
+	maxAnswer  = 4 << 20          // bytes of a response
 )
 
 // oldestRqlite is the first version that knows linearizable reads: older ones give weaker reads
@@ -93,6 +93,8 @@ func newRqlite(urls []*url.URL, mode openMode, log *slog.Logger) *rqlite {
 			MaxIdleConnsPerHost: 64,
 			MaxConnsPerHost:     256,
 			IdleConnTimeout:     time.Minute,
+			// What follows bounds the head of a response, and maxAnswer its body.
+			MaxResponseHeaderBytes: 64 << 10,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse

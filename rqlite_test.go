@@ -2,15 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // marks are what a refusal must not change.
@@ -187,21 +190,78 @@ func TestNoProxyOfTheEnvironmentIsUsed(t *testing.T) {
 
 // TestWhatIsReadIsBounded: a node that sends without an end fills no memory.
 func TestWhatIsReadIsBounded(t *testing.T) {
-	c := newCluster(t, 1)
-	s, _ := openCluster(t, c, openToServe)
-	var sent atomic.Int64
-	answerOnce(c, func(_ *fakeNode, w http.ResponseWriter, _ *http.Request) {
-		_, err := io.WriteString(w, `{"results":[{"error":"`)
-		megabyte := bytes.Repeat([]byte("x"), 1<<20)
-		for n := 0; err == nil && sent.Load() < 300<<20; sent.Add(int64(n)) {
-			n, err = w.Write(megabyte)
+	for what, c := range map[string]struct {
+		begins string
+		most   int64
+	}{
+		"a head": {"HTTP/1.1 200 OK\r\nX: ", 64 << 10},
+		"a body": {"HTTP/1.1 200 OK\r\n\r\n" + `{"results":[{"error":"`, 4 << 20},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var sent int64
+				e := onPipe(t, func(w io.Writer) {
+					_, err := io.WriteString(w, c.begins)
+					for sent = 0; err == nil && sent < 100<<20; sent += 1024 {
+						_, err = io.WriteString(w, strings.Repeat("x", 1024))
+					}
+				})
+				e.locating <- struct{}{} // nobody asks for a status
+				_, err := e.write(t.Context(), []statement{sqlOf("DELETE FROM usage")})
+				if !errors.Is(err, errOutcome) || len(err.Error()) > 2000 {
+					t.Errorf("a write with an endless response says %.200v", err)
+				}
+				synctest.Wait()                                // the node notices that the client has left
+				if sent < c.most-4096 || sent > c.most+16384 { // what net/http reads ahead
+					t.Errorf("%d bytes were read", sent)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatIsLongIsReadInParts: reports, exports and flushes work with 12,000 keys that are used
+// today, and 40,000 that are banned, whatever their names.
+func TestWhatIsLongIsReadInParts(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		const keys, bans = 12_000, 40_000
+		now := instantOf(time.Now())
+		c.exec(fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n
+				WHERE i < %d)
+			INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
+				created_at, lifetime, expires_at, unbanned_at)
+			SELECT unhex(format('%%064d', i)), 'abcd', 0, '%s', 'free', 0, 0, 1, 0, 0, 0
+			FROM n`, keys, strings.Repeat("😀", 200)),
+			"INSERT INTO pets (category_id, status, name) SELECT 1, 2, name FROM api_keys",
+			fmt.Sprintf("INSERT INTO usage_days SELECT id, %d, 60, 1, 1 FROM api_keys",
+				now/dayMillis),
+			fmt.Sprintf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n
+				WHERE i < %d)
+				INSERT INTO usage SELECT i, 60, %d, 60, %d, %d, %d + i FROM n`,
+				bans, now+minuteMillis, now+dayMillis, now, now+minuteMillis))
+		report, err := readReport(t.Context(), s, now)
+		must(t, err)
+		if len(report.NearLimits) != 20 || len(report.Usage) != 15 {
+			t.Errorf("the report has %d and %d keys", len(report.NearLimits), len(report.Usage))
 		}
+		for what, do := range map[string]func(context.Context, *invocation) error{
+			"key list": keyList, "key usage": keyUsage, "pet export": petExport,
+		} {
+			var out bytes.Buffer
+			process := &process{stdout: &out, stderr: io.Discard}
+			cmd := &invocation{process: process, log: testLog, store: s, now: now}
+			cmd.FlagSet = flag.NewFlagSet("", 0)
+			cmd.days = 1
+			must(t, do(t.Context(), cmd))
+			if n := bytes.Count(out.Bytes(), []byte("\U0001F600")); n != 200*keys {
+				t.Errorf("the names that %s prints have %d characters", what, n)
+			}
+		}
+		l := newLimiter(s, time.Minute)
+		for id := range int64(2 * maxBatch) {
+			_, err := l.admit(&account{usageID: id + 1, quota: planQuota(freePlan)}, time.Now())
+			must(t, err)
+		}
+		must(t, l.flush(t.Context(), time.Now()))
 	})
-	_, err := s.createPet(rex)
-	if !errors.Is(err, errOutcome) || len(err.Error()) > 2000 {
-		t.Errorf("a write with an endless response says %.200v", err)
-	}
-	if n := sent.Load(); n > maxAnswer+64<<20 { // and what the buffers of the system hold
-		t.Errorf("%d bytes were read", n)
-	}
 }
