@@ -512,9 +512,10 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	if err != nil {
 		return 0, err
 	}
-	defer os.Remove(temporary.Name())
-	defer temporary.Close()
 	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs)
+	// From here on the copy needs no name. To load it takes the most time, in which a kill leaves
+	// nothing.
+	defer removeOpen(temporary, os.Remove)()
 	if err != nil {
 		return 0, err
 	}

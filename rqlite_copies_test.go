@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -238,6 +239,24 @@ func onPipe(t *testing.T, respond func(w io.Writer)) *rqlite {
 		return client, nil
 	}
 	return e
+}
+
+// TestAKilledRestoreLeavesNoCopy while a node loads it, which takes the most time.
+func TestAKilledRestoreLeavesNoCopy(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	c := newCluster(t, 1)
+	file, token := fileToCopy(t)
+	c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+		left, _ := filepath.Glob(folder + "/petstore-*")
+		if r.URL.Path == "/db/load" && len(left) > 0 && runtime.GOOS != "windows" {
+			t.Errorf("%q are there while the copy is loaded", left)
+		}
+		return false
+	})
+	mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "0", file)
+	s, _ := openCluster(t, c, openToServe)
+	wantCopied(t, s, token, 4)
 }
 
 // TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
