@@ -65,10 +65,11 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 	t.Parallel()
 	guide := readGuide(t)
 	s, folder := start(t), t.TempDir()
-	standby := filepath.Join(t.TempDir(), "standby")
+	mounted := filepath.Join(t.TempDir(), "standby")
+	standby := filepath.Join(mounted, "petstore")
 	mount := func(folder string) { // a link stands for it, so that it changes in one step
 		t.Helper()
-		if err := errors.Join(os.Symlink(folder, standby+".new"), os.Rename(standby+".new", standby)); err != nil {
+		if err := errors.Join(os.Symlink(folder, mounted+".new"), os.Rename(mounted+".new", mounted)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,15 +77,16 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 	copier := guide.replicate(t, s.db, standby)
 	client := newHTTPClient(1)
 	animals := 0
-	createSome := func() {
+	createSome := func(number int) {
 		t.Helper()
-		for range 400 { // enough pages for SQLite to checkpoint, and to start its log anew
-			if _, err := createNamed(client, s, fmt.Sprint("animal ", animals)); err != nil {
+		for range number {
+			if _, err := createNamed(client, s, fmt.Sprint("animal ", animals, strings.Repeat(" and on", 25))); err != nil {
 				t.Fatal(err)
 			}
 			animals++
 		}
 	}
+	const many = 400 // enough pages for SQLite to checkpoint, and to start its log anew
 	for _, interruption := range []struct {
 		what string
 		do   func()
@@ -94,14 +96,22 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 		{"a kill of the service", func() { s.kill(); s.run() }},
 		{"a while without Litestream", func() {
 			kill(t, copier.cmd)
-			createSome()
+			createSome(many)
 			copier = guide.replicate(t, s.db, standby)
+		}},
+		{"a log that began anew without Litestream", func() {
+			kill(t, copier.cmd)
+			createSome(60) // some pages, which the next creates leave alone
+			noError(t, database(t, s.db, "PRAGMA wal_checkpoint(RESTART)").Close())
+			createSome(1)
+			copier = guide.replicate(t, s.db, standby)
+			awaitEverything(t, guide, copier, s.db, standby, "a new log")
 		}},
 		{"a life of the service alone", func() {
 			kill(t, copier.cmd)
 			s.stop() // as the last one it removes its write-ahead log
 			s.run()
-			createSome()
+			createSome(many)
 			s.stop()
 			copier = guide.replicate(t, s.db, standby)
 			s.run()
@@ -114,13 +124,13 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 		}},
 		{"a while without the other machine", func() {
 			mount(filepath.Join(folder, "gone"))
-			createSome()
+			createSome(many)
 			copier.await(t, "has not noticed", func() bool { return strings.Contains(copier.log.String(), "level=ERROR") })
 			mount(folder)
 		}},
 	} {
 		interruption.do()
-		createSome()
+		createSome(many)
 		awaitEverything(t, guide, copier, s.db, standby, interruption.what)
 	}
 }
@@ -129,6 +139,7 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 type guide struct {
 	program string    // built as they say
 	config  string    // the file, for the paths in it
+	prepare []string  // the commands that the unit runs before each start
 	restore [2]string // the commands: Litestream's makes a copy of the database, and petstore's puts it in place
 }
 
@@ -166,7 +177,17 @@ func readGuide(t *testing.T) guide {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return guide{program, string(config), [2]string{find("litestream restore "), find("petstore restore ")}}
+	unit, err := os.ReadFile("../docs/deploy/litestream.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var prepare []string
+	for line := range strings.Lines(string(unit)) {
+		if command, ok := strings.CutPrefix(line, "ExecStartPre=/"); ok {
+			prepare = append(prepare, "/"+command)
+		}
+	}
+	return guide{program, string(config), prepare, [2]string{find("litestream restore "), find("petstore restore ")}}
 }
 
 // installLitestream builds the module's command, once for all tests.
@@ -189,7 +210,7 @@ type copier struct {
 	log *logBuffer
 }
 
-// replicate starts Litestream with the guide's configuration and waits until
+// replicate starts Litestream as the guide's unit and configuration do, and waits until
 // there is something to restore from. It is killed when the test ends.
 func (g guide) replicate(t *testing.T, db, standby string) *copier {
 	t.Helper()
@@ -197,6 +218,12 @@ func (g guide) replicate(t *testing.T, db, standby string) *copier {
 	paths := strings.NewReplacer(guideFolder+"/petstore.db", db, guideMount, standby)
 	if err := os.WriteFile(config, []byte(paths.Replace(g.config)), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	for _, command := range g.prepare {
+		command = strings.NewReplacer(guideFolder, filepath.Dir(db), guideMount, standby).Replace(command)
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", command, err, out)
+		}
 	}
 	c := &copier{exec.Command(g.program, "replicate", "-config", config), &logBuffer{}}
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
