@@ -240,7 +240,11 @@ func backup(ctx context.Context, cmd *invocation) error {
 		cmd.skipIDs = 0
 	}
 	from := databaseName(cmd.db)
-	pets, err := cmd.saveCopy(ctx, from, cmd.argument, cmd.skipIDs)
+	var pets int64
+	partial, err := createFile(cmd.argument)
+	if err == nil {
+		pets, err = cmd.saveCopy(ctx, from, partial, cmd.skipIDs)
+	}
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, err)
 	}
@@ -252,18 +256,14 @@ func backup(ctx context.Context, cmd *invocation) error {
 }
 
 // saveCopy makes a checked copy in a new file, and returns how many pets it holds.
-func (c *invocation) saveCopy(ctx context.Context, from, to string, skipIDs int64) (
+func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile, skipIDs int64) (
 	pets int64, err error) {
-	partial, err := createFile(to)
+	defer to.discard()
+	pets, err = c.checkedCopy(ctx, from, to.File, skipIDs)
 	if err != nil {
 		return 0, err
 	}
-	defer partial.discard()
-	pets, err = c.checkedCopy(ctx, from, partial.File, skipIDs)
-	if err != nil {
-		return 0, err
-	}
-	return pets, partial.publish()
+	return pets, to.publish()
 }
 
 // checkedCopy copies a database into an empty file, reads the copy whole, starts its new ids
@@ -435,6 +435,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 		return 0, "", err
 	}
 	defer partial.discard()
+	giveToFolder(partial.File)
 	pets, err = c.checkedCopy(ctx, source, partial.File, c.skipIDs)
 	if err != nil {
 		return 0, "", err
@@ -472,7 +473,12 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 		return "", pages.run(ctx, c.stderr, "restoring")
 	}
 	old = path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
-	if _, err := c.saveCopy(ctx, path, old, 0); err != nil {
+	partial, err := createFile(old)
+	if err != nil {
+		return "", err
+	}
+	giveToFolder(partial.File)
+	if _, err := c.saveCopy(ctx, path, partial, 0); err != nil {
 		return "", tellDamage(ctx, err, path)
 	}
 	err = pages.raiseIDs(ctx, old)

@@ -338,6 +338,49 @@ func TestARestoredFileIsTheSameFile(t *testing.T) {
 	}
 }
 
+// TestWhatRootMakesBelongsToTheFoldersOwner, as the service has to use it. What root names, and what
+// was there, stays root's, and no link is followed that the owner has planted.
+func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	sc := newScene(t)
+	must(t, os.Chown(sc.folder, 12345, 54321))
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	refuse := func(link string) {
+		t.Helper()
+		must(t, os.Remove(link))
+		must(t, os.Symlink(elsewhere, link))
+		if _, err := sc.restore(t.Context()); err == nil || !isMissing(elsewhere) {
+			t.Errorf("with a link as %s, restore says %v", link, err)
+		}
+		must(t, os.Remove(link))
+	}
+	refuse(sc.db + "-lock")
+	must(t, os.Remove(sc.db+"-wal"))
+	refuse(sc.db)
+	want := func(owner string, paths ...string) {
+		t.Helper()
+		for _, path := range paths {
+			info, err := os.Stat(path)
+			must(t, err)
+			if ownerOf(info) != owner {
+				t.Errorf("%s belongs to %s, not to %s", path, ownerOf(info), owner)
+			}
+		}
+	}
+	sc.mustRestore(t)
+	want("12345 54321", sc.db, sc.db+"-lock")
+	must(t, os.Remove(sc.db+"-lock"))
+	must(t, os.WriteFile(sc.db+"-lock", nil, 0o600))
+	old := sc.mustRestore(t)
+	_, _, err := petstore(t, nil, "backup", "-db", sc.db, sc.db+".backup")
+	must(t, err)
+	mustCreate(t, openDatabase(t, sc.db), rex)
+	want("12345 54321", old, sc.db+"-wal", sc.db+"-shm")
+	want("0 0", sc.copy, sc.db+"-lock", sc.db+".backup")
+}
+
 // ownerOf is the numbers of a file's owner, on systems whose files have one.
 func ownerOf(info fs.FileInfo) string {
 	stat := reflect.Indirect(reflect.ValueOf(info.Sys()))

@@ -614,7 +614,10 @@ func (k testKeys) write(statements ...statement) {
 // backUp does what petstore backup does.
 func backUp(ctx context.Context, s *store, file string) error {
 	c := &invocation{process: &process{stderr: io.Discard}}
-	_, err := c.saveCopy(ctx, fileEngine(s).path, file, 0)
+	partial, err := createFile(file)
+	if err == nil {
+		_, err = c.saveCopy(ctx, fileEngine(s).path, partial, 0)
+	}
 	return err
 }
 

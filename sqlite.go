@@ -4,6 +4,7 @@ package main
 // transactions. It takes the schema from store.go, and knows no table of it.
 
 import (
+	"archive/tar"
 	"context"
 	"database/sql"
 	"errors"
@@ -93,12 +94,49 @@ func ensureFile(path string) (string, error) {
 		return "", err
 	}
 	//nolint:gosec // the operator names the file
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		giveToFolder(f)
+	}
+	if errors.Is(err, os.ErrExist) {
+		flags := os.O_RDWR | os.O_CREATE // where a link leads to, it makes the file
+		if _, _, isOther := folderOwner(path); isOther {
+			flags = os.O_RDWR // who owns the folder must not choose where root makes a file
+		}
+		f, err = os.OpenFile(path, flags, 0o600) //nolint:gosec // likewise
+	}
 	if err != nil {
 		return "", err
 	}
 	_ = f.Close() // nothing was written
 	return realPath(path)
+}
+
+// giveToFolder gives a file that this process has made to the owner of its folder if root runs
+// this. Else a service that runs as that owner could not open it. SQLite gives the log and its
+// index to the owner of the database in the same way, and an error does not matter to it either.
+func giveToFolder(made *os.File) {
+	if uid, gid, isOther := folderOwner(made.Name()); isOther {
+		_ = made.Chown(uid, gid)
+	}
+}
+
+// folderOwner returns the owner and the group of a file's folder, and whether root runs this in a
+// folder of somebody else's.
+func folderOwner(path string) (uid, gid int, isOther bool) {
+	if os.Geteuid() != 0 { // -1 on Windows
+		return 0, 0, false
+	}
+	folder, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return 0, 0, false
+	}
+	// The header of an archive tells the owner, and compiles on every system.
+	header, err := tar.FileInfoHeader(folder, "")
+	if err != nil {
+		return 0, 0, false
+	}
+	return header.Uid, header.Gid, header.Uid != 0
 }
 
 // refuseIrregular refuses what is there and is no regular file. To open a pipe may wait for ever.
