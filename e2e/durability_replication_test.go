@@ -140,13 +140,14 @@ type guide struct {
 	program string    // built as they say
 	config  string    // the file, for the paths in it
 	prepare []string  // the commands that the unit runs before each start
+	umask   string    // of the restore
 	restore [2]string // the commands: Litestream's makes a copy of the database, and petstore's puts it in place
 }
 
 // The paths in the guide, which tests replace by folders of their own.
 const (
 	guideFolder = "/var/lib/petstore"     // of the database, on both machines
-	guideMount  = "/mnt/standby/petstore" // of the copy, seen from the first machine
+	guideMount  = "/srv/standby/petstore" // of the copy, seen from the first machine
 	guideCopy   = "/srv/petstore"         // the same, seen from the other
 )
 
@@ -187,7 +188,7 @@ func readGuide(t *testing.T) guide {
 			prepare = append(prepare, "/"+command)
 		}
 	}
-	return guide{program, string(config), prepare, [2]string{find("litestream restore "), find("petstore restore ")}}
+	return guide{program, string(config), prepare, find("umask "), [2]string{find("litestream restore "), find("petstore restore ")}}
 }
 
 // installLitestream builds the module's command, once for all tests.
@@ -266,10 +267,15 @@ func (g guide) copyOut(t *testing.T, standby string) (file string) {
 	t.Helper()
 	folder := t.TempDir()
 	args := strings.Fields(strings.NewReplacer(guideFolder, folder, guideCopy, standby).Replace(g.restore[0]))
-	if out, err := exec.Command(g.program, append([]string{"restore"}, args...)...).CombinedOutput(); err != nil {
+	restore := append([]string{"-c", "umask " + g.umask + ` && exec "$0" restore "$@"`, g.program}, args...)
+	if out, err := exec.Command("sh", restore...).CombinedOutput(); err != nil {
 		t.Fatalf("litestream restore %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 	file = filepath.Join(folder, "copy.db")
+	info, err := os.Stat(file)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("the copy, with the keys' digests, is %v, %v", info, err)
+	}
 	checkIntegrity(t, file)
 	return file
 }
@@ -392,4 +398,68 @@ func awaitEverything(t *testing.T, g guide, c *copier, db, standby, after string
 	const animals = "SELECT json_group_array(json_array(id, name, category_id, status)) FROM pets"
 	want := query[string](t, db, animals)
 	c.await(t, "lacks animals after "+after, func() bool { return query[string](t, g.copyOut(t, standby), animals) == want })
+}
+
+// TestLitestreamWaitsForTheOtherMachine boots a machine whose other one is away at first, and again
+// while Litestream runs: nothing is written in its place, and what the node exporter tells of it
+// fires an alert.
+func TestLitestreamWaitsForTheOtherMachine(t *testing.T) {
+	t.Parallel()
+	needs(t, "prometheus-node-exporter", "promtool", "dbus-daemon")
+	readGuide(t) // builds Litestream
+	programs, err := filepath.Abs(filepath.Dir(binary))
+	noError(t, err)
+	deploy, err := filepath.Abs("../docs/deploy")
+	noError(t, err)
+	m := bootMachine(t, programs, deploy)
+	m.run("cd " + deploy + " && cp litestream.service petstore.service /etc/systemd/system && cp litestream.yml petstore.env /etc")
+	m.run("cp " + programs + "/{petstore,litestream} /usr/local/bin && mkdir -p /srv/standby /srv/other /etc/systemd/system/litestream.service.d")
+	m.run("printf '[Service]\nRestartSec=100ms\n' >/etc/systemd/system/litestream.service.d/e2e.conf; systemctl daemon-reload")
+	m.run("systemctl start dbus && (setsid prometheus-node-exporter >/dev/null 2>&1 &)")
+	m.run("export PETSTORE_DB=/var/lib/petstore/petstore.db && install -d -m 700 /var/lib/petstore && petstore key create && systemctl start petstore")
+	m.run("mount -t tmpfs none /srv/other")
+
+	m.run("systemctl enable --now litestream; until [ $(systemctl show --value -p NRestarts litestream) -gt 6 ]; do sleep 0.1; done")
+	m.wantCopying(false)
+	m.run("mount --bind /srv/other /srv/standby")
+	m.wantCopied()
+	m.wantCopying(true)
+
+	m.run("umount /srv/standby && petstore key create")
+	m.run("until journalctl -u litestream | grep -q 'level=ERROR.*read-only file system'; do sleep 0.1; done")
+	m.wantCopying(false)
+	m.run("[ -z \"$(ls -A /srv/standby)\" ]")
+	m.run("mount --bind /srv/other /srv/standby")
+	m.wantCopied()
+}
+
+// wantCopied waits until the other machine has all keys of this one.
+func (m *machine) wantCopied() {
+	m.t.Helper()
+	m.run(`until rm -f /tmp/copy.db* && litestream restore -o /tmp/copy.db file:///srv/other/petstore >/dev/null 2>&1 &&
+		diff <(petstore key list) <(petstore key list -db /tmp/copy.db) >/dev/null; do sleep 0.1; done`)
+}
+
+// wantCopying gives what the node exporter tells now to the alert, for half an hour.
+func (m *machine) wantCopying(copying bool) {
+	m.t.Helper()
+	metrics := m.run(`curl -fsS --retry 30 --retry-delay 1 --retry-connrefused localhost:9100/metrics |
+		grep -E '^node_(systemd_unit_state[{]name="litestream|filesystem_size_bytes)'`)
+	var rules strings.Builder
+	rules.WriteString("rule_files: [alerts.yml]\ntests:\n- interval: 15s\n  input_series:\n")
+	for line := range strings.Lines(metrics) {
+		end := strings.LastIndex(line, "} ")
+		fmt.Fprintf(&rules, "  - {series: '%s', values: '%sx120'}\n", line[:end+1], strings.TrimSpace(line[end+2:]))
+	}
+	fired := "[]"
+	if !copying {
+		fired = `[{exp_labels: {name: litestream.service, state: active, type: simple}, exp_annotations: {summary: " copies nothing to the other machine"}}]`
+	}
+	fmt.Fprintf(&rules, "  alert_rule_test:\n  - {eval_time: 28m, alertname: PetstoreNotCopied, exp_alerts: %s}\n", fired)
+	dir := m.t.TempDir()
+	noError(m.t, os.WriteFile(filepath.Join(dir, "alerts.yml"), []byte(readFile(m.t, "../docs/deploy/alerts.yml")), 0o600))
+	noError(m.t, os.WriteFile(filepath.Join(dir, "test.yml"), []byte(rules.String()), 0o600))
+	if out, err := exec.Command("promtool", "test", "rules", filepath.Join(dir, "test.yml")).CombinedOutput(); err != nil {
+		m.t.Errorf("%v\n%s\n%s", err, out, &rules)
+	}
 }
