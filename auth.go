@@ -460,7 +460,7 @@ func eachUseOf(ctx context.Context, s *store, lines []int64, since int64,
 		FROM json_each(?1) AS line
 			JOIN api_keys AS k ON k.id = line.value OR k.usage_id = line.value
 		GROUP BY line.key ORDER BY line.key`, string(ids), since)
-	return s.engine.read(ctx, query, func(scan scanner) error {
+	return s.read(ctx, query, func(scan scanner) error {
 		use := &keyUse{}
 		var days string
 		if err := scan(&use.ID, &use.Name, &use.Plan, &days); err != nil {

@@ -437,6 +437,9 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	defer partial.discard()
 	giveToFolder(partial.File)
 	pets, err = c.checkedCopy(ctx, source, partial.File, c.skipIDs)
+	if err == nil {
+		err = makeOther(ctx, partial.Name(), newIdentity())
+	}
 	if err != nil {
 		return 0, "", err
 	}
@@ -518,7 +521,11 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	if err != nil {
 		return 0, err
 	}
+	identity := newIdentity()
 	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs)
+	if err == nil {
+		err = makeOther(ctx, temporary.Name(), identity)
+	}
 	// From here on the copy needs no name. To load it takes the most time, in which a kill leaves
 	// nothing.
 	defer removeOpen(temporary, os.Remove)()
@@ -529,7 +536,25 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 		return 0, err
 	}
 	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
-	return pets, c.store.engine.(*rqlite).load(ctx, temporary)
+	return pets, c.store.engine.(*rqlite).load(ctx, temporary, identity)
+}
+
+// makeOther gives a checked copy the identity of another database than the one it was made of, and
+// the present schema, which has a place for it. So a service that runs on a cluster does not take
+// what is restored there for the database that it has opened.
+func makeOther(ctx context.Context, path string, identity int64) error {
+	db := openPool(path, "mode=rw", "_pragma=journal_mode(MEMORY)")
+	defer db.Close()
+	version, err := checkMarks(db.QueryRowContext(ctx, ownerQuery).Scan)
+	if err != nil {
+		return err
+	}
+	for _, st := range upgrade(version, identity) {
+		if _, err := db.ExecContext(ctx, st.query, st.args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refuseData refuses a cluster that holds a pet or a key, or has held one: its id could be given

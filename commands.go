@@ -383,7 +383,11 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	// With openExisting a cluster must have a schema. A file may lack one: openSQLite has found the
 	// file by now, and an empty file becomes a database.
 	mayMake := mode != openExisting || !e.shared()
-	if err := updateSchema(ctx, e, mayMake); err != nil {
+	err = updateSchema(ctx, e, mayMake)
+	if cluster, ok := e.(*rqlite); ok && err == nil {
+		err = cluster.bind(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil

@@ -91,6 +91,13 @@ func (c *fakeCluster) open() {
 	c.db.SetMaxOpenConns(1)
 }
 
+// swap puts another database behind the nodes.
+func (c *fakeCluster) swap(path string) {
+	must(c.t, c.db.Close())
+	c.path = path
+	c.open()
+}
+
 // openCluster opens a store on a cluster, all nodes of which it knows, and returns its log.
 func openCluster(t testing.TB, c *fakeCluster, mode openMode) (*store, *logBuffer) {
 	t.Helper()
@@ -116,6 +123,7 @@ func newClusterStore(t testing.TB, c *fakeCluster) (*store, *logBuffer) {
 	e.client.Transport = c
 	must(t, e.connect(t.Context()))
 	must(t, updateSchema(t.Context(), e, true))
+	must(t, e.bind(t.Context()))
 	c.arrived()
 	s := storeOn(e)
 	s.limitCache(16 << 20)
@@ -480,9 +488,8 @@ func (c *fakeCluster) load(w http.ResponseWriter, r *http.Request) {
 	if err != nil { // the client has left
 		return
 	}
-	must(c.t, c.db.Close())
-	c.path = filepath.Join(c.t.TempDir(), "loaded.db")
-	must(c.t, os.WriteFile(c.path, content, 0o600))
-	c.open()
+	path := filepath.Join(c.t.TempDir(), "loaded.db")
+	must(c.t, os.WriteFile(path, content, 0o600))
+	c.swap(path)
 	writeJSONTo(w, map[string]any{"results": []fakeResult{}})
 }

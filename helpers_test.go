@@ -175,7 +175,7 @@ func lockDatabase(t testing.TB, s *store) (release func()) {
 }
 
 // errorOf drops the results of a write.
-func errorOf(_ []result, err error) error { return err }
+func errorOf[T any](_ T, err error) error { return err }
 
 // watchedEngine shows a test what the store asks its engine for.
 type watchedEngine struct {

@@ -441,7 +441,8 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 			if err == nil {
 				return nil
 			}
-			if lastCtx.Err() != nil || errors.Is(err, errLostFile) {
+			isLost := errors.Is(err, errLostFile) || errors.Is(err, errOtherDatabase)
+			if lastCtx.Err() != nil || isLost {
 				return fmt.Errorf("the usage counted last is not stored: %w", err)
 			}
 			pause(lastCtx, 100*time.Millisecond)

@@ -10,6 +10,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,6 +54,12 @@ type rqlite struct {
 	log    *slog.Logger
 	wait   time.Duration // for all tries of a request together
 
+	// identity is that of the database that was opened, or 0 until it is known. Each read and each
+	// write has a guard, which lets it meet no other database.
+	identity int64
+	isLost   atomic.Bool // another database was met
+	serves   bool
+
 	inUse    atomic.Pointer[node] // the leader, or a node that passes requests on to it
 	locating chan struct{}        // holds an element while a request looks for the leader
 	// raftAddresses is the set of the Raft addresses that the nodes of -db have told so far.
@@ -81,6 +88,7 @@ func openRqlite(ctx context.Context, urls []*url.URL, mode openMode, log *slog.L
 func newRqlite(urls []*url.URL, mode openMode, log *slog.Logger) *rqlite {
 	e := &rqlite{log: log, wait: commandWait, locating: make(chan struct{}, 1)}
 	if mode == openToServe {
+		e.serves = true
 		e.wait = leaderWait
 	}
 	for _, u := range urls {
@@ -357,14 +365,93 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	}
 }
 
+// guard fails, and with it a transaction, unless ? is the identity of the database: json refuses a
+// text that is no JSON.
+const guard = "SELECT json(iif(value = ?, '0', 'another database')) FROM identity"
+
+// bind ties the engine to the database that it has opened, and refuses nodes with another one. What
+// it asks of a node is linearizable: a node that only lags behind is not refused. Nodes that do not
+// respond are met later, or never.
+func (e *rqlite) bind(ctx context.Context) (err error) {
+	e.identity, err = e.readIdentity(ctx)
+	if err != nil {
+		return err
+	}
+	refusals := make([]error, len(e.nodes))
+	var asking sync.WaitGroup
+	for i, n := range e.nodes {
+		asking.Go(func() {
+			check := []statement{sqlOf(guard, e.identity)}
+			_, err := e.try(ctx, n, statusWait, readPath, check)
+			if errors.Is(err, errStatement) {
+				refusals[i] = fmt.Errorf("%w: the database of %s is another than that of %s",
+					errWrongNode, n.url, e.inUse.Load().url)
+			}
+		})
+	}
+	asking.Wait()
+	return cmp.Or(refusals...)
+}
+
+// readIdentity reads the identity of whatever database there is now, or 0 if it has none.
+func (e *rqlite) readIdentity(ctx context.Context) (identity int64, err error) {
+	var isThere bool
+	err = e.readNumber(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'identity'", &isThere)
+	if err != nil || !isThere {
+		return 0, err
+	}
+	err = e.readNumber(ctx, "SELECT value FROM identity", &identity)
+	return identity, err
+}
+
+// readNumber reads one number without a guard.
+func (e *rqlite) readNumber(ctx context.Context, query string, number any) error {
+	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
+	if err != nil {
+		return err
+	}
+	row := slices.Concat(a.Results[0].Values...)
+	return assign(row, []any{number})
+}
+
+// callGuarded is call with a guard before the statements, whose results it returns. If the guard
+// fails, be it for another reason, nothing is read or written. An errOtherDatabase is final.
+func (e *rqlite) callGuarded(ctx context.Context, path string, statements []statement) (
+	answer, error) {
+	if e.identity == 0 {
+		return e.call(ctx, path, statements)
+	}
+	if e.isLost.Load() {
+		return answer{}, errOtherDatabase
+	}
+	guarded := append([]statement{sqlOf(guard, e.identity)}, statements...)
+	a, err := e.call(ctx, path, guarded)
+	if err == nil {
+		a.Results = a.Results[1:]
+		return a, nil
+	}
+	guardFailed := len(a.Results) > 0 && a.Results[0].Error != ""
+	if !guardFailed {
+		return a, err
+	}
+	identity, readErr := e.readIdentity(ctx)
+	if readErr != nil || identity == e.identity {
+		return a, err
+	}
+	if !e.isLost.Swap(true) && e.serves {
+		e.log.Error("stopped for good", "node", e.inUse.Load().url, "error", errOtherDatabase)
+	}
+	return a, errOtherDatabase
+}
+
 // write implements engine.
 func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, error) {
 	path := "/db/execute?transaction"
 	if slices.ContainsFunc(statements, func(st statement) bool { return st.into != nil }) {
 		path = "/db/request?transaction" // it takes queries too, and prepares everything twice
 	}
-	a, err := e.call(ctx, path, statements)
-	if errors.Is(err, errNothingDone) {
+	a, err := e.callGuarded(ctx, path, statements)
+	if errors.Is(err, errNothingDone) || errors.Is(err, errOtherDatabase) {
 		return nil, err
 	}
 	results := make([]result, len(statements))
@@ -400,7 +487,7 @@ func (a answer) copyTo(statements []statement, results []result) error {
 
 // read implements engine.
 func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanner) error) error {
-	a, err := e.call(ctx, readPath, []statement{query})
+	a, err := e.callGuarded(ctx, readPath, []statement{query})
 	if errors.Is(err, errStatement) {
 		return err
 	}
@@ -493,8 +580,8 @@ func (r timedReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// load puts a file in the place of the whole database.
-func (e *rqlite) load(ctx context.Context, file io.Reader) error {
+// load puts a file with an identity in the place of the whole database.
+func (e *rqlite) load(ctx context.Context, file io.Reader, identity int64) error {
 	// Other nodes give up on passing on what is large, so the leader is looked for anew. If it is
 	// none of the nodes of -db, locate still takes a node that passes requests on.
 	e.locate(ctx, e.inUse.Load())
@@ -502,15 +589,15 @@ func (e *rqlite) load(ctx context.Context, file io.Reader) error {
 	if errors.Is(err, errNothingDone) {
 		return err
 	}
-	version := 0
+	var loaded int64
 	if err == nil {
-		version, err = schemaVersion(ctx, e) // a node whose disk is full reports success, too
+		loaded, err = e.readIdentity(ctx) // a node whose disk is full reports success, too
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOutcome, err)
 	}
-	if version == 0 {
-		return errors.New("the cluster says that it has loaded the copy, and holds nothing")
+	if loaded != identity {
+		return errors.New("the cluster says that it has loaded the copy, and does not hold it")
 	}
 	return nil
 }

@@ -208,7 +208,8 @@ func TestANodeMayTakeMinutesForACopy(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		const takes = 5 * time.Minute
 		var copied bytes.Buffer
-		must(t, clusterEngine(s).backup(t.Context(), &copied))
+		e := clusterEngine(s)
+		must(t, e.backup(t.Context(), &copied))
 		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Path == "/db/load" {
 				time.Sleep(takes)
@@ -216,7 +217,7 @@ func TestANodeMayTakeMinutesForACopy(t *testing.T) {
 			return false
 		})
 		wantTime(t, "the load", takes, takes, nil, func() error {
-			return clusterEngine(s).load(t.Context(), &copied)
+			return e.load(t.Context(), &copied, e.identity)
 		})
 	})
 }

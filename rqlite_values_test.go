@@ -200,7 +200,7 @@ func TestIntegersOf64BitsArriveExactly(t *testing.T) {
 	})
 }
 
-// TestThreeServicesMigrateAtTheSameMoment: the first does it, and all of them run.
+// TestThreeServicesMigrateAtTheSameMoment: the first does it, and all of them run, on one identity.
 func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
 	for version := range migrations {
 		t.Run(fmt.Sprint("from version ", version), func(t *testing.T) {
@@ -218,17 +218,23 @@ func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
 				}
 				return false
 			})
-			for range 3 {
+			var identities [3]int64
+			for i := range identities {
 				opening.Go(func() {
 					s, err := openStore(t.Context(), c.addresses(), openToServe, testLog)
 					if err != nil {
 						t.Error(err)
 						return
 					}
+					identities[i] = clusterEngine(s).identity
 					must(t, s.Close())
 				})
 			}
 			opening.Wait()
+			stored := c.number("SELECT value FROM identity")
+			if want := [3]int64{stored, stored, stored}; stored < 1 || identities != want {
+				t.Errorf("the identity is %d, and the services know %d", stored, identities)
+			}
 			if marks := c.marks(); marks[1] != int64(len(migrations)) {
 				t.Errorf("the schema is version %d", marks[1])
 			}

@@ -22,6 +22,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -93,7 +95,7 @@ const applicationID = 0x70657473
 // migrations take the schema from one version to the next: schema/1.sql makes version 1. A change
 // of the schema is a new file that only adds to it, since databases have run the others, and older
 // services may run beside newer ones.
-var migrations = []string{schema1, schema2, schema3, schema4}
+var migrations = []string{schema1, schema2, schema3, schema4, schema5}
 
 var (
 	//go:embed schema/1.sql
@@ -104,6 +106,8 @@ var (
 	schema3 string
 	//go:embed schema/4.sql
 	schema4 string
+	//go:embed schema/5.sql
+	schema5 string
 )
 
 var (
@@ -112,6 +116,10 @@ var (
 	errUnavailable = errors.New("the store is not available now")
 	// errOutcome means that a write was sent, and that it may or may not be stored.
 	errOutcome = errors.New("whether it was stored is unknown")
+	// errOtherDatabase means that an engine has met another database than the one that it has
+	// opened. From then on it does nothing any more, also if the first one comes back.
+	errOtherDatabase = errors.New("the nodes of -db hold, or held, another database than the one " +
+		"that was opened; a service goes on when it is restarted")
 
 	errForeign = errors.New("it belongs to another program")
 	errMissing = errors.New("there is none; petstore makes it at its first start")
@@ -168,11 +176,7 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	if version == 0 && !mayMake {
 		return errMissing
 	}
-	_, writeErr := e.write(ctx, []statement{
-		sqlOf(strings.Join(migrations[version:], "")),
-		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
-		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))),
-	})
+	_, writeErr := e.write(ctx, upgrade(version, newIdentity()))
 	// The error of the write does not count if the schema is right now: another program may have
 	// made the same migrations in the meantime.
 	version, err = schemaVersion(ctx, e)
@@ -181,6 +185,20 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 	}
 	// The error of the write comes first, since it says why the schema is not right.
 	return cmp.Or(writeErr, err)
+}
+
+// newIdentity draws the identity of a database.
+func newIdentity() int64 { return rand.Int64N(math.MaxInt64) + 1 }
+
+// upgrade takes the schema from a version to the present one, and gives the database an identity.
+// That is bound: if SQL drew it, each node of a cluster would draw another one.
+func upgrade(version int, identity int64) []statement {
+	return []statement{
+		sqlOf(strings.Join(migrations[version:], "")),
+		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
+		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))),
+		sqlOf("REPLACE INTO identity (id, value) VALUES (1, ?)", identity),
+	}
 }
 
 // pause waits for things to change, unless ctx ends.
@@ -319,6 +337,7 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
 	if err != nil {
+		s.forgetIfLost(err)
 		return err
 	}
 	s.commitSizes.observe(int64(t.callers))
@@ -380,10 +399,25 @@ func (s *store) noteShown(id int64) {
 	}
 }
 
+// read is engine.read.
+func (s *store) read(ctx context.Context, query statement, row func(scan scanner) error) error {
+	err := s.engine.read(ctx, query, row)
+	s.forgetIfLost(err)
+	return err
+}
+
+// forgetIfLost makes all that is cached old if the engine has met another database: none of it may
+// be shown any more, and nothing can be read in its place.
+func (s *store) forgetIfLost(err error) {
+	if errors.Is(err, errOtherDatabase) {
+		s.editsSeen.Add(1)
+	}
+}
+
 // readInto copies the columns of the query's one row; found is false if there is none.
 func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	found bool, err error) {
-	err = s.engine.read(ctx, query, func(scan scanner) error {
+	err = s.read(ctx, query, func(scan scanner) error {
 		found = true
 		return scan(columns...)
 	})
@@ -579,7 +613,7 @@ func (s *store) eachRow(ctx context.Context, query statement,
 	for {
 		var count int64
 		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)
-		err := s.engine.read(ctx, next, func(scan scanner) (err error) {
+		err := s.read(ctx, next, func(scan scanner) (err error) {
 			count++
 			after, err = row(scan)
 			return err

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// otherDatabases are what nodes may hold in the place of the database that was opened.
+func otherDatabases(t *testing.T) map[string]string {
+	t.Helper()
+	older := append(slices.Clone(migrations[:4]), applicationMark, "PRAGMA user_version = 4")
+	others := map[string]string{}
+	for what, statements := range map[string][]string{
+		"nothing":             {"PRAGMA journal_mode=WAL"},
+		"an older petstore's": older,
+		"another program's":   {"CREATE TABLE pets (name)", "PRAGMA application_id = 7"},
+	} {
+		others[what] = databasePath(t)
+		makeOtherDatabase(t, others[what], statements...)
+	}
+	others["a petstore's"], _ = fileToCopy(t)
+	return others
+}
+
+// TestAServiceThatMeetsAnotherDatabaseStopsForGood: it shows nothing, writes nothing, and says so,
+// also when the first database is back, and also if there was no leader before.
+func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
+	for what, other := range otherDatabases(t) {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				shop := newClusterShop(t, c, s)
+				mustCreate(t, s, rex)
+				mustCreate(t, s, rex)
+				mustCreate(t, s, rex)
+				stop := runBackground(shop.service, nil)
+				shop.get("/v1/pets?limit=2").lists(1, 2) // which is remembered, and so is the key
+				shop.get("/readyz").is(200)
+				c.lead(-1)
+				time.Sleep(time.Second)
+				shop.get("/v1/pets?limit=2").lists(1, 2)
+
+				first := c.path
+				c.swap(other)
+				c.lead(0)
+				for _, path := range []string{other, first} {
+					time.Sleep(5 * time.Second)
+					shop.get("/v1/pets?limit=2").is(503)
+					shop.get("/v1/pets/1").is(503)
+					shop.post(rexBody).is(503)
+					shop.get("/readyz").is(503)
+					if n := c.number("SELECT total_changes()"); n != 0 {
+						t.Errorf("%d rows are changed in %s", n, path)
+					}
+					c.swap(first)
+				}
+				wantTime(t, "the stop", 0, 0, errOtherDatabase, stop)
+				if n := strings.Count(c.log.String(), `"msg":"stopped for good"`); n != 1 {
+					t.Errorf("%d times the log says so: %s", n, c.log)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatRunsGoesOverToNoOtherCluster, and a start on nodes of two is refused, be it a command's.
+func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
+	for what, mode := range map[string]openMode{"empty": openNothing, "used": openOrMake} {
+		t.Run(what, func(t *testing.T) {
+			one, other := newCluster(t, 1), newCluster(t, 2)
+			addresses := one.addresses() + "," + other.addresses()
+			_, err := openStore(t.Context(), other.addresses(), mode, testLog)
+			must(t, err)
+			for _, n := range other.nodes {
+				n.stop()
+			}
+			s, _ := openClusterAt(t, addresses, openToServe)
+			mustCreate(t, s, rex)
+			for _, n := range other.nodes {
+				n.start()
+			}
+			_, _, err = petstore(t, nil, "key", "create", "-db", addresses)
+			wantOneLine(t, err, false, "cannot open the database", "is another than that of")
+
+			one.nodes[0].stop()
+			before := other.number("SELECT total_changes()")
+			for what, do := range map[string]func() error{
+				"a create": func() error { return errorOf(s.createPet(rex)) },
+				"an edit":  func() error { return errorOf(s.edit(t.Context(), revokeKey(1, 1))) },
+				"a list":   func() error { return errorOf(s.page("", 1, 0)) },
+			} {
+				err := do()
+				if !errors.Is(err, errOtherDatabase) || errors.Is(err, errOutcome) {
+					t.Errorf("%s says %v", what, err)
+				}
+			}
+			if n := other.number("SELECT total_changes()"); n != before {
+				t.Errorf("%d rows of the other cluster are changed", n-before)
+			}
+		})
+	}
+}
+
+// TestEachRestoreMakesAnotherDatabase, into a file and into a cluster, of copies of all versions.
+func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
+	seen := map[int64]bool{}
+	note := func(identity int64) {
+		t.Helper()
+		if identity < 1 || seen[identity] {
+			t.Errorf("the identity %d is seen again, or none", identity)
+		}
+		seen[identity] = true
+	}
+	present, _ := fileToCopy(t)
+	copies := []string{present}
+	note(readNumber(t, openDatabase(t, present), "SELECT value FROM identity"))
+	for version := 1; version < len(migrations); version++ {
+		copied := databasePath(t)
+		statements := append(slices.Clone(migrations[:version]), applicationMark,
+			fmt.Sprint("PRAGMA user_version = ", version))
+		makeOtherDatabase(t, copied, statements...)
+		copies = append(copies, copied)
+	}
+	for _, copied := range copies {
+		file := databasePath(t)
+		for range 2 {
+			mustRun(t, "restore", "-db", file, copied)
+			s := openDatabase(t, file)
+			note(readNumber(t, s, "SELECT value FROM identity"))
+			must(t, s.Close())
+			c := newCluster(t, 1)
+			mustRun(t, "restore", "-db", c.addresses(), copied)
+			note(c.number("SELECT value FROM identity"))
+		}
+	}
+}
