@@ -91,7 +91,7 @@ func (c *fakeCluster) open() {
 	c.db.SetMaxOpenConns(1)
 }
 
-// swap puts another database behind the nodes.
+// swap puts another database behind the nodes. The caller holds the lock.
 func (c *fakeCluster) swap(path string) {
 	must(c.t, c.db.Close())
 	c.path = path

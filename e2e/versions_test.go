@@ -59,7 +59,7 @@ func buildNext(t *testing.T) (file string) {
 	t.Helper()
 	folder := t.TempDir()
 	migration := "CREATE TABLE next (id INTEGER PRIMARY KEY) STRICT;"
-	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services", "usage_days"} {
+	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services", "usage_days", "identity"} {
 		migration += fmt.Sprintf("\nALTER TABLE %s ADD COLUMN next TEXT NOT NULL DEFAULT 'nothing';", table)
 	}
 	place, err := filepath.Abs("../store.go")
