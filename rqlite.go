@@ -49,10 +49,11 @@ var (
 
 // rqlite is an engine.
 type rqlite struct {
-	nodes  []*node
-	client *http.Client
-	log    *slog.Logger
-	wait   time.Duration // for all tries of a request together
+	nodes      []*node
+	responding []*node // those that have responded to connect
+	client     *http.Client
+	log        *slog.Logger
+	wait       time.Duration // for all tries of a request together
 
 	// identity is that of the database that was opened, or 0 until it is known. Each read and each
 	// write has a guard, which lets it meet no other database.
@@ -123,6 +124,8 @@ func (e *rqlite) connect(ctx context.Context) error {
 		}
 		if err != nil {
 			lastErr = err
+		} else {
+			e.responding = append(e.responding, n)
 		}
 	}
 	for e.inUse.Load() == nil {
@@ -369,17 +372,17 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 // text that is no JSON.
 const guard = "SELECT json(iif(value = ?, '0', 'another database')) FROM identity"
 
+const identityQuery = "SELECT value FROM identity"
+
 // bind ties the engine to the database that it has opened, and refuses nodes with another one. What
-// it asks of a node is linearizable: a node that only lags behind is not refused. Nodes that do not
-// respond are met later, or never.
-func (e *rqlite) bind(ctx context.Context) (err error) {
-	e.identity, err = e.readIdentity(ctx)
-	if err != nil {
+// it asks of a node is linearizable: a node that only lags behind is not refused.
+func (e *rqlite) bind(ctx context.Context) error {
+	if err := e.readNumber(ctx, identityQuery, &e.identity); err != nil {
 		return err
 	}
-	refusals := make([]error, len(e.nodes))
+	refusals := make([]error, len(e.responding))
 	var asking sync.WaitGroup
-	for i, n := range e.nodes {
+	for i, n := range e.responding {
 		asking.Go(func() {
 			check := []statement{sqlOf(guard, e.identity)}
 			_, err := e.try(ctx, n, statusWait, readPath, check)
@@ -400,7 +403,7 @@ func (e *rqlite) readIdentity(ctx context.Context) (identity int64, err error) {
 	if err != nil || !isThere {
 		return 0, err
 	}
-	err = e.readNumber(ctx, "SELECT value FROM identity", &identity)
+	err = e.readNumber(ctx, identityQuery, &identity)
 	return identity, err
 }
 
@@ -415,7 +418,8 @@ func (e *rqlite) readNumber(ctx context.Context, query string, number any) error
 }
 
 // callGuarded is call with a guard before the statements, whose results it returns. If the guard
-// fails, be it for another reason, nothing is read or written. An errOtherDatabase is final.
+// fails at a node, nothing is read or written there. A disk may be the reason too, so that it is
+// only an errOtherDatabase, which is final, if the identity is found to be another.
 func (e *rqlite) callGuarded(ctx context.Context, path string, statements []statement) (
 	answer, error) {
 	if e.identity == 0 {
@@ -434,9 +438,9 @@ func (e *rqlite) callGuarded(ctx context.Context, path string, statements []stat
 	if !guardFailed {
 		return a, err
 	}
-	identity, readErr := e.readIdentity(ctx)
-	if readErr != nil || identity == e.identity {
-		return a, err
+	identity, err := e.readIdentity(ctx)
+	if err != nil || identity == e.identity {
+		return a, fmt.Errorf("the database cannot be identified: %s", a.Results[0].Error)
 	}
 	if !e.isLost.Swap(true) && e.serves {
 		e.log.Error("stopped for good", "node", e.inUse.Load().url, "error", errOtherDatabase)
