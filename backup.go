@@ -549,7 +549,8 @@ func makeOther(ctx context.Context, path string, identity int64) error {
 	if err != nil {
 		return err
 	}
-	for _, st := range upgrade(version, identity) {
+	renew := sqlOf("UPDATE identity SET value = ?", identity)
+	for _, st := range append(upgrade(version, identity), renew) {
 		if _, err := db.ExecContext(ctx, st.query, st.args...); err != nil {
 			return err
 		}

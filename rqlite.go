@@ -377,7 +377,7 @@ const identityQuery = "SELECT value FROM identity"
 // bind ties the engine to the database that it has opened, and refuses nodes with another one. What
 // it asks of a node is linearizable: a node that only lags behind is not refused.
 func (e *rqlite) bind(ctx context.Context) error {
-	if err := e.readNumber(ctx, identityQuery, &e.identity); err != nil {
+	if err := e.readRow(ctx, identityQuery, &e.identity); err != nil {
 		return err
 	}
 	refusals := make([]error, len(e.responding))
@@ -399,22 +399,22 @@ func (e *rqlite) bind(ctx context.Context) error {
 // readIdentity reads the identity of whatever database there is now, or 0 if it has none.
 func (e *rqlite) readIdentity(ctx context.Context) (identity int64, err error) {
 	var isThere bool
-	err = e.readNumber(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'identity'", &isThere)
+	err = e.readRow(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'identity'", &isThere)
 	if err != nil || !isThere {
 		return 0, err
 	}
-	err = e.readNumber(ctx, identityQuery, &identity)
+	err = e.readRow(ctx, identityQuery, &identity)
 	return identity, err
 }
 
-// readNumber reads one number without a guard.
-func (e *rqlite) readNumber(ctx context.Context, query string, number any) error {
+// readRow reads one row without a guard.
+func (e *rqlite) readRow(ctx context.Context, query string, columns ...any) error {
 	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
 	if err != nil {
 		return err
 	}
 	row := slices.Concat(a.Results[0].Values...)
-	return assign(row, []any{number})
+	return assign(row, columns)
 }
 
 // callGuarded is call with a guard before the statements, whose results it returns. If the guard

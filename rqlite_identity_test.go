@@ -105,6 +105,17 @@ func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
 	}
 }
 
+// TestAnUpgradeKeepsTheIdentity, since services go on beside it.
+func TestAnUpgradeKeepsTheIdentity(t *testing.T) {
+	s := newStore(t)
+	before := readNumber(t, s, identityQuery)
+	_, err := s.write(t.Context(), upgrade(len(migrations), before/2+1)[1:]...) // [0] is empty
+	must(t, err)
+	if after := readNumber(t, s, identityQuery); after != before {
+		t.Errorf("the identity was %d and is %d", before, after)
+	}
+}
+
 // TestEachRestoreMakesAnotherDatabase, into a file and into a cluster, of copies of all versions.
 func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
 	seen := map[int64]bool{}
@@ -117,7 +128,7 @@ func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
 	}
 	present, _ := fileToCopy(t)
 	copies := []string{present}
-	note(readNumber(t, openDatabase(t, present), "SELECT value FROM identity"))
+	note(readNumber(t, openDatabase(t, present), identityQuery))
 	for version := 1; version < len(migrations); version++ {
 		copied := databasePath(t)
 		statements := append(slices.Clone(migrations[:version]), applicationMark,
@@ -130,11 +141,11 @@ func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
 		for range 2 {
 			mustRun(t, "restore", "-db", file, copied)
 			s := openDatabase(t, file)
-			note(readNumber(t, s, "SELECT value FROM identity"))
+			note(readNumber(t, s, identityQuery))
 			must(t, s.Close())
 			c := newCluster(t, 1)
 			mustRun(t, "restore", "-db", c.addresses(), copied)
-			note(c.number("SELECT value FROM identity"))
+			note(c.number(identityQuery))
 		}
 	}
 }

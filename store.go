@@ -188,16 +188,18 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 }
 
 // newIdentity draws the identity of a database.
-func newIdentity() int64 { return rand.Int64N(math.MaxInt64) + 1 }
+func newIdentity() int64 {
+	return rand.Int64N(math.MaxInt64) + 1 //nolint:gosec // it is no secret
+}
 
-// upgrade takes the schema from a version to the present one, and gives the database an identity.
-// That is bound: if SQL drew it, each node of a cluster would draw another one.
+// upgrade takes the schema from a version to the present one, and gives the database an identity
+// unless it has one. That is bound: if SQL drew it, each node of a cluster would draw another one.
 func upgrade(version int, identity int64) []statement {
 	return []statement{
 		sqlOf(strings.Join(migrations[version:], "")),
 		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
 		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))),
-		sqlOf("REPLACE INTO identity (id, value) VALUES (1, ?)", identity),
+		sqlOf("INSERT OR IGNORE INTO identity (id, value) VALUES (1, ?)", identity),
 	}
 }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
@@ -21,6 +22,12 @@ func TestAServiceShowsAndChangesNoOtherDatabase(t *testing.T) {
 		_, err := createNamed(callers, ofOther, "of the other cluster")
 		noError(t, err)
 	}
+	eventually(t, longEnough, func() error {
+		if other.number("SELECT count(*) FROM usage") == 0 {
+			return errors.New("its service has not written its usage yet")
+		}
+		return nil
+	})
 	t.Run("two clusters in one list", func(t *testing.T) { meetsOtherCluster(t, one, other) })
 	t.Run("a copy that is restored", func(t *testing.T) { meetsRestoredCopy(t, other, ofOther) })
 }
