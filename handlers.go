@@ -22,7 +22,6 @@ import (
 	"os"
 	"path"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -171,13 +170,15 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit lets everything outside /v1 pass. It authenticates all other requests, charges the limits
+// admit lets everything outside /v1 pass. It sees to it that what is remembered is up to date,
+// authenticates all other requests, charges the limits
 // of their key and sets the headers of the limits. Unknown paths and methods need a key too, so
 // that a caller without one learns nothing there. What such a caller is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
+	s.store.catchUp(r.Context(), w.start)
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.limits.address(network, w.start, false).shown.remaining == 0
@@ -288,17 +289,6 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		s.fail(w, r, err)
 	}
-}
-
-// calmly returns a panic as an error. Otherwise the panic would end the process, or a connection
-// without a response.
-func calmly(do func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-		}
-	}()
-	return do()
 }
 
 // count counts a response, and logs it at debug level.

@@ -414,7 +414,7 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		}
 		return s.keys.flush(ctx)
 	}
-	every(250*time.Millisecond, "look for edits of other programs", s.store.refresh)
+	every(lookEvery, "look for edits of other programs", s.store.keepUp)
 	every(500*time.Millisecond, "write usage", flush)
 	every(5*time.Second, "read the report on the keys", func(ctx context.Context) error {
 		return s.updateReport(ctx, time.Now())

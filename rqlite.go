@@ -530,7 +530,7 @@ func assign(values []json.RawMessage, columns []any) error {
 
 // changed is false, because a cluster does not tell of writes. New rows outdate nothing that is
 // fresh on a cluster: keys, pets, and pages that have a next one. Edits of these are counted.
-func (e *rqlite) changed() (bool, error) { return false, nil }
+func (e *rqlite) changed(context.Context) (bool, error) { return false, nil }
 
 // shared is true, because any number of services may use a cluster.
 func (e *rqlite) shared() bool { return true }

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"modernc.org/sqlite"
@@ -26,6 +27,7 @@ import (
 const (
 	readers     = 4                      // reading connections
 	serviceWait = 500 * time.Millisecond // for another program's lock
+	writerWait  = 100 * time.Millisecond // of a look for changes, for the writing connection
 	lockPoll    = 100 * time.Microsecond // between two tries of a write to get the lock
 )
 
@@ -34,12 +36,17 @@ type sqliteFile struct {
 	path string        // with symbolic links resolved: SQLite names the log after the real file
 	wait time.Duration // for another program's lock, unless a context has a deadline
 
-	mu      sync.Mutex // guards conn, version and files
-	conn    *sql.Conn  // for writing
-	version int64      // data_version, as it was at the last look; 0 before the first
+	// busy holds an element while conn, version and files are in use. It is a channel in place of a
+	// mutex, because changed does not wait for it for long.
+	busy    chan struct{}
+	conn    *sql.Conn // for writing
+	version int64     // data_version on conn, as it was at the last look; 0 before the first
+
+	looker      *sql.Conn    // for looking, whatever conn does
+	lookVersion atomic.Int64 // data_version on looker, in the same way
 
 	writer *sql.DB // the pool of conn
-	reader *sql.DB // a pool
+	reader *sql.DB // a pool, which looker comes from too
 	lock   *sql.DB // what holds a service's lock; nil in a command
 
 	writes, reads sync.Map // from query to *sql.Stmt, on conn and on reader
@@ -69,6 +76,7 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 	e := &sqliteFile{
 		path:  path,
 		wait:  commandWait,
+		busy:  make(chan struct{}, 1),
 		files: map[string]os.FileInfo{path: nil, path + "-wal": nil, path + "-shm": nil},
 	}
 	if mode == openToServe {
@@ -336,8 +344,12 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	e.reader = openPool(e.path,
 		"mode=rw", "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=schema_version",
 		"_pragma=cache_size(-1500)")
-	e.reader.SetMaxOpenConns(readers)
+	e.reader.SetMaxOpenConns(readers + 1) // with looker, which stays
 	e.reader.SetMaxIdleConns(readers)
+	e.looker, err = e.reader.Conn(context.WithoutCancel(ctx))
+	if err != nil {
+		return err
+	}
 	for range readers {
 		conn, err := e.reader.Conn(context.WithoutCancel(ctx))
 		if err != nil {
@@ -353,8 +365,8 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 // Close ends all connections. SQLite then empties the log. If that must not be, the connections end
 // with the process, and who opens the database next reads the whole log.
 func (e *sqliteFile) Close() (err error) {
-	e.mu.Lock() // requests that were cut off may still write
-	defer e.mu.Unlock()
+	e.busy <- struct{}{} // requests that were cut off may still write
+	defer func() { <-e.busy }()
 	if e.hasOtherIndex() {
 		return nil
 	}
@@ -365,6 +377,9 @@ func (e *sqliteFile) Close() (err error) {
 		// Raw reaches the driver's own connection. If the driver has panicked in a call, then
 		// conn.Close would wait for the end of that call for ever.
 		err = e.conn.Raw(func(driver any) error { return driver.(io.Closer).Close() })
+	}
+	if e.looker != nil {
+		_ = e.looker.Close()
 	}
 	for _, pool := range []*sql.DB{e.reader, e.writer, e.lock} {
 		if pool != nil {
@@ -409,8 +424,8 @@ func retryLocked(ctx context.Context, deadline time.Time, do func() error) error
 
 // write implements engine.
 func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]result, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.busy <- struct{}{}
+	defer func() { <-e.busy }()
 	results, err := e.transact(ctx, statements)
 	if errors.Is(err, errLostFile) {
 		// What is in a log without a name would be lost with the process.
@@ -424,7 +439,7 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]resul
 }
 
 // emptyLog brings what is in the log into the database, and says where all that was confirmed is
-// now. mu is held.
+// now. busy is held.
 func (e *sqliteFile) emptyLog() string {
 	const saved = "all that was confirmed is in the database"
 	if e.hasOtherIndex() {
@@ -457,7 +472,7 @@ func (e *sqliteFile) hasOtherIndex() bool {
 	return !os.SameFile(opened, now)
 }
 
-// transact runs the statements in one transaction. mu is held.
+// transact runs the statements in one transaction. busy is held.
 func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]result, error) {
 	err := untilUnlocked(ctx, e.wait, func() error {
 		_, err := e.run(sqlOf("BEGIN IMMEDIATE"))
@@ -506,7 +521,7 @@ func (e *sqliteFile) checkFiles() error {
 	return nil
 }
 
-// run executes one statement on conn. mu is held.
+// run executes one statement on conn. busy is held.
 func (e *sqliteFile) run(st statement) (r result, err error) {
 	stmt, err := prepared(&e.writes, e.conn, st.query)
 	if err != nil {
@@ -544,18 +559,30 @@ func prepared(known *sync.Map, on preparer, query string) (*sql.Stmt, error) {
 	return stmt, nil
 }
 
-// changed reads data_version on the writing connection. SQLite changes that number whenever another
-// connection has written, whatever program that belongs to. So edits that nobody counts are
-// noticed, and an import is a change too. The first call always reports one.
-func (e *sqliteFile) changed() (bool, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// changed reads data_version. SQLite changes that number whenever another connection has written,
+// whatever program that belongs to. So edits that nobody counts are noticed, and an import is a
+// change too. The first call always reports one.
+//
+// A connection of its own shows whether anybody has written. Only the writing connection tells our
+// own writes from those of others, and a sync may keep it busy for seconds. Then any write counts.
+func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
+	const query = "PRAGMA data_version"
+	var version int64
+	if err := e.looker.QueryRowContext(ctx, query).Scan(&version); err != nil {
+		return true, err
+	}
+	if e.lookVersion.Swap(version) == version {
+		return false, nil
+	}
+	select {
+	case e.busy <- struct{}{}:
+	case <-time.After(writerWait):
+		return true, nil
+	}
+	defer func() { <-e.busy }()
 	before := e.version
-	_, err := e.run(statement{
-		query: "PRAGMA data_version",
-		into:  []any{&e.version},
-	})
-	return e.version != before, err
+	_, err := e.run(statement{query: query, into: []any{&e.version}})
+	return err != nil || e.version != before, err
 }
 
 // shared is false, because a second service is kept out.

@@ -390,7 +390,7 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 		check("the writer", e.conn, "synchronous", "2")
 		check("the writer", e.conn, "busy_timeout", "0") // it waits in Go
 		stats := e.reader.Stats()
-		if stats.OpenConnections != readers || stats.MaxOpenConnections != readers {
+		if stats.OpenConnections != readers+1 || stats.MaxOpenConnections != readers+1 {
 			t.Errorf("%d readers are open from the start, %d at the most",
 				stats.OpenConnections, stats.MaxOpenConnections)
 		}

@@ -25,6 +25,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -67,7 +68,7 @@ type engine interface {
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
 	// changed reports whether other programs may have written since the last call. A cluster cannot
 	// tell, and reports false: its services only see the edits that store.edit counts.
-	changed() (bool, error)
+	changed(ctx context.Context) (bool, error)
 	// shared reports whether several services can use the database at once.
 	shared() bool
 	// describe names the engine, and the file or the node that it uses now.
@@ -240,6 +241,12 @@ type store struct {
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
+	// looked is when the last look for edits began, or when one had failed that began a moment
+	// before. What is remembered counts while this is recent.
+	looked  atomic.Pointer[time.Time]
+	lookMu  sync.Mutex // guards looking
+	looking *look      // the one that runs, or the last
+
 	pages cache[place, *listPage]
 	pets  cache[int64, *cachedPet] // by id
 
@@ -267,7 +274,10 @@ func storeOn(e engine) *store {
 		engine:     e,
 		next:       newTransaction(),
 		committing: make(chan struct{}, 1),
+		looking:    &look{began: time.Now(), ended: make(chan struct{})},
 	}
+	close(s.looking.ended)
+	s.looked.Store(&s.looking.began) // nothing is remembered yet
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
 	return s
@@ -363,7 +373,7 @@ const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 // changed also notices programs that count no edit. A cluster shows edits by their number alone. A
 // file is asked for that number too, so that refresh is the same for both.
 func (s *store) refresh(ctx context.Context) error {
-	changed, err := s.engine.changed()
+	changed, err := s.engine.changed(ctx)
 	if changed {
 		s.editsSeen.Add(1)
 	}
@@ -376,6 +386,105 @@ func (s *store) refresh(ctx context.Context) error {
 		s.noteEdits(edits)
 	}
 	return err
+}
+
+const (
+	lookEvery = 250 * time.Millisecond // the service looks for edits so often
+	lookWait  = 500 * time.Millisecond // a request, and the task that looks, wait so long for a look
+	lookCount = time.Second            // a look counts for so long
+)
+
+// isRecent reports whether what is so old by the monotonic and by the wall clock is recent. The
+// first stops while a machine is suspended. The other may be set back, and then tells nothing.
+func isRecent(age, wallAge time.Duration) bool {
+	return age <= lookCount && wallAge >= 0 && wallAge <= lookCount
+}
+
+// recent reports whether at is recent now. What is later than now is, too.
+func recent(at, now time.Time) bool {
+	age := now.Sub(at)
+	return age < 0 || isRecent(age, now.Round(0).Sub(at.Round(0)))
+}
+
+// look is a look for edits of others, for all that wait for it.
+type look struct {
+	began  time.Time
+	before error         // what came of the look before
+	ended  chan struct{} // closed when err is known
+	err    error
+}
+
+// joinLook returns the look that runs, or begins one. After a pause of the process it begins one
+// even if another runs: what that one waits for may have been lost in the pause.
+func (s *store) joinLook(ctx context.Context) *look {
+	s.lookMu.Lock()
+	defer s.lookMu.Unlock()
+	l := &look{began: time.Now(), before: s.looking.before, ended: make(chan struct{})}
+	select {
+	case <-s.looking.ended:
+		l.before = s.looking.err
+	default:
+		if recent(s.looking.began, l.began) || recent(*s.looked.Load(), l.began) {
+			return s.looking
+		}
+	}
+	s.looking = l
+	go func() {
+		defer close(l.ended)
+		// It goes on for others when the one that began it waits no longer.
+		l.err = calmly(func() error { return s.refresh(context.WithoutCancel(ctx)) })
+		if l.err == nil {
+			s.looked.Store(&l.began) // the answer may be older than now
+		}
+	}()
+	return l
+}
+
+// keepUp looks for edits of others, and waits for that lookWait at most. While looks fail or
+// hang, what is remembered goes on counting, but not after a pause of the process, in which waiting
+// says nothing about the engine. A look that is only slow is no error.
+func (s *store) keepUp(ctx context.Context) error {
+	began := time.Now()
+	wait := lookWait
+	if recent(*s.looked.Load(), began) {
+		wait = lookEvery // so that nothing gets old while looks hang
+	}
+	l := s.joinLook(ctx)
+	err := l.before
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(wait):
+	case <-l.ended:
+		if l.err == nil {
+			return nil
+		}
+		err = l.err
+	}
+	if now := time.Now(); recent(began, now) {
+		s.looked.Store(&now)
+	}
+	return err
+}
+
+// catchUp comes before a request that began at now uses what is remembered. If the last look was
+// too long ago, it makes the request wait for one. The service looks so often that this happens
+// only after a pause of the process or its machine, or when the clock was set.
+func (s *store) catchUp(ctx context.Context, now time.Time) {
+	for !recent(*s.looked.Load(), now) {
+		_ = s.keepUp(context.WithoutCancel(ctx)) // the task that looks logs the error
+	}
+}
+
+// calmly returns a panic as an error. Otherwise the panic would end the process, or a connection
+// without a response.
+func calmly(do func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return do()
 }
 
 // noteEdits takes the number of edits that a read has returned. A page that shows an edit is the

@@ -874,11 +874,16 @@ func limitFileSize(t *testing.T, s *server) (end func()) {
 	return func() { _ = limit("unlimited") } // the process may have been killed
 }
 
-// inject makes system calls of the process fail, by strace.
+// inject makes system calls of the process fail.
 func inject(calls, how string) func(t *testing.T, s *server) (end func()) {
+	return tamper(calls, "error="+how)
+}
+
+// tamper changes what system calls of the process do, by strace.
+func tamper(calls, how string) func(t *testing.T, s *server) (end func()) {
 	return func(t *testing.T, s *server) (end func()) {
 		pid := s.cmd.Process.Pid
-		strace := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid), "-e", "trace="+calls, "-e", "inject="+calls+":error="+how)
+		strace := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid), "-e", "trace="+calls, "-e", "inject="+calls+":"+how)
 		var stderr bytes.Buffer
 		strace.Stderr = &stderr
 		noError(t, strace.Start())

@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestAPausedServiceTrustsNothingItRemembers: a service is stopped for seconds, as a machine is
+// that moves to another host. Meanwhile a key is revoked and a pet is changed. No request that
+// begins afterwards opens the store with the key, or shows the pet as it was.
+func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
+	t.Parallel()
+	onBothEngines(t, func(t *testing.T, on engine) {
+		s := on.start(t, behindProxy...)
+		for range 2 { // so that a page of one pet has a next one, and is remembered on a cluster too
+			mustCall(t, s, s.key, "POST", "/pets", rex)
+		}
+		for round := range 4 {
+			revoked := s.newKey(unlimited...)
+			id := fmt.Sprint(s.listed(revoked).ID)
+			for range 3 {
+				mustCall(t, s, revoked, "GET", "/pets?limit=1", "")
+				mustCall(t, s, s.key, "GET", "/pets/1", "")
+			}
+			time.Sleep(1500 * time.Millisecond) // so that it is not stopped while it has a lock
+			mustCall(t, s, revoked, "GET", "/pets?limit=1", "")
+			noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+			name := fmt.Sprint("Tom ", round)
+			s.command("key", "revoke", "-db", s.db, id)
+			s.command("pet", "set", "-db", s.db, "-name", name, "1")
+			time.Sleep(time.Duration(round+2) * time.Second)
+			noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+			var clients sync.WaitGroup
+			for _, target := range []string{"/pets?limit=1", "/pets/1"} {
+				for range 4 {
+					clients.Go(func() {
+						for range 5 {
+							if got := answerTo(s, revoked, target); !strings.HasPrefix(got, "401 ") {
+								t.Errorf("round %d: the revoked key gets %s", round, got)
+							}
+							if got := answerTo(s, s.key, target); !strings.Contains(got, name) {
+								t.Errorf("round %d: the pet is %s in place of %s", round, got, name)
+							}
+						}
+					})
+				}
+			}
+			clients.Wait()
+		}
+	})
+}
+
+// answerTo is the status of a GET and what it returns.
+func answerTo(s *server, key, target string) string {
+	got, err := call(s.url, key, "GET", target, "", "")
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(got.status, " ", got.body)
+}
+
+// mustCall sends a request that must succeed.
+func mustCall(t *testing.T, s *server, key, method, target, body string) {
+	t.Helper()
+	if got, err := call(s.url, key, method, target, body, ""); err != nil || got.status >= 300 {
+		t.Fatalf("%s %s: %+v, %v", method, target, got, err)
+	}
+}
+
+// TestWhatIsRememberedWaitsForNoEngine that hangs: clients send 100 requests a second, whether they
+// are answered or not, for what is remembered. The bound is five times what is promised, since
+// other tests run beside this one; a service that waited for each look would exceed it tenfold.
+func TestWhatIsRememberedWaitsForNoEngine(t *testing.T) {
+	t.Parallel()
+	measure := func(t *testing.T, s *server, during time.Duration) {
+		var mu sync.Mutex
+		var took []time.Duration
+		var clients sync.WaitGroup
+		ticks := time.Tick(10 * time.Millisecond)
+		for range during / (10 * time.Millisecond) {
+			<-ticks
+			clients.Go(func() {
+				began := time.Now()
+				if got := answerTo(s, s.key, "/pets?limit=1"); !strings.HasPrefix(got, "200 ") {
+					t.Errorf("what is remembered gets %s", got)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				took = append(took, time.Since(began))
+			})
+		}
+		clients.Wait()
+		slices.Sort(took)
+		p99 := took[len(took)*99/100]
+		t.Logf("of %d requests, half took %v, 99%% took %v, and all took %v at most",
+			len(took), took[len(took)/2], p99, took[len(took)-1])
+		if p99 > 250*time.Millisecond {
+			t.Errorf("99%% of the requests took %v", p99)
+		}
+	}
+	remember := func(t *testing.T, s *server) {
+		for range 2 {
+			mustCall(t, s, s.key, "POST", "/pets", rex)
+		}
+		mustCall(t, s, s.key, "GET", "/pets?limit=1", "")
+	}
+	t.Run("a majority is frozen", func(t *testing.T) {
+		c := startCluster(t)
+		s := engine{c}.start(t)
+		remember(t, s)
+		frozen := []int{c.leader(), c.followers()[0]}
+		for _, i := range frozen {
+			c.pause(i)
+		}
+		measure(t, s, 20*time.Second)
+		for _, i := range frozen {
+			c.resume(i)
+		}
+		s.awaitReady()
+	})
+	t.Run("a sync hangs for 3 s", func(t *testing.T) {
+		s := start(t)
+		remember(t, s)
+		end := tamper(syncCalls, "delay_exit=3000000")(t, s)
+		var writer sync.WaitGroup
+		writer.Go(func() {
+			_, err := call(s.url, s.key, "POST", "/pets", rex, "")
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		measure(t, s, 5*time.Second)
+		end()
+		writer.Wait()
+	})
+}
