@@ -75,11 +75,16 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		l.want(http.StatusOK, 0)
 		c.wantArrived()
 		time.Sleep(1)
+		c.when(func(*fakeNode, http.ResponseWriter, *http.Request) bool {
+			time.Sleep(lookWait / 2)
+			return false
+		})
 		var clients sync.WaitGroup
 		for range 20 {
-			clients.Go(func() { l.want(http.StatusOK, 0) })
+			clients.Go(func() { l.want(http.StatusOK, lookWait/2) })
 		}
 		clients.Wait()
+		c.when(nil)
 		c.wantArrived(lookAtCluster)
 		revoke()
 		time.Sleep(lookCount + 1)
@@ -180,8 +185,7 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 	})
 }
 
-// TestALookAtAFileWaitsForNoWriter: a sync hangs, while another program revokes the key. What we
-// write ourselves is no change as long as that can be told.
+// TestALookAtAFileWaitsForNoWriter: a sync hangs, while another program revokes the key.
 func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -189,7 +193,7 @@ func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 		l := newLookingService(t, s)
 		busy := fileEngine(s).busy
 		busy <- struct{}{}
-		must(t, revokeNow(t.Context(), other, 1, 1))
+		must(t, writing(other, revokeKey(1, 1))()) // which counts no edit
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusUnauthorized, writerWait)
 		time.Sleep(lookCount + 1)
