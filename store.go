@@ -390,7 +390,7 @@ func (s *store) refresh(ctx context.Context) error {
 
 const (
 	lookEvery = 250 * time.Millisecond // the service looks for edits so often
-	lookWait  = 500 * time.Millisecond // a request, and the task that looks, wait so long for a look
+	lookWait  = 500 * time.Millisecond // a request waits so long for a look
 	lookCount = time.Second            // a look counts for so long
 )
 

@@ -40,10 +40,10 @@ func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 				for range 4 {
 					clients.Go(func() {
 						for range 5 {
-							if got := answerTo(s, revoked, target); !strings.HasPrefix(got, "401 ") {
+							if got := answerTo(s.url+target, revoked); !strings.HasPrefix(got, "401 ") {
 								t.Errorf("round %d: the revoked key gets %s", round, got)
 							}
-							if got := answerTo(s, s.key, target); !strings.Contains(got, name) {
+							if got := answerTo(s.url+target, s.key); !strings.Contains(got, name) {
 								t.Errorf("round %d: the pet is %s in place of %s", round, got, name)
 							}
 						}
@@ -56,8 +56,8 @@ func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 }
 
 // answerTo is the status of a GET and what it returns.
-func answerTo(s *server, key, target string) string {
-	got, err := call(s.url, key, "GET", target, "", "")
+func answerTo(url, key string) string {
+	got, err := call(url, key, "GET", "", "", "")
 	if err != nil {
 		return err.Error()
 	}
@@ -73,34 +73,37 @@ func mustCall(t *testing.T, s *server, key, method, target, body string) {
 }
 
 // TestWhatIsRememberedWaitsForNoEngine that hangs: clients send 100 requests a second, whether they
-// are answered or not, for what is remembered. The bound is five times what is promised, since
-// other tests run beside this one; a service that waited for each look would exceed it tenfold.
+// are answered or not, in turn for what is remembered and for what needs no engine in any case. The
+// latter show how busy the machine is.
 func TestWhatIsRememberedWaitsForNoEngine(t *testing.T) {
 	t.Parallel()
 	measure := func(t *testing.T, s *server, during time.Duration) {
 		var mu sync.Mutex
-		var took []time.Duration
+		var took [2][]time.Duration
 		var clients sync.WaitGroup
 		ticks := time.Tick(10 * time.Millisecond)
-		for range during / (10 * time.Millisecond) {
+		for i := range int(during / (10 * time.Millisecond)) {
 			<-ticks
 			clients.Go(func() {
 				began := time.Now()
-				if got := answerTo(s, s.key, "/pets?limit=1"); !strings.HasPrefix(got, "200 ") {
-					t.Errorf("what is remembered gets %s", got)
+				url := []string{s.url + "/pets?limit=1", s.address() + "/openapi.json"}[i%2]
+				if got := answerTo(url, s.key); !strings.HasPrefix(got, "200 ") {
+					t.Errorf("%s gets %s", url, got)
 				}
 				mu.Lock()
 				defer mu.Unlock()
-				took = append(took, time.Since(began))
+				took[i%2] = append(took[i%2], time.Since(began))
 			})
 		}
 		clients.Wait()
-		slices.Sort(took)
-		p99 := took[len(took)*99/100]
-		t.Logf("of %d requests, half took %v, 99%% took %v, and all took %v at most",
-			len(took), took[len(took)/2], p99, took[len(took)-1])
-		if p99 > 250*time.Millisecond {
-			t.Errorf("99%% of the requests took %v", p99)
+		p99 := func(times []time.Duration) time.Duration {
+			slices.Sort(times)
+			return times[len(times)*99/100]
+		}
+		remembered, other := p99(took[0]), p99(took[1])
+		t.Logf("99%% of %d requests took %v, and %v without an engine", len(took[0]), remembered, other)
+		if remembered > 50*time.Millisecond+4*other {
+			t.Errorf("99%% of the requests took %v", remembered)
 		}
 	}
 	remember := func(t *testing.T, s *server) {
