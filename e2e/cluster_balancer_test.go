@@ -1,12 +1,19 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -31,6 +38,8 @@ const answeredBy = "X-Answered-By"
 // documentedConfig is where operators copy HAProxy's configuration from.
 const documentedConfig = "../docs/deploy/haproxy.cfg"
 
+var documentedBinds = regexp.MustCompile(`bind :443 ssl .*\n\tbind :::443 v6only .*`)
+
 // What balancerConfig puts in the place of the documented settings.
 var balancerChanges = []struct {
 	documented *regexp.Regexp
@@ -40,8 +49,8 @@ var balancerChanges = []struct {
 	// request, so that a reload fails none.
 	{regexp.MustCompile(`(?s)^.*\ndefaults\n`), "global\n\tstats socket FOLDER/haproxy.sock mode 600 level admin expose-fd listeners\n" +
 		"defaults\n\toption idle-close-on-response\n"},
-	{regexp.MustCompile(`\n\tlog global\n\toption httplog\n`), "\n"},
-	{regexp.MustCompile(`bind :443 ssl .*`), "bind HASHING"},
+	{regexp.MustCompile(`\n\tlog global\n\tlog-format .*\n`), "\n"},
+	{documentedBinds, "bind HASHING"},
 	{regexp.MustCompile(`(?m)^.* set-header X-Forwarded-For .*\n`), ""}, // tests say who calls
 	{regexp.MustCompile(` ssl verify required ca-file \S+`), ""},
 	{regexp.MustCompile(`(?m)(^\tserver .*\n)+`), "SERVERS"},
@@ -69,10 +78,6 @@ func balancerConfig(t *testing.T, folder, hashing, roundRobin, servers string) s
 // services ready until its checks tell otherwise.
 func startBalancer(t *testing.T, services []*server) *balancer {
 	t.Helper()
-	program, err := exec.LookPath("haproxy")
-	if err != nil {
-		t.Fatalf("install Debian's haproxy: %v", err)
-	}
 	folder := t.TempDir()
 	hashing, roundRobin := ownAddress(t), ownAddress(t)
 	var servers strings.Builder
@@ -80,11 +85,20 @@ func startBalancer(t *testing.T, services []*server) *balancer {
 	for i, s := range services {
 		fmt.Fprintf(&servers, "\tserver service%d %s\n", i, strings.TrimPrefix(s.address(), "http://"))
 	}
+	b := runBalancer(t, folder, balancerConfig(t, folder, hashing, roundRobin, servers.String()))
+	b.hashing, b.roundRobin = "http://"+hashing+"/v1", "http://"+roundRobin+"/v1"
+	return b
+}
+
+func runBalancer(t *testing.T, folder, text string) *balancer {
+	t.Helper()
+	program, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Fatalf("install Debian's haproxy: %v", err)
+	}
 	config := filepath.Join(folder, "haproxy.cfg")
-	text := balancerConfig(t, folder, hashing, roundRobin, servers.String())
 	noError(t, os.WriteFile(config, []byte(text), 0o600))
-	b := &balancer{t: t, hashing: "http://" + hashing + "/v1", roundRobin: "http://" + roundRobin + "/v1",
-		cmd: exec.Command(program, "-W", "-f", config), log: &logBuffer{}}
+	b := &balancer{t: t, cmd: exec.Command(program, "-W", "-f", config), log: &logBuffer{}}
 	b.cmd.Stdout, b.cmd.Stderr = b.log, b.log
 	noError(t, b.cmd.Start())
 	t.Cleanup(func() {
@@ -118,4 +132,60 @@ func (b *balancer) awaitWorker(n int) {
 		}
 		return nil
 	})
+}
+
+// TestTheBalancerKnowsItsServices puts a server with another machine's certificate in the place of
+// the second service. HAProxy sends it no request, and logs no path or query of any.
+func TestTheBalancerKnowsItsServices(t *testing.T) {
+	t.Parallel()
+	folder, front := t.TempDir(), ownAddress(t)
+	script, err := filepath.Abs("../docs/deploy/cluster.sh")
+	noError(t, err)
+	makes := exec.Command("sh", script, "127.0.0.1", "127.0.0.2", "127.0.0.3")
+	makes.Dir = folder
+	if out, err := makes.CombinedOutput(); err != nil {
+		t.Fatalf("cluster.sh: %v\n%s", err, out)
+	}
+	var requests [3]atomic.Int64
+	config := strings.ReplaceAll(readFile(t, documentedConfig), "10.0.0.", "127.0.0.")
+	for i, certified := range []string{"127.0.0.1", "127.0.0.3", "127.0.0.3"} {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/readyz" {
+				requests[i].Add(1)
+			}
+		}))
+		host := fmt.Sprint("127.0.0.", i+1)
+		node := filepath.Join(folder, "cluster", certified, "node.")
+		pair, err := tls.LoadX509KeyPair(node+"crt", node+"key")
+		noError(t, err)
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		noError(t, s.Listener.Close())
+		s.Listener, err = net.Listen("tcp", host+":0")
+		noError(t, err)
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		t.Cleanup(s.Close)
+		config = strings.ReplaceAll(config, host+":8080", s.Listener.Addr().String())
+	}
+	config = "global\n" + config[strings.Index(config, "\ndefaults\n"):]
+	config = documentedBinds.ReplaceAllLiteralString(config, "bind "+front)
+	config = strings.NewReplacer("log global", "log stdout format raw local0",
+		"/etc/rqlite", filepath.Join(folder, "cluster")).Replace(config)
+	b := runBalancer(t, folder, config)
+	for i := range 60 { // each a caller of its own
+		r, err := call("http://"+front, fmt.Sprint("key ", i), "GET", "/v1/pets?limit=7", "", "")
+		if err != nil || r.status != http.StatusOK {
+			t.Errorf("a request gets %v, %v", r, err)
+		}
+	}
+	if served := requests[1].Load(); served != 0 {
+		t.Errorf("a server with the certificate of another has got %d requests", served)
+	}
+	if served := requests[0].Load() + requests[2].Load(); served != 60 {
+		t.Errorf("the others have got %d requests, want 60", served)
+	}
+	if log := b.log.String(); !strings.Contains(log, "/petstore1 ") || strings.Contains(log, "pets?") ||
+		strings.Contains(log, "/v1") {
+		t.Errorf("the log is\n%s", tail(log))
+	}
 }

@@ -20,10 +20,11 @@ import (
 // after some steps the test looks whether what is promised is so.
 func TestAClusterRunsAsDocumented(t *testing.T) {
 	t.Parallel()
-	needs(t, "haproxy", "useradd", "gcc")
+	needs(t, "haproxy", "useradd", "gcc", "prometheus-blackbox-exporter")
 	c := bootCluster(t)
 	c.serveFile()
 	steps := []*step{
+		{section: "Set it up", line: "systemctl disable --now petstore.socket", before: c.callFile, after: c.checkMoved},
 		{section: "Set it up", line: "for HOST in 10.0.0.1 10.0.0.2 10.0.0.3; do curl", after: c.checkNodes},
 		{section: "Set it up", line: "curl -s -o /dev/null", after: c.checkServices},
 		{section: "Backups", line: "systemctl start petstore-backup", before: c.leaveBackups, after: c.checkBackup},
@@ -33,8 +34,9 @@ func TestAClusterRunsAsDocumented(t *testing.T) {
 		{section: "A lost majority", line: "systemctl stop petstore rqlite", before: c.loseTwo},
 		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3", after: func() { c.setUp(true, 1, 2) }},
 		{section: "A lost majority", line: "petstore restore", after: func() { c.setUp(false, 1, 2); c.checkRestored() }},
+		{section: "New certificates", line: "install -m 640 -g rqlite", before: c.keepCertificates, after: c.checkCertificates},
 		{section: "Upgrades", line: "systemctl restart petstore", after: c.checkPets},
-		{section: "Back to one file", line: "petstore backup", after: c.checkFile},
+		{section: "Back to one file", line: "petstore backup", before: c.callFile, after: c.checkFile},
 	}
 	for _, b := range c.blocks {
 		var now *step
@@ -82,10 +84,11 @@ func hostOf(i int) string { return fmt.Sprint("10.0.0.", i+1) }
 
 // scpStandIn copies to another machine's /root as far as it can, see receive.
 const scpStandIn = `scp() {
-	local host=${3%%:*} path=${3#*:}
+	local to=${@: -1} files=("${@:2:$#-2}")
+	local host=${to%%:*} path=${to#*:}
 	case $path in
-	*/) mkdir -p "$WIRE/$host/$path" && cp -r "$2" "$WIRE/$host/$path" ;;
-	*) mkdir -p "$WIRE/$host" && cp -r "$2" "$WIRE/$host/$path" ;;
+	*/) mkdir -p "$WIRE/$host/$path" && cp -r "${files[@]}" "$WIRE/$host/$path" ;;
+	*) mkdir -p "$WIRE/$host" && cp -r "${files[@]}" "$WIRE/$host/$path" ;;
 	esac
 }`
 
@@ -100,7 +103,6 @@ func bootCluster(t *testing.T) *threeMachines {
 	}
 	installRqlited(t) // fetches and builds what the machines build from the caches
 	repository := snapshot(t)
-	c.makeCertificate()
 	rqlite, proxy := rqliteRepository(t)
 	for i := range 3 {
 		m := bootMachine(t, repository, rqlite, c.wire, filepath.Dir(binary))
@@ -123,8 +125,9 @@ func bootCluster(t *testing.T) *threeMachines {
 		m.run("cd /root && export WIRE=" + c.wire + " GOSUMDB=off GOPROXY=" + proxy)
 		m.run(scpStandIn)
 		m.run("systemctl start systemd-journald-dev-log.socket") // for HAProxy
-		m.run("mkdir -p /etc/letsencrypt/live/pets.example.com && cp $WIRE/*.pem /etc/letsencrypt/live/pets.example.com/")
-		m.run("cp $WIRE/fullchain.pem /usr/local/share/ca-certificates/e2e.crt")
+		m.run("mkdir -p /etc/letsencrypt/{live/pets.example.com,renewal-hooks/deploy}")
+		m.renewCertificate()
+		m.run("cp " + certificate + " /usr/local/share/ca-certificates/e2e.crt")
 	}
 	return c
 }
@@ -151,32 +154,33 @@ func rqliteRepository(t *testing.T) (repository, proxy string) {
 // rqliteVersion is that of the document, and of .ci/rqlited.
 const rqliteVersion = "v8.43.4"
 
-// makeCertificate does what a certificate authority would.
-func (c *threeMachines) makeCertificate() {
-	c.t.Helper()
-	openssl := exec.Command("openssl", "req", "-x509", "-newkey", "rsa:2048", "-noenc", "-days", "2",
-		"-subj", "/CN=pets.example.com", "-addext", "subjectAltName=DNS:pets.example.com",
-		"-keyout", "privkey.pem", "-out", "fullchain.pem")
-	openssl.Dir = c.wire
-	if out, err := openssl.CombinedOutput(); err != nil {
-		c.t.Fatalf("openssl: %v\n%s", err, out)
-	}
-}
-
 // serveFile makes the first machine one that serves a file.
 func (c *threeMachines) serveFile() {
 	c.t.Helper()
 	m := c.all[0]
 	m.run("install " + binary + " /usr/local/bin/ && git clone -q '<this repository>' before")
-	m.run("cp before/docs/deploy/petstore.env /etc/ && cp before/docs/deploy/petstore.service /etc/systemd/system/")
+	m.run("cp before/docs/deploy/petstore.env /etc/ && cp before/docs/deploy/petstore.{service,socket} /etc/systemd/system/")
 	m.run("rm -r before && systemctl daemon-reload")
 	m.run("install -d -m 700 /var/lib/petstore")
 	c.key = strings.TrimSpace(m.run("petstore key create -plan business -db /var/lib/petstore/petstore.db"))
-	m.run("systemctl start petstore")
+	m.run("systemctl enable --now petstore.socket petstore")
 	m.waitUntilReady()
 	for range 3 {
-		c.create(m, "http://localhost:8080/v1")
+		c.create(m, "http://127.0.0.1:8080/v1")
 	}
+}
+
+// callFile calls the service of the file without a pause, while it moves.
+func (c *threeMachines) callFile() {
+	c.t.Helper()
+	c.all[0].run("rm -f /tmp/moved")
+	c.all[0].callAllTheTime("/tmp/moved")
+}
+
+// checkMoved looks whether those calls have not started it again.
+func (c *threeMachines) checkMoved() {
+	c.t.Helper()
+	c.all[0].run("! systemctl is-active --quiet petstore petstore.socket && touch /tmp/moved && wait $!")
 }
 
 // create adds a pet with a name of its own.
@@ -284,6 +288,41 @@ func (c *threeMachines) checkServices() {
 		c.t.Errorf("six keys came to the services %v only", used)
 	}
 	c.all[1].checkAddresses(public, "Authorization: Bearer "+c.key)
+	m := c.all[0]
+	m.curl(200, "Authorization: Bearer "+c.key, public+"/pets", "--resolve", "pets.example.com:443:[::1]")
+	if mode := m.run("stat --format %a /etc/haproxy/*.pem"); mode != "600\n" {
+		c.t.Errorf("the key of the public certificate has the mode %s", mode)
+	}
+	m.renewCertificate()
+	m.checkServed("127.0.0.1:443", certificate)
+	m.run("cp " + certificate + " /usr/local/share/ca-certificates/e2e.crt && update-ca-certificates")
+	c.checkPets()
+}
+
+func (c *threeMachines) keepCertificates() {
+	c.t.Helper()
+	for _, m := range c.all {
+		m.run("cp /etc/rqlite/node.crt /tmp/before.crt")
+	}
+}
+
+// checkCertificates looks whether all machines serve their new certificates, of which the
+// blackbox exporter tells when they end.
+func (c *threeMachines) checkCertificates() {
+	c.t.Helper()
+	c.all[0].run(`echo 'ARGS="--web.listen-address=127.0.0.1:9115 --config.file=/etc/prometheus/blackbox.yml"' \
+		>/etc/default/prometheus-blackbox-exporter && systemctl start prometheus-blackbox-exporter`)
+	for i, m := range c.all {
+		m.run("! cmp -s /etc/rqlite/node.crt /tmp/before.crt")
+		for _, port := range []string{":4001", ":4002", ":8080"} {
+			m.checkServed(hostOf(i)+port, "/etc/rqlite/node.crt")
+		}
+		probe := c.all[0].run("curl -sS --retry 30 --retry-connrefused --retry-delay 1 '127.0.0.1:9115/probe?module=http_2xx&target=https://" +
+			hostOf(i) + ":4001/readyz'")
+		if !strings.Contains(probe, "\nprobe_ssl_earliest_cert_expiry 1") || !strings.Contains(probe, "\nprobe_success 1\n") {
+			c.t.Errorf("of node %d the exporter says %s", i+1, probe)
+		}
+	}
 	c.checkPets()
 }
 
@@ -291,7 +330,7 @@ func (c *threeMachines) checkServices() {
 func (c *threeMachines) served() (lists []int) {
 	c.t.Helper()
 	for _, m := range c.all {
-		n := m.run(`curl -s localhost:6060/metrics | sed -n 's/^petstore_requests_total{operation="listPets",status="200"} //p'`)
+		n := m.run(`curl -s 127.0.0.1:6060/metrics | sed -n 's/^petstore_requests_total{operation="listPets",status="200"} //p'`)
 		served, _ := strconv.Atoi(strings.TrimSpace(n)) // there is none before the first
 		lists = append(lists, served)
 	}
@@ -427,8 +466,10 @@ func (c *threeMachines) checkFile() {
 	c.t.Helper()
 	m := c.all[0]
 	m.waitUntilReady()
-	c.create(m, "http://localhost:8080/v1")
-	c.checkList(m, "http://localhost:8080/v1")
+	m.run("systemctl is-active petstore.socket && touch /tmp/moved && wait $!")
+	c.create(m, "http://127.0.0.1:8080/v1")
+	c.checkList(m, "http://127.0.0.1:8080/v1")
+	m.checkUnheard()
 }
 
 // TestTheClusterScriptMakesWholeFoldersOnly runs it again after openssl has failed,
@@ -439,8 +480,10 @@ func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
 	noError(t, err)
 	broken := filepath.Join(folder, "broken")
 	noError(t, os.Mkdir(broken, 0o700))
+	commands := filepath.Join(folder, "commands")
 	run := func(search string, arguments ...string) (out string, err error) {
-		cmd := exec.Command("sh", append([]string{script}, arguments...)...)
+		watched := []string{"-f", "-e", "trace=execve", "-s", "10000", "-o", commands, "sh", script}
+		cmd := exec.Command("strace", append(watched, arguments...)...)
 		cmd.Dir, cmd.Env = folder, append(os.Environ(), "PATH="+search+os.Getenv("PATH"))
 		text, err := cmd.CombinedOutput()
 		return string(text), err
@@ -465,6 +508,11 @@ func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
 		if out, err := run("", addresses...); err != nil || out != "" {
 			t.Fatalf("cluster.sh %s: %v, %s", addresses, err, out)
 		}
+		for _, user := range []string{"petstore", "node", "admin"} {
+			if password := read(user + ".password"); strings.Contains(readFile(t, commands), strings.TrimSpace(password)) {
+				t.Errorf("every user could see the password of %s in a command line", user)
+			}
+		}
 		for _, address := range addresses {
 			tool(t, "openssl", "verify", "-CAfile", filepath.Join(folder, "cluster", "ca.crt"), "-verify_ip", address,
 				filepath.Join(folder, "cluster", address, "node.crt"))
@@ -476,8 +524,8 @@ func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
 	fail("store", "10.0.0.1") // the authority
 	fail("rand", "10.0.0.1")
 	fail("10.0.0.2", "10.0.0.1", "10.0.0.2")
-	if _, err := os.Stat(filepath.Join(folder, "cluster", "10.0.0.2")); err == nil {
-		t.Error("half a folder is left")
+	if _, err := os.Stat(filepath.Join(folder, "cluster", "10.0.0.2", "node.crt")); err == nil {
+		t.Error("a folder that is half made has a certificate, and would stay so")
 	}
 	before := read("10.0.0.1/node.crt") + read("10.0.0.1/petstore-cluster.env")
 	succeed("10.0.0.1", "10.0.0.2")

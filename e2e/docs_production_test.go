@@ -16,7 +16,8 @@ import (
 // nginx; after some of the steps the test looks whether they did what they are for.
 func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 	t.Parallel()
-	needs(t, "caddy", "nginx", "prometheus", "prometheus-alertmanager", "prometheus-node-exporter")
+	needs(t, "caddy", "nginx", "prometheus", "prometheus-alertmanager", "prometheus-node-exporter",
+		"prometheus-blackbox-exporter")
 	repository := snapshot(t)
 	m := bootMachine(t, repository)
 	m.values["<this repository>"] = repository
@@ -28,13 +29,13 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		"CGO_ENABLED=0 go build .": m.checkVersion,
 		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
 		"petstore backup -db /var/lib/petstore/petstore.db /root/petstore-backup.db":       m.checkUnit,
-		"systemctl start petstore":   m.checkRestored,
-		"systemctl restart petstore": m.checkUpgrade,
-		"systemctl restart prometheus-node-exporter prometheus-alertmanager prometheus": m.checkAlerts,
-		"systemctl restart caddy":          func() { m.checkProxy("", caddyRoot) },
-		"systemctl restart nginx":          m.checkNginx,
-		"systemctl restart petstore caddy": func() { m.checkProxy("/shop", caddyRoot) },
-		"docker run -d --name petstore -p 8080:8080 -v petstore:/data petstore": m.checkContainer,
+		"systemctl start petstore.socket petstore":                                         m.checkRestored,
+		"systemctl restart petstore":                                                       m.checkUpgrade,
+		"systemctl restart prometheus-alertmanager prometheus":                             m.checkAlerts,
+		"systemctl restart caddy":                                                          func() { m.checkProxy("", caddyRoot) },
+		"systemctl restart nginx":                                                          m.checkNginx,
+		"systemctl restart petstore caddy":                                                 m.checkPrefix,
+		"docker run -d --name petstore -p 8080:8080 -v petstore:/data petstore":            m.checkContainer,
 	}
 	for _, d := range readDocuments(t) {
 		for _, b := range d.blocks {
@@ -106,7 +107,7 @@ for shared in "${@:2}"; do
 	mount --bind "$shared" ".$shared"
 done
 ip link set lo up
-echo 127.0.0.1 pets.example.com >>etc/hosts
+printf '127.0.0.1 pets.example.com\n::1 localhost\n' >>etc/hosts
 rm -rf etc/fstab var/lib/petstore var/lib/private/petstore
 rm -r lib/systemd/system/{sysinit,local-fs}.target.wants
 printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' >etc/systemd/system/e2e.target
@@ -122,7 +123,7 @@ func needs(t *testing.T, commands ...string) {
 	t.Helper()
 	for _, command := range append(commands, "systemd-analyze", "nsenter", "ip", "curl", "openssl") {
 		if _, err := exec.LookPath(command); err != nil {
-			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light, haproxy, prometheus, prometheus-alertmanager and prometheus-node-exporter: %v", err)
+			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light, haproxy, prometheus, prometheus-alertmanager, prometheus-node-exporter and prometheus-blackbox-exporter: %v", err)
 		}
 	}
 	if os.Getuid() != 0 {
@@ -171,7 +172,38 @@ func bootMachine(t *testing.T, shared ...string) *machine {
 		}
 	})
 	m.run("until systemctl is-active --quiet e2e.target 2>/dev/null; do sleep 0.1; done")
+	m.run(eavesdropper + " >/tmp/overheard 2>&1 & echo $! >/tmp/eavesdropper")
+	m.run(`timeout 30 bash -c 'until ss -Hltn | grep -q "\[::1\]:9115 "; do sleep 0.1; done'`)
 	return m
+}
+
+// eavesdropper stands for another user of the machine, who listens where localhost leads first.
+const eavesdropper = `python3 -c '
+import selectors, socket
+waiting = selectors.DefaultSelector()
+for port in 8080, 6060, 9090, 9093, 9100, 9115:
+    waiting.register(socket.create_server(("::1", port), family=socket.AF_INET6), selectors.EVENT_READ)
+while True:
+    for key, _ in waiting.select():
+        caller, _ = key.fileobj.accept()
+        print(key.fileobj.getsockname(), caller.recv(1000), flush=True)
+        caller.close()
+'`
+
+// checkUnheard ends the eavesdropper, whom nobody should have called.
+func (m *machine) checkUnheard() {
+	m.t.Helper()
+	if heard := m.run("kill $(cat /tmp/eavesdropper) && cat /tmp/overheard"); heard != "" {
+		m.t.Errorf("another user of the machine got\n%s", heard)
+	}
+}
+
+// callAllTheTime calls the service without a pause, until the file is there, as its clients may
+// while it is restored, for which an operator is slow. On its socket that would start it.
+func (m *machine) callAllTheTime(until string) {
+	m.t.Helper()
+	m.run(`petstore() { sleep 2; unset -f petstore; petstore "$@"; }`)
+	m.run("until [ -e " + until + " ]; do curl -s -o /dev/null 127.0.0.1:8080/openapi.json || true; done >/dev/null 2>&1 &")
 }
 
 // makeRoom stops what would be in the way of a block, and has systemd forget how
@@ -181,9 +213,15 @@ func (m *machine) makeRoom(b *block) {
 	switch text := b.text(); {
 	case strings.HasPrefix(text, "cp docs/deploy/nginx.conf"), strings.HasPrefix(text, "cp docs/deploy/Caddyfile.prefix"):
 		m.run("systemctl stop caddy nginx")
+	case strings.HasPrefix(text, "systemctl stop petstore.socket petstore"):
+		m.callAllTheTime("/tmp/restored")
 	case strings.HasPrefix(text, "petstore backup -db /var/lib/petstore/petstore.db /root/petstore-before.db"):
-		m.run(`until [ -e /tmp/upgraded ]; do curl -sS -o /dev/null -w '%{http_code}\n' 127.0.0.1:8080/openapi.json; done >/tmp/statuses 2>&1 &`)
+		m.run(`until [ -e /tmp/upgraded ]; do
+			curl -sS -o /dev/null -w '%{http_code}\n' 127.0.0.1:8080/openapi.json
+			curl -ksS -o /dev/null -w '%{http_code}\n' https://pets.example.com/shop/openapi.json
+		done >/tmp/statuses 2>&1 &`)
 	case strings.HasPrefix(text, "docker build"):
+		m.checkUnheard()
 		m.run("systemctl stop petstore.socket petstore caddy nginx")
 	}
 }
@@ -228,17 +266,17 @@ func (m *machine) checkUnit() {
 	m.run("systemd-analyze security --offline=true --threshold=15 " + unit) // 1.5 of 10, which systemd calls OK
 	m.waitUntilReady()
 	key := m.newKey()
-	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
 
 	// A kill leaves a -wal behind, which root or the service may open first.
 	m.run("systemctl kill --signal=KILL petstore; petstore key list")
 	m.waitUntilReady()
-	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
-	m.run("systemctl stop petstore")
+	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
+	m.run("systemctl stop petstore.socket petstore")
 	key = m.newKey()
-	m.run("systemctl start petstore")
+	m.run("systemctl start petstore.socket petstore")
 	m.waitUntilReady()
-	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
 	strange := m.run("find /var/lib/petstore/ ! -user $(stat --format %u /var/lib/petstore/)")
 	if user := m.run("stat --format %u /var/lib/petstore/"); strange != "" || user == "0\n" {
 		m.t.Errorf("the directory of the service is that of the user %s, and these are not: %s", user, strange)
@@ -249,9 +287,10 @@ func (m *machine) checkUnit() {
 // and gives out no id that another may have.
 func (m *machine) checkRestored() {
 	m.t.Helper()
+	m.run("touch /tmp/restored && wait $!")
 	m.waitUntilReady()
 	key := m.newKey()
-	head, _ := m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	head, _ := m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
 	if id := find(locationHeader, head); !regexp.MustCompile(`/pets/1\d{6}$`).MatchString(id) {
 		m.t.Errorf("the first pet after a restore is at %s", id)
 	}
@@ -261,13 +300,13 @@ func (m *machine) checkRestored() {
 // Alertmanager. None of them listens to other machines.
 func (m *machine) checkAlerts() {
 	m.t.Helper()
-	m.run(`until curl -fsG localhost:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 2' | grep -q value; do sleep 0.5; done`)
-	m.run(`until curl -fs localhost:9090/api/v1/alertmanagers | grep -q '"url":"http://localhost:9093/'; do sleep 0.5; done`)
-	m.run(`curl -fs --retry 30 --retry-connrefused -o /dev/null localhost:9093/-/ready`)
-	if open := m.run(`ss -Hltn | grep -E ':9(09.|100) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
+	m.run(`until curl -fsG 127.0.0.1:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 3' | grep -q value; do sleep 0.5; done`)
+	m.run(`until curl -fs 127.0.0.1:9090/api/v1/alertmanagers | grep -q '"url":"http://127.0.0.1:9093/'; do sleep 0.5; done`)
+	m.run(`curl -fs --retry 30 --retry-connrefused -o /dev/null 127.0.0.1:9093/-/ready`)
+	if open := m.run(`ss -Hltn | grep -E ':9(09.|100|115) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
 		m.t.Errorf("other machines reach\n%s", open)
 	}
-	m.run("systemctl stop prometheus-node-exporter prometheus-alertmanager prometheus")
+	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
 }
 
 // checkUpgrade looks what a client has seen that has connected again and again
@@ -295,7 +334,7 @@ func (m *machine) checkUpgrade() {
 
 func (m *machine) waitUntilReady() {
 	m.t.Helper()
-	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:6060/readyz")
+	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null 127.0.0.1:6060/readyz")
 }
 
 // newKey makes a key, and waits until the service takes it if it runs.
@@ -308,7 +347,7 @@ func (m *machine) newKey() string {
 
 // untilTaken waits for the service to take a key. It does within a second.
 func untilTaken(key string) string {
-	return "until curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' localhost:8080/v1/pets; do sleep 0.1; done"
+	return "until curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' 127.0.0.1:8080/v1/pets; do sleep 0.1; done"
 }
 
 // curl sends a request with one header and returns the head and the body of the answer.
@@ -335,11 +374,26 @@ const (
 // makes nginx's certificate, and lets Caddy make its own rather than ask for one.
 func (m *machine) prepareProxies() {
 	m.t.Helper()
-	m.run(`mkdir -p /etc/letsencrypt/live/pets.example.com && cd /etc/letsencrypt/live/pets.example.com &&
-		openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pets.example.com -addext subjectAltName=DNS:pets.example.com -keyout privkey.pem -out fullchain.pem 2>/dev/null && cd - >/dev/null`)
+	m.run("mkdir -p /etc/letsencrypt/{live/pets.example.com,renewal-hooks/deploy}")
+	m.renewCertificate()
 	m.write("/etc/caddy/e2e.caddyfile", "{\n\tlocal_certs\n\tskip_install_trust\n}\nimport /etc/caddy/Caddyfile\n")
 	m.run("mkdir /etc/systemd/system/caddy.service.d")
 	m.write("/etc/systemd/system/caddy.service.d/e2e.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/caddy run --config /etc/caddy/e2e.caddyfile --adapter caddyfile\n")
+}
+
+// renewCertificate makes one and runs the hooks, as certbot does.
+func (m *machine) renewCertificate() {
+	m.t.Helper()
+	m.run(`cd /etc/letsencrypt/live/pets.example.com &&
+		openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pets.example.com -addext subjectAltName=DNS:pets.example.com -keyout privkey.pem -out fullchain.pem 2>/dev/null && cd - >/dev/null`)
+	m.run(`(set -e; shopt -s nullglob; for HOOK in /etc/letsencrypt/renewal-hooks/deploy/*; do "$HOOK"; done)`)
+}
+
+// checkServed waits for a certificate to be served at an address.
+func (m *machine) checkServed(address, certificate string) {
+	m.t.Helper()
+	m.run(fmt.Sprintf(`timeout 30 bash -c 'until [ "$(openssl s_client -connect %s -servername pets.example.com </dev/null 2>/dev/null |
+		openssl x509 -noout -fingerprint)" = "$(openssl x509 -noout -fingerprint -in %s)" ]; do sleep 0.2; done'`, address, certificate))
 }
 
 // checkProxy looks whether the service is all there behind a proxy, at a path
@@ -436,6 +490,34 @@ func (m *machine) checkNginx() {
 		}
 	}
 	m.checkLarge(2_000_000, base, key, "--cacert", certificate)
+	m.renewCertificate()
+	m.checkServed("127.0.0.1:443", certificate)
+
+	m.run("systemctl stop petstore.socket petstore")
+	m.curl(502, key, base+"/pets?limit=1", "--cacert", certificate)
+	m.run("systemctl start petstore.socket petstore")
+	if log := m.run("grep -r pets /var/log/nginx || true"); log != "" {
+		m.t.Errorf("nginx logs paths:\n%s", log)
+	}
+}
+
+// checkPrefix looks besides what a probe sees outside the prefix, and while the service is down.
+func (m *machine) checkPrefix() {
+	m.t.Helper()
+	m.checkProxy("/shop", caddyRoot)
+	probe := func(status int, path string) (body string) {
+		m.t.Helper()
+		_, body = m.curl(status, "Accept: */*", "https://pets.example.com"+path, "--cacert", caddyRoot)
+		return body
+	}
+	if body := probe(200, "/shop/readyz"); strings.TrimSpace(body) != "ok" {
+		m.t.Errorf("a probe gets %q", body)
+	}
+	probe(404, "/readyz")
+	m.run("systemctl stop petstore.socket petstore")
+	probe(404, "/readyz")
+	probe(502, "/shop/readyz")
+	m.run("systemctl start petstore.socket petstore")
 }
 
 // dockerStandIn does what Docker would with the documents' Dockerfile: the
@@ -488,10 +570,10 @@ func (m *machine) checkContainer() {
 	if files := m.run("find /var/lib/e2e-image -maxdepth 1"); len(strings.Fields(files)) != 3 {
 		m.t.Errorf("the image should hold the program and its data only: %s", files)
 	}
-	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null localhost:8080/openapi.json")
+	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null 127.0.0.1:8080/openapi.json")
 	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create"))
 	m.run(untilTaken(key))
-	m.curl(201, "Authorization: Bearer "+key, "http://localhost:8080/v1/pets", "-d", rex)
+	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
 	if keys := m.run("docker exec petstore /petstore key list"); !strings.Contains(keys, "shop front") || len(strings.Split(keys, "\n")) != 4 {
 		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)
 	}

@@ -24,19 +24,21 @@ for user in petstore node admin; do
 done
 
 for address; do
-	[ ! -d "$address" ] || continue
-	new=$address.new # until it is complete
-	rm -rf "$new"
-	mkdir "$new"
+	[ ! -f "$address/node.crt" ] || continue # which is made last
+	mkdir -p "$address"
+	cp ca.crt "$address"
+	(cd "$deploy" && cp haproxy.cfg rqlite.service petstore.service petstore-* "$OLDPWD/$address")
+	for file in rqlite.env rqlite-auth.json rqlite-admin.curl petstore-cluster.env; do
+		# Any user can read the command line of sed, but not what it is given to read.
+		sed -f - "$deploy/$file" >"$address/$file" <<-END
+			s/=ADDRESS/=$address/
+			s/PETSTORE-PASSWORD/$(cat petstore.password)/g
+			s/NODE-PASSWORD/$(cat node.password)/
+			s/ADMIN-PASSWORD/$(cat admin.password)/
+		END
+	done
 	certificate -CA ca.crt -CAkey ca.key -days 825 -subj "/CN=$address" \
 		-extensions usr_cert -addext "subjectAltName=IP:$address" \
-		-keyout "$new/node.key" -out "$new/node.crt"
-	cp ca.crt "$new"
-	(cd "$deploy" && cp haproxy.cfg rqlite.service petstore.service petstore-* "$OLDPWD/$new")
-	for file in rqlite.env rqlite-auth.json rqlite-admin.curl petstore-cluster.env; do
-		sed -e "s/=ADDRESS/=$address/" -e "s/PETSTORE-PASSWORD/$(cat petstore.password)/g" \
-			-e "s/NODE-PASSWORD/$(cat node.password)/" \
-			-e "s/ADMIN-PASSWORD/$(cat admin.password)/" "$deploy/$file" >"$new/$file"
-	done
-	mv "$new" "$address"
+		-keyout "$address/node.key" -out "$address/node.crt.new"
+	mv "$address/node.crt.new" "$address/node.crt"
 done
