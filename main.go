@@ -362,6 +362,12 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	scheme := "http"
 	if secure {
 		scheme = "https"
+	} else if host == "localhost" {
+		// The name leads to ::1 first, where another user may wait for keys.
+		host = "127.0.0.1"
+		if l.Addr().(*net.TCPAddr).IP.Equal(net.IPv6loopback) {
+			host = "::1"
+		}
 	}
 	return scheme + "://" + net.JoinHostPort(host, port)
 }

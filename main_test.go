@@ -402,10 +402,12 @@ func TestTheAddressOfAServerIsOneToConnectTo(t *testing.T) {
 		secure          bool
 		want            string
 	}{
-		{"0.0.0.0:0", "0.0.0.0:8080", false, "http://localhost:8080"},
-		{":0", "[::]:8080", false, "http://localhost:8080"},
+		{"0.0.0.0:0", "0.0.0.0:8080", false, "http://127.0.0.1:8080"},
+		{":0", "[::]:8080", false, "http://127.0.0.1:8080"},
 		{"127.0.0.1:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080"},
 		{"[::1]:0", "[::1]:8080", false, "http://[::1]:8080"},
+		{"localhost:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080"},
+		{"localhost:0", "[::1]:8080", false, "http://[::1]:8080"},
 		{"localhost:0", "127.0.0.1:8443", true, "https://localhost:8443"},
 		{"pets.example:https", "10.0.0.7:443", true, "https://pets.example:443"},
 	} {
@@ -515,7 +517,7 @@ func programOn(t testing.TB, socket socket, args ...string) *testProcess {
 	file, err := socket.File()
 	must(t, err)
 	t.Cleanup(func() { file.Close() })
-	args = append(args, "-addr", "localhost:1")
+	args = append(args, "-addr", "pets.example:1")
 	cmd := program(t, args...)
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Env = append(cmd.Env,
@@ -534,10 +536,10 @@ func TestTheParentsSocketIsServed(t *testing.T) {
 		p.start()
 		// The name is that in -addr, and the port that of the socket.
 		port := parent.Addr().(*net.TCPAddr).Port
-		if want := fmt.Sprintf("http://localhost:%d/v1", port); p.address != want {
+		if want := fmt.Sprintf("http://pets.example:%d/v1", port); p.address != want {
 			t.Errorf("it is at %s, want %s", p.address, want)
 		}
-		response, _ := send(t, "GET", p.address+"/pets", "", "")
+		response, _ := send(t, "GET", "http://"+parent.Addr().String()+"/v1/pets", "", "")
 		if response.StatusCode != 401 {
 			t.Errorf("the response is %s", response.Status)
 		}

@@ -427,7 +427,7 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 				front.ServeHTTP(w, r)
 			}))
 			defer proxy.Close()
-			program := strings.ReplaceAll(documentedFile(t, file), "http://localhost:8080", proxy.URL)
+			program := strings.ReplaceAll(documentedFile(t, file), "http://127.0.0.1:8080", proxy.URL)
 			path := filepath.Join(t.TempDir(), file)
 			if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 				t.Fatal(err)
