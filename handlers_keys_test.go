@@ -365,7 +365,7 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 		s.wantError = true
 		days := func(what, want string) {
 			t.Helper()
-			must(t, s.service.limits.flush(t.Context(), time.Now()))
+			must(t, s.service.limits.flush(t.Context(), time.Now))
 			if got := fmt.Sprint(storedDays(t, s.store)); got != "["+want+"]" {
 				t.Errorf("after %s %s is stored", what, got)
 			}

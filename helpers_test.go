@@ -519,7 +519,7 @@ func storedDays(t testing.TB, s *store) (days []string) {
 
 func mustFlush(t testing.TB, l *limiter) {
 	t.Helper()
-	if err := l.flush(context.Background(), testStart.time()); err != nil {
+	if err := l.flush(context.Background(), testStart.time); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -115,8 +115,26 @@ type account struct {
 // already.
 type bucket struct {
 	used   int64
-	unsent int64   // of those, the ones that no finished flush has stored
-	ends   instant // when the window ends, and the bucket is full again
+	unsent int64     // of those, the ones that no finished flush has stored
+	ends   instant   // when the window ends, and the bucket is full again
+	read   bucketRow // what was stored when it was read last
+}
+
+// bucketRow is a bucket in the database.
+type bucketRow struct{ Used, Ends int64 }
+
+// increment is what a flush adds to the bucket that is stored. See mergeDay.
+type increment struct {
+	bucketRow
+	Read bucketRow
+}
+
+// row is the bucket as it is stored.
+func (b bucket) row() bucketRow { return bucketRow{b.used, int64(b.ends)} }
+
+// increment is what to send of the bucket.
+func (b bucket) increment() increment {
+	return increment{bucketRow{b.unsent, int64(b.ends)}, b.read}
 }
 
 // running reports whether a window of the given length is running.
@@ -144,32 +162,35 @@ func (b bucket) levelAt(now, length instant, limit int64) level {
 // take counts one request, and begins a window if none is running.
 func (b *bucket) take(now, length instant) {
 	if !b.running(now, length) {
-		*b = bucket{ends: now + length}
+		*b = bucket{ends: now + length, read: b.read}
 	}
 	b.used++
 	b.unsent++
 }
 
-// adopt goes on from what is stored, which holds what was sent of the bucket. A stored window that
-// runs wins, since other services may have begun it and count in it.
-func (b *bucket) adopt(stored, sent bucketRow, now, length instant) {
-	// If b's window is another than the one that was sent, this flush has sent nothing of b.
-	sameWindow := int64(b.ends) == sent.Ends
-	if sameWindow {
+// adopt goes on from what is stored. now must be read after it, since the stored window may have
+// ended meanwhile. A stored window that runs wins, since other services may have begun it and count
+// in it. again reports that the flush did not add what was sent, and that it still counts.
+func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (again bool) {
+	// The flush adds to a window of the same end, or begins that window.
+	isAdded := stored.Ends == sent.Ends
+	isNews := !isAdded && stored != b.read
+	b.read = stored
+	if isAdded && int64(b.ends) == sent.Ends {
 		b.unsent -= sent.Used
 	}
-	merged := bucket{used: stored.Used + b.unsent, unsent: b.unsent, ends: instant(stored.Ends)}
-	// If the stored window is over, b goes on alone.
-	if !merged.running(now, length) {
-		return
+	isRunning := b.running(now, length)
+	if !isRunning {
+		b.unsent = 0 // these requests say nothing of the window that runs
 	}
-	// The stored window wins if b's window was sent with the flush, or overlaps the stored one. now
-	// is when the flush began: the stored window may have ended since, and b's window begun. Then b
-	// stays.
-	overlaps := merged.ends > b.ends-length
-	if sameWindow || overlaps {
-		*b = merged
+	ends := instant(stored.Ends)
+	// If b began when this stored window was over, b stays, though the clock was set back since.
+	wins := isNews || ends == b.ends || !isRunning
+	if wins && runs(ends, now, length) {
+		b.used = stored.Used + b.unsent
+		b.ends = ends
 	}
+	return sent.Used > 0 && !isAdded && b.unsent > 0
 }
 
 // level is what a caller sees of one bucket.
@@ -185,6 +206,7 @@ type decision struct {
 	minute, day level     // RateLimit; a caller without a key has only shown
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
 	banBegins   bool      // this very refusal bans the key
+	lastBan     instant   // when the ban before that began
 	banErr      error     // why the ban could not be stored, and so does not begin
 	policy      []string  // RateLimit-Policy
 }
@@ -200,7 +222,7 @@ type usage struct {
 	strikes bucket
 	retryAt instant // when the latest Retry-After has passed
 	retryOf instant // the length of the window that retryAt is the end of
-	readAt  instant // what flushedAt was when the buckets were last read; see isOld
+	readAt  int64   // what limiter.flushes was when the buckets were last read; see isOld
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
@@ -221,6 +243,7 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	if d.refusal != "" {
 		isOneTooMany := u.strike(now, q.PerMinute)
 		d.banBegins = isOneTooMany && banFor > 0
+		d.lastBan = u.bannedAt
 		u.askToWait(d)
 		return d
 	}
@@ -372,27 +395,28 @@ type dayRow struct {
 	tally
 }
 
-// usageRow is a usage in a flush. On the way into the database, it says how many requests to add.
-// On the way out, it says how many are stored, and tells of the ban. Its instants are numbers,
-// because an instant is a text in JSON.
+// usageRow is a usage as a flush reads it. Its instants are numbers, because an instant is a text
+// in JSON.
 type usageRow struct {
 	ID                    int64
 	Minute, Day           bucketRow
 	BannedAt, BannedUntil int64
 }
 
-type bucketRow struct{ Used, Ends int64 }
-
-// increment is what a flush adds to the bucket that is stored.
-func (b bucket) increment() bucketRow { return bucketRow{b.unsent, int64(b.ends)} }
+// usageIncrement is what a flush adds to a usage.
+type usageIncrement struct {
+	ID     int64
+	Minute increment `json:"minute"`
+	Day    increment `json:"day"`
+}
 
 // batch is what one transaction of a flush adds to the database. The numbers of a service's batches
 // ascend. A batch whose outcome is unknown is sent again under its number, so that the database
 // adds it once.
 type batch struct {
 	number         int64
-	outcomeUnknown bool               // until a send has succeeded, so also before the first one
-	usages         map[int64]usageRow // by id
+	outcomeUnknown bool                     // until a send has succeeded, so also before the first one
+	usages         map[int64]usageIncrement // by id
 	days           []dayRow
 }
 
@@ -410,11 +434,11 @@ func (l *limiter) merge(now instant, stored *string) []statement {
 	days, _ := json.Marshal(l.batch.days)
 	number := l.batch.number
 	at := int64(now)
-	latestMinute := int64(latestEnd(now, minuteMillis))
-	latestDay := int64(latestEnd(now, dayMillis))
 	return []statement{
-		sqlOf(mergeUsages, string(usages), l.service, number, at, latestMinute, latestDay),
-		sqlOf(mergeDays, string(days), l.service, number),
+		sqlOf(insertUsages, string(usages), l.service, number),
+		sqlOf(mergeMinutes, string(usages), l.service, number),
+		sqlOf(mergeDays, string(usages), l.service, number),
+		sqlOf(addTallies, string(days), l.service, number),
 		sqlOf(noteFlush, at, l.service, number),
 		{
 			query: readUsages,
@@ -428,24 +452,22 @@ func (l *limiter) merge(now instant, stored *string) []statement {
 const (
 	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
 
-	// ?4 is now. A window runs if it ends after ?4, and by ?5 for a minute or ?6 for a day (see
-	// latestEnd). A stored window that runs keeps its end, and gets the requests of the batch's
-	// window unless that has ended. In SQLite a comparison is the number 1 or 0: what is multiplied
-	// by it counts only if it holds.
-	mergeUsages = `INSERT INTO usage
+	insertUsages = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-SELECT value ->> 'ID', value ->> '$.Minute.Used', value ->> '$.Minute.Ends',
-	value ->> '$.Day.Used', value ->> '$.Day.Ends', 0, 0
-FROM json_each(?1) WHERE ` + notMerged + `
-ON CONFLICT (id) DO UPDATE SET
-	minute_used = excluded.minute_used * (excluded.minute_ends > ?4)
-		+ minute_used * (minute_ends > ?4 AND minute_ends <= ?5),
-	minute_ends = iif(minute_ends > ?4 AND minute_ends <= ?5, minute_ends, excluded.minute_ends),
-	day_used = excluded.day_used * (excluded.day_ends > ?4)
-		+ day_used * (day_ends > ?4 AND day_ends <= ?6),
-	day_ends = iif(day_ends > ?4 AND day_ends <= ?6, day_ends, excluded.day_ends)`
+SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE ` + notMerged + `
+ON CONFLICT DO NOTHING`
 
-	mergeDays = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
+	// A window begins only if what is stored is what the service has read last. So a flush that
+	// arrives late replaces no window that its service did not know, whatever the clocks say. In
+	// SQLite a comparison is the number 1 or 0.
+	mergeDays = `UPDATE usage SET day_ends = value ->> '$.day.Ends',
+	day_used = (value ->> '$.day.Used') + day_used * (day_ends = value ->> '$.day.Ends')
+FROM json_each(?1) WHERE usage.id = value ->> 'ID' AND value ->> '$.day.Used' > 0
+	AND (day_ends = value ->> '$.day.Ends' OR day_ends = value ->> '$.day.Read.Ends'
+		AND day_used = value ->> '$.day.Read.Used')
+	AND ` + notMerged
+
+	addTallies = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
 SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
 	value ->> 'errors'
 FROM json_each(?1) WHERE ` + notMerged + `
@@ -466,6 +488,9 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM 
 	WHERE banned_until > 0 AND banned_until > ?2 ORDER BY banned_until DESC LIMIT 10000)`
 )
 
+// mergeMinutes does for minutes what mergeDays does for days.
+var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
+
 // limiter holds the usage of the accounts and the addresses that called lately. One lock guards it
 // all: a request holds it for well under a microsecond, and it makes "both buckets or none" plain
 // to see.
@@ -475,11 +500,13 @@ type limiter struct {
 	banFor  time.Duration // 0 turns bans off
 	batch   batch         // only flush uses it
 
-	mu        sync.Mutex // guards what follows
-	usages    map[int64]*usage
-	flushedAt instant              // the last flush that has succeeded
-	tallies   map[usageDate]*tally // what no batch has taken
-	addresses cache[netip.Prefix, bucket]
+	mu      sync.Mutex // guards what follows
+	usages  map[int64]*usage
+	flushes int64                // transactions of flushes that have succeeded
+	tallies map[usageDate]*tally // what no batch has taken
+	// minuteAhead is how long after now a stored minute ended, at most, since it was asked for last.
+	minuteAhead instant
+	addresses   cache[netip.Prefix, bucket]
 }
 
 // Bounds of what is remembered. A usage that is forgotten is read again from the database. An
@@ -518,28 +545,40 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	return d, nil
 }
 
-// recall reads a usage. If the store fails, the usage in memory counts as read until the next flush
-// succeeds. If there is none in memory, the error of the store is returned.
+// recall reads a usage. What a flush overtakes may be old, and is dropped. If the store fails, the
+// usage in memory counts as read until the next flush succeeds. If there is none in memory, the
+// error of the store is returned.
 func (l *limiter) recall(id int64) error {
+	l.mu.Lock()
+	flushes := l.flushes
+	l.mu.Unlock()
 	stored := &usage{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
 	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u := l.usages[id]
-	if u == nil {
-		if err == nil {
-			stored.readAt = l.flushedAt
-			l.usages[id] = stored
+	if err != nil {
+		if u == nil {
+			return err
 		}
-		return err
+		u.readAt = l.flushes
+		return nil
 	}
-	// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
-	if err == nil && l.isOld(u) {
+	if l.flushes != flushes {
+		return nil
+	}
+	stored.minute.read = stored.minute.row()
+	stored.day.read = stored.day.row()
+	stored.readAt = flushes
+	if u == nil {
+		l.usages[id] = stored
+	} else if l.isOld(u) {
+		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
 		u.minute = stored.minute
 		u.day = stored.day
+		u.readAt = flushes
 	}
-	u.readAt = l.flushedAt
 	return nil
 }
 
@@ -548,8 +587,11 @@ func (l *limiter) recall(id int64) error {
 // usage with unsent requests is not old, since to read it would lose them. The next flush sends
 // these, and reads the usage back. The caller holds the lock.
 func (l *limiter) isOld(u *usage) bool {
-	return u.readAt != l.flushedAt && u.day.unsent == 0 && l.store.engine.shared()
+	return u.readAt != l.flushes && !u.hasUnsent() && l.store.engine.shared()
 }
+
+// hasUnsent reports whether a flush has something to send of the usage.
+func (u *usage) hasUnsent() bool { return u.minute.unsent > 0 || u.day.unsent > 0 }
 
 // charge takes one request from the usage of the account. known is false if the usage has to be
 // read first.
@@ -595,30 +637,41 @@ func (l *limiter) countError(id int64, now instant) {
 }
 
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
-// sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew.
+// sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
+// another ban is stored that this service did not know, that one counts in its place.
 func (l *limiter) ban(a *account, d *decision) {
 	// An unban that was made while the clock was ahead must not lift this ban.
 	begins := max(d.now, a.unbannedAt+1)
 	ends := d.now + instant(l.banFor.Milliseconds())
-	save := sqlOf(saveBan, a.usageID, int64(begins), int64(ends))
-	_, d.banErr = l.store.write(context.Background(), save)
+	var stored usage
+	_, d.banErr = l.store.write(context.Background(),
+		sqlOf(saveBan, a.usageID, int64(begins), int64(ends), int64(d.lastBan)),
+		statement{
+			query: usageQuery,
+			args:  []any{a.usageID},
+			into:  stored.columns(),
+		})
+	d.banBegins = d.banErr == nil && stored.bannedAt == begins
 	if d.banErr != nil {
-		d.banBegins = false
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if u := l.usages[a.usageID]; u != nil { // otherwise it is read anew, with the ban
-		u.bannedAt, u.bannedUntil = begins, ends
+		u.bannedAt = stored.bannedAt
+		u.bannedUntil = stored.bannedUntil
 	}
-	d.ban(ends)
+	if d.now < stored.bannedUntil && stored.bannedAt > a.unbannedAt {
+		d.ban(stored.bannedUntil)
+	}
 }
 
-// saveBan stores a ban of the usage ?1, from ?2 to ?3.
+// saveBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the
+// one that this service knows. So a ban that arrives late replaces none.
 const saveBan = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 VALUES (?1, 0, 0, 0, 0, ?2, ?3)
-ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3`
+ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3 WHERE banned_at = ?4`
 
 // usageQuery reads the fields of a usage.
 const usageQuery = `SELECT minute_used, minute_ends, day_used, day_ends, banned_at, banned_until
@@ -641,19 +694,20 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 }
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum.
-// Where other services share the database, every flush learns of their bans. It must not run twice
-// at once.
-func (l *limiter) flush(ctx context.Context, now time.Time) error {
+// Where other services share the database, every flush learns of their bans. What another service's
+// window has kept out is sent again at once. It must not run twice at once.
+func (l *limiter) flush(ctx context.Context, now func() time.Time) error {
 	if l.batch.outcomeUnknown {
-		if err := l.send(ctx, instantOf(now)); err != nil {
+		if _, err := l.send(ctx, now); err != nil {
 			return err
 		}
 	}
 	for l.takeBatch() {
-		if err := l.send(ctx, instantOf(now)); err != nil {
+		again, err := l.send(ctx, now)
+		if err != nil {
 			return err
 		}
-		if !l.batch.full() {
+		if !again && !l.batch.full() {
 			return nil // what was admitted meanwhile is left for the next flush
 		}
 	}
@@ -671,7 +725,7 @@ func (l *limiter) takeBatch() bool {
 	l.batch = batch{
 		number:         l.batch.number + 1,
 		outcomeUnknown: true,
-		usages:         map[int64]usageRow{},
+		usages:         map[int64]usageIncrement{},
 		days:           []dayRow{}, // nil would be null in JSON
 	}
 	for date, t := range l.tallies {
@@ -681,9 +735,8 @@ func (l *limiter) takeBatch() bool {
 		l.batch.days = append(l.batch.days, dayRow{date, *t})
 		delete(l.tallies, date)
 		u := l.usages[date.Usage]
-		// A request counts in both buckets, so that the day has unsent ones if the minute has.
-		if u != nil && u.day.unsent > 0 {
-			l.batch.usages[date.Usage] = usageRow{
+		if u != nil && u.hasUnsent() {
+			l.batch.usages[date.Usage] = usageIncrement{
 				ID:     date.Usage,
 				Minute: u.minute.increment(),
 				Day:    u.day.increment(),
@@ -693,49 +746,62 @@ func (l *limiter) takeBatch() bool {
 	return true
 }
 
-// send writes the batch, and goes on from what is stored then.
-func (l *limiter) send(ctx context.Context, now instant) error {
+// send writes the batch, and goes on from what is stored then. again reports that some of the batch
+// was not added, and still counts.
+func (l *limiter) send(ctx context.Context, now func() time.Time) (again bool, err error) {
 	var stored string
-	if _, err := l.store.write(ctx, l.merge(now, &stored)...); err != nil {
-		return err
+	if _, err := l.store.write(ctx, l.merge(instantOf(now()), &stored)...); err != nil {
+		return false, err
 	}
 	var rows []usageRow
 	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
-		return err
+		return false, err
 	}
-	l.adoptAndTrim(rows, now)
+	again = l.adoptAndTrim(rows, now)
 	l.batch.outcomeUnknown = false
-	return nil
+	return again, nil
 }
 
 // adoptAndTrim goes on from what is stored. If too many usages are in memory, it drops those that
-// are stored and whose last Retry-After has passed.
-func (l *limiter) adoptAndTrim(stored []usageRow, now instant) {
+// are stored and whose last Retry-After has passed. It reads the clock under the lock, and so after
+// every request that has been counted.
+func (l *limiter) adoptAndTrim(stored []usageRow, clock func() time.Time) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.flushedAt = now
+	now := instantOf(clock())
+	l.flushes++
 	for _, row := range stored {
-		if u := l.usages[row.ID]; u != nil {
-			u.adopt(row, l.batch.usages[row.ID], now)
-			u.readAt = now
+		u := l.usages[row.ID]
+		if u == nil {
+			continue
 		}
+		sent := l.batch.usages[row.ID]
+		minuteEnds := max(row.Minute.Ends, sent.Minute.Read.Ends)
+		l.minuteAhead = max(l.minuteAhead, instant(minuteEnds)-now)
+		if u.adopt(row, sent, now) {
+			l.tally(row.ID, now) // so that the next batch takes the usage
+			again = true
+		}
+		u.readAt = l.flushes
 	}
 	if len(l.usages) <= maxUsages {
-		return
+		return again
 	}
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		return u.day.unsent == 0 && !u.isAskedToWait(now)
+		return !u.hasUnsent() && !u.isAskedToWait(now)
 	})
+	return again
 }
 
-// adopt goes on from a usage as it is stored, which holds what was sent of it.
-func (u *usage) adopt(stored, sent usageRow, now instant) {
-	u.minute.adopt(stored.Minute, sent.Minute, now, minuteMillis)
-	u.day.adopt(stored.Day, sent.Day, now, dayMillis)
+// adopt goes on from a usage as it is stored. See bucket.adopt.
+func (u *usage) adopt(stored usageRow, sent usageIncrement, now instant) (again bool) {
+	minuteAgain := u.minute.adopt(stored.Minute, sent.Minute, now, minuteMillis)
+	dayAgain := u.day.adopt(stored.Day, sent.Day, now, dayMillis)
 	if bannedAt := instant(stored.BannedAt); bannedAt > u.bannedAt {
 		u.bannedAt = bannedAt
 		u.bannedUntil = instant(stored.BannedUntil)
 	}
+	return minuteAgain || dayAgain
 }
 
 // clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or

@@ -323,7 +323,7 @@ func TestAFlushDoesNotOverwriteABan(t *testing.T) {
 		w.play("0s: 1 admitted")
 		banElsewhere := sync.OnceFunc(func() { w.play(strings.ReplaceAll(banned, "\t", "\tB ")) })
 		check := func(st statement, _ []any) {
-			if st.query == mergeUsages {
+			if st.query == mergeDays {
 				banElsewhere()
 			}
 		}

@@ -105,7 +105,7 @@ func TestAFailedFlushLosesNothing(t *testing.T) {
 	const full = `CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700
 		BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`
 	outside := otherProgram(t, path, full)
-	err := w.limiter().flush(t.Context(), testStart.time())
+	err := w.limiter().flush(t.Context(), testStart.time)
 	if !errors.Is(err, errUnavailable) {
 		t.Fatalf("the flush does not report that it failed: %v", err)
 	}
@@ -256,7 +256,7 @@ func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
 		for id := range int64(maxUsages) { // so many that this flush forgets them too
 			w.limiter().usages[-id-1] = &usage{}
 		}
-		flush := func(ctx context.Context) error { return w.limiter().flush(ctx, testStart.time()) }
+		flush := func(ctx context.Context) error { return w.limiter().flush(ctx, testStart.time) }
 		duringFlush(t, w.store(), flush, func() { w.play("0s: 1 admitted") })
 		if n := len(w.limiter().usages); n != 1 {
 			t.Errorf("%d usages are remembered, want the changed one", n)

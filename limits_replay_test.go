@@ -25,8 +25,10 @@ type modelService struct {
 	knows bool    // it has read what is stored
 	isOld bool    // since then, others may have counted
 	shown [2]modelWindow
+	read  [2]modelWindow  // what was stored when it has read that last
 	fresh [2]modelWindow  // what it has not sent, of the windows that it shows
 	sent  *[2]modelWindow // what it has sent, until it knows the outcome
+	base  [2]modelWindow  // what it had read then
 
 	admitted     int64 // requests that it has not sent
 	sentAdmitted int64
@@ -39,7 +41,6 @@ type modelService struct {
 // limitsModel is a key and what is stored of it.
 type limitsModel struct {
 	limits   [2]int64
-	isStored bool
 	stored   [2]modelWindow
 	admitted int64 // in all days
 	ban      modelBan
@@ -64,12 +65,12 @@ func (m *limitsModel) level(s *modelService, i int, now instant) modelLevel {
 func (m *limitsModel) ask(s *modelService, now instant) string {
 	if !s.knows {
 		s.knows = true
-		s.shown = m.stored
+		s.shown, s.read = m.stored, m.stored
 		s.ban = m.ban
 	}
 	if s.isOld {
 		s.isOld = false
-		s.shown = m.stored
+		s.shown, s.read = m.stored, m.stored
 	}
 	minute, day := m.level(s, 0, now), m.level(s, 1, now)
 	isRefused := minute.left == 0 || day.left == 0
@@ -115,7 +116,7 @@ func (m *limitsModel) take(s *modelService, now instant) {
 }
 
 // strike counts a refusal that came before the Retry-After of another, and bans the key if there
-// are too many in a minute.
+// are too many in a minute. A ban that it does not know is not replaced.
 func (m *limitsModel) strike(s *modelService, now instant) {
 	if now >= s.retryAt {
 		return
@@ -129,9 +130,10 @@ func (m *limitsModel) strike(s *modelService, now instant) {
 	s.strikes.n++
 	if s.strikes.n > m.limits[0] {
 		s.strikes = modelWindow{}
-		s.ban = modelBan{now, now + 10*modelLengths[0]}
-		m.ban = s.ban
-		m.isStored = true
+		if m.ban.begins == s.ban.begins {
+			m.ban = modelBan{now, now + 10*modelLengths[0]}
+		}
+		s.ban = m.ban
 	}
 }
 
@@ -156,68 +158,69 @@ func modelText(code string, now instant, shown, minute, day modelLevel) string {
 		shown.limit, shown.left, modelSeconds(shown.resets))
 }
 
-// flush sends what is fresh, or again what was sent, and reports whether the service is told what
-// is stored.
-func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTold bool) {
+// flush sends what is fresh, or again what was sent. It reports whether the service is told what is
+// stored, and whether it sends again what could not be added.
+func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTold, again bool) {
 	if s.sent == nil {
 		fresh := s.fresh
 		s.sent = &fresh
+		s.base = s.read
 		s.sentAdmitted = s.admitted
 		s.admitted = 0
 		s.isStored = false
 	}
-	hasSent := s.sent[1].n > 0
+	hasSent := s.sent[0].n > 0 || s.sent[1].n > 0
 	if fate != neverArrives && !s.isStored {
 		s.isStored = true
 		m.admitted += s.sentAdmitted
-		if hasSent {
-			m.add(*s.sent, now)
-		}
+		m.add(*s.sent, s.base)
 	}
 	if fate != arrives {
-		return false
+		return false, false
 	}
-	for i, sent := range s.sent {
-		if s.fresh[i].ends == sent.ends {
-			s.fresh[i].n -= sent.n
-		}
-	}
-	s.sent = nil
 	isTold = hasSent || now < m.ban.ends
 	if isTold && s.knows {
-		m.tell(s, now)
+		again = m.tell(s, now)
 	}
-	return isTold
+	s.sent = nil
+	return isTold, again
 }
 
-// add merges windows into those that are stored. One that has ended says nothing of another.
-func (m *limitsModel) add(sent [2]modelWindow, now instant) {
-	if !m.isStored {
-		m.isStored = true
-		m.stored = sent
-		return
-	}
+// add merges windows into those that are stored. A window begins only if the service has known what
+// it replaces.
+func (m *limitsModel) add(sent, base [2]modelWindow) {
 	for i, window := range sent {
-		if !m.stored[i].runs(now) {
-			m.stored[i] = modelWindow{ends: window.ends}
-		}
-		if window.runs(now) {
+		switch {
+		case window.n == 0:
+		case m.stored[i].ends == window.ends:
 			m.stored[i].n += window.n
+		case m.stored[i] == base[i]:
+			m.stored[i] = window
 		}
 	}
 }
 
-// tell lets a service go on from what is stored.
-func (m *limitsModel) tell(s *modelService, now instant) {
+// tell lets a service go on from what is stored. What was not added, and is not over, is sent again.
+func (m *limitsModel) tell(s *modelService, now instant) (again bool) {
 	for i, stored := range m.stored {
+		sent := s.sent[i]
+		if stored.ends == sent.ends && s.fresh[i].ends == sent.ends {
+			s.fresh[i].n -= sent.n
+		}
+		if !s.shown[i].runs(now) {
+			s.fresh[i].n = 0
+		}
 		if stored.runs(now) {
 			s.fresh[i].ends = stored.ends
 			s.shown[i] = modelWindow{stored.ends, stored.n + s.fresh[i].n}
 		}
+		again = again || sent.n > 0 && stored.ends != sent.ends && s.fresh[i].n > 0
 	}
+	s.read = m.stored
 	if m.ban.begins > s.ban.begins {
 		s.ban = m.ban
 	}
+	return again
 }
 
 // limitsReplay is a long run of services that share a key, with the model of it.
@@ -387,18 +390,18 @@ func (r *limitsReplay) flush(i int) {
 		fate = limitsFate(r.random.IntN(3))
 	}
 	repair := r.disturb(l, func() limitsFate { return fate })
-	err := l.flush(r.Context(), now.time())
+	err := l.flush(r.Context(), now.time)
 	repair()
 	if (err == nil) != (fate == arrives) {
 		r.Fatalf("the flush says %v", err)
 	}
 	repeats := s.sent != nil
-	isTold := r.model.flush(s, now, fate)
-	if repeats && fate == arrives { // what came meanwhile follows
-		isTold = r.model.flush(s, now, fate) || isTold
+	isTold, again := r.model.flush(s, now, fate)
+	for again = again || repeats && fate == arrives; again; { // what came meanwhile follows
+		isTold, again = r.model.flush(s, now, fate)
 	}
 	if len(r.services) > 1 && fate == arrives {
-		s.isOld = s.fresh[1].n == 0 && !isTold
+		s.isOld = s.fresh[0].n == 0 && s.fresh[1].n == 0 && !isTold
 	}
 	r.checkStored()
 	for _, a := range r.pending[i] {

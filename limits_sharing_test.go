@@ -90,7 +90,7 @@ func TestIncrementsOfAnEndedWindow(t *testing.T) {
 			A: minute 4 until 2m31s, day 10 until 24h0m30s
 			B 93s: 1 admitted
 			B 151s: flush
-			stored: minute 0 until 2m31s, day 11 until 24h0m30s
+			stored: minute 5 until 2m31s, day 11 until 24h0m30s
 			B 151s: 1 admitted, minute 99 until 3m31s`)
 	})
 }

@@ -94,7 +94,7 @@ func (w *limitsWorld) step(line string, service *limiter, when, what string) {
 	w.Helper()
 	switch what {
 	case "flush":
-		must(w, service.flush(w.Context(), clock(when).time()))
+		must(w, service.flush(w.Context(), clock(when).time))
 		return
 	case "restart":
 		restarted := newLimiter(service.store, service.banFor)

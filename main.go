@@ -415,7 +415,7 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
 	flush := func(ctx context.Context) error {
-		if err := s.limits.flush(ctx, time.Now()); err != nil {
+		if err := s.limits.flush(ctx, time.Now); err != nil {
 			return err
 		}
 		return s.keys.flush(ctx)

@@ -294,7 +294,7 @@ func TestAStopWritesUsageOnce(t *testing.T) {
 	} {
 		var writes atomic.Int64
 		check := func(st statement) {
-			if st.query == mergeUsages {
+			if st.query == mergeDays {
 				writes.Add(1)
 			}
 		}
@@ -324,7 +324,7 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 	var writes int
 	var release chan bool
 	check := func(st statement) {
-		if st.query == mergeUsages {
+		if st.query == mergeDays {
 			writes++
 			<-release
 		}

@@ -122,7 +122,7 @@ func sendKeyStatements(t *testing.T, s *store) {
 	limits := newLimiter(s, time.Minute)
 	_, err = limits.admit(&key.account, testTime)
 	must(t, err)
-	must(t, limits.flush(ctx, testTime))
+	must(t, limits.flush(ctx, func() time.Time { return testTime }))
 	ban := decision{now: now}
 	limits.ban(&key.account, &ban)
 	must(t, ban.banErr)
