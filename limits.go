@@ -415,7 +415,7 @@ type usageIncrement struct {
 // adds it once.
 type batch struct {
 	number         int64
-	outcomeUnknown bool                     // until a send has succeeded, so also before the first one
+	outcomeUnknown bool                     // until a send has succeeded, also before the first
 	usages         map[int64]usageIncrement // by id
 	days           []dayRow
 }
@@ -462,7 +462,8 @@ ON CONFLICT DO NOTHING`
 	// SQLite a comparison is the number 1 or 0.
 	mergeDays = `UPDATE usage SET day_ends = value ->> '$.day.Ends',
 	day_used = (value ->> '$.day.Used') + day_used * (day_ends = value ->> '$.day.Ends')
-FROM json_each(?1) WHERE usage.id = value ->> 'ID' AND value ->> '$.day.Used' > 0
+FROM json_each(?1)
+WHERE usage.id = value ->> 'ID' AND value ->> '$.day.Used' > 0
 	AND (day_ends = value ->> '$.day.Ends' OR day_ends = value ->> '$.day.Read.Ends'
 		AND day_used = value ->> '$.day.Read.Used')
 	AND ` + notMerged
@@ -504,9 +505,9 @@ type limiter struct {
 	usages  map[int64]*usage
 	flushes int64                // transactions of flushes that have succeeded
 	tallies map[usageDate]*tally // what no batch has taken
-	// minuteAhead is how long after now a stored minute ended, at most, since it was asked for last.
-	minuteAhead instant
-	addresses   cache[netip.Prefix, bucket]
+	// farthest is how far ahead a stored minute ended, at most, since it was asked for last.
+	farthest  instant
+	addresses cache[netip.Prefix, bucket]
 }
 
 // Bounds of what is remembered. A usage that is forgotten is read again from the database. An
@@ -714,6 +715,16 @@ func (l *limiter) flush(ctx context.Context, now func() time.Time) error {
 	return nil
 }
 
+// takeFarthest says how far in the future a minute ended that was stored since the last call. If
+// that is more than a minute, the clocks of two services differ by the rest.
+func (l *limiter) takeFarthest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	farthest := time.Duration(l.farthest) * time.Millisecond
+	l.farthest = 0
+	return farthest
+}
+
 // takeBatch moves what was counted to a new batch. On a cluster the batch may be empty: it is sent
 // to read the bans of other services. On a file takeBatch returns false if nothing was counted.
 func (l *limiter) takeBatch() bool {
@@ -776,8 +787,9 @@ func (l *limiter) adoptAndTrim(stored []usageRow, clock func() time.Time) (again
 			continue
 		}
 		sent := l.batch.usages[row.ID]
+		// The minute that the flush has replaced counts too.
 		minuteEnds := max(row.Minute.Ends, sent.Minute.Read.Ends)
-		l.minuteAhead = max(l.minuteAhead, instant(minuteEnds)-now)
+		l.farthest = max(l.farthest, instant(minuteEnds)-now)
 		if u.adopt(row, sent, now) {
 			l.tally(row.ID, now) // so that the next batch takes the usage
 			again = true

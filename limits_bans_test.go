@@ -335,3 +335,17 @@ func TestAFlushDoesNotOverwriteABan(t *testing.T) {
 		w.wantShownBan("2s", clock("601s"))
 	})
 }
+
+// TestALateBanReplacesNoOther: its service learns of the other one.
+func TestALateBanReplacesNoOther(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{2, 50}, 2)
+		for _, l := range w.services {
+			l.usages[1] = nearlyBanned()
+		}
+		w.play(`
+			B 5s: 1 key_banned, minute 0 until 10m5s
+			A 1s: 1 key_banned, minute 0 until 10m5s`)
+		w.wantShownBan("6s", clock("605s"))
+	})
+}

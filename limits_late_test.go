@@ -169,3 +169,32 @@ func TestAServiceIsExactWhateverIsLate(t *testing.T) {
 		})
 	}
 }
+
+// overtakenEngine answers a reading once something else has happened.
+type overtakenEngine struct {
+	engine
+	meanwhile func()
+}
+
+func (e *overtakenEngine) read(ctx context.Context, q statement, row func(scanner) error) error {
+	err := e.engine.read(ctx, q, row)
+	e.meanwhile()
+	return err
+}
+
+// TestAUsageThatIsReadLateIsReadAgain: flushes have ended since, of which the last had nothing to
+// send.
+func TestAUsageThatIsReadLateIsReadAgain(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000}, 1)
+	isFirst := true
+	w.store().engine = &overtakenEngine{w.store().engine, func() {
+		if isFirst {
+			isFirst = false
+			w.play(`
+				0.1s: 60 admitted
+				0.5s: flush
+				1s: flush`)
+		}
+	}}
+	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
+}

@@ -429,6 +429,13 @@ func runBackground(s *service, pair *tlsPair) (stop func() error) {
 		s.history.add(time.Now(), s.currentMetrics().numbers)
 		return nil
 	})
+	every(time.Minute, "compare clocks", func(context.Context) error {
+		if farthest := s.limits.takeFarthest(); farthest > 61*time.Second {
+			s.log.Warn("a service's clock is wrong, this one's or another's: "+
+				"a minute of a key ends later than it can", "in", farthest.String())
+		}
+		return nil
+	})
 	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
 		return s.store.purge(ctx, time.Now())
 	})

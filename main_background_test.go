@@ -404,3 +404,21 @@ func TestAStopWaitsForNoCertificate(t *testing.T) {
 		<-b.log.lines // lets the renewal end
 	})
 }
+
+// TestAWrongClockIsWarnedOf once a minute, when a stored minute ends later than clocks within a
+// second of each other can make it end.
+func TestAWrongClockIsWarnedOf(t *testing.T) {
+	for ahead, want := range map[time.Duration]int{61: 0, 62: 1, 200: 1} {
+		withBackground(t, unwatched, func(t *testing.T, b *background) {
+			minute := bucket{used: 1, ends: instantOf(time.Now().Add(ahead * time.Second))}
+			_, err := b.store.write(t.Context(), saveUsage(1, &usage{minute: minute}))
+			must(t, err)
+			b.use()
+			time.Sleep(3 * time.Minute)
+			must(t, b.stop())
+			if n := strings.Count(b.log.String(), "clock is wrong"); n != want {
+				t.Errorf("of a minute that ends in %d s %d warnings are logged", ahead, n)
+			}
+		})
+	}
+}
