@@ -262,6 +262,6 @@ func TestWhatIsLongIsReadInParts(t *testing.T) {
 			_, err := l.admit(&account{usageID: id + 1, quota: planQuota(freePlan)}, time.Now())
 			must(t, err)
 		}
-		must(t, l.flush(t.Context(), time.Now()))
+		must(t, l.flush(t.Context(), time.Now))
 	})
 }
