@@ -501,10 +501,11 @@ type limiter struct {
 	banFor  time.Duration // 0 turns bans off
 	batch   batch         // only flush uses it
 
-	mu      sync.Mutex // guards what follows
-	usages  map[int64]*usage
-	flushes int64                // transactions of flushes that have succeeded
-	tallies map[usageDate]*tally // what no batch has taken
+	mu        sync.Mutex // guards what follows
+	usages    map[int64]*usage
+	flushes   int64                // transactions of flushes that have succeeded
+	trimmedAt int64                // what flushes was when usages were last dropped
+	tallies   map[usageDate]*tally // what no batch has taken
 	// farthest is how far ahead a stored minute ended, at most, since it was asked for last.
 	farthest  instant
 	addresses cache[netip.Prefix, bucket]
@@ -546,9 +547,9 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 	return d, nil
 }
 
-// recall reads a usage. What a flush overtakes may be old, and is dropped. If the store fails, the
-// usage in memory counts as read until the next flush succeeds. If there is none in memory, the
-// error of the store is returned.
+// recall reads a usage. What was read before a flush that stored or forgot the usage is dropped.
+// If the store fails, the usage in memory counts as read until the next flush succeeds. If there is
+// none in memory, the error of the store is returned.
 func (l *limiter) recall(id int64) error {
 	l.mu.Lock()
 	flushes := l.flushes
@@ -558,27 +559,24 @@ func (l *limiter) recall(id int64) error {
 	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u := l.usages[id]
-	if err != nil {
-		if u == nil {
-			return err
-		}
-		u.readAt = l.flushes
-		return nil
-	}
-	if l.flushes != flushes {
-		return nil
-	}
 	stored.minute.read = stored.minute.row()
 	stored.day.read = stored.day.row()
-	stored.readAt = flushes
-	if u == nil {
+	stored.readAt = l.flushes
+	u := l.usages[id]
+	switch {
+	case u == nil && err != nil:
+		return err
+	case u == nil && l.trimmedAt <= flushes:
 		l.usages[id] = stored
-	} else if l.isOld(u) {
+	case u == nil:
+	case err != nil:
+		u.readAt = l.flushes
+	// Other flushes do not count: where a reading takes longer than they do, it would never end.
+	case u.readAt <= flushes && l.isOld(u):
 		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
 		u.minute = stored.minute
 		u.day = stored.day
-		u.readAt = flushes
+		u.readAt = l.flushes
 	}
 	return nil
 }
@@ -799,6 +797,7 @@ func (l *limiter) adoptAndTrim(stored []usageRow, clock func() time.Time) (again
 	if len(l.usages) <= maxUsages {
 		return again
 	}
+	l.trimmedAt = l.flushes
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
 		return !u.hasUnsent() && !u.isAskedToWait(now)
 	})

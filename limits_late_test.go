@@ -198,3 +198,20 @@ func TestAUsageThatIsReadLateIsReadAgain(t *testing.T) {
 	}}
 	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
 }
+
+// TestAReadingThatTakesLongerThanFlushesEnds: flushes that do not know the usage leave it new.
+func TestAReadingThatTakesLongerThanFlushesEnds(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000}, 1)
+	readings := 0
+	w.store().engine = &overtakenEngine{w.store().engine, func() {
+		if readings++; readings > 3 {
+			t.Fatal("the usage is read again and again")
+		}
+		w.play("0.5s: flush")
+	}}
+	w.play(`
+		0s: 1 admitted, minute 59 until 1m0s
+		0.6s: flush
+		1.2s: flush
+		1.3s: 1 admitted, minute 58 until 1m0s`)
+}
