@@ -250,7 +250,7 @@ func (c *threeMachines) newKey() string {
 	c.t.Helper()
 	key := strings.TrimSpace(c.all[0].run("petstore key create -plan business"))
 	for _, m := range c.all {
-		m.run("until curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' " + public + "/pets; do sleep 0.1; done")
+		m.run(within("curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' " + public + "/pets"))
 	}
 	return key
 }
@@ -345,7 +345,7 @@ func (c *threeMachines) checkPets() {
 		m.waitUntilReady()
 	}
 	for _, m := range c.all {
-		m.run("until curl -fs -o /dev/null https://pets.example.com/readyz; do sleep 0.2; done")
+		m.run(within("curl -fs -o /dev/null https://pets.example.com/readyz"))
 		c.create(m, public)
 	}
 	for _, m := range c.all {
@@ -363,10 +363,12 @@ func (c *threeMachines) checkList(m *machine, base string) {
 	}
 }
 
-// leaveBackups makes the folder of the copies look as after 20 nights and a crash.
+// leaveBackups makes the folder of the copies look as after 20 nights and a crash, and 14 nights
+// with a clock that was wrong.
 func (c *threeMachines) leaveBackups() {
 	c.t.Helper()
 	c.all[0].run("for DAY in $(seq 10 29); do touch /var/backups/petstore-202001${DAY}T030000Z.db; done")
+	c.all[0].run("for DAY in $(seq 10 23); do touch /var/backups/petstore-209901${DAY}T030000Z.db; done")
 	c.all[0].run("touch /var/backups/petstore-20200130T030000Z.db.partial /var/backups/petstore-mine.db.partial")
 }
 
@@ -374,8 +376,8 @@ func (c *threeMachines) leaveBackups() {
 func (c *threeMachines) checkBackup() {
 	c.t.Helper()
 	m := c.all[0]
-	m.run("test -s $(ls /var/backups/petstore-2*Z.db | tail -n 1) && systemctl is-active --quiet petstore-backup.timer")
-	if left := m.run("ls /var/backups/petstore-2*"); strings.Count(left, "\n") != 14 || strings.Contains(left, "partial") {
+	m.run("test -s $(ls -t /var/backups/petstore-2*Z.db | head -n 1) && systemctl is-active --quiet petstore-backup.timer")
+	if left := m.run("ls /var/backups/petstore-2*"); strings.Count(left, "\n") != 14 || strings.Contains(left, "partial") || strings.Contains(left, "-2099") {
 		c.t.Errorf("of the copies these are kept:\n%s", left)
 	}
 	m.run("rm /var/backups/petstore-mine.db.partial") // which no timer has made
@@ -414,7 +416,7 @@ func (c *threeMachines) replace(lost int) {
 	const nodes = `curl -K /etc/rqlite/rqlite-admin.curl https://10.0.0.1:4001/nodes`
 	c.setUp(true, lost)
 	c.setUp(false, lost)
-	c.all[0].run(fmt.Sprintf(`until [ $(%s | grep -o '"reachable":true' | wc -l) = 3 ]; do sleep 0.2; done`, nodes))
+	c.all[0].run(within(fmt.Sprintf(`[ $(%s | grep -o '"reachable":true' | wc -l) = 3 ]`, nodes)))
 }
 
 // setUp sets up the nodes of machines, or what comes after those, with the blocks that
@@ -438,7 +440,7 @@ func (c *threeMachines) loseOne() {
 	c.lose(1)
 	for _, m := range []*machine{c.all[0], c.all[2]} {
 		create := "curl -fs -o /dev/null -H 'Authorization: Bearer " + c.key + "' --json '" + rex + "' " + public + "/pets"
-		m.run("until " + create + "; do sleep 0.1; done") // while another leads, and is found
+		m.run(within(create)) // while another leads, and is found
 		c.create(m, public)
 		c.checkList(m, public)
 	}
@@ -452,7 +454,7 @@ func (c *threeMachines) loseTwo() {
 	m.curl(200, key, "https://10.0.0.1:8080/v1/pets?limit=1") // which it then remembers
 	c.lose(1)
 	c.lose(2)
-	m.run("until curl -fs -o /dev/null -H '" + key + "' '" + public + "/pets?limit=1'; do sleep 0.2; done")
+	m.run(within("curl -fs -o /dev/null -H '" + key + "' '" + public + "/pets?limit=1'"))
 	for range 5 {
 		m.curl(200, key, public+"/pets?limit=1")
 	}

@@ -30,12 +30,13 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
 		"petstore backup -db /var/lib/petstore/petstore.db /root/petstore-backup.db":       m.checkUnit,
 		"systemctl start petstore.socket petstore":                                         m.checkRestored,
-		"systemctl restart petstore":                                                       m.checkUpgrade,
+		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                                                   m.checkUpgrade,
+		"install /root/petstore-$NOW /usr/local/bin/petstore":                              m.checkRollback,
 		"systemctl restart prometheus-alertmanager prometheus":                             m.checkAlerts,
 		"systemctl restart caddy":                                                          func() { m.checkProxy("", caddyRoot) },
 		"systemctl restart nginx":                                                          m.checkNginx,
 		"systemctl restart petstore caddy":                                                 m.checkPrefix,
-		"docker run -d --name petstore -p 8080:8080 -v petstore:/data petstore":            m.checkContainer,
+		"docker cp petstore:/data/copy.db .":                                               m.checkContainer,
 	}
 	for _, d := range readDocuments(t) {
 		for _, b := range d.blocks {
@@ -63,6 +64,7 @@ type machine struct {
 	*terminal        // a shell of root's
 	pid       string // of its first process
 	sources   int    // addresses that callers without a key had
+	upgrade   string // the block of commands
 }
 
 // hostScript makes the machine's root, which is this machine's with a layer in
@@ -171,9 +173,9 @@ func bootMachine(t *testing.T, shared ...string) *machine {
 			t.Log(m.run("journalctl --no-pager --quiet --unit petstore --unit caddy --unit nginx --unit rqlite --unit haproxy"))
 		}
 	})
-	m.run("until systemctl is-active --quiet e2e.target 2>/dev/null; do sleep 0.1; done")
+	m.run(within("systemctl is-active --quiet e2e.target 2>/dev/null"))
 	m.run(eavesdropper + " >/tmp/overheard 2>&1 & echo $! >/tmp/eavesdropper")
-	m.run(`timeout 30 bash -c 'until ss -Hltn | grep -q "\[::1\]:9115 "; do sleep 0.1; done'`)
+	m.run(within(`ss -Hltn | grep -q "\[::1\]:9115 "`))
 	return m
 }
 
@@ -203,7 +205,7 @@ func (m *machine) checkUnheard() {
 func (m *machine) callAllTheTime(until string) {
 	m.t.Helper()
 	m.run(`petstore() { sleep 2; unset -f petstore; petstore "$@"; }`)
-	m.run("until [ -e " + until + " ]; do curl -s -o /dev/null 127.0.0.1:8080/openapi.json || true; done >/dev/null 2>&1 &")
+	m.run("rm -f " + until + "; timeout 600 bash -c 'until [ -e " + until + " ]; do curl -s -m 30 -o /dev/null 127.0.0.1:8080/openapi.json; done; true' >/dev/null 2>&1 &")
 }
 
 // makeRoom stops what would be in the way of a block, and has systemd forget how
@@ -215,11 +217,12 @@ func (m *machine) makeRoom(b *block) {
 		m.run("systemctl stop caddy nginx")
 	case strings.HasPrefix(text, "systemctl stop petstore.socket petstore"):
 		m.callAllTheTime("/tmp/restored")
-	case strings.HasPrefix(text, "petstore backup -db /var/lib/petstore/petstore.db /root/petstore-before.db"):
-		m.run(`until [ -e /tmp/upgraded ]; do
-			curl -sS -o /dev/null -w '%{http_code}\n' 127.0.0.1:8080/openapi.json
-			curl -ksS -o /dev/null -w '%{http_code}\n' https://pets.example.com/shop/openapi.json
-		done >/tmp/statuses 2>&1 &`)
+	case strings.HasPrefix(text, "NOW="):
+		m.upgrade = text
+		m.run(`timeout 600 bash -c 'until [ -e /tmp/upgraded ]; do
+			curl -sS -m 30 -o /dev/null -w "%{http_code}\n" 127.0.0.1:8080/openapi.json
+			curl -ksS -m 30 -o /dev/null -w "%{http_code}\n" https://pets.example.com/shop/openapi.json
+		done' >/tmp/statuses 2>&1 &`)
 	case strings.HasPrefix(text, "docker build"):
 		m.checkUnheard()
 		m.run("systemctl stop petstore.socket petstore caddy nginx")
@@ -300,36 +303,57 @@ func (m *machine) checkRestored() {
 // Alertmanager. None of them listens to other machines.
 func (m *machine) checkAlerts() {
 	m.t.Helper()
-	m.run(`until curl -fsG 127.0.0.1:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 3' | grep -q value; do sleep 0.5; done`)
-	m.run(`until curl -fs 127.0.0.1:9090/api/v1/alertmanagers | grep -q '"url":"http://127.0.0.1:9093/'; do sleep 0.5; done`)
+	m.run(within(`curl -fsG 127.0.0.1:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 3' | grep -q value`))
+	m.run(within(`curl -fs 127.0.0.1:9090/api/v1/alertmanagers | grep -q '"url":"http://127.0.0.1:9093/'`))
 	m.run(`curl -fs --retry 30 --retry-connrefused -o /dev/null 127.0.0.1:9093/-/ready`)
 	if open := m.run(`ss -Hltn | grep -E ':9(09.|100|115) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
 		m.t.Errorf("other machines reach\n%s", open)
 	}
+	m.run("mount -t tmpfs -o size=64k none /var/backups && ! systemctl start petstore-backup && umount /var/backups")
+	m.t.Logf("Alertmanager has of the backup that failed:\n%s", m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query alertname=PetstoreUnitFailed | grep petstore-backup.service")))
 	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
 }
 
-// checkUpgrade looks what a client has seen that has connected again and again
-// during the upgrade, which is repeated. A stop of the service and its socket is one.
+// checkUpgrade looks what a client has seen that has connected again and again during the upgrade,
+// which is repeated. One whose backup fails installs nothing.
 func (m *machine) checkUpgrade() {
 	m.t.Helper()
-	m.run("systemctl restart petstore && systemctl restart petstore")
+	_, commands, _ := strings.Cut(m.upgrade, "\n")
+	m.run("touch /tmp/before && ! { " + commands + "} && [ ! /usr/local/bin/petstore -nt /tmp/before ]")
+	m.run("sleep 1 && " + m.upgrade)
+	if kept := m.run("ls /root/petstore-2*"); strings.Count(kept, "\n") != 4 {
+		m.t.Errorf("of two upgrades these are kept:\n%s", kept)
+	}
+	m.run("systemctl restart petstore")
 	m.waitUntilReady()
 	m.run("touch /tmp/upgraded && wait $!")
 	if strange := m.run("grep -v '^200$' /tmp/statuses || true"); strange != "" {
 		m.t.Errorf("during upgrades a client has seen\n%s", strange)
 	}
-	m.t.Logf("during three upgrades a client has had %s responses", strings.TrimSpace(m.run("wc -l </tmp/statuses")))
+	m.t.Logf("during upgrades a client has had %s responses", strings.TrimSpace(m.run("wc -l </tmp/statuses")))
 	m.run("systemctl stop petstore.socket petstore && ! curl -s 127.0.0.1:8080 && ! systemctl is-active --quiet petstore")
 	m.run("systemctl start petstore.socket petstore")
 	m.waitUntilReady()
 
 	// A new version that does not start, and the way back.
 	m.run("mv /usr/local/bin/petstore good && cp /bin/false /usr/local/bin/petstore && systemctl restart petstore")
-	m.run("until systemctl is-failed --quiet petstore.socket; do sleep 0.1; curl -s -m 1 127.0.0.1:8080; done; mv good /usr/local/bin/petstore")
+	m.run(within("curl -s -m 1 127.0.0.1:8080; systemctl is-failed --quiet petstore.socket") + " && mv good /usr/local/bin/petstore")
 	m.run("systemctl reset-failed petstore && systemctl restart petstore.socket petstore")
 	m.waitUntilReady()
 	m.run("systemctl is-active petstore.socket petstore")
+
+	m.run("cp --remove-destination /bin/false /usr/local/bin/petstore") // a version that does not start
+}
+
+// checkRollback looks whether the program of before is back.
+func (m *machine) checkRollback() {
+	m.t.Helper()
+	m.waitUntilReady()
+	m.run("cmp /usr/local/bin/petstore /root/petstore-$NOW")
+	m.run("systemctl stop petstore.socket petstore && petstore restore -db /var/lib/petstore/petstore.db /root/petstore-$NOW.db && systemctl start petstore.socket petstore")
+	m.waitUntilReady()
+	m.run("touch /tmp/restored && wait $!")
+	m.run("petstore pet export -db $(ls /var/lib/petstore/petstore.db.*.old | tail -n 1) | grep -q Rex")
 }
 
 func (m *machine) waitUntilReady() {
@@ -347,7 +371,7 @@ func (m *machine) newKey() string {
 
 // untilTaken waits for the service to take a key. It does within a second.
 func untilTaken(key string) string {
-	return "until curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' 127.0.0.1:8080/v1/pets; do sleep 0.1; done"
+	return within("curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' 127.0.0.1:8080/v1/pets")
 }
 
 // curl sends a request with one header and returns the head and the body of the answer.
@@ -392,8 +416,8 @@ func (m *machine) renewCertificate() {
 // checkServed waits for a certificate to be served at an address.
 func (m *machine) checkServed(address, certificate string) {
 	m.t.Helper()
-	m.run(fmt.Sprintf(`timeout 30 bash -c 'until [ "$(openssl s_client -connect %s -servername pets.example.com </dev/null 2>/dev/null |
-		openssl x509 -noout -fingerprint)" = "$(openssl x509 -noout -fingerprint -in %s)" ]; do sleep 0.2; done'`, address, certificate))
+	m.run(within(fmt.Sprintf(`[ "$(openssl s_client -connect %s -servername pets.example.com </dev/null 2>/dev/null |
+		openssl x509 -noout -fingerprint)" = "$(openssl x509 -noout -fingerprint -in %s)" ]`, address, certificate)))
 }
 
 // checkProxy looks whether the service is all there behind a proxy, at a path
@@ -540,7 +564,7 @@ const dockerStandIn = `docker() {
 			"COPY . .") tar -c -X .dockerignore . | tar -x -C "$folder" ;;
 			"RUN "*) (cd "$folder" && sh -c "$rest") || return ;;
 			"COPY --from=build --chown="*) set -- $rest && cp -r "$3" "$root$4" && chown -R "${2#--chown=}" "$root$4" ;;
-			"COPY --from=build "*) set -- $rest && cp -r "$2" "$root$3" ;;
+			"COPY --from=build "*) set -- $rest && mkdir -p "$(dirname "$root$3.")" && cp -r "$2" "$root$3" ;;
 			"USER "*) user=$rest ;;
 			"ENV "*) echo "$rest" >>$image.env ;;
 			"VOLUME /data" | "EXPOSE 8080" | " ") ;;
@@ -550,11 +574,15 @@ const dockerStandIn = `docker() {
 		done <docs/deploy/Dockerfile
 		echo "$user" >$image.user
 		;;
-	"run -d --name petstore -p 8080:8080 -v petstore:/data petstore")
+	"run -d --name petstore --restart unless-stopped -v petstore:/data -p 127.0.0.1:8080:8080 -p 127.0.0.1:6060:6060 -e "*" petstore")
+		printf '%s\n' "${14}" "${16}" >>$image.env
 		docker exec petstore $(cat $image.entrypoint) >$image.log 2>&1 &
 		;;
 	"run --rm -v petstore:/data petstore "*)
 		docker exec petstore $(cat $image.entrypoint) "${@:6}"
+		;;
+	"cp petstore:/data/copy.db .")
+		cp $image/data/copy.db .
 		;;
 	"exec petstore "*)
 		shift 2
@@ -567,8 +595,8 @@ const dockerStandIn = `docker() {
 // checkContainer looks whether the program does everything in its empty root.
 func (m *machine) checkContainer() {
 	m.t.Helper()
-	if files := m.run("find /var/lib/e2e-image -maxdepth 1"); len(strings.Fields(files)) != 3 {
-		m.t.Errorf("the image should hold the program and its data only: %s", files)
+	if files := m.run("find /var/lib/e2e-image -maxdepth 1"); len(strings.Fields(files)) != 4 {
+		m.t.Errorf("the image should hold the program, its data and the authorities only: %s", files)
 	}
 	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null 127.0.0.1:8080/openapi.json")
 	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create"))
@@ -577,7 +605,18 @@ func (m *machine) checkContainer() {
 	if keys := m.run("docker exec petstore /petstore key list"); !strings.Contains(keys, "shop front") || len(strings.Split(keys, "\n")) != 4 {
 		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)
 	}
-	m.run("docker exec petstore /petstore backup /data/copy.db")
+	m.run("test -s copy.db && curl -fsS -o /dev/null 127.0.0.1:6060/readyz")
+	m.run("cd /tmp && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own -addext subjectAltName=IP:127.0.0.1 -keyout own.key -out own.crt 2>/dev/null && cd - >/dev/null")
+	m.run("(setsid openssl s_server -accept 4001 -key /tmp/own.key -cert /tmp/own.crt -www >/dev/null 2>&1 &)")
+	m.run(within("ss -Hltn | grep -q ':4001 '"))
+	const ask = "docker exec petstore /petstore key list -db https://127.0.0.1:4001 2>&1 || true"
+	if told := m.run(ask); !strings.Contains(told, "unknown authority") {
+		m.t.Errorf("of a node with a certificate of nobody's it says %q", told)
+	}
+	m.run("cp /tmp/own.crt /var/lib/e2e-image/etc/ssl/certs/own.crt") // as -v does
+	if told := m.run(ask); strings.Contains(told, "x509") || strings.Contains(told, "refused") {
+		m.t.Errorf("with its authority it says %q", told)
+	}
 	if strange := m.run("find /var/lib/e2e-image/data ! -user 65532"); strange != "" {
 		m.t.Errorf("in the volume, these files are not the user's: %s", strange)
 	}

@@ -30,6 +30,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -502,6 +503,7 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	})
 	shell.Env = append(shell.Env, "GOFLAGS=-buildvcs=auto") // Go's default, whatever this machine's is
 	shell.Stderr = x.stderr
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := shell.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -514,7 +516,8 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 		t.Fatal(err)
 	}
 	x.stdin, x.stdout = stdin, bufio.NewReader(stdout)
-	hung := time.AfterFunc(15*time.Minute, func() { _ = shell.Process.Kill() })
+	// All that it has started goes with it, or what still holds its stdout would be waited for.
+	hung := time.AfterFunc(15*time.Minute, func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) })
 	t.Cleanup(func() {
 		hung.Stop()
 		stdin.Close()
@@ -613,6 +616,11 @@ func (x *terminal) run(command string) string {
 			return out
 		}
 	}
+}
+
+// within waits two minutes for a command to succeed, and fails if it does not.
+func within(command string) string {
+	return "(SECONDS=0; until " + command + "; do sleep 0.1; [ $SECONDS -lt 120 ] || exit 1; done)"
 }
 
 // write makes a file.
