@@ -310,7 +310,7 @@ func (m *machine) checkAlerts() {
 		m.t.Errorf("other machines reach\n%s", open)
 	}
 	m.run("mount -t tmpfs -o size=64k none /var/backups && ! systemctl start petstore-backup && umount /var/backups")
-	m.t.Logf("Alertmanager has of the backup that failed:\n%s", m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query alertname=PetstoreUnitFailed | grep petstore-backup.service | grep "$(date -u +%F)"")))
+	m.t.Logf("Alertmanager has of the backup that failed:\n%s", m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query alertname=PetstoreUnitFailed | grep petstore-backup.service | grep $(date -u +%F)")))
 	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
 }
 
