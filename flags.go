@@ -4,7 +4,9 @@ package main
 // in the environment. This file also holds what a command is given to work with.
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -18,7 +20,9 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+	"unicode"
 )
 
 // usageError is a mistake on the command line or in the environment.
@@ -39,6 +43,49 @@ type process struct {
 func (p *process) say(text string) error {
 	_, err := io.WriteString(p.stdout, text)
 	return err
+}
+
+// untilStopped returns what do returns, unless ctx ends first: do may wait for the other end of a
+// pipe, and is left behind. Once ctx has ended, do is not begun.
+func untilStopped(ctx context.Context, do func() error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// stoppable is a writer that waits for the reader of w until ctx ends.
+func stoppable(ctx context.Context, w io.Writer) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		text := bytes.Clone(p) // a write that is left behind goes on reading it
+		err := untilStopped(ctx, func() error {
+			_, err := w.Write(text)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		return len(p), nil
+	})
+}
+
+// readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as
+// head(1) does.
+func readerLeft(err error) bool {
+	_, ofFile := errors.AsType[*os.PathError](err) // and not of a connection
+	return ofFile && errors.Is(err, syscall.EPIPE)
 }
 
 // invocation is one run of a command. The FlagSet holds the command's name and its flags.
@@ -75,6 +122,12 @@ type config struct {
 	skipIDs, days     int64
 	category          int64  // of a pet
 	status            string // of a pet
+}
+
+// unknownID is the error of an argument that is the id of no key, or of no pet.
+func (c *invocation) unknownID() error {
+	kind, _, _ := strings.Cut(c.Name(), " ")
+	return fmt.Errorf("no %s has the id %s", kind, c.argument)
 }
 
 func serveFlags(cmd *invocation) {
@@ -159,6 +212,28 @@ func keyFlags(cmd *invocation) {
 	nameFlag(cmd, checkKeyName)
 	cmd.durationFlag(&cmd.expires, "expires", "",
 		"let the key end after this `DURATION`, such as 90d, 36h or 10m; 0 is never")
+}
+
+// maxQuota is the largest integer of RFC 9651, in which limits are reported.
+const maxQuota = 999_999_999_999_999
+
+// planNames lists the plans for people.
+func planNames() string {
+	var names []string
+	for _, p := range plans {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators
+// side by side, and no name may make another one, or an id, look like what it is not.
+func checkKeyName(name string) string {
+	turns := func(c rune) bool { return unicode.Is(unicode.Bidi_Control, c) }
+	if strings.ContainsFunc(name, turns) {
+		return "must not hold characters that change the direction of the text"
+	}
+	return checkName(name)
 }
 
 // checkLimits checks that limits are given for the enterprise plan only. A key that comes to this
@@ -499,6 +574,15 @@ func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 		return slog.New(slog.NewTextHandler(redacted, options))
 	}
 	return slog.New(slog.NewJSONHandler(redacted, options))
+}
+
+// redactor redacts all that is written to a log. Not all of its lines are ours: net/http quotes
+// requests that it cannot read.
+type redactor struct{ io.Writer }
+
+func (w redactor) Write(p []byte) (int, error) {
+	_, err := io.WriteString(w.Writer, redact(string(p)))
+	return len(p), err
 }
 
 func isTerminal(w io.Writer) bool {

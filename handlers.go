@@ -16,12 +16,9 @@ import (
 	"math/rand/v2"
 	"mime"
 	"net/http"
-	_ "net/http/pprof" //nolint:gosec // on the default mux, which only the debug address serves
 	"net/netip"
 	"net/url"
-	"os"
 	"path"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -311,24 +308,6 @@ func (s *service) count(w *response, r *http.Request) {
 	}
 }
 
-// operationCounts is what /metrics shows of an operation. A response that was never begun has the
-// status 0.
-type operationCounts struct {
-	responses [600]atomic.Int64 // by status
-	durations histogram         // nanoseconds of the service's own time
-}
-
-func (c *operationCounts) add(status int, took time.Duration) {
-	c.responses[status].Add(1)
-	switch status {
-	case 0: // it took no time that is known
-	case http.StatusUnauthorized, http.StatusTooManyRequests:
-		// Refusals take next to no time. Timed, they would hide how long handled requests take.
-	default:
-		c.durations.observe(int64(took))
-	}
-}
-
 // newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests
 // there are.
 func newRequestID() string {
@@ -435,6 +414,32 @@ func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Er
 	return apiErr
 }
 
+// clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
+// the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
+// proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
+// If that entry is missing or no address, the proxy's own address counts.
+func clientNetwork(r *http.Request, header string) netip.Prefix {
+	list := strings.Join(r.Header.Values(header), ",")
+	last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
+	if network := parseNetwork(last); network.IsValid() {
+		return network
+	}
+	return parseNetwork(r.RemoteAddr)
+}
+
+// parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
+// zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
+func parseNetwork(s string) netip.Prefix {
+	both, err := netip.ParseAddrPort(s)
+	ip := both.Addr()
+	if err != nil {
+		ip, _ = netip.ParseAddr(strings.Trim(s, "[]"))
+	}
+	ip = ip.Unmap()
+	network, _ := ip.Prefix(min(ip.BitLen(), 64))
+	return network
+}
+
 // Anybody can cause these, as often as they like. So they are counted apart from the errors of the
 // service, although clients see the code "unavailable".
 const (
@@ -483,6 +488,32 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
 	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
+}
+
+// boundedLog takes lines that strangers can cause, who could fill the log with them. It drops a
+// line that comes less than 100 ms after the last one that was logged.
+type boundedLog struct {
+	log *slog.Logger
+
+	mu   sync.Mutex // guards last
+	last time.Time  // when a line was logged
+}
+
+func (l *boundedLog) warn(message string, attributes ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.last) < 100*time.Millisecond {
+		return
+	}
+	l.last = time.Now()
+	l.log.Warn(message, attributes...)
+}
+
+// Write implements io.Writer for net/http's own log, whose lines quote strangers.
+func (l *boundedLog) Write(line []byte) (int, error) {
+	text := redact(strings.TrimSpace(string(line))) // while its secrets are whole
+	l.warn(text[:min(len(text), 1000)])
+	return len(line), nil
 }
 
 // writeDocument sends a 200, or a 304 if the client has the document already (RFC 9110 section
@@ -769,148 +800,5 @@ func (s *service) debugReadyz(w http.ResponseWriter, _ *http.Request, _ caller) 
 		return err
 	}
 	write(w, http.StatusOK, textType, []byte("ok\n"))
-	return nil
-}
-
-// debugRoutes are what the debug address serves. Without anyHost, it has to be called by an IP
-// address or as localhost.
-func debugRoutes(s *service, anyHost bool) http.Handler {
-	mux := http.NewServeMux()
-	add := func(path string, op operation) {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			if err := op(w, r, caller{}); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			}
-		})
-	}
-	add("/{$}", fixed(htmlType, webFile("operator.html")))
-	add("/operator.css", fixed(styleType, webFile("operator.css")))
-	add("/operator.js", fixed(scriptType, webFile("operator.js")))
-	add("/stats.json", s.showStats)
-	add("/history.json", s.showHistory)
-	add("/metrics", s.showMetrics)
-	add("/healthz", fixed(textType, "ok\n"))
-	add("/readyz", s.debugReadyz)
-	mux.Handle("GET /debug/pprof/", http.DefaultServeMux) // of net/http/pprof
-	// Instead of pprof.Cmdline, which shows the passwords in URLs.
-	commandLine := strings.Join(os.Args, "\x00")
-	add("/debug/pprof/cmdline", fixed(textType, redact(commandLine)))
-
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
-		if !anyHost && !isOwnHost(r) {
-			http.Error(w, "use an IP address or localhost", http.StatusForbidden)
-			return
-		}
-		if fromOtherOrigin(r) {
-			http.Error(w, "pages of other origins may only lead to /", http.StatusForbidden)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	})
-}
-
-// isOwnHost reports whether a request to the debug address has an IP address or localhost as its
-// Host. A page of another site could read everything if the name of its site were made to lead here
-// (DNS rebinding).
-func isOwnHost(r *http.Request) bool {
-	host := (&url.URL{Host: r.Host}).Hostname()
-	_, err := netip.ParseAddr(host)
-	return err == nil || strings.EqualFold(host, "localhost")
-}
-
-// fromOtherOrigin reports whether a browser says that a page of another origin makes the request.
-// Such a page could not read the response, but a profile costs time. It may only lead its reader to
-// the operator's page. Other programs do not send these headers, nor do browsers to an address that
-// is neither https nor this machine.
-func fromOtherOrigin(r *http.Request) bool {
-	sites, sent := r.Header["Sec-Fetch-Site"]
-	site := strings.Join(sites, ",")
-	if !sent || site == "same-origin" || site == "none" {
-		return false
-	}
-	fillsTab := r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
-		r.Header.Get("Sec-Fetch-Dest") == "document"
-	leadsToPage := fillsTab && r.Method == http.MethodGet && r.URL.Path == "/"
-	return !leadsToPage
-}
-
-// showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
-// ready. If the store hangs, so does this, and Prometheus takes the service for down.
-func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	values := s.currentMetrics()
-	ready := int64(0)
-	if s.checkReady() == nil {
-		ready = 1
-	}
-	values.add("petstore_ready", "", ready)
-	write(w, http.StatusOK, metricsType, []byte(values.String()))
-	return nil
-}
-
-// currentMetrics are the values of all metrics now, but for petstore_ready: to know that one, the
-// store must be asked.
-func (s *service) currentMetrics() *exposition {
-	values := newExposition()
-	buildLabels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
-	values.add("petstore_build_info", buildLabels, 1)
-	name, node := s.store.engine.describe()
-	engineLabels := fmt.Sprintf("{engine=%q,node=%q}", name, node)
-	values.add("petstore_engine_info", engineLabels, 1)
-	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
-		s.operations[name].measure(values, name)
-	}
-	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
-		values.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), s.errors[code].Load())
-	}
-	values.add("petstore_bans_total", "", s.bans.Load())
-	s.store.measure(values)
-	values.addProcess()
-	return values
-}
-
-func (c *operationCounts) measure(e *exposition, name string) {
-	for status := range c.responses {
-		if n := c.responses[status].Load(); n > 0 {
-			labels := fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status)
-			e.add("petstore_requests_total", labels, n)
-		}
-	}
-	// addHistogram sets the braces itself, because it adds a label of its own.
-	label := fmt.Sprintf("operation=%q", name)
-	e.addHistogram("petstore_request_duration_seconds", label, &c.durations, 1e9)
-}
-
-// showHistory is GET /history.json, with which the operator's page begins.
-func (s *service) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	body, _ := json.Marshal(&s.history) // of numbers and texts
-	write(w, http.StatusOK, jsonType, body)
-	return nil
-}
-
-// showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
-// nothing to the database, which may hang: what the page shows of the keys is the last report.
-func (s *service) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	s.reportWanted.Store(true)
-	body, _ := json.Marshal(map[string]any{ // of numbers and texts
-		"uptime":      time.Since(processStart).Seconds(),
-		"environment": s.environment(),
-		"metrics":     s.currentMetrics().numbers,
-		"report":      s.report.Load(),
-	})
-	write(w, http.StatusOK, jsonType, []byte(redact(string(body))))
-	return nil
-}
-
-// updateReport reads the report anew, if somebody has the operator's page open.
-func (s *service) updateReport(ctx context.Context, now time.Time) error {
-	if !s.reportWanted.Swap(false) {
-		return nil
-	}
-	report, err := readReport(ctx, s.store, instantOf(now))
-	if err != nil {
-		return err
-	}
-	s.report.Store(report)
 	return nil
 }

@@ -31,22 +31,15 @@ package main
 // and a log that strangers cannot fill.
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
-
-// maxQuota is the largest integer of RFC 9651, in which limits are reported.
-const maxQuota = 999_999_999_999_999
 
 // quota is how many requests are admitted in each window.
 type quota struct {
@@ -81,15 +74,6 @@ func planQuota(name string) quota {
 		}
 	}
 	return quota{}
-}
-
-// planNames lists the plans for people.
-func planNames() string {
-	var names []string
-	for _, p := range plans {
-		names = append(names, p.name)
-	}
-	return strings.Join(names, ", ")
 }
 
 // addressQuota is the limit of a caller without a valid key. It has no day.
@@ -366,18 +350,6 @@ func (l level) item(name string, now instant) string {
 	return `"` + name + `";r=` + remaining + ";t=" + seconds
 }
 
-// columns are pointers to what is stored of a usage, in the order of the columns of its table.
-func (u *usage) columns() []any {
-	return []any{
-		&u.minute.used,
-		&u.minute.ends,
-		&u.day.used,
-		&u.day.ends,
-		&u.bannedAt,
-		&u.bannedUntil,
-	}
-}
-
 // usageDate is a day of a usage: whole days since 1970, in UTC.
 type usageDate struct{ Usage, Day int64 }
 
@@ -409,88 +381,6 @@ type usageIncrement struct {
 	Minute increment `json:"minute"`
 	Day    increment `json:"day"`
 }
-
-// batch is what one transaction of a flush adds to the database. The numbers of a service's batches
-// ascend. A batch whose outcome is unknown is sent again under its number, so that the database
-// adds it once.
-type batch struct {
-	number         int64
-	outcomeUnknown bool                     // until a send has succeeded, also before the first
-	usages         map[int64]usageIncrement // by id
-	days           []dayRow
-}
-
-// full reports whether there may be more to send than the batch holds.
-func (b *batch) full() bool { return len(b.days) == maxBatch }
-
-// merge returns the statements of a flush. They add the batch, unless it was added before. Then
-// they read the usages of the batch, and all that are banned, as a JSON array of usageRow into
-// stored.
-//
-// All statements are shorter than 1,024 bytes. If one were longer, a node of rqlite would compress
-// the request, and a flush would be three times as expensive.
-func (l *limiter) merge(now instant, stored *string) []statement {
-	usages, _ := json.Marshal(l.batch.usages) // numbers cannot fail
-	days, _ := json.Marshal(l.batch.days)
-	number := l.batch.number
-	at := int64(now)
-	return []statement{
-		sqlOf(insertUsages, string(usages), l.service, number),
-		sqlOf(mergeMinutes, string(usages), l.service, number),
-		sqlOf(mergeDays, string(usages), l.service, number),
-		sqlOf(addTallies, string(days), l.service, number),
-		sqlOf(noteFlush, at, l.service, number),
-		{
-			query: readUsages,
-			args:  []any{string(usages), at},
-			into:  []any{stored},
-		},
-	}
-}
-
-// The statements of a flush. In those that write, ?2 is the service and ?3 the number of the batch.
-const (
-	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
-
-	insertUsages = `INSERT INTO usage
-	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE ` + notMerged + `
-ON CONFLICT DO NOTHING`
-
-	// A window begins only if what is stored is what the service has read last. So a flush that
-	// arrives late replaces no window that its service did not know, whatever the clocks say. In
-	// SQLite a comparison is the number 1 or 0.
-	mergeDays = `UPDATE usage SET day_ends = value ->> '$.day.Ends',
-	day_used = (value ->> '$.day.Used') + day_used * (day_ends = value ->> '$.day.Ends')
-FROM json_each(?1)
-WHERE usage.id = value ->> 'ID' AND value ->> '$.day.Used' > 0
-	AND (day_ends = value ->> '$.day.Ends' OR day_ends = value ->> '$.day.Read.Ends'
-		AND day_used = value ->> '$.day.Read.Used')
-	AND ` + notMerged
-
-	addTallies = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
-	value ->> 'errors'
-FROM json_each(?1) WHERE ` + notMerged + `
-ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
-	refused = refused + excluded.refused, errors = errors + excluded.errors`
-
-	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
-ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
-
-	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until. Of more bans than
-	// a response can hold, the first to end are left out: earlier flushes have read them.
-	readUsages = `SELECT json_group_array(json_object('ID', id,
-	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
-	'Day', json_object('Used', day_used, 'Ends', day_ends),
-	'BannedAt', banned_at, 'BannedUntil', banned_until))
-FROM usage
-WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM usage
-	WHERE banned_until > 0 AND banned_until > ?2 ORDER BY banned_until DESC LIMIT 10000)`
-)
-
-// mergeMinutes does for minutes what mergeDays does for days.
-var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
 
 // limiter holds the usage of the accounts and the addresses that called lately. One lock guards it
 // all: a request holds it for well under a microsecond, and it makes "both buckets or none" plain
@@ -528,57 +418,6 @@ func newLimiter(s *store, banFor time.Duration) *limiter {
 		tallies:   map[usageDate]*tally{},
 		addresses: cache[netip.Prefix, bucket]{max: maxAddresses},
 	}
-}
-
-// admit charges the account for one request. The error is the store's, when the usage has to be
-// read and cannot be.
-func (l *limiter) admit(a *account, now time.Time) (decision, error) {
-	d, known := l.charge(a, instantOf(now))
-	for !known {
-		if err := l.recall(a.usageID); err != nil {
-			return d, err
-		}
-		// A flush between recall and charge may make the usage old, or drop it.
-		d, known = l.charge(a, instantOf(now))
-	}
-	if d.banBegins {
-		l.ban(a, &d)
-	}
-	return d, nil
-}
-
-// recall reads a usage. What was read before a flush that stored or forgot the usage is dropped.
-// If the store fails, the usage in memory counts as read until the next flush succeeds. If there is
-// none in memory, the error of the store is returned.
-func (l *limiter) recall(id int64) error {
-	l.mu.Lock()
-	flushes := l.flushes
-	l.mu.Unlock()
-	stored := &usage{} // it stays so if the usage was never stored
-	query := sqlOf(usageQuery, id)
-	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	stored.minute.read = stored.minute.row()
-	stored.day.read = stored.day.row()
-	stored.readAt = l.flushes
-	u := l.usages[id]
-	switch {
-	case u == nil && err != nil:
-		return err
-	case u == nil && l.trimmedAt <= flushes:
-		l.usages[id] = stored
-	case u == nil:
-	case err != nil:
-		u.readAt = l.flushes
-	// Other flushes do not count: where a reading takes longer than they do, it would never end.
-	case u.readAt <= flushes && l.isOld(u):
-		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
-		u.minute = stored.minute
-		u.day = stored.day
-		u.readAt = l.flushes
-	}
-	return nil
 }
 
 // isOld reports whether a usage must be read again, because other services may have counted
@@ -635,47 +474,6 @@ func (l *limiter) countError(id int64, now instant) {
 	l.tally(id, now).Errors++
 }
 
-// ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
-// sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
-// another ban is stored that this service did not know, that one counts in its place.
-func (l *limiter) ban(a *account, d *decision) {
-	// An unban that was made while the clock was ahead must not lift this ban.
-	begins := max(d.now, a.unbannedAt+1)
-	ends := d.now + instant(l.banFor.Milliseconds())
-	var stored usage
-	_, d.banErr = l.store.write(context.Background(),
-		sqlOf(saveBan, a.usageID, int64(begins), int64(ends), int64(d.lastBan)),
-		statement{
-			query: usageQuery,
-			args:  []any{a.usageID},
-			into:  stored.columns(),
-		})
-	d.banBegins = d.banErr == nil && stored.bannedAt == begins
-	if d.banErr != nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if u := l.usages[a.usageID]; u != nil { // otherwise it is read anew, with the ban
-		u.bannedAt = stored.bannedAt
-		u.bannedUntil = stored.bannedUntil
-	}
-	if d.now < stored.bannedUntil && stored.bannedAt > a.unbannedAt {
-		d.ban(stored.bannedUntil)
-	}
-}
-
-// saveBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the
-// one that this service knows. So a ban that arrives late replaces none.
-const saveBan = `INSERT INTO usage
-	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-VALUES (?1, 0, 0, 0, 0, ?2, ?3)
-ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3 WHERE banned_at = ?4`
-
-// usageQuery reads the fields of a usage.
-const usageQuery = `SELECT minute_used, minute_ends, day_used, day_ends, banned_at, banned_until
-FROM usage WHERE id = ?`
-
 // address shows where a caller without a valid key stands and, with charge, charges it first.
 func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decision {
 	l.mu.Lock()
@@ -692,27 +490,6 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	return d
 }
 
-// flush adds what was counted since the last flush to what is stored, and goes on from the sum.
-// Where other services share the database, every flush learns of their bans. What another service's
-// window has kept out is sent again at once. It must not run twice at once.
-func (l *limiter) flush(ctx context.Context, now func() time.Time) error {
-	if l.batch.outcomeUnknown {
-		if _, err := l.send(ctx, now); err != nil {
-			return err
-		}
-	}
-	for l.takeBatch() {
-		again, err := l.send(ctx, now)
-		if err != nil {
-			return err
-		}
-		if !again && !l.batch.full() {
-			return nil // what was admitted meanwhile is left for the next flush
-		}
-	}
-	return nil
-}
-
 // takeFarthest says how far in the future a minute ended that was stored since the last call. If
 // that is more than a minute, the clocks of two services differ by the rest.
 func (l *limiter) takeFarthest() time.Duration {
@@ -721,54 +498,6 @@ func (l *limiter) takeFarthest() time.Duration {
 	farthest := time.Duration(l.farthest) * time.Millisecond
 	l.farthest = 0
 	return farthest
-}
-
-// takeBatch moves what was counted to a new batch. On a cluster the batch may be empty: it is sent
-// to read the bans of other services. On a file takeBatch returns false if nothing was counted.
-func (l *limiter) takeBatch() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.tallies) == 0 && !l.store.engine.shared() {
-		return false
-	}
-	l.batch = batch{
-		number:         l.batch.number + 1,
-		outcomeUnknown: true,
-		usages:         map[int64]usageIncrement{},
-		days:           []dayRow{}, // nil would be null in JSON
-	}
-	for date, t := range l.tallies {
-		if l.batch.full() {
-			break
-		}
-		l.batch.days = append(l.batch.days, dayRow{date, *t})
-		delete(l.tallies, date)
-		u := l.usages[date.Usage]
-		if u != nil && u.hasUnsent() {
-			l.batch.usages[date.Usage] = usageIncrement{
-				ID:     date.Usage,
-				Minute: u.minute.increment(),
-				Day:    u.day.increment(),
-			}
-		}
-	}
-	return true
-}
-
-// send writes the batch, and goes on from what is stored then. again reports that some of the batch
-// was not added, and still counts.
-func (l *limiter) send(ctx context.Context, now func() time.Time) (again bool, err error) {
-	var stored string
-	if _, err := l.store.write(ctx, l.merge(instantOf(now()), &stored)...); err != nil {
-		return false, err
-	}
-	var rows []usageRow
-	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
-		return false, err
-	}
-	again = l.adoptAndTrim(rows, now)
-	l.batch.outcomeUnknown = false
-	return again, nil
 }
 
 // adoptAndTrim goes on from what is stored. If too many usages are in memory, it drops those that
@@ -813,56 +542,4 @@ func (u *usage) adopt(stored usageRow, sent usageIncrement, now instant) (again 
 		u.bannedUntil = instant(stored.BannedUntil)
 	}
 	return minuteAgain || dayAgain
-}
-
-// clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
-// the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
-// proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
-// If that entry is missing or no address, the proxy's own address counts.
-func clientNetwork(r *http.Request, header string) netip.Prefix {
-	list := strings.Join(r.Header.Values(header), ",")
-	last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
-	if network := parseNetwork(last); network.IsValid() {
-		return network
-	}
-	return parseNetwork(r.RemoteAddr)
-}
-
-// parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
-// zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
-func parseNetwork(s string) netip.Prefix {
-	both, err := netip.ParseAddrPort(s)
-	ip := both.Addr()
-	if err != nil {
-		ip, _ = netip.ParseAddr(strings.Trim(s, "[]"))
-	}
-	ip = ip.Unmap()
-	network, _ := ip.Prefix(min(ip.BitLen(), 64))
-	return network
-}
-
-// boundedLog takes lines that strangers can cause, who could fill the log with them. It drops a
-// line that comes less than 100 ms after the last one that was logged.
-type boundedLog struct {
-	log *slog.Logger
-
-	mu   sync.Mutex // guards last
-	last time.Time  // when a line was logged
-}
-
-func (l *boundedLog) warn(message string, attributes ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.last) < 100*time.Millisecond {
-		return
-	}
-	l.last = time.Now()
-	l.log.Warn(message, attributes...)
-}
-
-// Write implements io.Writer for net/http's own log, whose lines quote strangers.
-func (l *boundedLog) Write(line []byte) (int, error) {
-	text := redact(strings.TrimSpace(string(line))) // while its secrets are whole
-	l.warn(text[:min(len(text), 1000)])
-	return len(line), nil
 }

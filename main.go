@@ -102,19 +102,6 @@ func run(
 	return runCommand(ctx, args, p, serving)
 }
 
-// serving is what petstore does without a command.
-var serving = command{
-	name: "serve",
-	about: `serve the API, until SIGINT, SIGTERM or SIGHUP
-
-It finishes the requests that are running, for at most 10 seconds. A database
-without any key gets one at the first start, which is printed once.
-
-Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
-	// serve opens the database itself, after its sockets.
-	database: openNothing, flags: serveFlags, check: checkServe, run: serve,
-}
-
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, cmd *invocation) (err error) {
 	// The certificate and the addresses come first: if they cannot be used, no database is made.
@@ -370,40 +357,6 @@ func localURL(l net.Listener, addr string, secure bool) string {
 		}
 	}
 	return scheme + "://" + net.JoinHostPort(host, port)
-}
-
-// printFirstKey makes the first key of a new database, unless a stop comes before that. A stop that
-// keeps it from being shown is an error.
-func printFirstKey(stop context.Context, cmd *invocation, pets *store, url string) error {
-	ctx, cancel := context.WithTimeout(stop, commandWait)
-	defer cancel()
-	var isNew bool
-	_, err := pets.readInto(ctx, sqlOf("SELECT "+noKeys), &isNew)
-	if stop.Err() != nil {
-		return nil
-	}
-	if err != nil || !isNew {
-		return err
-	}
-	key := &apiKey{
-		Name:      "first key",
-		Plan:      freePlan,
-		Test:      cmd.staging,
-		CreatedAt: cmd.now,
-	}
-	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
-	id, err := issue(ctx, pets, cmd.stdout, text, key.Test, func(token secret) (int64, error) {
-		return insertKey(ctx, pets, key, token, noKeys)
-	})
-	if err != nil {
-		return err
-	}
-	if id == 0 {
-		cmd.log.Info("another program has made the first key meanwhile")
-		return nil
-	}
-	cmd.log.Info("key created", "id", id, "name", key.Name, "plan", key.Plan)
-	return nil
 }
 
 // runBackground starts the tasks that run beside the requests. The function that it returns stops

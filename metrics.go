@@ -5,16 +5,14 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -36,6 +34,36 @@ func (h *histogram) observe(value int64) {
 	bucket, _ := slices.BinarySearch(h.bounds, float64(value))
 	h.counts[bucket].Add(1)
 	h.sum.Add(value)
+}
+
+// operationCounts is what /metrics shows of an operation. A response that was never begun has the
+// status 0.
+type operationCounts struct {
+	responses [600]atomic.Int64 // by status
+	durations histogram         // nanoseconds of the service's own time
+}
+
+func (c *operationCounts) add(status int, took time.Duration) {
+	c.responses[status].Add(1)
+	switch status {
+	case 0: // it took no time that is known
+	case http.StatusUnauthorized, http.StatusTooManyRequests:
+		// Refusals take next to no time. Timed, they would hide how long handled requests take.
+	default:
+		c.durations.observe(int64(took))
+	}
+}
+
+func (c *operationCounts) measure(e *exposition, name string) {
+	for status := range c.responses {
+		if n := c.responses[status].Load(); n > 0 {
+			labels := fmt.Sprintf("{operation=%q,status=\"%d\"}", name, status)
+			e.add("petstore_requests_total", labels, n)
+		}
+	}
+	// addHistogram sets the braces itself, because it adds a label of its own.
+	label := fmt.Sprintf("operation=%q", name)
+	e.addHistogram("petstore_request_duration_seconds", label, &c.durations, 1e9)
 }
 
 // metrics are all that /metrics shows, in this order.
@@ -113,63 +141,6 @@ func (e *exposition) String() string {
 		}
 	}
 	return b.String()
-}
-
-// drawnNumbers matches the numbers that the charts of the operator's page draw.
-var drawnNumbers = regexp.MustCompile(
-	`^(petstore_(requests|commit)_|process_|` +
-		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
-
-// history is what the charts draw, of the last hour. Its numbers take at most 1 MiB.
-type history struct {
-	mu      sync.Mutex     // guards what follows
-	places  map[string]int // the index of each number in Values, by its name
-	samples []sample
-}
-
-// sample holds the numbers of one moment. A number that first appears later gets a place at the
-// end, so earlier samples have fewer Values.
-type sample struct {
-	Time   int64     `json:"time"` // Unix milliseconds
-	Values []float64 `json:"values"`
-}
-
-const (
-	maxSamples = 720 // one every 5 seconds
-	maxNumbers = 160 // of a sample
-)
-
-// add keeps the numbers of a moment, and forgets those of an hour ago.
-func (h *history) add(now time.Time, numbers map[string]float64) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.places == nil {
-		h.places = map[string]int{}
-	}
-	for name := range numbers {
-		_, known := h.places[name]
-		if !known && len(h.places) < maxNumbers && drawnNumbers.MatchString(name) {
-			h.places[name] = len(h.places)
-		}
-	}
-	values := make([]float64, len(h.places))
-	for name, place := range h.places {
-		values[place] = numbers[name]
-	}
-	if len(h.samples) == maxSamples {
-		h.samples = slices.Delete(h.samples, 0, 1)
-	}
-	h.samples = append(h.samples, sample{now.UnixMilli(), values})
-}
-
-// MarshalJSON implements json.Marshaler, with the time of the service, so that a page can tell by
-// how much its own clock differs.
-func (h *history) MarshalJSON() ([]byte, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return json.Marshal(map[string]any{
-		"now": time.Now().UnixMilli(), "places": h.places, "samples": h.samples,
-	})
 }
 
 // build names what the program was built from, as the toolchain recorded it: a tag or a commit.

@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"iter"
 	"net/http"
 	"net/url"
@@ -270,15 +269,6 @@ func withoutPassword(field string) string {
 	return field
 }
 
-// redactor redacts all that is written to a log. Not all of its lines are ours: net/http quotes
-// requests that it cannot read.
-type redactor struct{ io.Writer }
-
-func (w redactor) Write(p []byte) (int, error) {
-	_, err := io.WriteString(w.Writer, redact(string(p)))
-	return len(p), err
-}
-
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body
 // whose message names the problems by field: "name: what is wrong; categoryId: what is wrong".
 // ignored names fields that may be there with any value, and are not read.
@@ -435,16 +425,6 @@ func checkName(name string) string {
 func shows(c rune) bool {
 	hidden := unicode.In(c, unicode.White_Space, unicode.Z, unicode.Cf, unicode.Mn)
 	return !hidden && !strings.ContainsRune("\u115f\u1160\u2800\u3164\uffa0", c)
-}
-
-// checkKeyName returns what is wrong with the name of a key, or "". Keys are shown to operators
-// side by side, and no name may make another one, or an id, look like what it is not.
-func checkKeyName(name string) string {
-	turns := func(c rune) bool { return unicode.Is(unicode.Bidi_Control, c) }
-	if strings.ContainsFunc(name, turns) {
-		return "must not hold characters that change the direction of the text"
-	}
-	return checkName(name)
 }
 
 // paired matches a JSON string in which no \u escape is a lone half of a surrogate pair. RFC 8259

@@ -26,7 +26,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -551,14 +550,6 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// measure adds the metrics of the store and its engine.
-func (s *store) measure(e *exposition) {
-	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
-	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
-	e.add("petstore_commit_failures_total", "", s.commitsFailed.Load())
-	s.engine.measure(e)
-}
-
 // petJSON builds the JSON of a pet inside SQLite, as Pet.json does in Go. For 20 pets this takes
 // half the time of scanning rows. A new column of a pet stands in petJSON, keysetQuery, importPets,
 // jsonRow, insertPet, petValues, insertArgs, NewPet, Pet.json, decodeNewPet, setPet,
@@ -694,89 +685,6 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	pet := &cachedPet{newDocument(body, "."), editsSeen}
 	s.pets.put(id, pet, entryBytes+int64(len(body)))
 	return pet, nil
-}
-
-// eachPetJSON calls do with the JSON of each pet that has the status, by id. Status "" selects all:
-// it is bound as 0, and 0 IN (0, status) is true of each pet.
-func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
-	do func(pet string) error) error {
-	query := sqlOf("SELECT id, "+petJSON+` FROM pets WHERE ? IN (0, status) AND id > ?
-		ORDER BY id LIMIT ?`, storedStatus[status])
-	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
-		var pet string
-		if err := scan(&id, &pet); err != nil {
-			return 0, err
-		}
-		return id, do(pet)
-	})
-}
-
-// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?"; eachRow
-// binds these two. A file returns its rows as they are at one moment. A cluster returns them a
-// thousand at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
-func (s *store) eachRow(ctx context.Context, query statement,
-	row func(scan scanner) (id int64, err error)) error {
-	var limit int64 = -1 // SQLite takes a negative limit for none
-	if s.engine.shared() {
-		limit = 1000
-	}
-	var after int64
-	for {
-		var count int64
-		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)
-		err := s.read(ctx, next, func(scan scanner) (err error) {
-			count++
-			after, err = row(scan)
-			return err
-		})
-		// Fewer rows than the limit are the last ones. Without a limit, all have come at once.
-		if err != nil || count != limit {
-			return err
-		}
-	}
-}
-
-const importedQuery = "SELECT value FROM counters WHERE name = ?"
-
-// imported returns how many pets of an import are stored. The digest of its content names it.
-func (s *store) imported(ctx context.Context, digest string) (stored int64, err error) {
-	_, err = s.readInto(ctx, sqlOf(importedQuery, "import "+digest), &stored)
-	return stored, err
-}
-
-// importPets stores the next pets of an import, and changes the number of its stored pets from one
-// value ("from") to another ("to"), in one transaction. If the number is "to" already, an earlier
-// try or the same import elsewhere has stored these pets, and importPets stores none. If the number
-// is neither of the two, importPets fails and stores nothing.
-func (s *store) importPets(ctx context.Context, digest string, pets []string,
-	from, to int64) error {
-	name := "import " + digest
-	var stored int64
-	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
-		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
-	// The move comes right before this statement, and changes() is 1 only if the move was made.
-	rows := "[" + strings.Join(pets, ",") + "]"
-	insert := sqlOf(insertPet+`
-		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
-		WHERE changes() = 1 ORDER BY key`, rows)
-	read := statement{importedQuery, []any{name}, []any{&stored}}
-	var err error
-	for range 5 {
-		_, err = s.write(ctx, move, insert, read)
-		// It is safe to repeat a write whose outcome is unknown, since the move is made only once.
-		if !errors.Is(err, errOutcome) {
-			break
-		}
-	}
-	if err == nil && stored != to {
-		return errors.New("another import of the same content is under way")
-	}
-	return err
-}
-
-// jsonRow returns the pet's columns as a JSON array, for importPets.
-func (p NewPet) jsonRow() string {
-	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
 }
 
 // insertPet begins each statement that adds pets.

@@ -1,0 +1,319 @@
+package main
+
+// What the commands about pets do: changes of single ones, import, and export. An import adds its
+// pets in many transactions, and goes on where it was stopped.
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strings"
+	"time"
+)
+
+// petSet changes what the flags say, and leaves the rest.
+func petSet(ctx context.Context, cmd *invocation) error {
+	var category any // NULL
+	if cmd.given("category") {
+		category = cmd.category
+	}
+	change := setPet(cmd.id, cmd.newName, category, PetStatus(cmd.status))
+	return cmd.editPet(ctx, change, "pet changed")
+}
+
+// setPet is the statement that changes a pet. An empty argument leaves its column as it is. The
+// category is an int64, or nil if it is empty.
+func setPet(id int64, name string, category any, status PetStatus) statement {
+	return sqlOf(`UPDATE pets SET
+		name = ifnull(nullif(? ->> '$', ''), name),
+		category_id = ifnull(?, category_id),
+		status = ifnull(nullif(?, 0), status)
+		WHERE id = ?`, quote(name), category, storedStatus[status], id)
+}
+
+func petDelete(ctx context.Context, cmd *invocation) error {
+	change := sqlOf("DELETE FROM pets WHERE id = ?", cmd.id)
+	return cmd.editPet(ctx, change, "pet deleted")
+}
+
+// editPet changes the pet that the argument names, and logs what it did.
+func (c *invocation) editPet(ctx context.Context, change statement, message string) error {
+	results, err := c.store.edit(ctx, change)
+	if err != nil {
+		return err
+	}
+	if results[0].affected == 0 {
+		return c.unknownID()
+	}
+	c.log.Info(message, c.changes()...)
+	return nil
+}
+
+// importFile is the content of an import. Its pets wait as rows in a temporary file.
+type importFile struct {
+	rows   *os.File
+	digest string // SHA-256 of the content in hex, by which the import is known
+	pets   int64
+	wrong  []string // the first lines that are wrong, and why
+}
+
+// petImport adds the pets of a file. It stores nothing before all lines are known to be right.
+func petImport(ctx context.Context, cmd *invocation) error {
+	rows, err := os.CreateTemp("", "petstore-")
+	if err != nil {
+		return err
+	}
+	defer removeOpen(rows, os.Remove)()
+	file := &importFile{rows: rows}
+	if err := cmd.checkImport(ctx, file); err != nil {
+		return err
+	}
+	start, err := cmd.importStart(ctx, file)
+	if err != nil {
+		return err
+	}
+	stored, err := cmd.storePets(ctx, file, start)
+	if err != nil {
+		return fmt.Errorf("%d of %d pets are stored; the same import goes on after them: %w",
+			stored, file.pets, err)
+	}
+	cmd.log.Info("pets imported",
+		"pets", file.pets-start,
+		"file", cmd.argument,
+		"sha256", file.digest,
+		"alreadyStored", start)
+	return nil
+}
+
+// checkImport reads the content, and shows the first lines that are wrong.
+func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
+	p := startProgress(c.stderr, "checking", "", 0)
+	err := untilStopped(ctx, func() error {
+		if c.argument == "-" {
+			return file.read(c.stdin)
+		}
+		content, err := os.Open(c.argument) // of a FIFO, it waits for a writer
+		if err != nil {
+			return err
+		}
+		defer content.Close()
+		return file.read(content)
+	})
+	p.end()
+	if ctx.Err() == nil { // After a stop, file.read may still be adding lines.
+		_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	}
+	if err != nil {
+		return err
+	}
+	if len(file.wrong) > 0 {
+		return fmt.Errorf("%s has wrong lines; nothing was stored", c.argument)
+	}
+	return nil
+}
+
+// read reads a pet from each line, up to the 20th line that is wrong. A line is read as strictly as
+// the body of createPet, but for an id, which does not count.
+func (f *importFile) read(content io.Reader) error {
+	digest, rows := sha256.New(), bufio.NewWriter(f.rows)
+	in := bufio.NewReader(io.TeeReader(content, digest))
+	if mark, _ := in.Peek(3); string(mark) == "\ufeff" { // a byte order mark
+		_, _ = in.Discard(3)
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxBody+len("\r\n"))
+	number := 0
+	for len(f.wrong) < 20 && lines.Scan() {
+		number++
+		line := lines.Bytes()
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		pet, err := decodeNewPet(line, "id")
+		if err != nil {
+			// The text of an Error begins with its code, which is the same for all lines.
+			_, problem, _ := strings.Cut(err.Error(), ": ")
+			f.wrong = append(f.wrong, fmt.Sprintf("line %d: %s\n", number, problem))
+			continue
+		}
+		f.pets++
+		_, _ = rows.WriteString(pet.jsonRow() + "\n") // Flush returns the error
+	}
+	if lines.Err() != nil {
+		return fmt.Errorf("line %d: it has more than 64 KiB, or cannot be read: %w",
+			number+1, lines.Err())
+	}
+	f.digest = fmt.Sprintf("%x", digest.Sum(nil))
+	return rows.Flush()
+}
+
+// jsonRow returns the pet's columns as a JSON array, for importPets.
+func (p NewPet) jsonRow() string {
+	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
+}
+
+// importStart returns how many pets of an import are stored already. With -again an import that has
+// ended begins anew.
+func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, error) {
+	stored, err := c.store.imported(ctx, file.digest)
+	if err != nil || stored < file.pets || file.pets == 0 {
+		return stored, err
+	}
+	if !c.again {
+		return 0, fmt.Errorf("it was imported before, all %d pets; -again adds them once more",
+			file.pets)
+	}
+	// This moves the number of stored pets back to 0, and stores none. It is a write of its own:
+	// each later write moves the number up, and can tell by it whether it was made before.
+	return 0, c.store.importPets(ctx, file.digest, nil, file.pets, 0)
+}
+
+// importBatch is how many pets of an import share a transaction. More would be faster, but creates
+// wait meanwhile.
+const importBatch = 500
+
+// storePets stores the pets of an import but for the first ones, which are stored, and returns the
+// new number. After each transaction it pauses for as long as that took, so that others can write
+// for half of the time.
+func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
+	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
+	defer p.end()
+	// The file's own offset stands at its end, after what was written.
+	rows := bufio.NewScanner(io.NewSectionReader(file.rows, 0, math.MaxInt64))
+	for range stored {
+		rows.Scan()
+	}
+	for stored < file.pets {
+		if ctx.Err() != nil {
+			return stored, context.Cause(ctx)
+		}
+		var batch []string
+		for len(batch) < importBatch && rows.Scan() {
+			batch = append(batch, rows.Text())
+		}
+		if rows.Err() != nil {
+			return stored, rows.Err()
+		}
+		begin := time.Now()
+		next := stored + int64(len(batch))
+		if err := c.store.importPets(ctx, file.digest, batch, stored, next); err != nil {
+			return stored, err
+		}
+		p.done.Add(next - stored)
+		stored = next
+		pause(ctx, time.Since(begin))
+	}
+	return stored, nil
+}
+
+const importedQuery = "SELECT value FROM counters WHERE name = ?"
+
+// imported returns how many pets of an import are stored. The digest of its content names it.
+func (s *store) imported(ctx context.Context, digest string) (stored int64, err error) {
+	_, err = s.readInto(ctx, sqlOf(importedQuery, "import "+digest), &stored)
+	return stored, err
+}
+
+// importPets stores the next pets of an import, and changes the number of its stored pets from one
+// value ("from") to another ("to"), in one transaction. If the number is "to" already, an earlier
+// try or the same import elsewhere has stored these pets, and importPets stores none. If the number
+// is neither of the two, importPets fails and stores nothing.
+func (s *store) importPets(ctx context.Context, digest string, pets []string,
+	from, to int64) error {
+	name := "import " + digest
+	var stored int64
+	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
+		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
+	// The move comes right before this statement, and changes() is 1 only if the move was made.
+	rows := "[" + strings.Join(pets, ",") + "]"
+	insert := sqlOf(insertPet+`
+		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
+		WHERE changes() = 1 ORDER BY key`, rows)
+	read := statement{importedQuery, []any{name}, []any{&stored}}
+	var err error
+	for range 5 {
+		_, err = s.write(ctx, move, insert, read)
+		// It is safe to repeat a write whose outcome is unknown, since the move is made only once.
+		if !errors.Is(err, errOutcome) {
+			break
+		}
+	}
+	if err == nil && stored != to {
+		return errors.New("another import of the same content is under way")
+	}
+	return err
+}
+
+// petExport writes to a new file, or to stdout.
+func petExport(ctx context.Context, cmd *invocation) error {
+	file := cmp.Or(cmd.argument, "-")
+	pets, err := cmd.exportPets(ctx, file)
+	if err != nil {
+		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(cmd.db), err)
+	}
+	cmd.log.Info("pets exported",
+		"pets", pets,
+		"file", file)
+	return nil
+}
+
+// exportPets returns how many pets it has written.
+func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, err error) {
+	// Without -status the number is 0, which selects all pets.
+	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
+		storedStatus[PetStatus(c.status)])
+	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
+		return 0, err
+	}
+	p := startProgress(c.stderr, "exporting", "pets", pets)
+	defer p.end()
+	if file == "-" {
+		err = c.writePets(ctx, c.stdout, p)
+		return p.done.Load(), err
+	}
+	partial, err := createFile(file)
+	if err != nil {
+		return 0, err
+	}
+	defer partial.discard()
+	if err := c.writePets(ctx, partial, p); err != nil {
+		return 0, err
+	}
+	return p.done.Load(), partial.publish()
+}
+
+// writePets writes pets as JSON, one a line.
+func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) error {
+	out := bufio.NewWriterSize(to, maxBody)
+	err := c.store.eachPetJSON(ctx, PetStatus(c.status), func(pet string) error {
+		p.done.Add(1)
+		_, err := out.WriteString(pet + "\n")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// eachPetJSON calls do with the JSON of each pet that has the status, by id. Status "" selects all:
+// it is bound as 0, and 0 IN (0, status) is true of each pet.
+func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
+	do func(pet string) error) error {
+	query := sqlOf("SELECT id, "+petJSON+` FROM pets WHERE ? IN (0, status) AND id > ?
+		ORDER BY id LIMIT ?`, storedStatus[status])
+	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
+		var pet string
+		if err := scan(&id, &pet); err != nil {
+			return 0, err
+		}
+		return id, do(pet)
+	})
+}

@@ -1,0 +1,273 @@
+package main
+
+// The debug address: its routes, the metrics, an hour of their history, and the report on the keys
+// that the operator's page shows. Without -debug-addr nothing of it is made.
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	_ "net/http/pprof" //nolint:gosec // on the default mux, which only the debug address serves
+	"net/netip"
+	"net/url"
+	"os"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// debugRoutes are what the debug address serves. Without anyHost, it has to be called by an IP
+// address or as localhost.
+func debugRoutes(s *service, anyHost bool) http.Handler {
+	mux := http.NewServeMux()
+	add := func(path string, op operation) {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+			if err := op(w, r, caller{}); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			}
+		})
+	}
+	add("/{$}", fixed(htmlType, webFile("operator.html")))
+	add("/operator.css", fixed(styleType, webFile("operator.css")))
+	add("/operator.js", fixed(scriptType, webFile("operator.js")))
+	add("/stats.json", s.showStats)
+	add("/history.json", s.showHistory)
+	add("/metrics", s.showMetrics)
+	add("/healthz", fixed(textType, "ok\n"))
+	add("/readyz", s.debugReadyz)
+	mux.Handle("GET /debug/pprof/", http.DefaultServeMux) // of net/http/pprof
+	// Instead of pprof.Cmdline, which shows the passwords in URLs.
+	commandLine := strings.Join(os.Args, "\x00")
+	add("/debug/pprof/cmdline", fixed(textType, redact(commandLine)))
+
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
+		if !anyHost && !isOwnHost(r) {
+			http.Error(w, "use an IP address or localhost", http.StatusForbidden)
+			return
+		}
+		if fromOtherOrigin(r) {
+			http.Error(w, "pages of other origins may only lead to /", http.StatusForbidden)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// isOwnHost reports whether a request to the debug address has an IP address or localhost as its
+// Host. A page of another site could read everything if the name of its site were made to lead here
+// (DNS rebinding).
+func isOwnHost(r *http.Request) bool {
+	host := (&url.URL{Host: r.Host}).Hostname()
+	_, err := netip.ParseAddr(host)
+	return err == nil || strings.EqualFold(host, "localhost")
+}
+
+// fromOtherOrigin reports whether a browser says that a page of another origin makes the request.
+// Such a page could not read the response, but a profile costs time. It may only lead its reader to
+// the operator's page. Other programs do not send these headers, nor do browsers to an address that
+// is neither https nor this machine.
+func fromOtherOrigin(r *http.Request) bool {
+	sites, sent := r.Header["Sec-Fetch-Site"]
+	site := strings.Join(sites, ",")
+	if !sent || site == "same-origin" || site == "none" {
+		return false
+	}
+	fillsTab := r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
+		r.Header.Get("Sec-Fetch-Dest") == "document"
+	leadsToPage := fillsTab && r.Method == http.MethodGet && r.URL.Path == "/"
+	return !leadsToPage
+}
+
+// showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
+// ready. If the store hangs, so does this, and Prometheus takes the service for down.
+func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	values := s.currentMetrics()
+	ready := int64(0)
+	if s.checkReady() == nil {
+		ready = 1
+	}
+	values.add("petstore_ready", "", ready)
+	write(w, http.StatusOK, metricsType, []byte(values.String()))
+	return nil
+}
+
+// currentMetrics are the values of all metrics now, but for petstore_ready: to know that one, the
+// store must be asked.
+func (s *service) currentMetrics() *exposition {
+	values := newExposition()
+	buildLabels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
+	values.add("petstore_build_info", buildLabels, 1)
+	name, node := s.store.engine.describe()
+	engineLabels := fmt.Sprintf("{engine=%q,node=%q}", name, node)
+	values.add("petstore_engine_info", engineLabels, 1)
+	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
+		s.operations[name].measure(values, name)
+	}
+	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
+		values.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), s.errors[code].Load())
+	}
+	values.add("petstore_bans_total", "", s.bans.Load())
+	s.store.measure(values)
+	values.addProcess()
+	return values
+}
+
+// measure adds the metrics of the store and its engine.
+func (s *store) measure(e *exposition) {
+	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
+	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
+	e.add("petstore_commit_failures_total", "", s.commitsFailed.Load())
+	s.engine.measure(e)
+}
+
+// showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
+// nothing to the database, which may hang: what the page shows of the keys is the last report.
+func (s *service) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	s.reportWanted.Store(true)
+	body, _ := json.Marshal(map[string]any{ // of numbers and texts
+		"uptime":      time.Since(processStart).Seconds(),
+		"environment": s.environment(),
+		"metrics":     s.currentMetrics().numbers,
+		"report":      s.report.Load(),
+	})
+	write(w, http.StatusOK, jsonType, []byte(redact(string(body))))
+	return nil
+}
+
+// showHistory is GET /history.json, with which the operator's page begins.
+func (s *service) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	body, _ := json.Marshal(&s.history) // of numbers and texts
+	write(w, http.StatusOK, jsonType, body)
+	return nil
+}
+
+// drawnNumbers matches the numbers that the charts of the operator's page draw.
+var drawnNumbers = regexp.MustCompile(
+	`^(petstore_(requests|commit)_|process_|` +
+		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
+
+// history is what the charts draw, of the last hour. Its numbers take at most 1 MiB.
+type history struct {
+	mu      sync.Mutex     // guards what follows
+	places  map[string]int // the index of each number in Values, by its name
+	samples []sample
+}
+
+// sample holds the numbers of one moment. A number that first appears later gets a place at the
+// end, so earlier samples have fewer Values.
+type sample struct {
+	Time   int64     `json:"time"` // Unix milliseconds
+	Values []float64 `json:"values"`
+}
+
+const (
+	maxSamples = 720 // one every 5 seconds
+	maxNumbers = 160 // of a sample
+)
+
+// add keeps the numbers of a moment, and forgets those of an hour ago.
+func (h *history) add(now time.Time, numbers map[string]float64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.places == nil {
+		h.places = map[string]int{}
+	}
+	for name := range numbers {
+		_, known := h.places[name]
+		if !known && len(h.places) < maxNumbers && drawnNumbers.MatchString(name) {
+			h.places[name] = len(h.places)
+		}
+	}
+	values := make([]float64, len(h.places))
+	for name, place := range h.places {
+		values[place] = numbers[name]
+	}
+	if len(h.samples) == maxSamples {
+		h.samples = slices.Delete(h.samples, 0, 1)
+	}
+	h.samples = append(h.samples, sample{now.UnixMilli(), values})
+}
+
+// MarshalJSON implements json.Marshaler, with the time of the service, so that a page can tell by
+// how much its own clock differs.
+func (h *history) MarshalJSON() ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return json.Marshal(map[string]any{
+		"now": time.Now().UnixMilli(), "places": h.places, "samples": h.samples,
+	})
+}
+
+// report is what the operator's page shows of the keys.
+type report struct {
+	At         int64     `json:"at"`         // Unix milliseconds
+	NearLimits []*apiKey `json:"nearLimits"` // usable keys that are banned or near a limit
+	Usage      []*keyUse `json:"usage"`      // the busiest of the last 30 days
+}
+
+// updateReport reads the report anew, if somebody has the operator's page open.
+func (s *service) updateReport(ctx context.Context, now time.Time) error {
+	if !s.reportWanted.Swap(false) {
+		return nil
+	}
+	report, err := readReport(ctx, s.store, instantOf(now))
+	if err != nil {
+		return err
+	}
+	s.report.Store(report)
+	return nil
+}
+
+// readReport reads the report. It names the 20 keys near a limit that need attention most, and the
+// 15 lines of rotations that were used most. All keys of a line share its usage, so that several of
+// them may be among the 20.
+func readReport(ctx context.Context, s *store, now instant) (*report, error) {
+	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*keyUse{}}
+	keepNear := func(k *apiKey) error {
+		if k.need() >= nearLimit {
+			r.NearLimits = append(r.NearLimits, k)
+		}
+		return nil
+	}
+	err := eachKey(ctx, s, now, keepNear,
+		"WHERE (minute_ends > ?1 OR day_ends > ?1 OR banned_until > ?1)", int64(now))
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(r.NearLimits, func(a, b *apiKey) int {
+		return cmp.Compare(b.need(), a.need())
+	})
+	r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
+
+	since := int64(now/dayMillis) - 29
+	err = eachUse(ctx, s, since, 0, 15, func(use *keyUse) error {
+		r.Usage = append(r.Usage, use)
+		return nil
+	})
+	return r, err
+}
+
+// nearLimit is the part of a limit from which on operators are told that a key has used it.
+const nearLimit = 0.8
+
+// need is how much a key needs the operator's attention: the part of a limit that it has used, or
+// more than any part if it is banned.
+func (k *apiKey) need() float64 {
+	switch k.State {
+	case "banned":
+		return math.Inf(1)
+	case "active":
+		minute := float64(k.UsedThisMinute) / float64(k.PerMinute)
+		day := float64(k.UsedToday) / float64(k.PerDay)
+		return max(minute, day)
+	}
+	return 0
+}

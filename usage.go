@@ -1,0 +1,350 @@
+package main
+
+// What makes usage last. A ledger is a limiter whose usage is stored: what it has counted is
+// flushed every half second, and what it does not remember is read. It keeps the usage of each day,
+// which is reported and, when it is old, deleted.
+//
+// Several services may share the database, and with it the usage of a key. Each counts for itself,
+// and every half second adds what it has counted to what is stored and goes on from there: see
+// flush. Strikes are each service's own.
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// batch is what one transaction of a flush adds to the database. The numbers of a service's batches
+// ascend. A batch whose outcome is unknown is sent again under its number, so that the database
+// adds it once.
+type batch struct {
+	number         int64
+	outcomeUnknown bool                     // until a send has succeeded, also before the first
+	usages         map[int64]usageIncrement // by id
+	days           []dayRow
+}
+
+// full reports whether there may be more to send than the batch holds.
+func (b *batch) full() bool { return len(b.days) == maxBatch }
+
+// admit charges the account for one request. The error is the store's, when the usage has to be
+// read and cannot be.
+func (l *limiter) admit(a *account, now time.Time) (decision, error) {
+	d, known := l.charge(a, instantOf(now))
+	for !known {
+		if err := l.recall(a.usageID); err != nil {
+			return d, err
+		}
+		// A flush between recall and charge may make the usage old, or drop it.
+		d, known = l.charge(a, instantOf(now))
+	}
+	if d.banBegins {
+		l.ban(a, &d)
+	}
+	return d, nil
+}
+
+// recall reads a usage. What was read before a flush that stored or forgot the usage is dropped.
+// If the store fails, the usage in memory counts as read until the next flush succeeds. If there is
+// none in memory, the error of the store is returned.
+func (l *limiter) recall(id int64) error {
+	l.mu.Lock()
+	flushes := l.flushes
+	l.mu.Unlock()
+	stored := &usage{} // it stays so if the usage was never stored
+	query := sqlOf(usageQuery, id)
+	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	stored.minute.read = stored.minute.row()
+	stored.day.read = stored.day.row()
+	stored.readAt = l.flushes
+	u := l.usages[id]
+	switch {
+	case u == nil && err != nil:
+		return err
+	case u == nil && l.trimmedAt <= flushes:
+		l.usages[id] = stored
+	case u == nil:
+	case err != nil:
+		u.readAt = l.flushes
+	// Other flushes do not count: where a reading takes longer than they do, it would never end.
+	case u.readAt <= flushes && l.isOld(u):
+		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
+		u.minute = stored.minute
+		u.day = stored.day
+		u.readAt = l.flushes
+	}
+	return nil
+}
+
+// usageQuery reads the fields of a usage.
+const usageQuery = `SELECT minute_used, minute_ends, day_used, day_ends, banned_at, banned_until
+FROM usage WHERE id = ?`
+
+// columns are pointers to what is stored of a usage, in the order of the columns of its table.
+func (u *usage) columns() []any {
+	return []any{
+		&u.minute.used,
+		&u.minute.ends,
+		&u.day.used,
+		&u.day.ends,
+		&u.bannedAt,
+		&u.bannedUntil,
+	}
+}
+
+// ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
+// sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
+// another ban is stored that this service did not know, that one counts in its place.
+func (l *limiter) ban(a *account, d *decision) {
+	// An unban that was made while the clock was ahead must not lift this ban.
+	begins := max(d.now, a.unbannedAt+1)
+	ends := d.now + instant(l.banFor.Milliseconds())
+	var stored usage
+	_, d.banErr = l.store.write(context.Background(),
+		sqlOf(saveBan, a.usageID, int64(begins), int64(ends), int64(d.lastBan)),
+		statement{
+			query: usageQuery,
+			args:  []any{a.usageID},
+			into:  stored.columns(),
+		})
+	d.banBegins = d.banErr == nil && stored.bannedAt == begins
+	if d.banErr != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u := l.usages[a.usageID]; u != nil { // otherwise it is read anew, with the ban
+		u.bannedAt = stored.bannedAt
+		u.bannedUntil = stored.bannedUntil
+	}
+	if d.now < stored.bannedUntil && stored.bannedAt > a.unbannedAt {
+		d.ban(stored.bannedUntil)
+	}
+}
+
+// saveBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the
+// one that this service knows. So a ban that arrives late replaces none.
+const saveBan = `INSERT INTO usage
+	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+VALUES (?1, 0, 0, 0, 0, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3 WHERE banned_at = ?4`
+
+// flush adds what was counted since the last flush to what is stored, and goes on from the sum.
+// Where other services share the database, every flush learns of their bans. What another service's
+// window has kept out is sent again at once. It must not run twice at once.
+func (l *limiter) flush(ctx context.Context, now func() time.Time) error {
+	if l.batch.outcomeUnknown {
+		if _, err := l.send(ctx, now); err != nil {
+			return err
+		}
+	}
+	for l.takeBatch() {
+		again, err := l.send(ctx, now)
+		if err != nil {
+			return err
+		}
+		if !again && !l.batch.full() {
+			return nil // what was admitted meanwhile is left for the next flush
+		}
+	}
+	return nil
+}
+
+// takeBatch moves what was counted to a new batch. On a cluster the batch may be empty: it is sent
+// to read the bans of other services. On a file takeBatch returns false if nothing was counted.
+func (l *limiter) takeBatch() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.tallies) == 0 && !l.store.engine.shared() {
+		return false
+	}
+	l.batch = batch{
+		number:         l.batch.number + 1,
+		outcomeUnknown: true,
+		usages:         map[int64]usageIncrement{},
+		days:           []dayRow{}, // nil would be null in JSON
+	}
+	for date, t := range l.tallies {
+		if l.batch.full() {
+			break
+		}
+		l.batch.days = append(l.batch.days, dayRow{date, *t})
+		delete(l.tallies, date)
+		u := l.usages[date.Usage]
+		if u != nil && u.hasUnsent() {
+			l.batch.usages[date.Usage] = usageIncrement{
+				ID:     date.Usage,
+				Minute: u.minute.increment(),
+				Day:    u.day.increment(),
+			}
+		}
+	}
+	return true
+}
+
+// send writes the batch, and goes on from what is stored then. again reports that some of the batch
+// was not added, and still counts.
+func (l *limiter) send(ctx context.Context, now func() time.Time) (again bool, err error) {
+	var stored string
+	if _, err := l.store.write(ctx, l.merge(instantOf(now()), &stored)...); err != nil {
+		return false, err
+	}
+	var rows []usageRow
+	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
+		return false, err
+	}
+	again = l.adoptAndTrim(rows, now)
+	l.batch.outcomeUnknown = false
+	return again, nil
+}
+
+// merge returns the statements of a flush. They add the batch, unless it was added before. Then
+// they read the usages of the batch, and all that are banned, as a JSON array of usageRow into
+// stored.
+//
+// All statements are shorter than 1,024 bytes. If one were longer, a node of rqlite would compress
+// the request, and a flush would be three times as expensive.
+func (l *limiter) merge(now instant, stored *string) []statement {
+	usages, _ := json.Marshal(l.batch.usages) // numbers cannot fail
+	days, _ := json.Marshal(l.batch.days)
+	number := l.batch.number
+	at := int64(now)
+	return []statement{
+		sqlOf(insertUsages, string(usages), l.service, number),
+		sqlOf(mergeMinutes, string(usages), l.service, number),
+		sqlOf(mergeDays, string(usages), l.service, number),
+		sqlOf(addTallies, string(days), l.service, number),
+		sqlOf(noteFlush, at, l.service, number),
+		{
+			query: readUsages,
+			args:  []any{string(usages), at},
+			into:  []any{stored},
+		},
+	}
+}
+
+// The statements of a flush. In those that write, ?2 is the service and ?3 the number of the batch.
+const (
+	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
+
+	insertUsages = `INSERT INTO usage
+	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE ` + notMerged + `
+ON CONFLICT DO NOTHING`
+
+	// A window begins only if what is stored is what the service has read last. So a flush that
+	// arrives late replaces no window that its service did not know, whatever the clocks say. In
+	// SQLite a comparison is the number 1 or 0.
+	mergeDays = `UPDATE usage SET day_ends = value ->> '$.day.Ends',
+	day_used = (value ->> '$.day.Used') + day_used * (day_ends = value ->> '$.day.Ends')
+FROM json_each(?1)
+WHERE usage.id = value ->> 'ID' AND value ->> '$.day.Used' > 0
+	AND (day_ends = value ->> '$.day.Ends' OR day_ends = value ->> '$.day.Read.Ends'
+		AND day_used = value ->> '$.day.Read.Used')
+	AND ` + notMerged
+
+	addTallies = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
+SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
+	value ->> 'errors'
+FROM json_each(?1) WHERE ` + notMerged + `
+ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
+	refused = refused + excluded.refused, errors = errors + excluded.errors`
+
+	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
+ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
+
+	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until. Of more bans than
+	// a response can hold, the first to end are left out: earlier flushes have read them.
+	readUsages = `SELECT json_group_array(json_object('ID', id,
+	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
+	'Day', json_object('Used', day_used, 'Ends', day_ends),
+	'BannedAt', banned_at, 'BannedUntil', banned_until))
+FROM usage
+WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM usage
+	WHERE banned_until > 0 AND banned_until > ?2 ORDER BY banned_until DESC LIMIT 10000)`
+)
+
+// mergeMinutes does for minutes what mergeDays does for days.
+var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
+
+// keyUse tells how much the keys of one line of rotations were used, under the name of the newest.
+type keyUse struct {
+	ID   int64    `json:"id"`
+	Name string   `json:"name"`
+	Plan string   `json:"plan"`
+	Days []dayUse `json:"days"` // those with requests, ascending
+}
+
+// dayUse is a day of a keyUse.
+type dayUse struct {
+	Day string `json:"day"` // such as 2026-11-20, in UTC
+	tally
+}
+
+// total is the sum of all days.
+func (u *keyUse) total() (sum tally) {
+	for _, day := range u.Days {
+		sum.Admitted += day.Admitted
+		sum.Refused += day.Refused
+		sum.Errors += day.Errors
+	}
+	return sum
+}
+
+// eachUse calls do with how much each line of rotations was used, beginning with the day "since",
+// which is counted from 1970. The line with the most admitted requests comes first. A usageID
+// selects one line, and 0 selects all. At most limit lines are taken, and all if limit is -1.
+//
+// The order is read first, as ids alone. Then 50 lines at a time are read, which take 2 MB if their
+// names are the longest and each has 400 days: a cluster's response is kept in memory.
+func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
+	do func(*keyUse) error) error {
+	order := sqlOf(`SELECT json_group_array(line) FROM (
+		SELECT coalesce(usage_id, id) AS line FROM api_keys WHERE ?2 IN (0, id, usage_id)
+		GROUP BY line ORDER BY
+			(SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, max(id)
+		LIMIT ?3)`, since, usageID, limit)
+	var text string
+	if _, err := s.readInto(ctx, order, &text); err != nil {
+		return err
+	}
+	var lines []int64
+	if err := json.Unmarshal([]byte(text), &lines); err != nil {
+		return err
+	}
+	for part := range slices.Chunk(lines, 50) {
+		if err := eachUseOf(ctx, s, part, since, do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachUseOf is eachUse for some lines, in their order. In a query with max(id), SQLite takes the
+// name and the plan from the row with that id.
+func eachUseOf(ctx context.Context, s *store, lines []int64, since int64,
+	do func(*keyUse) error) error {
+	ids, _ := json.Marshal(lines) // of numbers
+	query := sqlOf(`SELECT max(k.id), name, plan,
+			(SELECT json_group_array(json_object('day', date(day * 86400, 'unixepoch'),
+					'admitted', admitted, 'refused', refused, 'errors', errors) ORDER BY day)
+				FROM usage_days WHERE usage_id = line.value AND day >= ?2)
+		FROM json_each(?1) AS line
+			JOIN api_keys AS k ON k.id = line.value OR k.usage_id = line.value
+		GROUP BY line.key ORDER BY line.key`, string(ids), since)
+	return s.read(ctx, query, func(scan scanner) error {
+		use := &keyUse{}
+		var days string
+		if err := scan(&use.ID, &use.Name, &use.Plan, &days); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(days), &use.Days); err != nil {
+			return err
+		}
+		return do(use)
+	})
+}
