@@ -1,7 +1,7 @@
 package main
 
-// The keys: their form, how a request is matched with one, and the SQL that makes and changes them.
-// This file does not know who asks: handlers.go does for requests, commands.go for the operator.
+// Who asks: the form of a key, and how a request is matched with one. What is stored of keys is in
+// keys.go, which never sees their text.
 //
 // A key reads pet_live_ or pet_test_, then 32 random base-62 characters (190 bits from the
 // operating system), then a checksum: the CRC-32 (IEEE) of all that stands before it, as 6 base-62
@@ -16,12 +16,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/json"
-	"fmt"
 	"hash/crc32"
 	"math/big"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -103,17 +100,19 @@ type keyring struct {
 	store         *store
 	prefix, other string // of the keys that it takes, and of the other environment's
 
-	known cache[digest, *apiKey] // a key that is not here is read when it is used
+	known cache[digest, knownKey] // a key that is not here is read when it is used
 
 	// Somebody who guesses keys may not keep the database busy. An address is spent when its
 	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
 	// in memory and its request came from a spent address. Suspect lookups run one at a time.
 	suspects atomic.Int64  // how many suspect lookups run or wait now
 	turn     chan struct{} // holds one element while a suspect lookup runs
+}
 
-	// The Unix milliseconds at which keys, by their ids, used the deprecated operation last. They
-	// are here until they are written.
-	deprecatedUses sync.Map
+// knownKey is a key that is remembered.
+type knownKey struct {
+	*apiKey          // nil if there is none
+	editsSeen uint64 // what store.editsSeen was before the key was read
 }
 
 // maxSuspects is how many suspect lookups may run or wait. While a cluster has no leader, each may
@@ -132,7 +131,7 @@ func newKeyring(s *store, staging bool) *keyring {
 		store:  s,
 		prefix: keyPrefix(staging),
 		other:  keyPrefix(!staging),
-		known:  cache[digest, *apiKey]{max: 1 << 15},
+		known:  cache[digest, knownKey]{max: 1 << 15},
 		turn:   make(chan struct{}, 1),
 	}
 }
@@ -170,14 +169,14 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 // another program has written, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
-	key := k.known.get(d)
-	if k.fresh(key) {
-		return key, nil
+	known := k.known.get(d)
+	if k.fresh(known) {
+		return known.apiKey, nil
 	}
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
-	if key == nil && spent() { // a key that is known is no guess
+	if known.apiKey == nil && spent() { // a key that is known is no guess
 		return k.readInTurn(d)
 	}
 	return k.read(d)
@@ -192,56 +191,25 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 	}
 	k.turn <- struct{}{}
 	defer func() { <-k.turn }()
-	if key := k.known.get(d); k.fresh(key) { // another request with this key was faster
-		return key, nil
+	if known := k.known.get(d); k.fresh(known) { // another request with this key was faster
+		return known.apiKey, nil
 	}
 	return k.read(d)
 }
 
 // fresh reports whether a key from memory is there, and as good as in the database.
-func (k *keyring) fresh(key *apiKey) bool {
-	return key != nil && key.editsSeen == k.store.editsSeen.Load()
+func (k *keyring) fresh(known knownKey) bool {
+	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
 }
 
 // read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
 // guessing fills no memory.
 func (k *keyring) read(d digest) (*apiKey, error) {
 	editsSeen := k.store.editsSeen.Load() // before the query
-	// The instant is 0, because no request needs what depends on it (see apiKey).
-	keys, err := readKeys(context.Background(), k.store, 0,
-		"WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
-	if err != nil || len(keys) == 0 {
+	key, err := findKey(context.Background(), k.store, d)
+	if err != nil || key == nil {
 		return nil, err
 	}
-	keys[0].editsSeen = editsSeen
-	k.known.put(d, keys[0], 1)
-	return keys[0], nil
-}
-
-// noteDeprecatedUse remembers that the key used the deprecated operation.
-func (k *keyring) noteDeprecatedUse(key *apiKey, now time.Time) {
-	k.deprecatedUses.Store(key.ID, now.UnixMilli())
-}
-
-// flush writes when keys last used the deprecated operation. What cannot be written, or changes
-// meanwhile, is left for the next flush. It must not run twice at once.
-func (k *keyring) flush(ctx context.Context) error {
-	saved := map[int64]int64{}
-	for id, used := range k.deprecatedUses.Range {
-		saved[id.(int64)] = used.(int64)
-	}
-	if len(saved) == 0 {
-		return nil
-	}
-	uses, _ := json.Marshal(saved) // numbers by numbers
-	_, err := k.store.write(ctx, sqlOf(`UPDATE api_keys
-		SET deprecated_use_at = max(deprecated_use_at, used.value)
-		FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`, string(uses)))
-	if err != nil {
-		return err
-	}
-	for id, used := range saved {
-		k.deprecatedUses.CompareAndDelete(id, used)
-	}
-	return nil
+	k.known.put(d, knownKey{key, editsSeen}, 1)
+	return key, nil
 }

@@ -1,8 +1,8 @@
 package main
 
 // The command line: the table of commands, their help, and how a command reads its flags and opens
-// its database. The commands about keys and single pets are here, too. The service is in main.go.
-// Copies, imports and exports are in backup.go.
+// its database. What they do is in commands_keys.go, commands_pets.go and backup.go. The service is
+// in main.go.
 
 import (
 	"context"
@@ -33,7 +33,7 @@ type command struct {
 	run   func(ctx context.Context, cmd *invocation) error
 }
 
-// serving is what petstore does without a command.
+// serving is what petstore does without a command. Its run is the caller's of runCommand.
 var serving = command{
 	name: "serve",
 	about: `serve the API, until SIGINT, SIGTERM or SIGHUP
@@ -43,7 +43,7 @@ without any key gets one at the first start, which is printed once.
 
 Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
 	// serve opens the database itself, after its sockets.
-	database: openNothing, flags: serveFlags, check: checkServe, run: serve,
+	database: openNothing, flags: serveFlags, check: checkServe,
 }
 
 // commands are the operator's commands, in the order that help shows.
@@ -197,9 +197,11 @@ Example: petstore restore petstore-2026-11-22.db`,
 	},
 }
 
-// runCommand runs the command that args begin with. Without a command it runs serving.
-func runCommand(ctx context.Context, args []string, p *process, serving command) error {
+// runCommand runs the command that args begin with, or without a command serve.
+func runCommand(ctx context.Context, args []string, p *process,
+	serve func(context.Context, *invocation) error) error {
 	all := append([]command{serving}, commands...)
+	all[0].run = serve
 	if len(args) == 0 {
 		args = []string{serving.name}
 	}

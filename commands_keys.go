@@ -17,13 +17,14 @@ import (
 // takeBackWait is short, because a signal may have come: the command ends within half a second.
 const takeBackWait = 300 * time.Millisecond
 
-// issue makes a key, stores it with insert, and prints it in the place of $KEY in the text. The id
-// is 0 if insert has stored nothing. A key that cannot be printed is taken back together with what
-// undo tells, since nobody could use it.
-func issue(ctx context.Context, s *store, stdout io.Writer, text string, test bool,
-	insert func(secret) (id int64, err error), undo ...statement) (id int64, err error) {
-	token := newSecret(test)
-	id, err = insert(token)
+// issue makes the text of a key, stores the key with insert, and prints it in the place of $KEY in
+// the text. The id is 0 if insert has stored nothing. A key that cannot be printed is taken back
+// together with what undo tells, since nobody could use it.
+func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *apiKey,
+	insert func(digest) (id int64, err error), undo ...statement) (id int64, err error) {
+	token := newSecret(key.Test)
+	key.LastFour = token.lastFour()
+	id, err = insert(token.digest())
 	if id == 0 && !errors.Is(err, errOutcome) {
 		return 0, err
 	}
@@ -38,13 +39,13 @@ func issue(ctx context.Context, s *store, stdout io.Writer, text string, test bo
 	reason := err.Error()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackWait)
 	defer cancel()
-	err = takeBack(ctx, s, token, undo...)
+	err = takeBack(ctx, s, token.digest(), undo...)
 	if err == nil {
 		return 0, errors.New("no key was made, since it cannot be shown: " + reason)
 	}
 	if id == 0 {
 		return 0, fmt.Errorf("a key that was not shown may be stored; if petstore key list has "+
-			"one that ends in %s, petstore key revoke ends it: %s", token.lastFour(), reason)
+			"one that ends in %s, petstore key revoke ends it: %s", key.LastFour, reason)
 	}
 	return 0, fmt.Errorf("key %d is stored and cannot be shown; petstore key revoke %[1]d ends "+
 		"it: %s; to take it back failed: %w", id, reason, err)
@@ -64,10 +65,10 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 	if cmd.expires > 0 {
 		expires = inUTC(cmd.now + key.lifetime)
 	}
-	insert := func(token secret) (int64, error) {
-		return insertKey(ctx, cmd.store, key, token, "true") // without a condition
+	insert := func(d digest) (int64, error) {
+		return insertKey(ctx, cmd.store, key, d, "true") // without a condition
 	}
-	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", cmd.test, insert)
+	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", key, insert)
 	if err != nil {
 		return err
 	}
@@ -145,11 +146,11 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	if cmd.key.ExpiresAt != 0 {
 		overlapEnds = min(overlapEnds, cmd.key.ExpiresAt)
 	}
-	insert := func(token secret) (int64, error) {
-		return rotateKey(ctx, cmd.store, &successor, token, overlapEnds)
+	insert := func(d digest) (int64, error) {
+		return rotateKey(ctx, cmd.store, &successor, d, overlapEnds)
 	}
 	undo := restoreExpiry(&cmd.key, overlapEnds)
-	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", cmd.key.Test, insert, undo)
+	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", &successor, insert, undo)
 	if err != nil {
 		return err
 	}
@@ -320,8 +321,8 @@ func printFirstKey(stop context.Context, cmd *invocation, pets *store, url strin
 		CreatedAt: cmd.now,
 	}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
-	id, err := issue(ctx, pets, cmd.stdout, text, key.Test, func(token secret) (int64, error) {
-		return insertKey(ctx, pets, key, token, noKeys)
+	id, err := issue(ctx, pets, cmd.stdout, text, key, func(d digest) (int64, error) {
+		return insertKey(ctx, pets, key, d, noKeys)
 	})
 	if err != nil {
 		return err

@@ -1,8 +1,8 @@
 package main
 
 // The HTTP side: the routes, what stands before each of them, the operations, and the one place
-// where an error becomes a response; then the description, the page, and what the debug address
-// shows. This file parses no flags and opens no files.
+// where an error becomes a response; then the description, the page, and /readyz. This file parses
+// no flags and opens no files.
 
 import (
 	"cmp"
@@ -46,10 +46,10 @@ func (s settings) environment() string {
 
 // service handles all requests.
 type service struct {
-	store  *store
-	keys   *keyring
-	limits *limiter
-	log    *slog.Logger
+	store *store
+	keys  *keyring
+	usage *ledger
+	log   *slog.Logger
 
 	settings
 	base      string   // of Location and Link: baseURL, or a path
@@ -70,17 +70,13 @@ type service struct {
 	unready  error      // what was found then
 	wrote    time.Time  // when a write to the store was last tried to find out
 	writeErr error      // what came of it
-
-	report       atomic.Pointer[report] // what the operator's page shows of the keys
-	reportWanted atomic.Bool            // somebody had that page open since updateReport last ran
-	history      history                // what the charts of that page draw
 }
 
 func newService(store *store, settings settings, log *slog.Logger) *service {
 	srv := &service{
 		store:      store,
 		keys:       newKeyring(store, settings.staging),
-		limits:     newLimiter(store, settings.banFor),
+		usage:      newLedger(store, settings.banFor),
 		log:        log,
 		settings:   settings,
 		base:       cmp.Or(settings.baseURL, "/v1"),
@@ -178,7 +174,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	s.store.catchUp(r.Context(), w.start)
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
-		return s.limits.address(network, w.start, false).shown.remaining == 0
+		return s.usage.address(network, w.start, false).shown.remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
 	if err != nil {
@@ -186,7 +182,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	}
 	w.keyID = key.ID
 	w.usageID = key.usageID
-	decision, err := s.limits.admit(&key.account, w.start)
+	decision, err := s.usage.admit(&key.account, w.start)
 	if err != nil {
 		return caller{}, err
 	}
@@ -294,7 +290,7 @@ func (s *service) count(w *response, r *http.Request) {
 		w.counts.add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
-		s.limits.countError(w.usageID, instantOf(w.start))
+		s.usage.countError(w.usageID, instantOf(w.start))
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
@@ -358,7 +354,7 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Max-Age", "86400")
 	// Every response under /v1 shows limits. A preflight has no key, so it shows the address's.
 	if underAPI(r.URL.Path) {
-		s.limits.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
+		s.usage.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return true
@@ -399,7 +395,7 @@ func (s *service) shownError(w *response, err error) *Error {
 func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Error {
 	network := clientNetwork(r, s.clientIPHeader)
 	charge := apiErr.Status == http.StatusUnauthorized
-	decision := s.limits.address(network, time.Now(), charge)
+	decision := s.usage.address(network, time.Now(), charge)
 	decision.setHeaders(w.Header())
 	// An address takes the last request of its window once, so there is one line for a window.
 	tookLast := decision.refusal == "" && decision.shown.remaining == 0
@@ -472,12 +468,11 @@ func (s *service) writeError(w *response, apiErr *Error) {
 
 // The values of Content-Type, each as http.Header holds it, so that no request makes one anew.
 var (
-	jsonType    = []string{"application/json"}
-	textType    = []string{"text/plain; charset=utf-8"}
-	metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Prometheus
-	htmlType    = []string{"text/html; charset=utf-8"}
-	styleType   = []string{"text/css; charset=utf-8"}
-	scriptType  = []string{"text/javascript; charset=utf-8"}
+	jsonType   = []string{"application/json"}
+	textType   = []string{"text/plain; charset=utf-8"}
+	htmlType   = []string{"text/html; charset=utf-8"}
+	styleType  = []string{"text/css; charset=utf-8"}
+	scriptType = []string{"text/javascript; charset=utf-8"}
 )
 
 // write sends a response. An error in sending means that the client has gone, and there is nobody
@@ -671,7 +666,7 @@ var (
 // Deprecated: clients use GET /v1/pets with the status filter. From 5 December
 // 2030 the response is 410, by the clock, without a new release.
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
-	s.keys.noteDeprecatedUse(c.key, c.now)
+	s.usage.noteDeprecatedUse(c.key.ID, instantOf(c.now))
 	if !c.now.Before(sunset) {
 		s.setDeprecation(w.Header())
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets",
@@ -788,14 +783,14 @@ var errNotReady = newError(CodeUnavailable, "unavailable")
 
 // publicReadyz is GET /readyz, for load balancers: it needs no key and gives no detail.
 func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller) error {
-	if s.debugReadyz(w, r, c) != nil {
+	if s.showReady(w, r, c) != nil {
 		return errNotReady
 	}
 	return nil
 }
 
-// debugReadyz is GET /readyz on the debug address, which says why the service is not ready.
-func (s *service) debugReadyz(w http.ResponseWriter, _ *http.Request, _ caller) error {
+// showReady is GET /readyz on the debug address, which says why the service is not ready.
+func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	if err := s.checkReady(); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 	path := databasePath(t) // outside: its folder outlives the bubble
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
-		routes := debugRoutes(srv, false)
+		routes := newOperator(srv).routes(false)
 		ready := func(status int, want, metric string) {
 			t.Helper()
 			time.Sleep(250 * time.Millisecond) // or it would say what it said before
@@ -100,7 +100,7 @@ func TestStrangersCauseOneCommitInTwoSecondsAtMost(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
 		srv, probes := readyShop(t, path)
-		routes := debugRoutes(srv, false)
+		routes := newOperator(srv).routes(false)
 		ask := func(after time.Duration, status int, want int64) {
 			t.Helper()
 			time.Sleep(after)
@@ -141,7 +141,7 @@ func TestEveryProbeWrites(t *testing.T) {
 		for i := range 5 {
 			time.Sleep(time.Minute) // or it would say what it said before
 			before := readText(t, path+"-wal")
-			w := debugCall(debugRoutes(srv, false), "/readyz", "localhost")
+			w := debugCall(newOperator(srv).routes(false), "/readyz", "localhost")
 			if w.Code != 200 || readText(t, path+"-wal") == before {
 				t.Errorf("the probe %d says %d, or has written nothing", i+1, w.Code)
 			}
@@ -171,7 +171,7 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 // wantDebug checks the status of what is asked for under the name of a host.
 func wantDebug(t *testing.T, want int, anyHost bool, host string) {
 	t.Helper()
-	routes := debugRoutes(nil, anyHost)
+	routes := newOperator(nil).routes(anyHost)
 	for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
 		if w := debugCall(routes, path, host); w.Code != want {
 			t.Errorf("%s on %s is %d, want %d", path, host, w.Code, want)
@@ -217,7 +217,7 @@ func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
 		r.Header.Set("Sec-Fetch-Mode", mode)
 		r.Header.Set("Sec-Fetch-Dest", dest)
 		w := httptest.NewRecorder()
-		debugRoutes(nil, false).ServeHTTP(w, r)
+		newOperator(nil).routes(false).ServeHTTP(w, r)
 		if w.Code != test.want {
 			t.Errorf("%+v is %d", test, w.Code)
 		}
@@ -244,7 +244,7 @@ func TestNothingOfTheDebugAddressIsTakenForAnotherType(t *testing.T) {
 func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1,https://bert:secret@n2", "-log"}
-	w := debugCall(debugRoutes(nil, false), "/debug/pprof/cmdline", "localhost")
+	w := debugCall(newOperator(nil).routes(false), "/debug/pprof/cmdline", "localhost")
 	if got := w.Body.String(); got != "petstore\x00-db\x00http://…n2\x00-log" {
 		t.Errorf("it shows %q", got)
 	}

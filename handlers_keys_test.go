@@ -365,7 +365,7 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 		s.wantError = true
 		days := func(what, want string) {
 			t.Helper()
-			must(t, s.service.limits.flush(t.Context(), time.Now))
+			must(t, s.service.usage.flush(t.Context(), time.Now))
 			if got := fmt.Sprint(storedDays(t, s.store)); got != "["+want+"]" {
 				t.Errorf("after %s %s is stored", what, got)
 			}
@@ -390,15 +390,15 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 		readOnly(t, s.store, false)
 		days("two errors", "2000-01-01: 5 admitted, 0 refused, 2 errors")
 
-		s.service.limits.usages = map[int64]*usage{}
+		s.service.usage.usages = map[int64]*usage{}
 		fail := func(st statement, columns []any) {
 			if strings.Contains(st.query, "FROM usage WHERE id = ?") && columns != nil {
 				panic("the usage cannot be read")
 			}
 		}
-		s.service.limits.store = storeOn(&watchedEngine{engine: s.store.engine, check: fail})
+		s.service.usage.store = storeOn(&watchedEngine{engine: s.store.engine, check: fail})
 		s.list().is(500)
-		s.service.limits.store = s.store
+		s.service.usage.store = s.store
 		days("a request that nobody could admit", "2000-01-01: 5 admitted, 0 refused, 3 errors")
 
 		time.Sleep(24*time.Hour - time.Millisecond)

@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -487,7 +486,7 @@ func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
 	s := openShop(t)
 	use := func() instant {
 		t.Helper()
-		must(t, s.service.keys.flush(context.Background()))
+		mustFlush(t, s.service.usage)
 		return deprecatedUseOf(t, s.store, 1)
 	}
 	s.list().is(200)

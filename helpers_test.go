@@ -328,9 +328,17 @@ func printed(value any) any {
 	return value
 }
 
+// debug is what shows the operator of a shop how it is doing.
+func (s *shop) debug() *operator {
+	if s.operator == nil {
+		s.operator = newOperator(s.service)
+	}
+	return s.operator
+}
+
 // operatorRoutes are the debug routes of a shop.
 func operatorRoutes(s *shop) http.Handler {
-	return debugRoutes(s.service, false)
+	return s.debug().routes(false)
 }
 
 func (s *shop) stats() (stats operatorStats, body string) {
@@ -348,7 +356,7 @@ func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 	s.t.Helper()
 	k := &apiKey{Name: name, Plan: plan, CreatedAt: instantOf(time.Now())}
 	k.quota = q
-	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false), "true")
+	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false).digest(), "true")
 	must(s.t, err)
 	usage = strings.ReplaceAll(usage, "now", fmt.Sprint(time.Now().UnixMilli()))
 	_, err = s.store.write(s.t.Context(), sqlOf("INSERT INTO usage (id, "+usageColumns+") SELECT ?, "+usage, id))
@@ -360,7 +368,7 @@ func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 func (s *shop) report() (stats operatorStats, body string) {
 	s.t.Helper()
 	s.stats()
-	must(s.t, s.service.updateReport(s.t.Context(), time.Now()))
+	must(s.t, s.debug().updateReport(s.t.Context(), time.Now()))
 	return s.stats()
 }
 
@@ -493,10 +501,10 @@ func clock(offset string) instant {
 const tenMinutes = 10 * time.Minute
 
 // limiterWith is a limiter that remembers the usage as that of the account with the id 1.
-func limiterWith(s *store, banFor time.Duration, u *usage) *limiter {
-	l := newLimiter(s, banFor)
+func limiterWith(u *usage) *limiter {
+	l := newLimiter(tenMinutes, false)
 	l.usages[1] = u
-	return l
+	return &l
 }
 
 // saveUsage is the statement that stores a usage as if it had been counted and flushed.
@@ -517,7 +525,7 @@ func storedDays(t testing.TB, s *store) (days []string) {
 	return days
 }
 
-func mustFlush(t testing.TB, l *limiter) {
+func mustFlush(t testing.TB, l *ledger) {
 	t.Helper()
 	if err := l.flush(context.Background(), testStart.time); err != nil {
 		t.Fatal(err)
@@ -638,7 +646,8 @@ func mustInsertKey(t testing.TB, s *store, k apiKey) secret {
 		k.Plan = "free"
 	}
 	token := newSecret(k.Test)
-	if _, err := insertKey(t.Context(), s, &k, token, "true"); err != nil {
+	k.LastFour = token.lastFour()
+	if _, err := insertKey(t.Context(), s, &k, token.digest(), "true"); err != nil {
 		t.Fatal(err)
 	}
 	return token

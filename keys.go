@@ -13,7 +13,7 @@ import (
 	"slices"
 )
 
-// digest is the SHA-256 of a key: what is stored and looked up.
+// digest is the SHA-256 of a key's text: what is stored and looked up.
 type digest [sha256.Size]byte
 
 // apiKey is what is known of a key, and in JSON what operators are shown of it.
@@ -41,8 +41,7 @@ type apiKey struct {
 	Succeeds    keyID  `json:"succeeds"`    // the key that it was rotated from
 	SucceededBy keyID  `json:"succeededBy"` // the key that it was last rotated into
 
-	lifetime  instant // a length in milliseconds: how long the key is made for; 0 for ever
-	editsSeen uint64  // what store.editsSeen was before the key was read; see keyring.fresh
+	lifetime instant // a length in milliseconds: how long the key is made for; 0 for ever
 }
 
 // keyID is the id of another key, or 0 for none, which is null in JSON.
@@ -183,6 +182,16 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 	return keys, err
 }
 
+// findKey returns the key with a digest, or nil. It is read for the instant 0, because no request
+// needs what depends on the instant (see apiKey).
+func findKey(ctx context.Context, s *store, d digest) (*apiKey, error) {
+	keys, err := readKeys(ctx, s, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
+	if err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	return keys[0], nil
+}
+
 // insertKeyIf stores a key if the SQL condition that is appended to it holds. A successor starts
 // with the last unban of its line of rotations. insertion binds the numbers: ?4 is the name as
 // JSON, ?8 the creation, ?9 the lifetime, ?10 the predecessor or 0, ?11 the usage or 0.
@@ -194,15 +203,15 @@ SELECT unhex(?1), ?2, ?3, ?4 ->> '$', ?5, ?6, ?7, ?8, ?9, iif(?9 = 0, 0, ?8 + ?9
 WHERE `
 
 // insertion is the statement that stores a key if the SQL condition holds.
-func (k *apiKey) insertion(token secret, condition string, args ...any) statement {
+func (k *apiKey) insertion(d digest, condition string, args ...any) statement {
 	var test int64
 	if k.Test {
 		test = 1
 	}
 	// These are ?1 to ?11. The first ? of the condition is ?12.
 	values := []any{
-		fmt.Sprintf("%x", token.digest()),
-		token.lastFour(),
+		fmt.Sprintf("%x", d),
+		k.LastFour,
 		test,
 		quote(k.Name),
 		k.Plan,
@@ -220,19 +229,19 @@ func (k *apiKey) insertion(token secret, condition string, args ...any) statemen
 const noKeys = "NOT EXISTS (SELECT 1 FROM api_keys)"
 
 // insertKey stores a new key if the SQL condition holds. It returns its id, or 0.
-func insertKey(ctx context.Context, s *store, k *apiKey, token secret, condition string) (
+func insertKey(ctx context.Context, s *store, k *apiKey, d digest, condition string) (
 	id int64, err error) {
-	return insertedID(s.write(ctx, k.insertion(token, condition)))
+	return insertedID(s.write(ctx, k.insertion(d, condition)))
 }
 
 // rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a
 // copy of the old key with the fields of the successor. Only its ID and its expiry are still those
 // of the old key. If the old key was changed meanwhile, that is an error.
-func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEnds instant) (
+func rotateKey(ctx context.Context, s *store, k *apiKey, d digest, overlapEnds instant) (
 	id int64, err error) {
 	const unchanged = `EXISTS (SELECT 1 FROM api_keys
 		WHERE id = ? AND revoked_at = 0 AND expires_at = ?)`
-	insert := k.insertion(token, unchanged, k.ID, int64(k.ExpiresAt))
+	insert := k.insertion(d, unchanged, k.ID, int64(k.ExpiresAt))
 	// changes() is the number of rows that the insertion has stored. If it is 0, there is no
 	// successor, and the old key does not end.
 	end := sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND changes() = 1",
@@ -246,9 +255,9 @@ func rotateKey(ctx context.Context, s *store, k *apiKey, token secret, overlapEn
 
 // takeBack deletes a new key, and runs undo in the same transaction. A key that is not there is an
 // error.
-func takeBack(ctx context.Context, s *store, token secret, undo ...statement) error {
+func takeBack(ctx context.Context, s *store, d digest, undo ...statement) error {
 	remove := sqlOf("DELETE FROM api_keys WHERE digest = unhex(?)",
-		fmt.Sprintf("%x", token.digest()))
+		fmt.Sprintf("%x", d))
 	results, err := s.edit(ctx, append([]statement{remove}, undo...)...)
 	if err == nil && results[0].affected == 0 {
 		return errors.New("it is not there")

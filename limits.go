@@ -2,7 +2,7 @@ package main
 
 // The limits: how many requests a key may make in a minute and in a day, and what happens to one
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
-// it belongs to.
+// it belongs to. It is arithmetic in memory: what is counted here is stored by usage.go.
 //
 // An account has two token buckets of a special kind: each is refilled at once, with all its
 // tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the first
@@ -20,20 +20,12 @@ package main
 //
 // A key is banned when its strikes within one minute exceed its limit per minute.
 //
-// Several services may share the database, and with it the usage of a key. Each counts for itself,
-// and every half second adds what it has counted to what is stored and goes on from there: see
-// flush. Strikes are each service's own.
-//
 // Time is counted in whole milliseconds throughout, so that an instant is the same when it is read
 // back from the database after a restart.
-//
-// The end of the file is about callers without a valid key: which network is charged for a request,
-// and a log that strangers cannot fill.
 
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -107,7 +99,7 @@ type bucket struct {
 // bucketRow is a bucket in the database.
 type bucketRow struct{ Used, Ends int64 }
 
-// increment is what a flush adds to the bucket that is stored. See mergeDay.
+// increment is what a flush adds to the bucket that is stored. See mergeDays.
 type increment struct {
 	bucketRow
 	Read bucketRow
@@ -206,7 +198,7 @@ type usage struct {
 	strikes bucket
 	retryAt instant // when the latest Retry-After has passed
 	retryOf instant // the length of the window that retryAt is the end of
-	readAt  int64   // what limiter.flushes was when the buckets were last read; see isOld
+	readAt  int64   // what limiter.merges was when the buckets were last read; see isOld
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
@@ -361,21 +353,28 @@ type tally struct {
 	Errors   int64 `json:"errors"`
 }
 
-// dayRow is what a flush adds to a day of a usage.
+// counts are what was counted since the counts before them were taken.
+type counts struct {
+	usages     map[int64]usageIncrement // by id
+	days       []dayRow
+	deprecated map[int64]int64 // Unix milliseconds of the last deprecated use, by the id of the key
+}
+
+// dayRow is what is added to a day of a usage.
 type dayRow struct {
 	usageDate
 	tally
 }
 
-// usageRow is a usage as a flush reads it. Its instants are numbers, because an instant is a text
-// in JSON.
+// usageRow is a usage as it is stored. Its instants are numbers, because an instant is a text in
+// JSON.
 type usageRow struct {
 	ID                    int64
 	Minute, Day           bucketRow
 	BannedAt, BannedUntil int64
 }
 
-// usageIncrement is what a flush adds to a usage.
+// usageIncrement is what is added to a usage.
 type usageIncrement struct {
 	ID     int64
 	Minute increment `json:"minute"`
@@ -386,49 +385,47 @@ type usageIncrement struct {
 // all: a request holds it for well under a microsecond, and it makes "both buckets or none" plain
 // to see.
 type limiter struct {
-	store   *store
-	service string        // names this run of the service in the database
-	banFor  time.Duration // 0 turns bans off
-	batch   batch         // only flush uses it
+	banFor time.Duration // 0 turns bans off
+	shared bool          // other services count the same usages
 
-	mu        sync.Mutex // guards what follows
-	usages    map[int64]*usage
-	flushes   int64                // transactions of flushes that have succeeded
-	trimmedAt int64                // what flushes was when usages were last dropped
-	tallies   map[usageDate]*tally // what no batch has taken
+	mu         sync.Mutex // guards what follows, also in usage.go
+	usages     map[int64]*usage
+	merges     int64                // how many there were
+	trimmedAt  int64                // what merges was when usages were last dropped
+	tallies    map[usageDate]*tally // what no take has given away
+	deprecated map[int64]int64      // as in counts
+	addresses  map[netip.Prefix]bucket
 	// farthest is how far ahead a stored minute ended, at most, since it was asked for last.
-	farthest  instant
-	addresses cache[netip.Prefix, bucket]
+	farthest instant
 }
 
-// Bounds of what is remembered. A usage that is forgotten is read again from the database. An
-// address that is forgotten starts anew.
+// Bounds of what is remembered. A usage that is forgotten is read again from the store. An address
+// that is forgotten starts anew.
 const (
 	maxUsages    = 1 << 15
 	maxAddresses = 1 << 16
-	maxBatch     = 1000 // days of usages in a transaction, so that creates need not wait long
 )
 
-func newLimiter(s *store, banFor time.Duration) *limiter {
-	return &limiter{
-		store:     s,
-		service:   strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
-		banFor:    banFor,
-		usages:    map[int64]*usage{},
-		tallies:   map[usageDate]*tally{},
-		addresses: cache[netip.Prefix, bucket]{max: maxAddresses},
+func newLimiter(banFor time.Duration, shared bool) limiter {
+	return limiter{
+		banFor:     banFor,
+		shared:     shared,
+		usages:     map[int64]*usage{},
+		tallies:    map[usageDate]*tally{},
+		deprecated: map[int64]int64{},
+		addresses:  map[netip.Prefix]bucket{},
 	}
 }
 
 // isOld reports whether a usage must be read again, because other services may have counted
-// requests since it was read. A flush reads back only the usages of which it sends something. A
-// usage with unsent requests is not old, since to read it would lose them. The next flush sends
-// these, and reads the usage back. The caller holds the lock.
+// requests since it was read. A merge brings only the usages of which something was taken. A usage
+// with unsent requests is not old, since to read it would lose them. The next take gives these
+// away, and its merge brings the usage. The caller holds the lock.
 func (l *limiter) isOld(u *usage) bool {
-	return u.readAt != l.flushes && !u.hasUnsent() && l.store.engine.shared()
+	return l.shared && u.readAt != l.merges && !u.hasUnsent()
 }
 
-// hasUnsent reports whether a flush has something to send of the usage.
+// hasUnsent reports whether there is something to take of the usage.
 func (u *usage) hasUnsent() bool { return u.minute.unsent > 0 || u.day.unsent > 0 }
 
 // charge takes one request from the usage of the account. known is false if the usage has to be
@@ -474,20 +471,40 @@ func (l *limiter) countError(id int64, now instant) {
 	l.tally(id, now).Errors++
 }
 
+// noteDeprecatedUse notes that a key used the deprecated operation.
+func (l *limiter) noteDeprecatedUse(keyID int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deprecated[keyID] = int64(now)
+}
+
 // address shows where a caller without a valid key stands and, with charge, charges it first.
 func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.addresses.get(caller)
+	b := l.addresses[caller]
 	d := decision{now: instantOf(now), policy: addressPolicy}
 	if charge && b.levelAt(d.now, minuteMillis, addressQuota).remaining == 0 {
 		d.refusal = CodeRateLimited
 	} else if charge {
 		b.take(d.now, minuteMillis)
-		l.addresses.put(caller, b, 1)
+		l.makeRoomFor(caller)
+		l.addresses[caller] = b
 	}
 	d.shown = b.levelAt(d.now, minuteMillis, addressQuota)
 	return d
+}
+
+// makeRoomFor forgets another address at random, if the caller's is one too many. The caller holds
+// the lock.
+func (l *limiter) makeRoomFor(address netip.Prefix) {
+	if _, known := l.addresses[address]; known || len(l.addresses) < maxAddresses {
+		return
+	}
+	for other := range l.addresses { // Go's order of a map is random
+		delete(l.addresses, other)
+		return
+	}
 }
 
 // takeFarthest says how far in the future a minute ended that was stored since the last call. If
@@ -500,33 +517,63 @@ func (l *limiter) takeFarthest() time.Duration {
 	return farthest
 }
 
-// adoptAndTrim goes on from what is stored. If too many usages are in memory, it drops those that
-// are stored and whose last Retry-After has passed. It reads the clock under the lock, and so after
-// every request that has been counted.
-func (l *limiter) adoptAndTrim(stored []usageRow, clock func() time.Time) (again bool) {
+// take gives away what was counted since the last take, of at most so many days. What it leaves is
+// for the next take.
+func (l *limiter) take(mostDays int) counts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := counts{
+		usages:     map[int64]usageIncrement{},
+		days:       []dayRow{}, // nil would be null in JSON
+		deprecated: l.deprecated,
+	}
+	l.deprecated = map[int64]int64{}
+	for date, t := range l.tallies {
+		if len(taken.days) == mostDays {
+			break
+		}
+		taken.days = append(taken.days, dayRow{date, *t})
+		delete(l.tallies, date)
+		u := l.usages[date.Usage]
+		if u != nil && u.hasUnsent() {
+			taken.usages[date.Usage] = usageIncrement{
+				ID:     date.Usage,
+				Minute: u.minute.increment(),
+				Day:    u.day.increment(),
+			}
+		}
+	}
+	return taken
+}
+
+// merge goes on from what is stored once the taken counts were added to it. If too many usages are
+// in memory, it drops those that are stored and whose last Retry-After has passed. It reads the
+// clock under the lock, and so after every request that has been counted. again reports that some
+// of the counts were not added, and still count.
+func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := instantOf(clock())
-	l.flushes++
+	l.merges++
 	for _, row := range stored {
 		u := l.usages[row.ID]
 		if u == nil {
 			continue
 		}
-		sent := l.batch.usages[row.ID]
+		sent := taken.usages[row.ID]
 		// The minute that the flush has replaced counts too.
 		minuteEnds := max(row.Minute.Ends, sent.Minute.Read.Ends)
 		l.farthest = max(l.farthest, instant(minuteEnds)-now)
 		if u.adopt(row, sent, now) {
-			l.tally(row.ID, now) // so that the next batch takes the usage
+			l.tally(row.ID, now) // so that the next take gives the usage away
 			again = true
 		}
-		u.readAt = l.flushes
+		u.readAt = l.merges
 	}
 	if len(l.usages) <= maxUsages {
 		return again
 	}
-	l.trimmedAt = l.flushes
+	l.trimmedAt = l.merges
 	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
 		return !u.hasUnsent() && !u.isAskedToWait(now)
 	})

@@ -7,7 +7,7 @@ import (
 )
 
 func TestAddressLimit(t *testing.T) {
-	l := newLimiter(nil, tenMinutes)
+	l := newLimiter(tenMinutes, false)
 	one, two := netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("192.0.2.2/32")
 	for _, c := range []struct {
 		policy string
@@ -42,7 +42,7 @@ func TestAddressLimit(t *testing.T) {
 }
 
 func TestHeadersOfAnAddress(t *testing.T) {
-	l := newLimiter(nil, tenMinutes)
+	l := newLimiter(tenMinutes, false)
 	address := netip.MustParsePrefix("192.0.2.1/32")
 	var d decision
 	for range 61 {
@@ -117,18 +117,18 @@ func TestTheNetworkBehindAProxy(t *testing.T) {
 // TestAddressesRememberedAreBounded, and who goes round with more addresses than that does not
 // escape.
 func TestAddressesRememberedAreBounded(t *testing.T) {
-	l := newLimiter(nil, tenMinutes)
+	l := newLimiter(tenMinutes, false)
 	const addresses = maxAddresses * 9 / 8
 	ask := func(i int) decision {
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		return l.address(netip.PrefixFrom(ip, 32), testStart.time(), true)
 	}
-	most := int64(0)
+	most := 0
 	for i := range addresses {
 		for range addressQuota {
 			ask(i)
 		}
-		most = max(most, l.addresses.size)
+		most = max(most, len(l.addresses))
 	}
 	refused := 0
 	for i := range addresses {

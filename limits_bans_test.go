@@ -217,7 +217,7 @@ func TestAnUnbanHoldsForASuccessorThatIsMadeAfterIt(t *testing.T) {
 		w.play("60s: unban")
 		token := newSecret(false)
 		successor := *w.key
-		_, err := rotateKey(t.Context(), w.store(), &successor, token, clock("1h"))
+		_, err := rotateKey(t.Context(), w.store(), &successor, token.digest(), clock("1h"))
 		must(t, err)
 		w.key = mustAuthenticate(t, newKeyring(w.store(), false), token, clock("61s").time())
 		w.play("62s: 1 admitted")

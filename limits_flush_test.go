@@ -87,7 +87,7 @@ func TestEveryRequestIsCountedInItsDay(t *testing.T) {
 }
 
 // useMany lets each of many usages have one request on the Free plan.
-func useMany(t testing.TB, l *limiter, usages int64) {
+func useMany(t testing.TB, l *ledger, usages int64) {
 	t.Helper()
 	for id := range usages {
 		l.usages[id+1] = &usage{}
@@ -298,7 +298,8 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 // TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers of all keys
 // in it, that has a statement of 1,024 bytes.
 func TestTheStatementsOfAFlushAreShort(t *testing.T) {
-	for _, st := range newLimiter(nil, 0).merge(testStart, nil) {
+	used := &batch{counts: counts{deprecated: map[int64]int64{1: 1}}}
+	for _, st := range used.statements("", testStart, nil) {
 		if len(st.query) >= 1024 {
 			t.Errorf("a statement has %d bytes: %s", len(st.query), st.query)
 		}

@@ -128,7 +128,7 @@ func (w *lateWorld) deliver(engine engine) {
 
 // restart kills the service. What it has not stored is forgotten.
 func (w *lateWorld) restart() {
-	w.services[0] = newLimiter(w.store(), 0)
+	w.services[0] = newLedger(w.store(), 0)
 	stored := &usage{}
 	row := func(scan scanner) error { return scan(stored.columns()...) }
 	e := w.store().engine.(*slowNetwork)

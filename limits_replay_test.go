@@ -431,7 +431,7 @@ func (r *limitsReplay) checkStored() {
 
 // kill ends a service and starts it again, with a clock that is up to a second ahead.
 func (r *limitsReplay) kill(i int) {
-	r.services[i] = newLimiter(r.services[i].store, tenMinutes)
+	r.services[i] = newLedger(r.services[i].store, tenMinutes)
 	r.models[i] = modelService{ahead: instant(r.random.Int64N(1000))}
 	for _, a := range r.pending[i] {
 		a.isLost = true

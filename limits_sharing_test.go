@@ -47,7 +47,7 @@ func TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted(t *testing.T) {
 // once.
 func TestWithoutALeaderAServiceLimitsWithWhatItKnows(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-		w := &limitsWorld{TB: t, services: []*limiter{newLimiter(s, tenMinutes)}}
+		w := &limitsWorld{TB: t, services: []*ledger{newLedger(s, tenMinutes)}}
 		w.key = &apiKey{account: account{usageID: 1, quota: quota{5, 1000}}}
 		w.play(`
 			0s: 3 admitted
@@ -202,7 +202,7 @@ func (e *limitsEngine) write(ctx context.Context, statements []statement) ([]res
 }
 
 // disturb lets fate say what becomes of the writes of a service, until it is repaired.
-func (w *limitsWorld) disturb(l *limiter, fate func() limitsFate) (repair func()) {
+func (w *limitsWorld) disturb(l *ledger, fate func() limitsFate) (repair func()) {
 	healthy := l.store.engine
 	l.store.engine = &limitsEngine{healthy, fate}
 	return func() { l.store.engine = healthy }
@@ -218,7 +218,8 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 		for _, when := range []string{"0s", "1s"} {
 			w.play(when + ": 1 admitted")
 			w.limiter().takeBatch()
-			copies = append(copies, w.limiter().merge(clock(when), &stored))
+			l := w.limiter()
+			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
 			w.play(when + ": flush")
 		}
 		for _, late := range copies { // the first must not let the others in again

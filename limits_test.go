@@ -184,12 +184,12 @@ X-RateLimit-Remaining: 0
 X-RateLimit-Reset: 1800000599
 `},
 	} {
-		l := limiterWith(nil, tenMinutes, &c.before)
+		l := limiterWith(&c.before)
 		free := planQuota("free")
 		a := &account{quota: free, usageID: 1, policy: free.policyHeader()}
 		var d decision
 		for range c.times {
-			d, _ = l.admit(a, clock(c.when).time())
+			d, _ = l.charge(a, clock(c.when))
 		}
 		if got := "\n" + headersOf(d); got != c.want {
 			t.Errorf("%s: the headers are%s, want%s", c.policy, got, c.want)
@@ -201,7 +201,8 @@ func TestKeysOfOneLineShareTheirUsage(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		w := newLimits(t, db, quota{4, 50}, 1)
 		successor := *w.key
-		_, err := rotateKey(t.Context(), w.store(), &successor, newSecret(false), clock("1h"))
+		d := newSecret(false).digest()
+		_, err := rotateKey(t.Context(), w.store(), &successor, d, clock("1h"))
 		must(t, err)
 		other := apiKey{Plan: enterprisePlan, account: account{quota: w.key.quota}}
 		mustInsertKey(t, w.store(), other)
@@ -250,33 +251,32 @@ func TestOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	l := limiterWith(nil, tenMinutes, &usage{})
+	l := limiterWith(&usage{})
 	a := &account{quota: quota{maxQuota, maxQuota}, usageID: 1}
-	now := testStart.time()
 	b.ReportAllocs()
 	for b.Loop() {
-		if d, err := l.admit(a, now); err != nil || d.refusal != "" {
-			b.Fatal(d, err)
+		if d, known := l.charge(a, testStart); !known || d.refusal != "" {
+			b.Fatal(d, known)
 		}
 	}
 }
 
 func BenchmarkTakeParallelManyKeys(b *testing.B) {
 	const keys = 10_000
-	l := newLimiter(nil, tenMinutes)
+	l := newLimiter(tenMinutes, false)
 	accounts := make([]*account, keys)
 	for i := range accounts {
 		id := int64(i + 1)
 		l.usages[id] = &usage{}
 		accounts[i] = &account{quota: quota{maxQuota, maxQuota}, usageID: id}
 	}
-	now := testStart.time()
+	now := testStart
 	var begin atomic.Int64
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for i := int(begin.Add(7919)); pb.Next(); i++ {
-			if d, err := l.admit(accounts[i%keys], now); err != nil || d.refusal != "" {
-				b.Error(d, err)
+			if d, known := l.charge(accounts[i%keys], now); !known || d.refusal != "" {
+				b.Error(d, known)
 				return
 			}
 		}

@@ -14,7 +14,7 @@ import (
 // have one limiter each, and remember nothing at first.
 type limitsWorld struct {
 	testing.TB
-	services []*limiter
+	services []*ledger
 	key      *apiKey
 }
 
@@ -22,7 +22,7 @@ func newLimits(t testing.TB, db string, q quota, services int) *limitsWorld {
 	t.Helper()
 	w := &limitsWorld{TB: t}
 	for range services {
-		w.services = append(w.services, newLimiter(openDatabase(t, db), tenMinutes))
+		w.services = append(w.services, newLedger(openDatabase(t, db), tenMinutes))
 	}
 	mustInsertKey(t, w.store(), apiKey{Plan: enterprisePlan, account: account{quota: q}})
 	w.key = w.shown("0s")
@@ -35,8 +35,8 @@ func newLimitsOnFile(t testing.TB, q quota) *limitsWorld {
 	return newLimits(t, databasePath(t), q, 1)
 }
 
-func (w *limitsWorld) store() *store     { return w.services[0].store }
-func (w *limitsWorld) limiter() *limiter { return w.services[0] }
+func (w *limitsWorld) store() *store    { return w.services[0].store }
+func (w *limitsWorld) limiter() *ledger { return w.services[0] }
 
 // shown is the key as the commands show it.
 func (w *limitsWorld) shown(when string) *apiKey {
@@ -47,7 +47,7 @@ func (w *limitsWorld) shown(when string) *apiKey {
 }
 
 // ask makes one request, which the store must not fail.
-func (w *limitsWorld) ask(l *limiter, when string) decision {
+func (w *limitsWorld) ask(l *ledger, when string) decision {
 	w.Helper()
 	d, err := l.admit(&w.key.account, clock(when).time())
 	must(w, err)
@@ -90,14 +90,14 @@ func (w *limitsWorld) play(script string) {
 }
 
 // step does what one line of a script says.
-func (w *limitsWorld) step(line string, service *limiter, when, what string) {
+func (w *limitsWorld) step(line string, service *ledger, when, what string) {
 	w.Helper()
 	switch what {
 	case "flush":
 		must(w, service.flush(w.Context(), clock(when).time))
 		return
 	case "restart":
-		restarted := newLimiter(service.store, service.banFor)
+		restarted := newLedger(service.store, service.banFor)
 		w.services[slices.Index(w.services, service)] = restarted
 		return
 	case "unban":

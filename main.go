@@ -7,25 +7,34 @@
 // has a plan with a limit for the minute and one for the day, and every response says what is left
 // of them.
 //
-// These are the files, in the order in which a newcomer reads them:
+// Six files are the service, in the order in which a newcomer reads them:
 //
 //	main.go      the process, and the life of the server from start to stop
 //	handlers.go  the routes, the operations, and the one place that writes errors
 //	auth.go      the form of a key, and how the key of a request is found
-//	limits.go    plans, windows, bans, and the limit headers
+//	limits.go    plans, windows, bans, and the limit headers, all in memory
 //	store.go     pets and Idempotency-Keys, and the commit that many requests share
-//	metrics.go   counters and histograms, and their text format
 //	model.go     pets and errors, and their strict translation from and to JSON
-//	sqlite.go    an engine: one database file
-//	rqlite.go    the other engine: a cluster of several machines, over HTTP
-//	flags.go     every flag, with its default, its environment variable, and its checks
-//	commands.go  the table of commands, and those for keys and single pets
-//	backup.go    backup, restore, and the import and export of pets
+//
+// Each file beside it is one thing that can be read alone:
+//
+//	keys.go           the stored keys, by their digests
+//	usage.go          what makes usage last, and shares it between services
+//	metrics.go        counters and histograms, and their text format
+//	operator.go       the debug address: metrics, their history, and the report on keys
+//	sqlite.go         an engine: one database file
+//	rqlite.go         the other engine: a cluster of several machines, over HTTP
+//	flags.go          every flag, with its default, its environment variable, and its checks
+//	commands.go       the table of commands, their help, and how one is run
+//	commands_keys.go  what the commands about keys do
+//	commands_pets.go  what the commands about pets do, import and export among them
+//	backup.go         backup and restore, files that are published whole, and progress
 //
 // A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
-// auth.go finds its key. limits.go takes one request from the key's windows, or refuses. model.go
-// reads the body. store.go writes what many requests want in one transaction of its engine. An
-// error goes back the same way and becomes a response in one place. docs/design.md tells more.
+// auth.go finds its key. usage.go lets limits.go take one request from the key's windows, or refuse
+// it. model.go reads the body. store.go writes what many requests want in one transaction of its
+// engine. An error goes back the same way and becomes a response in one place. docs/design.md tells
+// more.
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill forgets all
@@ -99,7 +108,7 @@ func run(
 		variables[name] = value
 	}
 	p := &process{variables, stdin, stoppable(ctx, stdout), stderr}
-	return runCommand(ctx, args, p, serving)
+	return runCommand(ctx, args, p, serve)
 }
 
 // serve runs the service until ctx ends.
@@ -143,14 +152,16 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	}
 
 	api := newService(pets, cmd.settings, cmd.log)
-	stopBackground := runBackground(api, pair)
+	var page *operator // nil without -debug-addr
 	debugURL := ""
 	if debugListener != nil {
-		debug := newServer(cmd.log, nil, debugRoutes(api, cmd.debugAllowRemote))
+		page = newOperator(api)
+		debug := newServer(cmd.log, nil, page.routes(cmd.debugAllowRemote))
 		defer debug.Close()
 		go func() { _ = debug.serve(debugListener) }()
 		debugURL = localURL(debugListener, cmd.debugAddr, false)
 	}
+	stopBackground := runBackground(api, page, pair)
 	announce(cmd, listener, url, debugURL)
 	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
@@ -361,37 +372,37 @@ func localURL(l net.Listener, addr string, secure bool) string {
 
 // runBackground starts the tasks that run beside the requests. The function that it returns stops
 // the tasks, and then tries for 10 seconds to write the usage a last time, unless that is useless.
-func runBackground(s *service, pair *tlsPair) (stop func() error) {
+func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	ctx, stopTasks := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	every := func(d time.Duration, what string, do func(context.Context) error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
-	flush := func(ctx context.Context) error {
-		if err := s.limits.flush(ctx, time.Now); err != nil {
-			return err
-		}
-		return s.keys.flush(ctx)
-	}
+	flush := func(ctx context.Context) error { return s.usage.flush(ctx, time.Now) }
 	every(lookEvery, "look for edits of other programs", s.store.keepUp)
 	every(500*time.Millisecond, "write usage", flush)
-	every(5*time.Second, "read the report on the keys", func(ctx context.Context) error {
-		return s.updateReport(ctx, time.Now())
-	})
-	every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
-		s.history.add(time.Now(), s.currentMetrics().numbers)
-		return nil
-	})
 	every(time.Minute, "compare clocks", func(context.Context) error {
-		if farthest := s.limits.takeFarthest(); farthest > 61*time.Second {
+		if farthest := s.usage.takeFarthest(); farthest > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
 				"a minute of a key ends later than it can", "in", farthest.String())
 		}
 		return nil
 	})
 	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
-		return s.store.purge(ctx, time.Now())
+		if err := s.store.purge(ctx, time.Now()); err != nil {
+			return err
+		}
+		return s.usage.purge(ctx, time.Now())
 	})
+	if o != nil {
+		every(5*time.Second, "read the report on the keys", func(ctx context.Context) error {
+			return o.updateReport(ctx, time.Now())
+		})
+		every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
+			o.history.add(time.Now(), o.currentMetrics().numbers)
+			return nil
+		})
+	}
 	if pair != nil {
 		renew := func(context.Context) error { return pair.renew() }
 		// The stop does not wait for this, since the files may be on a disk that hangs.

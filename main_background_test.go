@@ -44,7 +44,7 @@ func withPair(t *testing.T, pair *tlsPair, check func(statement),
 		s.engine = &watchedEngine{engine: s.engine, check: watch}
 		log := newServerLog()
 		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
-		stop := runBackground(service, pair)
+		stop := runBackground(service, newOperator(service), pair)
 		test(t, &background{service, t, path, log, stop})
 	})
 }
@@ -55,7 +55,7 @@ func unwatched(statement) {}
 func (b *background) use() {
 	b.t.Helper()
 	account := &account{usageID: 1, quota: quota{10, 10}}
-	if _, err := b.limits.admit(account, time.Now()); err != nil {
+	if _, err := b.usage.admit(account, time.Now()); err != nil {
 		b.t.Error(err)
 	}
 }
@@ -84,7 +84,7 @@ func TestUsageIsStoredWithinASecondAndByAStop(t *testing.T) {
 		mustInsertKey(t, b.store, apiKey{})
 		used := instantOf(time.Now())
 		b.use()
-		b.keys.noteDeprecatedUse(&apiKey{ID: 1}, used.time())
+		b.usage.noteDeprecatedUse(1, used)
 		time.Sleep(time.Second)
 		b.wantStored(1)
 		if got := deprecatedUseOf(t, b.store, 1); got != used {
@@ -112,14 +112,16 @@ func TestARevocationHoldsWithinASecond(t *testing.T) {
 const oldRecords = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
 	INSERT INTO idempotency SELECT 1, 'old ' || i, x'00', 1, 1 FROM n`
 
-func TestOldIdempotencyKeysAreRemovedWithinAMinute(t *testing.T) {
+func TestOldIdempotencyKeysAndDaysAreRemovedWithinAMinute(t *testing.T) {
 	withBackground(t, unwatched, func(t *testing.T, b *background) {
-		_, err := b.store.write(t.Context(), sqlOf(oldRecords))
+		oldDay := sqlOf("INSERT INTO usage_days VALUES (1, 1, 1, 0, 0)")
+		_, err := b.store.write(t.Context(), sqlOf(oldRecords), oldDay)
 		must(t, err)
 		time.Sleep(time.Minute + time.Second)
 		left := readNumber(t, b.store, "SELECT count(*) FROM idempotency")
-		if left != 0 {
-			t.Errorf("%d old records are left", left)
+		days := readNumber(t, b.store, "SELECT count(*) FROM usage_days")
+		if left != 0 || days != 0 {
+			t.Errorf("%d old records and %d old days are left", left, days)
 		}
 		must(t, b.stop())
 	})
@@ -267,7 +269,7 @@ func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 func TestUsageIsWrittenToAClusterByAStop(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
 		service := newService(s, settings{}, testLog)
-		b := &background{service: service, t: t, stop: runBackground(service, nil)}
+		b := &background{service: service, t: t, stop: runBackground(service, nil, nil)}
 		b.use()
 		must(t, b.stop())
 		b.wantStored(1)
@@ -312,7 +314,7 @@ func TestAStopWritesUsageOnce(t *testing.T) {
 			onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
 				s.engine = &watchedEngine{s.engine, func(st statement, _ []any) { check(st) }}
 				service := newService(s, settings{}, testLog)
-				b := &background{service: service, t: t, stop: runBackground(service, nil)}
+				b := &background{service: service, t: t, stop: runBackground(service, nil, nil)}
 				wantWrites(b, c.cluster)
 			})
 		})

@@ -151,7 +151,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		added := map[string]string{}
 		for _, s := range []*shop{s, onCluster} {
 			text += debugCall(operatorRoutes(s), "/metrics", "localhost").Body.String()
-			maps.Copy(added, s.service.currentMetrics().lines)
+			maps.Copy(added, s.debug().currentMetrics().lines)
 		}
 		values := map[string]string{
 			"petstore_bans_total":             " 1$",
@@ -210,7 +210,7 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 		s.list(withKey(string(newSecret(false)))).is(503, CodeUnavailable)
 	}
 	s.store.engine = honest
-	numbers := s.service.currentMetrics().numbers
+	numbers := s.debug().currentMetrics().numbers
 	for name, want := range map[string]float64{
 		`petstore_errors_total{code="lookup_refused"}`: 60,
 		`petstore_errors_total{code="not_ready"}`:      20,
@@ -227,7 +227,7 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 			t.Errorf("there is %s", name)
 		}
 	}
-	if n := len(s.service.limits.tallies); n != 0 {
+	if n := len(s.service.usage.tallies); n != 0 {
 		t.Errorf("%d days of keys are counted", n)
 	}
 	for line, want := range map[string]int{
@@ -283,7 +283,7 @@ func TestTheServiceTimesItself(t *testing.T) {
 			r := httptest.NewRequest(method, path, peer)
 			r.Header.Set("Authorization", "Bearer "+s.key)
 			s.service.ServeHTTP(peer, r)
-			sum := s.service.currentMetrics().numbers["petstore_request_duration_seconds"+test.sum]
+			sum := s.debug().currentMetrics().numbers["petstore_request_duration_seconds"+test.sum]
 			if peer.Code != test.status || sum != test.want {
 				t.Errorf("after %s is %d, %s is %v s, want %v", test.request, peer.Code,
 					test.sum, sum, test.want)

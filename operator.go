@@ -20,12 +20,24 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// debugRoutes are what the debug address serves. Without anyHost, it has to be called by an IP
-// address or as localhost.
-func debugRoutes(s *service, anyHost bool) http.Handler {
+// operator shows whoever runs a service how it is doing.
+type operator struct {
+	service *service
+
+	report       atomic.Pointer[report] // what the page shows of the keys
+	reportWanted atomic.Bool            // somebody had the page open since updateReport last ran
+	history      history                // what the charts of the page draw
+}
+
+func newOperator(s *service) *operator { return &operator{service: s} }
+
+// routes are what the debug address serves. Without anyHost, it has to be called by an IP address
+// or as localhost.
+func (o *operator) routes(anyHost bool) http.Handler {
 	mux := http.NewServeMux()
 	add := func(path string, op operation) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -37,11 +49,11 @@ func debugRoutes(s *service, anyHost bool) http.Handler {
 	add("/{$}", fixed(htmlType, webFile("operator.html")))
 	add("/operator.css", fixed(styleType, webFile("operator.css")))
 	add("/operator.js", fixed(scriptType, webFile("operator.js")))
-	add("/stats.json", s.showStats)
-	add("/history.json", s.showHistory)
-	add("/metrics", s.showMetrics)
+	add("/stats.json", o.showStats)
+	add("/history.json", o.showHistory)
+	add("/metrics", o.showMetrics)
 	add("/healthz", fixed(textType, "ok\n"))
-	add("/readyz", s.debugReadyz)
+	add("/readyz", o.service.showReady)
 	mux.Handle("GET /debug/pprof/", http.DefaultServeMux) // of net/http/pprof
 	// Instead of pprof.Cmdline, which shows the passwords in URLs.
 	commandLine := strings.Join(os.Args, "\x00")
@@ -86,12 +98,14 @@ func fromOtherOrigin(r *http.Request) bool {
 	return !leadsToPage
 }
 
+var metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Prometheus
+
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
 // ready. If the store hangs, so does this, and Prometheus takes the service for down.
-func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	values := s.currentMetrics()
+func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	values := o.currentMetrics()
 	ready := int64(0)
-	if s.checkReady() == nil {
+	if o.service.checkReady() == nil {
 		ready = 1
 	}
 	values.add("petstore_ready", "", ready)
@@ -101,7 +115,8 @@ func (s *service) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) 
 
 // currentMetrics are the values of all metrics now, but for petstore_ready: to know that one, the
 // store must be asked.
-func (s *service) currentMetrics() *exposition {
+func (o *operator) currentMetrics() *exposition {
+	s := o.service
 	values := newExposition()
 	buildLabels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
 	values.add("petstore_build_info", buildLabels, 1)
@@ -130,21 +145,21 @@ func (s *store) measure(e *exposition) {
 
 // showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
 // nothing to the database, which may hang: what the page shows of the keys is the last report.
-func (s *service) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	s.reportWanted.Store(true)
+func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	o.reportWanted.Store(true)
 	body, _ := json.Marshal(map[string]any{ // of numbers and texts
 		"uptime":      time.Since(processStart).Seconds(),
-		"environment": s.environment(),
-		"metrics":     s.currentMetrics().numbers,
-		"report":      s.report.Load(),
+		"environment": o.service.environment(),
+		"metrics":     o.currentMetrics().numbers,
+		"report":      o.report.Load(),
 	})
 	write(w, http.StatusOK, jsonType, []byte(redact(string(body))))
 	return nil
 }
 
 // showHistory is GET /history.json, with which the operator's page begins.
-func (s *service) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	body, _ := json.Marshal(&s.history) // of numbers and texts
+func (o *operator) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	body, _ := json.Marshal(&o.history) // of numbers and texts
 	write(w, http.StatusOK, jsonType, body)
 	return nil
 }
@@ -214,15 +229,15 @@ type report struct {
 }
 
 // updateReport reads the report anew, if somebody has the operator's page open.
-func (s *service) updateReport(ctx context.Context, now time.Time) error {
-	if !s.reportWanted.Swap(false) {
+func (o *operator) updateReport(ctx context.Context, now time.Time) error {
+	if !o.reportWanted.Swap(false) {
 		return nil
 	}
-	report, err := readReport(ctx, s.store, instantOf(now))
+	report, err := readReport(ctx, o.service.store, instantOf(now))
 	if err != nil {
 		return err
 	}
-	s.report.Store(report)
+	o.report.Store(report)
 	return nil
 }
 

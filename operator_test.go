@@ -213,14 +213,15 @@ func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		srv, _ := readyShop(t, path)
 		reads := operatorReads(srv, func() {})
-		stop := runBackground(srv, nil)
+		o := newOperator(srv)
+		stop := runBackground(srv, o, nil)
 		wantReads := func(open bool, atLeast, atMost int64) {
 			t.Helper()
 			before := reads.Load()
 			for range 240 { // a minute
 				time.Sleep(250 * time.Millisecond)
 				if open {
-					must(t, srv.showStats(httptest.NewRecorder(), nil, caller{}))
+					must(t, o.showStats(httptest.NewRecorder(), nil, caller{}))
 				}
 			}
 			if got := reads.Load() - before; got < atLeast || got > atMost {
@@ -242,8 +243,9 @@ func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 		srv, _ := readyShop(t, path)
 		hang := make(chan struct{})
 		reads := operatorReads(srv, func() { <-hang })
-		stop := runBackground(srv, nil)
-		s := &shop{t: t, service: srv}
+		o := newOperator(srv)
+		stop := runBackground(srv, o, nil)
+		s := &shop{t: t, service: srv, operator: o}
 		s.stats()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
@@ -272,8 +274,8 @@ func TestTheReportEndsWithTheService(t *testing.T) {
 	s.stats()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := s.service.updateReport(ctx, time.Now())
-	if err == nil || s.service.report.Load() != nil {
+	err := s.debug().updateReport(ctx, time.Now())
+	if err == nil || s.debug().report.Load() != nil {
 		t.Errorf("after the end it was read: %v", err)
 	}
 }

@@ -36,7 +36,7 @@ func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
 				mustCreate(t, s, rex)
 				mustCreate(t, s, rex)
 				mustCreate(t, s, rex)
-				stop := runBackground(shop.service, nil)
+				stop := runBackground(shop.service, newOperator(shop.service), nil)
 				shop.get("/v1/pets?limit=2").lists(1, 2) // which is remembered, and so is the key
 				shop.get("/readyz").is(200)
 				c.lead(-1)

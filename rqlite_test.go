@@ -162,7 +162,7 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	show(err)
 	engine, node := s.engine.describe()
 	service := newService(s, settings{}, newLogger(log, "json", slog.LevelDebug))
-	metrics := service.currentMetrics().String()
+	metrics := newOperator(service).currentMetrics().String()
 	shown.WriteString(engine + node + databaseName(addresses) + metrics + log.String())
 	for _, secret := range []string{"anna", "s3cret"} {
 		if strings.Contains(shown.String(), secret) {
@@ -257,7 +257,7 @@ func TestWhatIsLongIsReadInParts(t *testing.T) {
 				t.Errorf("the names that %s prints have %d characters", what, n)
 			}
 		}
-		l := newLimiter(s, time.Minute)
+		l := newLedger(s, time.Minute)
 		for id := range int64(2 * maxBatch) {
 			_, err := l.admit(&account{usageID: id + 1, quota: planQuota(freePlan)}, time.Now())
 			must(t, err)

@@ -145,7 +145,7 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 						t.Errorf("%s is %d %s", reply.what, reply.status, reply.body)
 					}
 				}
-				if err := shop.service.limits.flush(t.Context(), time.Now); err == nil {
+				if err := shop.service.usage.flush(t.Context(), time.Now); err == nil {
 					t.Error("the usage is said to be written")
 				}
 				if strings.Contains(c.log.String(), "panic") {
@@ -153,7 +153,7 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 				}
 				c.when(nil)
 				shop.list().is(200).says("[]")
-				must(t, shop.service.limits.flush(t.Context(), time.Now))
+				must(t, shop.service.usage.flush(t.Context(), time.Now))
 				if n := c.number("SELECT day_used FROM usage"); n != int64(len(replies)+2) {
 					t.Errorf("%d requests are counted", n)
 				}

@@ -36,11 +36,12 @@ type wireError struct {
 
 // shop is a service under test, and a client with a key that has plenty left.
 type shop struct {
-	t       *testing.T
-	store   *store
-	service *service
-	server  *httptest.Server // nil in fake time
-	key     string
+	t        *testing.T
+	store    *store
+	service  *service
+	operator *operator        // nil until debug was called
+	server   *httptest.Server // nil in fake time
+	key      string
 
 	log       logBuffer
 	wantError bool // errors in the log are expected
@@ -83,7 +84,7 @@ func (s *shop) newKey(q quota) string {
 		CreatedAt: instantOf(time.Now()),
 		Test:      s.service.keys.prefix == "pet_test_",
 	}
-	_, err := insertKey(context.Background(), s.store, key, token, "true")
+	_, err := insertKey(context.Background(), s.store, key, token.digest(), "true")
 	must(s.t, err)
 	return string(token)
 }

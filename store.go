@@ -2,8 +2,8 @@ package main
 
 // The store: pets, pages, Idempotency-Keys, and the schema of all tables. It speaks SQL to an
 // engine (sqlite.go, rqlite.go) and knows nothing of connections. The SQL of keys stands in
-// auth.go, and that of usage in limits.go. Pages and pets that are read often stay in memory as
-// encoded JSON.
+// keys.go, that of usage in usage.go, and that of imports in commands_pets.go. Pages and pets that
+// are read often stay in memory as encoded JSON.
 //
 // Many callers share a commit. Writes join the next transaction until it begins. The caller whose
 // write came first is its leader: it waits until the transaction before has ended, commits, and
@@ -215,7 +215,6 @@ const (
 	entryBytes   = 192              // memory for a cached page or pet, beside its body
 	maxCallers   = 4096             // the most callers of one transaction
 	recordMillis = dayMillis        // an Idempotency-Key is kept for so long
-	maxDays      = 400              // usage is kept for so many days
 	commandWait  = 10 * time.Second // commands, starts and stops wait so long for lock or leader
 )
 
@@ -751,26 +750,25 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	return id, results[0].affected == 0, reused, nil
 }
 
-// purge deletes Idempotency-Keys and days of usage that have served their time, until ctx ends.
+// purge deletes Idempotency-Keys that have served their time, until ctx ends.
 func (s *store) purge(ctx context.Context, now time.Time) error {
-	const chunk int64 = 1000 // rows in one transaction, so that creates need not wait long
-	today := int64(instantOf(now) / dayMillis)
 	expired := int64(instantOf(now) - recordMillis)
-	oldRecords := sqlOf(`DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
+	return s.purgeRows(ctx, `DELETE FROM idempotency WHERE (key_id, idempotency_key) IN
 		(SELECT key_id, idempotency_key FROM idempotency WHERE created_at <= ?
-			ORDER BY created_at LIMIT ?)`, expired, chunk)
-	oldDays := sqlOf(`DELETE FROM usage_days WHERE (usage_id, day) IN
-		(SELECT usage_id, day FROM usage_days WHERE day <= ? ORDER BY day LIMIT ?)`,
-		today-maxDays, chunk)
-	for _, old := range []statement{oldRecords, oldDays} {
-		for ctx.Err() == nil {
-			results, err := s.write(context.WithoutCancel(ctx), old)
-			if err != nil {
-				return err
-			}
-			if results[0].affected < chunk {
-				break
-			}
+			ORDER BY created_at LIMIT ?)`, expired)
+}
+
+// purgeRows repeats a statement, whose second argument is a number of rows, until it deletes fewer,
+// or until ctx ends.
+func (s *store) purgeRows(ctx context.Context, query string, before int64) error {
+	const chunk int64 = 1000 // rows in one transaction, so that creates need not wait long
+	for ctx.Err() == nil {
+		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
+		if err != nil {
+			return err
+		}
+		if results[0].affected < chunk {
+			return nil
 		}
 	}
 	return nil

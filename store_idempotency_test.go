@@ -105,6 +105,7 @@ func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
 		must(t, writing(s, rows...)())
 		mustCreate(t, s, rex)
 		must(t, s.purge(t.Context(), testTime))
+		must(t, newLedger(s, 0).purge(t.Context(), testTime))
 		records := readNumber(t, s, "SELECT count(*) FROM idempotency")
 		days := readNumber(t, s, "SELECT count(*) FROM usage_days")
 		if records != 3 || days != 2 || countPets(t, s) != 1 {

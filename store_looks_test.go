@@ -155,7 +155,7 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 		l.want(http.StatusOK, 0)
 		log := newServerLog()
 		l.log = newLogger(log, "json", 0)
-		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil)}
+		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil, nil)}
 		for range 2000 {
 			time.Sleep(10 * time.Millisecond)
 			l.want(http.StatusOK, 0)
@@ -178,7 +178,7 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 		})
 		log := newServerLog()
 		l.log = newLogger(log, "json", 0)
-		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil)}
+		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil, nil)}
 		time.Sleep(time.Minute)
 		must(t, b.stop())
 		b.wantLog()

@@ -11,27 +11,32 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
-// batch is what one transaction of a flush adds to the database. The numbers of a service's batches
-// ascend. A batch whose outcome is unknown is sent again under its number, so that the database
-// adds it once.
-type batch struct {
-	number         int64
-	outcomeUnknown bool                     // until a send has succeeded, also before the first
-	usages         map[int64]usageIncrement // by id
-	days           []dayRow
+// ledger is a limiter whose usage lasts.
+type ledger struct {
+	limiter
+	store   *store
+	service string // names this run of the service in the database
+	batch   batch  // only flush uses it
 }
 
-// full reports whether there may be more to send than the batch holds.
-func (b *batch) full() bool { return len(b.days) == maxBatch }
+func newLedger(s *store, banFor time.Duration) *ledger {
+	return &ledger{
+		limiter: newLimiter(banFor, s.engine.shared()),
+		store:   s,
+		service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
+	}
+}
 
 // admit charges the account for one request. The error is the store's, when the usage has to be
 // read and cannot be.
-func (l *limiter) admit(a *account, now time.Time) (decision, error) {
+func (l *ledger) admit(a *account, now time.Time) (decision, error) {
 	d, known := l.charge(a, instantOf(now))
 	for !known {
 		if err := l.recall(a.usageID); err != nil {
@@ -49,9 +54,9 @@ func (l *limiter) admit(a *account, now time.Time) (decision, error) {
 // recall reads a usage. What was read before a flush that stored or forgot the usage is dropped.
 // If the store fails, the usage in memory counts as read until the next flush succeeds. If there is
 // none in memory, the error of the store is returned.
-func (l *limiter) recall(id int64) error {
+func (l *ledger) recall(id int64) error {
 	l.mu.Lock()
-	flushes := l.flushes
+	merges := l.merges
 	l.mu.Unlock()
 	stored := &usage{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
@@ -60,22 +65,22 @@ func (l *limiter) recall(id int64) error {
 	defer l.mu.Unlock()
 	stored.minute.read = stored.minute.row()
 	stored.day.read = stored.day.row()
-	stored.readAt = l.flushes
+	stored.readAt = l.merges
 	u := l.usages[id]
 	switch {
 	case u == nil && err != nil:
 		return err
-	case u == nil && l.trimmedAt <= flushes:
+	case u == nil && l.trimmedAt <= merges:
 		l.usages[id] = stored
 	case u == nil:
 	case err != nil:
-		u.readAt = l.flushes
+		u.readAt = l.merges
 	// Other flushes do not count: where a reading takes longer than they do, it would never end.
-	case u.readAt <= flushes && l.isOld(u):
+	case u.readAt <= merges && l.isOld(u):
 		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
 		u.minute = stored.minute
 		u.day = stored.day
-		u.readAt = l.flushes
+		u.readAt = l.merges
 	}
 	return nil
 }
@@ -99,7 +104,7 @@ func (u *usage) columns() []any {
 // ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
 // sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
 // another ban is stored that this service did not know, that one counts in its place.
-func (l *limiter) ban(a *account, d *decision) {
+func (l *ledger) ban(a *account, d *decision) {
 	// An unban that was made while the clock was ahead must not lift this ban.
 	begins := max(d.now, a.unbannedAt+1)
 	ends := d.now + instant(l.banFor.Milliseconds())
@@ -133,10 +138,25 @@ const saveBan = `INSERT INTO usage
 VALUES (?1, 0, 0, 0, 0, ?2, ?3)
 ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3 WHERE banned_at = ?4`
 
+// batch is what one transaction of a flush adds to the database. The numbers of a service's batches
+// ascend. A batch whose outcome is unknown is sent again under its number, so that the database
+// adds it once.
+type batch struct {
+	counts
+	number         int64
+	outcomeUnknown bool // until a send has succeeded, so also before the first one
+}
+
+// maxBatch bounds the days of a batch, so that creates need not wait long.
+const maxBatch = 1000
+
+// full reports whether there may be more to send than the batch holds.
+func (b *batch) full() bool { return len(b.days) == maxBatch }
+
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum.
 // Where other services share the database, every flush learns of their bans. What another service's
 // window has kept out is sent again at once. It must not run twice at once.
-func (l *limiter) flush(ctx context.Context, now func() time.Time) error {
+func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 	if l.batch.outcomeUnknown {
 		if _, err := l.send(ctx, now); err != nil {
 			return err
@@ -156,75 +176,62 @@ func (l *limiter) flush(ctx context.Context, now func() time.Time) error {
 
 // takeBatch moves what was counted to a new batch. On a cluster the batch may be empty: it is sent
 // to read the bans of other services. On a file takeBatch returns false if nothing was counted.
-func (l *limiter) takeBatch() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.tallies) == 0 && !l.store.engine.shared() {
+func (l *ledger) takeBatch() bool {
+	taken := l.take(maxBatch)
+	if len(taken.days)+len(taken.deprecated) == 0 && !l.shared {
 		return false
 	}
 	l.batch = batch{
+		counts:         taken,
 		number:         l.batch.number + 1,
 		outcomeUnknown: true,
-		usages:         map[int64]usageIncrement{},
-		days:           []dayRow{}, // nil would be null in JSON
-	}
-	for date, t := range l.tallies {
-		if l.batch.full() {
-			break
-		}
-		l.batch.days = append(l.batch.days, dayRow{date, *t})
-		delete(l.tallies, date)
-		u := l.usages[date.Usage]
-		if u != nil && u.hasUnsent() {
-			l.batch.usages[date.Usage] = usageIncrement{
-				ID:     date.Usage,
-				Minute: u.minute.increment(),
-				Day:    u.day.increment(),
-			}
-		}
 	}
 	return true
 }
 
 // send writes the batch, and goes on from what is stored then. again reports that some of the batch
 // was not added, and still counts.
-func (l *limiter) send(ctx context.Context, now func() time.Time) (again bool, err error) {
+func (l *ledger) send(ctx context.Context, now func() time.Time) (again bool, err error) {
 	var stored string
-	if _, err := l.store.write(ctx, l.merge(instantOf(now()), &stored)...); err != nil {
+	statements := l.batch.statements(l.service, instantOf(now()), &stored)
+	if _, err := l.store.write(ctx, statements...); err != nil {
 		return false, err
 	}
 	var rows []usageRow
 	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 		return false, err
 	}
-	again = l.adoptAndTrim(rows, now)
+	again = l.merge(rows, l.batch.counts, now)
 	l.batch.outcomeUnknown = false
 	return again, nil
 }
 
-// merge returns the statements of a flush. They add the batch, unless it was added before. Then
-// they read the usages of the batch, and all that are banned, as a JSON array of usageRow into
-// stored.
+// statements add the batch of a service, unless it was added before. Then they read the usages of
+// the batch, and all that are banned, as a JSON array of usageRow into stored.
 //
 // All statements are shorter than 1,024 bytes. If one were longer, a node of rqlite would compress
 // the request, and a flush would be three times as expensive.
-func (l *limiter) merge(now instant, stored *string) []statement {
-	usages, _ := json.Marshal(l.batch.usages) // numbers cannot fail
-	days, _ := json.Marshal(l.batch.days)
-	number := l.batch.number
+func (b *batch) statements(service string, now instant, stored *string) []statement {
+	usages, _ := json.Marshal(b.usages) // numbers cannot fail
+	days, _ := json.Marshal(b.days)
 	at := int64(now)
-	return []statement{
-		sqlOf(insertUsages, string(usages), l.service, number),
-		sqlOf(mergeMinutes, string(usages), l.service, number),
-		sqlOf(mergeDays, string(usages), l.service, number),
-		sqlOf(addTallies, string(days), l.service, number),
-		sqlOf(noteFlush, at, l.service, number),
+	list := []statement{
+		sqlOf(insertUsages, string(usages), service, b.number),
+		sqlOf(mergeMinutes, string(usages), service, b.number),
+		sqlOf(mergeDays, string(usages), service, b.number),
+		sqlOf(addTallies, string(days), service, b.number),
+		sqlOf(noteFlush, at, service, b.number),
 		{
 			query: readUsages,
 			args:  []any{string(usages), at},
 			into:  []any{stored},
 		},
 	}
+	if len(b.deprecated) > 0 {
+		uses, _ := json.Marshal(b.deprecated)
+		list = append(list, sqlOf(mergeDeprecated, string(uses)))
+	}
+	return list
 }
 
 // The statements of a flush. In those that write, ?2 is the service and ?3 the number of the batch.
@@ -256,6 +263,10 @@ ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitte
 
 	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
 ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
+
+	// Without a condition: what is added twice is the same.
+	mergeDeprecated = `UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, used.value)
+FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`
 
 	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until. Of more bans than
 	// a response can hold, the first to end are left out: earlier flushes have read them.
@@ -347,4 +358,14 @@ func eachUseOf(ctx context.Context, s *store, lines []int64, since int64,
 		}
 		return do(use)
 	})
+}
+
+// maxDays is for how many days usage is kept.
+const maxDays = 400
+
+// purge deletes days of usage that are older than maxDays, until ctx ends.
+func (l *ledger) purge(ctx context.Context, now time.Time) error {
+	today := int64(instantOf(now) / dayMillis)
+	return l.store.purgeRows(ctx, `DELETE FROM usage_days WHERE (usage_id, day) IN
+		(SELECT usage_id, day FROM usage_days WHERE day <= ? ORDER BY day LIMIT ?)`, today-maxDays)
 }

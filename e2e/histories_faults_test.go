@@ -44,6 +44,7 @@ var plantedFaults = []plantedFault{
 		"if s.edits.Load() != edits {", "if s.edits.Load() > edits {",
 	}},
 	{"a 201 comes before the commit", killed, "store.go", []string{
+		"\"runtime\"\n", "\"runtime\"\n	\"slices\"\n",
 		"defer close(t.ended)", "defer func() { close(t.ended) }()",
 		"	results, err := s.engine.write(ctx, t.statements)\n",
 		`	isOther := func(st statement) bool { return !strings.HasPrefix(st.query, insertPet) }

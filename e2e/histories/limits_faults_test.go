@@ -16,7 +16,7 @@ var limitFaults = []struct {
 	{name: "a window admits one request too many", file: "limits.go", changes: []string{
 		"	d := u.levels(now, q)\n", "	d := u.levels(now, quota{q.PerMinute + 1, q.PerDay + 1})\n",
 	}},
-	{name: "a restart forgets all usage", file: "limits.go", changes: []string{
+	{name: "a restart forgets all usage", file: "usage.go", changes: []string{
 		"	_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",
 		"	var err error\n	_ = query\n",
 	}},
