@@ -23,8 +23,9 @@ var limitFaults = []struct {
 	{name: "a kill forgets three seconds of usage", file: "main.go", changes: []string{
 		`every(500*time.Millisecond, "write usage"`, `every(3*time.Second, "write usage"`,
 	}},
-	{name: "a change of a quota holds three seconds later", file: "main.go", changes: []string{
-		`every(250*time.Millisecond, "look for edits`, `every(3*time.Second, "look for edits`,
+	{name: "a change of a quota holds three seconds later", file: "store.go", changes: []string{
+		"lookEvery = 250 * time.Millisecond", "lookEvery = 3 * time.Second",
+		"lookCount = time.Second", "lookCount = 4 * time.Second",
 	}},
 }
 
