@@ -97,7 +97,7 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 		"-db db -tls-key a.key":                     "-tls-cert and -tls-key go together; see",
 		"-db db -debug-addr :6060":                  ":6060 can be reached from other machines",
 		"-db db -debug-addr 10.0.0.1:60":            "10.0.0.1:60 can be reached",
-		"-db db -debug-addr example.com:60":         "say localhost, or add -debug-allow-remote",
+		"-db db -debug-addr example.com:60":         "say 127.0.0.1, or add -debug-allow-remote",
 		"pet set -db db 1":                          "pet set needs a flag that says what to",
 		"key set -db db 1":                          "key set needs a flag that says what to",
 		"key create -plan enterprise":               bothLimits,

@@ -181,7 +181,7 @@ func checkServe(cmd *invocation) error {
 		return nil
 	}
 	return fmt.Errorf("-debug-addr %s can be reached from other machines, without a key; "+
-		"say localhost, or add -debug-allow-remote", cmd.debugAddr)
+		"say 127.0.0.1, or add -debug-allow-remote", cmd.debugAddr)
 }
 
 // databaseFlag declares -db, which every command has.

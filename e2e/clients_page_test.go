@@ -1159,7 +1159,7 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 		if i == 2 {
 			b.click("#fetch summary")
 		}
-		sample := strings.ReplaceAll(b.text(section+" .code"), "http://localhost:8080", s.address())
+		sample := strings.ReplaceAll(b.text(section+" .code"), "http://127.0.0.1:8080", s.address())
 		if i == 2 {
 			sample = strings.ReplaceAll(sample, "/pets/1", "/pets/2")
 		}

@@ -309,6 +309,9 @@ func (m *machine) checkAlerts() {
 	if open := m.run(`ss -Hltn | grep -E ':9(09.|100|115) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
 		m.t.Errorf("other machines reach\n%s", open)
 	}
+	for page, success := range map[string]string{"8080/readyz": "1", "9090/-/healthy": "0"} { // both are 200
+		m.run(within("curl -fs '127.0.0.1:9115/probe?module=http_2xx&target=http://127.0.0.1:" + page + "' | grep '^probe_success " + success + "'"))
+	}
 	m.run("mount -t tmpfs -o size=64k none /var/backups && ! systemctl start petstore-backup && umount /var/backups")
 	m.t.Logf("Alertmanager has of the backup that failed:\n%s", m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query alertname=PetstoreUnitFailed | grep petstore-backup.service | grep $(date -u +%F)")))
 	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
