@@ -443,7 +443,7 @@ func (m *machine) wantCopied() {
 // wantCopying gives what the node exporter tells now to the alert, for half an hour.
 func (m *machine) wantCopying(copying bool) {
 	m.t.Helper()
-	metrics := m.run(`curl -fsS --retry 30 --retry-delay 1 --retry-connrefused localhost:9100/metrics |
+	metrics := m.run(`curl -fsS --retry 30 --retry-delay 1 --retry-connrefused 127.0.0.1:9100/metrics |
 		grep -E '^node_(systemd_unit_state[{]name="litestream|filesystem_size_bytes)'`)
 	var rules strings.Builder
 	rules.WriteString("rule_files: [alerts.yml]\ntests:\n- interval: 15s\n  input_series:\n")
