@@ -415,7 +415,7 @@ func TestLitestreamWaitsForTheOtherMachine(t *testing.T) {
 	m.run("cd " + deploy + " && cp litestream.service petstore.service /etc/systemd/system && cp litestream.yml petstore.env /etc")
 	m.run("cp " + programs + "/{petstore,litestream} /usr/local/bin && mkdir -p /srv/standby /srv/other /etc/systemd/system/litestream.service.d")
 	m.run("printf '[Service]\nRestartSec=100ms\n' >/etc/systemd/system/litestream.service.d/e2e.conf; systemctl daemon-reload")
-	m.run("systemctl start dbus && (setsid prometheus-node-exporter >/dev/null 2>&1 &)")
+	m.run("systemctl start dbus && (setsid prometheus-node-exporter --web.listen-address=127.0.0.1:9100 >/dev/null 2>&1 &)")
 	m.run("export PETSTORE_DB=/var/lib/petstore/petstore.db && install -d -m 700 /var/lib/petstore && petstore key create && systemctl start petstore")
 	m.run("mount -t tmpfs none /srv/other")
 
