@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"path"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -32,7 +34,7 @@ func TestAStormLosesNothing(t *testing.T) {
 		s.audit(service)
 	}
 	s.compareNodes()
-	for _, o := range s.outages() {
+	for _, o := range append(s.outages(), s.pause()) {
 		t.Logf("in %d rounds while %s: %s", rounds, o.what, s.tolls[o.what])
 	}
 	t.Logf("%d pets stored, %d acknowledged; lost: %d, stored twice: %d", s.stored, s.acknowledged, s.lost, s.doubled)
@@ -243,6 +245,7 @@ func (s *storm) round() {
 			return
 		}
 	}
+	s.suffer(s.pause())
 	s.over.Store(true)
 	clients.Wait()
 	s.settle()
@@ -375,6 +378,37 @@ func (s *storm) outages() []outage {
 			return s.balancer.reload
 		}},
 	}
+}
+
+// pause stops a service for 0.5 to 5 s, and the leader stays within reach. Meanwhile a key is
+// revoked and a pet is sold, by which the service goes once a second has passed.
+func (s *storm) pause() outage {
+	service := s.services[s.number%len(s.services)]
+	return outage{"a service is paused", false, 500*time.Millisecond + rand.N(4500*time.Millisecond), func() func() {
+		key, target := service.keyOf("1000000"), fmt.Sprint("/pets/", s.last.Load())
+		for range 3 { // so that both are remembered
+			mustCall(s.T, service, key.token, "GET", target, "")
+		}
+		noError(s.T, service.cmd.Process.Signal(syscall.SIGSTOP))
+		service.command("key", "revoke", "-db", service.db, key.id)
+		service.command("pet", "set", "-db", service.db, "-status", "sold", path.Base(target))
+		changed := time.Now()
+		return func() {
+			noError(s.T, service.cmd.Process.Signal(syscall.SIGCONT))
+			time.Sleep(time.Until(changed.Add(1100 * time.Millisecond)))
+			for range 20 {
+				late := time.Since(changed)
+				if got := answerTo(service.url+target, key.token); strings.HasPrefix(got, "200 ") {
+					s.complain("%v after it was revoked, a key gets %s", late, got)
+				}
+				late = time.Since(changed)
+				got := answerTo(service.url+target, s.keys[0])
+				if strings.HasPrefix(got, "200 ") && !strings.Contains(got, `"sold"`) {
+					s.complain("%v after it was sold, a pet is %s", late, got)
+				}
+			}
+		}
+	}}
 }
 
 // suffer lets an outage begin, last and end, and tells what it cost until
