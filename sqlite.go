@@ -571,17 +571,19 @@ func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 	if err := e.looker.QueryRowContext(ctx, query).Scan(&version); err != nil {
 		return true, err
 	}
-	if e.lookVersion.Swap(version) == version {
+	if e.lookVersion.Load() == version {
 		return false, nil
 	}
 	select {
 	case e.busy <- struct{}{}:
 	case <-time.After(writerWait):
+		e.lookVersion.Store(version)
 		return true, nil
 	}
 	defer func() { <-e.busy }()
 	before := e.version
 	_, err := e.run(statement{query: query, into: []any{&e.version}})
+	e.lookVersion.Store(version) // not before: a look that overlaps reports the change too
 	return err != nil || e.version != before, err
 }
 
