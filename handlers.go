@@ -163,10 +163,10 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit lets everything outside /v1 pass. It sees to it that what is remembered is up to date,
-// authenticates all other requests, charges the limits
-// of their key and sets the headers of the limits. Unknown paths and methods need a key too, so
-// that a caller without one learns nothing there. What such a caller is charged is up to fail.
+// admit lets everything outside /v1 pass. If what is remembered may be old, all other requests wait
+// half a second at most for a look for edits. Then admit authenticates them, charges the limits of
+// their key and sets the headers of the limits. Unknown paths and methods need a key too, so that a
+// caller without one learns nothing there. What such a caller is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil

@@ -128,14 +128,14 @@ func TestACommandFindsTheNextLeader(t *testing.T) {
 	}
 }
 
-// TestALookOfHalfASecondAsksASecondNode.
-func TestALookOfHalfASecondAsksASecondNode(t *testing.T) {
-	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+// TestALookAfterAPauseAsksASecondNode while requests wait for it.
+func TestALookAfterAPauseAsksASecondNode(t *testing.T) {
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		revoke()
 		c.freeze(0)
 		c.lead(1)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-		defer cancel()
-		must(t, s.readable(ctx))
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusUnauthorized, lookWait/2)
 	})
 }
 

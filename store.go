@@ -272,7 +272,7 @@ func storeOn(e engine) *store {
 		engine:     e,
 		next:       newTransaction(),
 		committing: make(chan struct{}, 1),
-		looking:    &look{began: time.Now(), ended: make(chan struct{})},
+		looking:    &look{began: time.Now(), ended: make(chan struct{}), stop: func() {}},
 	}
 	close(s.looking.ended)
 	s.looked.Store(&s.looking.began) // nothing is remembered yet
@@ -288,8 +288,19 @@ func (s *store) limitCache(bytes int64) {
 	s.pages.max = bytes - s.pets.max
 }
 
-// Close ends the engine. A file ends after the transaction that runs; a cluster does not wait.
-func (s *store) Close() error { return s.engine.Close() }
+// Close ends the engine. A file ends after the transaction that runs; a cluster does not wait. A
+// look that runs is stopped first, and one that hangs is left after lookWait.
+func (s *store) Close() error {
+	s.lookMu.Lock()
+	l := s.looking
+	s.lookMu.Unlock()
+	l.stop()
+	select {
+	case <-l.ended:
+	case <-time.After(lookWait):
+	}
+	return s.engine.Close()
+}
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
 // and returns their results when they are durable. Its errors wrap errUnavailable. It does not heed
@@ -408,12 +419,15 @@ func recent(at, now time.Time) bool {
 type look struct {
 	began  time.Time
 	before error         // what came of the look before
+	stop   func()        // lets it fail
 	ended  chan struct{} // closed when err is known
 	err    error
 }
 
 // joinLook returns the look that runs, or begins one. After a pause of the process it begins one
-// even if another runs: what that one waits for may have been lost in the pause.
+// even if another runs: what that one waits for may have been lost in the pause. A look that begins
+// when the last is old ends within lookWait, so that the engine leaves a node that hangs, and asks
+// another one, while requests still wait.
 func (s *store) joinLook(ctx context.Context) *look {
 	s.lookMu.Lock()
 	defer s.lookMu.Unlock()
@@ -426,11 +440,19 @@ func (s *store) joinLook(ctx context.Context) *look {
 			return s.looking
 		}
 	}
+	s.looking.stop()
 	s.looking = l
+	// It goes on for others when the one that began it waits no longer.
+	ctx = context.WithoutCancel(ctx)
+	if recent(*s.looked.Load(), l.began) {
+		ctx, l.stop = context.WithCancel(ctx)
+	} else {
+		ctx, l.stop = context.WithTimeout(ctx, lookWait)
+	}
 	go func() {
 		defer close(l.ended)
-		// It goes on for others when the one that began it waits no longer.
-		l.err = calmly(func() error { return s.refresh(context.WithoutCancel(ctx)) })
+		defer l.stop()
+		l.err = calmly(func() error { return s.refresh(ctx) })
 		if l.err == nil {
 			s.looked.Store(&l.began) // the answer may be older than now
 		}
@@ -438,9 +460,10 @@ func (s *store) joinLook(ctx context.Context) *look {
 	return l
 }
 
-// keepUp looks for edits of others, and waits for that lookWait at most. While looks fail or
-// hang, what is remembered goes on counting, but not after a pause of the process, in which waiting
-// says nothing about the engine. A look that is only slow is no error.
+// keepUp looks for edits of others, and waits for that lookWait at most, whatever becomes of ctx:
+// a request whose client has left may still write. While looks fail or hang, what is remembered
+// goes on counting, but not after a pause of the process, in which waiting says nothing about the
+// engine. A look that is only slow is no error, unless it comes after a pause.
 func (s *store) keepUp(ctx context.Context) error {
 	began := time.Now()
 	wait := lookWait
@@ -450,8 +473,6 @@ func (s *store) keepUp(ctx context.Context) error {
 	l := s.joinLook(ctx)
 	err := l.before
 	select {
-	case <-ctx.Done():
-		return ctx.Err()
 	case <-time.After(wait):
 	case <-l.ended:
 		if l.err == nil {
@@ -470,7 +491,7 @@ func (s *store) keepUp(ctx context.Context) error {
 // only after a pause of the process or its machine, or when the clock was set.
 func (s *store) catchUp(ctx context.Context, now time.Time) {
 	for !recent(*s.looked.Load(), now) {
-		_ = s.keepUp(context.WithoutCancel(ctx)) // the task that looks logs the error
+		_ = s.keepUp(ctx) // the task that looks logs the error
 	}
 }
 

@@ -54,7 +54,7 @@ func onLookingCluster(t *testing.T,
 			c.exec("UPDATE api_keys SET revoked_at = 1",
 				"UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 		})
-		time.Sleep(commandWait) // until the last look has ended
+		must(t, s.Close())
 	})
 }
 
@@ -76,12 +76,12 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		c.wantArrived()
 		time.Sleep(time.Nanosecond)
 		c.when(func(*fakeNode, http.ResponseWriter, *http.Request) bool {
-			time.Sleep(lookWait / 2)
+			time.Sleep(lookWait / 4)
 			return false
 		})
 		var clients sync.WaitGroup
 		for range 20 {
-			clients.Go(func() { l.want(http.StatusOK, lookWait/2) })
+			clients.Go(func() { l.want(http.StatusOK, lookWait/4) })
 		}
 		clients.Wait()
 		c.when(nil)
@@ -182,6 +182,60 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 		time.Sleep(time.Minute)
 		must(t, b.stop())
 		b.wantLog()
+	})
+}
+
+// TestASlowLookAfterAPauseIsMadeUpFor by those that follow.
+func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		revoke()
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			pause(r.Context(), 700*time.Millisecond)
+			return false
+		})
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusOK, lookWait)
+		stop := runBackground(l.service, nil, nil)
+		time.Sleep(time.Second)
+		c.when(nil)
+		l.want(http.StatusUnauthorized, 0)
+		must(t, stop())
+	})
+}
+
+// TestACloseStopsTheLookThatRuns, also one that hangs.
+func TestACloseStopsTheLookThatRuns(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.freeze(0, 1, 2)
+		l := s.joinLook(t.Context())
+		synctest.Wait()
+		wantTime(t, "the end", 0, 0, nil, s.Close)
+		if l.err == nil {
+			t.Error("the look has succeeded")
+		}
+	})
+}
+
+// TestLooksThatOverlapReportAChange, each of them.
+func TestLooksThatOverlapReportAChange(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, other := openDatabase(t, path), openDatabase(t, path)
+		must(t, s.refresh(t.Context()))
+		mustCreate(t, other, rex)
+		busy := fileEngine(s).busy
+		busy <- struct{}{}
+		var looks sync.WaitGroup
+		for range 2 {
+			looks.Go(func() {
+				if changed, err := s.engine.changed(t.Context()); !changed || err != nil {
+					t.Errorf("a look reports %v, %v", changed, err)
+				}
+			})
+			synctest.Wait()
+		}
+		looks.Wait()
+		<-busy
 	})
 }
 
