@@ -12,7 +12,8 @@ import (
 
 // TestAPausedServiceTrustsNothingItRemembers: a service is stopped for seconds, as a machine is
 // that moves to another host. Meanwhile a key is revoked and a pet is changed. No request that
-// begins afterwards opens the store with the key, or shows the pet as it was.
+// begins afterwards opens the store with the key, or shows the pet as it was, unless the engine
+// is slow, which it must not be after every pause.
 func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 	t.Parallel()
 	onBothEngines(t, func(t *testing.T, on engine) {
@@ -20,6 +21,7 @@ func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 		for range 2 { // so that a page of one pet has a next one, and is remembered on a cluster too
 			mustCall(t, s, s.key, "POST", "/pets", rex)
 		}
+		strict := 0 // rounds
 		for round := range 4 {
 			revoked := s.newKey(unlimited...)
 			id := fmt.Sprint(s.listed(revoked).ID)
@@ -35,24 +37,70 @@ func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 			s.command("pet", "set", "-db", s.db, "-name", name, "1")
 			time.Sleep(time.Duration(round+2) * time.Second)
 			noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+			doubts := &doubts{t: t}
 			var clients sync.WaitGroup
 			for _, target := range []string{"/pets?limit=1", "/pets/1"} {
 				for range 4 {
 					clients.Go(func() {
 						for range 5 {
-							if got := answerTo(s.url+target, revoked); !strings.HasPrefix(got, "401 ") {
-								t.Errorf("round %d: the revoked key gets %s", round, got)
-							}
-							if got := answerTo(s.url+target, s.key); !strings.Contains(got, name) {
-								t.Errorf("round %d: the pet is %s in place of %s", round, got, name)
-							}
+							doubts.want(s.url+target, revoked, "401 ")
+							doubts.want(s.url+target, s.key, name)
 						}
 					})
 				}
 			}
 			clients.Wait()
+			if doubts.judge(s.url+"/pets/1", revoked, s.key, name) {
+				strict++
+			}
+		}
+		if strict == 0 {
+			t.Error("the engine was too slow in each round")
 		}
 	})
+}
+
+// doubts are answers that are old after a pause. They are wrong, unless a request has waited for the
+// engine meanwhile so long that the service gave up: then the answers may be old for a while.
+type doubts struct {
+	t    *testing.T
+	mu   sync.Mutex
+	old  []string
+	slow bool
+}
+
+// want sends a request, and notes an answer that does not contain a text.
+func (d *doubts) want(url, key, text string) {
+	began := time.Now()
+	got := answerTo(url, key)
+	took := time.Since(began)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// The service waits for half a second, perhaps since a moment before the request.
+	d.slow = d.slow || took >= 400*time.Millisecond
+	if !strings.Contains(got, text) {
+		d.old = append(d.old, fmt.Sprintf("after %v %s in place of %s", took, got, text))
+	}
+}
+
+// judge reports whether no request was slow. In any case, what is wanted comes within seconds.
+func (d *doubts) judge(url, revoked, key, text string) (strict bool) {
+	d.t.Helper()
+	if d.slow {
+		d.t.Logf("the engine was slow; %d answers were old: %q", len(d.old), d.old)
+	} else if d.old != nil {
+		d.t.Errorf("%d answers were old: %q", len(d.old), d.old)
+	}
+	eventually(d.t, 5*time.Second, func() error {
+		last := &doubts{}
+		last.want(url, revoked, "401 ")
+		last.want(url, key, text)
+		if last.old != nil {
+			return fmt.Errorf("seconds after the pause: %q", last.old)
+		}
+		return nil
+	})
+	return !d.slow
 }
 
 // answerTo is the status of a GET and what it returns.
