@@ -526,9 +526,6 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	if err != nil {
 		return 0, err
 	}
-	if err := c.refuseData(ctx); err != nil {
-		return 0, err
-	}
 	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
 	return pets, c.store.engine.(*rqlite).load(ctx, temporary, identity)
 }
@@ -548,26 +545,6 @@ func makeOther(ctx context.Context, path string, identity int64) error {
 		if _, err := db.ExecContext(ctx, st.query, st.args...); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// refuseData refuses a cluster that holds a pet or a key, or has held one: its id could be given
-// again. A cluster on which a service was ever started holds a key, since the service makes one.
-func (c *invocation) refuseData(ctx context.Context) error {
-	version, err := schemaVersion(ctx, c.store.engine)
-	if err != nil || version == 0 { // without a schema there is nothing to lose, and err is nil
-		return err
-	}
-	var used bool
-	query := sqlOf("SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE seq > 0)")
-	if _, err := c.store.readInto(ctx, query, &used); err != nil {
-		return err
-	}
-	if used {
-		return errors.New("it holds or held pets or keys, and nothing is overwritten; start " +
-			"nodes with empty folders, and restore before a service starts on them, which makes " +
-			"a key")
 	}
 	return nil
 }

@@ -395,8 +395,14 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	// With openExisting a cluster must have a schema. A file may lack one: openSQLite has found the
 	// file by now, and an empty file becomes a database.
 	mayMake := mode != openExisting || !e.shared()
-	err = updateSchema(ctx, e, mayMake)
-	if cluster, ok := e.(*rqlite); ok && err == nil {
+	cluster, ok := e.(*rqlite)
+	if ok {
+		_, err = cluster.compare(ctx, false)
+	}
+	if err == nil {
+		err = updateSchema(ctx, e, mayMake)
+	}
+	if ok && err == nil {
 		err = cluster.bind(ctx)
 	}
 	if err != nil {

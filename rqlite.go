@@ -374,6 +374,8 @@ const guard = "SELECT json(iif(value = ?, '0', 'another database')) FROM identit
 
 const identityQuery = "SELECT value FROM identity"
 
+const identityVersion = 5 // of the schema: the first that has an identity
+
 // bind ties the engine to the database that it has opened, and refuses nodes with another one. What
 // it asks of a node is linearizable: a node that only lags behind is not refused.
 func (e *rqlite) bind(ctx context.Context) error {
@@ -394,6 +396,84 @@ func (e *rqlite) bind(ctx context.Context) error {
 	}
 	asking.Wait()
 	return cmp.Or(refusals...)
+}
+
+// heldDatabase is what one node says of its database.
+type heldDatabase struct {
+	version  int   // of the schema, 0 for none
+	identity int64 // 0 for none
+}
+
+// ask asks one node what it holds, and whether that holds a pet or a key, or has held one. A node
+// that cannot say it now is an errUnavailable.
+func (e *rqlite) ask(ctx context.Context, n *node) (held heldDatabase, used bool, err error) {
+	read := func(query string) scanner {
+		return func(columns ...any) error {
+			a, err := e.try(ctx, n, statusWait, readPath, []statement{sqlOf(query)})
+			if errors.Is(err, errStatement) {
+				return err
+			}
+			if err != nil {
+				return fmt.Errorf("%w: %w", errUnavailable, err)
+			}
+			return assign(slices.Concat(a.Results[0].Values...), columns)
+		}
+	}
+	held.version, err = checkMarks(read(ownerQuery))
+	if err != nil || held.version == 0 {
+		return held, false, err
+	}
+	identity := "0"
+	if held.version >= identityVersion {
+		identity = "ifnull((" + identityQuery + "), 0)"
+	}
+	err = read("SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE seq > 0), "+identity)(
+		&used, &held.identity)
+	return held, used, err
+}
+
+// compare refuses nodes of two clusters, as far as their databases can be told apart, before
+// anything is written. It asks the nodes that have responded, and the one in use. With all, each of
+// them has to answer. It reports whether one holds, or held, a pet or a key.
+func (e *rqlite) compare(ctx context.Context, all bool) (used bool, err error) {
+	nodes := e.responding
+	if n := e.inUse.Load(); !slices.Contains(nodes, n) {
+		nodes = append(slices.Clone(nodes), n)
+	}
+	used, err = e.compareOnce(ctx, nodes, all)
+	// Another service may make or migrate the database between two answers. Reads are
+	// linearizable: of one cluster, later answers agree. Nodes that did not agree have to answer.
+	for tries := 1; err != nil && !used && tries < 5 && ctx.Err() == nil; tries++ {
+		pause(ctx, leaderPoll)
+		used, err = e.compareOnce(ctx, nodes, true)
+	}
+	return used, err
+}
+
+// compareOnce asks all nodes at once for compare.
+func (e *rqlite) compareOnce(ctx context.Context, nodes []*node, all bool) (used bool, err error) {
+	held := make([]heldDatabase, len(nodes))
+	areUsed := make([]bool, len(nodes))
+	errs := make([]error, len(nodes))
+	var asking sync.WaitGroup
+	for i, n := range nodes {
+		asking.Go(func() { held[i], areUsed[i], errs[i] = e.ask(ctx, n) })
+	}
+	asking.Wait()
+	first := -1 // the first node that has answered
+	for i, n := range nodes {
+		switch {
+		case !all && errors.Is(errs[i], errUnavailable):
+		case errs[i] != nil:
+			err = fmt.Errorf("%s: %w", n.url, errs[i])
+		case first < 0:
+			first = i
+		case held[i] != held[first]:
+			err = fmt.Errorf("%w: the database of %s is another than that of %s", errWrongNode,
+				n.url, nodes[first].url)
+		}
+	}
+	return slices.Contains(areUsed, true), err
 }
 
 // readIdentity reads the identity of whatever database there is now, or 0 if it has none.
@@ -584,12 +664,24 @@ func (r timedReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// load puts a file with an identity in the place of the whole database.
+// load puts a file with an identity in the place of the whole database. It refuses a cluster that
+// holds a pet or a key, or has held one: its id could be given again. A cluster on which a service
+// was ever started holds a key, since the service makes one.
 func (e *rqlite) load(ctx context.Context, file io.Reader, identity int64) error {
 	// Other nodes give up on passing on what is large, so the leader is looked for anew. If it is
 	// none of the nodes of -db, locate still takes a node that passes requests on.
 	e.locate(ctx, e.inUse.Load())
-	_, err := e.post(ctx, e.inUse.Load(), copyWait, "/db/load", file)
+	// The node that was found may be of another cluster than the one that was in use.
+	used, err := e.compare(ctx, true)
+	if used {
+		return errors.New("it holds or held pets or keys, and nothing is overwritten; start " +
+			"nodes with empty folders, and restore before a service starts on them, which makes " +
+			"a key")
+	}
+	if err != nil {
+		return err
+	}
+	_, err = e.post(ctx, e.inUse.Load(), copyWait, "/db/load", file)
 	if errors.Is(err, errNothingDone) {
 		return err
 	}

@@ -3,8 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -102,6 +106,99 @@ func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
 				t.Errorf("%d rows of the other cluster are changed", n-before)
 			}
 		})
+	}
+}
+
+// TestNodesOfTwoClustersAreRefusedUnchanged, in either order, whichever of them is found first.
+func TestNodesOfTwoClustersAreRefusedUnchanged(t *testing.T) {
+	file, _ := fileToCopy(t)
+	held := otherDatabases(t)
+	for _, pair := range [][]string{
+		{"a petstore's", "nothing"},
+		{"a petstore's", "an older petstore's"},
+		{"an older petstore's", "nothing"},
+		{"an older petstore's", "another program's"},
+	} {
+		for run := range 10 {
+			clusters := []*fakeCluster{newCluster(t, 1), newCluster(t, 2)}
+			for i, c := range clusters {
+				hold(c, held[pair[(i+run)%2]])
+			}
+			addresses := clusters[0].addresses() + "," + clusters[1].addresses()
+			_, _, errRestore := petstore(t, nil, "restore", "-db", addresses, file)
+			_, _, errList := petstore(t, nil, "key", "list", "-db", addresses)
+			if errRestore == nil || errList == nil {
+				t.Errorf("%q: the errors are %v and %v", pair, errRestore, errList)
+			}
+			wantUnchanged(t, clusters...)
+		}
+	}
+}
+
+// TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before.
+func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
+	file, _ := fileToCopy(t)
+	one, other := newCluster(t, 1), newCluster(t, 1)
+	hold(other, file)
+	other.nodes[0].stop()
+	s, _ := openClusterAt(t, one.addresses()+","+other.addresses(), openNothing)
+	other.nodes[0].start()
+	one.lead(-1)
+	err := clusterEngine(s).load(t.Context(), strings.NewReader(readText(t, file)), 1)
+	wantOneLine(t, err, false, "it holds or held pets or keys")
+	wantUnchanged(t, one, other)
+}
+
+// hold puts a copy of a file behind the nodes.
+func hold(c *fakeCluster, file string) {
+	path := databasePath(c.t)
+	must(c.t, os.WriteFile(path, []byte(readText(c.t, file)), 0o600))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.swap(path)
+}
+
+// wantUnchanged checks that clusters were only asked.
+func wantUnchanged(t *testing.T, clusters ...*fakeCluster) {
+	t.Helper()
+	for _, c := range clusters {
+		for _, request := range c.arrived() {
+			if !strings.Contains(request, "/db/query?") {
+				t.Errorf("what was sent is %q", request)
+			}
+		}
+	}
+}
+
+// TestAMigrationBetweenTwoAnswersMakesNoTwoClusters: the last of three nodes answers after it.
+func TestAMigrationBetweenTwoAnswersMakesNoTwoClusters(t *testing.T) {
+	c := newCluster(t, 3)
+	var answered sync.WaitGroup
+	answered.Add(2)
+	var asked, migrated atomic.Int64
+	c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/db/query" || asked.Add(1) > 3 {
+			return false
+		}
+		if n.number != 2 {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			n.serve(w, r)
+			answered.Done()
+			return true
+		}
+		answered.Wait()
+		migrated.Add(1)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, st := range upgrade(0, 7) {
+			c.mustExec(st.query, st.args...)
+		}
+		return false
+	})
+	s, _ := openCluster(t, c, openOrMake)
+	if id := clusterEngine(s).identity; id != 7 || migrated.Load() != 1 {
+		t.Errorf("the identity is %d after %d migrations", id, migrated.Load())
 	}
 }
 
