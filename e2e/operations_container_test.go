@@ -27,6 +27,9 @@ func buildContainer(t *testing.T) *container {
 	content, err := os.ReadFile("../docs/deploy/Dockerfile")
 	noError(t, err)
 	build := t.TempDir()
+	authorities := filepath.Join(build, "etc/ssl/certs") // of the image of the first stage
+	noError(t, os.MkdirAll(authorities, 0o755))
+	noError(t, os.WriteFile(filepath.Join(authorities, "ca-certificates.crt"), nil, 0o644))
 	i := &container{root: t.TempDir(), user: &syscall.Credential{}}
 	for line := range strings.Lines(string(content)) {
 		instruction, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -62,6 +65,9 @@ func buildContainer(t *testing.T) *container {
 func (i *container) copy(t *testing.T, build string, words []string) {
 	t.Helper()
 	from, to := build+words[len(words)-2], i.root+words[len(words)-1]
+	if strings.HasSuffix(to, "/") {
+		noError(t, os.MkdirAll(to, 0o755))
+	}
 	tool(t, "cp", "-r", from, to)
 	for _, word := range words {
 		if owner, ok := strings.CutPrefix(word, "--chown="); ok {
