@@ -1,5 +1,7 @@
 // Package e2e tests the built program with tools from outside: real clients,
 // validators and generators. Nothing here reaches the service's go.mod.
+//
+// The generated client comes first: go generate ./... makes it in a few seconds.
 package e2e
 
 import (

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,14 +142,15 @@ const (
 var lossKinds = []string{lossAdd, lossPage, lossList}
 
 // loss sends requests at a steady pace, whether or not earlier ones have a response, while the
-// leader of the cluster is killed.
+// leader of the cluster is killed. It keeps how long they waited: the longest, and the median.
 func (b *bench) loss() {
 	d := b.database(10_000, 0)
 	nodes := b.startNodes(d)
 	defer stopNodes(nodes[1:])
 	s := b.serve(clusterOf(nodes), d.key, serverCore, nil)
 	b.load(s, always(s.get(list)), 1, 1)
-	var recording sync.Mutex // guards b.file
+	var recording sync.Mutex // guards waits
+	waits := map[string][]float64{}
 	var waiting sync.WaitGroup
 	kill := time.Now().Add(2 * time.Second)
 	killer := time.AfterFunc(2*time.Second, nodes[0].kill)
@@ -170,14 +172,17 @@ func (b *bench) loss() {
 				took := time.Since(start)
 				recording.Lock()
 				defer recording.Unlock()
-				b.keep(what, b.run, figures{
-					"at-s": start.Sub(kill).Seconds(),
-					"ms":   1000 * took.Seconds(),
-				})
+				waits[what] = append(waits[what], 1000*took.Seconds())
 			})
 		}
 	}
 	waiting.Wait()
+	for _, what := range lossKinds {
+		b.record(what, b.run, figures{
+			"longest-ms": slices.Max(waits[what]),
+			"median-ms":  summary(waits[what]).Center,
+		})
+	}
 	must(s.stop())
 }
 

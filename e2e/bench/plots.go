@@ -6,7 +6,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"image/color"
 	"path/filepath"
 	"slices"
@@ -183,46 +182,6 @@ func (b *bench) drawClients(r *results) {
 			p.Y.Max *= 2 // for the legend
 		}
 		return [][]*plot.Plot{row}
-	})
-}
-
-func (b *bench) drawConnections(r *results) {
-	title := "Resident memory of the service, in MiB, by the number of connections"
-	b.save("connections", title, 290, func(s scheme) [][]*plot.Plot {
-		p := s.curves("", "connections", r, "MiB")
-		p.Y.Min = 0
-		return [][]*plot.Plot{{p}}
-	})
-}
-
-// drawLoss draws a line for each run: when a request was sent, and how long it took.
-func (b *bench) drawLoss(r *results) {
-	title := "How long a client waits for success, in ms, when the leader is killed at 0 s"
-	b.save("loss", title, 400, func(s scheme) (rows [][]*plot.Plot) {
-		for i, what := range lossKinds {
-			p := s.panel(what)
-			s.addGrid(p)
-			for _, run := range r.xs() {
-				waits := r.all(what, run, "ms")
-				var points plotter.XYs
-				for n, at := range r.all(what, run, "at-s") {
-					point := plotter.XY{X: at, Y: waits[n]}
-					points = append(points, point)
-				}
-				slices.SortFunc(points, func(a, b plotter.XY) int { return cmp.Compare(a.X, b.X) })
-				line := must1(plotter.NewLine(points))
-				line.Color = s.series[i]
-				p.Add(line)
-			}
-			p.X.Tick.Marker = ticks(-2, -1, 0, 1, 2, 3, 4, 5, 6, 7)
-			p.Y.Scale = plot.LogScale{}
-			p.Y.Min = 0.1
-			p.Y.Max = 10_000
-			p.Y.Tick.Marker = ticks(1, 100, 10_000)
-			rows = append(rows, []*plot.Plot{p})
-		}
-		rows[len(rows)-1][0].X.Label.Text = "seconds"
-		return rows
 	})
 }
 

@@ -27,10 +27,6 @@ func (b *bench) resultsOf(section string) string {
 // record adds a measurement to the file of the section, and tells it.
 func (b *bench) record(what string, x any, f figures) {
 	say("%s, %v: %v", what, x, f)
-	b.keep(what, x, f)
-}
-
-func (b *bench) keep(what string, x any, f figures) {
 	what = strings.ReplaceAll(what, " ", "_")
 	name := fmt.Sprintf("/%s/%v", what, x)
 	r := &benchfmt.Result{
@@ -55,10 +51,9 @@ func digits(v float64) float64 {
 
 // results are the figures of all runs of a section.
 type results struct {
-	lines   []line // in the order in which they were measured
-	machine string
-	date    string
-	runs    string
+	lines []line // in the order in which they were measured
+	date  string
+	runs  string
 }
 
 // line is one measurement.
@@ -88,7 +83,6 @@ func (b *bench) read(section string) *results {
 			x:      must1(strconv.ParseFloat(parts[2], 64)),
 			values: result.Clone(),
 		})
-		r.machine = result.GetConfig("machine")
 		r.date = result.GetConfig("date")
 		r.runs = result.GetConfig("runs")
 	}
@@ -152,8 +146,7 @@ func (r *results) xs() (places []float64) {
 // footer says on what the figures of a unit were measured, how, when, and how far the medians can
 // be off.
 func (r *results) footer(unit string) string {
-	const format = "%s; medians of %s runs, each started anew; %s."
-	text := fmt.Sprintf(format, r.machine, r.runs, r.date)
+	text := fmt.Sprintf("Medians of %s runs; %s.", r.runs, r.date)
 	widest := 0.0
 	for _, l := range r.lines {
 		s := summary(r.all(l.what, l.x, unit))

@@ -89,8 +89,7 @@ func (b *bench) list(r *results, name string, x float64, units ...string) {
 func (b *bench) tellSpeed(r *results) {
 	for _, x := range r.xs() {
 		name := fmt.Sprintf("speed-%.0f", x)
-		b.list(r, name, x, "req/s", "ceiling-req/s", "ratio", "CPU-µs", "ceiling-µs",
-			"p99-ms", "ceiling-p99-ms")
+		b.list(r, name, x, "req/s", "ratio", "CPU-µs", "p99-ms", "ceiling-p99-ms")
 	}
 }
 
@@ -106,7 +105,6 @@ func (b *bench) tellClients(r *results) {
 
 func (b *bench) tellConnections(r *results) {
 	b.grid(r, "connections-rss", "resident MiB, by connections", "MiB")
-	b.drawConnections(r)
 }
 
 func (b *bench) tellMemory(r *results) {
@@ -135,25 +133,19 @@ func (b *bench) tellCluster(r *results) {
 		"leader-µs", "others-µs")
 }
 
-// tellLoss tells how long clients waited at the most, in each run. A run is a place on the axis.
+// tellLoss tells how long clients waited, in each run. A run is a place on the axis.
 func (b *bench) tellLoss(r *results) {
+	units := []string{"longest-ms", "median-ms"}
 	cell := func(row, column int) string {
-		var longest []string
-		var all []float64
+		var waits []string
 		for _, run := range r.xs() {
-			times := r.all(lossKinds[row], run, "ms")
-			longest = append(longest, number(slices.Max(times)))
-			all = append(all, times...)
+			waits = append(waits, r.cell(lossKinds[row], run, units[column]))
 		}
-		if column == 0 {
-			return strings.Join(longest, "; ")
-		}
-		return number(summary(all).Center)
+		return strings.Join(waits, "; ")
 	}
-	columns := []string{"the longest of each run", "the median of all"}
-	footer := fmt.Sprintf("%s; all requests of %s runs; %s.", r.machine, r.runs, r.date)
+	columns := []string{"the longest of each run", "the median"}
+	footer := fmt.Sprintf("All requests of %s runs; %s.", r.runs, r.date)
 	b.show(table{"loss", "ms until success", lossKinds, columns, cell}, footer)
-	b.drawLoss(r)
 }
 
 // tellPeers has a row for each system, and a column for each operation.
