@@ -26,9 +26,9 @@
 //
 // Each section is run several times (-runs), and each run starts everything anew. Every single
 // measurement goes into a file of its section in bench/results, in the format of Go's benchmarks,
-// so that benchstat can compare two of them. Tables and plots are made of these files: tables go to
-// stdout, and into docs/performance.md where it has a place for them; plots into docs/plots, each
-// in a light and in a dark form.
+// so that benchstat can compare two of them; those of the plots are kept. Tables and plots are made
+// of these files: tables go to stdout, and into docs/performance.md where it has a place for them;
+// plots into docs/plots, each in a light and in a dark form.
 //
 // Requests per second of one machine say little about another, and those of a shared machine move
 // from one minute to the next. So what is compared takes turns, and what counts are ratios of two
