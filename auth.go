@@ -75,26 +75,6 @@ func checksum(text string) string {
 	return string(digits[:])
 }
 
-// wellFormed reports whether token has the form of a key with the prefix.
-func wellFormed(token, prefix string) bool {
-	checked := len(prefix) + randomLen // what the checksum is made of
-	if len(token) != checked+checksumLen || !strings.HasPrefix(token, prefix) {
-		return false
-	}
-	return checksum(token[:checked]) == token[checked:]
-}
-
-// bearer takes the token from an Authorization header (RFC 6750 section 2.1). It is "" when no
-// bearer token was sent, also if another scheme was used: RFC 6750 section 3.1 wants that treated
-// as no credentials.
-func bearer(header string) (token string) {
-	scheme, token, _ := strings.Cut(header, " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return ""
-	}
-	return strings.TrimLeft(token, " ")
-}
-
 // keyring authenticates, and remembers the keys it has met.
 type keyring struct {
 	store         *store
@@ -165,6 +145,17 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 	return key, nil
 }
 
+// bearer takes the token from an Authorization header (RFC 6750 section 2.1). It is "" when no
+// bearer token was sent, also if another scheme was used: RFC 6750 section 3.1 wants that treated
+// as no credentials.
+func bearer(header string) (token string) {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimLeft(token, " ")
+}
+
 // lookup returns the key that a token is, or nil. A key that is not in memory, or was read before
 // another program has written, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
@@ -182,6 +173,20 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	return k.read(d)
 }
 
+// fresh reports whether a key from memory is there, and as good as in the database.
+func (k *keyring) fresh(known knownKey) bool {
+	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
+}
+
+// wellFormed reports whether token has the form of a key with the prefix.
+func wellFormed(token, prefix string) bool {
+	checked := len(prefix) + randomLen // what the checksum is made of
+	if len(token) != checked+checksumLen || !strings.HasPrefix(token, prefix) {
+		return false
+	}
+	return checksum(token[:checked]) == token[checked:]
+}
+
 // readInTurn reads a key when no other suspect lookup reads one.
 func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 	waiting := k.suspects.Add(1)
@@ -197,11 +202,6 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 	return k.read(d)
 }
 
-// fresh reports whether a key from memory is there, and as good as in the database.
-func (k *keyring) fresh(known knownKey) bool {
-	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
-}
-
 // read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
 // guessing fills no memory.
 func (k *keyring) read(d digest) (*apiKey, error) {
@@ -210,6 +210,6 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 	if err != nil || key == nil {
 		return nil, err
 	}
-	k.known.put(d, knownKey{key, editsSeen}, 1)
+	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1)
 	return key, nil
 }
