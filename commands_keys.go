@@ -90,12 +90,12 @@ func keySet(ctx context.Context, cmd *invocation) error {
 	if err := checkLimits(cmd); err != nil {
 		return usageErrorf("%w; key %d has the plan %s", err, cmd.id, cmd.key.Plan)
 	}
-	lifetime := instant(-1) // tells changeKey to leave the expiry as it is
+	changes := []statement{changeKey(cmd.id, cmd.plan, cmd.newName, cmd.quota)}
 	if cmd.given("expires") {
-		lifetime = instant(cmd.expires.Milliseconds())
+		lifetime := instant(cmd.expires.Milliseconds())
+		changes = append(changes, changeExpiry(cmd.id, cmd.now, lifetime))
 	}
-	change := changeKey(cmd.id, cmd.now, cmd.plan, cmd.newName, cmd.quota, lifetime)
-	results, err := cmd.store.edit(ctx, change)
+	results, err := cmd.store.edit(ctx, changes...)
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func keyUsage(ctx context.Context, cmd *invocation) error {
 	}
 	list := cmd.newListing(heading)
 	// Without an ID, usageID is 0, which selects all keys. A limit of -1 is none.
-	err := eachUse(ctx, cmd.store, since, cmd.key.usageID, -1, func(use *keyUse) error {
+	err := eachUsage(ctx, cmd.store, since, cmd.key.usageID, -1, func(use *lineUsage) error {
 		if byDay {
 			for _, day := range use.Days {
 				// Only -json needs the element, and byDay implies that it is not given.

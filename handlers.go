@@ -174,7 +174,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	s.store.catchUp(r.Context(), w.start)
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
-		return s.usage.address(network, w.start, false).shown.remaining == 0
+		return s.usage.address(network, w.start, false).level().remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
 	if err != nil {
@@ -398,11 +398,11 @@ func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Er
 	decision := s.usage.address(network, time.Now(), charge)
 	decision.setHeaders(w.Header())
 	// An address takes the last request of its window once, so there is one line for a window.
-	tookLast := decision.refusal == "" && decision.shown.remaining == 0
+	tookLast := decision.refusal == "" && decision.level().remaining == 0
 	if charge && tookLast {
 		s.strangers.warn("an address is spent: too many requests without a valid key",
 			"address", network,
-			"requests", decision.shown.limit,
+			"requests", decision.level().limit,
 			"request", w.id[0])
 	}
 	// If the address is refused, As replaces apiErr by the refusal. Otherwise it changes nothing.

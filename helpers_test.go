@@ -516,7 +516,7 @@ func saveUsage(id int64, u *usage) statement {
 // storedDays are the days that are stored of usage 1, as "2027-01-15: 2 admitted, 1 refused, 0 errors".
 func storedDays(t testing.TB, s *store) (days []string) {
 	t.Helper()
-	must(t, eachUse(context.Background(), s, 0, 1, -1, func(use *keyUse) error {
+	must(t, eachUsage(context.Background(), s, 0, 1, -1, func(use *lineUsage) error {
 		for _, d := range use.Days {
 			days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))
 		}
@@ -690,13 +690,13 @@ func deprecatedUseOf(t testing.TB, s *store, id int64) instant {
 }
 
 func setPlan(id int64, plan string, q quota) statement {
-	return changeKey(id, 0, plan, "", q, -1)
+	return changeKey(id, plan, "", q)
 }
 
-func setName(id int64, name string) statement { return changeKey(id, 0, "", name, quota{}, -1) }
+func setName(id int64, name string) statement { return changeKey(id, "", name, quota{}) }
 
 func setLifetime(id int64, now, lifetime instant) statement {
-	return changeKey(id, now, "", "", quota{}, lifetime)
+	return changeExpiry(id, now, lifetime)
 }
 
 func revokeNow(ctx context.Context, s *store, id int64, now instant) error {

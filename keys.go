@@ -60,29 +60,54 @@ func (k *apiKey) usable(now instant) bool {
 	return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt)
 }
 
-// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?"; eachRow
-// binds these two. A file returns its rows as they are at one moment. A cluster returns them a
-// thousand at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
-func (s *store) eachRow(ctx context.Context, query statement,
-	row func(scan scanner) (id int64, err error)) error {
-	var limit int64 = -1 // SQLite takes a negative limit for none
-	if s.engine.shared() {
-		limit = 1000
+// findKey returns the key with a digest, or nil. It is read for the instant 0, because no request
+// needs what depends on the instant (see apiKey).
+func findKey(ctx context.Context, s *store, d digest) (*apiKey, error) {
+	var found *apiKey
+	keep := func(k *apiKey) error {
+		found = k
+		return nil
 	}
-	var after int64
-	for {
-		var count int64
-		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)
-		err := s.read(ctx, next, func(scan scanner) (err error) {
-			count++
-			after, err = row(scan)
-			return err
-		})
-		// Fewer rows than the limit are the last ones. Without a limit, all have come at once.
-		if err != nil || count != limit {
-			return err
+	err := eachKey(ctx, s, 0, keep, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
+	return found, err
+}
+
+// readKeys returns the keys that a WHERE clause selects, as eachKey has them.
+func readKeys(ctx context.Context, s *store, now instant, where string, args ...any) (
+	[]*apiKey, error) {
+	var keys []*apiKey
+	keep := func(k *apiKey) error {
+		keys = append(keys, k)
+		return nil
+	}
+	err := eachKey(ctx, s, now, keep, where, args...)
+	return keys, err
+}
+
+// eachKey calls do with each key that a clause selects, by id, with its usage as it is at now. The
+// clause begins with WHERE. eachKey adds another condition with AND, so that an OR in the clause
+// needs brackets.
+//
+// A new column of a key needs a migration: a file in schema and its line in store.go. The column
+// also stands in keysQuery, apiKey, columns, insertKeyIf and insertion, and in changeKey if a
+// command may change it.
+func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
+	where string, args ...any) error {
+	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
+	readKey := func(scan scanner) (id int64, err error) {
+		k := &apiKey{}
+		u := &usage{}
+		columns := append(k.columns(), u.columns()...)
+		if err := scan(columns...); err != nil {
+			return 0, err
 		}
+		// The quota of the plan counts. The key's own counts only if the plan has none.
+		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
+		k.policy = k.policyHeader()
+		k.setUsage(u, now)
+		return k.ID, do(k)
 	}
+	return s.eachRow(ctx, query, readKey)
 }
 
 // keysQuery reads keys, each with its usage. The subquery finds the key that it was last rotated
@@ -97,30 +122,6 @@ SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lif
 	ifnull(banned_at, 0), ifnull(banned_until, 0)
 FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 `
-
-// eachKey calls do with each key that a clause selects, by id, with its usage as it is at now. The
-// clause begins with WHERE. eachKey adds another condition with AND, so that an OR in the clause
-// needs brackets.
-//
-// A new column of a key needs a migration: a file in schema and its line in store.go. The column
-// also stands in keysQuery, apiKey, columns, insertKeyIf and insertion, and in changeKey if a
-// command may change it.
-func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
-	where string, args ...any) error {
-	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
-	return s.eachRow(ctx, query, func(scan scanner) (int64, error) {
-		k, u := &apiKey{}, &usage{}
-		columns := append(k.columns(), u.columns()...)
-		if err := scan(columns...); err != nil {
-			return 0, err
-		}
-		// The quota of the plan counts. The key's own counts only if the plan has none.
-		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
-		k.policy = k.policyHeader()
-		k.setUsage(u, now)
-		return k.ID, do(k)
-	})
-}
 
 // columns are pointers to what keysQuery reads of a key, beside its usage.
 func (k *apiKey) columns() []any {
@@ -155,7 +156,7 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	if u.minute.ends > 0 {
 		k.LastUsedAt = u.minute.ends - minuteMillis
 	}
-	if now < u.bannedUntil && k.unbannedAt < u.bannedAt {
+	if u.isBanned(&k.account, now) {
 		k.BannedUntil = u.bannedUntil
 	}
 	switch {
@@ -170,26 +171,29 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	}
 }
 
-// readKeys returns the keys that a WHERE clause selects, as eachKey has them.
-func readKeys(ctx context.Context, s *store, now instant, where string, args ...any) (
-	[]*apiKey, error) {
-	var keys []*apiKey
-	keep := func(k *apiKey) error {
-		keys = append(keys, k)
-		return nil
+// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?"; eachRow
+// binds these two. A file returns its rows as they are at one moment. A cluster returns them a
+// thousand at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
+func (s *store) eachRow(ctx context.Context, query statement,
+	row func(scan scanner) (id int64, err error)) error {
+	limit := int64(-1) // SQLite takes a negative limit for none
+	if s.engine.shared() {
+		limit = 1000
 	}
-	err := eachKey(ctx, s, now, keep, where, args...)
-	return keys, err
-}
-
-// findKey returns the key with a digest, or nil. It is read for the instant 0, because no request
-// needs what depends on the instant (see apiKey).
-func findKey(ctx context.Context, s *store, d digest) (*apiKey, error) {
-	keys, err := readKeys(ctx, s, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
-	if err != nil || len(keys) == 0 {
-		return nil, err
+	var after int64
+	for {
+		var count int64
+		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)
+		err := s.read(ctx, next, func(scan scanner) (err error) {
+			count++
+			after, err = row(scan)
+			return err
+		})
+		// Fewer rows than the limit are the last ones. Without a limit, all have come at once.
+		if err != nil || count != limit {
+			return err
+		}
 	}
-	return keys[0], nil
 }
 
 // insertKeyIf stores a key if the SQL condition that is appended to it holds. A successor starts
@@ -273,19 +277,22 @@ func restoreExpiry(old *apiKey, overlapEnds instant) statement {
 }
 
 // changeKey is the statement that changes a key, unless the key is revoked. An empty plan or name,
-// or a 0 in the quota, leaves the stored one. The quota counts on the enterprise plan only. A
-// lifetime begins at now. The lifetime 0 is for ever. A negative one leaves the stored lifetime and
-// expiry.
-func changeKey(id int64, now instant, plan, name string, q quota, lifetime instant) statement {
+// or a 0 in the quota, leaves the stored one. The quota counts on the enterprise plan only.
+func changeKey(id int64, plan, name string, q quota) statement {
 	return sqlOf(`UPDATE api_keys SET
 		plan = ifnull(nullif(?2, ''), plan),
 		name = ifnull(nullif(?3 ->> '$', ''), name),
 		per_minute = ifnull(nullif(?4, 0), per_minute),
-		per_day = ifnull(nullif(?5, 0), per_day),
-		lifetime = iif(?6 < 0, lifetime, ?6),
-		expires_at = CASE WHEN ?6 < 0 THEN expires_at WHEN ?6 > 0 THEN ?7 + ?6 ELSE 0 END
+		per_day = ifnull(nullif(?5, 0), per_day)
 		WHERE id = ?1 AND revoked_at = 0`,
-		id, plan, quote(name), q.PerMinute, q.PerDay, int64(lifetime), int64(now))
+		id, plan, quote(name), q.PerMinute, q.PerDay)
+}
+
+// changeExpiry is the statement that gives a key another lifetime, which begins now, unless the key
+// is revoked. The lifetime 0 is for ever.
+func changeExpiry(id int64, now, lifetime instant) statement {
+	return sqlOf(`UPDATE api_keys SET lifetime = ?1, expires_at = iif(?1 = 0, 0, ?2 + ?1)
+		WHERE id = ?3 AND revoked_at = 0`, int64(lifetime), int64(now), id)
 }
 
 // revokeKey is the statement that ends a key. The first revocation keeps its time.

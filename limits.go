@@ -47,10 +47,10 @@ type plan struct {
 
 // plans are in the order in which they are shown. An Enterprise key has a quota of its own.
 var plans = []plan{
-	{freePlan, quota{60, 1_000}},
-	{"pro", quota{300, 10_000}},
-	{"business", quota{1_000, 100_000}},
-	{enterprisePlan, quota{}},
+	{name: freePlan, quota: quota{PerMinute: 60, PerDay: 1_000}},
+	{name: "pro", quota: quota{PerMinute: 300, PerDay: 10_000}},
+	{name: "business", quota: quota{PerMinute: 1_000, PerDay: 100_000}},
+	{name: enterprisePlan},
 }
 
 const (
@@ -96,44 +96,14 @@ type bucket struct {
 	read   bucketRow // what was stored when it was read last
 }
 
-// bucketRow is a bucket in the database.
-type bucketRow struct{ Used, Ends int64 }
-
-// increment is what a flush adds to the bucket that is stored. See mergeDays.
-type increment struct {
-	bucketRow
-	Read bucketRow
-}
-
-// row is the bucket as it is stored.
-func (b bucket) row() bucketRow { return bucketRow{b.used, int64(b.ends)} }
-
-// increment is what to send of the bucket.
-func (b bucket) increment() increment {
-	return increment{bucketRow{b.unsent, int64(b.ends)}, b.read}
-}
-
 // running reports whether a window of the given length is running.
 func (b bucket) running(now, length instant) bool { return runs(b.ends, now, length) }
 
-// runs reports whether a window of the given length that ends at an instant is running.
-func runs(ends, now, length instant) bool { return now < ends && ends <= latestEnd(now, length) }
-
-// latestEnd is the latest end that a running window can have. A window that ends later began before
-// the clock was set back, and counts as over. A window that has just begun ends one length from
-// now. Requests may read the clock a little out of order, and the clocks of services differ a
-// little, so that it may end a little later still. A minute leaves room for that.
-func latestEnd(now, length instant) instant { return now + length + minuteMillis }
-
-// levelAt shows a bucket at an instant: a full one resets now.
-func (b bucket) levelAt(now, length instant, limit int64) level {
-	l := level{limit: limit, remaining: limit, reset: now}
-	if b.running(now, length) {
-		l.remaining = max(0, limit-b.used)
-		l.reset = b.ends
-	}
-	return l
-}
+// runs reports whether a window of the given length that ends at an instant is running. A window
+// that has just begun ends one length from now. One that ends much later began before the clock was
+// set back, and counts as over. A minute leaves room for requests that read the clock a little out
+// of order, and for the clocks of services, which differ a little.
+func runs(ends, now, length instant) bool { return now < ends && ends <= now+length+minuteMillis }
 
 // take counts one request, and begins a window if none is running.
 func (b *bucket) take(now, length instant) {
@@ -144,29 +114,14 @@ func (b *bucket) take(now, length instant) {
 	b.unsent++
 }
 
-// adopt goes on from what is stored. now must be read after it, since the stored window may have
-// ended meanwhile. A stored window that runs wins, since other services may have begun it and count
-// in it. again reports that the flush did not add what was sent, and that it still counts.
-func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (again bool) {
-	// The flush adds to a window of the same end, or begins that window.
-	isAdded := stored.Ends == sent.Ends
-	isNews := !isAdded && stored != b.read
-	b.read = stored
-	if isAdded && int64(b.ends) == sent.Ends {
-		b.unsent -= sent.Used
+// levelAt shows a bucket at an instant: a full one resets now.
+func (b bucket) levelAt(now, length instant, limit int64) level {
+	v := level{limit: limit, remaining: limit, reset: now}
+	if b.running(now, length) {
+		v.remaining = max(0, limit-b.used)
+		v.reset = b.ends
 	}
-	isRunning := b.running(now, length)
-	if !isRunning {
-		b.unsent = 0 // these requests say nothing of the window that runs
-	}
-	ends := instant(stored.Ends)
-	// If b began when this stored window was over, b stays, though the clock was set back since.
-	wins := isNews || ends == b.ends || !isRunning
-	if wins && runs(ends, now, length) {
-		b.used = stored.Used + b.unsent
-		b.ends = ends
-	}
-	return sent.Used > 0 && !isAdded && b.unsent > 0
+	return v
 }
 
 // level is what a caller sees of one bucket.
@@ -175,11 +130,20 @@ type level struct {
 	reset            instant
 }
 
+// window names one of the windows of a caller, in messages and in RateLimit.
+type window string
+
+const (
+	minuteWindow  window = "minute"
+	dayWindow     window = "day"
+	addressWindow window = "address" // a minute: the only window of a caller without a valid key
+)
+
 // decision is whether a request was admitted, and where its caller stands then.
 type decision struct {
 	now         instant
-	shown       level     // the one that X-RateLimit-* describes
-	minute, day level     // RateLimit; a caller without a key has only shown
+	minute, day level     // RateLimit; minute is the address's too, which has no day
+	shown       window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
 	banBegins   bool      // this very refusal bans the key
 	lastBan     instant   // when the ban before that began
@@ -187,12 +151,20 @@ type decision struct {
 	policy      []string  // RateLimit-Policy
 }
 
+// level is that of the window which is shown.
+func (d decision) level() level {
+	if d.shown == dayWindow {
+		return d.day
+	}
+	return d.minute
+}
+
 // usage is what the keys of one line of rotations have used together. Only the limiter changes it,
 // under its lock.
 type usage struct {
 	minute, day bucket
 	bannedAt    instant // when the last ban began
-	bannedUntil instant // when it ends; 0 once it was lifted
+	bannedUntil instant // when it ends, unless it is lifted
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
@@ -202,22 +174,22 @@ type usage struct {
 }
 
 // admit takes one request from both buckets, or from none if it is refused.
-func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
-	d := u.levels(now, q)
-	if d.shown.remaining == 0 {
+func (u *usage) admit(a *account, now instant, banFor time.Duration) decision {
+	d := u.levels(now, a.quota)
+	if d.level().remaining == 0 {
 		d.refusal = CodeRateLimited
 		// If both buckets refuse, levels shows the day. The one that resets later must be shown.
 		minuteRefuses := d.minute.remaining == 0
 		if minuteRefuses && d.minute.reset > d.day.reset {
-			d.shown = d.minute
+			d.shown = minuteWindow
 		}
 	}
-	if now < u.bannedUntil && banFor > 0 {
-		d.ban(u.bannedUntil)
+	if banFor > 0 && u.isBanned(a, now) {
+		d.showBan(u.bannedUntil)
 		return d
 	}
 	if d.refusal != "" {
-		isOneTooMany := u.strike(now, q.PerMinute)
+		isOneTooMany := u.strike(now, a.PerMinute)
 		d.banBegins = isOneTooMany && banFor > 0
 		d.lastBan = u.bannedAt
 		u.askToWait(d)
@@ -225,53 +197,45 @@ func (u *usage) admit(now instant, q quota, banFor time.Duration) decision {
 	}
 	u.minute.take(now, minuteMillis)
 	u.day.take(now, dayMillis)
-	return u.levels(now, q)
+	return u.levels(now, a.quota)
 }
 
 // levels shows both buckets, and of the two the one with less left, or of equal ones the day.
 func (u *usage) levels(now instant, q quota) decision {
-	minute := u.minute.levelAt(now, minuteMillis, q.PerMinute)
-	day := u.day.levelAt(now, dayMillis, q.PerDay)
-	d := decision{now: now, shown: day, minute: minute, day: day}
-	if minute.remaining < day.remaining {
-		d.shown = minute
+	d := decision{
+		now:    now,
+		minute: u.minute.levelAt(now, minuteMillis, q.PerMinute),
+		day:    u.day.levelAt(now, dayMillis, q.PerDay),
+		shown:  dayWindow,
+	}
+	if d.minute.remaining < d.day.remaining {
+		d.shown = minuteWindow
 	}
 	return d
 }
 
-// ban turns the decision into the refusal of a banned key. Nothing remains of the key's minute
+// isBanned reports whether the ban runs for a key, and was not lifted since it began.
+func (u *usage) isBanned(a *account, now instant) bool {
+	return now < u.bannedUntil && a.unbannedAt < u.bannedAt
+}
+
+// showBan turns the decision into the refusal of a banned key. Nothing remains of the key's minute
 // until the ban ends or the exhausted bucket resets, whichever is later.
-func (d *decision) ban(until instant) {
+func (d *decision) showBan(until instant) {
 	if d.refusal == CodeRateLimited {
-		until = max(until, d.shown.reset)
+		until = max(until, d.level().reset)
 	}
 	d.refusal = CodeKeyBanned
 	d.minute.remaining = 0
 	d.minute.reset = until
-	d.shown = d.minute
-}
-
-// isAskedToWait reports whether the Retry-After of a refusal has not passed. As a window does, it
-// counts as over if it began before the clock was set back.
-func (u *usage) isAskedToWait(now instant) bool { return runs(u.retryAt, now, u.retryOf) }
-
-// askToWait notes the Retry-After of a refusal.
-func (u *usage) askToWait(d decision) {
-	length := minuteMillis
-	if d.shown == d.day {
-		length = dayMillis
-	}
-	retryAt := d.now + 1000*instant(d.retryAfter())
-	if retryAt > u.retryAt || !u.isAskedToWait(d.now) {
-		u.retryAt, u.retryOf = retryAt, length
-	}
+	d.shown = minuteWindow
 }
 
 // strike notes a refusal and reports whether it is one strike too many. The first refusal is no
 // strike: the caller had not been asked to wait yet. Strikes are counted until the window of the
 // minute's bucket ends. If only the day refuses, that bucket may have no window. Then the strikes
 // have a minute of their own.
-func (u *usage) strike(now instant, perMinute int64) (ban bool) {
+func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false
 	}
@@ -286,9 +250,26 @@ func (u *usage) strike(now instant, perMinute int64) (ban bool) {
 	return true
 }
 
+// isAskedToWait reports whether the Retry-After of a refusal has not passed. As a window does, it
+// counts as over if it began before the clock was set back.
+func (u *usage) isAskedToWait(now instant) bool { return runs(u.retryAt, now, u.retryOf) }
+
+// askToWait notes the Retry-After of a refusal.
+func (u *usage) askToWait(d decision) {
+	length := minuteMillis
+	if d.shown == dayWindow {
+		length = dayMillis
+	}
+	retryAt := d.now + 1000*instant(d.retryAfter())
+	if retryAt > u.retryAt || !u.isAskedToWait(d.now) {
+		u.retryAt = retryAt
+		u.retryOf = length
+	}
+}
+
 // retryAfter is whole seconds until the refusing bucket resets, rounded up, at least 1 (RFC 9110
 // section 10.2.3).
-func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.shown.reset-d.now)) }
+func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.level().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds. They are a length, or an instant.
 func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
@@ -300,13 +281,12 @@ func (d decision) err() error {
 		return newError(d.refusal,
 			"the key is banned for repeated requests after 429; retry in %d s", d.retryAfter())
 	case CodeRateLimited:
-		// shown is a copy of minute or of day. Without a key there is only the address's minute.
-		window := "minute"
-		if d.shown == d.day {
-			window = "day"
+		unit := d.shown
+		if unit == addressWindow {
+			unit = minuteWindow
 		}
 		return newError(d.refusal, "the limit of %d requests a %s is used up; retry in %d s",
-			d.shown.limit, window, d.retryAfter())
+			d.level().limit, unit, d.retryAfter())
 	}
 	return nil
 }
@@ -315,14 +295,17 @@ func (d decision) err() error {
 // since Set would write X-Ratelimit. RateLimit and RateLimit-Policy follow
 // draft-ietf-httpapi-ratelimit-headers.
 func (d decision) setHeaders(h http.Header) {
-	limits := d.minute.item("minute", d.now) + ", " + d.day.item("day", d.now)
-	if d.minute.limit == 0 { // the caller has no valid key
-		limits = d.shown.item("address", d.now)
+	var limits string
+	if d.shown == addressWindow {
+		limits = d.minute.item(addressWindow, d.now)
+	} else {
+		limits = d.minute.item(minuteWindow, d.now) + ", " + d.day.item(dayWindow, d.now)
 	}
+	shown := d.level()
 	values := []string{ // one slice for all, since this runs for every request
-		strconv.FormatInt(d.shown.limit, 10),
-		strconv.FormatInt(d.shown.remaining, 10),
-		strconv.FormatInt(ceilSeconds(d.shown.reset), 10),
+		strconv.FormatInt(shown.limit, 10),
+		strconv.FormatInt(shown.remaining, 10),
+		strconv.FormatInt(ceilSeconds(shown.reset), 10),
 		limits,
 	}
 	h["X-RateLimit-Limit"] = values[0:1]
@@ -336,9 +319,10 @@ func (d decision) setHeaders(h http.Header) {
 }
 
 // item is an element of RateLimit: the requests left, and the seconds to the reset.
-func (l level) item(name string, now instant) string {
-	remaining := strconv.FormatInt(l.remaining, 10)
-	seconds := strconv.FormatInt(ceilSeconds(l.reset-now), 10)
+func (v level) item(w window, now instant) string {
+	name := string(w)
+	remaining := strconv.FormatInt(v.remaining, 10)
+	seconds := strconv.FormatInt(ceilSeconds(v.reset-now), 10)
 	return `"` + name + `";r=` + remaining + ";t=" + seconds
 }
 
@@ -360,25 +344,35 @@ type counts struct {
 	deprecated map[int64]int64 // Unix milliseconds of the last deprecated use, by the id of the key
 }
 
+// usageIncrement is what is added to a usage that is stored.
+type usageIncrement struct {
+	ID     int64
+	Minute increment `json:"minute"`
+	Day    increment `json:"day"`
+}
+
+// increment is what is added to a bucket that is stored: so many requests, in the window with this
+// end. Read is what was stored when it was read last. See mergeDays. The ends are numbers, because
+// an instant becomes a text in JSON.
+type increment struct{ Used, Ends, ReadUsed, ReadEnds int64 }
+
 // dayRow is what is added to a day of a usage.
 type dayRow struct {
 	usageDate
 	tally
 }
 
-// usageRow is a usage as it is stored. Its instants are numbers, because an instant is a text in
-// JSON.
+// usageRow is a usage as it is stored.
 type usageRow struct {
 	ID                    int64
 	Minute, Day           bucketRow
-	BannedAt, BannedUntil int64
+	BannedAt, BannedUntil instant
 }
 
-// usageIncrement is what is added to a usage.
-type usageIncrement struct {
-	ID     int64
-	Minute increment `json:"minute"`
-	Day    increment `json:"day"`
+// bucketRow is a bucket as it is stored.
+type bucketRow struct {
+	Used int64
+	Ends instant
 }
 
 // limiter holds the usage of the accounts and the addresses that called lately. One lock guards it
@@ -417,6 +411,26 @@ func newLimiter(banFor time.Duration, shared bool) limiter {
 	}
 }
 
+// charge takes one request from the usage of the account. known is false if the usage has to be
+// read first.
+func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	u := l.usages[a.usageID]
+	if u == nil || l.isOld(u) {
+		return d, false
+	}
+	d = u.admit(a, now, l.banFor)
+	d.policy = a.policy
+	t := l.tally(a.usageID, now)
+	if d.refusal == "" {
+		t.Admitted++
+	} else {
+		t.Refused++
+	}
+	return d, true
+}
+
 // isOld reports whether a usage must be read again, because other services may have counted
 // requests since it was read. A merge brings only the usages of which something was taken. A usage
 // with unsent requests is not old, since to read it would lose them. The next take gives these
@@ -428,33 +442,9 @@ func (l *limiter) isOld(u *usage) bool {
 // hasUnsent reports whether there is something to take of the usage.
 func (u *usage) hasUnsent() bool { return u.minute.unsent > 0 || u.day.unsent > 0 }
 
-// charge takes one request from the usage of the account. known is false if the usage has to be
-// read first.
-func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	u := l.usages[a.usageID]
-	if u == nil || l.isOld(u) {
-		return d, false
-	}
-	if a.unbannedAt >= u.bannedAt {
-		// The ban ends in memory only. Whoever reads the stored ban compares it with the unban.
-		u.bannedUntil = 0
-	}
-	d = u.admit(now, a.quota, l.banFor)
-	d.policy = a.policy
-	t := l.tally(a.usageID, now)
-	if d.refusal == "" {
-		t.Admitted++
-	} else {
-		t.Refused++
-	}
-	return d, true
-}
-
 // tally is where to count what happens at an instant. The caller holds the lock.
 func (l *limiter) tally(id int64, now instant) *tally {
-	today := usageDate{id, int64(now / dayMillis)}
+	today := usageDate{Usage: id, Day: int64(now / dayMillis)}
 	t := l.tallies[today]
 	if t == nil {
 		t = &tally{}
@@ -483,15 +473,19 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.addresses[caller]
-	d := decision{now: instantOf(now), policy: addressPolicy}
-	if charge && b.levelAt(d.now, minuteMillis, addressQuota).remaining == 0 {
-		d.refusal = CodeRateLimited
-	} else if charge {
-		b.take(d.now, minuteMillis)
-		l.makeRoomFor(caller)
-		l.addresses[caller] = b
+	d := decision{now: instantOf(now), shown: addressWindow, policy: addressPolicy}
+	d.minute = b.levelAt(d.now, minuteMillis, addressQuota)
+	if !charge {
+		return d
 	}
-	d.shown = b.levelAt(d.now, minuteMillis, addressQuota)
+	if d.minute.remaining == 0 {
+		d.refusal = CodeRateLimited
+		return d
+	}
+	b.take(d.now, minuteMillis)
+	l.makeRoomFor(caller)
+	l.addresses[caller] = b
+	d.minute = b.levelAt(d.now, minuteMillis, addressQuota)
 	return d
 }
 
@@ -532,7 +526,7 @@ func (l *limiter) take(mostDays int) counts {
 		if len(taken.days) == mostDays {
 			break
 		}
-		taken.days = append(taken.days, dayRow{date, *t})
+		taken.days = append(taken.days, dayRow{usageDate: date, tally: *t})
 		delete(l.tallies, date)
 		u := l.usages[date.Usage]
 		if u != nil && u.hasUnsent() {
@@ -546,10 +540,19 @@ func (l *limiter) take(mostDays int) counts {
 	return taken
 }
 
-// merge goes on from what is stored once the taken counts were added to it. If too many usages are
-// in memory, it drops those that are stored and whose last Retry-After has passed. It reads the
-// clock under the lock, and so after every request that has been counted. again reports that some
-// of the counts were not added, and still count.
+// increment is what to send of the bucket.
+func (b bucket) increment() increment {
+	return increment{
+		Used:     b.unsent,
+		Ends:     int64(b.ends),
+		ReadUsed: b.read.Used,
+		ReadEnds: int64(b.read.Ends),
+	}
+}
+
+// merge goes on from what is stored once the taken counts were added to it. It reads the clock
+// under the lock, and so after every request that has been counted. again reports that some of the
+// counts were not added, and still count.
 func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -562,31 +565,62 @@ func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time)
 		}
 		sent := taken.usages[row.ID]
 		// The minute that the flush has replaced counts too.
-		minuteEnds := max(row.Minute.Ends, sent.Minute.Read.Ends)
-		l.farthest = max(l.farthest, instant(minuteEnds)-now)
+		minuteEnds := max(row.Minute.Ends, instant(sent.Minute.ReadEnds))
+		l.farthest = max(l.farthest, minuteEnds-now)
 		if u.adopt(row, sent, now) {
 			l.tally(row.ID, now) // so that the next take gives the usage away
 			again = true
 		}
 		u.readAt = l.merges
 	}
-	if len(l.usages) <= maxUsages {
-		return again
+	if len(l.usages) > maxUsages {
+		l.trim(now)
 	}
-	l.trimmedAt = l.merges
-	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
-		return !u.hasUnsent() && !u.isAskedToWait(now)
-	})
 	return again
 }
 
 // adopt goes on from a usage as it is stored. See bucket.adopt.
 func (u *usage) adopt(stored usageRow, sent usageIncrement, now instant) (again bool) {
+	if stored.BannedAt > u.bannedAt {
+		u.bannedAt = stored.BannedAt
+		u.bannedUntil = stored.BannedUntil
+	}
 	minuteAgain := u.minute.adopt(stored.Minute, sent.Minute, now, minuteMillis)
 	dayAgain := u.day.adopt(stored.Day, sent.Day, now, dayMillis)
-	if bannedAt := instant(stored.BannedAt); bannedAt > u.bannedAt {
-		u.bannedAt = bannedAt
-		u.bannedUntil = instant(stored.BannedUntil)
-	}
 	return minuteAgain || dayAgain
+}
+
+// adopt goes on from a bucket as it is stored after an increment was sent to it. What is stored is
+// the window of the increment, which was added, or a window that another service has begun, which
+// kept the increment out; or what it was before, if nothing was sent. now must be read after it,
+// since the stored window may have ended meanwhile. again reports that the increment was kept out
+// and still counts.
+func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (again bool) {
+	isAdded := stored.Ends == instant(sent.Ends)
+	isKnown := isAdded || stored == b.read
+	b.read = stored
+	if isAdded && b.ends == stored.Ends {
+		b.unsent -= sent.Used
+	}
+	isRunning := b.running(now, length)
+	if !isRunning {
+		b.unsent = 0 // these requests say nothing of the window that runs
+	}
+	// While b runs, a window that this service knew and has left, because it was over, stays over,
+	// though the clock was set back since. Any other stored window that runs counts here too.
+	isLeft := isRunning && isKnown && b.ends != stored.Ends
+	if !isLeft && runs(stored.Ends, now, length) {
+		b.used = stored.Used + b.unsent
+		b.ends = stored.Ends
+	}
+	return sent.Used > 0 && !isAdded && b.unsent > 0
+}
+
+// trim drops the usages that are stored and whose last Retry-After has passed. The caller holds the
+// lock.
+func (l *limiter) trim(now instant) {
+	l.trimmedAt = l.merges
+	maps.DeleteFunc(l.usages, func(_ int64, u *usage) bool {
+		return !u.hasUnsent() && !u.isAskedToWait(now)
+	})
 }

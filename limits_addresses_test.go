@@ -31,7 +31,7 @@ func TestAddressLimit(t *testing.T) {
 		for range c.times {
 			d = l.address(c.who, clock(c.when).time(), c.charge)
 		}
-		got := levelText(d.shown)
+		got := levelText(d.level())
 		if d.refusal == CodeRateLimited {
 			got += ", refused"
 		}

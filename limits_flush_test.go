@@ -286,8 +286,8 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 	_ = w.store().Close()
 	for range 2 {
 		_, err := w.limiter().admit(&w.key.account, testStart.time())
-		var reported *Error
-		if err == nil || errors.As(err, &reported) {
+		_, isReported := errors.AsType[*Error](err)
+		if err == nil || isReported {
 			t.Errorf("admit = %v, want the store's error", err)
 		}
 	}

@@ -91,7 +91,7 @@ func (w *lateWorld) request() {
 	now := w.now
 	got, err := w.limiter().admit(&w.key.account, now.time())
 	must(w, err)
-	want := w.ideal.admit(now, w.key.quota, 0)
+	want := w.ideal.admit(&w.key.account, now, 0)
 	if got.refusal != want.refusal || got.minute != want.minute {
 		w.Fatalf("at %v: %q, minute %v, want %q, minute %v", levelText(level{reset: now}),
 			got.refusal, levelText(got.minute), want.refusal, levelText(want.minute))
@@ -194,6 +194,24 @@ func TestAUsageThatIsReadLateIsReadAgain(t *testing.T) {
 				0.1s: 60 admitted
 				0.5s: flush
 				1s: flush`)
+		}
+	}}
+	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
+}
+
+// TestAUsageThatIsForgottenWhileItIsReadIsReadAgain: others have used it since the reading began,
+// and a flush has stored it.
+func TestAUsageThatIsForgottenWhileItIsReadIsReadAgain(t *testing.T) {
+	w := newLimitsOnFile(t, quota{60, 1000})
+	isFirst := true
+	w.store().engine = &overtakenEngine{w.store().engine, func() {
+		if isFirst {
+			isFirst = false
+			w.play("0.1s: 60 admitted")
+			for id := range int64(maxUsages) {
+				w.limiter().usages[-id-1] = &usage{}
+			}
+			w.play("0.5s: flush")
 		}
 	}}
 	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")

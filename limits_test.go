@@ -126,9 +126,9 @@ func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 		"39.999s": "0 until 40s: the limit of 60 requests a minute is used up; retry in 40 s",
 	} {
 		u := &usage{minute: usedUntil(60, "40s"), day: usedUntil(1000, dayEnds)}
-		d := u.admit(clock("0s"), quota{60, 1000}, tenMinutes)
+		d := u.admit(&account{quota: quota{60, 1000}}, clock("0s"), tenMinutes)
 		refusal, _ := errors.AsType[*Error](d.err())
-		if got := levelText(d.shown) + ": " + refusal.Message; got != want {
+		if got := levelText(d.level()) + ": " + refusal.Message; got != want {
 			t.Errorf("with a day until %s, shown is %s, want %s", dayEnds, got, want)
 		}
 	}

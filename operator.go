@@ -223,9 +223,9 @@ func (h *history) MarshalJSON() ([]byte, error) {
 
 // report is what the operator's page shows of the keys.
 type report struct {
-	At         int64     `json:"at"`         // Unix milliseconds
-	NearLimits []*apiKey `json:"nearLimits"` // usable keys that are banned or near a limit
-	Usage      []*keyUse `json:"usage"`      // the busiest of the last 30 days
+	At         int64        `json:"at"`         // Unix milliseconds
+	NearLimits []*apiKey    `json:"nearLimits"` // usable keys that are banned or near a limit
+	Usage      []*lineUsage `json:"usage"`      // the busiest of the last 30 days
 }
 
 // updateReport reads the report anew, if somebody has the operator's page open.
@@ -245,7 +245,7 @@ func (o *operator) updateReport(ctx context.Context, now time.Time) error {
 // 15 lines of rotations that were used most. All keys of a line share its usage, so that several of
 // them may be among the 20.
 func readReport(ctx context.Context, s *store, now instant) (*report, error) {
-	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*keyUse{}}
+	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*lineUsage{}}
 	keepNear := func(k *apiKey) error {
 		if k.need() >= nearLimit {
 			r.NearLimits = append(r.NearLimits, k)
@@ -263,7 +263,7 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
 
 	since := int64(now/dayMillis) - 29
-	err = eachUse(ctx, s, since, 0, 15, func(use *keyUse) error {
+	err = eachUsage(ctx, s, since, 0, 15, func(use *lineUsage) error {
 		r.Usage = append(r.Usage, use)
 		return nil
 	})

@@ -130,14 +130,14 @@ func sendKeyStatements(t *testing.T, s *store) {
 	must(t, err)
 	must(t, limits.flush(ctx, func() time.Time { return testTime }))
 	ban := decision{now: now}
-	limits.ban(&key.account, &ban)
+	limits.storeBan(&key.account, &ban)
 	must(t, ban.banErr)
 	must(t, unbanKey(ctx, s, key.ID, now))
 	must(t, revokeNow(ctx, s, key.ID, now))
 
 	_, err = readKeys(ctx, s, now, "")
 	must(t, err)
-	must(t, eachUse(ctx, s, 0, key.usageID, -1, func(*keyUse) error { return nil }))
+	must(t, eachUsage(ctx, s, 0, key.usageID, -1, func(*lineUsage) error { return nil }))
 	_, err = readReport(ctx, s, now)
 	must(t, err)
 }

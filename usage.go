@@ -11,6 +11,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -46,42 +47,43 @@ func (l *ledger) admit(a *account, now time.Time) (decision, error) {
 		d, known = l.charge(a, instantOf(now))
 	}
 	if d.banBegins {
-		l.ban(a, &d)
+		l.storeBan(a, &d)
 	}
 	return d, nil
 }
 
-// recall reads a usage. What was read before a flush that stored or forgot the usage is dropped.
-// If the store fails, the usage in memory counts as read until the next flush succeeds. If there is
-// none in memory, the error of the store is returned.
+// recall reads a usage that is old or not in memory. If the store fails, the usage in memory counts
+// as read until the next flush succeeds; if there is none, the error is returned. What was read
+// before a flush stored or forgot the usage is dropped, and the caller has to look again.
 func (l *ledger) recall(id int64) error {
 	l.mu.Lock()
-	merges := l.merges
+	began := l.merges
 	l.mu.Unlock()
 	stored := &usage{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
 	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	stored.minute.read = stored.minute.row()
 	stored.day.read = stored.day.row()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	stored.readAt = l.merges
 	u := l.usages[id]
-	switch {
-	case u == nil && err != nil:
+	if u == nil {
+		if err == nil && l.trimmedAt <= began {
+			l.usages[id] = stored
+		}
 		return err
-	case u == nil && l.trimmedAt <= merges:
-		l.usages[id] = stored
-	case u == nil:
-	case err != nil:
-		u.readAt = l.merges
+	}
 	// Other flushes do not count: where a reading takes longer than they do, it would never end.
-	case u.readAt <= merges && l.isOld(u):
+	if !l.isOld(u) || u.readAt > began {
+		return nil
+	}
+	if err == nil {
 		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
 		u.minute = stored.minute
 		u.day = stored.day
-		u.readAt = l.merges
 	}
+	u.readAt = l.merges
 	return nil
 }
 
@@ -101,16 +103,20 @@ func (u *usage) columns() []any {
 	}
 }
 
-// ban stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
+// row is the bucket as it is stored.
+func (b *bucket) row() bucketRow { return bucketRow{Used: b.used, Ends: b.ends} }
+
+// storeBan stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
 // sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
 // another ban is stored that this service did not know, that one counts in its place.
-func (l *ledger) ban(a *account, d *decision) {
+func (l *ledger) storeBan(a *account, d *decision) {
 	// An unban that was made while the clock was ahead must not lift this ban.
 	begins := max(d.now, a.unbannedAt+1)
 	ends := d.now + instant(l.banFor.Milliseconds())
 	var stored usage
 	_, d.banErr = l.store.write(context.Background(),
-		sqlOf(saveBan, a.usageID, int64(begins), int64(ends), int64(d.lastBan)),
+		sqlOf(insertUsages, fmt.Sprintf(`[{"ID":%d}]`, a.usageID)),
+		sqlOf(updateBan, a.usageID, int64(begins), int64(ends), int64(d.lastBan)),
 		statement{
 			query: usageQuery,
 			args:  []any{a.usageID},
@@ -126,17 +132,15 @@ func (l *ledger) ban(a *account, d *decision) {
 		u.bannedAt = stored.bannedAt
 		u.bannedUntil = stored.bannedUntil
 	}
-	if d.now < stored.bannedUntil && stored.bannedAt > a.unbannedAt {
-		d.ban(stored.bannedUntil)
+	if stored.isBanned(a, d.now) {
+		d.showBan(stored.bannedUntil)
 	}
 }
 
-// saveBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the
+// updateBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the
 // one that this service knows. So a ban that arrives late replaces none.
-const saveBan = `INSERT INTO usage
-	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-VALUES (?1, 0, 0, 0, 0, ?2, ?3)
-ON CONFLICT (id) DO UPDATE SET banned_at = ?2, banned_until = ?3 WHERE banned_at = ?4`
+const updateBan = `UPDATE usage SET banned_at = ?2, banned_until = ?3
+WHERE id = ?1 AND banned_at = ?4`
 
 // batch is what one transaction of a flush adds to the database. The numbers of a service's batches
 // ascend. A batch whose outcome is unknown is sent again under its number, so that the database
@@ -149,9 +153,6 @@ type batch struct {
 
 // maxBatch bounds the days of a batch, so that creates need not wait long.
 const maxBatch = 1000
-
-// full reports whether there may be more to send than the batch holds.
-func (b *batch) full() bool { return len(b.days) == maxBatch }
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum.
 // Where other services share the database, every flush learns of their bans. What another service's
@@ -167,7 +168,8 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 		if err != nil {
 			return err
 		}
-		if !again && !l.batch.full() {
+		isAll := len(l.batch.days) < maxBatch
+		if isAll && !again {
 			return nil // what was admitted meanwhile is left for the next flush
 		}
 	}
@@ -214,45 +216,43 @@ func (l *ledger) send(ctx context.Context, now func() time.Time) (again bool, er
 func (b *batch) statements(service string, now instant, stored *string) []statement {
 	usages, _ := json.Marshal(b.usages) // numbers cannot fail
 	days, _ := json.Marshal(b.days)
+	deprecated, _ := json.Marshal(b.deprecated)
 	at := int64(now)
-	list := []statement{
-		sqlOf(insertUsages, string(usages), service, b.number),
+	return []statement{
+		sqlOf(insertUsages, string(usages)),
 		sqlOf(mergeMinutes, string(usages), service, b.number),
 		sqlOf(mergeDays, string(usages), service, b.number),
 		sqlOf(addTallies, string(days), service, b.number),
 		sqlOf(noteFlush, at, service, b.number),
+		sqlOf(mergeDeprecated, string(deprecated)),
 		{
 			query: readUsages,
 			args:  []any{string(usages), at},
 			into:  []any{stored},
 		},
 	}
-	if len(b.deprecated) > 0 {
-		uses, _ := json.Marshal(b.deprecated)
-		list = append(list, sqlOf(mergeDeprecated, string(uses)))
-	}
-	return list
 }
 
-// The statements of a flush. In those that write, ?2 is the service and ?3 the number of the batch.
+// The statements of a flush. ?2 is the service, and ?3 the number of the batch.
 const (
 	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
 
+	// Without a condition: an empty usage says nothing, whenever it is stored.
 	insertUsages = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE ` + notMerged + `
+SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING`
 
-	// A window begins only if what is stored is what the service has read last. So a flush that
-	// arrives late replaces no window that its service did not know, whatever the clocks say. In
-	// SQLite a comparison is the number 1 or 0.
-	mergeDays = `UPDATE usage SET day_ends = value ->> '$.day.Ends',
-	day_used = (value ->> '$.day.Used') + day_used * (day_ends = value ->> '$.day.Ends')
-FROM json_each(?1)
-WHERE usage.id = value ->> 'ID' AND value ->> '$.day.Used' > 0
-	AND (day_ends = value ->> '$.day.Ends' OR day_ends = value ->> '$.day.Read.Ends'
-		AND day_used = value ->> '$.day.Read.Used')
-	AND ` + notMerged
+	// Requests are added to a window of the same end. Otherwise they begin one, but only if what is
+	// stored is what the service has read last. So a flush that arrives late replaces no window
+	// that its service did not know, whatever the clocks say.
+	mergeDays = `UPDATE usage
+SET day_ends = ends, day_used = used + iif(day_ends = ends, day_used, 0)
+FROM (SELECT value ->> 'ID' AS sent_id,
+	value ->> '$.day.Used' AS used, value ->> '$.day.ReadUsed' AS read_used,
+	value ->> '$.day.Ends' AS ends, value ->> '$.day.ReadEnds' AS read_ends FROM json_each(?1))
+WHERE id = sent_id AND used > 0
+	AND (day_ends = ends OR (day_used, day_ends) = (read_used, read_ends)) AND ` + notMerged
 
 	addTallies = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
 SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
@@ -282,23 +282,24 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM 
 // mergeMinutes does for minutes what mergeDays does for days.
 var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
 
-// keyUse tells how much the keys of one line of rotations were used, under the name of the newest.
-type keyUse struct {
-	ID   int64    `json:"id"`
-	Name string   `json:"name"`
-	Plan string   `json:"plan"`
-	Days []dayUse `json:"days"` // those with requests, ascending
+// lineUsage tells how much the keys of one line of rotations were used, under the name of the
+// newest.
+type lineUsage struct {
+	ID   int64      `json:"id"`
+	Name string     `json:"name"`
+	Plan string     `json:"plan"`
+	Days []dayUsage `json:"days"` // those with requests, ascending
 }
 
-// dayUse is a day of a keyUse.
-type dayUse struct {
+// dayUsage is a day of a lineUsage.
+type dayUsage struct {
 	Day string `json:"day"` // such as 2026-11-20, in UTC
 	tally
 }
 
 // total is the sum of all days.
-func (u *keyUse) total() (sum tally) {
-	for _, day := range u.Days {
+func (line *lineUsage) total() (sum tally) {
+	for _, day := range line.Days {
 		sum.Admitted += day.Admitted
 		sum.Refused += day.Refused
 		sum.Errors += day.Errors
@@ -306,39 +307,41 @@ func (u *keyUse) total() (sum tally) {
 	return sum
 }
 
-// eachUse calls do with how much each line of rotations was used, beginning with the day "since",
+// eachUsage calls do with how much each line of rotations was used, beginning with the day "since",
 // which is counted from 1970. The line with the most admitted requests comes first. A usageID
 // selects one line, and 0 selects all. At most limit lines are taken, and all if limit is -1.
 //
 // The order is read first, as ids alone. Then 50 lines at a time are read, which take 2 MB if their
 // names are the longest and each has 400 days: a cluster's response is kept in memory.
-func eachUse(ctx context.Context, s *store, since, usageID, limit int64,
-	do func(*keyUse) error) error {
-	order := sqlOf(`SELECT json_group_array(line) FROM (
-		SELECT coalesce(usage_id, id) AS line FROM api_keys WHERE ?2 IN (0, id, usage_id)
-		GROUP BY line ORDER BY
-			(SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC, max(id)
-		LIMIT ?3)`, since, usageID, limit)
-	var text string
-	if _, err := s.readInto(ctx, order, &text); err != nil {
-		return err
-	}
+func eachUsage(ctx context.Context, s *store, since, usageID, limit int64,
+	do func(*lineUsage) error) error {
+	order := sqlOf(`SELECT coalesce(usage_id, id) AS line
+		FROM api_keys WHERE ?2 IN (0, id, usage_id) GROUP BY line
+		ORDER BY (SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC,
+			max(id)
+		LIMIT ?3`, since, usageID, limit)
 	var lines []int64
-	if err := json.Unmarshal([]byte(text), &lines); err != nil {
+	err := s.read(ctx, order, func(scan scanner) error {
+		var line int64
+		err := scan(&line)
+		lines = append(lines, line)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	for part := range slices.Chunk(lines, 50) {
-		if err := eachUseOf(ctx, s, part, since, do); err != nil {
+		if err := eachUsageOf(ctx, s, part, since, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// eachUseOf is eachUse for some lines, in their order. In a query with max(id), SQLite takes the
-// name and the plan from the row with that id.
-func eachUseOf(ctx context.Context, s *store, lines []int64, since int64,
-	do func(*keyUse) error) error {
+// eachUsageOf is eachUsage for some lines, in their order. In a query with max(id), SQLite takes
+// the name and the plan from the row with that id.
+func eachUsageOf(ctx context.Context, s *store, lines []int64, since int64,
+	do func(*lineUsage) error) error {
 	ids, _ := json.Marshal(lines) // of numbers
 	query := sqlOf(`SELECT max(k.id), name, plan,
 			(SELECT json_group_array(json_object('day', date(day * 86400, 'unixepoch'),
@@ -348,15 +351,15 @@ func eachUseOf(ctx context.Context, s *store, lines []int64, since int64,
 			JOIN api_keys AS k ON k.id = line.value OR k.usage_id = line.value
 		GROUP BY line.key ORDER BY line.key`, string(ids), since)
 	return s.read(ctx, query, func(scan scanner) error {
-		use := &keyUse{}
+		line := &lineUsage{}
 		var days string
-		if err := scan(&use.ID, &use.Name, &use.Plan, &days); err != nil {
+		if err := scan(&line.ID, &line.Name, &line.Plan, &days); err != nil {
 			return err
 		}
-		if err := json.Unmarshal([]byte(days), &use.Days); err != nil {
+		if err := json.Unmarshal([]byte(days), &line.Days); err != nil {
 			return err
 		}
-		return do(use)
+		return do(line)
 	})
 }
 
