@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -84,29 +83,40 @@ var escapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
 // ErrorCode is the machine-readable part of an Error. The list is closed: clients may switch on it.
 type ErrorCode string
 
-// Every code, with the HTTP status of its responses.
-var (
-	CodeInvalidBody          = newCode("invalid_body", http.StatusBadRequest)
-	CodeInvalidParameter     = newCode("invalid_parameter", http.StatusBadRequest)
-	CodeMissingKey           = newCode("missing_key", http.StatusUnauthorized)
-	CodeInvalidKey           = newCode("invalid_key", http.StatusUnauthorized)
-	CodeNotFound             = newCode("not_found", http.StatusNotFound)
-	CodeMethodNotAllowed     = newCode("method_not_allowed", http.StatusMethodNotAllowed)
-	CodeOperationRemoved     = newCode("operation_removed", http.StatusGone)
-	CodeBodyTooLarge         = newCode("body_too_large", http.StatusRequestEntityTooLarge)
-	CodeUnsupportedMediaType = newCode("unsupported_media_type", http.StatusUnsupportedMediaType)
-	CodeIdempotencyKeyReused = newCode("idempotency_key_reused", http.StatusUnprocessableEntity)
-	CodeRateLimited          = newCode("rate_limited", http.StatusTooManyRequests)
-	CodeKeyBanned            = newCode("key_banned", http.StatusTooManyRequests)
-	CodeInternalError        = newCode("internal_error", http.StatusInternalServerError)
-	CodeUnavailable          = newCode("unavailable", http.StatusServiceUnavailable)
+// Every code. Its status stands in statusOfCode.
+const (
+	CodeInvalidBody          ErrorCode = "invalid_body"
+	CodeInvalidParameter     ErrorCode = "invalid_parameter"
+	CodeMissingKey           ErrorCode = "missing_key"
+	CodeInvalidKey           ErrorCode = "invalid_key"
+	CodeNotFound             ErrorCode = "not_found"
+	CodeMethodNotAllowed     ErrorCode = "method_not_allowed"
+	CodeOperationRemoved     ErrorCode = "operation_removed"
+	CodeBodyTooLarge         ErrorCode = "body_too_large"
+	CodeUnsupportedMediaType ErrorCode = "unsupported_media_type"
+	CodeIdempotencyKeyReused ErrorCode = "idempotency_key_reused"
+	CodeRateLimited          ErrorCode = "rate_limited"
+	CodeKeyBanned            ErrorCode = "key_banned"
+	CodeInternalError        ErrorCode = "internal_error"
+	CodeUnavailable          ErrorCode = "unavailable"
 )
 
-var statusOfCode = map[ErrorCode]int{}
-
-func newCode(code ErrorCode, status int) ErrorCode {
-	statusOfCode[code] = status
-	return code
+// statusOfCode holds the HTTP status of every code.
+var statusOfCode = map[ErrorCode]int{
+	CodeInvalidBody:          http.StatusBadRequest,
+	CodeInvalidParameter:     http.StatusBadRequest,
+	CodeMissingKey:           http.StatusUnauthorized,
+	CodeInvalidKey:           http.StatusUnauthorized,
+	CodeNotFound:             http.StatusNotFound,
+	CodeMethodNotAllowed:     http.StatusMethodNotAllowed,
+	CodeOperationRemoved:     http.StatusGone,
+	CodeBodyTooLarge:         http.StatusRequestEntityTooLarge,
+	CodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
+	CodeIdempotencyKeyReused: http.StatusUnprocessableEntity,
+	CodeRateLimited:          http.StatusTooManyRequests,
+	CodeKeyBanned:            http.StatusTooManyRequests,
+	CodeInternalError:        http.StatusInternalServerError,
+	CodeUnavailable:          http.StatusServiceUnavailable,
 }
 
 // Error is the body of every response that is not a success, and the only error type whose text
@@ -222,51 +232,28 @@ func newDocument(body, marker string) document {
 // keyText matches an API key, or the beginning of one.
 var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
 
-// redactField takes secrets out of a text that is all one quotation, for all that is known.
+// redactField takes secrets out of a text that may be all one quotation.
 func redactField(text string) string {
 	return keyText.ReplaceAllString(withoutPassword(text), "$1…")
 }
 
-// redact takes secrets out of a line of a log, or out of another text that quotes what somebody has
-// sent or typed in fields. Its time grows with the length of the text and no faster, since
-// strangers may send what they like.
+// fieldText matches a quoted string with its quotes, or a text up to the next quote, white space, or
+// control character. A secret with white space in it is quoted wherever it is logged.
+var fieldText = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"?|[^"\x00-\x20]+`)
+
+// redact takes secrets out of a line of a log, or out of another text that quotes in fields what
+// somebody has sent or typed.
 func redact(line string) string {
-	var shown strings.Builder
-	for line != "" {
-		n := fieldLength(line)
-		shown.WriteString(withoutPassword(line[:n]))
-		line = line[n:]
-	}
-	return keyText.ReplaceAllString(shown.String(), "$1…")
+	shown := fieldText.ReplaceAllStringFunc(line, withoutPassword)
+	return keyText.ReplaceAllString(shown, "$1…")
 }
 
-// fieldLength is the length of the first field of a line that is not empty. A field is a quoted
-// string with its quotes, or reaches up to the next quote or white space. A secret with white space
-// in it is quoted wherever it is logged.
-func fieldLength(line string) int {
-	isQuoted := line[0] == '"'
-	for i := 1; i < len(line); i++ {
-		c := line[i]
-		switch {
-		case isQuoted && c == '\\':
-			i++ // past what is escaped, which may be a quote
-		case isQuoted && c == '"':
-			return i + 1
-		case !isQuoted && (c == '"' || c <= ' '):
-			return i
-		}
-	}
-	return len(line)
-}
+// credentials matches the user and password of URLs in a field. A password may hold any character,
+// so everything from the first :// to the last @ of the field counts as one.
+var credentials = regexp.MustCompile(`(?s)://.*@`)
 
-// withoutPassword takes the user and password of URLs out of a field. A password may hold any
-// character. So all from the first :// to the last @ of the field is taken for one.
 func withoutPassword(field string) string {
-	before, after, _ := strings.Cut(field, "://")
-	if at := strings.LastIndexByte(after, '@'); at >= 0 {
-		return before + "://…" + after[at+1:]
-	}
-	return field
+	return credentials.ReplaceAllString(field, "://…")
 }
 
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body
@@ -286,95 +273,6 @@ func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	return pet, wrong.err(CodeInvalidBody)
 }
 
-// readFields reads the fields of a JSON object whose syntax is right. given are the names of its
-// fields, but for unknown ones. A name stands there once however often it is in the object, since
-// given is searched for every field.
-func readFields(object []byte, ignored []string) (pet NewPet, given []string, wrong problems) {
-	pet.Status = Available
-	given = make([]string, 0, 4)
-	for name, value := range fieldsOf(object) {
-		var err error
-		problem := ""
-		// An ignored field falls through every case, unless it is given twice.
-		switch {
-		case slices.Contains(given, name):
-			wrong.add("%s: is given more than once", name)
-			continue
-		case name == "name":
-			pet.Name, problem = decodeName(value)
-		case name == "categoryId":
-			pet.CategoryID, err = strconv.ParseInt(string(value), 10, 64)
-			if err != nil {
-				problem = "must be an integer of at most 64 bits, without fraction or exponent"
-			}
-		case name == "status":
-			pet.Status = PetStatus(unquote(value))
-			if !pet.Status.known() {
-				problem = "must be one of available, pending, sold"
-			}
-		case !slices.Contains(ignored, name):
-			wrong.add("%s: is unknown", sentText(name))
-			continue
-		}
-		given = append(given, name)
-		if problem != "" {
-			wrong.add("%s: %s", name, problem)
-		}
-	}
-	return pet, given, wrong
-}
-
-// fieldsOf iterates over the names and values of a JSON object whose syntax is right. Decoding into
-// a struct would accept duplicate, unknown and miscased fields, and the tokens of json.Decoder take
-// nearly three times as long. At the beginning of each turn, rest starts with the brace or the
-// comma before a name, or with the brace that ends the object.
-func fieldsOf(object []byte) iter.Seq2[string, []byte] {
-	return func(yield func(name string, value []byte) bool) {
-		for rest := object; rest[0] != '}'; {
-			var name, value []byte
-			name, rest = cutValue(rest[1:]) // past the brace or comma
-			if len(name) == 0 {
-				return // the object is empty
-			}
-			value, rest = cutValue(rest[1:]) // past the colon
-			if !yield(unquote(name), value) {
-				return
-			}
-		}
-	}
-}
-
-// cutValue splits valid JSON text at the end of its first value. It returns the value without the
-// white space around it, and the rest, which starts with the comma, colon or brace behind the
-// value. depth is how many brackets and braces are open, and quoted is true inside a string.
-func cutValue(text []byte) (value, rest []byte) {
-	depth, quoted := 0, false
-	for i := 0; ; i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++ // past what is escaped, which may be a quote
-		case c == '"':
-			quoted = !quoted
-		case quoted: // brackets, commas and colons are only text here
-		case depth == 0 && (c == ',' || c == ':' || c == '}'):
-			return bytes.TrimSpace(text[:i]), text[i:]
-		case c == '{' || c == '[':
-			depth++
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-}
-
-// unquote is the text of a JSON string, or "" of another value.
-func unquote(literal []byte) (text string) {
-	if literal[0] == '"' && bytes.IndexByte(literal, '\\') < 0 {
-		return string(literal[1 : len(literal)-1])
-	}
-	_ = json.Unmarshal(literal, &text)
-	return text
-}
-
 // checkObject returns why the body is no JSON object, or "".
 func checkObject(body []byte) string {
 	switch {
@@ -391,16 +289,113 @@ func checkObject(body []byte) string {
 	return ""
 }
 
+// readFields reads the fields of a JSON object whose syntax is right. given are the known names in
+// the object, each once however often it is there, since given is searched for every field.
+//
+// Decoding into a struct would accept duplicate, unknown and miscased fields, and the tokens of
+// json.Decoder take nearly three times as long.
+func readFields(object []byte, ignored []string) (pet NewPet, given []string, wrong problems) {
+	pet.Status = Available
+	given = make([]string, 0, 4)
+	rest := bytes.TrimSpace(object[1 : len(object)-1])
+	for len(rest) > 0 {
+		var literal, value []byte
+		literal, rest = cutValue(rest, ':')
+		value, rest = cutValue(rest, ',')
+		name := unquote(literal)
+		switch {
+		case !slices.Contains(petFields, name) && !slices.Contains(ignored, name):
+			wrong.add("%s: is unknown", sentText(name))
+		case slices.Contains(given, name):
+			wrong.add("%s: is given more than once", name)
+		default:
+			given = append(given, name)
+			if problem := pet.readField(name, value); problem != "" {
+				wrong.add("%s: %s", name, problem)
+			}
+		}
+	}
+	return pet, given, wrong
+}
+
+// cutValue splits JSON whose syntax is right around the first separator that stands outside of
+// strings, arrays and objects. Without one, all of it is the value.
+func cutValue(text []byte, separator byte) (value, rest []byte) {
+	depth := 0 // of the brackets and braces that are open
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case quoted && c == '\\':
+			i++ // past what is escaped, which may be a quote
+		case c == '"':
+			quoted = !quoted
+		case quoted: // brackets and separators are only text here
+		case c == separator && depth == 0:
+			return bytes.TrimSpace(text[:i]), text[i+1:]
+		case c == '{' || c == '[':
+			depth++
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return bytes.TrimSpace(text), nil
+}
+
+var petFields = []string{"name", "categoryId", "status"}
+
+// readField reads the value of a field, and returns what is wrong with it, or "". The value of an
+// ignored field is not read.
+func (p *NewPet) readField(name string, value []byte) (problem string) {
+	switch name {
+	case "name":
+		p.Name, problem = decodeName(value)
+	case "categoryId":
+		var err error
+		p.CategoryID, err = strconv.ParseInt(string(value), 10, 64)
+		if err != nil {
+			return "must be an integer of at most 64 bits, without fraction or exponent"
+		}
+	case "status":
+		p.Status = PetStatus(unquote(value))
+		if !p.Status.known() {
+			return "must be one of available, pending, sold"
+		}
+	}
+	return problem
+}
+
+// unquote is the text of a JSON string, or "" of another value.
+func unquote(literal []byte) (text string) {
+	if literal[0] == '"' && bytes.IndexByte(literal, '\\') < 0 {
+		return string(literal[1 : len(literal)-1])
+	}
+	_ = json.Unmarshal(literal, &text)
+	return text
+}
+
 // decodeName returns the text of a name and what is wrong with it, or "".
 func decodeName(value []byte) (name, problem string) {
 	if value[0] != '"' {
 		return "", "must be a string"
 	}
-	if bytes.IndexByte(value, '\\') >= 0 && !paired.Match(value) {
+	name = unquote(value)
+	if strings.Contains(name, replacement) && holdsHalf(value, name) {
 		return "", "holds half of a surrogate pair"
 	}
-	name = unquote(value)
 	return name, checkName(name)
+}
+
+// replacement is what json.Unmarshal puts in the place of half of a surrogate pair.
+const replacement = "\ufffd"
+
+// holdsHalf reports whether a JSON string holds half of a surrogate pair, which RFC 8259 section
+// 8.2 calls unpredictable. Then its text holds more replacements than were sent, be it as they are
+// or as escapes.
+func holdsHalf(literal []byte, text string) bool {
+	sent := strings.ReplaceAll(string(literal), `\\`, "") // what follows these is no escape
+	sent = strings.ReplaceAll(strings.ToLower(sent), `\ufffd`, replacement)
+	return strings.Count(text, replacement) > strings.Count(sent, replacement)
 }
 
 // checkName returns what is wrong with a name, or "".
@@ -426,17 +421,6 @@ func shows(c rune) bool {
 	hidden := unicode.In(c, unicode.White_Space, unicode.Z, unicode.Cf, unicode.Mn)
 	return !hidden && !strings.ContainsRune("\u115f\u1160\u2800\u3164\uffa0", c)
 }
-
-// paired matches a JSON string in which no \u escape is a lone half of a surrogate pair. RFC 8259
-// section 8.2 calls that unpredictable, and encoding/json would replace it without a word. The
-// first two digits tell a half, and the others count as any text, since the syntax is known to be
-// right. The alternatives are:
-//   - [^\\] is a character that is not escaped, or a digit of an escape;
-//   - \\[^u] is an escape of one character;
-//   - \\u[^dD] and \\u[dD][0-7] begin an escape that is no half;
-//   - \\u[dD][89abAB]..\\u[dD][c-fC-F] is a first half and the beginning of its second half.
-var paired = regexp.MustCompile(
-	`^([^\\]|\\[^u]|\\u([^dD]|[dD][0-7]|[dD][89abAB]..\\u[dD][c-fC-F]))*$`)
 
 // parseQuery reads a query string. Names other than the known ones, and names given twice, are
 // problems: a misspelt filter must not return everything.
