@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"mime"
 	"net/http"
@@ -37,8 +36,8 @@ type settings struct {
 }
 
 // environment is what the specification calls the place where a service runs.
-func (s settings) environment() string {
-	if s.staging {
+func (set settings) environment() string {
+	if set.staging {
 		return "Staging"
 	}
 	return "Production"
@@ -55,21 +54,17 @@ type service struct {
 	base      string   // of Location and Link: baseURL, or a path
 	successor []string // the Link of the deprecated operation
 	routes    *http.ServeMux
-	unmatched http.Handler // takes requests that match no route
 
 	operations map[string]*operationCounts // what /metrics shows, by the name
-	other      *operationCounts            // operations["other"]: of requests that match none
 	errors     map[ErrorCode]*atomic.Int64 // responses by the code of their Error
 	bans       atomic.Int64                // those that have begun
 
 	stopping  atomic.Bool // a stop has begun; responses end their connections
 	strangers boundedLog  // takes the lines that callers without a valid key cause
 
-	probing  sync.Mutex // guards the next four
-	probed   time.Time  // when the store was last asked whether it is ready
-	unready  error      // what was found then
-	wrote    time.Time  // when a write to the store was last tried to find out
-	writeErr error      // what came of it
+	probing sync.Mutex // guards the next two
+	probed  time.Time  // when the store was last asked whether it is ready
+	unready error      // what was found then
 }
 
 func newService(store *store, settings settings, log *slog.Logger) *service {
@@ -82,17 +77,13 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{},
+		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
 		strangers:  boundedLog{log: log},
 	}
-	codes := slices.Collect(maps.Keys(statusOfCode))
-	for _, code := range append(codes, lookupRefused, notReady) {
+	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
-	// handle puts the counts of a new name into the map.
-	srv.unmatched = srv.handle("other", missing)
-	srv.other = srv.operations["other"]
 	srv.addRoutes()
 	return srv
 }
@@ -111,8 +102,11 @@ func (s *service) addRoutes() {
 	s.addPublic("/{$}", "page", fixed(htmlType, page))
 	s.addPublic("/page.css", "page", fixed(styleType, webFile("page.css")))
 	s.addPublic("/page.js", "page", fixed(scriptType, webFile("page.js")))
-	s.routes.Handle("/", s.unmatched)
+	s.add("/", other, missing)
 }
+
+// other is the name of requests that match no operation.
+const other = "other"
 
 func (s *service) add(pattern, name string, op operation) {
 	s.routes.Handle(pattern, s.handle(name, op))
@@ -130,7 +124,7 @@ func (s *service) refuseOtherMethods(path, methods string) {
 		w.Header().Set("Allow", methods)
 		return newError(CodeMethodNotAllowed, "this address takes %s", methods)
 	}
-	s.add(path, "other", refuse)
+	s.add(path, other, refuse)
 }
 
 // caller is whose request it is, and when it came.
@@ -145,14 +139,12 @@ type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
 // handle counts an operation under the name, and writes its error if there is one.
 func (s *service) handle(name string, op operation) http.Handler {
-	counts := s.operations[name]
-	if counts == nil { // this is the first route of the name
-		counts = &operationCounts{durations: histogram{bounds: durationBounds}}
-		s.operations[name] = counts
+	if s.operations[name] == nil { // this is the first route of the name
+		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
 	}
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response) // ServeHTTP made it
-		w.counts = counts
+		w.operation = name
 		c, err := s.admit(w, r)
 		if err == nil {
 			err = op(w, r, c)
@@ -177,8 +169,15 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		return s.usage.address(network, w.start, false).level().remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
+	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
+		// There may be no leader now. So the key is neither accepted nor refused.
+		w.code = lookupRefused
+		s.strangers.warn("a request gets 503, since its key cannot be looked up",
+			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
+		return caller{}, errNoLookup
+	}
 	if err != nil {
-		return caller{}, s.lookupError(w, r, err)
+		return caller{}, err
 	}
 	w.keyID = key.ID
 	w.usageID = key.usageID
@@ -202,29 +201,18 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	return caller{key, w.start}, decision.err()
 }
 
-// lookupError is errNoLookup if there is no leader now, so that the key is neither known nor
-// refused. Anybody can cause that, as often as they like, with keys that they make up.
-func (s *service) lookupError(w *response, r *http.Request, err error) error {
-	if !errors.Is(err, errUnavailable) && !errors.Is(err, errNoLookup) {
-		return err
-	}
-	s.strangers.warn("a request gets 503, since its key cannot be looked up",
-		"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
-	return errNoLookup
-}
-
 // response knows when its request came, and remembers what became of it.
 type response struct {
 	http.ResponseWriter
-	service *service
-	request *http.Request
-	id      [1]string // X-Request-Id: an array, so that its slice in http.Header costs no memory
-	start   time.Time
-	waited  time.Duration    // of that, for the client to send its body
-	took    time.Duration    // the service's own time, until the status was sent
-	status  int              // 0 until it is sent
-	code    ErrorCode        // under which its Error is counted, if it is one
-	counts  *operationCounts // where it is counted
+	service   *service
+	request   *http.Request
+	id        [1]string // X-Request-Id: an array, so that its slice in http.Header costs no memory
+	start     time.Time
+	waited    time.Duration // of that, for the client to send its body
+	took      time.Duration // the service's own time, until the status was sent
+	status    int           // 0 until it is sent
+	code      ErrorCode     // under which its Error is counted, if it is one
+	operation string        // the name under which it is counted
 
 	keyID, usageID int64 // of the caller, once it is known
 	limitsShown    bool  // the headers say where its key stands
@@ -252,7 +240,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	w := &response{
-		ResponseWriter: rw, service: s, request: r, start: time.Now(), counts: s.other,
+		ResponseWriter: rw, service: s, request: r, start: time.Now(), operation: other,
 	}
 	w.id[0] = newRequestID()
 	w.Header()["X-Request-Id"] = w.id[:]
@@ -269,7 +257,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		switch {
 		case len(s.corsOrigins) > 0 && s.cors(w, r): // cors has written the response
 		case !canonical(r.URL): // the router would redirect before any key was seen
-			s.unmatched.ServeHTTP(w, r)
+			s.handle(other, missing).ServeHTTP(w, r)
 		default:
 			s.routes.ServeHTTP(w, r)
 		}
@@ -287,7 +275,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
 	if w.code != lookupRefused && w.code != notReady {
-		w.counts.add(w.status, w.took)
+		s.operations[w.operation].add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
 		s.usage.countError(w.usageID, instantOf(w.start))
@@ -331,7 +319,7 @@ const exposed = "Accept-Encoding, Allow, Deprecation, ETag, Idempotency-Replayed
 
 // cors sets the headers of the Fetch standard for an allowed origin, and
 // reports whether the request was a preflight and has its response.
-func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
+func (s *service) cors(w *response, r *http.Request) bool {
 	h := w.Header()
 	origin := r.Header.Get("Origin")
 	allowed := "*"
@@ -354,28 +342,31 @@ func (s *service) cors(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Access-Control-Max-Age", "86400")
 	// Every response under /v1 shows limits. A preflight has no key, so it shows the address's.
 	if underAPI(r.URL.Path) {
-		s.usage.address(clientNetwork(r, s.clientIPHeader), time.Now(), false).setHeaders(h)
+		_ = s.showAddress(w, r, false)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return true
 }
 
 // fail writes an error. If the limits of a key are not known, because there is none or because the
-// store has failed, the response shows the limit of the caller's address.
+// store has failed, the response shows the limit of the caller's address. A 401 is charged to the
+// address. If nothing was left of its limit, the response is a 429 in the place of the 401.
 func (s *service) fail(w *response, r *http.Request, err error) {
-	apiErr := s.shownError(w, err)
+	shown := s.shownError(w, err)
 	if underAPI(r.URL.Path) && !w.limitsShown {
-		apiErr = s.chargeAddress(w, r, apiErr)
+		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
+		if refusal != nil {
+			shown = s.shownError(w, refusal)
+		}
 	}
-	s.writeError(w, apiErr)
+	s.writeError(w, shown)
 }
 
 // shownError is the Error that the client gets. Errors of other types are logged, and become 503
 // if the store is not available and 500 otherwise.
 func (s *service) shownError(w *response, err error) *Error {
-	var apiErr *Error
-	if errors.As(err, &apiErr) {
-		return apiErr
+	if shown, ok := errors.AsType[*Error](err); ok {
+		return shown
 	}
 	if !errors.Is(err, errUnavailable) {
 		s.log.Error("internal error", "request", w.id[0], "error", err)
@@ -390,34 +381,31 @@ func (s *service) shownError(w *response, err error) *Error {
 	return newError(CodeUnavailable, "the store is not available now; try again")
 }
 
-// chargeAddress sets the headers of the limit of the caller's address. An error that is a 401 is
-// charged to it. The Error it returns is a 429 if nothing was left, and apiErr otherwise.
-func (s *service) chargeAddress(w *response, r *http.Request, apiErr *Error) *Error {
+// showAddress sets the headers of the limit of the caller's address. With charge, it charges the
+// address first, and returns an error if nothing was left.
+func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	network := clientNetwork(r, s.clientIPHeader)
-	charge := apiErr.Status == http.StatusUnauthorized
 	decision := s.usage.address(network, time.Now(), charge)
 	decision.setHeaders(w.Header())
 	// An address takes the last request of its window once, so there is one line for a window.
-	tookLast := decision.refusal == "" && decision.level().remaining == 0
-	if charge && tookLast {
+	tookLast := charge && decision.refusal == "" && decision.level().remaining == 0
+	if tookLast {
 		s.strangers.warn("an address is spent: too many requests without a valid key",
 			"address", network,
 			"requests", decision.level().limit,
 			"request", w.id[0])
 	}
-	// If the address is refused, As replaces apiErr by the refusal. Otherwise it changes nothing.
-	_ = errors.As(decision.err(), &apiErr)
-	return apiErr
+	return decision.err()
 }
 
-// clientNetwork is the network a request without a valid key is charged to: the IPv4 address, or
-// the /64 of the IPv6 address, since a household or a server commonly holds a whole one. Behind a
-// proxy it is the rightmost entry of the named header, the one that the proxy itself has written.
-// If that entry is missing or no address, the proxy's own address counts.
+// clientNetwork is what a request without a valid key is charged to: the IPv4 address, or the /64 of
+// the IPv6 address, since a household or a server commonly holds a whole one. Behind a proxy it is
+// the rightmost entry of the named header, the one that the proxy itself has written. If that entry
+// is missing or no address, the proxy's own address counts.
 func clientNetwork(r *http.Request, header string) netip.Prefix {
-	list := strings.Join(r.Header.Values(header), ",")
-	last := strings.TrimSpace(list[strings.LastIndexByte(list, ',')+1:])
-	if network := parseNetwork(last); network.IsValid() {
+	entries := strings.Join(r.Header.Values(header), ",")
+	last := entries[strings.LastIndexByte(entries, ',')+1:]
+	if network := parseNetwork(strings.TrimSpace(last)); network.IsValid() {
 		return network
 	}
 	return parseNetwork(r.RemoteAddr)
@@ -425,22 +413,22 @@ func clientNetwork(r *http.Request, header string) netip.Prefix {
 
 // parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
 // zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
-func parseNetwork(s string) netip.Prefix {
-	both, err := netip.ParseAddrPort(s)
-	ip := both.Addr()
+func parseNetwork(text string) netip.Prefix {
+	addrPort, err := netip.ParseAddrPort(text)
+	ip := addrPort.Addr()
 	if err != nil {
-		ip, _ = netip.ParseAddr(strings.Trim(s, "[]"))
+		ip, _ = netip.ParseAddr(strings.Trim(text, "[]"))
 	}
 	ip = ip.Unmap()
 	network, _ := ip.Prefix(min(ip.BitLen(), 64))
 	return network
 }
 
-// Anybody can cause these, as often as they like. So they are counted apart from the errors of the
-// service, although clients see the code "unavailable".
+// Anybody can cause these as often as they like, and without a key. So they are counted
+// apart from the errors of the service, although clients see the code "unavailable".
 const (
-	lookupRefused ErrorCode = "lookup_refused" // errNoLookup
-	notReady      ErrorCode = "not_ready"      // errNotReady
+	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
+	notReady      ErrorCode = "not_ready"      // /readyz says so
 )
 
 // writeError sends an Error, with the headers that its code wants.
@@ -454,12 +442,8 @@ func (s *service) writeError(w *response, apiErr *Error) {
 	case CodeUnavailable:
 		h.Set("Retry-After", "1")
 	}
-	w.code = apiErr.Code
-	switch apiErr {
-	case errNoLookup:
-		w.code = lookupRefused
-	case errNotReady:
-		w.code = notReady
+	if w.code == "" {
+		w.code = apiErr.Code
 	}
 	s.errors[w.code].Add(1)
 	body, _ := json.Marshal(apiErr) // two strings and a number
@@ -506,7 +490,8 @@ func (l *boundedLog) warn(message string, attributes ...any) {
 
 // Write implements io.Writer for net/http's own log, whose lines quote strangers.
 func (l *boundedLog) Write(line []byte) (int, error) {
-	text := redact(strings.TrimSpace(string(line))) // while its secrets are whole
+	text := strings.TrimSpace(string(line))
+	text = redact(text) // while its secrets are whole
 	l.warn(text[:min(len(text), 1000)])
 	return len(line), nil
 }
@@ -742,49 +727,11 @@ func fixed(contentType []string, body string) operation {
 	}
 }
 
-// checkReady returns an error if the service stops, or if the store cannot read or write. However
-// many ask, the store is asked every quarter second at most.
-func (s *service) checkReady() error {
-	if s.stopping.Load() {
-		return errors.New("stopping")
-	}
-	s.probing.Lock()
-	defer s.probing.Unlock()
-	if time.Since(s.probed) < 250*time.Millisecond {
-		return s.unready
-	}
-	err := s.askStore(context.Background())
-	if err != nil && s.unready == nil {
-		s.log.Error("not ready", "error", err)
-	}
-	if err == nil && s.unready != nil {
-		s.log.Info("ready again")
-	}
-	s.unready = err
-	s.probed = time.Now()
-	return err
-}
-
-// askStore returns an error if the store cannot be read, or could not be written when that was last
-// tried. Strangers may ask, and a write syncs the disk: so one is tried every two seconds at most,
-// also when it fails. The caller holds the lock.
-func (s *service) askStore(ctx context.Context) error {
-	if err := s.store.readable(ctx); err != nil {
-		return err
-	}
-	if time.Since(s.wrote) >= 2*time.Second {
-		s.writeErr = s.store.probe(ctx)
-		s.wrote = time.Now()
-	}
-	return s.writeErr
-}
-
-var errNotReady = newError(CodeUnavailable, "unavailable")
-
 // publicReadyz is GET /readyz, for load balancers: it needs no key and gives no detail.
 func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller) error {
 	if s.showReady(w, r, c) != nil {
-		return errNotReady
+		w.(*response).code = notReady
+		return newError(CodeUnavailable, "unavailable")
 	}
 	return nil
 }
@@ -796,4 +743,31 @@ func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) er
 	}
 	write(w, http.StatusOK, textType, []byte("ok\n"))
 	return nil
+}
+
+// checkReady returns an error if the service stops, or if the store cannot read or write. Strangers
+// may ask, and a write syncs the disk. So however many ask, the store is asked every two seconds at
+// most, also when it fails.
+func (s *service) checkReady() error {
+	if s.stopping.Load() {
+		return errors.New("stopping")
+	}
+	s.probing.Lock()
+	defer s.probing.Unlock()
+	if time.Since(s.probed) < 2*time.Second {
+		return s.unready
+	}
+	err := s.store.readable(context.Background())
+	if err == nil {
+		err = s.store.probe(context.Background())
+	}
+	if err != nil && s.unready == nil {
+		s.log.Error("not ready", "error", err)
+	}
+	if err == nil && s.unready != nil {
+		s.log.Info("ready again")
+	}
+	s.unready = err
+	s.probed = time.Now()
+	return err
 }

@@ -19,7 +19,7 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 		routes := newOperator(srv).routes(false)
 		ready := func(status int, want, metric string) {
 			t.Helper()
-			time.Sleep(250 * time.Millisecond) // or it would say what it said before
+			time.Sleep(2 * time.Second) // or it would say what it said before
 			w := debugCall(routes, "/metrics", "localhost:6060")
 			if !strings.Contains(w.Body.String(), metric) {
 				t.Errorf("the metrics lack %q", metric)
