@@ -75,15 +75,13 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	// A moment after the first signal the default action is back, so that a second one ends the
 	// process. It is not back at once because timeout(1) sends its signal twice in a row.
-	stopLater := func() { time.AfterFunc(100*time.Millisecond, stop) }
-	context.AfterFunc(ctx, stopLater)
+	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
 		return
 	}
-	// If nobody reads stdout any more, no message is needed.
-	if readerLeft(err) {
+	if readerLeft(err) { // nobody reads stdout any more, so no message is needed
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -114,9 +112,12 @@ func run(
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, cmd *invocation) (err error) {
 	// The certificate and the addresses come first: if they cannot be used, no database is made.
-	pair, err := openTLSPair(cmd.tlsCert, cmd.tlsKey)
-	if err != nil {
-		return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
+	var pair *tlsPair // nil without -tls-cert
+	if cmd.tlsCert != "" {
+		pair = &tlsPair{certFile: cmd.tlsCert, keyFile: cmd.tlsKey}
+		if err := pair.renew(); err != nil {
+			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
+		}
 	}
 	listener, err := listen(cmd.addr, cmd.environ)
 	if err != nil {
@@ -125,7 +126,7 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	defer listener.Close()
 	var debugListener net.Listener
 	if cmd.debugAddr != "" {
-		debugListener, err = net.Listen("tcp", cmd.debugAddr) //nolint:noctx // it waits for nothing
+		debugListener, err = net.Listen("tcp", cmd.debugAddr)
 		if err != nil {
 			return err
 		}
@@ -135,7 +136,7 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	// openStore may wait for another program's lock, or for a cluster's leader.
 	openCtx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
-	pets, err := openStore(openCtx, cmd.db, openToServe, cmd.log)
+	store, err := openStore(openCtx, cmd.db, openToServe, cmd.log)
 	// After a stop, an error of openStore is no failure: the stop has interrupted it.
 	if err != nil && ctx.Err() != nil {
 		return nil
@@ -143,31 +144,25 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pets.Close()) }()
-	pets.limitCache(cmd.cache)
+	defer func() { err = errors.Join(err, store.Close()) }()
+	store.limitCache(cmd.cache)
 	url := localURL(listener, cmd.addr, pair != nil)
-	err = printFirstKey(ctx, cmd, pets, url)
+	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	api := newService(pets, cmd.settings, cmd.log)
+	api := newService(store, cmd.settings, cmd.log)
 	var page *operator // nil without -debug-addr
 	debugURL := ""
 	if debugListener != nil {
 		page = newOperator(api)
 		debug := newServer(cmd.log, nil, page.routes(cmd.debugAllowRemote))
 		defer debug.Close()
-		go func() { _ = debug.serve(debugListener) }()
+		go debug.serve(debugListener)
 		debugURL = localURL(debugListener, cmd.debugAddr, false)
 	}
 	stopBackground := runBackground(api, page, pair)
-	announce(cmd, listener, url, debugURL)
-	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
-}
-
-// announce logs where the service is.
-func announce(cmd *invocation, listener net.Listener, url, debugURL string) {
 	cmd.log.Info("ready",
 		"address", url+"/v1",
 		"listening", listener.Addr().String(),
@@ -175,17 +170,18 @@ func announce(cmd *invocation, listener net.Listener, url, debugURL string) {
 		"environment", strings.ToLower(cmd.environment()),
 		"debug", debugURL,
 		"version", version())
+	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
 }
 
 // serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
 // at most 10 seconds, and stops the background.
 func serveUntil(ctx context.Context, front *server, api *service, listener net.Listener,
 	stopBackground func() error) error {
-	ended := make(chan error, 1)
-	go func() { ended <- front.serve(listener) }()
+	go front.serve(listener)
 	var failure error
 	select {
-	case failure = <-ended:
+	case <-front.ended:
+		failure = front.failure
 	case <-ctx.Done():
 	}
 	// From here on, responses tell the clients that their connections end.
@@ -203,15 +199,6 @@ func serveUntil(ctx context.Context, front *server, api *service, listener net.L
 type tlsPair struct {
 	certFile, keyFile string
 	certificate       atomic.Pointer[tls.Certificate] // for new connections
-}
-
-// openTLSPair reads a pair for the first time. Without a file there is none, and it returns nil.
-func openTLSPair(certFile, keyFile string) (*tlsPair, error) {
-	if certFile == "" {
-		return nil, nil
-	}
-	pair := &tlsPair{certFile: certFile, keyFile: keyFile}
-	return pair, pair.renew()
 }
 
 // renew reads the files. From then on, new connections get the certificate in the files. If it
@@ -234,7 +221,7 @@ func (p *tlsPair) renew() error {
 func listen(addr string, environ map[string]string) (net.Listener, error) {
 	if environ["LISTEN_PID"] != strconv.Itoa(os.Getpid()) {
 		// There is no socket from a parent, or it is for another process.
-		listener, err := net.Listen("tcp", addr) //nolint:noctx // it waits for nothing
+		listener, err := net.Listen("tcp", addr)
 		if err != nil {
 			return nil, fmt.Errorf("cannot listen on -addr %s: %w", addr, err)
 		}
@@ -247,9 +234,8 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 	}
 	socket := os.NewFile(3, "socket")
 	defer socket.Close()
-	listener, err := net.FileListener(socket)
-	_, isTCP := listener.(*net.TCPListener)
-	if err != nil || !isTCP {
+	listener, _ := net.FileListener(socket) // nil after an error
+	if _, isTCP := listener.(*net.TCPListener); !isTCP {
 		return nil, usageErrorf("the socket from the parent, file 3, is no TCP listener")
 	}
 	return listener, nil
@@ -258,8 +244,9 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 // server is an http.Server that can be stopped within a time, whatever its peers do.
 type server struct {
 	http.Server
-	ended  chan struct{} // closed when no connection is accepted any more
-	unused sync.Map      // the net.Conns that no request has come on yet
+	ended   chan struct{} // closed when no connection is accepted any more
+	failure error         // why, once ended is closed
+	unused  sync.Map      // the net.Conns that no request has come on yet
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
@@ -310,13 +297,14 @@ func (s *server) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// serve serves until the listener is closed, and returns why it cannot go on.
-func (s *server) serve(listener net.Listener) error {
+// serve serves until the listener is closed, or until it cannot go on.
+func (s *server) serve(listener net.Listener) {
 	defer close(s.ended)
-	if s.TLSConfig != nil {
-		return s.ServeTLS(listener, "", "")
+	if s.TLSConfig == nil {
+		s.failure = s.Serve(listener)
+	} else {
+		s.failure = s.ServeTLS(listener, "", "")
 	}
-	return s.Serve(listener)
 }
 
 // stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
@@ -395,9 +383,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.usage.purge(ctx, time.Now())
 	})
 	if o != nil {
-		every(5*time.Second, "read the report on the keys", func(ctx context.Context) error {
-			return o.updateReport(ctx, time.Now())
-		})
+		every(5*time.Second, "read the report on the keys", o.updateReport)
 		every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
 			o.history.add(time.Now(), o.currentMetrics().numbers)
 			return nil
@@ -433,17 +419,16 @@ func repeat(ctx context.Context, d time.Duration, what string, do func(context.C
 	failing := false
 	ticks := time.Tick(d)
 	for {
-		// The select only waits. A tick may have come together with the end of ctx.
 		select {
 		case <-ctx.Done():
 		case <-ticks:
 		}
 		if ctx.Err() != nil {
-			return
+			return // also if a tick has come together with the stop
 		}
 		err := calmly(func() error { return do(ctx) })
-		if err != nil && ctx.Err() != nil {
-			return // the stop has interrupted it
+		if ctx.Err() != nil {
+			return // the stop may have interrupted it
 		}
 		if err != nil && !failing {
 			log.Error("cannot "+what, "error", err)

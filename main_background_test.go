@@ -351,8 +351,8 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 func testPair(t testing.TB) *tlsPair {
 	t.Helper()
 	file := writePair(t, t.TempDir(), "a")
-	pair, err := openTLSPair(file, file)
-	must(t, err)
+	pair := &tlsPair{certFile: file, keyFile: file}
+	must(t, pair.renew())
 	return pair
 }
 

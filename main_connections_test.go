@@ -103,7 +103,7 @@ func startFront(t testing.TB, pair *tlsPair, handler http.HandlerFunc) (*server,
 	t.Helper()
 	l := listenInFakeTime(t)
 	s := newServer(slog.New(slog.DiscardHandler), pair, handler)
-	go func() { _ = s.serve(l) }()
+	go s.serve(l)
 	return s, l
 }
 

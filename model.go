@@ -248,12 +248,14 @@ func redact(line string) string {
 	return keyText.ReplaceAllString(shown, "$1…")
 }
 
-// credentials matches the user and password of URLs in a field. A password may hold any character,
-// so everything from the first :// to the last @ of the field counts as one.
-var credentials = regexp.MustCompile(`(?s)://.*@`)
-
+// withoutPassword takes the user and password of URLs out of a field. A password may hold any
+// character. So everything from the first :// to the last @ of the field counts as one.
 func withoutPassword(field string) string {
-	return credentials.ReplaceAllString(field, "://…")
+	before, after, _ := strings.Cut(field, "://")
+	if at := strings.LastIndexByte(after, '@'); at >= 0 {
+		return before + "://…" + after[at+1:]
+	}
+	return field
 }
 
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body

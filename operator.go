@@ -118,29 +118,25 @@ func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller)
 func (o *operator) currentMetrics() *exposition {
 	s := o.service
 	values := newExposition()
-	buildLabels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
-	values.add("petstore_build_info", buildLabels, 1)
-	name, node := s.store.engine.describe()
-	engineLabels := fmt.Sprintf("{engine=%q,node=%q}", name, node)
-	values.add("petstore_engine_info", engineLabels, 1)
+	labels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
+	values.add("petstore_build_info", labels, 1)
+	engine, node := s.store.engine.describe()
+	labels = fmt.Sprintf("{engine=%q,node=%q}", engine, node)
+	values.add("petstore_engine_info", labels, 1)
 	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
 		s.operations[name].measure(values, name)
 	}
 	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
-		values.add("petstore_errors_total", fmt.Sprintf("{code=%q}", code), s.errors[code].Load())
+		labels = fmt.Sprintf("{code=%q}", code)
+		values.add("petstore_errors_total", labels, s.errors[code].Load())
 	}
 	values.add("petstore_bans_total", "", s.bans.Load())
-	s.store.measure(values)
+	values.addHistogram("petstore_commit_requests", "", &s.store.commitSizes, 1)
+	values.addHistogram("petstore_commit_duration_seconds", "", &s.store.commitTimes, 1e9)
+	values.add("petstore_commit_failures_total", "", s.store.commitsFailed.Load())
+	s.store.engine.measure(values)
 	values.addProcess()
 	return values
-}
-
-// measure adds the metrics of the store and its engine.
-func (s *store) measure(e *exposition) {
-	e.addHistogram("petstore_commit_requests", "", &s.commitSizes, 1)
-	e.addHistogram("petstore_commit_duration_seconds", "", &s.commitTimes, 1e9)
-	e.add("petstore_commit_failures_total", "", s.commitsFailed.Load())
-	s.engine.measure(e)
 }
 
 // showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
@@ -229,11 +225,11 @@ type report struct {
 }
 
 // updateReport reads the report anew, if somebody has the operator's page open.
-func (o *operator) updateReport(ctx context.Context, now time.Time) error {
+func (o *operator) updateReport(ctx context.Context) error {
 	if !o.reportWanted.Swap(false) {
 		return nil
 	}
-	report, err := readReport(ctx, o.service.store, instantOf(now))
+	report, err := readReport(ctx, o.service.store, instantOf(time.Now()))
 	if err != nil {
 		return err
 	}

@@ -274,7 +274,7 @@ func TestTheReportEndsWithTheService(t *testing.T) {
 	s.stats()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := s.debug().updateReport(ctx, time.Now())
+	err := s.debug().updateReport(ctx)
 	if err == nil || s.debug().report.Load() != nil {
 		t.Errorf("after the end it was read: %v", err)
 	}
