@@ -214,8 +214,7 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 	mustRefuseKey(t, k, bearerHeader(key[:46]+secret(mistyped)), testTime, CodeInvalidKey)
 	mustRefuseKey(t, k, bearerHeader(newSecret(true)), testTime, CodeInvalidKey)
 	_, err := k.authenticate(bearerHeader(key), testTime, addressUnspent)
-	var reported *Error
-	if err == nil || errors.As(err, &reported) {
+	if _, reported := errors.AsType[*Error](err); err == nil || reported {
 		t.Errorf("a key that has to be looked up: %v, want the store's error", err)
 	}
 }

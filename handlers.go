@@ -198,7 +198,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 			"until", w.start.Add(s.banFor).UTC(),
 			"request", w.id[0])
 	}
-	return caller{key, w.start}, decision.err()
+	return caller{key: key, now: w.start}, decision.err()
 }
 
 // response knows when its request came, and remembers what became of it.
@@ -295,8 +295,8 @@ func (s *service) count(w *response, r *http.Request) {
 // newRequestID is 16 hexadecimal digits: random, so that they tell nothing of how many requests
 // there are.
 func newRequestID() string {
-	const top = 1 << 63                              // with this bit, all numbers have 16 digits
-	return strconv.FormatUint(rand.Uint64()|top, 16) //nolint:gosec // no secret
+	const top = 1 << 63 // with this bit, all numbers have 16 digits
+	return strconv.FormatUint(rand.Uint64()|top, 16)
 }
 
 // canonical reports whether the router takes the path as it is. path.Clean removes a slash at the
@@ -398,10 +398,10 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	return decision.err()
 }
 
-// clientNetwork is what a request without a valid key is charged to: the IPv4 address, or the /64 of
-// the IPv6 address, since a household or a server commonly holds a whole one. Behind a proxy it is
-// the rightmost entry of the named header, the one that the proxy itself has written. If that entry
-// is missing or no address, the proxy's own address counts.
+// clientNetwork is what a request without a valid key is charged to: the IPv4 address, or the /64
+// of the IPv6 address, since a household or a server commonly holds a whole one. Behind a proxy it
+// is the rightmost entry of the named header, the one that the proxy itself has written. If that
+// entry is missing or no address, the proxy's own address counts.
 func clientNetwork(r *http.Request, header string) netip.Prefix {
 	entries := strings.Join(r.Header.Values(header), ",")
 	last := entries[strings.LastIndexByte(entries, ',')+1:]
@@ -466,7 +466,7 @@ func write(w http.ResponseWriter, status int, contentType []string, body []byte)
 	h["Content-Type"] = contentType
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) //nolint:gosec // JSON, or a page that is embedded
+	_, _ = w.Write(body)
 }
 
 // boundedLog takes lines that strangers can cause, who could fill the log with them. It drops a

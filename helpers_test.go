@@ -454,9 +454,9 @@ func must(t testing.TB, err error) {
 // wantOneLine checks that an error is one line with the words, and of which kind.
 func wantOneLine(t testing.TB, err error, isUsage bool, words ...string) {
 	t.Helper()
-	var usage *usageError
-	if err == nil || errors.As(err, &usage) != isUsage || strings.Contains(err.Error(), "\n") {
-		t.Errorf("the error is %q, a usage error: %v; want one line, a usage error: %v", err, errors.As(err, &usage), isUsage)
+	_, ok := errors.AsType[*usageError](err)
+	if err == nil || ok != isUsage || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the error is %q, a usage error: %v; want one line, a usage error: %v", err, ok, isUsage)
 		return
 	}
 	for _, word := range words {
@@ -671,8 +671,8 @@ func mustAuthenticate(t testing.TB, k *keyring, token secret, now time.Time) *ap
 func mustRefuseKey(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) Error {
 	t.Helper()
 	key, err := k.authenticate(headers, now, addressUnspent)
-	var reported *Error
-	if key != nil || !errors.As(err, &reported) || reported.Code != code || reported.Status != 401 {
+	reported, ok := errors.AsType[*Error](err)
+	if key != nil || !ok || reported.Code != code || reported.Status != 401 {
 		t.Fatalf("%q: %v, %v, want %s", headers, key, err, code)
 	}
 	return *reported

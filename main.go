@@ -105,7 +105,9 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	p := &process{variables, stdin, stoppable(ctx, stdout), stderr}
+	p := &process{
+		environ: variables, stdin: stdin, stdout: stoppable(ctx, stdout), stderr: stderr,
+	}
 	return runCommand(ctx, args, p, serve)
 }
 

@@ -98,7 +98,9 @@ type exposition struct {
 	numbers map[string]float64 // by name and suffix, as add has them
 }
 
-func newExposition() *exposition { return &exposition{map[string]string{}, map[string]float64{}} }
+func newExposition() *exposition {
+	return &exposition{lines: map[string]string{}, numbers: map[string]float64{}}
+}
 
 // add adds a value to a metric. suffix is "" or labels in braces. For a part of a histogram, the
 // suffix of its name comes before the labels: _bucket{le="1"}.

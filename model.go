@@ -141,9 +141,9 @@ type sentText string
 
 const maxQuoted = 100
 
-func (s sentText) String() string {
+func (t sentText) String() string {
 	// The @ that ends a password may be cut off. What is left of a key is still known as one.
-	text := withoutPassword(string(s))
+	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
 	}
@@ -163,26 +163,26 @@ const (
 )
 
 // add counts a problem, and names it if it fits and no other was left out before.
-func (p *problems) add(format string, args ...any) {
-	p.count++
-	if p.count > maxProblems || p.size > maxProblemsSize {
+func (w *problems) add(format string, args ...any) {
+	w.count++
+	if w.count > maxProblems || w.size > maxProblemsSize {
 		return
 	}
 	problem := fmt.Sprintf(format, args...)
 	encoded, _ := json.Marshal(problem) // a string always has a form in JSON
-	p.size += len(encoded)
-	if p.size <= maxProblemsSize {
-		p.named = append(p.named, problem)
+	w.size += len(encoded)
+	if w.size <= maxProblemsSize {
+		w.named = append(w.named, problem)
 	}
 }
 
 // err is the Error that names the problems, or nil if there are none.
-func (p *problems) err(code ErrorCode) error {
-	if p.count == 0 {
+func (w *problems) err(code ErrorCode) error {
+	if w.count == 0 {
 		return nil
 	}
-	message := strings.Join(p.named, "; ")
-	if more := p.count - len(p.named); more > 0 {
+	message := strings.Join(w.named, "; ")
+	if more := w.count - len(w.named); more > 0 {
 		message += fmt.Sprintf("; and %d more", more)
 	}
 	return newError(code, "%s", message)
@@ -237,8 +237,8 @@ func redactField(text string) string {
 	return keyText.ReplaceAllString(withoutPassword(text), "$1…")
 }
 
-// fieldText matches a quoted string with its quotes, or a text up to the next quote, white space, or
-// control character. A secret with white space in it is quoted wherever it is logged.
+// fieldText matches a quoted string with its quotes, or a text up to the next quote, white space,
+// or control character. A secret with white space in it is quoted wherever it is logged.
 var fieldText = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"?|[^"\x00-\x20]+`)
 
 // redact takes secrets out of a line of a log, or out of another text that quotes in fields what
@@ -348,19 +348,19 @@ var petFields = []string{"name", "categoryId", "status"}
 
 // readField reads the value of a field, and returns what is wrong with it, or "". The value of an
 // ignored field is not read.
-func (p *NewPet) readField(name string, value []byte) (problem string) {
+func (n *NewPet) readField(name string, value []byte) (problem string) {
 	switch name {
 	case "name":
-		p.Name, problem = decodeName(value)
+		n.Name, problem = decodeName(value)
 	case "categoryId":
 		var err error
-		p.CategoryID, err = strconv.ParseInt(string(value), 10, 64)
+		n.CategoryID, err = strconv.ParseInt(string(value), 10, 64)
 		if err != nil {
 			return "must be an integer of at most 64 bits, without fraction or exponent"
 		}
 	case "status":
-		p.Status = PetStatus(unquote(value))
-		if !p.Status.known() {
+		n.Status = PetStatus(unquote(value))
+		if !n.Status.known() {
 			return "must be one of available, pending, sold"
 		}
 	}
@@ -392,12 +392,15 @@ func decodeName(value []byte) (name, problem string) {
 const replacement = "\ufffd"
 
 // holdsHalf reports whether a JSON string holds half of a surrogate pair, which RFC 8259 section
-// 8.2 calls unpredictable. Then its text holds more replacements than were sent, be it as they are
+// 8.2 calls unpredictable. If so, its text has more replacements than the client has sent, as such
 // or as escapes.
 func holdsHalf(literal []byte, text string) bool {
-	sent := strings.ReplaceAll(string(literal), `\\`, "") // what follows these is no escape
-	sent = strings.ReplaceAll(strings.ToLower(sent), `\ufffd`, replacement)
-	return strings.Count(text, replacement) > strings.Count(sent, replacement)
+	sent := string(literal)
+	sent = strings.ReplaceAll(sent, `\\`, "") // the u after these begins no escape
+	sent = strings.ToLower(sent)
+	sent = strings.ReplaceAll(sent, `\ufffd`, replacement)
+	given := strings.Count(sent, replacement)
+	return strings.Count(text, replacement) > given
 }
 
 // checkName returns what is wrong with a name, or "".

@@ -27,8 +27,8 @@ func modelNumbered(literal string) string { return `{"name":"Rex","categoryId":`
 func modelRefused(t *testing.T, body string) string {
 	t.Helper()
 	pet, err := decodeNewPet([]byte(body))
-	var refusal *Error
-	if !errors.As(err, &refusal) || refusal.Code != CodeInvalidBody {
+	refusal, ok := errors.AsType[*Error](err)
+	if !ok || refusal.Code != CodeInvalidBody {
 		t.Fatalf("%.200q is read as %+v, error %v; want invalid_body", body, pet, err)
 	}
 	return refusal.Message

@@ -11,7 +11,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
-	_ "net/http/pprof" //nolint:gosec // on the default mux, which only the debug address serves
+	_ "net/http/pprof" // on the default mux, which only the debug address serves
 	"net/netip"
 	"net/url"
 	"os"
@@ -77,9 +77,13 @@ func (o *operator) routes(anyHost bool) http.Handler {
 // Host. A page of another site could read everything if the name of its site were made to lead here
 // (DNS rebinding).
 func isOwnHost(r *http.Request) bool {
-	host := (&url.URL{Host: r.Host}).Hostname()
+	address := url.URL{Host: r.Host}
+	host := address.Hostname()
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
 	_, err := netip.ParseAddr(host)
-	return err == nil || strings.EqualFold(host, "localhost")
+	return err == nil
 }
 
 // fromOtherOrigin reports whether a browser says that a page of another origin makes the request.
@@ -143,20 +147,21 @@ func (o *operator) currentMetrics() *exposition {
 // nothing to the database, which may hang: what the page shows of the keys is the last report.
 func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	o.reportWanted.Store(true)
-	body, _ := json.Marshal(map[string]any{ // of numbers and texts
+	stats := map[string]any{
 		"uptime":      time.Since(processStart).Seconds(),
 		"environment": o.service.environment(),
 		"metrics":     o.currentMetrics().numbers,
 		"report":      o.report.Load(),
-	})
-	write(w, http.StatusOK, jsonType, []byte(redact(string(body))))
+	}
+	body, _ := json.Marshal(stats) // of numbers and texts
+	shown := redact(string(body))
+	write(w, http.StatusOK, jsonType, []byte(shown))
 	return nil
 }
 
 // showHistory is GET /history.json, with which the operator's page begins.
 func (o *operator) showHistory(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	body, _ := json.Marshal(&o.history) // of numbers and texts
-	write(w, http.StatusOK, jsonType, body)
+	write(w, http.StatusOK, jsonType, o.history.json())
 	return nil
 }
 
@@ -204,17 +209,20 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 	if len(h.samples) == maxSamples {
 		h.samples = slices.Delete(h.samples, 0, 1)
 	}
-	h.samples = append(h.samples, sample{now.UnixMilli(), values})
+	h.samples = append(h.samples, sample{Time: now.UnixMilli(), Values: values})
 }
 
-// MarshalJSON implements json.Marshaler, with the time of the service, so that a page can tell by
-// how much its own clock differs.
-func (h *history) MarshalJSON() ([]byte, error) {
+// json is what the page reads. It has the time of the service, so that the page can tell by how
+// much its own clock differs.
+func (h *history) json() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return json.Marshal(map[string]any{
-		"now": time.Now().UnixMilli(), "places": h.places, "samples": h.samples,
+	body, _ := json.Marshal(map[string]any{ // numbers and texts
+		"now":     time.Now().UnixMilli(),
+		"places":  h.places,
+		"samples": h.samples,
 	})
+	return body
 }
 
 // report is what the operator's page shows of the keys.
