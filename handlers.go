@@ -348,9 +348,8 @@ func (s *service) cors(w *response, r *http.Request) bool {
 	return true
 }
 
-// fail writes an error. If the limits of a key are not known, because there is none or because the
-// store has failed, the response shows the limit of the caller's address. A 401 is charged to the
-// address. If nothing was left of its limit, the response is a 429 in the place of the 401.
+// fail writes an error. If the limits of a key are not known, the response shows the limit of the
+// caller's address. A 401 is charged to the address, and becomes a 429 if nothing was left.
 func (s *service) fail(w *response, r *http.Request, err error) {
 	shown := s.shownError(w, err)
 	if underAPI(r.URL.Path) && !w.limitsShown {

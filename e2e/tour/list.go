@@ -32,7 +32,7 @@ var Exercises = []Exercise{
 		Stop: 1, Name: "timeout", Task: "an error code of its own",
 		Breaks: []string{"TestCodesAreAClosedList", "TestErrorCodesAreThoseDescribed"},
 		Hints: [3]string{
-			"Where: a code is an entry in model.go; the body is read in handlers.go, in readBody.",
+			"Where: a code is a constant and a line of statusOfCode in model.go; the body is read in handlers.go, in readBody.",
 			"What: tell a body that came too slowly from one that was cut off, by what the error wraps.",
 			"Nearly the code: if errors.Is(err, os.ErrDeadlineExceeded) { return nil, newError(CodeRequestTimeout, …) } before the other error.",
 		},
@@ -116,7 +116,7 @@ var Exercises = []Exercise{
 		Stop: 4, Name: "hint", Task: "a message that helps",
 		Breaks: []string{"TestOneMessageNamesEveryProblemInTheOrderOfTheBody"},
 		Hints: [3]string{
-			"Where: in decodeNewPet in model.go, where a field is unknown.",
+			"Where: in readFields in model.go, where a field is unknown.",
 			"What: look for a known field that differs only in case.",
 			"Nearly the code: for each known field, if strings.EqualFold(name, field), the message gets \", did you mean \" and the field.",
 		},
