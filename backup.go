@@ -511,6 +511,11 @@ func tellDamage(ctx context.Context, err error, path string) error {
 // restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
 func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	pets int64, err error) {
+	cluster, err := openRqlite(ctx, nodeURLs(c.db), openExisting, c.log)
+	if err != nil {
+		return 0, err
+	}
+	defer cluster.Close()
 	temporary, err := os.CreateTemp("", "petstore-")
 	if err != nil {
 		return 0, err
@@ -527,7 +532,7 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 		return 0, err
 	}
 	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
-	return pets, c.store.engine.(*rqlite).load(ctx, temporary, identity)
+	return pets, cluster.load(ctx, temporary, identity)
 }
 
 // makeOther gives a checked copy the identity of another database than the one it was made of, and

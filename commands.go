@@ -330,10 +330,9 @@ func (entry *command) invoke(ctx context.Context, args []string, p *process,
 
 // openAndRun opens the database, reads the ID that the argument may be, and runs the command.
 func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
-	// Serve opens its database itself. Restore replaces a file without opening it here, since the
-	// file may be of a newer petstore. A cluster is opened for restore, which asks what it holds.
-	restoresCluster := entry.name == "restore" && isCluster(cmd.db)
-	if entry.database != openNothing || restoresCluster {
+	// Serve opens its database itself, and restore does not open what it replaces as a store: that
+	// may be of a newer petstore.
+	if entry.database != openNothing {
 		store, err := openStore(ctx, cmd.db, entry.database, cmd.log)
 		if err != nil {
 			return err
@@ -370,8 +369,7 @@ func (c *invocation) warnOfUnknownVariables(all []command) {
 	}
 }
 
-// openStore opens the database that -db names. Unless mode is openNothing, it brings the schema up
-// to date.
+// openStore opens the database that -db names, and brings its schema up to date.
 func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) (*store, error) {
 	e, err := openEngine(ctx, db, mode, log)
 	if err != nil {
@@ -381,29 +379,24 @@ func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) 
 	return storeOn(e), nil
 }
 
-// openEngine opens a file or a cluster for openStore, and does what openStore says of the schema.
+// openEngine opens a file or a cluster for openStore.
 func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger) (
 	e engine, err error) {
+	// With openExisting a cluster must have a schema. A file may lack one: openSQLite finds the
+	// file, and an empty file becomes a database.
+	mayMake := true
 	if isCluster(db) {
 		e, err = openRqlite(ctx, nodeURLs(db), mode, log)
+		mayMake = mode != openExisting
 	} else {
 		e, err = openSQLite(ctx, db, mode)
 	}
-	if err != nil || mode == openNothing { // restore looks at a cluster as it is
-		return e, err
+	if err != nil {
+		return nil, err
 	}
-	// With openExisting a cluster must have a schema. A file may lack one: openSQLite has found the
-	// file by now, and an empty file becomes a database.
-	mayMake := mode != openExisting || !e.shared()
-	cluster, ok := e.(*rqlite)
-	if ok {
-		_, err = cluster.compare(ctx, false)
-	}
+	err = updateSchema(ctx, e, mayMake)
 	if err == nil {
-		err = updateSchema(ctx, e, mayMake)
-	}
-	if ok && err == nil {
-		err = cluster.bind(ctx)
+		err = e.bind(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.Close())

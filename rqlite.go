@@ -80,7 +80,11 @@ type node struct {
 func openRqlite(ctx context.Context, urls []*url.URL, mode openMode, log *slog.Logger) (
 	*rqlite, error) {
 	e := newRqlite(urls, mode, log)
-	if err := e.connect(ctx); err != nil {
+	err := e.connect(ctx)
+	if err == nil {
+		_, err = e.compare(ctx, false)
+	}
+	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
@@ -312,12 +316,48 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 	return a, a.problem()
 }
 
-// try posts statements to a node once, and counts how that went.
-func (e *rqlite) try(ctx context.Context, n *node, wait time.Duration, path string,
-	statements []statement) (answer, error) {
-	rows := make([][]any, len(statements))
-	for i, st := range statements {
-		rows[i] = append([]any{st.query}, st.args...)
+// readPath is where queries go; the other paths are of writes.
+const readPath = "/db/query?level=linearizable"
+
+// call tries again and again until there is an answer. It gives up when another try is useless, or
+// could do a write twice. All tries together take no longer than e.wait, or than ctx allows.
+func (e *rqlite) call(ctx context.Context, path string, statements []statement) (answer, error) {
+	allTries, cancel := context.WithTimeout(ctx, e.wait)
+	defer cancel()
+	for {
+		n := e.inUse.Load()
+		a, err := e.try(allTries, n, path, statements)
+		if err == nil || errors.Is(err, errStatement) {
+			return a, err
+		}
+		mayRepeat := path == readPath || errors.Is(err, errNothingDone)
+		if !mayRepeat {
+			e.locate(ctx, n) // so that the next write need not wait for this node too
+			return a, err
+		}
+		e.locate(allTries, n)
+		if n == e.inUse.Load() {
+			pause(allTries, leaderPoll)
+		}
+		if allTries.Err() != nil {
+			return a, err // which says more than that the time is over
+		}
+	}
+}
+
+// try posts statements to a node once, and counts how that went. It takes at most half of the time
+// that is left for a read, so that a node that hangs leaves time to ask another one.
+func (e *rqlite) try(ctx context.Context, n *node, path string, statements []statement) (
+	answer, error) {
+	wait := leaderWait
+	if path == readPath {
+		end, _ := ctx.Deadline()
+		wait = max(time.Until(end)/2, leaderPoll)
+	}
+	var rows [][]any
+	for _, st := range statements {
+		row := append([]any{st.query}, st.args...)
+		rows = append(rows, row)
 	}
 	body, _ := json.Marshal(rows) // of texts, integers and nil
 	a, err := e.post(ctx, n, wait, path, bytes.NewReader(body))
@@ -326,46 +366,10 @@ func (e *rqlite) try(ctx context.Context, n *node, wait time.Duration, path stri
 	}
 	if err != nil {
 		e.failed.Add(1)
-		return a, err
+	} else {
+		e.succeeded.Add(1)
 	}
-	e.succeeded.Add(1)
-	return a, nil
-}
-
-// readPath is where queries go; the other paths are of writes.
-const readPath = "/db/query?level=linearizable"
-
-// call tries again and again until there is an answer. It gives up when another try is useless, or
-// could do a write twice. All tries together take no longer than e.wait, or than ctx allows. One
-// try of a read takes at most half of what is left, so that a node that hangs leaves time to ask
-// another one.
-func (e *rqlite) call(ctx context.Context, path string, statements []statement) (answer, error) {
-	isWrite := path != readPath
-	allTries, cancel := context.WithTimeout(ctx, e.wait)
-	defer cancel()
-	end, _ := allTries.Deadline()
-	for {
-		oneTry := leaderWait
-		if !isWrite {
-			oneTry = max(time.Until(end)/2, leaderPoll)
-		}
-		n := e.inUse.Load()
-		a, err := e.try(allTries, n, oneTry, path, statements)
-		if err == nil || errors.Is(err, errStatement) {
-			return a, err
-		}
-		if isWrite && !errors.Is(err, errNothingDone) {
-			e.locate(ctx, n) // so that the next write need not wait for this node too
-			return a, err
-		}
-		e.locate(allTries, n) // if it finds none, the next try fails and says why
-		if n == e.inUse.Load() {
-			pause(allTries, leaderPoll)
-		}
-		if allTries.Err() != nil {
-			return a, err // which says more than that the time is over
-		}
-	}
+	return a, err
 }
 
 // guard fails, and with it a transaction, unless ? is the identity of the database: json refuses a
@@ -376,130 +380,110 @@ const identityQuery = "SELECT value FROM identity"
 
 const identityVersion = 5 // of the schema: the first that has an identity
 
-// bind ties the engine to the database that it has opened, and refuses nodes with another one. What
-// it asks of a node is linearizable: a node that only lags behind is not refused.
-func (e *rqlite) bind(ctx context.Context) error {
-	if err := e.readRow(ctx, identityQuery, &e.identity); err != nil {
-		return err
+// heldDatabase is what the nodes say that they hold.
+type heldDatabase struct {
+	version  int   // of the schema, 0 for none
+	identity int64 // 0 for none
+	isUsed   bool  // it holds a pet or a key, or has held one
+}
+
+// identify asks what database there is, whichever that is. If that cannot be read, the error is an
+// errUnavailable. Any other error is that of checkMarks.
+func (e *rqlite) identify(ctx context.Context) (held heldDatabase, err error) {
+	version, verdict := checkMarks(func(columns ...any) error {
+		return e.readRow(ctx, ownerQuery, columns)
+	})
+	if version == 0 {
+		return held, verdict
 	}
+	held.version = version
+	identity := "0"
+	if version >= identityVersion {
+		identity = "(" + identityQuery + ")"
+	}
+	query := "SELECT " + identity + ", EXISTS (SELECT 1 FROM sqlite_sequence WHERE seq > 0)"
+	err = e.readRow(ctx, query, []any{&held.identity, &held.isUsed})
+	return held, cmp.Or(err, verdict)
+}
+
+// readRow reads one row without a guard.
+func (e *rqlite) readRow(ctx context.Context, query string, columns []any) error {
+	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
+	if err == nil {
+		err = assign(slices.Concat(a.Results[0].Values...), columns)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnavailable, err)
+	}
+	return nil
+}
+
+// compare returns what the cluster holds, and refuses nodes of two clusters, as far as their
+// databases can be told apart. What it asks is linearizable: a node that only lags behind is not
+// refused. A node that cannot say now what it holds is passed over, unless all have to.
+func (e *rqlite) compare(ctx context.Context, all bool) (held heldDatabase, err error) {
+	end := time.Now().Add(5 * leaderPoll)
+	for {
+		held, err = e.identify(ctx)
+		if err != nil {
+			return held, err
+		}
+		err = e.refuseOthers(ctx, held, all)
+		if err == nil || time.Now().After(end) {
+			return held, err
+		}
+		// Another service may make or migrate the database between two answers. Of one cluster,
+		// later answers agree. So all have to answer then.
+		all = true
+		pause(ctx, leaderPoll)
+	}
+}
+
+// refuseOthers is the error of a node that holds another database.
+func (e *rqlite) refuseOthers(ctx context.Context, held heldDatabase, all bool) error {
 	refusals := make([]error, len(e.responding))
 	var asking sync.WaitGroup
 	for i, n := range e.responding {
 		asking.Go(func() {
-			check := []statement{sqlOf(guard, e.identity)}
-			_, err := e.try(ctx, n, statusWait, readPath, check)
-			if errors.Is(err, errStatement) {
-				refusals[i] = fmt.Errorf("%w: the database of %s is another than that of %s",
+			other, err := e.only(n).identify(ctx)
+			switch {
+			case errors.Is(err, errUnavailable) && !all:
+				return
+			case err != nil:
+				err = fmt.Errorf("%s: %w", n.url, err)
+			case other != held:
+				err = fmt.Errorf("%w: the database of %s is another than that of %s",
 					errWrongNode, n.url, e.inUse.Load().url)
 			}
+			refusals[i] = err
 		})
 	}
 	asking.Wait()
 	return cmp.Or(refusals...)
 }
 
-// heldDatabase is what one node says of its database.
-type heldDatabase struct {
-	version  int   // of the schema, 0 for none
-	identity int64 // 0 for none
+// only is an engine that uses one node of the cluster, and is tied to no database.
+func (e *rqlite) only(n *node) *rqlite {
+	one := &rqlite{
+		nodes:    []*node{n},
+		client:   e.client,
+		log:      e.log,
+		wait:     statusWait,
+		locating: make(chan struct{}, 1),
+	}
+	one.inUse.Store(n)
+	return one
 }
 
-// ask asks one node what it holds, and whether that holds a pet or a key, or has held one. A node
-// that cannot say it now is an errUnavailable.
-func (e *rqlite) ask(ctx context.Context, n *node) (held heldDatabase, used bool, err error) {
-	read := func(query string) scanner {
-		return func(columns ...any) error {
-			a, err := e.try(ctx, n, statusWait, readPath, []statement{sqlOf(query)})
-			if errors.Is(err, errStatement) {
-				return err
-			}
-			if err != nil {
-				return fmt.Errorf("%w: %w", errUnavailable, err)
-			}
-			return assign(slices.Concat(a.Results[0].Values...), columns)
-		}
-	}
-	held.version, err = checkMarks(read(ownerQuery))
-	if err != nil || held.version == 0 {
-		return held, false, err
-	}
-	identity := "0"
-	if held.version >= identityVersion {
-		identity = "ifnull((" + identityQuery + "), 0)"
-	}
-	err = read("SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE seq > 0), "+identity)(
-		&used, &held.identity)
-	return held, used, err
-}
-
-// compare refuses nodes of two clusters, as far as their databases can be told apart, before
-// anything is written. It asks the nodes that have responded, and the one in use. With all, each of
-// them has to answer. It reports whether one holds, or held, a pet or a key.
-func (e *rqlite) compare(ctx context.Context, all bool) (used bool, err error) {
-	nodes := e.responding
-	if n := e.inUse.Load(); !slices.Contains(nodes, n) {
-		nodes = append(slices.Clone(nodes), n)
-	}
-	used, err = e.compareOnce(ctx, nodes, all)
-	// Another service may make or migrate the database between two answers. Reads are
-	// linearizable: of one cluster, later answers agree. Nodes that did not agree have to answer.
-	for tries := 1; err != nil && !used && tries < 5 && ctx.Err() == nil; tries++ {
-		pause(ctx, leaderPoll)
-		used, err = e.compareOnce(ctx, nodes, true)
-	}
-	return used, err
-}
-
-// compareOnce asks all nodes at once for compare.
-func (e *rqlite) compareOnce(ctx context.Context, nodes []*node, all bool) (used bool, err error) {
-	held := make([]heldDatabase, len(nodes))
-	areUsed := make([]bool, len(nodes))
-	errs := make([]error, len(nodes))
-	var asking sync.WaitGroup
-	for i, n := range nodes {
-		asking.Go(func() { held[i], areUsed[i], errs[i] = e.ask(ctx, n) })
-	}
-	asking.Wait()
-	first := -1 // the first node that has answered
-	for i, n := range nodes {
-		switch {
-		case !all && errors.Is(errs[i], errUnavailable):
-		case errs[i] != nil:
-			err = fmt.Errorf("%s: %w", n.url, errs[i])
-		case first < 0:
-			first = i
-		case held[i] != held[first]:
-			err = fmt.Errorf("%w: the database of %s is another than that of %s", errWrongNode,
-				n.url, nodes[first].url)
-		}
-	}
-	return slices.Contains(areUsed, true), err
-}
-
-// readIdentity reads the identity of whatever database there is now, or 0 if it has none.
-func (e *rqlite) readIdentity(ctx context.Context) (identity int64, err error) {
-	var isThere bool
-	err = e.readRow(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'identity'", &isThere)
-	if err != nil || !isThere {
-		return 0, err
-	}
-	err = e.readRow(ctx, identityQuery, &identity)
-	return identity, err
-}
-
-// readRow reads one row without a guard.
-func (e *rqlite) readRow(ctx context.Context, query string, columns ...any) error {
-	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
-	if err != nil {
-		return err
-	}
-	row := slices.Concat(a.Results[0].Values...)
-	return assign(row, columns)
+// bind implements engine.
+func (e *rqlite) bind(ctx context.Context) error {
+	held, err := e.compare(ctx, false)
+	e.identity = held.identity
+	return err
 }
 
 // callGuarded is call with a guard before the statements, whose results it returns. If the guard
-// fails at a node, nothing is read or written there. A disk may be the reason too, so that it is
-// only an errOtherDatabase, which is final, if the identity is found to be another.
+// fails at a node, nothing is written there, and nothing that was read is used.
 func (e *rqlite) callGuarded(ctx context.Context, path string, statements []statement) (
 	answer, error) {
 	if e.identity == 0 {
@@ -510,22 +494,28 @@ func (e *rqlite) callGuarded(ctx context.Context, path string, statements []stat
 	}
 	guarded := append([]statement{sqlOf(guard, e.identity)}, statements...)
 	a, err := e.call(ctx, path, guarded)
-	if err == nil {
-		a.Results = a.Results[1:]
-		return a, nil
-	}
 	guardFailed := len(a.Results) > 0 && a.Results[0].Error != ""
-	if !guardFailed {
-		return a, err
+	if guardFailed {
+		return answer{}, e.explainGuard(ctx, a.Results[0].Error)
 	}
-	identity, err := e.readIdentity(ctx)
-	if err != nil || identity == e.identity {
-		return a, fmt.Errorf("the database cannot be identified: %s", a.Results[0].Error)
+	if err != nil {
+		return answer{}, err
+	}
+	a.Results = a.Results[1:]
+	return a, nil
+}
+
+// explainGuard tells why a guard has failed. A disk may be the reason. Only if the identity is found
+// to be another, it is an errOtherDatabase, which is final.
+func (e *rqlite) explainGuard(ctx context.Context, problem string) error {
+	held, err := e.identify(ctx)
+	if errors.Is(err, errUnavailable) || held.identity == e.identity {
+		return fmt.Errorf("the database cannot be identified: %s", problem)
 	}
 	if !e.isLost.Swap(true) && e.serves {
 		e.log.Error("stopped for good", "node", e.inUse.Load().url, "error", errOtherDatabase)
 	}
-	return a, errOtherDatabase
+	return errOtherDatabase
 }
 
 // write implements engine.
@@ -626,9 +616,12 @@ func (e *rqlite) Close() error {
 
 // measure implements engine.
 func (e *rqlite) measure(x *exposition) {
-	x.add("petstore_node_requests_total", `{outcome="success"}`, e.succeeded.Load())
-	x.add("petstore_node_requests_total", `{outcome="failure"}`, e.failed.Load())
-	x.add("petstore_unknown_outcomes_total", "", e.unknown.Load())
+	const requests = "petstore_node_requests_total"
+	succeeded, failed := e.succeeded.Load(), e.failed.Load()
+	x.add(requests, `{outcome="success"}`, succeeded)
+	x.add(requests, `{outcome="failure"}`, failed)
+	unknown := e.unknown.Load()
+	x.add("petstore_unknown_outcomes_total", "", unknown)
 }
 
 // backup writes the database as a SQLite file. The file holds all that the last read saw. A node
@@ -672,8 +665,8 @@ func (e *rqlite) load(ctx context.Context, file io.Reader, identity int64) error
 	// none of the nodes of -db, locate still takes a node that passes requests on.
 	e.locate(ctx, e.inUse.Load())
 	// The node that was found may be of another cluster than the one that was in use.
-	used, err := e.compare(ctx, true)
-	if used {
+	held, err := e.compare(ctx, true)
+	if held.isUsed {
 		return errors.New("it holds or held pets or keys, and nothing is overwritten; start " +
 			"nodes with empty folders, and restore before a service starts on them, which makes " +
 			"a key")
@@ -685,14 +678,13 @@ func (e *rqlite) load(ctx context.Context, file io.Reader, identity int64) error
 	if errors.Is(err, errNothingDone) {
 		return err
 	}
-	var loaded int64
 	if err == nil {
-		loaded, err = e.readIdentity(ctx) // a node whose disk is full reports success, too
+		held, err = e.identify(ctx) // a node whose disk is full reports success, too
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOutcome, err)
 	}
-	if loaded != identity {
+	if held.identity != identity {
 		return errors.New("the cluster says that it has loaded the copy, and does not hold it")
 	}
 	return nil

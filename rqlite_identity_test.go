@@ -73,12 +73,13 @@ func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
 
 // TestWhatRunsGoesOverToNoOtherCluster, and a start on nodes of two is refused, be it a command's.
 func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
-	for what, mode := range map[string]openMode{"empty": openNothing, "used": openOrMake} {
+	for what, isUsed := range map[string]bool{"empty": false, "used": true} {
 		t.Run(what, func(t *testing.T) {
 			one, other := newCluster(t, 1), newCluster(t, 2)
 			addresses := one.addresses() + "," + other.addresses()
-			_, err := openStore(t.Context(), other.addresses(), mode, testLog)
-			must(t, err)
+			if isUsed {
+				openCluster(t, other, openOrMake)
+			}
 			for _, n := range other.nodes {
 				n.stop()
 			}
@@ -87,7 +88,7 @@ func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
 			for _, n := range other.nodes {
 				n.start()
 			}
-			_, _, err = petstore(t, nil, "key", "create", "-db", addresses)
+			_, _, err := petstore(t, nil, "key", "create", "-db", addresses)
 			wantOneLine(t, err, false, "cannot open the database", "is another than that of")
 
 			one.nodes[0].stop()
@@ -141,10 +142,13 @@ func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
 	one, other := newCluster(t, 1), newCluster(t, 1)
 	hold(other, file)
 	other.nodes[0].stop()
-	s, _ := openClusterAt(t, one.addresses()+","+other.addresses(), openNothing)
+	urls := nodeURLs(one.addresses() + "," + other.addresses())
+	e, err := openRqlite(t.Context(), urls, openExisting, testLog)
+	must(t, err)
+	defer e.Close()
 	other.nodes[0].start()
 	one.lead(-1)
-	err := clusterEngine(s).load(t.Context(), strings.NewReader(readText(t, file)), 1)
+	err = e.load(t.Context(), strings.NewReader(readText(t, file)), 1)
 	wantOneLine(t, err, false, "it holds or held pets or keys")
 	wantUnchanged(t, one, other)
 }

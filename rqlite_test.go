@@ -74,7 +74,12 @@ func TestAClusterThatCannotBeUsedIsRefused(t *testing.T) {
 			"it belongs to another program",
 		},
 		"the schema of a newer petstore": {
-			func(c *fakeCluster) { c.exec(applicationMark, "PRAGMA user_version = 99") },
+			func(c *fakeCluster) {
+				for _, st := range upgrade(0, 7) {
+					c.mustExec(st.query, st.args...)
+				}
+				c.exec("PRAGMA user_version = 99")
+			},
 			"its schema is version 99",
 		},
 		"a database that cannot be read": {

@@ -590,6 +590,9 @@ func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 // shared is false, because a second service is kept out.
 func (e *sqliteFile) shared() bool { return false }
 
+// bind has nothing to do: checkFiles tells whether the file is another one.
+func (e *sqliteFile) bind(context.Context) error { return nil }
+
 // describe implements engine.
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
 

@@ -68,6 +68,9 @@ type engine interface {
 	// changed reports whether other programs may have written since the last call. A cluster cannot
 	// tell, and reports false: its services only see the edits that store.edit counts.
 	changed(ctx context.Context) (bool, error)
+	// bind ties the engine to the database that it has opened, once the schema is right: it meets no
+	// other one from then on. Nodes of a cluster that hold another one are refused.
+	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
 	// describe names the engine, and the file or the node that it uses now.
@@ -84,9 +87,7 @@ const (
 	openExisting openMode = iota // it has to be there
 	openOrMake                   // a file is made if there is none
 	openToServe                  // as openOrMake; no other service may be on the file
-	// openNothing leaves the database to the command itself. Of a restore into a cluster, only the
-	// cluster is opened, and its schema is left as it is.
-	openNothing
+	openNothing                  // the command itself opens it
 )
 
 // applicationID marks a database as this program's ("pets" in ASCII).

@@ -92,12 +92,12 @@ var plantedFaults = []plantedFault{
 // fresh reports`,
 	}},
 	{"a list is read from any node", onCluster, "rqlite.go", []string{
-		"	a, err := e.try(allTries, n, oneTry, path, statements)", `	from := n
+		"	a, err := e.try(allTries, n, path, statements)", `	from := n
 		if strings.Contains(statements[len(statements)-1].query, "AS more") {
 			from = e.nodes[time.Now().UnixMicro()%int64(len(e.nodes))]
 			path = "/db/query?level=none" // so that nodes respond by themselves
 		}
-		a, err := e.try(allTries, from, oneTry, path, statements)`,
+		a, err := e.try(allTries, from, path, statements)`,
 	}},
 }
 
