@@ -54,7 +54,6 @@ func createFile(name string) (*partialFile, error) {
 // createPartial makes FILE.partial, which only one program at a time can do. Discard it in the end.
 func createPartial(path string) (*partialFile, error) {
 	name := path + ".partial"
-	//nolint:gosec // the operator names the file
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("%s is there: another copy runs, or was stopped; remove it", name)
@@ -113,7 +112,6 @@ func (f *partialFile) publish() error {
 // rename names the file without a link. An empty file takes the name first, so that the rename
 // replaces no file but our own.
 func (f *partialFile) rename() error {
-	//nolint:gosec // the operator names the file
 	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

@@ -319,7 +319,7 @@ func TestIDsDoNotWrap(t *testing.T) {
 func TestARestoredFileIsTheSameFile(t *testing.T) {
 	sc := newScene(t)
 	must(t, os.Chmod(sc.db, 0o640))
-	must(t, os.Chmod(sc.copy, 0o644)) //nolint:gosec // the mode is not taken over
+	must(t, os.Chmod(sc.copy, 0o644))
 	if os.Getuid() == 0 {
 		must(t, os.Chown(sc.db, 12345, 54321))
 	}
@@ -599,7 +599,7 @@ func TestRestoreIntoNoDatabase(t *testing.T) {
 			sc := newScene(t)
 			sc.lose(t)
 			c.prepare(t, sc.db)
-			must(t, os.Chmod(sc.copy, 0o644)) //nolint:gosec // the mode is not taken over
+			must(t, os.Chmod(sc.copy, 0o644))
 			if old := sc.mustRestore(t); old != "" {
 				t.Errorf("the old database is said to be %q", old)
 			}

@@ -557,7 +557,7 @@ func databaseName(db string) string {
 // checkAddr takes a host, which may be empty, and a port.
 func checkAddr(text string) string {
 	_, port, _ := net.SplitHostPort(text) // after an error, the port is ""
-	_, err := net.LookupPort("tcp", port) //nolint:noctx // it reads /etc/services at most
+	_, err := net.LookupPort("tcp", port)
 	if port == "" || err != nil {
 		return "must be HOST:PORT"
 	}

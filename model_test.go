@@ -394,7 +394,7 @@ func BenchmarkDecodeNewPet(b *testing.B) {
 
 // TestOnlyPasswordsAreTakenOutOfALine: the fields around them stay.
 func TestOnlyPasswordsAreTakenOutOfALine(t *testing.T) {
-	for line, want := range map[string]string{ //nolint:gosec // nobody has these
+	for line, want := range map[string]string{
 		"at=http://n1:8080/v1 db=/var/pets@1/a.db": "at=http://n1:8080/v1 db=/var/pets@1/a.db",
 		`at=http://n1 msg="hello anna@n2" n=1`:     `at=http://n1 msg="hello anna@n2" n=1`,
 		`at="http://n1" msg="hello anna@n2" n=1`:   `at="http://n1" msg="hello anna@n2" n=1`,
@@ -423,7 +423,7 @@ func TestOnlyPasswordsAreTakenOutOfALine(t *testing.T) {
 
 // TestNoSecretIsShown holds texts with secrets, and what is left of them.
 func TestNoSecretIsShown(t *testing.T) {
-	for text, want := range map[string]string{ //nolint:gosec // nobody has these
+	for text, want := range map[string]string{
 		"":                                "",
 		"pet_live_abc":                    "pet_…",
 		"my PET_test_aB0-key":             "my PET_…-key",

@@ -242,13 +242,12 @@ func isTooOld(version string) bool {
 // closed.
 func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.Reader) (
 	*http.Response, error) {
-	//nolint:gosec // the operator names the node
 	request, err := http.NewRequestWithContext(ctx, method, n.url+path, body)
 	if err != nil {
 		return nil, err
 	}
 	request.URL.User = n.user
-	response, err := e.client.Do(request) //nolint:gosec // the operator names the node
+	response, err := e.client.Do(request)
 	if broken, ok := errors.AsType[*net.OpError](err); ok && broken.Op == "dial" {
 		return nil, fmt.Errorf("%w: %w", errNothingDone, err)
 	}

@@ -101,7 +101,6 @@ func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
 	}
-	//nolint:gosec // the operator names the file
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		giveToFolder(f)
@@ -111,7 +110,7 @@ func ensureFile(path string) (string, error) {
 		if _, _, isOther := folderOwner(path); isOther {
 			flags = os.O_RDWR // who owns the folder must not choose where root makes a file
 		}
-		f, err = os.OpenFile(path, flags, 0o600) //nolint:gosec // likewise
+		f, err = os.OpenFile(path, flags, 0o600)
 	}
 	if err != nil {
 		return "", err
@@ -246,7 +245,7 @@ func isMissing(path string) bool {
 // inWALMode reports whether a database has a log while it is open. A file in another mode may have
 // a journal, which is not looked at here: https://sqlite.org/fileformat.html, section 1.3.3.
 func inWALMode(path string) bool {
-	file, err := os.Open(path) //nolint:gosec // the operator names the file
+	file, err := os.Open(path)
 	if err != nil {
 		return false
 	}
@@ -258,7 +257,7 @@ func inWALMode(path string) bool {
 
 // hasLog reports whether anything is in the log beside a database.
 func hasLog(path string) bool {
-	log, err := os.Stat(path + "-wal") //nolint:gosec // the operator names the file
+	log, err := os.Stat(path + "-wal")
 	return err == nil && log.Size() > 0
 }
 
@@ -450,7 +449,7 @@ func (e *sqliteFile) emptyLog() string {
 		query: "PRAGMA wal_checkpoint(PASSIVE)",
 		into:  []any{&busy, &inLog, &moved},
 	})
-	now, _ := os.Stat(e.path) //nolint:gosec // the operator names the file
+	now, _ := os.Stat(e.path)
 	switch {
 	case !os.SameFile(e.files[e.path], now):
 		return "what was confirmed is in a file that ends with this process, unless it is put back"
@@ -465,7 +464,7 @@ func (e *sqliteFile) emptyLog() string {
 func (e *sqliteFile) hasOtherIndex() bool {
 	index := e.path + "-shm"
 	opened := e.files[index]
-	now, err := os.Stat(index) //nolint:gosec // the operator names the file
+	now, err := os.Stat(index)
 	if opened == nil || err != nil {
 		return false
 	}
@@ -632,7 +631,7 @@ func syncFolder(path string, sync func(*os.File) error) error {
 	if runtime.GOOS == "windows" {
 		return nil
 	}
-	folder, err := os.Open(path) //nolint:gosec // the operator names the file
+	folder, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -190,7 +190,7 @@ func updateSchema(ctx context.Context, e engine, mayMake bool) error {
 
 // newIdentity draws the identity of a database.
 func newIdentity() int64 {
-	return rand.Int64N(math.MaxInt64) + 1 //nolint:gosec // it is no secret
+	return rand.Int64N(math.MaxInt64) + 1
 }
 
 // upgrade takes the schema from a version to the present one, and gives the database an identity

@@ -31,7 +31,7 @@ func newLedger(s *store, banFor time.Duration) *ledger {
 	return &ledger{
 		limiter: newLimiter(banFor, s.engine.shared()),
 		store:   s,
-		service: strconv.FormatUint(rand.Uint64(), 16), //nolint:gosec // no secret
+		service: strconv.FormatUint(rand.Uint64(), 16),
 	}
 }
 
