@@ -130,7 +130,7 @@ func (f *partialFile) rename() error {
 // was.
 type pageCopy struct {
 	source copySource
-	backup *sqlite.Backup // nil until beginCopy has begun it
+	backup *sqlite.Backup // nil until begin has made it
 }
 
 // copySource is a connection of the driver.
@@ -150,12 +150,8 @@ func beginCopy(ctx context.Context, source, target, journal string) (*pageCopy, 
 		return nil, err
 	}
 	c := &pageCopy{source: conn.(copySource)}
-	address := fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
-		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
-	_, err = c.source.ExecContext(ctx, "BEGIN", nil)
-	if err == nil {
-		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, address) })
-	}
+	err = c.begin(ctx, fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
+		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"))
 	if err != nil {
 		c.end()
 		return nil, err
@@ -163,22 +159,32 @@ func beginCopy(ctx context.Context, source, target, journal string) (*pageCopy, 
 	return c, nil
 }
 
-// lock takes the locks of both transactions. It can be repeated after it has met another program's
-// lock.
-func (c *pageCopy) lock(ctx context.Context, targetAddress string) error {
-	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
-	// would make the copy begin again.
-	_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
+// begin fixes what is copied, opens the target, and locks it.
+func (c *pageCopy) begin(ctx context.Context, targetAddress string) error {
+	_, err := c.source.ExecContext(ctx, "BEGIN", nil)
 	if err != nil {
 		return err
 	}
-	if c.backup == nil {
-		c.backup, err = c.source.NewBackup(targetAddress)
-		if err != nil {
-			return err
-		}
+	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
+	// would make the copy begin again.
+	err = untilUnlocked(ctx, commandWait, func() error {
+		_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	_, err = c.backup.Step(0)                 // copies no page, but takes the lock
+	err = untilUnlocked(ctx, commandWait, func() (err error) {
+		c.backup, err = c.source.NewBackup(targetAddress)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = untilUnlocked(ctx, commandWait, func() error {
+		_, err := c.backup.Step(0) // copies no page, but takes the lock
+		return err
+	})
 	if isCode(err, sqlite3.SQLITE_READONLY) { // the size of pages cannot change in WAL mode
 		return errors.New("the copy's pages have another size than the database's, which is " +
 			"4096 in a new one; bring them to that size with PRAGMA page_size and VACUUM")
@@ -284,7 +290,8 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, 
 		return 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
 	}
 	var highest int64
-	err = db.QueryRowContext(ctx, highestID).Scan(&highest)
+	err = db.QueryRowContext(ctx, "SELECT count(*), ("+highestID+") FROM pets").
+		Scan(&pets, &highest)
 	if err != nil {
 		return 0, err
 	}
@@ -292,10 +299,7 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, 
 		return 0, fmt.Errorf("its highest id is %d, and %d more cannot be skipped",
 			highest, skipIDs)
 	}
-	if _, err := db.ExecContext(ctx, moveIDs, skipIDs); err != nil {
-		return 0, err
-	}
-	err = db.QueryRowContext(ctx, "SELECT count(*) FROM pets").Scan(&pets)
+	_, err = db.ExecContext(ctx, moveIDs, skipIDs)
 	return pets, err
 }
 
@@ -428,10 +432,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	}
 	defer partial.discard()
 	giveToFolder(partial.File)
-	pets, err = c.checkedCopy(ctx, source, partial.File, c.skipIDs)
-	if err == nil {
-		err = makeOther(ctx, partial.Name(), newIdentity())
-	}
+	pets, _, err = c.otherCopy(ctx, source, partial.File)
 	if err != nil {
 		return 0, "", err
 	}
@@ -518,11 +519,7 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	if err != nil {
 		return 0, err
 	}
-	identity := newIdentity()
-	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs)
-	if err == nil {
-		err = makeOther(ctx, temporary.Name(), identity)
-	}
+	pets, identity, err := c.otherCopy(ctx, source, temporary)
 	// From here on the copy needs no name. To load it takes the most time, in which a kill leaves
 	// nothing.
 	defer removeOpen(temporary, os.Remove)()
@@ -533,23 +530,29 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	return pets, cluster.load(ctx, temporary, identity)
 }
 
-// makeOther gives a checked copy the identity of another database than the one it was made of, and
-// the present schema, which has a place for it. So a service that runs on a cluster does not take
-// what is restored there for the database that it has opened.
-func makeOther(ctx context.Context, path string, identity int64) error {
-	db := openPool(path, "mode=rw", "_pragma=journal_mode(MEMORY)")
+// otherCopy makes a checked copy, and gives it the identity of another database than the one it was
+// made of, and the present schema, which has a place for it. So a service that runs on a cluster
+// does not take what is restored there for the database that it has opened.
+func (c *invocation) otherCopy(ctx context.Context, source string, to *os.File) (
+	pets, identity int64, err error) {
+	pets, err = c.checkedCopy(ctx, source, to, c.skipIDs)
+	if err != nil {
+		return 0, 0, err
+	}
+	db := openPool(to.Name(), "mode=rw", "_pragma=journal_mode(MEMORY)")
 	defer db.Close()
 	version, err := checkMarks(db.QueryRowContext(ctx, ownerQuery).Scan)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
+	identity = newIdentity()
 	renew := sqlOf("UPDATE identity SET value = ?", identity)
 	for _, st := range append(upgrade(version, identity), renew) {
 		if _, err := db.ExecContext(ctx, st.query, st.args...); err != nil {
-			return err
+			return 0, 0, err
 		}
 	}
-	return nil
+	return pets, identity, nil
 }
 
 // progress shows how far long work is: on a terminal in one line that is written over itself five

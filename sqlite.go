@@ -101,6 +101,9 @@ func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
 	}
+	if isMissing(path) && hasLog(path) {
+		return "", errOrphanedLog // before an empty file is made
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		giveToFolder(f)
