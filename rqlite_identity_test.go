@@ -121,36 +121,84 @@ func TestNodesOfTwoClustersAreRefusedUnchanged(t *testing.T) {
 		{"an older petstore's", "another program's"},
 	} {
 		for run := range 4 {
-			clusters := []*fakeCluster{newCluster(t, 1), newCluster(t, 2)}
-			for i, c := range clusters {
-				hold(c, held[pair[(i+run)%2]])
-			}
-			addresses := clusters[0].addresses() + "," + clusters[1].addresses()
-			_, _, errRestore := petstore(t, nil, "restore", "-db", addresses, file)
-			_, _, errList := petstore(t, nil, "key", "list", "-db", addresses)
-			if errRestore == nil || errList == nil {
-				t.Errorf("%q: the errors are %v and %v", pair, errRestore, errList)
-			}
-			wantUnchanged(t, clusters...)
+			t.Run(fmt.Sprint(pair, run), func(t *testing.T) {
+				t.Parallel()
+				clusters := []*fakeCluster{newCluster(t, 1), newCluster(t, 2)}
+				for i, c := range clusters {
+					hold(c, held[pair[(i+run)%2]])
+				}
+				addresses := clusters[0].addresses() + "," + clusters[1].addresses()
+				_, _, errRestore := petstore(t, nil, "restore", "-db", addresses, file)
+				_, _, errList := petstore(t, nil, "key", "list", "-db", addresses)
+				if errRestore == nil || errList == nil {
+					t.Errorf("the errors are %v and %v", errRestore, errList)
+				}
+				wantUnchanged(t, clusters...)
+			})
 		}
 	}
 }
 
-// TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before.
+// TestTwoEmptyClustersAreToldApart at the start of a service, once one of them has its schema.
+func TestTwoEmptyClustersAreToldApart(t *testing.T) {
+	addresses := newCluster(t, 1).addresses() + "," + newCluster(t, 2).addresses()
+	_, err := openStore(t.Context(), addresses, openToServe, testLog)
+	wantOneLine(t, err, false, "cannot open the database", "is another than that of")
+}
+
+// TestANodeThatDoesNotAgreeHasToAnswer, unlike one that never does.
+func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
+	for what, answers := range map[string]int64{"one that did not agree": 2, "one that never did": 0} {
+		t.Run(what, func(t *testing.T) {
+			file, _ := fileToCopy(t)
+			one, other := newCluster(t, 1), newCluster(t, 1)
+			openCluster(t, one, openOrMake)
+			hold(other, file)
+			other.lead(-1) // so that the node of one is in use
+			var asked atomic.Int64
+			other.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/status" || asked.Add(1) > answers {
+					return false
+				}
+				other.mu.Lock()
+				defer other.mu.Unlock()
+				other.statements(w, r)
+				return true
+			})
+			addresses := one.addresses() + "," + other.addresses()
+			_, err := openStore(t.Context(), addresses, openToServe, testLog)
+			if isRefused := err != nil; isRefused != (answers > 0) {
+				t.Errorf("the start says %v", err)
+			}
+		})
+	}
+}
+
+// TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before, and all
+// others, which have to answer.
 func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
-	file, _ := fileToCopy(t)
-	one, other := newCluster(t, 1), newCluster(t, 1)
-	hold(other, file)
-	other.nodes[0].stop()
-	urls := nodeURLs(one.addresses() + "," + other.addresses())
-	e, err := openRqlite(t.Context(), urls, openExisting, testLog)
-	must(t, err)
-	defer e.Close()
-	other.nodes[0].start()
-	one.lead(-1)
-	err = e.load(t.Context(), strings.NewReader(readText(t, file)), 1)
-	wantOneLine(t, err, false, "it holds or held pets or keys")
-	wantUnchanged(t, one, other)
+	for what, want := range map[string]string{
+		"used":  "it holds or held pets or keys",
+		"empty": "leader not found", // of the first cluster
+	} {
+		t.Run(what, func(t *testing.T) {
+			file, _ := fileToCopy(t)
+			one, other := newCluster(t, 1), newCluster(t, 1)
+			if what == "used" {
+				hold(other, file)
+			}
+			other.nodes[0].stop()
+			urls := nodeURLs(one.addresses() + "," + other.addresses())
+			e, err := openRqlite(t.Context(), urls, openExisting, testLog)
+			must(t, err)
+			defer e.Close()
+			other.nodes[0].start()
+			one.lead(-1)
+			err = e.load(t.Context(), strings.NewReader(readText(t, file)), 1)
+			wantOneLine(t, err, false, want)
+			wantUnchanged(t, one, other)
+		})
+	}
 }
 
 // hold puts a copy of a file behind the nodes.
