@@ -21,8 +21,10 @@ import (
 // command is an entry of the table of commands.
 type command struct {
 	name     string
-	argument string   // such as ID, or [ID] if it may be left out
 	about    string   // for help: what it does in one line, then more, and an example
+	argument string   // such as FILE or ID, or "" if it takes none
+	optional bool     // the argument may be left out
+	idOf     string   // "key" or "pet" if the argument is the id of one, otherwise ""
 	database openMode // openExisting unless it is set
 	// onlyDatabase says that only -db has a variable. The other flags say what to change, or which
 	// pets to export, or confirm a danger, and a variable could do that by mistake.
@@ -33,21 +35,19 @@ type command struct {
 	run   func(ctx context.Context, cmd *invocation) error
 }
 
-// serving is what petstore does without a command. Its run is the caller's of runCommand.
-var serving = command{
-	name: "serve",
-	about: `serve the API, until SIGINT, SIGTERM or SIGHUP
+// commands are in the order that help shows.
+var commands = []command{
+	{
+		name: "serve",
+		about: `serve the API, until SIGINT, SIGTERM or SIGHUP
 
 It finishes the requests that are running, for at most 10 seconds. A database
 without any key gets one at the first start, which is printed once.
 
 Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
-	// serve opens the database itself, after its sockets.
-	database: openNothing, flags: serveFlags, check: checkServe,
-}
-
-// commands are the operator's commands, in the order that help shows.
-var commands = []command{
+		// serve opens the database itself, after its sockets. runCommand is given its run.
+		database: openNothing, flags: serveFlags, check: checkServe,
+	},
 	{
 		name: "key create",
 		about: `make a key and print it, once
@@ -69,7 +69,7 @@ Example: petstore key list`,
 		flags: showFlags, run: keyList,
 	},
 	{
-		name: "key show", argument: "ID",
+		name: "key show", argument: "ID", idOf: "key",
 		about: `show one key
 
 With -json it also tells when the key was made and used last, and which keys it
@@ -80,7 +80,7 @@ Example: petstore key show -json 7`,
 		flags: showFlags, run: keyShow,
 	},
 	{
-		name: "key usage", argument: "[ID]",
+		name: "key usage", argument: "ID", optional: true, idOf: "key",
 		about: `show who used the service, and how much
 
 For all keys, those with the most requests admitted first; for one, each of its
@@ -92,7 +92,7 @@ Example: petstore key usage -days 90 7`,
 		flags: usageFlags, run: keyUsage,
 	},
 	{
-		name: "key set", argument: "ID",
+		name: "key set", argument: "ID", idOf: "key",
 		about: `change the plan, the limits, the name or the expiry
 
 Services follow within a second. What the key has used already counts. One
@@ -102,7 +102,7 @@ Example: petstore key set -plan enterprise -per-minute 5000 -per-day 2000000 7`,
 		onlyDatabase: true, flags: keyFlags, check: checkChange, run: keySet,
 	},
 	{
-		name: "key rotate", argument: "ID",
+		name: "key rotate", argument: "ID", idOf: "key",
 		about: `make a successor; the old key ends later
 
 The successor has the same plan, limits and lifetime, and shares the usage of
@@ -112,7 +112,7 @@ Example: petstore key rotate -overlap 7d 7`,
 		flags: rotateFlags, run: keyRotate,
 	},
 	{
-		name: "key revoke", argument: "ID",
+		name: "key revoke", argument: "ID", idOf: "key",
 		about: `end a key for good
 
 Services follow within a second. There is no way back.
@@ -121,7 +121,7 @@ Example: petstore key revoke 7`,
 		run: keyRevoke,
 	},
 	{
-		name: "key unban", argument: "ID",
+		name: "key unban", argument: "ID", idOf: "key",
 		about: `lift a ban
 
 The ban ends for all keys that share the usage. Services follow within a
@@ -144,7 +144,7 @@ Example: petstore pet import pets.jsonl`,
 		onlyDatabase: true, flags: importFlags, run: petImport,
 	},
 	{
-		name: "pet export", argument: "[FILE]",
+		name: "pet export", argument: "FILE", optional: true,
 		about: `write pets to a file or stdout, one JSON object a line
 
 The pets of a database file are as they were at one moment. Those of a cluster
@@ -155,7 +155,7 @@ Example: petstore pet export -status sold sold.jsonl`,
 		onlyDatabase: true, flags: statusFlag, run: petExport,
 	},
 	{
-		name: "pet set", argument: "ID",
+		name: "pet set", argument: "ID", idOf: "pet",
 		about: `change the name, the category or the status of a pet
 
 Services follow within a second.
@@ -164,7 +164,7 @@ Example: petstore pet set -status sold 7`,
 		onlyDatabase: true, flags: petSetFlags, check: checkChange, run: petSet,
 	},
 	{
-		name: "pet delete", argument: "ID",
+		name: "pet delete", argument: "ID", idOf: "pet",
 		about: `delete a pet
 
 Services follow within a second. Its id is never used again.
@@ -200,32 +200,51 @@ Example: petstore restore petstore-2026-11-22.db`,
 // runCommand runs the command that args begin with, or without a command serve.
 func runCommand(ctx context.Context, args []string, p *process,
 	serve func(context.Context, *invocation) error) error {
-	all := append([]command{serving}, commands...)
-	all[0].run = serve
 	if len(args) == 0 {
-		args = []string{serving.name}
+		args = []string{"serve"}
 	}
 	if args[0] == "help" {
 		args = append(slices.Clone(args[1:]), "-h") // help key set is key set -h
 	}
 	switch args[0] {
 	case "-h", "-help", "--help":
-		return p.say(overview(all))
+		return p.say(overview())
 	case "version", "-version", "--version":
 		return p.say(version() + "\n")
 	}
 	if strings.HasPrefix(args[0], "-") {
-		args = append([]string{serving.name}, args...)
+		args = append([]string{"serve"}, args...)
 	}
-	for _, entry := range all {
+	for _, entry := range commands {
 		// The name of a command, such as "key set", has one word more than it has spaces.
 		words := min(len(args), 1+strings.Count(entry.name, " "))
-		if strings.Join(args[:words], " ") == entry.name {
-			return entry.invoke(ctx, args[words:], p, all)
+		if strings.Join(args[:words], " ") != entry.name {
+			continue
 		}
+		if entry.run == nil {
+			entry.run = serve
+		}
+		return entry.invoke(ctx, args[words:], p)
 	}
 	return unknownCommand(args)
 }
+
+// overview is a line for each command.
+func overview() string {
+	text := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
+	for _, entry := range commands {
+		summary, _, _ := strings.Cut(entry.about, "\n")
+		text += fmt.Sprintf("  petstore %-12s %s\n", entry.name, summary)
+	}
+	return text + `  petstore version      say which build this is
+
+Without a command it serves. petstore help serve shows the flags of the service,
+and petstore help COMMAND, or -h after a command, explains that command.
+`
+}
+
+// version names the build and its Go.
+func version() string { return "petstore " + build() + " " + runtime.Version() }
 
 // unknownCommand is the error of args that begin with no command. If the first word is that of some
 // commands, such as key, it names them.
@@ -242,22 +261,80 @@ func unknownCommand(args []string) error {
 	return usageErrorf("no command %q; there are %s", args[0], strings.Join(group, ", "))
 }
 
-// overview is a line for each command.
-func overview(all []command) string {
-	text := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
-	for _, entry := range all {
-		summary, _, _ := strings.Cut(entry.about, "\n")
-		text += fmt.Sprintf("  petstore %-12s %s\n", entry.name, summary)
+// invoke reads the flags of a command, and runs it.
+func (entry *command) invoke(ctx context.Context, args []string, p *process) error {
+	cmd := entry.newInvocation(p)
+	err := entry.parse(cmd, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return p.say(entry.help(cmd))
 	}
-	return text + `  petstore version      say which build this is
+	if err == nil {
+		err = entry.readEnvironment(cmd)
+	}
+	if err == nil {
+		err = cmd.dbError
+	}
+	if err == nil && entry.check != nil {
+		err = entry.check(cmd)
+	}
+	if err != nil {
+		return usageErrorf("%w; see petstore %s -h", err, entry.name)
+	}
+	cmd.log = newLogger(p.stderr, cmd.logFormat, cmd.logLevel)
+	cmd.warnOfUnknownVariables()
+	err = entry.openAndRun(ctx, cmd)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("stopped by a signal: %w", err)
+	}
+	return err
+}
 
-Without a command it serves. petstore help serve shows the flags of the service,
-and petstore help COMMAND, or -h after a command, explains that command.
-`
+// newInvocation is a run of the command, with its flags declared.
+func (entry *command) newInvocation(p *process) *invocation {
+	cmd := &invocation{
+		process: p,
+		FlagSet: flag.NewFlagSet(entry.name, flag.ContinueOnError),
+		idOf:    entry.idOf,
+		texts:   map[string]string{},
+		now:     instantOf(time.Now()),
+	}
+	cmd.SetOutput(io.Discard) // main reports errors
+	databaseFlag(cmd)
+	if entry.flags != nil {
+		entry.flags(cmd)
+	}
+	return cmd
+}
+
+// parse reads the flags and the argument, in any order: petstore key set 5 -name x.
+func (entry *command) parse(cmd *invocation, args []string) error {
+	if err := cmd.Parse(args); err != nil {
+		return err
+	}
+	if entry.argument != "" && cmd.NArg() > 0 {
+		cmd.argument = cmd.Arg(0)
+		// Flags may follow it.
+		if err := cmd.Parse(cmd.Args()[1:]); err != nil {
+			return err
+		}
+	}
+	if cmd.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q", cmd.Arg(0))
+	}
+	needed := entry.argument != "" && !entry.optional
+	if needed && cmd.argument == "" {
+		return fmt.Errorf("%s needs %s", entry.name, entry.argument)
+	}
+	return nil
 }
 
 // help explains a command and its flags.
 func (entry *command) help(cmd *invocation) string {
+	argument := entry.argument
+	if entry.optional {
+		argument = "[" + argument + "]"
+	}
+	usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + argument)
 	var flags strings.Builder
 	cmd.SetOutput(&flags)
 	cmd.PrintDefaults()
@@ -265,7 +342,6 @@ func (entry *command) help(cmd *invocation) string {
 	if entry.onlyDatabase {
 		variables = "Only -db has a variable in the environment, PETSTORE_DB."
 	}
-	usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + entry.argument)
 	return fmt.Sprintf(`%s
 
 %s
@@ -278,54 +354,67 @@ command line or in the environment. stderr says why, in one line.
 `, usage, entry.about, &flags, variables)
 }
 
-// newInvocation is a run of the command, with its flags declared.
-func (entry *command) newInvocation(p *process) *invocation {
-	cmd := &invocation{
-		process: p,
-		FlagSet: flag.NewFlagSet(entry.name, flag.ContinueOnError),
-		now:     instantOf(time.Now()),
-	}
-	cmd.SetOutput(io.Discard) // main reports errors
-	databaseFlag(cmd)
-	if entry.flags != nil {
-		entry.flags(cmd)
-	}
-	return cmd
-}
-
-// readFlags reads the command line and the environment, and checks what they say. An error is a
-// mistake of the person who runs the command.
-func (entry *command) readFlags(cmd *invocation, args []string) error {
-	if err := cmd.parse(args, entry.argument); err != nil {
-		return err
-	}
-	if err := cmd.readEnvironment(entry.onlyDatabase); err != nil {
-		return err
-	}
-	if cmd.dbError != nil || entry.check == nil {
-		return cmd.dbError
-	}
-	return entry.check(cmd)
-}
-
-// invoke reads the flags of a command, and runs it.
-func (entry *command) invoke(ctx context.Context, args []string, p *process,
-	all []command) error {
-	cmd := entry.newInvocation(p)
-	err := entry.readFlags(cmd, args)
-	if errors.Is(err, flag.ErrHelp) {
-		return p.say(entry.help(cmd))
-	}
-	if err != nil {
-		return usageErrorf("%w; see petstore %s -h", err, entry.name)
-	}
-	cmd.log = newLogger(p.stderr, cmd.logFormat, cmd.logLevel)
-	cmd.warnOfUnknownVariables(all)
-	err = entry.openAndRun(ctx, cmd)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("stopped by a signal: %w", err)
-	}
+// readEnvironment sets those flags that the command line does not give and the environment does. An
+// empty variable does not count.
+func (entry *command) readEnvironment(cmd *invocation) (err error) {
+	cmd.VisitAll(func(f *flag.Flag) {
+		name := variableOf(f.Name)
+		value := cmd.environ[name]
+		hasNoVariable := entry.onlyDatabase && f.Name != "db"
+		if value == "" || hasNoVariable || cmd.given(f.Name) || err != nil {
+			return
+		}
+		if problem := cmd.Set(f.Name, value); problem != nil {
+			err = fmt.Errorf("invalid value %q for %s: %w", value, name, problem)
+		}
+	})
 	return err
+}
+
+// variableOf is the name of a flag's variable: -base-url is PETSTORE_BASE_URL.
+func variableOf(flag string) string {
+	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// newLogger writes to stderr: as text if format is text, or if it is not json and stderr is a
+// terminal, and otherwise as JSON.
+func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	redacted := redactor{Writer: stderr}
+	chooseText := format != "json" && isTerminal(stderr)
+	if format == "text" || chooseText {
+		return slog.New(slog.NewTextHandler(redacted, options))
+	}
+	return slog.New(slog.NewJSONHandler(redacted, options))
+}
+
+// redactor redacts all that is written to a log. Not all of its lines are ours: net/http quotes
+// requests that it cannot read.
+type redactor struct{ io.Writer }
+
+func (w redactor) Write(p []byte) (int, error) {
+	_, err := io.WriteString(w.Writer, redact(string(p)))
+	return len(p), err
+}
+
+// warnOfUnknownVariables logs the variables that look like ours and that no command has. They are
+// probably mistakes.
+func (c *invocation) warnOfUnknownVariables() {
+	known := map[string]bool{}
+	for _, entry := range commands {
+		if entry.onlyDatabase {
+			continue // the others have -db too
+		}
+		entry.newInvocation(c.process).VisitAll(func(f *flag.Flag) {
+			known[variableOf(f.Name)] = true
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.environ)) {
+		if strings.HasPrefix(name, "PETSTORE_") && !known[name] {
+			c.log.Warn("unknown environment variable; "+
+				"petstore help COMMAND tells which flags have one", "variable", name)
+		}
+	}
 }
 
 // openAndRun opens the database, reads the ID that the argument may be, and runs the command.
@@ -340,33 +429,12 @@ func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
 		defer store.Close()
 		cmd.store = store
 	}
-	// The table names the argument ID, or [ID] if it may be left out.
-	if strings.Contains(entry.argument, "ID") && cmd.argument != "" {
+	if entry.idOf != "" && cmd.argument != "" {
 		if err := cmd.readID(ctx); err != nil {
 			return err
 		}
 	}
 	return entry.run(ctx, cmd)
-}
-
-// warnOfUnknownVariables logs the variables that look like ours and that no command has. They are
-// probably mistakes.
-func (c *invocation) warnOfUnknownVariables(all []command) {
-	known := map[string]bool{variableOf("db"): true}
-	for _, entry := range all {
-		if entry.onlyDatabase {
-			continue
-		}
-		entry.newInvocation(c.process).VisitAll(func(f *flag.Flag) {
-			known[variableOf(f.Name)] = true
-		})
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.environ)) {
-		if strings.HasPrefix(name, "PETSTORE_") && !known[name] {
-			c.log.Warn("unknown environment variable; "+
-				"petstore help COMMAND tells which flags have one", "variable", name)
-		}
-	}
 }
 
 // openStore opens the database that -db names, and brings its schema up to date.
@@ -413,7 +481,7 @@ func (c *invocation) readID(ctx context.Context) error {
 	}
 	c.id = id
 	c.log = c.log.With("id", id)
-	if strings.HasPrefix(c.Name(), "pet ") {
+	if c.idOf != "key" {
 		return nil
 	}
 	keys, err := readKeys(ctx, c.store, c.now, "WHERE k.id = ?", id)
@@ -426,6 +494,3 @@ func (c *invocation) readID(ctx context.Context) error {
 	c.key = *keys[0]
 	return nil
 }
-
-// version names the build and its Go.
-func version() string { return "petstore " + build() + " " + runtime.Version() }

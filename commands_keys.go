@@ -17,9 +17,9 @@ import (
 // takeBackWait is short, because a signal may have come: the command ends within half a second.
 const takeBackWait = 300 * time.Millisecond
 
-// issue makes the text of a key, stores the key with insert, and prints it in the place of $KEY in
-// the text. The id is 0 if insert has stored nothing. A key that cannot be printed is taken back
-// together with what undo tells, since nobody could use it.
+// issue makes a secret, stores the key with insert, and prints the text with the secret in the place
+// of $KEY. The id is 0 if insert has stored nothing. A key that cannot be printed is deleted, since
+// nobody could use it, and undo is run in the same transaction.
 func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *apiKey,
 	insert func(digest) (id int64, err error), undo ...statement) (id int64, err error) {
 	token := newSecret(key.Test)
@@ -34,7 +34,7 @@ func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *ap
 	if err == nil {
 		return id, nil
 	}
-	// It is not wrapped: main would take it for the error of a reader of stdout who has left, and
+	// The error is not wrapped: main would take it for the error of a reader of stdout who has left, and
 	// say nothing.
 	reason := err.Error()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackWait)
@@ -86,7 +86,7 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 
 // keySet changes what the flags say, and leaves the rest.
 func keySet(ctx context.Context, cmd *invocation) error {
-	// The flags were read before the database was open. The plan of the key is known only now.
+	// The flags were read before the database was open. The plan of the key was not known then.
 	if err := checkLimits(cmd); err != nil {
 		return usageErrorf("%w; key %d has the plan %s", err, cmd.id, cmd.key.Plan)
 	}
@@ -158,18 +158,26 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME"
-
 // keyList shows all keys.
 func keyList(ctx context.Context, cmd *invocation) error {
-	list := cmd.newListing(keyHeading)
-	addRow := func(key *apiKey) error {
-		return list.add(key, keyRow(key))
-	}
-	// eachKey appends an AND to the clause.
-	err := eachKey(ctx, cmd.store, cmd.now, addRow, "WHERE true")
-	return list.end(err)
+	return printRows(cmd, keyHeading, keyRow, func(add func(*apiKey) error) error {
+		// eachKey appends an AND to the clause.
+		return eachKey(ctx, cmd.store, cmd.now, add, "WHERE true")
+	})
 }
+
+// keyShow shows one key.
+func keyShow(_ context.Context, cmd *invocation) error {
+	if cmd.json {
+		text, _ := json.MarshalIndent(&cmd.key, "", "  ") // of numbers and texts
+		return cmd.say(string(text) + "\n")
+	}
+	return printRows(cmd, keyHeading, keyRow, func(add func(*apiKey) error) error {
+		return add(&cmd.key)
+	})
+}
+
+const keyHeading = "ID\tKEY\tPLAN\tMINUTE\tDAY\tSTATE\tNAME\n"
 
 // keyRow is the row of a key in the table.
 func keyRow(key *apiKey) string {
@@ -177,7 +185,7 @@ func keyRow(key *apiKey) string {
 	if key.Test {
 		environment = "test"
 	}
-	return fmt.Sprintf("%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s",
+	return fmt.Sprintf("%d\t%s %s\t%s\t%d/%d\t%d/%d\t%s\t%s\n",
 		key.ID, environment, key.LastFour, key.Plan,
 		key.UsedThisMinute, key.PerMinute, key.UsedToday, key.PerDay, keyState(key), key.Name)
 }
@@ -203,111 +211,88 @@ func keyState(key *apiKey) string {
 // inUTC is an instant for people, to the second.
 func inUTC(at instant) string { return at.time().Format("2006-01-02 15:04:05Z") }
 
-// keyShow shows one key.
-func keyShow(_ context.Context, cmd *invocation) error {
-	key := &cmd.key
-	if cmd.json {
-		text, _ := json.MarshalIndent(key, "", "  ") // of numbers and texts
-		return cmd.say(string(text) + "\n")
-	}
-	list := cmd.newListing(keyHeading)
-	return list.end(list.add(key, keyRow(key)))
-}
-
-const usageHeading = " ADMITTED\t  REFUSED\t  ERRORS"
-
-// columns are those of a table below usageHeading.
-func (t tally) columns() string {
-	return fmt.Sprintf("%9d\t%9d\t%8d", t.Admitted, t.Refused, t.Errors)
-}
-
 // keyUsage shows one of two tables: a row for each key, the busiest first, or for one key a row for
 // each day with requests. With -json it prints an object for each key, which holds its days.
 func keyUsage(ctx context.Context, cmd *invocation) error {
 	since := int64(cmd.now/dayMillis) - cmd.days + 1 // the first day, counted from 1 January 1970
-	byDay := cmd.id != 0 && !cmd.json
-	heading := "ID\t" + usageHeading + "\tPLAN\tNAME"
-	if byDay {
-		heading = "DAY\t" + usageHeading
+	heading, rows := "ID\t"+tallyHeading+"\tPLAN\tNAME\n", useRow
+	if cmd.id != 0 {
+		heading, rows = "DAY\t"+tallyHeading+"\n", dayRows
 	}
-	list := cmd.newListing(heading)
-	// Without an ID, usageID is 0, which selects all keys. A limit of -1 is none.
-	err := eachUsage(ctx, cmd.store, since, cmd.key.usageID, -1, func(use *lineUsage) error {
-		if byDay {
-			for _, day := range use.Days {
-				// Only -json needs the element, and byDay implies that it is not given.
-				if err := list.add(nil, day.Day+"\t"+day.columns()); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
-		row := fmt.Sprintf("%d\t%s\t%s\t%s", use.ID, use.total().columns(), use.Plan, use.Name)
-		return list.add(use, row)
+	return printRows(cmd, heading, rows, func(add func(*lineUsage) error) error {
+		// Without an ID, usageID is 0, which selects all keys. A limit of -1 is none.
+		return eachUsage(ctx, cmd.store, since, cmd.key.usageID, -1, add)
 	})
-	return list.end(err)
 }
 
-// listing writes the rows of a report as they are read: with -json as an array, otherwise a table.
-type listing struct {
-	*invocation
-	table *tabwriter.Writer
-	rows  int
+const tallyHeading = " ADMITTED\t  REFUSED\t  ERRORS"
+
+// tallyCells are a part of a row, below tallyHeading.
+func tallyCells(t tally) string {
+	return fmt.Sprintf("%9d\t%9d\t%8d", t.Admitted, t.Refused, t.Errors)
 }
 
-// newListing begins a report. Tabs stand between the columns of the heading, and of the rows.
-func (c *invocation) newListing(heading string) *listing {
-	table := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
-	// The heading is in memory until the table is flushed. With -json nothing flushes the table.
-	_, _ = fmt.Fprintln(table, heading)
-	return &listing{
-		invocation: c,
-		table:      table,
+// useRow is the row of a key in the table of all.
+func useRow(use *lineUsage) string {
+	return fmt.Sprintf("%d\t%s\t%s\t%s\n", use.ID, tallyCells(use.total()), use.Plan, use.Name)
+}
+
+// dayRows are the rows in the table of one key.
+func dayRows(use *lineUsage) (rows string) {
+	for _, day := range use.Days {
+		rows += day.Day + "\t" + tallyCells(day.tally) + "\n"
 	}
+	return rows
 }
 
-// add writes an element of the array, or a row of the table. Rows are aligned 10,000 at a time, so
-// that the memory of a table is bounded.
-func (l *listing) add(element any, row string) error {
-	l.rows++
-	if l.json {
-		separator := ","
-		if l.rows == 1 {
-			separator = "["
+// printRows prints a report as it is read: with -json as an array, otherwise as a table. each calls
+// add with each element. Tabs stand between the columns of the heading, and of the rows of an
+// element, which end with a newline.
+func printRows[T any](cmd *invocation, heading string, rows func(T) string,
+	each func(add func(T) error) error) error {
+	if cmd.json {
+		return printArray(cmd, each)
+	}
+	table := tabwriter.NewWriter(cmd.stdout, 0, 0, 2, ' ', 0)
+	// What is written is in memory until the table is flushed.
+	_, _ = io.WriteString(table, heading)
+	count := 0
+	err := each(func(element T) error {
+		_, _ = io.WriteString(table, rows(element))
+		count++
+		if count%10_000 == 0 { // so that the memory of a table is bounded
+			return table.Flush()
 		}
-		text, _ := json.MarshalIndent(element, "  ", "  ") // of numbers and texts
-		return l.say(separator + "\n  " + string(text))
-	}
-	if _, err := fmt.Fprintln(l.table, row); err != nil {
-		return err
-	}
-	if l.rows%10_000 == 0 {
-		return l.table.Flush()
-	}
-	return nil
-}
-
-// end ends the report, unless there was an error.
-func (l *listing) end(err error) error {
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	if !l.json {
-		return l.table.Flush()
+	return table.Flush()
+}
+
+// printArray prints the elements as JSON.
+func printArray[T any](cmd *invocation, each func(add func(T) error) error) error {
+	separator, end := "[", "[]\n"
+	err := each(func(element T) error {
+		text, _ := json.MarshalIndent(element, "  ", "  ") // of numbers and texts
+		err := cmd.say(separator + "\n  " + string(text))
+		separator, end = ",", "\n]\n"
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	if l.rows == 0 {
-		return l.say("[]\n")
-	}
-	return l.say("\n]\n")
+	return cmd.say(end)
 }
 
 // printFirstKey makes the first key of a new database, unless a stop comes before that. A stop that
 // keeps it from being shown is an error.
-func printFirstKey(stop context.Context, cmd *invocation, pets *store, url string) error {
+func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) error {
 	ctx, cancel := context.WithTimeout(stop, commandWait)
 	defer cancel()
 	var isNew bool
-	_, err := pets.readInto(ctx, sqlOf("SELECT "+noKeys), &isNew)
+	_, err := s.readInto(ctx, sqlOf("SELECT "+noKeys), &isNew)
 	if stop.Err() != nil {
 		return nil
 	}
@@ -321,8 +306,8 @@ func printFirstKey(stop context.Context, cmd *invocation, pets *store, url strin
 		CreatedAt: cmd.now,
 	}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
-	id, err := issue(ctx, pets, cmd.stdout, text, key, func(d digest) (int64, error) {
-		return insertKey(ctx, pets, key, d, noKeys)
+	id, err := issue(ctx, s, cmd.stdout, text, key, func(d digest) (int64, error) {
+		return insertKey(ctx, s, key, d, noKeys)
 	})
 	if err != nil {
 		return err

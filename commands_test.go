@@ -13,13 +13,9 @@ import (
 	"testing"
 )
 
-// allCommands are those of the operator, and the service.
-func allCommands() []command { return append([]command{serving}, commands...) }
-
 func commandNamed(name string) *command {
-	all := allCommands()
 	isNamed := func(entry command) bool { return entry.name == name }
-	return &all[slices.IndexFunc(all, isNamed)]
+	return &commands[slices.IndexFunc(commands, isNamed)]
 }
 
 // With db in a line the database is named, which is missing.
@@ -158,7 +154,7 @@ func helpOf(t *testing.T, line string) string {
 
 func TestHelpNamesEveryCommand(t *testing.T) {
 	overview := helpOf(t, "help")
-	for _, entry := range allCommands() {
+	for _, entry := range commands {
 		row := `(?m)^  petstore ` + entry.name + ` +[a-z]\S+ `
 		if !regexp.MustCompile(row).MatchString(overview) {
 			t.Errorf("help does not say what petstore %s does", entry.name)
@@ -175,7 +171,7 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 }
 
 func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
-	for _, entry := range allCommands() {
+	for _, entry := range commands {
 		text := helpOf(t, "help "+entry.name)
 		for _, flag := range []string{" -h", " -help", " --help"} {
 			if helpOf(t, entry.name+flag) != text {
@@ -186,7 +182,11 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 		if entry.onlyDatabase {
 			variables = "Only -db has a variable"
 		}
-		usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + entry.argument)
+		argument := entry.argument
+		if entry.optional {
+			argument = "[" + argument + "]"
+		}
+		usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + argument)
 		for _, part := range []string{usage + "\n\n", entry.about, variables, "\nExit status: "} {
 			if !strings.Contains(text, part) {
 				t.Errorf("help of %s does not say %q", entry.name, part)
@@ -207,7 +207,7 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 		name := strings.TrimSuffix("petstore "+entry.name, " serve")
 		_, example, found := strings.Cut(entry.about, "\nExample: "+name)
 		example = strings.ReplaceAll(example, `"shop front"`, "shop")
-		if err := cmd.parse(strings.Fields(example), entry.argument); !found || err != nil {
+		if err := entry.parse(cmd, strings.Fields(example)); !found || err != nil {
 			t.Errorf("the example of %s cannot be run: %v", entry.name, err)
 		}
 	}

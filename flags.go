@@ -29,7 +29,7 @@ import (
 type usageError struct{ error }
 
 func usageErrorf(format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...)}
+	return &usageError{error: fmt.Errorf(format, args...)}
 }
 
 // process is what a command may use of the process it runs in.
@@ -94,8 +94,10 @@ type invocation struct {
 	*flag.FlagSet
 	config
 
-	argument string // such as a FILE or an ID, or "" if there is none
-	dbError  error  // what is wrong with -db, if the value must not be shown
+	idOf     string            // what the argument is the id of: "key" or "pet", or "" if it is none
+	texts    map[string]string // the values that were given to parsed flags, by name
+	argument string            // such as a FILE or an ID, or "" if there is none
+	dbError  error             // what is wrong with -db, if the value must not be shown
 	now      instant
 	log      *slog.Logger // on stderr
 
@@ -126,8 +128,7 @@ type config struct {
 
 // unknownID is the error of an argument that is the id of no key, or of no pet.
 func (c *invocation) unknownID() error {
-	kind, _, _ := strings.Cut(c.Name(), " ")
-	return fmt.Errorf("no %s has the id %s", kind, c.argument)
+	return fmt.Errorf("no %s has the id %s", c.idOf, c.argument)
 }
 
 func serveFlags(cmd *invocation) {
@@ -263,7 +264,7 @@ func checkChange(cmd *invocation) error {
 func (c *invocation) changes() (attributes []any) {
 	c.Visit(func(f *flag.Flag) {
 		if f.Name != "db" {
-			attributes = append(attributes, f.Name, f.Value.String())
+			attributes = append(attributes, f.Name, c.texts[f.Name])
 		}
 	})
 	return attributes
@@ -315,54 +316,6 @@ func statusFlag(cmd *invocation) {
 		"a `STATUS`: available, pending or sold")
 }
 
-// parse reads the flags and the argument, in any order: petstore key set 5 -name x. form is
-// the argument as help shows it: ID, or [ID] if it may be left out, or "" for none.
-func (c *invocation) parse(args []string, form string) error {
-	if err := c.Parse(args); err != nil {
-		return err
-	}
-	if form != "" && c.NArg() > 0 {
-		c.argument = c.Arg(0)
-		// Flags may follow it.
-		if err := c.Parse(c.Args()[1:]); err != nil {
-			return err
-		}
-	}
-	if c.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q", c.Arg(0))
-	}
-	optional := form == "" || strings.HasPrefix(form, "[")
-	if !optional && c.argument == "" {
-		return fmt.Errorf("%s needs %s", c.Name(), form)
-	}
-	return nil
-}
-
-// variableOf is the name of a flag's variable: -base-url is PETSTORE_BASE_URL.
-func variableOf(flag string) string {
-	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// readEnvironment sets those flags that the command line does not give and the environment does. An
-// empty variable does not count.
-func (c *invocation) readEnvironment(onlyDatabase bool) (err error) {
-	c.VisitAll(func(f *flag.Flag) {
-		hasNoVariable := onlyDatabase && f.Name != "db"
-		if hasNoVariable || c.given(f.Name) || err != nil {
-			return
-		}
-		name := variableOf(f.Name)
-		value := c.environ[name]
-		if value == "" {
-			return
-		}
-		if problem := c.Set(f.Name, value); problem != nil {
-			err = fmt.Errorf("invalid value %q for %s: %w", value, name, problem)
-		}
-	})
-	return err
-}
-
 // given reports whether a flag was given, or its variable.
 func (c *invocation) given(name string) (given bool) {
 	c.Visit(func(f *flag.Flag) {
@@ -373,27 +326,17 @@ func (c *invocation) given(name string) (given bool) {
 	return given
 }
 
-// parsedValue is a flag.Value that a function reads.
-type parsedValue struct {
-	text string
-	read func(text string) error // keeps what a text says, or says what is wrong with it
-}
-
-// String implements flag.Value.
-func (v *parsedValue) String() string { return v.text }
-
-// Set implements flag.Value.
-func (v *parsedValue) Set(text string) error {
-	v.text = text
-	return v.read(text)
-}
-
-// parsedFlag declares a flag that a function reads. A default of "" is none.
+// parsedFlag declares a flag that a function reads: it keeps what a text says, or says what is wrong
+// with it. A default of "" is none.
 func (c *invocation) parsedFlag(name, value, usage string, read func(text string) error) {
+	c.Func(name, usage, func(text string) error {
+		c.texts[name] = text
+		return read(text)
+	})
 	if value != "" {
 		_ = read(value)
+		c.Lookup(name).DefValue = value // for help
 	}
-	c.Var(&parsedValue{value, read}, name, usage)
 }
 
 // textFlag declares a flag whose text must pass a check, which returns what is wrong, or "".
@@ -425,13 +368,12 @@ func (c *invocation) numberFlag(into *int64, name, value string, least, most int
 func (c *invocation) durationFlag(into *time.Duration, name, value, usage string) {
 	c.parsedFlag(name, value, usage, func(text string) error {
 		number, isDays := strings.CutSuffix(text, "d")
-		// A Duration has room for the largest number of 16 bits, in days. An error does not matter
-		// here: such a text is left as it is, and ParseDuration looks at it.
+		// A Duration has room for the largest number of 16 bits, in days.
 		days, err := strconv.ParseUint(number, 10, 16)
-		if isDays && err == nil {
-			text = fmt.Sprintf("%dh", 24*days)
+		duration := time.Duration(days) * 24 * time.Hour
+		if !isDays {
+			duration, err = time.ParseDuration(text)
 		}
-		duration, err := time.ParseDuration(text)
 		if err != nil || duration < time.Second && duration != 0 {
 			return errors.New("it must be like 90d, 36h or 10m, at least 1s, or 0")
 		}
@@ -494,22 +436,21 @@ func mustMatch(pattern, description string) func(string) string {
 // isCluster reports whether -db names the nodes of a cluster, and not a file.
 func isCluster(db string) bool { return strings.Contains(db, "://") }
 
-var errDatabase = errors.New(
-	"it must be a file, or addresses like http://10.0.0.1:4001, separated by commas")
-
-// setDatabase reads -db. Whoever gets an error from here shows the text. If a password may stand in
-// it, the error is left to readFlags.
+// setDatabase reads -db. An error that it returns is shown together with the text. If a password may
+// stand in the text, the error is left in dbError.
 func (c *invocation) setDatabase(text string) error {
 	c.db = text
 	if isDatabase(text) {
 		return nil
 	}
+	err := errors.New(
+		"it must be a file, or addresses like http://10.0.0.1:4001, separated by commas")
 	if strings.Contains(text, "@") {
 		c.dbError = fmt.Errorf("invalid value for flag -db or for PETSTORE_DB, "+
-			"which is not shown, as it may hold a password: %w", errDatabase)
+			"which is not shown, as it may hold a password: %w", err)
 		return nil
 	}
-	return errDatabase
+	return err
 }
 
 // driveLetter begins a path on Windows.
@@ -523,7 +464,8 @@ func isDatabase(text string) bool {
 		return nodeURLs(text) != nil
 	}
 	path := driveLetter.ReplaceAllString(text, "")
-	if colon := strings.Index(path, ":"); colon >= 0 && strings.Contains(path[colon:], "@") {
+	_, afterColon, _ := strings.Cut(path, ":")
+	if strings.Contains(afterColon, "@") {
 		_, err := os.Stat(text)
 		return err == nil
 	}
@@ -564,27 +506,7 @@ func checkAddr(text string) string {
 	return ""
 }
 
-// newLogger writes to stderr: as text if format is text, or if it is not json and stderr is a
-// terminal, and otherwise as JSON.
-func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
-	options := &slog.HandlerOptions{Level: level}
-	redacted := redactor{stderr}
-	chooseText := format != "json" && isTerminal(stderr)
-	if format == "text" || chooseText {
-		return slog.New(slog.NewTextHandler(redacted, options))
-	}
-	return slog.New(slog.NewJSONHandler(redacted, options))
-}
-
-// redactor redacts all that is written to a log. Not all of its lines are ours: net/http quotes
-// requests that it cannot read.
-type redactor struct{ io.Writer }
-
-func (w redactor) Write(p []byte) (int, error) {
-	_, err := io.WriteString(w.Writer, redact(string(p)))
-	return len(p), err
-}
-
+// isTerminal reports whether a writer is a terminal, or another device of characters.
 func isTerminal(w io.Writer) bool {
 	file, _ := w.(*os.File)
 	info, err := file.Stat() // if w is no file, file is nil, and its Stat returns an error

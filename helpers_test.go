@@ -560,10 +560,10 @@ func duringFlush(t *testing.T, s *store, flush func(context.Context) error, do f
 func parseCommand(name string, args []string, environ ...string) (*invocation, error) {
 	entry := commandNamed(name)
 	c := entry.newInvocation(&process{environ: variablesOf(environ)})
-	if err := c.parse(args, entry.argument); err != nil {
+	if err := entry.parse(c, args); err != nil {
 		return c, err
 	}
-	return c, c.readEnvironment(entry.onlyDatabase)
+	return c, entry.readEnvironment(c)
 }
 
 // testKeys runs petstore key on one database.
