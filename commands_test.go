@@ -1,11 +1,15 @@
 package main
 
-// Tests of the command line: which command runs, what help says, and what mistakes are told.
+// Tests of the command line: which command runs, what help says, what mistakes are told, and what the
+// log looks like.
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -270,6 +274,54 @@ func TestAnUnknownIDIsAnErrorButNoMistakeOfUsage(t *testing.T) {
 		wantOneLine(t, err, false, "no key has the id "+args[len(args)-1])
 		if out+log != "" {
 			t.Errorf("key %s prints %q and logs %q", line, out, log)
+		}
+	}
+}
+
+func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
+	for _, c := range []struct {
+		format string
+		level  slog.Level
+		want   string // a regular expression for all that is written
+	}{
+		{"text", slog.LevelInfo, `^time=\S+ level=INFO msg=hello key=pet_…\n.* msg=careful\n$`},
+		{"json", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n`},
+		{"auto", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n`},
+		{"text", slog.LevelDebug, `(?s)^time=\S+ level=DEBUG msg=details\n.*INFO.*WARN`},
+		{"text", slog.LevelWarn, `^time=\S+ level=WARN msg=careful\n$`},
+		{"text", slog.LevelError, `^$`},
+	} {
+		var out bytes.Buffer
+		log := newLogger(&out, c.format, c.level)
+		log.Debug("details")
+		log.Info("hello", "key", "pet_live_secret") // which no format may show
+		log.Warn("careful")
+		if !regexp.MustCompile(c.want).MatchString(out.String()) {
+			t.Errorf("with -log %s -log-level %s the log is %q", c.format, c.level, out.String())
+		}
+	}
+}
+
+func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	must(t, err)
+	defer file.Close()
+	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a character device, as a terminal is
+	must(t, err)
+	defer device.Close()
+	for _, c := range []struct {
+		stderr       *os.File
+		format, want string
+	}{
+		{file, "auto", "*slog.JSONHandler"},
+		{file, "", "*slog.JSONHandler"},
+		{device, "auto", "*slog.TextHandler"},
+		{device, "", "*slog.TextHandler"},
+		{device, "json", "*slog.JSONHandler"},
+	} {
+		got := fmt.Sprintf("%T", newLogger(c.stderr, c.format, slog.LevelInfo).Handler())
+		if got != c.want {
+			t.Errorf("-log=%s on %s gives a %s, want a %s", c.format, c.stderr.Name(), got, c.want)
 		}
 	}
 }

@@ -3,12 +3,9 @@ package main
 // Tests of the flags: their defaults, values, variables and checks, and the documents' tables.
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -38,7 +35,7 @@ var serviceFlags = map[string]struct{ good, shown, other, bad string }{
 	"staging": {"true", "true", "false", "perhaps|2"},
 	"ban-for": {"1s", "1000000000", "8s", "10|soon|-1s|10 m|1ms"},
 	"cache": {
-		"2MiB", "2097152", "0",
+		"0", "0", "2MiB",
 		"x|-1|16|2KiB|+1MiB|1.5MiB|16 MiB|16MB|16mib|MiB|99999999MiB|1GiB",
 	},
 	"client-ip-header": {"X-A", "X-A", "X-B", "X Forwarded-For|X-Real-IP:|Ü"},
@@ -59,7 +56,8 @@ var serviceFlags = map[string]struct{ good, shown, other, bad string }{
 
 func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
 	names := map[string]bool{}
-	commandNamed("serve").newInvocation(&process{}).VisitAll(func(f *flag.Flag) { names[f.Name] = true })
+	serving := commandNamed("serve").newInvocation(&process{})
+	serving.VisitAll(func(f *flag.Flag) { names[f.Name] = true })
 	for name := range names {
 		c, tested := serviceFlags[name]
 		if !tested {
@@ -129,12 +127,6 @@ func TestOrdinaryOriginsAreTaken(t *testing.T) {
 		if err := new(invocation).addOrigins(origin); err != nil {
 			t.Errorf("the origin %s is refused: %v", origin, err)
 		}
-	}
-}
-
-func TestACacheMayHaveNoBytes(t *testing.T) {
-	if got := changedFields(t, []string{"-cache=0"}); got != "0" {
-		t.Errorf("with -cache=0 there is %s", got)
 	}
 }
 
@@ -289,54 +281,6 @@ func TestDurationsMayBeWholeDays(t *testing.T) {
 		"0x1d|1_0d|١d|90|week|1w| 1d|999ms|-1h|", "|") {
 		_, _, err := petstore(t, nil, "key", "create", "-expires", bad)
 		wantOneLine(t, err, true, fmt.Sprintf("%q", bad), "it must be like 90d, 36h or 10m")
-	}
-}
-
-func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
-	for _, c := range []struct {
-		format string
-		level  slog.Level
-		want   string // a regular expression for all that is written
-	}{
-		{"text", slog.LevelInfo, `^time=\S+ level=INFO msg=hello key=pet_…\n.* msg=careful\n$`},
-		{"json", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n`},
-		{"auto", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n`},
-		{"text", slog.LevelDebug, `(?s)^time=\S+ level=DEBUG msg=details\n.*INFO.*WARN`},
-		{"text", slog.LevelWarn, `^time=\S+ level=WARN msg=careful\n$`},
-		{"text", slog.LevelError, `^$`},
-	} {
-		var out bytes.Buffer
-		log := newLogger(&out, c.format, c.level)
-		log.Debug("details")
-		log.Info("hello", "key", "pet_live_secret") // which no format may show
-		log.Warn("careful")
-		if !regexp.MustCompile(c.want).MatchString(out.String()) {
-			t.Errorf("with -log %s -log-level %s the log is %q", c.format, c.level, out.String())
-		}
-	}
-}
-
-func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
-	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	must(t, err)
-	defer file.Close()
-	device, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // a character device, as a terminal is
-	must(t, err)
-	defer device.Close()
-	for _, c := range []struct {
-		stderr       *os.File
-		format, want string
-	}{
-		{file, "auto", "*slog.JSONHandler"},
-		{file, "", "*slog.JSONHandler"},
-		{device, "auto", "*slog.TextHandler"},
-		{device, "", "*slog.TextHandler"},
-		{device, "json", "*slog.JSONHandler"},
-	} {
-		got := fmt.Sprintf("%T", newLogger(c.stderr, c.format, slog.LevelInfo).Handler())
-		if got != c.want {
-			t.Errorf("-log=%s on %s gives a %s, want a %s", c.format, c.stderr.Name(), got, c.want)
-		}
 	}
 }
 
