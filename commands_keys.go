@@ -17,8 +17,8 @@ import (
 // takeBackWait is short, because a signal may have come: the command ends within half a second.
 const takeBackWait = 300 * time.Millisecond
 
-// issue makes a secret, stores the key with insert, and prints the text with the secret in the place
-// of $KEY. The id is 0 if insert has stored nothing. A key that cannot be printed is deleted, since
+// issue makes a secret, stores the key with insert, and prints the text with the secret in place of
+// $KEY. The id is 0 if insert has stored nothing. A key that cannot be printed is deleted, since
 // nobody could use it, and undo is run in the same transaction.
 func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *apiKey,
 	insert func(digest) (id int64, err error), undo ...statement) (id int64, err error) {
@@ -34,8 +34,8 @@ func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *ap
 	if err == nil {
 		return id, nil
 	}
-	// The error is not wrapped: main would take it for the error of a reader of stdout who has left, and
-	// say nothing.
+	// The error is not wrapped: main would take it for the error of a reader of stdout who has
+	// left, and say nothing.
 	reason := err.Error()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackWait)
 	defer cancel()
@@ -160,10 +160,11 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 
 // keyList shows all keys.
 func keyList(ctx context.Context, cmd *invocation) error {
-	return printRows(cmd, keyHeading, keyRow, func(add func(*apiKey) error) error {
+	each := func(add func(*apiKey) error) error {
 		// eachKey appends an AND to the clause.
 		return eachKey(ctx, cmd.store, cmd.now, add, "WHERE true")
-	})
+	}
+	return printRows(cmd, keyHeading, keyRow, each)
 }
 
 // keyShow shows one key.
@@ -215,14 +216,14 @@ func inUTC(at instant) string { return at.time().Format("2006-01-02 15:04:05Z") 
 // each day with requests. With -json it prints an object for each key, which holds its days.
 func keyUsage(ctx context.Context, cmd *invocation) error {
 	since := int64(cmd.now/dayMillis) - cmd.days + 1 // the first day, counted from 1 January 1970
-	heading, rows := "ID\t"+tallyHeading+"\tPLAN\tNAME\n", useRow
-	if cmd.id != 0 {
-		heading, rows = "DAY\t"+tallyHeading+"\n", dayRows
-	}
-	return printRows(cmd, heading, rows, func(add func(*lineUsage) error) error {
+	each := func(add func(*lineUsage) error) error {
 		// Without an ID, usageID is 0, which selects all keys. A limit of -1 is none.
 		return eachUsage(ctx, cmd.store, since, cmd.key.usageID, -1, add)
-	})
+	}
+	if cmd.id != 0 {
+		return printRows(cmd, "DAY\t"+tallyHeading+"\n", dayRows, each)
+	}
+	return printRows(cmd, "ID\t"+tallyHeading+"\tPLAN\tNAME\n", useRow, each)
 }
 
 const tallyHeading = " ADMITTED\t  REFUSED\t  ERRORS"

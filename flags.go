@@ -94,8 +94,8 @@ type invocation struct {
 	*flag.FlagSet
 	config
 
-	idOf     string            // what the argument is the id of: "key" or "pet", or "" if it is none
-	texts    map[string]string // the values that were given to parsed flags, by name
+	idOf     string            // what the argument is the id of: "key", "pet", or "" for none
+	texts    map[string]string // given to parsed flags, by name
 	argument string            // such as a FILE or an ID, or "" if there is none
 	dbError  error             // what is wrong with -db, if the value must not be shown
 	now      instant
@@ -326,8 +326,8 @@ func (c *invocation) given(name string) (given bool) {
 	return given
 }
 
-// parsedFlag declares a flag that a function reads: it keeps what a text says, or says what is wrong
-// with it. A default of "" is none.
+// parsedFlag declares a flag that a function reads: it keeps what a text says, or says what is
+// wrong with it. A default of "" is none.
 func (c *invocation) parsedFlag(name, value, usage string, read func(text string) error) {
 	c.Func(name, usage, func(text string) error {
 		c.texts[name] = text
@@ -436,8 +436,8 @@ func mustMatch(pattern, description string) func(string) string {
 // isCluster reports whether -db names the nodes of a cluster, and not a file.
 func isCluster(db string) bool { return strings.Contains(db, "://") }
 
-// setDatabase reads -db. An error that it returns is shown together with the text. If a password may
-// stand in the text, the error is left in dbError.
+// setDatabase reads -db. An error that it returns is shown together with the text. If a password
+// may stand in the text, the error is left in dbError.
 func (c *invocation) setDatabase(text string) error {
 	c.db = text
 	if isDatabase(text) {
