@@ -28,7 +28,7 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 	checks := map[string]func(){
 		"CGO_ENABLED=0 go build .": m.checkVersion,
 		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
-		"petstore backup -db /var/lib/petstore/petstore.db /root/petstore-backup.db":       m.checkUnit,
+		"petstore key list -db /var/lib/petstore/petstore.db":                              m.checkUnit,
 		"systemctl start petstore.socket petstore":                                         m.checkRestored,
 		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                                                   m.checkUpgrade,
 		"install /root/petstore-$NOW /usr/local/bin/petstore":                              m.checkRollback,

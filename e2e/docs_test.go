@@ -709,7 +709,6 @@ var shapes = []struct {
 	{regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\d |("day": )"\d{4}-\d\d-\d\d"`), "${1}YYYY-MM-DD "},
 	{regexp.MustCompile(`(time=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`), "${1}TIME"},
 	{regexp.MustCompile(`/(?:[^/\s"]+/)+([a-z]+\.db)\b`), "FOLDER/${1}"},
-	{regexp.MustCompile(`v0\.0\.0-\d{14}-[0-9a-f]{12} go1\.\d+(\.\d+)?`), "VERSION GO"},
 	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`\.\d{8}T\d{6}\.\d{3}Z\.old`), ".UTC-TIME.old"},
 	{regexp.MustCompile(`\d+( ns| µs| syncs)\b`), "N${1}"},
