@@ -456,6 +456,15 @@ func (s *store) joinLook(ctx context.Context) *look {
 		l.err = calmly(func() error { return s.refresh(ctx) })
 		if l.err == nil {
 			s.looked.Store(&l.began) // the answer may be older than now
+			return
+		}
+		// Who waits for a look that another one has stopped waits for that: nothing has failed.
+		s.lookMu.Lock()
+		last := s.looking
+		s.lookMu.Unlock()
+		if last != l {
+			<-last.ended
+			l.err = last.err
 		}
 	}()
 	return l

@@ -169,6 +169,53 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 	})
 }
 
+// onLostLook runs a test with a look that gets no answer, as if it had been lost in a pause. It is
+// young enough to be joined when the one before it is old.
+func onLostLook(t *testing.T, test func(l *lookingService, c *fakeCluster, revoke func())) {
+	t.Helper()
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		time.Sleep(lookCount)
+		var isLost atomic.Bool
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			if isLost.Swap(true) {
+				return false
+			}
+			<-r.Context().Done()
+			return true
+		})
+		l.store.joinLook(t.Context())
+		synctest.Wait()
+		test(l, c, revoke)
+	})
+}
+
+// TestALookThatIsJoinedIsWaitedForNoLonger than one that is begun, by however many.
+func TestALookThatIsJoinedIsWaitedForNoLonger(t *testing.T) {
+	onLostLook(t, func(l *lookingService, c *fakeCluster, _ func()) {
+		time.Sleep(lookCount)
+		var clients sync.WaitGroup
+		for range 20 {
+			clients.Go(func() { l.want(http.StatusOK, lookWait) })
+		}
+		clients.Wait()
+		c.wantArrived(lookAtCluster)
+	})
+}
+
+// TestALookThatIsReplacedTellsNothing: whoever waits for it waits for the other one.
+func TestALookThatIsReplacedTellsNothing(t *testing.T) {
+	onLostLook(t, func(l *lookingService, _ *fakeCluster, revoke func()) {
+		revoke()
+		time.Sleep(lookCount - lookEvery)
+		var client sync.WaitGroup
+		client.Go(func() { l.want(http.StatusUnauthorized, lookEvery+1) })
+		synctest.Wait()
+		time.Sleep(lookEvery + 1)
+		l.want(http.StatusUnauthorized, 0)
+		client.Wait()
+	})
+}
+
 // TestALookThatIsSlowIsNoError: services that start together may wait for each other so long.
 func TestALookThatIsSlowIsNoError(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, _ func()) {
