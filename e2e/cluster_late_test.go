@@ -77,7 +77,10 @@ func (s *server) admissionsOf(t *testing.T, key issued, requests int) (admitted 
 	t.Helper()
 	for range requests {
 		got, err := call(s.url, key.token, "GET", "/nothing", "", "")
-		noError(t, err)
+		if err != nil {
+			t.Error(err)
+			return admitted
+		}
 		if got.outcome() == "404 not_found" {
 			admitted++
 		}
