@@ -431,6 +431,10 @@ func TestLitestreamWaitsForTheOtherMachine(t *testing.T) {
 	m.run("[ -z \"$(ls -A /srv/standby)\" ]")
 	m.run("mount --bind /srv/other /srv/standby")
 	m.wantCopied()
+
+	// A damaged database is moved away, and another one takes its place.
+	m.run("systemctl stop petstore && mv /var/lib/petstore/petstore.db* /root && petstore key create && systemctl restart litestream")
+	m.wantCopied()
 }
 
 // wantCopied waits until the other machine has all keys of this one.
