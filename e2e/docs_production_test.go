@@ -314,6 +314,8 @@ func (m *machine) checkAlerts() {
 	}
 	m.run("mount -t tmpfs -o size=64k none /var/backups && ! systemctl start petstore-backup && umount /var/backups")
 	m.t.Logf("Alertmanager has of the backup that failed:\n%s", m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query alertname=PetstoreUnitFailed | grep petstore-backup.service | grep $(date -u +%F)")))
+	m.run("amtool --alertmanager.url=http://127.0.0.1:9093 alert add another") // which has a mail of its own
+	m.run(within(`[ $(curl -fs 127.0.0.1:9093/api/v2/alerts/groups | grep -o '"receiver":' | wc -l) -ge 2 ]`))
 	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
 }
 
