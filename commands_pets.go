@@ -144,7 +144,7 @@ func (f *importFile) read(content io.Reader) error {
 			continue
 		}
 		f.pets++
-		_, _ = rows.WriteString(pet.jsonRow() + "\n") // Flush returns the error
+		_, _ = rows.Write(append(pet.appendRow(nil), '\n')) // Flush returns the error
 	}
 	if lines.Err() != nil {
 		return fmt.Errorf("line %d: it has more than 64 KiB, or cannot be read: %w",
@@ -152,11 +152,6 @@ func (f *importFile) read(content io.Reader) error {
 	}
 	f.digest = fmt.Sprintf("%x", digest.Sum(nil))
 	return rows.Flush()
-}
-
-// jsonRow returns the pet's columns as a JSON array, for importPets.
-func (p NewPet) jsonRow() string {
-	return fmt.Sprintf("[%d,%d,%s]", p.CategoryID, storedStatus[p.Status], quote(p.Name))
 }
 
 // importStart returns how many pets of an import are stored already. With -again an import that has
@@ -221,32 +216,27 @@ func (s *store) imported(ctx context.Context, digest string) (stored int64, err 
 	return stored, err
 }
 
-// importPets stores the next pets of an import, and changes the number of its stored pets from one
-// value ("from") to another ("to"), in one transaction. If the number is "to" already, an earlier
-// try or the same import elsewhere has stored these pets, and importPets stores none. If the number
-// is neither of the two, importPets fails and stores nothing.
-func (s *store) importPets(ctx context.Context, digest string, pets []string,
+// insertImported adds pets if the statement before has changed a row.
+var insertImported = insertPets("changes() = 1")
+
+// importPets stores the next pets of an import, and moves the number of its stored pets from one
+// value to another, in one transaction. It may be repeated: if the number is "to" already, an
+// earlier try or the same import elsewhere has stored these pets, and it stores none. If the number
+// is neither of the two, it fails and stores nothing.
+func (s *store) importPets(ctx context.Context, digest string, rows []string,
 	from, to int64) error {
 	name := "import " + digest
-	var stored int64
 	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
 		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
-	// The move comes right before this statement, and changes() is 1 only if the move was made.
-	rows := "[" + strings.Join(pets, ",") + "]"
-	insert := sqlOf(insertPet+`
-		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
-		WHERE changes() = 1 ORDER BY key`, rows)
-	read := statement{importedQuery, []any{name}, []any{&stored}}
-	var err error
-	for range 5 {
+	insert := sqlOf(insertImported, "["+strings.Join(rows, ",")+"]")
+	var stored int64
+	read := statement{query: importedQuery, args: []any{name}, into: []any{&stored}}
+	_, err := s.write(ctx, move, insert, read)
+	for tries := 1; errors.Is(err, errOutcome) && tries < 5; tries++ {
 		_, err = s.write(ctx, move, insert, read)
-		// It is safe to repeat a write whose outcome is unknown, since the move is made only once.
-		if !errors.Is(err, errOutcome) {
-			break
-		}
 	}
 	if err == nil && stored != to {
-		return errors.New("another import of the same content is under way")
+		err = errors.New("another import of the same content is under way")
 	}
 	return err
 }

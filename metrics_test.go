@@ -263,7 +263,7 @@ func TestTheServiceTimesItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openShopInFakeTime(t)
 		s.store.engine = &watchedEngine{engine: s.store.engine, check: func(st statement, _ []any) {
-			if strings.HasPrefix(st.query, insertPet) {
+			if st.query == insertCreated {
 				time.Sleep(2 * time.Second)
 			}
 		}}

@@ -293,7 +293,7 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 			must(t, other.importPets(t.Context(), fmt.Sprint(id), []string{`[1,2,"Ada"]`}, 0, 1))
 			check("an import", id)
 		case 1:
-			must(t, writing(other, sqlOf(insertPet+"VALUES (1, 2, 'Eve')"))())
+			must(t, writing(other, sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
 			check("another program", id)
 		default:
 			s.engine = &slowEngine{honest, func() { check("a commit that goes on", id) }}

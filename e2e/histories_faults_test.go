@@ -44,18 +44,13 @@ var plantedFaults = []plantedFault{
 		"if s.edits.Load() != edits {", "if s.edits.Load() > edits {",
 	}},
 	{"a 201 comes before the commit", killed, "store.go", []string{
-		"\"runtime\"\n", "\"runtime\"\n	\"slices\"\n",
 		"defer close(t.ended)", "defer func() { close(t.ended) }()",
 		"	results, err := s.engine.write(ctx, t.statements)\n",
-		`	isOther := func(st statement) bool { return !strings.HasPrefix(st.query, insertPet) }
-	if !slices.ContainsFunc(t.statements, isOther) {
+		`	if len(t.statements) == 1 && t.statements[0].query == insertCreated {
 		var last int64
 		query := sqlOf("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
 		_, _ = s.readInto(ctx, query, &last)
-		for range t.statements {
-			last++
-			t.results = append(t.results, result{last, 1})
-		}
+		t.results = []result{{last + t.pets, t.pets}}
 		t.err = nil
 		close(t.ended)
 		t.ended = make(chan struct{})
@@ -79,8 +74,8 @@ var plantedFaults = []plantedFault{
 	}},
 	{"a list skips a pet of a batch", undisturbed, "store.go", []string{
 		"	t.results = results\n", `	t.results = results
-	if len(results) > 1 && strings.HasPrefix(t.statements[1].query, insertPet) {
-		skipped.Store(results[1].lastID)
+	if t.pets > 1 {
+		skipped.Store(results[len(results)-1].lastID)
 	}
 `,
 		"	at := place{", `	if after+1 == skipped.Load() {

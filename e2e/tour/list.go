@@ -208,7 +208,7 @@ var lies = []Lie{
 		Old: "	results, err := s.engine.write(ctx, t.statements)\n",
 		New: `	results, err := make([]result, len(t.statements)), error(nil)
 	for i := range results {
-		results[i] = result{lastID: 1, affected: 1}
+		results[i] = result{lastID: max(1, t.pets), affected: max(1, t.pets)}
 	}
 	go func() { _, _ = s.engine.write(context.WithoutCancel(ctx), t.statements) }()
 `,
