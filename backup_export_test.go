@@ -63,8 +63,8 @@ func TestAnExportOfAFileIsOneMoment(t *testing.T) {
 		mustCreate(t, s, rex)
 	}
 	var pets []string
-	must(t, s.eachPetJSON(t.Context(), "", func(pet string) error {
-		pets = append(pets, pet)
+	must(t, s.eachPet(t.Context(), "", func(pet *Pet) error {
+		pets = append(pets, string(pet.appendJSON(nil)))
 		if len(pets) > 1 {
 			return nil
 		}
@@ -88,7 +88,7 @@ func TestAnExportThatFailsLeavesNoHalfFile(t *testing.T) {
 	must(t, err)
 	c.stderr = io.Discard
 	c.store = storeOn(&watchedEngine{openDatabase(t, db).engine, func(st statement, _ []any) {
-		if strings.HasPrefix(st.query, "SELECT id") {
+		if strings.HasPrefix(st.query, "SELECT edits, ") {
 			cancel()
 		}
 	}})

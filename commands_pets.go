@@ -20,22 +20,28 @@ import (
 
 // petSet changes what the flags say, and leaves the rest.
 func petSet(ctx context.Context, cmd *invocation) error {
-	var category any // NULL
-	if cmd.given("category") {
-		category = cmd.category
-	}
-	change := setPet(cmd.id, cmd.newName, category, PetStatus(cmd.status))
-	return cmd.editPet(ctx, change, "pet changed")
+	return cmd.editPet(ctx, cmd.petChange(), "pet changed")
 }
 
-// setPet is the statement that changes a pet. An empty argument leaves its column as it is. The
-// category is an int64, or nil if it is empty.
-func setPet(id int64, name string, category any, status PetStatus) statement {
-	return sqlOf(`UPDATE pets SET
-		name = ifnull(nullif(? ->> '$', ''), name),
-		category_id = ifnull(?, category_id),
-		status = ifnull(nullif(?, 0), status)
-		WHERE id = ?`, quote(name), category, storedStatus[status], id)
+// petChange changes the columns of a pet for which a flag is given.
+func (c *invocation) petChange() statement {
+	var changes []string
+	var args []any
+	change := func(column string, value any) {
+		changes = append(changes, column)
+		args = append(args, value)
+	}
+	if c.given("name") {
+		change("name = ? ->> '$'", quote(c.newName))
+	}
+	if c.given("category") {
+		change("category_id = ?", c.category)
+	}
+	if c.given("status") {
+		change("status = ?", PetStatus(c.status).stored())
+	}
+	query := "UPDATE pets SET " + strings.Join(changes, ", ") + " WHERE id = ?"
+	return sqlOf(query, append(args, c.id)...)
 }
 
 func petDelete(ctx context.Context, cmd *invocation) error {
@@ -258,7 +264,7 @@ func petExport(ctx context.Context, cmd *invocation) error {
 func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, err error) {
 	// Without -status the number is 0, which selects all pets.
 	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
-		storedStatus[PetStatus(c.status)])
+		PetStatus(c.status).stored())
 	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
 		return 0, err
 	}
@@ -282,9 +288,11 @@ func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, e
 // writePets writes pets as JSON, one a line.
 func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) error {
 	out := bufio.NewWriterSize(to, maxBody)
-	err := c.store.eachPetJSON(ctx, PetStatus(c.status), func(pet string) error {
+	var line []byte
+	err := c.store.eachPet(ctx, PetStatus(c.status), func(pet *Pet) error {
 		p.done.Add(1)
-		_, err := out.WriteString(pet + "\n")
+		line = append(pet.appendJSON(line[:0]), '\n')
+		_, err := out.Write(line)
 		return err
 	})
 	if err != nil {
@@ -293,17 +301,14 @@ func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) e
 	return out.Flush()
 }
 
-// eachPetJSON calls do with the JSON of each pet that has the status, by id. Status "" selects all:
-// it is bound as 0, and 0 IN (0, status) is true of each pet.
-func (s *store) eachPetJSON(ctx context.Context, status PetStatus,
-	do func(pet string) error) error {
-	query := sqlOf("SELECT id, "+petJSON+` FROM pets WHERE ? IN (0, status) AND id > ?
-		ORDER BY id LIMIT ?`, storedStatus[status])
-	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
-		var pet string
-		if err := scan(&id, &pet); err != nil {
+// eachPet calls do with each pet that has the status, by id. Status "" selects all.
+func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet) error) error {
+	pets := s.newPetReader()
+	return s.eachRow(ctx, listOf(status.stored()), func(scan scanner) (id int64, err error) {
+		pet, err := pets.read(scan)
+		if err != nil || pet == nil {
 			return 0, err
 		}
-		return id, do(pet)
+		return pet.ID, do(pet)
 	})
 }

@@ -578,7 +578,8 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) { // later, a GET of this address is 410
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	write(w, http.StatusCreated, jsonType, []byte(Pet{ID: id, NewPet: pet}.json()))
+	created := Pet{ID: id, NewPet: pet}
+	write(w, http.StatusCreated, jsonType, created.appendJSON(nil))
 	return nil
 }
 
@@ -715,7 +716,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy.
 func fixed(contentType []string, body string) operation {
-	doc := newDocument(body, ".")
+	doc := newDocument([]byte(body), ".")
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)

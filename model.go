@@ -67,18 +67,36 @@ const (
 	maxLimit, defaultLimit = 100, 20 // pets on a page
 )
 
-// json is the pet as JSON, byte for byte as SQLite's json_object writes it in petJSON.
-func (p Pet) json() string {
-	return fmt.Sprintf(`{"id":%d,"name":%s,"categoryId":%d,"status":"%s"}`,
-		p.ID, quote(p.Name), p.CategoryID, p.Status)
+// appendJSON appends the pet as JSON, as every response and every export has it.
+func (p *Pet) appendJSON(to []byte) []byte {
+	to = strconv.AppendInt(append(to, `{"id":`...), p.ID, 10)
+	to = appendQuoted(append(to, `,"name":`...), p.Name)
+	to = strconv.AppendInt(append(to, `,"categoryId":`...), p.CategoryID, 10)
+	to = appendQuoted(append(to, `,"status":`...), string(p.Status))
+	return append(to, '}')
 }
 
-// quote returns a text as a JSON string. The text must be UTF-8 without control characters, as all
-// names and Idempotency-Keys are once they are checked. Then only two characters need an escape.
-// Such texts are sent to SQL so: see statement.
-func quote(text string) string { return `"` + escapes.Replace(text) + `"` }
+// quote returns a text as a JSON string. Such texts are sent to SQL so: see statement.
+func quote(text string) string { return string(appendQuoted(nil, text)) }
 
-var escapes = strings.NewReplacer(`"`, `\"`, `\`, `\\`)
+// appendQuoted appends a text of UTF-8 as a JSON string. It escapes what JSON demands, and no more.
+func appendQuoted(to []byte, text string) []byte {
+	to = append(to, '"')
+	to = append(to, escapes.Replace(text)...)
+	return append(to, '"')
+}
+
+var escapes = newEscapes()
+
+func newEscapes() *strings.Replacer {
+	pairs := []string{
+		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
+	}
+	for c := range ' ' { // of two for the same character, the first counts
+		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
+	}
+	return strings.NewReplacer(pairs...)
+}
 
 // ErrorCode is the machine-readable part of an Error. The list is closed: clients may switch on it.
 type ErrorCode string
@@ -220,11 +238,11 @@ type document struct {
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
 // survives a restart. marker differs when a header such as Link differs, so that the ETag differs
 // too.
-func newDocument(body, marker string) document {
-	sum := sha256.Sum256([]byte(body + marker))
+func newDocument(body []byte, marker string) document {
+	sum := sha256.Sum256(append(body, marker...))
 	tag := base64.RawURLEncoding.EncodeToString(sum[:12])
 	return document{
-		body: []byte(body),
+		body: bytes.Clone(body), // without what may be free behind it
 		etag: []string{`"` + tag + `"`},
 	}
 }

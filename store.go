@@ -26,6 +26,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,7 +233,7 @@ type store struct {
 	committing chan struct{}
 
 	// shown is the highest id of a pet that a response of this service may contain. A last page
-	// that was read before that id was given may lack the pet, and is not fresh.
+	// that may lack the pet is not fresh.
 	shown atomic.Int64
 	// editsSeen counts how often this service has noticed that others may have changed rows. The
 	// first look counts too. On a file, an edit by a command counts twice, once in refresh and once
@@ -395,7 +396,7 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 }
 
 // editsQuery reads how many edits there were.
-const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
+const editsQuery = "SELECT value AS edits FROM counters WHERE name = 'edits'"
 
 // refresh looks for edits of others. If there are any, everything cached is read anew. On a file,
 // changed also notices programs that count no edit. A cluster shows edits by their number alone. A
@@ -546,8 +547,7 @@ func (s *store) noteEdits(edits int64) {
 	}
 }
 
-// noteShown takes the id of a pet that a response is about to show, be it new, or added by an
-// import.
+// noteShown takes the id of a pet that a response may show from now on.
 func (s *store) noteShown(id int64) {
 	for {
 		highest := s.shown.Load()
@@ -598,17 +598,89 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// petJSON builds the JSON of a pet inside SQLite, as Pet.json does in Go. For 20 pets this takes
-// half the time of scanning rows. A new column of a pet stands in petJSON, keysetQuery, importPets,
-// jsonRow, insertPet, petValues, insertArgs, NewPet, Pet.json, decodeNewPet, setPet,
-// web/openapi.json and a migration.
-const petJSON = `json_object('id', id, 'name', name, 'categoryId', category_id, 'status',
-	CASE status WHEN 2 THEN 'available' WHEN 3 THEN 'pending' ELSE 'sold' END)`
+// storedStatuses holds each status at the number that stands for it in the tables. Status "" has 0,
+// which stands for no status or for all. The numbers start at 2, because SQLite prepares a statement
+// anew when a bound value becomes, or ceases to be, 0 or 1.
+var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
-// storedStatus holds the number that stands for each status in the tables. Status "" is not in it
-// and gives 0, which stands for no status or for all. The numbers start at 2, because SQLite
-// prepares a statement anew when a bound value becomes, or ceases to be, 0 or 1.
-var storedStatus = map[PetStatus]int64{Available: 2, Pending: 3, Sold: 4}
+func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
+
+// petRow is a pet as the table pets holds it.
+type petRow struct {
+	Pet
+	status int64 // the number of Status
+}
+
+// petColumns are the columns of the table pets but for the id. Pets are inserted, read, imported and
+// exported by them.
+var petColumns = []struct {
+	name  string
+	none  string                // what is read where there is no pet
+	place func(row *petRow) any // a *int64 or a *string
+}{
+	{name: "category_id", none: "0", place: func(row *petRow) any { return &row.CategoryID }},
+	{name: "status", none: "0", place: func(row *petRow) any { return &row.status }},
+	{name: "name", none: "''", place: func(row *petRow) any { return &row.Name }},
+}
+
+// petsQuery reads the pets that a condition selects, for a petReader. LEFT JOIN gives a row without
+// a pet if there is none, so that the number of edits is read from the same snapshot in any case.
+func petsQuery(condition string) string {
+	columns := "edits, ifnull(id, 0)"
+	for _, column := range petColumns {
+		columns += fmt.Sprintf(", ifnull(%s, %s)", column.name, column.none)
+	}
+	return "SELECT " + columns + " FROM (" + editsQuery + ") LEFT JOIN pets ON " + condition
+}
+
+var (
+	petQuery        = petsQuery("id = ?")
+	listQuery       = petsQuery("id > ? ORDER BY id LIMIT ?")
+	statusListQuery = petsQuery("status = ? AND id > ? ORDER BY id LIMIT ?")
+)
+
+// listOf reads the pets with a status, or with 0 all, by ascending id. It lacks two arguments: the id
+// after which the list begins, and how many pets it may have.
+func listOf(status int64) statement {
+	if status == 0 {
+		return sqlOf(listQuery)
+	}
+	return sqlOf(statusListQuery, status)
+}
+
+// petReader takes the rows of a petsQuery.
+type petReader struct {
+	store   *store
+	edits   int64
+	row     petRow
+	columns []any // where they are
+}
+
+func (s *store) newPetReader() *petReader {
+	r := &petReader{store: s}
+	r.columns = []any{&r.edits, &r.row.ID}
+	for _, column := range petColumns {
+		r.columns = append(r.columns, column.place(&r.row))
+	}
+	return r
+}
+
+// read returns the pet of a row, or nil if it has none. The next call overwrites it.
+func (r *petReader) read(scan scanner) (*Pet, error) {
+	if err := scan(r.columns...); err != nil {
+		return nil, err
+	}
+	r.store.noteEdits(r.edits)
+	if r.row.ID == 0 {
+		return nil, nil
+	}
+	if r.row.status < 2 || r.row.status >= int64(len(storedStatuses)) {
+		return nil, fmt.Errorf("pet %d has the status %d", r.row.ID, r.row.status)
+	}
+	r.row.Status = storedStatuses[r.row.status]
+	r.store.noteShown(r.row.ID)
+	return &r.row.Pet, nil
+}
 
 // listPage is a page of the list.
 type listPage struct {
@@ -616,13 +688,13 @@ type listPage struct {
 	last int64 // the id of its last pet
 	more bool  // a later page has pets
 
-	given     int64  // the highest id that any pet had ever been given when the page was read
+	shown     int64  // the page has all pets up to this id that belong on it
 	editsSeen uint64 // of the store, before the page was read
 }
 
 // place is where a page stands in the list.
 type place struct {
-	status       int64 // as stored; 0 for all
+	status       int64 // its number; 0 for all
 	limit, after int64
 }
 
@@ -637,13 +709,12 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// Ids ascend from commit to commit: what is read when an id was given shows all up to that.
-	return p.given >= s.shown.Load()
+	return p.shown >= s.shown.Load()
 }
 
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
 func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error) {
-	at := place{storedStatus[status], int64(limit), after}
+	at := place{status: status.stored(), limit: int64(limit), after: after}
 	if page := s.pages.get(at); page != nil && s.fresh(page) {
 		return page, nil
 	}
@@ -658,49 +729,48 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 }
 
 func (s *store) readPage(at place) (*listPage, error) {
-	// The count comes before the query. So a page that was read before an edit and cached after it
-	// is not fresh.
-	page := &listPage{editsSeen: s.editsSeen.Load()}
-	query := sqlOf(pageQuery, at.after, at.limit)
-	if at.status != 0 {
-		query = sqlOf(statusPageQuery, at.after, at.limit, at.status)
-	}
-	var body string
-	var edits int64
-	found, err := s.readInto(context.Background(), query,
-		&body, &page.last, &page.more, &page.given, &edits)
+	// Both come before the query. So a page that was read before an edit, or before a new pet was
+	// shown, and cached after it, is not fresh.
+	page := &listPage{editsSeen: s.editsSeen.Load(), shown: s.shown.Load()}
+	query := listOf(at.status)
+	query.args = append(query.args, at.after, at.limit+1) // one more shows whether there are more
+	body := append(make([]byte, 0, 100*at.limit), '[')
+	pets := s.newPetReader()
+	count := int64(0)
+	found := false
+	err := s.read(context.Background(), query, func(scan scanner) error {
+		found = true
+		pet, err := pets.read(scan)
+		if err != nil || pet == nil {
+			return err
+		}
+		if count == at.limit {
+			page.more = true
+			return nil
+		}
+		if count > 0 {
+			body = append(body, ',')
+		}
+		count++
+		body = pet.appendJSON(body)
+		page.last = pet.ID
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
 	if !found {
 		return nil, errors.New("the engine has returned no page")
 	}
-	s.noteEdits(edits)
-	s.noteShown(page.last)
+	// Ids ascend from commit to commit: a page with a pet has all that were added before it.
+	page.shown = max(page.shown, page.last)
 	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
 	if page.more {
 		marker = "+"
 	}
-	page.document = newDocument(body, marker)
+	page.document = newDocument(append(body, ']'), marker)
 	return page, nil
-}
-
-var pageQuery, statusPageQuery = keysetQuery(""), keysetQuery("status = ?3 AND")
-
-// keysetQuery reads a page as one row, and from the same snapshot the highest id that was ever
-// given, and the number of edits. ?1 is the id after which the page begins, and ?2 is how many pets
-// it may have. The filter is "", or a condition on ?3 that ends with AND. The columns have short
-// names because the driver copies the names for every query. EXISTS takes last from the subquery,
-// where an empty page has NULL: no id is greater than that.
-func keysetQuery(filter string) string {
-	return `SELECT body, ifnull(last, 0) AS last,
-			EXISTS (SELECT 1 FROM pets WHERE ` + filter + ` id > last) AS more,
-			ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'pets'), 0) AS given,
-			(` + editsQuery + `) AS edits
-		FROM (SELECT json_group_array(` + petJSON + ` ORDER BY id) AS body, max(id) AS last
-			FROM (SELECT id, name, category_id, status FROM pets WHERE ` + filter + ` id > ?1
-				ORDER BY id LIMIT ?2))`
 }
 
 // cachedPet is the document of one pet.
@@ -709,47 +779,26 @@ type cachedPet struct {
 	editsSeen uint64 // of the store, before the pet was read; no commit of a service changes a pet
 }
 
-// petQuery reads a pet, or "", and the number of edits.
-const petQuery = "SELECT ifnull((SELECT " + petJSON + " FROM pets WHERE id = ?), '') AS body, (" +
-	editsQuery + ") AS edits"
-
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*cachedPet, error) {
 	editsSeen := s.editsSeen.Load() // before the query
 	if pet := s.pets.get(id); pet != nil && pet.editsSeen == editsSeen {
 		return pet, nil
 	}
-	var body string
-	var edits int64
-	_, err := s.readInto(context.Background(), sqlOf(petQuery, id), &body, &edits)
-	if err != nil {
+	var pet *cachedPet
+	pets := s.newPetReader()
+	err := s.read(context.Background(), sqlOf(petQuery, id), func(scan scanner) error {
+		found, err := pets.read(scan)
+		if found != nil {
+			pet = &cachedPet{newDocument(found.appendJSON(nil), "."), editsSeen}
+		}
+		return err
+	})
+	if err != nil || pet == nil {
 		return nil, err
 	}
-	s.noteEdits(edits)
-	if body == "" {
-		return nil, nil
-	}
-	s.noteShown(id)
-	pet := &cachedPet{newDocument(body, "."), editsSeen}
-	s.pets.put(id, pet, entryBytes+int64(len(body)))
+	s.pets.put(id, pet, entryBytes+int64(len(pet.body)))
 	return pet, nil
-}
-
-// petRow is a pet as the table pets holds it.
-type petRow struct {
-	Pet
-	status int64 // the number of Status
-}
-
-// petColumns are the columns of the table pets but for the id, each with its place in a petRow: a
-// *int64 or a *string.
-var petColumns = []struct {
-	name  string
-	place func(row *petRow) any
-}{
-	{name: "category_id", place: func(row *petRow) any { return &row.CategoryID }},
-	{name: "status", place: func(row *petRow) any { return &row.status }},
-	{name: "name", place: func(row *petRow) any { return &row.Name }},
 }
 
 // insertPets returns the statement that adds pets if a condition holds. Its first argument is a JSON
@@ -767,7 +816,7 @@ func insertPets(condition string) string {
 
 // appendRow appends the columns of a pet as a JSON array.
 func (p NewPet) appendRow(to []byte) []byte {
-	row := &petRow{Pet: Pet{NewPet: p}, status: storedStatus[p.Status]}
+	row := &petRow{Pet: Pet{NewPet: p}, status: p.Status.stored()}
 	separator := byte('[')
 	for _, column := range petColumns {
 		to = append(to, separator)
@@ -775,7 +824,7 @@ func (p NewPet) appendRow(to []byte) []byte {
 		case *int64:
 			to = strconv.AppendInt(to, *value, 10)
 		case *string:
-			to = append(to, quote(*value)...)
+			to = appendQuoted(to, *value)
 		}
 		separator = ','
 	}

@@ -24,7 +24,7 @@ func TestFollowingAllPagesAgainReadsTheLastOneOnly(t *testing.T) {
 		}
 		reads := int64(0)
 		s.engine = &watchedEngine{engine: s.engine, check: func(st statement, columns []any) {
-			if columns == nil && (st.query == pageQuery || st.query == statusPageQuery) {
+			if columns == nil && (st.query == listQuery || st.query == statusListQuery) {
 				reads++
 			}
 		}}
@@ -70,7 +70,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			return other.importPets(t.Context(), "digest", pets, stored-2, stored)
 		}
 		edit := func(name string) error {
-			return errorOf(other.edit(t.Context(), setPet(1, name, nil, "")))
+			return errorOf(other.edit(t.Context(), sqlOf("UPDATE pets SET name = ? WHERE id = 1", name)))
 		}
 		olderEdit := writing(other,
 			sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))

@@ -96,7 +96,9 @@ func sendPetStatements(t *testing.T, s *store) {
 	must(t, s.importPets(ctx, "digest", []string{`[1,4,"Rex"]`}, 0, 1))
 	_, err = s.imported(ctx, "digest")
 	must(t, err)
-	must(t, errorOf(s.edit(ctx, setPet(1, "Tom", "2", Sold))))
+	set, err := parseCommand("pet set", []string{"-name=Tom", "-category=2", "-status=sold", "1"})
+	must(t, err)
+	must(t, errorOf(s.edit(ctx, set.petChange())))
 	quiet := &process{stdout: io.Discard, stderr: io.Discard}
 	cmd := commandNamed("pet delete").newInvocation(quiet)
 	cmd.store, cmd.log, cmd.id = s, testLog, 1

@@ -88,7 +88,7 @@ var plantedFaults = []plantedFault{
 	}},
 	{"a list is read from any node", onCluster, "rqlite.go", []string{
 		"	a, err := e.try(allTries, n, path, statements)", `	from := n
-		if strings.Contains(statements[len(statements)-1].query, "AS more") {
+		if strings.Contains(statements[len(statements)-1].query, "LIMIT ?") {
 			from = e.nodes[time.Now().UnixMicro()%int64(len(e.nodes))]
 			path = "/db/query?level=none" // so that nodes respond by themselves
 		}
