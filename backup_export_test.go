@@ -88,7 +88,7 @@ func TestAnExportThatFailsLeavesNoHalfFile(t *testing.T) {
 	must(t, err)
 	c.stderr = io.Discard
 	c.store = storeOn(&watchedEngine{openDatabase(t, db).engine, func(st statement, _ []any) {
-		if strings.HasPrefix(st.query, "SELECT edits, ") {
+		if strings.HasPrefix(st.query, "SELECT -value") {
 			cancel()
 		}
 	}})

@@ -72,8 +72,8 @@ func (p *Pet) appendJSON(to []byte) []byte {
 	to = strconv.AppendInt(append(to, `{"id":`...), p.ID, 10)
 	to = appendQuoted(append(to, `,"name":`...), p.Name)
 	to = strconv.AppendInt(append(to, `,"categoryId":`...), p.CategoryID, 10)
-	to = appendQuoted(append(to, `,"status":`...), string(p.Status))
-	return append(to, '}')
+	to = append(append(to, `,"status":"`...), p.Status...)
+	return append(to, `"}`...)
 }
 
 // quote returns a text as a JSON string. Such texts are sent to SQL so: see statement.

@@ -621,8 +621,9 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 		return err
 	}
 	defer rows.Close()
+	scan := rows.Scan // here, since this takes memory
 	for rows.Next() {
-		if err := row(rows.Scan); err != nil {
+		if err := row(scan); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"math"
@@ -95,23 +95,24 @@ const (
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 
+//go:embed schema
+var schemaFiles embed.FS
+
 // migrations take the schema from one version to the next: schema/1.sql makes version 1. A change
 // of the schema is a new file that only adds to it, since databases have run the others, and older
 // services may run beside newer ones.
-var migrations = []string{schema1, schema2, schema3, schema4, schema5}
+var migrations = readMigrations()
 
-var (
-	//go:embed schema/1.sql
-	schema1 string
-	//go:embed schema/2.sql
-	schema2 string
-	//go:embed schema/3.sql
-	schema3 string
-	//go:embed schema/4.sql
-	schema4 string
-	//go:embed schema/5.sql
-	schema5 string
-)
+func readMigrations() (migrations []string) {
+	for {
+		// The program contains the files: after the last one, the next is missing.
+		text, err := schemaFiles.ReadFile(fmt.Sprintf("schema/%d.sql", len(migrations)+1))
+		if err != nil {
+			return migrations
+		}
+		migrations = append(migrations, string(text))
+	}
+}
 
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the request may
@@ -396,7 +397,7 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 }
 
 // editsQuery reads how many edits there were.
-const editsQuery = "SELECT value AS edits FROM counters WHERE name = 'edits'"
+const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh looks for edits of others. If there are any, everything cached is read anew. On a file,
 // changed also notices programs that count no edit. A cluster shows edits by their number alone. A
@@ -615,7 +616,7 @@ type petRow struct {
 // exported by them.
 var petColumns = []struct {
 	name  string
-	none  string                // what is read where there is no pet
+	none  string                // stands there in a row without a pet
 	place func(row *petRow) any // a *int64 or a *string
 }{
 	{name: "category_id", none: "0", place: func(row *petRow) any { return &row.CategoryID }},
@@ -623,14 +624,17 @@ var petColumns = []struct {
 	{name: "name", none: "''", place: func(row *petRow) any { return &row.Name }},
 }
 
-// petsQuery reads the pets that a condition selects, for a petReader. LEFT JOIN gives a row without
-// a pet if there is none, so that the number of edits is read from the same snapshot in any case.
+// petsQuery reads the pets that a condition selects, for a petReader, and in one more row the number
+// of edits, from the same snapshot. It stands negative in place of an id, which makes it the first
+// of a list by id.
 func petsQuery(condition string) string {
-	columns := "edits, ifnull(id, 0)"
+	edits, names := "SELECT -value AS id", "SELECT id"
 	for _, column := range petColumns {
-		columns += fmt.Sprintf(", ifnull(%s, %s)", column.name, column.none)
+		edits += ", " + column.none
+		names += ", " + column.name
 	}
-	return "SELECT " + columns + " FROM (" + editsQuery + ") LEFT JOIN pets ON " + condition
+	return edits + " FROM counters WHERE name = 'edits' UNION ALL " +
+		names + " FROM pets WHERE " + condition
 }
 
 var (
@@ -640,7 +644,7 @@ var (
 )
 
 // listOf reads the pets with a status, or with 0 all, by ascending id. It lacks two arguments: the id
-// after which the list begins, and how many pets it may have.
+// after which the list begins, and how many rows it may have.
 func listOf(status int64) statement {
 	if status == 0 {
 		return sqlOf(listQuery)
@@ -651,27 +655,26 @@ func listOf(status int64) statement {
 // petReader takes the rows of a petsQuery.
 type petReader struct {
 	store   *store
-	edits   int64
 	row     petRow
-	columns []any // where they are
+	columns []any // its places
 }
 
 func (s *store) newPetReader() *petReader {
 	r := &petReader{store: s}
-	r.columns = []any{&r.edits, &r.row.ID}
+	r.columns = []any{&r.row.ID}
 	for _, column := range petColumns {
 		r.columns = append(r.columns, column.place(&r.row))
 	}
 	return r
 }
 
-// read returns the pet of a row, or nil if it has none. The next call overwrites it.
+// read returns the pet of a row, which the next call overwrites, or nil if the row is without one.
 func (r *petReader) read(scan scanner) (*Pet, error) {
 	if err := scan(r.columns...); err != nil {
 		return nil, err
 	}
-	r.store.noteEdits(r.edits)
-	if r.row.ID == 0 {
+	if r.row.ID <= 0 {
+		r.store.noteEdits(-r.row.ID)
 		return nil, nil
 	}
 	if r.row.status < 2 || r.row.status >= int64(len(storedStatuses)) {
@@ -733,7 +736,8 @@ func (s *store) readPage(at place) (*listPage, error) {
 	// shown, and cached after it, is not fresh.
 	page := &listPage{editsSeen: s.editsSeen.Load(), shown: s.shown.Load()}
 	query := listOf(at.status)
-	query.args = append(query.args, at.after, at.limit+1) // one more shows whether there are more
+	// One row has the number of edits, and one more pet shows that there are more.
+	query.args = append(query.args, at.after, at.limit+2)
 	body := append(make([]byte, 0, 100*at.limit), '[')
 	pets := s.newPetReader()
 	count := int64(0)

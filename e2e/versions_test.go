@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -62,18 +61,10 @@ func buildNext(t *testing.T) (file string) {
 	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services", "usage_days", "identity"} {
 		migration += fmt.Sprintf("\nALTER TABLE %s ADD COLUMN next TEXT NOT NULL DEFAULT 'nothing';", table)
 	}
-	place, err := filepath.Abs("../store.go")
+	place, err := filepath.Abs(fmt.Sprintf("../schema/%d.sql", len(readSchema(t).migrations)+1))
 	noError(t, err)
-	source, err := os.ReadFile(place)
-	noError(t, err)
-	migrations := regexp.MustCompile(`(var migrations = \[\]string\{[^}]*)\}`)
-	if !migrations.Match(source) {
-		t.Fatal("store.go does not list the migrations")
-	}
-	source = migrations.ReplaceAll(source, []byte("$1, nextSchema}"))
-	source = fmt.Appendf(source, "\nconst nextSchema = `%s`\n", migration)
-	next := filepath.Join(folder, "store.go")
-	noError(t, os.WriteFile(next, source, 0o600))
+	next := filepath.Join(folder, "next.sql")
+	noError(t, os.WriteFile(next, []byte(migration), 0o600))
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{place: next}})
 	noError(t, err)
 	noError(t, os.WriteFile(filepath.Join(folder, "overlay.json"), overlay, 0o600))
