@@ -15,7 +15,7 @@ func TestExportFiltersByStatus(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		for _, status := range []PetStatus{Sold, Available, Pending, Sold} {
-			mustCreate(t, s, NewPet{"Rex", 1, status})
+			mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: status})
 		}
 		out, log, err := petstore(t, nil, "pet", "export", "-db", db, "-status", "sold", "-")
 		must(t, err)

@@ -21,7 +21,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-var rex = NewPet{"Rex", 1, Sold}
+var rex = NewPet{Name: "Rex", CategoryID: 1, Status: Sold}
 
 // TestABackupBesideSteadyWritersIsConsistent: each writer stores a pet and a record in one
 // transaction, so that a torn copy has more of one of them.

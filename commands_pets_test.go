@@ -75,7 +75,7 @@ func TestAPetThatIsNotThereCannotBeChanged(t *testing.T) {
 func TestANameThatIsRefusedTodayStays(t *testing.T) {
 	db := databasePath(t)
 	s := openDatabase(t, db)
-	id := mustCreate(t, s, NewPet{"\u200b\u2800", 1, Sold})
+	id := mustCreate(t, s, NewPet{Name: "\u200b\u2800", CategoryID: 1, Status: Sold})
 	const line = `{"id":1,"name":"` + "\u200b\u2800" + `","categoryId":1,"status":"sold"}`
 	pet, err := s.pet(id)
 	must(t, err)

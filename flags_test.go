@@ -211,8 +211,8 @@ func TestAVariableChangesNothing(t *testing.T) {
 	k := newKeys(t)
 	k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "6")
 	s := openDatabase(t, k.db)
-	mustCreate(t, s, NewPet{"Rex", 1, Available})
-	mustCreate(t, s, NewPet{"Tom", 2, Pending})
+	mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: Available})
+	mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 2, Status: Pending})
 	env := variablesOf(strings.Fields(`PETSTORE_NAME=other PETSTORE_PLAN=pro PETSTORE_EXPIRES=1h
 		PETSTORE_PER_MINUTE=50 PETSTORE_PER_DAY=60 PETSTORE_STATUS=pending PETSTORE_CATEGORY=9`))
 	env["PETSTORE_DB"] = k.db

@@ -147,7 +147,8 @@ func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (
 // createOnce creates under the idempotency key "k" of a key at an instant.
 func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) (id int64, verdict string) {
 	t.Helper()
-	id, replayed, reused, err := s.createPetOnce(NewPet{body, 1, Available}, keyID, "k", []byte(body), now)
+	pet := NewPet{Name: body, CategoryID: 1, Status: Available}
+	id, replayed, reused, err := s.createPetOnce(pet, keyID, "k", []byte(body), now)
 	switch {
 	case err != nil:
 		t.Fatal(err)

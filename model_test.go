@@ -36,16 +36,19 @@ func modelRefused(t *testing.T, body string) string {
 }
 
 func TestABodyIsReadAsItWasSent(t *testing.T) {
+	rexOf := func(categoryID int64, status PetStatus) NewPet {
+		return NewPet{Name: "Rex", CategoryID: categoryID, Status: status}
+	}
 	for body, want := range map[string]NewPet{
-		`{"name":"Rex","categoryId":7,"status":"pending"}`:         {"Rex", 7, Pending},
-		`{"name":"Rex","categoryId":7}`:                            {"Rex", 7, Available},
-		`{"name":"Rex","categoryId":7,"status":"available"}`:       {"Rex", 7, Available},
-		`{"name":"Rex","categoryId":7,"status":"s\u006fld"}`:       {"Rex", 7, Sold},
-		`{"status":"sold","categoryId":7,"n\u0061me":"Rex"}`:       {"Rex", 7, Sold},
-		" \t\r\n{ \"name\" :\t\"Rex\"\r,\n\"categoryId\" : 7 } \t": {"Rex", 7, Available},
-		modelNumbered("-0"):                   {"Rex", 0, Available},
-		modelNumbered("9223372036854775807"):  {"Rex", math.MaxInt64, Available},
-		modelNumbered("-9223372036854775808"): {"Rex", math.MinInt64, Available},
+		`{"name":"Rex","categoryId":7,"status":"pending"}`:         rexOf(7, Pending),
+		`{"name":"Rex","categoryId":7}`:                            rexOf(7, Available),
+		`{"name":"Rex","categoryId":7,"status":"available"}`:       rexOf(7, Available),
+		`{"name":"Rex","categoryId":7,"status":"s\u006fld"}`:       rexOf(7, Sold),
+		`{"status":"sold","categoryId":7,"n\u0061me":"Rex"}`:       rexOf(7, Sold),
+		" \t\r\n{ \"name\" :\t\"Rex\"\r,\n\"categoryId\" : 7 } \t": rexOf(7, Available),
+		modelNumbered("-0"):                   rexOf(0, Available),
+		modelNumbered("9223372036854775807"):  rexOf(math.MaxInt64, Available),
+		modelNumbered("-9223372036854775808"): rexOf(math.MinInt64, Available),
 	} {
 		got, err := decodeNewPet([]byte(body))
 		if err != nil || got != want {
@@ -194,24 +197,34 @@ func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
 	}
 }
 
+// wireOf is a pet as clients read it.
+func wireOf(pet Pet) wirePet {
+	return wirePet{
+		ID:         pet.ID,
+		Name:       pet.Name,
+		CategoryID: pet.CategoryID,
+		Status:     string(pet.Status),
+	}
+}
+
 // modelOddPets have names that encoders like to disagree on.
 var modelOddPets = []NewPet{
-	{"Rex", 1, Available},
-	{`"`, math.MinInt64, Pending},
-	{`\`, math.MaxInt64, Sold},
-	{`"\"\\"`, 0, Sold},
-	{`\u0041\n`, -1, Available},
-	{"/<b>&amp;</b>'", 1, Available},
-	{"\u2028\u2029", 1, Available},
-	{"x\u2028", 2, Available},
-	{"😀👩‍🚀\U0010FFFF", 3, Pending},
-	{"\ufffd\ufeff\ufffe", 4, Sold},
-	{" e\u0301 \u00a0", 5, Sold},
-	{strings.Repeat(`"`, maxName), 6, Sold},
-	{strings.Repeat("\U00010000", maxName), 7, Available},
-	{"null", 8, Available},
-	{`{"id":1}`, 9, Available},
-	{"%s ?1 $1", 10, Available},
+	{Name: "Rex", CategoryID: 1, Status: Available},
+	{Name: `"`, CategoryID: math.MinInt64, Status: Pending},
+	{Name: `\`, CategoryID: math.MaxInt64, Status: Sold},
+	{Name: `"\"\\"`, CategoryID: 0, Status: Sold},
+	{Name: `\u0041\n`, CategoryID: -1, Status: Available},
+	{Name: "/<b>&amp;</b>'", CategoryID: 1, Status: Available},
+	{Name: "\u2028\u2029", CategoryID: 1, Status: Available},
+	{Name: "x\u2028", CategoryID: 2, Status: Available},
+	{Name: "😀👩‍🚀\U0010FFFF", CategoryID: 3, Status: Pending},
+	{Name: "\ufffd\ufeff\ufffe", CategoryID: 4, Status: Sold},
+	{Name: " e\u0301 \u00a0", CategoryID: 5, Status: Sold},
+	{Name: strings.Repeat(`"`, maxName), CategoryID: 6, Status: Sold},
+	{Name: strings.Repeat("\U00010000", maxName), CategoryID: 7, Status: Available},
+	{Name: "null", CategoryID: 8, Status: Available},
+	{Name: `{"id":1}`, CategoryID: 9, Status: Available},
+	{Name: "%s ?1 $1", CategoryID: 10, Status: Available},
 }
 
 // TestPetsHaveTheSameBytesEverywhere: in a 201, and later in a response, a page, and an export. They
@@ -243,7 +256,7 @@ func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 			listed = append(listed, want)
 			var back wirePet
 			must(t, json.Unmarshal([]byte(want), &back))
-			if back != (wirePet{pet.ID, odd.Name, odd.CategoryID, string(odd.Status)}) {
+			if back != wireOf(pet) {
 				t.Errorf("%s is read as %+v", want, back)
 			}
 		}
@@ -485,7 +498,7 @@ func FuzzDecodeNewPet(f *testing.F) {
 		decoder := json.NewDecoder(bytes.NewReader(body))
 		decoder.DisallowUnknownFields()
 		err = decoder.Decode(&wire)
-		if err != nil || wire != (wirePet{0, pet.Name, pet.CategoryID, string(pet.Status)}) {
+		if err != nil || wire != wireOf(Pet{NewPet: pet}) {
 			t.Fatalf("%q is read as %+v, and by encoding/json as %+v, %v", body, pet, wire, err)
 		}
 		length := utf8.RuneCountInString(pet.Name)

@@ -33,7 +33,7 @@ func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
 			`"Rex"`, `"`, `\`, `\u0041`, `\"`, `null`, `true`, `0`, `-1`, `1e3`,
 			`9007199254740993`, `<b>&amp;</b>`, "\u2028", "Zoë 🐶", "%", "_", "NULL", "json('1')",
 		} {
-			named := NewPet{text, 1, Sold}
+			named := NewPet{Name: text, CategoryID: 1, Status: Sold}
 			id := mustCreate(t, s, named)
 			if pet := readPet(t, s, id); pet.Name != text || pet.ID != id {
 				t.Errorf("%q is %+v", text, pet)
@@ -189,7 +189,7 @@ func TestIntegersOf64BitsArriveExactly(t *testing.T) {
 			sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)", first-1))))
 		for id := first; id < first+4; id++ {
 			wantNextID(t, s, id)
-			if pet := readPet(t, s, id); pet != (Pet{id, rex}) {
+			if pet := readPet(t, s, id); pet != (Pet{ID: id, NewPet: rex}) {
 				t.Errorf("pet %d is %+v", id, pet)
 			}
 		}

@@ -296,7 +296,8 @@ func (s *shop) stock(n int) {
 	s.t.Helper()
 	for i := range n {
 		status := []PetStatus{Available, Pending, Sold}[i%3]
-		mustCreate(s.t, s.store, NewPet{fmt.Sprint("pet ", i+1), int64(i), status})
+		pet := NewPet{Name: fmt.Sprint("pet ", i+1), CategoryID: int64(i), Status: status}
+		mustCreate(s.t, s.store, pet)
 	}
 }
 

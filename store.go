@@ -794,7 +794,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	err := s.read(context.Background(), sqlOf(petQuery, id), func(scan scanner) error {
 		found, err := pets.read(scan)
 		if found != nil {
-			pet = &cachedPet{newDocument(found.appendJSON(nil), "."), editsSeen}
+			pet = &cachedPet{document: newDocument(found.appendJSON(nil), "."), editsSeen: editsSeen}
 		}
 		return err
 	})
@@ -889,9 +889,9 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	find := statement{`SELECT pet_id, body_digest <> unhex(?) FROM idempotency
+	find := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
-		[]any{digest, keyID, idempotencyKey}, []any{&id, &reused}}
+		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
 	results, err := s.write(context.Background(), create, record, find)
 	if err != nil {
 		return 0, false, false, err
@@ -958,7 +958,7 @@ func (c *cache[K, V]) put(key K, value V, size int64) {
 		c.entries = map[K]sized[V]{}
 	}
 	c.size += size - c.entries[key].size
-	c.entries[key] = sized[V]{value, size}
+	c.entries[key] = sized[V]{value: value, size: size}
 	// Others make room for the new entry. Go's order of a map is random.
 	for other, entry := range c.entries {
 		if c.size <= c.max {

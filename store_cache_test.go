@@ -49,7 +49,7 @@ func TestFollowingAllPagesAgainReadsTheLastOneOnly(t *testing.T) {
 		}
 		wantReads("at first", 8)
 		wantReads("again", last)
-		mustCreate(t, s, NewPet{"Max", 1, Sold})
+		mustCreate(t, s, NewPet{Name: "Max", CategoryID: 1, Status: Sold})
 		wantReads("with a new pet on the last page", 2)
 		wantReads("after that", last)
 		editAsCommand(t, db, "UPDATE pets SET name = 'Tom' WHERE id = 3")
@@ -152,7 +152,7 @@ func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
 			must(t, err)
 			return string(pet.body)
 		}
-		create := func(name string) { mustCreate(t, s, NewPet{name, 1, Sold}) }
+		create := func(name string) { mustCreate(t, s, NewPet{Name: name, CategoryID: 1, Status: Sold}) }
 		edit := func(name string) {
 			editAsCommand(t, db, "UPDATE pets SET name = '"+name+"' WHERE id = 1")
 			must(t, s.refresh(t.Context()))
@@ -297,7 +297,7 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 			check("another program", id)
 		default:
 			s.engine = &slowEngine{honest, func() { check("a commit that goes on", id) }}
-			mustCreate(t, s, NewPet{"Tom", 1, Available})
+			mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 1, Status: Available})
 			s.engine = honest
 		}
 	}
@@ -332,7 +332,7 @@ func TestAnImportIsNeverSeenAndThenMissing(t *testing.T) {
 	})
 	writers.Go(func() {
 		for range 200 {
-			mustCreate(t, s, NewPet{"Tom", 1, Available})
+			mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 1, Status: Available})
 		}
 	})
 	var seen atomic.Int64 // the highest id that a response has shown
@@ -363,7 +363,7 @@ func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		for _, name := range []string{"Rex", "Max", "Tom", "Kim"} {
-			mustCreate(t, s, NewPet{name, 1, Sold})
+			mustCreate(t, s, NewPet{Name: name, CategoryID: 1, Status: Sold})
 		}
 		cached := func() string {
 			_, p := pageIDs(t, s, "", 3, 0)

@@ -79,7 +79,7 @@ func nextTransaction(s *store) (state struct {
 // creating is a write of one pet.
 func creating(s *store, name string) func() error {
 	return func() error {
-		_, err := s.createPet(NewPet{name, 1, Sold})
+		_, err := s.createPet(NewPet{Name: name, CategoryID: 1, Status: Sold})
 		return err
 	}
 }

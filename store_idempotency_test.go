@@ -66,7 +66,7 @@ func TestRepeatsInOneTransactionMakeOnePet(t *testing.T) {
 		once := func(i int, body string) func() error {
 			return func() error {
 				id, replayed, reused, err := s.createPetOnce(
-					NewPet{body, 1, Sold}, 1, "k", []byte(body), testTime)
+					NewPet{Name: body, CategoryID: 1, Status: Sold}, 1, "k", []byte(body), testTime)
 				verdicts[i] = fmt.Sprint(id, " ", replayed, " ", reused)
 				return err
 			}

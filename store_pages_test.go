@@ -28,7 +28,7 @@ func TestPages(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		for _, status := range all {
-			mustCreate(t, s, NewPet{"Rex", 1, status})
+			mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: status})
 		}
 		for _, status := range []PetStatus{"", Available, Pending, Sold} {
 			var matching []int64
