@@ -36,6 +36,9 @@ func petLines(n int) string {
 	return b.String()
 }
 
+// rowOf is a pet as importPets takes it.
+func rowOf(pet NewPet) string { return string(pet.appendRow(nil)) }
+
 // importContent runs petstore pet import.
 func importContent(t testing.TB, db, content string, flags ...string) (log string, err error) {
 	t.Helper()
@@ -270,7 +273,7 @@ func newImport(t testing.TB, s *store, content string, beforePets func(pets int)
 		if !strings.HasPrefix(st.query, "INSERT INTO pets") {
 			return
 		}
-		pets := strings.Count(st.args[0].(string), `"`) / 2
+		pets := strings.Count(st.args[0].(string), "[") - 1
 		if pets > 0 {
 			beforePets(pets)
 		}
@@ -321,7 +324,11 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 func TestAgainFinishesWhatWasStopped(t *testing.T) {
 	db := databasePath(t)
 	content := petLines(5)
-	first := []string{`[-1,2,"pet 1"]`, `[-2,2,"pet 2"]`}
+	var first []string
+	for i := range int64(2) {
+		pet := NewPet{Name: fmt.Sprint("pet ", i+1), CategoryID: -i - 1, Status: Available}
+		first = append(first, rowOf(pet))
+	}
 	must(t, openDatabase(t, db).importPets(t.Context(), digestOf(content), first, 0, 2))
 	log, err := importContent(t, db, content, "-again")
 	must(t, err)
@@ -334,7 +341,7 @@ func TestAgainFinishesWhatWasStopped(t *testing.T) {
 // TestTwoImportsOfOneContentCannotBothGoOn: the one that finds another's pets ends.
 func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 	content := petLines(600)
-	theirs := slices.Repeat([]string{`[1,4,"theirs"]`}, 10)
+	theirs := slices.Repeat([]string{rowOf(rex)}, 10)
 	for _, flags := range [][]string{nil, {"-again"}} {
 		t.Run(fmt.Sprint(flags), func(t *testing.T) {
 			engines(t, func(t *testing.T, db string) {

@@ -362,7 +362,7 @@ func TestABackupOfADamagedDatabaseIsNone(t *testing.T) {
 		{change: []string{manyPets}, damaged: true},
 		{change: []string{
 			"PRAGMA ignore_check_constraints = 1",
-			"INSERT INTO pets VALUES (2, 1, 9, 'x')",
+			"INSERT INTO pets (id, category_id, status, name) VALUES (2, 1, 9, 'x')",
 		}},
 	} {
 		db := madeDatabase(t)

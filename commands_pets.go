@@ -35,10 +35,10 @@ func (c *invocation) petChange() statement {
 		change("name = ? ->> '$'", quote(c.newName))
 	}
 	if c.given("category") {
-		change("category_id = ?", c.category)
+		change("category_id = ?", c.pet.CategoryID)
 	}
 	if c.given("status") {
-		change("status = ?", PetStatus(c.status).stored())
+		change("status = ?", c.pet.Status.stored())
 	}
 	query := "UPDATE pets SET " + strings.Join(changes, ", ") + " WHERE id = ?"
 	return sqlOf(query, append(args, c.id)...)
@@ -264,7 +264,7 @@ func petExport(ctx context.Context, cmd *invocation) error {
 func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, err error) {
 	// Without -status the number is 0, which selects all pets.
 	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
-		PetStatus(c.status).stored())
+		c.pet.Status.stored())
 	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
 		return 0, err
 	}
@@ -289,7 +289,7 @@ func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, e
 func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) error {
 	out := bufio.NewWriterSize(to, maxBody)
 	var line []byte
-	err := c.store.eachPet(ctx, PetStatus(c.status), func(pet *Pet) error {
+	err := c.store.eachPet(ctx, c.pet.Status, func(pet *Pet) error {
 		p.done.Add(1)
 		line = append(pet.appendJSON(line[:0]), '\n')
 		_, err := out.Write(line)

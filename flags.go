@@ -122,8 +122,7 @@ type config struct {
 	expires, overlap  time.Duration
 	test, json, again bool
 	skipIDs, days     int64
-	category          int64  // of a pet
-	status            string // of a pet
+	pet               NewPet // what pet set changes, and pet export selects, but for newName
 }
 
 // unknownID is the error of an argument that is the id of no key, or of no pet.
@@ -292,7 +291,7 @@ func importFlags(cmd *invocation) {
 
 func petSetFlags(cmd *invocation) {
 	nameFlag(cmd, checkName)
-	cmd.numberFlag(&cmd.category, "category", "", math.MinInt64, math.MaxInt64,
+	cmd.numberFlag(&cmd.pet.CategoryID, "category", "", math.MinInt64, math.MaxInt64,
 		"a category, any integer `N` of 64 bits")
 	statusFlag(cmd)
 }
@@ -311,7 +310,7 @@ func nameFlag(cmd *invocation, check func(string) string) {
 }
 
 func statusFlag(cmd *invocation) {
-	cmd.textFlag(&cmd.status, "status", "",
+	cmd.textFlag((*string)(&cmd.pet.Status), "status", "",
 		mustMatch("available|pending|sold", "available, pending or sold"),
 		"a `STATUS`: available, pending or sold")
 }

@@ -66,7 +66,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 		var stored int64
 		imports := func() error {
 			stored += 2
-			pets := []string{`[1,4,"Rex"]`, `[1,4,"Max"]`}
+			pets := []string{rowOf(rex), rowOf(rex)}
 			return other.importPets(t.Context(), "digest", pets, stored-2, stored)
 		}
 		edit := func(name string) error {
@@ -263,6 +263,9 @@ func TestAPetWithAnIdempotencyKeyIsListedAtOnce(t *testing.T) {
 	})
 }
 
+// ada is an import of one pet.
+var ada = []string{rowOf(NewPet{Name: "Ada", CategoryID: 1, Status: Available})}
+
 // TestAPetThatWasShownOnceIsShownFromThenOn: a page or a single pet shows what an import, another
 // program, or a commit that has not returned yet has added. From then on, no last page that was
 // cached lacks it.
@@ -290,7 +293,7 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 		lists(id, 98, 0)
 		switch id / 2 % 4 {
 		case 0:
-			must(t, other.importPets(t.Context(), fmt.Sprint(id), []string{`[1,2,"Ada"]`}, 0, 1))
+			must(t, other.importPets(t.Context(), fmt.Sprint(id), ada, 0, 1))
 			check("an import", id)
 		case 1:
 			must(t, writing(other, sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
@@ -324,7 +327,7 @@ func TestAnImportIsNeverSeenAndThenMissing(t *testing.T) {
 	writers.Go(func() {
 		for i := range 200 {
 			digest := fmt.Sprint(i)
-			err := other.importPets(context.Background(), digest, []string{`[1,2,"Ada"]`}, 0, 1)
+			err := other.importPets(context.Background(), digest, ada, 0, 1)
 			if err != nil {
 				t.Error(err)
 			}

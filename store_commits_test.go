@@ -202,7 +202,7 @@ func TestTheOrderOfAnInsertIsPromised(t *testing.T) {
 		}
 		var rows []string
 		for i := range ids {
-			rows = append(rows, fmt.Sprintf(`[1,2,"%d"]`, i))
+			rows = append(rows, rowOf(NewPet{Name: fmt.Sprint(i), Status: Sold}))
 		}
 		must(t, s.importPets(t.Context(), "digest", rows, 0, int64(len(rows))))
 		for i := range ids {
