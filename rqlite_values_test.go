@@ -177,6 +177,13 @@ func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
 		wantExported("backup", file)
 		mustRun(t, "restore", "-db", restored, file)
 		wantExported("restore", restored)
+
+		for name, value := range pets[1] {
+			flag := fmt.Sprintf("-%s=%v", strings.TrimSuffix(name, "Id"), value)
+			mustRun(t, "pet", "set", "-db", db, flag, "1")
+		}
+		pets[0] = pets[1]
+		wantExported("pet set", db)
 	})
 }
 
