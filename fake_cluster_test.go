@@ -392,7 +392,7 @@ type fakeResult struct {
 	Error    string  `json:"error,omitempty"`
 }
 
-// statements runs what was posted, like rqlite up to the first error.
+// statements runs what was posted, like rqlite: all queries, but writes up to the first error.
 func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 	var posted [][]any
 	decoder := json.NewDecoder(r.Body)
@@ -415,7 +415,7 @@ func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 			result.Error = err.Error()
 		}
 		results = append(results, result)
-		if err != nil {
+		if err != nil && begin == "BEGIN" {
 			end = undo
 			break
 		}

@@ -504,8 +504,8 @@ func (e *rqlite) callGuarded(ctx context.Context, path string, statements []stat
 	return a, nil
 }
 
-// explainGuard tells why a guard has failed. A disk may be the reason. Only if the identity is found
-// to be another, it is an errOtherDatabase, which is final.
+// explainGuard tells why a guard has failed. A disk may be the reason. Only if the identity is
+// found to be another, it is an errOtherDatabase, which is final.
 func (e *rqlite) explainGuard(ctx context.Context, problem string) error {
 	held, err := e.identify(ctx)
 	if errors.Is(err, errUnavailable) || held.identity == e.identity {

@@ -70,8 +70,8 @@ type engine interface {
 	// changed reports whether other programs may have written since the last call. A cluster cannot
 	// tell, and reports false: its services only see the edits that store.edit counts.
 	changed(ctx context.Context) (bool, error)
-	// bind ties the engine to the database that it has opened, once the schema is right: it meets no
-	// other one from then on. Nodes of a cluster that hold another one are refused.
+	// bind ties the engine to the database that it has opened, once the schema is right: it meets
+	// no other one from then on. Nodes of a cluster that hold another one are refused.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
