@@ -590,8 +590,8 @@ func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
 // TestAStopEndsAStartThatWaitsForANode, also while it looks whether there is a key: nothing is
 // served, and nothing is left to be written.
 func TestAStopEndsAStartThatWaitsForANode(t *testing.T) {
-	// The request 2 completes the comparison of nodes, and 4 and 5 are about the identity.
-	for what, nth := range map[string]int64{"the nodes": 1, "the schema": 3, "the first key": 6} {
+	// The requests 1 to 4, and 6 to 9, compare what is in use with the one node.
+	for what, nth := range map[string]int64{"the nodes": 3, "the schema": 5, "the first key": 10} {
 		t.Run(what, func(t *testing.T) {
 			c := newCluster(t, 1)
 			openCluster(t, c, openOrMake)
