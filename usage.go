@@ -315,19 +315,18 @@ func (line *lineUsage) total() (sum tally) {
 // names are the longest and each has 400 days: a cluster's response is kept in memory.
 func eachUsage(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*lineUsage) error) error {
-	order := sqlOf(`SELECT coalesce(usage_id, id) AS line
-		FROM api_keys WHERE ?2 IN (0, id, usage_id) GROUP BY line
-		ORDER BY (SELECT sum(admitted) FROM usage_days WHERE usage_id = line AND day >= ?1) DESC,
-			max(id)
-		LIMIT ?3`, since, usageID, limit)
-	var lines []int64
-	err := s.read(ctx, order, func(scan scanner) error {
-		var line int64
-		err := scan(&line)
-		lines = append(lines, line)
+	order := sqlOf(`SELECT json_group_array(line ORDER BY total DESC, newest) FROM (
+		SELECT coalesce(k.usage_id, k.id) AS line, max(k.id) AS newest,
+			(SELECT sum(admitted) FROM usage_days
+				WHERE usage_id = coalesce(k.usage_id, k.id) AND day >= ?1) AS total
+		FROM api_keys AS k WHERE ?2 IN (0, k.id, k.usage_id)
+		GROUP BY line ORDER BY total DESC, newest LIMIT ?3)`, since, usageID, limit)
+	var text string
+	if _, err := s.readInto(ctx, order, &text); err != nil {
 		return err
-	})
-	if err != nil {
+	}
+	var lines []int64
+	if err := json.Unmarshal([]byte(text), &lines); err != nil {
 		return err
 	}
 	for part := range slices.Chunk(lines, 50) {
