@@ -71,6 +71,7 @@ func TestANameIsStoredAsItWasSent(t *testing.T) {
 		`"\ud800\udc00\uDBFF\uDFFF"`: "\U00010000\U0010FFFF", // the first and the last pair
 		`"\ud7ff\ue000"`:             "\ud7ff\ue000",         // the neighbours of the surrogates
 		`"\ufffd�"`:                  "\ufffd\ufffd",
+		`"\uFFFD\\\ufffd"`:           "\ufffd\\\ufffd",
 		`"\\ud83d"`:                  `\ud83d`, // an escaped backslash, and no escape
 		`"\\\ud83d\ude00"`:           `\😀`,
 		`"\\\\udc00"`:                `\\udc00`,
@@ -148,7 +149,8 @@ func TestAFieldThatIsWrongIsRefused(t *testing.T) {
 		`"\ude00\ud83d"`, `"\ud83d\ud83d"`, `"\ude00\ude00"`, // halves that do not fit
 		`"\ud83d\ud83d\ude00"`, `"\ud83d\ude00\ude00"`, // a half beside a pair
 		`"\ud83dx\ude00"`, `"\ud83d\ud83d\ude00\ude00"`, // a pair that something parts
-		`"\ud83d\u0041"`, `"\ud83d\\ude00"`, `"\\\ud83d"`, `"\\\\\ude00"`, `"Rex \udc00"`)
+		`"\ud83d\u0041"`, `"\ud83d\\ude00"`, `"\\\ud83d"`, `"\\\\\ude00"`, `"Rex \udc00"`,
+		`"\\ufffd\ud83d"`, `"\ufffd\ud83d"`, "\"\ufffd\\ud83d\"")
 	refuse("name", "must not hold control characters",
 		`"a\tb"`, `"a\nb"`, `"a\rb"`, `"a\bb"`, `"a\fb"`, `"a\u0000b"`, `"a\u001bb"`, `"a\u001Fb"`,
 		"\"a\x7fb\"", `"a\u007fb"`, `"a\u0080b"`, "\"a\u009fb\"", `"a\u0085b"`, `"Rex\t"`)
@@ -186,6 +188,7 @@ func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
 		`{"name":"Rex","name":null,"categoryId":1}`:  "name" + twice,
 		`{"name":"\t","categoryId":1}`:               blank + control,
 		`{"x":[1],"name":null}`:                      `"x"` + unknown + "; " + text + ofCategory,
+		`{"x":[1,{"y":2}],"z":{"name":1,"y":2}}`:     `"x"` + unknown + `; "z"` + unknown + "; " + required,
 
 		`{"name":"Rex","\u006eame":"Max","categoryId":1}`:             "name" + twice,
 		`{"categoryId":1,"name":"Rex","categoryId":1}`:                "categoryId" + twice,
@@ -438,6 +441,8 @@ func TestOnlyPasswordsAreTakenOutOfALine(t *testing.T) {
 		`a="http://a:b\\" b="c@d"`:                 `a="http://a:b\\" b="c@d"`,
 		`a="Get \"http://a:b c@d\": no" b=e@f`:     `a="Get \"http://…d\": no" b=e@f`,
 		"http://a:b@n1\nhttp://c:d@n2\te@f\x00g@h": "http://…n1\nhttp://…n2\te@f\x00g@h",
+		"http://a:b@n1\x00c@d":                     "http://…n1\x00c@d",
+		"\"http://a:b\\\nc@d\" e@f":                "\"http://…d\" e@f",
 		`a="http://a:b c`:                          `a="http://a:b c`,
 		`a="http://a:b c@d`:                        `a="http://…d`,
 		`a=\`:                                      `a=\`,
