@@ -188,7 +188,7 @@ func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
 		`{"name":"Rex","name":null,"categoryId":1}`:  "name" + twice,
 		`{"name":"\t","categoryId":1}`:               blank + control,
 		`{"x":[1],"name":null}`:                      `"x"` + unknown + "; " + text + ofCategory,
-		`{"x":[1,{"y":2}],"z":{"name":1,"y":2}}`:     `"x"` + unknown + `; "z"` + unknown + "; " + required,
+		`{"x":[1,{"y":2},3],"z":{"name":1}}`:         `"x"` + unknown + `; "z"` + unknown + "; " + required,
 
 		`{"name":"Rex","\u006eame":"Max","categoryId":1}`:             "name" + twice,
 		`{"categoryId":1,"name":"Rex","categoryId":1}`:                "categoryId" + twice,
