@@ -600,8 +600,8 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // storedStatuses holds each status at the number that stands for it in the tables. Status "" has 0,
-// which stands for no status or for all. The numbers start at 2, because SQLite prepares a statement
-// anew when a bound value becomes, or ceases to be, 0 or 1.
+// which stands for no status or for all. The numbers start at 2, because SQLite prepares a
+// statement anew when a bound value becomes, or ceases to be, 0 or 1.
 var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
@@ -612,8 +612,8 @@ type petRow struct {
 	status int64 // the number of Status
 }
 
-// petColumns are the columns of the table pets but for the id. Pets are inserted, read, imported and
-// exported by them.
+// petColumns are the columns of the table pets but for the id. Pets are inserted, read, imported
+// and exported by them.
 var petColumns = []struct {
 	name  string
 	none  string                // stands there in a row without a pet
@@ -624,9 +624,9 @@ var petColumns = []struct {
 	{name: "name", none: "''", place: func(row *petRow) any { return &row.Name }},
 }
 
-// petsQuery reads the pets that a condition selects, for a petReader, and in one more row the number
-// of edits, from the same snapshot. It stands negative in place of an id, which makes it the first
-// of a list by id.
+// petsQuery reads the pets that a condition selects, for a petReader, and in one more row the
+// number of edits, from the same snapshot. It stands negative in place of an id, which makes it the
+// first of a list by id.
 func petsQuery(condition string) string {
 	edits, names := "SELECT -value AS id", "SELECT id"
 	for _, column := range petColumns {
@@ -643,8 +643,8 @@ var (
 	statusListQuery = petsQuery("status = ? AND id > ? ORDER BY id LIMIT ?")
 )
 
-// listOf reads the pets with a status, or with 0 all, by ascending id. It lacks two arguments: the id
-// after which the list begins, and how many rows it may have.
+// listOf reads the pets with a status, or with 0 all, by ascending id. It lacks two arguments: the
+// id after which the list begins, and how many rows it may have.
 func listOf(status int64) statement {
 	if status == 0 {
 		return sqlOf(listQuery)
@@ -794,7 +794,8 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	err := s.read(context.Background(), sqlOf(petQuery, id), func(scan scanner) error {
 		found, err := pets.read(scan)
 		if found != nil {
-			pet = &cachedPet{document: newDocument(found.appendJSON(nil), "."), editsSeen: editsSeen}
+			document := newDocument(found.appendJSON(nil), ".")
+			pet = &cachedPet{document: document, editsSeen: editsSeen}
 		}
 		return err
 	})
@@ -805,9 +806,9 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	return pet, nil
 }
 
-// insertPets returns the statement that adds pets if a condition holds. Its first argument is a JSON
-// array of rows, as appendRow makes them. They get ascending ids in their order, because ORDER BY
-// promises that.
+// insertPets returns the statement that adds pets if a condition holds. Its first argument is a
+// JSON array of rows, as appendRow makes them. They get ascending ids in their order, because ORDER
+// BY promises that.
 func insertPets(condition string) string {
 	var names, values []string
 	for i, column := range petColumns {

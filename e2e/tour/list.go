@@ -144,7 +144,7 @@ var Exercises = []Exercise{
 		Stop: 5, Name: "batch", Task: "commits of a bounded size",
 		Breaks: []string{"TestNobodyWaitsForMoreThanTwoTransactions", "TestAFullTransactionRefusesWritesAtOnce"},
 		Hints: [3]string{
-			"Where: in store.write in store.go, which adds a caller to the next transaction.",
+			"Where: in store.join in store.go, which adds a caller to the next transaction.",
 			"What: if the next transaction has 64 callers, wait until it begins, and look again: there is another one then. Who says that it begins? Do not wait while you hold the lock.",
 			"Nearly the code: a transaction gets a channel begun, which lead closes where it sets s.next; for s.next.callers == 64 { begun := s.next.begun; s.mu.Unlock(); <-begun; s.mu.Lock() }.",
 		},
