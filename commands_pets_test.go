@@ -1,9 +1,23 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 // TestPetSetAndDelete beside a service, which follows. Repeats of creates get their first responses
@@ -95,4 +109,531 @@ func TestANameThatIsRefusedTodayStays(t *testing.T) {
 			t.Errorf("the name of key %s is %q", id, got)
 		}
 	}
+}
+
+// petsFile is a file with a content.
+func petsFile(t testing.TB, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pets.jsonl")
+	must(t, os.WriteFile(file, []byte(content), 0o600))
+	return file
+}
+
+// petLines are so many pets.
+func petLines(n int) string {
+	var b strings.Builder
+	for i := 1; i <= n; i++ {
+		fmt.Fprintf(&b, `{"name":"pet %d","categoryId":%d}`+"\n", i, -i)
+	}
+	return b.String()
+}
+
+// rowOf is a pet as importPets takes it.
+func rowOf(pet NewPet) string { return string(pet.appendRow(nil)) }
+
+// importContent runs petstore pet import.
+func importContent(t testing.TB, db, content string, flags ...string) (log string, err error) {
+	t.Helper()
+	args := []string{"pet", "import", "-db", db}
+	args = append(args, flags...)
+	args = append(args, petsFile(t, content))
+	_, log, err = petstore(t, nil, args...)
+	return log, err
+}
+
+// wantImported checks that petLines are stored once, in their order.
+func wantImported(t testing.TB, db string, pets int) {
+	t.Helper()
+	var want strings.Builder
+	for i := 1; i <= pets; i++ {
+		fmt.Fprintf(&want, `{"id":%d,"name":"pet %[1]d","categoryId":-%[1]d,`+
+			`"status":"available"}`+"\n", i)
+	}
+	if got := exportedPets(t, db); got != want.String() {
+		lines := strings.Count(got, "\n")
+		t.Errorf("stored are %d pets, %.200q…, want %d", lines, got, pets)
+	}
+}
+
+// wantPets checks how many pets are stored.
+func wantPets(t testing.TB, s *store, want int64) {
+	t.Helper()
+	if pets := countPets(t, s); pets != want {
+		t.Errorf("%d pets are stored, want %d", pets, want)
+	}
+}
+
+// digestOf is what the import of a content is known by.
+func digestOf(content string) string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(content)))
+}
+
+func TestImportTakesWhatCreatePetTakes(t *testing.T) {
+	long := strings.Repeat("ü", 200)
+	first := `{"name":"Rex","categoryId":7}`
+	first += strings.Repeat(" ", maxBody-len(first)) // the byte order mark does not count
+	content := "\ufeff" + first + "\r\n\n \t\r\n" +
+		`  {"status" : "sold", "id" : 99, "name" : "x'41' \u00fc \"\\ \ud83d\ude00",` +
+		` "categoryId" : -9223372036854775808}` + "\n" +
+		`{"id":{"any":1},"name":"` + long + `","categoryId":9223372036854775807}`
+	want := `{"id":1,"name":"Rex","categoryId":7,"status":"available"}` + "\n" +
+		`{"id":2,"name":"x'41' ü \"\\ 😀","categoryId":-9223372036854775808,` +
+		`"status":"sold"}` + "\n" +
+		`{"id":3,"name":"` + long + `","categoryId":9223372036854775807,` +
+		`"status":"available"}` + "\n"
+	engines(t, func(t *testing.T, db string) {
+		openDatabase(t, db)
+		log, err := importContent(t, db, content)
+		must(t, err)
+		if !strings.Contains(log, `"msg":"pets imported","pets":3`) {
+			t.Errorf("the import says %s", log)
+		}
+		if got := exportedPets(t, db); got != want {
+			t.Errorf("stored is\n%s, not\n%s", got, want)
+		}
+	})
+}
+
+func TestAWrongLineStopsAnImportBeforeAnythingIsStored(t *testing.T) {
+	pet := strings.TrimSpace(petLines(1))
+	for _, c := range []struct{ what, line, want string }{
+		{
+			what: "an unknown field",
+			line: `{"name":"Rex","categoryId":1,"colour":"red"}`,
+			want: `"colour": is unknown`,
+		},
+		{
+			what: "nothing but an id",
+			line: `{"id":1}`,
+			want: "name: is required; categoryId: is required",
+		},
+		{
+			what: "an id given twice",
+			line: `{"id":1,"id":1,"name":"Rex","categoryId":1}`,
+			want: "id: is given more than once",
+		},
+		{
+			what: "a second byte order mark",
+			line: "\ufeff" + pet,
+			want: "the body is not valid JSON",
+		},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			db := madeDatabase(t)
+			content := petLines(3000) + "\n" + c.line + "\n" + pet
+			log, err := importContent(t, db, content)
+			wantOneLine(t, err, false, "pets.jsonl has wrong lines; nothing was stored")
+			if !strings.HasPrefix(log, "line 3002: "+c.want) || strings.Count(log, "\n") != 1 {
+				t.Errorf("the line is reported as %q", log)
+			}
+			wantImported(t, db, 0)
+		})
+	}
+}
+
+func TestTheFirstTwentyWrongLinesAreShown(t *testing.T) {
+	log, err := importContent(t, madeDatabase(t), strings.Repeat("{}\n", 1000))
+	wantOneLine(t, err, false, "has wrong lines; nothing was stored")
+	const last = "line 20: name: is required; categoryId: is required\n"
+	if strings.Count(log, "\n") != 20 || !strings.HasSuffix(log, last) {
+		t.Errorf("shown are %q", log)
+	}
+}
+
+// TestALineMayBeAsLongAsABody, and a longer one is not read into memory.
+func TestALineMayBeAsLongAsABody(t *testing.T) {
+	db := madeDatabase(t)
+	line := strings.TrimSpace(petLines(1))
+	line += strings.Repeat(" ", maxBody-len(line))
+	_, err := importContent(t, db, line+"\r\n"+line)
+	must(t, err)
+	_, err = importContent(t, db, petLines(3)+line+"   \n")
+	wantOneLine(t, err, false, "line 4: ", "too long")
+	wantPets(t, openDatabase(t, db), 2)
+}
+
+func TestAFinishedImportIsRefusedWithoutAgain(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		_, err := importContent(t, db, petLines(5))
+		must(t, err)
+		_, err = importContent(t, db, petLines(5)) // the file has another name
+		wantOneLine(t, err, false, "was imported before, all 5 pets", "-again")
+		_, err = importContent(t, db, petLines(6))
+		must(t, err)
+		log, err := importContent(t, db, petLines(5), "-again")
+		must(t, err)
+		if !strings.Contains(log, `"msg":"pets imported","pets":5`) {
+			t.Errorf("the second time it says %s", log)
+		}
+		_, err = importContent(t, db, petLines(5))
+		wantOneLine(t, err, false, "was imported before")
+		wantPets(t, s, 16)
+	})
+}
+
+func TestAnImportOfNothing(t *testing.T) {
+	db := madeDatabase(t)
+	for range 2 {
+		log, err := importContent(t, db, "\r\n")
+		must(t, err)
+		if !strings.Contains(log, `"msg":"pets imported","pets":0`) {
+			t.Errorf("it says %s", log)
+		}
+	}
+	_, _, err := petstore(t, nil, "pet", "import", "-db", db, "missing.jsonl")
+	wantOneLine(t, err, false, "missing.jsonl")
+}
+
+// TestStdinIsImported, and known by its content as a file is. No copy of it stays.
+func TestStdinIsImported(t *testing.T) {
+	db, temporary := madeDatabase(t), t.TempDir()
+	t.Setenv("TMPDIR", temporary)
+	importFrom := func(stdin io.Reader) error {
+		args := []string{"pet", "import", "-db", db, "-"}
+		return run(t.Context(), args, nil, stdin, io.Discard, io.Discard)
+	}
+	must(t, importFrom(iotest.OneByteReader(strings.NewReader(petLines(1500)))))
+	wantImported(t, db, 1500)
+	_, err := importContent(t, db, petLines(1500))
+	wantOneLine(t, err, false, "was imported before")
+	torn := io.MultiReader(strings.NewReader(petLines(1)), iotest.ErrReader(syscall.EIO))
+	wantOneLine(t, importFrom(torn), false, syscall.EIO.Error())
+	wantNames(t, temporary)
+}
+
+// TestAStopEndsACommandThatWaitsForAPipe, which nobody writes or reads.
+func TestAStopEndsACommandThatWaitsForAPipe(t *testing.T) {
+	db := madeDatabase(t)
+	mustCreate(t, openDatabase(t, db), rex)
+	reader, writer := io.Pipe()
+	defer reader.Close()
+	defer writer.Close()
+	for _, args := range [][]string{
+		{"pet", "import", "-db", db, "-"},
+		{"pet", "export", "-db", db},
+		{"key", "list", "-db", db},
+		{"key", "usage", "-json", "-db", db},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		pipe := stoppingPipe{reader, writer, cancel}
+		err := run(ctx, args, nil, pipe, pipe, io.Discard)
+		wantOneLine(t, err, false, "stopped by a signal", "context canceled")
+	}
+}
+
+func TestAfterAStopNothingIsPrinted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		var out bytes.Buffer
+		err := run(ctx, []string{"help"}, nil, nil, &out, io.Discard)
+		synctest.Wait()
+		if out.Len() > 0 || err == nil {
+			t.Errorf("it prints %q, %v", &out, err)
+		}
+	})
+}
+
+// stoppingPipe stops a command when it reads or writes.
+type stoppingPipe struct {
+	reader *io.PipeReader
+	writer *io.PipeWriter
+	stop   context.CancelFunc
+}
+
+func (p stoppingPipe) Read(b []byte) (int, error) {
+	p.stop()
+	return p.reader.Read(b)
+}
+
+func (p stoppingPipe) Write(b []byte) (int, error) {
+	p.stop()
+	return p.writer.Write(b)
+}
+
+// newImport is an import into a store. beforePets is called before each transaction that is to add
+// pets, with their number.
+func newImport(t testing.TB, s *store, content string, beforePets func(pets int),
+	flags ...string) *invocation {
+	t.Helper()
+	c, err := parseCommand("pet import", append(flags, petsFile(t, content)))
+	must(t, err)
+	c.stderr = &bytes.Buffer{}
+	c.log = newLogger(c.stderr, "text", 0)
+	c.store = storeOn(&watchedEngine{s.engine, func(st statement, _ []any) {
+		if !strings.HasPrefix(st.query, "INSERT INTO pets") {
+			return
+		}
+		pets := strings.Count(st.args[0].(string), "[") - 1
+		if pets > 0 {
+			beforePets(pets)
+		}
+	}})
+	return c
+}
+
+func ignorePets(int) {}
+
+// TestAnImportThatWasStoppedGoesOn, wherever that was, and nothing is stored twice or in another
+// order.
+func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
+	const pets = 4*importBatch + 1
+	content := petLines(pets)
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for round := 1; ; round++ {
+			left := round // until a transaction is cancelled
+			ctx, cancel := context.WithCancel(t.Context())
+			c := newImport(t, s, content, func(int) {
+				left--
+				if left == 0 {
+					cancel()
+				}
+			})
+			before := countPets(t, s)
+			err := petImport(ctx, c)
+			cancel()
+			if err == nil {
+				want := fmt.Sprintf("pets=%d", pets-before)
+				log := fmt.Sprint(c.stderr)
+				if before == 0 || !strings.Contains(log, want) {
+					t.Errorf("the last says %s, want %s", log, want)
+				}
+				break
+			}
+			want := fmt.Sprintf("%d of %d pets are stored; the same import goes on after them",
+				countPets(t, s), pets)
+			wantOneLine(t, err, false, want)
+		}
+		err := petImport(t.Context(), newImport(t, s, content, ignorePets))
+		wantOneLine(t, err, false, "was imported before")
+		wantImported(t, db, pets)
+	})
+}
+
+// TestAgainFinishesWhatWasStopped, and adds nothing twice.
+func TestAgainFinishesWhatWasStopped(t *testing.T) {
+	db := databasePath(t)
+	content := petLines(5)
+	var first []string
+	for i := range int64(2) {
+		pet := NewPet{Name: fmt.Sprint("pet ", i+1), CategoryID: -i - 1, Status: Available}
+		first = append(first, rowOf(pet))
+	}
+	must(t, openDatabase(t, db).importPets(t.Context(), digestOf(content), first, 0, 2))
+	log, err := importContent(t, db, content, "-again")
+	must(t, err)
+	if !strings.Contains(log, `"pets":3`) || !strings.Contains(log, `"alreadyStored":2`) {
+		t.Errorf("it says %s", log)
+	}
+	wantImported(t, db, 5)
+}
+
+// TestTwoImportsOfOneContentCannotBothGoOn: the one that finds another's pets ends.
+func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
+	content := petLines(600)
+	theirs := slices.Repeat([]string{rowOf(rex)}, 10)
+	for _, flags := range [][]string{nil, {"-again"}} {
+		t.Run(fmt.Sprint(flags), func(t *testing.T) {
+			engines(t, func(t *testing.T, db string) {
+				s := openDatabase(t, db)
+				if flags != nil {
+					must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
+				}
+				before := countPets(t, s)
+				c := newImport(t, s, content, func(int) {
+					must(t, s.importPets(t.Context(), digestOf(content), theirs, 0, 10))
+				}, flags...)
+				wantOneLine(t, petImport(t.Context(), c), false, "0 of 600 pets are stored",
+					"another import of the same content is under way")
+				wantPets(t, s, before+10)
+			})
+		})
+	}
+}
+
+// unknownOutcomes are ways in which a request to a node ends without a response.
+var unknownOutcomes = map[string]fakeAnswer{"it was done": lose, "nothing was done": reset}
+
+// TestAnImportGoesOnAfterAnUnknownOutcome, be it that the pets were stored or not.
+func TestAnImportGoesOnAfterAnUnknownOutcome(t *testing.T) {
+	const pets = 2 * importBatch
+	for what, end := range unknownOutcomes {
+		t.Run(what, func(t *testing.T) {
+			cluster := newCluster(t, 3)
+			s, _ := openCluster(t, cluster, openOrMake)
+			times := 0
+			c := newImport(t, s, petLines(pets), func(int) {
+				times++
+				if times == 2 {
+					answerOnce(cluster, end)
+				}
+			})
+			must(t, petImport(t.Context(), c))
+			wantImported(t, cluster.addresses(), pets)
+		})
+	}
+}
+
+// TestAgainStoresNothingTwiceAfterAnUnknownOutcome of any of its transactions.
+func TestAgainStoresNothingTwiceAfterAnUnknownOutcome(t *testing.T) {
+	content := petLines(2)
+	again := func(t *testing.T, lost int64, end fakeAnswer) {
+		cluster := newCluster(t, 3)
+		s, _ := openCluster(t, cluster, openOrMake)
+		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
+		var writes atomic.Int64
+		cluster.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/db/request" && writes.Add(1) == lost {
+				end(n, w, r)
+			}
+			return false
+		})
+		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets, "-again")))
+		wantPets(t, s, 4)
+		if n := writes.Load(); n != 3 {
+			t.Errorf("it makes %d writes, want 3", n)
+		}
+	}
+	for _, lost := range []int64{1, 2} {
+		for what, end := range unknownOutcomes {
+			what = fmt.Sprint("transaction ", lost, ", ", what)
+			t.Run(what, func(t *testing.T) { again(t, lost, end) })
+		}
+	}
+}
+
+// TestTwoAgainsAtOnceAreOneRound: the second one finds the round of the first one, and takes it
+// over.
+func TestTwoAgainsAtOnceAreOneRound(t *testing.T) {
+	content := petLines(2)
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
+		first := newImport(t, s, content, func(int) {
+			second := newImport(t, s, content, ignorePets, "-again")
+			must(t, petImport(t.Context(), second))
+		}, "-again")
+		must(t, petImport(t.Context(), first))
+		wantPets(t, s, 4)
+	})
+}
+
+// TestAnImportLeavesRoomForOthers: after each transaction it lets them write for as long as that
+// took.
+func TestAnImportLeavesRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var begun []time.Duration
+		var sizes []int
+		c := newImport(t, newStore(t), petLines(2*importBatch+1), func(pets int) {
+			begun = append(begun, time.Since(start))
+			sizes = append(sizes, pets)
+			time.Sleep(time.Duration(len(sizes)) * 10 * time.Millisecond) // so long it takes
+		})
+		must(t, petImport(t.Context(), c))
+		wantBegun := []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond}
+		wantSizes := []int{importBatch, importBatch, 1}
+		if !slices.Equal(begun, wantBegun) || !slices.Equal(sizes, wantSizes) {
+			t.Errorf("transactions of %v pets begin after %v, want %v", sizes, begun, wantBegun)
+		}
+	})
+}
+
+func TestExportFiltersByStatus(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, status := range []PetStatus{Sold, Available, Pending, Sold} {
+			mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: status})
+		}
+		out, log, err := petstore(t, nil, "pet", "export", "-db", db, "-status", "sold", "-")
+		must(t, err)
+		want := `{"id":1,"name":"Rex","categoryId":1,"status":"sold"}` + "\n" +
+			`{"id":4,"name":"Rex","categoryId":1,"status":"sold"}` + "\n"
+		if out != want || !strings.Contains(log, `"msg":"pets exported","pets":2`) {
+			t.Errorf("exported is %q, and the log says %s", out, log)
+		}
+	})
+}
+
+// TestAnExportIsWhole on a cluster too, which needs three responses of at most 10,000 pets. The
+// export can be imported.
+func TestAnExportIsWhole(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		_, err := s.write(t.Context(), sqlOf(`WITH RECURSIVE n (value) AS
+				(SELECT 1 UNION ALL SELECT value + 1 FROM n LIMIT 20001)
+			INSERT INTO pets (category_id, status, name)
+				SELECT -value, 2 + value % 3, 'pet ' || value FROM n`))
+		must(t, err)
+		file := filepath.Join(t.TempDir(), "all.jsonl")
+		_, log, err := petstore(t, nil, "pet", "export", "-db", db, file)
+		must(t, err)
+		if !strings.Contains(log, `"msg":"pets exported","pets":20001`) {
+			t.Errorf("it says %s", log)
+		}
+		content := readText(t, file)
+		if exportedPets(t, db) != content {
+			t.Error("stdout gets another text than a file")
+		}
+		other := madeDatabase(t)
+		_, err = importContent(t, other, content)
+		must(t, err)
+		if exportedPets(t, other) != content {
+			t.Error("what was imported is not what was exported")
+		}
+	})
+}
+
+// TestAnExportOfAFileIsOneMoment: it lacks what is added meanwhile, and has what is deleted.
+func TestAnExportOfAFileIsOneMoment(t *testing.T) {
+	s := newStore(t)
+	for range 3 {
+		mustCreate(t, s, rex)
+	}
+	var pets []string
+	must(t, s.eachPet(t.Context(), "", func(pet *Pet) error {
+		pets = append(pets, string(pet.appendJSON(nil)))
+		if len(pets) > 1 {
+			return nil
+		}
+		mustCreate(t, s, rex)
+		return errorOf(s.edit(t.Context(), sqlOf("DELETE FROM pets WHERE id = 2")))
+	}))
+	if len(pets) != 3 || !strings.HasPrefix(pets[1], `{"id":2,`) {
+		t.Errorf("exported is %q", pets)
+	}
+}
+
+// TestAnExportThatFailsLeavesNoHalfFile, nor does it lose the one that was there.
+func TestAnExportThatFailsLeavesNoHalfFile(t *testing.T) {
+	db := madeDatabase(t)
+	mustCreate(t, openDatabase(t, db), rex)
+	folder := t.TempDir()
+	file := filepath.Join(folder, "pets.jsonl")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := parseCommand("pet export", []string{file})
+	must(t, err)
+	c.stderr = io.Discard
+	c.store = storeOn(&watchedEngine{openDatabase(t, db).engine, func(st statement, _ []any) {
+		if strings.HasPrefix(st.query, "SELECT -value") {
+			cancel()
+		}
+	}})
+	if err := petExport(ctx, c); !errors.Is(err, context.Canceled) {
+		t.Errorf("stopped, it ends with %v", err)
+	}
+	wantNames(t, folder)
+
+	must(t, os.WriteFile(file, []byte("before"), 0o600))
+	before := filesIn(t, folder)
+	_, _, err = petstore(t, nil, "pet", "export", "-db", db, file)
+	wantOneLine(t, err, false, "cannot export the pets of "+db, file+" exists")
+	wantSameFiles(t, before, filesIn(t, folder))
+
+	args := []string{"pet", "export", "-db", db}
+	err = run(t.Context(), args, nil, nil, fullDisk{}, io.Discard)
+	wantOneLine(t, err, false, "cannot export the pets of "+db, syscall.ENOSPC.Error())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ecdsa"
@@ -10,14 +11,18 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -26,6 +31,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -641,5 +647,953 @@ func TestAStopDuringTheStartIsNoFailure(t *testing.T) {
 				t.Error("it was not stopped")
 			}
 		})
+	}
+}
+
+// What runs beside the requests, in fake time.
+
+// background is a service in fake time with what runs beside its requests.
+type background struct {
+	*service
+	t    *testing.T
+	path string // of its database
+	log  *serverLog
+	stop func() error
+}
+
+// withBackground runs a test in fake time. check sees the statements of the service.
+func withBackground(t *testing.T, check func(statement), test func(*testing.T, *background)) {
+	t.Helper()
+	withPair(t, nil, check, test)
+}
+
+// withPair does the same for a service that looks after a certificate.
+func withPair(t *testing.T, pair *tlsPair, check func(statement),
+	test func(*testing.T, *background)) {
+	t.Helper()
+	path := databasePath(t) // outside, since its folder outlives the fake time
+	watch := func(st statement, _ []any) { check(st) }
+	synctest.Test(t, func(t *testing.T) {
+		s, err := openStore(t.Context(), path, openToServe, testLog)
+		must(t, err)
+		t.Cleanup(func() { s.Close() })
+		s.engine = &watchedEngine{engine: s.engine, check: watch}
+		log := newServerLog()
+		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
+		stop := runBackground(service, newOperator(service), pair)
+		test(t, &background{service, t, path, log, stop})
+	})
+}
+
+func unwatched(statement) {}
+
+// use counts one request of the account 1.
+func (b *background) use() {
+	b.t.Helper()
+	account := &account{usageID: 1, quota: quota{10, 10}}
+	if _, err := b.usage.admit(account, time.Now()); err != nil {
+		b.t.Error(err)
+	}
+}
+
+// wantStored checks how many of these requests are in the database.
+func (b *background) wantStored(want int64) {
+	b.t.Helper()
+	u, err := readUsage(context.Background(), b.store, 1)
+	must(b.t, err)
+	if u.minute.used != want {
+		b.t.Errorf("%d requests are stored, want %d", u.minute.used, want)
+	}
+}
+
+// wantLog checks that the log has only lines with these texts, in this order.
+func (b *background) wantLog(texts ...string) {
+	b.t.Helper()
+	lines := slices.Collect(strings.Lines(b.log.String()))
+	if !slices.EqualFunc(lines, texts, strings.Contains) {
+		b.t.Errorf("the log is %s, want lines with %q", b.log, texts)
+	}
+}
+
+func TestUsageIsStoredWithinASecondAndByAStop(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		mustInsertKey(t, b.store, apiKey{})
+		used := instantOf(time.Now())
+		b.use()
+		b.usage.noteDeprecatedUse(1, used)
+		time.Sleep(time.Second)
+		b.wantStored(1)
+		if got := deprecatedUseOf(t, b.store, 1); got != used {
+			t.Errorf("the deprecated use is stored as %v, want %v", got, used)
+		}
+		b.use()
+		must(t, b.stop())
+		b.wantStored(2)
+		b.wantLog()
+	})
+}
+
+func TestARevocationHoldsWithinASecond(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		other := openDatabase(t, b.path)
+		token := mustInsertKey(t, b.store, apiKey{})
+		mustAuthenticate(t, b.keys, token, time.Now())
+		must(t, revokeNow(t.Context(), other, 1, instantOf(time.Now())))
+		time.Sleep(time.Second)
+		mustRefuseKey(t, b.keys, bearerHeader(token), time.Now(), CodeInvalidKey)
+		must(t, b.stop())
+	})
+}
+
+const oldRecords = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
+	INSERT INTO idempotency SELECT 1, 'old ' || i, x'00', 1, 1 FROM n`
+
+func TestOldIdempotencyKeysAndDaysAreRemovedWithinAMinute(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		oldDay := sqlOf("INSERT INTO usage_days VALUES (1, 1, 1, 0, 0)")
+		_, err := b.store.write(t.Context(), sqlOf(oldRecords), oldDay)
+		must(t, err)
+		time.Sleep(time.Minute + time.Second)
+		left := readNumber(t, b.store, "SELECT count(*) FROM idempotency")
+		days := readNumber(t, b.store, "SELECT count(*) FROM usage_days")
+		if left != 0 || days != 0 {
+			t.Errorf("%d old records and %d old days are left", left, days)
+		}
+		must(t, b.stop())
+	})
+}
+
+// TestAStopEndsThePurge: with a lot to delete it would hold the stop up.
+func TestAStopEndsThePurge(t *testing.T) {
+	var deletes, release chan bool
+	check := func(st statement) {
+		if strings.HasPrefix(st.query, "DELETE FROM idempotency") {
+			deletes <- true
+			<-release
+		}
+	}
+	withBackground(t, check, func(t *testing.T, b *background) {
+		deletes, release = make(chan bool), make(chan bool)
+		must(t, errorOf(b.store.write(t.Context(), sqlOf(oldRecords))))
+		<-deletes
+		stopped := make(chan error)
+		go func() { stopped <- b.stop() }()
+		synctest.Wait()
+		close(release)
+		must(t, <-stopped)
+		if left := readNumber(t, b.store, "SELECT count(*) FROM idempotency"); left != 1500 {
+			t.Errorf("%d records are left, want 1500 after one transaction", left)
+		}
+		b.wantLog()
+	})
+}
+
+// TestAPanicInTheBackgroundEndsNothing but the work that it happened in.
+func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
+	var broken atomic.Bool
+	check := func(st statement) {
+		if broken.Load() && !strings.HasPrefix(st.query, "SELECT") {
+			panic("boom")
+		}
+	}
+	withBackground(t, check, func(t *testing.T, b *background) {
+		broken.Store(true)
+		b.use()
+		time.Sleep(501 * time.Millisecond)
+		broken.Store(false)
+		time.Sleep(500 * time.Millisecond)
+		b.wantStored(1)
+		b.wantLog(`"ERROR","msg":"cannot write usage","error":"panic: boom`,
+			`"msg":"can write usage again"`)
+		must(t, b.stop())
+	})
+}
+
+func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		b.use()
+		must(t, b.store.Close())
+		time.Sleep(3 * time.Minute)
+		if err := b.stop(); !errors.Is(err, errUnavailable) {
+			t.Errorf("the last writing of usage says %v", err)
+		}
+		for _, what := range []string{"look for edits of other programs", "write usage",
+			"remove idempotency records"} {
+			message := `"level":"ERROR","msg":"cannot ` + what + `"`
+			if n := strings.Count(b.log.String(), message); n != 1 {
+				t.Errorf("it says %d times that it cannot %s", n, what)
+			}
+		}
+	})
+}
+
+// TestAStopDoesNotRepeatWhatCannotSucceed: a file of the database is gone for good.
+func TestAStopDoesNotRepeatWhatCannotSucceed(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		b.use()
+		must(t, os.Remove(b.path+"-lock"))
+		begin := time.Now()
+		err := b.stop()
+		if !errors.Is(err, errLostFile) || time.Since(begin) > 0 {
+			t.Errorf("after %v the stop says %v", time.Since(begin), err)
+		}
+	})
+}
+
+// TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.
+func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		times := 0
+		work := func(context.Context) error {
+			times++
+			time.Sleep(5 * time.Second)
+			return nil
+		}
+		for range 30 { // of two channels that are ready, select takes any
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			repeat(ctx, time.Second, "work", work, testLog)
+			cancel()
+		}
+		if times != 30 {
+			t.Errorf("in 30 stops, slow work is done %d times", times)
+		}
+	})
+}
+
+// TestTheLastWritingOfUsageIsTriedFor10Seconds: a lock that is held when the service stops is
+// commonly let go a moment later.
+func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
+	const fullDisk = `CREATE TRIGGER full BEFORE INSERT ON usage
+		BEGIN SELECT RAISE(ABORT, 'full'); END`
+	for policy, c := range map[string]struct {
+		broken, repaired string // what another program does when the service stops, and later
+		after            time.Duration
+		stored           int64
+		takes            time.Duration // and less than a second more
+	}{
+		"a lock that is let go in time": {
+			"BEGIN IMMEDIATE", "ROLLBACK", 9 * time.Second, 1, 9 * time.Second,
+		},
+		"a lock that is held for longer": {
+			"BEGIN IMMEDIATE", "ROLLBACK", 20 * time.Second, 0, 10 * time.Second,
+		},
+		"a disk that is full for a while": {
+			fullDisk, "DROP TRIGGER full", 9 * time.Second, 1, 9 * time.Second,
+		},
+	} {
+		t.Run(policy, func(t *testing.T) {
+			withBackground(t, unwatched, func(t *testing.T, b *background) {
+				time.Sleep(time.Millisecond) // so that no tick falls on the end
+				b.use()
+				outside := otherProgram(t, b.path, c.broken)
+				repaired := time.AfterFunc(c.after, func() { _, _ = outside.Exec(c.repaired) })
+				defer repaired.Stop()
+				began := time.Now()
+				err := b.stop()
+				if took := time.Since(began); took < c.takes || took > c.takes+time.Second {
+					t.Errorf("the stop takes %v, want %v", took, c.takes)
+				}
+				if stored := err == nil; stored != (c.stored == 1) {
+					t.Errorf("the stop says %v", err)
+				}
+				b.wantStored(c.stored)
+			})
+		})
+	}
+}
+
+func TestUsageIsWrittenToAClusterByAStop(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
+		service := newService(s, settings{}, testLog)
+		b := &background{service: service, t: t, stop: runBackground(service, nil, nil)}
+		b.use()
+		must(t, b.stop())
+		b.wantStored(1)
+	})
+}
+
+// TestAStopWritesUsageOnce if some is not written yet, and otherwise not at all. On a cluster it
+// writes once in any case: every flush reads the bans of other services.
+func TestAStopWritesUsageOnce(t *testing.T) {
+	for _, c := range []struct {
+		policy        string
+		before        func(b *background)
+		file, cluster int64
+	}{
+		{"nothing was counted", func(*background) {}, 0, 1},
+		{"all is written", func(b *background) {
+			b.use()
+			time.Sleep(time.Second + time.Millisecond) // no tick falls on the stop
+		}, 0, 1},
+		{"some is not written", func(b *background) {
+			time.Sleep(time.Millisecond)
+			b.use()
+		}, 1, 1},
+	} {
+		var writes atomic.Int64
+		check := func(st statement) {
+			if st.query == mergeDays {
+				writes.Add(1)
+			}
+		}
+		wantWrites := func(b *background, want int64) {
+			c.before(b)
+			writes.Store(0)
+			must(b.t, b.stop())
+			if n := writes.Load(); n != want {
+				engine, _ := b.store.engine.describe()
+				b.t.Errorf("%s: the stop writes usage %d times, want %d", engine, n, want)
+			}
+		}
+		t.Run(c.policy, func(t *testing.T) {
+			withBackground(t, check, func(_ *testing.T, b *background) { wantWrites(b, c.file) })
+			onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
+				s.engine = &watchedEngine{s.engine, func(st statement, _ []any) { check(st) }}
+				service := newService(s, settings{}, testLog)
+				b := &background{service: service, t: t, stop: runBackground(service, nil, nil)}
+				wantWrites(b, c.cluster)
+			})
+		})
+	}
+}
+
+// TestAStopWaitsForTheUsageThatIsBeingWritten, and does not write it again.
+func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
+	var writes int
+	var release chan bool
+	check := func(st statement) {
+		if st.query == mergeDays {
+			writes++
+			<-release
+		}
+	}
+	withBackground(t, check, func(t *testing.T, b *background) {
+		release = make(chan bool)
+		b.use()
+		time.Sleep(501 * time.Millisecond)
+		stopped := make(chan error)
+		go func() { stopped <- b.stop() }()
+		synctest.Wait()
+		close(release)
+		must(t, <-stopped)
+		b.wantStored(1)
+		if writes != 1 {
+			t.Errorf("it is written %d times", writes)
+		}
+	})
+}
+
+// testPair is a pair that has been read from files.
+func testPair(t testing.TB) *tlsPair {
+	t.Helper()
+	file := writePair(t, t.TempDir(), "a")
+	pair := &tlsPair{certFile: file, keyFile: file}
+	must(t, pair.renew())
+	return pair
+}
+
+// TestARenewedCertificateIsServed to new connections, and a broken one never.
+func TestARenewedCertificateIsServed(t *testing.T) {
+	pair := testPair(t)
+	renewed, err := os.ReadFile(writePair(t, t.TempDir(), "b"))
+	must(t, err)
+	const (
+		broken = `"level":"ERROR","msg":"cannot use the files of -tls-cert and -tls-key"`
+		again  = `"level":"INFO","msg":"can use the files of -tls-cert and -tls-key again"`
+	)
+	withPair(t, pair, unwatched, func(t *testing.T, b *background) {
+		s, l := startFront(t, pair, http.NotFound)
+		wantServed := func(want string, logged ...string) {
+			t.Helper()
+			time.Sleep(31 * time.Second)
+			conn := tlsClient(l.pipe(), "http/1.1")
+			defer conn.Close()
+			must(t, conn.Handshake())
+			if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want {
+				t.Errorf("a new connection gets the certificate %s, want %s", got, want)
+			}
+			b.wantLog(logged...)
+		}
+		wantServed("a")
+		must(t, os.WriteFile(pair.certFile, renewed[:20], 0o600)) // half written
+		wantServed("a", broken)
+		wantServed("a", broken) // once
+		must(t, os.WriteFile(pair.certFile, renewed, 0o600))
+		wantServed("b", broken, again)
+		must(t, s.stop(t.Context(), l))
+		must(t, b.stop())
+	})
+}
+
+// TestAStopWaitsForNoCertificate: its file may be on a file system that hangs. Here the log hangs in
+// which its renewal says that there is no file.
+func TestAStopWaitsForNoCertificate(t *testing.T) {
+	pair := testPair(t)
+	pair.certFile += ".missing"
+	withPair(t, pair, unwatched, func(t *testing.T, b *background) {
+		for range cap(b.log.lines) {
+			b.log.lines <- serverLine{}
+		}
+		time.Sleep(31 * time.Second)
+		b.use()
+		must(t, b.stop())
+		b.wantStored(1)
+		b.wantLog("use the files of -tls-cert")
+		<-b.log.lines // lets the renewal end
+	})
+}
+
+// TestAWrongClockIsWarnedOf once a minute, when a stored minute ends later than clocks within a
+// second of each other can make it end.
+func TestAWrongClockIsWarnedOf(t *testing.T) {
+	for ahead, want := range map[time.Duration]int{61: 0, 62: 1, 200: 1} {
+		withBackground(t, unwatched, func(t *testing.T, b *background) {
+			minute := bucket{used: 1, ends: instantOf(time.Now().Add(ahead * time.Second))}
+			_, err := b.store.write(t.Context(), saveUsage(1, &usage{minute: minute}))
+			must(t, err)
+			b.use()
+			time.Sleep(3 * time.Minute)
+			must(t, b.stop())
+			if n := strings.Count(b.log.String(), "clock is wrong"); n != want {
+				t.Errorf("of a minute that ends in %d s %d warnings are logged", ahead, n)
+			}
+		})
+	}
+}
+
+// Connections in fake time, and what peers may do with them.
+
+// pipeListener is a listener in fake time: a connection for each call of pipe.
+type pipeListener struct {
+	arriving chan net.Conn
+	closing  context.Context
+	close    context.CancelFunc
+}
+
+func listenInFakeTime(t testing.TB) *pipeListener {
+	l := &pipeListener{arriving: make(chan net.Conn)}
+	l.closing, l.close = context.WithCancel(t.Context())
+	return l
+}
+
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (l *pipeListener) Close() error {
+	l.close()
+	return nil
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.arriving:
+		return conn, nil
+	case <-l.closing.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// serverEnd is the server's end of a connection.
+type serverEnd struct{ net.Conn }
+
+func (serverEnd) CloseWrite() error { return nil }
+
+// pipe connects, and returns the client's end.
+func (l *pipeListener) pipe() net.Conn {
+	ours, theirs := net.Pipe()
+	l.arriving <- serverEnd{theirs}
+	return ours
+}
+
+// pipeClient is a client's end of a connection, which reads all responses.
+type pipeClient struct {
+	net.Conn
+	responses chan *http.Response
+	closed    chan bool // by the server
+}
+
+func (l *pipeListener) dial() *pipeClient {
+	c := &pipeClient{l.pipe(), make(chan *http.Response, 10), make(chan bool)}
+	go func() {
+		defer close(c.closed)
+		reader := bufio.NewReader(c.Conn)
+		for {
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			c.responses <- response
+		}
+	}()
+	return c
+}
+
+func (c *pipeClient) send(path string) {
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+}
+
+// open reports whether the server has not closed the connection by now.
+func (c *pipeClient) open() bool {
+	synctest.Wait()
+	select {
+	case <-c.closed:
+		return false
+	default:
+		return true
+	}
+}
+
+// startFront starts a server on pipes.
+func startFront(t testing.TB, pair *tlsPair, handler http.HandlerFunc) (*server, *pipeListener) {
+	t.Helper()
+	l := listenInFakeTime(t)
+	s := newServer(slog.New(slog.DiscardHandler), pair, handler)
+	go s.serve(l)
+	return s, l
+}
+
+// tlsClient is a client that trusts every certificate.
+func tlsClient(raw net.Conn, protocol string) *tls.Conn {
+	return tls.Client(raw, &tls.Config{
+		InsecureSkipVerify: true,
+		NextProtos:         []string{protocol},
+	})
+}
+
+// Requests on the wire. The first two of HTTP/2 begin a connection without settings, and ask for /
+// on the first stream.
+const (
+	http2Begin   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	http2Request = "\x00\x00\x06\x01\x05\x00\x00\x00\x01\x82\x84\x87\x41\x01x"
+	getRequest   = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	postHead     = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+)
+
+func TestSlowClientsAreCutOff(t *testing.T) {
+	echo := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+	for name, c := range map[string]struct {
+		sent  string
+		reads bool // what is sent back
+		after time.Duration
+	}{
+		"in the middle of a head":         {getRequest[:20], true, 5 * time.Second},
+		"in the middle of a body":         {postHead + "abc", true, 15 * time.Second},
+		"that does not read the response": {getRequest, false, 30 * time.Second},
+		"after a response":                {getRequest, true, 2 * time.Minute},
+		"in the middle of a second head":  {getRequest + getRequest[:20], true, 5 * time.Second},
+		"in the middle of a second body":  {postHead + "abcd" + postHead, true, 15 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, l := startFront(t, nil, echo)
+				began := time.Now()
+				conn := l.pipe()
+				if c.reads {
+					go func() { _, _ = io.WriteString(conn, c.sent) }()
+					_, _ = io.Copy(io.Discard, conn)
+				} else {
+					// Of what follows the request, the server reads one byte meanwhile.
+					for _, sent := range []string{c.sent, "x", "y"} {
+						_, _ = io.WriteString(conn, sent)
+					}
+				}
+				if took := time.Since(began); took != c.after {
+					t.Errorf("the connection ends after %v, want %v", took, c.after)
+				}
+				must(t, s.stop(t.Context(), l))
+			})
+		})
+	}
+}
+
+func TestHeadsAreBounded(t *testing.T) {
+	if got := newServer(testLog, nil, nil).MaxHeaderBytes; got != 16<<10 { // as the README says
+		t.Errorf("a head may have %d bytes", got)
+	}
+}
+
+// TestPeersThatReadNothingAreCutOff, also with HTTP/2, where one connection takes many requests.
+func TestPeersThatReadNothingAreCutOff(t *testing.T) {
+	pair := testPair(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, l := startFront(t, pair, http.NotFound)
+		raw := l.pipe()
+		peer := tlsClient(raw, "h2")
+		_, _ = io.WriteString(peer, http2Begin)
+		_, _ = io.WriteString(peer, http2Request)
+		time.Sleep(17 * time.Second)
+		if raw.SetDeadline(time.Now()) == nil { // it is an error once the server has closed
+			t.Error("the connection is still open")
+		}
+		must(t, s.stop(t.Context(), l))
+	})
+}
+
+// TestTheLogOfConnectionsIsBounded: what net/http logs quotes strangers.
+func TestTheLogOfConnectionsIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		s := newServer(newLogger(&log, "json", slog.LevelInfo), nil, nil)
+		long := strings.Repeat("x", 980)
+		key := "pet_live_" + strings.Repeat("a", 38)
+		for range 300 {
+			s.ErrorLog.Print(long + key + long)
+		}
+		lines := strings.Count(log.String(), "\n")
+		if lines != 1 || log.Len() > 1100 || strings.Contains(log.String(), "aaa") {
+			t.Errorf("300 lines at once become %s", &log)
+		}
+		time.Sleep(100 * time.Millisecond)
+		s.ErrorLog.Print("hello")
+		if !strings.Contains(log.String(), `"level":"WARN","msg":"hello`) {
+			t.Errorf("a moment later a line becomes %s", &log)
+		}
+	})
+}
+
+// TestAConnectionIsUnusedUntilARequestOrItsEnd: probes of balancers and scans of ports end many
+// connections without a request, and those must not stay in memory.
+func TestAConnectionIsUnusedUntilARequestOrItsEnd(t *testing.T) {
+	for _, next := range []http.ConnState{http.StateActive, http.StateClosed} {
+		s := &server{}
+		conn, _ := net.Pipe()
+		s.note(conn, http.StateNew)
+		if _, unused := s.unused.Load(conn); !unused {
+			t.Error("a new connection does not count as unused")
+		}
+		s.note(conn, next)
+		if _, unused := s.unused.Load(conn); unused {
+			t.Errorf("a connection that is %v counts as unused", next)
+		}
+	}
+}
+
+// How the service stops.
+
+// startSlow starts a POST and returns when the server waits for its body;
+// finish sends that and returns the status of the response.
+func startSlow(t testing.TB, address, key string) (finish func() int) {
+	t.Helper()
+	const text = `{"name":"Rex","categoryId":7}`
+	reading := make(chan bool, 1)
+	trace := &httptrace.ClientTrace{Got100Continue: func() { reading <- true }}
+	ctx := httptrace.WithClientTrace(t.Context(), trace)
+	body, bodyWriter := io.Pipe()
+	r, err := http.NewRequestWithContext(ctx, "POST", address+"/pets", body)
+	must(t, err)
+	r.ContentLength = int64(len(text))
+	r.Header.Set("Authorization", "Bearer "+key)
+	r.Header.Set("Expect", "100-continue") // the server says so when the operation reads the body
+	status := make(chan int, 1)
+	go func() {
+		defer close(status) // 0 if there is no response
+		if response, err := testClient.Do(r); err == nil {
+			response.Body.Close()
+			status <- response.StatusCode
+		}
+	}()
+	select {
+	case <-reading:
+	case <-time.After(longWait):
+		t.Fatal("the server does not ask for the body")
+	}
+	return func() int {
+		_, _ = io.WriteString(bodyWriter, text)
+		bodyWriter.Close()
+		return <-status
+	}
+}
+
+// TestAServerThatCannotServeSaysSo: a failed Serve is not a success.
+func TestAServerThatCannotServeSaysSo(t *testing.T) {
+	listener := listenAsParent(t)
+	must(t, listener.Close())
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		front := newServer(testLog, nil, nil)
+		err := serveUntil(t.Context(), front, b.service, listener, b.stop)
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("it ends with %v", err)
+		}
+	})
+}
+
+// TestAStopDropsNoRequestThatIsOnItsWay: for 0.1 s a stop accepts connections as before, for
+// another 0.25 s it reads from those that it has, and then it waits for requests that run.
+func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
+	wait := func(_ http.ResponseWriter, r *http.Request) {
+		d, _ := time.ParseDuration(r.URL.Path[1:])
+		time.Sleep(d)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, l := startFront(t, nil, wait)
+		silent, kept := l.dial(), l.dial()
+		kept.send("/")
+		time.Sleep(time.Second)
+		running, late := l.dial(), l.dial()
+		running.send("/3s")
+		began := time.Now()
+		ended := make(chan error, 1)
+		go func() { ended <- s.stop(t.Context(), l) }()
+
+		time.Sleep(99 * time.Millisecond)
+		connected := l.dial()
+		time.Sleep(2 * time.Millisecond)
+		if l.closing.Err() == nil {
+			t.Error("it still accepts connections after 0.1 s")
+		}
+		time.Sleep(248 * time.Millisecond) // 0.349 s since the stop
+		for _, c := range []*pipeClient{connected, late, kept} {
+			c.send("/1s")
+		}
+		if !silent.open() {
+			t.Error("a connection is closed while a request may be on its way")
+		}
+		time.Sleep(10 * time.Millisecond)
+		if silent.open() {
+			t.Error("a connection on which nothing comes holds the stop up")
+		}
+		must(t, <-ended)
+		// Shutdown looks twice a second at last.
+		if took := time.Since(began); took < 3*time.Second || took > 3600*time.Millisecond {
+			t.Errorf("the stop takes %v, and the longest request 3 s", took)
+		}
+		for _, c := range []struct {
+			what      string
+			client    *pipeClient
+			responses int
+		}{
+			{"one that is silent", silent, 0},
+			{"one with a request that runs", running, 1},
+			{"one that was kept", kept, 2},
+			{"one that connects during the stop", connected, 1},
+			{"one that had sent nothing before", late, 1},
+		} {
+			if got := len(c.client.responses); got != c.responses || c.client.open() {
+				t.Errorf("%s has got %d responses, want %d, and must be closed",
+					c.what, got, c.responses)
+			}
+		}
+	})
+}
+
+// TestClientsAreToldOfAStop while there still is somebody who tells them.
+func TestClientsAreToldOfAStop(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		l := listenInFakeTime(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- serveUntil(ctx, newServer(testLog, nil, b.service), b.service, l, b.stop)
+		}()
+		kept := l.dial()
+		kept.send("/readyz")
+		if got := <-kept.responses; got.StatusCode != 200 || got.Close {
+			t.Errorf("before the stop it is %s, closing: %v", got.Status, got.Close)
+		}
+		cancel()
+		synctest.Wait()
+		for path, c := range map[string]struct {
+			client *pipeClient
+			status int
+		}{"/readyz": {kept, 503}, "/v1/pets": {l.dial(), 401}} {
+			c.client.send(path)
+			got := <-c.client.responses
+			if got.StatusCode != c.status || !got.Close || c.client.open() {
+				t.Errorf("%s is %s, closing: %v", path, got.Status, got.Close)
+			}
+		}
+		must(t, <-ended)
+		b.wantLog(`"msg":"stopping"}`)
+	})
+}
+
+// TestAStopCountsItsLastRequests: usage is written for the last time when no request runs any more.
+func TestAStopCountsItsLastRequests(t *testing.T) {
+	withBackground(t, unwatched, func(t *testing.T, b *background) {
+		mustInsertKey(t, b.store, apiKey{})
+		countLate := func(http.ResponseWriter, *http.Request) {
+			time.Sleep(3 * time.Second)
+			b.use()
+		}
+		l := listenInFakeTime(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			l.dial().send("/")
+			cancel()
+		}()
+		front := newServer(testLog, nil, http.HandlerFunc(countLate))
+		must(t, serveUntil(ctx, front, b.service, l, b.stop))
+		b.wantStored(1)
+	})
+}
+
+func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
+	for7Hours := func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-time.After(7 * time.Hour):
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s, l := startFront(t, nil, for7Hours)
+		c := l.dial()
+		c.send("/")
+		stopping, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if err := s.stop(stopping, l); !errors.Is(err, context.DeadlineExceeded) || !c.open() {
+			t.Errorf("it ends with %v", err)
+		}
+		must(t, s.Close())
+		<-c.closed
+	})
+}
+
+// TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds, whatever connections there are.
+func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
+	pair := testPair(t)
+	const usual = 360 * time.Millisecond
+	read := func(conn io.Reader) { go func() { _, _ = io.Copy(io.Discard, conn) }() }
+	secure := func(conn net.Conn, protocol string) net.Conn {
+		c := tlsClient(conn, protocol)
+		must(t, c.Handshake())
+		read(c)
+		return c
+	}
+	plain := func(sent string) func(*testing.T, net.Conn) {
+		return func(t *testing.T, conn net.Conn) {
+			read(conn)
+			_, err := io.WriteString(conn, sent)
+			must(t, err)
+		}
+	}
+	for what, c := range map[string]struct {
+		pair    *tlsPair
+		connect func(t *testing.T, conn net.Conn)
+		atMost  time.Duration
+	}{
+		"one that is closed": {nil, func(_ *testing.T, conn net.Conn) {
+			conn.Close()
+		}, usual},
+		"one that sends nothing":      {nil, plain(""), usual},
+		"one that sends half a head":  {nil, plain(getRequest[:20]), usual},
+		"one that is kept":            {nil, plain(getRequest), usual},
+		"one that does not begin TLS": {pair, plain(""), usual},
+		"one that sends nothing over TLS": {pair, func(_ *testing.T, conn net.Conn) {
+			secure(conn, "http/1.1")
+		}, usual},
+		"one that sends nothing, with HTTP/2": {pair, func(_ *testing.T, conn net.Conn) {
+			secure(conn, "h2")
+		}, usual},
+		"one that is kept, with HTTP/2": {pair, func(_ *testing.T, conn net.Conn) {
+			_, _ = io.WriteString(secure(conn, "h2"), http2Begin+http2Request)
+		}, 1499 * time.Millisecond},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, l := startFront(t, c.pair, http.NotFound)
+				conn := l.pipe()
+				defer conn.Close()
+				c.connect(t, conn)
+				synctest.Wait()
+				began := time.Now()
+				must(t, s.stop(t.Context(), l))
+				if took := time.Since(began); took > c.atMost {
+					t.Errorf("it takes %v, want %v at most", took, c.atMost)
+				}
+			})
+		})
+	}
+}
+
+// TestAStopWaitsForNoPeer that reads nothing: to close its connection takes 5 s, and no other can be
+// closed meanwhile, since net/http closes them under one lock.
+func TestAStopWaitsForNoPeer(t *testing.T) {
+	pair := testPair(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, l := startFront(t, pair, http.NotFound)
+		raw := l.pipe()
+		defer raw.Close()
+		peer := tlsClient(raw, "http/1.1")
+		_, _ = io.WriteString(peer, getRequest)
+		response, err := http.ReadResponse(bufio.NewReader(peer), nil)
+		must(t, err)
+		must(t, response.Body.Close())
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		err = s.stop(over, l)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("the stop says %v", err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the stop takes %v", took)
+		}
+	})
+}
+
+func TestSIGTERMIsAGracefulStop(t *testing.T) {
+	// Under nohup(1) the tests ignore SIGHUP, and so would their children, unless it is caught.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
+	for _, signal := range []os.Signal{syscall.SIGTERM, os.Interrupt, syscall.SIGHUP} {
+		t.Run(signal.String(), func(t *testing.T) {
+			p := startProcess(t)
+			finish := startSlow(t, p.address, p.key)
+			must(t, p.Process.Signal(signal))
+			p.await("stopping")
+			if status := finish(); status != 201 {
+				t.Errorf("the running request ends with status %d", status)
+			}
+			for p.log.Scan() {
+				t.Errorf("after stopping the log says %s", p.log.Bytes())
+			}
+			must(t, p.Wait())
+		})
+	}
+}
+
+// TestAnIgnoredSIGHUPStaysIgnored: nohup(1) starts programs so.
+func TestAnIgnoredSIGHUPStaysIgnored(t *testing.T) {
+	cmd := program(t, "-db", madeDatabase(t))
+	nohup := []string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`, cmd.Path}
+	cmd.Args = append(nohup, cmd.Args[1:]...)
+	cmd.Path, cmd.Err = exec.LookPath("sh")
+	p := &testProcess{t: t, Cmd: cmd}
+	p.start()
+	must(t, p.Process.Signal(syscall.SIGHUP))
+	readyz := strings.TrimSuffix(p.address, "/v1") + "/readyz"
+	for range 100 { // a stop would begin meanwhile
+		response, _ := send(t, "GET", readyz, "", "")
+		if response.StatusCode != 200 {
+			t.Fatalf("it responds with %s", response.Status)
+		}
+	}
+	must(t, p.Process.Signal(syscall.SIGTERM))
+	p.await("stopping")
+	must(t, p.Wait())
+}
+
+func TestASecondSignalEndsAtOnce(t *testing.T) {
+	p := startProcess(t)
+	_ = startSlow(t, p.address, p.key) // holds the graceful stop up
+	must(t, p.Process.Signal(syscall.SIGTERM))
+	p.await("stopping")
+	ended := make(chan error, 1)
+	go func() { ended <- p.Wait() }()
+	deadline := time.After(8 * time.Second) // less than a graceful stop waits
+	again := time.Tick(10 * time.Millisecond)
+	for {
+		select {
+		case err := <-ended:
+			if status := p.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() {
+				t.Errorf("it ends with %v", err)
+			}
+			return
+		case <-again:
+			_ = p.Process.Signal(syscall.SIGTERM)
+		case <-deadline:
+			t.Fatal("a second signal does not end the server")
+		}
 	}
 }

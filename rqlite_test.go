@@ -1,16 +1,27 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,4 +280,1352 @@ func TestWhatIsLongIsReadInParts(t *testing.T) {
 		}
 		must(t, l.flush(t.Context(), time.Now))
 	})
+}
+
+// readPet reads a pet as clients get it.
+func readPet(t testing.TB, s *store, id int64) (pet Pet) {
+	t.Helper()
+	found, err := s.pet(id)
+	must(t, err)
+	must(t, json.Unmarshal(found.body, &pet))
+	return pet
+}
+
+// TestTextsThatLookLikeSomethingElseArriveAsTheyAre: names, Idempotency-Keys and names of keys.
+func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, text := range []string{
+			`x'41'`, `X'41'`, `x''`, ` x'41' `, `x'4'`, `'); DROP TABLE pets; --`,
+			`" OR 1 = 1; --`, `?1`, `:name`, `$.name`, `'$'`, `{"name":"Rex"}`, `["Rex"]`, `[]`,
+			`"Rex"`, `"`, `\`, `\u0041`, `\"`, `null`, `true`, `0`, `-1`, `1e3`,
+			`9007199254740993`, `<b>&amp;</b>`, "\u2028", "Zoë 🐶", "%", "_", "NULL", "json('1')",
+		} {
+			named := NewPet{Name: text, CategoryID: 1, Status: Sold}
+			id := mustCreate(t, s, named)
+			if pet := readPet(t, s, id); pet.Name != text || pet.ID != id {
+				t.Errorf("%q is %+v", text, pet)
+			}
+			for _, isRepeat := range []bool{false, true} {
+				again, replayed, reused, err := s.createPetOnce(named, 1, text, []byte(text),
+					testTime)
+				must(t, err)
+				if again != id+1 || replayed != isRepeat || reused {
+					t.Errorf("under %q: pet %d, replayed %v", text, again, replayed)
+				}
+			}
+			mustInsertKey(t, s, apiKey{Name: text})
+			must(t, errorOf(s.edit(t.Context(), setName(1, text))))
+			keys, err := readKeys(t.Context(), s, 0,
+				"WHERE k.id = 1 OR k.id = (SELECT max(id) FROM api_keys)")
+			must(t, err)
+			for _, key := range keys {
+				if key.Name != text {
+					t.Errorf("a key %q is named %q", text, key.Name)
+				}
+			}
+		}
+		const wrong = "SELECT count(*) FROM pets WHERE typeof(name) <> 'text'"
+		if n := readNumber(t, s, wrong); n != 0 {
+			t.Errorf("%d names are no texts", n)
+		}
+	})
+}
+
+// oddPets are the modelOddPets that a client may send. Every field is set, also one that is new.
+func oddPets(t testing.TB) []NewPet {
+	t.Helper()
+	pets := slices.DeleteFunc(slices.Clone(modelOddPets), func(pet NewPet) bool {
+		return checkName(pet.Name) != ""
+	})
+	for i := range pets {
+		for field, value := range reflect.ValueOf(&pets[i]).Elem().Fields() {
+			if !value.IsZero() {
+				continue
+			}
+			switch to := value.Addr().Interface().(type) {
+			case *string:
+				*to = fmt.Sprintf("%s %d \" \\ \u2028 😀", field.Name, i)
+			case *int64:
+				*to = math.MaxInt64 - int64(i)
+			default:
+				t.Fatalf("NewPet.%s: oddPets cannot set a %v", field.Name, field.Type)
+			}
+		}
+	}
+	return pets
+}
+
+// bodyOf is a pet as a client sends it: the description says how its fields are spelt.
+func bodyOf(t testing.TB, pet NewPet) object {
+	t.Helper()
+	body := object{}
+	for field, value := range reflect.ValueOf(pet).Fields() {
+		known := len(body)
+		for name := range fields(described, "components", "schemas", "NewPet", "properties") {
+			if strings.EqualFold(name, field.Name) {
+				body[name] = value.Interface()
+			}
+		}
+		if len(body) == known {
+			t.Fatalf("NewPet.%s is not in the description", field.Name)
+		}
+	}
+	return body
+}
+
+// wantFields checks the fields of an array of pets that was found in some place.
+func wantFields(t testing.TB, place, array string, pets []object) {
+	t.Helper()
+	var found []object
+	decoder := json.NewDecoder(strings.NewReader(array))
+	decoder.UseNumber()
+	must(t, decoder.Decode(&found))
+	if len(found) != len(pets) {
+		t.Fatalf("%s: there are %d pets, want %d", place, len(found), len(pets))
+	}
+	for i, pet := range pets {
+		for name, value := range pet {
+			if got := found[i][name]; fmt.Sprint(got) != fmt.Sprint(value) {
+				t.Errorf("%s: the %s of a pet is %#v, want %#v", place, name, got, value)
+				return
+			}
+		}
+	}
+}
+
+// TestEveryFieldOfAPetGoesEverywhere: into every response, and through every command that copies.
+func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		newDatabase := func() string {
+			if isCluster(db) {
+				return newCluster(t, 1).addresses()
+			}
+			return databasePath(t)
+		}
+		s := &shop{t: t, store: openDatabase(t, db)}
+		log := slog.New(slog.NewTextHandler(t.Output(), nil)) // says which statement fails
+		s.service = newService(s.store, settings{}, log)
+		s.key = s.newKey(quota{1000, 1000})
+		var pets []object
+		var created, got []string
+		for i, pet := range oddPets(t) {
+			pets = append(pets, bodyOf(t, pet))
+			body, err := json.Marshal(pets[i])
+			must(t, err)
+			key := "Idempotency-Key:" // of every other one, and none of the rest
+			if i%2 == 1 {
+				key += fmt.Sprint(i)
+			}
+			response := s.post(key, "="+string(body)).is(201)
+			created = append(created, response.body)
+			got = append(got, s.get(response.header.Get("Location")).is(200).body)
+		}
+		array := func(pets []string) string { return "[" + strings.Join(pets, ",") + "]" }
+		wantFields(t, "create", array(created), pets)
+		wantFields(t, "get", array(got), pets)
+		wantFields(t, "list", s.list().is(200).body, pets)
+		wantFields(t, "page", s.get("/v1/pets?limit=100&after=1").is(200).body, pets[1:])
+		wantExported := func(place, db string) (exported string) {
+			t.Helper()
+			exported = exportedPets(t, db)
+			wantFields(t, place, array(strings.Split(strings.TrimSpace(exported), "\n")), pets)
+			return exported
+		}
+		exported := wantExported("export", db)
+
+		other := newDatabase()
+		openDatabase(t, other)
+		_, err := importContent(t, other, exported)
+		must(t, err)
+		wantExported("import", other)
+
+		file, restored := databasePath(t), newDatabase()
+		mustRun(t, "backup", "-db", db, file)
+		wantExported("backup", file)
+		mustRun(t, "restore", "-db", restored, file)
+		wantExported("restore", restored)
+
+		for name, value := range pets[1] {
+			flag := fmt.Sprintf("-%s=%v", strings.TrimSuffix(name, "Id"), value)
+			if _, _, err := petstore(t, nil, "pet", "set", "-db", db, flag, "1"); err != nil {
+				t.Errorf("pet set %s: %v", flag, err)
+			}
+		}
+		pets[0] = pets[1]
+		wantExported("pet set", db)
+	})
+}
+
+// TestIntegersOf64BitsArriveExactly on their way in and out.
+func TestIntegersOf64BitsArriveExactly(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		const first = int64(1<<62 + 1)
+		must(t, errorOf(s.write(t.Context(),
+			sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)", first-1))))
+		for id := first; id < first+4; id++ {
+			wantNextID(t, s, id)
+			if pet := readPet(t, s, id); pet != (Pet{ID: id, NewPet: rex}) {
+				t.Errorf("pet %d is %+v", id, pet)
+			}
+		}
+		ids, p := pageIDs(t, s, "", 2, first)
+		if !slices.Equal(ids, []int64{first + 1, first + 2}) || p.last != first+2 || !p.more {
+			t.Errorf("the page is %v, its last %d", ids, p.last)
+		}
+	})
+}
+
+// TestThreeServicesMigrateAtTheSameMoment: the first does it, and all of them run, on one identity.
+func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
+	for version := range migrations {
+		t.Run(fmt.Sprint("from version ", version), func(t *testing.T) {
+			c := newCluster(t, 3)
+			if version > 0 {
+				c.exec(migrations[:version]...)
+				c.exec(applicationMark, fmt.Sprint("PRAGMA user_version = ", version))
+			}
+			var arrived, opening sync.WaitGroup
+			arrived.Add(3)
+			c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/db/execute" { // three have found the old version
+					arrived.Done()
+					arrived.Wait()
+				}
+				return false
+			})
+			var identities [3]int64
+			for i := range identities {
+				opening.Go(func() {
+					s, err := openStore(t.Context(), c.addresses(), openToServe, testLog)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					identities[i] = clusterEngine(s).identity
+					must(t, s.Close())
+				})
+			}
+			opening.Wait()
+			stored := c.number("SELECT value FROM identity")
+			if want := [3]int64{stored, stored, stored}; stored < 1 || identities != want {
+				t.Errorf("the identity is %d, and the services know %d", stored, identities)
+			}
+			if marks := c.marks(); marks[1] != int64(len(migrations)) {
+				t.Errorf("the schema is version %d", marks[1])
+			}
+		})
+	}
+}
+
+// TestAnotherServicesPetsAreListedAtOnce: only what has more behind it is remembered.
+func TestAnotherServicesPetsAreListedAtOnce(t *testing.T) {
+	c := newCluster(t, 3)
+	s, _ := openCluster(t, c, openToServe)
+	other, _ := openCluster(t, c, openToServe)
+	for n := range 4 {
+		ids, p := pageIDs(t, s, "", 3, 0)
+		if len(ids) != min(n, 3) || p.more {
+			t.Errorf("of %d pets %v are listed, more: %v", n, ids, p.more)
+		}
+		mustCreate(t, other, rex)
+	}
+	_, first := pageIDs(t, s, "", 3, 0)
+	mustCreate(t, other, rex)
+	if _, again := pageIDs(t, s, "", 3, 0); again != first || !first.more {
+		t.Errorf("a page with more behind it is read again")
+	}
+}
+
+// TestStatementsNameTheirColumns, so that they run beside a newer schema.
+func TestStatementsNameTheirColumns(t *testing.T) {
+	blind := regexp.MustCompile(`INSERT (OR REPLACE )?INTO \w+ (VALUES|SELECT)|SELECT \*`)
+	files := []string{"store.go", "auth.go", "limits.go", "rqlite.go", "sqlite.go", "backup.go"}
+	for _, literal := range literalsOf(t, files...) {
+		if blind.MatchString(literal) {
+			t.Errorf("this statement names no columns: %s", literal)
+		}
+	}
+}
+
+// garbledBodies are what a node says with status 200 when nobody knows what was done.
+var garbledBodies = map[string]string{
+	"leadership that was lost":         `{"error":"leadership lost while committing log"}`,
+	"forwarding that failed":           `{"results":[],"error":"node failed to process Execute"}`,
+	"HTML":                             "<html>Welcome to nginx!</html>",
+	"nothing":                          "",
+	"JSON that was cut off":            `{"results":[{"last_insert_id":1,"rows_aff`,
+	"JSON of another kind":             `["results"]`,
+	"no results":                       `{}`,
+	"fewer results than statements":    `{"results":[]}`,
+	"more results than statements":     `{"results":[{},{},{},{},{},{},{},{},{}]}`,
+	"numbers that are texts":           `{"results":[{"last_insert_id":"1"}]}`,
+	"a number that is none of 64 bits": `{"results":[{"last_insert_id":9223372036854775808}]}`,
+}
+
+// hang never responds.
+func hang(_ *fakeNode, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+// garbledAnswers are those, and others after which nobody knows what was done.
+func garbledAnswers() map[string]fakeAnswer {
+	answers := map[string]fakeAnswer{
+		"a reset":       reset,
+		"a timeout":     hang,
+		"a redirect":    redirect,
+		"another 503":   respond(503, "store is not open\n"),
+		"another 500":   respond(500, "leader address: what?\n"),
+		"a bad request": respond(400, "invalid JSON body\n"),
+	}
+	for what, body := range garbledBodies {
+		answers[what] = respond(200, body)
+	}
+	return answers
+}
+
+// TestWhatMayHaveBeenDoneIsNotRepeated: nobody knows what became of such a write, and that is all
+// that is said. A read may be repeated.
+func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
+	for what, answer := range garbledAnswers() {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				answerOnce(c, answer)
+				wantTime(t, "the write", 0, leaderWait+statusWait, errOutcome, func() error {
+					_, err := s.createPet(rex)
+					return err
+				})
+				c.wantArrived(writeTo(0))
+				if unknown := clusterEngine(s).unknown.Load(); unknown != 1 {
+					t.Errorf("%d outcomes are counted as unknown", unknown)
+				}
+				answerOnce(c, answer)
+				if ids, _ := pageIDs(t, s, "", 20, 0); len(ids) != 0 {
+					t.Errorf("the read gives %v", ids)
+				}
+				const read = "0 POST /db/query?level=linearizable"
+				c.wantArrived(read, read)
+				wantNextID(t, s, 1)
+			})
+		})
+	}
+}
+
+// TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full.
+func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		for _, results := range []string{
+			`{},{"error":"database or disk is full"}`,
+			`{"error":"disk I/O error"}`, // of the guard, which does not hold for another reason
+		} {
+			answerOnce(c, respond(200, `{"results":[`+results+`]}`))
+			if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
+				t.Errorf("the write says %v", err)
+			}
+			if writes := c.arrived(); writes[0] != writeTo(0) || slices.Contains(writes[1:], writes[0]) {
+				t.Errorf("sent was %q", writes)
+			}
+		}
+		wantNextID(t, s, 1)
+	})
+}
+
+// TestAConnectionThatBreaksIsNotUsedForARepeat, over a real network: net/http repeats some requests
+// by itself.
+func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
+	c := newCluster(t, 1)
+	s, _ := openCluster(t, c, openToServe)
+	for range 3 { // on connections that were used before, and on a new one
+		mustCreate(t, s, rex)
+		c.arrived()
+		answerOnce(c, reset)
+		if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
+			t.Errorf("the write says %v", err)
+		}
+		c.wantArrived(writeTo(0))
+	}
+}
+
+// TestTheServiceOnAGarbledEngine is 503, or 500 if the values are garbled, and never a success.
+// What is listed in the end is what was acknowledged, and all requests are counted.
+func TestTheServiceOnAGarbledEngine(t *testing.T) {
+	garbage := garbledAnswers()
+	garbage["no leader"] = respond(503, "leader not found\n")
+	garbage["no identity"] = respond(200, `{"results":[{"error":"disk I/O error"}]}`)
+	garbledValues := map[string]bool{}
+	for what, results := range map[string]string{
+		"results with nothing in them":        `{}`,
+		"empty results for more statements":   `{},{},{}`,
+		"values that are null":                `{"values":[[null,null,null]]}`,
+		"values of the wrong types":           `{"values":[[1,"2",[]]]}`,
+		"a flag that is a text":               `{"values":[["[]",0,"maybe"]]}`,
+		"a flag that is neither true nor not": `{"values":[["[]",0,2]]}`,
+		"too few values":                      `{"values":[["[]"]]}`,
+	} {
+		garbage[what] = respond(200, `{"results":[{},`+results+`]}`) // the first is of the guard
+		garbledValues[what] = true
+	}
+	for what, answer := range garbage {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				shop := newClusterShop(t, c, s)
+				shop.list().is(200).says("[]")
+				c.always("/db/", answer)
+				replies := []reply{
+					shop.list(),
+					shop.post(rexBody),
+					shop.post("Idempotency-Key: once", rexBody),
+					shop.get("/v1/pets?status=sold"),
+				}
+				if !garbledValues[what] { // some of them may be a pet, or none
+					replies = append(replies, shop.get("/v1/pets/1"))
+				}
+				for _, reply := range replies {
+					if reply.status != 503 && (!garbledValues[what] || reply.status != 500) {
+						t.Errorf("%s is %d %s", reply.what, reply.status, reply.body)
+					}
+				}
+				if err := shop.service.usage.flush(t.Context(), time.Now); err == nil {
+					t.Error("the usage is said to be written")
+				}
+				if strings.Contains(c.log.String(), "panic") {
+					t.Errorf("the log says %s", c.log)
+				}
+				c.when(nil)
+				shop.list().is(200).says("[]")
+				must(t, shop.service.usage.flush(t.Context(), time.Now))
+				if n := c.number("SELECT day_used FROM usage"); n != int64(len(replies)+2) {
+					t.Errorf("%d requests are counted", n)
+				}
+			})
+		})
+	}
+}
+
+// newClusterShop is a service on a store of a cluster, and a client of it.
+func newClusterShop(t *testing.T, c *fakeCluster, s *store) *shop {
+	t.Helper()
+	key := mustInsertKey(t, s, apiKey{Plan: "pro", CreatedAt: instantOf(time.Now())})
+	log := newLogger(c.log, "json", slog.LevelInfo)
+	return &shop{
+		t:       t,
+		service: newService(s, settings{}, log),
+		key:     string(key),
+	}
+}
+
+// TestWhatSurelyDidNothingIsRepeatedAtTheNextLeader, and the log says who leads.
+func TestWhatSurelyDidNothingIsRepeatedAtTheNextLeader(t *testing.T) {
+	for what, answer := range map[string]fakeAnswer{
+		"refused connections":        nil,
+		"no leader":                  respond(503, "leader not found\n"),
+		"no leader, the other error": respond(500, "leader not found\n"),
+	} {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				for i, next := range []int{1, 2, 0} {
+					lost := c.nodes[c.leader]
+					want := []string{writeTo(next)}
+					if answer == nil {
+						lost.setDown(true)
+					} else {
+						answerOnce(c, answer)
+						want = []string{writeTo(lost.number), writeTo(next)}
+					}
+					c.lead(next)
+					wantNextID(t, s, int64(i+1))
+					c.wantArrived(want...)
+					c.wantInUse(s, next, lost.number)
+					lost.setDown(false)
+				}
+				e := clusterEngine(s)
+				if n := e.unknown.Load(); n != 0 {
+					t.Errorf("%d unknown outcomes", n)
+				}
+			})
+		})
+	}
+}
+
+// wantInUse checks that a store uses one node and that its log says so.
+func (c *fakeCluster) wantInUse(s *store, number, before int) {
+	c.t.Helper()
+	url := func(number int) string { return "http://" + c.nodes[number].host }
+	line := fmt.Sprintf(`"msg":"another node is in use","node":%q,"before":%q`,
+		url(number), url(before))
+	_, node := s.engine.describe()
+	if node != url(number) || !strings.Contains(c.log.String(), line) {
+		c.t.Errorf("in use is %s, and the log says %s, want %s", node, c.log, line)
+	}
+}
+
+// TestALeaderThatIsDownAndStillNamed by the others is waited for, or for its successor: through
+// them nothing would arrive.
+func TestALeaderThatIsDownAndStillNamed(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.nodes[0].setDown(true)
+		const election = 2 * time.Second
+		time.AfterFunc(election, func() { c.lead(2) })
+		c.wantFailover(s, 2, election)
+	})
+}
+
+// wantFailover checks that a write reaches a node soon after its election.
+func (c *fakeCluster) wantFailover(s *store, through int, election time.Duration) {
+	c.t.Helper()
+	start := time.Now()
+	mustCreate(c.t, s, rex)
+	if took := time.Since(start); took < election || took > election+2*leaderPoll {
+		c.t.Errorf("the write takes %v, and the election %v", took, election)
+	}
+	c.wantArrived(writeTo(through))
+}
+
+// TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce: the one that timed out on the frozen leader has
+// found it.
+func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.freeze(0)
+		c.lead(1)
+		_, err := s.createPet(rex)
+		if !errors.Is(err, errOutcome) {
+			t.Errorf("the write to the frozen leader says %v", err)
+		}
+		c.arrived()
+		c.wantFailover(s, 1, 0)
+	})
+}
+
+// TestACommandFindsTheNextLeader in the place of one that is frozen. To a command that begins then,
+// the other nodes name the frozen one for a while, and would pass requests on to it.
+func TestACommandFindsTheNextLeader(t *testing.T) {
+	const election = 2 * time.Second
+	for what, freezesFirst := range map[string]bool{"one that reads": false, "a start": true} {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, _ *store) {
+				e := newRqlite(nodeURLs(c.addresses()), openExisting, testLog)
+				e.client.Transport = c
+				freeze := func() {
+					c.freeze(0)
+					time.AfterFunc(election, func() { c.lead(1) })
+				}
+				if freezesFirst {
+					freeze()
+				}
+				wantTime(t, "the start", 0, commandWait-time.Second, nil, func() error {
+					if err := e.connect(t.Context()); err != nil {
+						return err
+					}
+					return updateSchema(t.Context(), e, false)
+				})
+				if !freezesFirst {
+					freeze()
+				}
+				wantTime(t, "a read", 0, commandWait-time.Second, nil, func() error {
+					return storeOn(e).readable(t.Context())
+				})
+			})
+		})
+	}
+}
+
+// TestALookAfterAPauseAsksASecondNode while requests wait for it.
+func TestALookAfterAPauseAsksASecondNode(t *testing.T) {
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		revoke()
+		c.freeze(0)
+		c.lead(1)
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusUnauthorized, lookWait/2)
+	})
+}
+
+// TestNobodyQueuesForTheLeaderForLong: all who wait are told in time, however many they are.
+func TestNobodyQueuesForTheLeaderForLong(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.freeze(0, 1, 2)
+		const oneWait = leaderWait + statusWait
+		var waiting sync.WaitGroup
+		for i := range 500 {
+			waiting.Go(func() {
+				wantTime(t, "a read", 0, oneWait, errUnavailable, func() error {
+					return s.readable(t.Context())
+				})
+			})
+			if i%10 == 0 {
+				waiting.Go(func() {
+					wantTime(t, "a create", 0, 2*oneWait, errUnavailable, creating(s, "Rex"))
+				})
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		waiting.Wait()
+	})
+}
+
+// TestAStopEndsTheWaitForANode at once, whatever waits. A key that may be stored and was not shown
+// is tried to be taken back, for takeBackWait.
+func TestAStopEndsTheWaitForANode(t *testing.T) {
+	for what, wait := range map[string]struct {
+		do   func(ctx context.Context, s *store) error
+		most time.Duration
+	}{
+		"for a leader": {
+			func(ctx context.Context, s *store) error { return clusterEngine(s).connect(ctx) }, 0,
+		},
+		"to read the schema": {
+			func(ctx context.Context, s *store) error { return updateSchema(ctx, s.engine, true) }, 0,
+		},
+		"to look for a first key": {
+			func(ctx context.Context, s *store) error {
+				_, _, err := firstKey(ctx, s)
+				return err
+			}, 0,
+		},
+		"to store a key": {
+			func(ctx context.Context, s *store) error {
+				process := &process{stdout: io.Discard}
+				return keyCreate(ctx, &invocation{process: process, log: testLog, store: s})
+			}, takeBackWait,
+		},
+		"to back up": {
+			func(ctx context.Context, s *store) error {
+				return clusterEngine(s).backup(ctx, io.Discard)
+			}, 0,
+		},
+		"for another who looks for the leader": {
+			func(ctx context.Context, s *store) error {
+				clusterEngine(s).locating <- struct{}{}
+				return s.readable(ctx)
+			}, 0,
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				c.freeze(0, 1, 2)
+				clusterEngine(s).inUse.Store(clusterEngine(s).nodes[0])
+				ctx, stop := context.WithCancel(t.Context())
+				const begins = time.Second / 2
+				time.AfterFunc(begins, stop)
+				start := time.Now()
+				_ = wait.do(ctx, s)
+				if took := time.Since(start) - begins; took < 0 || took > wait.most {
+					t.Errorf("it ends %v after the stop", took)
+				}
+			})
+		})
+	}
+}
+
+// TestAFailoverWaitsForNoFrozenThirdNode: the next leader is elected a moment later, and is perhaps
+// none of the nodes that were named.
+func TestAFailoverWaitsForNoFrozenThirdNode(t *testing.T) {
+	for what, leader := range map[string]int{
+		"a leader that is named":     1,
+		"a leader that is not named": 3,
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClusterWithoutNetwork(t, 4)
+				unnamed := c.nodes[3]
+				c.nodes = c.nodes[:3]
+				s, _ := newClusterStore(t, c)
+				c.nodes = append(c.nodes, unnamed)
+				c.freeze(2)
+				c.nodes[0].setDown(true)
+				c.lead(-1)
+				const election = 50 * time.Millisecond
+				time.AfterFunc(election, func() { c.lead(leader) })
+				c.wantFailover(s, 1, election)
+			})
+		})
+	}
+}
+
+// TestWithoutALeader what is remembered is served at once, and the rest fails within five seconds,
+// whatever the nodes do meanwhile.
+func TestWithoutALeader(t *testing.T) {
+	searching := func(d time.Duration) fakeAnswer {
+		return func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
+			pause(r.Context(), d)
+			respond(503, "leader not found\n")(n, w, r)
+		}
+	}
+	for what, answer := range map[string]fakeAnswer{
+		"nodes that say so at once":         searching(0),
+		"nodes that look for one for three": searching(3 * time.Second),
+		"nodes that are frozen":             searching(time.Hour),
+		"nodes that are down":               nil,
+	} {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				for range 3 {
+					mustCreate(t, s, rex)
+				}
+				cached := func() error { _, err := s.page("", 2, 0); return err }
+				list := func() error { _, err := s.page("", 20, 0); return err }
+				create := func() error { _, err := s.createPet(rex); return err }
+				must(t, cached())
+				c.lead(-1)
+				c.allDown(answer == nil)
+				c.always("/db/", answer)
+				const least, most = 2 * time.Second, 5 * time.Second
+				wantTime(t, "a page that is cached", 0, 0, nil, cached)
+				var reading sync.WaitGroup
+				for range 4 {
+					reading.Go(func() {
+						wantTime(t, "a short page", least, most, errUnavailable, list)
+					})
+				}
+				reading.Wait()
+				wantTime(t, "a create", least, most, errUnavailable, create)
+				time.AfterFunc(time.Second, func() {
+					c.when(nil)
+					c.allDown(false)
+					c.lead(2)
+				})
+				wantTime(t, "a page that is in time", time.Second, 3*time.Second, nil, list)
+			})
+		})
+	}
+}
+
+func (c *fakeCluster) allDown(down bool) {
+	for _, n := range c.nodes {
+		n.setDown(down)
+	}
+}
+
+// wantTime checks how long something takes, and its error.
+func wantTime(t *testing.T, what string, least, most time.Duration, want error, do func() error) {
+	t.Helper()
+	start := time.Now()
+	err := do()
+	took := time.Since(start)
+	if took < least || took > most || !errors.Is(err, want) {
+		t.Errorf("%s takes %v and says %v", what, took, err)
+	}
+}
+
+// TestAnUnreachableClusterIsWaitedFor for ten seconds, in which it may come up.
+func TestAnUnreachableClusterIsWaitedFor(t *testing.T) {
+	for what, prepare := range map[string]func(c *fakeCluster){
+		"nodes that are down":       func(c *fakeCluster) { c.allDown(true) },
+		"nodes without a leader":    func(c *fakeCluster) { c.lead(-1) },
+		"nodes that do not respond": func(c *fakeCluster) { c.freeze(0, 1) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClusterWithoutNetwork(t, 2)
+				e := newRqlite(nodeURLs(c.addresses()), openExisting, testLog)
+				e.client.Transport = c
+				connect := func() error { return e.connect(t.Context()) }
+				prepare(c)
+				start := time.Now()
+				err := connect()
+				if took := time.Since(start); err == nil || took != commandWait {
+					t.Errorf("after %v: %v", took, err)
+				}
+				time.AfterFunc(5*time.Second, func() {
+					c.when(nil)
+					c.allDown(false)
+					c.lead(0)
+				})
+				wantTime(t, "a cluster that comes up", 5*time.Second, 7*time.Second, nil, connect)
+			})
+		})
+	}
+}
+
+// TestALeaderThatIsNotNamedIsReachedThroughAFollower, which stays in use until a request to it
+// fails: a change would give up requests that run, and fill the log.
+func TestALeaderThatIsNotNamedIsReachedThroughAFollower(t *testing.T) {
+	c := newCluster(t, 3)
+	c.lead(2)
+	s, log := openClusterAt(t, c.addresses(0, 1), openToServe)
+	mustCreate(t, s, rex)
+	_, follower := s.engine.describe()
+	c.lead(1)
+	must(t, s.refresh(t.Context()))
+	wantPets(t, s, 1)
+	if _, node := s.engine.describe(); node != follower || log.String() != "" {
+		t.Errorf("in use is %s and was %s; the log says %s", node, follower, log)
+	}
+}
+
+// TestAnOldNodeThatLeadsLaterIsNotReadThrough the others: it would answer with what is out of date.
+func TestAnOldNodeThatLeadsLaterIsNotReadThrough(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClusterWithoutNetwork(t, 3)
+		c.nodes[2].version = "v8.26.8"
+		c.nodes[2].setDown(true)
+		s, _ := newClusterStore(t, c)
+		c.nodes[2].setDown(false)
+		c.nodes[0].setDown(true)
+		c.lead(2)
+		if _, err := s.page("", 20, 0); !errors.Is(err, errUnavailable) {
+			t.Errorf("a read says %v", err)
+		}
+		c.wantArrived()
+	})
+}
+
+// otherDatabases are what nodes may hold in the place of the database that was opened.
+func otherDatabases(t *testing.T) map[string]string {
+	t.Helper()
+	older := append(slices.Clone(migrations[:4]), applicationMark, "PRAGMA user_version = 4")
+	others := map[string]string{}
+	for what, statements := range map[string][]string{
+		"nothing":             {"PRAGMA journal_mode=WAL"},
+		"an older petstore's": older,
+		"another program's":   {"CREATE TABLE pets (name)", "PRAGMA application_id = 7"},
+	} {
+		others[what] = databasePath(t)
+		makeOtherDatabase(t, others[what], statements...)
+	}
+	others["a petstore's"], _ = fileToCopy(t)
+	return others
+}
+
+// TestAServiceThatMeetsAnotherDatabaseStopsForGood: it shows nothing, writes nothing, and says so,
+// also when the first database is back, and also if there was no leader before.
+func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
+	for what, other := range otherDatabases(t) {
+		t.Run(what, func(t *testing.T) {
+			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+				shop := newClusterShop(t, c, s)
+				mustCreate(t, s, rex)
+				mustCreate(t, s, rex)
+				mustCreate(t, s, rex)
+				stop := runBackground(shop.service, newOperator(shop.service), nil)
+				shop.get("/v1/pets?limit=2").lists(1, 2) // which is remembered, and so is the key
+				shop.get("/readyz").is(200)
+				c.lead(-1)
+				time.Sleep(time.Second)
+				shop.get("/v1/pets?limit=2").lists(1, 2)
+
+				first := c.path
+				for _, path := range []string{other, first} {
+					c.mu.Lock()
+					c.swap(path)
+					c.mu.Unlock()
+					c.lead(0)
+					time.Sleep(5 * time.Second)
+					shop.get("/v1/pets?limit=2").is(503)
+					shop.get("/v1/pets/1").is(503)
+					shop.post(rexBody).is(503)
+					shop.get("/readyz").is(503)
+					if n := c.number("SELECT total_changes()"); n != 0 {
+						t.Errorf("%d rows are changed in %s", n, path)
+					}
+				}
+				wantTime(t, "the stop", 0, 0, errOtherDatabase, stop)
+				if n := strings.Count(c.log.String(), `"msg":"stopped for good"`); n != 1 {
+					t.Errorf("%d times the log says so: %s", n, c.log)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatRunsGoesOverToNoOtherCluster, and a start on nodes of two is refused, be it a command's.
+func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
+	for what, isUsed := range map[string]bool{"empty": false, "used": true} {
+		t.Run(what, func(t *testing.T) {
+			one, other := newCluster(t, 1), newCluster(t, 2)
+			addresses := one.addresses() + "," + other.addresses()
+			if isUsed {
+				openCluster(t, other, openOrMake)
+			}
+			for _, n := range other.nodes {
+				n.stop()
+			}
+			s, _ := openClusterAt(t, addresses, openToServe)
+			mustCreate(t, s, rex)
+			for _, n := range other.nodes {
+				n.start()
+			}
+			_, _, err := petstore(t, nil, "key", "create", "-db", addresses)
+			wantOneLine(t, err, false, "cannot open the database", "is another than that of")
+
+			one.nodes[0].stop()
+			before := other.number("SELECT total_changes()")
+			errs := []error{
+				errorOf(s.page("", 1, 0)), // first: a write may still meet a connection that breaks
+				errorOf(s.createPet(rex)),
+				errorOf(s.edit(t.Context(), revokeKey(1, 1))),
+			}
+			for _, err := range errs {
+				if !errors.Is(err, errOtherDatabase) || errors.Is(err, errOutcome) {
+					t.Errorf("the error is %v", err)
+				}
+			}
+			if n := other.number("SELECT total_changes()"); n != before {
+				t.Errorf("%d rows of the other cluster are changed", n-before)
+			}
+		})
+	}
+}
+
+// TestNodesOfTwoClustersAreRefusedUnchanged, in either order, whichever of them is found first.
+func TestNodesOfTwoClustersAreRefusedUnchanged(t *testing.T) {
+	file, _ := fileToCopy(t)
+	held := otherDatabases(t)
+	for _, pair := range [][]string{
+		{"a petstore's", "nothing"},
+		{"a petstore's", "an older petstore's"},
+		{"an older petstore's", "nothing"},
+		{"an older petstore's", "another program's"},
+	} {
+		for run := range 4 {
+			t.Run(fmt.Sprint(pair, run), func(t *testing.T) {
+				t.Parallel()
+				clusters := []*fakeCluster{newCluster(t, 1), newCluster(t, 2)}
+				for i, c := range clusters {
+					hold(c, held[pair[(i+run)%2]])
+				}
+				addresses := clusters[0].addresses() + "," + clusters[1].addresses()
+				_, _, errRestore := petstore(t, nil, "restore", "-db", addresses, file)
+				_, _, errList := petstore(t, nil, "key", "list", "-db", addresses)
+				if errRestore == nil || errList == nil {
+					t.Errorf("the errors are %v and %v", errRestore, errList)
+				}
+				wantUnchanged(t, clusters...)
+			})
+		}
+	}
+}
+
+// TestTwoEmptyClustersAreToldApart at the start of a service, once one of them has its schema.
+func TestTwoEmptyClustersAreToldApart(t *testing.T) {
+	addresses := newCluster(t, 1).addresses() + "," + newCluster(t, 2).addresses()
+	_, err := openStore(t.Context(), addresses, openToServe, testLog)
+	wantOneLine(t, err, false, "cannot open the database", "is another than that of")
+}
+
+// TestANodeThatDoesNotAgreeHasToAnswer, unlike one that never does.
+func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
+	for what, answers := range map[string]int64{"one that did not agree": 2, "one that never did": 0} {
+		t.Run(what, func(t *testing.T) {
+			file, _ := fileToCopy(t)
+			one, other := newCluster(t, 1), newCluster(t, 1)
+			openCluster(t, one, openOrMake)
+			hold(other, file)
+			other.lead(-1) // so that the node of one is in use
+			var asked atomic.Int64
+			other.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/status" || asked.Add(1) > answers {
+					return false
+				}
+				other.mu.Lock()
+				defer other.mu.Unlock()
+				other.statements(w, r)
+				return true
+			})
+			addresses := one.addresses() + "," + other.addresses()
+			_, err := openStore(t.Context(), addresses, openToServe, testLog)
+			if isRefused := err != nil; isRefused != (answers > 0) {
+				t.Errorf("the start says %v", err)
+			}
+		})
+	}
+}
+
+// TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before, and all
+// others, which have to answer.
+func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
+	for what, want := range map[string]string{
+		"used":  "it holds or held pets or keys",
+		"empty": "leader not found", // of the first cluster
+	} {
+		t.Run(what, func(t *testing.T) {
+			file, _ := fileToCopy(t)
+			one, other := newCluster(t, 1), newCluster(t, 1)
+			if what == "used" {
+				hold(other, file)
+			}
+			other.nodes[0].stop()
+			urls := nodeURLs(one.addresses() + "," + other.addresses())
+			e, err := openRqlite(t.Context(), urls, openExisting, testLog)
+			must(t, err)
+			defer e.Close()
+			other.nodes[0].start()
+			one.lead(-1)
+			err = e.load(t.Context(), strings.NewReader(readText(t, file)), 1)
+			wantOneLine(t, err, false, want)
+			wantUnchanged(t, one, other)
+		})
+	}
+}
+
+// hold puts a copy of a file behind the nodes.
+func hold(c *fakeCluster, file string) {
+	path := databasePath(c.t)
+	must(c.t, os.WriteFile(path, []byte(readText(c.t, file)), 0o600))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.swap(path)
+}
+
+// wantUnchanged checks that clusters were only asked.
+func wantUnchanged(t *testing.T, clusters ...*fakeCluster) {
+	t.Helper()
+	for _, c := range clusters {
+		for _, request := range c.arrived() {
+			if !strings.Contains(request, "/db/query?") {
+				t.Errorf("what was sent is %q", request)
+			}
+		}
+	}
+}
+
+// TestAMigrationBetweenTwoAnswersMakesNoTwoClusters: the last of three nodes answers after it.
+func TestAMigrationBetweenTwoAnswersMakesNoTwoClusters(t *testing.T) {
+	c := newCluster(t, 3)
+	var answered sync.WaitGroup
+	answered.Add(2)
+	var asked, migrated atomic.Int64
+	c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/db/query" || asked.Add(1) > 3 {
+			return false
+		}
+		if n.number != 2 {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			n.serve(w, r)
+			answered.Done()
+			return true
+		}
+		answered.Wait()
+		migrated.Add(1)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, st := range upgrade(0, 7) {
+			c.mustExec(st.query, st.args...)
+		}
+		return false
+	})
+	s, _ := openCluster(t, c, openOrMake)
+	if id := clusterEngine(s).identity; id != 7 || migrated.Load() != 1 {
+		t.Errorf("the identity is %d after %d migrations", id, migrated.Load())
+	}
+}
+
+// TestAnUpgradeKeepsTheIdentity, since services go on beside it.
+func TestAnUpgradeKeepsTheIdentity(t *testing.T) {
+	s := newStore(t)
+	before := readNumber(t, s, identityQuery)
+	_, err := s.write(t.Context(), upgrade(len(migrations), before/2+1)[1:]...) // [0] is empty
+	must(t, err)
+	if after := readNumber(t, s, identityQuery); after != before {
+		t.Errorf("the identity was %d and is %d", before, after)
+	}
+}
+
+// TestEachRestoreMakesAnotherDatabase, into a file and into a cluster, of copies of all versions.
+func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
+	seen := map[int64]bool{}
+	note := func(identity int64) {
+		t.Helper()
+		if identity < 1 || seen[identity] {
+			t.Errorf("the identity %d is seen again, or none", identity)
+		}
+		seen[identity] = true
+	}
+	present, _ := fileToCopy(t)
+	copies := []string{present}
+	note(readNumber(t, openDatabase(t, present), identityQuery))
+	for version := 1; version < len(migrations); version++ {
+		copied := databasePath(t)
+		statements := append(slices.Clone(migrations[:version]), applicationMark,
+			fmt.Sprint("PRAGMA user_version = ", version))
+		makeOtherDatabase(t, copied, statements...)
+		copies = append(copies, copied)
+	}
+	for _, copied := range copies {
+		file := databasePath(t)
+		for range 2 {
+			mustRun(t, "restore", "-db", file, copied)
+			s := openDatabase(t, file)
+			note(readNumber(t, s, identityQuery))
+			must(t, s.Close())
+			c := newCluster(t, 1)
+			mustRun(t, "restore", "-db", c.addresses(), copied)
+			note(c.number(identityQuery))
+		}
+	}
+}
+
+// fileToCopy is a file with three pets, one of them under an Idempotency-Key, and a key.
+func fileToCopy(t testing.TB) (file string, token secret) {
+	t.Helper()
+	file = databasePath(t)
+	s := openDatabase(t, file)
+	token = mustInsertKey(t, s, apiKey{Name: "shop"})
+	mustCreate(t, s, rex)
+	mustCreate(t, s, rex)
+	createOnce(t, s, 1, "Tom", testTime)
+	must(t, s.Close())
+	return file, token
+}
+
+// wantCopied checks that a store has what fileToCopy has made, and where its ids go on.
+func wantCopied(t testing.TB, s *store, token secret, next int64) {
+	t.Helper()
+	if ids, _ := pageIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{1, 2, 3}) {
+		t.Errorf("the pets are %v", ids)
+	}
+	if key := mustAuthenticate(t, newKeyring(s, false), token, testTime); key.Name != "shop" {
+		t.Errorf("the key is %v", key)
+	}
+	if id, verdict := createOnce(t, s, 1, "Tom", testTime); id != 3 || verdict != "replayed" {
+		t.Errorf("a repeat is %s %d", verdict, id)
+	}
+	wantNextID(t, s, next)
+}
+
+// mustRun runs a command.
+func mustRun(t testing.TB, args ...string) (log string) {
+	t.Helper()
+	_, log, err := petstore(t, nil, args...)
+	must(t, err)
+	return log
+}
+
+// TestAFileGrowsIntoAClusterAndBack with all that it holds.
+func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
+	c := newCluster(t, 3)
+	c.lead(1)
+	file, token := fileToCopy(t)
+	log := mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "1000", file)
+	if !strings.Contains(log, `"msg":"database restored"`) || !strings.Contains(log, `"old":""`) {
+		t.Errorf("the log says %s", log)
+	}
+	s, _ := openCluster(t, c, openToServe)
+	wantCopied(t, s, token, 1004)
+	c.exec("DELETE FROM pets WHERE id > 3")
+	back := filepath.Join(t.TempDir(), "back.db")
+	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "10", back)
+	wantCopied(t, openDatabaseFor(t, back, openToServe), token, 1015)
+}
+
+// TestTheCopyOfAClusterMovesItsIDsOn, since the cluster goes on giving out its own, unless it is
+// given up.
+func TestTheCopyOfAClusterMovesItsIDsOn(t *testing.T) {
+	c := newCluster(t, 1)
+	s, _ := openCluster(t, c, openOrMake)
+	mustCreate(t, s, rex)
+	dir := t.TempDir()
+	mustRun(t, "backup", "-db", c.addresses(), dir+"/a")
+	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "0", dir+"/b")
+	for file, want := range map[string]int64{"a": 1_000_002, "b": 2} {
+		wantNextIDs(t, filepath.Join(dir, file), want, want-1)
+	}
+}
+
+// TestRestoreToAClusterIsRefused where it would take something away.
+func TestRestoreToAClusterIsRefused(t *testing.T) {
+	const goOn = ", and nothing is overwritten; start nodes with empty folders, " +
+		"and restore before a service starts on them"
+	const pet = "INSERT OR REPLACE INTO pets (id, category_id, status, name) " +
+		"VALUES (1, 1, 2, 'old')"
+	for what, refused := range map[string]struct {
+		prepare func(c *fakeCluster, s *store)
+		want    string
+	}{
+		"a pet": {
+			func(c *fakeCluster, _ *store) { c.exec(pet) },
+			"it holds or held pets or keys" + goOn,
+		},
+		"the id of a pet that was deleted": {
+			func(c *fakeCluster, _ *store) { c.exec(pet + "; DELETE FROM pets") },
+			"it holds or held pets or keys" + goOn,
+		},
+		"a key, as a service makes it at its first start": {
+			func(_ *fakeCluster, s *store) { mustInsertKey(t, s, apiKey{}) },
+			"it holds or held pets or keys" + goOn,
+		},
+		"a pet that comes while the copy is checked": {
+			func(c *fakeCluster, _ *store) {
+				c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/db/query" {
+						c.exec(pet)
+					}
+					return false
+				})
+			},
+			"it holds or held pets or keys" + goOn,
+		},
+		"the data of another program": {
+			func(c *fakeCluster, _ *store) { c.exec("PRAGMA application_id = 7") },
+			"another program",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, 3)
+			s, _ := openCluster(t, c, openOrMake)
+			refused.prepare(c, s)
+			file, _ := fileToCopy(t)
+			_, _, err := petstore(t, nil, "restore", "-db", c.addresses(), file)
+			c.when(nil)
+			wantOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, refused.want)
+			if n := c.number("SELECT count(*) FROM pets WHERE name <> 'old'"); n != 0 {
+				t.Errorf("%d pets are restored", n)
+			}
+			if kept, _ := filepath.Glob(filepath.Dir(file) + "/*"); len(kept) != 1 {
+				t.Errorf("beside the copy there are %q", kept)
+			}
+		})
+	}
+}
+
+// TestALoadThatFailsIsNoSuccess, however the node puts it, and can be run again.
+func TestALoadThatFailsIsNoSuccess(t *testing.T) {
+	for what, answer := range map[string]fakeAnswer{
+		"an error":             respond(200, `{"error":"leadership lost while committing log"}`),
+		"an error of SQL":      respond(200, `{"results":[{"error":"syntax error"}]}`),
+		"success, and no data": respond(200, `{"results":[]}`),
+		"no leader":            respond(503, "leader not found\n"),
+		"a reset":              reset,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newCluster(t, 3)
+			file, token := fileToCopy(t)
+			c.always("/db/load", answer)
+			_, log, err := petstore(t, nil, "restore", "-db", c.addresses(), file)
+			wantOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file)
+			if strings.Contains(log, "restored") {
+				t.Errorf("the log says %s", log)
+			}
+			c.when(nil)
+			mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "0", file)
+			s, _ := openCluster(t, c, openToServe)
+			wantCopied(t, s, token, 4)
+		})
+	}
+}
+
+// TestANodeMayTakeMinutesForACopy, in both directions. One that sends nothing of a backup for 15 s
+// is given up.
+func TestANodeMayTakeMinutesForACopy(t *testing.T) {
+	for what, c := range map[string]struct {
+		parts int // one every 14 seconds
+		takes time.Duration
+		says  string
+	}{
+		"one that sends slowly":         {20, (14 + 20*20) * time.Second, "<nil>"},
+		"one that goes silent":          {3, (14 + 3*20 + 15) * time.Second, "nothing for 15s"},
+		"one that is silent from start": {0, 15 * time.Second, "nothing for 15s"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := onPipe(t, func(w io.Writer) {
+					for i := range c.parts {
+						time.Sleep(14 * time.Second)
+						if i == 0 {
+							_, _ = io.WriteString(w, "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
+						}
+						_, _ = io.WriteString(w, ".")
+					}
+				})
+				slowDisk := writerFunc(func(p []byte) (int, error) {
+					time.Sleep(20 * time.Second)
+					return len(p), nil
+				})
+				start := time.Now()
+				err := e.backup(t.Context(), slowDisk)
+				if !strings.Contains(fmt.Sprint(err), c.says) {
+					t.Errorf("it says %v", err)
+				}
+				if took := time.Since(start); took != c.takes {
+					t.Errorf("it takes %v, want %v", took, c.takes)
+				}
+			})
+		})
+	}
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		const takes = 5 * time.Minute
+		var copied bytes.Buffer
+		e := clusterEngine(s)
+		must(t, e.backup(t.Context(), &copied))
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/db/load" {
+				time.Sleep(takes)
+			}
+			return false
+		})
+		wantTime(t, "the load", takes, takes, nil, func() error {
+			return e.load(t.Context(), &copied, e.identity)
+		})
+	})
+}
+
+// onPipe is an engine whose one node responds as it likes to each request, and then goes silent.
+// The two share no buffer.
+func onPipe(t *testing.T, respond func(w io.Writer)) *rqlite {
+	e := newRqlite(nodeURLs("http://node0:4001"), openToServe, testLog)
+	t.Cleanup(func() { _ = e.Close() })
+	e.inUse.Store(e.nodes[0])
+	e.client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (
+		net.Conn, error) {
+		client, server := net.Pipe()
+		go func() {
+			_, _ = http.ReadRequest(bufio.NewReader(server))
+			respond(server)
+			_, _ = io.Copy(io.Discard, server) // until the client leaves
+			_ = server.Close()
+		}()
+		return client, nil
+	}
+	return e
+}
+
+// TestAKilledRestoreLeavesNoCopy while a node loads it, which takes the most time.
+func TestAKilledRestoreLeavesNoCopy(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	c := newCluster(t, 1)
+	file, token := fileToCopy(t)
+	c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+		left, _ := filepath.Glob(folder + "/petstore-*")
+		if r.URL.Path == "/db/load" && len(left) > 0 && runtime.GOOS != "windows" {
+			t.Errorf("%q are there while the copy is loaded", left)
+		}
+		return false
+	})
+	mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "0", file)
+	s, _ := openCluster(t, c, openToServe)
+	wantCopied(t, s, token, 4)
+}
+
+// TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
+func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
+	for what, stop := range unknownOutcomes {
+		t.Run(what, func(t *testing.T) {
+			file, _ := fileToCopy(t)
+			stopped := true
+			for n := int64(1); stopped; n++ {
+				c := newCluster(t, 1)
+				args := []string{"restore", "-db", c.addresses(), file}
+				ctx, cancel := context.WithCancel(t.Context())
+				var asked atomic.Int64
+				c.when(func(node *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/status" || asked.Add(1) != n {
+						return false
+					}
+					cancel()
+					stop(node, w, r)
+					return true
+				})
+				err := run(ctx, args, nil, nil, io.Discard, io.Discard)
+				cancel()
+				stopped = err != nil
+				c.when(nil)
+				// It is refused if the copy was loaded all the same.
+				again := run(t.Context(), args, nil, nil, io.Discard, io.Discard)
+				if c.number("SELECT count(*) FROM pets") != 3 {
+					t.Errorf("stopped at request %d it says %v, and then %v", n, err, again)
+				}
+			}
+		})
+	}
 }

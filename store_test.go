@@ -1,11 +1,25 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
 	"io"
+	"iter"
+	"math"
+	"math/bits"
+	"net/http"
+	"net/http/httptest"
 	"reflect"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -143,4 +157,1367 @@ func sendKeyStatements(t *testing.T, s *store) {
 	must(t, eachUsage(ctx, s, 0, key.usageID, -1, func(*lineUsage) error { return nil }))
 	_, err = readReport(ctx, s, now)
 	must(t, err)
+}
+
+func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		wantNextID(t, s, 1)
+		wantNextID(t, s, 2)
+		editAsCommand(t, db, "DELETE FROM pets WHERE id = 2")
+		wantNextID(t, s, 3)
+		editAsCommand(t, db, "DELETE FROM pets")
+		must(t, s.Close())
+		s = openDatabase(t, db)
+		wantNextID(t, s, 4)
+	})
+}
+
+// TestPages compares every page of a small list with one made by hand.
+func TestPages(t *testing.T) {
+	all := []PetStatus{Available, Sold, Pending, Available, Available, Sold, Available, Sold}
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, status := range all {
+			mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: status})
+		}
+		for _, status := range []PetStatus{"", Available, Pending, Sold} {
+			var matching []int64
+			for i, is := range all {
+				if status == "" || is == status {
+					matching = append(matching, int64(i+1))
+				}
+			}
+			for after := range int64(len(all)) + 2 {
+				seen := func(id int64) bool { return id <= after }
+				behind := slices.DeleteFunc(slices.Clone(matching), seen)
+				for limit := 1; limit <= len(all)+1; limit++ {
+					want := behind[:min(limit, len(behind))]
+					got, p := pageIDs(t, s, status, limit, after)
+					if !slices.Equal(got, want) || p.more != (len(behind) > limit) ||
+						len(want) > 0 && p.last != want[len(want)-1] {
+						t.Errorf("%d %s after %d are %v, last %d, more %v; want %v of %v",
+							limit, status, after, got, p.last, p.more, want, behind)
+					}
+				}
+			}
+		}
+		if _, p := pageIDs(t, s, "", maxLimit, math.MaxInt64); p.more || string(p.body) != "[]" {
+			t.Errorf("after the largest id there is %s", p.body)
+		}
+	})
+}
+
+// TestPagesAreReadByIndex: a page costs the same at any depth.
+func TestPagesAreReadByIndex(t *testing.T) {
+	s := newStore(t)
+	for status, index := range map[PetStatus]string{
+		"":   "SEARCH pets USING INTEGER PRIMARY KEY (rowid>?)",
+		Sold: "SEARCH pets USING INDEX pets_status (status=? AND rowid>?)",
+	} {
+		query := listOf(status.stored())
+		query.args = append(query.args, int64(5), int64(20))
+		plan := planOf(t, fileEngine(s).path, query)
+		isSorted := strings.Contains(plan, "TEMP B-TREE")
+		if !strings.Contains(plan, index) || isSorted || strings.Contains(plan, "SCAN pets") {
+			t.Errorf("with status %q the plan is\n%s", status, plan)
+		}
+	}
+}
+
+func TestAnETagStandsForTheContentAndTheNextPage(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		known := map[string]string{}
+		wantNew := func(what string, d document) {
+			tag := d.etag[0]
+			if known[tag] != "" || len(tag) < 10 || tag[0] != '"' || tag[len(tag)-1] != '"' {
+				t.Errorf("the ETag of %s is %s, which %q has", what, tag, known[tag])
+			}
+			known[tag] = what
+		}
+		read := func(limit int) document {
+			_, p := pageIDs(t, s, "", limit, 0)
+			return p.document
+		}
+		wantNew("the empty list", read(1))
+		mustCreate(t, s, rex)
+		alone := read(1)
+		wantNew("one pet", alone)
+		mustCreate(t, s, rex)
+		followed := read(1)
+		wantNew("one pet with more behind it", followed)
+		if !bytes.Equal(followed.body, alone.body) {
+			t.Errorf("the first page is %s and was %s", followed.body, alone.body)
+		}
+		pet, err := s.pet(1)
+		must(t, err)
+		wantNew("the pet itself", pet.document)
+		editAsCommand(t, db, "UPDATE pets SET name = 'Tom'")
+		must(t, s.refresh(t.Context()))
+		wantNew("one pet with another name", read(1))
+	})
+}
+
+// TestFollowingAllPagesAgainReadsTheLastOneOnly, and that only after a pet was added. On a cluster
+// the last page is always read, since another service may have added pets.
+func TestFollowingAllPagesAgainReadsTheLastOneOnly(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for range 7 {
+			mustCreate(t, s, rex)
+		}
+		reads := int64(0)
+		s.engine = &watchedEngine{engine: s.engine, check: func(st statement, columns []any) {
+			if columns == nil && (st.query == listQuery || st.query == statusListQuery) {
+				reads++
+			}
+		}}
+		// The 7 pets are 4 pages of the list of all, and 4 of the list of the sold.
+		wantReads := func(what string, want int64) {
+			t.Helper()
+			pages := 0
+			reads = 0
+			for _, status := range []PetStatus{"", Sold} {
+				for after, more := int64(0), true; more; pages++ {
+					_, p := pageIDs(t, s, status, 2, after)
+					after, more = p.last, p.more
+				}
+			}
+			if pages != 8 || reads != want {
+				t.Errorf("%s, %d of %d pages are read, want %d of 8", what, reads, pages, want)
+			}
+		}
+		last := int64(0)
+		if s.engine.shared() {
+			last = 2
+		}
+		wantReads("at first", 8)
+		wantReads("again", last)
+		mustCreate(t, s, NewPet{Name: "Max", CategoryID: 1, Status: Sold})
+		wantReads("with a new pet on the last page", 2)
+		wantReads("after that", last)
+		editAsCommand(t, db, "UPDATE pets SET name = 'Tom' WHERE id = 3")
+		must(t, s.refresh(t.Context()))
+		wantReads("after an edit", 8)
+	})
+}
+
+// TestEditsOfOtherProgramsAreFollowed: on a file, everything is read anew after any write of
+// others. On a cluster this is so for counted edits only, since a row that is added was not cached.
+func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s, other := openDatabase(t, db), openDatabase(t, db)
+		var stored int64
+		imports := func() error {
+			stored += 2
+			pets := []string{rowOf(rex), rowOf(rex)}
+			return other.importPets(t.Context(), "digest", pets, stored-2, stored)
+		}
+		edit := func(name string) error {
+			return errorOf(other.edit(t.Context(), sqlOf("UPDATE pets SET name = ? WHERE id = 1", name)))
+		}
+		olderEdit := writing(other,
+			sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))
+		uncounted := writing(other, sqlOf("UPDATE pets SET name = 'Ada' WHERE id = 1"))
+		must(t, imports())
+		must(t, imports())
+		for _, c := range []struct {
+			what               string
+			change             func() error
+			onAFile, onCluster bool // what was cached is read anew
+		}{
+			{"an import goes on", imports, true, false},
+			{"another service adds a pet", creating(other, "Rex"), true, false},
+			{"another program writes", uncounted, true, false},
+			{"we write ourselves", creating(s, "Rex"), false, false},
+			{"nothing happens", func() error { return nil }, false, false},
+			{"a pet is edited", func() error { return edit("Tom") }, true, true},
+			{"a pet is edited during an import", func() error {
+				must(t, imports())
+				must(t, edit("Kim"))
+				return imports()
+			}, true, true},
+			{"an older petstore edits", olderEdit, true, true},
+		} {
+			must(t, s.refresh(t.Context()))
+			_, page := pageIDs(t, s, "", 2, 0)
+			pageIDs(t, s, "", maxLimit, 0)
+			pet, err := s.pet(1)
+			must(t, err)
+			must(t, c.change())
+			must(t, s.refresh(t.Context()))
+			_, pageNow := pageIDs(t, s, "", 2, 0)
+			petNow, err := s.pet(1)
+			must(t, err)
+			want := c.onAFile
+			if s.engine.shared() {
+				want = c.onCluster
+			}
+			if (pageNow != page) != want || (petNow != pet) != want {
+				t.Errorf("when %s, the page with more is read anew: %v, the pet: %v; want %v",
+					c.what, pageNow != page, petNow != pet, want)
+			}
+			if want && !bytes.Contains(pageNow.body, petNow.body) {
+				t.Errorf("when %s, the page is %s, the pet %s", c.what, pageNow.body, petNow.body)
+			}
+			if ids, _ := pageIDs(t, s, "", maxLimit, 0); int64(len(ids)) != countPets(t, s) {
+				t.Errorf("when %s, %d pets are listed", c.what, len(ids))
+			}
+		}
+	})
+}
+
+// lateEngine lets something happen between a query and its return.
+type lateEngine struct {
+	engine
+	meanwhile func()
+}
+
+func (e *lateEngine) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
+	err := e.engine.read(ctx, query, row)
+	e.meanwhile()
+	return err
+}
+
+// TestWhatWasReadBeforeAChangeIsNotFreshAfterIt, although it is cached later.
+func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		mustCreate(t, s, rex)
+		page := func(limit int) func() string {
+			return func() string {
+				_, p := pageIDs(t, s, "", limit, 0)
+				return string(p.body)
+			}
+		}
+		pet := func() string {
+			pet, err := s.pet(1)
+			must(t, err)
+			return string(pet.body)
+		}
+		create := func(name string) { mustCreate(t, s, NewPet{Name: name, CategoryID: 1, Status: Sold}) }
+		edit := func(name string) {
+			editAsCommand(t, db, "UPDATE pets SET name = '"+name+"' WHERE id = 1")
+			must(t, s.refresh(t.Context()))
+		}
+		for i, c := range []struct {
+			what   string
+			read   func() string
+			change func(name string)
+		}{
+			{"the last page, and a new pet", page(20), create},
+			{"a page with more behind it, and an edit", page(1), edit},
+			{"a pet, and an edit", pet, edit},
+		} {
+			name := fmt.Sprint("Tom ", i)
+			honest := s.engine
+			s.engine = &lateEngine{honest, func() {
+				s.engine = honest
+				c.change(name)
+			}}
+			if text := c.read(); strings.Contains(text, name) {
+				t.Errorf("%s: before the change it is %s", c.what, text)
+			}
+			if text := c.read(); !strings.Contains(text, name) {
+				t.Errorf("%s: after the change it is %s", c.what, text)
+			}
+		}
+	})
+}
+
+// steppedEngine stops a read and a write before and after the database does it.
+type steppedEngine struct {
+	engine
+	stopRead, stopWrite func()
+}
+
+func (e *steppedEngine) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
+	e.stopRead()
+	defer e.stopRead()
+	return e.engine.read(ctx, query, row)
+}
+
+func (e *steppedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	e.stopWrite()
+	defer e.stopWrite()
+	return e.engine.write(ctx, statements)
+}
+
+// inSteps runs do up to its first stop, then to the next, and then to its end.
+func inSteps(do func(), stop *func()) (step func()) {
+	next, end := iter.Pull(func(yield func(bool) bool) {
+		*stop = func() { yield(true) }
+		do()
+	})
+	steps := 0
+	return func() {
+		steps++
+		if steps == 3 {
+			end()
+			return
+		}
+		next()
+	}
+}
+
+// TestNoPageIsRememberedAsNewerThanItIs, in each of the 20 orders in which the steps of its read
+// and those of a create can come. When both have ended, the page has the new pet.
+func TestNoPageIsRememberedAsNewerThanItIs(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		stepped := &steppedEngine{engine: s.engine}
+		s.engine = stepped
+		pets := 0
+		for order := range uint(1 << 6) { // a bit that is set is a step of the create
+			if bits.OnesCount(order) != 3 {
+				continue
+			}
+			pets++
+			limit := maxLimit - pets // no such page is cached yet
+			read := inSteps(func() { pageIDs(t, s, "", limit, 0) }, &stepped.stopRead)
+			create := inSteps(func() { mustCreate(t, s, rex) }, &stepped.stopWrite)
+			steps := ""
+			for turn := range 6 {
+				if order>>turn&1 == 1 {
+					steps += " create"
+					create()
+				} else {
+					steps += " read"
+					read()
+				}
+			}
+			if ids, _ := pageIDs(t, s, "", limit, 0); len(ids) != pets {
+				t.Errorf("after%s the page has %d of %d pets", steps, len(ids), pets)
+			}
+		}
+	})
+}
+
+// TestAPetWithAnIdempotencyKeyIsListedAtOnce, although the page that it belongs on is cached.
+func TestAPetWithAnIdempotencyKeyIsListedAtOnce(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		pageIDs(t, s, "", 20, 0)
+		id, _ := createOnce(t, s, 1, "Rex", testTime)
+		if ids, _ := pageIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{id}) {
+			t.Errorf("after pet %d was created, the list has %v", id, ids)
+		}
+	})
+}
+
+// ada is an import of one pet.
+var ada = []string{rowOf(NewPet{Name: "Ada", CategoryID: 1, Status: Available})}
+
+// TestAPetThatWasShownOnceIsShownFromThenOn: a page or a single pet shows what an import, another
+// program, or a commit that has not returned yet has added. From then on, no last page that was
+// cached lacks it.
+func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
+	s := newStore(t)
+	other := openDatabase(t, fileEngine(s).path)
+	honest := s.engine
+	mustCreate(t, s, rex)
+	lists := func(id int64, limit int, after int64) bool {
+		ids, _ := pageIDs(t, s, Available, limit, after)
+		return slices.Contains(ids, id)
+	}
+	check := func(who string, id int64) {
+		// Neither the pet nor a page that begins with it is cached.
+		pet, err := s.pet(id * (id % 2)) // 0 is no pet's
+		must(t, err)
+		isShown := pet != nil || lists(id, 1, id-1)
+		if !isShown || !lists(id, 99, 0) || !lists(id, 98, 0) {
+			t.Errorf("%s has added pet %d, which is shown once (%v), but not by all pages",
+				who, id, isShown)
+		}
+	}
+	for id := int64(2); id < 90; id++ {
+		lists(id, 99, 0)
+		lists(id, 98, 0)
+		switch id / 2 % 4 {
+		case 0:
+			must(t, other.importPets(t.Context(), fmt.Sprint(id), ada, 0, 1))
+			check("an import", id)
+		case 1:
+			must(t, writing(other, sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
+			check("another program", id)
+		default:
+			s.engine = &slowEngine{honest, func() { check("a commit that goes on", id) }}
+			mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 1, Status: Available})
+			s.engine = honest
+		}
+	}
+}
+
+// slowEngine lets something happen between a commit and its return.
+type slowEngine struct {
+	engine
+	meanwhile func()
+}
+
+func (e *slowEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	results, err := e.engine.write(ctx, statements)
+	e.meanwhile()
+	return results, err
+}
+
+// TestAnImportIsNeverSeenAndThenMissing, nor are creates, whatever pages are asked for at once.
+func TestAnImportIsNeverSeenAndThenMissing(t *testing.T) {
+	s := newStore(t)
+	other := openDatabase(t, fileEngine(s).path)
+	var writers, readers sync.WaitGroup
+	var ended atomic.Bool
+	writers.Go(func() {
+		for i := range 200 {
+			digest := fmt.Sprint(i)
+			err := other.importPets(context.Background(), digest, ada, 0, 1)
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	writers.Go(func() {
+		for range 200 {
+			mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 1, Status: Available})
+		}
+	})
+	var seen atomic.Int64 // the highest id that a response has shown
+	for limit := range 3 {
+		readers.Go(func() {
+			for !ended.Load() {
+				atLeast := seen.Load()
+				page, err := s.page(Available, maxLimit-limit, max(0, atLeast-1)/50*50)
+				if err != nil || page.last < atLeast {
+					t.Errorf("pet %d was seen; then a last page ends with %d, %v",
+						atLeast, page.last, err)
+					return
+				}
+				for highest := atLeast; highest < page.last; highest = seen.Load() {
+					seen.CompareAndSwap(highest, page.last)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	ended.Store(true)
+	readers.Wait()
+}
+
+// TestAnEditThatWasShownOnceIsShownFromThenOn: pages and pets that are read show an edit before the
+// service looks for edits. From then on, no page that was cached shows what was before.
+func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for _, name := range []string{"Rex", "Max", "Tom", "Kim"} {
+			mustCreate(t, s, NewPet{Name: name, CategoryID: 1, Status: Sold})
+		}
+		cached := func() string {
+			_, p := pageIDs(t, s, "", 3, 0)
+			return string(p.body)
+		}
+		readPage := func() string {
+			_, p := pageIDs(t, s, Sold, 3, 0)
+			return string(p.body)
+		}
+		readPet := func() string {
+			pet, err := s.pet(2)
+			must(t, err)
+			if pet == nil {
+				return ""
+			}
+			return string(pet.body)
+		}
+		for _, c := range []struct {
+			what, edit string
+			read       func() string
+			gone       string // what the edit takes away
+		}{
+			{"a page", "UPDATE pets SET name = 'Ada' WHERE id = 1", readPage, "Rex"},
+			{"a pet", "UPDATE pets SET name = 'Eve' WHERE id = 2", readPet, "Max"},
+			{"a pet that is deleted", "DELETE FROM pets WHERE id = 2", readPet, "Eve"},
+		} {
+			must(t, s.refresh(t.Context()))
+			cached()
+			if text := cached(); !strings.Contains(text, c.gone) {
+				t.Fatalf("before the edit, a page without %s is cached: %s", c.gone, text)
+			}
+			editAsCommand(t, db, c.edit)
+			if text := c.read(); strings.Contains(text, c.gone) {
+				t.Fatalf("%s is not read, but cached: %s", c.what, text)
+			}
+			if text := cached(); strings.Contains(text, c.gone) {
+				t.Errorf("after %s has shown the edit, a page still has %s: %s", c.what, c.gone, text)
+			}
+			s.pages, s.pets = cache[place, *listPage]{}, cache[int64, *cachedPet]{}
+			s.limitCache(16 << 20)
+		}
+	})
+}
+
+// TestTheCacheIsBounded by the memory that it really takes, also while many read.
+func TestTheCacheIsBounded(t *testing.T) {
+	const most = 1 << 20
+	s := newStore(t)
+	must(t, writing(s, sqlOf(`
+		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
+		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))())
+	s.limitCache(most)
+	size := func() int64 {
+		s.pages.mu.Lock()
+		defer s.pages.mu.Unlock()
+		s.pets.mu.Lock()
+		defer s.pets.mu.Unlock()
+		return s.pages.size + s.pets.size
+	}
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	var wg sync.WaitGroup
+	for worker := range int64(4) {
+		wg.Go(func() {
+			for i := worker; i < 4000; i += 4 {
+				_, err := s.pet(i + 1)
+				must(t, err)
+				p, err := s.page("", 1+int(i)%5, i)
+				must(t, err)
+				if !bytes.HasPrefix(p.body, fmt.Appendf(nil, `[{"id":%d,`, i+1)) {
+					t.Errorf("the page after %d is %s", i, p.body)
+				}
+				if n := size(); n > most+4<<13 { // each worker may be about to make room
+					t.Errorf("%d bytes are cached", n)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if taken := heap() - before; size() < most*3/4 || size() > most || taken > most*12/10 {
+		t.Errorf("%d bytes are counted, which take %d, of %d", size(), taken, most)
+	}
+
+	s.limitCache(0)
+	first, err := s.page("", 7, 0)
+	must(t, err)
+	second, err := s.page("", 7, 0)
+	must(t, err)
+	if first == second {
+		t.Error("a page is cached in no memory")
+	}
+}
+
+// TestACacheThatIsTooSmallKeepsSomeEntries of those that are read in turn, and none for ever.
+func TestACacheThatIsTooSmallKeepsSomeEntries(t *testing.T) {
+	const size, items = 1000, 1500
+	c := cache[int, int]{max: size}
+	found := func() (n int) {
+		for i := range items {
+			if c.get(i) != 0 {
+				n++
+			}
+			c.put(i, i+1, 1)
+		}
+		return n
+	}
+	for range 50 {
+		found()
+	}
+	if n := found(); n < items/3 {
+		t.Errorf("a pass of %d finds %d", items, n)
+	}
+	if n := c.size; n > size || int(n) != len(c.entries) {
+		t.Errorf("the size is %d, and there are %d entries", n, len(c.entries))
+	}
+	for i := range 100 * size {
+		c.put(-i-1, i, 1)
+	}
+	if n := found(); n > items/2 {
+		t.Errorf("%d entries that nobody has read any more are left", n)
+	}
+}
+
+func TestALargeEntryTakesThePlaceOfOthers(t *testing.T) {
+	c := cache[string, string]{max: 10}
+	c.put("a", "a1", 5)
+	c.put("b", "b1", 5)
+	c.put("a", "a2", 6)
+	if c.get("a") != "a2" || c.get("b") != "" || c.size != 6 {
+		t.Errorf("there are %v, of size %d", c.entries, c.size)
+	}
+	c.put("a", "a3", 11)
+	if c.get("a") == "a3" || c.size > 10 {
+		t.Errorf("an entry without room is kept: %v, of size %d", c.entries, c.size)
+	}
+}
+
+// lookingService is a service in fake time with a key that it remembers. Nothing looks for edits
+// beside the requests unless a test starts that: so is a service in the first moment after a pause.
+type lookingService struct {
+	*service
+	t     *testing.T
+	token secret
+}
+
+func newLookingService(t *testing.T, s *store) *lookingService {
+	token := mustInsertKey(t, s, apiKey{
+		Plan: enterprisePlan, account: account{quota: quota{1_000_000, 1_000_000}},
+	})
+	l := &lookingService{newService(s, settings{}, testLog), t, token}
+	l.want(http.StatusOK, 0)
+	return l
+}
+
+// want sends a request and checks its status, and how long it takes.
+func (l *lookingService) want(status int, takes time.Duration) {
+	l.t.Helper()
+	r := httptest.NewRequestWithContext(l.t.Context(), "GET", "/v1/unknown", nil)
+	if status == http.StatusOK { // a path that needs no store tells the same as any
+		status = http.StatusNotFound
+	}
+	r.Header["Authorization"] = bearerHeader(l.token)
+	w := httptest.NewRecorder()
+	began := time.Now()
+	l.ServeHTTP(w, r)
+	if took := time.Since(began); w.Code != status || took != takes {
+		l.t.Errorf("the status is %d after %v, want %d after %v", w.Code, took, status, takes)
+	}
+}
+
+// onLookingCluster runs a test with such a service on imitated nodes, and what revokes its key.
+func onLookingCluster(t *testing.T,
+	test func(t *testing.T, c *fakeCluster, l *lookingService, revoke func())) {
+	t.Helper()
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		l := newLookingService(t, s)
+		c.arrived()
+		test(t, c, l, func() {
+			c.exec("UPDATE api_keys SET revoked_at = 1",
+				"UPDATE counters SET value = value + 1 WHERE name = 'edits'")
+		})
+		must(t, s.Close())
+	})
+}
+
+const lookAtCluster = "0 POST /db/query?level=linearizable"
+
+// TestWhatIsOldIsLookedUpBeforeItIsTrusted, once for all that wait.
+func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, other := openDatabase(t, path), openDatabase(t, path)
+		l := newLookingService(t, s)
+		must(t, revokeNow(t.Context(), other, 1, 1))
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusUnauthorized, 0)
+	})
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		time.Sleep(lookCount)
+		l.want(http.StatusOK, 0)
+		c.wantArrived()
+		time.Sleep(time.Nanosecond)
+		c.when(func(*fakeNode, http.ResponseWriter, *http.Request) bool {
+			time.Sleep(lookWait / 4)
+			return false
+		})
+		var clients sync.WaitGroup
+		for range 20 {
+			clients.Go(func() { l.want(http.StatusOK, lookWait/4) })
+		}
+		clients.Wait()
+		c.when(nil)
+		c.wantArrived(lookAtCluster)
+		revoke()
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusUnauthorized, 0)
+	})
+}
+
+func TestALookCountsByBothClocks(t *testing.T) {
+	for _, c := range []struct {
+		what         string
+		age, wallAge time.Duration
+		want         bool
+	}{
+		{"a look a second ago", time.Second, time.Second, true},
+		{"a look longer ago", time.Second + 1, time.Second + 1, false},
+		{"a machine that was suspended", time.Millisecond, time.Hour, false},
+		{"a clock that was set back", time.Millisecond, -1, false},
+		{"a clock that was set back in a pause", time.Hour, time.Millisecond, false},
+	} {
+		if got := isRecent(c.age, c.wallAge); got != c.want {
+			t.Errorf("%s: recent is %v", c.what, got)
+		}
+	}
+}
+
+// TestALookFromBeforeAPauseTellsNothing of now: not with an answer that arrives late, nor by being
+// lost.
+func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
+	for what, late := range map[string]fakeAnswer{
+		"an answer that arrives late": func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
+			n.fake.mu.Lock()
+			n.serve(w, r)
+			n.fake.mu.Unlock()
+			time.Sleep(1500 * time.Millisecond)
+		},
+		"an answer that never arrives": func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+				var asked atomic.Bool
+				c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+					if asked.Swap(true) {
+						return false
+					}
+					late(n, w, r)
+					return true
+				})
+				l.store.joinLook(t.Context())
+				synctest.Wait()
+				revoke()
+				time.Sleep(1500 * time.Millisecond)
+				synctest.Wait()
+				l.want(http.StatusUnauthorized, 0)
+			})
+		})
+	}
+}
+
+// TestALookThatHangsIsWaitedForOnce: while looks fail, what is remembered is served at once, and the
+// log says so once. After that, edits hold again.
+func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		c.freeze(0, 1, 2)
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusOK, lookWait)
+		l.want(http.StatusOK, 0)
+		log := newServerLog()
+		l.log = newLogger(log, "json", 0)
+		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil, nil)}
+		for range 2000 {
+			time.Sleep(10 * time.Millisecond)
+			l.want(http.StatusOK, 0)
+		}
+		b.wantLog(`"ERROR","msg":"cannot look for edits`, `"ERROR","msg":"cannot write usage`)
+		c.when(nil)
+		revoke()
+		time.Sleep(5 * time.Second)
+		l.want(http.StatusUnauthorized, 0)
+		must(t, b.stop())
+	})
+}
+
+// onLostLook runs a test with a look that gets no answer, as if it had been lost in a pause. It is
+// young enough to be joined when the one before it is old.
+func onLostLook(t *testing.T, test func(l *lookingService, c *fakeCluster, revoke func())) {
+	t.Helper()
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		time.Sleep(lookCount)
+		var isLost atomic.Bool
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			if isLost.Swap(true) {
+				return false
+			}
+			<-r.Context().Done()
+			return true
+		})
+		l.store.joinLook(t.Context())
+		synctest.Wait()
+		test(l, c, revoke)
+	})
+}
+
+// TestALookThatIsJoinedIsWaitedForNoLonger than one that is begun, by however many.
+func TestALookThatIsJoinedIsWaitedForNoLonger(t *testing.T) {
+	onLostLook(t, func(l *lookingService, c *fakeCluster, _ func()) {
+		time.Sleep(lookCount)
+		var clients sync.WaitGroup
+		for range 20 {
+			clients.Go(func() { l.want(http.StatusOK, lookWait) })
+		}
+		clients.Wait()
+		c.wantArrived(lookAtCluster)
+	})
+}
+
+// TestALookThatIsReplacedTellsNothing: whoever waits for it waits for the other one.
+func TestALookThatIsReplacedTellsNothing(t *testing.T) {
+	onLostLook(t, func(l *lookingService, _ *fakeCluster, revoke func()) {
+		revoke()
+		time.Sleep(lookCount - lookEvery)
+		var client sync.WaitGroup
+		client.Go(func() { l.want(http.StatusUnauthorized, lookEvery+1) })
+		synctest.Wait()
+		time.Sleep(lookEvery + 1)
+		l.want(http.StatusUnauthorized, 0)
+		client.Wait()
+	})
+}
+
+// TestALookThatIsSlowIsNoError: services that start together may wait for each other so long.
+func TestALookThatIsSlowIsNoError(t *testing.T) {
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, _ func()) {
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			pause(r.Context(), 700*time.Millisecond)
+			return false
+		})
+		log := newServerLog()
+		l.log = newLogger(log, "json", 0)
+		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil, nil)}
+		time.Sleep(time.Minute)
+		must(t, b.stop())
+		b.wantLog()
+	})
+}
+
+// TestASlowLookAfterAPauseIsMadeUpFor by those that follow.
+func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
+	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+		revoke()
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			pause(r.Context(), 700*time.Millisecond)
+			return false
+		})
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusOK, lookWait)
+		stop := runBackground(l.service, nil, nil)
+		time.Sleep(time.Second)
+		c.when(nil)
+		l.want(http.StatusUnauthorized, 0)
+		must(t, stop())
+	})
+}
+
+// TestACloseStopsTheLookThatRuns, also one that hangs.
+func TestACloseStopsTheLookThatRuns(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.freeze(0, 1, 2)
+		l := s.joinLook(t.Context())
+		synctest.Wait()
+		wantTime(t, "the end", 0, 0, nil, s.Close)
+		if l.err == nil {
+			t.Error("the look has succeeded")
+		}
+	})
+}
+
+// TestLooksThatOverlapReportAChange, each of them.
+func TestLooksThatOverlapReportAChange(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, other := openDatabase(t, path), openDatabase(t, path)
+		must(t, s.refresh(t.Context()))
+		mustCreate(t, other, rex)
+		busy := fileEngine(s).busy
+		busy <- struct{}{}
+		var looks sync.WaitGroup
+		for range 2 {
+			looks.Go(func() {
+				if changed, err := s.engine.changed(t.Context()); !changed || err != nil {
+					t.Errorf("a look reports %v, %v", changed, err)
+				}
+			})
+			synctest.Wait()
+		}
+		looks.Wait()
+		<-busy
+	})
+}
+
+// TestALookAtAFileWaitsForNoWriter: a sync hangs, while another program revokes the key.
+func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s, other := openDatabase(t, path), openDatabase(t, path)
+		l := newLookingService(t, s)
+		busy := fileEngine(s).busy
+		busy <- struct{}{}
+		must(t, writing(other, revokeKey(1, 1))()) // which counts no edit
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusUnauthorized, writerWait)
+		time.Sleep(lookCount + 1)
+		l.want(http.StatusUnauthorized, 0)
+		<-busy
+	})
+}
+
+// gatedEngine is an engine whose writes wait at a gate.
+type gatedEngine struct {
+	engine
+	arrived chan bool // has an element once a write waits
+	opened  chan bool // is closed to let all writes pass
+}
+
+func (g *gatedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	select {
+	case g.arrived <- true:
+	default:
+	}
+	<-g.opened
+	return g.engine.write(ctx, statements)
+}
+
+// gateWrites puts a gate before the store's engine. It is opened at the end of the test at the
+// latest, or the store could not be closed.
+func gateWrites(t testing.TB, s *store) (gate *gatedEngine, open func()) {
+	gate = &gatedEngine{s.engine, make(chan bool, 1), make(chan bool)}
+	s.engine = gate
+	open = sync.OnceFunc(func() { close(gate.opened) })
+	t.Cleanup(open)
+	return gate, open
+}
+
+// writeTogether starts the writes so that all but the first share a transaction: they join it one
+// after the other, while the first is held up in the engine.
+func writeTogether(t testing.TB, s *store, writes ...func() error) []error {
+	t.Helper()
+	gate, open := gateWrites(t, s)
+	errs := make([]error, len(writes))
+	var wg sync.WaitGroup
+	for i, write := range writes {
+		before := nextTransaction(s)
+		wg.Go(func() { errs[i] = write() })
+		if i == 0 {
+			<-gate.arrived
+			continue
+		}
+		for nextTransaction(s) == before {
+			runtime.Gosched()
+		}
+	}
+	open()
+	wg.Wait()
+	s.engine = gate.engine
+	return errs
+}
+
+// nextTransaction changes whenever a caller joins.
+func nextTransaction(s *store) (state struct {
+	t       *transaction
+	callers int
+}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state.t, state.callers = s.next, s.next.callers
+	return state
+}
+
+// creating is a write of one pet.
+func creating(s *store, name string) func() error {
+	return func() error {
+		_, err := s.createPet(NewPet{Name: name, CategoryID: 1, Status: Sold})
+		return err
+	}
+}
+
+// writing is a write of statements.
+func writing(s *store, statements ...statement) func() error {
+	return func() error { return errorOf(s.write(context.Background(), statements...)) }
+}
+
+func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		broken := writing(s, sqlOf("UPDATE usage SET id = 1"),
+			sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 9, 'x')"))
+		errs := writeTogether(t, s,
+			creating(s, "before"), creating(s, "with"), broken, creating(s, "with"))
+		must(t, errs[0])
+		for _, err := range errs[1:] {
+			if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "CHECK") {
+				t.Errorf("a write of the failed transaction says %v", err)
+			}
+		}
+		if n := s.commitsFailed.Load(); n != 1 {
+			t.Errorf("%d commits count as failed, want 1", n)
+		}
+		for _, query := range []string{"no SQL", "INSERT INTO usage VALUES (?)"} {
+			if err := writing(s, sqlOf(query))(); !errors.Is(err, errUnavailable) {
+				t.Errorf("%s: %v", query, err)
+			}
+		}
+		must(t, creating(s, "after")())
+		_, p := pageIDs(t, s, "", 20, 0)
+		if got := string(p.body); strings.Contains(got, "with") || strings.Count(got, "name") != 2 {
+			t.Errorf("stored are %s", got)
+		}
+	})
+}
+
+// TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in their transaction.
+func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		pets := make([]NewPet, 25)
+		ids := make([]int64, len(pets))
+		writes := []func() error{writing(s, sqlOf("DELETE FROM usage"))}
+		for i := range pets {
+			pets[i] = NewPet{
+				Name:       fmt.Sprintf(`%d "[\`+" ؂🐈"+`,null]`, i),
+				CategoryID: []int64{math.MinInt64, int64(i), math.MaxInt64}[i%3],
+				Status:     []PetStatus{Available, Pending, Sold}[i%3],
+			}
+			create := func() (err error) {
+				ids[i], err = s.createPet(pets[i])
+				return err
+			}
+			if i%5 == 4 {
+				create = func() (err error) {
+					ids[i], _, _, err = s.createPetOnce(pets[i], 1, fmt.Sprint(i), nil, testTime)
+					return err
+				}
+			}
+			writes = append(writes, create, writing(s, saveUsage(int64(i), &usage{})))
+		}
+		transactions, counted := commitsOf(s), s.commitSizes.sum.Load()
+		for _, err := range writeTogether(t, s, writes...) {
+			must(t, err)
+		}
+		if n := commitsOf(s) - transactions; n != 2 {
+			t.Errorf("they took %d transactions, want 2", n)
+		}
+		if n := s.commitSizes.sum.Load() - counted; n != int64(len(writes)) {
+			t.Errorf("the metrics count %d requests, want %d", n, len(writes))
+		}
+		for i, id := range ids {
+			if got := readPet(t, s, id).NewPet; got != pets[i] {
+				t.Errorf("pet %d has the id %d, which is %+v", i, id, got)
+			}
+		}
+		slices.Sort(ids)
+		usages := readNumber(t, s, "SELECT count(*) FROM usage")
+		if n := len(slices.Compact(ids)); n != 25 || countPets(t, s) != 25 || usages != 25 {
+			t.Errorf("%d ids, %d pets, and %d usages are stored", n, countPets(t, s), usages)
+		}
+	})
+}
+
+// shufflingEngine hands the rows of an INSERT to SQL in another order, as SQL may without ORDER BY.
+type shufflingEngine struct{ engine }
+
+func (e shufflingEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	shuffled := slices.Clone(statements)
+	for i := range shuffled {
+		shuffled[i].query = strings.Replace(shuffled[i].query, "FROM json_each(?)",
+			"FROM (SELECT * FROM json_each(?) ORDER BY (key * 7 + 3) % 11)", 1)
+	}
+	return e.engine.write(ctx, shuffled)
+}
+
+// TestTheOrderOfAnInsertIsPromised, and not only what SQLite happens to do: each caller gets its
+// own id, and an import keeps its order, in whatever order SQL finds the rows.
+func TestTheOrderOfAnInsertIsPromised(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		s.engine = shufflingEngine{s.engine}
+		ids := make([]int64, 20)
+		var creates []func() error
+		for i := range ids {
+			creates = append(creates, func() (err error) {
+				ids[i], err = s.createPet(NewPet{Name: fmt.Sprint(i), Status: Sold})
+				return err
+			})
+		}
+		for _, err := range writeTogether(t, s, creates...) {
+			must(t, err)
+		}
+		for i, id := range ids {
+			if name := readPet(t, s, id).Name; name != fmt.Sprint(i) {
+				t.Errorf("pet %d has the id %d, which is pet %s", i, id, name)
+			}
+		}
+		var rows []string
+		for i := range ids {
+			rows = append(rows, rowOf(NewPet{Name: fmt.Sprint(i), Status: Sold}))
+		}
+		must(t, s.importPets(t.Context(), "digest", rows, 0, int64(len(rows))))
+		for i := range ids {
+			if name := readPet(t, s, int64(len(ids)+i+1)).Name; name != fmt.Sprint(i) {
+				t.Errorf("of the import, pet %d is pet %s", i, name)
+			}
+		}
+	})
+}
+
+// lyingEngine says something else of what it has written.
+type lyingEngine struct {
+	engine
+	lie func(results []result)
+}
+
+func (l *lyingEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	results, err := l.engine.write(ctx, statements)
+	l.lie(results)
+	return results, err
+}
+
+// TestNoIDIsGuessed: a pet that may be stored under an unknown id is confirmed to nobody, and yet
+// listed.
+func TestNoIDIsGuessed(t *testing.T) {
+	for what, lie := range map[string]func(inserted *result){
+		"no row":  func(r *result) { r.affected = 0 },
+		"one row": func(r *result) { r.affected = 1 },
+		"no id":   func(r *result) { r.lastID = 0 },
+		"one id":  func(r *result) { r.lastID = 1 },
+	} {
+		s := newStore(t)
+		pageIDs(t, s, "", maxLimit, 0)
+		s.engine = &lyingEngine{s.engine, func(results []result) {
+			if commitsOf(s) == 1 { // the second transaction has two pets
+				lie(&results[0])
+			}
+		}}
+		create := creating(s, "Rex")
+		for i, err := range writeTogether(t, s, create, create, create) {
+			if (i > 0) != errors.Is(err, errOutcome) {
+				t.Errorf("%s: create %d says %v", what, i, err)
+			}
+		}
+		if ids, _ := pageIDs(t, s, "", maxLimit, 0); len(ids) != 3 {
+			t.Errorf("%s: %d pets are listed, want 3", what, len(ids))
+		}
+	}
+}
+
+// TestAFullTransactionRefusesWritesAtOnce: a disk that hangs does not fill the memory with
+// requests.
+func TestAFullTransactionRefusesWritesAtOnce(t *testing.T) {
+	s := newStore(t)
+	gate, open := gateWrites(t, s)
+	const refused = 3
+	errs := make(chan error, maxCallers+1+refused)
+	start := func(write func() error) { go func() { errs <- write() }() }
+	start(creating(s, "Rex"))
+	<-gate.arrived
+	for range maxCallers + refused {
+		start(creating(s, "Rex"))
+	}
+	wantRefused := func() {
+		t.Helper()
+		select {
+		case err := <-errs:
+			if !errors.Is(err, errUnavailable) {
+				t.Errorf("a write after %d others says %v", maxCallers, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("a write after %d others waits", maxCallers)
+		}
+	}
+	for range refused {
+		wantRefused()
+	}
+	start(writing(s, saveUsage(1, &usage{})))
+	wantRefused()
+	open()
+	for range maxCallers + 1 {
+		must(t, <-errs)
+	}
+	wantPets(t, s, maxCallers+1)
+}
+
+// TestNobodyWaitsForMoreThanTwoTransactions: without a leader of the cluster, a caller waits for
+// the transaction that runs, and for the one of all who came meanwhile.
+func TestNobodyWaitsForMoreThanTwoTransactions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClusterWithoutNetwork(t, 3)
+		s, _ := newClusterStore(t, c)
+		c.lead(-1)
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 4000 {
+			wg.Go(func() {
+				if err := creating(s, "Rex")(); !errors.Is(err, errUnavailable) {
+					t.Errorf("a create says %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if longest := time.Since(start); longest > 2*leaderWait {
+			t.Errorf("the last to be told waits %v", longest)
+		}
+	})
+}
+
+// panicValue is an argument that panics when the driver asks for its value.
+type panicValue struct{}
+
+func (panicValue) Value() (driver.Value, error) { panic("in the driver") }
+
+// TestAPanicFailsItsTransactionOnly: later writes succeed, the store can be closed, and another
+// service can take its place.
+func TestAPanicFailsItsTransactionOnly(t *testing.T) {
+	s, err := openStore(context.Background(), databasePath(t), openToServe, testLog)
+	must(t, err)
+	var panicked any
+	errs := writeTogether(t, s, creating(s, "Rex"),
+		func() error {
+			defer func() { panicked = recover() }()
+			return writing(s, sqlOf("DELETE FROM usage WHERE id = ?", panicValue{}))()
+		},
+		writing(s, sqlOf("INSERT INTO usage VALUES (1, 0, 0, 0, 0, 0, 0)")))
+	if panicked != "in the driver" || !errors.Is(errs[2], errUnavailable) {
+		t.Errorf("the leader sees the panic %v, and its follower %v", panicked, errs[2])
+	}
+	must(t, creating(s, "Max")())
+	if n := readNumber(t, s, "SELECT count(*) FROM usage"); n != 0 {
+		t.Error("the transaction that panicked is stored")
+	}
+	// The connection in which the driver panicked cannot be closed; nobody waits for it.
+	must(t, s.Close())
+	if err := creating(s, "Tom")(); !errors.Is(err, errUnavailable) {
+		t.Errorf("closed, createPet says %v", err)
+	}
+	again := openDatabaseFor(t, fileEngine(s).path, openToServe)
+	must(t, creating(again, "Tom")())
+	wantPets(t, again, 3)
+}
+
+// TestClosingWaitsForTheLeader: a request that a stop has cut off may still commit.
+func TestClosingWaitsForTheLeader(t *testing.T) {
+	for range 20 {
+		s, err := openStore(context.Background(), databasePath(t), openOrMake, testLog)
+		must(t, err)
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 20 {
+					if err := creating(s, "Rex")(); err != nil && !errors.Is(err, errUnavailable) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		runtime.Gosched()
+		must(t, s.Close())
+		wg.Wait()
+	}
+}
+
+// TestACancelledLeaderCancelsNoFollower: together with others it waits for a lock as long as they.
+func TestACancelledLeaderCancelsNoFollower(t *testing.T) {
+	s := newStore(t)
+	setLockWait(s, 20*time.Millisecond)
+	defer lockDatabase(t, s)()
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	leader := func() error { return errorOf(s.write(cancelled, sqlOf("DELETE FROM usage"))) }
+	for i, err := range writeTogether(t, s, creating(s, "Rex"), leader, creating(s, "Max")) {
+		if !errors.Is(err, errUnavailable) || errors.Is(err, context.Canceled) {
+			t.Errorf("write %d says %v, want only that the lock was held too long", i, err)
+		}
+	}
+}
+
+// TestAnIdempotencyKeyMakesOnePet, also when repeats reach two programs in turn.
+func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
+	const day = 24 * time.Hour
+	type step struct {
+		keyID   int64
+		body    string
+		after   time.Duration
+		verdict string
+		id      int64
+	}
+	engines(t, func(t *testing.T, db string) {
+		for what, steps := range map[string][]step{
+			"another body is refused, and another API key is independent": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Max", 0, "reused", 1},
+				{2, "Rex", 0, "created", 2},
+				{2, "Max", 0, "reused", 2},
+				{1, "Rex", 0, "replayed", 1},
+			},
+			"after 24 hours another body may use it": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Max", day, "created", 2},
+				{1, "Rex", day, "reused", 2},
+			},
+			"a repeat does not lengthen the 24 hours, and they begin anew with the second pet": {
+				{1, "Rex", 0, "created", 1},
+				{1, "Rex", day - time.Millisecond, "replayed", 1},
+				{1, "Rex", day, "created", 2},
+				{1, "Rex", 2*day - time.Millisecond, "replayed", 2},
+			},
+		} {
+			stores := []*store{openDatabase(t, db), openDatabase(t, db)}
+			editAsCommand(t, db,
+				"DELETE FROM pets", "DELETE FROM idempotency", "DELETE FROM sqlite_sequence")
+			made := int64(0)
+			for i, step := range steps {
+				s, now := stores[i%2], testTime.Add(step.after)
+				id, verdict := createOnce(t, s, step.keyID, step.body, now)
+				if verdict != step.verdict || id != step.id {
+					t.Errorf("%s: step %d is %s %d, want %+v", what, i, verdict, id, step)
+				}
+				if verdict == "created" {
+					made++
+				}
+			}
+			wantPets(t, stores[0], made)
+		}
+	})
+}
+
+// TestRepeatsInOneTransactionMakeOnePet: SQL decides who is first, also between the statements of
+// one transaction.
+func TestRepeatsInOneTransactionMakeOnePet(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		verdicts := make([]string, 4)
+		once := func(i int, body string) func() error {
+			return func() error {
+				id, replayed, reused, err := s.createPetOnce(
+					NewPet{Name: body, CategoryID: 1, Status: Sold}, 1, "k", []byte(body), testTime)
+				verdicts[i] = fmt.Sprint(id, " ", replayed, " ", reused)
+				return err
+			}
+		}
+		errs := writeTogether(t, s,
+			creating(s, "Kim"), once(0, "Rex"), once(1, "Rex"), once(2, "Max"), once(3, "Rex"))
+		for _, err := range errs {
+			must(t, err)
+		}
+		want := []string{"2 false false", "2 true false", "2 true true", "2 true false"}
+		if !slices.Equal(verdicts, want) || countPets(t, s) != 2 {
+			t.Errorf("id, replayed, and reused are %q, want %q", verdicts, want)
+		}
+	})
+}
+
+func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		today := int64(instantOf(testTime) / dayMillis)
+		record := func(key int64, age time.Duration) statement {
+			return sqlOf("INSERT INTO idempotency VALUES (1, ?, x'00', 1, ?)",
+				fmt.Sprint(key), int64(instantOf(testTime.Add(-age))))
+		}
+		day := func(usageID, day int64) statement {
+			return sqlOf("INSERT INTO usage_days VALUES (?, ?, 1, 0, 0)", usageID, day)
+		}
+		var rows []statement
+		for i := range int64(1200) { // more than one chunk
+			rows = append(rows,
+				record(i, 24*time.Hour+time.Duration(i)*time.Second), day(i, today-400-i%3))
+		}
+		rows = append(rows,
+			record(-1, 24*time.Hour-time.Millisecond), record(-2, 0), record(-3, -time.Hour),
+			day(7, today-399), day(7, today))
+		must(t, writing(s, rows...)())
+		mustCreate(t, s, rex)
+		must(t, s.purge(t.Context(), testTime))
+		must(t, newLedger(s, 0).purge(t.Context(), testTime))
+		records := readNumber(t, s, "SELECT count(*) FROM idempotency")
+		days := readNumber(t, s, "SELECT count(*) FROM usage_days")
+		if records != 3 || days != 2 || countPets(t, s) != 1 {
+			t.Errorf("%d young records, %d young days and %d pets are left, want 3, 2 and 1",
+				records, days, countPets(t, s))
+		}
+	})
 }

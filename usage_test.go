@@ -1,0 +1,1397 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestUsageSurvivesARestart(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{60, 1000}, 1)
+		w.play(`
+			0.123s: 7 admitted
+			5s: flush
+			6s: 1 admitted
+			6s: flush
+			7s: restart
+			60.122s: 1 admitted, minute 51 until 1m0.123s, day 991 until 24h0m0.123s`)
+		k := w.shown("10s")
+		if k.UsedThisMinute != 8 || k.UsedToday != 8 || k.LastUsedAt != clock("0.123s") {
+			t.Errorf("the key is shown as %+v", k)
+		}
+	})
+}
+
+func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
+	w := newLimitsOnFile(t, quota{2, 5})
+	for _, c := range []struct {
+		policy string
+		script string
+		want   int64
+	}{
+		{"it has just begun", "", 0},
+		{"requests were admitted", "0s: 2 admitted", 1},
+		{"nothing happened", "", 0},
+		{"a request was refused, which counts in its day", "0s: 1 rate_limited", 1},
+		{"the key was banned, which waits for no flush", "0s: 2 rate_limited\n0s: 1 key_banned", 2},
+		{"many requests came during the ban", "0s: 1000 key_banned", 1},
+		{"nothing happened since", "", 0},
+	} {
+		before := commitsOf(w.store())
+		w.play(c.script)
+		w.play("0s: flush")
+		if got := commitsOf(w.store()) - before; got != c.want {
+			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
+		}
+	}
+}
+
+// TestEveryRequestIsCountedInItsDay once: admitted, or refused for whatever reason.
+func TestEveryRequestIsCountedInItsDay(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{2, 5}, 1) // 0s is 8 o'clock on 15 January 2027
+		for _, step := range []struct{ script, want string }{
+			{"0s: 2 admitted", "2027-01-15: 2 admitted, 0 refused, 0 errors"},
+			{"1s: 3 rate_limited", "2027-01-15: 2 admitted, 3 refused, 0 errors"},
+			{"2s: 1 key_banned", "2027-01-15: 2 admitted, 4 refused, 0 errors"},
+			{"70s: 4 key_banned", "2027-01-15: 2 admitted, 8 refused, 0 errors"},
+			{"11m: 2 admitted", "2027-01-15: 4 admitted, 8 refused, 0 errors"},
+			{"15h59m59.999s: 1 admitted", "2027-01-15: 5 admitted, 8 refused, 0 errors"},
+			{"16h: 1 rate_limited", "2027-01-16: 0 admitted, 1 refused, 0 errors"},
+		} {
+			w.play(step.script)
+			w.play("0s: flush")
+			days := storedDays(t, w.store())
+			if got := days[len(days)-1]; got != step.want {
+				t.Errorf("%s: stored is %q, want %q", step.script, got, step.want)
+			}
+		}
+		w.limiter().usages = map[int64]*usage{} // as if it was forgotten meanwhile
+		w.limiter().countError(1, clock("15h59m59s"))
+		w.limiter().countError(1, clock("24h"))
+		w.play("24h: flush")
+		want := []string{
+			"2027-01-15: 5 admitted, 8 refused, 1 errors",
+			"2027-01-16: 0 admitted, 1 refused, 1 errors",
+		}
+		if days := storedDays(t, w.store()); !slices.Equal(days, want) {
+			t.Errorf("in the end %q is stored", days)
+		}
+	})
+}
+
+// useMany lets each of many usages have one request on the Free plan.
+func useMany(t testing.TB, l *ledger, usages int64) {
+	t.Helper()
+	for id := range usages {
+		l.usages[id+1] = &usage{}
+		a := &account{quota: planQuota("free"), usageID: id + 1}
+		_, err := l.admit(a, testStart.time())
+		must(t, err)
+	}
+}
+
+func TestAFailedFlushLosesNothing(t *testing.T) {
+	const usages = 1200 // two transactions
+	path := databasePath(t)
+	w := newLimits(t, path, quota{60, 1000}, 1)
+	useMany(t, w.limiter(), usages)
+	const full = `CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700
+		BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`
+	outside := otherProgram(t, path, full)
+	err := w.limiter().flush(t.Context(), testStart.time)
+	if !errors.Is(err, errUnavailable) {
+		t.Fatalf("the flush does not report that it failed: %v", err)
+	}
+	w.play("0s: 1 admitted")
+	_, err = outside.Exec("DROP TRIGGER full")
+	must(t, err)
+	w.play("0s: flush")
+	for query, want := range map[string]int64{
+		"SELECT count(*) FROM usage":                                      usages,
+		"SELECT sum(minute_used) FROM usage WHERE minute_used = day_used": usages + 1,
+	} {
+		if got := numberIn(t, outside, query); got != want {
+			t.Errorf("%s: %d, want %d", query, got, want)
+		}
+	}
+}
+
+// TestManyUsagesAreWrittenInTransactionsOfABoundedSize, each once.
+func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
+	const usages = 2*maxBatch + 500
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{60, 1000}, 2)
+		for i, l := range w.services {
+			useMany(t, l, usages)
+			before := commitsOf(l.store)
+			mustFlush(t, l)
+			if n := commitsOf(l.store) - before; n != 3 {
+				t.Errorf("service %d has written %d transactions", i, n)
+			}
+		}
+		for query, want := range map[string]int64{
+			"SELECT sum(admitted) FROM usage_days": 2 * usages,
+			"SELECT sum(minute_used) FROM usage":   2 * usages,
+			"SELECT max(day_used) FROM usage":      2,
+		} {
+			if got := readNumber(t, w.store(), query); got != want {
+				t.Errorf("%s: %d, want %d", query, got, want)
+			}
+		}
+	})
+}
+
+// TestAFlushEndsUnderSteadyTraffic: what comes while it writes is left for the next.
+func TestAFlushEndsUnderSteadyTraffic(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{200, 1000}, 1)
+		w.play("0s: 1 admitted")
+		writes := 0
+		w.disturb(w.limiter(), func() limitsFate {
+			writes++
+			if writes < 100 {
+				w.play("0s: 1 admitted")
+			}
+			return arrives
+		})
+		w.play(`
+			0s: flush
+			stored: minute 1 until 1m0s
+			A: minute 2 until 1m0s`)
+		if writes != 1 {
+			t.Errorf("one flush is %d transactions", writes)
+		}
+	})
+}
+
+// TestAWindowThatEndsDuringAFlushLosesNothing of what is admitted in the next one meanwhile.
+func TestAWindowThatEndsDuringAFlushLosesNothing(t *testing.T) {
+	for _, c := range []struct{ policy, begins, meanwhile, next, want string }{
+		{"a minute", "59.9s", "60.5s", "61s", "minute 61 until 2m0.5s, day 62 until 24h0m0s"},
+		{"a minute, and the next begins as it ends", "59.9s", "60s", "61s",
+			"minute 61 until 2m0s, day 62 until 24h0m0s"},
+		{"a day", "23h59m59.9s", "24h0m0.5s", "24h0m1s",
+			"minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s"},
+		{"a day, and the next begins as it ends", "23h59m59.9s", "24h", "24h0m1s",
+			"minute 61 until 24h1m0s, day 61 until 48h0m0s"},
+	} {
+		t.Run(c.policy, func(t *testing.T) {
+			w := newLimitsOnFile(t, quota{100, 1000})
+			admit := sync.OnceFunc(func() { w.play(c.meanwhile + ": 60 admitted") })
+			w.play("0s: 1 admitted")
+			w.disturb(w.limiter(), func() limitsFate {
+				admit()
+				return arrives
+			})
+			w.play(strings.NewReplacer(
+				"BEGINS", c.begins, "NEXT", c.next, "WANT", c.want,
+			).Replace(`
+				BEGINS: flush
+				NEXT: 1 admitted
+				A: WANT
+				NEXT: flush
+				stored: WANT`))
+		})
+	}
+}
+
+// TestWhatIsCountedDuringAFlushIsKept, also where the flush reads nothing of the key back.
+func TestWhatIsCountedDuringAFlushIsKept(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{100, 1000}, 1)
+	w.play(`
+		0s: 1 admitted
+		0.5s: flush`)
+	admit := sync.OnceFunc(func() { w.play("1s: 60 admitted") })
+	w.disturb(w.limiter(), func() limitsFate {
+		admit()
+		return arrives
+	})
+	w.play(`
+		1s: flush
+		1.1s: 1 admitted, minute 38 until 1m0s`)
+}
+
+// TestUsagesRememberedAreBounded: those that are stored are forgotten, but for keys that were asked
+// to wait.
+func TestUsagesRememberedAreBounded(t *testing.T) {
+	const bound = 32_768 // "about 32,000" in the README
+	w := newLimitsOnFile(t, quota{60, 1000})
+	l := w.limiter()
+	w.play("0s: 5 admitted")
+	for id := range int64(bound - 1) {
+		l.usages[-id-1] = &usage{}
+	}
+	w.play("0s: flush")
+	if len(l.usages) != bound {
+		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
+	}
+	kept := map[int64]*usage{
+		100: {retryAt: clock("9h"), retryOf: dayMillis},
+		101: nearlyBanned(),
+		102: {day: bucket{used: 1, unsent: 1, ends: clock("24h")}}, // not stored yet
+	}
+	maps.Copy(l.usages, kept)
+	l.usages[103] = &usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")} // stored
+	// This refusal came before the clock was set back.
+	l.usages[104] = &usage{retryAt: clock("24h1m0.001s"), retryOf: dayMillis}
+	l.countError(1, testStart)
+	w.play("0s: flush")
+	if !maps.Equal(l.usages, kept) {
+		t.Errorf("%d usages are remembered, want %d", len(l.usages), len(kept))
+	}
+	w.play("1s: 1 admitted, minute 54 until 1m0s, day 994 until 24h0m0s") // read again
+}
+
+func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newLimitsOnFile(t, quota{60, 1000})
+		w.play("0s: 1 admitted")
+		for id := range int64(maxUsages) { // so many that this flush forgets them too
+			w.limiter().usages[-id-1] = &usage{}
+		}
+		flush := func(ctx context.Context) error { return w.limiter().flush(ctx, testStart.time) }
+		duringFlush(t, w.store(), flush, func() { w.play("0s: 1 admitted") })
+		if n := len(w.limiter().usages); n != 1 {
+			t.Errorf("%d usages are remembered, want the changed one", n)
+		}
+		w.play(`
+			stored: minute 1 until 1m0s
+			0s: 1 admitted, minute 57 until 1m0s
+			0s: flush
+			stored: minute 3 until 1m0s`)
+	})
+}
+
+func TestAUsageThatIsReadTwiceLosesNothing(t *testing.T) {
+	w := newLimitsOnFile(t, quota{60, 1000})
+	w.play("0s: 1 admitted")
+	must(t, w.limiter().recall(1)) // for a second request that came at once with the first
+	w.play("0s: 1 admitted, minute 58 until 1m0s")
+}
+
+func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
+	db := databasePath(t)
+	w := newLimits(t, db, quota{60, 1000}, 1)
+	w.play(`
+		0s: 1 admitted
+		0s: flush
+		0s: restart`)
+	_ = w.store().Close()
+	for range 2 {
+		_, err := w.limiter().admit(&w.key.account, testStart.time())
+		_, isReported := errors.AsType[*Error](err)
+		if err == nil || isReported {
+			t.Errorf("admit = %v, want the store's error", err)
+		}
+	}
+	w.limiter().store = openDatabase(t, db)
+	w.play("0s: 1 admitted, minute 58 until 1m0s")
+}
+
+// TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers of all keys
+// in it, that has a statement of 1,024 bytes.
+func TestTheStatementsOfAFlushAreShort(t *testing.T) {
+	used := &batch{counts: counts{deprecated: map[int64]int64{1: 1}}}
+	for _, st := range used.statements("", testStart, nil) {
+		if len(st.query) >= 1024 {
+			t.Errorf("a statement has %d bytes: %s", len(st.query), st.query)
+		}
+	}
+}
+
+// lateWorld is a service behind a slow and unreliable network, with a key that no other service
+// sees. Whatever happens there, the service must say what one says that keeps everything in memory.
+type lateWorld struct {
+	*limitsWorld
+	random *rand.Rand
+	now    instant // by the clock of the service
+	ideal  usage   // of the service that keeps everything in memory
+	depth  int     // of what happens while something is on its way
+	isBusy bool    // a flush runs
+	late   []lateFlush
+	seen   map[string]int
+}
+
+// lateFlush is a flush that is on its way, or a copy of one.
+type lateFlush struct {
+	statements []statement
+	service    string
+	ends       instant // of the minute that it adds to
+}
+
+// slowNetwork is an engine at the other end of that network, as another service could use it.
+type slowNetwork struct {
+	engine
+	w *lateWorld
+}
+
+func (e *slowNetwork) shared() bool { return true }
+
+func (e *slowNetwork) read(ctx context.Context, q statement, row func(scanner) error) error {
+	e.w.meanwhile()
+	err := e.engine.read(ctx, q, row)
+	e.w.meanwhile()
+	return err
+}
+
+func (e *slowNetwork) write(ctx context.Context, statements []statement) ([]result, error) {
+	l := e.w.limiter()
+	ends := instant(l.batch.usages[1].Minute.Ends)
+	e.w.meanwhile()
+	fate := e.w.random.IntN(6)
+	if fate < 2 {
+		e.w.late = append(e.w.late, lateFlush{statements, l.service, ends})
+	}
+	if fate == 0 {
+		e.w.meanwhile()
+		return nil, errOutcome
+	}
+	results, err := e.engine.write(ctx, statements)
+	must(e.w, err)
+	e.w.meanwhile()
+	if fate == 2 {
+		return nil, errOutcome
+	}
+	return results, nil
+}
+
+// meanwhile lets something happen while a message is on its way.
+func (w *lateWorld) meanwhile() {
+	w.depth++
+	defer func() { w.depth-- }()
+	for w.depth < 4 && w.random.IntN(3) == 0 {
+		if w.random.IntN(2) == 0 {
+			w.flush()
+		} else {
+			w.request()
+		}
+	}
+}
+
+// pass lets time pass: mostly little, sometimes until about the end of the minute.
+func (w *lateWorld) pass() {
+	w.now += instant(w.random.IntN(700))
+	left := w.ideal.minute.ends - w.now
+	if w.random.IntN(12) == 0 && left > 0 {
+		w.now += left - 300 + instant(w.random.IntN(600))
+	}
+}
+
+func (w *lateWorld) request() {
+	w.pass()
+	now := w.now
+	got, err := w.limiter().admit(&w.key.account, now.time())
+	must(w, err)
+	want := w.ideal.admit(&w.key.account, now, 0)
+	if got.refusal != want.refusal || got.minute != want.minute {
+		w.Fatalf("at %v: %q, minute %v, want %q, minute %v", levelText(level{reset: now}),
+			got.refusal, levelText(got.minute), want.refusal, levelText(want.minute))
+	}
+	w.seen["answers "+string(want.refusal)]++
+}
+
+func (w *lateWorld) flush() {
+	if w.isBusy {
+		return // two flushes never run at once
+	}
+	w.isBusy = true
+	defer func() { w.isBusy = false }()
+	w.pass()
+	if err := w.limiter().flush(w.Context(), func() time.Time { return w.now.time() }); err != nil {
+		w.seen["flushes without an answer"]++
+	}
+}
+
+// deliver lets a late flush arrive. Those of a service that was killed count in the minute, if they
+// come before its end. Here they come later, and must do nothing to the minute that runs.
+func (w *lateWorld) deliver(engine engine) {
+	if len(w.late) == 0 {
+		return
+	}
+	late := w.late[len(w.late)-1-w.random.IntN(min(30, len(w.late)))]
+	isDead := late.service != w.limiter().service
+	if isDead && runs(late.ends, w.now, minuteMillis) {
+		return
+	}
+	must(w, errorOf(engine.write(w.Context(), late.statements)))
+	w.seen[fmt.Sprintf("late flushes, of the dead %v", isDead)]++
+}
+
+// restart kills the service. What it has not stored is forgotten.
+func (w *lateWorld) restart() {
+	w.services[0] = newLedger(w.store(), 0)
+	stored := &usage{}
+	row := func(scan scanner) error { return scan(stored.columns()...) }
+	e := w.store().engine.(*slowNetwork)
+	must(w, e.engine.read(w.Context(), sqlOf(usageQuery, int64(1)), row))
+	w.ideal = usage{minute: bucket{used: stored.minute.used, ends: stored.minute.ends}}
+	w.ideal.day = stored.day
+}
+
+// TestAServiceIsExactWhateverIsLate, lost, repeated or in another order, also when its clock is
+// changed and when it is killed.
+func TestAServiceIsExactWhateverIsLate(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			w := &lateWorld{limitsWorld: newLimitsOnFile(t, quota{9, 1_000_000}), now: testStart}
+			w.random = rand.New(rand.NewPCG(seed, 0))
+			w.seen = map[string]int{}
+			healthy := w.store().engine
+			w.store().engine = &slowNetwork{healthy, w}
+			w.restart()
+			for range 3000 {
+				switch w.random.IntN(30) {
+				case 0:
+					w.deliver(healthy)
+				case 1:
+					w.restart()
+				case 2:
+					w.now += instant(w.random.IntN(200_000))
+				case 3:
+					jumps := []instant{-7_200_000, -45_000, -500, 500, 45_000, 7_200_000}
+					w.now += jumps[w.random.IntN(len(jumps))]
+				case 4, 5, 6, 7, 8, 9:
+					w.flush()
+				default:
+					w.request()
+				}
+			}
+			t.Log(w.seen)
+		})
+	}
+}
+
+// overtakenEngine answers a reading once something else has happened.
+type overtakenEngine struct {
+	engine
+	meanwhile func()
+}
+
+func (e *overtakenEngine) read(ctx context.Context, q statement, row func(scanner) error) error {
+	err := e.engine.read(ctx, q, row)
+	e.meanwhile()
+	return err
+}
+
+// TestAUsageThatIsReadLateIsReadAgain: flushes have ended since, of which the last had nothing to
+// send.
+func TestAUsageThatIsReadLateIsReadAgain(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000}, 1)
+	isFirst := true
+	w.store().engine = &overtakenEngine{w.store().engine, func() {
+		if isFirst {
+			isFirst = false
+			w.play(`
+				0.1s: 60 admitted
+				0.5s: flush
+				1s: flush`)
+		}
+	}}
+	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
+}
+
+// TestAUsageThatIsForgottenWhileItIsReadIsReadAgain: others have used it since the reading began,
+// and a flush has stored it.
+func TestAUsageThatIsForgottenWhileItIsReadIsReadAgain(t *testing.T) {
+	w := newLimitsOnFile(t, quota{60, 1000})
+	isFirst := true
+	w.store().engine = &overtakenEngine{w.store().engine, func() {
+		if isFirst {
+			isFirst = false
+			w.play("0.1s: 60 admitted")
+			for id := range int64(maxUsages) {
+				w.limiter().usages[-id-1] = &usage{}
+			}
+			w.play("0.5s: flush")
+		}
+	}}
+	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
+}
+
+// TestAReadingThatTakesLongerThanFlushesEnds: flushes that do not know the usage leave it new.
+func TestAReadingThatTakesLongerThanFlushesEnds(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000}, 1)
+	readings := 0
+	w.store().engine = &overtakenEngine{w.store().engine, func() {
+		if readings++; readings > 3 {
+			t.Fatal("the usage is read again and again")
+		}
+		w.play("0.5s: flush")
+	}}
+	w.play(`
+		0s: 1 admitted, minute 59 until 1m0s
+		0.6s: flush
+		1.2s: flush
+		1.3s: 1 admitted, minute 58 until 1m0s`)
+}
+
+// TestServicesThatShareAUsageConverge: the stored window wins, wherever it began.
+func TestServicesThatShareAUsageConverge(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		newLimits(t, db, quota{100, 1000}, 2).play(`
+			B 0s: 2 admitted
+			A 10s: 3 admitted
+			A 11s: flush
+			stored: minute 3 until 1m10s, day 3 until 24h0m10s
+			B: minute 2 until 1m0s, day 2 until 24h0m0s
+			B 12s: flush
+			stored: minute 5 until 1m10s, day 5 until 24h0m10s
+			B: minute 5 until 1m10s, day 5 until 24h0m10s
+			A: minute 3 until 1m10s, day 3 until 24h0m10s
+			A 13s: 1 admitted
+			A 13s: flush
+			A: minute 6 until 1m10s, day 6 until 24h0m10s
+			B 14s: 1 admitted
+			B 14s: flush
+			A 15s: flush
+			B 15s: flush
+			stored: minute 7 until 1m10s, day 7 until 24h0m10s
+			B: minute 7 until 1m10s, day 7 until 24h0m10s`)
+	})
+}
+
+// TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted, also if it has met the key before.
+func TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted(t *testing.T) {
+	newLimits(t, newCluster(t, 3).addresses(), quota{100, 1000}, 2).play(`
+		A 0s: 1 admitted
+		B 0s: 1 admitted
+		A 0.5s: flush
+		B 0.5s: flush
+		A 0.9s: 98 admitted
+		A 1s: flush
+		B 1s: flush
+		B 20.1s: 1 rate_limited`)
+}
+
+// TestWithoutALeaderAServiceLimitsWithWhatItKnows of a key that had paused. It looks for more only
+// once.
+func TestWithoutALeaderAServiceLimitsWithWhatItKnows(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		w := &limitsWorld{TB: t, services: []*ledger{newLedger(s, tenMinutes)}}
+		w.key = &apiKey{account: account{usageID: 1, quota: quota{5, 1000}}}
+		w.play(`
+			0s: 3 admitted
+			0.5s: flush
+			1s: flush`)
+		c.lead(-1)
+		c.always("/db/", respond(503, "leader not found\n"))
+		w.play("2s: 1 admitted, minute 1 until 1m0s")
+		wantTime(t, "the next requests", 0, 0, nil, func() error {
+			w.play(`
+				3s: 1 admitted
+				3s: 1 rate_limited`)
+			return nil
+		})
+		c.when(nil)
+		c.lead(1)
+		c.mustExec("UPDATE usage SET minute_used = 0, day_used = 17")
+		w.play(`
+			4s: flush
+			4.5s: flush
+			5s: 1 admitted, day 980 until 24h0m0s`)
+	})
+}
+
+// TestIncrementsOfAnEndedWindow are dropped, since they say nothing of the one that runs.
+func TestIncrementsOfAnEndedWindow(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		newLimits(t, db, quota{100, 1000}, 2).play(`
+			A 0s: 3 admitted
+			B 30s: 2 admitted
+			B 31s: flush
+			A 60s: flush
+			stored: minute 2 until 1m30s, day 5 until 24h0m30s
+			A: minute 2 until 1m30s, day 5 until 24h0m30s
+			A 89.999s: 1 admitted
+			B 91s: 4 admitted
+			B 92s: flush
+			A 92s: flush
+			stored: minute 4 until 2m31s, day 10 until 24h0m30s
+			A: minute 4 until 2m31s, day 10 until 24h0m30s
+			B 93s: 1 admitted
+			B 151s: flush
+			stored: minute 5 until 2m31s, day 11 until 24h0m30s
+			B 151s: 1 admitted, minute 99 until 3m31s`)
+	})
+}
+
+// TestAWindowThatIsFarAheadIsReplaced: it began before the clock was set back. One that ends within
+// its length and a minute counts on.
+func TestAWindowThatIsFarAheadIsReplaced(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		newLimits(t, db, quota{100, 1000}, 2).play(`
+			A 60s: 3 admitted
+			A 60s: flush
+			B 0s: 2 admitted
+			B 0s: flush
+			stored: minute 5 until 2m0s, day 5 until 24h1m0s
+			B -1ms: 1 admitted
+			B -1ms: flush
+			stored: minute 1 until 59.999s, day 1 until 23h59m59.999s
+			A 1s: 1 admitted
+			A 1s: flush
+			A: minute 2 until 59.999s, day 2 until 23h59m59.999s
+			A -23h: 1 admitted
+			A -23h: flush
+			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`)
+	})
+}
+
+// TestARefusalMovesNoWindow that another service has begun meanwhile: the window tells when the key
+// was used last.
+func TestARefusalMovesNoWindow(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{100, 1000}, 2)
+		w.play(`
+			A 0s: 1 admitted
+			A 0s: flush
+			B 5m: 1 admitted
+			B 5m: flush`)
+		w.key.PerDay = 1
+		w.play("A 10m: 1 rate_limited")
+		w.limiter().countError(1, clock("10m"))
+		w.play(`
+			A 10m: flush
+			stored: minute 1 until 6m0s, day 2 until 24h0m0s`)
+	})
+}
+
+// TestABanAnywhereBansEverywhere after a flush, in which a service hears of it, until it is lifted.
+func TestABanAnywhereBansEverywhere(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{2, 50}, 3)
+	w.play(`
+		B 0s: 1 admitted
+		C 0s: 1 admitted
+		B 0s: flush
+		C 0s: flush
+		A 1s: 1 rate_limited
+		A 1s: 2 rate_limited
+		A 1s: 1 key_banned
+		B 2s: flush
+		B 2s: 1 key_banned, minute 0 until 10m1s
+		C 2s: 1 rate_limited
+		B 3s: restart
+		B 3s: 1 key_banned
+		70s: unban
+		A 70s: flush
+		B 70s: flush
+		C 70s: flush
+		A 70s: 1 admitted
+		B 70s: 1 admitted
+		C 70s: 1 admitted`)
+}
+
+// TestAServiceOfAClusterAsksForBans also while it has nothing to write. A file, which no other
+// service can share, is not written to then.
+func TestAServiceOfAClusterAsksForBans(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{60, 1000}, 1)
+		writes := commitsOf(w.store())
+		w.play("0s: flush\n1s: flush")
+		writes = commitsOf(w.store()) - writes
+		if asks := w.store().engine.shared(); asks != (writes == 2) || asks == (writes == 0) {
+			t.Errorf("two flushes of nothing are %d transactions", writes)
+		}
+	})
+}
+
+// limitsFate is what becomes of a write.
+type limitsFate int
+
+const (
+	arrives       limitsFate = iota
+	neverArrives             // it is lost
+	arrivesUnseen            // it is stored, and nobody hears of it
+)
+
+type limitsEngine struct {
+	engine
+	fate func() limitsFate
+}
+
+func (e *limitsEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	fate := e.fate()
+	if fate == neverArrives {
+		return nil, errOutcome
+	}
+	results, err := e.engine.write(ctx, statements)
+	if fate == arrivesUnseen && err == nil {
+		return nil, errOutcome
+	}
+	return results, err
+}
+
+// disturb lets fate say what becomes of the writes of a service, until it is repaired.
+func (w *limitsWorld) disturb(l *ledger, fate func() limitsFate) (repair func()) {
+	healthy := l.store.engine
+	l.store.engine = &limitsEngine{healthy, fate}
+	return func() { l.store.engine = healthy }
+}
+
+// TestALateCopyOfAFlushAddsNothing: a node that was frozen runs what was repeated elsewhere
+// meanwhile.
+func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		w := newLimits(t, db, quota{100, 1000}, 1)
+		var copies [][]statement
+		var stored string
+		for _, when := range []string{"0s", "1s"} {
+			w.play(when + ": 1 admitted")
+			w.limiter().takeBatch()
+			l := w.limiter()
+			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
+			w.play(when + ": flush")
+		}
+		for _, late := range copies { // the first must not let the others in again
+			must(t, errorOf(w.store().write(t.Context(), late...)))
+			w.play("stored: minute 2 until 1m0s, day 2 until 24h0m0s")
+			if n := readNumber(t, w.store(), "SELECT sum(admitted) FROM usage_days"); n != 2 {
+				t.Errorf("of 2 requests %d are counted in their day", n)
+			}
+		}
+	})
+}
+
+// limitsWorld is a key with a quota, and services that share its usage, called A, B and C. They
+// have one limiter each, and remember nothing at first.
+type limitsWorld struct {
+	testing.TB
+	services []*ledger
+	key      *apiKey
+}
+
+func newLimits(t testing.TB, db string, q quota, services int) *limitsWorld {
+	t.Helper()
+	w := &limitsWorld{TB: t}
+	for range services {
+		w.services = append(w.services, newLedger(openDatabase(t, db), tenMinutes))
+	}
+	mustInsertKey(t, w.store(), apiKey{Plan: enterprisePlan, account: account{quota: q}})
+	w.key = w.shown("0s")
+	return w
+}
+
+// newLimitsOnFile is newLimits with one service.
+func newLimitsOnFile(t testing.TB, q quota) *limitsWorld {
+	t.Helper()
+	return newLimits(t, databasePath(t), q, 1)
+}
+
+func (w *limitsWorld) store() *store    { return w.services[0].store }
+func (w *limitsWorld) limiter() *ledger { return w.services[0] }
+
+// shown is the key as the commands show it.
+func (w *limitsWorld) shown(when string) *apiKey {
+	w.Helper()
+	keys, err := readKeys(w.Context(), w.store(), clock(when), "WHERE k.id = 1")
+	must(w, err)
+	return keys[0]
+}
+
+// ask makes one request, which the store must not fail.
+func (w *limitsWorld) ask(l *ledger, when string) decision {
+	w.Helper()
+	d, err := l.admit(&w.key.account, clock(when).time())
+	must(w, err)
+	return d
+}
+
+// play does what a script says, in which each line is one of these:
+//
+//	10s: 58 admitted, minute 1 until 1m10s   58 requests at 10s, and what the last of them is shown
+//	B 10s: 2 rate_limited, day 0 until 24h   the same at service B; without a name it is A
+//	11s: flush                               adds what was counted to the database
+//	11s: restart                             after a kill, which flushes nothing
+//	11s: unban                               as petstore key unban does
+//	stored: minute 3 until 1m10s             requests that were used, as the database has them
+//	B: minute 3 until 1m10s                  and as a service has them
+func (w *limitsWorld) play(script string) {
+	w.Helper()
+	for line := range strings.Lines(script) {
+		line = strings.TrimSpace(line)
+		who, what, found := strings.Cut(line, ": ")
+		if !found {
+			continue
+		}
+		if who == "stored" {
+			u, err := readUsage(w.Context(), w.store(), 1)
+			must(w, err)
+			w.wantUsed(line, u, what)
+			continue
+		}
+		service, fields := w.limiter(), strings.Fields(who)
+		if name := fields[0][0]; name >= 'A' && name <= 'C' {
+			service, fields = w.services[name-'A'], fields[1:]
+		}
+		if len(fields) == 0 {
+			w.wantUsed(line, service.usages[1], what)
+			continue
+		}
+		w.step(line, service, fields[0], what)
+	}
+}
+
+// step does what one line of a script says.
+func (w *limitsWorld) step(line string, service *ledger, when, what string) {
+	w.Helper()
+	switch what {
+	case "flush":
+		must(w, service.flush(w.Context(), clock(when).time))
+		return
+	case "restart":
+		restarted := newLedger(service.store, service.banFor)
+		w.services[slices.Index(w.services, service)] = restarted
+		return
+	case "unban":
+		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
+		w.key = w.shown(when)
+		return
+	}
+	requests, want, _ := strings.Cut(what, ", ")
+	var times int
+	var outcome string
+	_, err := fmt.Sscan(requests, &times, &outcome)
+	must(w, err)
+	var d decision
+	for i := range times {
+		d = w.ask(service, when)
+		got := string(d.refusal)
+		if got == "" {
+			got = "admitted"
+		}
+		if got != outcome {
+			w.Fatalf("%s: request %d is %s", line, i+1, got)
+		}
+	}
+	got := fmt.Sprintf("minute %s, day %s", levelText(d.minute), levelText(d.day))
+	if !strings.Contains(got, want) {
+		w.Errorf("%s: the last request is shown %s", line, got)
+	}
+}
+
+func (w *limitsWorld) wantUsed(line string, u *usage, want string) {
+	w.Helper()
+	text := func(b bucket) string { return levelText(level{remaining: b.used, reset: b.ends}) }
+	got := fmt.Sprintf("minute %s, day %s", text(u.minute), text(u.day))
+	if !strings.Contains(got, want) {
+		w.Errorf("%s: it is %s", line, got)
+	}
+}
+
+// levelText reads "59 until 1m10s": the requests that remain, and when the bucket is full.
+func levelText(l level) string {
+	reset := time.Duration(l.reset-testStart) * time.Millisecond
+	return fmt.Sprintf("%d until %v", l.remaining, reset)
+}
+
+// headersOf are the headers of a decision, a line each, in the order of their names.
+func headersOf(d decision) string {
+	h := http.Header{}
+	d.setHeaders(h)
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(h)) {
+		fmt.Fprintf(&text, "%s: %s\n", name, strings.Join(h[name], " AND "))
+	}
+	return text.String()
+}
+
+// usedUntil is a bucket of which some requests are used.
+func usedUntil(n int64, ends string) bucket { return bucket{used: n, ends: clock(ends)} }
+
+// nearlyBanned is a usage of a key with 2 requests a minute whose next refusal bans it.
+func nearlyBanned() *usage {
+	return &usage{
+		minute:  usedUntil(2, "60s"),
+		day:     usedUntil(2, "24h"),
+		strikes: usedUntil(2, "60s"),
+		retryAt: clock("60s"),
+		retryOf: minuteMillis,
+	}
+}
+
+// modelWindow is a window of a key, as simple as can be.
+type modelWindow struct {
+	ends instant
+	n    int64
+}
+
+func (w modelWindow) runs(now instant) bool { return now < w.ends }
+
+// modelLengths are those of the two windows. A minute comes before a day throughout.
+var modelLengths = [2]instant{60_000, 24 * 60 * 60_000}
+
+type modelBan struct{ begins, ends instant }
+
+// modelService is what a service knows of a key.
+type modelService struct {
+	ahead instant // its clock, of the true time
+	knows bool    // it has read what is stored
+	isOld bool    // since then, others may have counted
+	shown [2]modelWindow
+	read  [2]modelWindow  // what was stored when it has read that last
+	fresh [2]modelWindow  // what it has not sent, of the windows that it shows
+	sent  *[2]modelWindow // what it has sent, until it knows the outcome
+	base  [2]modelWindow  // what it had read then
+
+	admitted     int64 // requests that it has not sent
+	sentAdmitted int64
+	isStored     bool // what it has sent is stored
+	ban          modelBan
+	strikes      modelWindow
+	retryAt      instant
+}
+
+// limitsModel is a key and what is stored of it.
+type limitsModel struct {
+	limits   [2]int64
+	stored   [2]modelWindow
+	admitted int64 // in all days
+	ban      modelBan
+}
+
+// modelLevel is a bucket as a response shows it.
+type modelLevel struct {
+	limit, left int64
+	resets      instant
+}
+
+func (m *limitsModel) level(s *modelService, i int, now instant) modelLevel {
+	limit, window := m.limits[i], s.shown[i]
+	if !window.runs(now) {
+		return modelLevel{limit, limit, now}
+	}
+	left := max(0, limit-window.n)
+	return modelLevel{limit, left, window.ends}
+}
+
+// ask is what a service has to say to a request: a code and the headers.
+func (m *limitsModel) ask(s *modelService, now instant) string {
+	if !s.knows {
+		s.knows = true
+		s.shown, s.read = m.stored, m.stored
+		s.ban = m.ban
+	}
+	if s.isOld {
+		s.isOld = false
+		s.shown, s.read = m.stored, m.stored
+	}
+	minute, day := m.level(s, 0, now), m.level(s, 1, now)
+	isRefused := minute.left == 0 || day.left == 0
+	refusing := day
+	if day.left > 0 || minute.left == 0 && minute.resets > day.resets {
+		refusing = minute
+	}
+	if isRefused && now >= s.ban.ends {
+		m.strike(s, now)
+		s.retryAt = max(s.retryAt, now+1000*max(1, modelSeconds(refusing.resets-now)))
+	}
+	if now < s.ban.ends {
+		minute.left = 0
+		minute.resets = s.ban.ends
+		if isRefused {
+			minute.resets = max(minute.resets, refusing.resets)
+		}
+		return modelText("key_banned", now, minute, minute, day)
+	}
+	if isRefused {
+		return modelText("rate_limited", now, refusing, minute, day)
+	}
+	m.take(s, now)
+	minute, day = m.level(s, 0, now), m.level(s, 1, now)
+	if minute.left < day.left {
+		return modelText("", now, minute, minute, day)
+	}
+	return modelText("", now, day, minute, day)
+}
+
+// take counts a request in both windows.
+func (m *limitsModel) take(s *modelService, now instant) {
+	s.admitted++
+	for i, length := range modelLengths {
+		if !s.shown[i].runs(now) {
+			s.shown[i] = modelWindow{ends: now + length}
+			s.fresh[i] = modelWindow{}
+		}
+		s.shown[i].n++
+		s.fresh[i].n++
+		s.fresh[i].ends = s.shown[i].ends
+	}
+}
+
+// strike counts a refusal that came before the Retry-After of another, and bans the key if there
+// are too many in a minute. A ban that it does not know is not replaced.
+func (m *limitsModel) strike(s *modelService, now instant) {
+	if now >= s.retryAt {
+		return
+	}
+	if !s.strikes.runs(now) {
+		s.strikes = modelWindow{ends: now + modelLengths[0]}
+		if s.shown[0].runs(now) {
+			s.strikes.ends = s.shown[0].ends
+		}
+	}
+	s.strikes.n++
+	if s.strikes.n > m.limits[0] {
+		s.strikes = modelWindow{}
+		if m.ban.begins == s.ban.begins {
+			m.ban = modelBan{now, now + 10*modelLengths[0]}
+		}
+		s.ban = m.ban
+	}
+}
+
+// modelSeconds are rounded up.
+func modelSeconds(millis instant) instant {
+	if millis%1000 > 0 {
+		return millis/1000 + 1
+	}
+	return millis / 1000
+}
+
+func modelText(code string, now instant, shown, minute, day modelLevel) string {
+	text := fmt.Sprintf("%s\nRateLimit: \"minute\";r=%d;t=%d, \"day\";r=%d;t=%d\n", code,
+		minute.left, modelSeconds(minute.resets-now), day.left, modelSeconds(day.resets-now))
+	text += fmt.Sprintf("RateLimit-Policy: \"minute\";q=%d;w=60, \"day\";q=%d;w=86400\n",
+		minute.limit, day.limit)
+	if code != "" {
+		text += fmt.Sprintf("Retry-After: %d\n", max(1, modelSeconds(shown.resets-now)))
+	}
+	return text + fmt.Sprintf(
+		"X-RateLimit-Limit: %d\nX-RateLimit-Remaining: %d\nX-RateLimit-Reset: %d\n",
+		shown.limit, shown.left, modelSeconds(shown.resets))
+}
+
+// flush sends what is fresh, or again what was sent. It reports whether the service is told what is
+// stored, and whether it sends again what could not be added.
+func (m *limitsModel) flush(s *modelService, now instant, fate limitsFate) (isTold, again bool) {
+	if s.sent == nil {
+		fresh := s.fresh
+		s.sent = &fresh
+		s.base = s.read
+		s.sentAdmitted = s.admitted
+		s.admitted = 0
+		s.isStored = false
+	}
+	hasSent := s.sent[0].n > 0 || s.sent[1].n > 0
+	if fate != neverArrives && !s.isStored {
+		s.isStored = true
+		m.admitted += s.sentAdmitted
+		m.add(*s.sent, s.base)
+	}
+	if fate != arrives {
+		return false, false
+	}
+	isTold = hasSent || now < m.ban.ends
+	if isTold && s.knows {
+		again = m.tell(s, now)
+	}
+	s.sent = nil
+	return isTold, again
+}
+
+// add merges windows into those that are stored. A window begins only if the service has known what
+// it replaces.
+func (m *limitsModel) add(sent, base [2]modelWindow) {
+	for i, window := range sent {
+		switch {
+		case window.n == 0:
+		case m.stored[i].ends == window.ends:
+			m.stored[i].n += window.n
+		case m.stored[i] == base[i]:
+			m.stored[i] = window
+		}
+	}
+}
+
+// tell lets a service go on from what is stored. What was not added, and is not over, is sent again.
+func (m *limitsModel) tell(s *modelService, now instant) (again bool) {
+	for i, stored := range m.stored {
+		sent := s.sent[i]
+		if stored.ends == sent.ends && s.fresh[i].ends == sent.ends {
+			s.fresh[i].n -= sent.n
+		}
+		if !s.shown[i].runs(now) {
+			s.fresh[i].n = 0
+		}
+		if stored.runs(now) {
+			s.fresh[i].ends = stored.ends
+			s.shown[i] = modelWindow{stored.ends, stored.n + s.fresh[i].n}
+		}
+		again = again || sent.n > 0 && stored.ends != sent.ends && s.fresh[i].n > 0
+	}
+	s.read = m.stored
+	if m.ban.begins > s.ban.begins {
+		s.ban = m.ban
+	}
+	return again
+}
+
+// limitsReplay is a long run of services that share a key, with the model of it.
+type limitsReplay struct {
+	*limitsWorld
+	random *rand.Rand
+	outage bool // flushes fail in all ways
+	model  limitsModel
+	models []modelService
+	now    instant // the true time
+
+	arrivals   []int // in each tick
+	admissions []*limitsAdmission
+	pending    [][]*limitsAdmission // at each service, until its next flush
+	outcomes   map[string]int
+}
+
+type limitsAdmission struct {
+	tick   int
+	limits [2]int64
+	ends   [2]instant // of the windows in which it counts
+	isLost bool       // a kill came before its flush
+}
+
+// A tick is a twentieth of a second. Each service flushes at every tenth.
+const (
+	replayTick  = 50
+	replayFlush = 10
+)
+
+// TestLimitsFollowTheirModel replays long runs, in which services are killed and the plan changes,
+// in a model that was written from what is promised: it must know what each request is told, and
+// what is stored. Admissions are counted beside it. One service admits exactly the limit. Several,
+// whose clocks differ, and some of which are not asked for a while, admit at most what arrives
+// within a flush more.
+func TestLimitsFollowTheirModel(t *testing.T) {
+	one := func(t *testing.T) *limitsWorld {
+		return newLimits(t, databasePath(t), quota{}, 1)
+	}
+	three := func(t *testing.T) *limitsWorld {
+		return newLimits(t, newCluster(t, 3).addresses(), quota{}, 3)
+	}
+	for _, c := range []struct {
+		name   string
+		world  func(*testing.T) *limitsWorld
+		outage bool
+	}{
+		{"one service", one, false},
+		{"one service, while flushes fail", one, true},
+		{"three services", three, false},
+		{"three services, while flushes fail", three, true},
+	} {
+		for seed := range uint64(2) {
+			t.Run(fmt.Sprintf("%s, seed %d", c.name, seed), func(t *testing.T) {
+				r := &limitsReplay{limitsWorld: c.world(t), outage: c.outage, now: testStart}
+				r.random = rand.New(rand.NewPCG(seed, 0))
+				r.models = make([]modelService, len(r.services))
+				r.pending = make([][]*limitsAdmission, len(r.services))
+				r.outcomes = map[string]int{}
+				r.changePlan()
+				for range 40 {
+					r.burst()
+					r.pause()
+				}
+				r.checkAdmissions()
+				t.Logf("%v in %d hours", r.outcomes, (r.now-testStart)/3_600_000)
+			})
+		}
+	}
+}
+
+// burst is some seconds of requests, and a while until everything is flushed.
+func (r *limitsReplay) burst() {
+	rate := 1 + r.random.IntN(3)
+	isAsked := make([]bool, len(r.services))
+	for tick := range 50 {
+		r.arrivals = append(r.arrivals, 0)
+		for i := range isAsked {
+			if tick%4 == 0 {
+				isAsked[i] = len(isAsked) == 1 || r.random.IntN(2) == 0
+			}
+		}
+		for range rate {
+			i := r.random.IntN(len(r.services))
+			if tick < 40 && isAsked[i] {
+				r.request(i)
+			}
+		}
+		for i := range r.services {
+			if (tick+3*i)%replayFlush == 0 {
+				r.flush(i)
+			}
+			if r.random.IntN(150) == 0 {
+				r.kill(i)
+			}
+		}
+		if r.random.IntN(100) == 0 {
+			r.changePlan()
+		}
+		r.now += replayTick
+	}
+}
+
+// pause lets time pass, often until just before a window ends.
+func (r *limitsReplay) pause() {
+	longest := int64(70_000)
+	switch r.random.IntN(6) {
+	case 0:
+		longest = 900_000
+	case 1:
+		longest = 36_000_000
+	}
+	length := instant(r.random.Int64N(longest))
+	window := r.model.stored[r.random.IntN(2)]
+	nearEnd := window.ends - r.now - replayTick*instant(r.random.IntN(20))
+	if nearEnd > 0 && r.random.IntN(2) == 0 {
+		length = nearEnd
+	}
+	r.now += length
+}
+
+var replayQuotas = []quota{
+	{20, 150},
+	{40, 300},
+	{60, 1000},
+}
+
+func (r *limitsReplay) changePlan() {
+	q := replayQuotas[r.random.IntN(len(replayQuotas))]
+	r.key.quota = q
+	r.key.policy = q.policyHeader()
+	r.model.limits = [2]int64{q.PerMinute, q.PerDay}
+}
+
+func (r *limitsReplay) request(i int) {
+	r.Helper()
+	tick := len(r.arrivals) - 1
+	r.arrivals[tick]++
+	s := &r.models[i]
+	now := r.now + s.ahead
+	d, err := r.services[i].admit(&r.key.account, now.time())
+	must(r, err)
+	got := string(d.refusal) + "\n" + headersOf(d)
+	if want := r.model.ask(s, now); got != want {
+		r.Fatalf("at %v service %d says %s, want %s", levelText(level{reset: now}), i, got, want)
+	}
+	r.outcomes[string(d.refusal)]++
+	if d.refusal == "" {
+		a := &limitsAdmission{
+			tick:   tick,
+			limits: r.model.limits,
+			ends:   [2]instant{d.minute.reset, d.day.reset},
+		}
+		r.admissions = append(r.admissions, a)
+		r.pending[i] = append(r.pending[i], a)
+	}
+}
+
+// flush adds what a service has counted, unless it fails.
+func (r *limitsReplay) flush(i int) {
+	r.Helper()
+	l, s := r.services[i], &r.models[i]
+	now := r.now + s.ahead
+	fate := arrives
+	hasSomething := len(r.services) > 1 || s.sent != nil || len(l.tallies) > 0
+	if r.outage && hasSomething {
+		fate = limitsFate(r.random.IntN(3))
+	}
+	repair := r.disturb(l, func() limitsFate { return fate })
+	err := l.flush(r.Context(), now.time)
+	repair()
+	if (err == nil) != (fate == arrives) {
+		r.Fatalf("the flush says %v", err)
+	}
+	repeats := s.sent != nil
+	isTold, again := r.model.flush(s, now, fate)
+	for again = again || repeats && fate == arrives; again; { // what came meanwhile follows
+		isTold, again = r.model.flush(s, now, fate)
+	}
+	if len(r.services) > 1 && fate == arrives {
+		s.isOld = s.fresh[0].n == 0 && s.fresh[1].n == 0 && !isTold
+	}
+	r.checkStored()
+	for _, a := range r.pending[i] {
+		for window, stored := range r.model.stored {
+			if a.ends[window] > now {
+				a.ends[window] = stored.ends
+			}
+		}
+	}
+	r.pending[i] = nil
+}
+
+func (r *limitsReplay) checkStored() {
+	r.Helper()
+	u, err := readUsage(r.Context(), r.store(), 1)
+	must(r, err)
+	minute := modelWindow{u.minute.ends, u.minute.used}
+	day := modelWindow{u.day.ends, u.day.used}
+	if stored := [2]modelWindow{minute, day}; stored != r.model.stored {
+		r.Fatalf("stored is %v, want %v", stored, r.model.stored)
+	}
+	admitted := readNumber(r, r.store(), "SELECT ifnull(sum(admitted), 0) FROM usage_days")
+	if admitted != r.model.admitted {
+		r.Fatalf("%d are counted in their days, want %d", admitted, r.model.admitted)
+	}
+}
+
+// kill ends a service and starts it again, with a clock that is up to a second ahead.
+func (r *limitsReplay) kill(i int) {
+	r.services[i] = newLedger(r.services[i].store, tenMinutes)
+	r.models[i] = modelService{ahead: instant(r.random.Int64N(1000))}
+	for _, a := range r.pending[i] {
+		a.isLost = true
+	}
+	r.pending[i] = nil
+	r.outcomes["killed"]++
+}
+
+// checkAdmissions counts them in their windows.
+func (r *limitsReplay) checkAdmissions() {
+	r.Helper()
+	if r.outage {
+		return // usage is merged later than it is promised
+	}
+	for window := range modelLengths {
+		counted := map[instant][]int{} // the ticks, by the window's end
+		for _, a := range r.admissions {
+			if a.isLost {
+				continue
+			}
+			ends := a.ends[window]
+			counted[ends] = append(counted[ends], a.tick)
+			excess := int64(len(counted[ends])) - a.limits[window]
+			most := int64(r.busiest(counted[ends][0], a.tick))
+			if excess > most {
+				r.Errorf("%d too many are admitted, while %d arrive in half a second",
+					excess, most)
+			}
+			r.outcomes["excess"] = max(r.outcomes["excess"], int(excess))
+		}
+	}
+}
+
+// busiest is how many requests have arrived in half a second between two ticks, at most. One
+// service knows of all of them at once.
+func (r *limitsReplay) busiest(first, last int) int {
+	if len(r.services) == 1 {
+		return 0
+	}
+	most := 0
+	for tick := first; tick <= last; tick++ {
+		sum := 0
+		for _, n := range r.arrivals[max(0, tick-replayFlush+1) : tick+1] {
+			sum += n
+		}
+		most = max(most, sum)
+	}
+	return most
+}
