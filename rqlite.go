@@ -344,12 +344,12 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	}
 }
 
-// try posts statements to a node once, and counts how that went. It takes at most half of the time
-// that is left for a read, so that a node that hangs leaves time to ask another one.
+// try posts statements to a node once, and counts how that went. Where there is another node, it
+// takes at most half of the time that is left for a read: a node that hangs leaves time to ask it.
 func (e *rqlite) try(ctx context.Context, n *node, path string, statements []statement) (
 	answer, error) {
 	wait := leaderWait
-	if path == readPath {
+	if path == readPath && len(e.nodes) > 1 {
 		end, _ := ctx.Deadline()
 		wait = max(time.Until(end)/2, leaderPoll)
 	}

@@ -1230,6 +1230,22 @@ func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
 	}
 }
 
+// TestASlowNodeIsNotPassedOver when nodes are compared: it has the whole second to answer.
+func TestASlowNodeIsNotPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClusterWithoutNetwork(t, 1)
+		e := newRqlite(nodeURLs(c.addresses()), openExisting, testLog)
+		e.client.Transport = c
+		must(t, e.connect(t.Context()))
+		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+			pause(r.Context(), statusWait*7/10)
+			return false
+		})
+		_, err := e.only(e.responding[0]).identify(t.Context())
+		must(t, err)
+	})
+}
+
 // TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before, and all
 // others, which have to answer.
 func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {

@@ -806,9 +806,9 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	return pet, nil
 }
 
-// insertPets returns the statement that adds pets if a condition holds. Its first argument is a
-// JSON array of rows, as appendRow makes them. They get ascending ids in their order, because ORDER
-// BY promises that.
+// insertPets returns the statement that adds pets if a condition holds. Its first argument is a JSON
+// array of rows, as appendRow makes them. SQLite inserts them in the order that ORDER BY promises,
+// and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
 func insertPets(condition string) string {
 	var names, values []string
 	for i, column := range petColumns {
@@ -842,10 +842,11 @@ var insertCreated = insertPets("true")
 // createPet stores a pet and returns its id.
 func (s *store) createPet(p NewPet) (id int64, err error) {
 	var before int64 // pets of this transaction
+	row := p.appendRow([]byte{','})
 	t, err := s.join(context.Background(), func(t *transaction) {
 		before = t.pets
 		t.pets++
-		t.rows = p.appendRow(append(t.rows, ','))
+		t.rows = append(t.rows, row...)
 	})
 	if err != nil {
 		return 0, err
