@@ -60,7 +60,7 @@ func (c *cluster) serveBehind(t *testing.T, relay func(request string, pass func
 // What the requests of a service contain.
 const (
 	flushes = "INTO usage_days"
-	bans    = "DO UPDATE SET banned_at"
+	bans    = "UPDATE usage SET banned_at"
 )
 
 // storeWindow stores what is used of a minute, which ends then, and of a day.
@@ -237,12 +237,14 @@ func (c *cluster) hearsOfTheDead(t *testing.T) {
 		}
 		pass()
 	}, "-ban-for", "5m")
+	letGo := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(letGo) // or the relay could not end
 	counted, banned := dead.keyOf("5"), dead.keyOf("1")
 	flush.Store(fmt.Sprintf(`\"ID\":%s,`, counted.id))
 	dead.expect(t, counted.token, "200 of 5")
 	var clients sync.WaitGroup
 	clients.Go(func() {
-		for !areHeld[1].Load() {
+		for !areHeld[1].Load() && t.Context().Err() == nil {
 			_, _ = call(dead.url, banned.token, "GET", "/pets?limit=1", "", "")
 		}
 	})
@@ -263,7 +265,7 @@ func (c *cluster) hearsOfTheDead(t *testing.T) {
 	for s.ask(t, banned.token) != "429 key_banned" {
 	}
 	bannedUntil := s.listed(banned.token).BannedUntil
-	close(release)
+	letGo()
 	late.Wait()
 	for _, service := range []*server{s, c.serve()} {
 		service.expect(t, counted.token, "429 rate_limited")

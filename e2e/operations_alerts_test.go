@@ -83,8 +83,13 @@ func TestStrangersFireNoAlert(t *testing.T) {
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
-			begin, rest := strings.NewReader(long[:9]), strings.NewReader(long[9:])
-			r, _ := http.NewRequest("POST", s.url+"/pets", io.MultiReader(begin, pause{}, rest))
+			body := func() (io.ReadCloser, error) {
+				begin, rest := strings.NewReader(long[:9]), strings.NewReader(long[9:])
+				return io.NopCloser(io.MultiReader(begin, pause{}, rest)), nil
+			}
+			slow, _ := body()
+			r, _ := http.NewRequest("POST", s.url+"/pets", slow)
+			r.GetBody = body // a stream beyond the limit is refused, and sent again
 			r.Header.Set("Authorization", s.bearer())
 			response, err := client.Do(r)
 			if err != nil || response.StatusCode != http.StatusCreated {
