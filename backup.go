@@ -165,23 +165,24 @@ func (c *pageCopy) begin(ctx context.Context, targetAddress string) error {
 	if err != nil {
 		return err
 	}
+	deadline := lockDeadline(ctx, commandWait) // of all three
 	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
 	// would make the copy begin again.
-	err = untilUnlocked(ctx, commandWait, func() error {
+	err = retryLocked(ctx, deadline, func() error {
 		_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = untilUnlocked(ctx, commandWait, func() (err error) {
+	err = retryLocked(ctx, deadline, func() (err error) {
 		c.backup, err = c.source.NewBackup(targetAddress)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = untilUnlocked(ctx, commandWait, func() error {
+	err = retryLocked(ctx, deadline, func() error {
 		_, err := c.backup.Step(0) // copies no page, but takes the lock
 		return err
 	})

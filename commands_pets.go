@@ -237,12 +237,16 @@ func (s *store) importPets(ctx context.Context, digest string, rows []string,
 	insert := sqlOf(insertImported, "["+strings.Join(rows, ",")+"]")
 	var stored int64
 	read := statement{query: importedQuery, args: []any{name}, into: []any{&stored}}
-	_, err := s.write(ctx, move, insert, read)
-	for tries := 1; errors.Is(err, errOutcome) && tries < 5; tries++ {
+	var err error
+	for range 5 {
 		_, err = s.write(ctx, move, insert, read)
+		// A write whose outcome is unknown may be repeated, since the move is made only once.
+		if !errors.Is(err, errOutcome) {
+			break
+		}
 	}
 	if err == nil && stored != to {
-		err = errors.New("another import of the same content is under way")
+		return errors.New("another import of the same content is under way")
 	}
 	return err
 }

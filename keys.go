@@ -238,6 +238,15 @@ func insertKey(ctx context.Context, s *store, k *apiKey, d digest, condition str
 	return insertedID(s.write(ctx, k.insertion(d, condition)))
 }
 
+// insertedID returns the id of the row that the first statement of a write has inserted, or 0 if
+// its condition did not hold.
+func insertedID(results []result, err error) (int64, error) {
+	if err != nil || results[0].affected == 0 {
+		return 0, err
+	}
+	return results[0].lastID, nil
+}
+
 // rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a
 // copy of the old key with the fields of the successor. Only its ID and its expiry are still those
 // of the old key. If the old key was changed meanwhile, that is an error.

@@ -139,18 +139,16 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	openCtx, cancel := context.WithTimeout(ctx, commandWait)
 	defer cancel()
 	store, err := openStore(openCtx, cmd.db, openToServe, cmd.log)
-	// After a stop, an error of openStore is no failure: the stop has interrupted it.
-	if err != nil && ctx.Err() != nil {
-		return nil
-	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // a stop has interrupted openStore, which is no failure
+		}
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	store.limitCache(cmd.cache)
 	url := localURL(listener, cmd.addr, pair != nil)
-	err = printFirstKey(ctx, cmd, store, url)
-	if err != nil || ctx.Err() != nil {
+	if err := printFirstKey(ctx, cmd, store, url); err != nil || ctx.Err() != nil {
 		return err
 	}
 

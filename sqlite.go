@@ -402,11 +402,16 @@ func isCode(err error, codes ...int) bool {
 // time, and would starve beside a service whose pauses between two transactions are shorter than
 // that.
 func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
+	return retryLocked(ctx, lockDeadline(ctx, wait), do)
+}
+
+// lockDeadline is the deadline of ctx or, if it has none, so much from now.
+func lockDeadline(ctx context.Context, wait time.Duration) time.Time {
 	deadline, hasDeadline := ctx.Deadline()
 	if !hasDeadline {
 		deadline = time.Now().Add(wait)
 	}
-	return retryLocked(ctx, deadline, do)
+	return deadline
 }
 
 // retryLocked does the same until a deadline.

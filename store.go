@@ -806,9 +806,9 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	return pet, nil
 }
 
-// insertPets returns the statement that adds pets if a condition holds. Its first argument is a JSON
-// array of rows, as appendRow makes them. SQLite inserts them in the order that ORDER BY promises,
-// and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
+// insertPets returns the statement that adds pets if a condition holds. Its first argument is a
+// JSON array of rows, as appendRow makes them. SQLite inserts them in the order that ORDER BY
+// promises, and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
 func insertPets(condition string) string {
 	var names, values []string
 	for i, column := range petColumns {
@@ -861,15 +861,6 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 	id = first + before
 	s.noteShown(id)
 	return id, nil
-}
-
-// insertedID returns the id of the row that the first statement of a write has inserted, or 0 if
-// its condition did not hold.
-func insertedID(results []result, err error) (int64, error) {
-	if err != nil || results[0].affected == 0 {
-		return 0, err
-	}
-	return results[0].lastID, nil
 }
 
 // insertOnce adds a pet unless it was added under an Idempotency-Key since an instant.
