@@ -576,8 +576,8 @@ func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanne
 	return nil
 }
 
-// assign copies the values of a row. JSON numbers keep all digits of 64 bits on their way into
-// integers.
+// assign copies the values of a row. What pages consist of, integers and texts, is copied without
+// reflection: a page of 100 pets has 400 values.
 func assign(values []json.RawMessage, columns []any) error {
 	if len(values) != len(columns) {
 		return fmt.Errorf("there are %d values in place of %d", len(values), len(columns))
@@ -586,11 +586,21 @@ func assign(values []json.RawMessage, columns []any) error {
 		if string(value) == "null" {
 			return errors.New("a value is missing")
 		}
-		if _, ok := columns[i].(*bool); ok {
-			// SQLite has numbers in place of booleans: 1 is true, and all others count as false.
-			value = strconv.AppendBool(nil, string(value) == "1")
+		var err error
+		switch column := columns[i].(type) {
+		case *int64:
+			*column, err = strconv.ParseInt(string(value), 10, 64)
+		case *string:
+			*column = unquote(value)
+			if value[0] != '"' {
+				err = fmt.Errorf("%s stands in place of a text", value)
+			}
+		case *bool:
+			*column = string(value) == "1" // SQLite has numbers in place of booleans
+		default:
+			err = json.Unmarshal(value, column)
 		}
-		if err := json.Unmarshal(value, columns[i]); err != nil {
+		if err != nil {
 			return err
 		}
 	}
