@@ -71,7 +71,7 @@ h_count 5
 }
 
 func TestTheBoundsOfHistogramsAscendAndHaveRoom(t *testing.T) {
-	commits := storeOn(nil).commitSizes.bounds
+	commits := storeOn(&sqliteFile{}).commitSizes.bounds
 	for _, bounds := range [][]float64{durationBounds, commits} {
 		if !slices.IsSorted(bounds) || len(bounds) >= len(histogram{}.counts) {
 			t.Errorf("the bounds are %v", bounds)
