@@ -336,8 +336,6 @@ type slowNetwork struct {
 	w *lateWorld
 }
 
-func (e *slowNetwork) shared() bool { return true }
-
 func (e *slowNetwork) read(ctx context.Context, q statement, row func(scanner) error) error {
 	e.w.meanwhile()
 	err := e.engine.read(ctx, q, row)
@@ -449,6 +447,7 @@ func TestAServiceIsExactWhateverIsLate(t *testing.T) {
 			w.seen = map[string]int{}
 			healthy := w.store().engine
 			w.store().engine = &slowNetwork{healthy, w}
+			w.store().shared = true
 			w.restart()
 			for range 3000 {
 				switch w.random.IntN(30) {
