@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -130,7 +131,7 @@ func (f *partialFile) rename() error {
 // was.
 type pageCopy struct {
 	source copySource
-	backup *sqlite.Backup // nil until begin has made it
+	backup *sqlite.Backup // nil until lock has made it
 }
 
 // copySource is a connection of the driver.
@@ -150,8 +151,12 @@ func beginCopy(ctx context.Context, source, target, journal string) (*pageCopy, 
 		return nil, err
 	}
 	c := &pageCopy{source: conn.(copySource)}
-	err = c.begin(ctx, fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
-		"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)"))
+	_, err = c.source.ExecContext(ctx, "BEGIN", nil)
+	if err == nil {
+		address := fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
+			"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, address) })
+	}
 	if err != nil {
 		c.end()
 		return nil, err
@@ -159,33 +164,21 @@ func beginCopy(ctx context.Context, source, target, journal string) (*pageCopy, 
 	return c, nil
 }
 
-// begin fixes what is copied, opens the target, and locks it.
-func (c *pageCopy) begin(ctx context.Context, targetAddress string) error {
-	_, err := c.source.ExecContext(ctx, "BEGIN", nil)
-	if err != nil {
-		return err
-	}
-	deadline := lockDeadline(ctx, commandWait) // of all three
+// lock fixes what is copied, opens the target, and locks it. It can be called again after an error.
+func (c *pageCopy) lock(ctx context.Context, targetAddress string) error {
 	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
 	// would make the copy begin again.
-	err = retryLocked(ctx, deadline, func() error {
-		_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
-		return err
-	})
+	_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
 	if err != nil {
 		return err
 	}
-	err = retryLocked(ctx, deadline, func() (err error) {
+	if c.backup == nil {
 		c.backup, err = c.source.NewBackup(targetAddress)
-		return err
-	})
-	if err != nil {
-		return err
+		if err != nil {
+			return err
+		}
 	}
-	err = retryLocked(ctx, deadline, func() error {
-		_, err := c.backup.Step(0) // copies no page, but takes the lock
-		return err
-	})
+	_, err = c.backup.Step(0)                 // copies no page, but takes the lock
 	if isCode(err, sqlite3.SQLITE_READONLY) { // the size of pages cannot change in WAL mode
 		return errors.New("the copy's pages have another size than the database's, which is " +
 			"4096 in a new one; bring them to that size with PRAGMA page_size and VACUUM")
@@ -559,47 +552,63 @@ func (c *invocation) otherCopy(ctx context.Context, source string, to *os.File) 
 // progress shows how far long work is: on a terminal in one line that is written over itself five
 // times a second, elsewhere in a line every five seconds. Work that ends sooner shows nothing.
 type progress struct {
+	out         io.Writer
 	doing, unit string
-	total       int64 // 0: unknown
-	done        atomic.Int64
+	total       int64        // 0: unknown
+	done        atomic.Int64 // apart from mu: the work does not wait for whoever reads the lines
 	start       time.Time
 	terminal    bool
-	ended       chan bool // carries a value from end to show, and then one back
+
+	mu    sync.Mutex // guards what follows; it is held while a line is written
+	erase string     // takes the line that is shown off the terminal
+	ended bool
 }
 
-// startProgress begins to show, from the first tick on. The caller must call end.
+// startProgress begins to show. The caller must call end.
 func startProgress(w io.Writer, doing, unit string, total int64) *progress {
 	p := &progress{
+		out:      w,
 		doing:    doing,
 		unit:     unit,
 		total:    total,
 		start:    time.Now(),
 		terminal: isTerminal(w),
-		ended:    make(chan bool),
 	}
-	go p.show(w)
+	p.showLater()
 	return p
 }
 
-// show writes lines until the end. That something cannot be shown does not matter.
-func (p *progress) show(w io.Writer) {
-	every, format, erase := 5*time.Second, "%s\n", ""
+// showLater calls show after a pause.
+func (p *progress) showLater() {
+	pause := 5 * time.Second
 	if p.terminal {
-		every, format, erase = time.Second/5, "\r%s\x1b[K", "\r\x1b[K"
+		pause = time.Second / 5
 	}
-	tick := time.Tick(every)
-	atEnd := "" // nothing has to be erased until a line was shown
-	for {
-		select {
-		case <-tick:
-			_, _ = fmt.Fprintf(w, format, p.line())
-			atEnd = erase
-		case <-p.ended:
-			_, _ = io.WriteString(w, atEnd)
-			p.ended <- true
-			return
-		}
+	time.AfterFunc(pause, p.show)
+}
+
+// show writes a line, unless the work has ended. That it cannot be written does not matter.
+func (p *progress) show() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return
 	}
+	format := "%s\n"
+	if p.terminal {
+		format = "\r%s\x1b[K"
+		p.erase = "\r\x1b[K"
+	}
+	_, _ = fmt.Fprintf(p.out, format, p.line())
+	p.showLater()
+}
+
+// end takes the line off the terminal. Once it has returned, nothing more is written.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	_, _ = io.WriteString(p.out, p.erase)
 }
 
 // line tells the percentage, the rate and the time that is left or, while they are unknown, the
@@ -622,10 +631,4 @@ func (p *progress) line() string {
 	left := time.Duration(float64(p.total-done)/perSecond) * time.Second
 	return fmt.Sprintf("%s %s%3d %% of %d %s  %.0f/s  %v left",
 		p.doing, bar, percent, p.total, p.unit, perSecond, left)
-}
-
-// end takes the line off the terminal, and returns when nothing more is written.
-func (p *progress) end() {
-	p.ended <- true // asks show to end
-	<-p.ended       // show has ended
 }

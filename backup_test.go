@@ -1141,9 +1141,9 @@ func progressFor(t *testing.T, p *progress, seconds, perSecond int64) (written s
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		var out logBuffer
+		p.out = &out
 		p.start = time.Now()
-		p.ended = make(chan bool)
-		go p.show(&out)
+		p.showLater()
 		for range seconds {
 			time.Sleep(time.Second - time.Millisecond)
 			p.done.Add(perSecond)
