@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"database/sql/driver"
 	"errors"
 	"fmt"
@@ -251,7 +252,7 @@ func backup(ctx context.Context, cmd *invocation) error {
 func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile, skipIDs int64) (
 	pets int64, err error) {
 	defer to.discard()
-	pets, err = c.checkedCopy(ctx, from, to.File, skipIDs)
+	pets, err = c.checkedCopy(ctx, from, to.File, skipIDs, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -259,9 +260,10 @@ func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile,
 }
 
 // checkedCopy copies a database into an empty file, reads the copy whole, starts its new ids
-// skipIDs above those that it holds, and returns how many pets it holds.
-func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, skipIDs int64) (
-	pets int64, err error) {
+// skipIDs above those that it holds, and returns how many pets it holds. An identity that is not 0
+// takes the place of the copy's own.
+func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
+	skipIDs, identity int64) (pets int64, err error) {
 	if isCluster(from) {
 		err = c.copyCluster(ctx, to)
 	} else {
@@ -294,7 +296,27 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File, 
 			highest, skipIDs)
 	}
 	_, err = db.ExecContext(ctx, moveIDs, skipIDs)
+	if err == nil && identity != 0 {
+		err = renewIdentity(ctx, db, identity)
+	}
 	return pets, err
+}
+
+// renewIdentity makes a copy another database than the one that it was made of, and gives it the
+// present schema, which has a place for the identity. So a service that runs on a cluster does not
+// take what is restored there for the database that it has opened.
+func renewIdentity(ctx context.Context, db *sql.DB, identity int64) error {
+	version, err := checkMarks(db.QueryRowContext(ctx, ownerQuery).Scan)
+	if err != nil {
+		return err
+	}
+	renew := sqlOf("UPDATE identity SET value = ?", identity)
+	for _, st := range append(upgrade(version, identity), renew) {
+		if _, err := db.ExecContext(ctx, st.query, st.args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 var errDamaged = errors.New("the copy is damaged")
@@ -426,7 +448,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	}
 	defer partial.discard()
 	giveToFolder(partial.File)
-	pets, _, err = c.otherCopy(ctx, source, partial.File)
+	pets, err = c.checkedCopy(ctx, source, partial.File, c.skipIDs, newIdentity())
 	if err != nil {
 		return 0, "", err
 	}
@@ -513,7 +535,8 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	if err != nil {
 		return 0, err
 	}
-	pets, identity, err := c.otherCopy(ctx, source, temporary)
+	identity := newIdentity()
+	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs, identity)
 	// From here on the copy needs no name. To load it takes the most time, in which a kill leaves
 	// nothing.
 	defer removeOpen(temporary, os.Remove)()
@@ -522,31 +545,6 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	}
 	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
 	return pets, cluster.load(ctx, temporary, identity)
-}
-
-// otherCopy makes a checked copy, and gives it the identity of another database than the one it was
-// made of, and the present schema, which has a place for it. So a service that runs on a cluster
-// does not take what is restored there for the database that it has opened.
-func (c *invocation) otherCopy(ctx context.Context, source string, to *os.File) (
-	pets, identity int64, err error) {
-	pets, err = c.checkedCopy(ctx, source, to, c.skipIDs)
-	if err != nil {
-		return 0, 0, err
-	}
-	db := openPool(to.Name(), "mode=rw", "_pragma=journal_mode(MEMORY)")
-	defer db.Close()
-	version, err := checkMarks(db.QueryRowContext(ctx, ownerQuery).Scan)
-	if err != nil {
-		return 0, 0, err
-	}
-	identity = newIdentity()
-	renew := sqlOf("UPDATE identity SET value = ?", identity)
-	for _, st := range append(upgrade(version, identity), renew) {
-		if _, err := db.ExecContext(ctx, st.query, st.args...); err != nil {
-			return 0, 0, err
-		}
-	}
-	return pets, identity, nil
 }
 
 // progress shows how far long work is: on a terminal in one line that is written over itself five
