@@ -441,8 +441,7 @@ func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
 func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) (*store, error) {
 	e, err := openEngine(ctx, db, mode, log)
 	if err != nil {
-		name := databaseName(db)
-		return nil, fmt.Errorf("cannot open the database %s: %w", name, err)
+		return nil, fmt.Errorf("cannot open the database %s: %w", databaseName(db), err)
 	}
 	return storeOn(e), nil
 }
@@ -450,18 +449,17 @@ func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) 
 // openEngine opens a file or a cluster for openStore.
 func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger) (
 	e engine, err error) {
-	// With openExisting a cluster must have a schema. A file may lack one: openSQLite finds the
-	// file, and an empty file becomes a database.
-	mayMake := true
 	if isCluster(db) {
 		e, err = openRqlite(ctx, nodeURLs(db), mode, log)
-		mayMake = mode != openExisting
 	} else {
 		e, err = openSQLite(ctx, db, mode)
 	}
 	if err != nil {
 		return nil, err
 	}
+	// With openExisting a cluster must have a schema. A file may lack one: openSQLite finds the
+	// file, and an empty file becomes a database.
+	mayMake := mode != openExisting || !e.shared()
 	err = updateSchema(ctx, e, mayMake)
 	if err == nil {
 		err = e.bind(ctx)

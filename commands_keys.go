@@ -20,7 +20,7 @@ const takeBackWait = 300 * time.Millisecond
 // issue makes a secret, stores the key with insert, and prints the text with the secret in place of
 // $KEY. The id is 0 if insert has stored nothing. A key that cannot be printed is deleted, since
 // nobody could use it, and undo is run in the same transaction.
-func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *apiKey,
+func (c *invocation) issue(ctx context.Context, text string, key *apiKey,
 	insert func(digest) (id int64, err error), undo ...statement) (id int64, err error) {
 	token := newSecret(key.Test)
 	key.LastFour = token.lastFour()
@@ -29,7 +29,7 @@ func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *ap
 		return 0, err
 	}
 	if err == nil {
-		_, err = io.WriteString(stdout, strings.ReplaceAll(text, "$KEY", string(token)))
+		err = c.say(strings.ReplaceAll(text, "$KEY", string(token)))
 	}
 	if err == nil {
 		return id, nil
@@ -39,7 +39,7 @@ func issue(ctx context.Context, s *store, stdout io.Writer, text string, key *ap
 	reason := err.Error()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackWait)
 	defer cancel()
-	err = takeBack(ctx, s, token.digest(), undo...)
+	err = takeBack(ctx, c.store, token.digest(), undo...)
 	if err == nil {
 		return 0, errors.New("no key was made, since it cannot be shown: " + reason)
 	}
@@ -68,7 +68,7 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 	insert := func(d digest) (int64, error) {
 		return insertKey(ctx, cmd.store, key, d, "true") // without a condition
 	}
-	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", key, insert)
+	id, err := cmd.issue(ctx, "$KEY\n", key, insert)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 		return rotateKey(ctx, cmd.store, &successor, d, overlapEnds)
 	}
 	undo := restoreExpiry(&cmd.key, overlapEnds)
-	id, err := issue(ctx, cmd.store, cmd.stdout, "$KEY\n", &successor, insert, undo)
+	id, err := cmd.issue(ctx, "$KEY\n", &successor, insert, undo)
 	if err != nil {
 		return err
 	}
@@ -221,12 +221,16 @@ func keyUsage(ctx context.Context, cmd *invocation) error {
 		return eachUsage(ctx, cmd.store, since, cmd.key.usageID, -1, add)
 	}
 	if cmd.id != 0 {
-		return printRows(cmd, "DAY\t"+tallyHeading+"\n", dayRows, each)
+		return printRows(cmd, dayHeading, dayRows, each)
 	}
-	return printRows(cmd, "ID\t"+tallyHeading+"\tPLAN\tNAME\n", useRow, each)
+	return printRows(cmd, useHeading, useRow, each)
 }
 
-const tallyHeading = " ADMITTED\t  REFUSED\t  ERRORS"
+const (
+	tallyHeading = " ADMITTED\t  REFUSED\t  ERRORS"
+	dayHeading   = "DAY\t" + tallyHeading + "\n"
+	useHeading   = "ID\t" + tallyHeading + "\tPLAN\tNAME\n"
+)
 
 // tallyCells are a part of a row, below tallyHeading.
 func tallyCells(t tally) string {
@@ -290,6 +294,7 @@ func printArray[T any](cmd *invocation, each func(add func(T) error) error) erro
 // printFirstKey makes the first key of a new database, unless a stop comes before that. A stop that
 // keeps it from being shown is an error.
 func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) error {
+	cmd.store = s
 	ctx, cancel := context.WithTimeout(stop, commandWait)
 	defer cancel()
 	var isNew bool
@@ -307,7 +312,7 @@ func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) 
 		CreatedAt: cmd.now,
 	}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
-	id, err := issue(ctx, s, cmd.stdout, text, key, func(d digest) (int64, error) {
+	id, err := cmd.issue(ctx, text, key, func(d digest) (int64, error) {
 		return insertKey(ctx, s, key, d, noKeys)
 	})
 	if err != nil {

@@ -25,23 +25,16 @@ func petSet(ctx context.Context, cmd *invocation) error {
 
 // petChange changes the columns of a pet for which a flag is given.
 func (c *invocation) petChange() statement {
-	var changes []string
-	var args []any
-	change := func(column string, value any) {
-		changes = append(changes, column)
-		args = append(args, value)
-	}
-	if c.given("name") {
-		change("name = ? ->> '$'", quote(c.newName))
-	}
+	var category any // of NULL, since any number can be a category
 	if c.given("category") {
-		change("category_id = ?", c.pet.CategoryID)
+		category = c.pet.CategoryID
 	}
-	if c.given("status") {
-		change("status = ?", c.pet.Status.stored())
-	}
-	query := "UPDATE pets SET " + strings.Join(changes, ", ") + " WHERE id = ?"
-	return sqlOf(query, append(args, c.id)...)
+	return sqlOf(`UPDATE pets SET
+		name = ifnull(nullif(?2 ->> '$', ''), name),
+		category_id = ifnull(?3, category_id),
+		status = ifnull(nullif(?4, 0), status)
+		WHERE id = ?1`,
+		c.id, quote(c.newName), category, c.pet.Status.stored())
 }
 
 func petDelete(ctx context.Context, cmd *invocation) error {
