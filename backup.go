@@ -201,9 +201,9 @@ func (c *pageCopy) run(ctx context.Context, stderr io.Writer, doing string) erro
 	return context.Cause(ctx)
 }
 
-// raiseIDs makes new ids of the source start above all that a replaced database has ever given, of
-// which a checked copy is kept. It comes between beginCopy, after which nobody else can add pets or
-// keys to the target, and run. Nobody else uses the source of a restore.
+// raiseIDs makes new ids of the source start above all that the target has ever given. kept is a
+// checked copy of the target. raiseIDs comes after beginCopy, so that nobody else can add pets or
+// keys to the target any more, and before run. Nobody else uses the source of a restore.
 func (c *pageCopy) raiseIDs(ctx context.Context, kept string) error {
 	// COMMIT ends the transaction of beginCopy, which only reads. A journal in memory leaves no
 	// file behind after a kill.
@@ -620,13 +620,14 @@ func (p *progress) line() string {
 		return fmt.Sprintf("%s  %v", p.doing, took.Round(time.Second))
 	}
 	percent := 100 * done / p.total
-	bar := ""
+	perSecond := float64(done) / took.Seconds()
+	secondsLeft := float64(p.total-done) / perSecond
+	left := time.Duration(secondsLeft) * time.Second
+	text := fmt.Sprintf("%3d %% of %d %s  %.0f/s  %v left",
+		percent, p.total, p.unit, perSecond, left)
 	if p.terminal {
 		tenths := int(percent / 10)
-		bar = strings.Repeat("█", tenths) + strings.Repeat("░", 10-tenths) + " "
+		text = strings.Repeat("█", tenths) + strings.Repeat("░", 10-tenths) + " " + text
 	}
-	perSecond := float64(done) / took.Seconds()
-	left := time.Duration(float64(p.total-done)/perSecond) * time.Second
-	return fmt.Sprintf("%s %s%3d %% of %d %s  %.0f/s  %v left",
-		p.doing, bar, percent, p.total, p.unit, perSecond, left)
+	return p.doing + " " + text
 }

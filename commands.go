@@ -441,7 +441,8 @@ func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
 func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) (*store, error) {
 	e, err := openEngine(ctx, db, mode, log)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the database %s: %w", databaseName(db), err)
+		name := databaseName(db)
+		return nil, fmt.Errorf("cannot open the database %s: %w", name, err)
 	}
 	return storeOn(e), nil
 }

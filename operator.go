@@ -120,25 +120,29 @@ func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller)
 // currentMetrics are the values of all metrics now, but for petstore_ready: to know that one, the
 // store must be asked.
 func (o *operator) currentMetrics() *exposition {
-	s := o.service
 	values := newExposition()
 	labels := fmt.Sprintf("{version=%q,goversion=%q}", build(), runtime.Version())
 	values.add("petstore_build_info", labels, 1)
-	engine, node := s.store.engine.describe()
+	store := o.service.store
+	engine, node := store.engine.describe()
 	labels = fmt.Sprintf("{engine=%q,node=%q}", engine, node)
 	values.add("petstore_engine_info", labels, 1)
-	for _, name := range slices.Sorted(maps.Keys(s.operations)) {
-		s.operations[name].measure(values, name)
+	operations := o.service.operations
+	for _, name := range slices.Sorted(maps.Keys(operations)) {
+		operations[name].measure(values, name)
 	}
-	for _, code := range slices.Sorted(maps.Keys(s.errors)) {
+	errorCounts := o.service.errors
+	for _, code := range slices.Sorted(maps.Keys(errorCounts)) {
 		labels = fmt.Sprintf("{code=%q}", code)
-		values.add("petstore_errors_total", labels, s.errors[code].Load())
+		values.add("petstore_errors_total", labels, errorCounts[code].Load())
 	}
-	values.add("petstore_bans_total", "", s.bans.Load())
-	values.addHistogram("petstore_commit_requests", "", &s.store.commitSizes, 1)
-	values.addHistogram("petstore_commit_duration_seconds", "", &s.store.commitTimes, 1e9)
-	values.add("petstore_commit_failures_total", "", s.store.commitsFailed.Load())
-	s.store.engine.measure(values)
+	bans := o.service.bans.Load()
+	values.add("petstore_bans_total", "", bans)
+	values.addHistogram("petstore_commit_requests", "", &store.commitSizes, 1)
+	values.addHistogram("petstore_commit_duration_seconds", "", &store.commitTimes, 1e9)
+	failed := store.commitsFailed.Load()
+	values.add("petstore_commit_failures_total", "", failed)
+	store.engine.measure(values)
 	values.addProcess()
 	return values
 }
