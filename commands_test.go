@@ -5,9 +5,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -324,4 +326,90 @@ func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 			t.Errorf("-log=%s on %s gives a %s, want a %s", c.format, c.stderr.Name(), got, c.want)
 		}
 	}
+}
+
+// TestACommandMayBeKilledBetweenTwoRequests to a cluster: from one of them on, none arrives. What it
+// was to change is changed as a whole or not at all, and a second run changes it, or says that this
+// is done.
+func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
+	t.Parallel()
+	pets := filepath.Join(t.TempDir(), "pets.jsonl")
+	line := `{"name":"Ada","categoryId":1}` + "\n"
+	must(t, os.WriteFile(pets, []byte(line+line+line), 0o600))
+	const (
+		isNamed   = "SELECT name = 'x' FROM api_keys"
+		isRevoked = "SELECT revoked_at > 0 FROM api_keys"
+		isLifted  = "SELECT unbanned_at > 0 FROM api_keys"
+		isPending = "SELECT status = 3 FROM pets"
+		isDeleted = "SELECT count(*) = 0 FROM pets"
+	)
+	for _, test := range []struct {
+		command string
+		changed string // a query: how often it was done
+		edits   string // a query: how many edits that is
+		again   string // what a second run says once it was done, or ""
+	}{
+		{"key create", "SELECT count(*) - 1 FROM api_keys", "SELECT 0", ""},
+		{"key set -name x 1", isNamed, isNamed, ""},
+		{
+			"key rotate 1", "SELECT count(*) - 1 FROM api_keys",
+			"SELECT count(*) FROM api_keys WHERE expires_at > 0", "",
+		},
+		{"key revoke 1", isRevoked, isRevoked, "was revoked already"},
+		{"key unban 1", isLifted, isLifted, "is not banned"},
+		{"pet set -status pending 1", isPending, isPending, ""},
+		{"pet delete 1", isDeleted, isDeleted, "no pet has the id 1"},
+		{
+			"pet import " + pets,
+			"SELECT CASE count(*) WHEN 1 THEN 0 WHEN 4 THEN 1 ELSE 99 END FROM pets",
+			"SELECT 0", "was imported before",
+		},
+	} {
+		for requests, isKilled := 0, true; isKilled; requests++ {
+			c := newCluster(t, 1)
+			s, _ := openCluster(t, c, openOrMake)
+			mustInsertKey(t, s, apiKey{Plan: freePlan})
+			mustCreate(t, s, rex)
+			c.exec("INSERT INTO usage VALUES (1, 0, 0, 0, 0, 1, 9000000000000)") // it is banned
+			var said string
+			isKilled, said = runUntilKilled(t, c, test.command, requests)
+			changed := c.number(test.changed)
+			edits := c.number("SELECT value FROM counters WHERE name = 'edits'")
+			isWhole := changed == 1 || changed == 0 && isKilled
+			if !isWhole || edits != c.number(test.edits) {
+				t.Errorf("%s, killed after %d requests, has changed %d and counted %d edits: %s",
+					test.command, requests, changed, edits, said)
+			}
+			_, said = runUntilKilled(t, c, test.command, 1000)
+			if changed == 1 && !strings.Contains(said, test.again) {
+				t.Errorf("%s, done before, says %s", test.command, said)
+			}
+			if c.number(test.changed) == 0 {
+				t.Errorf("%s, killed after %d requests, is not done by a second run: %s",
+					test.command, requests, said)
+			}
+		}
+	}
+}
+
+// runUntilKilled runs a command on a cluster, to which no more than so many of its requests come.
+func runUntilKilled(t *testing.T, c *fakeCluster, command string, requests int) (
+	isKilled bool, said string) {
+	t.Helper()
+	ctx, kill := context.WithCancel(t.Context())
+	defer kill()
+	c.when(func(*fakeNode, http.ResponseWriter, *http.Request) bool {
+		requests--
+		if requests < 0 {
+			isKilled = true
+			kill()
+			panic(http.ErrAbortHandler)
+		}
+		return false
+	})
+	defer c.when(nil)
+	args := slices.Insert(strings.Fields(command), 2, "-db", c.addresses())
+	var out logBuffer
+	err := run(ctx, args, nil, nil, &out, &out)
+	return isKilled, fmt.Sprint(out.String(), err)
 }

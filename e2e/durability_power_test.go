@@ -103,8 +103,10 @@ func powerOperations(t *testing.T) []powerOperation {
 			check: (*powerCut).checkImport,
 		},
 		{
-			name:  "a restore",
-			args:  func(sc *scene) []string { return []string{"restore", "-db", sc.db, sc.copy} },
+			name: "a restore",
+			args: func(sc *scene) []string {
+				return []string{"restore", "-db", sc.db, "-skip-ids", "0", sc.copy}
+			},
 			check: (*powerCut).checkRestore,
 		},
 		{
@@ -287,6 +289,9 @@ func (c *powerCut) checkRestore() error {
 	if found != c.after && (found != c.before || isTold) {
 		return errors.New("the database is neither the old nor the restored one")
 	}
+	if c.number("SELECT seq FROM sqlite_sequence WHERE name = 'pets'") < allPets {
+		return errors.New("an id that the old database has given would be given again")
+	}
 	kept, err := filepath.Glob(c.db + ".*.old")
 	noError(c.t, err)
 	if len(kept) == 0 && found == c.after {
@@ -409,21 +414,58 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 	for _, op := range powerOperations(t) {
 		operations[op.name] = op
 	}
+	const creates = "creates of 8 clients, and a checkpoint"
 	for _, fault := range []struct {
 		name, operation, file string
 		changes               []string
 	}{
 		{
-			"a copy gets its name before its sync", "a backup", "backup.go",
-			[]string{"	if err := f.sync(f.File); err != nil {\n		return err\n	}\n	if !f.isThere() {", "	if !f.isThere() {"},
+			"a copy gets its name before its sync", "an export", "backup.go",
+			[]string{"	if err := f.sync(f.File); err != nil {\n		return err\n	}\n", ""},
 		},
 		{
 			"a folder is not synced", "a backup", "backup.go",
 			[]string{"return syncFolder(filepath.Dir(f.path), f.sync)", "return nil"},
 		},
 		{
-			"synchronous is NORMAL", "creates of 8 clients, and a checkpoint", "sqlite.go",
-			[]string{`"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")`, `"_pragma=synchronous(NORMAL)")`},
+			"synchronous is NORMAL", creates, "sqlite.go",
+			[]string{
+				`"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")`,
+				`"_pragma=synchronous(NORMAL)")`,
+			},
+		},
+		{
+			"ids are moved once the pages are committed", "a restore", "backup.go",
+			[]string{"	err = pages.raiseIDs(ctx, old)\n	if err == nil {\n", `
+	if err = pages.run(ctx, c.stderr, "restoring"); err == nil {
+		_ = pages.backup.Finish()
+		pages.backup = nil
+		db := openPool(path, "mode=rw")
+		defer db.Close()
+		_, err = db.ExecContext(ctx, "UPDATE sqlite_sequence SET seq = seq + 1000000")
+	} else {
+`},
+		},
+		{
+			"a create is answered before its commit", creates, "sqlite.go",
+			[]string{
+				`	e.busy <- struct{}{}
+	defer func() { <-e.busy }()
+	results, err := e.transact(ctx, statements)
+`, `	e.busy <- struct{}{}
+	results, err := e.transact(ctx, statements)
+`,
+				`	_, err = e.run(sqlOf("COMMIT")) // and sync
+	committed = err == nil
+	return results, err
+`, `	committed = true
+	time.AfterFunc(time.Millisecond, func() {
+		_, _ = e.run(sqlOf("COMMIT"))
+		<-e.busy
+	})
+	return results, nil
+`,
+			},
 		},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
