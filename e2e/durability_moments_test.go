@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,7 @@ type operation struct {
 	begin     func(t *testing.T, stock *scene) *scene // what it finds; nil: the stock
 	args      func(sc *scene) []string
 	meanwhile func(r *run) // what others do while it runs; nil: nothing
+	only      string       // it is killed before calls whose names begin so; "": before all
 	check     func(r *run) // what has to hold when it has ended, or was killed
 }
 
@@ -76,6 +78,31 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 			},
 			check: (*run).checkRotation,
 		},
+	}
+	service := operations[0]
+	service.name = "a checkpoint"
+	service.only = "pwrite64 petstore.db "
+	operations = append(operations, service, operation{
+		name: "an export",
+		args: func(sc *scene) []string {
+			return []string{"pet", "export", "-db", sc.db, sc.db + ".jsonl"}
+		},
+		check: (*run).checkExport,
+	})
+	for _, change := range []struct{ command, query, again string }{
+		{"key create", "SELECT count(*) - 3 FROM api_keys", ""},
+		{"key set -name x 1", "SELECT count(*) FROM api_keys WHERE name = 'x'", ""},
+		{"key revoke 1", "SELECT count(*) FROM api_keys WHERE revoked_at > 0", "revoked already"},
+		{"pet set -name x 1", "SELECT count(*) FROM pets WHERE name = 'x'", ""},
+		{"pet delete 1", "SELECT 5 - count(*) FROM pets", "no pet has the id 1"},
+	} {
+		operations = append(operations, operation{
+			name: change.command,
+			args: func(sc *scene) []string {
+				return slices.Insert(strings.Fields(change.command), 2, "-db", sc.db)
+			},
+			check: func(r *run) { r.checkChange(change.command, change.query, change.again) },
+		})
 	}
 	for version := 1; version < len(readSchema(t).migrations); version++ {
 		operations = append(operations, operation{
@@ -154,7 +181,9 @@ func (op operation) killAtEachCall(t *testing.T, stock *scene) {
 	s.whole.after = s.whole.found()
 	op.check(s.whole)
 
-	calls := s.whole.changes()
+	calls := slices.DeleteFunc(s.whole.changes(), func(c change) bool {
+		return !strings.HasPrefix(c.name, op.only)
+	})
 	every := max(1, len(calls)/soak(t, 15))
 	tries := soak(t, 2)
 	for i := every - 1; i < len(calls); i += every {
@@ -549,6 +578,48 @@ func (r *run) checkRotation() {
 		token = strings.TrimSpace(s.command("key", "rotate", "-overlap", "0s", "-db", r.db, unseen))
 	}
 	s.expect(r.t, token, opens)
+}
+
+// checkChange wants that one transaction was made or not, and that the command can be run again.
+func (r *run) checkChange(command, query, again string) {
+	r.found()
+	changed := r.number(query)
+	edits := r.grown("SELECT value FROM counters WHERE name = 'edits'")
+	isWhole := changed == 1 || changed == 0 && r.p.status() != 0
+	if !isWhole || edits != changed && command != "key create" {
+		r.t.Errorf("%s has changed %d, and counted %d edits", command, changed, edits)
+	}
+	repeated := launch(r.t, program(slices.Insert(strings.Fields(command), 2, "-db", r.db)...))
+	repeated.status()
+	if changed == 1 && !strings.Contains(repeated.log.String(), again) {
+		r.t.Errorf("%s was done before: %s", command, repeated.told())
+	}
+	if r.number(query) == 0 {
+		r.t.Errorf("%s is not done by a second run: %s", command, repeated.told())
+	}
+}
+
+// checkExport wants a whole file or none, and exports again.
+func (r *run) checkExport() {
+	r.found()
+	file := r.db + ".jsonl"
+	if isThere(file) {
+		text, err := os.ReadFile(file)
+		noError(r.t, err)
+		if strings.Count(string(text), "\n") != allPets {
+			r.t.Errorf("the export is not whole: %q", text)
+		}
+		return
+	}
+	if r.said("pets exported") {
+		r.t.Error("the export that was made is not there")
+	}
+	again := func() *exec.Cmd { return program("pet", "export", "-db", r.db, file) }
+	if partial := file + ".partial"; isThere(partial) {
+		fails(r.t, again(), "another copy runs, or was stopped; remove it")
+		noError(r.t, os.Remove(partial))
+	}
+	succeeds(r.t, again())
 }
 
 // checkMigration wants the old or the new version, whole, and opens the database again.
