@@ -24,6 +24,7 @@ type command struct {
 	about    string   // for help: what it does in one line, then more, and an example
 	argument string   // such as FILE or ID, or "" if it takes none
 	optional bool     // the argument may be left out
+	repeated bool     // the argument may be given several times
 	idOf     string   // "key" or "pet" if the argument is the id of one, otherwise ""
 	database openMode // openExisting unless it is set
 	// onlyDatabase says that only -db has a variable. The other flags say what to change, or which
@@ -138,7 +139,8 @@ Each line is like the body of POST /v1/pets, but an id in it is ignored. A FILE
 of - is stdin. All lines are checked first: if one is wrong, nothing is stored.
 Services can run meanwhile. An import is known by its content: one that was
 stopped, even by a kill, goes on where it was when the same content is imported
-again, and one that has ended is refused.
+again, and one that has ended is refused. At the end it says the first and the
+last id that it gave; pets of clients may lie between them.
 
 Example: petstore pet import pets.jsonl`,
 		onlyDatabase: true, flags: importFlags, run: petImport,
@@ -155,6 +157,13 @@ Example: petstore pet export -status sold sold.jsonl`,
 		onlyDatabase: true, flags: statusFlag, run: petExport,
 	},
 	{
+		name: "pet show", argument: "ID", idOf: "pet",
+		about: `show a pet as the API does
+
+Example: petstore pet show 7`,
+		run: petShow,
+	},
+	{
 		name: "pet set", argument: "ID", idOf: "pet",
 		about: `change the name, the category or the status of a pet
 
@@ -164,12 +173,13 @@ Example: petstore pet set -status sold 7`,
 		onlyDatabase: true, flags: petSetFlags, check: checkChange, run: petSet,
 	},
 	{
-		name: "pet delete", argument: "ID", idOf: "pet",
-		about: `delete a pet
+		name: "pet delete", argument: "ID", repeated: true,
+		about: `delete pets, all that are named or none
 
-Services follow within a second. Its id is never used again.
+An ID of - reads the ids from stdin, one a line. Services follow within a
+second. The ids are never used again.
 
-Example: petstore pet delete 7`,
+Example: petstore pet delete 7 8 9`,
 		run: petDelete,
 	},
 	{
@@ -187,7 +197,8 @@ Example: petstore backup petstore-2026-11-22.db`,
 		about: `put a copy in the database's place
 
 No service may run on the database meanwhile. What a database file held is kept
-in a copy of its own, which the log names. A restore that is stopped may leave
+in a copy of its own, which the log names. All that was stored since the copy
+was made is undone, pets and keys alike. A restore that is stopped may leave
 that copy, too. New ids start above all that the database has ever given. A
 restore needs free space: up to three times the size of the database or of the
 copy, whichever is larger. A cluster must never have held a pet or a key.
@@ -206,9 +217,10 @@ func runCommand(ctx context.Context, args []string, p *process,
 	if args[0] == "help" {
 		args = append(slices.Clone(args[1:]), "-h") // help key set is key set -h
 	}
-	switch args[0] {
-	case "-h", "-help", "--help":
+	if isHelp(args[0]) {
 		return p.say(overview())
+	}
+	switch args[0] {
 	case "version", "-version", "--version":
 		return p.say(version() + "\n")
 	}
@@ -226,39 +238,75 @@ func runCommand(ctx context.Context, args []string, p *process,
 		}
 		return entry.invoke(ctx, args[words:], p)
 	}
+	if group := groupOf(args[0]); group != nil && (len(args) == 1 || isHelp(args[1])) {
+		return p.say(summaries(group) + "\npetstore help COMMAND explains a command.\n")
+	}
 	return unknownCommand(args)
 }
 
-// overview is a line for each command.
+func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
+
+// overview is what petstore help prints.
 func overview() string {
-	text := "A pet store: an API over HTTP with keys and limits, and its database.\n\n"
-	for _, entry := range commands {
-		summary, _, _ := strings.Cut(entry.about, "\n")
-		text += fmt.Sprintf("  petstore %-12s %s\n", entry.name, summary)
-	}
-	return text + `  petstore version      say which build this is
+	return "A pet store: an API over HTTP with keys and limits, and its database.\n\n" +
+		summaries(commands) + `  petstore version      say which build this is
 
 Without a command it serves. petstore help serve shows the flags of the service,
 and petstore help COMMAND, or -h after a command, explains that command.
 `
 }
 
+// summaries are a line for each command.
+func summaries(commands []command) (lines string) {
+	for _, entry := range commands {
+		summary, _, _ := strings.Cut(entry.about, "\n")
+		lines += fmt.Sprintf("  petstore %-12s %s\n", entry.name, summary)
+	}
+	return lines
+}
+
 // version names the build and its Go.
 func version() string { return "petstore " + build() + " " + runtime.Version() }
 
-// unknownCommand is the error of args that begin with no command. If the first word is that of some
-// commands, such as key, it names them.
-func unknownCommand(args []string) error {
-	var group []string
+// groupOf are the commands whose names begin with a word, such as key.
+func groupOf(word string) (group []command) {
 	for _, entry := range commands {
-		if strings.HasPrefix(entry.name, args[0]+" ") {
-			group = append(group, entry.name)
+		if strings.HasPrefix(entry.name, word+" ") {
+			group = append(group, entry)
 		}
 	}
+	return group
+}
+
+// unknownCommand is the error of args that begin with no command. If the first word is that of some
+// commands, such as key, it names them, and first the one that begins like what was asked for.
+func unknownCommand(args []string) error {
+	group := groupOf(args[0])
 	if group == nil {
 		return usageErrorf("no command %q; petstore help lists all", args[0])
 	}
-	return usageErrorf("no command %q; there are %s", args[0], strings.Join(group, ", "))
+	asked := strings.Join(args[:2], " ")
+	nearest := args[0] + " " // the name of a command, if one begins with a letter more
+	var names []string
+	for _, entry := range group {
+		names = append(names, entry.name)
+		if commonPrefix(entry.name, asked) > commonPrefix(nearest, asked) {
+			nearest = entry.name
+		}
+	}
+	if nearest == args[0]+" " {
+		return usageErrorf("no command %q; there are %s", asked, strings.Join(names, ", "))
+	}
+	return usageErrorf("no command %q; did you mean %s? There are %s",
+		asked, nearest, strings.Join(names, ", "))
+}
+
+// commonPrefix is how many bytes are the same at the beginning of both.
+func commonPrefix(a, b string) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
 }
 
 // invoke reads the flags of a command, and runs it.
@@ -311,13 +359,16 @@ func (entry *command) parse(cmd *invocation, args []string) error {
 	if err := cmd.Parse(args); err != nil {
 		return err
 	}
-	if entry.argument != "" && cmd.NArg() > 0 {
-		cmd.argument = cmd.Arg(0)
+	mayFollow := entry.argument != ""
+	for mayFollow && cmd.NArg() > 0 {
+		cmd.arguments = append(cmd.arguments, cmd.Arg(0))
 		// Flags may follow it.
 		if err := cmd.Parse(cmd.Args()[1:]); err != nil {
 			return err
 		}
+		mayFollow = entry.repeated
 	}
+	cmd.argument = strings.Join(cmd.arguments, " ")
 	if cmd.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", cmd.Arg(0))
 	}
@@ -333,6 +384,9 @@ func (entry *command) help(cmd *invocation) string {
 	argument := entry.argument
 	if entry.optional {
 		argument = "[" + argument + "]"
+	}
+	if entry.repeated {
+		argument += "..."
 	}
 	usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + argument)
 	var flags strings.Builder

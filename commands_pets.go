@@ -20,7 +20,15 @@ import (
 
 // petSet changes what the flags say, and leaves the rest.
 func petSet(ctx context.Context, cmd *invocation) error {
-	return cmd.editPet(ctx, cmd.petChange(), "pet changed")
+	results, err := cmd.store.edit(ctx, cmd.petChange())
+	if err != nil {
+		return err
+	}
+	if results[0].affected == 0 {
+		return cmd.unknownID()
+	}
+	cmd.log.Info("pet changed", cmd.changes()...)
+	return nil
 }
 
 // petChange changes the columns of a pet for which a flag is given.
@@ -37,22 +45,96 @@ func (c *invocation) petChange() statement {
 		c.id, quote(c.newName), category, c.pet.Status.stored())
 }
 
-func petDelete(ctx context.Context, cmd *invocation) error {
-	change := sqlOf("DELETE FROM pets WHERE id = ?", cmd.id)
-	return cmd.editPet(ctx, change, "pet deleted")
-}
-
-// editPet changes the pet that the argument names, and logs what it did.
-func (c *invocation) editPet(ctx context.Context, change statement, message string) error {
-	results, err := c.store.edit(ctx, change)
+// petShow prints a pet.
+func petShow(_ context.Context, cmd *invocation) error {
+	pet, err := cmd.store.pet(cmd.id)
 	if err != nil {
 		return err
 	}
-	if results[0].affected == 0 {
-		return c.unknownID()
+	if pet == nil {
+		return cmd.unknownID()
 	}
-	c.log.Info(message, c.changes()...)
+	return cmd.say(string(pet.body) + "\n")
+}
+
+// petDelete deletes all pets that are named, or none.
+func petDelete(ctx context.Context, cmd *invocation) error {
+	ids, err := cmd.idsToDelete(ctx)
+	if err != nil {
+		return err
+	}
+	deleted, err := cmd.store.deletePets(ctx, ids)
+	if err != nil {
+		return err
+	}
+	cmd.log.Info("pets deleted", "pets", deleted, "ids", cmd.argument)
 	return nil
+}
+
+// idsToDelete are the ids that the arguments name, or stdin.
+func (c *invocation) idsToDelete(ctx context.Context) ([]string, error) {
+	if c.argument != "-" {
+		return c.arguments, nil
+	}
+	var ids []string
+	err := untilStopped(ctx, func() error {
+		lines := bufio.NewScanner(c.stdin)
+		for lines.Scan() {
+			if id := strings.TrimSpace(lines.Text()); id != "" {
+				ids = append(ids, id)
+			}
+		}
+		return lines.Err()
+	})
+	if err == nil && len(ids) == 0 {
+		err = errors.New("stdin names no pet")
+	}
+	return ids, err
+}
+
+// deletePets deletes the pets with these ids, and returns how many there were. If one of them is
+// unknown, none is deleted, and the error names the first 20 that are.
+func (s *store) deletePets(ctx context.Context, ids []string) (deleted int64, err error) {
+	rows := []byte("[")
+	known := map[string]bool{}
+	for _, text := range ids {
+		if known[text] {
+			continue
+		}
+		known[text] = true
+		id, ok := parseID(text)
+		if !ok {
+			id = 0 // no pet has it
+		}
+		rows = fmt.Appendf(rows, `[%d,`, id)
+		rows = append(appendQuoted(rows, text), "],"...)
+	}
+	rows[len(rows)-1] = ']' // in place of the last comma
+	var count int64
+	var names string
+	look := statement{
+		query: `WITH unknown AS (SELECT key, value ->> 1 AS name FROM json_each(?)
+		WHERE value ->> 0 NOT IN (SELECT id FROM pets))
+	SELECT (SELECT count(*) FROM unknown), (SELECT ifnull(group_concat(name, ', '), '')
+		FROM (SELECT name FROM unknown ORDER BY key LIMIT 20))`,
+		args: []any{string(rows)},
+		into: []any{&count, &names},
+	}
+	remove := sqlOf(`DELETE FROM pets WHERE id IN (SELECT value ->> 0 FROM json_each(?1))
+	AND NOT EXISTS (SELECT 1 FROM json_each(?1) WHERE value ->> 0 NOT IN (SELECT id FROM pets))`,
+		string(rows))
+	results, err := s.edit(ctx, look, remove)
+	switch {
+	case err != nil:
+		return 0, err
+	case count == 1:
+		return 0, fmt.Errorf("no pet has the id %s", names)
+	case count > 20:
+		return 0, fmt.Errorf("no pets have the ids %s, and %d more", names, count-20)
+	case count > 0:
+		return 0, fmt.Errorf("no pets have the ids %s", names)
+	}
+	return results[1].affected, nil
 }
 
 // importFile is the content of an import. Its pets wait as rows in a temporary file.
@@ -61,6 +143,38 @@ type importFile struct {
 	digest string // SHA-256 of the content in hex, by which the import is known
 	pets   int64
 	wrong  []string // the first lines that are wrong, and why
+	first  string   // of the content: its first bytes
+	ids    idRange  // that this run has given
+}
+
+// idRange are the ids that an import has given, and perhaps those of others between them.
+type idRange struct {
+	first, last int64
+	isUnknown   bool // another try than this one has stored some of the pets
+}
+
+// add takes the result of the statement that has inserted pets, all under consecutive ids.
+func (r *idRange) add(inserted result) {
+	if inserted.affected == 0 {
+		r.isUnknown = true
+		return
+	}
+	if r.first == 0 {
+		r.first = inserted.lastID - inserted.affected + 1
+	}
+	r.last = inserted.lastID
+}
+
+// tell names the ids, of which so many are the import's.
+func (r *idRange) tell(pets int64) string {
+	if r.isUnknown || r.last == 0 {
+		return "unknown"
+	}
+	text := fmt.Sprintf("%d to %d", r.first, r.last)
+	if others := r.last - r.first + 1 - pets; others > 0 {
+		text += fmt.Sprintf(", and %d of others between them", others)
+	}
+	return text
 }
 
 // petImport adds the pets of a file. It stores nothing before all lines are known to be right.
@@ -85,6 +199,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	}
 	cmd.log.Info("pets imported",
 		"pets", file.pets-start,
+		"ids", file.ids.tell(file.pets-start),
 		"file", cmd.argument,
 		"sha256", file.digest,
 		"alreadyStored", start)
@@ -113,9 +228,21 @@ func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
 		return err
 	}
 	if len(file.wrong) > 0 {
-		return fmt.Errorf("%s has wrong lines; nothing was stored", c.argument)
+		return fmt.Errorf("%s has wrong lines; nothing was stored%s", c.argument, file.hint())
 	}
 	return nil
+}
+
+// hint says how lines of JSON are made of a content in another form that people often have.
+func (f *importFile) hint() string {
+	switch {
+	case strings.HasPrefix(f.first, "["):
+		return "; jq -c '.[]' makes lines of a JSON array"
+	case !strings.HasPrefix(f.first, "{") && strings.Contains(f.first, ","):
+		return `; jq -Rc 'split(",") | {name: .[0], categoryId: .[1] | tonumber}' ` +
+			"makes lines of the columns name,categoryId, without their heading"
+	}
+	return ""
 }
 
 // read reads a pet from each line, up to the 20th line that is wrong. A line is read as strictly as
@@ -126,6 +253,8 @@ func (f *importFile) read(content io.Reader) error {
 	if mark, _ := in.Peek(3); string(mark) == "\ufeff" { // a byte order mark
 		_, _ = in.Discard(3)
 	}
+	start, _ := in.Peek(100)
+	f.first = strings.TrimSpace(string(start))
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxBody+len("\r\n"))
 	number := 0
@@ -166,7 +295,8 @@ func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, 
 	}
 	// This moves the number of stored pets back to 0, and stores none. It is a write of its own:
 	// each later write moves the number up, and can tell by it whether it was made before.
-	return 0, c.store.importPets(ctx, file.digest, nil, file.pets, 0)
+	_, err = c.store.importPets(ctx, file.digest, nil, file.pets, 0)
+	return 0, err
 }
 
 // importBatch is how many pets of an import share a transaction. More would be faster, but creates
@@ -197,9 +327,11 @@ func (c *invocation) storePets(ctx context.Context, file *importFile, stored int
 		}
 		begin := time.Now()
 		next := stored + int64(len(batch))
-		if err := c.store.importPets(ctx, file.digest, batch, stored, next); err != nil {
+		inserted, err := c.store.importPets(ctx, file.digest, batch, stored, next)
+		if err != nil {
 			return stored, err
 		}
+		file.ids.add(inserted)
 		p.done.Add(next - stored)
 		stored = next
 		pause(ctx, time.Since(begin))
@@ -223,25 +355,28 @@ var insertImported = insertPets("changes() = 1")
 // earlier try or the same import elsewhere has stored these pets, and it stores none. If the number
 // is neither of the two, it fails and stores nothing.
 func (s *store) importPets(ctx context.Context, digest string, rows []string,
-	from, to int64) error {
+	from, to int64) (inserted result, err error) {
 	name := "import " + digest
 	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
 		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
 	insert := sqlOf(insertImported, "["+strings.Join(rows, ",")+"]")
 	var stored int64
 	read := statement{query: importedQuery, args: []any{name}, into: []any{&stored}}
-	var err error
+	var results []result
 	for range 5 {
-		_, err = s.write(ctx, move, insert, read)
+		results, err = s.write(ctx, move, insert, read)
 		// A write whose outcome is unknown may be repeated, since the move is made only once.
 		if !errors.Is(err, errOutcome) {
 			break
 		}
 	}
-	if err == nil && stored != to {
-		return errors.New("another import of the same content is under way")
+	if err != nil {
+		return result{}, err
 	}
-	return err
+	if stored != to {
+		return result{}, errors.New("another import of the same content is under way")
+	}
+	return results[1], nil
 }
 
 // petExport writes to a new file, or to stdout.

@@ -59,7 +59,7 @@ func TestPetSetAndDelete(t *testing.T) {
 
 		_, log, err := petstore(t, nil, "pet", "delete", "-db", db, "2")
 		must(t, err)
-		if !strings.Contains(log, `"msg":"pet deleted","id":2`) {
+		if !strings.Contains(log, `"msg":"pets deleted","pets":1,"ids":"2"`) {
 			t.Errorf("the deletion is logged as %s", log)
 		}
 		must(t, s.refresh(t.Context()))
@@ -81,6 +81,118 @@ func TestAPetThatIsNotThereCannotBeChanged(t *testing.T) {
 		wantOneLine(t, err, false, "no pet has the id "+id)
 		_, _, err = petstore(t, nil, "pet", "set", "-db", db, "-status", "sold", "--", id)
 		wantOneLine(t, err, false, "no pet has the id "+id)
+	}
+}
+
+// TestPetsAreDeletedAllOrNone that arguments or stdin name, in one transaction.
+func TestPetsAreDeletedAllOrNone(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		for range 30 {
+			mustCreate(t, s, rex)
+		}
+		remove := func(stdin string, ids ...string) (log string, err error) {
+			var out logBuffer
+			args := append([]string{"pet", "delete", "-db", db}, ids...)
+			err = run(t.Context(), args, nil, strings.NewReader(stdin), io.Discard, &out)
+			return out.String(), err
+		}
+		var unknown, more []string
+		for id := 31; id < 56; id++ {
+			unknown = append(unknown, fmt.Sprint(id))
+		}
+		more = append(more, unknown[:20]...)
+		for want, ids := range map[string][]string{
+			"no pet has the id 31":             {"1", "31", "2", "31"},
+			"no pets have the ids 31, 01, a b": {"31", "1", "01", "a b"},
+			"no pets have the ids " + strings.Join(more, ", ") + ", and 5 more": append(unknown, "1"),
+		} {
+			_, err := remove("", ids...)
+			wantOneLine(t, err, false, want)
+			_, err = remove(strings.Join(ids, "\r\n"), "-")
+			wantOneLine(t, err, false, want)
+		}
+		_, err := remove("\n \n", "-")
+		wantOneLine(t, err, false, "stdin names no pet")
+		if n := countPets(t, s); n != 30 {
+			t.Fatalf("of 30 pets %d are left, though none was to be deleted", n)
+		}
+		for want, log := range map[string]string{
+			`"pets":2,"ids":"1 2 1"`: first(remove("", "1", "2", "1")),
+			`"pets":3,"ids":"-"`:     first(remove("3\n\n4\r\n5", "-")),
+		} {
+			if !strings.Contains(log, want) {
+				t.Errorf("the log is %s, want %s", log, want)
+			}
+		}
+		if n := countPets(t, s); n != 25 {
+			t.Errorf("of 30 pets %d are left, want 25", n)
+		}
+		edits := readNumber(t, s, editsQuery)
+		if edits < 2 {
+			t.Errorf("%d edits are counted", edits)
+		}
+	})
+}
+
+// first drops an error that other checks would show.
+func first(log string, _ error) string { return log }
+
+func TestAPetIsShownAsTheAPIDoes(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		pet, err := s.pet(mustCreate(t, s, rex))
+		must(t, err)
+		shown, _, err := petstore(t, nil, "pet", "show", "-db", db, "1")
+		must(t, err)
+		if shown != string(pet.body)+"\n" {
+			t.Errorf("shown is %q, want %s", shown, pet.body)
+		}
+		for _, id := range []string{"2", "01", "x"} {
+			_, _, err = petstore(t, nil, "pet", "show", "-db", db, id)
+			wantOneLine(t, err, false, "no pet has the id "+id)
+		}
+	})
+}
+
+// TestAnImportTellsTheIDsItGave, and how many of others are between them.
+func TestAnImportTellsTheIDsItGave(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		mustCreate(t, s, rex)
+		log, err := importContent(t, db, petLines(3))
+		must(t, err)
+		if !strings.Contains(log, `"ids":"2 to 4"`) {
+			t.Errorf("it says %s", log)
+		}
+	})
+	for want, results := range map[string][]result{
+		"2 to 9, and 3 of others between them": {{lastID: 4, affected: 3}, {lastID: 9, affected: 2}},
+		"unknown":                              {{lastID: 4, affected: 3}, {}},
+	} {
+		var ids idRange
+		for _, inserted := range results {
+			ids.add(inserted)
+		}
+		if got := ids.tell(5); got != want {
+			t.Errorf("the ids are %q, want %q", got, want)
+		}
+	}
+}
+
+// TestAnotherFormThanLinesIsNamed, with what makes lines of it.
+func TestAnotherFormThanLinesIsNamed(t *testing.T) {
+	db := madeDatabase(t)
+	for content, want := range map[string]string{
+		"\ufeff \n[{\"name\":\"Rex\",\n\"categoryId\":1}]": "jq -c '.[]' makes lines of a JSON array",
+		"name,categoryId\nRex,1\n":                        "jq -Rc 'split(\",\")",
+		"{\"name\":\"Rex\",\"id\":1}":                       "nothing was stored",
+	} {
+		_, err := importContent(t, db, content)
+		wantOneLine(t, err, false, "nothing was stored", want)
+		if want == "nothing was stored" && strings.Contains(err.Error(), "jq") {
+			t.Errorf("of lines it says %v", err)
+		}
 	}
 }
 
@@ -421,7 +533,8 @@ func TestAgainFinishesWhatWasStopped(t *testing.T) {
 		pet := NewPet{Name: fmt.Sprint("pet ", i+1), CategoryID: -i - 1, Status: Available}
 		first = append(first, rowOf(pet))
 	}
-	must(t, openDatabase(t, db).importPets(t.Context(), digestOf(content), first, 0, 2))
+	s := openDatabase(t, db)
+	must(t, errorOf(s.importPets(t.Context(), digestOf(content), first, 0, 2)))
 	log, err := importContent(t, db, content, "-again")
 	must(t, err)
 	if !strings.Contains(log, `"pets":3`) || !strings.Contains(log, `"alreadyStored":2`) {
@@ -443,7 +556,7 @@ func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 				}
 				before := countPets(t, s)
 				c := newImport(t, s, content, func(int) {
-					must(t, s.importPets(t.Context(), digestOf(content), theirs, 0, 10))
+					must(t, errorOf(s.importPets(t.Context(), digestOf(content), theirs, 0, 10)))
 				}, flags...)
 				wantOneLine(t, petImport(t.Context(), c), false, "0 of 600 pets are stored",
 					"another import of the same content is under way")

@@ -26,6 +26,7 @@ func commandNamed(name string) *command {
 
 // With db in a line the database is named, which is missing.
 func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
+	const petCommands = "pet import, pet export, pet show, pet set, pet delete"
 	const keyCommands = "key create, key list, key show, key usage, key set, key rotate, " +
 		"key revoke, key unban"
 	const manyLimits = "it must be a number from 1 to 999999999999999"
@@ -37,11 +38,10 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 		"start":       `no command "start"; petstore help lists all`,
 		"help me":     `no command "me"; petstore help lists all`,
 		"Key create":  `no command "Key"; petstore help lists all`,
-		"key":         `no command "key"; there are ` + keyCommands,
-		"key make":    `no command "key"; there are ` + keyCommands,
-		"key -h":      `no command "key"; there are ` + keyCommands,
-		"pet":         `no command "pet"; there are pet import, pet export, pet set, pet delete`,
-		"help pet me": `no command "pet"; there are pet import, pet export, pet set, pet delete`,
+		"key make":    `no command "key make"; there are ` + keyCommands,
+		"key lst":     `no command "key lst"; did you mean key list? There are ` + keyCommands,
+		"pet -db x":   `no command "pet -db"; there are ` + petCommands,
+		"help pet me": `no command "pet me"; there are ` + petCommands,
 
 		// Is the argument there?
 		"-db db now":                 `unexpected argument "now"; see petstore serve -h`,
@@ -192,6 +192,9 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 		if entry.optional {
 			argument = "[" + argument + "]"
 		}
+		if entry.repeated {
+			argument += "..."
+		}
 		usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + argument)
 		for _, part := range []string{usage + "\n\n", entry.about, variables, "\nExit status: "} {
 			if !strings.Contains(text, part) {
@@ -254,7 +257,7 @@ func TestVersionNamesTheBuild(t *testing.T) {
 func TestCommandsOtherThanCreateMakeNoDatabase(t *testing.T) {
 	k := newKeys(t)
 	for _, line := range []string{"key list", "key show 1", "key set -plan pro 1", "key rotate 1",
-		"key revoke 1", "key unban 1", "key usage", "key usage 1", "pet delete 1", "pet export"} {
+		"key revoke 1", "key unban 1", "key usage", "key usage 1", "pet delete 1", "pet show 1", "pet export"} {
 		_, _, err := petstore(t, map[string]string{"PETSTORE_DB": k.db}, strings.Fields(line)...)
 		wantOneLine(t, err, false, k.db)
 	}
@@ -324,6 +327,24 @@ func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 		got := fmt.Sprintf("%T", newLogger(c.stderr, c.format, slog.LevelInfo).Handler())
 		if got != c.want {
 			t.Errorf("-log=%s on %s gives a %s, want a %s", c.format, c.stderr.Name(), got, c.want)
+		}
+	}
+}
+
+// TestTheHelpOfAGroupNamesItsCommands, however it is asked for.
+func TestTheHelpOfAGroupNamesItsCommands(t *testing.T) {
+	for group, others := range map[string]string{"key": "pet delete", "pet": "key create"} {
+		for _, args := range [][]string{{group}, {group, "-h"}, {group, "--help"}, {"help", group}} {
+			help, _, err := petstore(t, nil, args...)
+			must(t, err)
+			if strings.Contains(help, others) {
+				t.Errorf("%q shows %s", args, help)
+			}
+			for _, entry := range groupOf(group) {
+				if !strings.Contains(help, "  petstore "+entry.name+" ") {
+					t.Errorf("%q does not show %s: %s", args, entry.name, help)
+				}
+			}
 		}
 	}
 }

@@ -97,9 +97,11 @@ type invocation struct {
 	idOf     string            // what the argument is the id of: "key", "pet", or "" for none
 	texts    map[string]string // given to parsed flags, by name
 	argument string            // such as a FILE or an ID, or "" if there is none
-	dbError  error             // what is wrong with -db, if the value must not be shown
-	now      instant
-	log      *slog.Logger // on stderr
+
+	arguments []string // the same, of a command that takes several
+	dbError   error    // what is wrong with -db, if the value must not be shown
+	now       instant
+	log       *slog.Logger // on stderr
 
 	store *store // nil in a command that opens no database
 	id    int64  // the id of the key or the pet that the argument names, or 0

@@ -108,7 +108,7 @@ func sendPetStatements(t *testing.T, s *store) {
 	must(t, newLedger(s, 0).purge(ctx, testTime))
 	must(t, s.probe(ctx))
 	must(t, s.readable(ctx))
-	must(t, s.importPets(ctx, "digest", []string{rowOf(rex)}, 0, 1))
+	must(t, errorOf(s.importPets(ctx, "digest", []string{rowOf(rex)}, 0, 1)))
 	_, err = s.imported(ctx, "digest")
 	must(t, err)
 	set, err := parseCommand("pet set", []string{"-name=Tom", "-category=2", "-status=sold", "1"})
@@ -116,7 +116,7 @@ func sendPetStatements(t *testing.T, s *store) {
 	must(t, errorOf(s.edit(ctx, set.petChange())))
 	quiet := &process{stdout: io.Discard, stderr: io.Discard}
 	cmd := commandNamed("pet delete").newInvocation(quiet)
-	cmd.store, cmd.log, cmd.id = s, testLog, 1
+	cmd.store, cmd.log, cmd.arguments = s, testLog, []string{"1"}
 	_, err = cmd.exportPets(ctx, "-")
 	must(t, err)
 	must(t, petDelete(ctx, cmd))
@@ -312,7 +312,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 		imports := func() error {
 			stored += 2
 			pets := []string{rowOf(rex), rowOf(rex)}
-			return other.importPets(t.Context(), "digest", pets, stored-2, stored)
+			return errorOf(other.importPets(t.Context(), "digest", pets, stored-2, stored))
 		}
 		edit := func(name string) error {
 			return errorOf(other.edit(t.Context(), sqlOf("UPDATE pets SET name = ? WHERE id = 1", name)))
@@ -538,7 +538,7 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 		lists(id, 98, 0)
 		switch id / 2 % 4 {
 		case 0:
-			must(t, other.importPets(t.Context(), fmt.Sprint(id), ada, 0, 1))
+			must(t, errorOf(other.importPets(t.Context(), fmt.Sprint(id), ada, 0, 1)))
 			check("an import", id)
 		case 1:
 			must(t, writing(other, sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
@@ -572,7 +572,7 @@ func TestAnImportIsNeverSeenAndThenMissing(t *testing.T) {
 	writers.Go(func() {
 		for i := range 200 {
 			digest := fmt.Sprint(i)
-			err := other.importPets(context.Background(), digest, ada, 0, 1)
+			err := errorOf(other.importPets(context.Background(), digest, ada, 0, 1))
 			if err != nil {
 				t.Error(err)
 			}
@@ -1236,7 +1236,7 @@ func TestTheOrderOfAnInsertIsPromised(t *testing.T) {
 		for i := range ids {
 			rows = append(rows, rowOf(NewPet{Name: fmt.Sprint(i), Status: Sold}))
 		}
-		must(t, s.importPets(t.Context(), "digest", rows, 0, int64(len(rows))))
+		must(t, errorOf(s.importPets(t.Context(), "digest", rows, 0, int64(len(rows)))))
 		for i := range ids {
 			if name := readPet(t, s, int64(len(ids)+i+1)).Name; name != fmt.Sprint(i) {
 				t.Errorf("of the import, pet %d is pet %s", i, name)
