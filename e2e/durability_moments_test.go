@@ -94,7 +94,11 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 		{"key set -name x 1", "SELECT count(*) FROM api_keys WHERE name = 'x'", ""},
 		{"key revoke 1", "SELECT count(*) FROM api_keys WHERE revoked_at > 0", "revoked already"},
 		{"pet set -name x 1", "SELECT count(*) FROM pets WHERE name = 'x'", ""},
-		{"pet delete 1", "SELECT 5 - count(*) FROM pets", "no pet has the id 1"},
+		{
+			"pet delete 1 2 3 4 5",
+			"SELECT CASE count(*) WHEN 5 THEN 0 WHEN 0 THEN 1 ELSE 9 END FROM pets",
+			"no pets have the ids 1, 2",
+		},
 	} {
 		operations = append(operations, operation{
 			name: change.command,

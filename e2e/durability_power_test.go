@@ -34,7 +34,7 @@ type powerCut struct {
 // powerOperation is what goes on when the power is cut.
 type powerOperation struct {
 	name      string
-	begin     func(t *testing.T) *scene // nil: a database that was in use
+	begin     func(t *testing.T, stock *scene) *scene // nil: a database that was in use
 	args      func(sc *scene) []string
 	meanwhile func(sc *scene, p *process) // nil: it ends by itself
 	check     func(c *powerCut) error     // the first promise that is broken, or nil
@@ -62,13 +62,17 @@ func powerOperations(t *testing.T) []powerOperation {
 		},
 		{
 			name: "a ban",
+			begin: func(t *testing.T, stock *scene) *scene {
+				sc := stock.again(t)
+				s := &server{t: t, db: sc.db}
+				sc.key = s.newKey()
+				return sc
+			},
 			args: serve,
 			meanwhile: func(sc *scene, p *process) {
-				s := &server{t: sc.t, db: sc.db}
-				key := s.newKey()
 				url := p.url()
 				for range 125 {
-					_, err := call(url, key, "GET", "/pets", "", "")
+					_, err := call(url, sc.key, "GET", "/pets", "", "")
 					noError(sc.t, err)
 				}
 				_ = p.stop()
@@ -76,9 +80,11 @@ func powerOperations(t *testing.T) []powerOperation {
 			check: (*powerCut).checkBan,
 		},
 		{
-			name:  "a first start",
-			begin: func(t *testing.T) *scene { return &scene{t: t, db: filepath.Join(t.TempDir(), "petstore.db")} },
-			args:  serve,
+			name: "a first start",
+			begin: func(t *testing.T, _ *scene) *scene {
+				return &scene{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+			},
+			args: serve,
 			meanwhile: func(_ *scene, p *process) {
 				key := keyForm.FindString(p.firstLines())
 				createBy8(p, key, 2, func(string) string { return "" })
@@ -101,6 +107,13 @@ func powerOperations(t *testing.T) []powerOperation {
 			name:  "an import",
 			args:  func(sc *scene) []string { return []string{"pet", "import", "-db", sc.db, pets} },
 			check: (*powerCut).checkImport,
+		},
+		{
+			name: "a delete of many",
+			args: func(sc *scene) []string {
+				return []string{"pet", "delete", "-db", sc.db, "1", "2", "3", "4", "5"}
+			},
+			check: (*powerCut).checkDeletion,
 		},
 		{
 			name: "a restore",
@@ -142,14 +155,13 @@ func TestAPowerCutLosesNothingThatWasTold(t *testing.T) {
 // cutPower tries so many disks, and returns what was wrong with one of them.
 func (op powerOperation) cutPower(t *testing.T, stock *scene, program string, disks int) (
 	tried int, err error) {
-	begin := op.begin
-	if begin == nil {
-		begin = stock.again
+	sc := stock.again(t)
+	if op.begin != nil {
+		sc = op.begin(t, stock)
 	}
-	sc := begin(t)
-	beforeCopy := ""
-	if op.begin == nil {
-		beforeCopy = contents(t, stock.again(t).db)
+	before := ""
+	if isThere(sc.db) {
+		before = contents(t, sc.again(t).db)
 	}
 	cmd := exec.Command(program, op.args(sc)...)
 	cmd.Env = withoutSettings()
@@ -168,7 +180,7 @@ func (op powerOperation) cutPower(t *testing.T, stock *scene, program string, di
 		r.disk(cut, which, random, folder)
 		c := &powerCut{
 			t: t, db: filepath.Join(folder, filepath.Base(sc.db)), told: r.told(cut),
-			before: beforeCopy, after: after,
+			before: before, after: after,
 		}
 		err = c.look(op.check)
 		_ = os.RemoveAll(folder)
@@ -278,6 +290,16 @@ func (c *powerCut) checkImport() error {
 	isTold := strings.Contains(c.told, "pets imported")
 	if pets != stored || !isWhole || isTold && pets != importedPets {
 		return fmt.Errorf("%d pets are there, and %d by the number of the import", pets, stored)
+	}
+	return nil
+}
+
+// checkDeletion wants all pets or none.
+func (c *powerCut) checkDeletion() error {
+	isTold := strings.Contains(c.told, "pets deleted")
+	left := c.number("SELECT count(*) FROM pets")
+	if left != 0 && (left != allPets || isTold) {
+		return fmt.Errorf("%d pets are left", left)
 	}
 	return nil
 }
@@ -432,7 +454,7 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 			"synchronous is NORMAL", "sqlite.go",
 			[]string{
 				creates, "creates under an Idempotency-Key", "a ban", "a first start",
-				"key create", "key rotate", "an import",
+				"key create", "key rotate", "an import", "a delete of many",
 			},
 			[]string{
 				`"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")`,
