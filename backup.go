@@ -63,7 +63,7 @@ func createPartial(path string) (*partialFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	created, _ := file.Stat() // after an error it is nil, which is the same as no file
+	created, _ := file.Stat() // after an error it is nil, and isThere finds no such file
 	return &partialFile{file, path, created, (*os.File).Sync}, nil
 }
 
@@ -321,8 +321,8 @@ func renewIdentity(ctx context.Context, db *sql.DB, identity int64) error {
 
 var errDamaged = errors.New("the copy is damaged")
 
-// moveIDs makes new ids start so many above those that there are, or have been. A table without a
-// row in sqlite_sequence has never given out an id.
+// moveIDs makes new ids start ? above the highest that each table has ever given out. A table
+// without a row in sqlite_sequence has given out none.
 const moveIDs = `
 INSERT INTO sqlite_sequence (name, seq)
 SELECT value, 0 FROM json_each('["pets", "api_keys"]')

@@ -473,8 +473,8 @@ func (c *invocation) warnOfUnknownVariables() {
 
 // openAndRun opens the database, reads the ID that the argument may be, and runs the command.
 func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
-	// Serve opens its database itself, and restore does not open what it replaces as a store: that
-	// may be of a newer petstore.
+	// serve opens its database later. What restore replaces may be of a newer petstore, which
+	// openStore refuses.
 	if entry.database != openNothing {
 		store, err := openStore(ctx, cmd.db, entry.database, cmd.log)
 		if err != nil {
