@@ -97,15 +97,15 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 			err = run(t.Context(), args, nil, strings.NewReader(stdin), io.Discard, &out)
 			return out.String(), err
 		}
-		var unknown, more []string
+		var unknown []string
 		for id := 31; id < 56; id++ {
 			unknown = append(unknown, fmt.Sprint(id))
 		}
-		more = append(more, unknown[:20]...)
+		named := strings.Join(unknown[:20], ", ")
 		for want, ids := range map[string][]string{
-			"no pet has the id 31":             {"1", "31", "2", "31"},
-			"no pets have the ids 31, 01, a b": {"31", "1", "01", "a b"},
-			"no pets have the ids " + strings.Join(more, ", ") + ", and 5 more": append(unknown, "1"),
+			"no pet has the id 31":                           {"1", "31", "2", "31"},
+			"no pets have the ids 31, 01, a b":               {"31", "1", "01", "a b"},
+			"no pets have the ids " + named + ", and 5 more": append(unknown, "1"),
 		} {
 			_, err := remove("", ids...)
 			wantOneLine(t, err, false, want)
@@ -166,9 +166,10 @@ func TestAnImportTellsTheIDsItGave(t *testing.T) {
 			t.Errorf("it says %s", log)
 		}
 	})
+	three, two := result{lastID: 4, affected: 3}, result{lastID: 9, affected: 2}
 	for want, results := range map[string][]result{
-		"2 to 9, and 3 of others between them": {{lastID: 4, affected: 3}, {lastID: 9, affected: 2}},
-		"unknown":                              {{lastID: 4, affected: 3}, {}},
+		"2 to 9, and 3 of others between them": {three, two},
+		"unknown":                              {three, {}},
 	} {
 		var ids idRange
 		for _, inserted := range results {
@@ -184,9 +185,9 @@ func TestAnImportTellsTheIDsItGave(t *testing.T) {
 func TestAnotherFormThanLinesIsNamed(t *testing.T) {
 	db := madeDatabase(t)
 	for content, want := range map[string]string{
-		"\ufeff \n[{\"name\":\"Rex\",\n\"categoryId\":1}]": "jq -c '.[]' makes lines of a JSON array",
-		"name,categoryId\nRex,1\n":                        "jq -Rc 'split(\",\")",
-		"{\"name\":\"Rex\",\"id\":1}":                       "nothing was stored",
+		"\ufeff \n[{\"name\":\"Rex\"}]": "jq -c '.[]' makes lines of a JSON array",
+		"name,categoryId\nRex,1\n":      "jq -Rc 'split(\",\")",
+		"{\"name\":\"Rex\",\"id\":1}":   "nothing was stored",
 	} {
 		_, err := importContent(t, db, content)
 		wantOneLine(t, err, false, "nothing was stored", want)

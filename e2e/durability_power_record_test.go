@@ -100,8 +100,9 @@ func record(t *testing.T, folder string, cmd *exec.Cmd, meanwhile func(p *proces
 }
 
 var (
-	// straceLine is a call, or a part of one: its thread, whether it is the rest of one, and its text.
-	straceLine = regexp.MustCompile(`^(\d+) +(?:<\.\.\. \w+ resumed>)?(.*?)( <unfinished \.\.\.>)?$`)
+	// straceLine is a call, or a part of one: its thread, its text, and whether there is more.
+	straceLine = regexp.MustCompile(
+		`^(\d+) +(?:<\.\.\. \w+ resumed>)?(.*?)( <unfinished \.\.\.>)?$`)
 	callText   = regexp.MustCompile(`^(\w+)\((.*)\) += (-?\d+|\?)(?:<([^>]*)>)?`)
 	hexText    = regexp.MustCompile(`(?:\\x[0-9a-f]{2})+`)
 	quotedText = regexp.MustCompile(`"([^"]*)"`)
@@ -222,7 +223,8 @@ func (r *fileHistory) event(call, args, result, path string) event {
 			return r.changesNames(event{from: from})
 		}
 	default:
-		if isOurs || slices.ContainsFunc(texts, func(s string) bool { return r.inFolder(s) != "" }) {
+		isNamed := func(text string) bool { return r.inFolder(text) != "" }
+		if isOurs || slices.ContainsFunc(texts, isNamed) {
 			r.t.Fatalf("nobody knows what %s(%s) does to a disk", call, unhex(args))
 		}
 	}
@@ -359,7 +361,7 @@ func (r *fileHistory) disk(cut int, which choice, random *rand.Rand, folder stri
 
 // noteSyncs finds out from which event on each change is on the disk, whatever happens.
 func (r *fileHistory) noteSyncs() {
-	pending := map[int][]int{} // the changes of each file that no sync has reached; those of names at 0
+	pending := map[int][]int{} // changes that no sync has reached, by file; those of names at 0
 	for i := range r.events {
 		e := &r.events[i]
 		e.syncedAt = len(r.events)
