@@ -178,7 +178,8 @@ func TestABackupThatIsRefusedLeavesEverything(t *testing.T) {
 	wantRefusal(t, err, "copy.db", "no such file")
 	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", ".partial"} {
 		err := backUp(t.Context(), newStore(t), filepath.Join(t.TempDir(), "pets.db"+suffix))
-		wantRefusal(t, err, "", "a name that ends with "+suffix+" is that of a file beside a database")
+		wantRefusal(t, err, "", "a name that ends with "+suffix+
+			" is that of a file beside a database")
 	}
 }
 
@@ -723,8 +724,8 @@ func TestARestoredFileIsTheSameFile(t *testing.T) {
 	}
 }
 
-// TestWhatRootMakesBelongsToTheFoldersOwner, as the service has to use it. What root names, and what
-// was there, stays root's, and no link is followed that the owner has planted.
+// TestWhatRootMakesBelongsToTheFoldersOwner, as the service has to use it. What root names, and
+// what was there, stays root's, and no link is followed that the owner has planted.
 func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can give files away")

@@ -126,7 +126,8 @@ func wantNextID(t testing.TB, s *store, want int64) {
 }
 
 // pageIDs reads a page, checks its shape, and returns the ids on it.
-func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (ids []int64, p *listPage) {
+func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (ids []int64,
+	p *listPage) {
 	t.Helper()
 	p, err := s.page(status, limit, after)
 	if err != nil {
@@ -148,7 +149,8 @@ func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (
 }
 
 // createOnce creates under the idempotency key "k" of a key at an instant.
-func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) (id int64, verdict string) {
+func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) (id int64,
+	verdict string) {
 	t.Helper()
 	pet := NewPet{Name: body, CategoryID: 1, Status: Available}
 	id, replayed, reused, err := s.createPetOnce(pet, keyID, "k", []byte(body), now)
@@ -184,7 +186,8 @@ func errorOf[T any](_ T, err error) error { return err }
 // watchedEngine shows a test what the store asks its engine for.
 type watchedEngine struct {
 	engine
-	check func(st statement, columns []any) // columns: where a row was read to, of queries that found one
+	// columns: where a row was read to, of queries that found one
+	check func(st statement, columns []any)
 }
 
 func (e *watchedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
@@ -194,7 +197,8 @@ func (e *watchedEngine) write(ctx context.Context, statements []statement) ([]re
 	return e.engine.write(ctx, statements)
 }
 
-func (e *watchedEngine) read(ctx context.Context, query statement, row func(scan scanner) error) error {
+func (e *watchedEngine) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
 	e.check(query, nil)
 	return e.engine.read(ctx, query, func(scan scanner) error {
 		return row(func(columns ...any) error {
@@ -252,7 +256,8 @@ func filesIn(t testing.TB, dir string) map[string]string {
 			tree[entry.Name()] = "(folder)"
 			continue
 		}
-		if !strings.HasSuffix(entry.Name(), "-shm") && !(strings.HasSuffix(entry.Name(), "-wal") && len(content) == 0) {
+		if !strings.HasSuffix(entry.Name(), "-shm") && !(strings.HasSuffix(entry.Name(), "-wal") &&
+			len(content) == 0) {
 			tree[entry.Name()] = string(content)
 		}
 	}
@@ -288,8 +293,10 @@ func linksToDatabase(t testing.TB) (first, target string) {
 	must(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
 	first = filepath.Join(dir, "first.db")
 	must(t, os.Symlink(filepath.Join("a", "second.db"), first))
-	must(t, os.Symlink(filepath.Join("b", "..", "b", "third.db"), filepath.Join(dir, "a", "second.db")))
-	must(t, os.Symlink(filepath.Join(dir, "folder", "pets.db"), filepath.Join(dir, "a", "b", "third.db")))
+	must(t, os.Symlink(filepath.Join("b", "..", "b", "third.db"),
+		filepath.Join(dir, "a", "second.db")))
+	must(t, os.Symlink(filepath.Join(dir, "folder", "pets.db"), filepath.Join(dir, "a", "b",
+		"third.db")))
 	must(t, os.Symlink(targets, filepath.Join(dir, "folder")))
 	return first, target
 }
@@ -355,7 +362,8 @@ func (s *shop) stats() (stats operatorStats, body string) {
 	return stats, w.Body.String()
 }
 
-// operatorKey makes a key of a usage that is as the SQL says, in which now is the time in milliseconds.
+// operatorKey makes a key of a usage that is as the SQL says, in which now is the time in
+// milliseconds.
 func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 	s.t.Helper()
 	k := &apiKey{Name: name, Plan: plan, CreatedAt: instantOf(time.Now())}
@@ -363,7 +371,8 @@ func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false).digest(), "true")
 	must(s.t, err)
 	usage = strings.ReplaceAll(usage, "now", fmt.Sprint(time.Now().UnixMilli()))
-	_, err = s.store.write(s.t.Context(), sqlOf("INSERT INTO usage (id, "+usageColumns+") SELECT ?, "+usage, id))
+	_, err = s.store.write(s.t.Context(),
+		sqlOf("INSERT INTO usage (id, "+usageColumns+") SELECT ?, "+usage, id))
 	must(s.t, err)
 	return id
 }
@@ -423,7 +432,8 @@ func send(t testing.TB, method, url, key, body string) (*http.Response, string) 
 
 // petstore runs a command to its end. A server finds that it is asked to stop
 // when it has started, be it that it was to be refused.
-func petstore(t testing.TB, env map[string]string, args ...string) (stdout, stderr string, err error) {
+func petstore(t testing.TB, env map[string]string, args ...string) (stdout, stderr string,
+	err error) {
 	t.Helper()
 	var out, log bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
@@ -460,7 +470,8 @@ func wantOneLine(t testing.TB, err error, isUsage bool, words ...string) {
 	t.Helper()
 	_, ok := errors.AsType[*usageError](err)
 	if err == nil || ok != isUsage || strings.Contains(err.Error(), "\n") {
-		t.Errorf("the error is %q, a usage error: %v; want one line, a usage error: %v", err, ok, isUsage)
+		t.Errorf("the error is %q, a usage error: %v; want one line, a usage error: %v", err, ok,
+			isUsage)
 		return
 	}
 	for _, word := range words {
@@ -513,16 +524,20 @@ func limiterWith(u *usage) *limiter {
 
 // saveUsage is the statement that stores a usage as if it had been counted and flushed.
 func saveUsage(id int64, u *usage) statement {
-	return sqlOf("INSERT OR REPLACE INTO usage (id, "+usageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?)", id,
-		u.minute.used, int64(u.minute.ends), u.day.used, int64(u.day.ends), int64(u.bannedAt), int64(u.bannedUntil))
+	return sqlOf("INSERT OR REPLACE INTO usage (id, "+usageColumns+") VALUES (?, ?, ?, ?, ?, ?, ?)",
+		id,
+		u.minute.used, int64(u.minute.ends), u.day.used, int64(u.day.ends), int64(u.bannedAt),
+		int64(u.bannedUntil))
 }
 
-// storedDays are the days that are stored of usage 1, as "2027-01-15: 2 admitted, 1 refused, 0 errors".
+// storedDays are the days that are stored of usage 1, as "2027-01-15: 2 admitted, 1 refused, 0
+// errors".
 func storedDays(t testing.TB, s *store) (days []string) {
 	t.Helper()
 	must(t, eachUsage(context.Background(), s, 0, 1, -1, func(use *lineUsage) error {
 		for _, d := range use.Days {
-			days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day, d.Admitted, d.Refused, d.Errors))
+			days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day,
+				d.Admitted, d.Refused, d.Errors))
 		}
 		return nil
 	}))
@@ -672,7 +687,8 @@ func mustAuthenticate(t testing.TB, k *keyring, token secret, now time.Time) *ap
 }
 
 // mustRefuseKey demands an *Error with the code, and no key.
-func mustRefuseKey(t testing.TB, k *keyring, headers []string, now time.Time, code ErrorCode) Error {
+func mustRefuseKey(t testing.TB, k *keyring, headers []string, now time.Time,
+	code ErrorCode) Error {
 	t.Helper()
 	key, err := k.authenticate(headers, now, addressUnspent)
 	reported, ok := errors.AsType[*Error](err)
@@ -686,7 +702,8 @@ func mustRefuseKey(t testing.TB, k *keyring, headers []string, now time.Time, co
 func deprecatedUseOf(t testing.TB, s *store, id int64) instant {
 	t.Helper()
 	var used instant
-	found, err := s.readInto(t.Context(), sqlOf("SELECT deprecated_use_at FROM api_keys WHERE id = ?", id), &used)
+	found, err := s.readInto(t.Context(),
+		sqlOf("SELECT deprecated_use_at FROM api_keys WHERE id = ?", id), &used)
 	if err != nil || !found {
 		t.Fatalf("key %d is not found: %v", id, err)
 	}

@@ -121,8 +121,8 @@ func TestLimitWindows(t *testing.T) {
 	}
 }
 
-// TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown. The message names it too. If both reset at
-// once, it is the day.
+// TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown. The message names it too. If both reset
+// at once, it is the day.
 func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 	for dayEnds, want := range map[string]string{
 		"9h":      "0 until 9h0m0s: the limit of 1000 requests a day is used up; retry in 32400 s",
@@ -242,7 +242,10 @@ func TestOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 				}
 				admitted.Add(1)
 				if _, twice := left.LoadOrStore(d.minute.remaining, true); twice {
-					once.Do(func() { t.Errorf("two requests were both told %d left", d.minute.remaining) })
+					once.Do(func() {
+						t.Errorf("two requests were both told %d left",
+							d.minute.remaining)
+					})
 				}
 			})
 		}

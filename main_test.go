@@ -94,8 +94,8 @@ func TestAFirstKeyThatCannotBeStoredIsNotShown(t *testing.T) {
 	}
 }
 
-// TestOfSeveralServicesOneShowsAFirstKey, which opens the database. All of them have seen that there
-// was no key.
+// TestOfSeveralServicesOneShowsAFirstKey, which opens the database. All of them have seen that
+// there was no key.
 func TestOfSeveralServicesOneShowsAFirstKey(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		var starting, services sync.WaitGroup
@@ -152,8 +152,8 @@ func TestAStopBeforeTheFirstKeyMakesNone(t *testing.T) {
 	})
 }
 
-// TestAKeyWhoseOutcomeIsUnknownIsTakenBack, since it was not shown. It may come back without a leader
-// that says otherwise.
+// TestAKeyWhoseOutcomeIsUnknownIsTakenBack, since it was not shown. It may come back without a
+// leader that says otherwise.
 func TestAKeyWhoseOutcomeIsUnknownIsTakenBack(t *testing.T) {
 	for what, c := range map[string]struct {
 		answer fakeAnswer // to the statement that stores the key
@@ -1025,8 +1025,8 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	})
 }
 
-// TestAStopWaitsForNoCertificate: its file may be on a file system that hangs. Here the log hangs in
-// which its renewal says that there is no file.
+// TestAStopWaitsForNoCertificate: its file may be on a file system that hangs. Here the log hangs
+// in which its renewal says that there is no file.
 func TestAStopWaitsForNoCertificate(t *testing.T) {
 	pair := testPair(t)
 	pair.certFile += ".missing"
@@ -1505,8 +1505,8 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 	}
 }
 
-// TestAStopWaitsForNoPeer that reads nothing: to close its connection takes 5 s, and no other can be
-// closed meanwhile, since net/http closes them under one lock.
+// TestAStopWaitsForNoPeer that reads nothing: to close its connection takes 5 s, and no other can
+// be closed meanwhile, since net/http closes them under one lock.
 func TestAStopWaitsForNoPeer(t *testing.T) {
 	pair := testPair(t)
 	synctest.Test(t, func(t *testing.T) {

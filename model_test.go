@@ -188,7 +188,8 @@ func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
 		`{"name":"Rex","name":null,"categoryId":1}`:  "name" + twice,
 		`{"name":"\t","categoryId":1}`:               blank + control,
 		`{"x":[1],"name":null}`:                      `"x"` + unknown + "; " + text + ofCategory,
-		`{"x":[1,{"y":2},3],"z":{"name":1}}`:         `"x"` + unknown + `; "z"` + unknown + "; " + required,
+		`{"x":[1,{"y":2},3],"z":{"name":1}}`: `"x"` + unknown + `; "z"` + unknown + "; " +
+			required,
 
 		`{"name":"Rex","\u006eame":"Max","categoryId":1}`:             "name" + twice,
 		`{"categoryId":1,"name":"Rex","categoryId":1}`:                "categoryId" + twice,
@@ -230,8 +231,8 @@ var modelOddPets = []NewPet{
 	{Name: "%s ?1 $1", CategoryID: 10, Status: Available},
 }
 
-// TestPetsHaveTheSameBytesEverywhere: in a 201, and later in a response, a page, and an export. They
-// are those that SQLite's json_object writes, as pets of other programs show too.
+// TestPetsHaveTheSameBytesEverywhere: in a 201, and later in a response, a page, and an export.
+// They are those that SQLite's json_object writes, as pets of other programs show too.
 func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 	pets := slices.Clone(modelOddPets)
 	for c := range rune(0xa0) { // no client may send these, but they can be stored

@@ -536,7 +536,8 @@ func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	if len(h.samples) != maxSamples {
 		t.Errorf("there are %d samples, want those of an hour, %d", len(h.samples), maxSamples)
 	}
-	if oldest := time.UnixMilli(h.samples[0].Time).Sub(processStart).Round(time.Second); oldest != time.Hour {
+	if oldest := time.UnixMilli(h.samples[0].Time).Sub(processStart).Round(
+		time.Second); oldest != time.Hour {
 		t.Errorf("the oldest sample is of %v after the start, want an hour", oldest)
 	}
 	bytes := 0
@@ -554,7 +555,8 @@ func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 // TestTheHistoryTellsItsNumbersByName: a number that comes later is not in the samples before it.
 func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
 	h := &history{}
-	const cpu, requests = "process_cpu_seconds_total", `petstore_requests_total{operation="getPet",status="200"}`
+	const cpu, requests = "process_cpu_seconds_total",
+		`petstore_requests_total{operation="getPet",status="200"}`
 	h.add(processStart, map[string]float64{cpu: 1})
 	h.add(processStart.Add(5*time.Second), map[string]float64{cpu: 2, requests: 3})
 	text := h.json()
@@ -564,7 +566,8 @@ func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
 		Samples []sample
 	}
 	must(t, json.Unmarshal(text, &read))
-	if len(read.Samples) != 2 || len(read.Samples[0].Values) != 1 || len(read.Samples[1].Values) != 2 {
+	if len(read.Samples) != 2 || len(read.Samples[0].Values) != 1 ||
+		len(read.Samples[1].Values) != 2 {
 		t.Fatalf("the history is %s", text)
 	}
 	last := read.Samples[1]

@@ -227,7 +227,8 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 				if !errors.Is(err, errOutcome) || len(err.Error()) > 2000 {
 					t.Errorf("a write with an endless response says %.200v", err)
 				}
-				synctest.Wait()                                // the node notices that the client has left
+				// the node notices that the client has left
+				synctest.Wait()
 				if sent < c.most-4096 || sent > c.most+16384 { // what net/http reads ahead
 					t.Errorf("%d bytes were read", sent)
 				}
@@ -621,7 +622,8 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 			if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
 				t.Errorf("the write says %v", err)
 			}
-			if writes := c.arrived(); writes[0] != writeTo(0) || slices.Contains(writes[1:], writes[0]) {
+			if writes := c.arrived(); writes[0] != writeTo(0) || slices.Contains(writes[1:],
+				writes[0]) {
 				t.Errorf("sent was %q", writes)
 			}
 		}
@@ -873,7 +875,8 @@ func TestAStopEndsTheWaitForANode(t *testing.T) {
 			func(ctx context.Context, s *store) error { return clusterEngine(s).connect(ctx) }, 0,
 		},
 		"to read the schema": {
-			func(ctx context.Context, s *store) error { return updateSchema(ctx, s.engine, true) }, 0,
+			func(ctx context.Context, s *store) error { return updateSchema(ctx, s.engine, true) },
+			0,
 		},
 		"to look for a first key": {
 			func(ctx context.Context, s *store) error {
@@ -1204,7 +1207,8 @@ func TestTwoEmptyClustersAreToldApart(t *testing.T) {
 
 // TestANodeThatDoesNotAgreeHasToAnswer, unlike one that never does.
 func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
-	for what, answers := range map[string]int64{"one that did not agree": 2, "one that never did": 0} {
+	for what, answers := range map[string]int64{"one that did not agree": 2,
+		"one that never did": 0} {
 		t.Run(what, func(t *testing.T) {
 			file, _ := fileToCopy(t)
 			one, other := newCluster(t, 1), newCluster(t, 1)
@@ -1539,7 +1543,8 @@ func TestANodeMayTakeMinutesForACopy(t *testing.T) {
 					for i := range c.parts {
 						time.Sleep(14 * time.Second)
 						if i == 0 {
-							_, _ = io.WriteString(w, "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
+							_, _ = io.WriteString(w,
+								"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
 						}
 						_, _ = io.WriteString(w, ".")
 					}

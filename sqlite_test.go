@@ -118,8 +118,8 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsOnlyLookedAtGetsNothingBesideIt: neither another program's database nor a copy that
-// is to be restored, which may stand where nobody can write.
+// TestAFileThatIsOnlyLookedAtGetsNothingBesideIt: neither another program's database nor a copy
+// that is to be restored, which may stand where nobody can write.
 func TestAFileThatIsOnlyLookedAtGetsNothingBesideIt(t *testing.T) {
 	path := databasePath(t)
 	makeOtherDatabase(t, path, "PRAGMA journal_mode=WAL", "CREATE TABLE recipes (name)")
@@ -275,7 +275,8 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 			must(t, os.Rename(file, file+".away"))
 			wantNoCreate(t, s, "no such file")
 			if suffix == "" {
-				wantNoCreate(t, s, "is in a file that ends with this process, unless it is put back")
+				wantNoCreate(t, s,
+					"is in a file that ends with this process, unless it is put back")
 			}
 			wantReads()
 			must(t, os.WriteFile(file, []byte("another"), 0o600))

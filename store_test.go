@@ -315,7 +315,8 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			return errorOf(other.importPets(t.Context(), "digest", pets, stored-2, stored))
 		}
 		edit := func(name string) error {
-			return errorOf(other.edit(t.Context(), sqlOf("UPDATE pets SET name = ? WHERE id = 1", name)))
+			return errorOf(other.edit(t.Context(), sqlOf("UPDATE pets SET name = ? WHERE id = 1",
+				name)))
 		}
 		olderEdit := writing(other,
 			sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'"))
@@ -397,7 +398,10 @@ func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
 			must(t, err)
 			return string(pet.body)
 		}
-		create := func(name string) { mustCreate(t, s, NewPet{Name: name, CategoryID: 1, Status: Sold}) }
+		create := func(name string) {
+			mustCreate(t, s, NewPet{Name: name, CategoryID: 1,
+				Status: Sold})
+		}
 		edit := func(name string) {
 			editAsCommand(t, db, "UPDATE pets SET name = '"+name+"' WHERE id = 1")
 			must(t, s.refresh(t.Context()))
@@ -541,7 +545,8 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 			must(t, errorOf(other.importPets(t.Context(), fmt.Sprint(id), ada, 0, 1)))
 			check("an import", id)
 		case 1:
-			must(t, writing(other, sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
+			must(t, writing(other,
+				sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
 			check("another program", id)
 		default:
 			s.engine = &slowEngine{honest, func() { check("a commit that goes on", id) }}
@@ -648,7 +653,8 @@ func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 				t.Fatalf("%s is not read, but cached: %s", c.what, text)
 			}
 			if text := cached(); strings.Contains(text, c.gone) {
-				t.Errorf("after %s has shown the edit, a page still has %s: %s", c.what, c.gone, text)
+				t.Errorf("after %s has shown the edit, a page still has %s: %s", c.what, c.gone,
+					text)
 			}
 			s.pages, s.pets = cache[place, *listPage]{}, cache[int64, *cachedPet]{}
 			s.limitCache(16 << 20)
@@ -869,7 +875,8 @@ func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+			onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService,
+				revoke func()) {
 				var asked atomic.Bool
 				c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
 					if asked.Swap(true) {
@@ -889,8 +896,8 @@ func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
 	}
 }
 
-// TestALookThatHangsIsWaitedForOnce: while looks fail, what is remembered is served at once, and the
-// log says so once. After that, edits hold again.
+// TestALookThatHangsIsWaitedForOnce: while looks fail, what is remembered is served at once, and
+// the log says so once. After that, edits hold again.
 func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
 		c.freeze(0, 1, 2)
@@ -899,7 +906,8 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 		l.want(http.StatusOK, 0)
 		log := newServerLog()
 		l.log = newLogger(log, "json", 0)
-		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil, nil)}
+		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil,
+			nil)}
 		for range 2000 {
 			time.Sleep(10 * time.Millisecond)
 			l.want(http.StatusOK, 0)
@@ -969,7 +977,8 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 		})
 		log := newServerLog()
 		l.log = newLogger(log, "json", 0)
-		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil, nil)}
+		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil,
+			nil)}
 		time.Sleep(time.Minute)
 		must(t, b.stop())
 		b.wantLog()

@@ -1113,7 +1113,8 @@ func (m *limitsModel) add(sent, base [2]modelWindow) {
 	}
 }
 
-// tell lets a service go on from what is stored. What was not added, and is not over, is sent again.
+// tell lets a service go on from what is stored. What was not added, and is not over, is sent
+// again.
 func (m *limitsModel) tell(s *modelService, now instant) (again bool) {
 	for i, stored := range m.stored {
 		sent := s.sent[i]

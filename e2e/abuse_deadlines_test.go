@@ -73,7 +73,8 @@ var conducts = map[string]conduct{
 		return fields
 	}()...),
 	"announces 30 trailers": head(hpack.HeaderField{
-		Name: "trailer", Value: strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyz0123", ""), ","),
+		Name: "trailer", Value: strings.Join(strings.Split("abcdefghijklmnopqrstuvwxyz0123", ""),
+			","),
 	}),
 }
 
@@ -240,9 +241,9 @@ func (p *peer) expectOutcome(want string) error {
 	return nil
 }
 
-// holds reports whether the service has a connection open. One that no process holds has the inode 0
-// (proc(5)), even if not all that was sent has been taken. Both ports count, since another connection
-// may have had the client's.
+// holds reports whether the service has a connection open. One that no process holds has the inode
+// 0 (proc(5)), even if not all that was sent has been taken. Both ports count, since another
+// connection may have had the client's.
 func holds(client net.Conn) bool {
 	text, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {

@@ -34,7 +34,8 @@ func (s *server) flood(n int, next func(i int) guess) map[guessed]int {
 			defer client.CloseIdleConnections()
 			for i := first; i < n; i += 8 {
 				g := next(i)
-				a, err := s.send(s.t.Context(), client, "GET", "/pets", "", "Authorization:"+g.authorization, "X-Forwarded-For:"+g.forwardedFor)
+				a, err := s.send(s.t.Context(), client, "GET", "/pets", "",
+					"Authorization:"+g.authorization, "X-Forwarded-For:"+g.forwardedFor)
 				if err != nil {
 					s.t.Error(err)
 					return
@@ -99,7 +100,8 @@ func TestGuessedKeysAreRefusedAndForgotten(t *testing.T) {
 		})
 		unnoticed(t, before, during)
 		if refused := (guessed{401, "invalid_key", "59"}); scattered[refused] != n {
-			t.Errorf("each from its own address, the guesses got %v, not %d times %v", scattered, n, refused)
+			t.Errorf("each from its own address, the guesses got %v, not %d times %v", scattered, n,
+				refused)
 		}
 		refused := 0
 		for got, times := range focused {
@@ -111,7 +113,8 @@ func TestGuessedKeysAreRefusedAndForgotten(t *testing.T) {
 			}
 		}
 		if most := inWindows(time.Since(began)); refused < 60 || refused > most {
-			t.Errorf("%d guesses from one address were told that the key is invalid; it should be 60 to %d", refused, most)
+			t.Errorf("%d guesses from one address were told that the key is invalid; it should "+
+				"be 60 to %d", refused, most)
 		}
 	})
 }
@@ -138,10 +141,22 @@ func TestManyAddressesAreCountedApart(t *testing.T) {
 	})
 	n /= 5
 	for what, forwardedFor := range map[string]func(i int) string{
-		"addresses of one /64":                   func(i int) string { return fmt.Sprintf("2001:db8::%x:%x", i>>16, i&0xffff) },
-		"forged addresses before that of one":    func(i int) string { return address(i) + ", " + address(i+1) + ", 192.0.2.1" },
-		"things that are no address, behind one": func(i int) string { return fmt.Sprint("unknown-", i) },
-		"ports of one address":                   func(i int) string { return fmt.Sprintf("192.0.2.2:%d", 1+i%65535) },
+		"addresses of one /64": func(i int) string {
+			return fmt.Sprintf(
+				"2001:db8::%x:%x", i>>16, i&0xffff)
+		},
+		"forged addresses before that of one": func(i int) string {
+			return address(i) + ", " +
+				address(i+1) + ", 192.0.2.1"
+		},
+		"things that are no address, behind one": func(i int) string {
+			return fmt.Sprint("unknown-",
+				i)
+		},
+		"ports of one address": func(i int) string {
+			return fmt.Sprintf("192.0.2.2:%d",
+				1+i%65535)
+		},
 	} {
 		began := time.Now()
 		got := s.flood(n, func(i int) guess { return guess{forwardedFor: forwardedFor(i)} })

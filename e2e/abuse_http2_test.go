@@ -53,8 +53,9 @@ func newIdentity(host string) identity {
 		panic(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour), Subject: pkix.Name{CommonName: host},
-		IsCA: true, BasicConstraintsValid: true,
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour),
+		Subject: pkix.Name{CommonName: host},
+		IsCA:    true, BasicConstraintsValid: true,
 	}
 	if ip := net.ParseIP(host); ip != nil {
 		template.IPAddresses = []net.IP{ip}
@@ -82,7 +83,8 @@ const maxStreams = 10
 // transport makes connections that trust the test's certificate, and speaks
 // HTTP/2 over TLS.
 func transport() *http.Transport {
-	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: testIdentity().roots}, ForceAttemptHTTP2: true}
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: testIdentity().roots},
+		ForceAttemptHTTP2: true}
 }
 
 // startTLS runs the program with TLS, and so with HTTP/2.
@@ -90,7 +92,8 @@ func startTLS(t *testing.T, flags ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if err := errors.Join(os.WriteFile(cert, testIdentity().cert, 0o600), os.WriteFile(key, testIdentity().key, 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(cert, testIdentity().cert, 0o600),
+		os.WriteFile(key, testIdentity().key, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return start(t, append(flags, "-tls-cert", cert, "-tls-key", key)...)
@@ -104,7 +107,8 @@ func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
 	const n, limit = 500, 1000
 	client := &http.Client{Transport: transport(), Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
-	if got, err := s.send(t.Context(), client, "GET", "/pets", ""); err != nil || got.status != http.StatusOK {
+	if got, err := s.send(t.Context(), client, "GET", "/pets", ""); err != nil ||
+		got.status != http.StatusOK {
 		t.Fatalf("%v, %v", got, err)
 	}
 	files := s.atRest().files
@@ -118,7 +122,8 @@ func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
 			defer func() { <-free }()
 			name := fmt.Sprint("animal ", i)
 			got, err := s.send(t.Context(), client, "POST", "/pets", animalJSON(name))
-			if err != nil || got.status != http.StatusCreated || !strings.Contains(got.body, strconv.Quote(name)) {
+			if err != nil || got.status != http.StatusCreated || !strings.Contains(got.body,
+				strconv.Quote(name)) {
 				t.Errorf("%s was answered with %v, %v", name, got, err)
 				return
 			}
@@ -137,7 +142,8 @@ func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
 	if len(addresses) != n {
 		t.Errorf("%d requests made %d animals", n, len(addresses))
 	}
-	if more := s.atRest().files - files; more > 3 { // the readers of the database, but no connection
+	// the readers of the database, but no connection
+	if more := s.atRest().files - files; more > 3 {
 		t.Errorf("%d requests opened %d more connections", n, more)
 	}
 }
@@ -149,7 +155,8 @@ func TestTLSIsOfTodayAndSpokenByBothVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for version, protocols := range map[string][]string{"HTTP/2.0": {"h2", "http/1.1"}, "HTTP/1.1": {"http/1.1"}} {
+	for version, protocols := range map[string][]string{"HTTP/2.0": {"h2", "http/1.1"},
+		"HTTP/1.1": {"http/1.1"}} {
 		client := &http.Client{Transport: transport()}
 		client.Transport.(*http.Transport).TLSClientConfig.NextProtos = protocols
 		client.Transport.(*http.Transport).ForceAttemptHTTP2 = slices.Contains(protocols, "h2")
@@ -163,7 +170,8 @@ func TestTLSIsOfTodayAndSpokenByBothVersions(t *testing.T) {
 		}
 		client.CloseIdleConnections()
 	}
-	old := &tls.Config{RootCAs: testIdentity().roots, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11} //nolint:gosec // what must be refused
+	old := &tls.Config{RootCAs: testIdentity().roots, MinVersion: tls.VersionTLS10,
+		MaxVersion: tls.VersionTLS11} //nolint:gosec // what must be refused
 	if conn, err := tls.Dial("tcp", u.Host, old); err == nil {
 		conn.Close()
 		t.Error("TLS 1.1 is taken")
@@ -176,9 +184,11 @@ func TestTLSIsOfTodayAndSpokenByBothVersions(t *testing.T) {
 
 // The tests of h2spec that net/http fails, and why that harms nobody.
 var failedByGo = map[string]string{
-	"http2/6.5.3/1": "net/http ends a connection whose SETTINGS name a parameter twice instead of taking the last value; " +
+	"http2/6.5.3/1": "net/http ends a connection whose SETTINGS name a parameter twice instead " +
+		"of taking the last value; " +
 		"no client sends that",
-	"http2/8.1.2.2/1": "net/http answers a request with connection-specific headers with 400 and does not reset the stream; " +
+	"http2/8.1.2.2/1": "net/http answers a request with connection-specific headers with 400 and " +
+		"does not reset the stream; " +
 		"RFC 9113 section 8.1.1 lets a server answer a malformed request",
 	"http2/8.1.2.2/2": "the same, for TE",
 }
@@ -227,8 +237,10 @@ func h2spec(t *testing.T, s *server, tests ...string) (ran int, failed []string)
 	report := filepath.Join(t.TempDir(), "report.xml")
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "h2spec", "--strict", "--tls", "--insecure",
-		"--host", u.Hostname(), "--port", u.Port(), "--path", "/openapi.json", "--junit-report", report}, tests...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "h2spec", "--strict", "--tls",
+		"--insecure",
+		"--host", u.Hostname(), "--port", u.Port(), "--path", "/openapi.json", "--junit-report",
+		report}, tests...)...)
 	output, runErr := cmd.CombinedOutput() // its status tells only that some test failed
 	text, err := os.ReadFile(report)
 	if err != nil {
@@ -274,7 +286,8 @@ func (s *server) openHTTP2(settings ...http2.Setting) (*frames, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := tls.Client(raw, &tls.Config{RootCAs: testIdentity().roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}})
+	conn := tls.Client(raw, &tls.Config{RootCAs: testIdentity().roots, ServerName: "127.0.0.1",
+		NextProtos: []string{"h2"}})
 	return s.beginHTTP2(conn, settings...)
 }
 
@@ -291,14 +304,17 @@ func (s *server) beginHTTP2(conn *tls.Conn, settings ...http2.Setting) (*frames,
 func (f *frames) list(stream uint32, end, endHeaders bool, more ...hpack.HeaderField) error {
 	f.header.Reset()
 	for _, field := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: "petstore"},
-		{Name: ":path", Value: "/v1/pets?limit=100"}, {Name: "authorization", Value: f.server.bearer()},
+		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority",
+			Value: "petstore"},
+		{Name: ":path", Value: "/v1/pets?limit=100"}, {Name: "authorization",
+			Value: f.server.bearer()},
 	}, more...) {
 		if err := f.hpack.WriteField(field); err != nil {
 			return err
 		}
 	}
-	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.header.Bytes(), EndStream: end, EndHeaders: endHeaders})
+	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.header.Bytes(),
+		EndStream: end, EndHeaders: endHeaders})
 }
 
 // lastPing is the ping that tells that all before it was taken.
@@ -334,32 +350,39 @@ type abuse struct {
 }
 
 var abuses = []abuse{
-	{what: "streams that are reset at once", times: 20_000, attack: func(f *frames, i uint32) error {
-		return errors.Join(f.list(2*i+1, true, true), f.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
-	}},
+	{what: "streams that are reset at once", times: 20_000,
+		attack: func(f *frames, i uint32) error {
+			return errors.Join(f.list(2*i+1, true, true),
+				f.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+		}},
 	{what: "more streams than are allowed", times: 20_000, attack: func(f *frames, i uint32) error {
 		return f.list(2*i+1, false, true)
 	}},
-	{what: "answers that are not taken", settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}}, times: 250,
+	{what: "answers that are not taken",
+		settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}}, times: 250,
 		attack: func(f *frames, i uint32) error { return f.list(2*i+1, true, true) }},
-	{what: "headers that do not end", ended: true, times: 100_000, attack: func(f *frames, i uint32) error {
-		if i == 0 {
-			return f.list(1, true, false)
-		}
-		f.header.Reset()
-		_ = f.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 1000)})
-		return f.WriteContinuation(1, false, f.header.Bytes())
-	}},
+	{what: "headers that do not end", ended: true, times: 100_000,
+		attack: func(f *frames, i uint32) error {
+			if i == 0 {
+				return f.list(1, true, false)
+			}
+			f.header.Reset()
+			_ = f.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 1000)})
+			return f.WriteContinuation(1, false, f.header.Bytes())
+		}},
 	{what: "headers that unfold to 32 MB", times: 100, attack: func(f *frames, i uint32) error {
-		large := hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000)} // from the second time on a byte or two
+		// from the second time on a byte or two
+		large := hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000)}
 		return f.list(2*i+1, true, true, slices.Repeat([]hpack.HeaderField{large}, 8<<10)...)
 	}},
-	{what: "pings whose answers are not read", mute: true, ended: true, times: 1_000_000, attack: func(f *frames, i uint32) error {
-		return f.WritePing(false, [8]byte{})
-	}},
-	{what: "settings whose acknowledgements are not read", mute: true, times: 100_000, attack: func(f *frames, i uint32) error {
-		return f.WriteSettings()
-	}},
+	{what: "pings whose answers are not read", mute: true, ended: true, times: 1_000_000,
+		attack: func(f *frames, i uint32) error {
+			return f.WritePing(false, [8]byte{})
+		}},
+	{what: "settings whose acknowledgements are not read", mute: true, times: 100_000,
+		attack: func(f *frames, i uint32) error {
+			return f.WriteSettings()
+		}},
 	{what: "empty pieces of a body", times: 100_000, attack: func(f *frames, i uint32) error {
 		if i == 0 {
 			return f.list(1, false, true)
@@ -430,7 +453,8 @@ func TestManyHTTP2ConnectionsCostLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Frames of unknown types are to be ignored (RFC 9113 section 4.1).
-			if err := errors.Join(f.WriteRawFrame(0xf0, 0, 0, make([]byte, size)), f.WritePing(false, lastPing), f.buffer.Flush(), f.toLastPing()); err != nil {
+			if err := errors.Join(f.WriteRawFrame(0xf0, 0, 0, make([]byte, size)),
+				f.WritePing(false, lastPing), f.buffer.Flush(), f.toLastPing()); err != nil {
 				t.Fatalf("a frame of %d bytes is not taken: %v", size, err)
 			}
 		}
@@ -620,7 +644,8 @@ func (s *server) hoardPings() (net.Conn, error) {
 	err = f.WriteWindowUpdate(0, 1<<30)
 	for i := range uint32(240) {
 		stream := 2*i + 1
-		err = errors.Join(err, f.ask(stream, "/openapi.json", true), f.WriteWindowUpdate(stream, 1<<30))
+		err = errors.Join(err, f.ask(stream, "/openapi.json", true), f.WriteWindowUpdate(stream,
+			1<<30))
 		if i%maxStreams == 0 { // more at once would be refused
 			err = errors.Join(err, f.buffer.Flush())
 			time.Sleep(20 * time.Millisecond)
@@ -692,12 +717,14 @@ func TestNoConnectionHoldsMoreThan2MiB(t *testing.T) {
 			took := normal(t, s, 5).quantile(0.5)
 			after, peak := s.memory("VmRSS"), s.memory("VmHWM")
 			each := (after - before) / (hoarders - hoarders/3)
-			t.Logf("%d KiB a connection, at most %d KiB in all; a request takes %v", each, peak, took)
+			t.Logf("%d KiB a connection, at most %d KiB in all; a request takes %v", each, peak,
+				took)
 			if each > 2<<10 || peak > memoryOfHoarders<<10 || took > time.Second {
 				t.Errorf("%d connections are too much", hoarders)
 			}
 			if held := s.files(); held < hoarders {
-				t.Errorf("the service has %d files open; %d connections should be held", held, hoarders)
+				t.Errorf("the service has %d files open; %d connections should be held", held,
+					hoarders)
 			}
 		})
 	}

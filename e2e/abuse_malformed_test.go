@@ -26,9 +26,12 @@ import (
 
 // errorStatuses are all codes of the Error body, each with its status.
 var errorStatuses = map[string]int{
-	"invalid_body": 400, "invalid_parameter": 400, "missing_key": 401, "invalid_key": 401, "not_found": 404,
-	"method_not_allowed": 405, "operation_removed": 410, "body_too_large": 413, "unsupported_media_type": 415,
-	"idempotency_key_reused": 422, "rate_limited": 429, "key_banned": 429, "internal_error": 500, "unavailable": 503,
+	"invalid_body": 400, "invalid_parameter": 400, "missing_key": 401, "invalid_key": 401,
+	"not_found":          404,
+	"method_not_allowed": 405, "operation_removed": 410, "body_too_large": 413,
+	"unsupported_media_type": 415,
+	"idempotency_key_reused": 422, "rate_limited": 429, "key_banned": 429, "internal_error": 500,
+	"unavailable": 503,
 }
 
 // reply is one answer that came over a connection.
@@ -47,8 +50,10 @@ func (r reply) toRequest() bool { return r.header.Get("X-Request-Id") != "" }
 // connection, and those of the service are Errors. Nothing is the service's failure.
 func (r reply) check() error {
 	if !r.toRequest() {
-		if !r.last || r.status < 400 || r.status >= 500 && r.status != http.StatusNotImplemented && r.status != http.StatusHTTPVersionNotSupported {
-			return fmt.Errorf("%d, %v is no request, and no refusal that ends the connection", r.status, r.header)
+		if !r.last || r.status < 400 || r.status >= 500 && r.status != http.StatusNotImplemented &&
+			r.status != http.StatusHTTPVersionNotSupported {
+			return fmt.Errorf("%d, %v is no request, and no refusal that ends the connection",
+				r.status, r.header)
 		}
 		return nil
 	}
@@ -62,11 +67,15 @@ func (r reply) check() error {
 	decoder := json.NewDecoder(strings.NewReader(r.body))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&body)
-	if err != nil || body.Code == nil || body.Message == nil || body.Status == nil || r.header.Get("Content-Type") != "application/json" {
-		return fmt.Errorf("%d with %q is no Error: %v", r.status, r.body, err) //nolint:errorlint // it may be nil
+	if err != nil || body.Code == nil || body.Message == nil || body.Status == nil ||
+		r.header.Get("Content-Type") != "application/json" {
+		return fmt.Errorf("%d with %q is no Error: %v", r.status, r.body,
+			err) //nolint:errorlint // it may be nil
 	}
-	if want := errorStatuses[*body.Code]; want != r.status || *body.Status != r.status || r.status >= 500 {
-		return fmt.Errorf("%d with %q: the code %s is that of %d", r.status, r.body, *body.Code, want)
+	if want := errorStatuses[*body.Code]; want != r.status || *body.Status != r.status ||
+		r.status >= 500 {
+		return fmt.Errorf("%d with %q: the code %s is that of %d", r.status, r.body, *body.Code,
+			want)
 	}
 	return nil
 }
@@ -107,7 +116,8 @@ func replies(conn io.Reader, methods ...string) (all []reply, err error) {
 			return all, fmt.Errorf("in answer %d: %w", len(all)+1, err)
 		}
 		if response.StatusCode >= 200 { // 100 Continue is no answer
-			all = append(all, reply{response.StatusCode, response.Header, string(body), response.Close})
+			all = append(all, reply{response.StatusCode, response.Header, string(body),
+				response.Close})
 		}
 	}
 }
@@ -142,7 +152,8 @@ const (
 	anyKey    = "pet_live_KKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKKK"
 	authority = "Host: petstore\r\nAuthorization: Bearer " + anyKey + "\r\n"
 	get       = "GET /v1/pets?limit=1 HTTP/1.1\r\n" + authority + "\r\n"
-	smuggled  = "POST /v1/pets HTTP/1.1\r\n" + authority + "Content-Length: 34\r\n\r\n" + `{"name":"smuggled","categoryId":1}`
+	smuggled  = "POST /v1/pets HTTP/1.1\r\n" + authority + "Content-Length: 34\r\n\r\n" +
+		`{"name":"smuggled","categoryId":1}`
 	chunkedTE = "Transfer-Encoding: chunked\r\n"
 )
 
@@ -157,7 +168,10 @@ func add(lines, body string) string {
 }
 
 // sized is a POST with a right Content-Length.
-func sized(body string) string { return add(fmt.Sprintf("Content-Length: %d\r\n", len(body)), body) }
+func sized(body string) string {
+	return add(fmt.Sprintf("Content-Length: %d\r\n", len(body)),
+		body)
+}
 
 // chunk is a piece of a chunked body.
 func chunk(data string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(data), data) }
@@ -172,7 +186,8 @@ func corpusOfHeads() []oddity {
 		{"zeros", strings.Repeat("\x00", 1000), refused, 0},
 		{"a line without an end", strings.Repeat("A", 1<<20), []int{400, 431, 0}, 0},
 		{"a byte order mark", "\ufeff" + get, refused, 1},
-		{"a TLS hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\x17", 512), []int{400, 0}, 0},
+		{"a TLS hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\x17",
+			512), []int{400, 0}, 0},
 		{"another protocol", "SSH-2.0-OpenSSH_9.2\r\n", refused, 0},
 		{"the preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", []int{400, 404, 505}, 1},
 		{"no version", "GET /v1/pets\r\n\r\n", refused, 1},
@@ -185,18 +200,24 @@ func corpusOfHeads() []oddity {
 		{"a method with a colon", "G:T /v1/pets HTTP/1.1\r\n" + authority + "\r\n", refused, 1},
 		{"a method in lower case", strings.Replace(get, "GET", "get", 1), []int{405}, 1},
 		{"a method nobody knows", strings.Replace(get, "GET", "BREW", 1), []int{405}, 1},
-		{"CONNECT to a host", "CONNECT example.com:443 HTTP/1.1\r\n" + authority + "\r\n", []int{400, 404}, 1},
+		{"CONNECT to a host", "CONNECT example.com:443 HTTP/1.1\r\n" + authority + "\r\n",
+			[]int{400, 404}, 1},
 		{"OPTIONS of everything", "OPTIONS * HTTP/1.1\r\n" + authority + "\r\n", []int{404}, 1},
 		{"a target without a slash", strings.Replace(get, "/v1/pets", "v1/pets", 1), refused, 1},
-		{"a whole address", strings.Replace(get, "/v1/pets", "http://elsewhere/v1/pets", 1), []int{200}, 1},
+		{"a whole address", strings.Replace(get, "/v1/pets", "http://elsewhere/v1/pets", 1),
+			[]int{200}, 1},
 		{"a fragment", strings.Replace(get, "?limit=1", "#x", 1), []int{200, 400, 404}, 1},
 		{"a broken escape", strings.Replace(get, "/v1/pets", "/v1/pets/%zz", 1), refused, 1},
-		{"an escaped zero", strings.Replace(get, "/v1/pets", "/v1/pets/%00", 1), []int{400, 404}, 1},
+		{"an escaped zero", strings.Replace(get, "/v1/pets", "/v1/pets/%00", 1), []int{400, 404},
+			1},
 		{"a zero in the target", strings.Replace(get, "/v1/pets", "/v1/\x00pets", 1), refused, 1},
-		{"a byte above ASCII in the target", strings.Replace(get, "/v1/pets", "/v1/pets\xff", 1), []int{400, 404}, 1},
+		{"a byte above ASCII in the target", strings.Replace(get, "/v1/pets", "/v1/pets\xff", 1),
+			[]int{400, 404}, 1},
 		{"dots", strings.Replace(get, "/v1/pets", "/x/../v1/pets", 1), []int{400, 404}, 1},
-		{"escaped dots", strings.Replace(get, "/v1/pets", "/x/%2e%2e/v1/pets", 1), []int{400, 404}, 1},
-		{"a target of 32 KiB", "GET /" + strings.Repeat("a", 32<<10) + " HTTP/1.1\r\n" + authority + "\r\n", []int{414, 431}, 1},
+		{"escaped dots", strings.Replace(get, "/v1/pets", "/x/%2e%2e/v1/pets", 1), []int{400, 404},
+			1},
+		{"a target of 32 KiB", "GET /" + strings.Repeat("a", 32<<10) + " HTTP/1.1\r\n" + authority +
+			"\r\n", []int{414, 431}, 1},
 
 		{"no Host", "GET /v1/pets HTTP/1.1\r\n\r\n", refused, 1},
 		{"two Hosts", list("Host: other\r\n"), refused, 1},
@@ -209,21 +230,29 @@ func corpusOfHeads() []oddity {
 		{"a zero in a value", list("X-Odd: \x00\r\n"), refused, 1},
 		{"a bell in a value", list("X-Odd: \a\r\n"), refused, 1},
 		{"a bare CR in a value", list("X-Odd: 1\rX-Odder: 2\r\n"), odd, 1},
-		{"a line that starts with a space, first", "GET /v1/pets HTTP/1.1\r\n Host: petstore\r\n" + authority + "\r\n", refused, 1},
+		{"a line that starts with a space, first", "GET /v1/pets HTTP/1.1\r\n Host: petstore\r\n" +
+			authority + "\r\n", refused, 1},
 		{"a folded line", list("X-Odd: 1\r\n 2\r\n"), odd, 1},
 		{"lines that end in LF only", strings.ReplaceAll(get, "\r\n", "\n"), odd, 1},
 		{"a head that stops", strings.TrimSuffix(get, "\r\n"), []int{400, 0}, 0},
 		{"an expectation nobody knows", list("Expect: the worst\r\n"), []int{417}, 1},
-		{"an upgrade nobody offers", list("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"), []int{200}, 1},
+		{"an upgrade nobody offers",
+			list("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: " +
+				"AAMAAABkAAQAAP__\r\n"), []int{200}, 1},
 
-		{"a header of 15 KiB", list("X-Large: " + strings.Repeat("a", 15<<10) + "\r\n"), []int{200}, 1},
-		{"a header of 32 KiB", list("X-Large: " + strings.Repeat("a", 32<<10) + "\r\n"), []int{431}, 1},
-		{"a header of 1 MiB", list("X-Large: " + strings.Repeat("a", 1<<20) + "\r\n"), []int{431, 0}, 1},
+		{"a header of 15 KiB", list("X-Large: " + strings.Repeat("a", 15<<10) + "\r\n"), []int{200},
+			1},
+		{"a header of 32 KiB", list("X-Large: " + strings.Repeat("a", 32<<10) + "\r\n"), []int{431},
+			1},
+		{"a header of 1 MiB", list("X-Large: " + strings.Repeat("a", 1<<20) + "\r\n"),
+			[]int{431, 0}, 1},
 		{"ten thousand headers", list(strings.Repeat("X: 1\r\n", 10_000)), []int{431, 0}, 1},
 		{"a name of 32 KiB", list(strings.Repeat("a", 32<<10) + ": 1\r\n"), []int{431}, 1},
-		{"a key of 15 KiB", "GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " + strings.Repeat("a", 15<<10) + "\r\n\r\n", []int{401}, 1},
+		{"a key of 15 KiB", "GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
+			strings.Repeat("a", 15<<10) + "\r\n\r\n", []int{401}, 1},
 		{"two keys", list("Authorization: Bearer " + anyKey + "\r\n"), []int{401}, 1},
-		{"a key with a zero", "GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " + anyKey + "\x00\r\n\r\n", refused, 1},
+		{"a key with a zero", "GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
+			anyKey + "\x00\r\n\r\n", refused, 1},
 	}
 }
 
@@ -239,22 +268,30 @@ func corpusOfBodies() []oddity {
 		{"64 KiB", sized(padded(64 << 10)), []int{201}, 1},
 		{"64 KiB and a byte", sized(padded(64<<10 + 1)), []int{413}, 1},
 		{"64 KiB in chunks", broken(chunk(padded(64<<10)) + "0\r\n\r\n"), []int{201}, 1},
-		{"64 KiB and a byte in chunks", broken(chunk(padded(64<<10)) + chunk(" ") + "0\r\n\r\n"), []int{413}, 1},
+		{"64 KiB and a byte in chunks", broken(chunk(padded(64<<10)) + chunk(" ") + "0\r\n\r\n"),
+			[]int{413}, 1},
 		{"1 MiB", sized(padded(1 << 20)), []int{413}, 1},
-		{"1 MiB in chunks", broken(strings.Repeat(chunk(padded(1<<10)), 1<<10) + "0\r\n\r\n"), []int{413}, 1},
-		{"65,536 chunks of one byte", broken(strings.Repeat("1\r\n \r\n", 64<<10) + "0\r\n\r\n"), refused, 1},
+		{"1 MiB in chunks", broken(strings.Repeat(chunk(padded(1<<10)), 1<<10) + "0\r\n\r\n"),
+			[]int{413}, 1},
+		{"65,536 chunks of one byte", broken(strings.Repeat("1\r\n \r\n", 64<<10) + "0\r\n\r\n"),
+			refused, 1},
 		{"a length of 10 GB", add("Content-Length: 10000000000\r\n", "{"), []int{413}, 1},
-		{"a length of 10 GB, and a wait", add("Content-Length: 10000000000\r\nExpect: 100-continue\r\n", ""), []int{413}, 1},
-		{"another type of 10 GB", add("Content-Length: 10000000000\r\nContent-Type: text/xml\r\n", "<"), []int{415}, 1},
-		{"a length that is too large", add("Content-Length: 100\r\n", `{"name":"cut","categoryId":1}`), refused, 1},
-		{"a length that is too small", add("Content-Length: 5\r\n", `{"name":"cut","categoryId":1}`), refused, 2},
+		{"a length of 10 GB, and a wait",
+			add("Content-Length: 10000000000\r\nExpect: 100-continue\r\n", ""), []int{413}, 1},
+		{"another type of 10 GB", add("Content-Length: 10000000000\r\nContent-Type: text/xml\r\n",
+			"<"), []int{415}, 1},
+		{"a length that is too large", add("Content-Length: 100\r\n",
+			`{"name":"cut","categoryId":1}`), refused, 1},
+		{"a length that is too small", add("Content-Length: 5\r\n",
+			`{"name":"cut","categoryId":1}`), refused, 2},
 		{"a length and no body", add("Content-Length: 34\r\n", ""), refused, 1},
 		{"no length and a body", add("", `{"name":"cut","categoryId":1}`), refused, 2},
 		{"a length with a sign", add("Content-Length: +34\r\n", ""), refused, 1},
 		{"a length below zero", add("Content-Length: -1\r\n", ""), refused, 1},
 		{"a length in hexadecimal", add("Content-Length: 0x22\r\n", ""), refused, 1},
 		{"an empty length", add("Content-Length:\r\n", ""), refused, 1},
-		{"a length beyond 64 bits", add("Content-Length: 18446744073709551650\r\n", ""), refused, 1},
+		{"a length beyond 64 bits", add("Content-Length: 18446744073709551650\r\n", ""), refused,
+			1},
 		{"a length with other digits", add("Content-Length: ３４\r\n", ""), refused, 1},
 		{"a length that is half a number", add("Content-Length: 3 4\r\n", ""), refused, 1},
 		{"chunks that stop", broken(chunk(`{"name":"cut",`)), refused, 1},
@@ -269,9 +306,12 @@ func corpusOfBodies() []oddity {
 		{"a chunk longer than its size", broken("1\r\n{}\r\n0\r\n\r\n"), refused, 1},
 		{"a chunk that ends in LF", broken("2\r\n{}\n0\r\n\r\n"), refused, 1},
 		{"a chunk size that ends in LF", broken("2\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"an extension of 64 KiB", broken("2;" + strings.Repeat("a", 64<<10) + "\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"a trailer of 64 KiB", broken(chunk(`{"name":"cut","categoryId":1}`) + "0\r\nX: " + strings.Repeat("a", 64<<10) + "\r\n\r\n"), refused, 1},
-		{"a wait for 100 Continue", add("Content-Length: 2\r\nExpect: 100-continue\r\n", "{}"), refused, 1},
+		{"an extension of 64 KiB",
+			broken("2;" + strings.Repeat("a", 64<<10) + "\r\n{}\r\n0\r\n\r\n"), refused, 1},
+		{"a trailer of 64 KiB", broken(chunk(`{"name":"cut","categoryId":1}`) + "0\r\nX: " +
+			strings.Repeat("a", 64<<10) + "\r\n\r\n"), refused, 1},
+		{"a wait for 100 Continue", add("Content-Length: 2\r\nExpect: 100-continue\r\n", "{}"),
+			refused, 1},
 		{"a body on a list", list("Content-Length: 2\r\n") + "{}", []int{200}, 1},
 	}
 }
@@ -285,47 +325,81 @@ func corpusOfSmuggling() []oddity {
 	rows := []oddity{
 		{"CL.TE", add("Content-Length: 5\r\n"+chunkedTE, zero+smuggled), []int{400}, 1},
 		{"TE.CL", add(chunkedTE+"Content-Length: 4\r\n", chunk(smuggled)+zero), []int{400}, 1},
-		{"CL.TE with a good body", add("Content-Length: 3\r\n"+chunkedTE, chunk(`{"name":"first","categoryId":1}`)+zero+smuggled), []int{201, 400}, 1},
-		{"two lengths, the hidden one last", add("Content-Length: 0\r\n"+hidden, smuggled), []int{400}, 1},
-		{"two lengths, the hidden one first", add(hidden+"Content-Length: 0\r\n", smuggled), []int{400}, 1},
-		{"two lengths in one line", add(fmt.Sprintf("Content-Length: 0, %d\r\n", len(smuggled)), smuggled), []int{400}, 1},
-		{"a space before the colon of a length", add("Content-Length : 0\r\n"+hidden, smuggled), []int{400}, 1},
-		{"a length with an underscore", add("Content_Length: 0\r\n"+hidden, smuggled), []int{400}, 1},
-		{"a length on a folded line", add("Content-Length:\r\n "+fmt.Sprint(len(smuggled))+"\r\n", smuggled), []int{400}, 1},
-		{"a length hidden in a bare CR", list("X: 1\rContent-Length: 0\r\n"+hidden) + smuggled, once, 1},
+		{"CL.TE with a good body", add("Content-Length: 3\r\n"+chunkedTE,
+			chunk(`{"name":"first","categoryId":1}`)+zero+smuggled), []int{201, 400}, 1},
+		{"two lengths, the hidden one last", add("Content-Length: 0\r\n"+hidden, smuggled),
+			[]int{400}, 1},
+		{"two lengths, the hidden one first", add(hidden+"Content-Length: 0\r\n", smuggled),
+			[]int{400}, 1},
+		{"two lengths in one line", add(fmt.Sprintf("Content-Length: 0, %d\r\n", len(smuggled)),
+			smuggled), []int{400}, 1},
+		{"a space before the colon of a length", add("Content-Length : 0\r\n"+hidden, smuggled),
+			[]int{400}, 1},
+		{"a length with an underscore", add("Content_Length: 0\r\n"+hidden, smuggled), []int{400},
+			1},
+		{"a length on a folded line", add("Content-Length:\r\n "+fmt.Sprint(len(smuggled))+"\r\n",
+			smuggled), []int{400}, 1},
+		{"a length hidden in a bare CR", list("X: 1\rContent-Length: 0\r\n"+hidden) + smuggled,
+			once, 1},
 		{"a body on a GET", list(hidden) + smuggled, []int{200}, 1},
 		{"a body on a GET in chunks", list(chunkedTE) + chunk(smuggled) + zero, []int{200}, 1},
-		{"a body on a HEAD", "HEAD" + strings.TrimPrefix(list(hidden), "GET") + smuggled, []int{200}, 1},
-		{"a body without a key", "POST /v1/pets HTTP/1.1\r\nHost: petstore\r\n" + hidden + "\r\n" + smuggled, []int{401, 429}, 1},
-		{"a body on a path that is not there", "POST /nowhere HTTP/1.1\r\nHost: petstore\r\n" + hidden + "\r\n" + smuggled, []int{404}, 1},
-		{"a body of another type", add(hidden+"Content-Type: text/xml\r\n", smuggled), []int{415}, 1},
-		{"a body that is not waited for", add(hidden+"Expect: 100-continue\r\nContent-Type: text/xml\r\n", smuggled), []int{415}, 1},
-		{"a body over the limit", add(fmt.Sprintf("Content-Length: %d\r\n", 1000*len(smuggled)), strings.Repeat(smuggled, 1000)), []int{413}, 1},
-		{"a body far over the limit", add(fmt.Sprintf("Content-Length: %d\r\n", 9000*len(smuggled)), strings.Repeat(smuggled, 9000)), []int{413}, 1},
-		{"chunks over the limit", add(chunkedTE, strings.Repeat(chunk(strings.Repeat(smuggled, 1000)), 9)+zero), []int{413}, 1},
-		{"an extension with a line end", add(chunkedTE, "2;a\n{}\r\n"+zero+smuggled), []int{400}, 1},
-		{"an extension of a last chunk with a line end", add(chunkedTE, chunk("{}")+"0;a\n\r\n\r\n"+smuggled), []int{400}, 1},
-		{"a trailer that looks like framing", add(chunkedTE, chunk("{}")+"0\r\n"+hidden+"\r\n") + get, []int{400}, 2},
-		{"a last chunk with a longer zero", add(chunkedTE, chunk("{}")+"00000\r\n\r\n") + get, []int{400}, 2},
-		{"HTTP/1.0 with chunks", "POST /v1/pets HTTP/1.0\r\n" + authority + "Connection: keep-alive\r\n" + chunkedTE + "\r\n" + smuggled, once, 1},
-		{"HTTP/1.0 with chunks and a length", "POST /v1/pets HTTP/1.0\r\n" + authority + "Connection: keep-alive\r\n" + chunkedTE + "Content-Length: 5\r\n\r\n" + zero + smuggled, once, 1},
+		{"a body on a HEAD", "HEAD" + strings.TrimPrefix(list(hidden), "GET") + smuggled,
+			[]int{200}, 1},
+		{"a body without a key", "POST /v1/pets HTTP/1.1\r\nHost: petstore\r\n" + hidden + "\r\n" +
+			smuggled, []int{401, 429}, 1},
+		{"a body on a path that is not there", "POST /nowhere HTTP/1.1\r\nHost: petstore\r\n" +
+			hidden + "\r\n" + smuggled, []int{404}, 1},
+		{"a body of another type", add(hidden+"Content-Type: text/xml\r\n", smuggled), []int{415},
+			1},
+		{"a body that is not waited for",
+			add(hidden+"Expect: 100-continue\r\nContent-Type: text/xml\r\n", smuggled), []int{415},
+			1},
+		{"a body over the limit", add(fmt.Sprintf("Content-Length: %d\r\n", 1000*len(smuggled)),
+			strings.Repeat(smuggled, 1000)), []int{413}, 1},
+		{"a body far over the limit", add(fmt.Sprintf("Content-Length: %d\r\n", 9000*len(smuggled)),
+			strings.Repeat(smuggled, 9000)), []int{413}, 1},
+		{"chunks over the limit",
+			add(chunkedTE, strings.Repeat(chunk(strings.Repeat(smuggled, 1000)), 9)+zero),
+			[]int{413}, 1},
+		{"an extension with a line end", add(chunkedTE, "2;a\n{}\r\n"+zero+smuggled), []int{400},
+			1},
+		{"an extension of a last chunk with a line end",
+			add(chunkedTE, chunk("{}")+"0;a\n\r\n\r\n"+smuggled), []int{400}, 1},
+		{"a trailer that looks like framing", add(chunkedTE, chunk("{}")+"0\r\n"+hidden+"\r\n") +
+			get, []int{400}, 2},
+		{"a last chunk with a longer zero", add(chunkedTE, chunk("{}")+"00000\r\n\r\n") + get,
+			[]int{400}, 2},
+		{"HTTP/1.0 with chunks", "POST /v1/pets HTTP/1.0\r\n" + authority +
+			"Connection: keep-alive\r\n" + chunkedTE + "\r\n" + smuggled, once, 1},
+		{"HTTP/1.0 with chunks and a length", "POST /v1/pets HTTP/1.0\r\n" + authority +
+			"Connection: keep-alive\r\n" + chunkedTE + "Content-Length: 5\r\n\r\n" + zero +
+			smuggled, once, 1},
 		{"a head in another head", "GET /v1/pets HTTP/1.1\r\nX: " + smuggled, []int{200}, 1},
-		{"an upgrade that is not answered", list("Connection: Upgrade\r\nUpgrade: websocket\r\n"+hidden) + smuggled, []int{200}, 1},
+		{"an upgrade that is not answered", list("Connection: Upgrade\r\nUpgrade: websocket\r\n"+
+			hidden) + smuggled, []int{200}, 1},
 	}
 	// Only "chunked", alone and in any case, is a coding this service has to know.
 	for _, coding := range []string{
-		"xchunked", "chunkedx", "identity", "gzip, chunked", "chunked, identity", "chunked, chunked", `"chunked"`,
-		"chunked;q=1", "x chunked", "\vchunked", "chunked\x00", "chu\r\n nked", "", ",chunked", "chunked,",
+		"xchunked", "chunkedx", "identity", "gzip, chunked", "chunked, identity",
+		"chunked, chunked", `"chunked"`,
+		"chunked;q=1", "x chunked", "\vchunked", "chunked\x00", "chu\r\n nked", "", ",chunked",
+		"chunked,",
 	} {
-		rows = append(rows, oddity{fmt.Sprintf("the coding %q", coding), add("Transfer-Encoding: "+coding+"\r\nContent-Length: 5\r\n", zero+smuggled), refused, 1})
+		rows = append(rows, oddity{fmt.Sprintf("the coding %q", coding),
+			add("Transfer-Encoding: "+coding+"\r\nContent-Length: 5\r\n", zero+smuggled), refused,
+			1})
 	}
 	for _, lines := range []string{
-		"Transfer-Encoding : chunked\r\n", "Transfer-Encoding\t: chunked\r\n", " Transfer-Encoding: chunked\r\n",
-		"X: 1\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
-		"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding:\r\n chunked\r\n",
+		"Transfer-Encoding : chunked\r\n", "Transfer-Encoding\t: chunked\r\n",
+		" Transfer-Encoding: chunked\r\n",
+		"X: 1\nTransfer-Encoding: chunked\r\n",
+		"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+		"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+		"Transfer-Encoding:\r\n chunked\r\n",
 		"Transfer-Encoding: \tchunked \r\n", "tRANSFER-ENCODING: CHUNKED\r\n",
 	} {
-		rows = append(rows, oddity{fmt.Sprintf("the lines %q", lines), add("Content-Length: 5\r\n"+lines, zero+smuggled), refused, 1})
+		rows = append(rows, oddity{fmt.Sprintf("the lines %q", lines),
+			add("Content-Length: 5\r\n"+lines, zero+smuggled), refused, 1})
 	}
 	return rows
 }
@@ -337,14 +411,16 @@ func corpusOfSmuggling() []oddity {
 func TestMalformedRequestsAreRefusedOneByOne(t *testing.T) {
 	s := start(t, debugFlags...)
 	leavesNothing(t, s, func() {
-		for kind, rows := range map[string][]oddity{"head": corpusOfHeads(), "body": corpusOfBodies(), "smuggling": corpusOfSmuggling()} {
+		for kind, rows := range map[string][]oddity{"head": corpusOfHeads(),
+			"body": corpusOfBodies(), "smuggling": corpusOfSmuggling()} {
 			for _, row := range rows {
 				t.Run(kind+", "+row.name, func(t *testing.T) { row.check(t, s) })
 			}
 		}
 	})
 	for after := 0; ; after += 100 {
-		page, err := s.send(t.Context(), http.DefaultClient, "GET", fmt.Sprintf("/pets?limit=100&after=%d", after), "")
+		page, err := s.send(t.Context(), http.DefaultClient, "GET",
+			fmt.Sprintf("/pets?limit=100&after=%d", after), "")
 		if err != nil || page.status != http.StatusOK {
 			t.Fatalf("%v, %v", page, err)
 		}
@@ -379,7 +455,8 @@ func (o oddity) check(t *testing.T, s *server) {
 		t.Errorf("the first answer should be one of %v: %v", o.statuses, answers)
 	}
 	if requests > o.most {
-		t.Errorf("%d requests are answered where a strict reader sees %d: %v", requests, o.most, answers)
+		t.Errorf("%d requests are answered where a strict reader sees %d: %v", requests, o.most,
+			answers)
 	}
 }
 
@@ -398,9 +475,13 @@ func TestNothingMalformedIsWaitedForLong(t *testing.T) {
 				}
 				defer conn.Close()
 				began := time.Now()
-				go func() { _, _ = io.WriteString(conn, strings.ReplaceAll(row.send, anyKey, s.key)) }()
+				go func() {
+					_, _ = io.WriteString(conn, strings.ReplaceAll(row.send, anyKey,
+						s.key))
+				}()
 				_, err = conn.Read(make([]byte, 1))
-				if took := time.Since(began); errors.Is(err, os.ErrDeadlineExceeded) || took > 15*time.Second+delay {
+				if took := time.Since(began); errors.Is(err, os.ErrDeadlineExceeded) ||
+					took > 15*time.Second+delay {
 					t.Errorf("%s: nothing in %v, %v", row.name, took, err)
 				}
 			})
@@ -416,8 +497,10 @@ func TestGarbledRequestsAreNoFailureOfTheService(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	templates := []string{get, sized(rex), add(chunkedTE, chunk(rex)+"0\r\n\r\n"), list("Content-Length: 2\r\n") + "{}"}
-	spice := []string{"\r\n", "\n", "\r", " ", "\t", ":", ";", ",", "\x00", "\xff", "0", "-1", "%", "..", "//", "HTTP/1.1", "chunked", get}
+	templates := []string{get, sized(rex), add(chunkedTE, chunk(rex)+"0\r\n\r\n"),
+		list("Content-Length: 2\r\n") + "{}"}
+	spice := []string{"\r\n", "\n", "\r", " ", "\t", ":", ";", ",", "\x00", "\xff", "0", "-1", "%",
+		"..", "//", "HTTP/1.1", "chunked", get}
 	leavesNothing(t, s, func() {
 		for range soak(t, 2000) {
 			text := []byte(templates[random.IntN(len(templates))])
@@ -478,9 +561,11 @@ func checkPipelined(t *testing.T, last int64, rounds [][]reply) {
 		if i >= 60 { // a minute, without a key
 			withoutKey = http.StatusTooManyRequests
 		}
-		for n, want := range []int{http.StatusCreated, http.StatusOK, http.StatusOK, withoutKey, http.StatusNotFound} {
+		for n, want := range []int{http.StatusCreated, http.StatusOK, http.StatusOK, withoutKey,
+			http.StatusNotFound} {
 			if round[n].status != want {
-				t.Errorf("answer %d of round %d is %d, not %d: %v", n, i, round[n].status, want, round[n])
+				t.Errorf("answer %d of round %d is %d, not %d: %v", n, i, round[n].status, want,
+					round[n])
 			}
 			wantLeft := max(0, 59-i)
 			if n != 3 {
@@ -488,10 +573,12 @@ func checkPipelined(t *testing.T, last int64, rounds [][]reply) {
 				wantLeft = left
 			}
 			if got := round[n].header.Get("X-RateLimit-Remaining"); got != fmt.Sprint(wantLeft) {
-				t.Errorf("answer %d of round %d says that %s requests are left, not %d", n, i, got, wantLeft)
+				t.Errorf("answer %d of round %d says that %s requests are left, not %d", n, i, got,
+					wantLeft)
 			}
 		}
-		animal := fmt.Sprintf(`{"id":%d,"name":"animal %d","categoryId":1,"status":"available"}`, last+1+int64(i), i)
+		animal := fmt.Sprintf(`{"id":%d,"name":"animal %d","categoryId":1,"status":"available"}`,
+			last+1+int64(i), i)
 		if round[0].body != animal || round[1].body != animal {
 			t.Errorf("round %d answers %s and %s, not %s", i, round[0].body, round[1].body, animal)
 		}
@@ -507,22 +594,25 @@ func TestWhatNeverEndsIsCutOff(t *testing.T) {
 		var clients sync.WaitGroup
 		defer clients.Wait()
 		for what, c := range map[string]struct{ begin, repeat string }{
-			"a target":           {"GET /", kib},
-			"headers":            {head, "X: " + kib + "\r\n"},
-			"a header":           {head + "X: ", kib},
-			"a folded header":    {head + "X: 1\r\n", " " + kib + "\r\n"},
-			"a body":             {head + "Content-Length: 100000000000\r\n\r\n", kib},
-			"a body without key": {"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nContent-Length: 100000000000\r\n\r\n", kib},
-			"a body for nobody":  {"POST /x HTTP/1.1\r\nHost: petstore\r\n" + chunkedTE + "\r\n", chunk(kib)},
-			"chunks":             {head + chunkedTE + "\r\n", chunk(kib)},
-			"a chunk extension":  {head + chunkedTE + "\r\n1;", kib},
-			"a trailer":          {head + chunkedTE + "\r\n0\r\nX: ", kib},
-			"trailers":           {head + chunkedTE + "\r\n0\r\n", "X: " + kib + "\r\n"},
+			"a target":        {"GET /", kib},
+			"headers":         {head, "X: " + kib + "\r\n"},
+			"a header":        {head + "X: ", kib},
+			"a folded header": {head + "X: 1\r\n", " " + kib + "\r\n"},
+			"a body":          {head + "Content-Length: 100000000000\r\n\r\n", kib},
+			"a body without key": {"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nContent-Length: " +
+				"100000000000\r\n\r\n", kib},
+			"a body for nobody": {"POST /x HTTP/1.1\r\nHost: petstore\r\n" + chunkedTE + "\r\n",
+				chunk(kib)},
+			"chunks":            {head + chunkedTE + "\r\n", chunk(kib)},
+			"a chunk extension": {head + chunkedTE + "\r\n1;", kib},
+			"a trailer":         {head + chunkedTE + "\r\n0\r\nX: ", kib},
+			"trailers":          {head + chunkedTE + "\r\n0\r\n", "X: " + kib + "\r\n"},
 		} {
 			clients.Go(func() {
 				taken, err := s.sendWithoutEnd(c.begin, c.repeat)
 				if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Errorf("%s without an end was not cut off: the service took %d KiB, %v", what, taken, err)
+					t.Errorf("%s without an end was not cut off: the service took %d KiB, %v", what,
+						taken, err)
 				}
 				t.Logf("%s without an end was cut off after %d KiB", what, taken)
 			})

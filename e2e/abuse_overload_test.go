@@ -75,7 +75,8 @@ func (c *caller) write(method, target, body string) error {
 	if err := c.conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(c.conn, "%s /v1%s HTTP/1.1\r\nHost: petstore\r\nAuthorization: %s\r\nContent-Length: %d\r\n\r\n%s",
+	_, err := fmt.Fprintf(c.conn,
+		"%s /v1%s HTTP/1.1\r\nHost: petstore\r\nAuthorization: %s\r\nContent-Length: %d\r\n\r\n%s",
 		method, target, c.s.bearer(), len(body), body)
 	return err
 }
@@ -110,11 +111,14 @@ func (c *caller) mustGet(target string) *answer {
 func (c *census) noteCreate(name string, got *answer) {
 	var p pet
 	switch {
-	case got.status == http.StatusServiceUnavailable && got.code == "unavailable" && got.header.Get("Retry-After") == "1":
-	case got.status == http.StatusCreated && json.Unmarshal([]byte(got.body), &p) == nil && p.Name == name:
+	case got.status == http.StatusServiceUnavailable && got.code == "unavailable" &&
+		got.header.Get("Retry-After") == "1":
+	case got.status == http.StatusCreated && json.Unmarshal([]byte(got.body), &p) == nil &&
+		p.Name == name:
 		c.note(p.ID, name)
 	default:
-		c.t.Errorf("adding %s is answered %d %s with Retry-After %q", name, got.status, got.body, got.header.Get("Retry-After"))
+		c.t.Errorf("adding %s is answered %d %s with Retry-After %q", name, got.status, got.body,
+			got.header.Get("Retry-After"))
 	}
 }
 
@@ -213,7 +217,8 @@ func (o *overload) request(c *caller) {
 		return
 	}
 	get := o.gets[rand.IntN(len(o.gets))]
-	if got := o.send(c, "GET", get[0], ""); got != nil && (got.status != http.StatusOK || got.body != get[1]) {
+	if got := o.send(c, "GET", get[0], ""); got != nil && (got.status != http.StatusOK ||
+		got.body != get[1]) {
 		o.Errorf("GET %s is answered %d %s", get[0], got.status, got.body)
 	}
 }
@@ -297,8 +302,10 @@ func (o *overload) openLoop(perSecond float64, duration time.Duration) {
 		}
 	})
 	seconds := time.Since(began).Seconds()
-	o.Logf("a second, %.0f requests come, %.0f are sent and %.0f answered; in all, %d are answered 503",
-		float64(came)/seconds, float64(sent)/seconds, float64(len(o.latencies))/seconds, o.unavailable.Load())
+	o.Logf("a second, %.0f requests come, %.0f are sent and %.0f answered; in all, %d are "+
+		"answered 503",
+		float64(came)/seconds, float64(sent)/seconds, float64(len(o.latencies))/seconds,
+		o.unavailable.Load())
 }
 
 // watchMemory follows the service's resident memory until the check is called.
@@ -323,7 +330,8 @@ func (o *overload) watchMemory() (check func()) {
 		<-stopped
 		half := len(samples) / 2
 		first, second := slices.Max(samples[:half]), slices.Max(samples[half:])
-		o.Logf("resident memory: %d MiB before, at most %d in the first half, %d in the second", samples[0], first, second)
+		o.Logf("resident memory: %d MiB before, at most %d in the first half, %d in the second",
+			samples[0], first, second)
 		if second > first+8 || second > 256 {
 			o.Errorf("resident memory grows from %d to %d MiB", first, second)
 		}
@@ -354,7 +362,8 @@ func (o *overload) checkLatencies() {
 	}
 	n := len(o.latencies)
 	mean, p99 := sum/time.Duration(n), o.latencies[n*99/100]
-	o.Logf("answers take %v on average; 1 %% of them more than %v, at most %v", mean, p99, o.latencies[n-1])
+	o.Logf("answers take %v on average; 1 %% of them more than %v, at most %v", mean, p99,
+		o.latencies[n-1])
 	if p99 > max(2*time.Second, 8*mean) {
 		o.Errorf("1 %% of the answers take more than %v", p99)
 	}

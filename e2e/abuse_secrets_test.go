@@ -65,9 +65,11 @@ type hunt struct {
 func newHunt(t *testing.T, flags ...string) *hunt {
 	t.Helper()
 	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	s.run(append(flags, "-log-level", "debug", "-debug-addr", "127.0.0.1:0", "-cors-origin", "https://example.com")...)
+	s.run(append(flags, "-log-level", "debug", "-debug-addr", "127.0.0.1:0", "-cors-origin",
+		"https://example.com")...)
 	h := &hunt{T: t, server: s, owners: map[string]string{}}
-	for until := time.Now().Add(10 * time.Second); !strings.HasSuffix(h.printed, "/pets\n\n"); h.printed = s.out.String() {
+	for until := time.Now().Add(10 * time.Second); !strings.HasSuffix(h.printed,
+		"/pets\n\n"); h.printed = s.out.String() {
 		if time.Now().After(until) {
 			t.Fatalf("the service prints no first key, but %q", h.printed)
 		}
@@ -94,7 +96,8 @@ func (h *hunt) search(where string, text []byte, allowed ...string) {
 	for i := 0; i+fragment <= len(lower); i++ {
 		owner := h.owners[string(lower[i:i+fragment])]
 		if owner != "" && !slices.Contains(allowed, owner) {
-			h.Errorf("%s: the key %q is in it: …%q…", where, owner, lower[max(0, i-60):min(len(lower), i+60)])
+			h.Errorf("%s: the key %q is in it: …%q…", where, owner,
+				lower[max(0, i-60):min(len(lower), i+60)])
 			return
 		}
 	}
@@ -109,8 +112,10 @@ func (h *hunt) command(name string, args ...string) (key string) {
 	cmd.Stderr = &stderr
 	stdout, err := cmd.Output()
 	if name != "" {
-		if key = strings.TrimSuffix(string(stdout), "\n"); err != nil || keyForm.FindString(key) != key {
-			h.Fatalf("petstore %s: want a key on stdout, not %q; %v %s", strings.Join(args, " "), stdout, err, stderr.Bytes())
+		if key = strings.TrimSuffix(string(stdout), "\n"); err != nil ||
+			keyForm.FindString(key) != key {
+			h.Fatalf("petstore %s: want a key on stdout, not %q; %v %s", strings.Join(args, " "),
+				stdout, err, stderr.Bytes())
 		}
 		h.add(name, key)
 		stdout = nil
@@ -138,8 +143,10 @@ func (h *hunt) tour() {
 	written := h.key("written", "create", unlimited...)
 	h.key("named", "create", "-name", written)
 	others := []string{
-		h.server.key, h.key("revoked", "create"), h.key("banned", "create", "-plan", "enterprise", "-per-minute", "5", "-per-day", "9"),
-		h.key("rotated", "create"), h.key("short-lived", "create", "-expires", "1s"), h.key("other environment", "create", "-test"), forge(randomText(32)),
+		h.server.key, h.key("revoked", "create"), h.key("banned", "create", "-plan", "enterprise",
+			"-per-minute", "5", "-per-day", "9"),
+		h.key("rotated", "create"), h.key("short-lived", "create", "-expires", "1s"),
+		h.key("other environment", "create", "-test"), forge(randomText(32)),
 	}
 	h.add("unknown", others[len(others)-1])
 	for _, key := range append(others, written, h.caller) {
@@ -156,8 +163,10 @@ func (h *hunt) tour() {
 	h.key("", "list", "-json")
 	h.key("", "show", id(h.caller))
 	for _, mistake := range [][]string{
-		{"key", "revoke", "-db", h.server.db, h.caller}, {"key", "show", "-db", h.server.db, h.caller}, {"key", h.caller}, {h.caller},
-		{"key", "set", "-db", h.server.db, "-plan", h.caller, "1"}, {"key", "create", "-db", h.server.db, h.caller}, {"-addr", h.caller}, {"-" + h.caller},
+		{"key", "revoke", "-db", h.server.db, h.caller}, {"key", "show", "-db", h.server.db,
+			h.caller}, {"key", h.caller}, {h.caller},
+		{"key", "set", "-db", h.server.db, "-plan", h.caller, "1"}, {"key", "create", "-db",
+			h.server.db, h.caller}, {"-addr", h.caller}, {"-" + h.caller},
 	} {
 		h.command("", mistake...)
 	}
@@ -191,44 +200,75 @@ func (h *hunt) tour() {
 var (
 	// requests bring about the answers that the service gives in peace.
 	requests = []string{
-		"GET /v1/pets", "GET /v1/pets\nAUTH", "GET /v1/pets?limit=1&status=sold&after=1\nAUTH", "HEAD /v1/pets\nAUTH",
-		"POST /v1/pets\nAUTH\n\n" + rex, "GET /v1/pets/1\nAUTH", "GET /v1/pets/1\nAUTH\nIf-None-Match: *", "GET /v1/pets/999999\nAUTH",
-		"DELETE /v1/pets\nAUTH", "GET /v1/pets?limit=0\nAUTH", "GET /openapi.json", "GET /", "GET /v1/pets\nAuthorization: Bearer unknown",
+		"GET /v1/pets", "GET /v1/pets\nAUTH", "GET /v1/pets?limit=1&status=sold&after=1\nAUTH",
+		"HEAD /v1/pets\nAUTH",
+		"POST /v1/pets\nAUTH\n\n" + rex, "GET /v1/pets/1\nAUTH",
+		"GET /v1/pets/1\nAUTH\nIf-None-Match: *", "GET /v1/pets/999999\nAUTH",
+		"DELETE /v1/pets\nAUTH", "GET /v1/pets?limit=0\nAUTH", "GET /openapi.json", "GET /",
+		"GET /v1/pets\nAuthorization: Bearer unknown",
 	}
 
 	// misplaced hold a key where it does not belong.
 	misplaced = []string{
-		"GET /v1/pets/KEY\nAUTH", "GET /v1/KEY\nAUTH", "GET /v1//KEY\nAUTH", "GET /v1/pets/KEY", "GET /KEY", "GET /KEY/../KEY", "GET http://KEY/KEY\nAUTH",
-		"GET /v1/pets/PART\nAUTH", "PART /PART\nAUTH\nUser-Agent: PART\nPART: PART", "GET /v1/pets\nAuthorization: Bearer PART", "GET /v1/pets?limit=PART\nAUTH",
-		"GET /v1/pets?KEY\nAUTH", "GET /v1/pets?key=KEY\nAUTH", "GET /v1/pets?access_token=KEY", "GET /v1/pets?limit=KEY\nAUTH", "GET /v1/pets?status=KEY\nAUTH",
-		"GET /v1/pets?after=KEY\nAUTH", "GET /v1/pets?%zz=KEY\nAUTH", "GET /v1/pets?KEY;KEY\nAUTH", "GET /v1/pets/1?KEY\nAUTH",
-		"GET /openapi.json?KEY", "GET /?KEY", "KEY /v1/pets\nAUTH", "KEY /v1/pets", "KEY /KEY", "CONNECT KEY:443", "OPTIONS *\nAUTH",
-		"GET /v1/pets\nAUTH\nUser-Agent: KEY\nReferer: http://KEY/\nCookie: key=KEY\nAccept: KEY\nIf-None-Match: KEY\nRange: KEY\nOrigin: https://KEY\nX-Request-Id: KEY\nX-Api-Key: KEY\nX-Forwarded-For: KEY",
-		"OPTIONS /v1/pets\nOrigin: https://example.com\nAccess-Control-Request-Method: KEY\nAccess-Control-Request-Headers: KEY",
-		"GET /v1/pets\nAUTH\nKEY: KEY", "GET /v1/pets\nAUTH\nExpect: KEY", "POST /v1/pets?KEY\nAUTH\n\n" + rex,
-		"GET /v1/pets\nAuthorization: KEY", "GET /v1/pets\nAuthorization: Basic KEY", "GET /v1/pets\nAuthorization: BearerKEY", "GET /v1/pets\nAuthorization: Bearer KEYx",
-		"GET /v1/pets\nAuthorization: Bearer KEY KEY", "GET /v1/pets\nAuthorization: Bearer\tKEY", "GET /v1/pets\nAuthorization: Bearer xKEY", "GET /v1/pets\nAUTH\nAUTH",
-		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY KEY\n\n" + rex, "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n{}",
-		"POST /v1/pets\nAUTH\nContent-Type: KEY\n\n" + rex, "POST /v1/pets\nAUTH\nContent-Type: application/json; charset=KEY\nContent-Encoding: KEY\n\n" + rex,
-		"POST /v1/pets\nAUTH\n\nKEY", "POST /v1/pets\nAUTH\n\n\"KEY\"", `POST /v1/pets` + "\nAUTH\n\n" + `{"KEY":1,"name":"Rex","categoryId":7}`,
-		"POST /v1/pets\nAUTH\n\n" + `{"name":"KEY"}`, "POST /v1/pets\nAUTH\n\n" + `{"name":"KEY","categoryId":"KEY","status":"KEY"}`,
-		"POST /v1/pets\nAUTH\n\n" + `{"name":"Rex","categoryId":7,"status":"KEY` + strings.Repeat(" ", 64<<10) + `"}`,
+		"GET /v1/pets/KEY\nAUTH", "GET /v1/KEY\nAUTH", "GET /v1//KEY\nAUTH", "GET /v1/pets/KEY",
+		"GET /KEY", "GET /KEY/../KEY", "GET http://KEY/KEY\nAUTH",
+		"GET /v1/pets/PART\nAUTH", "PART /PART\nAUTH\nUser-Agent: PART\nPART: PART",
+		"GET /v1/pets\nAuthorization: Bearer PART", "GET /v1/pets?limit=PART\nAUTH",
+		"GET /v1/pets?KEY\nAUTH", "GET /v1/pets?key=KEY\nAUTH", "GET /v1/pets?access_token=KEY",
+		"GET /v1/pets?limit=KEY\nAUTH", "GET /v1/pets?status=KEY\nAUTH",
+		"GET /v1/pets?after=KEY\nAUTH", "GET /v1/pets?%zz=KEY\nAUTH", "GET /v1/pets?KEY;KEY\nAUTH",
+		"GET /v1/pets/1?KEY\nAUTH",
+		"GET /openapi.json?KEY", "GET /?KEY", "KEY /v1/pets\nAUTH", "KEY /v1/pets", "KEY /KEY",
+		"CONNECT KEY:443", "OPTIONS *\nAUTH",
+		"GET /v1/pets\nAUTH\nUser-Agent: KEY\nReferer: http://KEY/\nCookie: key=KEY\nAccept: " +
+			"KEY\nIf-None-Match: KEY\nRange: KEY\nOrigin: https://KEY\nX-Request-Id: " +
+			"KEY\nX-Api-Key: KEY\nX-Forwarded-For: KEY",
+		"OPTIONS /v1/pets\nOrigin: https://example.com\nAccess-Control-Request-Method: " +
+			"KEY\nAccess-Control-Request-Headers: KEY",
+		"GET /v1/pets\nAUTH\nKEY: KEY", "GET /v1/pets\nAUTH\nExpect: KEY",
+		"POST /v1/pets?KEY\nAUTH\n\n" + rex,
+		"GET /v1/pets\nAuthorization: KEY", "GET /v1/pets\nAuthorization: Basic KEY",
+		"GET /v1/pets\nAuthorization: BearerKEY", "GET /v1/pets\nAuthorization: Bearer KEYx",
+		"GET /v1/pets\nAuthorization: Bearer KEY KEY", "GET /v1/pets\nAuthorization: Bearer\tKEY",
+		"GET /v1/pets\nAuthorization: Bearer xKEY", "GET /v1/pets\nAUTH\nAUTH",
+		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY KEY\n\n" + rex,
+		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n{}",
+		"POST /v1/pets\nAUTH\nContent-Type: KEY\n\n" + rex,
+		"POST /v1/pets\nAUTH\nContent-Type: application/json; charset=KEY\nContent-Encoding: " +
+			"KEY\n\n" + rex,
+		"POST /v1/pets\nAUTH\n\nKEY", "POST /v1/pets\nAUTH\n\n\"KEY\"", `POST /v1/pets` +
+			"\nAUTH\n\n" + `{"KEY":1,"name":"Rex","categoryId":7}`,
+		"POST /v1/pets\nAUTH\n\n" + `{"name":"KEY"}`, "POST /v1/pets\nAUTH\n\n" +
+			`{"name":"KEY","categoryId":"KEY","status":"KEY"}`,
+		"POST /v1/pets\nAUTH\n\n" + `{"name":"Rex","categoryId":7,"status":"KEY` +
+			strings.Repeat(" ", 64<<10) + `"}`,
 	}
 
 	// stored hold a key that the client wants to be stored.
 	stored = []string{
-		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + `{"name":"KEY","categoryId":7}`, "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + `{"name":"KEY","categoryId":7}`,
-		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + `{"name":"KEY","categoryId":8}`, "GET /v1/pets?limit=100\nAUTH",
+		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + `{"name":"KEY","categoryId":7}`,
+		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + `{"name":"KEY","categoryId":7}`,
+		"POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + `{"name":"KEY","categoryId":8}`,
+		"GET /v1/pets?limit=100\nAUTH",
 	}
 
 	// malformed are no requests that the server can read, and sent as they are.
 	malformed = []string{
-		"KEY\r\n\r\n", "GET KEY HTTP/1.1\r\nHost: petstore\r\n\r\n", "GET / KEY\r\n\r\n", "GET / HTTP/1.1\r\nKEY\r\n\r\n", "GET / HTTP/1.1\r\nHost: KEY/\r\n\r\n",
-		"GET / HTTP/1.1\r\nHost: KEY\r\nHost: KEY\r\n\r\n", "GET /%zzKEY HTTP/1.1\r\nHost: petstore\r\n\r\n", "GET / HTTP/1.1\r\nHost: petstore\r\nKEY : KEY\r\n\r\n",
-		"GET / HTTP/1.1\r\nHost: petstore\r\nX: KEY\x00\r\n\r\n", "POST / HTTP/1.1\r\nHost: petstore\r\nContent-Length: KEY\r\n\r\n", "POST / HTTP/1.1\r\nHost: petstore\r\nTransfer-Encoding: KEY\r\n\r\n",
-		"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\n\r\nKEY\r\n\r\n",
-		"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer KEY\r\nTransfer-Encoding: chunked\r\nTrailer: KEY\r\n\r\n2\r\n{}\r\n0\r\nKEY: KEY\r\n\r\n",
-		"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer KEY\r\nContent-Length: 100\r\n\r\nKEY",
+		"KEY\r\n\r\n", "GET KEY HTTP/1.1\r\nHost: petstore\r\n\r\n", "GET / KEY\r\n\r\n",
+		"GET / HTTP/1.1\r\nKEY\r\n\r\n", "GET / HTTP/1.1\r\nHost: KEY/\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: KEY\r\nHost: KEY\r\n\r\n",
+		"GET /%zzKEY HTTP/1.1\r\nHost: petstore\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: petstore\r\nKEY : KEY\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: petstore\r\nX: KEY\x00\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: petstore\r\nContent-Length: KEY\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: petstore\r\nTransfer-Encoding: KEY\r\n\r\n",
+		"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
+			"KEY\r\nTransfer-Encoding: chunked\r\n\r\nKEY\r\n\r\n",
+		"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
+			"KEY\r\nTransfer-Encoding: chunked\r\nTrailer: KEY\r\n\r\n2\r\n{}\r\n0\r\nKEY: " +
+			"KEY\r\n\r\n",
+		"POST /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
+			"KEY\r\nContent-Length: 100\r\n\r\nKEY",
 		"GET / HTTP/1.1\r\nHost: petstore\r\nX: " + strings.Repeat("KEY", 1000) + "\r\n\r\n",
 	}
 )
@@ -238,9 +278,12 @@ func (h *hunt) send(key, request string) {
 	h.Helper()
 	head, body, _ := strings.Cut(request, "\n\n")
 	line, headers, _ := strings.Cut(head, "\n")
-	headers += fmt.Sprintf("\nHost: petstore\nConnection: close\nContent-Length: %d", len(strings.ReplaceAll(body, "KEY", key)))
-	head = strings.ReplaceAll(line+" HTTP/1.1\n"+strings.TrimPrefix(headers, "\n"), "\n", "\r\n") + "\r\n\r\n"
-	h.exchange(strings.NewReplacer("AUTH", "Authorization: Bearer "+key, "KEY", key, "PART", key[len("pet_live_"):]).Replace(head + body))
+	headers += fmt.Sprintf("\nHost: petstore\nConnection: close\nContent-Length: %d",
+		len(strings.ReplaceAll(body, "KEY", key)))
+	head = strings.ReplaceAll(line+" HTTP/1.1\n"+strings.TrimPrefix(headers, "\n"), "\n", "\r\n") +
+		"\r\n\r\n"
+	h.exchange(strings.NewReplacer("AUTH", "Authorization: Bearer "+key, "KEY", key, "PART",
+		key[len("pet_live_"):]).Replace(head + body))
 }
 
 // exchange sends bytes and no more, and keeps what comes back until the server closes.
@@ -294,7 +337,8 @@ func (h *hunt) breakStore() {
 	db.SetMaxOpenConns(1)
 	for _, step := range []struct{ fault, request, mend string }{
 		{"BEGIN IMMEDIATE", "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + rex, "ROLLBACK"},
-		{"ALTER TABLE pets RENAME TO elsewhere", "GET /v1/pets?after=1\nAUTH\nX: KEY", "ALTER TABLE elsewhere RENAME TO pets"},
+		{"ALTER TABLE pets RENAME TO elsewhere", "GET /v1/pets?after=1\nAUTH\nX: KEY",
+			"ALTER TABLE elsewhere RENAME TO pets"},
 	} {
 		if _, err := db.Exec(step.fault); err != nil {
 			h.Fatal(err)
@@ -310,7 +354,8 @@ func (h *hunt) breakStore() {
 func (h *hunt) checkCodes() {
 	h.Helper()
 	for _, code := range []string{
-		"invalid_body", "invalid_parameter", "missing_key", "invalid_key", "not_found", "method_not_allowed", "body_too_large", "unsupported_media_type",
+		"invalid_body", "invalid_parameter", "missing_key", "invalid_key", "not_found",
+		"method_not_allowed", "body_too_large", "unsupported_media_type",
 		"idempotency_key_reused", "rate_limited", "key_banned", "internal_error", "unavailable",
 	} {
 		if !bytes.Contains(h.answers, []byte(`"code":"`+code+`"`)) {
@@ -326,10 +371,13 @@ func (h *hunt) searchDebug() {
 	waiting := h.wait()
 	defer waiting.Close()
 	for _, target := range []string{
-		"/metrics", "/metrics?" + h.caller, "/healthz", "/readyz", "/" + h.caller, "/debug/pprof/", "/debug/pprof/" + h.caller, "/debug/pprof/cmdline",
-		"/debug/pprof/goroutine?debug=1", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/trace?seconds=0.1",
+		"/metrics", "/metrics?" + h.caller, "/healthz", "/readyz", "/" + h.caller, "/debug/pprof/",
+		"/debug/pprof/" + h.caller, "/debug/pprof/cmdline",
+		"/debug/pprof/goroutine?debug=1", "/debug/pprof/goroutine?debug=2",
+		"/debug/pprof/heap?debug=1", "/debug/pprof/trace?seconds=0.1",
 	} {
-		r, err := http.NewRequestWithContext(h.Context(), http.MethodGet, h.server.debug+target, nil)
+		r, err := http.NewRequestWithContext(h.Context(), http.MethodGet, h.server.debug+target,
+			nil)
 		if err != nil {
 			h.Fatal(err)
 		}
@@ -352,7 +400,8 @@ func (h *hunt) searchDebug() {
 func (h *hunt) wait() net.Conn {
 	h.Helper()
 	conn := h.dial()
-	request := "POST /v1/pets?KEY HTTP/1.1\r\nHost: KEY\r\nAuthorization: Bearer KEY\r\nUser-Agent: KEY\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+	request := "POST /v1/pets?KEY HTTP/1.1\r\nHost: KEY\r\nAuthorization: Bearer " +
+		"KEY\r\nUser-Agent: KEY\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
 	if _, err := io.WriteString(conn, strings.ReplaceAll(request, "KEY", h.caller)); err != nil {
 		h.Fatal(err)
 	}
@@ -374,7 +423,8 @@ func (h *hunt) quit() {
 		h.Fatal(err)
 	}
 	_ = h.server.cmd.Wait() // the exit status is that of a crash
-	if trace := h.server.log.String(); !strings.Contains(trace, "SIGQUIT") || !strings.Contains(trace, "createPet") {
+	if trace := h.server.log.String(); !strings.Contains(trace, "SIGQUIT") ||
+		!strings.Contains(trace, "createPet") {
 		h.Errorf("there is no trace of a request:\n%s", trace)
 	}
 	h.searchEnd()
@@ -385,7 +435,8 @@ func (h *hunt) quit() {
 func (h *hunt) searchEnd() {
 	h.Helper()
 	h.searchAll()
-	for _, logged := range []string{"store unavailable", "internal error", "key banned", "GET /v1/pets"} {
+	for _, logged := range []string{"store unavailable", "internal error", "key banned",
+		"GET /v1/pets"} {
 		if !strings.Contains(h.server.log.String(), logged) {
 			h.Errorf("the log does not say %q", logged)
 		}
@@ -421,7 +472,8 @@ func (h *hunt) searchAll() {
 // tourTLS puts keys where only a TLS server finds them.
 func (h *hunt) tourTLS() {
 	h.Helper()
-	for _, config := range []*tls.Config{{ServerName: h.caller}, {ServerName: "localhost", NextProtos: []string{h.caller}}} {
+	for _, config := range []*tls.Config{{ServerName: h.caller}, {ServerName: "localhost",
+		NextProtos: []string{h.caller}}} {
 		config.InsecureSkipVerify = true
 		conn, err := tls.Dial("tcp", h.address(), config)
 		if err == nil {
@@ -431,16 +483,21 @@ func (h *hunt) tourTLS() {
 	h.speak("GET /"+h.caller+" HTTP/1.1\r\nHost: petstore\r\n\r\n", nil)
 	h.speak("\x16\x03\x01\x00\x2f"+h.caller, nil)
 	h.speak(h.caller, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	h.speak("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+h.caller, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+	h.speak("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+h.caller, &tls.Config{InsecureSkipVerify: true,
+		NextProtos: []string{"h2"}})
 
-	two := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	for _, line := range []string{"GET /v1/pets", "GET /v1/KEY", "GET /v1/pets?KEY", "KEY /v1/pets", "POST /v1/pets"} {
+	two := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for _, line := range []string{"GET /v1/pets", "GET /v1/KEY", "GET /v1/pets?KEY", "KEY /v1/pets",
+		"POST /v1/pets"} {
 		method, target, _ := strings.Cut(strings.ReplaceAll(line, "KEY", h.caller), " ")
-		r, err := http.NewRequestWithContext(h.Context(), method, h.server.address()+target, strings.NewReader(`{"`+h.caller+`":1}`))
+		r, err := http.NewRequestWithContext(h.Context(), method, h.server.address()+target,
+			strings.NewReader(`{"`+h.caller+`":1}`))
 		if err != nil {
 			h.Fatal(err)
 		}
-		r.Header = http.Header{"Authorization": {"Bearer " + h.caller}, h.caller: {h.caller}, "User-Agent": {h.caller}}
+		r.Header = http.Header{"Authorization": {"Bearer " + h.caller}, h.caller: {h.caller},
+			"User-Agent": {h.caller}}
 		response, err := two.Do(r)
 		if err != nil {
 			h.Fatal(err)
@@ -450,7 +507,8 @@ func (h *hunt) tourTLS() {
 		if err != nil || response.ProtoMajor != 2 {
 			h.Fatalf("%s is answered by %s, %v", line, response.Proto, err)
 		}
-		h.search("the answer over HTTP/2 to "+line, fmt.Appendf(answer, "%v", response.Header), "written")
+		h.search("the answer over HTTP/2 to "+line, fmt.Appendf(answer, "%v", response.Header),
+			"written")
 	}
 }
 
@@ -471,7 +529,8 @@ func (h *hunt) speak(bytes string, config *tls.Config) {
 	_, sendErr := io.WriteString(conn, bytes)
 	answer, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		h.Fatalf("the server keeps a connection on which it was sent %q: %v", bytes, errors.Join(sendErr, err))
+		h.Fatalf("the server keeps a connection on which it was sent %q: %v", bytes,
+			errors.Join(sendErr, err))
 	}
 	h.search("the answer to unexpected bytes", answer)
 }
@@ -512,7 +571,8 @@ func forge(random string) string {
 func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 	s := start(t, behindProxy...)
 	valid, unknown := s.newKey(), forge(randomText(32))
-	revoked, rotated, banned, expired := s.keyOf("1000"), s.keyOf("1000"), s.keyOf("1"), s.newKey("-expires", "1s")
+	revoked, rotated, banned, expired := s.keyOf("1000"), s.keyOf("1000"), s.keyOf("1"),
+		s.newKey("-expires", "1s")
 	for _, key := range []string{valid, revoked.token, rotated.token, expired} {
 		if s.ask(t, key) == "401 invalid_key" {
 			t.Fatal("a new key is refused")
@@ -525,31 +585,40 @@ func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 	neverUsed := s.keyOf("1000")
 	s.command("key", "revoke", "-db", s.db, neverUsed.id)
 	for _, key := range []string{revoked.token, rotated.token, banned.token, expired} {
-		for until := time.Now().Add(5 * time.Second); s.ask(t, key) != "401 invalid_key"; time.Sleep(time.Millisecond) {
+		for until := time.Now().Add(5 * time.Second); s.ask(t,
+			key) != "401 invalid_key"; time.Sleep(time.Millisecond) {
 			if time.Now().After(until) {
 				t.Fatalf("a key that has ended is answered %s", s.ask(t, key))
 			}
 		}
 	}
 	headers := map[string]string{
-		"revoked": revoked.token, "revoked before its first use": neverUsed.token, "revoked and banned": banned.token, "rotated": rotated.token, "expired": expired,
+		"revoked": revoked.token, "revoked before its first use": neverUsed.token,
+		"revoked and banned": banned.token, "rotated": rotated.token, "expired": expired,
 		"of another environment's form": "pet_prod_" + valid[9:],
-		"with a wrong checksum":         unknown[:46] + string(base62[(strings.IndexByte(base62, unknown[46])+1)%62]),
-		"valid but for its case":        strings.ToUpper(valid), "too short": valid[:46], "too long": valid + "0", "one character": "x", "not ASCII": "pet_live_é",
-		"two tokens": valid + " " + valid, "a valid one twice": valid + "\r\nAuthorization: Bearer " + valid, "10,000 characters": strings.Repeat("x", 10_000),
+		"with a wrong checksum": unknown[:46] +
+			string(base62[(strings.IndexByte(base62, unknown[46])+1)%62]),
+		"valid but for its case": strings.ToUpper(valid), "too short": valid[:46],
+		"too long": valid + "0", "one character": "x", "not ASCII": "pet_live_é",
+		"two tokens": valid + " " + valid, "a valid one twice": valid +
+			"\r\nAuthorization: Bearer " + valid, "10,000 characters": strings.Repeat("x", 10_000),
 	}
 	other := s.newKey("-test")
 	requests := []string{
-		"GET /v1/pets", "HEAD /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/pets/2", "GET /v1/pets?limit=0", "DELETE /v1/pets", "GET /v1/nothing", "GET /v1",
+		"GET /v1/pets", "HEAD /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/pets/2",
+		"GET /v1/pets?limit=0", "DELETE /v1/pets", "GET /v1/nothing", "GET /v1",
 	}
 	for _, request := range requests {
 		want := s.refusal(t, request, "pet_test_x")
 		if !strings.Contains(want, "begin with pet_live_") && request != "HEAD /v1/pets" {
-			t.Errorf("%s with a test key is answered %q, without the prefix that is right", request, want)
+			t.Errorf("%s with a test key is answered %q, without the prefix that is right", request,
+				want)
 		}
-		for _, key := range []string{other, other[:46] + "_", other + "0", "pet_test_" + valid[9:]} {
+		for _, key := range []string{other, other[:46] + "_", other + "0",
+			"pet_test_" + valid[9:]} {
 			if got := s.refusal(t, request, key); got != want {
-				t.Errorf("%s with %s is answered\n%q, want as with any test key\n%q", request, key, got, want)
+				t.Errorf("%s with %s is answered\n%q, want as with any test key\n%q", request, key,
+					got, want)
 			}
 		}
 		want = s.refusal(t, request, unknown)
@@ -558,7 +627,9 @@ func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 		}
 		for name, key := range headers {
 			if got := s.refusal(t, request, key); got != want {
-				t.Errorf("%s with a key that is %s is answered\n%q, want as one that is unknown\n%q", request, name, got, want)
+				t.Errorf(
+					"%s with a key that is %s is answered\n%q, want as one that is unknown\n%q",
+					request, name, got, want)
 			}
 		}
 	}
@@ -576,7 +647,9 @@ func (s *server) refusal(t *testing.T, request, key string) string {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: petstore\r\nConnection: close\r\nX-Forwarded-For: %s\r\nAuthorization: Bearer %s\r\n\r\n", request, newAddress(), key)
+	fmt.Fprintf(conn,
+		"%s HTTP/1.1\r\nHost: petstore\r\nConnection: close\r\nX-Forwarded-For: "+
+			"%s\r\nAuthorization: Bearer %s\r\n\r\n", request, newAddress(), key)
 	answer, err := io.ReadAll(conn)
 	if err != nil {
 		t.Fatal(err)
@@ -625,9 +698,11 @@ func TestTheTimeOfARefusalTellsNothingOfAKey(t *testing.T) {
 	for _, n := range shared[1:] {
 		some := sorted(times[n])
 		median, other := none[len(none)/2], some[len(some)/2]
-		t.Logf("median with none of 32 characters guessed %.1f µs, with %d %.1f µs; Welch's t %.1f", median, n, other, welch(none, some))
+		t.Logf("median with none of 32 characters guessed %.1f µs, with %d %.1f µs; Welch's t %.1f",
+			median, n, other, welch(none, some))
 		if math.Abs(other/median-1) > 0.1 {
-			t.Errorf("a refusal with %d of 32 characters guessed takes %.1f µs, with none %.1f µs: they must not differ", n, other, median)
+			t.Errorf("a refusal with %d of 32 characters guessed takes %.1f µs, with none %.1f "+
+				"µs: they must not differ", n, other, median)
 		}
 	}
 }
@@ -635,7 +710,8 @@ func TestTheTimeOfARefusalTellsNothingOfAKey(t *testing.T) {
 // timeRefusal sends a key and returns the microseconds until its refusal begins to arrive.
 func timeRefusal(t *testing.T, conn net.Conn, reader *bufio.Reader, key string) float64 {
 	t.Helper()
-	request := fmt.Sprintf("GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nX-Forwarded-For: %s\r\nAuthorization: Bearer %s\r\n\r\n", newAddress(), key)
+	request := fmt.Sprintf("GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nX-Forwarded-For: "+
+		"%s\r\nAuthorization: Bearer %s\r\n\r\n", newAddress(), key)
 	began := time.Now()
 	_, sendErr := io.WriteString(conn, request)
 	_, err := reader.Peek(1)
@@ -648,7 +724,8 @@ func timeRefusal(t *testing.T, conn net.Conn, reader *bufio.Reader, key string) 
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusUnauthorized {
+	if _, err := io.Copy(io.Discard, response.Body); err != nil ||
+		response.StatusCode != http.StatusUnauthorized {
 		t.Fatalf("a made-up key is answered %s, %v", response.Status, err)
 	}
 	return float64(took.Nanoseconds()) / 1000

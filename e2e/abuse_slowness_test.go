@@ -27,7 +27,8 @@ type footprint struct {
 }
 
 func (f footprint) String() string {
-	return fmt.Sprintf("%d goroutines, %d files, %d KiB of heap, %d KiB resident", f.goroutines, f.files, f.heap, f.resident)
+	return fmt.Sprintf("%d goroutines, %d files, %d KiB of heap, %d KiB resident", f.goroutines,
+		f.files, f.heap, f.resident)
 }
 
 // footprint counts. Garbage is collected first, and again for what is pooled, so
@@ -65,7 +66,8 @@ func (s *server) atRest() footprint {
 	for range 9 {
 		time.Sleep(20 * time.Millisecond)
 		f := s.footprint()
-		least.goroutines, least.files = min(least.goroutines, f.goroutines), min(least.files, f.files)
+		least.goroutines, least.files = min(least.goroutines, f.goroutines), min(least.files,
+			f.files)
 	}
 	return least
 }
@@ -98,7 +100,8 @@ func (s *server) memory(name string) (kib int64) {
 // forgetPeak makes VmHWM begin anew (proc(5), clear_refs).
 func (s *server) forgetPeak() {
 	s.t.Helper()
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"), 0); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"),
+		0); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -121,12 +124,14 @@ func leavesNothing(t *testing.T, s *server, attack func()) {
 	s.forgetPeak()
 	attack()
 	if peak := s.memory("VmHWM"); peak > before.resident+residentPeak {
-		t.Errorf("at the worst moment the service took %d KiB; before the attack it took %d KiB", peak, before.resident)
+		t.Errorf("at the worst moment the service took %d KiB; before the attack it took %d KiB",
+			peak, before.resident)
 	}
 	var after footprint
 	eventually(t, 2*delay, func() error {
 		after = s.footprint()
-		if after.goroutines > before.goroutines || after.files > before.files || after.heap > before.heap+heapLeft {
+		if after.goroutines > before.goroutines || after.files > before.files ||
+			after.heap > before.heap+heapLeft {
 			return fmt.Errorf("the service holds %v; before the attack it held %v", after, before)
 		}
 		return nil
@@ -155,7 +160,8 @@ type durations []time.Duration
 func (d durations) quantile(q float64) time.Duration { return d[int(q*float64(len(d)-1))] }
 
 func (d durations) String() string {
-	return fmt.Sprintf("median %v, p99 %v", d.quantile(0.5).Round(time.Microsecond), d.quantile(0.99).Round(time.Microsecond))
+	return fmt.Sprintf("median %v, p99 %v", d.quantile(0.5).Round(time.Microsecond),
+		d.quantile(0.99).Round(time.Microsecond))
 }
 
 // normal makes n requests of each kind that a client makes: a list, a create,
@@ -192,7 +198,8 @@ func unnoticed(t *testing.T, before, during durations) {
 	t.Logf("normal requests before: %v; during: %v", before, during)
 	for q, more := range map[float64]time.Duration{0.5: 100 * time.Millisecond, 0.99: time.Second} {
 		if bound := 10*before.quantile(q) + more; during.quantile(q) > bound {
-			t.Errorf("quantile %v of normal requests went from %v to %v", q, before.quantile(q), during.quantile(q))
+			t.Errorf("quantile %v of normal requests went from %v to %v", q, before.quantile(q),
+				during.quantile(q))
 		}
 	}
 }
@@ -219,15 +226,18 @@ const slowClients = 200
 func TestSlowClientsHoldUpNobody(t *testing.T) {
 	s := start(t, debugFlags...)
 	for i := range 100 { // a page of 80 KB
-		made, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets", animalJSON(fmt.Sprintf("%03d%s", i, strings.Repeat("🐕", 197))))
+		made, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets",
+			animalJSON(fmt.Sprintf("%03d%s", i, strings.Repeat("🐕", 197))))
 		if err != nil || made.status != http.StatusCreated {
 			t.Fatalf("%v, %v", made, err)
 		}
 	}
 	page := "GET /v1/pets?limit=100 HTTP/1.1\r\n" + authority + "\r\n"
 	kinds := []slowness{
-		{"headers", "GET /v1/pets HTTP/1.1\r\n" + authority + "X-Slow: ", false, 5 * time.Second, ""},
-		{"bodies", add("Content-Length: 1000\r\n", `{"name":"`), false, 15 * time.Second, "HTTP/1.1 400 Bad Request\r\n"},
+		{"headers", "GET /v1/pets HTTP/1.1\r\n" + authority + "X-Slow: ", false, 5 * time.Second,
+			""},
+		{"bodies", add("Content-Length: 1000\r\n", `{"name":"`), false, 15 * time.Second,
+			"HTTP/1.1 400 Bad Request\r\n"},
 		{"readers", strings.Repeat(page, 200), true, 30 * time.Second, "HTTP/1.1 200 OK\r\n"},
 	}
 	leavesNothing(t, s, func() {
@@ -242,13 +252,16 @@ func TestSlowClientsHoldUpNobody(t *testing.T) {
 			}
 			eventually(t, delay, func() error {
 				if held := s.files(); held < 3*slowClients {
-					return fmt.Errorf("the service has %d files open, and %d slow clients at once should be held", held, 3*slowClients)
+					return fmt.Errorf("the service has %d files open, and %d slow clients at "+
+						"once should be held", held, 3*slowClients)
 				}
 				return nil
 			})
 			unnoticed(t, before, normal(t, s, 200))
-			if held, took := s.files(), time.Since(began); held < 2*slowClients && took < 15*time.Second {
-				t.Errorf("after %v the service has %d files open; %d clients should still be held", took, held, 2*slowClients)
+			if held, took := s.files(), time.Since(began); held < 2*slowClients &&
+				took < 15*time.Second {
+				t.Errorf("after %v the service has %d files open; %d clients should still be held",
+					took, held, 2*slowClients)
 			}
 			if left == 1 {
 				t.Parallel() // from here on the test only waits
@@ -281,8 +294,10 @@ func (k slowness) run(t *testing.T, s *server) {
 	if !k.reads {
 		answer, err = io.ReadAll(conn)
 	}
-	if took := time.Since(began); took < k.within-time.Second || took > k.within+delay || !strings.HasPrefix(string(answer), k.answer) {
-		t.Errorf("slow %s end after %v with %.40q, %v; they should after %v, with %q", k.name, took, answer, err, k.within, k.answer)
+	if took := time.Since(began); took < k.within-time.Second || took > k.within+delay ||
+		!strings.HasPrefix(string(answer), k.answer) {
+		t.Errorf("slow %s end after %v with %.40q, %v; they should after %v, with %q", k.name, took,
+			answer, err, k.within, k.answer)
 	}
 }
 
@@ -336,7 +351,8 @@ func (s *server) askOver(conn net.Conn) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
+	if _, err := io.Copy(io.Discard, response.Body); err != nil ||
+		response.StatusCode != http.StatusOK {
 		s.t.Fatalf("status %d, %v", response.StatusCode, err)
 	}
 }

@@ -61,7 +61,8 @@ func newContract(t failer, s *server) *contract {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	return &contract{server: s, doc: doc, router: router, base: &http.Transport{}, seen: map[string]bool{}}
+	return &contract{server: s, doc: doc, router: router, base: &http.Transport{},
+		seen: map[string]bool{}}
 }
 
 // misuse marks the context of a request that breaks the description on
@@ -94,7 +95,8 @@ func (c *contract) RoundTrip(req *http.Request) (*http.Response, error) {
 	for _, in := range c.operations(req) {
 		in.Request.Body = io.NopCloser(bytes.NewReader(sent))
 		if err := c.check(req.Context(), in, res, body); err != nil {
-			return nil, fmt.Errorf("%s %s → %d %q breaks the contract of %s: %w", req.Method, req.URL, res.StatusCode, body, in.Route.Operation.OperationID, err)
+			return nil, fmt.Errorf("%s %s → %d %q breaks the contract of %s: %w", req.Method,
+				req.URL, res.StatusCode, body, in.Route.Operation.OperationID, err)
 		}
 	}
 	return res, nil
@@ -112,7 +114,8 @@ func (c *contract) operations(req *http.Request) (all []*openapi3filter.RequestV
 			as := req.Clone(req.Context())
 			as.Method = m
 			if route, params, err := c.router.FindRoute(as); err == nil {
-				all = append(all, &openapi3filter.RequestValidationInput{Request: as, PathParams: params, Route: route, Options: &strict})
+				all = append(all, &openapi3filter.RequestValidationInput{Request: as,
+					PathParams: params, Route: route, Options: &strict})
 			}
 		}
 		if len(all) > 0 {
@@ -127,7 +130,8 @@ var strict = openapi3filter.Options{
 	RejectWhenRequestBodyNotSpecified: true,
 	SkipSettingDefaults:               true,
 	AuthenticationFunc: func(_ context.Context, in *openapi3filter.AuthenticationInput) error {
-		if !strings.HasPrefix(in.RequestValidationInput.Request.Header.Get("Authorization"), "Bearer ") {
+		if !strings.HasPrefix(in.RequestValidationInput.Request.Header.Get("Authorization"),
+			"Bearer ") {
 			return errors.New("the request has no bearer key")
 		}
 		return nil
@@ -135,7 +139,8 @@ var strict = openapi3filter.Options{
 }
 
 // check holds one answer against one operation.
-func (c *contract) check(ctx context.Context, in *openapi3filter.RequestValidationInput, res *http.Response, body []byte) error {
+func (c *contract) check(ctx context.Context, in *openapi3filter.RequestValidationInput,
+	res *http.Response, body []byte) error {
 	if ctx.Value(misuse{}) == nil {
 		if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
 			return err
@@ -164,7 +169,8 @@ func (c *contract) check(ctx context.Context, in *openapi3filter.RequestValidati
 	}
 	options := strict
 	options.ExcludeResponseBody = bodiless
-	answer := &openapi3filter.ResponseValidationInput{RequestValidationInput: in, Status: status, Header: res.Header, Options: &options}
+	answer := &openapi3filter.ResponseValidationInput{RequestValidationInput: in, Status: status,
+		Header: res.Header, Options: &options}
 	if err := openapi3filter.ValidateResponse(ctx, answer.SetBodyBytes(body)); err != nil {
 		return err
 	}
@@ -181,7 +187,8 @@ func (c *contract) check(ctx context.Context, in *openapi3filter.RequestValidati
 // onlyDescribed refuses headers that the description leaves out, which
 // kin-openapi lets pass. Those of HTTP itself need no description.
 func onlyDescribed(described *openapi3.Response, h http.Header) error {
-	known := map[string]bool{"Content-Length": true, "Content-Type": len(described.Content) > 0, "Date": true}
+	known := map[string]bool{"Content-Length": true, "Content-Type": len(described.Content) > 0,
+		"Date": true}
 	for name := range described.Headers {
 		known[http.CanonicalHeaderKey(name)] = true
 	}
@@ -190,7 +197,8 @@ func onlyDescribed(described *openapi3.Response, h http.Header) error {
 			return fmt.Errorf("the header %s is not described", name)
 		}
 	}
-	if contentType := h.Get("Content-Type"); len(described.Content) > 0 && described.Content[contentType] == nil {
+	if contentType := h.Get("Content-Type"); len(described.Content) > 0 &&
+		described.Content[contentType] == nil {
 		return fmt.Errorf("the Content-Type %q is not described", contentType)
 	}
 	return nil
@@ -241,19 +249,22 @@ func (c *contract) outcomes() (all []string) {
 }
 
 // send sends a request as the server's own send does; its answer fits the description.
-func (c *contract) send(ctx context.Context, method, target, body string, headers ...string) (*answer, error) {
+func (c *contract) send(ctx context.Context, method, target, body string,
+	headers ...string) (*answer, error) {
 	return c.server.send(ctx, &http.Client{Transport: c}, method, target, body, headers...)
 }
 
 // mustSend sends, and wants an answer with this status and code, as in "404 not_found".
-func (c *contract) mustSend(t failer, ctx context.Context, want, method, target, body string, headers ...string) *answer {
+func (c *contract) mustSend(t failer, ctx context.Context, want, method, target, body string,
+	headers ...string) *answer {
 	t.Helper()
 	got, err := c.send(ctx, method, target, body, headers...)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	if is := strings.TrimSpace(fmt.Sprint(got.status, " ", got.code)); is != want {
-		t.Fatalf("%s %s %.200q is answered %s %q, want %s", method, target, body, is, got.body, want)
+		t.Fatalf("%s %s %.200q is answered %s %q, want %s", method, target, body, is, got.body,
+			want)
 	}
 	return got
 }
@@ -276,8 +287,10 @@ func testContract(t *testing.T, on engine) {
 
 	valid("200", "GET", "/pets", "")
 	valid("201", "POST", "/pets", rex)
-	valid("201", "POST", "/pets", `{"name":"Tom","categoryId":-3,"status":"sold"}`, "Idempotency-Key: tom")
-	valid("201", "POST", "/pets", `{"name":"Tom","categoryId":-3,"status":"sold"}`, "Idempotency-Key: tom")
+	valid("201", "POST", "/pets", `{"name":"Tom","categoryId":-3,"status":"sold"}`,
+		"Idempotency-Key: tom")
+	valid("201", "POST", "/pets", `{"name":"Tom","categoryId":-3,"status":"sold"}`,
+		"Idempotency-Key: tom")
 	valid("422 idempotency_key_reused", "POST", "/pets", rex, "Idempotency-Key: tom")
 	page := valid("200", "GET", "/pets?limit=1&after=0", "")
 	valid("200", "GET", "/pets?limit=100&status=sold", "")
@@ -289,10 +302,13 @@ func testContract(t *testing.T, on engine) {
 	valid("200", "HEAD", "/pets/1", "")
 	valid("404", "HEAD", "/pets/999", "")
 
-	for _, q := range []string{"limit=0", "limit=101", "limit=x", "status=Sold", "after=-1", "page=2", "limit=1&limit=1", "limit=%zz"} {
+	for _, q := range []string{"limit=0", "limit=101", "limit=x", "status=Sold", "after=-1",
+		"page=2", "limit=1&limit=1", "limit=%zz"} {
 		invalid("400 invalid_parameter", "GET", "/pets?"+q, "")
 	}
-	for _, body := range []string{"", "[]", "{", `{"name":"Rex"}`, `{"name":" ","categoryId":1}`, `{"name":"Rex","categoryId":1,"colour":"red"}`, `{"name":"Rex","categoryId":1,"status":null}`} {
+	for _, body := range []string{"", "[]", "{", `{"name":"Rex"}`, `{"name":" ","categoryId":1}`,
+		`{"name":"Rex","categoryId":1,"colour":"red"}`,
+		`{"name":"Rex","categoryId":1,"status":null}`} {
 		invalid("400 invalid_body", "POST", "/pets", body)
 	}
 	invalid("400 invalid_parameter", "POST", "/pets", rex, "Idempotency-Key: two words")
@@ -305,7 +321,8 @@ func testContract(t *testing.T, on engine) {
 
 	// Three operations are let in, the next four (one, and a strike for each of
 	// the limit's three) are refused, and one more strike bans the key.
-	limited := "Authorization: Bearer " + c.server.newKey("-plan", "enterprise", "-per-minute", "3", "-per-day", "99")
+	limited := "Authorization: Bearer " + c.server.newKey("-plan", "enterprise", "-per-minute", "3",
+		"-per-day", "99")
 	for range 3 {
 		valid("200", "GET", "/pets", "", limited)
 	}
@@ -395,27 +412,42 @@ func TestContractRefusesForgeries(t *testing.T) {
 		spoil                 func(*http.Response)
 		want                  string
 	}{
-		{"a required header is dropped", list, "", without("X-RateLimit-Reset"), `header "X-RateLimit-Reset" missing`},
-		{"a header is of another type", list, "", with("X-RateLimit-Limit", "many"), `"X-RateLimit-Limit"`},
-		{"a header is out of its pattern", create, "", with("X-Request-Id", "1"), `"X-Request-Id" doesn't match`},
-		{"a header is not described", list, "", with("X-Powered-By", "Go"), "X-Powered-By is not described"},
-		{"the Sunset is another day", get, "", with("Sunset", "Fri, 06 Dec 2030 00:00:00 GMT"), `"Sunset" doesn't match`},
-		{"a 404 forgets the Deprecation", missing, "", without("Deprecation"), `"Deprecation" missing`},
-		{"a 304 forgets the ETag", get, "If-None-Match: " + etag, without("ETag"), `"ETag" missing`},
-		{"a 304 has a body", get, "If-None-Match: " + etag, func(res *http.Response) { res.Body = io.NopCloser(strings.NewReader("x")) }, "there is a body"},
+		{"a required header is dropped", list, "", without("X-RateLimit-Reset"),
+			`header "X-RateLimit-Reset" missing`},
+		{"a header is of another type", list, "", with("X-RateLimit-Limit", "many"),
+			`"X-RateLimit-Limit"`},
+		{"a header is out of its pattern", create, "", with("X-Request-Id", "1"),
+			`"X-Request-Id" doesn't match`},
+		{"a header is not described", list, "", with("X-Powered-By", "Go"),
+			"X-Powered-By is not described"},
+		{"the Sunset is another day", get, "", with("Sunset", "Fri, 06 Dec 2030 00:00:00 GMT"),
+			`"Sunset" doesn't match`},
+		{"a 404 forgets the Deprecation", missing, "", without("Deprecation"),
+			`"Deprecation" missing`},
+		{"a 304 forgets the ETag", get, "If-None-Match: " + etag, without("ETag"),
+			`"ETag" missing`},
+		{"a 304 has a body", get, "If-None-Match: " + etag,
+			func(res *http.Response) { res.Body = io.NopCloser(strings.NewReader("x")) },
+			"there is a body"},
 		{"HEAD forgets the ETag", "HEAD /pets", "", without("ETag"), `"ETag" missing`},
 		{"200 for a 201", create, "", status(200), "the status is not described"},
 		{"a status unheard of", list, "", status(418), "the status is not described"},
-		{"the content is of another type", list, "", with("Content-Type", "text/plain"), "not described"},
+		{"the content is of another type", list, "", with("Content-Type", "text/plain"),
+			"not described"},
 		{"the body is cut short", list, "", body("]", ""), "failed to decode"},
-		{"the body is empty", list, "", func(res *http.Response) { res.Body = http.NoBody }, "there is a body where none"},
-		{"a member is renamed", create, "", body(`"categoryId"`, `"category_id"`), "doesn't match schema"},
+		{"the body is empty", list, "", func(res *http.Response) { res.Body = http.NoBody },
+			"there is a body where none"},
+		{"a member is renamed", create, "", body(`"categoryId"`, `"category_id"`),
+			"doesn't match schema"},
 		{"a member is added", get, "", body(`{`, `{"colour":"red",`), "doesn't match schema"},
 		{"an id is a string", list, "", body(`"id":1`, `"id":"1"`), "doesn't match schema"},
 		{"a status is unknown", get, "", body("available", "gone"), "doesn't match schema"},
-		{"an error's code is not on the list", missing, "", body("not_found", "absent"), "doesn't match schema"},
-		{"an error's code belongs to another status", missing, "", body("not_found", "invalid_body"), "not among the examples"},
-		{"an error's status is another", missing, "", body("404", "400"), "the body's status is 400"},
+		{"an error's code is not on the list", missing, "", body("not_found", "absent"),
+			"doesn't match schema"},
+		{"an error's code belongs to another status", missing, "",
+			body("not_found", "invalid_body"), "not among the examples"},
+		{"an error's status is another", missing, "", body("404", "400"),
+			"the body's status is 400"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			method, target, _ := strings.Cut(test.request, " ")

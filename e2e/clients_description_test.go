@@ -39,7 +39,8 @@ func nodeModules(t *testing.T) string {
 
 // nodeTool runs a command, which must end within five minutes, and returns its
 // stdout and all it printed. env comes on top of this process's environment.
-func nodeTool(t *testing.T, dir string, env []string, name string, args ...string) (stdout, all string, err error) {
+func nodeTool(t *testing.T, dir string, env []string, name string, args ...string) (stdout,
+	all string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -79,7 +80,8 @@ func (s *server) saveDescription() string {
 func eachDescription(t *testing.T, test func(t *testing.T, file string)) {
 	t.Run("own address", func(t *testing.T) { test(t, start(t).saveDescription()) })
 	t.Run("public addresses", func(t *testing.T) {
-		test(t, start(t, "-base-url", "https://api.petstore.test/v1", "-staging-url", "https://staging.petstore.test/v1").saveDescription())
+		test(t, start(t, "-base-url", "https://api.petstore.test/v1", "-staging-url",
+			"https://staging.petstore.test/v1").saveDescription())
 	})
 }
 
@@ -87,15 +89,18 @@ func TestRedocly(t *testing.T) {
 	redocly := filepath.Join(nodeModules(t), ".bin", "redocly")
 	quiet := []string{"REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true"}
 	eachDescription(t, func(t *testing.T, file string) {
-		stdout, all, err := nodeTool(t, filepath.Dir(file), quiet, redocly, "lint", "--extends=recommended", "--format=json", file)
+		stdout, all, err := nodeTool(t, filepath.Dir(file), quiet, redocly, "lint",
+			"--extends=recommended", "--format=json", file)
 		var report struct {
 			Totals *struct{ Errors, Warnings, Ignored int }
 		}
-		if jsonErr := json.Unmarshal([]byte(stdout), &report); err != nil || jsonErr != nil || report.Totals == nil {
+		if jsonErr := json.Unmarshal([]byte(stdout), &report); err != nil || jsonErr != nil ||
+			report.Totals == nil {
 			t.Fatalf("redocly: %v, %v\n%s", err, jsonErr, all)
 		}
 		if n := *report.Totals; n.Errors+n.Warnings+n.Ignored != 0 {
-			t.Errorf("redocly: %d errors, %d warnings, %d ignored\n%s", n.Errors, n.Warnings, n.Ignored, stdout)
+			t.Errorf("redocly: %d errors, %d warnings, %d ignored\n%s", n.Errors, n.Warnings,
+				n.Ignored, stdout)
 		}
 	})
 }
@@ -105,9 +110,11 @@ func TestSpectral(t *testing.T) {
 	spectral := filepath.Join(modules, ".bin", "spectral")
 	ruleset := filepath.Join(filepath.Dir(modules), ".spectral.yaml")
 	eachDescription(t, func(t *testing.T, file string) {
-		stdout, all, err := nodeTool(t, filepath.Dir(file), nil, spectral, "lint", "--ruleset", ruleset, "--fail-severity=hint", "--format=json", file)
+		stdout, all, err := nodeTool(t, filepath.Dir(file), nil, spectral, "lint", "--ruleset",
+			ruleset, "--fail-severity=hint", "--format=json", file)
 		var findings []any
-		if jsonErr := json.NewDecoder(strings.NewReader(stdout)).Decode(&findings); err != nil || jsonErr != nil || len(findings) > 0 {
+		if jsonErr := json.NewDecoder(strings.NewReader(stdout)).Decode(&findings); err != nil ||
+			jsonErr != nil || len(findings) > 0 {
 			t.Errorf("spectral: %v, %v\n%s", err, jsonErr, all)
 		}
 	})
@@ -123,11 +130,13 @@ func TestTypeScriptClient(t *testing.T) {
 	}
 	s := start(t)
 	env := []string{"PETSTORE_URL=" + s.url, "PETSTORE_KEY=" + s.key,
-		"PETSTORE_SMALL_KEY=" + s.newKey("-plan", "enterprise", "-per-minute", "2", "-per-day", "100")}
+		"PETSTORE_SMALL_KEY=" + s.newKey("-plan", "enterprise", "-per-minute", "2", "-per-day",
+			"100")}
 	for _, command := range [][]string{
 		// Without the option a member with a default counts as required, also
 		// in a request.
-		{modules + "/.bin/openapi-typescript", s.address() + "/openapi.json", "--default-non-nullable=false", "-o", "generated/schema.d.ts"},
+		{modules + "/.bin/openapi-typescript", s.address() + "/openapi.json",
+			"--default-non-nullable=false", "-o", "generated/schema.d.ts"},
 		{modules + "/.bin/tsc"},
 		{"node", "generated/tour.js"},
 	} {
@@ -148,14 +157,24 @@ var specmaticExamples = []struct {
 	answer             any
 	code               string
 }{
-	{name: "animal", method: "GET", path: "/pets/1", status: 200, answer: map[string]any{"id": 1, "name": "Tom", "categoryId": 3}}, // specmatic makes it
+	// specmatic makes it
+	{name: "animal", method: "GET", path: "/pets/1", status: 200, answer: map[string]any{"id": 1,
+		"name": "Tom", "categoryId": 3}},
 	{name: "no animal", method: "GET", path: "/pets/9000000000", status: 404, code: "not_found"},
-	{name: "animal unchanged", method: "GET", path: "/pets/1", headers: map[string]string{"If-None-Match": "*"}, status: 304},
-	{name: "animal without key", method: "GET", path: "/pets/1", headers: specmaticNoKey, status: 401, code: "invalid_key"},
-	{name: "list unchanged", method: "GET", path: "/pets", headers: map[string]string{"If-None-Match": "*"}, status: 304},
-	{name: "list without key", method: "GET", path: "/pets", headers: specmaticNoKey, status: 401, code: "invalid_key"},
-	{name: "create without key", method: "POST", path: "/pets", headers: specmaticNoKey, body: specmaticPet, status: 401, code: "invalid_key"},
-	{name: "reused", method: "POST", path: "/pets", headers: map[string]string{"Idempotency-Key": "specmatic"}, body: specmaticPet, status: 422, code: "idempotency_key_reused"}, // specmatic used it
+	{name: "animal unchanged", method: "GET", path: "/pets/1",
+		headers: map[string]string{"If-None-Match": "*"}, status: 304},
+	{name: "animal without key", method: "GET", path: "/pets/1", headers: specmaticNoKey,
+		status: 401, code: "invalid_key"},
+	{name: "list unchanged", method: "GET", path: "/pets",
+		headers: map[string]string{"If-None-Match": "*"}, status: 304},
+	{name: "list without key", method: "GET", path: "/pets", headers: specmaticNoKey, status: 401,
+		code: "invalid_key"},
+	{name: "create without key", method: "POST", path: "/pets", headers: specmaticNoKey,
+		body: specmaticPet, status: 401, code: "invalid_key"},
+	// specmatic used it
+	{name: "reused", method: "POST", path: "/pets",
+		headers: map[string]string{"Idempotency-Key": "specmatic"}, body: specmaticPet, status: 422,
+		code: "idempotency_key_reused"},
 }
 
 var (
@@ -193,11 +212,13 @@ func testSpecmatic(t *testing.T, on engine) {
 		if err := os.WriteFile(overlay, []byte(specmaticOverlay), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		answers := specmatic(t, on, "positiveOnly", 250, "--examples", "examples", "--overlay-file", overlay)
+		answers := specmatic(t, on, "positiveOnly", 250, "--examples", "examples", "--overlay-file",
+			overlay)
 		for _, want := range []string{
 			"GET /v1/pets 200", "GET /v1/pets 304", "GET /v1/pets 401",
 			"POST /v1/pets 201", "POST /v1/pets 401", "POST /v1/pets 422",
-			"GET /v1/pets/{petId} 200", "GET /v1/pets/{petId} 304", "GET /v1/pets/{petId} 401", "GET /v1/pets/{petId} 404",
+			"GET /v1/pets/{petId} 200", "GET /v1/pets/{petId} 304", "GET /v1/pets/{petId} 401",
+			"GET /v1/pets/{petId} 404",
 		} {
 			if answers[want] == 0 {
 				t.Errorf("no test got %s", want)
@@ -207,7 +228,8 @@ func testSpecmatic(t *testing.T, on engine) {
 	t.Run("negative", func(t *testing.T) {
 		// The filter leaves out the positive tests, which would run without the overlay.
 		answers := specmatic(t, on, "all", 100, "--filter", "STATUS>='400'")
-		for _, want := range []string{"GET /v1/pets 400", "POST /v1/pets 400", "GET /v1/pets/{petId} 404"} {
+		for _, want := range []string{"GET /v1/pets 400", "POST /v1/pets 400",
+			"GET /v1/pets/{petId} 404"} {
 			if answers[want] == 0 {
 				t.Errorf("no test got %s", want)
 			}
@@ -218,8 +240,10 @@ func testSpecmatic(t *testing.T, on engine) {
 // specmatic runs contract tests against a new server, checks that there were
 // enough and all passed, and counts the server's answers by operation and status,
 // from its log.
-func specmatic(t *testing.T, on engine, resiliency string, atLeast int, args ...string) map[string]int {
-	jar := filepath.Join(nodeModules(t), "specmatic", "specmatic.jar") // what .bin/specmatic runs, in a shell
+func specmatic(t *testing.T, on engine, resiliency string, atLeast int,
+	args ...string) map[string]int {
+	// what .bin/specmatic runs, in a shell
+	jar := filepath.Join(nodeModules(t), "specmatic", "specmatic.jar")
 	if _, err := exec.LookPath("java"); err != nil {
 		t.Fatal("install Java 17 or later (Debian: default-jre-headless)")
 	}
@@ -240,8 +264,9 @@ func specmatic(t *testing.T, on engine, resiliency string, atLeast int, args ...
 		"apiKey=" + s.key, // the name of the security scheme
 		"SPECMATIC_DISABLE_TELEMETRY=true",
 	}
-	_, all, err := nodeTool(t, dir, env, "java", append([]string{"-jar", jar, "test", "--config", config,
-		"--testBaseURL", s.url, "--timeout", "60", "--junitReportDir", "junit"}, args...)...)
+	_, all, err := nodeTool(t, dir, env, "java",
+		append([]string{"-jar", jar, "test", "--config", config,
+			"--testBaseURL", s.url, "--timeout", "60", "--junitReportDir", "junit"}, args...)...)
 	var report struct {
 		Tests    int `xml:"tests,attr"`
 		Failures int `xml:"failures,attr"`
@@ -266,7 +291,8 @@ func specmatic(t *testing.T, on engine, resiliency string, atLeast int, args ...
 	}
 	t.Logf("specmatic: %d tests", report.Tests)
 	if err != nil || report.Failures+report.Errors+report.Skipped != 0 || report.Tests < atLeast {
-		t.Errorf("specmatic: %v, %d tests (at least %d expected), %d failures, %d errors, %d skipped",
+		t.Errorf("specmatic: %v, %d tests (at least %d expected), %d failures, %d errors, %d "+
+			"skipped",
 			err, report.Tests, atLeast, report.Failures, report.Errors, report.Skipped)
 	}
 	return s.loggedAnswers(report.Tests)
@@ -339,7 +365,8 @@ func prepareForSpecmatic(t *testing.T, file, examples string) {
 		if e.body != nil {
 			request["body"] = e.body
 		}
-		response := object{"status": e.status, "headers": headers[e.method+" "+path+" "+strconv.Itoa(e.status)]}
+		response := object{"status": e.status,
+			"headers": headers[e.method+" "+path+" "+strconv.Itoa(e.status)]}
 		if e.answer != nil {
 			response["body"] = e.answer
 		} else if e.status >= 400 {
@@ -393,7 +420,8 @@ func (s *server) loggedAnswers(atLeast int) map[string]int {
 		counts[request.Route+" "+strconv.Itoa(request.Status)]++
 	}
 	if total < atLeast {
-		s.t.Errorf("the server's log has %d requests, which is less than the %d tests", total, atLeast)
+		s.t.Errorf("the server's log has %d requests, which is less than the %d tests", total,
+			atLeast)
 	}
 	return counts
 }

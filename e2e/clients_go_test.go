@@ -19,11 +19,13 @@ import (
 // must be of the description as it is now, and its generator must have no warning.
 func TestGeneratedClientIsCurrent(t *testing.T) {
 	made := filepath.Join(t.TempDir(), "client.gen.go")
-	tool, err := exec.Command("go", "tool", "-n", "oapi-codegen").Output() // builds it; what go downloads for that is no warning
+	// builds it; what go downloads for that is no warning
+	tool, err := exec.Command("go", "tool", "-n", "oapi-codegen").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(strings.TrimSpace(string(tool)), "-config", "client/oapi.yaml", "-o", made, "../web/openapi.json").CombinedOutput()
+	out, err := exec.Command(strings.TrimSpace(string(tool)), "-config", "client/oapi.yaml", "-o",
+		made, "../web/openapi.json").CombinedOutput()
 	if err != nil || len(out) > 0 { // a warning is a failure too
 		t.Fatalf("oapi-codegen: %v\n%s", err, out)
 	}
@@ -36,7 +38,8 @@ func TestGeneratedClientIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(now, tested) {
-		t.Error("client/client.gen.go is not what web/openapi.json gives; run go generate ./... in e2e")
+		t.Error("client/client.gen.go is not what web/openapi.json gives; run go generate ./... " +
+			"in e2e")
 	}
 }
 
@@ -84,7 +87,8 @@ func TestClientTour(t *testing.T) {
 	c := newContract(t, start(t))
 	api := newClient(t, c, c.server.key)
 	ctx := t.Context()
-	create, list, get := must[*client.CreatePetResponse](t), must[*client.ListPetsResponse](t), must[*client.GetPetResponse](t)
+	create, list, get := must[*client.CreatePetResponse](t), must[*client.ListPetsResponse](t),
+		must[*client.GetPetResponse](t)
 
 	var sold []client.Pet
 	for i := range 7 {
@@ -93,10 +97,12 @@ func TestClientTour(t *testing.T) {
 			animal.Status = new(client.Sold)
 		}
 		made := create(api.CreatePetWithResponse(ctx, nil, animal))
-		if made.JSON201 == nil || made.Headers201.Location == nil || *made.Headers201.Location != fmt.Sprint("/v1/pets/", made.JSON201.Id) {
+		if made.JSON201 == nil || made.Headers201.Location == nil ||
+			*made.Headers201.Location != fmt.Sprint("/v1/pets/", made.JSON201.Id) {
 			t.Fatalf("created: %s %s", made.Status(), made.Body)
 		}
-		if pet := *made.JSON201; pet.Name != animal.Name || pet.CategoryId != animal.CategoryId || pet.Status == nil {
+		if pet := *made.JSON201; pet.Name != animal.Name || pet.CategoryId != animal.CategoryId ||
+			pet.Status == nil {
 			t.Fatalf("created %+v, asked for %+v", pet, animal)
 		} else if *pet.Status == client.Sold {
 			sold = append(sold, pet)
@@ -106,7 +112,8 @@ func TestClientTour(t *testing.T) {
 	}
 
 	var listed []client.Pet
-	page := list(api.ListPetsWithResponse(ctx, &client.ListPetsParams{Limit: new(2), Status: new(client.Sold)}))
+	page := list(api.ListPetsWithResponse(ctx, &client.ListPetsParams{Limit: new(2),
+		Status: new(client.Sold)}))
 	for pages := 1; ; pages++ {
 		if page.JSON200 == nil {
 			t.Fatalf("listed: %s %s", page.Status(), page.Body)
@@ -120,16 +127,22 @@ func TestClientTour(t *testing.T) {
 		}
 		page = list(api.ListPetsWithResponse(ctx, nil, follow(*page.Headers200.Link)))
 	}
-	if same := func(a, b client.Pet) bool { return a.Id == b.Id && a.Name == b.Name && *a.Status == *b.Status }; !slices.EqualFunc(listed, sold, same) {
+	if same := func(a, b client.Pet) bool {
+		return a.Id == b.Id && a.Name == b.Name &&
+			*a.Status == *b.Status
+	}; !slices.EqualFunc(listed, sold, same) {
 		t.Errorf("listed %+v, want %+v", listed, sold)
 	}
 
 	one := get(api.GetPetWithResponse(ctx, sold[1].Id, nil))
-	if one.JSON200 == nil || one.JSON200.Name != sold[1].Name || one.Headers200.Sunset != "Thu, 05 Dec 2030 00:00:00 GMT" {
+	if one.JSON200 == nil || one.JSON200.Name != sold[1].Name ||
+		one.Headers200.Sunset != "Thu, 05 Dec 2030 00:00:00 GMT" {
 		t.Fatalf("got: %s %s", one.Status(), one.Body)
 	}
-	again := get(api.GetPetWithResponse(ctx, sold[1].Id, &client.GetPetParams{IfNoneMatch: &one.Headers200.ETag}))
-	if again.StatusCode() != http.StatusNotModified || again.Headers304.ETag != one.Headers200.ETag {
+	again := get(api.GetPetWithResponse(ctx, sold[1].Id,
+		&client.GetPetParams{IfNoneMatch: &one.Headers200.ETag}))
+	if again.StatusCode() != http.StatusNotModified ||
+		again.Headers304.ETag != one.Headers200.ETag {
 		t.Errorf("revalidated: %s", again.Status())
 	}
 }
@@ -138,8 +151,10 @@ func TestClientTour(t *testing.T) {
 func TestClientErrors(t *testing.T) {
 	c := newContract(t, start(t))
 	api := newClient(t, c, c.server.key)
-	limited := newClient(t, c, c.server.newKey("-plan", "enterprise", "-per-minute", "1", "-per-day", "9"))
-	create, list, get := must[*client.CreatePetResponse](t), must[*client.ListPetsResponse](t), must[*client.GetPetResponse](t)
+	limited := newClient(t, c, c.server.newKey("-plan", "enterprise", "-per-minute", "1",
+		"-per-day", "9"))
+	create, list, get := must[*client.CreatePetResponse](t), must[*client.ListPetsResponse](t),
+		must[*client.GetPetResponse](t)
 	ctx := t.Context()
 	once := &client.CreatePetParams{IdempotencyKey: new("once")}
 	remove := func(_ context.Context, req *http.Request) error {
@@ -154,21 +169,31 @@ func TestClientErrors(t *testing.T) {
 	}
 
 	animal := client.NewPet{Name: "Rex", CategoryId: 7}
-	if first := create(api.CreatePetWithResponse(ctx, once, animal)); first.JSON201 == nil || first.Headers201.IdempotencyReplayed != nil {
+	if first := create(api.CreatePetWithResponse(ctx, once, animal)); first.JSON201 == nil ||
+		first.Headers201.IdempotencyReplayed != nil {
 		t.Fatalf("created: %s %s", first.Status(), first.Body)
 	}
-	if repeat := create(api.CreatePetWithResponse(ctx, once, animal)); repeat.JSON201 == nil || repeat.Headers201.IdempotencyReplayed == nil {
+	if repeat := create(api.CreatePetWithResponse(ctx, once, animal)); repeat.JSON201 == nil ||
+		repeat.Headers201.IdempotencyReplayed == nil {
 		t.Errorf("not replayed: %s %s", repeat.Status(), repeat.Body)
 	}
-	want(create(api.CreatePetWithResponse(ctx, once, client.NewPet{Name: "Tom"})).JSON422, client.ErrorCodeIdempotencyKeyReused, 422)
-	want(create(api.CreatePetWithResponse(misused, nil, client.NewPet{})).JSON400, client.ErrorCodeInvalidBody, 400)
-	want(create(api.CreatePetWithBodyWithResponse(misused, nil, "application/json", strings.NewReader(strings.Repeat(" ", 64<<10)+"{}"))).JSON413, client.ErrorCodeBodyTooLarge, 413)
-	want(create(api.CreatePetWithBodyWithResponse(misused, nil, "text/plain", strings.NewReader("Rex"))).JSON415, client.ErrorCodeUnsupportedMediaType, 415)
-	want(list(api.ListPetsWithResponse(misused, &client.ListPetsParams{Limit: new(101)})).JSON400, client.ErrorCodeInvalidParameter, 400)
+	want(create(api.CreatePetWithResponse(ctx, once, client.NewPet{Name: "Tom"})).JSON422,
+		client.ErrorCodeIdempotencyKeyReused, 422)
+	want(create(api.CreatePetWithResponse(misused, nil, client.NewPet{})).JSON400,
+		client.ErrorCodeInvalidBody, 400)
+	want(create(api.CreatePetWithBodyWithResponse(misused, nil, "application/json",
+		strings.NewReader(strings.Repeat(" ", 64<<10)+"{}"))).JSON413, client.ErrorCodeBodyTooLarge,
+		413)
+	want(create(api.CreatePetWithBodyWithResponse(misused, nil, "text/plain",
+		strings.NewReader("Rex"))).JSON415, client.ErrorCodeUnsupportedMediaType, 415)
+	want(list(api.ListPetsWithResponse(misused, &client.ListPetsParams{Limit: new(101)})).JSON400,
+		client.ErrorCodeInvalidParameter, 400)
 	want(get(api.GetPetWithResponse(ctx, 999, nil)).JSON404, client.ErrorCodeNotFound, 404)
-	want(get(api.GetPetWithResponse(misused, 1, nil, remove)).JSON405, client.ErrorCodeMethodNotAllowed, 405)
+	want(get(api.GetPetWithResponse(misused, 1, nil, remove)).JSON405,
+		client.ErrorCodeMethodNotAllowed, 405)
 
-	want(list(newClient(t, c, "").ListPetsWithResponse(misused, nil)).JSON401, client.ErrorCodeMissingKey, 401)
+	want(list(newClient(t, c, "").ListPetsWithResponse(misused, nil)).JSON401,
+		client.ErrorCodeMissingKey, 401)
 	wrong := list(newClient(t, c, "wrong").ListPetsWithResponse(ctx, nil))
 	want(wrong.JSON401, client.ErrorCodeInvalidKey, 401)
 	if got := wrong.Headers401.WWWAuthenticate; got != `Bearer realm="petstore", error="invalid_token"` {
@@ -176,10 +201,12 @@ func TestClientErrors(t *testing.T) {
 	}
 
 	// One a minute: after it a refusal, and a strike, and the strike that bans.
-	if first := list(limited.ListPetsWithResponse(ctx, nil)); first.JSON200 == nil || first.Headers200.XRateLimitRemaining != 0 {
+	if first := list(limited.ListPetsWithResponse(ctx, nil)); first.JSON200 == nil ||
+		first.Headers200.XRateLimitRemaining != 0 {
 		t.Errorf("the one request: %s %+v", first.Status(), first.Headers200)
 	}
-	for _, code := range []client.ErrorCode{client.ErrorCodeRateLimited, client.ErrorCodeRateLimited, client.ErrorCodeKeyBanned} {
+	for _, code := range []client.ErrorCode{client.ErrorCodeRateLimited,
+		client.ErrorCodeRateLimited, client.ErrorCodeKeyBanned} {
 		refused := list(limited.ListPetsWithResponse(ctx, nil))
 		want(refused.JSON429, code, 429)
 		h := refused.Headers429
@@ -187,7 +214,8 @@ func TestClientErrors(t *testing.T) {
 		if code == client.ErrorCodeKeyBanned {
 			longest = 600
 		}
-		if h == nil || h.XRateLimitLimit != 1 || h.XRateLimitRemaining != 0 || h.RetryAfter <= longest-60 || h.RetryAfter > longest {
+		if h == nil || h.XRateLimitLimit != 1 || h.XRateLimitRemaining != 0 ||
+			h.RetryAfter <= longest-60 || h.RetryAfter > longest {
 			t.Errorf("%s comes with %+v", code, h)
 		}
 	}

@@ -79,7 +79,8 @@ type page struct{ query, etag, body, link string }
 
 func (p page) alike(other page) bool { return p.body == other.body && p.link == other.link }
 
-func (m *model) get(t *rapid.T, ctx context.Context, want, target string, headers ...string) *answer {
+func (m *model) get(t *rapid.T, ctx context.Context, want, target string,
+	headers ...string) *answer {
 	t.Helper()
 	return m.contract.mustSend(t, ctx, want, http.MethodGet, target, "", headers...)
 }
@@ -94,9 +95,11 @@ var (
 		rapid.StringOfN(rapid.RuneFrom(odd, unicode.Latin, unicode.Han, unicode.Zs), 1, 12, -1),
 		rapid.StringOfN(rapid.SampledFrom([]rune("aé猫🐈")), 199, 201, -1),
 		rapid.SampledFrom([]string{"\u200b\u0301", "\u3164"}),
-		rapid.SampledFrom([]string{"", " ", "\u3000\u2003", " x ", "tab\t", "\x00", "\x7f", "\u0085", "null", "1", "`; DROP TABLE pets"}),
+		rapid.SampledFrom([]string{"", " ", "\u3000\u2003", " x ", "tab\t", "\x00", "\x7f",
+			"\u0085", "null", "1", "`; DROP TABLE pets"}),
 	)
-	categories = rapid.OneOf(rapid.Int64(), rapid.SampledFrom([]int64{0, -1, math.MaxInt64, math.MinInt64, 1<<53 + 1}))
+	categories = rapid.OneOf(rapid.Int64(),
+		rapid.SampledFrom([]int64{0, -1, math.MaxInt64, math.MinInt64, 1<<53 + 1}))
 )
 
 // acceptable is the decision about names: 1 to 200 characters, one of which shows, and no control
@@ -123,22 +126,27 @@ func jsonString(s string, escapes bool) string {
 	return string(append(b, '"'))
 }
 
-// Create adds an animal, at times with an Idempotency-Key, new or used, or with a name that is refused.
+// Create adds an animal, at times with an Idempotency-Key, new or used, or with a name that is
+// refused.
 func (m *model) Create(t *rapid.T) {
-	p := pet{Name: names.Draw(t, "name"), CategoryID: categories.Draw(t, "categoryId"), Status: rapid.SampledFrom(append(statuses, "")).Draw(t, "status")}
-	body := `{"name":` + jsonString(p.Name, rapid.Bool().Draw(t, "escapes")) + `,"categoryId":` + strconv.FormatInt(p.CategoryID, 10)
+	p := pet{Name: names.Draw(t, "name"), CategoryID: categories.Draw(t, "categoryId"),
+		Status: rapid.SampledFrom(append(statuses, "")).Draw(t, "status")}
+	body := `{"name":` + jsonString(p.Name, rapid.Bool().Draw(t, "escapes")) + `,"categoryId":` +
+		strconv.FormatInt(p.CategoryID, 10)
 	if p.Status == "" {
 		p.Status = "available"
 		body += "}"
 	} else {
 		body += `,"status":"` + p.Status + `"}`
 	}
-	key := rapid.SampledFrom([]string{"", "", "order-1", "~", strings.Repeat("k", 255)}).Draw(t, "Idempotency-Key")
+	key := rapid.SampledFrom([]string{"", "", "order-1", "~", strings.Repeat("k", 255)}).Draw(t,
+		"Idempotency-Key")
 	if !acceptable(p.Name) {
 		if _, err := m.contract.send(t.Context(), "POST", "/pets", body); err == nil {
 			t.Fatalf("the description allows the name %q, which is refused", p.Name)
 		}
-		m.contract.mustSend(t, misused, "400 invalid_body", "POST", "/pets", body, "Idempotency-Key:"+key)
+		m.contract.mustSend(t, misused, "400 invalid_body", "POST", "/pets", body,
+			"Idempotency-Key:"+key)
 		return
 	}
 	if first, used := m.once[key]; used {
@@ -146,7 +154,8 @@ func (m *model) Create(t *rapid.T) {
 			m.replay(t, key)
 			return
 		}
-		m.contract.mustSend(t, t.Context(), "422 idempotency_key_reused", "POST", "/pets", body, "Idempotency-Key:"+key)
+		m.contract.mustSend(t, t.Context(), "422 idempotency_key_reused", "POST", "/pets", body,
+			"Idempotency-Key:"+key)
 		return
 	}
 	got := m.contract.mustSend(t, t.Context(), "201", "POST", "/pets", body, "Idempotency-Key:"+key)
@@ -177,8 +186,10 @@ func (m *model) Replay(t *rapid.T) {
 func (m *model) replay(t *rapid.T, key string) {
 	t.Helper()
 	first := m.once[key]
-	got := m.contract.mustSend(t, t.Context(), "201", "POST", "/pets", first.request, "Idempotency-Key:"+key)
-	if got.body != first.answer || got.header.Get("Location") != first.location || got.header.Get("Idempotency-Replayed") != "true" {
+	got := m.contract.mustSend(t, t.Context(), "201", "POST", "/pets", first.request,
+		"Idempotency-Key:"+key)
+	if got.body != first.answer || got.header.Get("Location") != first.location ||
+		got.header.Get("Idempotency-Replayed") != "true" {
 		t.Fatalf("replayed %s %v, want %+v", got.body, got.header, first)
 	}
 }
@@ -186,12 +197,18 @@ func (m *model) replay(t *rapid.T, key string) {
 // CreateWrong sends what is no new animal.
 func (m *model) CreateWrong(t *rapid.T) {
 	body := rapid.SampledFrom([]string{
-		"", "null", "7", "[]", "{", "{}", `{"name":"Rex"}`, `{"categoryId":7}`, rex + rex, rex + "x",
-		`{"name":"Rex","name":"Rex","categoryId":7}`, `{"Name":"Rex","categoryId":7}`, `{"name":"Rex","categoryId":7,"id":1}`,
-		`{"name":null,"categoryId":7}`, `{"name":7,"categoryId":7}`, `{"name":"Rex","categoryId":null}`,
-		`{"name":"Rex","categoryId":"7"}`, `{"name":"Rex","categoryId":1.0}`, `{"name":"Rex","categoryId":1e2}`,
-		`{"name":"Rex","categoryId":9223372036854775808}`, `{"name":"Rex","categoryId":7,"status":null}`,
-		`{"name":"Rex","categoryId":7,"status":"Sold"}`, "{\"name\":\"\xff\",\"categoryId\":7}", `{"name":"\ud83d","categoryId":7}`,
+		"", "null", "7", "[]", "{", "{}", `{"name":"Rex"}`, `{"categoryId":7}`, rex + rex, rex +
+			"x",
+		`{"name":"Rex","name":"Rex","categoryId":7}`, `{"Name":"Rex","categoryId":7}`,
+		`{"name":"Rex","categoryId":7,"id":1}`,
+		`{"name":null,"categoryId":7}`, `{"name":7,"categoryId":7}`,
+		`{"name":"Rex","categoryId":null}`,
+		`{"name":"Rex","categoryId":"7"}`, `{"name":"Rex","categoryId":1.0}`,
+		`{"name":"Rex","categoryId":1e2}`,
+		`{"name":"Rex","categoryId":9223372036854775808}`,
+		`{"name":"Rex","categoryId":7,"status":null}`,
+		`{"name":"Rex","categoryId":7,"status":"Sold"}`, "{\"name\":\"\xff\",\"categoryId\":7}",
+		`{"name":"\ud83d","categoryId":7}`,
 	}).Draw(t, "body")
 	m.contract.mustSend(t, misused, "400 invalid_body", "POST", "/pets", body)
 }
@@ -200,7 +217,8 @@ func (m *model) CreateWrong(t *rapid.T) {
 func (m *model) List(t *rapid.T) {
 	q := drawQuery(t)
 	if rapid.Bool().Draw(t, "with after") {
-		q.Set("after", fmt.Sprint(rapid.OneOf(rapid.Int64Range(0, int64(len(m.pets))+1), rapid.Just[int64](math.MaxInt64)).Draw(t, "after")))
+		q.Set("after", fmt.Sprint(rapid.OneOf(rapid.Int64Range(0, int64(len(m.pets))+1),
+			rapid.Just[int64](math.MaxInt64)).Draw(t, "after")))
 	}
 	m.list(t, "?"+q.Encode())
 }
@@ -218,7 +236,8 @@ func (m *model) Walk(t *rapid.T) {
 
 func drawQuery(t *rapid.T) url.Values {
 	q := url.Values{}
-	if limit := rapid.OneOf(rapid.IntRange(0, 5), rapid.SampledFrom([]int{19, 20, 21, 100})).Draw(t, "limit (0 for none)"); limit > 0 {
+	if limit := rapid.OneOf(rapid.IntRange(0, 5), rapid.SampledFrom([]int{19, 20, 21, 100})).Draw(t,
+		"limit (0 for none)"); limit > 0 {
 		q.Set("limit", strconv.Itoa(limit))
 	}
 	if status := rapid.SampledFrom(append(statuses, "")).Draw(t, "status"); status != "" {
@@ -276,8 +295,10 @@ func (m *model) list(t *rapid.T, query string) (next string) {
 // ListWrong sends queries that must not be answered with just anything.
 func (m *model) ListWrong(t *rapid.T) {
 	q := rapid.SampledFrom([]string{
-		"limit=0", "limit=101", "limit=-1", "limit=", "limit=1.0", "limit=x", "limit=1&limit=1", "status=", "status=Sold", "status=available,sold",
-		"status=sold&status=sold", "after=-1", "after=", "after=x", "after=9223372036854775808", "Limit=1", "page=2", "limit=%zz", "limit=1;after=2",
+		"limit=0", "limit=101", "limit=-1", "limit=", "limit=1.0", "limit=x", "limit=1&limit=1",
+		"status=", "status=Sold", "status=available,sold",
+		"status=sold&status=sold", "after=-1", "after=", "after=x", "after=9223372036854775808",
+		"Limit=1", "page=2", "limit=%zz", "limit=1;after=2",
 	}).Draw(t, "query")
 	m.get(t, misused, "400 invalid_parameter", "/pets?"+q)
 }
@@ -299,7 +320,8 @@ func (m *model) Get(t *rapid.T) {
 
 // GetUnknown asks for an animal that there is not.
 func (m *model) GetUnknown(t *rapid.T) {
-	unknown := []string{fmt.Sprint(len(m.pets) + 1), "0", "-1", "+1", "01", "1.0", "abc", "9223372036854775807", "9223372036854775808"}
+	unknown := []string{fmt.Sprint(len(m.pets) + 1), "0", "-1", "+1", "01", "1.0", "abc",
+		"9223372036854775807", "9223372036854775808"}
 	m.get(t, misused, "404 not_found", "/pets/"+rapid.SampledFrom(unknown).Draw(t, "id"))
 }
 
@@ -315,7 +337,8 @@ func (m *model) Revalidate(t *rapid.T) {
 		want = "304"
 	}
 	form := rapid.SampledFrom([]string{"%s", "W/%s", `"other", %s`}).Draw(t, "form")
-	got := m.get(t, t.Context(), want, "/pets"+stored.query, "If-None-Match: "+fmt.Sprintf(form, stored.etag))
+	got := m.get(t, t.Context(), want, "/pets"+stored.query, "If-None-Match: "+fmt.Sprintf(form,
+		stored.etag))
 	if got.header.Get("ETag") != current.etag || want == "200" && got.body != current.body {
 		t.Fatalf("revalidated as %v %s, want %q", got.header, got.body, current)
 	}

@@ -62,8 +62,10 @@ func openTab(t *testing.T, address string) *tab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()),
-		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
+		chromedp.UserDataDir(t.TempDir()),
+		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
+		chromedp.Flag("disable-component-update", true))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
@@ -103,7 +105,8 @@ func (b *tab) listen(event any) {
 			b.problems = append(b.problems, fmt.Sprint(e.Entry.Source, ": ", e.Entry.Text))
 		}
 	case *runtime.EventExceptionThrown:
-		b.problems = append(b.problems, fmt.Sprint(e.ExceptionDetails.Text, " ", e.ExceptionDetails.Exception.Description))
+		b.problems = append(b.problems, fmt.Sprint(e.ExceptionDetails.Text, " ",
+			e.ExceptionDetails.Exception.Description))
 	case *runtime.EventConsoleAPICalled:
 		b.problems = append(b.problems, fmt.Sprint("console.", e.Type))
 	}
@@ -141,14 +144,16 @@ func eval[T any](b *tab, expression string) T {
 // text is what an element shows; of several that are to be seen, line by line.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
-	return eval[string](b, fmt.Sprintf(`[...document.querySelectorAll(%q)].filter((e) => e.checkVisibility()).map((e) => e.innerText).join("\n")`, selector))
+	return eval[string](b,
+		fmt.Sprintf(`[...document.querySelectorAll(%q)].filter((e) => e.checkVisibility()).map((e) => e.innerText).join("\n")`, selector))
 }
 
 // shows waits until an element shows a text, whatever the case its style gives it.
 func (b *tab) shows(selector, want string) {
 	b.t.Helper()
 	var got string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(
+		20 * time.Millisecond) {
 		if got = b.text(selector); strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
 			return
 		}
@@ -181,7 +186,8 @@ func (b *tab) state(name string) {
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
 			}
-			for _, cut := range eval[[]string](b, `[...document.querySelectorAll("button, input, select")].filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.id || e.textContent)`) {
+			for _, cut := range eval[[]string](b,
+				`[...document.querySelectorAll("button, input, select")].filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.id || e.textContent)`) {
 				b.t.Errorf("%s: %s is cut off", what, cut)
 			}
 			if width == 320 { // which is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
@@ -219,7 +225,8 @@ const tooSmall = `(() => {
 // the light one in its colours only.
 func (b *tab) barriers(theme string) (found []string) {
 	b.t.Helper()
-	options := map[string]string{"light": `{resultTypes: ["violations"]}`, "dark": `{resultTypes: ["violations"], runOnly: ["color-contrast"]}`}[theme]
+	options := map[string]string{"light": `{resultTypes: ["violations"]}`,
+		"dark": `{resultTypes: ["violations"], runOnly: ["color-contrast"]}`}[theme]
 	if !eval[bool](b, "'axe' in window") {
 		b.do(chromedp.Evaluate[chromedp.Void](b.axe + ";undefined"))
 	}
@@ -233,7 +240,8 @@ func (b *tab) barriers(theme string) (found []string) {
 	}
 	for _, v := range violations {
 		for _, n := range v.Nodes {
-			found = append(found, fmt.Sprintf("%s: %s\n%s\n%s", v.ID, v.Help, n.HTML, n.FailureSummary))
+			found = append(found, fmt.Sprintf("%s: %s\n%s\n%s", v.ID, v.Help, n.HTML,
+				n.FailureSummary))
 		}
 	}
 	return found
@@ -258,8 +266,10 @@ func (b *tab) picture(file string) {
 // theme makes the page light or dark, and still.
 func (b *tab) theme(name string) {
 	b.t.Helper()
-	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}, {Name: "prefers-reduced-motion", Value: "reduce"}}
-	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features}); err != nil {
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name},
+		{Name: "prefers-reduced-motion", Value: "reduce"}}
+	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia,
+		emulation.SetEmulatedMediaParams{Features: features}); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -267,7 +277,9 @@ func (b *tab) theme(name string) {
 // drawn waits until the page is drawn as it is now, from its top.
 func (b *tab) drawn() {
 	b.t.Helper()
-	eval[bool](b, "new Promise((drawn) => { scrollTo(0, 0); requestAnimationFrame(() => requestAnimationFrame(() => drawn(true))); })")
+	eval[bool](b,
+		"new Promise((drawn) => { scrollTo(0, 0); requestAnimationFrame(() => "+
+			"requestAnimationFrame(() => drawn(true))); })")
 }
 
 // TestThePicturesOfThePage makes the pictures of the README, in the folder that
@@ -278,7 +290,8 @@ func TestThePicturesOfThePage(t *testing.T) {
 		t.Skip("PICTURES names no folder")
 	}
 	s := start(t)
-	for i, name := range strings.Fields("Rex Tom Luna Milo Bella Coco Nala Balu Simba Lilly Charly Kira Max Mia Paul Emma Oskar Frida") {
+	for i, name := range strings.Fields("Rex Tom Luna Milo Bella Coco Nala Balu Simba Lilly " +
+		"Charly Kira Max Mia Paul Emma Oskar Frida") {
 		status := []string{"available", "available", "pending", "available", "sold"}[i%5]
 		s.addPet("", fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, name, 1+i%4, status))
 	}
@@ -344,7 +357,8 @@ func (s *server) stock(n int) {
 	s.t.Helper()
 	for i := range n {
 		status := []string{"available", "pending", "sold"}[i%3]
-		s.addPet("", fmt.Sprintf(`{"name":"Animal %d","categoryId":%d,"status":%q}`, i+1, i%7, status))
+		s.addPet("", fmt.Sprintf(`{"name":"Animal %d","categoryId":%d,"status":%q}`, i+1, i%7,
+			status))
 	}
 }
 
@@ -353,7 +367,9 @@ func (s *server) stock(n int) {
 func (b *tab) runs(section, key string) string {
 	b.t.Helper()
 	sample := eval[string](b, code(section))
-	sample = regexp.MustCompile(`^export KEY=pet_live_…`).ReplaceAllString(sample, "export KEY="+key) // as a person does
+	// as a person does
+	sample = regexp.MustCompile(`^export KEY=pet_live_…`).ReplaceAllString(sample,
+		"export KEY="+key)
 	return runSample(b.t, b.text(section+" [role=tab][aria-selected=true]"), sample, key)
 }
 
@@ -412,7 +428,8 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	b.shows("#gauges", "299 of 300 left")
 	b.shows("#gauges", "9,999 of 10,000 left")
 	b.state("list")
-	for _, body := range []string{"#list .body", "#add .body", ".sample"} { // a real one, and samples
+	// a real one, and samples
+	for _, body := range []string{"#list .body", "#add .body", ".sample"} {
 		kinds := eval[int](b, fmt.Sprintf(`(() => {
 			const colour = (more) => getComputedStyle(document.querySelector(%q + more)).color;
 			return new Set(["", " .member", " .string", " .value"].map(colour)).size;
@@ -443,11 +460,13 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	b.state("last-page")
 	b.click("#previous")
 	b.shows("#list tbody tr:first-child", "Animal 21")
-	if got := b.runs("#list", key); !strings.Contains(got, "HTTP/1.1 200 OK") || !strings.Contains(got, `"name":"Animal 21"`) {
+	if got := b.runs("#list", key); !strings.Contains(got, "HTTP/1.1 200 OK") ||
+		!strings.Contains(got, `"name":"Animal 21"`) {
 		t.Errorf("the curl line of the second page gets %s", got)
 	}
 
-	eval[bool](b, `(navigator.clipboard.writeText = async (text) => { window.copied = text; }, true)`)
+	eval[bool](b,
+		`(navigator.clipboard.writeText = async (text) => { window.copied = text; }, true)`)
 	b.click("#list .copy")
 	b.shows("#said", "Copied")
 	if got, want := eval[string](b, "copied"), eval[string](b, code("#list"))+"\n"; got != want {
@@ -468,7 +487,9 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	b.keepsTheSecret(key)
 	b.click("#forget")
 	b.shows("#list .outcome", "Use a key")
-	if got := eval[string](b, "document.getElementById('key').value + JSON.stringify(sessionStorage)"); strings.Contains(got, key) {
+	if got := eval[string](b,
+		"document.getElementById('key').value + JSON.stringify(sessionStorage)"); strings.Contains(
+		got, key) {
 		t.Errorf("the key is still there after it was to be forgotten: %s", got)
 	}
 }
@@ -480,17 +501,20 @@ func (b *tab) keepsTheSecret(key string) {
 	if !eval[bool](b, fmt.Sprintf("Object.values(sessionStorage).includes(%q)", key)) {
 		b.t.Error("the key is not kept in the session storage")
 	}
-	if kept := eval[string](b, `JSON.stringify(Object.keys(localStorage)) + document.cookie`); kept != "[]" &&
+	if kept := eval[string](b,
+		`JSON.stringify(Object.keys(localStorage)) + document.cookie`); kept != "[]" &&
 		!strings.HasPrefix(kept, `["language http`) || strings.Contains(kept, ",") {
 		b.t.Errorf("the page keeps %s beyond the tab", kept)
 	}
-	if strings.Contains(eval[string](b, "location.href + document.documentElement.outerHTML"), key) {
+	if strings.Contains(eval[string](b, "location.href + document.documentElement.outerHTML"),
+		key) {
 		b.t.Error("the key is in the address or in the text of the page")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range b.requests {
-		if strings.Contains(r.URL, key) || fmt.Sprint(r.Headers["Authorization"]) == "Bearer "+key != strings.Contains(r.URL, "/v1/") {
+		if strings.Contains(r.URL, key) || fmt.Sprint(r.Headers["Authorization"]) == "Bearer "+
+			key != strings.Contains(r.URL, "/v1/") {
 			b.t.Errorf("%s %s with Authorization %v", r.Method, r.URL, r.Headers["Authorization"])
 		}
 	}
@@ -514,7 +538,8 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 	b.shows("#added", "9007199254740993")
 	b.state("added")
 	page := b.text("#add .body")
-	if got := b.runs("#add", key); !strings.Contains(got, "Idempotency-Replayed: true") || !strings.HasSuffix(got, page) {
+	if got := b.runs("#add", key); !strings.Contains(got, "Idempotency-Replayed: true") ||
+		!strings.HasSuffix(got, page) {
 		t.Errorf("the curl line was answered\n%s\nbut the page's request\n%s", got, page)
 	}
 
@@ -526,7 +551,8 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 	b.fill("#categoryId", "1.5")
 	b.click("#add [type=submit]")
 	b.shows("#name-error", "must not be blank")
-	b.shows("#categoryId-error", "must be an integer of at most 64 bits, without fraction or exponent")
+	b.shows("#categoryId-error",
+		"must be an integer of at most 64 bits, without fraction or exponent")
 	b.shows("#add .status", "400 Bad Request")
 	if got := eval[string](b, "document.activeElement.id"); got != "name" {
 		t.Errorf("the focus is on %q and not on the first wrong field", got)
@@ -564,7 +590,8 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	if !strings.HasPrefix(meter, "0 of 3 left, resets in ") {
 		t.Errorf("the gauge of the minute tells a screen reader %q", meter)
 	}
-	for deadline := time.Now().Add(20 * time.Second); meter == eval[string](b, `document.querySelector("[role=meter]").ariaValueText`); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); meter == eval[string](b,
+		`document.querySelector("[role=meter]").ariaValueText`); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the gauge stays at %q", meter)
 		}
@@ -643,9 +670,11 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 
 	busy.Store(true)
 	b.click(`[data-status="pending"]`)
-	b.shows("#list .outcome", "The response was 503 Service Unavailable, and not the service’s own.")
+	b.shows("#list .outcome",
+		"The response was 503 Service Unavailable, and not the service’s own.")
 	b.agree("pending")
-	if !eval[bool](b, `[...document.querySelectorAll(".send")].every((e) => e.ariaDisabled === "true")`) {
+	if !eval[bool](b,
+		`[...document.querySelectorAll(".send")].every((e) => e.ariaDisabled === "true")`) {
 		t.Error("something can be sent during the wait")
 	}
 	busy.Store(false)
@@ -673,14 +702,16 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	b := openTab(t, s.address()+"/")
 	b.click("#fetch summary")
 	for _, send := range []string{
-		`[data-status="sold"]`, "#add [type=submit]", "#fetch [type=submit]", "#key-form [type=submit]",
+		`[data-status="sold"]`, "#add [type=submit]", "#fetch [type=submit]",
+		"#key-form [type=submit]",
 	} {
 		b.click(send)
 		b.shows("#key-error", "Paste your API key here first.")
 		if got := eval[string](b, "document.activeElement.id"); got != "key" {
 			t.Errorf("after %s the focus is on %q and not on the key", send, got)
 		}
-		eval[bool](b, `(document.activeElement.blur(), document.getElementById("key-error").textContent = "", true)`)
+		eval[bool](b,
+			`(document.activeElement.blur(), document.getElementById("key-error").textContent = "", true)`)
 	}
 	b.fill("#key", " Bearer \r")
 	b.shows("#key-error", "Paste your API key here first.")
@@ -691,7 +722,8 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	b.state("no-key")
 
 	b.fill("#key", "pet_live_wrong\r")
-	b.shows("#key-error", "the API key is not valid. Requests without a valid key count for your network address.")
+	b.shows("#key-error",
+		"the API key is not valid. Requests without a valid key count for your network address.")
 	b.shows("#gauges", "Address 59 of 60 left")
 	b.shows("#list .answer", "www-authenticate: Bearer")
 	if got := eval[string](b, "document.activeElement.id"); got != "key" {
@@ -714,10 +746,12 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 	s.stock(1)
 	b := openTab(t, s.address()+"/")
 	for _, pasted := range []string{
-		s.key, "  " + s.key + "\t", "Bearer " + s.key, " bearer  " + s.key + " ", "Authorization: Bearer " + s.key,
+		s.key, "  " + s.key + "\t", "Bearer " + s.key, " bearer  " + s.key + " ",
+		"Authorization: Bearer " + s.key,
 		`"Authorization: Bearer ` + s.key + `"`, s.key[:20] + " " + s.key[20:],
 	} {
-		eval[string](b, fmt.Sprintf(`scrollTo(0, 0), document.getElementById("key").value = %q`, pasted))
+		eval[string](b, fmt.Sprintf(`scrollTo(0, 0), document.getElementById("key").value = %q`,
+			pasted))
 		sent := b.sent()
 		b.click("#key-form [type=submit]")
 		b.shows("#list .outcome", "Your key works. 1 pet.")
@@ -740,7 +774,8 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 		b.shows("#list .outcome", "1 pet.")
 	}
 	b.click("#reveal")
-	if masked := eval[string](b, `getComputedStyle(document.getElementById("key")).webkitTextSecurity`); masked != "none" {
+	if masked := eval[string](b,
+		`getComputedStyle(document.getElementById("key")).webkitTextSecurity`); masked != "none" {
 		t.Errorf("a key that is to be shown is %s", masked)
 	}
 	b.state("shown-key")
@@ -751,7 +786,8 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 func (b *tab) agree(status string) {
 	b.t.Helper()
 	in := map[string]string{
-		"the filter": eval[string](b, `[...document.querySelectorAll("[data-status][aria-pressed=true]")]
+		"the filter": eval[string](b,
+			`[...document.querySelectorAll("[data-status][aria-pressed=true]")]
 			.map((e) => e.dataset.status && "status=" + e.dataset.status).join()`),
 		"the sample":  eval[string](b, code("#list")),
 		"the address": eval[string](b, "location.search"),
@@ -762,7 +798,8 @@ func (b *tab) agree(status string) {
 	}
 	b.mu.Unlock()
 	for what, got := range in {
-		if _, filter, found := strings.Cut(got, "status="); found != (status != "") || !strings.HasPrefix(filter, status) {
+		if _, filter, found := strings.Cut(got, "status="); found != (status != "") ||
+			!strings.HasPrefix(filter, status) {
 			b.t.Errorf("%q is asked for, and %s is %q", status, what, got)
 		}
 	}
@@ -772,8 +809,10 @@ func (b *tab) agree(status string) {
 func (b *tab) oneClock() {
 	b.t.Helper()
 	told := map[string]bool{}
-	for deadline := time.Now().Add(20 * time.Second); len(told) < 3; time.Sleep(30 * time.Millisecond) {
-		got := eval[[]string](b, `[document.querySelector(".gauge.empty .reset").textContent.replace(/.* in /, ""),
+	for deadline := time.Now().Add(20 * time.Second); len(told) < 3; time.Sleep(
+		30 * time.Millisecond) {
+		got := eval[[]string](b,
+			`[document.querySelector(".gauge.empty .reset").textContent.replace(/.* in /, ""),
 			document.querySelector("#list .outcome [aria-hidden]").textContent]`)
 		if got[0] == "" || got[1] != got[0] {
 			b.t.Fatalf("the gauge and the message tell to wait %q", got)
@@ -892,7 +931,8 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 	b.click(`[data-status="sold"]`)
 	b.shows("#list .outcome", "Page 1: 5 sold pets, and")
 	add("Cleo", "sold", "Newest: 2 sold pets.", "?status=sold&limit=5&page=0&after=17")
-	add("Dan", "pending", "Newest: 5 pets.", "?limit=5&page=0&after=18") // not one that the filter shows
+	// not one that the filter shows
+	add("Dan", "pending", "Newest: 5 pets.", "?limit=5&page=0&after=18")
 	b.state("newest")
 	b.do(chromedp.EmulateViewport(1280, 900))
 	b.click("#previous")
@@ -919,7 +959,8 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 	runs := func(language string, want map[string]string) {
 		t.Helper()
 		for section, answer := range want {
-			if got := b.runs(section, s.key); !strings.Contains(got, answer) || !strings.Contains(got, "20") {
+			if got := b.runs(section, s.key); !strings.Contains(got, answer) ||
+				!strings.Contains(got, "20") {
 				t.Errorf("%s in %s prints %q, and not %s", section, language, got, answer)
 			}
 		}
@@ -929,7 +970,8 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 		b.click("#add-code-" + language)
 		b.shows(".start [aria-selected=true]", language)
 		runs(language, map[string]string{
-			".start": `"id":20`, "#list": `"name":"Animal 1"`, "#add": `"name":"Rex"`, "#fetch": `"name":"Animal 1"`,
+			".start": `"id":20`, "#list": `"name":"Animal 1"`, "#add": `"name":"Rex"`,
+			"#fetch": `"name":"Animal 1"`,
 		})
 		b.state("in-" + language)
 		b.do(chromedp.EmulateViewport(1280, 900), chromedp.Reload()) // it is remembered
@@ -952,7 +994,8 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 		if got := b.runs("#add", s.key); !strings.Contains(got, body) {
 			t.Errorf("%s adds %s, and the page %s", language, got, body)
 		}
-		if invisible := strings.ContainsAny(eval[string](b, code("#add")), "\u202e\u200b"); invisible {
+		if invisible := strings.ContainsAny(eval[string](b, code("#add")),
+			"\u202e\u200b"); invisible {
 			t.Errorf("the sample in %s has characters that nobody sees", language)
 		}
 		b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(s.address()+"/"))
@@ -977,7 +1020,8 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 	pass := httputil.NewSingleHostReverseProxy(service)
 	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
-			time.Sleep(150 * time.Millisecond) // as far away as another continent: the page is drawn long before
+			// as far away as another continent: the page is drawn long before
+			time.Sleep(150 * time.Millisecond)
 		}
 		pass.ServeHTTP(w, r)
 	}))
@@ -1002,7 +1046,8 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		}
 	}
 	for _, width := range []int64{390, 1280} {
-		b.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate("about:blank"), chromedp.Navigate(far.URL+"/"))
+		b.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate("about:blank"),
+			chromedp.Navigate(far.URL+"/"))
 		b.shows("h1", "A pet store API")
 		still("the start")
 		key := s.newKey("-plan", "enterprise", "-per-minute", "5", "-per-day", "100")
@@ -1011,7 +1056,8 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.click("#list-code-Go")
 		still("the list")
 		for _, from := range []string{
-			"0", "document.getElementById('list').offsetTop", "document.querySelector('#list .docs').offsetTop - 500",
+			"0", "document.getElementById('list').offsetTop",
+			"document.querySelector('#list .docs').offsetTop - 500",
 			"document.body.scrollHeight",
 		} {
 			eval[bool](b, "(scrollTo(0, "+from+"), true)")
@@ -1025,7 +1071,8 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.do(chromedp.Reload())
 		b.shows("#list .outcome", "Not sent: the service asked to wait")
 		still("a reload during a wait")
-		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`, "pausedUntil "+far.URL+"/v1/pets"))
+		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`,
+			"pausedUntil "+far.URL+"/v1/pets"))
 		b.do(chromedp.Reload())
 		b.shows("#said", "You can send again.")
 		still("the end of a wait")
@@ -1037,7 +1084,8 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	s := start(t)
 	names := []string{
 		`<script>document.title = "ran"</script><img src=x onerror="document.title = 'ran'">`,
-		strings.Repeat("W", 200), strings.Repeat("🐕", 200), "  two  spaces  ", "كلب صغير 7", "\u202eright to left", `"};'\''$(id)`,
+		strings.Repeat("W", 200), strings.Repeat("🐕", 200), "  two  spaces  ", "كلب صغير 7",
+		"\u202eright to left", `"};'\''$(id)`,
 	}
 	for _, name := range names {
 		body, err := json.Marshal(map[string]any{"name": name, "categoryId": int64(math.MinInt64)})
@@ -1049,7 +1097,8 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	b := openTab(t, s.address()+"/")
 	b.fill("#key", s.key+"\r")
 	b.shows("#list .outcome", fmt.Sprint(len(names), " pets."))
-	shown := eval[[]string](b, `[...document.querySelectorAll("#list tbody bdi")].map((e) => e.textContent)`)
+	shown := eval[[]string](b,
+		`[...document.querySelectorAll("#list tbody bdi")].map((e) => e.textContent)`)
 	if !slices.Equal(shown, names) {
 		t.Errorf("the page shows %q for %q", shown, names)
 	}
@@ -1067,11 +1116,13 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	b.shows("#fetch .outcome", "category 1")
 	for _, selector := range []string{"#added bdi", "#add .outcome bdi", "#fetch .outcome bdi"} {
 		// A bdi keeps the direction of the name to itself.
-		if got := eval[string](b, fmt.Sprintf("document.querySelector(%q).textContent", selector)); got != last {
+		if got := eval[string](b, fmt.Sprintf("document.querySelector(%q).textContent",
+			selector)); got != last {
 			t.Errorf("%s shows %q", selector, got)
 		}
 	}
-	if n := eval[int](b, `document.querySelectorAll("#fetch .body bdi.string").length`); n != 2 { // and the status
+	// and the status
+	if n := eval[int](b, `document.querySelectorAll("#fetch .body bdi.string").length`); n != 2 {
 		t.Errorf("%d strings of the body stand apart", n)
 	}
 	if got := b.runs("#add", s.key); !strings.Contains(got, "Idempotency-Replayed: true") {
@@ -1088,7 +1139,8 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := httptest.NewServer(http.StripPrefix("/shop", httputil.NewSingleHostReverseProxy(service)))
+	proxy := httptest.NewServer(http.StripPrefix("/shop",
+		httputil.NewSingleHostReverseProxy(service)))
 	defer proxy.Close()
 	b := openTab(t, proxy.URL+"/shop/")
 	b.shows("#start-code", proxy.URL+"/shop/v1/pets")
@@ -1141,20 +1193,24 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 	s := start(t)
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.address(), "http://")
-	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
 		t.Fatal(err)
 	}
 	b.do(chromedp.Navigate(s.address() + "/"))
 	for _, want := range []string{
-		"A pet store API", "curl -i", "With JavaScript, you could try the service right here.", "Sample response",
-		"ratelimit-policy", "Idempotency-Key", "invalid_parameter", "Requests per minute", "What to do",
+		"A pet store API", "curl -i", "With JavaScript, you could try the service right here.",
+		"Sample response",
+		"ratelimit-policy", "Idempotency-Key", "invalid_parameter", "Requests per minute",
+		"What to do",
 	} {
 		b.shows("main", want)
 	}
 	if got := b.text("button, input, select, .limits, .live"); strings.TrimSpace(got) != "" {
 		t.Errorf("what does nothing is shown: %q", got)
 	}
-	for i, want := range []string{"200 OK", "201 Created", "404 Not Found"} { // the pet comes after it is asked for
+	// the pet comes after it is asked for
+	for i, want := range []string{"200 OK", "201 Created", "404 Not Found"} {
 		section := []string{"#list", "#add", "#fetch"}[i]
 		if i == 2 {
 			b.click("#fetch summary")

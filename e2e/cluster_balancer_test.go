@@ -47,15 +47,18 @@ var balancerChanges = []struct {
 }{
 	// Workers hand listening sockets over, and let idle connections have a last
 	// request, so that a reload fails none.
-	{regexp.MustCompile(`(?s)^.*\ndefaults\n`), "global\n\tstats socket FOLDER/haproxy.sock mode 600 level admin expose-fd listeners\n" +
-		"defaults\n\toption idle-close-on-response\n"},
+	{regexp.MustCompile(`(?s)^.*\ndefaults\n`),
+		"global\n\tstats socket FOLDER/haproxy.sock mode 600 level admin expose-fd listeners\n" +
+			"defaults\n\toption idle-close-on-response\n"},
 	{regexp.MustCompile(`\n\tlog global\n\tlog-format .*\n`), "\n"},
 	{documentedBinds, "bind HASHING"},
 	{regexp.MustCompile(`(?m)^.* set-header X-Forwarded-For .*\n`), ""}, // tests say who calls
 	{regexp.MustCompile(` ssl verify required ca-file \S+`), ""},
 	{regexp.MustCompile(`(?m)(^\tserver .*\n)+`), "SERVERS"},
-	{regexp.MustCompile(`\z`), "\nfrontend roundrobin\n\tbind ROUNDROBIN\n\tdefault_backend roundrobin\n" +
-		"backend roundrobin\n\tbalance roundrobin\n\toption httpchk GET /readyz\n\tdefault-server check inter 1s fall 2 rise 2\nSERVERS"},
+	{regexp.MustCompile(`\z`),
+		"\nfrontend roundrobin\n\tbind ROUNDROBIN\n\tdefault_backend roundrobin\n" +
+			"backend roundrobin\n\tbalance roundrobin\n\toption httpchk GET " +
+			"/readyz\n\tdefault-server check inter 1s fall 2 rise 2\nSERVERS"},
 }
 
 // balancerConfig is the documented configuration of HAProxy for other services, without
@@ -71,7 +74,8 @@ func balancerConfig(t *testing.T, folder, hashing, roundRobin, servers string) s
 		}
 		config = change.documented.ReplaceAllLiteralString(config, change.here)
 	}
-	return strings.NewReplacer("FOLDER", folder, "HASHING", hashing, "ROUNDROBIN", roundRobin, "SERVERS", servers).Replace(config)
+	return strings.NewReplacer("FOLDER", folder, "HASHING", hashing, "ROUNDROBIN", roundRobin,
+		"SERVERS", servers).Replace(config)
 }
 
 // startBalancer starts HAProxy, and returns when it takes connections. It believes all
@@ -83,7 +87,8 @@ func startBalancer(t *testing.T, services []*server) *balancer {
 	var servers strings.Builder
 	fmt.Fprintf(&servers, "\thttp-response set-header %s %%s\n", answeredBy)
 	for i, s := range services {
-		fmt.Fprintf(&servers, "\tserver service%d %s\n", i, strings.TrimPrefix(s.address(), "http://"))
+		fmt.Fprintf(&servers, "\tserver service%d %s\n", i, strings.TrimPrefix(s.address(),
+			"http://"))
 	}
 	b := runBalancer(t, folder, balancerConfig(t, folder, hashing, roundRobin, servers.String()))
 	b.hashing, b.roundRobin = "http://"+hashing+"/v1", "http://"+roundRobin+"/v1"
@@ -149,7 +154,8 @@ func TestTheBalancerKnowsItsServices(t *testing.T) {
 	var requests [3]atomic.Int64
 	config := strings.ReplaceAll(readFile(t, documentedConfig), "10.0.0.", "127.0.0.")
 	for i, certified := range []string{"127.0.0.1", "127.0.0.3", "127.0.0.3"} {
-		s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter,
+			r *http.Request) {
 			if r.URL.Path != "/readyz" {
 				requests[i].Add(1)
 			}
@@ -184,7 +190,8 @@ func TestTheBalancerKnowsItsServices(t *testing.T) {
 	if served := requests[0].Load() + requests[2].Load(); served != 60 {
 		t.Errorf("the others have got %d requests, want 60", served)
 	}
-	if log := b.log.String(); !strings.Contains(log, "/petstore1 ") || strings.Contains(log, "pets?") ||
+	if log := b.log.String(); !strings.Contains(log, "/petstore1 ") ||
+		strings.Contains(log, "pets?") ||
 		strings.Contains(log, "/v1") {
 		t.Errorf("the log is\n%s", tail(log))
 	}

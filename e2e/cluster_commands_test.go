@@ -24,7 +24,8 @@ func TestCommandsOutliveAFrozenLeader(t *testing.T) {
 	commands := func(backup string) (running []*process) {
 		for _, line := range []string{"key list", "pet set -name Tom 1", "key create", "pet export",
 			"backup " + filepath.Join(folder, backup)} {
-			running = append(running, launch(t, program(append(strings.Fields(line), "-db", s.db)...)))
+			running = append(running,
+				launch(t, program(append(strings.Fields(line), "-db", s.db)...)))
 		}
 		return running
 	}
@@ -32,7 +33,8 @@ func TestCommandsOutliveAFrozenLeader(t *testing.T) {
 	c.pause(c.leader())
 	began := time.Now()
 	finished := commands("finished.db")
-	stopped := append(commands("stopped.db"), launch(t, program("-addr", ownAddress(t), "-db", s.db)))
+	stopped := append(commands("stopped.db"),
+		launch(t, program("-addr", ownAddress(t), "-db", s.db)))
 	var all sync.WaitGroup
 	for _, p := range finished {
 		all.Go(func() {
@@ -42,13 +44,15 @@ func TestCommandsOutliveAFrozenLeader(t *testing.T) {
 			}
 			took, status := time.Since(began), p.status()
 			t.Logf("after %v: %s", took.Round(time.Millisecond), p.told())
-			unknown := strings.Contains(p.log.String(), "unknown") || strings.Contains(p.log.String(), "may be stored")
+			unknown := strings.Contains(p.log.String(), "unknown") ||
+				strings.Contains(p.log.String(), "may be stored")
 			if took > 12*time.Second || status != 0 && !unknown {
 				t.Errorf("after %v: %s", took, p.told())
 			}
 		})
 	}
-	time.Sleep(1500 * time.Millisecond) // they have found a node that passes requests on to the frozen one
+	// they have found a node that passes requests on to the frozen one
+	time.Sleep(1500 * time.Millisecond)
 	for _, p := range stopped {
 		all.Go(func() {
 			began := time.Now()

@@ -122,7 +122,8 @@ func (c *cluster) makeNetwork() {
 	}
 	for tries := 0; ; tries++ { // other tests may run beside this one
 		n := rand.IntN(512)
-		c.bridge, c.network = fmt.Sprint("pets", n), fmt.Sprintf("198.%d.%d.", 18+n/256, n%256) // RFC 2544: for tests
+		// RFC 2544: for tests
+		c.bridge, c.network = fmt.Sprint("pets", n), fmt.Sprintf("198.%d.%d.", 18+n/256, n%256)
 		out, err := exec.Command("ip", "link", "add", c.bridge, "type", "bridge").CombinedOutput()
 		if err == nil {
 			break
@@ -170,13 +171,15 @@ func (c *cluster) start(i int) {
 	for _, other := range c.nodes {
 		peers = append(peers, other.address+":"+raftPort)
 	}
-	args := []string{"netns", "exec", n.namespace, installRqlited(c.t), "-node-id", fmt.Sprint("node", i+1),
+	args := []string{"netns", "exec", n.namespace, installRqlited(c.t), "-node-id",
+		fmt.Sprint("node", i+1),
 		"-http-addr", n.address + ":" + rqlitePort, "-raft-addr", n.address + ":" + raftPort,
 		"-bootstrap-expect", fmt.Sprint(clusterSize), "-join", strings.Join(peers, ",")}
 	if c.security != nil {
 		args = append(args, c.security.flags()...)
 	}
-	n.cmd = exec.Command("ip", append(args, n.folder)...) // becomes rqlited, under the same process id
+	// becomes rqlited, under the same process id
+	n.cmd = exec.Command("ip", append(args, n.folder)...)
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	noError(c.t, n.cmd.Start())
 }
@@ -284,7 +287,8 @@ func (c *cluster) ask(i int, target, body string) (status int, answer string, er
 	if body != "" {
 		method = http.MethodPost
 	}
-	r, err := http.NewRequestWithContext(context.Background(), method, c.url(i)+target, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(context.Background(), method, c.url(i)+target,
+		strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}
@@ -381,8 +385,10 @@ type security struct {
 }
 
 func (s *security) flags() []string {
-	return []string{"-auth", s.users, "-join-as", rqliteUser, "-http-cert", s.certificate, "-http-key", s.key,
-		"-node-cert", s.certificate, "-node-key", s.key, "-node-ca-cert", s.authority, "-node-verify-client"}
+	return []string{"-auth", s.users, "-join-as", rqliteUser, "-http-cert", s.certificate,
+		"-http-key", s.key,
+		"-node-cert", s.certificate, "-node-key", s.key, "-node-ca-cert", s.authority,
+		"-node-verify-client"}
 }
 
 // secured has all nodes ask for a password over HTTPS, and for certificates of
@@ -396,11 +402,15 @@ func secured(c *cluster) {
 	for _, n := range c.nodes {
 		names = append(names, "IP:"+n.address)
 	}
-	tool(c.t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority",
+	tool(c.t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+		"/CN=authority",
 		"-keyout", filepath.Join(folder, "ca-key.pem"), "-out", s.authority)
-	tool(c.t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=node",
-		"-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName="+strings.Join(names, ","),
-		"-CA", s.authority, "-CAkey", filepath.Join(folder, "ca-key.pem"), "-keyout", s.key, "-out", s.certificate)
+	tool(c.t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+		"/CN=node",
+		"-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName="+
+			strings.Join(names, ","),
+		"-CA", s.authority, "-CAkey", filepath.Join(folder, "ca-key.pem"), "-keyout", s.key, "-out",
+		s.certificate)
 	users := fmt.Sprintf(`[{"username": %q, "password": "a/b:c@d", "perms": ["all"]}]`, rqliteUser)
 	noError(c.t, os.WriteFile(s.users, []byte(users), 0o600))
 	authority, err := os.ReadFile(s.authority)
@@ -430,7 +440,8 @@ func (s *server) again(flags ...string) {
 // dead: connections come from 127.0.0.1, and other tests listen there.
 func ownAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(250), rand.IntN(256), 1+rand.IntN(250)))
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(250),
+		rand.IntN(256), 1+rand.IntN(250)))
 	noError(t, err)
 	defer listener.Close()
 	return listener.Addr().String()

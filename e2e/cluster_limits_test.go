@@ -16,7 +16,8 @@ import (
 const (
 	arrivals      = 400 // a second, at all services together
 	arriveInFlush = arrivals / 2
-	flushTakes    = arrivals / 4 // what arrives while flushes wait for each other, on a machine that is busy
+	// what arrives while flushes wait for each other, on a machine that is busy
+	flushTakes = arrivals / 4
 )
 
 // TestLimitsHoldBehindEveryBalancer calls three services on a cluster with one key
@@ -59,7 +60,8 @@ func TestLimitsHoldBehindEveryBalancer(t *testing.T) {
 
 	t.Run("next minute, round robin", func(t *testing.T) {
 		time.Sleep(time.Until(first.resets))
-		hammer(t, b.roundRobin, returning.token, perMinute+2*arrivals).check(t, perMinute, arriveInFlush+flushTakes)
+		hammer(t, b.roundRobin, returning.token, perMinute+2*arrivals).check(t, perMinute,
+			arriveInFlush+flushTakes)
 	})
 }
 
@@ -73,8 +75,10 @@ type parish struct {
 func (p *parish) newKey(t *testing.T, perMinute, perDay int) issued {
 	t.Helper()
 	first := p.services[0]
-	token := first.newKey("-plan", "enterprise", "-per-minute", strconv.Itoa(perMinute), "-per-day", strconv.Itoa(perDay))
-	// The key must not be used before the test begins, so another tells when all services have read the list.
+	token := first.newKey("-plan", "enterprise", "-per-minute", strconv.Itoa(perMinute), "-per-day",
+		strconv.Itoa(perDay))
+	// The key must not be used before the test begins, so another tells when all services have read
+	// the list.
 	telltale := first.newKey()
 	for _, s := range p.services {
 		eventually(t, 10*time.Second, func() error {
@@ -118,7 +122,8 @@ func hammer(t *testing.T, url, token string, requests int) *admissions {
 			if got.status == http.StatusOK {
 				a.admitted = append(a.admitted, sent)
 			}
-			if reset, err := strconv.ParseInt(got.header.Get("X-RateLimit-Reset"), 10, 64); err == nil {
+			if reset, err := strconv.ParseInt(got.header.Get("X-RateLimit-Reset"), 10,
+				64); err == nil {
 				a.resets = time.Unix(reset, 0)
 			}
 		})
@@ -131,8 +136,10 @@ func hammer(t *testing.T, url, token string, requests int) *admissions {
 func (a *admissions) check(t *testing.T, limit, beyond int) {
 	t.Helper()
 	excess := len(a.admitted) - limit
-	t.Logf("%d requests at %d a second, %d between flushes; limit %d, admitted %d, the last after %d ms; excess %d; %v",
-		a.sent, arrivals, arriveInFlush, limit, len(a.admitted), slices.Max(a.admitted).Milliseconds(), excess, a.outcomes)
+	t.Logf("%d requests at %d a second, %d between flushes; limit %d, admitted %d, the last "+
+		"after %d ms; excess %d; %v",
+		a.sent, arrivals, arriveInFlush, limit, len(a.admitted),
+		slices.Max(a.admitted).Milliseconds(), excess, a.outcomes)
 	if excess < 0 || excess > beyond {
 		t.Errorf("%d are admitted beyond the limit of %d, want 0 to %d", excess, limit, beyond)
 	}
@@ -157,7 +164,8 @@ func (p *parish) windowsAgree(t *testing.T) {
 			left = dayLeft(t, got)
 		}
 		if len(slices.Compact(resets)) > 1 || left < 1000-used {
-			return fmt.Errorf("windows end at %v, and of 1000 requests %d are left after %d", resets, left, used)
+			return fmt.Errorf("windows end at %v, and of 1000 requests %d are left after %d",
+				resets, left, used)
 		}
 		return nil
 	})
@@ -171,7 +179,8 @@ func dayLeft(t *testing.T, got *answer) (requests int) {
 	t.Helper()
 	match := dayLeftHeader.FindStringSubmatch(got.header.Get("RateLimit"))
 	if match == nil {
-		t.Fatalf("RateLimit is %q in an answer %d %s", got.header.Get("RateLimit"), got.status, got.body)
+		t.Fatalf("RateLimit is %q in an answer %d %s", got.header.Get("RateLimit"), got.status,
+			got.body)
 	}
 	requests, err := strconv.Atoi(match[1])
 	noError(t, err)
@@ -190,7 +199,8 @@ func (p *parish) awaitDayLeft(t *testing.T, key issued, left int) (after int) {
 			}
 			left--
 			if found := dayLeft(t, got); found != left {
-				return fmt.Errorf("at %s %d requests are left of the day, want %d", s.url, found, left)
+				return fmt.Errorf("at %s %d requests are left of the day, want %d", s.url, found,
+					left)
 			}
 			return nil
 		})
@@ -235,7 +245,8 @@ func (p *parish) holdsWithinASecond(t *testing.T, key issued, want string, since
 			began := time.Now()
 			got := s.ask(t, key.token)
 			if got == want {
-				t.Logf("service %d answers %s after %v", i, want, began.Sub(since).Round(time.Millisecond))
+				t.Logf("service %d answers %s after %v", i, want,
+					began.Sub(since).Round(time.Millisecond))
 				break
 			}
 			if began.Sub(since) > time.Second {
@@ -264,7 +275,8 @@ func (p *parish) planHolds(t *testing.T) {
 				t.Errorf("before the change the answer is %s", got)
 			}
 		}
-		first.command(slices.Concat([]string{"key", "set", "-db", first.db}, change.flags, []string{key.id})...)
+		first.command(slices.Concat([]string{"key", "set", "-db", first.db}, change.flags,
+			[]string{key.id})...)
 		p.holdsWithinASecond(t, key, change.want, time.Now())
 	}
 }

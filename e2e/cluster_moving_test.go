@@ -24,7 +24,8 @@ type inventory struct {
 func newInventory(t *testing.T) *inventory {
 	t.Helper()
 	s := start(t, behindProxy...)
-	x := &inventory{db: s.db, key: s.key, crowd: gather(t, s, 16, true), metered: s.keyOfDay(), left: perDay}
+	x := &inventory{db: s.db, key: s.key, crowd: gather(t, s, 16, true), metered: s.keyOfDay(),
+		left: perDay}
 	x.keys = s.changeKeys(t)
 	for range 80 {
 		s.expect(t, x.metered.token, fmt.Sprint("200 of ", perDay))
@@ -41,7 +42,8 @@ const perDay = 5000
 // keyOfDay makes a key with that limit for the day, and none to speak of for the minute.
 func (s *server) keyOfDay() issued {
 	s.t.Helper()
-	token := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", fmt.Sprint(perDay))
+	token := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day",
+		fmt.Sprint(perDay))
 	return issued{token, fmt.Sprint(s.listed(token).ID)}
 }
 

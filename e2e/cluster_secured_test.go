@@ -42,8 +42,10 @@ func TestASecuredClusterTellsStrangersNothing(t *testing.T) {
 		args                    []string
 		told                    string
 	}{
-		{"wrong password", strings.ReplaceAll(s.db, "%40d", "%40e"), c.security.authority, serve, "401 Unauthorized"},
-		{"no password", strings.ReplaceAll(s.db, rqliteUser+":"+rqlitePassword+"@", ""), c.security.authority,
+		{"wrong password", strings.ReplaceAll(s.db, "%40d", "%40e"), c.security.authority, serve,
+			"401 Unauthorized"},
+		{"no password", strings.ReplaceAll(s.db, rqliteUser+":"+rqlitePassword+"@", ""),
+			c.security.authority,
 			[]string{"key", "create"}, "401 Unauthorized"},
 		{"no trust", s.db, nobody, serve, "certificate"},
 		{"no encryption", strings.ReplaceAll(s.db, "https:", "http:"), c.security.authority,
@@ -55,7 +57,8 @@ func TestASecuredClusterTellsStrangersNothing(t *testing.T) {
 			out, _ := cmd.CombinedOutput()
 			text, status := string(out), cmd.ProcessState.ExitCode()
 			said += text
-			if status != 1 || strings.Count(text, "\n") != 1 || !strings.Contains(text, stranger.told) {
+			if status != 1 || strings.Count(text, "\n") != 1 ||
+				!strings.Contains(text, stranger.told) {
 				t.Errorf("petstore %s ends with %d and says %q, want 1 and one line with %q",
 					stranger.args, status, text, stranger.told)
 			}

@@ -39,11 +39,13 @@ func TestAStormLosesNothing(t *testing.T) {
 	}
 	t.Logf("%d pauses; shown or let in late: %d; while the engine was slow, after %d of them",
 		s.pauses, s.late, s.excused)
-	t.Logf("%d pets stored, %d acknowledged; lost: %d, stored twice: %d", s.stored, s.acknowledged, s.lost, s.doubled)
+	t.Logf("%d pets stored, %d acknowledged; lost: %d, stored twice: %d", s.stored, s.acknowledged,
+		s.lost, s.doubled)
 }
 
 // unlimited are the flags of a key with limits that no test reaches.
-var unlimited = []string{"-plan", "enterprise", "-per-minute", "1000000000", "-per-day", "1000000000000"}
+var unlimited = []string{"-plan", "enterprise", "-per-minute", "1000000000", "-per-day",
+	"1000000000000"}
 
 // witness remembers every pet that anybody was told of, and holds lists
 // against that. It is safe for concurrent use.
@@ -93,7 +95,8 @@ const pageSize = 100
 // unanswered reports whether a response says nothing of what became of the
 // request: it did not come, or is a 503 of the service's, or one of HAProxy's.
 func unanswered(a *answer, err error) bool {
-	return err != nil || a.status == http.StatusBadGateway || a.status == http.StatusServiceUnavailable ||
+	return err != nil || a.status == http.StatusBadGateway ||
+		a.status == http.StatusServiceUnavailable ||
 		a.status == http.StatusGatewayTimeout
 }
 
@@ -117,7 +120,8 @@ func (w *witness) list(url, token string, limit int, after int64) (answered bool
 	listed := map[int64]bool{}
 	for _, p := range page {
 		if p.ID <= after {
-			w.complain("GET %s%s: %s, which has the id %d, comes after %d", url, target, p.Name, p.ID, after)
+			w.complain("GET %s%s: %s, which has the id %d, comes after %d", url, target, p.Name,
+				p.ID, after)
 		}
 		after = p.ID
 		listed[p.ID] = true
@@ -125,7 +129,8 @@ func (w *witness) list(url, token string, limit int, after int64) (answered bool
 	}
 	for id, name := range expected {
 		if !listed[id] && (len(page) < limit || id < after) {
-			w.complain("GET %s%s lacks %s, which has the id %d and was known before", url, target, name, id)
+			w.complain("GET %s%s lacks %s, which has the id %d and was known before", url, target,
+				name, id)
 			break
 		}
 	}
@@ -150,7 +155,8 @@ func (w *witness) get(url, token string, id int64) (answered bool) {
 		return false
 	}
 	var p pet
-	if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != http.StatusOK || p.Name != name {
+	if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != http.StatusOK ||
+		p.Name != name {
 		w.complain("GET %s/pets/%d, which is %s: %d %s", url, id, name, got.status, got.body)
 	}
 	return true
@@ -183,8 +189,8 @@ type storm struct {
 // repeatable is a create that can be repeated.
 type repeatable struct{ token, name string }
 
-// newStorm starts a cluster, three services and HAProxy. The services are of the program under test,
-// or of another one.
+// newStorm starts a cluster, three services and HAProxy. The services are of the program under
+// test, or of another one.
 func newStorm(t *testing.T, program string) *storm {
 	t.Helper()
 	c := startCluster(t)
@@ -208,7 +214,8 @@ type toll struct {
 }
 
 func (x *toll) String() string {
-	return fmt.Sprintf("%d creates acknowledged, %d of unknown outcome, none acknowledged for %d ms at the most",
+	return fmt.Sprintf("%d creates acknowledged, %d of unknown outcome, none acknowledged for %d "+
+		"ms at the most",
 		x.acknowledged, x.unknown, x.longest.Milliseconds())
 }
 
@@ -262,14 +269,16 @@ func (s *storm) round() {
 func (s *storm) write(writer int) {
 	url := []string{s.balancer.hashing, s.balancer.roundRobin}[writer/2%2]
 	for n := 0; !s.over.Load(); n++ {
-		o := repeatable{s.keys[writer%len(s.keys)], fmt.Sprintf("round-%d-writer-%d-pet-%d", s.number+1, writer, n)}
+		o := repeatable{s.keys[writer%len(s.keys)], fmt.Sprintf("round-%d-writer-%d-pet-%d",
+			s.number+1, writer, n)}
 		once := writer%2 == 0
 		if !s.create(url, o, once) && once {
 			s.mu.Lock()
 			s.pending = append(s.pending, o)
 			s.mu.Unlock()
 		}
-		time.Sleep(rand.N(100 * time.Millisecond)) // the machine must have some time left for elections
+		// the machine must have some time left for elections
+		time.Sleep(rand.N(100 * time.Millisecond))
 	}
 }
 
@@ -289,8 +298,10 @@ func (s *storm) create(url string, o repeatable, once bool) (acknowledged bool) 
 			if !once || s.over.Load() {
 				return acknowledged
 			}
-			time.Sleep(rand.N(200 * time.Millisecond)) // as a client should, which knows that something is wrong
-		case got.status != http.StatusCreated || json.Unmarshal([]byte(got.body), &made) != nil || made.Name != o.name:
+			// as a client should, which knows that something is wrong
+			time.Sleep(rand.N(200 * time.Millisecond))
+		case got.status != http.StatusCreated || json.Unmarshal([]byte(got.body), &made) != nil ||
+			made.Name != o.name:
 			s.complain("the create of %s is answered %d %s", o.name, got.status, got.body)
 			return acknowledged
 		default:
@@ -362,22 +373,28 @@ func (s *storm) outages() []outage {
 		return func() { c.mend(a, b) }
 	}
 	return []outage{
-		{"the leader is killed", true, 3 * time.Second, func() func() { return killed(c.leader()) }},
-		{"a follower is killed", false, 2 * time.Second, func() func() { return killed(follower()) }},
+		{"the leader is killed", true, 3 * time.Second,
+			func() func() { return killed(c.leader()) }},
+		{"a follower is killed", false, 2 * time.Second,
+			func() func() { return killed(follower()) }},
 		{"a service is killed", false, 2 * time.Second, func() func() {
 			service := s.services[s.number%len(s.services)]
 			service.kill()
 			return func() { service.again() }
 		}},
-		{"the leader is frozen", true, 10 * time.Second, func() func() { return frozen(c.leader()) }},
-		{"a follower is frozen", false, 10 * time.Second, func() func() { return frozen(follower()) }},
-		{"the leader is cut off from a follower", true, 5 * time.Second, func() func() { return cut(c.leader(), follower()) }},
+		{"the leader is frozen", true, 10 * time.Second,
+			func() func() { return frozen(c.leader()) }},
+		{"a follower is frozen", false, 10 * time.Second,
+			func() func() { return frozen(follower()) }},
+		{"the leader is cut off from a follower", true, 5 * time.Second,
+			func() func() { return cut(c.leader(), follower()) }},
 		{"the leader is cut off from the others", true, 5 * time.Second, func() func() {
 			leader := c.leader()
 			c.cutOff(leader)
 			return func() { c.mendOff(leader) }
 		}},
-		{"the services are cut off from the leader", true, 8 * time.Second, func() func() { return cut(services, c.leader()) }},
+		{"the services are cut off from the leader", true, 8 * time.Second,
+			func() func() { return cut(services, c.leader()) }},
 		{"HAProxy is reloaded", false, time.Second, func() func() {
 			s.balancer.reload()
 			return s.balancer.reload
@@ -455,7 +472,8 @@ func (s *storm) recover() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.acknowledged < before+2*writers {
-			return fmt.Errorf("%d creates were acknowledged since everything is ready", s.acknowledged-before)
+			return fmt.Errorf("%d creates were acknowledged since everything is ready",
+				s.acknowledged-before)
 		}
 		return nil
 	})
@@ -544,7 +562,10 @@ func (s *storm) compareNodes() {
 			}
 			copies = append(copies, body)
 		}
-		if slices.ContainsFunc(copies, func(c string) bool { return c != copies[0] || strings.Contains(c, "error") }) {
+		if slices.ContainsFunc(copies, func(c string) bool {
+			return c != copies[0] ||
+				strings.Contains(c, "error")
+		}) {
 			return fmt.Errorf("the nodes hold %s", copies)
 		}
 		return nil
@@ -584,13 +605,15 @@ func TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff(t *testing.T) {
 			p.during(time.Second)
 			o.begin(leader)
 			p.during(o.lasts)
-			t.Logf("then: %d pets acknowledged, %d lists answered and %d not", p.pets, p.lists, p.refused)
+			t.Logf("then: %d pets acknowledged, %d lists answered and %d not", p.pets, p.lists,
+				p.refused)
 			if p.pets == 0 || p.lists == 0 {
 				t.Error("while another node leads, nothing works")
 			}
 			o.end(leader)
 			p.during(3 * time.Second)
-			t.Logf("after that: %d pets acknowledged, %d lists answered and %d not", p.pets, p.lists, p.refused)
+			t.Logf("after that: %d pets acknowledged, %d lists answered and %d not", p.pets,
+				p.lists, p.refused)
 			stop()
 		})
 	}
@@ -611,12 +634,14 @@ func (p *pursuit) during(lasts time.Duration) {
 	for until := time.Now().Add(lasts); time.Now().Before(until) && !p.t.Failed(); {
 		p.number++
 		writer := p.services[p.number%len(p.services)]
-		got, err := call(writer.url, p.key, "POST", "/pets", animalJSON(fmt.Sprint(p.t.Name(), " ", p.number)), "")
+		got, err := call(writer.url, p.key, "POST", "/pets",
+			animalJSON(fmt.Sprint(p.t.Name(), " ", p.number)), "")
 		if unanswered(got, err) {
 			continue
 		}
 		var made pet
-		if err := json.Unmarshal([]byte(got.body), &made); err != nil || got.status != http.StatusCreated {
+		if err := json.Unmarshal([]byte(got.body), &made); err != nil ||
+			got.status != http.StatusCreated {
 			p.complain("a create is answered %d %s", got.status, got.body)
 			return
 		}
@@ -670,6 +695,7 @@ func (p *pursuit) keepListing(s *server) (stop func()) {
 	return func() {
 		cancel()
 		clients.Wait()
-		p.t.Logf("the service that knows that node alone answered %d lists and refused %d", answered.Load(), refused.Load())
+		p.t.Logf("the service that knows that node alone answered %d lists and refused %d",
+			answered.Load(), refused.Load())
 	}
 }

@@ -135,7 +135,8 @@ func (x *succession) command() changedKeys {
 	before := x.crowd.acknowledged()
 	copied := filepath.Join(x.TempDir(), "copy.db")
 	first.command("backup", "-db", first.db, copied)
-	if stored := query[int64](x.T, copied, "SELECT count(*) FROM pets"); stored < int64(len(before)) {
+	if stored := query[int64](x.T, copied,
+		"SELECT count(*) FROM pets"); stored < int64(len(before)) {
 		x.Errorf("the backup has %d pets, and %d were answered before", stored, len(before))
 	}
 	return keys
@@ -211,7 +212,9 @@ func (x *succession) checkUsage() {
 		for _, token := range x.crowd.keys {
 			id := fmt.Sprint(first.listed(token).ID)
 			var key struct{ UsedToday int64 }
-			noError(x.T, json.Unmarshal([]byte(first.command("key", "show", "-json", "-db", first.db, id)), &key))
+			noError(x.T,
+				json.Unmarshal([]byte(first.command("key", "show", "-json", "-db", first.db, id)),
+					&key))
 			used += key.UsedToday
 		}
 		if used < least || used > most {
@@ -292,9 +295,11 @@ func onlyOneKeyOpens(t *testing.T, all []*server) {
 		opens++
 	}
 	var keys []listedKey
-	noError(t, json.Unmarshal([]byte(all[0].command("key", "list", "-json", "-db", all[0].db)), &keys))
+	noError(t, json.Unmarshal([]byte(all[0].command("key", "list", "-json", "-db", all[0].db)),
+		&keys))
 	if opens != 1 || len(keys) != 1 {
-		t.Errorf("of the first keys that were shown %d open the store, and %d are stored; want 1", opens, len(keys))
+		t.Errorf("of the first keys that were shown %d open the store, and %d are stored; want 1",
+			opens, len(keys))
 	}
 }
 
@@ -302,7 +307,8 @@ func onlyOneKeyOpens(t *testing.T, all []*server) {
 // migrations insert to be there once.
 func checkMigrated(t *testing.T, c *cluster, s schema) {
 	t.Helper()
-	copied, fresh := filepath.Join(t.TempDir(), "copy.db"), &server{t: t, db: filepath.Join(t.TempDir(), "fresh.db")}
+	copied, fresh := filepath.Join(t.TempDir(), "copy.db"), &server{t: t,
+		db: filepath.Join(t.TempDir(), "fresh.db")}
 	fresh.newKey()
 	eventually(t, 10*time.Second, func() error { // a service is stored with its first flush
 		if n := c.number("SELECT count(*) FROM services WHERE id <> 'probe'"); n != 3 {
@@ -314,8 +320,9 @@ func checkMigrated(t *testing.T, c *cluster, s schema) {
 	c.haveOneIdentity(t)
 	for statement, want := range map[string]string{
 		"SELECT group_concat(sql, char(10) ORDER BY name) FROM sqlite_schema": "",
-		"SELECT user_version FROM pragma_user_version":                        fmt.Sprint(len(s.migrations)),
-		"SELECT group_concat(name) FROM counters":                             "additions,edits",
+		"SELECT user_version FROM pragma_user_version": fmt.Sprint(len(
+			s.migrations)),
+		"SELECT group_concat(name) FROM counters": "additions,edits",
 	} {
 		if want == "" {
 			want = query[string](t, fresh.db, statement)
@@ -332,7 +339,8 @@ func (c *cluster) haveOneIdentity(t *testing.T) {
 	eventually(t, 10*time.Second, func() error {
 		told := map[string]bool{}
 		for i := range c.nodes {
-			_, body, err := c.ask(i, "/db/query?level=none", `["SELECT value FROM identity WHERE value > 0"]`)
+			_, body, err := c.ask(i, "/db/query?level=none",
+				`["SELECT value FROM identity WHERE value > 0"]`)
 			if err != nil {
 				return err
 			}
@@ -355,7 +363,8 @@ func (c *cluster) number(statement string) (number int) {
 	noError(c.t, err)
 	_, answer, err := c.ask(c.leader(), "/db/query?level=strong", string(body))
 	var result struct{ Results []struct{ Values [][]int } }
-	if err = errors.Join(err, json.Unmarshal([]byte(answer), &result)); err != nil || len(result.Results[0].Values) != 1 {
+	if err = errors.Join(err, json.Unmarshal([]byte(answer), &result)); err != nil ||
+		len(result.Results[0].Values) != 1 {
 		c.t.Fatalf("%s: %v, %s", statement, err, answer)
 	}
 	return result.Results[0].Values[0][0]

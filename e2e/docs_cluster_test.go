@@ -24,19 +24,27 @@ func TestAClusterRunsAsDocumented(t *testing.T) {
 	c := bootCluster(t)
 	c.serveFile()
 	steps := []*step{
-		{section: "Set it up", line: "systemctl disable --now petstore.socket", before: c.callFile, after: c.checkMoved},
-		{section: "Set it up", line: "for HOST in 10.0.0.1 10.0.0.2 10.0.0.3; do curl", after: c.checkNodes},
+		{section: "Set it up", line: "systemctl disable --now petstore.socket", before: c.callFile,
+			after: c.checkMoved},
+		{section: "Set it up", line: "for HOST in 10.0.0.1 10.0.0.2 10.0.0.3; do curl",
+			after: c.checkNodes},
 		{section: "Set it up", line: "curl -s -o /dev/null", after: c.checkServices},
-		{section: "Backups", line: "systemctl start petstore-backup", before: c.leaveBackups, after: c.checkBackup},
+		{section: "Backups", line: "systemctl start petstore-backup", before: c.leaveBackups,
+			after: c.checkBackup},
 		{section: "Backups", line: "systemctl start petstore", after: c.checkRestored},
 		{section: "A lost machine", line: "curl -K", before: c.loseOne},
-		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2", after: func() { c.replace(1); c.checkPets() }},
+		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2",
+			after: func() { c.replace(1); c.checkPets() }},
 		{section: "A lost majority", line: "systemctl stop petstore rqlite", before: c.loseTwo},
-		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3", after: func() { c.setUp(true, 1, 2) }},
-		{section: "A lost majority", line: "petstore restore", after: func() { c.setUp(false, 1, 2); c.checkRestored() }},
-		{section: "New certificates", line: "install -m 640 -g rqlite", before: c.keepCertificates, after: c.checkCertificates},
+		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3",
+			after: func() { c.setUp(true, 1, 2) }},
+		{section: "A lost majority", line: "petstore restore",
+			after: func() { c.setUp(false, 1, 2); c.checkRestored() }},
+		{section: "New certificates", line: "install -m 640 -g rqlite", before: c.keepCertificates,
+			after: c.checkCertificates},
 		{section: "Upgrades", line: "systemctl restart petstore", after: c.checkPets},
-		{section: "Back to one file", line: "petstore backup", before: c.callFile, after: c.checkFile},
+		{section: "Back to one file", line: "petstore backup", before: c.callFile,
+			after: c.checkFile},
 	}
 	for _, b := range c.blocks {
 		var now *step
@@ -106,7 +114,8 @@ func bootCluster(t *testing.T) *threeMachines {
 	rqlite, proxy := rqliteRepository(t)
 	for i := range 3 {
 		m := bootMachine(t, repository, rqlite, c.wire, filepath.Dir(binary))
-		m.values["<this repository>"], m.values["https://github.com/rqlite/rqlite"] = repository, rqlite
+		m.values["<this repository>"], m.values["https://github.com/rqlite/rqlite"] = repository,
+			rqlite
 		c.all = append(c.all, m)
 		card := "lan"
 		if i == 0 {
@@ -159,10 +168,12 @@ func (c *threeMachines) serveFile() {
 	c.t.Helper()
 	m := c.all[0]
 	m.run("install " + binary + " /usr/local/bin/ && git clone -q '<this repository>' before")
-	m.run("cp before/docs/deploy/petstore.env /etc/ && cp before/docs/deploy/petstore.{service,socket} /etc/systemd/system/")
+	m.run("cp before/docs/deploy/petstore.env /etc/ && cp " +
+		"before/docs/deploy/petstore.{service,socket} /etc/systemd/system/")
 	m.run("rm -r before && systemctl daemon-reload")
 	m.run("install -d -m 700 /var/lib/petstore")
-	c.key = strings.TrimSpace(m.run("petstore key create -plan business -db /var/lib/petstore/petstore.db"))
+	c.key = strings.TrimSpace(m.run("petstore key create -plan business -db " +
+		"/var/lib/petstore/petstore.db"))
 	m.run("systemctl enable --now petstore.socket petstore")
 	m.waitUntilReady()
 	for range 3 {
@@ -180,7 +191,8 @@ func (c *threeMachines) callFile() {
 // checkMoved looks whether those calls have not started it again.
 func (c *threeMachines) checkMoved() {
 	c.t.Helper()
-	c.all[0].run("! systemctl is-active --quiet petstore petstore.socket && touch /tmp/moved && wait $!")
+	c.all[0].run("! systemctl is-active --quiet petstore petstore.socket && touch /tmp/moved && " +
+		"wait $!")
 }
 
 // create adds a pet with a name of its own.
@@ -225,11 +237,16 @@ func (c *threeMachines) checkNodes() {
 		query  = " https://10.0.0.2:4001/db/query?q=SELECT+1"
 	)
 	for command, want := range map[string]string{
-		status + "http://10.0.0.2:4001/status":                                                         "400",
-		status + "https://10.0.0.2:4001/status":                                                        "401",
-		status + "-u petstore:$(cat cluster/petstore.password)" + query:                                "200",
-		status + "-u node:$(cat cluster/node.password)" + query:                                        "401",
-		status + "-u petstore:$(cat cluster/petstore.password) -X DELETE https://10.0.0.2:4001/remove": "401",
+		status +
+			"http://10.0.0.2:4001/status": "400",
+		status +
+			"https://10.0.0.2:4001/status": "401",
+		status + "-u petstore:$(cat cluster/petstore.password)" +
+			query: "200",
+		status + "-u node:$(cat cluster/node.password)" +
+			query: "401",
+		status +
+			"-u petstore:$(cat cluster/petstore.password) -X DELETE https://10.0.0.2:4001/remove": "401",
 	} {
 		if got := m.run("cd /root && " + command + "; cd - >/dev/null"); got != want {
 			c.t.Errorf("%s prints %s, expected %s", command, got, want)
@@ -239,7 +256,8 @@ func (c *threeMachines) checkNodes() {
 	if !strings.Contains(alert, "certificate required") {
 		c.t.Errorf("a node listens to another without a certificate:\n%s", alert)
 	}
-	m.run("systemd-analyze security --offline=true --threshold=20 /etc/systemd/system/rqlite.service")
+	m.run("systemd-analyze security --offline=true --threshold=20 " +
+		"/etc/systemd/system/rqlite.service")
 	if user := m.run("stat --format %U /var/lib/rqlite"); user != "rqlite\n" {
 		c.t.Errorf("the data belongs to %s", user)
 	}
@@ -250,7 +268,8 @@ func (c *threeMachines) newKey() string {
 	c.t.Helper()
 	key := strings.TrimSpace(c.all[0].run("petstore key create -plan business"))
 	for _, m := range c.all {
-		m.run(within("curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' " + public + "/pets"))
+		m.run(within("curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' " + public +
+			"/pets"))
 	}
 	return key
 }
@@ -259,7 +278,8 @@ func (c *threeMachines) newKey() string {
 // header is spelt, which counts exactly, and callers without one under their address.
 func (c *threeMachines) checkServices() {
 	c.t.Helper()
-	c.all[0].run("cd /etc/systemd/system && ! systemd-analyze verify petstore.service rqlite.service 2>&1 | grep . && cd /root/node")
+	c.all[0].run("cd /etc/systemd/system && ! systemd-analyze verify petstore.service " +
+		"rqlite.service 2>&1 | grep . && cd /root/node")
 	used := map[int]bool{}
 	for range 6 {
 		key := c.newKey()
@@ -289,13 +309,15 @@ func (c *threeMachines) checkServices() {
 	}
 	c.all[1].checkAddresses(public, "Authorization: Bearer "+c.key)
 	m := c.all[0]
-	m.curl(200, "Authorization: Bearer "+c.key, public+"/pets", "--resolve", "pets.example.com:443:[::1]")
+	m.curl(200, "Authorization: Bearer "+c.key, public+"/pets", "--resolve",
+		"pets.example.com:443:[::1]")
 	if mode := m.run("stat --format %a /etc/haproxy/*.pem"); mode != "600\n" {
 		c.t.Errorf("the key of the public certificate has the mode %s", mode)
 	}
 	m.renewCertificate()
 	m.checkServed("127.0.0.1:443", certificate)
-	m.run("cp " + certificate + " /usr/local/share/ca-certificates/e2e.crt && update-ca-certificates")
+	m.run("cp " + certificate +
+		" /usr/local/share/ca-certificates/e2e.crt && update-ca-certificates")
 	c.checkPets()
 }
 
@@ -317,9 +339,11 @@ func (c *threeMachines) checkCertificates() {
 		for _, port := range []string{":4001", ":4002", ":8080"} {
 			m.checkServed(hostOf(i)+port, "/etc/rqlite/node.crt")
 		}
-		probe := c.all[0].run("curl -sS --retry 30 --retry-connrefused --retry-delay 1 '127.0.0.1:9115/probe?module=http_2xx&target=https://" +
+		probe := c.all[0].run("curl -sS --retry 30 --retry-connrefused --retry-delay 1 " +
+			"'127.0.0.1:9115/probe?module=http_2xx&target=https://" +
 			hostOf(i) + ":4001/readyz'")
-		if !strings.Contains(probe, "\nprobe_ssl_earliest_cert_expiry 1") || !strings.Contains(probe, "\nprobe_success 1\n") {
+		if !strings.Contains(probe, "\nprobe_ssl_earliest_cert_expiry 1") ||
+			!strings.Contains(probe, "\nprobe_success 1\n") {
 			c.t.Errorf("of node %d the exporter says %s", i+1, probe)
 		}
 	}
@@ -367,17 +391,22 @@ func (c *threeMachines) checkList(m *machine, base string) {
 // with a clock that was wrong.
 func (c *threeMachines) leaveBackups() {
 	c.t.Helper()
-	c.all[0].run("for DAY in $(seq 10 29); do touch /var/backups/petstore-202001${DAY}T030000Z.db; done")
-	c.all[0].run("for DAY in $(seq 10 23); do touch /var/backups/petstore-209901${DAY}T030000Z.db; done")
-	c.all[0].run("touch /var/backups/petstore-20200130T030000Z.db.partial /var/backups/petstore-mine.db.partial")
+	c.all[0].run("for DAY in $(seq 10 29); do touch " +
+		"/var/backups/petstore-202001${DAY}T030000Z.db; done")
+	c.all[0].run("for DAY in $(seq 10 23); do touch " +
+		"/var/backups/petstore-209901${DAY}T030000Z.db; done")
+	c.all[0].run("touch /var/backups/petstore-20200130T030000Z.db.partial " +
+		"/var/backups/petstore-mine.db.partial")
 }
 
 // checkBackup looks for the copy, and keeps the pets out of it that come now.
 func (c *threeMachines) checkBackup() {
 	c.t.Helper()
 	m := c.all[0]
-	m.run("test -s $(ls -t /var/backups/petstore-2*Z.db | head -n 1) && systemctl is-active --quiet petstore-backup.timer")
-	if left := m.run("ls /var/backups/petstore-2*"); strings.Count(left, "\n") != 14 || strings.Contains(left, "partial") || strings.Contains(left, "-2099") {
+	m.run("test -s $(ls -t /var/backups/petstore-2*Z.db | head -n 1) && systemctl is-active " +
+		"--quiet petstore-backup.timer")
+	if left := m.run("ls /var/backups/petstore-2*"); strings.Count(left, "\n") != 14 ||
+		strings.Contains(left, "partial") || strings.Contains(left, "-2099") {
 		c.t.Errorf("of the copies these are kept:\n%s", left)
 	}
 	m.run("rm /var/backups/petstore-mine.db.partial") // which no timer has made
@@ -390,7 +419,8 @@ func (c *threeMachines) checkRestored() {
 	c.t.Helper()
 	before := len(c.ids)
 	c.checkPets()
-	if id := c.ids[fmt.Sprint("animal ", before)]; !regexp.MustCompile(`:\d\d{6}$`).MatchString(id) {
+	if id := c.ids[fmt.Sprint("animal ",
+		before)]; !regexp.MustCompile(`:\d\d{6}$`).MatchString(id) {
 		c.t.Errorf("the first pet after a restore has %s", id)
 	}
 	_, list := c.all[0].curl(200, "Authorization: Bearer "+c.key, public+"/pets?limit=100")
@@ -404,8 +434,10 @@ func (c *threeMachines) lose(i int) {
 	c.t.Helper()
 	m := c.all[i]
 	m.run("cd /root && ip link set eth0 down")
-	m.run("systemctl kill --signal=KILL rqlite petstore haproxy; systemctl disable --now rqlite petstore haproxy 2>/dev/null")
-	m.run("rm -rf node /var/lib/rqlite /etc/rqlite /etc/petstore.env /usr/local/share/ca-certificates/petstore-cluster.crt")
+	m.run("systemctl kill --signal=KILL rqlite petstore haproxy; systemctl disable --now rqlite " +
+		"petstore haproxy 2>/dev/null")
+	m.run("rm -rf node /var/lib/rqlite /etc/rqlite /etc/petstore.env " +
+		"/usr/local/share/ca-certificates/petstore-cluster.crt")
 	m.run("rm -rf /etc/systemd/system/{rqlite,petstore}* /usr/local/bin/{rqlited,petstore}")
 	m.run("userdel rqlite && systemctl daemon-reload")
 }
@@ -426,8 +458,10 @@ func (c *threeMachines) setUp(nodes bool, machines ...int) {
 	for _, i := range machines {
 		c.all[i].run("ip link set eth0 up")
 		for _, b := range c.blocks {
-			ofNode := slices.ContainsFunc(b.commands(), func(c command) bool { return c.line == "systemctl enable --now rqlite" })
-			if b.section == "Set it up" && strings.Contains(b.above, "each machine") && ofNode == nodes {
+			ofNode := slices.ContainsFunc(b.commands(),
+				func(c command) bool { return c.line == "systemctl enable --now rqlite" })
+			if b.section == "Set it up" && strings.Contains(b.above, "each machine") &&
+				ofNode == nodes {
 				c.followOn(i, c.all[i], b)
 			}
 		}
@@ -439,7 +473,8 @@ func (c *threeMachines) loseOne() {
 	c.t.Helper()
 	c.lose(1)
 	for _, m := range []*machine{c.all[0], c.all[2]} {
-		create := "curl -fs -o /dev/null -H 'Authorization: Bearer " + c.key + "' --json '" + rex + "' " + public + "/pets"
+		create := "curl -fs -o /dev/null -H 'Authorization: Bearer " + c.key + "' --json '" + rex +
+			"' " + public + "/pets"
 		m.run(within(create)) // while another leads, and is found
 		c.create(m, public)
 		c.checkList(m, public)
@@ -458,7 +493,8 @@ func (c *threeMachines) loseTwo() {
 	for range 5 {
 		m.curl(200, key, public+"/pets?limit=1")
 	}
-	if _, body := m.curl(503, key, public+"/pets", "-d", rex); !strings.Contains(body, `"code":"unavailable"`) {
+	if _, body := m.curl(503, key, public+"/pets", "-d", rex); !strings.Contains(body,
+		`"code":"unavailable"`) {
 		c.t.Errorf("without a majority, a create gets %s", body)
 	}
 }
@@ -492,10 +528,13 @@ func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
 	}
 	fail := func(what string, addresses ...string) {
 		t.Helper()
-		openssl := "#!/bin/sh\ncase $* in *" + what + "*) echo half >node.key; echo no luck >&2; exit 1 ;; esac\n" +
+		openssl := "#!/bin/sh\ncase $* in *" + what +
+			"*) echo half >node.key; echo no luck >&2; exit 1 ;; esac\n" +
 			"PATH=${PATH#*:} exec openssl \"$@\"\n"
-		noError(t, os.WriteFile(filepath.Join(broken, "openssl"), []byte(openssl), 0o700)) //nolint:gosec // it is run
-		if out, err := run(broken+":", addresses...); err == nil || !strings.Contains(out, "no luck") {
+		noError(t, os.WriteFile(filepath.Join(broken, "openssl"), []byte(openssl),
+			0o700)) //nolint:gosec // it is run
+		if out, err := run(broken+":", addresses...); err == nil ||
+			!strings.Contains(out, "no luck") {
 			t.Errorf("without openssl for %s: %v, %s", what, err, out)
 		}
 	}
@@ -511,14 +550,17 @@ func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
 			t.Fatalf("cluster.sh %s: %v, %s", addresses, err, out)
 		}
 		for _, user := range []string{"petstore", "node", "admin"} {
-			if password := read(user + ".password"); strings.Contains(readFile(t, commands), strings.TrimSpace(password)) {
+			if password := read(user + ".password"); strings.Contains(readFile(t, commands),
+				strings.TrimSpace(password)) {
 				t.Errorf("every user could see the password of %s in a command line", user)
 			}
 		}
 		for _, address := range addresses {
-			tool(t, "openssl", "verify", "-CAfile", filepath.Join(folder, "cluster", "ca.crt"), "-verify_ip", address,
+			tool(t, "openssl", "verify", "-CAfile", filepath.Join(folder, "cluster", "ca.crt"),
+				"-verify_ip", address,
 				filepath.Join(folder, "cluster", address, "node.crt"))
-			if settings := read(address + "/rqlite.env"); !strings.Contains(settings, "HERE="+address+"\n") {
+			if settings := read(address + "/rqlite.env"); !strings.Contains(settings,
+				"HERE="+address+"\n") {
 				t.Errorf("%s has the settings %s", address, settings)
 			}
 		}

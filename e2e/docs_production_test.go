@@ -54,7 +54,8 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		}
 	}
 	for command := range checks {
-		t.Errorf("the documents no longer have the command %q, after which something is checked", command)
+		t.Errorf("the documents no longer have the command %q, after which something is checked",
+			command)
 	}
 }
 
@@ -123,9 +124,12 @@ exec env -i container=e2e PATH="$PATH" setpriv --bounding-set=-sys_module,-sys_r
 // needs ends the test unless there are these commands, and those of every machine.
 func needs(t *testing.T, commands ...string) {
 	t.Helper()
-	for _, command := range append(commands, "systemd-analyze", "nsenter", "ip", "curl", "openssl") {
+	for _, command := range append(commands, "systemd-analyze", "nsenter", "ip", "curl",
+		"openssl") {
 		if _, err := exec.LookPath(command); err != nil {
-			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light, haproxy, prometheus, prometheus-alertmanager, prometheus-node-exporter and prometheus-blackbox-exporter: %v", err)
+			t.Fatalf("install Debian's systemd, iproute2, curl, openssl, caddy, nginx-light, "+
+				"haproxy, prometheus, prometheus-alertmanager, prometheus-node-exporter and "+
+				"prometheus-blackbox-exporter: %v", err)
 		}
 	}
 	if os.Getuid() != 0 {
@@ -167,10 +171,12 @@ func bootMachine(t *testing.T, shared ...string) *machine {
 	if err != nil {
 		t.Fatalf("the machine did not boot: %v\n%s", err, log)
 	}
-	m.terminal = newTerminal(t, "nsenter", "--target", m.pid, "--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--root", "--wd", "bash")
+	m.terminal = newTerminal(t, "nsenter", "--target", m.pid, "--mount", "--net", "--pid", "--ipc",
+		"--uts", "--cgroup", "--root", "--wd", "bash")
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(m.run("journalctl --no-pager --quiet --unit petstore --unit caddy --unit nginx --unit rqlite --unit haproxy"))
+			t.Log(m.run("journalctl --no-pager --quiet --unit petstore --unit caddy --unit nginx " +
+				"--unit rqlite --unit haproxy"))
 		}
 	})
 	m.run(within("systemctl is-active --quiet e2e.target 2>/dev/null"))
@@ -205,7 +211,9 @@ func (m *machine) checkUnheard() {
 func (m *machine) callAllTheTime(until string) {
 	m.t.Helper()
 	m.run(`petstore() { sleep 2; unset -f petstore; petstore "$@"; }`)
-	m.run("rm -f " + until + "; timeout 600 bash -c 'until [ -e " + until + " ]; do curl -s -m 30 -o /dev/null 127.0.0.1:8080/openapi.json; done; true' >/dev/null 2>&1 &")
+	m.run("rm -f " + until + "; timeout 600 bash -c 'until [ -e " + until +
+		" ]; do curl -s -m 30 -o /dev/null 127.0.0.1:8080/openapi.json; done; true' >/dev/null " +
+		"2>&1 &")
 }
 
 // makeRoom stops what would be in the way of a block, and has systemd forget how
@@ -213,7 +221,8 @@ func (m *machine) callAllTheTime(until string) {
 func (m *machine) makeRoom(b *block) {
 	m.run("systemctl reset-failed petstore 2>/dev/null || true")
 	switch text := b.text(); {
-	case strings.HasPrefix(text, "cp docs/deploy/nginx.conf"), strings.HasPrefix(text, "cp docs/deploy/Caddyfile.prefix"):
+	case strings.HasPrefix(text, "cp docs/deploy/nginx.conf"), strings.HasPrefix(text,
+		"cp docs/deploy/Caddyfile.prefix"):
 		m.run("systemctl stop caddy nginx")
 	case strings.HasPrefix(text, "systemctl stop petstore.socket petstore"):
 		m.callAllTheTime("/tmp/restored")
@@ -233,11 +242,13 @@ func (m *machine) makeRoom(b *block) {
 func (m *machine) checkVersion() {
 	m.t.Helper()
 	commit := strings.TrimSpace(m.run("git rev-parse HEAD"))
-	if version := m.run("./petstore version"); !strings.Contains(version, commit[:12]) || strings.Contains(version, "dirty") {
+	if version := m.run("./petstore version"); !strings.Contains(version, commit[:12]) ||
+		strings.Contains(version, "dirty") {
 		m.t.Errorf("built from the commit %s, it says %q", commit, version)
 	}
 	m.run("git tag v1.2.3 && CGO_ENABLED=0 go build -o petstore-tagged . && git tag -d v1.2.3")
-	if version := m.run("./petstore-tagged version"); !strings.HasPrefix(version, "petstore v1.2.3 go") {
+	if version := m.run("./petstore-tagged version"); !strings.HasPrefix(version,
+		"petstore v1.2.3 go") {
 		m.t.Errorf("built from the tag v1.2.3, it says %q", version)
 	}
 }
@@ -246,10 +257,12 @@ func (m *machine) checkVersion() {
 func (m *machine) checkOthers() {
 	m.t.Helper()
 	for _, want := range []struct{ file, system, processor string }{
-		{"petstore-linux-arm64", "linux", "arm64"}, {"petstore-darwin-arm64", "darwin", "arm64"}, {"petstore-windows-amd64.exe", "windows", "amd64"},
+		{"petstore-linux-arm64", "linux", "arm64"}, {"petstore-darwin-arm64", "darwin", "arm64"},
+		{"petstore-windows-amd64.exe", "windows", "amd64"},
 	} {
 		build := m.run("go version -m " + want.file)
-		for _, setting := range []string{"GOOS=" + want.system, "GOARCH=" + want.processor, "vcs.modified=false"} {
+		for _, setting := range []string{"GOOS=" + want.system, "GOARCH=" + want.processor,
+			"vcs.modified=false"} {
 			if !strings.Contains(build, "\t"+setting+"\n") {
 				m.t.Errorf("%s was not built with %s:\n%s", want.file, setting, build)
 			}
@@ -263,10 +276,12 @@ func (m *machine) checkUnit() {
 	m.t.Helper()
 	const unit = "/etc/systemd/system/petstore.service"
 	m.run("ln -sf /bin/true /usr/local/bin/litestream") // which the other unit names
-	if complaints := m.run("systemd-analyze verify " + unit + " docs/deploy/petstore.socket docs/deploy/litestream.service 2>&1"); complaints != "" {
+	if complaints := m.run("systemd-analyze verify " + unit +
+		" docs/deploy/petstore.socket docs/deploy/litestream.service 2>&1"); complaints != "" {
 		m.t.Errorf("systemd-analyze verify: %s", complaints)
 	}
-	m.run("systemd-analyze security --offline=true --threshold=15 " + unit) // 1.5 of 10, which systemd calls OK
+	// 1.5 of 10, which systemd calls OK
+	m.run("systemd-analyze security --offline=true --threshold=15 " + unit)
 	m.waitUntilReady()
 	key := m.newKey()
 	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
@@ -282,7 +297,8 @@ func (m *machine) checkUnit() {
 	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
 	strange := m.run("find /var/lib/petstore/ ! -user $(stat --format %u /var/lib/petstore/)")
 	if user := m.run("stat --format %u /var/lib/petstore/"); strange != "" || user == "0\n" {
-		m.t.Errorf("the directory of the service is that of the user %s, and these are not: %s", user, strange)
+		m.t.Errorf("the directory of the service is that of the user %s, and these are not: %s",
+			user, strange)
 	}
 }
 
@@ -306,15 +322,22 @@ func (m *machine) checkAlerts() {
 	m.run(within(`curl -fsG 127.0.0.1:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 3' | grep -q value`))
 	m.run(within(`curl -fs 127.0.0.1:9090/api/v1/alertmanagers | grep -q '"url":"http://127.0.0.1:9093/'`))
 	m.run(`curl -fs --retry 30 --retry-connrefused -o /dev/null 127.0.0.1:9093/-/ready`)
-	if open := m.run(`ss -Hltn | grep -E ':9(09.|100|115) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
+	if open := m.run(
+		`ss -Hltn | grep -E ':9(09.|100|115) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
 		m.t.Errorf("other machines reach\n%s", open)
 	}
-	for page, success := range map[string]string{"8080/readyz": "1", "9090/-/healthy": "0"} { // both are 200
-		m.run(within("curl -fs '127.0.0.1:9115/probe?module=http_2xx&target=http://127.0.0.1:" + page + "' | grep '^probe_success " + success + "'"))
+	// both are 200
+	for page, success := range map[string]string{"8080/readyz": "1", "9090/-/healthy": "0"} {
+		m.run(within("curl -fs '127.0.0.1:9115/probe?module=http_2xx&target=http://127.0.0.1:" +
+			page + "' | grep '^probe_success " + success + "'"))
 	}
-	m.run("mount -t tmpfs -o size=64k none /var/backups && ! systemctl start petstore-backup && umount /var/backups")
-	m.t.Logf("Alertmanager has of the backup that failed:\n%s", m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query alertname=PetstoreUnitFailed | grep petstore-backup.service | grep $(date -u +%F)")))
-	m.run("amtool --alertmanager.url=http://127.0.0.1:9093 alert add another") // which has a mail of its own
+	m.run("mount -t tmpfs -o size=64k none /var/backups && ! systemctl start petstore-backup && " +
+		"umount /var/backups")
+	m.t.Logf("Alertmanager has of the backup that failed:\n%s",
+		m.run(within("amtool --alertmanager.url=http://127.0.0.1:9093 alert query "+
+			"alertname=PetstoreUnitFailed | grep petstore-backup.service | grep $(date -u +%F)")))
+	// which has a mail of its own
+	m.run("amtool --alertmanager.url=http://127.0.0.1:9093 alert add another")
 	m.run(within(`[ $(curl -fs 127.0.0.1:9093/api/v2/alerts/groups | grep -o '"receiver":' | wc -l) -ge 2 ]`))
 	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
 }
@@ -324,7 +347,8 @@ func (m *machine) checkAlerts() {
 func (m *machine) checkUpgrade() {
 	m.t.Helper()
 	_, commands, _ := strings.Cut(m.upgrade, "\n")
-	m.run("touch /tmp/before && ! { " + commands + "} && [ ! /usr/local/bin/petstore -nt /tmp/before ]")
+	m.run("touch /tmp/before && ! { " + commands +
+		"} && [ ! /usr/local/bin/petstore -nt /tmp/before ]")
 	m.run("sleep 1 && " + m.upgrade)
 	if kept := m.run("ls /root/petstore-2*"); strings.Count(kept, "\n") != 4 {
 		m.t.Errorf("of two upgrades these are kept:\n%s", kept)
@@ -335,19 +359,24 @@ func (m *machine) checkUpgrade() {
 	if strange := m.run("grep -v '^200$' /tmp/statuses || true"); strange != "" {
 		m.t.Errorf("during upgrades a client has seen\n%s", strange)
 	}
-	m.t.Logf("during upgrades a client has had %s responses", strings.TrimSpace(m.run("wc -l </tmp/statuses")))
-	m.run("systemctl stop petstore.socket petstore && ! curl -s 127.0.0.1:8080 && ! systemctl is-active --quiet petstore")
+	m.t.Logf("during upgrades a client has had %s responses",
+		strings.TrimSpace(m.run("wc -l </tmp/statuses")))
+	m.run("systemctl stop petstore.socket petstore && ! curl -s 127.0.0.1:8080 && ! systemctl " +
+		"is-active --quiet petstore")
 	m.run("systemctl start petstore.socket petstore")
 	m.waitUntilReady()
 
 	// A new version that does not start, and the way back.
-	m.run("mv /usr/local/bin/petstore good && cp /bin/false /usr/local/bin/petstore && systemctl restart petstore")
-	m.run(within("curl -s -m 1 127.0.0.1:8080; systemctl is-failed --quiet petstore.socket") + " && mv good /usr/local/bin/petstore")
+	m.run("mv /usr/local/bin/petstore good && cp /bin/false /usr/local/bin/petstore && systemctl " +
+		"restart petstore")
+	m.run(within("curl -s -m 1 127.0.0.1:8080; systemctl is-failed --quiet petstore.socket") +
+		" && mv good /usr/local/bin/petstore")
 	m.run("systemctl reset-failed petstore && systemctl restart petstore.socket petstore")
 	m.waitUntilReady()
 	m.run("systemctl is-active petstore.socket petstore")
 
-	m.run("cp --remove-destination /bin/false /usr/local/bin/petstore") // a version that does not start
+	// a version that does not start
+	m.run("cp --remove-destination /bin/false /usr/local/bin/petstore")
 }
 
 // checkRollback looks whether the program of before is back.
@@ -355,15 +384,19 @@ func (m *machine) checkRollback() {
 	m.t.Helper()
 	m.waitUntilReady()
 	m.run("cmp /usr/local/bin/petstore /root/petstore-$NOW")
-	m.run("systemctl stop petstore.socket petstore && petstore restore -db /var/lib/petstore/petstore.db /root/petstore-$NOW.db && systemctl start petstore.socket petstore")
+	m.run("systemctl stop petstore.socket petstore && petstore restore -db " +
+		"/var/lib/petstore/petstore.db /root/petstore-$NOW.db && systemctl start petstore.socket " +
+		"petstore")
 	m.waitUntilReady()
 	m.run("touch /tmp/restored && wait $!")
-	m.run("petstore pet export -db $(ls /var/lib/petstore/petstore.db.*.old | tail -n 1) | grep -q Rex")
+	m.run("petstore pet export -db $(ls /var/lib/petstore/petstore.db.*.old | tail -n 1) | grep " +
+		"-q Rex")
 }
 
 func (m *machine) waitUntilReady() {
 	m.t.Helper()
-	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null 127.0.0.1:6060/readyz")
+	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null " +
+		"127.0.0.1:6060/readyz")
 }
 
 // newKey makes a key, and waits until the service takes it if it runs.
@@ -376,7 +409,8 @@ func (m *machine) newKey() string {
 
 // untilTaken waits for the service to take a key. It does within a second.
 func untilTaken(key string) string {
-	return within("curl -fs -o /dev/null -H 'Authorization: Bearer " + key + "' 127.0.0.1:8080/v1/pets")
+	return within("curl -fs -o /dev/null -H 'Authorization: Bearer " + key +
+		"' 127.0.0.1:8080/v1/pets")
 }
 
 // curl sends a request with one header and returns the head and the body of the answer.
@@ -405,9 +439,12 @@ func (m *machine) prepareProxies() {
 	m.t.Helper()
 	m.run("mkdir -p /etc/letsencrypt/{live/pets.example.com,renewal-hooks/deploy}")
 	m.renewCertificate()
-	m.write("/etc/caddy/e2e.caddyfile", "{\n\tlocal_certs\n\tskip_install_trust\n}\nimport /etc/caddy/Caddyfile\n")
+	m.write("/etc/caddy/e2e.caddyfile",
+		"{\n\tlocal_certs\n\tskip_install_trust\n}\nimport /etc/caddy/Caddyfile\n")
 	m.run("mkdir /etc/systemd/system/caddy.service.d")
-	m.write("/etc/systemd/system/caddy.service.d/e2e.conf", "[Service]\nExecStart=\nExecStart=/usr/bin/caddy run --config /etc/caddy/e2e.caddyfile --adapter caddyfile\n")
+	m.write("/etc/systemd/system/caddy.service.d/e2e.conf",
+		"[Service]\nExecStart=\nExecStart=/usr/bin/caddy run --config /etc/caddy/e2e.caddyfile "+
+			"--adapter caddyfile\n")
 }
 
 // renewCertificate makes one and runs the hooks, as certbot does.
@@ -421,8 +458,10 @@ func (m *machine) renewCertificate() {
 // checkServed waits for a certificate to be served at an address.
 func (m *machine) checkServed(address, certificate string) {
 	m.t.Helper()
-	m.run(within(fmt.Sprintf(`[ "$(openssl s_client -connect %s -servername pets.example.com </dev/null 2>/dev/null |
-		openssl x509 -noout -fingerprint)" = "$(openssl x509 -noout -fingerprint -in %s)" ]`, address, certificate)))
+	m.run(within(fmt.Sprintf(
+		`[ "$(openssl s_client -connect %s -servername pets.example.com </dev/null 2>/dev/null |
+		openssl x509 -noout -fingerprint)" = "$(openssl x509 -noout -fingerprint -in %s)" ]`,
+		address, certificate)))
 }
 
 // checkProxy looks whether the service is all there behind a proxy, at a path
@@ -431,7 +470,8 @@ func (m *machine) checkProxy(prefix, trusted string) {
 	m.t.Helper()
 	m.waitUntilReady()
 	base := "https://pets.example.com" + prefix + "/v1"
-	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null --cacert " + trusted + " " + base + "/pets")
+	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null --cacert " +
+		trusted + " " + base + "/pets")
 	key := "Authorization: Bearer " + m.newKey()
 	for _, protocol := range []string{"--http1.1", "--http2"} {
 		m.checkCalls(base, key, "--cacert", trusted, protocol)
@@ -461,7 +501,8 @@ func (m *machine) checkCalls(base, key string, flags ...string) {
 	if !strings.HasPrefix(location, base+"/pets/") {
 		m.t.Errorf("the animal is at %q, expected below %s", location, base)
 	}
-	if version := "HTTP/" + strings.TrimPrefix(flags[len(flags)-1], "--http"); !strings.HasPrefix(created, version+" ") {
+	if version := "HTTP/" + strings.TrimPrefix(flags[len(flags)-1],
+		"--http"); !strings.HasPrefix(created, version+" ") {
 		m.t.Errorf("the answer is not in %s: %s", version, created)
 	}
 	m.curl(200, key, location, flags...)
@@ -481,7 +522,8 @@ func (m *machine) checkCalls(base, key string, flags ...string) {
 func (m *machine) checkLarge(size int, base, key string, flags ...string) {
 	m.t.Helper()
 	m.run(fmt.Sprintf("head -c %d /dev/zero >/tmp/large", size))
-	if _, body := m.curl(413, key, base+"/pets", append(flags, "--data-binary", "@/tmp/large")...); !strings.Contains(body, `"code":"body_too_large"`) {
+	if _, body := m.curl(413, key, base+"/pets", append(flags, "--data-binary",
+		"@/tmp/large")...); !strings.Contains(body, `"code":"body_too_large"`) {
 		m.t.Errorf("a body of %d bytes is refused with %q", size, body)
 	}
 }
@@ -497,10 +539,12 @@ func (m *machine) checkAddresses(base, key string, flags ...string) {
 		m.curl(401, "X-Forwarded-For: "+said, base+"/pets", from(here)...)
 	}
 	m.curl(200, key, base+"/pets", from(here)...)
-	if head, _ := m.curl(401, "X-Forwarded-For: 192.0.2.1", base+"/pets", from(here)...); find(leftHeader, head) != "55" {
+	if head, _ := m.curl(401, "X-Forwarded-For: 192.0.2.1", base+"/pets",
+		from(here)...); find(leftHeader, head) != "55" {
 		m.t.Errorf("after five calls without a key from one address, 55 should be left:\n%s", head)
 	}
-	if head, _ := m.curl(401, "X-Forwarded-For: "+here, base+"/pets", from(there)...); find(leftHeader, head) != "59" {
+	if head, _ := m.curl(401, "X-Forwarded-For: "+here, base+"/pets",
+		from(there)...); find(leftHeader, head) != "59" {
 		m.t.Errorf("after a first call without a key from an address, 59 should be left:\n%s", head)
 	}
 }
@@ -513,7 +557,8 @@ func (m *machine) checkNginx() {
 	const base = "https://pets.example.com/v1"
 	key := "Authorization: Bearer " + m.newKey()
 	head, _ := m.curl(200, key, base+"/pets", "--http1.1", "--cacert", certificate)
-	for _, header := range []string{"X-RateLimit-Limit: ", "X-RateLimit-Remaining: ", "X-RateLimit-Reset: ", "RateLimit: ", "RateLimit-Policy: "} {
+	for _, header := range []string{"X-RateLimit-Limit: ", "X-RateLimit-Remaining: ",
+		"X-RateLimit-Reset: ", "RateLimit: ", "RateLimit-Policy: "} {
 		if !strings.Contains(head, "\n"+header) {
 			m.t.Errorf("%q does not arrive:\n%s", header, head)
 		}
@@ -536,7 +581,8 @@ func (m *machine) checkPrefix() {
 	m.checkProxy("/shop", caddyRoot)
 	probe := func(status int, path string) (body string) {
 		m.t.Helper()
-		_, body = m.curl(status, "Accept: */*", "https://pets.example.com"+path, "--cacert", caddyRoot)
+		_, body = m.curl(status, "Accept: */*", "https://pets.example.com"+path, "--cacert",
+			caddyRoot)
 		return body
 	}
 	if body := probe(200, "/shop/readyz"); strings.TrimSpace(body) != "ok" {
@@ -601,18 +647,23 @@ const dockerStandIn = `docker() {
 func (m *machine) checkContainer() {
 	m.t.Helper()
 	if files := m.run("find /var/lib/e2e-image -maxdepth 1"); len(strings.Fields(files)) != 4 {
-		m.t.Errorf("the image should hold the program, its data and the authorities only: %s", files)
+		m.t.Errorf("the image should hold the program, its data and the authorities only: %s",
+			files)
 	}
-	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null 127.0.0.1:8080/openapi.json")
+	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null " +
+		"127.0.0.1:8080/openapi.json")
 	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create"))
 	m.run(untilTaken(key))
 	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
-	if keys := m.run("docker exec petstore /petstore key list"); !strings.Contains(keys, "shop front") || len(strings.Split(keys, "\n")) != 4 {
+	if keys := m.run("docker exec petstore /petstore key list"); !strings.Contains(keys,
+		"shop front") || len(strings.Split(keys, "\n")) != 4 {
 		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)
 	}
 	m.run("test -s copy.db && curl -fsS -o /dev/null 127.0.0.1:6060/readyz")
-	m.run("cd /tmp && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own -addext subjectAltName=IP:127.0.0.1 -keyout own.key -out own.crt 2>/dev/null && cd - >/dev/null")
-	m.run("(setsid openssl s_server -accept 4001 -key /tmp/own.key -cert /tmp/own.crt -www >/dev/null 2>&1 &)")
+	m.run("cd /tmp && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own -addext " +
+		"subjectAltName=IP:127.0.0.1 -keyout own.key -out own.crt 2>/dev/null && cd - >/dev/null")
+	m.run("(setsid openssl s_server -accept 4001 -key /tmp/own.key -cert /tmp/own.crt -www " +
+		">/dev/null 2>&1 &)")
 	m.run(within("ss -Hltn | grep -q ':4001 '"))
 	const ask = "docker exec petstore /petstore key list -db https://127.0.0.1:4001 2>&1 || true"
 	if told := m.run(ask); !strings.Contains(told, "unknown authority") {
@@ -626,7 +677,8 @@ func (m *machine) checkContainer() {
 	if strange := m.run("find /var/lib/e2e-image/data ! -user 65532"); strange != "" {
 		m.t.Errorf("in the volume, these files are not the user's: %s", strange)
 	}
-	if version := m.run("docker exec petstore /petstore version"); strings.Contains(version, "dirty") || !strings.Contains(version, m.run("git rev-parse HEAD")[:12]) {
+	if version := m.run("docker exec petstore /petstore version"); strings.Contains(version,
+		"dirty") || !strings.Contains(version, m.run("git rev-parse HEAD")[:12]) {
 		m.t.Errorf("built from a clone, it says %q", version)
 	}
 }

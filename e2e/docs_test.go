@@ -110,7 +110,8 @@ func readDocument(t *testing.T, name string) *document {
 		case open != nil:
 			open.lines = append(open.lines, line)
 		case fence:
-			open = &block{document: name, line: i + 2, section: section, above: above, language: language}
+			open = &block{document: name, line: i + 2, section: section, above: above,
+				language: language}
 			if file := goesInto.FindStringSubmatch(above); file != nil {
 				open.file = file[1]
 			} else if link := isQuoted.FindStringSubmatch(above); link != nil {
@@ -167,7 +168,8 @@ func (b *block) mustStayInside(t *testing.T) {
 	t.Helper()
 	for _, c := range b.commands() {
 		if outside.MatchString(strings.ReplaceAll(c.line, "/dev/null", "")) {
-			t.Fatalf("%s: what reaches outside the folder belongs under %q: %s", b, production, c.line)
+			t.Fatalf("%s: what reaches outside the folder belongs under %q: %s", b, production,
+				c.line)
 		}
 	}
 	if filepath.IsAbs(b.file) {
@@ -213,7 +215,8 @@ func TestTheDocumentsQuoteFilesAsTheyAre(t *testing.T) {
 				continue
 			}
 			quotes++
-			if text, err := os.ReadFile(filepath.Join("..", b.quoted)); err != nil || string(text) != b.text() {
+			if text, err := os.ReadFile(filepath.Join("..", b.quoted)); err != nil ||
+				string(text) != b.text() {
 				t.Errorf("%s is not %s, %v", b, b.quoted, err)
 			}
 		}
@@ -237,7 +240,8 @@ func TestTheDocumentsNameEveryFlagAndCommand(t *testing.T) {
 	var cells []string
 	for _, d := range readDocuments(t) {
 		for _, line := range d.lines {
-			if cell, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " |"); ok && strings.HasPrefix(line, "| ") {
+			if cell, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " |"); ok &&
+				strings.HasPrefix(line, "| ") {
 				cells = append(cells, cell)
 			}
 		}
@@ -247,7 +251,8 @@ func TestTheDocumentsNameEveryFlagAndCommand(t *testing.T) {
 		inHelp, inTables string
 	}{
 		{flags, `(?m)^  (-[a-z-]+(?: [A-Z:]+)?)$`, "`(-[^`]+)`"},
-		{verbs, `(?m)^  petstore ((?:key|pet) [a-z]+|backup|restore)`, "`((?:key|pet) [a-z]+|backup|restore)"},
+		{verbs, `(?m)^  petstore ((?:key|pet) [a-z]+|backup|restore)`,
+			"`((?:key|pet) [a-z]+|backup|restore)"},
 	} {
 		inHelp := findAll(named.inHelp, string(named.help))
 		inTables := findAll(named.inTables, strings.Join(cells, "\n"))
@@ -345,7 +350,8 @@ func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
 	named := 0
 	for _, d := range readDocuments(t) {
 		for i, line := range d.lines {
-			for _, match := range regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`").FindAllStringSubmatch(line, -1) {
+			for _, match := range regexp.MustCompile(
+				"`(Test[A-Z][A-Za-z0-9]*)`").FindAllStringSubmatch(line, -1) {
 				named++
 				if !strings.Contains(tests.String(), "\nfunc "+match[1]+"(t *testing.T) {") {
 					t.Errorf("%s:%d: there is no %s", d.path, i+1, match[1])
@@ -394,7 +400,8 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 	const pets = 250
 	s := start(t)
 	s.stock(pets)
-	for file, run := range map[string][]string{"all.py": {"python3"}, "all.mjs": {"node"}, "all.go": {"go", "run"}} {
+	for file, run := range map[string][]string{"all.py": {"python3"}, "all.mjs": {"node"},
+		"all.go": {"go", "run"}} {
 		t.Run(file, func(t *testing.T) {
 			var refused atomic.Pointer[time.Time]
 			var early atomic.Bool
@@ -402,11 +409,13 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 				service, _ := url.Parse(s.address())
 				r.SetURL(service)
 			}}
-			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+				r *http.Request) {
 				now := time.Now()
 				if r.URL.Query().Get("after") == "100" && refused.CompareAndSwap(nil, &now) {
 					w.Header().Set("Retry-After", "1")
-					http.Error(w, `{"code":"rate_limited","message":"wait","status":429}`, http.StatusTooManyRequests)
+					http.Error(w, `{"code":"rate_limited","message":"wait","status":429}`,
+						http.StatusTooManyRequests)
 					return
 				}
 				if last := refused.Load(); last != nil && now.Sub(*last) < time.Second {
@@ -415,7 +424,8 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 				front.ServeHTTP(w, r)
 			}))
 			defer proxy.Close()
-			program := strings.ReplaceAll(documentedFile(t, file), "http://127.0.0.1:8080", proxy.URL)
+			program := strings.ReplaceAll(documentedFile(t, file), "http://127.0.0.1:8080",
+				proxy.URL)
 			path := filepath.Join(t.TempDir(), file)
 			if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 				t.Fatal(err)
@@ -427,7 +437,8 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 				t.Errorf("%s prints %s, %v", file, out, err)
 			}
 			if refused.Load() == nil || early.Load() {
-				t.Errorf("%s was told to wait: %t; came back too early: %t", file, refused.Load() != nil, early.Load())
+				t.Errorf("%s was told to wait: %t; came back too early: %t", file,
+					refused.Load() != nil, early.Load())
 			}
 
 			cmd = exec.Command(run[0], append(run[1:], path)...)
@@ -461,7 +472,8 @@ func snapshot(t *testing.T) string {
 	for _, args := range [][]string{
 		{"init", "-q"},
 		{"add", "--all", ".."},
-		{"-c", "user.name=e2e", "-c", "user.email=e2e@example.com", "commit", "-q", "-m", "the working tree"},
+		{"-c", "user.name=e2e", "-c", "user.email=e2e@example.com", "commit", "-q", "-m",
+			"the working tree"},
 	} {
 		args = append([]string{"--git-dir", dir, "--work-tree", ".."}, args...)
 		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
@@ -488,7 +500,8 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	shell.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "PETSTORE_") || strings.HasPrefix(v, "GOFLAGS=")
 	})
-	shell.Env = append(shell.Env, "GOFLAGS=-buildvcs=auto") // Go's default, whatever this machine's is
+	// Go's default, whatever this machine's is
+	shell.Env = append(shell.Env, "GOFLAGS=-buildvcs=auto")
 	shell.Stderr = x.stderr
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := shell.StdinPipe()
@@ -504,7 +517,8 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	}
 	x.stdin, x.stdout = stdin, bufio.NewReader(stdout)
 	// All that it has started goes with it, or what still holds its stdout would be waited for.
-	hung := time.AfterFunc(15*time.Minute, func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) })
+	hung := time.AfterFunc(15*time.Minute,
+		func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) })
 	t.Cleanup(func() {
 		hung.Stop()
 		stdin.Close()
@@ -547,7 +561,8 @@ func (x *terminal) follow(b *block) {
 	case b.file != "":
 		x.write(b.file, strings.ReplaceAll(b.text(), "API_KEY", x.run(`printf %s "$KEY"`)))
 	default:
-		x.t.Errorf("%s: no test uses this block: make it console or sh, or name its file in the line above", b)
+		x.t.Errorf("%s: no test uses this block: make it console or sh, or name its file in the "+
+			"line above", b)
 	}
 }
 
@@ -588,7 +603,8 @@ var (
 func (x *terminal) run(command string) string {
 	x.t.Helper()
 	const mark = "\n---- exit status "
-	fmt.Fprintf(x.stdin, "{ %s\n} </dev/null\nprintf '%s%%d\\n' $?\n", x.real(command), strings.ReplaceAll(mark, "\n", `\n`))
+	fmt.Fprintf(x.stdin, "{ %s\n} </dev/null\nprintf '%s%%d\\n' $?\n", x.real(command),
+		strings.ReplaceAll(mark, "\n", `\n`))
 	var printed bytes.Buffer
 	for {
 		line, err := x.stdout.ReadString('\n')
@@ -623,7 +639,8 @@ func (x *terminal) serve(command, shown string) string {
 	x.t.Helper()
 	screen := newScreen(x.t)
 	// With -m the service has a process group, so that a signal reaches what go run starts.
-	pid := strings.TrimSpace(x.run(fmt.Sprintf("set -m; { exec %s\n} </dev/null >%s 2>&1 & set +m; echo $!", command, screen.path)))
+	pid := strings.TrimSpace(x.run(fmt.Sprintf("set -m; { exec %s\n} </dev/null >%s 2>&1 & set "+
+		"+m; echo $!", command, screen.path)))
 	ended := "wait " + pid
 	if strings.HasPrefix(command, "go run ") {
 		ended += " || true" // go run itself ends with 1 at a Ctrl-C
@@ -647,7 +664,8 @@ type screen struct {
 func newScreen(t *testing.T) *screen {
 	t.Helper()
 	s := &screen{t: t, shown: &logBuffer{}}
-	script := exec.Command("script", "--quiet", "--flush", "--command", "tty; exec sleep infinity", "/dev/null")
+	script := exec.Command("script", "--quiet", "--flush", "--command", "tty; exec sleep infinity",
+		"/dev/null")
 	script.Stdout = s.shown
 	stdin, err := script.StdinPipe()
 	noError(t, err)
@@ -689,7 +707,8 @@ func (x *terminal) real(shown string) string {
 func (x *terminal) learnKeys(shown, printed string) {
 	now := keyForm.FindAllString(printed, -1)
 	for i, key := range keyForm.FindAllString(shown, -1) {
-		if i < len(now) && x.values[key] == "" && key[:len("pet_live_")] == now[i][:len("pet_live_")] {
+		if i < len(now) && x.values[key] == "" &&
+			key[:len("pet_live_")] == now[i][:len("pet_live_")] {
 			x.values[key] = now[i]
 			x.values[key[len(key)-4:]] = now[i][len(key)-4:]
 		}
@@ -712,7 +731,8 @@ var shapes = []struct {
 	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`\.\d{8}T\d{6}\.\d{3}Z\.old`), ".UTC-TIME.old"},
 	{regexp.MustCompile(`\d+( ns| µs| syncs)\b`), "N${1}"},
-	{regexp.MustCompile(`\d+( requests left)`), "N${1}"}, // a minute may end while a client is built
+	// a minute may end while a client is built
+	{regexp.MustCompile(`\d+( requests left)`), "N${1}"},
 }
 
 // shape is a text with the varying values replaced by their names.

@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-var crashSeed = flag.Uint64("crash.seed", uint64(time.Now().UnixNano()), "what the moments of the kills are drawn from")
+var crashSeed = flag.Uint64("crash.seed", uint64(time.Now().UnixNano()),
+	"what the moments of the kills are drawn from")
 
 const creators = 64
 
@@ -46,7 +47,8 @@ func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
 		}
 		for i := range soak(t, 1) {
 			t.Run(fmt.Sprintf("database %d", i+1), func(t *testing.T) {
-				c := &crash{T: t, engine: on, s: on.start(t), client: newHTTPClient(creators + 1), animals: newCensus(t)}
+				c := &crash{T: t, engine: on, s: on.start(t), client: newHTTPClient(creators + 1),
+					animals: newCensus(t)}
 				for n := range rounds {
 					c.round(n+1, time.Duration(random.Int64N(int64(2*time.Second))))
 					if t.Failed() {
@@ -126,11 +128,14 @@ func (c *crash) round(n int, life time.Duration) {
 	c.afterKills = append(c.afterKills, c.start())
 	c.compare(c.listed)
 	stored := c.repeat(unanswered)
-	c.Logf("round %d, killed after %d ms: %d requests answered, the slowest in %d ms; %d of %d unanswered creates "+
-		"stored; usage %d ms behind", n, life.Milliseconds(), answered, slowest.Milliseconds(), stored, len(unanswered),
+	c.Logf("round %d, killed after %d ms: %d requests answered, the slowest in %d ms; %d of %d "+
+		"unanswered creates "+
+		"stored; usage %d ms behind", n, life.Milliseconds(), answered, slowest.Milliseconds(),
+		stored, len(unanswered),
 		behind.Milliseconds())
 	if c.losesNode(n) {
-		c.Logf("after the death of a node %d requests were answered 503, %d of them with an unknown outcome",
+		c.Logf("after the death of a node %d requests were answered 503, %d of them with an "+
+			"unknown outcome",
 			told[0], told[1])
 	}
 	c.compare(c.listed)
@@ -153,7 +158,8 @@ func (c *crash) start() time.Duration {
 
 // workUntilKilled returns the creates that were not answered, and the moment
 // before the kill.
-func (c *crash) workUntilKilled(round int, life time.Duration) (unanswered []string, killed time.Time) {
+func (c *crash) workUntilKilled(round int, life time.Duration) (unanswered []string,
+	killed time.Time) {
 	unanswered = make([]string, creators)
 	var clients sync.WaitGroup
 	for client := range creators {
@@ -205,7 +211,8 @@ func (c *crash) workUntilKilled(round int, life time.Duration) (unanswered []str
 func (c *crash) create(name string) (replayed bool, err error) {
 	var made pet
 	send := func() (http.Header, error) {
-		return c.send(http.StatusCreated, &made, "POST", "/pets", animalJSON(name), "Idempotency-Key: "+name)
+		return c.send(http.StatusCreated, &made, "POST", "/pets", animalJSON(name),
+			"Idempotency-Key: "+name)
 	}
 	header, err := send()
 	for errors.Is(err, errLeaderless) {
@@ -241,7 +248,8 @@ var errLeaderless = errors.New("there is no leader")
 
 // send counts a request, and its answer when that is there. Having none, or
 // another than expected, is the error; it fails the test unless the service is dying.
-func (c *crash) send(status int, into any, method, target, body string, headers ...string) (http.Header, error) {
+func (c *crash) send(status int, into any, method, target, body string,
+	headers ...string) (http.Header, error) {
 	c.mu.Lock()
 	c.sent++
 	c.mu.Unlock()
@@ -299,7 +307,8 @@ func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration)
 	stored := c.storedUsage(file)
 	counted := stored - c.used
 	if counted < 0 || counted > c.sent {
-		c.Errorf("of %d requests before and %d since, %d are stored after the kill", c.used, c.sent, stored)
+		c.Errorf("of %d requests before and %d since, %d are stored after the kill", c.used, c.sent,
+			stored)
 	} else if counted < int64(len(c.answered)) {
 		behind = max(0, killed.Sub(c.answered[counted]))
 	}
@@ -314,18 +323,21 @@ func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration)
 func (c *crash) checkUsageAfterStop() {
 	stored := c.storedUsage(c.s.db)
 	if stored != c.used+c.sent {
-		c.Errorf("%d requests were stored after the kill and %d sent since; after a stop %d are stored", c.used, c.sent, stored)
+		c.Errorf("%d requests were stored after the kill and %d sent since; after a stop %d are "+
+			"stored", c.used, c.sent, stored)
 	}
 	c.used, c.sent, c.answered, c.slowest, c.told = stored, 0, nil, 0, [2]int{}
 }
 
-// storedUsage is how many requests of the server's key a database has counted. The days have the same number,
-// since they are stored in the same transaction.
+// storedUsage is how many requests of the server's key a database has counted. The days have the
+// same number, since they are stored in the same transaction.
 func (c *crash) storedUsage(file string) int64 {
 	c.Helper()
-	key := decode[struct{ UsedToday int64 }](c, c.s.command("key", "show", "-json", "-db", file, "1"))
+	key := decode[struct{ UsedToday int64 }](c, c.s.command("key", "show", "-json", "-db", file,
+		"1"))
 	admitted := int64(0)
-	for _, day := range decode[[]usedKey](c, c.s.command("key", "usage", "-json", "-days", "2", "-db", file, "1"))[0].Days {
+	for _, day := range decode[[]usedKey](c, c.s.command("key", "usage", "-json", "-days", "2",
+		"-db", file, "1"))[0].Days {
 		admitted += day.Admitted
 	}
 	if admitted != key.UsedToday {
@@ -408,7 +420,8 @@ func (c *crash) compareStarts() {
 		return d[len(d)/2]
 	}
 	kill, stop := median(c.afterKills), median(c.afterStops)
-	c.Logf("starts: %v after a kill, %v after a stop: %.2f times", kill, stop, float64(kill)/float64(stop))
+	c.Logf("starts: %v after a kill, %v after a stop: %.2f times", kill, stop,
+		float64(kill)/float64(stop))
 	if kill > 3*stop+50*time.Millisecond {
 		c.Errorf("a start takes %v after a kill and %v after a stop", kill, stop)
 	}

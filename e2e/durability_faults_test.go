@@ -53,20 +53,29 @@ var faults = []fault{
 	{name: "the disk is full", begin: fillDisk, cause: "disk is full", small: true},
 	{name: "the file may not grow", begin: limitFileSize, cause: ioError},
 	{name: "the quota is used up", begin: inject(writeCalls, "EDQUOT"), cause: ioError},
-	{name: "the disk is read-only", begin: inject(writeCalls+","+syncCalls, "EROFS"), cause: ioError},
+	{name: "the disk is read-only", begin: inject(writeCalls+","+syncCalls, "EROFS"),
+		cause: ioError},
 	{name: "the disk takes no writes", begin: inject(writeCalls, "EIO"), cause: ioError},
 	{name: "the disk does not sync", begin: inject(syncCalls, "EIO"), cause: ioError, late: true},
-	{name: "every fifth write fails", begin: inject("pwrite64", "EIO:when=1+5"), cause: ioError, some: true},
-	{name: "every other sync fails", begin: inject(syncCalls, "EIO:when=1+2"), cause: ioError, some: true, late: true},
+	{name: "every fifth write fails", begin: inject("pwrite64", "EIO:when=1+5"), cause: ioError,
+		some: true},
+	{name: "every other sync fails", begin: inject(syncCalls, "EIO:when=1+2"), cause: ioError,
+		some: true, late: true},
 	{name: "the file is moved away", begin: moveAway(""), cause: "no such file"},
 	{name: "the -wal is moved away", begin: moveAway("-wal"), cause: "no such file"},
 	{name: "the -shm is moved away", begin: moveAway("-shm"), cause: "no such file"},
-	{name: "the file and all beside it are moved away", begin: moveAway("", "-wal", "-shm"), cause: "no such file"},
-	{name: "the file is replaced by another program's", begin: replace(recipes), cause: "is not the file that was opened"},
-	{name: "the file and its -wal are replaced by another program's", begin: replace(inUse(5)), cause: "is not the file that was opened"},
-	{name: "the file is replaced by a text", begin: replace(textFile), cause: "is not the file that was opened"},
-	{name: "the file is replaced by an empty one", begin: replace(emptyFile), cause: "is not the file that was opened"},
-	{name: "the file is replaced by an older copy", begin: replace(olderCopy), cause: "is not the file that was opened"},
+	{name: "the file and all beside it are moved away", begin: moveAway("", "-wal", "-shm"),
+		cause: "no such file"},
+	{name: "the file is replaced by another program's", begin: replace(recipes),
+		cause: "is not the file that was opened"},
+	{name: "the file and its -wal are replaced by another program's", begin: replace(inUse(5)),
+		cause: "is not the file that was opened"},
+	{name: "the file is replaced by a text", begin: replace(textFile),
+		cause: "is not the file that was opened"},
+	{name: "the file is replaced by an empty one", begin: replace(emptyFile),
+		cause: "is not the file that was opened"},
+	{name: "the file is replaced by an older copy", begin: replace(olderCopy),
+		cause: "is not the file that was opened"},
 }
 
 // TestStorageFaultsPassAndLeaveNoTrace lets every fault come and go while
@@ -133,7 +142,8 @@ func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
 	mount(t, dir, "size=2560k")
 	s := &server{t: t, db: filepath.Join(dir, "petstore.db")}
 	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", "1000000")
-	database(t, s.db, `WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT 2000)
+	database(t, s.db,
+		`WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT 2000)
 		INSERT INTO pets (category_id, status, name) SELECT 1, 2, hex(randomblob(100)) FROM ids`,
 		"DELETE FROM pets").Close()
 	s.run(debugFlags...)
@@ -172,11 +182,13 @@ func TestWhatCannotBeReadIsNotTakenForMissing(t *testing.T) {
 	for range 3 {
 		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets/1234", "")
 		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets?after=1234", "")
-		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets", "", "Authorization: Bearer "+stock.unused[0])
+		book.check.mustSend(t, ctx, "500 internal_error", "GET", "/pets", "",
+			"Authorization: Bearer "+stock.unused[0])
 	}
 	book.wantPage(0, 20)
 	book.wantPet(1)
-	if log := s.log.String(); !strings.Contains(log, "disk image is malformed") { // what SQLite takes EIO for
+	// what SQLite takes EIO for
+	if log := s.log.String(); !strings.Contains(log, "disk image is malformed") {
 		t.Errorf("the log does not name the cause:\n%s", tail(log))
 	}
 	end()
@@ -207,38 +219,50 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 	made := func(statements ...string) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) { database(t, path, statements...).Close() }
 	}
-	const foreign, damaged, noDatabase = "it belongs to another program", "database disk image is malformed", "file is not a database"
+	const foreign, damaged, noDatabase = "it belongs to another program",
+		"database disk image is malformed", "file is not a database"
 	for what, c := range map[string]struct {
 		make func(t *testing.T, path string)
 		want string
 	}{
-		"random bytes":                                         {content(noise), noDatabase},
-		"zeros":                                                {content(make([]byte, 8192)), noDatabase},
-		"a file that is too short":                             {content(good[:50]), damaged},
-		"half of our database":                                 {content(good[:len(good)/2]), damaged},
-		"the header of our database":                           {content(good[:100]), damaged},
-		"our database with a flipped magic":                    {changed(5, good[5]^0xff), noDatabase},
+		"random bytes": {content(noise), noDatabase},
+		"zeros": {content(make([]byte, 8192)),
+			noDatabase},
+		"a file that is too short": {content(good[:50]), damaged},
+		"half of our database": {content(good[:len(good)/2]),
+			damaged},
+		"the header of our database": {content(good[:100]), damaged},
+		"our database with a flipped magic": {changed(5, good[5]^0xff),
+			noDatabase},
 		"our database with a page size of zero":                {changed(16, 0, 0), noDatabase},
 		"our database in a format to come":                     {changed(18, 9, 9), noDatabase},
 		"our database with payload fractions that must not be": {changed(21, 1, 2, 3), noDatabase},
-		"our database with a schema of noise":                  {changed(100, noise[:3996]...), damaged},
-		"our database with a schema of zeros":                  {changed(100, make([]byte, 3996)...), damaged},
-		"our database with a schema that is newer":             {changed(60, 0, 0, 0, 99), "its schema is version 99"},
-		"our database with another program's mark":             {changed(68, 0, 0, 0, 5), foreign},
-		"another program's tables":                             {made("CREATE TABLE recipes (name)"), foreign},
-		"another program's mark":                               {made("PRAGMA application_id = 5", "CREATE TABLE recipes (name)"), foreign},
-		"another program's mark and no table":                  {made("PRAGMA application_id = 5"), foreign},
-		"another program's tables, in WAL mode":                {made("PRAGMA journal_mode = WAL", "CREATE TABLE recipes (name)"), foreign},
-		"another program's tables, in the -wal alone":          {inUse(0), foreign},
-		"another program's mark, in WAL mode":                  {inUse(5), foreign},
-		"another program's tables, behind a link":              {behindLink(inUse(0)), foreign},
-		"a folder": {func(t *testing.T, path string) { noError(t, os.Mkdir(path, 0o700)) }, "is a directory"},
+		"our database with a schema of noise": {changed(100, noise[:3996]...),
+			damaged},
+		"our database with a schema of zeros": {changed(100, make([]byte, 3996)...),
+			damaged},
+		"our database with a schema that is newer": {changed(60, 0, 0, 0, 99),
+			"its schema is version 99"},
+		"our database with another program's mark": {changed(68, 0, 0, 0, 5), foreign},
+		"another program's tables": {made("CREATE TABLE recipes (name)"),
+			foreign},
+		"another program's mark": {made("PRAGMA application_id = 5",
+			"CREATE TABLE recipes (name)"), foreign},
+		"another program's mark and no table": {made("PRAGMA application_id = 5"), foreign},
+		"another program's tables, in WAL mode": {made("PRAGMA journal_mode = WAL",
+			"CREATE TABLE recipes (name)"), foreign},
+		"another program's tables, in the -wal alone": {inUse(0), foreign},
+		"another program's mark, in WAL mode":         {inUse(5), foreign},
+		"another program's tables, behind a link":     {behindLink(inUse(0)), foreign},
+		"a folder": {func(t *testing.T, path string) { noError(t, os.Mkdir(path, 0o700)) },
+			"is a directory"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			path := filepath.Join(t.TempDir(), "petstore.db")
 			c.make(t, path)
-			for _, args := range [][]string{{"-addr", "127.0.0.1:0"}, {"key", "create"}, {"key", "list"}, {"backup", filepath.Join(t.TempDir(), "copy.db")}} {
+			for _, args := range [][]string{{"-addr", "127.0.0.1:0"}, {"key", "create"},
+				{"key", "list"}, {"backup", filepath.Join(t.TempDir(), "copy.db")}} {
 				wantRefusal(t, path, c.want, program(args...))
 			}
 		})
@@ -250,7 +274,8 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 func inUse(mark int) func(t *testing.T, path string) {
 	return func(t *testing.T, path string) {
 		source := filepath.Join(t.TempDir(), "source.db")
-		db := database(t, source, "PRAGMA journal_mode = WAL", fmt.Sprintf("PRAGMA application_id = %d", mark), "CREATE TABLE recipes (name)")
+		db := database(t, source, "PRAGMA journal_mode = WAL",
+			fmt.Sprintf("PRAGMA application_id = %d", mark), "CREATE TABLE recipes (name)")
 		defer db.Close()
 		for _, suffix := range []string{"", "-wal"} {
 			content, err := os.ReadFile(source + suffix)
@@ -278,12 +303,17 @@ func TestAPlaceThatCannotBeWrittenIsRefused(t *testing.T) {
 		readOnlyFileSystem bool
 		want               string
 	}{
-		"a file that nobody may read":             {exists: true, file: 0o200, want: "permission denied"},
-		"a file that nobody may write":            {exists: true, file: 0o400, want: "permission denied"},
-		"a folder that nobody may write":          {exists: true, folder: 0o500, want: "permission denied"},
-		"an empty folder that nobody may write":   {folder: 0o500, want: "permission denied"},
-		"a database on a read-only file system":   {exists: true, readOnlyFileSystem: true, want: "read-only file system"},
-		"no database, on a read-only file system": {readOnlyFileSystem: true, want: "read-only file system"},
+		"a file that nobody may read": {exists: true, file: 0o200,
+			want: "permission denied"},
+		"a file that nobody may write": {exists: true, file: 0o400,
+			want: "permission denied"},
+		"a folder that nobody may write": {exists: true, folder: 0o500,
+			want: "permission denied"},
+		"an empty folder that nobody may write": {folder: 0o500, want: "permission denied"},
+		"a database on a read-only file system": {exists: true, readOnlyFileSystem: true,
+			want: "read-only file system"},
+		"no database, on a read-only file system": {readOnlyFileSystem: true,
+			want: "read-only file system"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -307,7 +337,8 @@ func TestAPlaceThatCannotBeWrittenIsRefused(t *testing.T) {
 			}
 			cmd := program("-addr", "127.0.0.1:0")
 			if os.Geteuid() == 0 { // root is to heed permissions too
-				cmd.Args = slices.Concat([]string{"setpriv", "--bounding-set=-all", "--inh-caps=-all", binary}, cmd.Args[1:])
+				cmd.Args = slices.Concat([]string{"setpriv", "--bounding-set=-all",
+					"--inh-caps=-all", binary}, cmd.Args[1:])
 				var err error
 				cmd.Path, err = exec.LookPath("setpriv")
 				noError(t, err)
@@ -387,8 +418,10 @@ func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
 		t.Helper()
 		select {
 		case i := <-ended:
-			if got := cmds[i].ProcessState.ExitCode(); got != status || !strings.Contains(logs[i].String(), text) {
-				t.Errorf("a service ended with status %d, want %d and %q:\n%s", got, status, text, &logs[i])
+			if got := cmds[i].ProcessState.ExitCode(); got != status ||
+				!strings.Contains(logs[i].String(), text) {
+				t.Errorf("a service ended with status %d, want %d and %q:\n%s", got, status, text,
+					&logs[i])
 			}
 			delete(running, i)
 		case <-time.After(longEnough):
@@ -399,7 +432,8 @@ func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
 		wantEnd(1, "a petstore serves it")
 	}
 	for i := range running {
-		for began := time.Now(); !strings.Contains(logs[i].String(), `"ready"`) && time.Since(began) < longEnough; {
+		for began := time.Now(); !strings.Contains(logs[i].String(), `"ready"`) &&
+			time.Since(began) < longEnough; {
 			time.Sleep(10 * time.Millisecond)
 		}
 		noError(t, cmds[i].Process.Signal(os.Interrupt))
@@ -425,8 +459,10 @@ func wantRefusal(t *testing.T, path, want string, cmd *exec.Cmd) {
 	_ = cmd.Wait() // its status is looked at below
 	tooLate.Stop()
 	line := strings.TrimSuffix(stderr.String(), "\n")
-	if cmd.ProcessState.ExitCode() != 1 || stdout.Len() > 0 || strings.Contains(line, "\n") || !strings.Contains(line, path) || !strings.Contains(line, want) {
-		t.Errorf("%q: %v, stdout %q, stderr %q; want exit status 1 and one line with %s and %q", cmd.Args[1:], cmd.ProcessState, &stdout, line, path, want)
+	if cmd.ProcessState.ExitCode() != 1 || stdout.Len() > 0 || strings.Contains(line, "\n") ||
+		!strings.Contains(line, path) || !strings.Contains(line, want) {
+		t.Errorf("%q: %v, stdout %q, stderr %q; want exit status 1 and one line with %s and %q",
+			cmd.Args[1:], cmd.ProcessState, &stdout, line, path, want)
 	}
 	after := files(t, folder)
 	for name := range after {
@@ -481,8 +517,10 @@ func newStock(t *testing.T) *stock {
 	}
 	st.foreign = (&server{t: t, db: filepath.Join(t.TempDir(), "foreign.db")}).newKey()
 	s.stop()
-	database(t, s.db, fmt.Sprintf(`WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT %d)
-		INSERT INTO pets (category_id, status, name) SELECT 1, 2, 'stock ' || id FROM ids`, stockSize)).Close()
+	database(t, s.db,
+		fmt.Sprintf(`WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT %d)
+		INSERT INTO pets (category_id, status, name) SELECT 1, 2, 'stock ' || id FROM ids`,
+			stockSize)).Close()
 	return st
 }
 
@@ -567,7 +605,8 @@ func (l *ledger) mustBeRight() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n := len(l.wrong); n > 0 {
-		l.t.Fatalf("%d answers are wrong, first of all:\n%s\n%s", n, strings.Join(l.wrong[:min(n, 5)], "\n"), tail(l.server.log.String()))
+		l.t.Fatalf("%d answers are wrong, first of all:\n%s\n%s", n,
+			strings.Join(l.wrong[:min(n, 5)], "\n"), tail(l.server.log.String()))
 	}
 }
 
@@ -599,15 +638,18 @@ func (l *ledger) create(o order) (a *answer) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if id, known := l.made[o.name]; known && id != p.ID {
-			l.wrong = append(l.wrong, fmt.Sprintf("%s was made as %d, and again as %d", o.name, id, p.ID))
+			l.wrong = append(l.wrong, fmt.Sprintf("%s was made as %d, and again as %d", o.name, id,
+				p.ID))
 		}
 		l.made[o.name] = p.ID
-	case a.status == http.StatusServiceUnavailable && a.code == "unavailable" && a.header.Get("Retry-After") == "1":
+	case a.status == http.StatusServiceUnavailable && a.code == "unavailable" &&
+		a.header.Get("Retry-After") == "1":
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.refused = append(l.refused, o)
 	default:
-		l.note("the order of %s is answered %d %s, Retry-After %q", o.name, a.status, a.body, a.header.Get("Retry-After"))
+		l.note("the order of %s is answered %d %s, Retry-After %q", o.name, a.status, a.body,
+			a.header.Get("Retry-After"))
 	}
 	return a
 }
@@ -662,12 +704,15 @@ func (l *ledger) endure(st *stock, f fault) {
 	l.checkLog(f, l.server.log.String()[logged:], l.refusals()-refused, time.Since(began))
 	end()
 	ended := time.Now()
-	for a := l.create(l.next()); a == nil || a.status != http.StatusCreated; a = l.create(l.next()) {
+	for a := l.create(l.next()); a == nil ||
+		a.status != http.StatusCreated; a = l.create(l.next()) {
 		if time.Since(ended) > longEnough {
-			l.t.Fatalf("%v after the end of the fault no animal can be made:\n%s", longEnough, tail(l.server.log.String()))
+			l.t.Fatalf("%v after the end of the fault no animal can be made:\n%s", longEnough,
+				tail(l.server.log.String()))
 		}
 	}
-	l.t.Logf("%d refused; the first 201 comes %v after the end", l.refusals()-refused, time.Since(ended))
+	l.t.Logf("%d refused; the first 201 comes %v after the end", l.refusals()-refused,
+		time.Since(ended))
 	l.awaitReadiness(http.StatusOK)
 	l.mustBeRight()
 }
@@ -686,7 +731,8 @@ func (l *ledger) awaitRefusals(f fault) {
 		}
 		if lasts := time.Since(began); lasts > 3*longEnough {
 			l.mustBeRight()
-			l.t.Fatalf("%v after the beginning of the fault animals are still made:\n%s", lasts, tail(l.server.log.String()))
+			l.t.Fatalf("%v after the beginning of the fault animals are still made:\n%s", lasts,
+				tail(l.server.log.String()))
 		}
 	}
 }
@@ -744,14 +790,16 @@ func (l *ledger) wantPet(id int64) {
 
 func (l *ledger) wantJSON(target string, want any) {
 	body, _ := json.Marshal(want) // numbers and strings
-	if a := l.send("GET", target, ""); a != nil && (a.status != http.StatusOK || a.body != string(body)) {
+	if a := l.send("GET", target, ""); a != nil && (a.status != http.StatusOK ||
+		a.body != string(body)) {
 		l.note("GET %s is answered %d %.200s, want %.200s", target, a.status, a.body, body)
 	}
 }
 
 func (l *ledger) wantStatus(want int, key string) {
 	if a := l.send("GET", "/pets", "", "Authorization: Bearer "+key); a != nil && a.status != want {
-		l.note("a key that calls for the first time is answered %d %s, want %d", a.status, a.body, want)
+		l.note("a key that calls for the first time is answered %d %s, want %d", a.status, a.body,
+			want)
 	}
 }
 
@@ -762,11 +810,13 @@ func (l *ledger) checkLog(f fault, log string, refusals int, lasted time.Duratio
 	if !strings.Contains(log, f.cause) {
 		l.t.Errorf("the log does not name the cause, %q:\n%s", f.cause, tail(log))
 	}
-	const underWay = 8 // requests that were logged and not yet counted, or ticks that fall into the time
+	// requests that were logged and not yet counted, or ticks that fall into the time
+	const underWay = 8
 	ofRequests := strings.Count(log, `"request":`)
 	others := strings.Count(log, "\n") - ofRequests
 	if ofRequests > refusals+underWay || others > underWay+int(10*lasted.Seconds()) {
-		l.t.Errorf("in %v, with %d requests refused, the log has %d lines for requests and %d others:\n%s", lasted, refusals, ofRequests, others, tail(log))
+		l.t.Errorf("in %v, with %d requests refused, the log has %d lines for requests and %d "+
+			"others:\n%s", lasted, refusals, ofRequests, others, tail(log))
 	}
 }
 
@@ -792,8 +842,10 @@ func (l *ledger) repeatRefused() {
 			a := l.create(o)
 			if a == nil || a.status != http.StatusCreated {
 				l.note("after the fault %s is refused", o.name)
-			} else if replayed := a.header.Get("Idempotency-Replayed"); replayed != want && !(i == 0 && l.doubtful[o.name]) {
-				l.note("repeat %d of %s has Idempotency-Replayed %q, want %q", i+1, o.name, replayed, want)
+			} else if replayed := a.header.Get("Idempotency-Replayed"); replayed != want &&
+				!(i == 0 && l.doubtful[o.name]) {
+				l.note("repeat %d of %s has Idempotency-Replayed %q, want %q", i+1, o.name,
+					replayed, want)
 			}
 		}
 	}
@@ -826,7 +878,8 @@ func (l *ledger) audit() {
 		}
 	}
 	checkIntegrity(l.t, l.server.db)
-	const strangers = "SELECT count(*) FROM idempotency LEFT JOIN pets ON id = pet_id WHERE name IS NOT 'animal ' || substr(idempotency_key, 7)"
+	const strangers = "SELECT count(*) FROM idempotency LEFT JOIN pets ON id = pet_id WHERE name " +
+		"IS NOT 'animal ' || substr(idempotency_key, 7)"
 	if n := query[int64](l.t, l.server.db, strangers); n != 0 {
 		l.t.Errorf("%d idempotency records are of no pet, or of another", n)
 	}
@@ -868,7 +921,8 @@ func fillDisk(t *testing.T, s *server) (end func()) {
 // limitFileSize gives the process a limit that the database exceeds already.
 func limitFileSize(t *testing.T, s *server) (end func()) {
 	limit := func(bytes string) error {
-		return exec.Command("prlimit", "--pid", fmt.Sprint(s.cmd.Process.Pid), "--fsize="+bytes+":").Run()
+		return exec.Command("prlimit", "--pid", fmt.Sprint(s.cmd.Process.Pid),
+			"--fsize="+bytes+":").Run()
 	}
 	noError(t, limit("4096"))
 	return func() { _ = limit("unlimited") } // the process may have been killed
@@ -883,7 +937,8 @@ func inject(calls, how string) func(t *testing.T, s *server) (end func()) {
 func tamper(calls, how string) func(t *testing.T, s *server) (end func()) {
 	return func(t *testing.T, s *server) (end func()) {
 		pid := s.cmd.Process.Pid
-		strace := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid), "-e", "trace="+calls, "-e", "inject="+calls+":"+how)
+		strace := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-p", fmt.Sprint(pid),
+			"-e", "trace="+calls, "-e", "inject="+calls+":"+how)
 		var stderr bytes.Buffer
 		strace.Stderr = &stderr
 		noError(t, strace.Start())
@@ -907,7 +962,8 @@ func traced(t *testing.T, pid int) bool {
 	noError(t, err)
 	return !slices.ContainsFunc(threads, func(thread string) bool {
 		status, err := os.ReadFile(thread)
-		return err == nil && bytes.Contains(status, []byte("\nTracerPid:\t0\n")) // else the thread has ended
+		// else the thread has ended
+		return err == nil && bytes.Contains(status, []byte("\nTracerPid:\t0\n"))
 	})
 }
 

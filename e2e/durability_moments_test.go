@@ -364,7 +364,8 @@ func contents(t *testing.T, file string) string {
 	}
 	read("PRAGMA user_version")
 	read("SELECT sql FROM sqlite_schema ORDER BY name")
-	for _, table := range read("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name") {
+	for _, table := range read(
+		"SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name") {
 		if table == "identity" { // every migration and every restore draws another one
 			read("SELECT id, value > 0 FROM identity")
 			continue

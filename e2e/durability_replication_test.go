@@ -37,14 +37,18 @@ func TestALostMachineCostsItsLastMoments(t *testing.T) {
 			copier := guide.replicate(t, s.db, standby)
 
 			load := createUntilKilled(s, 8)
-			<-time.After(mostLost + time.Second + rand.N(time.Second)) // a copy that stands still is then found too old
+			// a copy that stands still is then found too old
+			<-time.After(mostLost + time.Second + rand.N(time.Second))
 			load.dying.Store(true)
 			kill(t, copier.cmd)
 			s.kill()
 			died := time.Now()
 			load.clients.Wait()
-			if load.refused > 16 { // Litestream's lock may outlast the service's patience when the disk stalls, but not each time
-				t.Errorf("%d creates were refused while Litestream was copying, the last with %v", load.refused, load.reason)
+			// Litestream's lock may outlast the service's patience when the disk stalls, but not
+			// each time
+			if load.refused > 16 {
+				t.Errorf("%d creates were refused while Litestream was copying, the last with %v",
+					load.refused, load.reason)
 			}
 			if err := os.RemoveAll(filepath.Dir(s.db)); err != nil {
 				t.Fatal(err)
@@ -69,7 +73,8 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 	standby := filepath.Join(mounted, "petstore")
 	mount := func(folder string) { // a link stands for it, so that it changes in one step
 		t.Helper()
-		if err := errors.Join(os.Symlink(folder, mounted+".new"), os.Rename(mounted+".new", mounted)); err != nil {
+		if err := errors.Join(os.Symlink(folder, mounted+".new"), os.Rename(mounted+".new",
+			mounted)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +85,8 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 	createSome := func(number int) {
 		t.Helper()
 		for range number {
-			if _, err := createNamed(client, s, fmt.Sprint("animal ", animals, strings.Repeat(" and on", 25))); err != nil {
+			if _, err := createNamed(client, s, fmt.Sprint("animal ", animals,
+				strings.Repeat(" and on", 25))); err != nil {
 				t.Fatal(err)
 			}
 			animals++
@@ -125,7 +131,8 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 		{"a while without the other machine", func() {
 			mount(filepath.Join(folder, "gone"))
 			createSome(many)
-			copier.await(t, "has not noticed", func() bool { return strings.Contains(copier.log.String(), "level=ERROR") })
+			copier.await(t, "has not noticed",
+				func() bool { return strings.Contains(copier.log.String(), "level=ERROR") })
 			mount(folder)
 		}},
 	} {
@@ -137,11 +144,12 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 
 // guide is what the documents say about Litestream.
 type guide struct {
-	program string    // built as they say
-	config  string    // the file, for the paths in it
-	prepare []string  // the commands that the unit runs before each start
-	umask   string    // of the restore
-	restore [2]string // the commands: Litestream's makes a copy of the database, and petstore's puts it in place
+	program string   // built as they say
+	config  string   // the file, for the paths in it
+	prepare []string // the commands that the unit runs before each start
+	umask   string   // of the restore
+	// the commands: Litestream's makes a copy of the database, and petstore's puts it in place
+	restore [2]string
 }
 
 // The paths in the guide, which tests replace by folders of their own.
@@ -159,7 +167,8 @@ func readGuide(t *testing.T) guide {
 		for _, d := range readDocuments(t) {
 			for _, b := range d.blocks {
 				for _, c := range b.commands() {
-					if after, ok := strings.CutPrefix(c.line, beginning); ok && b.section == replication {
+					if after, ok := strings.CutPrefix(c.line, beginning); ok &&
+						b.section == replication {
 						rest = after
 					}
 				}
@@ -188,7 +197,8 @@ func readGuide(t *testing.T) guide {
 			prepare = append(prepare, "/"+command)
 		}
 	}
-	return guide{program, string(config), prepare, find("umask "), [2]string{find("litestream restore "), find("petstore restore ")}}
+	return guide{program, string(config), prepare, find("umask "),
+		[2]string{find("litestream restore "), find("petstore restore ")}}
 }
 
 // installLitestream builds the module's command, once for all tests.
@@ -221,7 +231,8 @@ func (g guide) replicate(t *testing.T, db, standby string) *copier {
 		t.Fatal(err)
 	}
 	for _, command := range g.prepare {
-		command = strings.NewReplacer(guideFolder, filepath.Dir(db), guideMount, standby).Replace(command)
+		command = strings.NewReplacer(guideFolder, filepath.Dir(db), guideMount,
+			standby).Replace(command)
 		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
 		}
@@ -266,8 +277,10 @@ func (c *copier) checkLog(t *testing.T) {
 func (g guide) copyOut(t *testing.T, standby string) (file string) {
 	t.Helper()
 	folder := t.TempDir()
-	args := strings.Fields(strings.NewReplacer(guideFolder, folder, guideCopy, standby).Replace(g.restore[0]))
-	restore := append([]string{"-c", "umask " + g.umask + ` && exec "$0" restore "$@"`, g.program}, args...)
+	args := strings.Fields(strings.NewReplacer(guideFolder, folder, guideCopy,
+		standby).Replace(g.restore[0]))
+	restore := append([]string{"-c", "umask " + g.umask + ` && exec "$0" restore "$@"`, g.program},
+		args...)
 	if out, err := exec.Command("sh", restore...).CombinedOutput(); err != nil {
 		t.Fatalf("litestream restore %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -350,7 +363,9 @@ func createNamed(client *http.Client, s *server, name string) (id int64, err err
 func checkAnswered(t *testing.T, s *server, answered []acknowledged, died time.Time) (last int64) {
 	t.Helper()
 	var animals []pet
-	if err := json.Unmarshal([]byte(query[string](t, s.db, "SELECT json_group_array(json_object('id', id, 'name', name)) FROM pets")), &animals); err != nil {
+	if err := json.Unmarshal([]byte(query[string](t, s.db,
+		"SELECT json_group_array(json_object('id', id, 'name', name)) FROM pets")),
+		&animals); err != nil {
 		t.Fatal(err)
 	}
 	stored := map[string][]int64{}
@@ -368,12 +383,15 @@ func checkAnswered(t *testing.T, s *server, answered []acknowledged, died time.T
 				since = a.at
 			}
 		case len(ids) != 1 || ids[0] != a.id:
-			t.Errorf("%s was answered with id %d and is restored as %v, beside ids up to %d", a.name, a.id, ids, last)
+			t.Errorf("%s was answered with id %d and is restored as %v, beside ids up to %d",
+				a.name, a.id, ids, last)
 		}
 	}
-	t.Logf("%d of %d animals lost, answered in the last %v", lost, len(answered), died.Sub(since).Round(time.Millisecond))
+	t.Logf("%d of %d animals lost, answered in the last %v", lost, len(answered),
+		died.Sub(since).Round(time.Millisecond))
 	if died.Sub(since) > mostLost {
-		t.Errorf("animals are lost that were answered %v before the machine died; at most %v are accepted", died.Sub(since), mostLost)
+		t.Errorf("animals are lost that were answered %v before the machine died; at most %v are "+
+			"accepted", died.Sub(since), mostLost)
 	}
 	return last
 }
@@ -383,7 +401,8 @@ func checkIDsAfterRestore(t *testing.T, s *server, last int64, answered []acknow
 	t.Helper()
 	id, err := createNamed(http.DefaultClient, s, "first")
 	if err != nil || id != last+1_000_001 {
-		t.Errorf("the first pet after a restore has the id %d (%v), and the last one before it %d", id, err, last)
+		t.Errorf("the first pet after a restore has the id %d (%v), and the last one before it %d",
+			id, err, last)
 	}
 	for _, a := range answered {
 		if a.id >= id {
@@ -397,7 +416,8 @@ func awaitEverything(t *testing.T, g guide, c *copier, db, standby, after string
 	t.Helper()
 	const animals = "SELECT json_group_array(json_array(id, name, category_id, status)) FROM pets"
 	want := query[string](t, db, animals)
-	c.await(t, "lacks animals after "+after, func() bool { return query[string](t, g.copyOut(t, standby), animals) == want })
+	c.await(t, "lacks animals after "+after,
+		func() bool { return query[string](t, g.copyOut(t, standby), animals) == want })
 }
 
 // TestLitestreamWaitsForTheOtherMachine boots a machine whose other one is away at first, and again
@@ -412,28 +432,38 @@ func TestLitestreamWaitsForTheOtherMachine(t *testing.T) {
 	deploy, err := filepath.Abs("../docs/deploy")
 	noError(t, err)
 	m := bootMachine(t, programs, deploy)
-	m.run("cd " + deploy + " && cp litestream.service petstore.service /etc/systemd/system && cp litestream.yml petstore.env /etc")
-	m.run("cp " + programs + "/{petstore,litestream} /usr/local/bin && mkdir -p /srv/standby /srv/other /etc/systemd/system/litestream.service.d")
-	m.run("printf '[Service]\nRestartSec=100ms\n' >/etc/systemd/system/litestream.service.d/e2e.conf; systemctl daemon-reload")
-	m.run("systemctl start dbus && (setsid prometheus-node-exporter --web.listen-address=127.0.0.1:9100 >/dev/null 2>&1 &)")
-	m.run("export PETSTORE_DB=/var/lib/petstore/petstore.db && install -d -m 700 /var/lib/petstore && petstore key create && systemctl start petstore")
+	m.run("cd " + deploy +
+		" && cp litestream.service petstore.service /etc/systemd/system && cp litestream.yml " +
+		"petstore.env /etc")
+	m.run("cp " + programs +
+		"/{petstore,litestream} /usr/local/bin && mkdir -p /srv/standby /srv/other " +
+		"/etc/systemd/system/litestream.service.d")
+	m.run("printf '[Service]\nRestartSec=100ms\n' " +
+		">/etc/systemd/system/litestream.service.d/e2e.conf; systemctl daemon-reload")
+	m.run("systemctl start dbus && (setsid prometheus-node-exporter " +
+		"--web.listen-address=127.0.0.1:9100 >/dev/null 2>&1 &)")
+	m.run("export PETSTORE_DB=/var/lib/petstore/petstore.db && install -d -m 700 " +
+		"/var/lib/petstore && petstore key create && systemctl start petstore")
 	m.run("mount -t tmpfs none /srv/other")
 
-	m.run("systemctl enable --now litestream; until [ $(systemctl show --value -p NRestarts litestream) -gt 6 ]; do sleep 0.1; done")
+	m.run("systemctl enable --now litestream; until [ $(systemctl show --value -p NRestarts " +
+		"litestream) -gt 6 ]; do sleep 0.1; done")
 	m.wantCopying(false)
 	m.run("mount --bind /srv/other /srv/standby")
 	m.wantCopied()
 	m.wantCopying(true)
 
 	m.run("umount /srv/standby && petstore key create")
-	m.run("until journalctl -u litestream | grep -q 'level=ERROR.*read-only file system'; do sleep 0.1; done")
+	m.run("until journalctl -u litestream | grep -q 'level=ERROR.*read-only file system'; do " +
+		"sleep 0.1; done")
 	m.wantCopying(false)
 	m.run("[ -z \"$(ls -A /srv/standby)\" ]")
 	m.run("mount --bind /srv/other /srv/standby")
 	m.wantCopied()
 
 	// A damaged database is moved away, and another one takes its place.
-	m.run("systemctl stop petstore && mv /var/lib/petstore/petstore.db* /root && petstore key create && systemctl restart litestream")
+	m.run("systemctl stop petstore && mv /var/lib/petstore/petstore.db* /root && petstore key " +
+		"create && systemctl restart litestream")
 	m.wantCopied()
 }
 
@@ -447,23 +477,29 @@ func (m *machine) wantCopied() {
 // wantCopying gives what the node exporter tells now to the alert, for half an hour.
 func (m *machine) wantCopying(copying bool) {
 	m.t.Helper()
-	metrics := m.run(`curl -fsS --retry 30 --retry-delay 1 --retry-connrefused 127.0.0.1:9100/metrics |
+	metrics := m.run(
+		`curl -fsS --retry 30 --retry-delay 1 --retry-connrefused 127.0.0.1:9100/metrics |
 		grep -E '^node_(systemd_unit_state[{]name="litestream|filesystem_size_bytes)'`)
 	var rules strings.Builder
 	rules.WriteString("rule_files: [alerts.yml]\ntests:\n- interval: 15s\n  input_series:\n")
 	for line := range strings.Lines(metrics) {
 		end := strings.LastIndex(line, "} ")
-		fmt.Fprintf(&rules, "  - {series: '%s', values: '%sx120'}\n", line[:end+1], strings.TrimSpace(line[end+2:]))
+		fmt.Fprintf(&rules, "  - {series: '%s', values: '%sx120'}\n", line[:end+1],
+			strings.TrimSpace(line[end+2:]))
 	}
 	fired := "[]"
 	if !copying {
 		fired = `[{exp_labels: {name: litestream.service, state: active, type: simple}, exp_annotations: {summary: " copies nothing to the other machine"}}]`
 	}
-	fmt.Fprintf(&rules, "  alert_rule_test:\n  - {eval_time: 28m, alertname: PetstoreNotCopied, exp_alerts: %s}\n", fired)
+	fmt.Fprintf(&rules,
+		"  alert_rule_test:\n  - {eval_time: 28m, alertname: PetstoreNotCopied, exp_alerts: %s}\n",
+		fired)
 	dir := m.t.TempDir()
-	noError(m.t, os.WriteFile(filepath.Join(dir, "alerts.yml"), []byte(readFile(m.t, "../docs/deploy/alerts.yml")), 0o600))
+	noError(m.t, os.WriteFile(filepath.Join(dir, "alerts.yml"),
+		[]byte(readFile(m.t, "../docs/deploy/alerts.yml")), 0o600))
 	noError(m.t, os.WriteFile(filepath.Join(dir, "test.yml"), []byte(rules.String()), 0o600))
-	if out, err := exec.Command("promtool", "test", "rules", filepath.Join(dir, "test.yml")).CombinedOutput(); err != nil {
+	if out, err := exec.Command("promtool", "test", "rules",
+		filepath.Join(dir, "test.yml")).CombinedOutput(); err != nil {
 		m.t.Errorf("%v\n%s\n%s", err, out, &rules)
 	}
 }

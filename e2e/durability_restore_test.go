@@ -45,7 +45,8 @@ func newScene(t *testing.T) *scene {
 	grow := func(pets int) {
 		s.newKey()
 		for range pets {
-			if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != 201 {
+			if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
+				r.status != 201 {
 				t.Fatalf("a pet is not stored: %v, %v", r, err)
 			}
 		}
@@ -66,7 +67,8 @@ func (sc *scene) again(t *testing.T) *scene {
 			noError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 		}
 	}
-	return &scene{t, filepath.Join(dir, filepath.Base(sc.db)), filepath.Join(dir, filepath.Base(sc.copy)), sc.key}
+	return &scene{t, filepath.Join(dir, filepath.Base(sc.db)),
+		filepath.Join(dir, filepath.Base(sc.copy)), sc.key}
 }
 
 // restore is the command.
@@ -99,10 +101,12 @@ func (sc *scene) holds(file string) string {
 	switch [5]any{verdict, nPets, nKeys, lastPet, lastKey} {
 	case [5]any{"ok", int64(allPets), int64(allKeys), int64(allPets), int64(allKeys)}:
 		return "old"
-	case [5]any{"ok", int64(copiedPets), int64(copiedKeys), int64(copiedPets + 1_000_000), int64(copiedKeys + 1_000_000)}:
+	case [5]any{"ok", int64(copiedPets), int64(copiedKeys), int64(copiedPets + 1_000_000),
+		int64(copiedKeys + 1_000_000)}:
 		return "restored"
 	}
-	return fmt.Sprintf("%s, with %d pets to id %d and %d keys to id %d", verdict, nPets, lastPet, nKeys, lastKey)
+	return fmt.Sprintf("%s, with %d pets to id %d and %d keys to id %d", verdict, nPets, lastPet,
+		nKeys, lastKey)
 }
 
 // TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase restores the database
@@ -124,11 +128,13 @@ func TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase(t *testing.T) {
 	p := succeeds(t, cmd)
 
 	kept := sc.kept()
-	if !regexp.MustCompile(regexp.QuoteMeta(sc.db)+`\.[-0-9T:.Z]+\.old$`).MatchString(kept) || !strings.Contains(p.log.String(), kept) {
+	if !regexp.MustCompile(regexp.QuoteMeta(sc.db)+`\.[-0-9T:.Z]+\.old$`).MatchString(kept) ||
+		!strings.Contains(p.log.String(), kept) {
 		t.Fatalf("the old database is kept as %q; %s", kept, p.told())
 	}
 	for name := range files(t, filepath.Dir(sc.db)) {
-		if strings.HasSuffix(name, "-wal") || strings.Contains(name, ".old-") || strings.Contains(name, ".partial") {
+		if strings.HasSuffix(name, "-wal") || strings.Contains(name, ".old-") ||
+			strings.Contains(name, ".partial") {
 			t.Errorf("%s is left there", name)
 		}
 	}
@@ -137,8 +143,10 @@ func TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase(t *testing.T) {
 	}
 	info, err := os.Stat(sc.db)
 	noError(t, err)
-	if stat := info.Sys().(*syscall.Stat_t); !os.SameFile(before, info) || info.Mode() != 0o640 || stat.Uid != owner || stat.Gid != owner {
-		t.Errorf("%s is of %d:%d with %v, want %d and %v", sc.db, stat.Uid, stat.Gid, info.Mode(), owner, fs.FileMode(0o640))
+	if stat := info.Sys().(*syscall.Stat_t); !os.SameFile(before, info) || info.Mode() != 0o640 ||
+		stat.Uid != owner || stat.Gid != owner {
+		t.Errorf("%s is of %d:%d with %v, want %d and %v", sc.db, stat.Uid, stat.Gid, info.Mode(),
+			owner, fs.FileMode(0o640))
 	}
 	if info, err := os.Stat(kept); err != nil || info.Mode() != 0o600 {
 		t.Errorf("the database that is kept has %v, %v", info.Mode(), err)
@@ -162,9 +170,12 @@ func TestARestoredDatabaseAssignsNoIDTwice(t *testing.T) {
 		key    int64
 	}{
 		{"by itself", "", nil, copiedPets + 1_000_001, copiedKeys + 1_000_001},
-		{"with its own distance", "", []string{"-skip-ids", "10"}, copiedPets + 11, copiedKeys + 11},
+		{"with its own distance", "", []string{"-skip-ids", "10"}, copiedPets + 11,
+			copiedKeys + 11},
 		{"without a distance", "", []string{"-skip-ids", "0"}, allPets + 1, allKeys + 1},
-		{"of a copy without pets", "DELETE FROM pets; DELETE FROM sqlite_sequence WHERE name = 'pets'", nil, 1_000_001, copiedKeys + 1_000_001},
+		{"of a copy without pets",
+			"DELETE FROM pets; DELETE FROM sqlite_sequence WHERE name = 'pets'", nil, 1_000_001,
+			copiedKeys + 1_000_001},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sc := newScene(t)
@@ -205,23 +216,58 @@ func TestARestoreIsRefusedAndLeavesEverything(t *testing.T) {
 		spoil func(sc *scene)
 		file  func(sc *scene) string // what the message names
 	}{
-		"while a service runs":              {func(sc *scene) { (&server{t: sc.t, db: sc.db}).run() }, (*scene).itsDB},
-		"of a copy that is served":          {(*scene).serveCopy, (*scene).itsCopy},
-		"of a copy with a -wal":             {func(sc *scene) { sc.beside("-wal") }, (*scene).itsCopy},
-		"of a copy with a -journal":         {func(sc *scene) { sc.beside("-journal") }, (*scene).itsCopy},
-		"of a copy that is not there":       {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)) }, (*scene).itsCopy},
-		"of a folder":                       {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)); noError(sc.t, os.Mkdir(sc.copy, 0o700)) }, (*scene).itsCopy},
-		"of a copy that is cut off":         {func(sc *scene) { noError(sc.t, os.Truncate(sc.copy, 8192)) }, (*scene).itsCopy},
-		"of a copy that is empty":           {func(sc *scene) { noError(sc.t, os.Truncate(sc.copy, 0)) }, (*scene).itsCopy},
-		"of a copy with a damaged page":     {(*scene).damage, (*scene).itsCopy},
-		"of another program's database":     {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)); recipes(sc.t, sc.copy) }, (*scene).itsCopy},
-		"of a copy with a newer schema":     {func(sc *scene) { database(sc.t, sc.copy, "PRAGMA user_version = 99").Close() }, (*scene).itsCopy},
-		"of the database itself":            {func(sc *scene) { sc.copy = sc.db }, (*scene).itsDB},
-		"of a link to the database":         {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)); noError(sc.t, os.Symlink(sc.db, sc.copy)) }, (*scene).itsCopy},
-		"of a hard link to the database":    {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)); noError(sc.t, os.Link(sc.db, sc.copy)) }, (*scene).itsCopy},
-		"over a damaged database":           {(*scene).ruin, (*scene).whatToMove},
-		"where a .partial is left":          {func(sc *scene) { noError(sc.t, os.WriteFile(sc.db+".partial", nil, 0o600)) }, (*scene).itsDB},
-		"over a log whose database is gone": {func(sc *scene) { noError(sc.t, os.Remove(sc.db)) }, (*scene).itsDB},
+		"while a service runs": {func(sc *scene) {
+			(&server{t: sc.t,
+				db: sc.db}).run()
+		}, (*scene).itsDB},
+		"of a copy that is served": {(*scene).serveCopy, (*scene).itsCopy},
+		"of a copy with a -wal": {func(sc *scene) { sc.beside("-wal") },
+			(*scene).itsCopy},
+		"of a copy with a -journal": {func(sc *scene) { sc.beside("-journal") },
+			(*scene).itsCopy},
+		"of a copy that is not there": {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)) },
+			(*scene).itsCopy},
+		"of a folder": {func(sc *scene) {
+			noError(sc.t,
+				os.Remove(sc.copy))
+			noError(sc.t, os.Mkdir(sc.copy, 0o700))
+		}, (*scene).itsCopy},
+		"of a copy that is cut off": {func(sc *scene) {
+			noError(sc.t,
+				os.Truncate(sc.copy, 8192))
+		}, (*scene).itsCopy},
+		"of a copy that is empty": {func(sc *scene) {
+			noError(sc.t,
+				os.Truncate(sc.copy, 0))
+		}, (*scene).itsCopy},
+		"of a copy with a damaged page": {(*scene).damage, (*scene).itsCopy},
+		"of another program's database": {func(sc *scene) {
+			noError(sc.t,
+				os.Remove(sc.copy))
+			recipes(sc.t, sc.copy)
+		}, (*scene).itsCopy},
+		"of a copy with a newer schema": {func(sc *scene) {
+			database(sc.t, sc.copy,
+				"PRAGMA user_version = 99").Close()
+		}, (*scene).itsCopy},
+		"of the database itself": {func(sc *scene) { sc.copy = sc.db }, (*scene).itsDB},
+		"of a link to the database": {func(sc *scene) {
+			noError(sc.t,
+				os.Remove(sc.copy))
+			noError(sc.t, os.Symlink(sc.db, sc.copy))
+		}, (*scene).itsCopy},
+		"of a hard link to the database": {func(sc *scene) {
+			noError(sc.t,
+				os.Remove(sc.copy))
+			noError(sc.t, os.Link(sc.db, sc.copy))
+		}, (*scene).itsCopy},
+		"over a damaged database": {(*scene).ruin, (*scene).whatToMove},
+		"where a .partial is left": {func(sc *scene) {
+			noError(sc.t,
+				os.WriteFile(sc.db+".partial", nil, 0o600))
+		}, (*scene).itsDB},
+		"over a log whose database is gone": {func(sc *scene) { noError(sc.t, os.Remove(sc.db)) },
+			(*scene).itsDB},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sc := stock.again(t)
@@ -236,7 +282,8 @@ func TestARestoreIsRefusedAndLeavesEverything(t *testing.T) {
 			}
 			for name, content := range after {
 				_, known := before[name]
-				if isLog := strings.HasSuffix(name, "-wal") && content == ""; !known && !isLog && !strings.HasSuffix(name, "-shm") {
+				if isLog := strings.HasSuffix(name, "-wal") && content == ""; !known && !isLog &&
+					!strings.HasSuffix(name, "-shm") {
 					t.Errorf("%s is left behind", name)
 				}
 			}
@@ -265,7 +312,8 @@ func (sc *scene) ruin() {
 }
 
 func (sc *scene) beside(suffix string) {
-	noError(sc.t, os.WriteFile(sc.copy+suffix, []byte("what another program has not finished"), 0o600))
+	noError(sc.t, os.WriteFile(sc.copy+suffix, []byte("what another program has not finished"),
+		0o600))
 }
 
 // damage flips what the copy's first page says, where a quick look does not see it.
@@ -299,14 +347,16 @@ func TestARestoreOnAFullDiskLeavesTheOldDatabase(t *testing.T) {
 		keeps  bool   // the old database was copied before
 	}{{".partial", false}, {"-wal", true}} {
 		sc := stock.again(t)
-		p := sc.trace(filepath.Join(t.TempDir(), "calls"), "-P", sc.db+c.suffix, "-e", "inject=pwrite64:error=ENOSPC")
+		p := sc.trace(filepath.Join(t.TempDir(), "calls"), "-P", sc.db+c.suffix, "-e",
+			"inject=pwrite64:error=ENOSPC")
 		if p.status() != 1 || !strings.Contains(p.log.String(), "disk is full") {
 			t.Errorf("without space for %s: %s", c.suffix, p.told())
 		}
 		if is := sc.holds(sc.db); is != "old" {
 			t.Errorf("without space for %s the database in place is %s", c.suffix, is)
 		}
-		if kept := sc.kept(); (kept != "") != c.keeps || c.keeps && !strings.Contains(p.log.String(), "is left as "+kept) {
+		if kept := sc.kept(); (kept != "") != c.keeps || c.keeps &&
+			!strings.Contains(p.log.String(), "is left as "+kept) {
 			t.Errorf("without space for %s a copy is left as %q; %s", c.suffix, kept, p.told())
 		}
 		if left, _ := filepath.Glob(sc.db + "*.partial*"); len(left) > 0 {

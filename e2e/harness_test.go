@@ -129,7 +129,8 @@ func (l *logBuffer) String() string {
 func start(t *testing.T, flags ...string) *server {
 	t.Helper()
 	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000000", "-per-day", "1000000000000")
+	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000000", "-per-day",
+		"1000000000000")
 	s.run(flags...)
 	return s
 }
@@ -144,7 +145,8 @@ func (s *server) newKey(flags ...string) string {
 // to be in this process's environment.
 func program(args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "PETSTORE_") })
+	cmd.Env = slices.DeleteFunc(os.Environ(),
+		func(v string) bool { return strings.HasPrefix(v, "PETSTORE_") })
 	return cmd
 }
 
@@ -250,7 +252,8 @@ type answer struct {
 
 // send sends a request under /v1, with the server's key unless the headers
 // ("Name: value") hold another; "Authorization:" sends none.
-func (s *server) send(ctx context.Context, client *http.Client, method, target, body string, headers ...string) (*answer, error) {
+func (s *server) send(ctx context.Context, client *http.Client, method, target, body string,
+	headers ...string) (*answer, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.url+target, strings.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -286,7 +289,8 @@ func readAnswer(res *http.Response) (*answer, error) {
 
 // newHTTPClient keeps as many connections as it is told.
 func newHTTPClient(connections int) *http.Client {
-	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}, Timeout: 30 * time.Second}
+	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections},
+		Timeout: 30 * time.Second}
 }
 
 // rex is the body that adds a pet.

@@ -117,7 +117,8 @@ func TestHistoriesShowPlantedFaults(t *testing.T) {
 					if rejected {
 						shortest := pets.Shortest(operations)
 						t.Logf("of %d operations, %d show the fault, found in %v:\n%s",
-							len(operations), len(shortest), time.Since(began).Round(time.Millisecond),
+							len(operations), len(shortest),
+							time.Since(began).Round(time.Millisecond),
 							pets.Describe(shortest))
 					}
 				})

@@ -61,7 +61,8 @@ func checkHistories(t *testing.T, next func(t *testing.T) *recording) {
 			return
 		}
 		if os.Getenv("SOAK") == "" || time.Since(began) > soak(t, time.Minute) {
-			t.Logf("%d operations and %d edits in %d histories are linearizable", checked, edits, number)
+			t.Logf("%d operations and %d edits in %d histories are linearizable", checked, edits,
+				number)
 			return
 		}
 	}
@@ -123,8 +124,8 @@ func (s *storm) record(happens func(r *recording)) *recording {
 	return r
 }
 
-// sufferEverything has one outage after the other happen, with time for edits in between. In .ci/run
-// they are short, and only those that concern the leader, a service, or HAProxy.
+// sufferEverything has one outage after the other happen, with time for edits in between. In
+// .ci/run they are short, and only those that concern the leader, a service, or HAProxy.
 func (s *storm) sufferEverything(r *recording) {
 	soaking := os.Getenv("SOAK") != ""
 	for _, o := range s.outages() {

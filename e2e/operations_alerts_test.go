@@ -216,7 +216,8 @@ func TestPrometheusScrapesTheService(t *testing.T) {
 	dir := t.TempDir()
 	address := "localhost" + freePort(t)
 	settings := readFile(t, "../docs/deploy/prometheus.yml")
-	settings = strings.Replace(settings, "127.0.0.1:6060", strings.TrimPrefix(s.debug, "http://"), 1)
+	settings = strings.Replace(settings, "127.0.0.1:6060", strings.TrimPrefix(s.debug, "http://"),
+		1)
 	settings = strings.ReplaceAll(settings, "interval: 15s", "interval: 1s")
 	noError(t, os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(settings), 0o600))
 	rules := readFile(t, "../docs/deploy/alerts.yml")

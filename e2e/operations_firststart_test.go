@@ -26,7 +26,8 @@ func TestALogIsNotLostBehindADanglingLink(t *testing.T) {
 	const added = 3
 	s := start(t)
 	for range added {
-		if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != http.StatusCreated {
+		if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
+			r.status != http.StatusCreated {
 			t.Fatal(r, err)
 		}
 	}
@@ -34,15 +35,18 @@ func TestALogIsNotLostBehindADanglingLink(t *testing.T) {
 	folder, links := filepath.Dir(s.db), t.TempDir()
 	relative, err := filepath.Rel(links, s.db)
 	noError(t, err)
-	for name, to := range map[string]string{"absolute.db": s.db, "relative.db": relative, "chain.db": "absolute.db"} {
+	for name, to := range map[string]string{"absolute.db": s.db, "relative.db": relative,
+		"chain.db": "absolute.db"} {
 		noError(t, os.Symlink(to, filepath.Join(links, name)))
 	}
 	noError(t, os.Symlink(folder, filepath.Join(links, "folder")))
 	noError(t, os.Rename(s.db, s.db+".aside"))
 	before := files(t, folder)
-	for _, link := range []string{"absolute.db", "relative.db", "chain.db", "folder/" + filepath.Base(s.db)} {
+	for _, link := range []string{"absolute.db", "relative.db", "chain.db",
+		"folder/" + filepath.Base(s.db)} {
 		db := filepath.Join(links, link)
-		for _, args := range [][]string{{"key", "create"}, {"key", "list"}, {"-addr", "127.0.0.1:0"}, {"backup", filepath.Join(t.TempDir(), "copy.db")}} {
+		for _, args := range [][]string{{"key", "create"}, {"key", "list"},
+			{"-addr", "127.0.0.1:0"}, {"backup", filepath.Join(t.TempDir(), "copy.db")}} {
 			cmd := program(args...)
 			cmd.Env = append(cmd.Env, "PETSTORE_DB="+db)
 			fails(t, cmd, db)
@@ -90,7 +94,8 @@ func TestAStartThatFailsLeavesNoDatabase(t *testing.T) {
 	noError(t, err)
 	defer taken.Close()
 	address := taken.Addr().String()
-	for _, flags := range [][]string{{"-addr", address}, {"-addr", "127.0.0.1:0", "-debug-addr", address}} {
+	for _, flags := range [][]string{{"-addr", address}, {"-addr", "127.0.0.1:0", "-debug-addr",
+		address}} {
 		folder := t.TempDir()
 		fails(t, program(append(flags, "-db", filepath.Join(folder, "petstore.db"))...), address)
 		if left := files(t, folder); len(left) > 0 {
@@ -113,7 +118,8 @@ func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
 		noError(t, reader.Close())
 		return writer
 	}
-	for name, stdout := range map[string]func(t *testing.T) *os.File{"a full disk": full, "a closed pipe": closed} {
+	for name, stdout := range map[string]func(t *testing.T) *os.File{"a full disk": full,
+		"a closed pipe": closed} {
 		for _, c := range []struct {
 			name string
 			args []string
@@ -170,8 +176,10 @@ func TestTheFirstLinesWorkAsPasted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
 			s.run(flags...)
-			if first := regexp.MustCompile(`https?://[^ "]+`).FindString(s.log.String()[strings.Index(s.log.String(), "ready"):]); first != s.url {
-				t.Errorf("the line that says ready names %s before the API, which is at %s", first, s.url)
+			if first := regexp.MustCompile(`https?://[^ "]+`).FindString(
+				s.log.String()[strings.Index(s.log.String(), "ready"):]); first != s.url {
+				t.Errorf("the line that says ready names %s before the API, which is at %s", first,
+					s.url)
 			}
 			suggestion := regexp.MustCompile(`(?m)^ *(curl .*(?:\\\n.*)*)$`)
 			var suggested [][]string
@@ -184,13 +192,15 @@ func TestTheFirstLinesWorkAsPasted(t *testing.T) {
 			})
 			var statuses []string
 			for _, command := range suggested {
-				paste := exec.Command("sh", "-c", strings.Replace(command[1], "curl ", "curl -i ", 1))
+				paste := exec.Command("sh", "-c", strings.Replace(command[1], "curl ", "curl -i ",
+					1))
 				paste.Env = append(os.Environ(), "CURL_CA_BUNDLE="+certificate)
 				out, err := paste.CombinedOutput()
 				if err != nil {
 					t.Errorf("%s: %v\n%s", command[1], err, tail(string(out)))
 				}
-				statuses = append(statuses, regexp.MustCompile(`HTTP/\S+ (\d+)|$`).FindStringSubmatch(string(out))[1])
+				statuses = append(statuses,
+					regexp.MustCompile(`HTTP/\S+ (\d+)|$`).FindStringSubmatch(string(out))[1])
 			}
 			if want := []string{"200", "201"}; !slices.Equal(statuses, want) {
 				t.Errorf("the commands give %q, want %q:\n%s", statuses, want, s.out)
@@ -208,7 +218,8 @@ func TestAnUnknownVariableIsNamed(t *testing.T) {
 			s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
 			s.newKey()
 			cmd := program(args...)
-			cmd.Env = append(cmd.Env, "PETSTORE_DB="+s.db, unknown+"=https://example.com/v1", "PETSTORE_BAN_FOR=1m", "PETSTORE_OVERLAP=1h")
+			cmd.Env = append(cmd.Env, "PETSTORE_DB="+s.db, unknown+"=https://example.com/v1",
+				"PETSTORE_BAN_FOR=1m", "PETSTORE_OVERLAP=1h")
 			p := launch(t, cmd)
 			eventually(t, longEnough, func() error {
 				if p.within(0) || strings.Contains(p.log.String(), `"ready"`) {
@@ -281,7 +292,8 @@ func TestALoadBalancerIsToldReadiness(t *testing.T) {
 		}
 		return err
 	})
-	if !strings.Contains(body, "unavailable") || strings.Contains(body, "lock") || strings.Contains(body, s.db) {
+	if !strings.Contains(body, "unavailable") || strings.Contains(body, "lock") ||
+		strings.Contains(body, s.db) {
 		t.Errorf("with the store locked /readyz says %q", body)
 	}
 	unlock()
@@ -310,10 +322,13 @@ func TestTheDebugAddressIsNoWebPages(t *testing.T) {
 		"localhost.example.com:" + port: false,
 		"127.0.0.1.example.com":         false,
 	} {
-		for _, path := range []string{"/", "/metrics", "/healthz", "/readyz", "/debug/pprof/", "/debug/pprof/cmdline"} {
+		for _, path := range []string{"/", "/metrics", "/healthz", "/readyz", "/debug/pprof/",
+			"/debug/pprof/cmdline"} {
 			status, body := getAs(t, s.debug+path, host)
-			if allowed && status != http.StatusOK || !allowed && (status < 400 || status >= 500 || strings.Contains(body, s.db)) {
-				t.Errorf("%s of the host %s is %d, want it to be allowed: %t", path, host, status, allowed)
+			if allowed && status != http.StatusOK || !allowed && (status < 400 || status >= 500 ||
+				strings.Contains(body, s.db)) {
+				t.Errorf("%s of the host %s is %d, want it to be allowed: %t", path, host, status,
+					allowed)
 			}
 		}
 	}

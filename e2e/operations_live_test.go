@@ -30,10 +30,12 @@ func TestTheBusiestKeyAndItsWorstDayAreFound(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, on engine) {
 		s := on.start(t)
 		s.newKey("-name", "quiet")
-		busy := s.newKey("-name", "busy", "-plan", "enterprise", "-per-minute", "100", "-per-day", "1000000")
+		busy := s.newKey("-name", "busy", "-plan", "enterprise", "-per-minute", "100", "-per-day",
+			"1000000")
 		today := time.Now().Unix() / 86_400
 		past := fmt.Sprintf(`INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-			VALUES (2, %d, 70, 0, 0), (3, %d, 10, 0, 0), (3, %d, 20, 9000, 3)`, today-3, today-29, today-2)
+			VALUES (2, %d, 70, 0, 0), (3, %d, 10, 0, 0), (3, %d, 20, 9000, 3)`, today-3, today-29,
+			today-2)
 		if on.cluster != nil {
 			on.cluster.execute(past)
 		} else {
@@ -48,16 +50,23 @@ func TestTheBusiestKeyAndItsWorstDayAreFound(t *testing.T) {
 		if len(one) != 1 || !reflect.DeepEqual(one[0], busiest) {
 			t.Errorf("of all keys the first is %v, and alone it is %v", busiest, one)
 		}
-		date := func(ago int64) string { return time.Unix((today-ago)*86_400, 0).UTC().Format(time.DateOnly) }
-		if want := (usedKey{3, []usedDay{{date(29), 10, 0, 0}, {date(2), 20, 9000, 3}, {date(0), 100, 30, 0}}}); !reflect.DeepEqual(busiest, want) {
+		date := func(ago int64) string {
+			return time.Unix((today-ago)*86_400,
+				0).UTC().Format(time.DateOnly)
+		}
+		if want := (usedKey{3, []usedDay{{date(29), 10, 0, 0}, {date(2), 20, 9000, 3},
+			{date(0), 100, 30, 0}}}); !reflect.DeepEqual(busiest, want) {
 			t.Errorf("the busiest is %v, want %v", busiest, want)
 		}
-		row := regexp.MustCompile(`^ID .*\n3 +130 +9030 +3 +enterprise +busy\n2 +70 +0 +0 +free +quiet\n1 +0 `)
+		row := regexp.MustCompile(
+			`^ID .*\n3 +130 +9030 +3 +enterprise +busy\n2 +70 +0 +0 +free +quiet\n1 +0 `)
 		if table := s.command("key", "usage", "-db", s.db); !row.MatchString(table) {
 			t.Errorf("the table is\n%s", table)
 		}
-		worst := regexp.MustCompile(`\n` + date(2) + ` +20 +9000 +3\n` + date(0) + ` +100 +30 +0\n$`)
-		if table := s.command("key", "usage", "-db", s.db, "-days", "3", "3"); !worst.MatchString(table) {
+		worst := regexp.MustCompile(`\n` + date(2) + ` +20 +9000 +3\n` + date(0) +
+			` +100 +30 +0\n$`)
+		if table := s.command("key", "usage", "-db", s.db, "-days", "3",
+			"3"); !worst.MatchString(table) {
 			t.Errorf("the days are\n%s", table)
 		}
 	})
@@ -77,20 +86,24 @@ func TestAChangeOfAKeyHoldsWithinASecond(t *testing.T) {
 			crowd := gather(t, s, 24, load.creates)
 			defer crowd.leave()
 			for range soak(t, 2) {
-				passing := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", "1000000000", "-expires", "2s")
+				passing := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day",
+					"1000000000", "-expires", "2s")
 				s.expect(t, passing, "200 of 1000000")
 
 				k := s.keyOf("1000000")
 				s.takesEffect(t, k.token, "200 of 1000000", "200 of 1000001", "key", "set",
 					"-plan", "enterprise", "-per-minute", "1000001", "-per-day", "1000000000", k.id)
-				s.takesEffect(t, k.token, "200 of 1000001", "401 invalid_key", "key", "rotate", "-overlap", "0s", k.id)
+				s.takesEffect(t, k.token, "200 of 1000001", "401 invalid_key", "key", "rotate",
+					"-overlap", "0s", k.id)
 
 				k = s.keyOf("1000000")
-				s.takesEffect(t, k.token, "200 of 1000000", "401 invalid_key", "key", "revoke", k.id)
+				s.takesEffect(t, k.token, "200 of 1000000", "401 invalid_key", "key", "revoke",
+					k.id)
 
 				k = s.keyOf("100")
 				s.ban(t, k)
-				s.takesEffect(t, k.token, "429 key_banned", "429 rate_limited", "key", "unban", k.id)
+				s.takesEffect(t, k.token, "429 key_banned", "429 rate_limited", "key", "unban",
+					k.id)
 
 				s.expires(t, passing)
 			}
@@ -121,7 +134,8 @@ type listedKey struct {
 func (s *server) listed(token string) listedKey {
 	s.t.Helper()
 	var keys []listedKey
-	if err := json.Unmarshal([]byte(s.command("key", "list", "-db", s.db, "-json")), &keys); err != nil {
+	if err := json.Unmarshal([]byte(s.command("key", "list", "-db", s.db, "-json")),
+		&keys); err != nil {
 		s.t.Fatal(err)
 	}
 	for _, key := range slices.Backward(keys) {
@@ -144,7 +158,8 @@ func (a *answer) outcome() string {
 
 // callers is what the tests call with. An answer takes far less than 10 s: a
 // request that is not answered by then is lost without an error.
-var callers = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: 10 * time.Second}
+var callers = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64},
+	Timeout: 10 * time.Second}
 
 var addresses atomic.Uint32
 
@@ -215,7 +230,8 @@ func (s *server) takesEffect(t *testing.T, token, before, after string, verb ...
 	}
 	var seen []sighting
 	fresh := 0 // new answers so far; some more than one show that the old one does not come back
-	for until := time.Now().Add(10 * time.Second); fresh < 20 && time.Now().Before(until); time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(10 * time.Second); fresh < 20 &&
+		time.Now().Before(until); time.Sleep(time.Millisecond) {
 		a := sighting{sent: time.Now()}
 		a.outcome, a.arrived = s.ask(t, token), time.Now()
 		seen = append(seen, a)
@@ -237,10 +253,12 @@ func (s *server) takesEffect(t *testing.T, token, before, after string, verb ...
 				t.Errorf("key %s: an answer is %s after one was %s", verb[1], a.outcome, want)
 			}
 		} else if late := a.sent.Sub(ended); a.outcome != want || late > time.Second {
-			t.Errorf("key %s: a request sent %v after its end is answered %s, want %s, or %s within a second", verb[1], late, a.outcome, before, after)
+			t.Errorf("key %s: a request sent %v after its end is answered %s, want %s, or %s "+
+				"within a second", verb[1], late, a.outcome, before, after)
 		}
 	}
-	t.Logf("key %s: the first new answer came %v after its end", verb[1], seen[first].arrived.Sub(ended).Round(time.Millisecond))
+	t.Logf("key %s: the first new answer came %v after its end", verb[1],
+		seen[first].arrived.Sub(ended).Round(time.Millisecond))
 }
 
 // ban spends the key's minute and goes on asking until it is banned, and that is
@@ -267,7 +285,8 @@ func (s *server) expires(t *testing.T, token string) {
 		case outcome == "401 invalid_key" && !time.Now().Before(end):
 			refused++
 		default:
-			t.Fatalf("a request sent %v after the expiry of its key is answered %s", sent.Sub(end), outcome)
+			t.Fatalf("a request sent %v after the expiry of its key is answered %s", sent.Sub(end),
+				outcome)
 		}
 	}
 }
@@ -282,11 +301,12 @@ type crowd struct {
 	leaving chan struct{}
 	leave   func() // ends the clients; what they know can be read then without the lock
 
-	mu         sync.Mutex       // guards what follows, and urls
-	animals    map[string]int64 // name: id, of the creates that were answered 201
-	once       []string         // names of those that were sent with an Idempotency-Key, which is the name
-	doubtful   map[string]bool  // names of the creates that were not answered: they may be there
-	wrong      []string         // what must not be
+	mu      sync.Mutex       // guards what follows, and urls
+	animals map[string]int64 // name: id, of the creates that were answered 201
+	// names of those that were sent with an Idempotency-Key, which is the name
+	once       []string
+	doubtful   map[string]bool // names of the creates that were not answered: they may be there
+	wrong      []string        // what must not be
 	answered   int
 	unanswered int // failed with an error
 	replayed   int // unanswered creates that turned out to be there when they were repeated
@@ -296,9 +316,11 @@ type crowd struct {
 // gather starts n clients that list and get, and with creates add animals too.
 func gather(t *testing.T, s *server, n int, creates bool) *crowd {
 	t.Helper()
-	c := &crowd{server: s, urls: []string{s.url}, leaving: make(chan struct{}), animals: map[string]int64{}, doubtful: map[string]bool{}}
+	c := &crowd{server: s, urls: []string{s.url}, leaving: make(chan struct{}),
+		animals: map[string]int64{}, doubtful: map[string]bool{}}
 	for range 3 {
-		c.keys = append(c.keys, s.newKey("-plan", "enterprise", "-per-minute", "100000000", "-per-day", "1000000000"))
+		c.keys = append(c.keys, s.newKey("-plan", "enterprise", "-per-minute", "100000000",
+			"-per-day", "1000000000"))
 	}
 	var clients sync.WaitGroup
 	for i := range n {
@@ -310,7 +332,8 @@ func gather(t *testing.T, s *server, n int, creates bool) *crowd {
 	})
 	t.Cleanup(func() {
 		c.leave()
-		t.Logf("%d requests were answered, %d failed, %d were answered 503, %d creates were found done when they were repeated",
+		t.Logf("%d requests were answered, %d failed, %d were answered 503, %d creates were "+
+			"found done when they were repeated",
 			c.answered, c.unanswered, c.busy, c.replayed)
 		for _, wrong := range c.wrong {
 			t.Error(wrong)
@@ -365,9 +388,11 @@ func (c *crowd) visit(client int, creates bool) {
 
 // read gets what must begin with the given bytes. An error needs no second try.
 func (c *crowd) read(token, target, want string) {
-	if r := c.send(token, "GET", target, "", ""); r != nil && (r.status != http.StatusOK || !strings.HasPrefix(r.body, want)) {
+	if r := c.send(token, "GET", target, "", ""); r != nil && (r.status != http.StatusOK ||
+		!strings.HasPrefix(r.body, want)) {
 		c.note(func() {
-			c.wrong = append(c.wrong, fmt.Sprintf("GET %s: %d %.300s, want %s", target, r.status, r.body, want))
+			c.wrong = append(c.wrong, fmt.Sprintf("GET %s: %d %.300s, want %s", target, r.status,
+				r.body, want))
 		})
 	}
 }
@@ -377,7 +402,8 @@ func (c *crowd) create(token, name, once string) (animal string, id int64) {
 	body := animalJSON(name)
 	r := c.send(token, "POST", "/pets", body, once)
 	failed := r == nil
-	for until := time.Now().Add(20 * time.Second); r == nil && once != "" && time.Now().Before(until); {
+	for until := time.Now().Add(20 * time.Second); r == nil && once != "" &&
+		time.Now().Before(until); {
 		r = c.send(token, "POST", "/pets", body, once)
 	}
 	var stored pet
@@ -388,7 +414,8 @@ func (c *crowd) create(token, name, once string) (animal string, id int64) {
 		case r == nil:
 			c.doubtful[name] = true
 		case r.status == http.StatusServiceUnavailable: // "nothing was changed"
-		case r.status != http.StatusCreated || json.Unmarshal([]byte(r.body), &stored) != nil || stored.Name != name || stored.ID < 1:
+		case r.status != http.StatusCreated || json.Unmarshal([]byte(r.body), &stored) != nil ||
+			stored.Name != name || stored.ID < 1:
 			c.wrong = append(c.wrong, fmt.Sprintf("POST %s: %d %s", body, r.status, r.body))
 		default:
 			animal, id = r.body, stored.ID
@@ -399,7 +426,8 @@ func (c *crowd) create(token, name, once string) (animal string, id int64) {
 			if r.header.Get("Idempotency-Replayed") != "" {
 				c.replayed++
 				if !failed {
-					c.wrong = append(c.wrong, name+" is created for the first time and told to be a replay")
+					c.wrong = append(c.wrong,
+						name+" is created for the first time and told to be a replay")
 				}
 			}
 		}
@@ -419,7 +447,8 @@ func (c *crowd) send(token, method, target, body, once string) *answer {
 			c.wrong = append(c.wrong, fmt.Sprintf("%s %s is lost without an error", method, target))
 		case err != nil:
 			c.unanswered++
-		case r.status == http.StatusServiceUnavailable && r.outcome() == "503 unavailable" && r.header.Get("Retry-After") == "1":
+		case r.status == http.StatusServiceUnavailable && r.outcome() == "503 unavailable" &&
+			r.header.Get("Retry-After") == "1":
 			c.busy++
 		default:
 			c.answered++
@@ -457,16 +486,20 @@ func TestTheServiceIsOperatedWhileItIsUsed(t *testing.T) {
 			t.Errorf("connections were refused for %v, want less than a second", refused)
 		}
 		s.spend(t, metered, 120)
-		s.expect(t, metered, "429 rate_limited") // the 201st: the upgrade has neither lost nor added one
+		// the 201st: the upgrade has neither lost nor added one
+		s.expect(t, metered, "429 rate_limited")
 		keys.hold(t, s)
-		s.takesEffect(t, keys.banned.token, "429 key_banned", "429 rate_limited", "key", "unban", keys.banned.id)
-		s.takesEffect(t, keys.kept.token, "200 of 1000000", "401 invalid_key", "key", "revoke", keys.kept.id)
+		s.takesEffect(t, keys.banned.token, "429 key_banned", "429 rate_limited", "key", "unban",
+			keys.banned.id)
+		s.takesEffect(t, keys.kept.token, "200 of 1000000", "401 invalid_key", "key", "revoke",
+			keys.kept.id)
 
 		crowd.leave()
 		crowd.compare(t, s, crowd.animals)
 		s.stop()
 
-		t.Logf("%d animals were answered before the backup, %d in all", len(before), len(crowd.animals))
+		t.Logf("%d animals were answered before the backup, %d in all", len(before),
+			len(crowd.animals))
 		restored := &server{t: t, db: copied, key: s.key}
 		restored.run(behindProxy...)
 		crowd.compare(t, restored, before)
@@ -487,11 +520,13 @@ type changedKeys struct {
 func (s *server) changeKeys(t *testing.T) changedKeys {
 	t.Helper()
 	k := changedKeys{kept: s.keyOf("1000000"), revoked: s.keyOf("1000000"), banned: s.keyOf("100")}
-	s.takesEffect(t, k.revoked.token, "200 of 1000000", "401 invalid_key", "key", "revoke", k.revoked.id)
+	s.takesEffect(t, k.revoked.token, "200 of 1000000", "401 invalid_key", "key", "revoke",
+		k.revoked.id)
 	k.successor = strings.TrimSpace(s.command("key", "rotate", "-db", s.db, k.kept.id))
 	unbanned := s.keyOf("100")
 	s.ban(t, unbanned)
-	s.takesEffect(t, unbanned.token, "429 key_banned", "429 rate_limited", "key", "unban", unbanned.id)
+	s.takesEffect(t, unbanned.token, "429 key_banned", "429 rate_limited", "key", "unban",
+		unbanned.id)
 	s.ban(t, k.banned)
 	k.hold(t, s)
 	return k
@@ -553,13 +588,16 @@ func (c *crowd) repeat(t *testing.T, s *server, made map[string]int64) {
 		if _, err := fmt.Sscanf(name, "client %d, animal %d", &client, &n); err != nil {
 			t.Fatal(err)
 		}
-		r, err := call(s.url, c.token(client), "POST", "/pets", body, strings.ReplaceAll(name, " ", "-"))
+		r, err := call(s.url, c.token(client), "POST", "/pets", body, strings.ReplaceAll(name, " ",
+			"-"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var again pet
-		if err := json.Unmarshal([]byte(r.body), &again); err != nil || again.ID != id || r.header.Get("Idempotency-Replayed") != "true" {
-			t.Errorf("%s was answered with id %d, and when it is repeated with %d %s", name, id, r.status, r.body)
+		if err := json.Unmarshal([]byte(r.body), &again); err != nil || again.ID != id ||
+			r.header.Get("Idempotency-Replayed") != "true" {
+			t.Errorf("%s was answered with id %d, and when it is repeated with %d %s", name, id,
+				r.status, r.body)
 		}
 	}
 	if repeated == 0 {
@@ -583,15 +621,16 @@ func buildAgain(t *testing.T) (file string) {
 func exchange(t *testing.T, file string) {
 	t.Helper()
 	aside := file + "-aside"
-	if err := errors.Join(os.Rename(binary, aside), os.Rename(file, binary), os.Rename(aside, file)); err != nil {
+	if err := errors.Join(os.Rename(binary, aside), os.Rename(file, binary),
+		os.Rename(aside, file)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// upgrade stops the service and starts the next version, which exchange has put in
-// place, on the same address and database. It returns for how long no connection could be made. What
-// is in flight when the service is told to stop is still answered, and who
-// only holds a connection, as the pools of clients do, does not keep it up.
+// upgrade stops the service and starts the next version, which exchange has put in place, on the
+// same address and database. It returns for how long no connection could be made. What is in flight
+// when the service is told to stop is still answered, and who only holds a connection, as the pools
+// of clients do, does not keep it up.
 func (c *crowd) upgrade(t *testing.T, exchange func()) (refused time.Duration) {
 	t.Helper()
 	s := c.server
@@ -603,7 +642,9 @@ func (c *crowd) upgrade(t *testing.T, exchange func()) (refused time.Duration) {
 			t.Fatal(err)
 		}
 		defer silent.Close()
-		inFlight = append(inFlight, s.begin(t, address, fmt.Sprintf("in flight at the upgrade of %v, %d", time.Now(), len(inFlight))))
+		inFlight = append(inFlight,
+			s.begin(t, address, fmt.Sprintf("in flight at the upgrade of %v, %d", time.Now(),
+				len(inFlight))))
 	}
 	began, took := watchOutage(address)
 	go func() {
@@ -646,7 +687,9 @@ func (s *server) begin(t *testing.T, address, name string) *halfSent {
 	}
 	t.Cleanup(func() { conn.Close() })
 	h := &halfSent{conn: conn, reader: bufio.NewReader(conn), body: animalJSON(name)}
-	fmt.Fprintf(conn, "POST /v1/pets HTTP/1.1\r\nHost: %s\r\nAuthorization: %s\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+	fmt.Fprintf(conn,
+		"POST /v1/pets HTTP/1.1\r\nHost: %s\r\nAuthorization: %s\r\nContent-Length: "+
+			"%d\r\nExpect: 100-continue\r\n\r\n",
 		address, s.bearer(), len(h.body))
 	const proceed = "HTTP/1.1 100 Continue\r\n\r\n"
 	line := make([]byte, len(proceed))

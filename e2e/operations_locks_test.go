@@ -74,7 +74,8 @@ func (p *process) String() string {
 
 // told is what the command did and said, for a failure.
 func (p *process) told() string {
-	return fmt.Sprintf("%s: %v, stdout %q, stderr %q", p, p.cmd.ProcessState, tail(p.out.String()), tail(p.log.String()))
+	return fmt.Sprintf("%s: %v, stdout %q, stderr %q", p, p.cmd.ProcessState, tail(p.out.String()),
+		tail(p.log.String()))
 }
 
 // succeeds wants a command to end well, and returns what it did.
@@ -93,15 +94,18 @@ func fails(t *testing.T, cmd *exec.Cmd, texts ...string) {
 	t.Helper()
 	p := launch(t, cmd)
 	status, line := p.status(), strings.TrimSuffix(p.log.String(), "\n")
-	silent := slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+	silent := slices.ContainsFunc(texts, func(text string) bool {
+		return !strings.Contains(line,
+			text)
+	})
 	if status != 1 || p.out.String() != "" || line == "" || strings.Contains(line, "\n") || silent {
 		t.Errorf("%s; want status 1 and one line with %q", p.told(), texts)
 	}
 }
 
-// slowDown makes a command run with system calls that take 10 ms longer; more options
-// of strace say which. strace -D stands aside, so that the process is the program's own, with its signals and
-// its exit status; with --seccomp-bpf it costs the other calls no time.
+// slowDown makes a command run with system calls that take 10 ms longer; more options of strace say
+// which. strace -D stands aside, so that the process is the program's own, with its signals and its
+// exit status; with --seccomp-bpf it costs the other calls no time.
 func slowDown(cmd *exec.Cmd, calls string, options ...string) *exec.Cmd {
 	strace := []string{"strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null",
 		"-e", "trace=" + calls, "-e", "inject=" + calls + ":delay_exit=10000"}
@@ -117,7 +121,8 @@ func (s *server) runSlowly() {
 	fast := binary
 	defer func() { binary = fast }()
 	binary = filepath.Join(s.t.TempDir(), "petstore-on-a-slow-disk")
-	script := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n", strings.Join(slowDown(exec.Command(fast), syncCalls).Args, "' '"))
+	script := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n",
+		strings.Join(slowDown(exec.Command(fast), syncCalls).Args, "' '"))
 	noError(s.t, os.WriteFile(binary, []byte(script), 0o700))
 	s.run()
 }
@@ -131,7 +136,8 @@ func keepWriting(t *testing.T, s *server) (stop func()) {
 	for range 4 {
 		clients.Go(func() {
 			for !stopped.Load() {
-				if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != http.StatusCreated {
+				if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
+					r.status != http.StatusCreated {
 					t.Errorf("a pet is not added beside commands: %v, %v", r, err)
 					return
 				}
@@ -156,15 +162,18 @@ func TestCommandsThatWriteFindAGapBesideABusyService(t *testing.T) {
 	for range rounds {
 		banned := s.keyOf("3")
 		s.ban(t, banned)
-		commands = append(commands, []string{"create"}, []string{"unban", banned.id}, []string{"revoke", s.keyOf("3").id})
+		commands = append(commands, []string{"create"}, []string{"unban", banned.id},
+			[]string{"revoke", s.keyOf("3").id})
 	}
 	s.stop()
 	s.runSlowly()
 	stop := keepWriting(t, s)
 	defer stop()
-	for starved, command := 0, 0; command < len(commands) && starved < 2; command++ { // more would only take time
+	// more would only take time
+	for starved, command := 0, 0; command < len(commands) && starved < 2; command++ {
 		began := time.Now()
-		p := launch(t, program(append([]string{"key", commands[command][0], "-db", s.db}, commands[command][1:]...)...))
+		p := launch(t, program(append([]string{"key", commands[command][0], "-db", s.db},
+			commands[command][1:]...)...))
 		if !p.within(ample) || p.status() != 0 {
 			starved++
 			t.Errorf("%s does not succeed within %v: %s", p, ample, p.log.String())
@@ -269,7 +278,8 @@ func TestTheServiceFindsAGapBesideABusyProgram(t *testing.T) {
 	}
 	t.Logf("%d of %d pets were stored", stored, creates)
 	if stored < enough {
-		t.Errorf("%d of %d pets were stored beside a busy program, want %d: %s", stored, creates, enough, refusal)
+		t.Errorf("%d of %d pets were stored beside a busy program, want %d: %s", stored, creates,
+			enough, refusal)
 	}
 }
 

@@ -20,7 +20,8 @@ func TestTheMetricsAreThoseOfPrometheus(t *testing.T) {
 	for range 30 {
 		s.expect(t, s.key, "200 of 1000000000")
 	}
-	if got, err := call(s.url, s.key, "GET", "/pets/1", "", ""); err != nil || got.status != http.StatusNotFound {
+	if got, err := call(s.url, s.key, "GET", "/pets/1", "", ""); err != nil ||
+		got.status != http.StatusNotFound {
 		t.Fatalf("GET /pets/1 gets %v, %v", got, err)
 	}
 	families := scrape(t, s)
@@ -34,7 +35,8 @@ func TestTheMetricsAreThoseOfPrometheus(t *testing.T) {
 		below := uint64(0)
 		for _, b := range h.GetBucket() {
 			if b.GetCumulativeCount() < below {
-				t.Errorf("%v: the bucket to %v holds %d and the one before it %d", m.GetLabel(), b.GetUpperBound(), b.GetCumulativeCount(), below)
+				t.Errorf("%v: the bucket to %v holds %d and the one before it %d", m.GetLabel(),
+					b.GetUpperBound(), b.GetCumulativeCount(), below)
 			}
 			below = b.GetCumulativeCount()
 		}

@@ -35,8 +35,8 @@ type crew struct {
 	done sync.WaitGroup
 }
 
-// work starts clients that do all that the page tells apart: pets are listed, listed again with the ETag, added
-// and fetched, some that are not there; and the key of the Free plan is soon refused.
+// work starts clients that do all that the page tells apart: pets are listed, listed again with the
+// ETag, added and fetched, some that are not there; and the key of the Free plan is soon refused.
 func (s *server) work(t *testing.T, perSecond int, limited string) *crew {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -44,7 +44,8 @@ func (s *server) work(t *testing.T, perSecond int, limited string) *crew {
 	client := newHTTPClient(8)
 	t.Cleanup(client.CloseIdleConnections)
 	send := func(method, target, body string, headers ...string) {
-		if _, err := s.send(context.WithoutCancel(ctx), client, method, target, body, headers...); err != nil {
+		if _, err := s.send(context.WithoutCancel(ctx), client, method, target, body,
+			headers...); err != nil {
 			t.Error(err)
 		}
 	}
@@ -95,16 +96,19 @@ func (b *tab) operatorState(name string) {
 	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
-		for _, width := range []int64{320, 360, 390, 768, 1280} { // 320 is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
+		// 320 is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
+		for _, width := range []int64{320, 360, 390, 768, 1280} {
 			b.do(chromedp.EmulateViewport(width, 900))
 			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
 			}
-			for _, cut := range eval[[]string](b, `[...document.querySelectorAll("th, td")].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent)`) {
+			for _, cut := range eval[[]string](b,
+				`[...document.querySelectorAll("th, td")].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent)`) {
 				b.t.Errorf("%s: the cell %q is cut off", what, cut)
 			}
-			small := eval[[]string](b, `[...document.querySelectorAll("button, nav a, label.moment")].filter((e) => e.getBoundingClientRect().height < 44).map((e) => e.textContent)`)
+			small := eval[[]string](b,
+				`[...document.querySelectorAll("button, nav a, label.moment")].filter((e) => e.getBoundingClientRect().height < 44).map((e) => e.textContent)`)
 			if width == 390 && len(small) > 0 {
 				b.t.Errorf("%s: a finger misses %q", what, small)
 			}
@@ -120,7 +124,8 @@ func (b *tab) operatorState(name string) {
 // value is what the page shows under a name.
 func (b *tab) value(name string) string {
 	b.t.Helper()
-	return eval[string](b, fmt.Sprintf("document.querySelector('[data-value=%q]').textContent", name))
+	return eval[string](b, fmt.Sprintf("document.querySelector('[data-value=%q]').textContent",
+		name))
 }
 
 // number is the value as a number, in the unit without a prefix: seconds, bytes, or none.
@@ -133,7 +138,8 @@ func shownNumber(t *testing.T, text string) float64 {
 	t.Helper()
 	digits, unit, _ := strings.Cut(strings.TrimSpace(text), " ")
 	n, err := strconv.ParseFloat(strings.ReplaceAll(digits, ",", ""), 64)
-	factor, known := map[string]float64{"": 1, "µs": 1e-6, "ms": 1e-3, "s": 1, "%": 1, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+	factor, known := map[string]float64{"": 1, "µs": 1e-6, "ms": 1e-3, "s": 1, "%": 1,
+		"MiB": 1 << 20, "GiB": 1 << 30}[unit]
 	if err != nil || !known {
 		t.Fatalf("%q is no number", text)
 	}
@@ -143,7 +149,8 @@ func shownNumber(t *testing.T, text string) float64 {
 // mostSuccesses is the largest number of successes a second that the summary of the chart names.
 func (b *tab) mostSuccesses() float64 {
 	b.t.Helper()
-	label := eval[string](b, "document.querySelector('[data-chart=requests] svg').getAttribute('aria-label')")
+	label := eval[string](b,
+		"document.querySelector('[data-chart=requests] svg').getAttribute('aria-label')")
 	match := regexp.MustCompile(`2xx now [^;]*, at most ([^;]*)`).FindStringSubmatch(label)
 	if match == nil {
 		b.t.Fatalf("the chart of requests says %q, and nothing of 2xx", label)
@@ -215,7 +222,8 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	s := start(t, debugFlags...)
 	limited := s.newKey("-plan", "free", "-name", markup)
 	db := database(t, s.db, "PRAGMA busy_timeout = 10000",
-		"INSERT INTO usage_days (usage_id, day, admitted, refused, errors) VALUES (2, unixepoch() / 86400 - 3, 1000000, 77, 5)")
+		"INSERT INTO usage_days (usage_id, day, admitted, refused, errors) VALUES (2, "+
+			"unixepoch() / 86400 - 3, 1000000, 77, 5)")
 	noError(t, db.Close())
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Live")
@@ -227,8 +235,10 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	b.shows("[data-value='well.ready']", "Ready since")
 	b.shows("[data-value='well.failures']", "0 responses of 5xx")
 	b.shows("[data-value='well.bans']", "no key banned")
-	for _, where := range []string{eval[string](b, "document.title"), b.text("h1")} { // so that two tabs differ
-		if !strings.Contains(where, strings.TrimPrefix(s.debug, "http://")) || !strings.Contains(where, filepath.Base(s.db)) {
+	// so that two tabs differ
+	for _, where := range []string{eval[string](b, "document.title"), b.text("h1")} {
+		if !strings.Contains(where, strings.TrimPrefix(s.debug, "http://")) ||
+			!strings.Contains(where, filepath.Base(s.db)) {
 			t.Errorf("%q does not name the host and the database", where)
 		}
 	}
@@ -243,8 +253,10 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	if n := eval[int](b, "document.querySelectorAll('img').length"); n != 0 {
 		t.Errorf("the name of a key became %d images", n)
 	}
-	for _, table := range []string{"near", "usage"} { // a bdi keeps the direction of the name to itself
-		if got := eval[string](b, fmt.Sprintf("document.querySelector('#%s bdi.name').textContent", table)); got != markup {
+	// a bdi keeps the direction of the name to itself
+	for _, table := range []string{"near", "usage"} {
+		if got := eval[string](b, fmt.Sprintf("document.querySelector('#%s bdi.name').textContent",
+			table)); got != markup {
 			t.Errorf("the key in the table %s is %q", table, got)
 		}
 	}
@@ -258,10 +270,12 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	if got := b.number("requests.total"); !near(got, rate, 0.3) {
 		t.Errorf("the page shows %v requests a second, and the metrics %v", got, rate)
 	}
-	if got := b.number("memory.resident"); !near(got, s.metric("process_resident_memory_bytes"), 0.3) {
+	if got := b.number("memory.resident"); !near(got, s.metric("process_resident_memory_bytes"),
+		0.3) {
 		t.Errorf("the page shows %v bytes of memory", got)
 	}
-	for _, name := range []string{"creates.creates", "creates.commits", "cpu.used", "sizes.mean", "commit.p99", "createPet.p50"} {
+	for _, name := range []string{"creates.creates", "creates.commits", "cpu.used", "sizes.mean",
+		"commit.p99", "createPet.p50"} {
 		if b.number(name) <= 0 {
 			t.Errorf("the page shows %s as %s", name, b.value(name))
 		}
@@ -288,8 +302,8 @@ func (b *tab) showsTotals(counted map[string]float64) {
 	})
 }
 
-// agreesWithTheMetrics compares, when no more requests come, what the page counts since the start, and the percentiles
-// since it was opened, which was before the first request.
+// agreesWithTheMetrics compares, when no more requests come, what the page counts since the start,
+// and the percentiles since it was opened, which was before the first request.
 func (b *tab) agreesWithTheMetrics(s *server) {
 	b.t.Helper()
 	b.showsTotals(s.counted(b.t))
@@ -299,7 +313,8 @@ func (b *tab) agreesWithTheMetrics(s *server) {
 		requests[labels(m)["operation"]] += m.GetCounter().GetValue()
 	}
 	rows := map[string][]string{}
-	for _, row := range eval[[][]string](b, `[...document.querySelectorAll("#operations tbody tr")].map((row) => [...row.cells].map((c) => c.textContent))`) {
+	for _, row := range eval[[][]string](b,
+		`[...document.querySelectorAll("#operations tbody tr")].map((row) => [...row.cells].map((c) => c.textContent))`) {
 		rows[row[0]] = row
 	}
 	for _, m := range families["petstore_request_duration_seconds"].GetMetric() {
@@ -309,11 +324,13 @@ func (b *tab) agreesWithTheMetrics(s *server) {
 			continue
 		}
 		if row == nil || shownNumber(b.t, row[1]) != requests[name] {
-			b.t.Fatalf("the page shows %q of %s, and the metrics %v requests", row, name, requests[name])
+			b.t.Fatalf("the page shows %q of %s, and the metrics %v requests", row, name,
+				requests[name])
 		}
 		for i, q := range []float64{0.5, 0.95, 0.99} {
 			got, want := shownNumber(b.t, row[3+i]), quantile(q, m.GetHistogram())
-			if math.Abs(got-want) > 0.5e-6 && !near(got, want, 0.006) { // whole microseconds, or three digits
+			// whole microseconds, or three digits
+			if math.Abs(got-want) > 0.5e-6 && !near(got, want, 0.006) {
 				b.t.Errorf("the percentile %v of %s is %s, want %v s", q, name, row[3+i], want)
 			}
 		}
@@ -369,15 +386,19 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	if got := b.mostSuccesses(); got > 1.5*highest {
 		t.Errorf("the restart made a peak of %v requests a second, above %v", got, highest)
 	}
-	if text := b.text("main"); regexp.MustCompile(`[-−]\d`).MatchString(strings.ReplaceAll(text, s.db, "")) {
+	if text := b.text("main"); regexp.MustCompile(`[-−]\d`).MatchString(strings.ReplaceAll(text,
+		s.db, "")) {
 		t.Errorf("something is negative: %s", text)
 	}
-	if gaps := eval[int](b, "document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
+	if gaps := eval[int](b,
+		"document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
 		t.Error("the time without responses is no gap")
 	}
 	after := s.counted(t)
 	eventually(t, longEnough, func() error { // what was shown of the first run and of the second
-		got := eval[string](b, "[...document.querySelectorAll('#operations tbody td:nth-child(2)')].map((c) => c.textContent).join(' ')")
+		got := eval[string](b,
+			"[...document.querySelectorAll('#operations tbody td:nth-child(2)')].map((c) => "+
+				"c.textContent).join(' ')")
 		sum := 0.0
 		for _, n := range strings.Fields(got) {
 			sum += shownNumber(t, n)
@@ -387,13 +408,15 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 		}
 		return nil
 	})
-	if marks := eval[int](b, "document.querySelectorAll('[data-chart=requests] .restart').length"); marks != 1 {
+	if marks := eval[int](b,
+		"document.querySelectorAll('[data-chart=requests] .restart').length"); marks != 1 {
 		t.Errorf("the restart has %d marks", marks)
 	}
 	b.operatorState("restarted")
 }
 
-// TestTheOperatorsPageHasAPast: it is opened because something broke, and then the charts are not empty.
+// TestTheOperatorsPageHasAPast: it is opened because something broke, and then the charts are not
+// empty.
 func TestTheOperatorsPageHasAPast(t *testing.T) {
 	s := start(t, debugFlags...)
 	crew := s.work(t, 50, s.newKey("-plan", "free"))
@@ -414,10 +437,12 @@ func TestTheOperatorsPageHasAPast(t *testing.T) {
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Live")
 	if got := b.mostSuccesses(); got < 20 {
-		t.Errorf("the chart of requests shows at most %v a second of the time before the page was opened", got)
+		t.Errorf("the chart of requests shows at most %v a second of the time before the page "+
+			"was opened", got)
 	}
 	for _, chart := range []string{"listPets", "createPet", "getPet", "memory", "cpu"} {
-		if text := b.text("[data-chart=" + chart + "]"); strings.Contains(text, "No data") || strings.Contains(text, "No requests") {
+		if text := b.text("[data-chart=" + chart + "]"); strings.Contains(text, "No data") ||
+			strings.Contains(text, "No requests") {
 			t.Errorf("the chart %s shows %q", chart, text)
 		}
 	}
@@ -440,7 +465,9 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 		})
 	}
 	enough(300)
-	eval[bool](b, `(() => { for (const end = Date.now() + 6000; Date.now() < end;); return true; })()`) // it sleeps
+	// it sleeps
+	eval[bool](b,
+		`(() => { for (const end = Date.now() + 6000; Date.now() < end;); return true; })()`)
 	b.shows("#state", "Live")
 	seen := b.number("total.success")
 	eventually(t, longEnough, func() error {
@@ -456,7 +483,9 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 
 	hidden := func(is bool) {
 		t.Helper()
-		eval[bool](b, fmt.Sprintf(`(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, is))
+		eval[bool](b,
+			fmt.Sprintf(
+				`(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, is))
 	}
 	hidden(true)
 	seen = b.number("total.success")
@@ -491,7 +520,8 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 	noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
 	b.shows("#state", "Live")
 	b.shows("[data-value='requests.total']", "0")
-	if gaps := eval[int](b, "document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
+	if gaps := eval[int](b,
+		"document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
 		t.Error("the time without responses is no gap")
 	}
 	if got := b.text("#state"); strings.Contains(got, "restarted") {
@@ -529,7 +559,9 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 	to("#moment")
 	b.do(chromedp.KeyEvent(kb.ArrowLeft))
 	b.shows(".when", "at ")
-	if got := eval[string](b, "document.activeElement.getAttribute('aria-valuetext')"); !regexp.MustCompile(`^\d\d:\d\d:\d\d UTC$`).MatchString(got) {
+	if got := eval[string](b,
+		"document.activeElement.getAttribute('aria-valuetext')"); !regexp.MustCompile(
+		`^\d\d:\d\d:\d\d UTC$`).MatchString(got) {
 		t.Errorf("the slider reads %q", got)
 	}
 	b.do(chromedp.KeyEvent(kb.End))
@@ -659,12 +691,14 @@ func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
 	s := start(t, debugFlags...)
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.debug, "http://")
-	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
+	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
 		t.Fatal(err)
 	}
 	b.do(chromedp.Navigate(s.debug + "/"))
 	b.shows("main", "needs JavaScript")
-	if got := b.text("body"); strings.Contains(got, "Waiting") || strings.Contains(got, "–") || strings.Contains(got, "Pause") {
+	if got := b.text("body"); strings.Contains(got, "Waiting") || strings.Contains(got, "–") ||
+		strings.Contains(got, "Pause") {
 		t.Errorf("what does nothing is shown: %q", got)
 	}
 }
@@ -711,8 +745,9 @@ func TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage(t *testing.T) {
 	}
 }
 
-// TestThePicturesOfTheOperatorsPage makes the pictures of docs/operating.md, in the folder that PICTURES names. The page's
-// clock runs ten times as fast, so that its five minutes are full after half a minute.
+// TestThePicturesOfTheOperatorsPage makes the pictures of docs/operating.md, in the folder that
+// PICTURES names. The page's clock runs ten times as fast, so that its five minutes are full after
+// half a minute.
 func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	folder := os.Getenv("PICTURES")
 	if folder == "" {
@@ -720,7 +755,8 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	}
 	s := start(t, debugFlags...)
 	limited := s.newKey("-plan", "free", "-name", "A student's project")
-	for _, name := range []string{"Shop front", "Mobile app", "Nightly report", "Partner: Oak & Sons"} {
+	for _, name := range []string{"Shop front", "Mobile app", "Nightly report",
+		"Partner: Oak & Sons"} {
 		s.newKey("-plan", "business", "-name", name)
 	}
 	s.command("key", "set", "-db", s.db, "-name", "Price comparison", "1")
@@ -728,7 +764,8 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	for id, busy := range []int{9000, 60, 5200, 3100, 700, 1900} {
 		for ago := range 30 {
 			n := busy * (8 - 3*((ago+4)%7/5)) / 8 * (40 - ago) / 40 * (90 + rand.IntN(20)) / 100
-			_, err := db.Exec("INSERT OR IGNORE INTO usage_days (usage_id, day, admitted, refused, errors) VALUES (?, unixepoch() / 86400 - ?, ?, ?, 0)",
+			_, err := db.Exec("INSERT OR IGNORE INTO usage_days (usage_id, day, admitted, "+
+				"refused, errors) VALUES (?, unixepoch() / 86400 - ?, ?, ?, 0)",
 				id+1, ago, n, n*(id%3)/40)
 			noError(t, err)
 		}
@@ -738,7 +775,8 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	b.host = strings.TrimPrefix(s.debug, "http://")
 	fast := `(() => { const now = Date.now, begun = now(), later = setTimeout;
 		Date.now = () => begun + 10 * (now() - begun) - 9 * 33e3; setTimeout = (f, d) => later(f, d / 10); })()`
-	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument, cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: fast}); err != nil {
+	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument,
+		cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: fast}); err != nil {
 		t.Fatal(err)
 	}
 	b.do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(s.debug+"/"))
@@ -753,7 +791,8 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 		}
 	}
 	b.click("#pause")
-	eval[string](b, `document.querySelector("[data-value='fact.node']").textContent = "/var/lib/petstore/petstore.db"`)
+	eval[string](b,
+		`document.querySelector("[data-value='fact.node']").textContent = "/var/lib/petstore/petstore.db"`)
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
 		b.drawn()

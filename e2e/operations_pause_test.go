@@ -18,7 +18,8 @@ func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 	t.Parallel()
 	onBothEngines(t, func(t *testing.T, on engine) {
 		s := on.start(t, behindProxy...)
-		for range 2 { // so that a page of one pet has a next one, and is remembered on a cluster too
+		// so that a page of one pet has a next one, and is remembered on a cluster too
+		for range 2 {
 			mustCall(t, s, s.key, "POST", "/pets", rex)
 		}
 		strict := 0 // rounds
@@ -60,8 +61,8 @@ func TestAPausedServiceTrustsNothingItRemembers(t *testing.T) {
 	})
 }
 
-// doubts are answers that are old after a pause. They are wrong, unless a request has waited for the
-// engine meanwhile so long that the service gave up: then the answers may be old for a while.
+// doubts are answers that are old after a pause. They are wrong, unless a request has waited for
+// the engine meanwhile so long that the service gave up: then the answers may be old for a while.
 type doubts struct {
 	t    *testing.T
 	mu   sync.Mutex
@@ -149,7 +150,8 @@ func TestWhatIsRememberedWaitsForNoEngine(t *testing.T) {
 			return times[len(times)*99/100]
 		}
 		remembered, other := p99(took[0]), p99(took[1])
-		t.Logf("99%% of %d requests took %v, and %v without an engine", len(took[0]), remembered, other)
+		t.Logf("99%% of %d requests took %v, and %v without an engine", len(took[0]), remembered,
+			other)
 		if remembered > 50*time.Millisecond+4*other {
 			t.Errorf("99%% of the requests took %v", remembered)
 		}

@@ -28,10 +28,13 @@ func (p *process) stops(signal os.Signal) bool {
 		p.t.Errorf("%v after %v %s still runs", atOnce, signal, p)
 		return false
 	}
-	ofTracer := regexp.MustCompile(`(?m)^strace: .*\n`) // it may see the end of a thread before its beginning
+	// it may see the end of a thread before its beginning
+	ofTracer := regexp.MustCompile(`(?m)^strace: .*\n`)
 	line := strings.TrimSuffix(ofTracer.ReplaceAllString(p.log.String(), ""), "\n")
-	if p.status() <= 0 || strings.Contains(line, "\n") || !regexp.MustCompile(`(?i)stopp|interrupt|terminat|signal|cancel`).MatchString(line) {
-		p.t.Errorf("after %v: %s; want a status above 0 and one line that says so", signal, p.told())
+	if p.status() <= 0 || strings.Contains(line, "\n") ||
+		!regexp.MustCompile(`(?i)stopp|interrupt|terminat|signal|cancel`).MatchString(line) {
+		p.t.Errorf("after %v: %s; want a status above 0 and one line that says so", signal,
+			p.told())
 	}
 	return true
 }
@@ -60,12 +63,14 @@ func TestASignalStopsACommandThatWaitsForALock(t *testing.T) {
 	k := s.keyOf("3")
 	s.ban(t, k)
 	s.stop()
-	for _, args := range [][]string{{"create"}, {"set", "-plan", "pro", k.id}, {"rotate", k.id}, {"unban", k.id}, {"revoke", k.id}} {
+	for _, args := range [][]string{{"create"}, {"set", "-plan", "pro", k.id}, {"rotate", k.id},
+		{"unban", k.id}, {"revoke", k.id}} {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
 			t.Run(fmt.Sprintf("%s, %v", args[0], signal), func(t *testing.T) {
 				before := s.command("key", "list", "-db", s.db)
 				unlock := lock(t, s.db)
-				p := launch(t, program(slices.Concat([]string{"key", args[0], "-db", s.db}, args[1:])...))
+				p := launch(t, program(slices.Concat([]string{"key", args[0], "-db", s.db},
+					args[1:])...))
 				p.waitsForLock(s.db)
 				p.stops(signal)
 				unlock()
@@ -86,7 +91,8 @@ func bulky(t *testing.T) (db string) {
 	t.Helper()
 	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
 	s.newKey()
-	database(t, s.db, `WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 60000)
+	database(t, s.db,
+		`WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 60000)
 		INSERT INTO pets (category_id, status, name) SELECT 1, 2, printf('%0180d', i) FROM n`).Close()
 	return s.db
 }
@@ -108,7 +114,8 @@ func launchSlowly(t *testing.T, folder string, args ...string) *process {
 			}
 			info, err := entry.Info()
 			_, known := before[entry.Name()]
-			begun = begun || err == nil && !known && info.Mode().IsRegular() && info.Size() >= 64<<10
+			begun = begun || err == nil && !known && info.Mode().IsRegular() &&
+				info.Size() >= 64<<10
 			return nil
 		})
 		if begun {
@@ -133,35 +140,37 @@ func TestASignalStopsACopyAndLeavesNothing(t *testing.T) {
 		{"restore", "an older database"},
 	} {
 		for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-			t.Run(strings.TrimSpace(fmt.Sprintf("%s %v %s", c.verb, signal, c.older)), func(t *testing.T) {
-				folder := t.TempDir()
-				target := filepath.Join(folder, "target.db")
-				args := []string{c.verb, "-db", source, target}
-				if c.verb == "restore" {
-					args = []string{c.verb, "-db", target, source}
-				}
-				if c.older != "" {
-					(&server{t: t, db: target}).newKey()
-				}
-				before := files(t, folder)
-				p := launchSlowly(t, folder, args...)
-				if !p.stops(signal) {
-					return
-				}
-				after := files(t, folder)
-				delete(after, "target.db-lock") // an empty file, which keeps services out
-				if c.older == "" && after["target.db"] == "" {
-					delete(after, "target.db") // where there was no database, an empty file may be left
-				}
-				for name := range after {
-					if before[name] != after[name] {
-						t.Errorf("%s, stopped by %v, leaves or changes %s", p, signal, name)
+			t.Run(strings.TrimSpace(fmt.Sprintf("%s %v %s", c.verb, signal, c.older)),
+				func(t *testing.T) {
+					folder := t.TempDir()
+					target := filepath.Join(folder, "target.db")
+					args := []string{c.verb, "-db", source, target}
+					if c.verb == "restore" {
+						args = []string{c.verb, "-db", target, source}
 					}
-				}
-				if len(after) != len(before) {
-					t.Errorf("of %d files %d are left", len(before), len(after))
-				}
-			})
+					if c.older != "" {
+						(&server{t: t, db: target}).newKey()
+					}
+					before := files(t, folder)
+					p := launchSlowly(t, folder, args...)
+					if !p.stops(signal) {
+						return
+					}
+					after := files(t, folder)
+					delete(after, "target.db-lock") // an empty file, which keeps services out
+					if c.older == "" && after["target.db"] == "" {
+						// where there was no database, an empty file may be left
+						delete(after, "target.db")
+					}
+					for name := range after {
+						if before[name] != after[name] {
+							t.Errorf("%s, stopped by %v, leaves or changes %s", p, signal, name)
+						}
+					}
+					if len(after) != len(before) {
+						t.Errorf("of %d files %d are left", len(before), len(after))
+					}
+				})
 		}
 	}
 }
@@ -182,7 +191,8 @@ func TestASignalStopsARestoreWhileItWrites(t *testing.T) {
 	if !p.stops(syscall.SIGTERM) {
 		return
 	}
-	if keys, pets := numberIn(t, s.db, "SELECT count(*) FROM api_keys"), numberIn(t, s.db, "SELECT count(*) FROM pets"); keys != 1 || pets != 0 {
+	if keys, pets := numberIn(t, s.db, "SELECT count(*) FROM api_keys"), numberIn(t, s.db,
+		"SELECT count(*) FROM pets"); keys != 1 || pets != 0 {
 		t.Errorf("the database holds %d keys and %d pets", keys, pets)
 	}
 	checkIntegrity(t, s.db)
@@ -213,8 +223,10 @@ func TestWhatAKillLeavesOfABackupIsNotTouched(t *testing.T) {
 	killed.status()
 	before := files(t, folder)
 	fails(t, program(args...), told)
-	if after := files(t, folder); before[filepath.Base(target)+".partial"] == "" || !maps.Equal(before, after) {
-		t.Errorf("a kill leaves %d files, and the next backup %d, or others", len(before), len(after))
+	if after := files(t, folder); before[filepath.Base(target)+".partial"] == "" ||
+		!maps.Equal(before, after) {
+		t.Errorf("a kill leaves %d files, and the next backup %d, or others", len(before),
+			len(after))
 	}
 	noError(t, os.Remove(target+".partial"))
 	running := launchSlowly(t, folder, args...)

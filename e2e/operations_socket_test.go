@@ -16,7 +16,8 @@ import (
 // inheriting is a command that gets the socket as systemd hands one over. A shell
 // tells the process its id, which is that of the shell before.
 func inheriting(cmd *exec.Cmd, socket *os.File) *exec.Cmd {
-	shell := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)...)
+	shell := exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" "$@"`, cmd.Path},
+		cmd.Args[1:]...)...)
 	shell.Env = append(cmd.Env, "LISTEN_FDS=1")
 	shell.ExtraFiles = []*os.File{socket} // from 3 on
 	return shell
@@ -84,11 +85,13 @@ func TestAnUpgradeRefusesNobody(t *testing.T) {
 		dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}}
 		transport := &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: i < 64}
 		defer transport.CloseIdleConnections()
-		clients[i] = &customer{client: &http.Client{Transport: transport, Timeout: 30 * time.Second}, created: map[string]int64{}}
+		clients[i] = &customer{client: &http.Client{Transport: transport,
+			Timeout: 30 * time.Second}, created: map[string]int64{}}
 		fixed := &server{t: t, url: s.url, key: s.key}
 		all.Go(func() { clients[i].order(t, fixed, fmt.Sprint("client ", i+1), done) })
 	}
-	// Each client gets two more responses, so that one request at least is sent to the process that now runs.
+	// Each client gets two more responses, so that one request at least is sent to the process that
+	// now runs.
 	served := func() {
 		t.Helper()
 		var before [64 + 16]int64
@@ -134,6 +137,8 @@ func TestAnUpgradeRefusesNobody(t *testing.T) {
 	if len(stored) > 0 {
 		t.Errorf("%d animals were stored without a response", len(stored))
 	}
-	t.Logf("%d upgrades under %d responses; a stop took %v and a start %v on average", upgrades, responses,
-		(stops / time.Duration(upgrades)).Round(time.Millisecond), (starts / time.Duration(upgrades)).Round(time.Millisecond))
+	t.Logf("%d upgrades under %d responses; a stop took %v and a start %v on average", upgrades,
+		responses,
+		(stops / time.Duration(upgrades)).Round(time.Millisecond),
+		(starts / time.Duration(upgrades)).Round(time.Millisecond))
 }

@@ -20,7 +20,8 @@ func petFile(t *testing.T, pets int) string {
 	t.Helper()
 	var b bytes.Buffer
 	for i := 1; i <= pets; i++ {
-		fmt.Fprintf(&b, `{"name":"imported %d","categoryId":%d,"status":%q}`+"\n", i, -i, []string{"available", "pending", "sold"}[i%3])
+		fmt.Fprintf(&b, `{"name":"imported %d","categoryId":%d,"status":%q}`+"\n", i, -i,
+			[]string{"available", "pending", "sold"}[i%3])
 	}
 	file := filepath.Join(t.TempDir(), "pets.jsonl")
 	noError(t, os.WriteFile(file, b.Bytes(), 0o600))
@@ -45,7 +46,8 @@ func (s *server) imported(t *testing.T, on engine) (n int64) {
 	}
 	body, err := json.Marshal([]string{statement})
 	noError(t, err)
-	_, text, err := on.cluster.ask(on.cluster.leader(), "/db/query?level=linearizable", string(body))
+	_, text, err := on.cluster.ask(on.cluster.leader(), "/db/query?level=linearizable",
+		string(body))
 	noError(t, err)
 	answer := decode[struct {
 		Results []struct{ Values [][]float64 }
@@ -71,7 +73,8 @@ func (s *server) checkImported(t *testing.T, file string) (others int) {
 			others++
 			continue
 		}
-		if got := fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, p.Name, p.CategoryID, p.Status); place >= len(want) || got != want[place] {
+		if got := fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, p.Name, p.CategoryID,
+			p.Status); place >= len(want) || got != want[place] {
 			t.Fatalf("pet %d of the import is %s", place+1, got)
 		}
 		place++
@@ -95,7 +98,8 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 		for range 2 {
 			clients.Go(func() {
 				for stop.Load() == 0 {
-					if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil || r.status != 201 {
+					if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
+						r.status != 201 {
 						t.Errorf("a create beside an import: %v, %v", r, err)
 						return
 					}
@@ -120,7 +124,8 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 			t.Fatalf("after the kills %d of %d pets are stored", left, pets)
 		}
 		cmd, stderr := s.importing(file)
-		if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(), fmt.Sprintf(`"alreadyStored":%d`, left)) {
+		if err := cmd.Wait(); err != nil || !strings.Contains(stderr.String(),
+			fmt.Sprintf(`"alreadyStored":%d`, left)) {
 			t.Fatalf("the last import: %v\n%s", err, stderr)
 		}
 		t.Logf("after ten kills %d of %d pets were stored", left, pets)
@@ -136,7 +141,8 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestTwoImportsOfOneFileAtOnce: each pet is stored once. An import that lags behind the other one says so.
+// TestTwoImportsOfOneFileAtOnce: each pet is stored once. An import that lags behind the other one
+// says so.
 func TestTwoImportsOfOneFileAtOnce(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, on engine) {
 		s := on.start(t)
@@ -150,7 +156,8 @@ func TestTwoImportsOfOneFileAtOnce(t *testing.T) {
 			}
 		}
 		logs := fmt.Sprint(first.Stderr, second.Stderr)
-		lagged := strings.Contains(logs, "another import of the same content is under way") || strings.Contains(logs, "was imported before")
+		lagged := strings.Contains(logs, "another import of the same content is under way") ||
+			strings.Contains(logs, "was imported before")
 		if failures > 1 || failures == 1 && !lagged {
 			t.Errorf("%d of two imports fail:\n%s", failures, logs)
 		}
@@ -158,8 +165,8 @@ func TestTwoImportsOfOneFileAtOnce(t *testing.T) {
 	})
 }
 
-// TestPetsGoOutAndComeIn: what one database exports another imports and exports, the same but for ids. A service
-// shows it within a second, and so it does what an operator changes and deletes.
+// TestPetsGoOutAndComeIn: what one database exports another imports and exports, the same but for
+// ids. A service shows it within a second, and so it does what an operator changes and deletes.
 func TestPetsGoOutAndComeIn(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, on engine) {
 		s := on.start(t)
@@ -191,7 +198,8 @@ func TestPetsGoOutAndComeIn(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if a, b := s.command("pet", "export", "-db", s.db), other.command("pet", "export", "-db", other.db); a != b {
+		if a, b := s.command("pet", "export", "-db", s.db), other.command("pet", "export", "-db",
+			other.db); a != b {
 			t.Error("what was imported is not what was exported")
 		}
 		content, err := os.ReadFile(exported)
@@ -204,7 +212,8 @@ func TestPetsGoOutAndComeIn(t *testing.T) {
 		s.command("pet", "delete", "-db", s.db, "1")
 		shows("/pets/1", "not_found")
 		again, err := call(s.url, s.key, "POST", "/pets", rex, "first")
-		if err != nil || again.status != 201 || again.body != first.body || again.header.Get("Idempotency-Replayed") != "true" {
+		if err != nil || again.status != 201 || again.body != first.body ||
+			again.header.Get("Idempotency-Replayed") != "true" {
 			t.Errorf("a repeat of the first create is answered %v, %v", again, err)
 		}
 	})

@@ -17,11 +17,13 @@ const beforeClusters = "ca2d37996978faebf297ff0ac2bbdc3dff2ed937"
 // buildCommit builds the program of a commit, which a shallow clone does not have.
 func buildCommit(t *testing.T, commit string) (file string) {
 	t.Helper()
-	if out, err := exec.Command("git", "-C", "..", "cat-file", "-e", commit+"^{commit}").CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "-C", "..", "cat-file", "-e",
+		commit+"^{commit}").CombinedOutput(); err != nil {
 		t.Skipf("the history here does not reach back to %s: %s", commit, out)
 	}
 	folder := t.TempDir()
-	source := exec.Command("git", "-C", "..", "archive", "--output", filepath.Join(folder, "source.tar"), commit)
+	source := exec.Command("git", "-C", "..", "archive", "--output",
+		filepath.Join(folder, "source.tar"), commit)
 	unpack := exec.Command("tar", "-xf", "source.tar")
 	build := exec.Command("go", "build", "-o", "petstore", ".")
 	for _, cmd := range []*exec.Cmd{source, unpack, build} {
@@ -58,8 +60,10 @@ func buildNext(t *testing.T) (file string) {
 	t.Helper()
 	folder := t.TempDir()
 	migration := "CREATE TABLE next (id INTEGER PRIMARY KEY) STRICT;"
-	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters", "services", "usage_days", "identity"} {
-		migration += fmt.Sprintf("\nALTER TABLE %s ADD COLUMN next TEXT NOT NULL DEFAULT 'nothing';", table)
+	for _, table := range []string{"pets", "api_keys", "usage", "idempotency", "counters",
+		"services", "usage_days", "identity"} {
+		migration += fmt.Sprintf(
+			"\nALTER TABLE %s ADD COLUMN next TEXT NOT NULL DEFAULT 'nothing';", table)
 	}
 	place, err := filepath.Abs(fmt.Sprintf("../schema/%d.sql", len(readSchema(t).migrations)+1))
 	noError(t, err)
@@ -69,7 +73,8 @@ func buildNext(t *testing.T) (file string) {
 	noError(t, err)
 	noError(t, os.WriteFile(filepath.Join(folder, "overlay.json"), overlay, 0o600))
 	file = filepath.Join(folder, "petstore")
-	build := exec.Command("go", "build", "-overlay", filepath.Join(folder, "overlay.json"), "-o", file, ".")
+	build := exec.Command("go", "build", "-overlay", filepath.Join(folder, "overlay.json"), "-o",
+		file, ".")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -82,21 +87,26 @@ func buildNext(t *testing.T) (file string) {
 func (s schema) older(t *testing.T, present string, version int) (file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), fmt.Sprintf("version-%d.db", version))
-	db := database(t, file, "ATTACH '"+present+"' AS present", strings.Join(s.migrations[:version], ";\n"))
+	db := database(t, file, "ATTACH '"+present+"' AS present", strings.Join(s.migrations[:version],
+		";\n"))
 	defer db.Close()
-	rows, err := db.Query(`SELECT tables.name, group_concat(columns.name) FROM main.sqlite_schema AS tables,
+	rows, err := db.Query(
+		`SELECT tables.name, group_concat(columns.name) FROM main.sqlite_schema AS tables,
 		pragma_table_info(tables.name, 'main') AS columns
 		WHERE tables.type = 'table' AND tables.name NOT LIKE 'sqlite%' GROUP BY tables.name`)
 	noError(t, err)
 	defer rows.Close()
 	statements := []string{
-		"DELETE FROM main.sqlite_sequence", "INSERT INTO main.sqlite_sequence SELECT * FROM present.sqlite_sequence",
-		fmt.Sprint("PRAGMA main.user_version = ", version), "PRAGMA main.application_id = 0x70657473",
+		"DELETE FROM main.sqlite_sequence",
+		"INSERT INTO main.sqlite_sequence SELECT * FROM present.sqlite_sequence",
+		fmt.Sprint("PRAGMA main.user_version = ", version),
+		"PRAGMA main.application_id = 0x70657473",
 	}
 	for rows.Next() {
 		var table, columns string
 		noError(t, rows.Scan(&table, &columns))
-		if table == "counters" || table == "services" { // the migrations and the services make their rows
+		// the migrations and the services make their rows
+		if table == "counters" || table == "services" {
 			continue
 		}
 		statements = append(statements,

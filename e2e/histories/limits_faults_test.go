@@ -14,7 +14,8 @@ var limitFaults = []struct {
 	changes    []string
 }{
 	{name: "a window admits one request too many", file: "limits.go", changes: []string{
-		"	d := u.levels(now, a.quota)\n", "	d := u.levels(now, quota{a.PerMinute + 1, a.PerDay + 1})\n",
+		"	d := u.levels(now, a.quota)\n",
+		"	d := u.levels(now, quota{a.PerMinute + 1, a.PerDay + 1})\n",
 	}},
 	{name: "a restart forgets all usage", file: "usage.go", changes: []string{
 		"	_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",

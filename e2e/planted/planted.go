@@ -26,7 +26,8 @@ func Build(from, to, file string, changes []string) (program string, err error) 
 }
 
 func copyService(from, to, file string, changes []string) error {
-	list := exec.CommandContext(context.Background(), "git", "ls-files", "*.go", "go.mod", "go.sum", "web", "schema")
+	list := exec.CommandContext(context.Background(), "git", "ls-files", "*.go", "go.mod", "go.sum",
+		"web", "schema")
 	list.Dir = from
 	listing, err := list.Output()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package tour holds the exercises of docs/tour.md and checks solutions of them. Each has a test in stopN, under a
-// name that Go does not build there, and a solution, which is the patch beside it.
+// Package tour holds the exercises of docs/tour.md and checks solutions of them. Each has a test in
+// stopN, under a name that Go does not build there, and a solution, which is the patch beside it.
 package tour
 
 import (
@@ -22,8 +22,9 @@ type Exercise struct {
 	Task     string    // in a few words; docs/tour.md has the whole
 	Hints    [3]string // where, what, and nearly the code
 	Question string    // for those who have solved it
-	Breaks   []string  // tests of the service that fail, since clients are promised something else; none if harmless
-	Lies     []Lie     // of an exercise that asks for a test: what that has to find
+	// tests of the service that fail, since clients are promised something else; none if harmless
+	Breaks []string
+	Lies   []Lie // of an exercise that asks for a test: what that has to find
 
 	// check says what is still wrong. Without it, the exercise's test has to pass on the service.
 	check func(e Exercise, root string, out io.Writer) error
@@ -64,19 +65,21 @@ func (e Exercise) Check(root string, out io.Writer) error {
 	if e.check != nil {
 		return e.check(e, root, out)
 	}
-	return goTest(root, overlay{"tour_" + e.Name + "_test.go": filepath.Join(root, e.Test())}, testNames(root, e), out)
+	return goTest(root, overlay{"tour_" + e.Name + "_test.go": filepath.Join(root, e.Test())},
+		testNames(root, e), out)
 }
 
 // checkMend runs the test of a naive program, which takes a second.
 func checkMend(e Exercise, root string, out io.Writer) error {
 	folder := filepath.Join(root, "e2e", "tour", fmt.Sprint("stop", e.Stop))
-	return goTest(folder, overlay{e.Name + "_test.go": filepath.Join(root, e.Test())}, testNames(root, e), out)
+	return goTest(folder, overlay{e.Name + "_test.go": filepath.Join(root, e.Test())},
+		testNames(root, e), out)
 }
 
 var atomicCounter = regexp.MustCompile(`\bused\s+atomic\.Int64\b`)
 
-// checkMend3 runs the test of stop 3 on a program whose counter is read slowly. Who only deletes the sleep would pass
-// with luck otherwise.
+// checkMend3 runs the test of stop 3 on a program whose counter is read slowly. Who only deletes
+// the sleep would pass with luck otherwise.
 func checkMend3(e Exercise, root string, out io.Writer) error {
 	folder := filepath.Join(root, "e2e", "tour", "stop3")
 	source, err := os.ReadFile(filepath.Join(folder, "main.go")) //nolint:gosec // of the repository
@@ -84,9 +87,11 @@ func checkMend3(e Exercise, root string, out io.Writer) error {
 		return err
 	}
 	if !atomicCounter.Match(source) {
-		return errors.New("used has to stay an atomic.Int64: there is no \"used atomic.Int64\" in stop3/main.go")
+		return errors.New("used has to stay an atomic.Int64: there is no \"used atomic.Int64\" " +
+			"in stop3/main.go")
 	}
-	slow := append(atomicCounter.ReplaceAll(source, []byte("used slowly")), "\ntype slowly struct{ atomic.Int64 }\n"...)
+	slow := append(atomicCounter.ReplaceAll(source, []byte("used slowly")),
+		"\ntype slowly struct{ atomic.Int64 }\n"...)
 	dir, err := os.MkdirTemp("", "mend3-")
 	if err != nil {
 		return err
@@ -100,13 +105,14 @@ func checkMend3(e Exercise, root string, out io.Writer) error {
 	return goTest(folder, files, testNames(root, e), out)
 }
 
-// checkRace wants the service to lose updates: requests that come one after the other must still be counted, and the
-// service's own test of requests that come at once must fail.
+// checkRace wants the service to lose updates: requests that come one after the other must still be
+// counted, and the service's own test of requests that come at once must fail.
 func checkRace(_ Exercise, root string, out io.Writer) error {
 	var passed strings.Builder
 	if err := mustPass(root, overlay{}, oneByOne, &passed); err != nil {
 		_, _ = io.WriteString(out, withoutRuns(passed.String()))
-		return fmt.Errorf("requests that come one after the other are no longer limited (%s): %w", oneByOne, err)
+		return fmt.Errorf("requests that come one after the other are no longer limited (%s): %w",
+			oneByOne, err)
 	}
 	for range 10 { // it depends on luck
 		failed, printed, err := fails(root, overlay{}, allAtOnce)
@@ -118,7 +124,8 @@ func checkRace(_ Exercise, root string, out io.Writer) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has passed 10 times: nothing ran between your two steps. Let others in there, as the naive "+
+	return fmt.Errorf("%s has passed 10 times: nothing ran between your two steps. Let others in "+
+		"there, as the naive "+
 		"program does: time.Sleep(time.Millisecond) or runtime.Gosched()", allAtOnce)
 }
 
@@ -159,7 +166,8 @@ func (l Lie) isFound(root, test string) (bool, error) {
 		return false, err
 	}
 	if strings.Count(string(source), l.Old) != 1 {
-		return false, fmt.Errorf("%s does not have %q once, in the place of which the lie belongs", l.File, l.Old)
+		return false, fmt.Errorf("%s does not have %q once, in the place of which the lie belongs",
+			l.File, l.Old)
 	}
 	dir, err := os.MkdirTemp("", "lie-")
 	if err != nil {
@@ -167,14 +175,16 @@ func (l Lie) isFound(root, test string) (bool, error) {
 	}
 	defer os.RemoveAll(dir)
 	lying := filepath.Join(dir, l.File)
-	if err := os.WriteFile(lying, []byte(strings.Replace(string(source), l.Old, l.New, 1)), 0o600); err != nil {
+	if err := os.WriteFile(lying, []byte(strings.Replace(string(source), l.Old, l.New, 1)),
+		0o600); err != nil {
 		return false, err
 	}
 	found, _, err := fails(root, overlay{l.File: lying}, test)
 	return found, err
 }
 
-// fails reports whether a test of the folder fails, and what it prints. A test that cannot be run is an error.
+// fails reports whether a test of the folder fails, and what it prints. A test that cannot be run
+// is an error.
 func fails(folder string, files overlay, test string) (bool, string, error) {
 	var printed strings.Builder
 	if err := goTest(folder, files, test, &printed); err == nil {
@@ -222,8 +232,10 @@ func goTest(folder string, files overlay, tests string, out io.Writer) error {
 	if err := list.Close(); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(context.Background(), "go", "test", //nolint:gosec // tests of the tour
-		"-count=1", "-v", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+tests+")$", ".")
+	cmd := exec.CommandContext(context.Background(), "go", "test",
+		//nolint:gosec // tests of the tour
+		"-count=1", "-v", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+tests+")$",
+		".")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, out, out
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("see above for what fails (%w)", err)
@@ -235,7 +247,8 @@ var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
 // testNames are the tests of an exercise, as -run takes them.
 func testNames(root string, e Exercise) string {
-	source, _ := os.ReadFile(filepath.Join(root, e.Test())) //nolint:gosec // without it, go test says what is missing
+	source, _ := os.ReadFile(filepath.Join(root,
+		e.Test())) //nolint:gosec // without it, go test says what is missing
 	var names []string
 	for _, match := range testFunc.FindAllStringSubmatch(string(source), -1) {
 		names = append(names, match[1])

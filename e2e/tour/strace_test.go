@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestTheSyncComesBeforeThe201 looks at the system calls of the service, and of the one that the exercise "honest"
-// calls a lie: that one confirms a pet of which the disk knows nothing.
+// TestTheSyncComesBeforeThe201 looks at the system calls of the service, and of the one that the
+// exercise "honest" calls a lie: that one confirms a pet of which the disk knows nothing.
 func TestTheSyncComesBeforeThe201(t *testing.T) {
 	if *update {
 		t.Skip("-update only renews files")
@@ -26,14 +26,15 @@ func TestTheSyncComesBeforeThe201(t *testing.T) {
 	lie := lies[0]
 	source, err := os.ReadFile(filepath.Join(c.dir, lie.File))
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(c.dir, lie.File), []byte(strings.Replace(string(source), lie.Old, lie.New, 1)), 0o600))
+	must(t, os.WriteFile(filepath.Join(c.dir, lie.File),
+		[]byte(strings.Replace(string(source), lie.Old, lie.New, 1)), 0o600))
 	if calls := c.callsOfACreate(); strings.Contains(calls, "sync(") {
 		t.Errorf("the lie syncs all the same:\n%s", calls)
 	}
 }
 
-// callsOfACreate starts the service, adds a pet, and returns the reads, writes and syncs between that request and its
-// 201.
+// callsOfACreate starts the service, adds a pet, and returns the reads, writes and syncs between
+// that request and its 201.
 func (c *clone) callsOfACreate() string {
 	t := c.t
 	t.Helper()
@@ -45,7 +46,8 @@ func (c *clone) callsOfACreate() string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	calls := filepath.Join(dir, "calls")
-	cmd := exec.Command("strace", "-f", "-qq", "-s", "64", "-o", calls, "-e", "trace=read,write,fsync,fdatasync",
+	cmd := exec.Command("strace", "-f", "-qq", "-s", "64", "-o", calls, "-e",
+		"trace=read,write,fsync,fdatasync",
 		program, "-addr", "127.0.0.1:0", "-db", filepath.Join(dir, "pets.db"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := cmd.StdoutPipe()
@@ -59,7 +61,8 @@ func (c *clone) callsOfACreate() string {
 	var curl []string // the line that adds a pet
 	for lines := bufio.NewScanner(stdout); len(curl) == 0 && lines.Scan(); {
 		if strings.Contains(lines.Text(), `"name"`) {
-			curl = regexp.MustCompile(`Bearer (\S+)".*'(.*)' (http\S+)$`).FindStringSubmatch(lines.Text())
+			curl = regexp.MustCompile(`Bearer (\S+)".*'(.*)' (http\S+)$`).FindStringSubmatch(
+				lines.Text())
 		}
 	}
 	if curl == nil {

@@ -18,8 +18,9 @@ import (
 	"time"
 )
 
-// With -update the links of docs/tour.md get the lines that their symbols have now, patches are merged if lines around
-// theirs have changed, and nothing else is tried: go -C e2e test ./tour -update
+// With -update the links of docs/tour.md get the lines that their symbols have now, patches are
+// merged if lines around theirs have changed, and nothing else is tried: go -C e2e test ./tour
+// -update
 var update = flag.Bool("update", false, "renew the links of docs/tour.md and the patches")
 
 const repository = "../.."
@@ -66,7 +67,8 @@ func newClone(t *testing.T) *clone {
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(c.dir, ".git/objects/info/alternates"), path, 0o600))
 	c.git("add", "-A")
-	c.git("-c", "user.name=tour", "-c", "user.email=tour@example.com", "commit", "-q", "-m", "the working tree")
+	c.git("-c", "user.name=tour", "-c", "user.email=tour@example.com", "commit", "-q", "-m",
+		"the working tree")
 	return c
 }
 
@@ -87,7 +89,8 @@ func (c *clone) git(args ...string) string {
 	return out
 }
 
-// apply applies the solution of an exercise. With -update, a solution whose surroundings have changed is merged.
+// apply applies the solution of an exercise. With -update, a solution whose surroundings have
+// changed is merged.
 func (c *clone) apply(t *testing.T, e Exercise) {
 	t.Helper()
 	patch := filepath.Join(c.dir, e.Solution())
@@ -96,14 +99,16 @@ func (c *clone) apply(t *testing.T, e Exercise) {
 		out, err = c.run("apply", "--3way", patch)
 	}
 	if err != nil {
-		t.Fatalf("%v: %s does not apply to the service as it is now: %v\n%s", e, e.Solution(), err, out)
+		t.Fatalf("%v: %s does not apply to the service as it is now: %v\n%s", e, e.Solution(), err,
+			out)
 	}
 }
 
 // moved is what differs in a patch when its lines are elsewhere, and the same.
 var moved = regexp.MustCompile(`(?m)^(index|@@) .*$`)
 
-// renew writes the patch of what was applied last, unless its lines have only moved; the text above the changes stays.
+// renew writes the patch of what was applied last, unless its lines have only moved; the text above
+// the changes stays.
 func (c *clone) renew(t *testing.T, e Exercise) {
 	t.Helper()
 	path := filepath.Join(repository, e.Solution())
@@ -116,8 +121,8 @@ func (c *clone) renew(t *testing.T, e Exercise) {
 	}
 }
 
-// TestEverySolutionSolvesItsExercise sees the test of each exercise fail on a fresh copy of the service, and pass
-// once the solution was applied.
+// TestEverySolutionSolvesItsExercise sees the test of each exercise fail on a fresh copy of the
+// service, and pass once the solution was applied.
 func TestEverySolutionSolvesItsExercise(t *testing.T) {
 	t.Parallel()
 	waiting := make(chan Exercise, len(Exercises))
@@ -138,7 +143,8 @@ func TestEverySolutionSolvesItsExercise(t *testing.T) {
 	}
 }
 
-// progress tells a person at a terminal what was done. Go shows what tests print only when their package has ended.
+// progress tells a person at a terminal what was done. Go shows what tests print only when their
+// package has ended.
 func progress(format string, args ...any) {
 	terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0)
 	if err != nil {
@@ -166,8 +172,8 @@ func (c *clone) try(t *testing.T, e Exercise) {
 	c.mustBreak(t, e)
 }
 
-// mustFailBefore sees that an exercise is not solved by the service as it is, and that this is not because something
-// cannot be built.
+// mustFailBefore sees that an exercise is not solved by the service as it is, and that this is not
+// because something cannot be built.
 func (c *clone) mustFailBefore(t *testing.T, e Exercise) {
 	t.Helper()
 	var out bytes.Buffer
@@ -198,7 +204,8 @@ func (c *clone) mustBreak(t *testing.T, e Exercise) {
 	}
 	files := overlay{}
 	if e.check == nil {
-		files["tour_"+e.Name+"_test.go"] = filepath.Join(c.dir, e.Test()) // as in Check, so that Go compiles once
+		// as in Check, so that Go compiles once
+		files["tour_"+e.Name+"_test.go"] = filepath.Join(c.dir, e.Test())
 	}
 	var out bytes.Buffer
 	_ = goTest(c.dir, files, strings.Join(e.Breaks, "|"), &out)
@@ -209,8 +216,8 @@ func (c *clone) mustBreak(t *testing.T, e Exercise) {
 	}
 }
 
-// TestHarmlessSolutionsKeepTheServicesTests applies all solutions that break no test of the service, and runs its whole
-// suite.
+// TestHarmlessSolutionsKeepTheServicesTests applies all solutions that break no test of the
+// service, and runs its whole suite.
 func TestHarmlessSolutionsKeepTheServicesTests(t *testing.T) {
 	if *update {
 		t.Skip("-update only renews files")
@@ -257,7 +264,8 @@ func TestEveryExerciseIsInTheTour(t *testing.T) {
 	}
 }
 
-// TestAStopIsShort: a naive program has at most 40 lines, and what is to be read of the service at most 50.
+// TestAStopIsShort: a naive program has at most 40 lines, and what is to be read of the service at
+// most 50.
 func TestAStopIsShort(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(repository, "docs/tour.md"))
 	must(t, err)
@@ -282,7 +290,8 @@ func TestAStopIsShort(t *testing.T) {
 			sum += last - first + 1
 		}
 		if sum == 0 || sum > 50 {
-			t.Errorf("stop %s has %d lines of the service to read, more than 50 or none", number, sum)
+			t.Errorf("stop %s has %d lines of the service to read, more than 50 or none", number,
+				sum)
 		}
 	}
 	if seen != 6 {
@@ -290,11 +299,12 @@ func TestAStopIsShort(t *testing.T) {
 	}
 }
 
-// A link of the tour names a symbol of a file, such as limiter.charge, or its head: the comment above the imports.
+// A link of the tour names a symbol of a file, such as limiter.charge, or its head: the comment
+// above the imports.
 var link = regexp.MustCompile("\\[`([A-Za-z.]+)`\\]\\(\\.\\./([a-z_]+\\.go)#L(\\d+)-L(\\d+)\\)")
 
-// TestTheLinksLeadToWhatTheyName compares the lines in the links with those that the symbols have. With -update it
-// puts the right ones there.
+// TestTheLinksLeadToWhatTheyName compares the lines in the links with those that the symbols have.
+// With -update it puts the right ones there.
 func TestTheLinksLeadToWhatTheyName(t *testing.T) {
 	path := filepath.Join(repository, "docs/tour.md")
 	text, err := os.ReadFile(path)
@@ -326,7 +336,8 @@ func TestTheLinksLeadToWhatTheyName(t *testing.T) {
 func lines(t *testing.T, file, symbol string) (first, last int) {
 	t.Helper()
 	fset := token.NewFileSet()
-	parsed, err := parser.ParseFile(fset, filepath.Join(repository, file), nil, parser.ParseComments|parser.SkipObjectResolution)
+	parsed, err := parser.ParseFile(fset, filepath.Join(repository, file), nil,
+		parser.ParseComments|parser.SkipObjectResolution)
 	must(t, err)
 	span := func(comment *ast.CommentGroup, node ast.Node) {
 		begin := node.Pos()

@@ -22,8 +22,8 @@ type Verdict struct {
 	Parts int  // that were checked one by one; 1 if it was not split
 }
 
-// Check has porcupine look at a history: at what each service responded, and then at the whole. It is
-// an error if there is no verdict.
+// Check has porcupine look at a history: at what each service responded, and then at the whole. It
+// is an error if there is no verdict.
 //
 // Porcupine finds the order of a legal history at once, but for an illegal one it tries all orders,
 // and each edit that may be early or late doubles them. A service's part has a third of the edits.
@@ -182,7 +182,8 @@ func isEdit(o porcupine.Operation) bool {
 	return ok
 }
 
-// withEdits puts edits back: those of pets that the history creates, at services that it reads from.
+// withEdits puts edits back: those of pets that the history creates, at services that it reads
+// from.
 func withEdits(operations, edits []porcupine.Operation) []porcupine.Operation {
 	left := slices.DeleteFunc(slices.Clone(operations), isEdit)
 	ids, services := map[int64]bool{}, map[int]bool{}
@@ -276,7 +277,8 @@ func describeInput(input any) string {
 	switch in := input.(type) {
 	case Create:
 		pet, _ := json.Marshal(in.NewPet)
-		return fmt.Sprintf("create %s, caller %d, Idempotency-Key %q", pet, in.Caller, in.Idempotency)
+		return fmt.Sprintf("create %s, caller %d, Idempotency-Key %q", pet, in.Caller,
+			in.Idempotency)
 	case Edit:
 		if in.Becomes == nil {
 			return fmt.Sprintf("service %d notices the delete of pet %d", in.Service, in.ID)

@@ -38,7 +38,10 @@ func narrow(whole []porcupine.Operation) (possible bool) {
 			pages = append(pages, o)
 		}
 	}
-	slices.SortFunc(pages, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	slices.SortFunc(pages, func(a, b porcupine.Operation) int {
+		return cmp.Compare(a.Call,
+			b.Call)
+	})
 	for _, c := range changesOf(whole) {
 		o := &whole[c.index]
 		o.Call, o.Return = c.times(*o, pages)

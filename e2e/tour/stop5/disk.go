@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// disk is a simulated one. A write ends in the memory of the system. A sync takes a millisecond, and
-// brings to the platter what was written before it began.
+// disk is a simulated one. A write ends in the memory of the system. A sync takes a millisecond,
+// and brings to the platter what was written before it began.
 type disk struct {
 	syncing         sync.Mutex // one sync at a time
 	mu              sync.Mutex // guards what follows

@@ -1,5 +1,5 @@
-// Try checks what a reader of docs/tour.md has made of an exercise: go -C e2e run ./tour/try NAME. With -hint 1, 2 or
-// 3 it helps, more each time. Without a name it lists the exercises.
+// Try checks what a reader of docs/tour.md has made of an exercise: go -C e2e run ./tour/try NAME.
+// With -hint 1, 2 or 3 it helps, more each time. Without a name it lists the exercises.
 package main
 
 import (
@@ -47,7 +47,8 @@ func list(out io.Writer) {
 	}
 }
 
-// solved checks an exercise. If it is solved, it shows another solution, and asks what to think about next.
+// solved checks an exercise. If it is solved, it shows another solution, and asks what to think
+// about next.
 func solved(e tour.Exercise) bool {
 	root, err := tour.Root()
 	if err == nil {

@@ -1,5 +1,5 @@
-// Client adds two pets to a pet store: go -C e2e run ./tour/stop6/client URL KEY. It is exercise repeat of
-// docs/tour.md: it does not give up when a response is lost.
+// Client adds two pets to a pet store: go -C e2e run ./tour/stop6/client URL KEY. It is exercise
+// repeat of docs/tour.md: it does not give up when a response is lost.
 package main
 
 import (
@@ -13,7 +13,8 @@ import (
 // add adds a pet. It sends the request until there is a response.
 func add(url, key, pet string) {
 	for {
-		request, err := http.NewRequestWithContext(context.Background(), http.MethodPost, url+"/pets", strings.NewReader(pet))
+		request, err := http.NewRequestWithContext(context.Background(), http.MethodPost,
+			url+"/pets", strings.NewReader(pet))
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
