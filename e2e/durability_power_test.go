@@ -211,8 +211,11 @@ func (c *powerCut) look(check func(*powerCut) error) error {
 	c.sql.SetMaxOpenConns(1)
 	var verdict string
 	err = c.sql.QueryRow("PRAGMA integrity_check").Scan(&verdict)
-	if err != nil || verdict != "ok" {
-		return fmt.Errorf("the database is damaged: %s, %v", verdict, err)
+	if err != nil {
+		return fmt.Errorf("the database cannot be opened: %w", err)
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("the database is damaged: %s", verdict)
 	}
 	version := c.number("SELECT user_version FROM pragma_user_version")
 	if version == 0 && c.told == "" {
