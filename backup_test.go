@@ -641,6 +641,7 @@ func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
 // TestRestoreKeepsWhatIsMadeMeanwhile: where no database was, a command may make one while the copy
 // is checked.
 func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
+	t.Parallel()
 	for looks := int64(1); ; looks += 7 { // it looks some 70 times
 		sc := newScene(t)
 		sc.lose(t)

@@ -766,6 +766,7 @@ func (h *heldRows) note(_ statement, columns []any) {
 
 // What a report holds in memory does not grow with the database.
 func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
+	t.Parallel()
 	engines(t, testReportsAreWrittenAsTheyAreRead)
 }
 

@@ -236,6 +236,7 @@ func TestARestartKeepsPetsUsageAndKeys(t *testing.T) {
 }
 
 func TestStagingIssuesAndTakesTestKeysOnly(t *testing.T) {
+	t.Parallel()
 	for flag, c := range map[string]struct {
 		prefix  string
 		ofOther string // the flag of key create
@@ -1532,6 +1533,7 @@ func TestAStopWaitsForNoPeer(t *testing.T) {
 }
 
 func TestSIGTERMIsAGracefulStop(t *testing.T) {
+	t.Parallel()
 	// Under nohup(1) the tests ignore SIGHUP, and so would their children, unless it is caught.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGHUP)

@@ -155,6 +155,7 @@ func TestACommandMakesNoDatabaseOnACluster(t *testing.T) {
 // TestASecretIsShownNowhere: not in errors as main shows them, logs, /metrics or the name of the
 // engine.
 func TestASecretIsShownNowhere(t *testing.T) {
+	t.Parallel()
 	c := newSecuredCluster(t)
 	addresses := c.securedAddresses()
 	s, log := openClusterAt(t, addresses, openToServe)
@@ -240,6 +241,7 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 // TestWhatIsLongIsReadInParts: reports, exports and flushes work with 12,000 keys that are used
 // today, and 40,000 that are banned, whatever their names.
 func TestWhatIsLongIsReadInParts(t *testing.T) {
+	t.Parallel()
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		const keys, bans = 12_000, 40_000
 		now := instantOf(time.Now())
@@ -1171,6 +1173,7 @@ func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
 
 // TestNodesOfTwoClustersAreRefusedUnchanged, in either order, whichever of them is found first.
 func TestNodesOfTwoClustersAreRefusedUnchanged(t *testing.T) {
+	t.Parallel()
 	file, _ := fileToCopy(t)
 	held := otherDatabases(t)
 	for _, pair := range [][]string{
@@ -1207,6 +1210,7 @@ func TestTwoEmptyClustersAreToldApart(t *testing.T) {
 
 // TestANodeThatDoesNotAgreeHasToAnswer, unlike one that never does.
 func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
+	t.Parallel()
 	for what, answers := range map[string]int64{"one that did not agree": 2,
 		"one that never did": 0} {
 		t.Run(what, func(t *testing.T) {
@@ -1253,6 +1257,7 @@ func TestASlowNodeIsNotPassedOver(t *testing.T) {
 // TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before, and all
 // others, which have to answer.
 func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
+	t.Parallel()
 	for what, want := range map[string]string{
 		"used":  "it holds or held pets or keys",
 		"empty": "leader not found", // of the first cluster

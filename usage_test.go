@@ -440,6 +440,7 @@ func (w *lateWorld) restart() {
 // TestAServiceIsExactWhateverIsLate, lost, repeated or in another order, also when its clock is
 // changed and when it is killed.
 func TestAServiceIsExactWhateverIsLate(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := &lateWorld{limitsWorld: newLimitsOnFile(t, quota{9, 1_000_000}), now: testStart}
@@ -1171,6 +1172,7 @@ const (
 // whose clocks differ, and some of which are not asked for a while, admit at most what arrives
 // within a flush more.
 func TestLimitsFollowTheirModel(t *testing.T) {
+	t.Parallel()
 	one := func(t *testing.T) *limitsWorld {
 		return newLimits(t, databasePath(t), quota{}, 1)
 	}
