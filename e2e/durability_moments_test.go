@@ -93,6 +93,7 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 		{"key create", "SELECT count(*) - 3 FROM api_keys", ""},
 		{"key set -name x 1", "SELECT count(*) FROM api_keys WHERE name = 'x'", ""},
 		{"key revoke 1", "SELECT count(*) FROM api_keys WHERE revoked_at > 0", "revoked already"},
+		{"key unban 1", "SELECT count(*) FROM api_keys WHERE unbanned_at > 0", "is not banned"},
 		{"pet set -name x 1", "SELECT count(*) FROM pets WHERE name = 'x'", ""},
 		{
 			"pet delete 1 2 3 4 5",
@@ -101,7 +102,8 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 		},
 	} {
 		operations = append(operations, operation{
-			name: change.command,
+			name:  change.command,
+			begin: withBan,
 			args: func(sc *scene) []string {
 				return slices.Insert(strings.Fields(change.command), 2, "-db", sc.db)
 			},
@@ -126,6 +128,16 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 			op.killAtEachCall(t, stock)
 		})
 	}
+}
+
+// withBan is a database in which the first key is banned.
+func withBan(t *testing.T, stock *scene) *scene {
+	t.Helper()
+	banned := stock.again(t)
+	database(t, banned.db, `REPLACE INTO usage
+		(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
+		VALUES (1, 0, 0, 0, 0, 1, 9000000000000)`).Close()
+	return banned
 }
 
 // ofVersion is the database as an older version of the program has left it. It has a key that was
