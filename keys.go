@@ -177,7 +177,7 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // SQLite takes a negative limit for none
-	if s.shared {
+	if s.engine.shared() {
 		limit = 1000
 	}
 	var after int64

@@ -225,7 +225,6 @@ const (
 // store is safe for concurrent use.
 type store struct {
 	engine engine
-	shared bool // the engine's
 
 	mu   sync.Mutex   // guards next, and what callers add to it
 	next *transaction // takes in writes until it begins
@@ -279,7 +278,6 @@ func newTransaction() *transaction { return &transaction{ended: make(chan struct
 func storeOn(e engine) *store {
 	s := &store{
 		engine:     e,
-		shared:     e.shared(),
 		next:       newTransaction(),
 		committing: make(chan struct{}, 1),
 		looking:    &look{began: time.Now(), ended: make(chan struct{}), stop: func() {}},
@@ -711,7 +709,7 @@ func (s *store) fresh(p *listPage) bool {
 	if p.more { // new pets get higher ids, and stand on later pages
 		return true
 	}
-	if s.shared { // another service may have added pets to this page
+	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
 	return p.shown >= s.shown.Load()

@@ -29,7 +29,7 @@ type ledger struct {
 
 func newLedger(s *store, banFor time.Duration) *ledger {
 	return &ledger{
-		limiter: newLimiter(banFor, s.shared),
+		limiter: newLimiter(banFor, s.engine.shared()),
 		store:   s,
 		service: strconv.FormatUint(rand.Uint64(), 16),
 	}

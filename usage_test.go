@@ -336,6 +336,8 @@ type slowNetwork struct {
 	w *lateWorld
 }
 
+func (e *slowNetwork) shared() bool { return true }
+
 func (e *slowNetwork) read(ctx context.Context, q statement, row func(scanner) error) error {
 	e.w.meanwhile()
 	err := e.engine.read(ctx, q, row)
@@ -448,7 +450,6 @@ func TestAServiceIsExactWhateverIsLate(t *testing.T) {
 			w.seen = map[string]int{}
 			healthy := w.store().engine
 			w.store().engine = &slowNetwork{healthy, w}
-			w.store().shared = true
 			w.restart()
 			for range 3000 {
 				switch w.random.IntN(30) {
