@@ -6,7 +6,6 @@ package e2e
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -425,9 +424,4 @@ func resized(content []byte, length int64) []byte {
 		return content[:length]
 	}
 	return append(content, make([]byte, length-int64(len(content)))...)
-}
-
-// String names a choice.
-func (c choice) String() string {
-	return fmt.Sprintf("choice %d", int(c))
 }

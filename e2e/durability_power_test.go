@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -86,7 +85,8 @@ func powerOperations(t *testing.T) []powerOperation {
 			},
 			args: serve,
 			meanwhile: func(_ *scene, p *process) {
-				key := keyForm.FindString(p.firstLines())
+				p.url() // then the key is printed
+				key := keyForm.FindString(p.out.String())
 				createBy8(p, key, 2, func(string) string { return "" })
 			},
 			check: func(c *powerCut) error { return errors.Join(c.checkKeys(), c.checkCreates()) },
@@ -157,7 +157,7 @@ func TestAPowerCutLosesNothingThatWasTold(t *testing.T) {
 }
 
 // cutPower tries so many disks, and returns what was wrong with one of them.
-func (op powerOperation) cutPower(t *testing.T, stock *scene, program string, disks int) (
+func (op powerOperation) cutPower(t *testing.T, stock *scene, file string, disks int) (
 	tried int, err error) {
 	sc := stock.again(t)
 	if op.begin != nil {
@@ -167,8 +167,8 @@ func (op powerOperation) cutPower(t *testing.T, stock *scene, program string, di
 	if isThere(sc.db) {
 		before = contents(t, sc.again(t).db)
 	}
-	cmd := exec.Command(program, op.args(sc)...)
-	cmd.Env = withoutSettings()
+	cmd := program(op.args(sc)...)
+	cmd.Args[0] = file
 	r := record(t, filepath.Dir(sc.db), cmd, func(p *process) {
 		if op.meanwhile != nil {
 			op.meanwhile(sc, p)
@@ -189,7 +189,7 @@ func (op powerOperation) cutPower(t *testing.T, stock *scene, program string, di
 		err = c.look(op.check)
 		_ = os.RemoveAll(folder)
 		if err != nil {
-			return tried, fmt.Errorf("after %d of %d events, with %v of what was not synced: %w",
+			return tried, fmt.Errorf("after %d of %d events, with choice %d of the rest: %w",
 				cut, len(r.events), which, err)
 		}
 	}
@@ -391,12 +391,6 @@ func (p *process) url() (url string) {
 	return url
 }
 
-// firstLines waits until a service is ready, and returns what it has printed.
-func (p *process) firstLines() string {
-	p.url()
-	return p.out.String()
-}
-
 // stop stops what strace runs.
 func (p *process) stop() error {
 	children := fmt.Sprintf("/proc/%d/task/%d/children", p.cmd.Process.Pid, p.cmd.Process.Pid)
@@ -433,9 +427,6 @@ func createBy8(p *process, key string, each int, once func(name string) string) 
 	clients.Wait()
 	noError(p.t, p.stop())
 }
-
-// withoutSettings is the environment without the program's own variables.
-func withoutSettings() []string { return program().Env }
 
 // TestPowerCutsFindPlantedFaults builds the program with a fault, and wants a disk that shows it.
 func TestPowerCutsFindPlantedFaults(t *testing.T) {
