@@ -77,14 +77,9 @@ func checkHistory(t *testing.T, r *recording) {
 	began := time.Now()
 	verdict, err := pets.Check(operations)
 	if err != nil || !verdict.Legal {
-		file := filepath.Join(os.TempDir(), fmt.Sprintf("history-%d.txt", began.UnixNano()))
-		noError(t, os.WriteFile(file, []byte(pets.Describe(operations)), 0o600))
-		t.Errorf("%s holds a history that is not linearizable, or not known to be", file)
-	}
-	noError(t, err)
-	if !verdict.Legal {
-		shortest := pets.Shortest(operations)
-		t.Fatalf("no store could have responded so:\n%s", pets.Describe(shortest))
+		page := filepath.Join(os.TempDir(), fmt.Sprintf("history-%d.html", began.UnixNano()))
+		noError(t, pets.Draw(operations, page))
+		t.Fatalf("%s shows a history that is not linearizable, or not known to be: %v", page, err)
 	}
 	t.Logf("%d operations, checked in %v, in %d parts", len(operations),
 		time.Since(began).Round(time.Millisecond), verdict.Parts)
@@ -111,7 +106,7 @@ func (s *server) record(happens func()) *recording {
 // dieAgainAndAgain kills the service and starts it again, for a time.
 func (s *server) dieAgainAndAgain(lasts time.Duration) {
 	for ends := time.Now().Add(lasts); time.Now().Before(ends); {
-		time.Sleep(rand.N(2 * time.Second))
+		time.Sleep(rand.N(time.Second))
 		s.kill()
 		s.again()
 	}

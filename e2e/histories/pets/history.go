@@ -76,14 +76,13 @@ func (c Created) isNew() bool { return !c.Replayed && !c.Reused }
 
 // Page is the response to a List or a Get.
 type Page struct {
-	Pets   []Pet
-	More   bool // there is a Link to the next page
-	unsure bool // whether there are more is not known any longer; see Shortest
+	Pets []Pet
+	More bool // there is a Link to the next page
 }
 
 // equals reports whether the model's page is one that a client got.
 func (p Page) equals(got Page) bool {
-	return slices.Equal(p.Pets, got.Pets) && (p.More == got.More || got.unsure)
+	return slices.Equal(p.Pets, got.Pets) && p.More == got.More
 }
 
 // History is what happened, as its clients saw it. It is safe for concurrent use.
