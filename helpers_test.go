@@ -211,7 +211,7 @@ func (e *watchedEngine) read(ctx context.Context, query statement,
 // literalsOf are the beginnings of SQL statements in the source.
 func literalsOf(t testing.TB, files ...string) (literals []string) {
 	t.Helper()
-	begins := regexp.MustCompile(`^\s*(SELECT|INSERT|UPDATE|DELETE) `)
+	begins := regexp.MustCompile(`^\s*(SELECT|INSERT|REPLACE|UPDATE|DELETE|WITH) `)
 	for _, file := range files {
 		tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 		must(t, err)

@@ -543,11 +543,13 @@ func TestAnotherServicesPetsAreListedAtOnce(t *testing.T) {
 
 // TestStatementsNameTheirColumns, so that they run beside a newer schema.
 func TestStatementsNameTheirColumns(t *testing.T) {
-	blind := regexp.MustCompile(`INSERT (OR REPLACE )?INTO \w+ (VALUES|SELECT)|SELECT \*`)
-	files := []string{"store.go", "auth.go", "limits.go", "rqlite.go", "sqlite.go", "backup.go"}
-	for _, literal := range literalsOf(t, files...) {
-		if blind.MatchString(literal) {
-			t.Errorf("this statement names no columns: %s", literal)
+	blind := regexp.MustCompile(
+		`(INSERT( OR \w+)?|REPLACE)\s+INTO\s+\w+\s+(VALUES|SELECT)|SELECT\s+\*`)
+	for _, line := range orderTable {
+		for _, literal := range literalsOf(t, line.file+".go") {
+			if blind.MatchString(literal) {
+				t.Errorf("this statement of %s names no columns: %s", line.file, literal)
+			}
 		}
 	}
 }
