@@ -109,7 +109,7 @@ func openClusterAt(t testing.TB, addresses string, mode openMode) (*store, *logB
 	log := &logBuffer{}
 	s, err := openStore(t.Context(), addresses, mode, newLogger(log, "json", slog.LevelDebug))
 	must(t, err)
-	s.limitCache(16 << 20)
+	s.documents.max = 16 << 20
 	t.Cleanup(func() { _ = s.Close() })
 	return s, log
 }
@@ -126,7 +126,7 @@ func newClusterStore(t testing.TB, c *fakeCluster) (*store, *logBuffer) {
 	must(t, e.bind(t.Context()))
 	c.arrived()
 	s := storeOn(e)
-	s.limitCache(16 << 20)
+	s.documents.max = 16 << 20
 	return s, log
 }
 

@@ -43,7 +43,7 @@ func openDatabaseFor(t testing.TB, path string, mode openMode) *store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.limitCache(16 << 20)
+	s.documents.max = 16 << 20
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

@@ -146,7 +146,7 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	store.limitCache(cmd.cache)
+	store.documents.max = cmd.cache
 	url := localURL(listener, cmd.addr, pair != nil)
 	if err := printFirstKey(ctx, cmd, store, url); err != nil || ctx.Err() != nil {
 		return err

@@ -249,8 +249,9 @@ type store struct {
 	lookMu  sync.Mutex // guards looking
 	looking *look      // the one that runs, or the last
 
-	pages cache[place, *listPage]
-	pets  cache[int64, *cachedPet] // by id
+	// What was asked for is remembered under one bound: a *listPage by its place, a *cachedPet by
+	// its id.
+	documents cache[any, any]
 
 	// These are for /metrics.
 	commitSizes   histogram // writes that shared a transaction
@@ -287,13 +288,6 @@ func storeOn(e engine) *store {
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
 	return s
-}
-
-// limitCache bounds the memory that cached pages and pets may take together; 0 turns caching off.
-// Pets get an eighth: their operation is deprecated, and few of many pets are asked for twice.
-func (s *store) limitCache(bytes int64) {
-	s.pets.max = bytes / 8
-	s.pages.max = bytes - s.pets.max
 }
 
 // Close ends the engine. A file ends after the transaction that runs; a cluster does not wait. A
@@ -718,7 +712,7 @@ func (s *store) fresh(p *listPage) bool {
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
 func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error) {
 	at := place{status: status.stored(), limit: int64(limit), after: after}
-	if page := s.pages.get(at); page != nil && s.fresh(page) {
+	if page, ok := s.documents.get(at).(*listPage); ok && s.fresh(page) {
 		return page, nil
 	}
 	page, err := s.readPage(at)
@@ -727,7 +721,7 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 	}
 	// The last page of a list on a cluster is put here too, although it is never fresh: to leave it
 	// out would take a condition more.
-	s.pages.put(at, page, entryBytes+int64(len(page.body)))
+	s.documents.put(at, page, entryBytes+int64(len(page.body)))
 	return page, nil
 }
 
@@ -786,7 +780,7 @@ type cachedPet struct {
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*cachedPet, error) {
 	editsSeen := s.editsSeen.Load() // before the query
-	if pet := s.pets.get(id); pet != nil && pet.editsSeen == editsSeen {
+	if pet, ok := s.documents.get(id).(*cachedPet); ok && pet.editsSeen == editsSeen {
 		return pet, nil
 	}
 	var pet *cachedPet
@@ -802,7 +796,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	if err != nil || pet == nil {
 		return nil, err
 	}
-	s.pets.put(id, pet, entryBytes+int64(len(pet.body)))
+	s.documents.put(id, pet, entryBytes+int64(len(pet.body)))
 	return pet, nil
 }
 

@@ -656,8 +656,7 @@ func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 				t.Errorf("after %s has shown the edit, a page still has %s: %s", c.what, c.gone,
 					text)
 			}
-			s.pages, s.pets = cache[place, *listPage]{}, cache[int64, *cachedPet]{}
-			s.limitCache(16 << 20)
+			s.documents = cache[any, any]{max: 16 << 20}
 		}
 	})
 }
@@ -669,13 +668,11 @@ func TestTheCacheIsBounded(t *testing.T) {
 	must(t, writing(s, sqlOf(`
 		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
 		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))())
-	s.limitCache(most)
+	s.documents.max = most
 	size := func() int64 {
-		s.pages.mu.Lock()
-		defer s.pages.mu.Unlock()
-		s.pets.mu.Lock()
-		defer s.pets.mu.Unlock()
-		return s.pages.size + s.pets.size
+		s.documents.mu.Lock()
+		defer s.documents.mu.Unlock()
+		return s.documents.size
 	}
 	heap := func() int64 {
 		runtime.GC()
@@ -706,7 +703,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 		t.Errorf("%d bytes are counted, which take %d, of %d", size(), taken, most)
 	}
 
-	s.limitCache(0)
+	s.documents.max = 0
 	first, err := s.page("", 7, 0)
 	must(t, err)
 	second, err := s.page("", 7, 0)
