@@ -165,22 +165,6 @@ func (b *bench) tellPeers(r *results) {
 	columns := append(slices.Clone(operations), "MiB")
 	t := table{"peers", "requests per second; CPU µs", systems, columns, cell}
 	b.show(t, r.footer("req/s"))
-
-	others := systems[1:]
-	times := func(row, column int) string {
-		operation := operations[column]
-		speeds := r.all(others[row]+": "+operation, peerPets, "req/s")
-		if len(speeds) == 0 {
-			return missing
-		}
-		if operation == opUnsynced {
-			operation = opSynced // as the service always does
-		}
-		own := r.median(ourName+": "+operation, peerPets, "req/s")
-		return number(own / summary(speeds).Center)
-	}
-	t = table{"peers-ratios", "", others, operations, times}
-	b.show(t, "In both of the last columns, Pet Store syncs.")
 	b.drawPeers(r)
 }
 
