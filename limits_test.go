@@ -32,10 +32,9 @@ func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
 // TestEveryDocumentShowsThePlans: a new plan is told wherever plans are listed.
 func TestEveryDocumentShowsThePlans(t *testing.T) {
 	for file, row := range map[string]string{
-		"README.md":         "| `$name` | $minute | $day |",
-		"docs/operating.md": "| `$name` | $minute | $day |",
-		"web/index.html":    `<tr><th scope="row">$Name</th><td>$minute</td><td>$day</td></tr>`,
-		"web/openapi.json":  "$Name $minute and $day",
+		"README.md":        "| `$name` | $minute | $day |",
+		"web/index.html":   `<tr><th scope="row">$Name</th><td>$minute</td><td>$day</td></tr>`,
+		"web/openapi.json": "$Name $minute and $day",
 	} {
 		text, err := os.ReadFile(file)
 		must(t, err)
