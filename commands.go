@@ -214,7 +214,8 @@ func runCommand(ctx context.Context, args []string, p *process,
 	if len(args) == 0 {
 		args = []string{"serve"}
 	}
-	if args[0] == "help" {
+	asksForHelp := args[0] == "help"
+	if asksForHelp {
 		args = append(slices.Clone(args[1:]), "-h") // help key set is key set -h
 	}
 	if isHelp(args[0]) {
@@ -232,6 +233,10 @@ func runCommand(ctx context.Context, args []string, p *process,
 		words := min(len(args), 1+strings.Count(entry.name, " "))
 		if strings.Join(args[:words], " ") != entry.name {
 			continue
+		}
+		// A flag would take the -h for its value, and the command would run.
+		if asksForHelp && !isHelp(args[words]) {
+			return usageErrorf("help takes only the name of a command; petstore help lists all")
 		}
 		if entry.run == nil {
 			entry.run = serve

@@ -31,6 +31,7 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 		"key revoke, key unban"
 	const manyLimits = "it must be a number from 1 to 999999999999999"
 	const bothLimits = "-plan enterprise needs -per-minute and -per-day; see petstore key create -h"
+	const onlyName = "help takes only the name of a command; petstore help lists all"
 	const noLimits = "-per-minute and -per-day go with -plan enterprise only; see"
 	path := databasePath(t)
 	for line, want := range map[string]string{
@@ -42,6 +43,13 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 		"key lst":     `no command "key lst"; did you mean key list? There are ` + keyCommands,
 		"pet -db x":   `no command "pet -db"; there are ` + petCommands,
 		"help pet me": `no command "pet me"; there are ` + petCommands,
+
+		// Is help asked for a command? A flag must not take what asks for help as its value.
+		"help -db db":       onlyName,
+		"help key list -db": onlyName,
+		"help serve -log":   onlyName,
+		"help key set 5":    onlyName,
+		"help pet -db":      `no command "pet -db"; there are ` + petCommands,
 
 		// Is the argument there?
 		"-db db now":                 `unexpected argument "now"; see petstore serve -h`,
