@@ -61,10 +61,6 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 		lifetime:  instant(cmd.expires.Milliseconds()),
 	}
 	limits := cmp.Or(planQuota(key.Plan), cmd.quota)
-	expires := "never"
-	if cmd.expires > 0 {
-		expires = inUTC(cmd.now + key.lifetime)
-	}
 	insert := func(d digest) (int64, error) {
 		return insertKey(ctx, cmd.store, key, d, "true") // without a condition
 	}
@@ -78,10 +74,18 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 		"plan", key.Plan,
 		"perMinute", limits.PerMinute,
 		"perDay", limits.PerDay,
-		"expires", expires,
+		"expires", cmd.end(),
 		"test", cmd.test,
 		"database", databaseName(cmd.db))
 	return nil
+}
+
+// end is for people: when a key ends that gets its lifetime now, from -expires.
+func (c *invocation) end() string {
+	if c.expires == 0 {
+		return "never"
+	}
+	return inUTC(c.now + instant(c.expires.Milliseconds()))
 }
 
 // keySet changes what the flags say, and leaves the rest.
@@ -94,6 +98,7 @@ func keySet(ctx context.Context, cmd *invocation) error {
 	if cmd.given("expires") {
 		lifetime := instant(cmd.expires.Milliseconds())
 		changes = append(changes, changeExpiry(cmd.id, cmd.now, lifetime))
+		cmd.texts["expires"] = cmd.end() // for the log
 	}
 	results, err := cmd.store.edit(ctx, changes...)
 	if err != nil {

@@ -271,7 +271,8 @@ func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro"}`},
 		{"set -name till 1", `"msg":"key changed","id":1,"name":"till"}`},
-		{"set -expires 0 -plan free 1", `"msg":"key changed","id":1,"expires":"0","plan":"free"}`},
+		{"set -expires 0 -plan free 1",
+			`"msg":"key changed","id":1,"expires":"never","plan":"free"}`},
 		{"unban 1", `"msg":"key unbanned","id":1}`},
 		{"unban 1", `"msg":"key is not banned","id":1}`},
 		{"rotate 1", `"msg":"key rotated","id":1,"successor":2,"overlap":"24h0m0s"}`},
@@ -326,7 +327,10 @@ func TestKeySetChangesWhatItIsToldToAndLeavesTheRest(t *testing.T) {
 			t.Errorf("the other key is\n%s, want\n%s", got, other)
 		}
 		// A successor lives as long as its predecessor was last told to.
-		k.do("set", "-expires", "2d", "1")
+		log := k.logs("set -expires 2d 1")
+		if !strings.Contains(log, `"id":1,"expires":"2000-01-05 01:00:00Z"}`) {
+			t.Errorf("the log says %s", log)
+		}
 		k.mint("rotate", "1")
 		if got := textOrNull(k.show("3").ExpiresAt); got != "2000-01-05T01:00:00Z" {
 			t.Errorf("the successor ends at %s", got)

@@ -76,7 +76,7 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 		"key list -plan pro":           "-plan; see petstore key list -h",
 		"key show 1 -jso":              "-jso; see petstore key show -h",
 		"key set 1 -name":              "flag needs an argument: -name; see petstore key set -h",
-		"key rotate 1 -overlap 1w":     "-overlap: it must be like 90d, 36h or 10m",
+		"key rotate 1 -overlap 1w":     "-overlap: it must be a number of d, h, m or s",
 		"key revoke 1 -name x":         "-name; see petstore key revoke -h",
 		"key usage -days 0":            "-days: it must be a number from 1 to 400",
 		"key usage -days 401":          "-days: it must be a number from 1 to 400",

@@ -213,7 +213,7 @@ func keyFlags(cmd *invocation) {
 		"a limit of `N` requests a day, for -plan enterprise")
 	nameFlag(cmd, checkKeyName)
 	cmd.durationFlag(&cmd.expires, "expires", "",
-		"let the key end after this `DURATION`, such as 90d, 36h or 10m; 0 is never")
+		"let the key end after this `DURATION`, such as 90d; 0 is never")
 }
 
 // maxQuota is the largest integer of RFC 9651, in which limits are reported.
@@ -376,7 +376,8 @@ func (c *invocation) durationFlag(into *time.Duration, name, value, usage string
 			duration, err = time.ParseDuration(text)
 		}
 		if err != nil || duration < time.Second && duration != 0 {
-			return errors.New("it must be like 90d, 36h or 10m, at least 1s, or 0")
+			return errors.New(
+				"it must be a number of d, h, m or s, such as 90d: at least a second, or 0")
 		}
 		*into = duration
 		return nil

@@ -218,7 +218,7 @@ func TestAVariableChangesNothing(t *testing.T) {
 	env["PETSTORE_DB"] = k.db
 	for line, want := range map[string]string{
 		"key set -name till 1":     `"msg":"key changed","id":1,"name":"till"}`,
-		"key set -expires 0 1":     `"msg":"key changed","id":1,"expires":"0"}`,
+		"key set -expires 0 1":     `"msg":"key changed","id":1,"expires":"never"}`,
 		"pet set -status sold 1":   `"msg":"pet changed","id":1,"status":"sold"}`,
 		"pet set -category 0 1":    `"msg":"pet changed","id":1,"category":"0"}`,
 		"pet set -name Max 1":      `"msg":"pet changed","id":1,"name":"Max"}`,
@@ -263,6 +263,7 @@ func TestDurationsMayBeWholeDays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for lifetime, want := range map[string]string{
 			"90d":    "2000-03-31T00:00:00Z",
+			"2160h":  "2000-03-31T00:00:00Z",
 			"007d":   "2000-01-08T00:00:00Z",
 			"36h":    "2000-01-02T12:00:00Z",
 			"1h30m":  "2000-01-01T01:30:00Z",
@@ -280,7 +281,28 @@ func TestDurationsMayBeWholeDays(t *testing.T) {
 	for bad := range strings.SplitSeq("90 d|d|-1d|+1d|1.5d|1d12h|90D|65536d|99999999999999999999d|"+
 		"0x1d|1_0d|١d|90|week|1w| 1d|999ms|-1h|", "|") {
 		_, _, err := petstore(t, nil, "key", "create", "-expires", bad)
-		wantOneLine(t, err, true, fmt.Sprintf("%q", bad), "it must be like 90d, 36h or 10m")
+		wantOneLine(t, err, true, fmt.Sprintf("%q", bad), "it must be a number of d, h, m or s")
+	}
+}
+
+// TestALifetimeIsShownInOneForm, such as 90d, in help, errors and documents. Others are taken too.
+func TestALifetimeIsShownInOneForm(t *testing.T) {
+	_, _, err := petstore(t, nil, "key", "set", "-expires", "week", "1")
+	for what, c := range map[string]struct{ text, pattern string }{
+		"help key create":   {helpOf(t, "help key create"), `\b(\d+[dhms]+)\b`},
+		"help key set":      {helpOf(t, "help key set"), `\b(\d+[dhms]+)\b`},
+		"the error":         {err.Error(), `\b(\d+[dhms]+)\b`},
+		"docs/operating.md": {readText(t, "docs/operating.md"), `-expires (\w+)`},
+	} {
+		shown := allMatches(c.pattern, c.text)
+		if len(shown) == 0 {
+			t.Errorf("%s shows no lifetime", what)
+		}
+		for _, lifetime := range shown {
+			if !regexp.MustCompile(`^(\d+d|0)$`).MatchString(lifetime) {
+				t.Errorf("%s shows the lifetime %s", what, lifetime)
+			}
+		}
 	}
 }
 
