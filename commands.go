@@ -64,7 +64,7 @@ Example: petstore key create -plan pro -name "shop front" -expires 90d`,
 		about: `show all keys
 
 Each has a line with its plan, what it has used of its limits, and whether it
-needs attention.
+needs attention. Below a key that was rotated stand its successors, indented.
 
 Example: petstore key list`,
 		flags: showFlags, run: keyList,

@@ -74,18 +74,18 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 		"plan", key.Plan,
 		"perMinute", limits.PerMinute,
 		"perDay", limits.PerDay,
-		"expires", cmd.end(),
+		"expires", cmd.endAfter(key.lifetime),
 		"test", cmd.test,
 		"database", databaseName(cmd.db))
 	return nil
 }
 
-// end is for people: when a key ends that gets its lifetime now, from -expires.
-func (c *invocation) end() string {
-	if c.expires == 0 {
+// endAfter is for people: when a key ends whose lifetime begins now.
+func (c *invocation) endAfter(lifetime instant) string {
+	if lifetime == 0 {
 		return "never"
 	}
-	return inUTC(c.now + instant(c.expires.Milliseconds()))
+	return inUTC(c.now + lifetime)
 }
 
 // keySet changes what the flags say, and leaves the rest.
@@ -98,7 +98,7 @@ func keySet(ctx context.Context, cmd *invocation) error {
 	if cmd.given("expires") {
 		lifetime := instant(cmd.expires.Milliseconds())
 		changes = append(changes, changeExpiry(cmd.id, cmd.now, lifetime))
-		cmd.texts["expires"] = cmd.end() // for the log
+		cmd.texts["expires"] = cmd.endAfter(lifetime) // for the log
 	}
 	results, err := cmd.store.edit(ctx, changes...)
 	if err != nil {
@@ -163,13 +163,22 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-// keyList shows all keys.
+// keyList shows all keys. In the table, the successors of a key follow it, and are indented.
 func keyList(ctx context.Context, cmd *invocation) error {
 	each := func(add func(*apiKey) error) error {
-		// eachKey appends an AND to the clause.
-		return eachKey(ctx, cmd.store, cmd.now, add, "WHERE true")
+		if cmd.json {
+			// eachKey appends an AND to the clause.
+			return eachKey(ctx, cmd.store, cmd.now, add, "WHERE true")
+		}
+		return eachKeyByLine(ctx, cmd.store, cmd.now, add)
 	}
-	return printRows(cmd, keyHeading, keyRow, each)
+	row := func(key *apiKey) string {
+		if key.Succeeds != 0 {
+			return "  " + keyRow(key)
+		}
+		return keyRow(key)
+	}
+	return printRows(cmd, keyHeading, row, each)
 }
 
 // keyShow shows one key.
@@ -200,7 +209,7 @@ func keyRow(key *apiKey) string {
 func keyState(key *apiKey) string {
 	text := key.State
 	if text == "revoked" || text == "expired" {
-		return text
+		return text + " " + inUTC(cmp.Or(key.RevokedAt, key.ExpiresAt))
 	}
 	if text == "banned" {
 		text += " to " + inUTC(key.BannedUntil)

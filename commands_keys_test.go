@@ -638,8 +638,8 @@ func TestKeysAsATable(t *testing.T) {
 		k.prints("list", strings.TrimPrefix(`
 ID  KEY        PLAN  MINUTE  DAY       STATE                               NAME
 1   live ****  free  5/60    799/1000  active; deprecated call 2000-01-01  active
-2   live ****  free  0/60    0/1000    revoked                             revoked
-3   live ****  free  0/60    0/1000    expired                             expired
+2   live ****  free  0/60    0/1000    revoked 2000-01-01 00:00:00Z        revoked
+3   live ****  free  0/60    0/1000    expired 2000-01-01 01:00:00Z        expired
 4   live ****  pro   0/300   0/10000   banned to 2000-01-01 01:10:00Z      banned
 5   live ****  free  0/60    0/1000    active; ends 2000-01-03 00:00:00Z   ending
 6   test ****  free  70/60   800/1000  active; ends 2000-01-16 01:00:00Z   busy
@@ -648,6 +648,58 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                               NAME
 ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
 6   test ****  free  70/60   800/1000  active; ends 2000-01-16 01:00:00Z  busy
 `, "\n"))
+	})
+}
+
+// A key and its successors are one block, however long ago they were made.
+func TestAKeyAndItsSuccessorsAreABlockOfTheTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeys(t)
+		k.mint("create", "-name", "shop")
+		k.mint("create", "-name", "till", "-expires", "10d")
+		k.mint("rotate", "-overlap", "1h", "1")
+		k.mint("rotate", "2")
+		time.Sleep(2 * time.Hour)
+		k.mint("rotate", "-overlap", "0", "3")
+		k.do("set", "-name", "front", "-expires", "1d", "5")
+		k.do("revoke", "4")
+		k.prints("list", strings.TrimPrefix(`
+ID   KEY        PLAN  MINUTE  DAY     STATE                              NAME
+1    live ****  free  0/60    0/1000  expired 2000-01-01 01:00:00Z       shop
+  3  live ****  free  0/60    0/1000  expired 2000-01-01 02:00:00Z       shop
+  5  live ****  free  0/60    0/1000  active; ends 2000-01-02 02:00:00Z  front
+2    live ****  free  0/60    0/1000  active; ends 2000-01-02 00:00:00Z  till
+  4  live ****  free  0/60    0/1000  revoked 2000-01-01 02:00:00Z       till
+`, "\n"))
+		if ids := allMatches(`"id": (\d+)`, k.do("list", "-json")); strings.Join(ids, "") != "12345" {
+			t.Errorf("in JSON the keys are %s", ids)
+		}
+	})
+}
+
+// TestEachKeyIsInTheTableOnce, though a cluster returns the keys in parts.
+func TestEachKeyIsInTheTableOnce(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		const lines = 1500 // of two keys each
+		s := openDatabase(t, db)
+		_, err := s.write(t.Context(), sqlOf(`
+			WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2 * ?1)
+			INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
+				created_at, lifetime, expires_at, unbanned_at, succeeds, usage_id)
+			SELECT unhex(format('%064d', i)), 'abcd', 0, 'shop', 'free', 0, 0, 1, 0, 0, 0,
+				iif(i > ?1, i - ?1, NULL), iif(i > ?1, i - ?1, NULL) FROM n`, int64(lines)))
+		must(t, err)
+		var out bytes.Buffer
+		cmd := &invocation{process: &process{stdout: &out}, store: s}
+		must(t, keyList(t.Context(), cmd))
+		var want []string
+		for id := 1; id <= lines; id++ {
+			want = append(want, fmt.Sprint(id), fmt.Sprint(id+lines))
+		}
+		if got := allMatches(`(?m)^ *(\d+) `, out.String()); !slices.Equal(got, want) {
+			t.Errorf("the table has %d keys, the first are %s, want %d, the first %s",
+				len(got), got[:4], len(want), want[:4])
+		}
 	})
 }
 

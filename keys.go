@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -94,20 +95,42 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
 	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
-	readKey := func(scan scanner) (id int64, err error) {
-		k := &apiKey{}
-		u := &usage{}
-		columns := append(k.columns(), u.columns()...)
-		if err := scan(columns...); err != nil {
-			return 0, err
-		}
-		// The quota of the plan counts. The key's own counts only if the plan has none.
-		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
-		k.policy = k.policyHeader()
-		k.setUsage(u, now)
-		return k.ID, do(k)
+	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
+		k, err := readKey(scan, now, do)
+		return k.ID, err
+	})
+}
+
+// eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
+// one after the other. The lines are sorted by their first keys.
+func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
+	query := sqlOf(keysQuery + `
+JOIN (
+	SELECT id AS line FROM api_keys
+	WHERE usage_id IS NULL AND id > ?
+	ORDER BY id LIMIT ?
+)
+ON k.id = line OR k.usage_id = line
+ORDER BY line, k.id`)
+	return s.eachRow(ctx, query, func(scan scanner) (line int64, err error) {
+		k, err := readKey(scan, now, do)
+		return k.usageID, err
+	})
+}
+
+// readKey reads a row of keysQuery, and calls do with the key.
+func readKey(scan scanner, now instant, do func(*apiKey) error) (*apiKey, error) {
+	k := &apiKey{}
+	u := &usage{}
+	columns := append(k.columns(), u.columns()...)
+	if err := scan(columns...); err != nil {
+		return k, err
 	}
-	return s.eachRow(ctx, query, readKey)
+	// The quota of the plan counts. The key's own counts only if the plan has none.
+	k.quota = cmp.Or(planQuota(k.Plan), k.quota)
+	k.policy = k.policyHeader()
+	k.setUsage(u, now)
+	return k, do(k)
 }
 
 // keysQuery reads keys, each with its usage. The subquery finds the key that it was last rotated
@@ -171,12 +194,12 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	}
 }
 
-// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?"; eachRow
-// binds these two. A file returns its rows as they are at one moment. A cluster returns them a
-// thousand at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
+// eachRow calls row for all rows of a query that has "id > ? ORDER BY id LIMIT ?"; eachRow binds
+// these two. A file returns its rows as they are at one moment. A cluster returns them a thousand
+// ids at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
 func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
-	limit := int64(-1) // SQLite takes a negative limit for none
+	limit := int64(math.MaxInt64) // all at once
 	if s.engine.shared() {
 		limit = 1000
 	}
@@ -189,8 +212,8 @@ func (s *store) eachRow(ctx context.Context, query statement,
 			after, err = row(scan)
 			return err
 		})
-		// Fewer rows than the limit are the last ones. Without a limit, all have come at once.
-		if err != nil || count != limit {
+		// Fewer rows than the limit are the last ones.
+		if err != nil || count < limit {
 			return err
 		}
 	}
