@@ -208,7 +208,7 @@ func (b *tab) state(name string) {
 }
 
 // tooSmall is what a finger misses on a phone of 390 × 844 pixels, or covers too
-// much of its screen. Links within a sentence are as high as their line.
+// much of its screen, or wastes it. Links within a sentence are as high as their line.
 const tooSmall = `(() => {
 	const small = [...document.querySelectorAll("button, input, select, .operations a, .top a, a.tall")]
 		.filter((e) => e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height < 44)
@@ -218,7 +218,38 @@ const tooSmall = `(() => {
 	const tops = [...document.querySelectorAll(".meter")].map((e) => e.getBoundingClientRect().top);
 	if (new Set(tops).size > 1) small.push("the gauges are at " + tops);
 	if (document.getElementById("key").clientWidth < 250) small.push("the field of the key is too narrow");
-	return small;
+	const links = [...document.querySelectorAll(".top nav a")];
+	const rows = new Set(links.map((e) => e.getBoundingClientRect().top));
+	if (rows.size > 1) small.push("the navigation has " + rows.size + " rows");
+	for (const e of document.querySelectorAll(".answer")) {
+		if (e.clientHeight > 320) small.push("a response is " + e.clientHeight + " pixels high");
+		const isFolded = getComputedStyle(e).whiteSpace !== "pre";
+		if (isFolded && e.checkVisibility()) small.push("JSON is folded");
+	}
+	return small.concat(empty());
+
+	// empty tells of places in which a reader sees nothing for 100 pixels.
+	function empty() {
+		const seen = [...document.querySelectorAll("button, input, select, pre, .meter")];
+		const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+		while (texts.nextNode()) {
+			const text = texts.currentNode;
+			const element = text.parentElement; // of one pixel if it is for screen readers
+			if (!text.data.trim() || element.closest("pre") || element.offsetHeight <= 1) continue;
+			const range = document.createRange();
+			range.selectNodeContents(text);
+			if (element.checkVisibility()) seen.push(range);
+		}
+		const isSeen = (e) => !e.checkVisibility || e.checkVisibility();
+		const boxes = seen.filter(isSeen).map((e) => e.getBoundingClientRect());
+		let end = 0;
+		const found = [];
+		for (const {top, bottom} of boxes.sort((a, b) => a.top - b.top)) {
+			if (top > end + 100) found.push("nothing is seen from " + end + " to " + top);
+			end = Math.max(end, bottom);
+		}
+		return found;
+	}
 })()`
 
 // barriers are the violations that axe-core finds. The dark theme differs from
@@ -623,6 +654,87 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	}
 	b.fill("#key", s.key+"\r") // has limits of its own
 	b.shows("#list .outcome", "1 sold pet.")
+}
+
+// TestThePageSaysWhenABanEnds beside whatever button is pressed, and sends nothing until then.
+func TestThePageSaysWhenABanEnds(t *testing.T) {
+	s := start(t)
+	s.stock(3)
+	banned := s.newKey("-plan", "enterprise", "-per-minute", "1", "-per-day", "100")
+	for s.ask(t, banned) != "429 key_banned" {
+	}
+	b := openTab(t, s.address()+"/")
+	b.fill("#key", banned+"\r")
+	b.shows("#key-error", "The key is banned for repeated requests after 429; retry in")
+	b.shows("#key-error", " min ")
+	b.state("banned")
+	sent := b.sent()
+	for button, message := range map[string]string{
+		"#key-form [type=submit]": "#key-error", "#add [type=submit]": "#add .outcome",
+		`[data-status="sold"]`: "#list .outcome",
+	} {
+		b.click(button)
+		b.shows(message, " min ")
+		if !b.waits(button) {
+			t.Errorf("%s does not wait", button)
+		}
+	}
+	b.do(chromedp.Reload())
+	b.shows("#key-error", "Not sent: the service asked to wait; retry in")
+	b.shows("#key-error", " min ")
+	b.state("still-banned")
+	if n := b.sent() - sent; n != 0 {
+		t.Errorf("the page has sent %d requests during the ban", n)
+	}
+	b.fill("#key", s.key) // another key need not wait
+	if b.waits("#key-form [type=submit]") {
+		t.Error("another key cannot be used during the ban")
+	}
+	b.click("#key-form [type=submit]")
+	b.shows("#list .outcome", "Your key works. 3 pets.")
+	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
+		t.Errorf("with another key the page still says %q", got)
+	}
+}
+
+// waits reports whether a button is one that does nothing now.
+func (b *tab) waits(button string) bool {
+	b.t.Helper()
+	return eval[bool](b, fmt.Sprintf(`document.querySelector(%q).ariaDisabled === "true"`, button))
+}
+
+// TestThePageShowsItsFirstResponseOnAPhone at once, also that of a new service.
+func TestThePageShowsItsFirstResponseOnAPhone(t *testing.T) {
+	s := start(t)
+	b := openTab(t, s.address()+"/")
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.fill("#key", s.key+"\r")
+	inView := func(outcome string, selectors ...string) {
+		t.Helper()
+		b.shows("#key-note", "Your key works.")
+		b.shows("#list .outcome", outcome)
+		for _, selector := range selectors {
+			if !eval[bool](b, fmt.Sprintf(`(() => {
+				const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+				const [part, bar] = [%q, ".limits"].map(box);
+				return part.top >= bar.bottom && part.bottom <= innerHeight;
+			})()`, selector)) {
+				t.Errorf("after %q, %s is not in view", outcome, selector)
+			}
+		}
+	}
+	inView("There are no pets.", "#list .outcome", "#list .nothing", "#list .status", "#list .body")
+	s.stock(25)
+	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(s.address()+"/"))
+	b.fill("#key", s.key+"\r")
+	inView("Page 1: 20 pets", "#list .outcome", "#list tbody tr:nth-child(10)")
+	scrolls := eval[bool](b, `(() => {
+		const box = document.querySelector("#list .answer");
+		return box.scrollWidth > box.clientWidth && box.scrollHeight > box.clientHeight;
+	})()`)
+	if !scrolls {
+		t.Error("the JSON does not scroll inside its box")
+	}
 }
 
 // settled is what an element shows once no request is under way.

@@ -261,7 +261,7 @@ function clearErrors(form) {
 }
 
 function complain(input, problem) {
-  $(`#${input.id}-error`).textContent = problem;
+  show($(`#${input.id}-error`), problem);
   if (problem) input.setAttribute("aria-invalid", "true");
   else input.removeAttribute("aria-invalid");
 }
@@ -337,6 +337,7 @@ function pause(until) {
 }
 
 const pauseLeft = (now = Date.now()) => Math.max(0, Math.ceil((pausedUntil - now) / 1000));
+const notSent = () => ({ message: `Not sent: the service asked to wait; retry in ${pauseLeft()} s` });
 
 // tick draws what depends on the time, all of it at one instant. Buttons are not
 // disabled but only say so, since a disabled one would lose the focus.
@@ -344,23 +345,29 @@ function tick() {
   const now = Date.now();
   const seconds = pauseLeft(now);
   for (const gauge of gauges) drawGauge(gauge, now);
-  if (pausedUntil && seconds === 0) {
+  if (seconds === 0) {
+    if (pausedUntil) say("You can send again.");
     pausedUntil = 0;
-    say("You can send again.");
     for (const element of waiting.keys()) element.classList.add("over"); // its line stays, so that nothing moves
     waiting.clear();
   }
   for (const seen of waiting.values()) write(seen, duration(seconds));
   for (const button of $$("button.send")) button.setAttribute("aria-disabled", seconds > 0 || button.matches(".nowhere"));
+  $("#key-form .primary").setAttribute("aria-disabled", seconds > 0 && $("#key").value === key); // another key need not wait
 }
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button.send");
-  if (button && (busy > 0 || button.getAttribute("aria-disabled") === "true")) {
-    event.preventDefault();
-    event.stopPropagation();
-  }
+  if (!button || (busy === 0 && button.getAttribute("aria-disabled") !== "true")) return;
+  event.preventDefault();
+  event.stopPropagation();
+  stillWaiting($(".outcome", button.closest(".controls")));
 }, true);
+
+// stillWaiting tells beside the button how long it waits, unless that is there already.
+function stillWaiting(element) {
+  if (pauseLeft() > 0 && !waiting.has(element)) refused(element, notSent());
+}
 
 // Exchanges
 
@@ -399,7 +406,7 @@ function newExchange(section) {
     // asked to wait, it sends nothing.
     async send(request) {
       this.preview(request);
-      if (pauseLeft() > 0) return { error: { message: `Not sent: the service asked to wait; retry in ${pauseLeft()} s` } };
+      if (pauseLeft() > 0) return { error: notSent() };
       if (key === "") {
         askForKey();
         return { error: { message: "Not sent: it needs a key." } };
@@ -749,15 +756,23 @@ function setUpKey(list) {
   const form = $("#key-form");
   const input = $("#key");
   const note = $("#key-note");
+  const problem = $("#key-error");
   input.value = key;
   $("#forget").hidden = key === "";
+  if (key) stillWaiting(problem); // after a reload
+  input.addEventListener("input", tick);
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    clearErrors(form);
-    note.textContent = "";
     const typed = input.value.replace(/^["'\s]*(authorization\s*:)?\s*bearer(?!\S)/i, "").replace(/["'\s]/g, "");
     input.value = typed;
+    if (typed === key && pauseLeft() > 0) {
+      stillWaiting(problem);
+      return;
+    }
+    clearErrors(form);
+    show(problem, "");
+    note.textContent = "";
     if (typed === "") {
       askForKey();
       return;
@@ -772,9 +787,13 @@ function setUpKey(list) {
     tab.set("key", key);
     $("#forget").hidden = false;
     const answer = await list.load({ greeting: "Your key works. " });
-    if (answer.error || key !== typed) return;
+    if (key !== typed) return;
+    if (answer.error) {
+      if (answer.status !== 401) refused(problem, answer.error); // that is told already
+      return;
+    }
     note.textContent = `Your key works. It ends in ${key.slice(-4)}.`;
-    $("#list").scrollIntoView();
+    $(narrow.matches ? "#list .controls" : "#list").scrollIntoView();
     $("#list-title").focus({ preventScroll: true });
   });
 
