@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 )
 
@@ -104,17 +103,14 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
 // one after the other. The lines are sorted by their first keys.
 func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
+	// ?1 is the key after which the rows begin, or 0.
 	query := sqlOf(keysQuery + `
-JOIN (
-	SELECT id AS line FROM api_keys
-	WHERE usage_id IS NULL AND id > ?
-	ORDER BY id LIMIT ?
-)
-ON k.id = line OR k.usage_id = line
-ORDER BY line, k.id`)
-	return s.eachRow(ctx, query, func(scan scanner) (line int64, err error) {
+WHERE (coalesce(k.usage_id, k.id), k.id) >
+	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), 0), ?1)
+ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
+	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
 		k, err := readKey(scan, now, do)
-		return k.usageID, err
+		return k.ID, err
 	})
 }
 
@@ -194,12 +190,12 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	}
 }
 
-// eachRow calls row for all rows of a query that has "id > ? ORDER BY id LIMIT ?"; eachRow binds
-// these two. A file returns its rows as they are at one moment. A cluster returns them a thousand
-// ids at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
+// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?", or the like;
+// eachRow binds these two. A file returns its rows as they are at one moment. A cluster returns them
+// a thousand at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
 func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
-	limit := int64(math.MaxInt64) // all at once
+	limit := int64(-1) // SQLite takes a negative limit for none
 	if s.engine.shared() {
 		limit = 1000
 	}
@@ -212,8 +208,8 @@ func (s *store) eachRow(ctx context.Context, query statement,
 			after, err = row(scan)
 			return err
 		})
-		// Fewer rows than the limit are the last ones.
-		if err != nil || count < limit {
+		// Fewer rows than the limit are the last ones. Without a limit, all have come at once.
+		if err != nil || count != limit {
 			return err
 		}
 	}
