@@ -15,12 +15,13 @@ import (
 
 var pageHTML = webFile("index.html")
 
-func TestThePageIsServedWithoutAKeyAndWithoutALimit(t *testing.T) {
+func TestWhatBrowsersGetIsServedWithoutAKeyAndWithoutALimit(t *testing.T) {
 	s := openShop(t)
 	for path, contentType := range map[string]string{
-		"/":         "text/html; charset=utf-8",
-		"/page.css": "text/css; charset=utf-8",
-		"/page.js":  "text/javascript; charset=utf-8",
+		"/":             "text/html; charset=utf-8",
+		"/page.css":     "text/css; charset=utf-8",
+		"/page.js":      "text/javascript; charset=utf-8",
+		"/openapi.json": "application/json",
 	} {
 		get := s.get(path, noKey).is(200).has("Content-Type: "+contentType, "X-RateLimit-Limit:")
 		length := fmt.Sprint("Content-Length: ", len(get.body))
@@ -36,6 +37,7 @@ func TestThePageIsServedWithoutAKeyAndWithoutALimit(t *testing.T) {
 			s.call(method, path, noKey).is(405).has("Allow: GET, HEAD")
 		}
 	}
+	s.get("/openapi.json", noKey).says(webFile("openapi.json"))
 	s.get("/index.html", noKey).is(404)
 }
 
