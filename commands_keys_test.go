@@ -112,12 +112,7 @@ func (k testKeys) logs(line string) string {
 func (k testKeys) refuses(line string, isUsage bool, words ...string) {
 	k.Helper()
 	before := k.do("list", "-json")
-	args := strings.Fields("key " + line)
-	out, log, err := petstore(k, map[string]string{"PETSTORE_DB": k.db}, args...)
-	wantOneLine(k, err, isUsage, words...)
-	if out+log != "" {
-		k.Errorf("key %s prints %q and logs %q", line, out, log)
-	}
+	mustFail(k, k.db, "key "+line, isUsage, words...)
 	if after := k.do("list", "-json"); after != before {
 		k.Errorf("key %s is refused, but the keys were\n%s and are\n%s", line, before, after)
 	}

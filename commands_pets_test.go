@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -25,63 +24,41 @@ import (
 func TestPetSetAndDelete(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		createOnce(t, s, 1, "Rex", testTime)
-		createOnce(t, s, 2, "Max", testTime)
-		wantReplayed := func(keyID int64, body string) {
-			t.Helper()
-			id, verdict := createOnce(t, s, keyID, body, testTime)
-			if id != keyID || verdict != "replayed" {
-				t.Errorf("a repeat of the create of %s is %s %d", body, verdict, id)
-			}
-		}
-		set := func(want string, flags ...string) {
-			t.Helper()
-			args := slices.Concat([]string{"pet", "set", "-db", db}, flags, []string{"1"})
-			_, log, err := petstore(t, nil, args...)
-			must(t, err)
-			if !strings.Contains(log, `"msg":"pet changed","id":1`) {
-				t.Errorf("the change is logged as %s", log)
-			}
+		creates := map[int64]string{1: "Rex", 2: "Max"}
+		createOnce(t, s, 1, creates[1], testTime)
+		createOnce(t, s, 2, creates[2], testTime)
+		for _, c := range []struct{ flags, want string }{
+			{"-status sold", `{"id":1,"name":"Rex","categoryId":1,"status":"sold"}`},
+			{`-name x'41'"`, `{"id":1,"name":"x'41'\"","categoryId":1,"status":"sold"}`},
+			{"-category 0", `{"id":1,"name":"x'41'\"","categoryId":0,"status":"sold"}`},
+			{
+				"-category -9223372036854775808 -name Tom -status pending",
+				`{"id":1,"name":"Tom","categoryId":-9223372036854775808,"status":"pending"}`,
+			},
+		} {
+			mustSay(t, db, "pet set "+c.flags+" 1", `"msg":"pet changed","id":1`)
 			must(t, s.refresh(t.Context())) // as the service does four times a second
 			pet, err := s.pet(1)
 			must(t, err)
 			_, page := pageIDs(t, s, "", 1, 0)
-			if string(pet.body) != want || string(page.body) != "["+want+"]" {
-				t.Errorf("the pet is %s and the page %s, want %s", pet.body, page.body, want)
+			if string(pet.body) != c.want || string(page.body) != "["+c.want+"]" {
+				t.Errorf("the pet is %s and the page %s, want %s", pet.body, page.body, c.want)
 			}
 		}
-		set(`{"id":1,"name":"Rex","categoryId":1,"status":"sold"}`, "-status", "sold")
-		set(`{"id":1,"name":"x'41' \"","categoryId":1,"status":"sold"}`, "-name", `x'41' "`)
-		set(`{"id":1,"name":"x'41' \"","categoryId":0,"status":"sold"}`, "-category", "0")
-		set(`{"id":1,"name":"Tom","categoryId":-9223372036854775808,"status":"pending"}`,
-			"-category", "-9223372036854775808", "-name", "Tom", "-status", "pending")
-		wantReplayed(1, "Rex")
-
-		_, log, err := petstore(t, nil, "pet", "delete", "-db", db, "2")
-		must(t, err)
-		if !strings.Contains(log, `"msg":"pets deleted","pets":1,"ids":"2"`) {
-			t.Errorf("the deletion is logged as %s", log)
-		}
+		mustSay(t, db, "pet delete 2", `"msg":"pets deleted","pets":1,"ids":"2"`)
 		must(t, s.refresh(t.Context()))
 		ids, _ := pageIDs(t, s, "", 20, 0)
 		if !slices.Equal(ids, []int64{1}) {
 			t.Errorf("after the deletion there are %v", ids)
 		}
-		wantReplayed(2, "Max")
+		for keyID, body := range creates {
+			id, verdict := createOnce(t, s, keyID, body, testTime)
+			if id != keyID || verdict != "replayed" {
+				t.Errorf("a repeat of the create of %s is %s %d", body, verdict, id)
+			}
+		}
 		wantNextID(t, s, 3)
 	})
-}
-
-func TestAPetThatIsNotThereCannotBeChanged(t *testing.T) {
-	db := madeDatabase(t)
-	for _, id := range []string{
-		"2", "0", "-1", "01", "+1", " 1", "1.0", "1e0", "Rex", "9223372036854775808",
-	} {
-		_, _, err := petstore(t, nil, "pet", "delete", "-db", db, "--", id)
-		wantOneLine(t, err, false, "no pet has the id "+id)
-		_, _, err = petstore(t, nil, "pet", "set", "-db", db, "-status", "sold", "--", id)
-		wantOneLine(t, err, false, "no pet has the id "+id)
-	}
 }
 
 // TestPetsAreDeletedAllOrNone that arguments or stdin name, in one transaction.
@@ -98,25 +75,24 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 			return out.String(), err
 		}
 		var unknown []string
-		for id := 31; id < 56; id++ {
-			unknown = append(unknown, fmt.Sprint(id))
+		for id := range 25 {
+			unknown = append(unknown, fmt.Sprint(id+31))
 		}
-		named := strings.Join(unknown[:20], ", ")
-		for want, ids := range map[string][]string{
-			"no pet has the id 31":                           {"1", "31", "2", "31"},
-			"no pets have the ids 31, 01, a b":               {"31", "1", "01", "a b"},
-			"no pets have the ids " + named + ", and 5 more": append(unknown, "1"),
+		for ids, want := range map[string]string{
+			"":            "stdin names no pet",
+			"1 31 2 31":   "no pet has the id 31",
+			"31 1 01 a_b": "no pets have the ids 31, 01, a_b",
+			strings.Join(unknown, " ") + " 1": "no pets have the ids " +
+				strings.Join(unknown[:20], ", ") + ", and 5 more",
 		} {
-			_, err := remove("", ids...)
+			_, err := remove(strings.ReplaceAll(ids, " ", "\r\n")+"\n \n", "-")
 			wantOneLine(t, err, false, want)
-			_, err = remove(strings.Join(ids, "\r\n"), "-")
-			wantOneLine(t, err, false, want)
+			if ids != "" {
+				_, err = remove("", strings.Fields(ids)...)
+				wantOneLine(t, err, false, want)
+			}
 		}
-		_, err := remove("\n \n", "-")
-		wantOneLine(t, err, false, "stdin names no pet")
-		if n := countPets(t, s); n != 30 {
-			t.Fatalf("of 30 pets %d are left, though none was to be deleted", n)
-		}
+		wantPets(t, s, 30)
 		for want, log := range map[string]string{
 			`"pets":2,"ids":"1 2 1"`: first(remove("", "1", "2", "1")),
 			`"pets":3,"ids":"-"`:     first(remove("3\n\n4\r\n5", "-")),
@@ -125,11 +101,8 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 				t.Errorf("the log is %s, want %s", log, want)
 			}
 		}
-		if n := countPets(t, s); n != 25 {
-			t.Errorf("of 30 pets %d are left, want 25", n)
-		}
-		edits := readNumber(t, s, editsQuery)
-		if edits < 2 {
+		wantPets(t, s, 25)
+		if edits := readNumber(t, s, editsQuery); edits < 2 {
 			t.Errorf("%d edits are counted", edits)
 		}
 	})
@@ -143,39 +116,27 @@ func TestAPetIsShownAsTheAPIDoes(t *testing.T) {
 		s := openDatabase(t, db)
 		pet, err := s.pet(mustCreate(t, s, rex))
 		must(t, err)
-		shown, _, err := petstore(t, nil, "pet", "show", "-db", db, "1")
-		must(t, err)
-		if shown != string(pet.body)+"\n" {
+		if shown := mustSay(t, db, "pet show 1"); shown != string(pet.body)+"\n" {
 			t.Errorf("shown is %q, want %s", shown, pet.body)
-		}
-		for _, id := range []string{"2", "01", "x"} {
-			_, _, err = petstore(t, nil, "pet", "show", "-db", db, id)
-			wantOneLine(t, err, false, "no pet has the id "+id)
 		}
 	})
 }
 
 // TestAnImportTellsTheIDsItGave, and how many of others are between them.
 func TestAnImportTellsTheIDsItGave(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		mustCreate(t, s, rex)
-		log, err := importContent(t, db, petLines(3))
-		must(t, err)
-		if !strings.Contains(log, `"ids":"2 to 4"`) {
-			t.Errorf("it says %s", log)
-		}
-	})
 	three, two := result{lastID: 4, affected: 3}, result{lastID: 9, affected: 2}
 	for want, results := range map[string][]result{
+		"2 to 4":                               {three},
 		"2 to 9, and 3 of others between them": {three, two},
 		"unknown":                              {three, {}},
 	} {
 		var ids idRange
+		var pets int64
 		for _, inserted := range results {
 			ids.add(inserted)
+			pets += inserted.affected
 		}
-		if got := ids.tell(5); got != want {
+		if got := ids.tell(pets); got != want {
 			t.Errorf("the ids are %q, want %q", got, want)
 		}
 	}
@@ -200,28 +161,23 @@ func TestAnotherFormThanLinesIsNamed(t *testing.T) {
 // TestANameThatIsRefusedTodayStays, where it is stored already: it is shown and exported, and only
 // imported no more.
 func TestANameThatIsRefusedTodayStays(t *testing.T) {
-	db := databasePath(t)
-	s := openDatabase(t, db)
-	id := mustCreate(t, s, NewPet{Name: "\u200b\u2800", CategoryID: 1, Status: Sold})
+	k := newKeys(t)
+	s := openDatabase(t, k.db)
+	mustCreate(t, s, NewPet{Name: "\u200b\u2800", CategoryID: 1, Status: Sold})
 	const line = `{"id":1,"name":"` + "\u200b\u2800" + `","categoryId":1,"status":"sold"}`
-	pet, err := s.pet(id)
-	must(t, err)
-	if got := exportedPets(t, db); got != line+"\n" || string(pet.body) != line {
-		t.Errorf("exported is %q, and shown %q", got, pet.body)
+	got, shown := exportedPets(t, k.db), mustSay(t, k.db, "pet show 1")
+	if got != line+"\n" || shown != got {
+		t.Errorf("exported is %q, and shown %q", got, shown)
 	}
-	log, err := importContent(t, db, line)
+	log, err := importContent(t, k.db, line)
 	wantOneLine(t, err, false, "nothing was stored")
 	if log != "line 1: name: must not be blank\n" {
 		t.Errorf("the import says %q", log)
 	}
 	mustInsertKey(t, s, apiKey{Name: "till\u200f"})
-	k := testKeys{t, db}
-	k.mint("rotate", "1")
-	for _, id := range []string{"1", "2"} {
-		if got := k.show(id).Name; got != "till\u200f" {
-			t.Errorf("the name of key %s is %q", id, got)
-		}
-	}
+	k.story("rotate 1\n" +
+		"1 name=till\u200f\n" +
+		"2 name=till\u200f")
 }
 
 // petsFile is a file with a content.
@@ -247,11 +203,16 @@ func rowOf(pet NewPet) string { return string(pet.appendRow(nil)) }
 // importContent runs petstore pet import.
 func importContent(t testing.TB, db, content string, flags ...string) (log string, err error) {
 	t.Helper()
-	args := []string{"pet", "import", "-db", db}
-	args = append(args, flags...)
-	args = append(args, petsFile(t, content))
+	args := slices.Concat([]string{"pet", "import", "-db", db}, flags,
+		[]string{petsFile(t, content)})
 	_, log, err = petstore(t, nil, args...)
 	return log, err
+}
+
+// mustImport is an import that must succeed and say the words.
+func mustImport(t testing.TB, db, content string, words ...string) {
+	t.Helper()
+	mustSay(t, db, "pet import "+petsFile(t, content), words...)
 }
 
 // wantImported checks that petLines are stored once, in their order.
@@ -289,67 +250,41 @@ func TestImportTakesWhatCreatePetTakes(t *testing.T) {
 		`  {"status" : "sold", "id" : 99, "name" : "x'41' \u00fc \"\\ \ud83d\ude00",` +
 		` "categoryId" : -9223372036854775808}` + "\n" +
 		`{"id":{"any":1},"name":"` + long + `","categoryId":9223372036854775807}`
-	want := `{"id":1,"name":"Rex","categoryId":7,"status":"available"}` + "\n" +
-		`{"id":2,"name":"x'41' ü \"\\ 😀","categoryId":-9223372036854775808,` +
-		`"status":"sold"}` + "\n" +
-		`{"id":3,"name":"` + long + `","categoryId":9223372036854775807,` +
-		`"status":"available"}` + "\n"
+	want := `{"id":1,"name":"Rex","categoryId":7,"status":"available"}
+{"id":2,"name":"x'41' ü \"\\ 😀","categoryId":-9223372036854775808,"status":"sold"}
+{"id":3,"name":"` + long + `","categoryId":9223372036854775807,"status":"available"}
+`
 	engines(t, func(t *testing.T, db string) {
 		openDatabase(t, db)
-		log, err := importContent(t, db, content)
-		must(t, err)
-		if !strings.Contains(log, `"msg":"pets imported","pets":3`) {
-			t.Errorf("the import says %s", log)
-		}
+		mustImport(t, db, content, `"msg":"pets imported","pets":3`, `"ids":"1 to 3"`)
 		if got := exportedPets(t, db); got != want {
 			t.Errorf("stored is\n%s, not\n%s", got, want)
 		}
 	})
 }
 
+// TestAWrongLineStopsAnImportBeforeAnythingIsStored. The first twenty wrong lines are shown.
 func TestAWrongLineStopsAnImportBeforeAnythingIsStored(t *testing.T) {
 	pet := strings.TrimSpace(petLines(1))
-	for _, c := range []struct{ what, line, want string }{
-		{
-			what: "an unknown field",
-			line: `{"name":"Rex","categoryId":1,"colour":"red"}`,
-			want: `"colour": is unknown`,
-		},
-		{
-			what: "nothing but an id",
-			line: `{"id":1}`,
-			want: "name: is required; categoryId: is required",
-		},
-		{
-			what: "an id given twice",
-			line: `{"id":1,"id":1,"name":"Rex","categoryId":1}`,
-			want: "id: is given more than once",
-		},
-		{
-			what: "a second byte order mark",
-			line: "\ufeff" + pet,
-			want: "the body is not valid JSON",
-		},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			db := madeDatabase(t)
-			content := petLines(3000) + "\n" + c.line + "\n" + pet
-			log, err := importContent(t, db, content)
-			wantOneLine(t, err, false, "pets.jsonl has wrong lines; nothing was stored")
-			if !strings.HasPrefix(log, "line 3002: "+c.want) || strings.Count(log, "\n") != 1 {
-				t.Errorf("the line is reported as %q", log)
-			}
-			wantImported(t, db, 0)
-		})
+	twenty := ""
+	for line := range 20 {
+		twenty += fmt.Sprintf("line %d: name: is required; categoryId: is required\n", line+1)
 	}
-}
-
-func TestTheFirstTwentyWrongLinesAreShown(t *testing.T) {
-	log, err := importContent(t, madeDatabase(t), strings.Repeat("{}\n", 1000))
-	wantOneLine(t, err, false, "has wrong lines; nothing was stored")
-	const last = "line 20: name: is required; categoryId: is required\n"
-	if strings.Count(log, "\n") != 20 || !strings.HasSuffix(log, last) {
-		t.Errorf("shown are %q", log)
+	for content, want := range map[string]string{
+		strings.Repeat("{}\n", 1000):                    twenty,
+		petLines(3000) + "\n" + `{"id":1}` + "\n" + pet: "line 3002: name: is required",
+		`{"name":"Rex","categoryId":1,"colour":"red"}`:  `line 1: "colour": is unknown`,
+		`{"id":1,"id":1,"name":"Rex","categoryId":1}`:   "line 1: id: is given more than once",
+		"\n\ufeff" + pet: "line 2: the body is not valid JSON",
+	} {
+		db := madeDatabase(t)
+		log, err := importContent(t, db, content)
+		wantOneLine(t, err, false, "pets.jsonl has wrong lines; nothing was stored")
+		lines := max(1, strings.Count(want, "\n"))
+		if !strings.HasPrefix(log, want) || strings.Count(log, "\n") != lines {
+			t.Errorf("of %.50q it is said: %q", content, log)
+		}
+		wantImported(t, db, 0)
 	}
 }
 
@@ -368,12 +303,10 @@ func TestALineMayBeAsLongAsABody(t *testing.T) {
 func TestAFinishedImportIsRefusedWithoutAgain(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		_, err := importContent(t, db, petLines(5))
-		must(t, err)
-		_, err = importContent(t, db, petLines(5)) // the file has another name
+		mustImport(t, db, petLines(5))
+		_, err := importContent(t, db, petLines(5)) // the file has another name
 		wantOneLine(t, err, false, "was imported before, all 5 pets", "-again")
-		_, err = importContent(t, db, petLines(6))
-		must(t, err)
+		mustImport(t, db, petLines(6))
 		log, err := importContent(t, db, petLines(5), "-again")
 		must(t, err)
 		if !strings.Contains(log, `"msg":"pets imported","pets":5`) {
@@ -388,14 +321,9 @@ func TestAFinishedImportIsRefusedWithoutAgain(t *testing.T) {
 func TestAnImportOfNothing(t *testing.T) {
 	db := madeDatabase(t)
 	for range 2 {
-		log, err := importContent(t, db, "\r\n")
-		must(t, err)
-		if !strings.Contains(log, `"msg":"pets imported","pets":0`) {
-			t.Errorf("it says %s", log)
-		}
+		mustImport(t, db, "\r\n", `"msg":"pets imported","pets":0`)
 	}
-	_, _, err := petstore(t, nil, "pet", "import", "-db", db, "missing.jsonl")
-	wantOneLine(t, err, false, "missing.jsonl")
+	mustFail(t, db, "pet import missing.jsonl", false, "missing.jsonl")
 }
 
 // TestStdinIsImported, and known by its content as a file is. No copy of it stays.
@@ -536,11 +464,7 @@ func TestAgainFinishesWhatWasStopped(t *testing.T) {
 	}
 	s := openDatabase(t, db)
 	must(t, errorOf(s.importPets(t.Context(), digestOf(content), first, 0, 2)))
-	log, err := importContent(t, db, content, "-again")
-	must(t, err)
-	if !strings.Contains(log, `"pets":3`) || !strings.Contains(log, `"alreadyStored":2`) {
-		t.Errorf("it says %s", log)
-	}
+	mustSay(t, db, "pet import -again "+petsFile(t, content), `"pets":3`, `"alreadyStored":2`)
 	wantImported(t, db, 5)
 }
 
@@ -570,50 +494,42 @@ func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 // unknownOutcomes are ways in which a request to a node ends without a response.
 var unknownOutcomes = map[string]fakeAnswer{"it was done": lose, "nothing was done": reset}
 
-// TestAnImportGoesOnAfterAnUnknownOutcome, be it that the pets were stored or not.
+// TestAnImportGoesOnAfterAnUnknownOutcome of any of its transactions, be it that the pets were
+// stored or not, and stores nothing twice; so does one with -again.
 func TestAnImportGoesOnAfterAnUnknownOutcome(t *testing.T) {
-	const pets = 2 * importBatch
 	for what, end := range unknownOutcomes {
-		t.Run(what, func(t *testing.T) {
-			cluster := newCluster(t, 3)
-			s, _ := openCluster(t, cluster, openOrMake)
-			times := 0
-			c := newImport(t, s, petLines(pets), func(int) {
-				times++
-				if times == 2 {
-					answerOnce(cluster, end)
+		for _, c := range []struct {
+			flag               string
+			pets, stored       int
+			lost, transactions int64
+		}{
+			{"-again=false", 2 * importBatch, 2 * importBatch, 2, 3},
+			{"-again", 2, 4, 1, 3},
+			{"-again", 2, 4, 2, 3},
+		} {
+			t.Run(fmt.Sprint(c.flag, " ", c.lost, ", ", what), func(t *testing.T) {
+				cluster := newCluster(t, 3)
+				s, _ := openCluster(t, cluster, openOrMake)
+				content := petLines(c.pets)
+				if c.flag == "-again" {
+					must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
+				}
+				var writes atomic.Int64
+				cluster.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/db/request" && writes.Add(1) == c.lost {
+						end(n, w, r)
+					}
+					return false
+				})
+				must(t, petImport(t.Context(), newImport(t, s, content, ignorePets, c.flag)))
+				if n := writes.Load(); n != c.transactions {
+					t.Errorf("it makes %d writes, want %d", n, c.transactions)
+				}
+				wantPets(t, s, int64(c.stored))
+				if c.stored == c.pets {
+					wantImported(t, cluster.addresses(), c.pets)
 				}
 			})
-			must(t, petImport(t.Context(), c))
-			wantImported(t, cluster.addresses(), pets)
-		})
-	}
-}
-
-// TestAgainStoresNothingTwiceAfterAnUnknownOutcome of any of its transactions.
-func TestAgainStoresNothingTwiceAfterAnUnknownOutcome(t *testing.T) {
-	content := petLines(2)
-	again := func(t *testing.T, lost int64, end fakeAnswer) {
-		cluster := newCluster(t, 3)
-		s, _ := openCluster(t, cluster, openOrMake)
-		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
-		var writes atomic.Int64
-		cluster.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == "/db/request" && writes.Add(1) == lost {
-				end(n, w, r)
-			}
-			return false
-		})
-		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets, "-again")))
-		wantPets(t, s, 4)
-		if n := writes.Load(); n != 3 {
-			t.Errorf("it makes %d writes, want 3", n)
-		}
-	}
-	for _, lost := range []int64{1, 2} {
-		for what, end := range unknownOutcomes {
-			what = fmt.Sprint("transaction ", lost, ", ", what)
-			t.Run(what, func(t *testing.T) { again(t, lost, end) })
 		}
 	}
 }
@@ -661,12 +577,12 @@ func TestExportFiltersByStatus(t *testing.T) {
 		for _, status := range []PetStatus{Sold, Available, Pending, Sold} {
 			mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: status})
 		}
-		out, log, err := petstore(t, nil, "pet", "export", "-db", db, "-status", "sold", "-")
-		must(t, err)
-		want := `{"id":1,"name":"Rex","categoryId":1,"status":"sold"}` + "\n" +
-			`{"id":4,"name":"Rex","categoryId":1,"status":"sold"}` + "\n"
-		if out != want || !strings.Contains(log, `"msg":"pets exported","pets":2`) {
-			t.Errorf("exported is %q, and the log says %s", out, log)
+		out := mustSay(t, db, "pet export -status sold -", `"msg":"pets exported","pets":2`)
+		want := `{"id":1,"name":"Rex","categoryId":1,"status":"sold"}
+{"id":4,"name":"Rex","categoryId":1,"status":"sold"}
+`
+		if out != want {
+			t.Errorf("exported is %q", out)
 		}
 	})
 }
@@ -676,24 +592,18 @@ func TestExportFiltersByStatus(t *testing.T) {
 func TestAnExportIsWhole(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		_, err := s.write(t.Context(), sqlOf(`WITH RECURSIVE n (value) AS
+		must(t, errorOf(s.write(t.Context(), sqlOf(`WITH RECURSIVE n (value) AS
 				(SELECT 1 UNION ALL SELECT value + 1 FROM n LIMIT 20001)
 			INSERT INTO pets (category_id, status, name)
-				SELECT -value, 2 + value % 3, 'pet ' || value FROM n`))
-		must(t, err)
+				SELECT -value, 2 + value % 3, 'pet ' || value FROM n`))))
 		file := filepath.Join(t.TempDir(), "all.jsonl")
-		_, log, err := petstore(t, nil, "pet", "export", "-db", db, file)
-		must(t, err)
-		if !strings.Contains(log, `"msg":"pets exported","pets":20001`) {
-			t.Errorf("it says %s", log)
-		}
+		mustSay(t, db, "pet export "+file, `"msg":"pets exported","pets":20001`)
 		content := readText(t, file)
 		if exportedPets(t, db) != content {
 			t.Error("stdout gets another text than a file")
 		}
 		other := madeDatabase(t)
-		_, err = importContent(t, other, content)
-		must(t, err)
+		mustImport(t, other, content)
 		if exportedPets(t, other) != content {
 			t.Error("what was imported is not what was exported")
 		}
@@ -736,15 +646,12 @@ func TestAnExportThatFailsLeavesNoHalfFile(t *testing.T) {
 			cancel()
 		}
 	}})
-	if err := petExport(ctx, c); !errors.Is(err, context.Canceled) {
-		t.Errorf("stopped, it ends with %v", err)
-	}
+	wantStopped(t, petExport(ctx, c))
 	wantNames(t, folder)
 
 	must(t, os.WriteFile(file, []byte("before"), 0o600))
 	before := filesIn(t, folder)
-	_, _, err = petstore(t, nil, "pet", "export", "-db", db, file)
-	wantOneLine(t, err, false, "cannot export the pets of "+db, file+" exists")
+	mustFail(t, db, "pet export "+file, false, "cannot export the pets of "+db, file+" exists")
 	wantSameFiles(t, before, filesIn(t, folder))
 
 	args := []string{"pet", "export", "-db", db}
