@@ -1,6 +1,6 @@
 package main
 
-// Tests of backups, and of the copying of pages. What restore does is in backup_restore_test.go.
+// Tests of backups, of the copying of pages, of restores, and of progress.
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -94,15 +95,12 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 func TestNobodyWritesToAFileThatIsCopiedInto(t *testing.T) {
 	sc := newScene(t)
 	writer := otherProgram(t, sc.db, "PRAGMA journal_mode=WAL", "PRAGMA busy_timeout=0")
-	deletePets := func() error {
-		_, err := writer.ExecContext(t.Context(), "DELETE FROM pets")
-		return err
-	}
 	pages, err := beginCopy(t.Context(), sc.copy, sc.db, "WAL")
 	must(t, err)
 	_, err = pages.backup.Step(1)
 	must(t, err)
-	if err := deletePets(); !isCode(err, sqlite3.SQLITE_BUSY) {
+	_, err = writer.ExecContext(t.Context(), "DELETE FROM pets")
+	if !isCode(err, sqlite3.SQLITE_BUSY) {
 		t.Errorf("while it is locked, another program's write ends with %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +108,7 @@ func TestNobodyWritesToAFileThatIsCopiedInto(t *testing.T) {
 	wantStopped(t, pages.run(ctx, io.Discard, "restoring"))
 	pages.end()
 	wantContent(t, sc.db, allPets, allKeys)
-	must(t, deletePets())
+	must(t, errorOf(writer.ExecContext(t.Context(), "DELETE FROM pets")))
 }
 
 func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {
@@ -119,16 +117,14 @@ func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "copy.db")
 	var made atomic.Int64
 	var backups sync.WaitGroup
+	refused := regexp.MustCompile("another copy runs|exists")
 	for range 8 {
 		backups.Go(func() {
 			err := backUp(t.Context(), s, file)
-			if err == nil {
+			switch {
+			case err == nil:
 				made.Add(1)
-				return
-			}
-			isRunning := strings.Contains(err.Error(), "another copy runs")
-			exists := strings.Contains(err.Error(), "exists") || errors.Is(err, fs.ErrExist)
-			if !isRunning && !exists {
+			case !refused.MatchString(err.Error()):
 				t.Error(err)
 			}
 		})
@@ -141,55 +137,59 @@ func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {
 	wantMode(t, file, 0o600) // nobody else may read it
 }
 
+// writeText makes a file.
+func writeText(t testing.TB, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(content), 0o600))
+}
+
 // TestABackupThatIsRefusedLeavesEverything as it was.
 func TestABackupThatIsRefusedLeavesEverything(t *testing.T) {
-	const isThere = "is there: another copy runs, or was stopped; remove it"
-	link := func(to, suffix string) func(file string) error {
-		return func(file string) error { return os.Symlink(to, file+suffix) }
-	}
-	write := func(suffix string) func(file string) error {
-		return func(file string) error { return os.WriteFile(file+suffix, []byte("x"), 0o600) }
-	}
-	for _, c := range []struct {
-		what    string
-		prepare func(file string) error
-		want    string
-	}{
-		{"onto a file", write(""), "copy.db exists, and nothing is overwritten"},
-		{"onto a link to nothing", link("nowhere", ""), "copy.db exists"},
-		{"onto a link to a device", link(os.DevNull, ""), "copy.db exists"},
-		{"beside a log", write("-wal"), "copy.db-wal exists"},
-		{"beside a journal", write("-journal"), "copy.db-journal exists"},
-		{"beside another copy", write(".partial"), "copy.db.partial " + isThere},
-		{"beside a link", link("nowhere", ".partial"), "copy.db.partial " + isThere},
+	const isThere = "copy.db.partial is there: another copy runs, or was stopped; remove it"
+	s := newStore(t)
+	for _, c := range []struct{ what, suffix, leadsTo, want string }{
+		{"a file", "", "", "copy.db exists, and nothing is overwritten"},
+		{"a link to nothing", "", "nowhere", "copy.db exists"},
+		{"a link to a device", "", os.DevNull, "copy.db exists"},
+		{"a log", "-wal", "", "copy.db-wal exists"},
+		{"a journal", "-journal", "", "copy.db-journal exists"},
+		{"another copy", ".partial", "", isThere},
+		{"a link as another copy", ".partial", "nowhere", isThere},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			s := newStore(t)
-			folder := t.TempDir()
-			file := filepath.Join(folder, "copy.db")
-			must(t, c.prepare(file))
-			before := filesIn(t, folder)
-			err := backUp(t.Context(), s, file)
-			wantRefusal(t, err, folder, c.want)
-			wantSameFiles(t, before, filesIn(t, folder))
-		})
+		folder := t.TempDir()
+		file := filepath.Join(folder, "copy.db")
+		if c.leadsTo == "" {
+			writeText(t, file+c.suffix, "x")
+		} else {
+			must(t, os.Symlink(c.leadsTo, file+c.suffix))
+		}
+		before := filesIn(t, folder)
+		wantRefusal(t, backUp(t.Context(), s, file), folder, c.want)
+		wantSameFiles(t, before, filesIn(t, folder))
 	}
-	err := backUp(t.Context(), newStore(t), filepath.Join(t.TempDir(), "no", "copy.db"))
-	wantRefusal(t, err, "copy.db", "no such file")
+	wantRefusal(t, backUp(t.Context(), s, filepath.Join(t.TempDir(), "no", "copy.db")), "copy.db",
+		"no such file")
 	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", ".partial"} {
-		err := backUp(t.Context(), newStore(t), filepath.Join(t.TempDir(), "pets.db"+suffix))
-		wantRefusal(t, err, "", "a name that ends with "+suffix+
-			" is that of a file beside a database")
+		err := backUp(t.Context(), s, databasePath(t)+suffix)
+		wantRefusal(t, err, "a name that ends with "+suffix, " is that of a file beside a database")
 	}
 }
 
-// TestAFileIsNamedWithoutALink where the file system has none, but not onto another file.
-func TestAFileIsNamedWithoutALink(t *testing.T) {
-	folder := t.TempDir()
+// newPartial begins a file named copy in a new folder.
+func newPartial(t *testing.T) (partial *partialFile, folder string) {
+	t.Helper()
+	folder = t.TempDir()
 	partial, err := createFile(filepath.Join(folder, "copy"))
 	must(t, err)
-	defer partial.discard()
-	must(t, os.WriteFile(partial.path, []byte("another"), 0o600))
+	t.Cleanup(partial.discard)
+	return partial, folder
+}
+
+// TestAFileIsNamedWithoutALink where the file system has none, but not onto another file. Then
+// another copy may begin, whose file stays.
+func TestAFileIsNamedWithoutALink(t *testing.T) {
+	partial, folder := newPartial(t)
+	writeText(t, partial.path, "another")
 	if err := partial.publish(); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("onto another file it ends with %v", err)
 	}
@@ -197,6 +197,13 @@ func TestAFileIsNamedWithoutALink(t *testing.T) {
 	must(t, os.Remove(partial.path))
 	must(t, partial.rename())
 	wantNames(t, folder, "copy")
+	if err := partial.Close(); !errors.Is(err, os.ErrClosed) { // Windows renames no open file
+		t.Errorf("a renamed file was left open: %v", err)
+	}
+	writeText(t, partial.Name(), "another's")
+	partial.discard()
+	wantNames(t, folder, "copy", "copy.partial")
+	must(t, os.Remove(partial.Name()))
 	must(t, os.Remove(partial.path))
 	if err := partial.rename(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of a file that has gone it ends with %v", err)
@@ -204,74 +211,42 @@ func TestAFileIsNamedWithoutALink(t *testing.T) {
 	wantNames(t, folder)
 }
 
-// TestACopyThatWasRemovedGetsNoName: neither an empty file nor another copy's half does.
+// TestACopyThatWasRemovedGetsNoName: neither an empty file nor another copy's half does, and that
+// one stays.
 func TestACopyThatWasRemovedGetsNoName(t *testing.T) {
-	folder := t.TempDir()
-	partial, err := createFile(filepath.Join(folder, "copy"))
-	must(t, err)
+	partial, folder := newPartial(t)
 	must(t, os.Remove(partial.Name()))
 	wantRefusal(t, partial.publish(), partial.Name(), "was removed or replaced")
-	must(t, os.WriteFile(partial.Name(), []byte("half"), 0o600))
+	writeText(t, partial.Name(), "half")
 	wantRefusal(t, partial.publish(), partial.Name(), "was removed or replaced")
+	partial.discard()
 	wantNames(t, folder, "copy.partial")
 }
 
-// TestAnotherCopysPartialIsNotDiscarded: the name is free once a file is renamed or removed.
-func TestAnotherCopysPartialIsNotDiscarded(t *testing.T) {
-	for what, free := range map[string]func(*partialFile) error{
-		"renamed": (*partialFile).rename,
-		"removed": func(f *partialFile) error { return os.Remove(f.Name()) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			partial, err := createFile(filepath.Join(t.TempDir(), "copy"))
-			must(t, err)
-			must(t, free(partial))
-			must(t, os.WriteFile(partial.Name(), []byte("another's"), 0o600))
-			partial.discard()
-			if got := readText(t, partial.Name()); got != "another's" {
-				t.Errorf("the other file holds %q", got)
-			}
-		})
-	}
-}
-
-// TestAFileIsClosedWhereAnOpenOneIsRefused: Windows neither removes nor renames an open file.
+// TestAFileIsClosedWhereAnOpenOneIsRefused: Windows removes no open file.
 func TestAFileIsClosedWhereAnOpenOneIsRefused(t *testing.T) {
-	folder := t.TempDir()
-	partial, err := createFile(filepath.Join(folder, "copy"))
-	must(t, err)
+	partial, folder := newPartial(t)
 	end := removeOpen(partial.File, func(name string) error {
 		if _, err := partial.Stat(); err == nil {
 			return errors.New("it is open")
 		}
 		return os.Remove(name)
 	})
-	_, err = partial.WriteString("it can be used until the end")
-	must(t, err)
+	must(t, errorOf(partial.WriteString("it can be used until the end")))
 	wantNames(t, folder, "copy.partial")
 	end()
 	wantNames(t, folder)
-
-	partial, err = createFile(filepath.Join(folder, "copy"))
-	must(t, err)
-	must(t, partial.rename())
-	if err := partial.Close(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("a renamed file was left open: %v", err)
-	}
 }
 
 // TestACopyIsOnDiskBeforeItHasItsName, and its name is before it is said to be made: a power cut
 // leaves no half copy under the name, and takes no name away.
 func TestACopyIsOnDiskBeforeItHasItsName(t *testing.T) {
-	folder := t.TempDir()
-	partial, err := createFile(filepath.Join(folder, "copy"))
-	must(t, err)
-	defer partial.discard()
+	partial, folder := newPartial(t)
 	var broken error
 	var synced []string
 	partial.sync = func(file *os.File) error {
-		_, err := os.Lstat(partial.path)
-		synced = append(synced, fmt.Sprintf("%s, named: %v", file.Name(), err == nil))
+		named := !isMissing(partial.path)
+		synced = append(synced, fmt.Sprintf("%s, named: %v", file.Name(), named))
 		return broken
 	}
 	broken = syscall.EIO
@@ -350,35 +325,22 @@ func TestABackupMayBeStoppedAtAnyTime(t *testing.T) {
 	wantNames(t, folder, "copy.db")
 }
 
-// damage overwrites the last page of a closed database file.
+// damage fills the pages of a closed database file, and overwrites the last one.
 func damage(t testing.TB, file string) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	must(t, err)
+	makeOtherDatabase(t, file, manyPets, "PRAGMA wal_checkpoint(TRUNCATE)")
+	content := []byte(readText(t, file))
 	copy(content[len(content)-4096:], make([]byte, 512))
-	must(t, os.WriteFile(file, content, 0o600))
+	writeText(t, file, string(content))
 }
 
 // TestABackupOfADamagedDatabaseIsNone, and neither is one of rows that break a rule of the schema.
 func TestABackupOfADamagedDatabaseIsNone(t *testing.T) {
-	folder := t.TempDir()
-	file := filepath.Join(folder, "copy.db")
-	for _, c := range []struct {
-		change  []string
-		damaged bool
-	}{
-		{change: []string{manyPets}, damaged: true},
-		{change: []string{
-			"PRAGMA ignore_check_constraints = 1",
-			"INSERT INTO pets (id, category_id, status, name) VALUES (2, 1, 9, 'x')",
-		}},
-	} {
-		db := madeDatabase(t)
-		makeOtherDatabase(t, db, c.change...)
-		if c.damaged {
-			damage(t, db)
-		}
-		err := backUp(t.Context(), openDatabase(t, db), file)
+	for _, spoil := range []spoiler{damageDatabase, change("pets.db", brokenRule...)} {
+		sc := newScene(t)
+		spoil(t, sc)
+		folder := t.TempDir()
+		err := backUp(t.Context(), openDatabase(t, sc.db), filepath.Join(folder, "copy.db"))
 		wantRefusal(t, err, "", "the copy is damaged")
 		wantNames(t, folder)
 	}
@@ -397,11 +359,9 @@ func TestBackupWhileTheServiceRuns(t *testing.T) {
 		t.Fatalf("%d %s", response.StatusCode, body)
 	}
 	file := filepath.Join(t.TempDir(), "copy.db")
-	out, log, err := petstore(t, map[string]string{"PETSTORE_DB": db}, "backup", file)
-	must(t, err)
 	want := fmt.Sprintf(`"msg":"backup made","pets":1,"database":%q,"to":%q}`+"\n", db, file)
-	if out != "" || !strings.HasSuffix(log, want) || strings.Count(log, "\n") != 1 {
-		t.Errorf("backup says %q %q", out, log)
+	if out := mustSay(t, db, "backup "+file, want); out != "" {
+		t.Errorf("backup prints %q", out)
 	}
 	wantNextIDs(t, file, 2, 2)
 }
@@ -437,21 +397,18 @@ func newScene(t testing.TB) *scene {
 	must(t, backUp(t.Context(), s, sc.copy))
 	grow(allPets-copiedPets, allKeys-copiedKeys)
 	copyDatabase(t, fileEngine(s).path, sc.db)
-	must(t, os.WriteFile(sc.db+"-shm", nil, 0o600))
-	must(t, os.WriteFile(sc.db+"-lock", nil, 0o600))
+	writeText(t, sc.db+"-shm", "")
+	writeText(t, sc.db+"-lock", "")
 	return sc
 }
 
-// copyDatabase copies a database file and its log as they are.
+// copyDatabase copies a database file and its log, if it has one, as they are.
 func copyDatabase(t testing.TB, from, to string) {
 	t.Helper()
 	for _, suffix := range []string{"", "-wal"} {
-		content, err := os.ReadFile(from + suffix)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		if !isMissing(from + suffix) {
+			writeText(t, to+suffix, readText(t, from+suffix))
 		}
-		must(t, err)
-		must(t, os.WriteFile(to+suffix, content, 0o600))
 	}
 }
 
@@ -484,13 +441,6 @@ func (sc *scene) mustRestore(t testing.TB) (old string) {
 	old, err := sc.restore(t.Context())
 	must(t, err)
 	return old
-}
-
-// lose removes the database.
-func (sc *scene) lose(t testing.TB) {
-	t.Helper()
-	must(t, os.Remove(sc.db))
-	must(t, os.Remove(sc.db+"-wal"))
 }
 
 // wantContent checks what a database holds, without changing anything.
@@ -538,56 +488,69 @@ func wantNextIDs(t testing.TB, path string, pet, key int64) {
 	}
 }
 
-func TestRestoreKeepsTheOldDatabase(t *testing.T) {
+// TestRestoreReplacesWhatIsThere, and keeps it if it holds anything. That is how to go back after
+// an upgrade.
+func TestRestoreReplacesWhatIsThere(t *testing.T) {
+	replace := func(what string, isKept bool, spoil ...spoiler) {
+		t.Run(what, func(t *testing.T) {
+			sc := newScene(t)
+			both(spoil...)(t, sc)
+			must(t, os.Chmod(sc.copy, 0o644))
+			copied, want := readText(t, sc.copy), ""
+			names := []string{"copy.db", "pets.db", "pets.db-lock"}
+			if isKept {
+				want = sc.db + oldSuffix
+				names = append(names, "pets.db"+oldSuffix)
+			}
+			old := sc.mustRestore(t)
+			if old != want {
+				t.Errorf("the old database is said to be %q", old)
+			}
+			wantNames(t, sc.folder, names...)
+			wantMode(t, sc.db, 0o600)
+			wantContent(t, sc.db, copiedPets, copiedKeys)
+			if readText(t, sc.copy) != copied {
+				t.Error("the copy was changed")
+			}
+			if isKept {
+				wantMode(t, old, 0o600)
+				wantContent(t, old, allPets, allKeys)
+			}
+			wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
+		})
+	}
+	replace("a database", true)
+	replace("one of an older petstore", true, change("pets.db", "PRAGMA user_version = 1"))
+	replace("one of a newer petstore", true, change("pets.db", newerSchema))
+	replace("no file", false, loseDatabase)
+	replace("an empty file", false, loseDatabase, overwrite("pets.db", ""))
+	replace("a database without tables", false, loseDatabase, overwrite("pets.db", ""),
+		change("pets.db", "PRAGMA user_version = 1", "PRAGMA user_version = 0"))
+}
+
+// TestWhatRestoreKeepsCanBeRestored in its turn.
+func TestWhatRestoreKeepsCanBeRestored(t *testing.T) {
 	sc := newScene(t)
-	copied := filesIn(t, sc.folder)["copy.db"]
-	old := sc.mustRestore(t)
-	if old != sc.db+oldSuffix {
-		t.Errorf("the old database is said to be %s", old)
-	}
-	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock", "pets.db"+oldSuffix)
-	wantMode(t, old, 0o600)
-	if filesIn(t, sc.folder)["copy.db"] != copied {
-		t.Error("the copy was changed")
-	}
-	wantContent(t, old, allPets, allKeys)
-	wantContent(t, sc.db, copiedPets, copiedKeys)
-	// What was kept can be restored in its turn.
-	sc.copy, sc.db = old, sc.db+"2"
+	sc.copy, sc.db = sc.mustRestore(t), sc.db+"2"
 	sc.mustRestore(t)
 	wantContent(t, sc.db, allPets, allKeys)
 	wantNextIDs(t, sc.db, 1_000_000+allPets+1, 1_000_000+allKeys+1)
 }
 
-// TestRestoreMovesTheIDsOn: clients have seen ids that the copy does not know.
+// TestRestoreMovesTheIDsOn: clients have seen ids that the copy does not know. It may be one of
+// pets that were deleted, or one of no pet and no key yet.
 func TestRestoreMovesTheIDsOn(t *testing.T) {
-	for _, c := range []struct {
-		what     string
-		change   []string // of the copy
-		pet, key int64
-	}{
-		{
-			what:   "of pets that were deleted",
-			change: []string{"DELETE FROM pets"},
-			pet:    1_000_000 + copiedPets + 1,
-			key:    1_000_000 + copiedKeys + 1,
-		},
-		{
-			what: "of no pet and no key yet",
-			change: []string{
-				"DELETE FROM pets", "DELETE FROM api_keys", "DELETE FROM sqlite_sequence",
-			},
-			pet: 1_000_001,
-			key: 1_000_001,
-		},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			sc := newScene(t)
-			makeOtherDatabase(t, sc.copy, c.change...)
-			sc.mustRestore(t)
-			wantNextIDs(t, sc.db, c.pet, c.key)
-		})
-	}
+	noPets := change("copy.db", "DELETE FROM pets")
+	sc := newScene(t)
+	noPets(t, sc)
+	sc.mustRestore(t)
+	wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
+
+	sc = newScene(t)
+	noPets(t, sc)
+	makeOtherDatabase(t, sc.copy, "DELETE FROM api_keys", "DELETE FROM sqlite_sequence")
+	sc.mustRestore(t)
+	wantNextIDs(t, sc.db, 1_000_001, 1_000_001)
 }
 
 // TestNoIDIsGivenTwice, however often the same copy is restored, and however many ids were given
@@ -639,34 +602,34 @@ func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
 }
 
 // TestRestoreKeepsWhatIsMadeMeanwhile: where no database was, a command may make one while the copy
-// is checked.
+// is checked. Its time passes at once where it waits for a lock of the restore that waits for it.
 func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
-	t.Parallel()
-	for looks := int64(1); ; looks += 7 { // it looks some 70 times
-		sc := newScene(t)
-		sc.lose(t)
-		ctx := newEndingContext(t, looks)
-		made := make(chan error, 1)
-		ctx.cancel = func() { // perhaps on a goroutine of database/sql
-			_, _, err := petstore(t, nil, "key", "create", "-db", sc.db)
-			made <- err
-		}
-		old, _, err := sc.restoreAt(ctx, testTime, 0)
-		must(t, err)
-		if ctx.left.Load() > 0 { // restore has ended before it looked so often
-			return
-		}
-		if <-made != nil {
-			continue
-		}
-		// The key is in what is kept, or it came after the restore.
-		keys := numberIn(t, soundDatabase(t, sc.db), "SELECT count(*) FROM api_keys")
-		if old != "" {
-			keys += numberIn(t, soundDatabase(t, old), "SELECT count(*) FROM api_keys")
-		}
-		if keys != copiedKeys+1 {
-			t.Errorf("after the look %d, %d keys are left, want %d", looks, keys, copiedKeys+1)
-		}
+	isEnd := false
+	for looks := int64(1); !isEnd; looks += 7 { // it looks some 70 times
+		synctest.Test(t, func(t *testing.T) {
+			sc := newScene(t)
+			loseDatabase(t, sc)
+			ctx := newEndingContext(t, looks)
+			made := make(chan error, 1)
+			ctx.cancel = func() { // perhaps on a goroutine of database/sql
+				_, _, err := petstore(t, nil, "key", "create", "-db", sc.db)
+				made <- err
+			}
+			old, _, err := sc.restoreAt(ctx, testTime, 0)
+			must(t, err)
+			isEnd = ctx.left.Load() > 0 // restore has ended before it looked so often
+			if isEnd || <-made != nil {
+				return
+			}
+			// The key is in what is kept, or it came after the restore.
+			keys := numberIn(t, soundDatabase(t, sc.db), "SELECT count(*) FROM api_keys")
+			if old != "" {
+				keys += numberIn(t, soundDatabase(t, old), "SELECT count(*) FROM api_keys")
+			}
+			if keys != copiedKeys+1 {
+				t.Errorf("after the look %d, %d keys are left, want %d", looks, keys, copiedKeys+1)
+			}
+		})
 	}
 }
 
@@ -774,71 +737,99 @@ func ownerOf(info fs.FileInfo) string {
 	return fmt.Sprint(stat.FieldByName("Uid"), stat.FieldByName("Gid"))
 }
 
-// spoiler prepares a scene for a restore that is refused.
-type spoiler func(t *testing.T, sc *scene)
+// spoiler prepares the files of a scene for a restore.
+type spoiler func(t testing.TB, sc *scene)
+
+func overwrite(name, content string) spoiler {
+	return func(t testing.TB, sc *scene) { writeText(t, sc.folder+"/"+name, content) }
+}
+
+func change(name string, statements ...string) spoiler {
+	return func(t testing.TB, sc *scene) { makeOtherDatabase(t, sc.folder+"/"+name, statements...) }
+}
+
+func both(spoilers ...spoiler) spoiler {
+	return func(t testing.TB, sc *scene) {
+		for _, spoil := range spoilers {
+			spoil(t, sc)
+		}
+	}
+}
+
+// loseDatabase removes the database, and what is beside it but its lock.
+func loseDatabase(t testing.TB, sc *scene) {
+	t.Helper()
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		_ = os.Remove(sc.db + suffix)
+	}
+}
+
+func loseAllButItsLog(t testing.TB, sc *scene) { must(t, os.Remove(sc.db)) }
+
+func loseCopy(t testing.TB, sc *scene) { must(t, os.Remove(sc.copy)) }
+
+func damageDatabase(t testing.TB, sc *scene) { damage(t, sc.db) }
+
+func damageCopy(t testing.TB, sc *scene) { damage(t, sc.copy) }
+
+func serveDatabase(t testing.TB, sc *scene) { openDatabaseFor(t, sc.db, openToServe) }
+
+// linkDatabase, linkCopy, intoFile and fromFile name other files to a restore.
+func linkDatabase(t testing.TB, sc *scene) { sc.db = linkTo(t, sc.db) }
+
+func linkCopy(t testing.TB, sc *scene) { sc.copy = linkTo(t, sc.copy) }
+
+func intoFile(name string) spoiler {
+	return func(_ testing.TB, sc *scene) { sc.db = filepath.Join(sc.folder, name) }
+}
+
+func fromFile(name string) spoiler {
+	return func(_ testing.TB, sc *scene) { sc.copy = filepath.Join(sc.folder, name) }
+}
 
 // TestRestoreIsRefused, and everything stays as it was.
 func TestRestoreIsRefused(t *testing.T) {
-	const another = "it belongs to another program"
-	for _, c := range []struct {
-		what  string
-		spoil spoiler
-		want  string
-	}{
-		{"while a service runs", serveDatabase, "a petstore serves it; stop it first"},
-		{"through a link, while a service runs", func(t *testing.T, sc *scene) {
-			serveDatabase(t, sc)
-			sc.db = linkTo(t, sc.db)
-		}, "a petstore serves it; stop it first"},
-		{"of a copy with a journal", func(t *testing.T, sc *scene) {
-			must(t, os.WriteFile(sc.copy+"-journal", []byte("pets"), 0o600))
-		}, "has a log beside it, copy.db-journal"},
-		{"of a link to a copy with a log", func(t *testing.T, sc *scene) {
-			must(t, os.WriteFile(sc.copy+"-wal", []byte("pets"), 0o600))
-			sc.copy = linkTo(t, sc.copy)
-		}, "has a log beside it, copy.db-wal"},
-		{"of a missing copy", func(t *testing.T, sc *scene) {
-			must(t, os.Remove(sc.copy))
-		}, "no such file"},
-		{"of an empty file", overwriteCopy(""), "it is no petstore's"},
-		{"of another kind of file", overwriteCopy("pets"), "file is not a database"},
-		{"of another program's database", func(t *testing.T, sc *scene) {
-			sc.copy = recipes(t, sc)
-		}, another},
-		{"of a newer petstore's database", changeCopy(newerSchema), "use a newer petstore"},
-		{"of rows that break a rule", changeCopy(brokenRule...), "the copy is damaged"},
-		{"of a damaged copy", func(t *testing.T, sc *scene) {
-			makeOtherDatabase(t, sc.copy, manyPets)
-			damage(t, sc.copy)
-		}, "damaged"},
-		{"beside what a killed restore has left", func(t *testing.T, sc *scene) {
-			must(t, os.WriteFile(sc.db+".partial", []byte("half"), 0o600))
-		}, "pets.db.partial is there: another copy runs, or was stopped; remove it"},
-		{"onto another program's database", func(t *testing.T, sc *scene) {
-			sc.db = recipes(t, sc)
-		}, another},
-		{"onto another program's database of a high version", func(t *testing.T, sc *scene) {
-			sc.db = recipes(t, sc, "PRAGMA user_version=99")
-		}, another},
-		{"into a missing folder", func(_ *testing.T, sc *scene) {
-			sc.db = filepath.Join(sc.folder, "no", "pets.db")
-		}, "no such file"},
-		{"where the log of a missing database is left", func(t *testing.T, sc *scene) {
-			must(t, os.Remove(sc.db))
-		}, "it is missing or empty, but its -wal is there"},
-	} {
-		t.Run(c.what, func(t *testing.T) {
+	refuse := func(what, want string, spoil ...spoiler) {
+		t.Run(what, func(t *testing.T) {
 			sc := newScene(t)
-			c.spoil(t, sc)
+			both(spoil...)(t, sc)
 			before := filesIn(t, sc.folder)
 			old, err := sc.restore(t.Context())
-			wantRefusal(t, err, "", c.want)
+			wantRefusal(t, err, "", want)
 			if old != "" {
 				t.Errorf("the old database is said to be %s", old)
 			}
 			wantSameFiles(t, before, filesIn(t, sc.folder))
 		})
 	}
+	const served = "a petstore serves it; stop it first"
+	refuse("while a service runs", served, serveDatabase)
+	refuse("through a link, while a service runs", served, serveDatabase, linkDatabase)
+
+	refuse("of a copy with a journal", "has a log beside it, copy.db-journal",
+		overwrite("copy.db-journal", "pets"))
+	refuse("of a link to a copy with a log", "has a log beside it, copy.db-wal",
+		overwrite("copy.db-wal", "pets"), linkCopy)
+	refuse("of a missing copy", "no such file", loseCopy)
+	refuse("of an empty file", "it is no petstore's", overwrite("copy.db", ""))
+	refuse("of another kind of file", "file is not a database", overwrite("copy.db", "pets"))
+	refuse("of a newer petstore's database", "use a newer petstore", change("copy.db", newerSchema))
+	refuse("of rows that break a rule", "the copy is damaged", change("copy.db", brokenRule...))
+	refuse("of a damaged copy", "damaged", damageCopy)
+
+	const another = "it belongs to another program"
+	recipes := change("recipes.db", "CREATE TABLE recipes (name)")
+	refuse("of another program's database", another, recipes, fromFile("recipes.db"))
+	refuse("onto another program's database", another, recipes, intoFile("recipes.db"))
+	refuse("onto another program's database of a high version", another, recipes,
+		change("recipes.db", "PRAGMA user_version=99"), intoFile("recipes.db"))
+
+	refuse("beside what a killed restore has left",
+		"pets.db.partial is there: another copy runs, or was stopped; remove it",
+		overwrite("pets.db.partial", "half"))
+	refuse("into a missing folder", "no such file", intoFile("no/pets.db"))
+	refuse("where the log of a missing database is left",
+		"it is missing or empty, but its -wal is there", loseAllButItsLog)
 }
 
 var (
@@ -848,29 +839,10 @@ var (
 	}
 )
 
-func serveDatabase(t *testing.T, sc *scene) { openDatabaseFor(t, sc.db, openToServe) }
-
-func overwriteCopy(content string) spoiler {
-	return func(t *testing.T, sc *scene) {
-		must(t, os.WriteFile(sc.copy, []byte(content), 0o600))
-	}
-}
-
-func changeCopy(statements ...string) spoiler {
-	return func(t *testing.T, sc *scene) { makeOtherDatabase(t, sc.copy, statements...) }
-}
-
-func linkTo(t *testing.T, path string) (link string) {
+func linkTo(t testing.TB, path string) (link string) {
 	link = path + ".link"
 	must(t, os.Symlink(filepath.Base(path), link))
 	return link
-}
-
-// recipes makes a database of another program.
-func recipes(t *testing.T, sc *scene, statements ...string) (path string) {
-	path = filepath.Join(sc.folder, "recipes.db")
-	makeOtherDatabase(t, path, append(statements, "CREATE TABLE recipes (name)")...)
-	return path
 }
 
 // TestACopyWithPagesOfAnotherSizeIsRefused before the old database is kept.
@@ -886,22 +858,18 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 // TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.
 func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 	sc := newScene(t)
-	services := []*store{
-		openDatabaseFor(t, sc.db, openToServe),
-		openDatabaseFor(t, sc.copy, openToServe),
-	}
-	for _, s := range services {
-		mustCreate(t, s, rex)
-	}
-	if _, err := sc.restore(t.Context()); err == nil {
-		t.Error("it is not refused")
-	}
-	sc.copy = linkTo(t, sc.copy)
+	ofDatabase := openDatabaseFor(t, sc.db, openToServe)
+	ofCopy := openDatabaseFor(t, sc.copy, openToServe)
+	mustCreate(t, ofDatabase, rex)
+	mustCreate(t, ofCopy, rex)
+	_, intoDatabase := sc.restore(t.Context())
+	linkCopy(t, sc)
 	sc.db = filepath.Join(sc.folder, "new.db")
-	if _, err := sc.restore(t.Context()); err == nil {
-		t.Error("it is not refused")
+	_, fromCopy := sc.restore(t.Context())
+	if intoDatabase == nil || fromCopy == nil {
+		t.Errorf("restore ends with %v and %v", intoDatabase, fromCopy)
 	}
-	for _, s := range services {
+	for _, s := range []*store{ofDatabase, ofCopy} {
 		mustCreate(t, s, rex)
 		path := fileEngine(s).path
 		_, err := openStore(context.Background(), path, openToServe, testLog)
@@ -966,36 +934,6 @@ func TestRestoreBesideReaders(t *testing.T) {
 	wantPets(copiedPets)
 }
 
-// TestRestoreIntoNoDatabase keeps nothing: there is nothing to be kept.
-func TestRestoreIntoNoDatabase(t *testing.T) {
-	for _, c := range []struct {
-		what    string
-		prepare func(t *testing.T, path string)
-	}{
-		{"a missing file", func(*testing.T, string) {}},
-		{"an empty file", func(t *testing.T, path string) {
-			must(t, os.WriteFile(path, nil, 0o600))
-		}},
-		{"a database without tables", func(t *testing.T, path string) {
-			makeOtherDatabase(t, path, "PRAGMA user_version = 1", "PRAGMA user_version = 0")
-			must(t, os.Chmod(path, 0o600))
-		}},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			sc := newScene(t)
-			sc.lose(t)
-			c.prepare(t, sc.db)
-			must(t, os.Chmod(sc.copy, 0o644))
-			if old := sc.mustRestore(t); old != "" {
-				t.Errorf("the old database is said to be %q", old)
-			}
-			wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
-			wantMode(t, sc.db, 0o600)
-			wantContent(t, sc.db, copiedPets, copiedKeys)
-		})
-	}
-}
-
 // TestRestoreFollowsLinks to where the database is, or is to be, and leaves them.
 func TestRestoreFollowsLinks(t *testing.T) {
 	for _, isThere := range []bool{true, false} {
@@ -1016,56 +954,27 @@ func TestRestoreFollowsLinks(t *testing.T) {
 }
 
 // TestADamagedDatabaseIsNotRestoredInto, since no copy of it can be kept. The message tells what to
-// move away, and then there is no database.
+// move away, and then there is no database. It says what is known of the ids that were given.
 func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
-	for _, c := range []struct {
-		what  string
-		spoil spoiler
-		known string // of the ids that it has given
-	}{
-		{"no database at all", func(t *testing.T, sc *scene) {
-			sc.lose(t)
-			must(t, os.WriteFile(sc.db, []byte("damaged\n"), 0o600))
-		}, "none of them can be read"},
-		{"a damaged page", func(t *testing.T, sc *scene) {
-			makeOtherDatabase(t, sc.db, manyPets, "PRAGMA wal_checkpoint(TRUNCATE)")
-			damage(t, sc.db)
-		}, "the highest that can be read is 205"},
-		{"rows that break a rule", func(t *testing.T, sc *scene) {
-			makeOtherDatabase(t, sc.db, brokenRule...)
-		}, "the highest that can be read is 5"},
+	for known, spoil := range map[string]spoiler{
+		"none of them can be read":            both(loseDatabase, overwrite("pets.db", "damaged\n")),
+		"the highest that can be read is 205": damageDatabase,
+		"the highest that can be read is 5":   change("pets.db", brokenRule...),
 	} {
-		t.Run(c.what, func(t *testing.T) {
+		t.Run(known, func(t *testing.T) {
 			sc := newScene(t)
-			c.spoil(t, sc)
+			spoil(t, sc)
 			before := filesIn(t, sc.folder)
 			_, err := sc.restore(t.Context())
 			wantRefusal(t, err, "the database is damaged", "a -skip-ids above all ids that were "+
-				"given since the copy was made: "+c.known)
+				"given since the copy was made: "+known)
 			wantRefusal(t, err, "",
 				fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db))
 			wantSameFiles(t, before, filesIn(t, sc.folder))
-			for _, suffix := range []string{"", "-wal", "-shm"} {
-				_ = os.Remove(sc.db + suffix)
-			}
+			loseDatabase(t, sc)
 			sc.mustRestore(t)
 			wantContent(t, sc.db, copiedPets, copiedKeys)
 		})
-	}
-}
-
-// TestRestoreReplacesOlderAndNewerDatabases: that is how to go back after an upgrade.
-func TestRestoreReplacesOlderAndNewerDatabases(t *testing.T) {
-	for _, schema := range []string{"PRAGMA user_version = 1", newerSchema} {
-		sc := newScene(t)
-		makeOtherDatabase(t, sc.db, schema)
-		old := sc.mustRestore(t)
-		if old == "" {
-			t.Errorf("after %s nothing is kept", schema)
-			continue
-		}
-		wantContent(t, old, allPets, allKeys)
-		wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
 	}
 }
 
@@ -1073,8 +982,7 @@ func TestRestoreReplacesOlderAndNewerDatabases(t *testing.T) {
 // it had, and nothing is beside it that was not there, but perhaps a copy of it.
 func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 	sc := newScene(t)
-	before := filesIn(t, sc.folder)
-	delete(before, "pets.db-wal")
+	kept := sc.db + oldSuffix
 	for looks := int64(1); ; looks++ {
 		old, err := sc.restore(newEndingContext(t, looks))
 		if err == nil {
@@ -1088,19 +996,14 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 			t.Errorf("the old database is said to be %q", old)
 		}
 		wantContent(t, sc.db, allPets, allKeys)
+		if !isMissing(kept) {
+			wantContent(t, kept, allPets, allKeys)
+			must(t, os.Remove(kept))
+		}
 		left := filesIn(t, sc.folder)
 		delete(left, "pets.db-wal") // it may be folded in
-		maps.DeleteFunc(left, func(name, _ string) bool {
-			whole := strings.HasSuffix(name, ".old")
-			if whole {
-				wantContent(t, filepath.Join(sc.folder, name), allPets, allKeys)
-				must(t, os.Remove(filepath.Join(sc.folder, name)))
-			}
-			return whole
-		})
-		if len(left) != len(before) {
-			names := slices.Collect(maps.Keys(left))
-			t.Fatalf("stopped at the look %d, it leaves %q", looks, names)
+		if len(left) != 3 {
+			t.Fatalf("stopped at the look %d, it leaves %q", looks, slices.Collect(maps.Keys(left)))
 		}
 	}
 	wantContent(t, sc.db, copiedPets, copiedKeys)
@@ -1109,7 +1012,7 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 // TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime: the next one finds nothing that it had to keep.
 func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 	sc := newScene(t)
-	sc.lose(t)
+	loseDatabase(t, sc)
 	err := context.Canceled
 	for looks := int64(1); err != nil; looks++ {
 		_, err = sc.restore(newEndingContext(t, looks))
@@ -1158,34 +1061,28 @@ func progressFor(t *testing.T, p *progress, seconds, perSecond int64) (written s
 	return written
 }
 
+// TestProgressIsALineEveryFiveSeconds, and on a terminal one line that is taken off.
 func TestProgressIsALineEveryFiveSeconds(t *testing.T) {
-	p := &progress{doing: "importing", unit: "pets", total: 20_000}
-	want := "importing  25 % of 20000 pets  1000/s  15s left\n" +
-		"importing  50 % of 20000 pets  1000/s  10s left\n"
-	if got := progressFor(t, p, 14, 1000); got != want {
-		t.Errorf("it shows\n%s, want\n%s", got, want)
-	}
-}
-
-func TestProgressThatEndsSoonShowsNothing(t *testing.T) {
-	for _, terminal := range []bool{true, false} {
-		p := &progress{doing: "importing", unit: "pets", total: 10, terminal: terminal}
-		if got := progressFor(t, p, 0, 0); got != "" {
-			t.Errorf("on a terminal (%v) it shows %q", terminal, got)
+	for _, c := range []struct {
+		total, seconds int64
+		isTerminal     bool
+		want           string
+	}{
+		{20_000, 14, false, "importing  25 % of 20000 pets  1000/s  15s left\n" +
+			"importing  50 % of 20000 pets  1000/s  10s left\n"},
+		{2000, 1, true, "\rimporting  0s\x1b[K" +
+			"\rimporting  0s\x1b[K" +
+			"\rimporting  1s\x1b[K" +
+			"\rimporting  1s\x1b[K" +
+			"\rimporting █████░░░░░  50 % of 2000 pets  1000/s  1s left\x1b[K" +
+			"\r\x1b[K"},
+		{10, 0, false, ""},
+		{10, 0, true, ""},
+	} {
+		p := &progress{doing: "importing", unit: "pets", total: c.total, terminal: c.isTerminal}
+		if got := progressFor(t, p, c.seconds, 1000); got != c.want {
+			t.Errorf("in %d s it shows\n%q, want\n%q", c.seconds, got, c.want)
 		}
-	}
-}
-
-func TestProgressOnATerminalIsOneLineThatIsTakenOff(t *testing.T) {
-	p := &progress{doing: "importing", unit: "pets", total: 2000, terminal: true}
-	want := "\rimporting  0s\x1b[K" +
-		"\rimporting  0s\x1b[K" +
-		"\rimporting  1s\x1b[K" +
-		"\rimporting  1s\x1b[K" +
-		"\rimporting █████░░░░░  50 % of 2000 pets  1000/s  1s left\x1b[K" +
-		"\r\x1b[K"
-	if got := progressFor(t, p, 1, 1000); got != want {
-		t.Errorf("it shows\n%q, want\n%q", got, want)
 	}
 }
 
