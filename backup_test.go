@@ -956,8 +956,9 @@ func TestRestoreFollowsLinks(t *testing.T) {
 // TestADamagedDatabaseIsNotRestoredInto, since no copy of it can be kept. The message tells what to
 // move away, and then there is no database. It says what is known of the ids that were given.
 func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
+	noDatabase := both(loseDatabase, overwrite("pets.db", "damaged\n"))
 	for known, spoil := range map[string]spoiler{
-		"none of them can be read":            both(loseDatabase, overwrite("pets.db", "damaged\n")),
+		"none of them can be read":            noDatabase,
 		"the highest that can be read is 205": damageDatabase,
 		"the highest that can be read is 5":   change("pets.db", brokenRule...),
 	} {

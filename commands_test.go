@@ -122,11 +122,11 @@ Do the flags go together?
 	-db db -debug-addr example.com:60 => say 127.0.0.1, or add -debug-allow-remote
 	pet set -db db 1 => pet set needs a flag that says what to
 	key set -db db 1 => key set needs a flag that says what to
-	key create -plan enterprise => needs -per-minute and -per-day; see petstore key create
+	key create -plan enterprise => needs -per-minute and -per-day; see
 	key create -plan pro -per-day 5 => -per-minute and -per-day go with -plan enterprise only; see
 	key create -per-minute 5 => -per-minute and -per-day go with -plan enterprise only; see
-	key create -plan enterprise -per-minute 5 => needs -per-minute and -per-day; see petstore key create
-	key create -plan enterprise -per-day 5 => needs -per-minute and -per-day; see petstore key create
+	key create -plan enterprise -per-minute 5 => needs -per-minute and -per-day; see
+	key create -plan enterprise -per-day 5 => needs -per-minute and -per-day; see
 `
 
 // rowsOf are the rows of a table, of which each has an arrow between two texts.
