@@ -270,15 +270,14 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 }
 
 func TestFlagsMayStandBeforeAndAfterTheArgument(t *testing.T) {
-	for line, want := range map[string]string{
-		"-overlap 1h 7":      "7, overlap 1h0m0s",
-		"7 -overlap 1h":      "7, overlap 1h0m0s",
-		"-db a 7 -overlap=0": "7, overlap 0s",
-		"-overlap 1h -- 7":   "7, overlap 1h0m0s",
-		"7 -overlap 1h --":   "7, overlap 1h0m0s",
-		"-- -overlap":        "-overlap, overlap 24h0m0s",
-		"-":                  "-, overlap 24h0m0s",
-	} {
+	for line, want := range rowsOf(`
+		-overlap 1h 7 => 7, overlap 1h0m0s
+		7 -overlap 1h => 7, overlap 1h0m0s
+		-db a 7 -overlap=0 => 7, overlap 0s
+		-overlap 1h -- 7 => 7, overlap 1h0m0s
+		7 -overlap 1h -- => 7, overlap 1h0m0s
+		-- -overlap => -overlap, overlap 24h0m0s
+		- => -, overlap 24h0m0s`) {
 		cmd, err := parseCommand("key rotate", strings.Fields(line))
 		must(t, err)
 		if got := fmt.Sprintf("%s, overlap %s", cmd.argument, cmd.overlap); got != want {

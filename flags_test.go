@@ -5,7 +5,7 @@ package main
 import (
 	"flag"
 	"fmt"
-	"os"
+	"maps"
 	"reflect"
 	"regexp"
 	"strings"
@@ -55,24 +55,25 @@ var serviceFlags = map[string]struct{ good, shown, other, bad string }{
 }
 
 func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
-	names := map[string]bool{}
+	tested := maps.Clone(serviceFlags)
 	serving := commandNamed("serve").newInvocation(&process{})
-	serving.VisitAll(func(f *flag.Flag) { names[f.Name] = true })
-	for name := range names {
-		c, tested := serviceFlags[name]
-		if !tested {
+	serving.VisitAll(func(f *flag.Flag) {
+		name := f.Name
+		c, isTested := tested[name]
+		delete(tested, name)
+		if !isTested {
 			t.Errorf("-%s is not tested", name)
 		}
 		good, variable := "-"+name+"="+c.good, variableOf(name)+"="
-		if got := changedFields(t, []string{good}); got != c.shown {
-			t.Errorf("%s gives %s, want %s", good, got, c.shown)
+		want := func(args []string, environ ...string) {
+			t.Helper()
+			if got := changedFields(t, args, environ...); got != c.shown {
+				t.Errorf("%v with %v gives %s, want %s", args, environ, got, c.shown)
+			}
 		}
-		if got := changedFields(t, nil, variable+c.good); got != c.shown {
-			t.Errorf("%s%s gives %s, want %s", variable, c.good, got, c.shown)
-		}
-		if got := changedFields(t, []string{good}, variable+c.other); got != c.shown {
-			t.Errorf("%s with %s%s gives %s; the flag should win", good, variable, c.other, got)
-		}
+		want([]string{good})
+		want(nil, variable+c.good)
+		want([]string{good}, variable+c.other) // the flag wins
 		for bad := range strings.SplitSeq(c.bad, "|") {
 			if bad == "" {
 				continue
@@ -82,9 +83,9 @@ func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
 			_, _, err = petstore(t, map[string]string{variableOf(name): bad})
 			wantOneLine(t, err, true, variableOf(name), bad, "; see petstore serve -h")
 		}
-	}
-	if len(names) != len(serviceFlags) {
-		t.Errorf("there are the flags %v", names)
+	})
+	if len(tested) > 0 {
+		t.Errorf("there are no flags %v", tested)
 	}
 }
 
@@ -109,12 +110,10 @@ func changedFields(t *testing.T, args []string, environ ...string) string {
 func TestDefaults(t *testing.T) {
 	cmd, err := parseCommand("serve", nil)
 	must(t, err)
-	got := fmt.Sprintln(cmd.addr, cmd.db, cmd.banFor, cmd.cache, cmd.staging, cmd.logFormat)
-	if want := "localhost:8080 petstore.db 10m0s 16777216 false auto\n"; got != want {
+	got := fmt.Sprint(cmd.addr, " ", cmd.db, " ", cmd.banFor, " ", cmd.cache, " ", cmd.staging, " ",
+		cmd.logFormat, cmd.baseURL, cmd.clientIPHeader, cmd.debugAddr, cmd.corsOrigins)
+	if want := "localhost:8080 petstore.db 10m0s 16777216 false auto[]"; got != want {
 		t.Errorf("the defaults are %s, want %s", got, want)
-	}
-	if cmd.baseURL+cmd.clientIPHeader+cmd.debugAddr != "" || len(cmd.corsOrigins) != 0 {
-		t.Errorf("by default there is %+v", cmd.config)
 	}
 }
 
@@ -139,18 +138,17 @@ func TestACORSOriginMayBeRepeated(t *testing.T) {
 }
 
 func TestAClusterIsItsNodes(t *testing.T) {
-	for db, want := range map[string]string{
-		"http://n1:4001":                         "[http://n1:4001]",
-		"http://n_1:4001,https://[::1]:4001/":    "[http://n_1:4001 https://[::1]:4001/]",
-		"https://pets:p%20w@10.0.0.1:4001":       "[https://pets:p%20w@10.0.0.1:4001]",
-		"pets.db":                                "[]",
-		"http://n1:4001,http://n2":               "[]",
-		"http://n1:4001?x=@n2:4001":              "[]",
-		"http://u:p/w@n1:4001":                   "[]",
-		"http://n1:4001, http://n2:4001":         "[]",
-		"http://%zz@n1:4001":                     "[]",
-		"http://n1:4001,http://n2:4001/db/query": "[]",
-	} {
+	for db, want := range rowsOf(`
+		http://n1:4001 => [http://n1:4001]
+		http://n_1:4001,https://[::1]:4001/ => [http://n_1:4001 https://[::1]:4001/]
+		https://pets:p%20w@10.0.0.1:4001 => [https://pets:p%20w@10.0.0.1:4001]
+		pets.db => []
+		http://n1:4001,http://n2 => []
+		http://n1:4001?x=@n2:4001 => []
+		http://u:p/w@n1:4001 => []
+		http://n1:4001, http://n2:4001 => []
+		http://%zz@n1:4001 => []
+		http://n1:4001,http://n2:4001/db/query => []`) {
 		if got := fmt.Sprint(nodeURLs(db)); got != want {
 			t.Errorf("the nodes of %s are %s, want %s", db, got, want)
 		}
@@ -160,31 +158,29 @@ func TestAClusterIsItsNodes(t *testing.T) {
 // TestAMisspeltDatabaseIsRefusedWithoutItsPassword, by every command, and makes no file.
 func TestAMisspeltDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
 	t.Chdir(t.TempDir())
+	refuse := func(db, line string) {
+		t.Helper()
+		_, log, err := petstore(t, map[string]string{"PETSTORE_DB": db}, strings.Fields(line)...)
+		wantOneLine(t, err, true, "-db", "PETSTORE_DB", "http://10.0.0.1:4001", " -h")
+		if text := fmt.Sprint(err, log); strings.Contains(text, "sec") {
+			t.Errorf("petstore %s with the database %s says %s", line, db, text)
+		}
+	}
 	for db := range strings.FieldsSeq(`
 		http:/ops:secret@n1 http:ops:secret@n1:4001 https:ops:secret@n1 http//ops:secret@n1
 		ops:secret@n1:4001 :secret@ a:secret@n1 http:\\ops:secret@n1 C:\ops:secret@n1 a@b:secret@n1
 		http:/ops:secret@n1,http://n2:4001 http://n2:4001,http:/ops:secret@n1
 		http://ops:secret@n1 http://ops:sec/secret@n1:4001 ftp://ops:secret@n1:4001`) {
 		for _, line := range []string{"", "key list", "restore a.db", "pet export -"} {
-			words := strings.Fields(line)
-			_, log, err := petstore(t, nil, append(words, "-db", db)...)
-			_, ofVariable, again := petstore(t, map[string]string{"PETSTORE_DB": db}, words...)
-			for _, err := range []error{err, again} {
-				wantOneLine(t, err, true, "-db", "PETSTORE_DB", "http://10.0.0.1:4001", " -h")
-			}
-			if text := fmt.Sprint(err, again, log, ofVariable); strings.Contains(text, "sec") {
-				t.Errorf("petstore %s with -db %s says %s", line, db, text)
-			}
+			refuse(db, line)
+			refuse("", line+" -db "+db)
 		}
 		// A flag that a later one replaces is refused too: the debug address shows the whole
 		// command line.
-		_, _, err := petstore(t, nil, "-db", db, "-db", "a.db")
-		wantOneLine(t, err, true, "PETSTORE_DB")
+		refuse("", "-db "+db+" -db a.db")
 	}
-	if made := filesIn(t, "."); len(made) > 0 {
-		t.Errorf("there is %q", made)
-	}
-	must(t, os.WriteFile("ops:secret@n1", nil, 0o600))
+	wantNames(t, ".")
+	writeText(t, "ops:secret@n1", "")
 	for db := range strings.FieldsSeq(`/var/lib/petstore@1/a.db a@b.db a@b:c C:\petstore@1\a.db
 		c:/petstore@1/a.db a:b.db ops:secret@n1`) {
 		cmd, err := parseCommand("serve", []string{"-db", db})
@@ -209,39 +205,36 @@ func TestVariablesOfOthersDoNotCount(t *testing.T) {
 // Only the command line says what is changed, and which pets are exported.
 func TestAVariableChangesNothing(t *testing.T) {
 	k := newKeys(t)
-	k.mint("create", "-name", "shop", "-plan", "enterprise", "-per-minute", "5", "-per-day", "6")
+	k.story("create -name shop -plan enterprise -per-minute 5 -per-day 6")
 	s := openDatabase(t, k.db)
 	mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: Available})
 	mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 2, Status: Pending})
 	env := variablesOf(strings.Fields(`PETSTORE_NAME=other PETSTORE_PLAN=pro PETSTORE_EXPIRES=1h
 		PETSTORE_PER_MINUTE=50 PETSTORE_PER_DAY=60 PETSTORE_STATUS=pending PETSTORE_CATEGORY=9`))
 	env["PETSTORE_DB"] = k.db
-	for line, want := range map[string]string{
-		"key set -name till 1":     `"msg":"key changed","id":1,"name":"till"}`,
-		"key set -expires 0 1":     `"msg":"key changed","id":1,"expires":"never"}`,
-		"pet set -status sold 1":   `"msg":"pet changed","id":1,"status":"sold"}`,
-		"pet set -category 0 1":    `"msg":"pet changed","id":1,"category":"0"}`,
-		"pet set -name Max 1":      `"msg":"pet changed","id":1,"name":"Max"}`,
-		"pet export -status= -":    "",
-		"pet export":               `"msg":"pets exported","pets":2`,
-		"key set 1":                "",
-		"pet set 1":                "",
-		"key set -per-minute=07 1": `"msg":"key changed","id":1,"per-minute":"07"}`,
-	} {
+	for line, want := range rowsOf(`
+		key set -name till 1 => "msg":"key changed","id":1,"name":"till"}
+		key set -expires 0 1 => "msg":"key changed","id":1,"expires":"0"}
+		pet set -status sold 1 => "msg":"pet changed","id":1,"status":"sold"}
+		pet set -category 0 1 => "msg":"pet changed","id":1,"category":"0"}
+		pet set -name Max 1 => "msg":"pet changed","id":1,"name":"Max"}
+		pet export => "msg":"pets exported","pets":2
+		key set -per-minute=07 1 => "msg":"key changed","id":1,"per-minute":"07"}`) {
 		_, log, err := petstore(t, env, strings.Fields(line)...)
-		if want == "" {
-			wantOneLine(t, err, true)
-			continue
-		}
 		must(t, err)
 		warned := strings.Contains(log, `"variable":"PETSTORE_STATUS"`)
 		if !warned || !strings.Contains(log, want) {
 			t.Errorf("%s says %s, want %s and a warning of PETSTORE_STATUS", line, log, want)
 		}
 	}
+	for _, line := range []string{"pet export -status= -", "key set 1", "pet set 1"} {
+		_, _, err := petstore(t, env, strings.Fields(line)...)
+		wantOneLine(t, err, true)
+	}
 	k.story("1 name=till plan=enterprise perMinute=7 perDay=6 expiresAt=null")
-	want := `{"id":1,"name":"Max","categoryId":0,"status":"sold"}` + "\n" +
-		`{"id":2,"name":"Tom","categoryId":2,"status":"pending"}` + "\n"
+	want := `{"id":1,"name":"Max","categoryId":0,"status":"sold"}
+{"id":2,"name":"Tom","categoryId":2,"status":"pending"}
+`
 	if got := exportedPets(t, k.db); got != want {
 		t.Errorf("the pets are\n%s, want\n%s", got, want)
 	}
@@ -259,22 +252,21 @@ func variablesOf(environ []string) map[string]string {
 
 func TestDurationsMayBeWholeDays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for lifetime, want := range map[string]string{
-			"90d":    "2000-03-31T00:00:00Z",
-			"2160h":  "2000-03-31T00:00:00Z",
-			"007d":   "2000-01-08T00:00:00Z",
-			"36h":    "2000-01-02T12:00:00Z",
-			"1h30m":  "2000-01-01T01:30:00Z",
-			"0d":     "null",
-			"0":      "null",
-			"65535d": "2179-06-06T00:00:00Z",
-		} {
-			k := newKeys(t)
-			k.mint("create", "-expires", lifetime)
-			if got := textOrNull(k.show("1").ExpiresAt); got != want {
-				t.Errorf("with -expires %s a key ends at %s, want %s", lifetime, got, want)
-			}
-		}
+		newKeys(t).story(`
+			create -expires 90d
+			create -expires 007d
+			create -expires 36h
+			create -expires 1h30m
+			create -expires 0d
+			create -expires 0
+			create -expires 65535d
+			1 expiresAt=2000-03-31T00:00:00Z
+			2 expiresAt=2000-01-08T00:00:00Z
+			3 expiresAt=2000-01-02T12:00:00Z
+			4 expiresAt=2000-01-01T01:30:00Z
+			5 expiresAt=null
+			6 expiresAt=null
+			7 expiresAt=2179-06-06T00:00:00Z`)
 	})
 	for bad := range strings.SplitSeq("90 d|d|-1d|+1d|1.5d|1d12h|90D|65536d|99999999999999999999d|"+
 		"0x1d|1_0d|١d|90|week|1w| 1d|999ms|-1h|", "|") {
@@ -308,21 +300,18 @@ func TestALifetimeIsShownInOneForm(t *testing.T) {
 func TestTheTablesOfTheDocumentsNameEveryCommandAndFlag(t *testing.T) {
 	readme, operating := readText(t, "README.md"), readText(t, "docs/operating.md")
 	for _, entry := range commands {
-		row := regexp.MustCompile("(?m)^\\|.*`" + entry.name + "[ `]")
-		if entry.name != "serve" && !row.MatchString(readme) {
+		isService := entry.name == "serve"
+		named := "`" + entry.name + "[ `].*"
+		rows := regexp.MustCompile("(?m)^\\| " + named + "$")
+		if isService {
+			rows = regexp.MustCompile("(?m)^\\| `-.*$")
+		} else if !regexp.MustCompile("(?m)^\\|.*" + named).MatchString(readme) {
 			t.Errorf("README.md has no row for %s", entry.name)
 		}
-	}
-	for _, entry := range commands {
-		pattern := "(?m)^\\| `" + entry.name + "[ `].*$"
-		if entry.name == "serve" {
-			pattern = "(?m)^\\| `-.*$"
-		}
-		found := regexp.MustCompile(pattern).FindAllString(operating, -1)
-		ofCommand := strings.Join(found, "\n")
+		ofCommand := strings.Join(rows.FindAllString(operating, -1), "\n")
 		entry.newInvocation(&process{}).VisitAll(func(f *flag.Flag) {
 			ofFlag := regexp.MustCompile("-" + f.Name + "[] `]")
-			if (entry.name == "serve" || f.Name != "db") && !ofFlag.MatchString(ofCommand) {
+			if (isService || f.Name != "db") && !ofFlag.MatchString(ofCommand) {
 				t.Errorf("docs/operating.md has no row for -%s of %s", f.Name, entry.name)
 			}
 		})
