@@ -148,34 +148,38 @@ func TestAuthenticate(t *testing.T) {
 			mustAuthenticate(t, production, expiring, now.Add(time.Hour-time.Millisecond))
 			mustAuthenticate(t, staging, test, now)
 		}
-		refuse := func(policy, message string, k *keyring, tokens ...secret) {
+		const unknown = "the API key is not valid"
+		refuse := func(k *keyring, message string, tokens map[string]secret) {
 			t.Helper()
-			var headers []string
-			for _, token := range tokens {
-				headers = append(headers, bearerHeader(token)...)
-			}
-			reported := mustRefuseKey(t, k, headers, now, CodeInvalidKey)
-			if !strings.HasSuffix(reported.Message, message) {
-				t.Errorf("%s is told %q, want %q", policy, reported.Message, message)
+			for policy, token := range tokens {
+				reported := mustRefuseKey(t, k, bearerHeader(token), now, CodeInvalidKey)
+				if !strings.HasSuffix(reported.Message, message) {
+					t.Errorf("%s is told %q, want %q", policy, reported.Message, message)
+				}
 			}
 		}
+		refuse(production, unknown, map[string]secret{
+			"a mistyped key":                        good[:46] + "-",
+			"an unknown key":                        newSecret(false),
+			"an expired key, at the very instant":   expired,
+			"a revoked key":                         revoked,
+			"a prefix that is cut off":              "pet_test",
+			"another prefix":                        "PET_TEST_" + test[9:],
+			"a prefix that something stands before": "x" + test,
+		})
+		refuse(production, "begin with pet_live_", map[string]secret{
+			"a test key":               test,
+			"one that nobody has made": newSecret(true),
+			"nothing but the prefix":   "pet_test_",
+		})
+		refuse(staging, "begin with pet_test_", map[string]secret{"a live key": good})
+		twice := append(bearerHeader(good), bearerHeader(good)...)
+		if reported := mustRefuseKey(t, production, twice, now, CodeInvalidKey); reported.Message != unknown {
+			t.Errorf("two headers are told %q", reported.Message)
+		}
 		mustRefuseKey(t, production, nil, now, CodeMissingKey)
-		const unknown = "the API key is not valid"
-		refuse("a mistyped key", unknown, production, good[:46]+"-")
-		refuse("an unknown key", unknown, production, newSecret(false))
-		refuse("an expired key, at the very instant", unknown, production, expired)
-		refuse("a revoked key", unknown, production, revoked)
-		refuse("two headers with the same key", unknown, production, good, good)
-		refuse("a prefix that is cut off", unknown, production, "pet_test")
-		refuse("another prefix", unknown, production, "PET_TEST_"+test[9:])
-		refuse("something before the prefix", unknown, production, "x"+test)
-		const takesLive, takesTest = "begin with pet_live_", "begin with pet_test_"
-		refuse("a test key in production", takesLive, production, test)
-		refuse("one that nobody has made", takesLive, production, newSecret(true))
-		refuse("nothing but the prefix", takesLive, production, "pet_test_")
-		refuse("a live key in staging", takesTest, staging, good)
 		now = now.Add(time.Hour)
-		refuse("a key that has expired meanwhile", unknown, production, expiring)
+		refuse(production, unknown, map[string]secret{"a key that has expired meanwhile": expiring})
 	})
 }
 
@@ -209,42 +213,41 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s, other := openDatabase(t, db), openDatabase(t, db)
-		k := newKeyring(s, false)
-		token := mustInsertKey(t, s, apiKey{})
-		later, made := testTime.Add(time.Minute), instantOf(testTime)
-		// after is the key as it is once the service has looked for a change.
-		after := func(change string, err error, want string) *apiKey {
+		ring, k := newKeyring(s, false), testKeys{t, db}
+		now := time.Now()
+		later := now.Add(2 * time.Hour)
+		const free = `free {60 1000} ["minute";q=60;w=60, "day";q=1000;w=86400]`
+		const changed = `enterprise {7 70} ["minute";q=7;w=60, "day";q=70;w=86400]`
+		token := secret(k.mint("create"))
+		// after is the key once something was done and the service has looked for changes.
+		after := func(story, want string) *apiKey {
 			t.Helper()
-			must(t, err)
+			k.story(story)
 			must(t, s.refresh(t.Context())) // the service looks four times a second
-			key := mustAuthenticate(t, k, token, testTime)
-			got := fmt.Sprint(key.Plan, " ", key.quota, " ", key.policy, ", ", key.unbannedAt)
-			if got != want {
-				t.Errorf("after %s the key is %s, want %s", change, got, want)
+			key := mustAuthenticate(t, ring, token, now)
+			if got := fmt.Sprint(key.Plan, " ", key.quota, " ", key.policy); got != want {
+				t.Errorf("after %q the key is %s, want %s", story, got, want)
 			}
 			return key
 		}
-		after("nothing", nil, `free {60 1000} ["minute";q=60;w=60, "day";q=1000;w=86400], 0`)
-		const changed = `enterprise {7 70} ["minute";q=7;w=60, "day";q=70;w=86400], `
-		_, err := other.edit(t.Context(), setPlan(1, enterprisePlan, quota{7, 70}))
-		after("a change of plan", err, changed+"0")
-		err = unbanKey(t.Context(), other, 1, 12345)
-		key := after("an unban", err, changed+"12345")
-
-		added := mustInsertKey(t, other, apiKey{})
-		mustAuthenticate(t, k, added, testTime) // a new key needs no look
-		successor, next := *key, newSecret(false)
-		_, err = rotateKey(t.Context(), other, &successor, next.digest(), instantOf(later))
-		after("a rotation", err, changed+"12345")
-		mustAuthenticate(t, k, next, testTime)
-		mustRefuseKey(t, k, bearerHeader(token), later, CodeInvalidKey)
-		err = takeBack(t.Context(), other, next.digest(), restoreExpiry(key, instantOf(later)))
-		after("a stop", err, changed+"12345")
-		mustAuthenticate(t, k, token, later)
-		mustRefuseKey(t, k, bearerHeader(next), testTime, CodeInvalidKey)
-		err = revokeNow(t.Context(), other, 2, made)
-		after("a revocation of the other", err, changed+"12345")
-		mustRefuseKey(t, k, bearerHeader(added), testTime, CodeInvalidKey)
+		after("", free)
+		after("set -plan enterprise -per-minute 7 -per-day 70 1", changed)
+		must(t, unbanKey(t.Context(), other, 1, 12345))
+		if key := after("", changed); key.unbannedAt != 12345 {
+			t.Errorf("after an unban the key is %+v", key)
+		}
+		added := secret(k.mint("create"))
+		mustAuthenticate(t, ring, added, now) // a new key needs no look
+		next := secret(k.mint("rotate", "-overlap", "1h", "1"))
+		after("", changed)
+		mustAuthenticate(t, ring, next, now)
+		mustRefuseKey(t, ring, bearerHeader(token), later, CodeInvalidKey)
+		must(t, takeBack(t.Context(), other, next.digest()))
+		after("set -expires 0 1", changed)
+		mustAuthenticate(t, ring, token, later)
+		mustRefuseKey(t, ring, bearerHeader(next), now, CodeInvalidKey)
+		after("revoke 2", changed)
+		mustRefuseKey(t, ring, bearerHeader(added), now, CodeInvalidKey)
 	})
 }
 

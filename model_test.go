@@ -118,11 +118,11 @@ func TestABodyThatIsNoJSONObjectIsRefused(t *testing.T) {
 	}
 }
 
-// TestAFieldThatIsWrongIsRefused holds JSON texts of each field.
+// TestAFieldThatIsWrongIsRefused holds JSON texts of each field, with commas between them.
 func TestAFieldThatIsWrongIsRefused(t *testing.T) {
-	refuse := func(field, want string, literals ...string) {
+	refuse := func(field, want, literals string) {
 		t.Helper()
-		for _, literal := range literals {
+		for literal := range strings.SplitSeq(literals, ", ") {
 			body := map[string]string{"name": `"Rex"`, "categoryId": "1", "status": `"sold"`}
 			body[field] = literal
 			got := modelRefused(t, fmt.Sprintf(`{"name":%s,"categoryId":%s,"status":%s}`,
@@ -132,34 +132,36 @@ func TestAFieldThatIsWrongIsRefused(t *testing.T) {
 			}
 		}
 	}
-	refuse("name", "must be a string", "null", "1", "true", `["Rex"]`, "{}")
+	refuse("name", "must be a string", `null, 1, true, ["Rex"], {}`)
 	refuse("name", "must not be blank", `""`)
 	for _, space := range " \u00a0\u1680\u2000\u2001\u2007\u200a\u2028\u2029\u202f\u205f\u3000" {
 		refuse("name", "must not be blank", `"`+string(space)+` "`)
 	}
-	refuse("name", "must have at most 200 characters",
-		`"`+strings.Repeat("x", 201)+`"`,
-		`"`+strings.Repeat("é", 201)+`"`,
-		`"`+strings.Repeat(`\ud83d\ude00`, 201)+`"`,
-		`"`+strings.Repeat("x", 200)+` "`)
-	refuse("name", "holds half of a surrogate pair",
-		`"\ud83d"`, `"\uD83D"`, `"\ude00"`, `"\uDE00"`, // halves alone
-		`"\ud800"`, `"\uDbFf"`, `"\uDc00"`, `"\udFFF"`,
-		`"\ude00\ud83d"`, `"\ud83d\ud83d"`, `"\ude00\ude00"`, // halves that do not fit
-		`"\ud83d\ud83d\ude00"`, `"\ud83d\ude00\ude00"`, // a half beside a pair
-		`"\ud83dx\ude00"`, `"\ud83d\ud83d\ude00\ude00"`, // a pair that something parts
-		`"\ud83d\u0041"`, `"\ud83d\\ude00"`, `"\\\ud83d"`, `"\\\\\ude00"`, `"Rex \udc00"`,
-		`"\\ufffd\ud83d"`, `"\ufffd\ud83d"`, "\"\ufffd\\ud83d\"")
-	refuse("name", "must not hold control characters",
-		`"a\tb"`, `"a\nb"`, `"a\rb"`, `"a\bb"`, `"a\fb"`, `"a\u0000b"`, `"a\u001bb"`, `"a\u001Fb"`,
-		"\"a\x7fb\"", `"a\u007fb"`, `"a\u0080b"`, "\"a\u009fb\"", `"a\u0085b"`, `"Rex\t"`)
+	for _, long := range []string{
+		strings.Repeat("x", 201),
+		strings.Repeat("é", 201),
+		strings.Repeat(`\ud83d\ude00`, 201),
+		strings.Repeat("x", 200) + " ",
+	} {
+		refuse("name", "must have at most 200 characters", `"`+long+`"`)
+	}
+	const half = "holds half of a surrogate pair"
+	refuse("name", half, `"\ud83d", "\uD83D", "\ude00", "\uDE00", `+ // halves alone
+		`"\ud800", "\uDbFf", "\uDc00", "\udFFF"`)
+	refuse("name", half, `"\ude00\ud83d", "\ud83d\ud83d", "\ude00\ude00"`) // that do not fit
+	refuse("name", half, `"\ud83d\ud83d\ude00", "\ud83d\ude00\ude00"`)     // beside a pair
+	refuse("name", half, `"\ud83dx\ude00", "\ud83d\ud83d\ude00\ude00", `+  // a parted pair
+		`"\ud83d\u0041", "\ud83d\\ude00", "\\\ud83d", "\\\\\ude00", "Rex \udc00"`)
+	refuse("name", half, `"\\ufffd\ud83d", "\ufffd\ud83d", "`+"\ufffd"+`\ud83d"`)
+	refuse("name", "must not hold control characters", `"a\tb", "a\nb", "a\rb", "a\bb", "a\fb", `+
+		`"a\u0000b", "a\u001bb", "a\u001Fb", "a\u007fb", "a\u0080b", "a\u0085b", "Rex\t"`+
+		", \"a\x7fb\", \"a\u009fb\"")
 	refuse("categoryId", "must be an integer of at most 64 bits, without fraction or exponent",
-		"null", "true", `"1"`, `""`, "[1]", "{}", "1.0", "-1.5", "1e2", "1E2", "0e0", "100e-2",
-		"9223372036854775808", "-9223372036854775809", "18446744073709551616",
-		"1"+strings.Repeat("0", 400))
+		`null, true, "1", "", [1], {}, 1.0, -1.5, 1e2, 1E2, 0e0, 100e-2, 9223372036854775808, `+
+			`-9223372036854775809, 18446744073709551616, 1`+strings.Repeat("0", 400))
 	refuse("status", "must be one of available, pending, sold",
-		"null", "1", "true", "[]", `["sold"]`, "{}", `""`, `"Sold"`, `"SOLD"`, `" sold"`, `"sold "`,
-		`"adopted"`, `"sold\u0000"`, `"\ud800"`)
+		`null, 1, true, [], ["sold"], {}, "", "Sold", "SOLD", " sold", "sold ", "adopted", `+
+			`"sold\u0000", "\ud800"`)
 }
 
 func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
