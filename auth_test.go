@@ -58,9 +58,7 @@ func TestChecksumsOfIssuedKeysStayValid(t *testing.T) {
 		if !wellFormed(key, key[:9]) {
 			t.Errorf("%s is not well formed; its checksum is now %s", key, checksum(key[:41]))
 		}
-		if want := keyChecksum(key[:41]); key[41:] != want {
-			t.Errorf("the test's own checksum of %s is %s", key, want)
-		}
+		wantEqual(t, key[41:], keyChecksum(key[:41]), "the test's own checksum of ", key)
 	}
 }
 
@@ -106,9 +104,7 @@ func TestKeysAreRandom(t *testing.T) {
 			count[c]++
 		}
 	}
-	if len(seen) != keys {
-		t.Errorf("%d of %d keys are different", len(seen), keys)
-	}
+	wantEqual(t, len(seen), keys, "the number of different keys")
 	firstEight := 0
 	for i, c := range keyDigits {
 		n := count[c]
@@ -202,9 +198,7 @@ func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	k := newKeyring(s, false)
 	token := newSecret(false)
 	mustRefuseKey(t, k, bearerHeader(token), testTime, CodeInvalidKey)
-	if n := k.known.size; n != 0 {
-		t.Errorf("%d unknown keys are remembered", n)
-	}
+	wantEqual(t, k.known.size, 0, "the number of keys that are remembered")
 	_, err := insertKey(t.Context(), s, &apiKey{Plan: freePlan}, token.digest(), "true")
 	must(t, err)
 	mustAuthenticate(t, k, token, testTime)
@@ -225,17 +219,14 @@ func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 			k.story(story)
 			must(t, s.refresh(t.Context())) // the service looks four times a second
 			key := mustAuthenticate(t, ring, token, now)
-			if got := fmt.Sprint(key.Plan, " ", key.quota, " ", key.policy); got != want {
-				t.Errorf("after %q the key is %s, want %s", story, got, want)
-			}
+			wantEqual(t, fmt.Sprint(key.Plan, " ", key.quota, " ", key.policy),
+				want, "the key after ", story)
 			return key
 		}
 		after("", free)
 		after("set -plan enterprise -per-minute 7 -per-day 70 1", changed)
 		must(t, unbanKey(t.Context(), other, 1, 12345))
-		if key := after("", changed); key.unbannedAt != 12345 {
-			t.Errorf("after an unban the key is %+v", key)
-		}
+		wantEqual(t, after("", changed).unbannedAt, 12345, "the time of the unban")
 		added := secret(k.mint("create"))
 		mustAuthenticate(t, ring, added, now) // a new key needs no look
 		next := secret(k.mint("rotate", "-overlap", "1h", "1"))

@@ -71,23 +71,21 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 	s := newStore(t)
 	mustCreate(t, s, rex)
 	file := filepath.Join(t.TempDir(), "copy.db")
-	must(t, os.WriteFile(file, nil, 0o600))
+	writeText(t, file, "")
 	pages, err := beginCopy(t.Context(), fileEngine(s).path, file, "OFF")
 	must(t, err)
 	defer pages.end()
-	left := pages.backup.PageCount()
-	for more := true; more; {
+	for left := pages.backup.PageCount(); left > 0; {
 		mustCreate(t, s, rex)
-		more, err = pages.backup.Step(1)
+		_, err = pages.backup.Step(1)
 		must(t, err)
-		if now := pages.backup.Remaining(); now != left-1 {
-			t.Fatalf("of %d pages %d are left after one more", left, now)
-		}
 		left--
+		if now := pages.backup.Remaining(); now != left {
+			t.Fatalf("%d pages are left after one more, want %d", now, left)
+		}
 	}
-	if pets, _ := copyHolds(t, file); pets != 1 {
-		t.Errorf("the copy has %d pets, want 1", pets)
-	}
+	pets, _ := copyHolds(t, file)
+	wantEqual(t, pets, 1, "the number of pets in the copy")
 }
 
 // TestNobodyWritesToAFileThatIsCopiedInto until the end. What was not copied to its end is not
@@ -260,9 +258,7 @@ func TestACopyIsOnDiskBeforeItHasItsName(t *testing.T) {
 	if runtime.GOOS == "windows" { // where a folder cannot be opened
 		want = want[:1]
 	}
-	if !slices.Equal(synced[1:], want) {
-		t.Errorf("synced are %q, want %q", synced[1:], want)
-	}
+	wantEqual(t, synced[1:], want, "what is synced")
 }
 
 // endingContext ends when it has been asked for so often whether it has.
@@ -279,6 +275,25 @@ func newEndingContext(t testing.TB, looks int64) *endingContext {
 	t.Cleanup(c.cancel)
 	c.left.Store(looks)
 	return c
+}
+
+// stopEverywhere does something with contexts that end at a later and later look, until it is done,
+// and checks what each stop leaves.
+func stopEverywhere(t testing.TB, do func(context.Context) error, check func()) {
+	t.Helper()
+	err := context.Canceled
+	looks := int64(0)
+	for err != nil {
+		looks++
+		err = do(newEndingContext(t, looks))
+		if err != nil {
+			wantStopped(t, err)
+			check()
+		}
+	}
+	if looks < 5 {
+		t.Errorf("stopped at the look %d, it is done", looks)
+	}
 }
 
 func (c *endingContext) Done() <-chan struct{} {
@@ -311,17 +326,10 @@ func wantStopped(t testing.TB, err error) {
 func TestABackupMayBeStoppedAtAnyTime(t *testing.T) {
 	s := newStore(t)
 	folder := t.TempDir()
-	for looks := int64(1); ; looks++ {
-		err := backUp(newEndingContext(t, looks), s, filepath.Join(folder, "copy.db"))
-		if err == nil {
-			if looks < 5 {
-				t.Errorf("stopped at the look %d, the backup is made", looks)
-			}
-			break
-		}
-		wantStopped(t, err)
+	file := filepath.Join(folder, "copy.db")
+	stopEverywhere(t, func(ctx context.Context) error { return backUp(ctx, s, file) }, func() {
 		wantNames(t, folder)
-	}
+	})
 	wantNames(t, folder, "copy.db")
 }
 
@@ -360,9 +368,7 @@ func TestBackupWhileTheServiceRuns(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "copy.db")
 	want := fmt.Sprintf(`"msg":"backup made","pets":1,"database":%q,"to":%q}`+"\n", db, file)
-	if out := mustSay(t, db, "backup "+file, want); out != "" {
-		t.Errorf("backup prints %q", out)
-	}
+	wantEqual(t, mustSay(t, db, "backup "+file, want), "", "what backup prints")
 	wantNextIDs(t, file, 2, 2)
 }
 
@@ -462,18 +468,14 @@ func wantContent(t testing.TB, path string, pets, keys int64) {
 func wantNames(t testing.TB, folder string, want ...string) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(filesIn(t, folder)))
-	if !slices.Equal(names, want) {
-		t.Errorf("in the folder are %q, want %q", names, want)
-	}
+	wantEqual(t, names, want, "what is in the folder")
 }
 
 func wantMode(t testing.TB, path string, want fs.FileMode) {
 	t.Helper()
 	info, err := os.Lstat(path)
 	must(t, err)
-	if info.Mode() != want {
-		t.Errorf("%s has the mode %v, want %v", path, info.Mode(), want)
-	}
+	wantEqual(t, info.Mode(), want, "the mode of ", path)
 }
 
 // wantNextIDs checks which ids a pet and a key get next.
@@ -483,9 +485,7 @@ func wantNextIDs(t testing.TB, path string, pet, key int64) {
 	defer s.Close()
 	wantNextID(t, s, pet)
 	mustInsertKey(t, s, apiKey{})
-	if got := readNumber(t, s, "SELECT max(id) FROM api_keys"); got != key {
-		t.Errorf("the next key has the id %d, want %d", got, key)
-	}
+	wantEqual(t, readNumber(t, s, "SELECT max(id) FROM api_keys"), key, "the next id of a key")
 }
 
 // TestRestoreReplacesWhatIsThere, and keeps it if it holds anything. That is how to go back after
@@ -503,15 +503,11 @@ func TestRestoreReplacesWhatIsThere(t *testing.T) {
 				names = append(names, "pets.db"+oldSuffix)
 			}
 			old := sc.mustRestore(t)
-			if old != want {
-				t.Errorf("the old database is said to be %q", old)
-			}
+			wantEqual(t, old, want, "what the old database is said to be")
 			wantNames(t, sc.folder, names...)
 			wantMode(t, sc.db, 0o600)
 			wantContent(t, sc.db, copiedPets, copiedKeys)
-			if readText(t, sc.copy) != copied {
-				t.Error("the copy was changed")
-			}
+			wantEqual(t, readText(t, sc.copy), copied, "the copy")
 			if isKept {
 				wantMode(t, old, 0o600)
 				wantContent(t, old, allPets, allKeys)
@@ -526,15 +522,6 @@ func TestRestoreReplacesWhatIsThere(t *testing.T) {
 	replace("an empty file", false, loseDatabase, overwrite("pets.db", ""))
 	replace("a database without tables", false, loseDatabase, overwrite("pets.db", ""),
 		change("pets.db", "PRAGMA user_version = 1", "PRAGMA user_version = 0"))
-}
-
-// TestWhatRestoreKeepsCanBeRestored in its turn.
-func TestWhatRestoreKeepsCanBeRestored(t *testing.T) {
-	sc := newScene(t)
-	sc.copy, sc.db = sc.mustRestore(t), sc.db+"2"
-	sc.mustRestore(t)
-	wantContent(t, sc.db, allPets, allKeys)
-	wantNextIDs(t, sc.db, 1_000_000+allPets+1, 1_000_000+allKeys+1)
 }
 
 // TestRestoreMovesTheIDsOn: clients have seen ids that the copy does not know. It may be one of
@@ -626,28 +613,9 @@ func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
 			if old != "" {
 				keys += numberIn(t, soundDatabase(t, old), "SELECT count(*) FROM api_keys")
 			}
-			if keys != copiedKeys+1 {
-				t.Errorf("after the look %d, %d keys are left, want %d", looks, keys, copiedKeys+1)
-			}
+			wantEqual(t, keys,
+				copiedKeys+1, fmt.Sprintf("after the look %d, the number of keys", looks))
 		})
-	}
-}
-
-// TestRestoreSaysWhatItCannotKnow: a lock tells that there was a database, but not which ids it has
-// given.
-func TestRestoreSaysWhatItCannotKnow(t *testing.T) {
-	const unknown = "the ids that it gave are unknown"
-	sc := newScene(t)
-	_, log, err := sc.restoreAt(t.Context(), testTime, 0)
-	must(t, err)
-	if strings.Contains(log, unknown) {
-		t.Errorf("with the database in its place, restore says %s", log)
-	}
-	must(t, os.Remove(sc.db))
-	_, log, err = sc.restoreAt(t.Context(), testTime, 0)
-	must(t, err)
-	if !strings.Contains(log, unknown) || !strings.Contains(log, sc.db) {
-		t.Errorf("where a lock alone is left, restore says %q", log)
 	}
 }
 
@@ -681,10 +649,11 @@ func TestARestoredFileIsTheSameFile(t *testing.T) {
 	for _, name := range []string{sc.db, other} {
 		after, err := os.Stat(name)
 		must(t, err)
-		isSame := os.SameFile(before, after) && ownerOf(before) == ownerOf(after)
-		if !isSame || after.Mode() != 0o640 {
-			t.Errorf("%s is another file, of %s with %v", name, ownerOf(after), after.Mode())
+		if !os.SameFile(before, after) {
+			t.Errorf("%s is another file", name)
 		}
+		wantEqual(t, ownerOf(after), ownerOf(before), "the owner of ", name)
+		wantMode(t, name, 0o640)
 	}
 }
 
@@ -695,10 +664,10 @@ func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
 		t.Skip("only root can give files away")
 	}
 	sc := newScene(t)
+	lock, elsewhere := sc.db+"-lock", filepath.Join(t.TempDir(), "elsewhere")
 	must(t, os.Chown(sc.folder, 12345, 54321))
-	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
-	refuse := func(link string) {
-		t.Helper()
+	must(t, os.Remove(sc.db+"-wal"))
+	for _, link := range []string{lock, sc.db} {
 		must(t, os.Remove(link))
 		must(t, os.Symlink(elsewhere, link))
 		if _, err := sc.restore(t.Context()); err == nil || !isMissing(elsewhere) {
@@ -706,29 +675,23 @@ func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
 		}
 		must(t, os.Remove(link))
 	}
-	refuse(sc.db + "-lock")
-	must(t, os.Remove(sc.db+"-wal"))
-	refuse(sc.db)
 	want := func(owner string, paths ...string) {
 		t.Helper()
 		for _, path := range paths {
 			info, err := os.Stat(path)
 			must(t, err)
-			if ownerOf(info) != owner {
-				t.Errorf("%s belongs to %s, not to %s", path, ownerOf(info), owner)
-			}
+			wantEqual(t, ownerOf(info), owner, "the owner of ", path)
 		}
 	}
 	sc.mustRestore(t)
-	want("12345 54321", sc.db, sc.db+"-lock")
-	must(t, os.Remove(sc.db+"-lock"))
-	must(t, os.WriteFile(sc.db+"-lock", nil, 0o600))
+	want("12345 54321", sc.db, lock)
+	must(t, os.Remove(lock))
+	writeText(t, lock, "")
 	old := sc.mustRestore(t)
-	_, _, err := petstore(t, nil, "backup", "-db", sc.db, sc.db+".backup")
-	must(t, err)
+	mustSay(t, sc.db, "backup "+sc.db+".backup")
 	mustCreate(t, openDatabase(t, sc.db), rex)
 	want("12345 54321", old, sc.db+"-wal", sc.db+"-shm")
-	want("0 0", sc.copy, sc.db+"-lock", sc.db+".backup")
+	want("0 0", sc.copy, lock, sc.db+".backup")
 }
 
 // ownerOf is the numbers of a file's owner, on systems whose files have one.
@@ -796,9 +759,7 @@ func TestRestoreIsRefused(t *testing.T) {
 			before := filesIn(t, sc.folder)
 			old, err := sc.restore(t.Context())
 			wantRefusal(t, err, "", want)
-			if old != "" {
-				t.Errorf("the old database is said to be %s", old)
-			}
+			wantEqual(t, old, "", "what the old database is said to be")
 			wantSameFiles(t, before, filesIn(t, sc.folder))
 		})
 	}
@@ -888,9 +849,7 @@ func TestRestoreWaitsForALock(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		_, err := sc.restore(ctx)
 		wantStopped(t, err)
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("stopped after a second, it ends after %v", took)
-		}
+		wantEqual(t, time.Since(start), time.Second, "the time until it is stopped")
 		wantSameFiles(t, before, filesIn(t, sc.folder))
 
 		start = time.Now()
@@ -907,9 +866,7 @@ func TestRestoreWaitsForALock(t *testing.T) {
 			must(t, err)
 		})
 		sc.mustRestore(t)
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("once the lock is gone, it ends after %v", took)
-		}
+		wantEqual(t, time.Since(start), time.Second, "the time until the lock is gone")
 		must(t, other.Close())
 	})
 	wantContent(t, sc.db, copiedPets, copiedKeys)
@@ -922,9 +879,8 @@ func TestRestoreBesideReaders(t *testing.T) {
 	reader := otherProgram(t, sc.db, "BEGIN")
 	wantPets := func(want int64) {
 		t.Helper()
-		if pets := numberIn(t, reader, "SELECT count(*) FROM pets"); pets != want {
-			t.Errorf("a reader finds %d pets, want %d", pets, want)
-		}
+		wantEqual(t, numberIn(t, reader, "SELECT count(*) FROM pets"),
+			want, "the number of pets for a reader")
 	}
 	wantPets(allPets)
 	sc.mustRestore(t)
@@ -983,19 +939,13 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 // it had, and nothing is beside it that was not there, but perhaps a copy of it.
 func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 	sc := newScene(t)
-	kept := sc.db + oldSuffix
-	for looks := int64(1); ; looks++ {
-		old, err := sc.restore(newEndingContext(t, looks))
-		if err == nil {
-			if looks < 5 {
-				t.Errorf("stopped at the look %d, it is done", looks)
-			}
-			break
-		}
-		wantStopped(t, err)
-		if old != "" {
-			t.Errorf("the old database is said to be %q", old)
-		}
+	old, kept := "", sc.db+oldSuffix
+	restore := func(ctx context.Context) (err error) {
+		old, err = sc.restore(ctx)
+		return err
+	}
+	stopEverywhere(t, restore, func() {
+		wantEqual(t, old, "", "what the old database is said to be")
 		wantContent(t, sc.db, allPets, allKeys)
 		if !isMissing(kept) {
 			wantContent(t, kept, allPets, allKeys)
@@ -1004,9 +954,9 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 		left := filesIn(t, sc.folder)
 		delete(left, "pets.db-wal") // it may be folded in
 		if len(left) != 3 {
-			t.Fatalf("stopped at the look %d, it leaves %q", looks, slices.Collect(maps.Keys(left)))
+			t.Fatalf("it leaves %q", slices.Collect(maps.Keys(left)))
 		}
-	}
+	})
 	wantContent(t, sc.db, copiedPets, copiedKeys)
 }
 
@@ -1014,31 +964,42 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 	sc := newScene(t)
 	loseDatabase(t, sc)
-	err := context.Canceled
-	for looks := int64(1); err != nil; looks++ {
-		_, err = sc.restore(newEndingContext(t, looks))
-		if err != nil {
-			wantStopped(t, err)
-		}
-	}
+	restore := func(ctx context.Context) error { return errorOf(sc.restore(ctx)) }
+	stopEverywhere(t, restore, func() {})
 	wantContent(t, sc.db, copiedPets, copiedKeys)
 	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
 }
 
+// TestRestoreSaysWhatItDid. What it has kept can be restored in its turn. A lock tells that there
+// was a database, but not which ids it has given.
 func TestRestoreSaysWhatItDid(t *testing.T) {
+	const unknown = "the ids that it gave are unknown"
 	sc := newScene(t)
-	out, log, err := petstore(t, nil, "restore", "-db", sc.db, "-skip-ids", "7", sc.copy)
-	must(t, err)
-	old, err := filepath.Glob(sc.db + ".*.old")
-	if err != nil || len(old) != 1 {
-		t.Fatalf("beside the database are %q, %v", old, err)
+	restore := func() (log string) {
+		t.Helper()
+		out, log, err := petstore(t, nil, "restore", "-db", sc.db, "-skip-ids", "7", sc.copy)
+		must(t, err)
+		wantEqual(t, out, "", "what is printed")
+		return log
 	}
+	log := restore()
+	kept, err := filepath.Glob(sc.db + ".*.old")
+	must(t, err)
 	want := fmt.Sprintf(`"msg":"database restored","pets":3,"database":%q,"from":%q,"old":%q,`+
-		`"skippedIDs":7}`, sc.db, sc.copy, old[0])
-	if out != "" || !strings.Contains(log, want) {
-		t.Errorf("restore says %q %q, want %s", out, log, want)
+		`"skippedIDs":7}`, sc.db, sc.copy, kept[0])
+	if !strings.Contains(log, want) || strings.Contains(log, unknown) {
+		t.Errorf("restore says %q, want %s", log, want)
 	}
 	wantNextIDs(t, sc.db, copiedPets+8, copiedKeys+8)
+
+	sc.copy = kept[0]
+	must(t, os.Remove(sc.db))
+	log = restore()
+	if !strings.Contains(log, unknown) || !strings.Contains(log, `"old":""`) {
+		t.Errorf("where a lock alone is left, restore says %q", log)
+	}
+	wantContent(t, sc.db, allPets, allKeys)
+	wantNextIDs(t, sc.db, allPets+8, allKeys+8)
 }
 
 // progressFor shows the progress of work that does so much every second, for so many seconds, and
@@ -1081,33 +1042,27 @@ func TestProgressIsALineEveryFiveSeconds(t *testing.T) {
 		{10, 0, true, ""},
 	} {
 		p := &progress{doing: "importing", unit: "pets", total: c.total, terminal: c.isTerminal}
-		if got := progressFor(t, p, c.seconds, 1000); got != c.want {
-			t.Errorf("in %d s it shows\n%q, want\n%q", c.seconds, got, c.want)
-		}
+		wantEqual(t, progressFor(t, p, c.seconds, 1000),
+			c.want, fmt.Sprintf("what is shown in %d s", c.seconds))
 	}
 }
 
 func TestProgressWithOddNumbers(t *testing.T) {
 	for _, c := range []struct {
-		what          string
-		total, done   int64
-		secondsBefore int64
-		want          string
+		what                 string
+		total, done, seconds int64
+		want                 string
 	}{
 		{"of an unknown total", 0, 5, 5, "copying  5s"},
 		{"that has not got on", 10, 0, 5, "copying  5s"},
 		{"that gets on slowly", 1000, 1, 10, "copying   0 % of 1000 pages  0/s  2h46m30s left"},
 		{"of more than there was", 10, 20, 5, "copying 100 % of 10 pages  2/s  0s left"},
 	} {
-		t.Run(c.what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := &progress{doing: "copying", unit: "pages", total: c.total, start: time.Now()}
-				p.done.Store(c.done)
-				time.Sleep(time.Duration(c.secondsBefore) * time.Second)
-				if got := p.line(); got != c.want {
-					t.Errorf("it shows %q, want %q", got, c.want)
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			p := &progress{doing: "copying", unit: "pages", total: c.total, start: time.Now()}
+			p.done.Store(c.done)
+			time.Sleep(time.Duration(c.seconds) * time.Second)
+			wantEqual(t, p.line(), c.want, "the line of work ", c.what)
 		})
 	}
 }

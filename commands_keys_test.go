@@ -65,9 +65,7 @@ func (k testKeys) story(text string) {
 		case "create", "rotate":
 			k.wantListed(k.mint(verb, args...))
 		case "set", "revoke", "unban":
-			if out := k.do(verb, args...); out != "" {
-				k.Errorf("key %s prints %q", line, out)
-			}
+			wantEqual(k, k.do(verb, args...), "", "what is printed by key ", line)
 		default:
 			k.wantFields(verb, args)
 		}
@@ -93,9 +91,7 @@ func (k testKeys) wantFields(id string, fields []string) {
 	must(k, json.Unmarshal([]byte(k.do("show", "-json", id)), &shown))
 	for _, field := range fields {
 		name, want, _ := strings.Cut(field, "=")
-		if got := strings.Trim(string(shown[name]), `"`); got != want {
-			k.Errorf("%s of key %s is %s, want %s", name, id, got, want)
-		}
+		wantEqual(k, strings.Trim(string(shown[name]), `"`), want, name, " of key ", id)
 	}
 }
 
@@ -113,9 +109,7 @@ func (k testKeys) refuses(line string, isUsage bool, words ...string) {
 	k.Helper()
 	before := k.do("list", "-json")
 	mustFail(k, k.db, "key "+line, isUsage, words...)
-	if after := k.do("list", "-json"); after != before {
-		k.Errorf("key %s is refused, but the keys were\n%s and are\n%s", line, before, after)
-	}
+	wantEqual(k, k.do("list", "-json"), before, "the list after key ", line)
 }
 
 func TestKeyCreate(t *testing.T) {
@@ -177,9 +171,7 @@ func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
 			t.Errorf("key %s: beside the error stderr says %s", line, &log)
 		}
 	}
-	if after := k.do("list", "-json"); after != before {
-		t.Errorf("the keys are %s\nand were %s", after, before)
-	}
+	wantEqual(t, k.do("list", "-json"), before, "the list of keys")
 	if !isMissing(unseen.db) && unseen.do("list", "-json") != "[]\n" {
 		t.Error("the new database has a key")
 	}
@@ -211,9 +203,7 @@ func TestAKeyThatCannotBeStoredIsNotShown(t *testing.T) {
 		refuse(line, time.Hour, "database is locked")
 		refuse(line, time.Second, "stopped by a signal")
 	}
-	if after := k.do("list", "-json"); after != before {
-		t.Errorf("the keys are %s\nand were %s", after, before)
-	}
+	wantEqual(t, k.do("list", "-json"), before, "the list of keys")
 }
 
 // TestAStopTakesAKeyBackThatNobodyTakes. What another program has changed since stays changed, and
@@ -256,12 +246,8 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 				began := time.Now()
 				stop()
 				wantOneLine(t, <-ended, false, "stopped by a signal: "+c.says, "context canceled")
-				if took := time.Since(began); took != takes {
-					t.Errorf("it takes %v, want %v", took, takes)
-				}
-				if keys := strings.Count(k.do("list"), "live"); keys != c.keys {
-					t.Errorf("%d keys are stored, want %d", keys, c.keys)
-				}
+				wantEqual(t, time.Since(began), takes, "the time after the stop")
+				wantEqual(t, strings.Count(k.do("list"), "live"), c.keys, "the number of keys")
 				k.story("1 expiresAt=2000-01-" + c.ends + "T00:00:00Z")
 			})
 		})
@@ -292,9 +278,8 @@ func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 			t.Errorf("key %s logs %s, want one line with %s", c.line, log, c.want)
 		}
 		isNews := !strings.Contains(c.want, "is not banned")
-		if counted := readNumber(t, s, editsQuery) > edits; counted != isNews {
-			t.Errorf("key %s is counted as an edit: %v, want %v", c.line, counted, isNews)
-		}
+		wantEqual(t, readNumber(t, s, editsQuery) > edits,
+			isNews, "whether key "+c.line+" is counted as an edit")
 	}
 }
 
@@ -332,9 +317,7 @@ func TestKeySetChangesWhatItIsToldToAndLeavesTheRest(t *testing.T) {
 			1 name=all plan=free perMinute=60 perDay=1000 expiresAt=2000-01-03T01:00:01Z
 			set -plan free 2`)
 		other = strings.Replace(other, "active", "expired", 1)
-		if got := k.do("show", "-json", "2"); got != other {
-			t.Errorf("the other key is\n%s, want\n%s", got, other)
-		}
+		wantEqual(t, k.do("show", "-json", "2"), other, "the other key")
 	})
 }
 
@@ -361,9 +344,7 @@ func TestAChangeOfAKeyThatCannotBeIsRefused(t *testing.T) {
 		changed, err := openDatabase(t, k.db).edit(t.Context(), revokeKey(2, 1), setName(2, "late"))
 		must(t, err)
 		k.story("2 name=")
-		if changed[1].affected != 0 {
-			t.Errorf("%d revoked keys are said to be changed", changed[1].affected)
-		}
+		wantEqual(t, changed[1].affected, 0, "the number of revoked keys that are changed")
 		otherProgram(t, k.db, `CREATE TRIGGER full BEFORE UPDATE OF revoked_at, name ON api_keys
 			BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`)
 		for line, reason := range map[string]string{
@@ -487,9 +468,7 @@ func (k testKeys) prints(line, want string) {
 		got, want = compactJSON(k, got), compactJSON(k, want)
 	}
 	lastFour := regexp.MustCompile(`("lastFour":"|live |test )\w{4}`)
-	if got := lastFour.ReplaceAllString(got, "${1}****"); got != want {
-		k.Errorf("key %s prints\n%s\nwant\n%s", line, got, want)
-	}
+	wantEqual(k, lastFour.ReplaceAllString(got, "${1}****"), want, "what is printed by key ", line)
 }
 
 func compactJSON(t testing.TB, text string) string {
@@ -564,9 +543,7 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
 			all = append(all, k.do("show", "-json", id))
 		}
 		want := compactJSON(t, "["+strings.Join(all, ",")+"]")
-		if got := compactJSON(t, k.do("list", "-json")); got != want {
-			t.Errorf("listed are\n%s, want\n%s", got, want)
-		}
+		wantEqual(t, compactJSON(t, k.do("list", "-json")), want, "the list of keys")
 	})
 }
 

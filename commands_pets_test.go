@@ -48,9 +48,7 @@ func TestPetSetAndDelete(t *testing.T) {
 		mustSay(t, db, "pet delete 2", `"msg":"pets deleted","pets":1,"ids":"2"`)
 		must(t, s.refresh(t.Context()))
 		ids, _ := pageIDs(t, s, "", 20, 0)
-		if !slices.Equal(ids, []int64{1}) {
-			t.Errorf("after the deletion there are %v", ids)
-		}
+		wantEqual(t, ids, []int64{1}, "what is left")
 		for keyID, body := range creates {
 			id, verdict := createOnce(t, s, keyID, body, testTime)
 			if id != keyID || verdict != "replayed" {
@@ -116,9 +114,7 @@ func TestAPetIsShownAsTheAPIDoes(t *testing.T) {
 		s := openDatabase(t, db)
 		pet, err := s.pet(mustCreate(t, s, rex))
 		must(t, err)
-		if shown := mustSay(t, db, "pet show 1"); shown != string(pet.body)+"\n" {
-			t.Errorf("shown is %q, want %s", shown, pet.body)
-		}
+		wantEqual(t, mustSay(t, db, "pet show 1"), string(pet.body)+"\n", "the pet")
 	})
 }
 
@@ -136,9 +132,7 @@ func TestAnImportTellsTheIDsItGave(t *testing.T) {
 			ids.add(inserted)
 			pets += inserted.affected
 		}
-		if got := ids.tell(pets); got != want {
-			t.Errorf("the ids are %q, want %q", got, want)
-		}
+		wantEqual(t, ids.tell(pets), want, "what is told of the ids")
 	}
 }
 
@@ -171,9 +165,7 @@ func TestANameThatIsRefusedTodayStays(t *testing.T) {
 	}
 	log, err := importContent(t, k.db, line)
 	wantOneLine(t, err, false, "nothing was stored")
-	if log != "line 1: name: must not be blank\n" {
-		t.Errorf("the import says %q", log)
-	}
+	wantEqual(t, log, "line 1: name: must not be blank\n", "what the import says")
 	mustInsertKey(t, s, apiKey{Name: "till\u200f"})
 	k.story("rotate 1\n" +
 		"1 name=till\u200f\n" +
@@ -232,9 +224,7 @@ func wantImported(t testing.TB, db string, pets int) {
 // wantPets checks how many pets are stored.
 func wantPets(t testing.TB, s *store, want int64) {
 	t.Helper()
-	if pets := countPets(t, s); pets != want {
-		t.Errorf("%d pets are stored, want %d", pets, want)
-	}
+	wantEqual(t, countPets(t, s), want, "the number of pets")
 }
 
 // digestOf is what the import of a content is known by.
@@ -257,9 +247,7 @@ func TestImportTakesWhatCreatePetTakes(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		openDatabase(t, db)
 		mustImport(t, db, content, `"msg":"pets imported","pets":3`, `"ids":"1 to 3"`)
-		if got := exportedPets(t, db); got != want {
-			t.Errorf("stored is\n%s, not\n%s", got, want)
-		}
+		wantEqual(t, exportedPets(t, db), want, "what is stored")
 	})
 }
 
@@ -522,9 +510,7 @@ func TestAnImportGoesOnAfterAnUnknownOutcome(t *testing.T) {
 					return false
 				})
 				must(t, petImport(t.Context(), newImport(t, s, content, ignorePets, c.flag)))
-				if n := writes.Load(); n != c.transactions {
-					t.Errorf("it makes %d writes, want %d", n, c.transactions)
-				}
+				wantEqual(t, writes.Load(), c.transactions, "the number of writes")
 				wantPets(t, s, int64(c.stored))
 				if c.stored == c.pets {
 					wantImported(t, cluster.addresses(), c.pets)
@@ -581,9 +567,7 @@ func TestExportFiltersByStatus(t *testing.T) {
 		want := `{"id":1,"name":"Rex","categoryId":1,"status":"sold"}
 {"id":4,"name":"Rex","categoryId":1,"status":"sold"}
 `
-		if out != want {
-			t.Errorf("exported is %q", out)
-		}
+		wantEqual(t, out, want, "what is exported")
 	})
 }
 
@@ -599,14 +583,10 @@ func TestAnExportIsWhole(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "all.jsonl")
 		mustSay(t, db, "pet export "+file, `"msg":"pets exported","pets":20001`)
 		content := readText(t, file)
-		if exportedPets(t, db) != content {
-			t.Error("stdout gets another text than a file")
-		}
+		wantEqual(t, exportedPets(t, db), content, "what stdout gets")
 		other := madeDatabase(t)
 		mustImport(t, other, content)
-		if exportedPets(t, other) != content {
-			t.Error("what was imported is not what was exported")
-		}
+		wantEqual(t, exportedPets(t, other), content, "what was imported")
 	})
 }
 

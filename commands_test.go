@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -22,6 +23,15 @@ import (
 func commandNamed(name string) *command {
 	isNamed := func(entry command) bool { return entry.name == name }
 	return &commands[slices.IndexFunc(commands, isNamed)]
+}
+
+// wantEqual compares a value with the one that is wanted. what, in parts, says which it is.
+func wantEqual[T any](t testing.TB, got, want T, what ...any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s is\n%.1000s, want\n%.1000s", fmt.Sprint(what...), fmt.Sprint(got),
+			fmt.Sprint(want))
+	}
 }
 
 // mustSay runs a command on a database, which must succeed and log the words. It returns what is
@@ -201,16 +211,12 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		t.Error("help does not tell how the flags of the service are shown")
 	}
 	for _, line := range []string{"-h", "-help", "--help", "help -h", "-h -db x"} {
-		if helpOf(t, line) != overview {
-			t.Errorf("petstore %s says something else than petstore help", line)
-		}
+		wantEqual(t, helpOf(t, line), overview, "what petstore ", line, " says")
 	}
 	for group, others := range map[string]string{"key": "pet delete", "pet": "key create"} {
 		help := helpOf(t, group)
 		for _, line := range []string{group + " -h", group + " --help", "help " + group} {
-			if helpOf(t, line) != help {
-				t.Errorf("petstore %s says something else than petstore %s", line, group)
-			}
+			wantEqual(t, helpOf(t, line), help, "what petstore ", line, " says")
 		}
 		if strings.Contains(help, others) {
 			t.Errorf("petstore %s shows %s", group, others)
@@ -227,9 +233,8 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 	for _, entry := range commands {
 		text := helpOf(t, "help "+entry.name)
 		for _, flag := range []string{" -h", " -help", " --help"} {
-			if helpOf(t, entry.name+flag) != text {
-				t.Errorf("petstore %s%s says something else than petstore help", entry.name, flag)
-			}
+			wantEqual(t, helpOf(t, entry.name+flag),
+				text, "what petstore ", entry.name, flag, " says")
 		}
 		variables := "Each flag has a variable"
 		if entry.onlyDatabase {
@@ -280,9 +285,8 @@ func TestFlagsMayStandBeforeAndAfterTheArgument(t *testing.T) {
 		- => -, overlap 24h0m0s`) {
 		cmd, err := parseCommand("key rotate", strings.Fields(line))
 		must(t, err)
-		if got := fmt.Sprintf("%s, overlap %s", cmd.argument, cmd.overlap); got != want {
-			t.Errorf("%q is read as %s, want %s", line, got, want)
-		}
+		wantEqual(t, fmt.Sprintf("%s, overlap %s", cmd.argument, cmd.overlap),
+			want, "what is read of ", line)
 	}
 }
 
@@ -358,9 +362,7 @@ func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 		stderr, err := os.OpenFile(c.stderr, os.O_WRONLY, 0)
 		must(t, err)
 		got := fmt.Sprintf("%T", newLogger(stderr, c.format, slog.LevelInfo).Handler())
-		if got != c.want {
-			t.Errorf("-log=%s on %s gives a %s, want a %s", c.format, c.stderr, got, c.want)
-		}
+		wantEqual(t, got, c.want, "the handler of -log=", c.format, " on ", c.stderr)
 		must(t, stderr.Close())
 	}
 }

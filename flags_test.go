@@ -67,9 +67,8 @@ func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
 		good, variable := "-"+name+"="+c.good, variableOf(name)+"="
 		want := func(args []string, environ ...string) {
 			t.Helper()
-			if got := changedFields(t, args, environ...); got != c.shown {
-				t.Errorf("%v with %v gives %s, want %s", args, environ, got, c.shown)
-			}
+			wantEqual(t, changedFields(t, args, environ...),
+				c.shown, "the config of ", args, environ)
 		}
 		want([]string{good})
 		want(nil, variable+c.good)
@@ -112,9 +111,7 @@ func TestDefaults(t *testing.T) {
 	must(t, err)
 	got := fmt.Sprint(cmd.addr, " ", cmd.db, " ", cmd.banFor, " ", cmd.cache, " ", cmd.staging, " ",
 		cmd.logFormat, cmd.baseURL, cmd.clientIPHeader, cmd.debugAddr, cmd.corsOrigins)
-	if want := "localhost:8080 petstore.db 10m0s 16777216 false auto[]"; got != want {
-		t.Errorf("the defaults are %s, want %s", got, want)
-	}
+	wantEqual(t, got, "localhost:8080 petstore.db 10m0s 16777216 false auto[]", "the defaults")
 }
 
 // A browser leaves out only the default port of the scheme.
@@ -132,9 +129,7 @@ func TestOrdinaryOriginsAreTaken(t *testing.T) {
 func TestACORSOriginMayBeRepeated(t *testing.T) {
 	line := "-cors-origin https://a.example -cors-origin http://b.example,*"
 	got := changedFields(t, strings.Fields(line))
-	if got != "[https://a.example http://b.example *]" {
-		t.Errorf("the origins are %s", got)
-	}
+	wantEqual(t, got, "[https://a.example http://b.example *]", "the origins")
 }
 
 func TestAClusterIsItsNodes(t *testing.T) {
@@ -149,9 +144,7 @@ func TestAClusterIsItsNodes(t *testing.T) {
 		http://n1:4001, http://n2:4001 => []
 		http://%zz@n1:4001 => []
 		http://n1:4001,http://n2:4001/db/query => []`) {
-		if got := fmt.Sprint(nodeURLs(db)); got != want {
-			t.Errorf("the nodes of %s are %s, want %s", db, got, want)
-		}
+		wantEqual(t, fmt.Sprint(nodeURLs(db)), want, "the nodes of ", db)
 	}
 }
 
@@ -194,12 +187,9 @@ func TestAMisspeltDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
 func TestVariablesOfOthersDoNotCount(t *testing.T) {
 	environ := strings.Split("ADDR=x XPETSTORE_ADDR=x PETSTOREADDR=x PETSTORE_ADDRESS=x "+
 		"PETSTORE_=x PETSTORE_ADDR= PETSTORE_STAGING =C:=C: ", " ")
-	if got := changedFields(t, nil, environ...); got != "" {
-		t.Errorf("they set %s", got)
-	}
-	if got := changedFields(t, nil, "PETSTORE_TLS_CERT=a=b.pem"); got != "a=b.pem" {
-		t.Errorf("a value with = in it is read as %s", got)
-	}
+	wantEqual(t, changedFields(t, nil, environ...), "", "the config")
+	wantEqual(t, changedFields(t, nil, "PETSTORE_TLS_CERT=a=b.pem"),
+		"a=b.pem", "a value with = in it")
 }
 
 // Only the command line says what is changed, and which pets are exported.
@@ -235,9 +225,7 @@ func TestAVariableChangesNothing(t *testing.T) {
 	want := `{"id":1,"name":"Max","categoryId":0,"status":"sold"}
 {"id":2,"name":"Tom","categoryId":2,"status":"pending"}
 `
-	if got := exportedPets(t, k.db); got != want {
-		t.Errorf("the pets are\n%s, want\n%s", got, want)
-	}
+	wantEqual(t, exportedPets(t, k.db), want, "the pets")
 }
 
 // variablesOf are the variables of entries such as NAME=value.

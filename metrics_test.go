@@ -30,17 +30,13 @@ petstore_build_info 1.5
 petstore_requests_total{x="1"} 0
 petstore_requests_total{x="2"} 1e+06
 `
-	if got := e.String(); got != want {
-		t.Errorf("the page is\n%s\nwant\n%s", got, want)
-	}
+	wantEqual(t, e.String(), want, "the page")
 	numbers := map[string]float64{
 		"petstore_build_info":            1.5,
 		`petstore_requests_total{x="1"}`: 0,
 		`petstore_requests_total{x="2"}`: 1e6,
 	}
-	if !maps.Equal(e.numbers, numbers) {
-		t.Errorf("the numbers are %v, want %v", e.numbers, numbers)
-	}
+	wantEqual(t, e.numbers, numbers, "the numbers")
 }
 
 func TestAHistogramCountsUpToAndWithItsBounds(t *testing.T) {
@@ -64,9 +60,7 @@ h_count 5
 	} {
 		e := newExposition()
 		e.addHistogram("h", label, &h, 1e9)
-		if got := e.lines["h"]; got != want {
-			t.Errorf("the histogram is\n%s\nwant\n%s", got, want)
-		}
+		wantEqual(t, e.lines["h"], want, "the histogram")
 	}
 }
 
@@ -92,9 +86,7 @@ func TestTheMetricsCountTheResponses(t *testing.T) {
 	}
 	response := debugCall(operatorRoutes(s), "/metrics", "localhost")
 	contentType := response.Header().Get("Content-Type")
-	if contentType != "text/plain; version=0.0.4; charset=utf-8" {
-		t.Errorf("the metrics are %s", contentType)
-	}
+	wantEqual(t, contentType, "text/plain; version=0.0.4; charset=utf-8", "the type of the metrics")
 	text := response.Body.String()
 	for line := range strings.FieldsFuncSeq(`
 petstore_build_info{version=".+",goversion="go1\..+"} 1
@@ -220,26 +212,21 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 
 		`petstore_request_duration_seconds_count{operation="listPets"}`: 0,
 	} {
-		if got := numbers[name]; got != want {
-			t.Errorf("%s is %v, want %v", name, got, want)
-		}
+		wantEqual(t, numbers[name], want, name)
 	}
 	for name := range numbers {
 		if strings.Contains(name, `status="503"`) {
 			t.Errorf("there is %s", name)
 		}
 	}
-	if n := len(s.service.usage.tallies); n != 0 {
-		t.Errorf("%d days of keys are counted", n)
-	}
+	wantEqual(t, len(s.service.usage.tallies), 0, "the number of days that are counted")
 	for line, want := range map[string]int{
 		`"level":"DEBUG".*"status":503,"code":"lookup_refused"`: 60,
 		`"level":"DEBUG".*"status":503,"code":"not_ready"`:      20,
 		`"level":"ERROR"`: 1,
 	} {
-		if n := len(regexp.MustCompile(line).FindAllString(s.log.String(), -1)); n != want {
-			t.Errorf("the log has %d lines with %s, want %d", n, line, want)
-		}
+		wantEqual(t, len(regexp.MustCompile(line).FindAllString(s.log.String(), -1)),
+			want, "the number of lines with ", line)
 	}
 }
 

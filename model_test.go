@@ -127,9 +127,7 @@ func TestAFieldThatIsWrongIsRefused(t *testing.T) {
 			body[field] = literal
 			got := modelRefused(t, fmt.Sprintf(`{"name":%s,"categoryId":%s,"status":%s}`,
 				body["name"], body["categoryId"], body["status"]))
-			if got != field+": "+want {
-				t.Errorf("of %.100s the message is %q, want %s: %s", literal, got, field, want)
-			}
+			wantEqual(t, got, field+": "+want, "of ", literal, " the message")
 		}
 	}
 	refuse("name", "must be a string", `null, 1, true, ["Rex"], {}`)
@@ -189,9 +187,7 @@ func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
 		{"name":"Rex","\u006eame":"Max","categoryId":1} => name: TWICE
 		{"categoryId":1,"name":"Rex","categoryId":1} => categoryId: TWICE
 		{"status":"sold","name":"R","status":"sold","categoryId":1} => status: TWICE`)) {
-		if got := modelRefused(t, body); got != want {
-			t.Errorf("of %s the message is %q, want %q", body, got, want)
-		}
+		wantEqual(t, modelRefused(t, body), want, "of ", body, " the message")
 	}
 }
 
@@ -254,33 +250,23 @@ func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 			listed = append(listed, want)
 			var back wirePet
 			must(t, json.Unmarshal([]byte(want), &back))
-			if back != wireOf(pet) {
-				t.Errorf("%s is read as %+v", want, back)
-			}
+			wantEqual(t, back, wireOf(pet), "what is read of ", want)
 		}
 		page, err := s.page("", maxLimit, 0)
 		must(t, err)
-		if want := "[" + strings.Join(listed, ",") + "]"; string(page.body) != want {
-			t.Errorf("the page is\n%s; want\n%s", page.body, want)
-		}
-		if want := strings.Join(listed, "\n") + "\n"; exportedPets(t, db) != want {
-			t.Errorf("exported is not\n%s", want)
-		}
+		wantEqual(t, string(page.body), "["+strings.Join(listed, ",")+"]", "the page")
+		wantEqual(t, exportedPets(t, db), strings.Join(listed, "\n")+"\n", "what is exported")
 	})
 }
 
 // TestTimesAreToldInUTC, wherever the program runs: their texts end in Z, and days begin in UTC.
 func TestTimesAreToldInUTC(t *testing.T) {
-	if zone := instantOf(testTime).time().Location(); zone != time.UTC {
-		t.Errorf("the time zone is %v", zone)
-	}
+	wantEqual(t, instantOf(testTime).time().Location(), time.UTC, "the time zone")
 }
 
 // TestCodesAreAClosedList: clients may switch on these, and on no others.
 func TestCodesAreAClosedList(t *testing.T) {
-	if len(statusOfCode) != len(wireCodes) {
-		t.Errorf("the codes are %v, want %v", statusOfCode, wireCodes)
-	}
+	wantEqual(t, len(statusOfCode), len(wireCodes), "the number of codes")
 	for code, status := range wireCodes {
 		text, err := json.Marshal(newError(ErrorCode(code), "%d of %q", 1, "x"))
 		want := fmt.Sprintf(`{"code":%q,"message":"1 of \"x\"","status":%d}`, code, status)
@@ -299,9 +285,8 @@ func TestNamesOfKeysDoNotTurnText(t *testing.T) {
 		if problem := checkKeyName(name); (problem != "") != turns {
 			t.Errorf("of a key with %U in its name it is said: %q", c, problem)
 		}
-		if problem := checkName(name); problem != "" {
-			t.Errorf("of a pet with %U in its name it is said: %q", c, problem)
-		}
+		wantEqual(t, checkName(name),
+			"", fmt.Sprintf("what is said of a pet with %U in its name", c))
 	}
 	if checkKeyName("كلب צ 7") != "" || checkKeyName(" ") == "" || checkKeyName("a\nb") == "" {
 		t.Error("the rules of pets' names do not hold for names of keys")
@@ -318,13 +303,10 @@ func TestANameShowsSomething(t *testing.T) {
 			want = "must not be blank"
 		}
 		for _, name := range []string{string(c), hidden + string(c)} {
-			if got := checkName(name); got != want {
-				t.Errorf("of the name %+q it is said: %q, want %q", name, got, want)
-			}
+			wantEqual(t, checkName(name), want, fmt.Sprintf("what is said of the name %+q", name))
 		}
-		if got := checkName("x" + string(c)); got != "" {
-			t.Errorf("of the name x and %U it is said: %q", c, got)
-		}
+		wantEqual(t, checkName("x"+string(c)),
+			"", fmt.Sprintf("what is said of the name x and %U", c))
 	}
 }
 
@@ -387,12 +369,9 @@ func TestAFieldIsLookedForAmongFewNames(t *testing.T) {
 	const fields = `,"id":1,"name":"Rex","categoryId":1,"status":"sold","x":1`
 	body := `{"y":1` + strings.Repeat(fields, 1000) + "}"
 	_, given, wrong := readFields([]byte(body), []string{"id"})
-	if want := []string{"id", "name", "categoryId", "status"}; !slices.Equal(given, want) {
-		t.Errorf("they are looked for among %d names", len(given))
-	}
-	if wrong.count != 1+5*1000-4 {
-		t.Errorf("of 5001 fields %d are wrong", wrong.count)
-	}
+	wantEqual(t, given,
+		[]string{"id", "name", "categoryId", "status"}, "the names among which they are looked for")
+	wantEqual(t, wrong.count, 1+5*1000-4, "the number of wrong fields")
 }
 
 // TestNoSecretIsShown holds lines with secrets, and what is left of them. The fields around a
@@ -433,9 +412,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"\"http://a:b\\\nc@d\" e@f":                "\"http://…d\" e@f",
 	})
 	for text, want := range lines {
-		if got := redact(text); got != want {
-			t.Errorf("of %q %q is shown, want %q", text, got, want)
-		}
+		wantEqual(t, redact(text), want, "what is shown of ", text)
 		var log bytes.Buffer
 		n, err := redactor{&log}.Write([]byte(text))
 		must(t, err)
@@ -444,9 +421,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		}
 	}
 	// A text that somebody has sent is one field, whatever is in it.
-	if got := fmt.Sprint(sentText(`http://a:b "c d@n1`)); got != `"http://…n1"` {
-		t.Errorf("of what was sent %s is shown", got)
-	}
+	wantEqual(t, fmt.Sprint(sentText(`http://a:b "c d@n1`)),
+		`"http://…n1"`, "what is shown of a text that was sent")
 }
 
 // FuzzDecodeNewPet holds what is accepted against the rules and against encoding/json.

@@ -115,9 +115,7 @@ func TestTheDocumentsNameTheFilesInTheirOrder(t *testing.T) {
 			_, list, _ := strings.Cut(readText(t, path), heading)
 			list, _, _ = strings.Cut(strings.ReplaceAll(list, "//\n", "\n"), "\n\n")
 			names := slices.Compact(regexp.MustCompile(`\w+\.go`).FindAllString(list, -1))
-			if !slices.Equal(names, want) {
-				t.Errorf("%s names %v, want %v", path, names, want)
-			}
+			wantEqual(t, names, want, "what is named by ", path)
 		}
 	}
 }
@@ -207,8 +205,7 @@ func TestForbiddenUsesAreFound(t *testing.T) {
 			"store":  "package main\ntype store struct{}",
 		}
 		sources[c.file] = "package main\n" + c.source
-		if got := strings.Join(orderProblems(t, sources), "; "); got != c.want {
-			t.Errorf("for %s it reports %q, want %q", c.what, got, c.want)
-		}
+		wantEqual(t, strings.Join(orderProblems(t, sources), "; "),
+			c.want, "what is reported for ", c.what)
 	}
 }

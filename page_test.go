@@ -5,9 +5,7 @@ package main
 import (
 	"fmt"
 	"html"
-	"maps"
 	"net/http"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -86,9 +84,7 @@ func wantLinks(t *testing.T, page string, statusOf func(path string) int) {
 		case strings.HasPrefix(target, "/"), strings.Contains(target, ":"):
 			t.Errorf("%s is not relative", target)
 		default:
-			if status := statusOf("/" + target); status != 200 {
-				t.Errorf("%s is %d", target, status)
-			}
+			wantEqual(t, statusOf("/"+target), 200, "the status of ", target)
 		}
 	}
 }
@@ -105,9 +101,8 @@ func TestTheLinksOfThePagesLeadSomewhere(t *testing.T) {
 			t.Errorf("the operator's page has no link to %s", path)
 		}
 	}
-	if w := debugCall(routes, "/nothing", "localhost"); w.Code != 404 {
-		t.Errorf("what is not there is %d", w.Code)
-	}
+	wantEqual(t, debugCall(routes, "/nothing", "localhost").Code,
+		404, "the status of what is not there")
 }
 
 func TestThePageSaysWhatTheServiceDoes(t *testing.T) {
@@ -222,9 +217,7 @@ func TestThePageNamesTheParametersAndErrorsOfEveryOperation(t *testing.T) {
 		for name := range want {
 			t.Errorf("%s: the page does not say that there is %s", operation, name)
 		}
-		if got, want := pageErrors(section), describedErrors(described); !slices.Equal(got, want) {
-			t.Errorf("%s: the page has the errors %q, and the description %q", operation, got, want)
-		}
+		wantEqual(t, pageErrors(section), describedErrors(described), "the errors of ", operation)
 	}
 }
 
@@ -286,9 +279,7 @@ func TestTheSampleResponsesOfThePageAreReal(t *testing.T) {
 			}
 		}
 		real.header["Date"] = got["Date"]
-		if !reflect.DeepEqual(got, real.header) {
-			t.Errorf("%s: the sample has the headers\n%v, want\n%v", operation, got, real.header)
-		}
+		wantEqual(t, got, real.header, "the headers of the sample of ", operation)
 	}
 }
 
@@ -312,15 +303,11 @@ func TestTheTablesOfThePageAreThoseOfTheService(t *testing.T) {
 			shownHeaders[header] = true
 		}
 	}
-	if !maps.Equal(shownHeaders, headers) {
-		t.Errorf("the page has the headers\n%v, and the description\n%v", shownHeaders, headers)
-	}
+	wantEqual(t, shownHeaders, headers, "the headers of the page")
 
 	slices.Sort(errors)
 	section := pageSection(t, "errors")
-	if got, want := pageErrors(section), slices.Compact(errors); !slices.Equal(got, want) {
-		t.Errorf("the page has the errors\n%q, and the description\n%q", got, want)
-	}
+	wantEqual(t, pageErrors(section), slices.Compact(errors), "the errors of the page")
 	for _, row := range rows.FindAllStringSubmatch(section, -1) {
 		if what := pageText(row[2]); len(what) < 10 {
 			t.Errorf("the page says to do %q about %s", what, row[1])
@@ -328,9 +315,7 @@ func TestTheTablesOfThePageAreThoseOfTheService(t *testing.T) {
 	}
 	sample := allMatches(`"An error">(.*?)</pre>`, section)
 	real := openShop(t).get("/v1/pets?limit=0").is(400).body
-	if !slices.Equal(sample, []string{real}) {
-		t.Errorf("the page shows the error %q, and the service %s", sample, real)
-	}
+	wantEqual(t, sample, []string{real}, "the error on the page")
 }
 
 // TestThePageSaysWhichEnvironmentThisIs: who comes with a key of the other one gets nowhere.
