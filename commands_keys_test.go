@@ -228,13 +228,7 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := newKeys(t)
 				k.mint("create", "-expires", "48h")
-				ctx, stop := context.WithCancel(t.Context())
-				reader, stdout := io.Pipe()
-				defer reader.Close()
-				ended := make(chan error, 1)
-				args := strings.Fields("key " + c.line + " -db " + k.db)
-				go func() { ended <- run(ctx, args, nil, nil, stdout, io.Discard) }()
-				synctest.Wait()
+				stop := startWaiting(t, "key "+c.line+" -db "+k.db)
 				k.story("2 revokedAt=null") // It is stored while it is shown.
 				takes := time.Duration(0)
 				if c.meanwhile == "a lock" {
@@ -244,8 +238,7 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 					k.story(c.meanwhile)
 				}
 				began := time.Now()
-				stop()
-				wantOneLine(t, <-ended, false, "stopped by a signal: "+c.says, "context canceled")
+				wantOneLine(t, stop(), false, "stopped by a signal: "+c.says, "context canceled")
 				wantEqual(t, time.Since(began), takes, "the time after the stop")
 				wantEqual(t, strings.Count(k.do("list"), "live"), c.keys, "the number of keys")
 				k.story("1 expiresAt=2000-01-" + c.ends + "T00:00:00Z")
@@ -571,13 +564,6 @@ func TestAReportThatCannotBeShownIsAnError(t *testing.T) {
 	}
 }
 
-// usedDay is the statement that stores a day of a usage, so many days before 1 January 2000.
-func usedDay(usageID, ago, admitted, refused, errors int64) statement {
-	const today = 10_957
-	return sqlOf(`INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-		VALUES (?, ?, ?, ?, ?)`, usageID, today-ago, admitted, refused, errors)
-}
-
 // TestKeyUsageIsShownAsATableAndAsJSON, a line for the keys of one line of rotations. A key of an
 // earlier version may have a name that turns round what follows it.
 func TestKeyUsageIsShownAsATableAndAsJSON(t *testing.T) {
@@ -594,13 +580,14 @@ func TestKeyUsageIsShownAsATableAndAsJSON(t *testing.T) {
 			revoke 1`)
 		k.write(
 			sqlOf("UPDATE api_keys SET name = ? WHERE id = 3", "\u202erefused"),
-			usedDay(1, 0, 5, 0, 0),
-			usedDay(2, 0, 50, 3, 0),
-			usedDay(2, 2, 1000, 0, 7),
-			usedDay(2, 29, 1, 0, 0),
-			usedDay(2, 30, 9000, 0, 0),
-			usedDay(2, 399, 90_000, 1, 2),
-			usedDay(3, 1, 6, 2100, 0),
+			sqlOf(`INSERT INTO usage_days (usage_id, day, admitted, refused, errors) VALUES
+				(1, 10957, 5, 0, 0),
+				(2, 10957, 50, 3, 0),
+				(2, 10957 - 2, 1000, 0, 7),
+				(2, 10957 - 29, 1, 0, 0),
+				(2, 10957 - 30, 9000, 0, 0),
+				(2, 10957 - 399, 90000, 1, 2),
+				(3, 10957 - 1, 6, 2100, 0)`), // 10957 is 1 January 2000
 		)
 		const busy = `{"id":6,"name":"busy","plan":"pro","days":[
 			{"day":"1999-12-03","admitted":1,"refused":0,"errors":0},

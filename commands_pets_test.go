@@ -41,9 +41,8 @@ func TestPetSetAndDelete(t *testing.T) {
 			pet, err := s.pet(1)
 			must(t, err)
 			_, page := pageIDs(t, s, "", 1, 0)
-			if string(pet.body) != c.want || string(page.body) != "["+c.want+"]" {
-				t.Errorf("the pet is %s and the page %s, want %s", pet.body, page.body, c.want)
-			}
+			wantEqual(t, string(pet.body), c.want, "the pet")
+			wantEqual(t, string(page.body), "["+c.want+"]", "the page")
 		}
 		mustSay(t, db, "pet delete 2", `"msg":"pets deleted","pets":1,"ids":"2"`)
 		must(t, s.refresh(t.Context()))
@@ -291,17 +290,13 @@ func TestALineMayBeAsLongAsABody(t *testing.T) {
 func TestAFinishedImportIsRefusedWithoutAgain(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		mustImport(t, db, petLines(5))
-		_, err := importContent(t, db, petLines(5)) // the file has another name
-		wantOneLine(t, err, false, "was imported before, all 5 pets", "-again")
+		first, same := petsFile(t, petLines(5)), petsFile(t, petLines(5))
+		mustSay(t, db, "pet import "+first)
+		const before = "was imported before, all 5 pets; -again"
+		mustFail(t, db, "pet import "+same, false, before)
 		mustImport(t, db, petLines(6))
-		log, err := importContent(t, db, petLines(5), "-again")
-		must(t, err)
-		if !strings.Contains(log, `"msg":"pets imported","pets":5`) {
-			t.Errorf("the second time it says %s", log)
-		}
-		_, err = importContent(t, db, petLines(5))
-		wantOneLine(t, err, false, "was imported before")
+		mustSay(t, db, "pet import -again "+same, `"msg":"pets imported","pets":5`)
+		mustFail(t, db, "pet import "+first, false, before)
 		wantPets(t, s, 16)
 	})
 }
@@ -318,36 +313,49 @@ func TestAnImportOfNothing(t *testing.T) {
 func TestStdinIsImported(t *testing.T) {
 	db, temporary := madeDatabase(t), t.TempDir()
 	t.Setenv("TMPDIR", temporary)
+	content := petLines(1500)
 	importFrom := func(stdin io.Reader) error {
 		args := []string{"pet", "import", "-db", db, "-"}
 		return run(t.Context(), args, nil, stdin, io.Discard, io.Discard)
 	}
-	must(t, importFrom(iotest.OneByteReader(strings.NewReader(petLines(1500)))))
+	must(t, importFrom(iotest.OneByteReader(strings.NewReader(content))))
 	wantImported(t, db, 1500)
-	_, err := importContent(t, db, petLines(1500))
-	wantOneLine(t, err, false, "was imported before")
+	mustFail(t, db, "pet import "+petsFile(t, content), false, "was imported before")
 	torn := io.MultiReader(strings.NewReader(petLines(1)), iotest.ErrReader(syscall.EIO))
 	wantOneLine(t, importFrom(torn), false, syscall.EIO.Error())
 	wantNames(t, temporary)
+}
+
+// startWaiting runs a command until it waits for stdin or stdout, and returns what stops it. Call
+// it inside a synctest bubble.
+func startWaiting(t *testing.T, line string) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	reader, writer := io.Pipe() // nobody else writes or reads
+	t.Cleanup(func() {
+		_ = reader.Close()
+		_ = writer.Close()
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, strings.Fields(line), nil, reader, writer, io.Discard) }()
+	synctest.Wait()
+	return func() error {
+		cancel()
+		return <-ended
+	}
 }
 
 // TestAStopEndsACommandThatWaitsForAPipe, which nobody writes or reads.
 func TestAStopEndsACommandThatWaitsForAPipe(t *testing.T) {
 	db := madeDatabase(t)
 	mustCreate(t, openDatabase(t, db), rex)
-	reader, writer := io.Pipe()
-	defer reader.Close()
-	defer writer.Close()
-	for _, args := range [][]string{
-		{"pet", "import", "-db", db, "-"},
-		{"pet", "export", "-db", db},
-		{"key", "list", "-db", db},
-		{"key", "usage", "-json", "-db", db},
+	for _, line := range []string{
+		"pet import -", "pet export", "key list", "key usage -json",
 	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		pipe := stoppingPipe{reader, writer, cancel}
-		err := run(ctx, args, nil, pipe, pipe, io.Discard)
-		wantOneLine(t, err, false, "stopped by a signal", "context canceled")
+		synctest.Test(t, func(t *testing.T) {
+			stop := startWaiting(t, line+" -db "+db)
+			wantOneLine(t, stop(), false, "stopped by a signal", "context canceled")
+		})
 	}
 }
 
@@ -362,23 +370,6 @@ func TestAfterAStopNothingIsPrinted(t *testing.T) {
 			t.Errorf("it prints %q, %v", &out, err)
 		}
 	})
-}
-
-// stoppingPipe stops a command when it reads or writes.
-type stoppingPipe struct {
-	reader *io.PipeReader
-	writer *io.PipeWriter
-	stop   context.CancelFunc
-}
-
-func (p stoppingPipe) Read(b []byte) (int, error) {
-	p.stop()
-	return p.reader.Read(b)
-}
-
-func (p stoppingPipe) Write(b []byte) (int, error) {
-	p.stop()
-	return p.writer.Write(b)
 }
 
 // newImport is an import into a store. beforePets is called before each transaction that is to add
@@ -404,12 +395,12 @@ func newImport(t testing.TB, s *store, content string, beforePets func(pets int)
 
 func ignorePets(int) {}
 
-// TestAnImportThatWasStoppedGoesOn, wherever that was, and nothing is stored twice or in another
-// order.
+// TestAnImportThatWasStoppedGoesOn, wherever that was, also with -again, and nothing is stored
+// twice or in another order.
 func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 	const pets = 4*importBatch + 1
 	content := petLines(pets)
-	engines(t, func(t *testing.T, db string) {
+	test := func(t *testing.T, db, flag string) {
 		s := openDatabase(t, db)
 		for round := 1; ; round++ {
 			left := round // until a transaction is cancelled
@@ -419,14 +410,15 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 				if left == 0 {
 					cancel()
 				}
-			})
+			}, flag)
 			before := countPets(t, s)
 			err := petImport(ctx, c)
 			cancel()
 			if err == nil {
-				want := fmt.Sprintf("pets=%d", pets-before)
+				want := fmt.Sprintf("pets=%d ", pets-before)
 				log := fmt.Sprint(c.stderr)
-				if before == 0 || !strings.Contains(log, want) {
+				if before == 0 || !strings.Contains(log, want) ||
+					!strings.Contains(log, fmt.Sprint("alreadyStored=", before)) {
 					t.Errorf("the last says %s, want %s", log, want)
 				}
 				break
@@ -435,25 +427,11 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 				countPets(t, s), pets)
 			wantOneLine(t, err, false, want)
 		}
-		err := petImport(t.Context(), newImport(t, s, content, ignorePets))
-		wantOneLine(t, err, false, "was imported before")
+		mustFail(t, db, "pet import "+petsFile(t, content), false, "was imported before")
 		wantImported(t, db, pets)
-	})
-}
-
-// TestAgainFinishesWhatWasStopped, and adds nothing twice.
-func TestAgainFinishesWhatWasStopped(t *testing.T) {
-	db := databasePath(t)
-	content := petLines(5)
-	var first []string
-	for i := range int64(2) {
-		pet := NewPet{Name: fmt.Sprint("pet ", i+1), CategoryID: -i - 1, Status: Available}
-		first = append(first, rowOf(pet))
 	}
-	s := openDatabase(t, db)
-	must(t, errorOf(s.importPets(t.Context(), digestOf(content), first, 0, 2)))
-	mustSay(t, db, "pet import -again "+petsFile(t, content), `"pets":3`, `"alreadyStored":2`)
-	wantImported(t, db, 5)
+	engines(t, func(t *testing.T, db string) { test(t, db, "-again=false") })
+	t.Run("again", func(t *testing.T) { test(t, databasePath(t), "-again") })
 }
 
 // TestTwoImportsOfOneContentCannotBothGoOn: the one that finds another's pets ends.

@@ -248,9 +248,6 @@ func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 				t.Errorf("the 201 is %s, the response %s, want %s", created, got.body, want)
 			}
 			listed = append(listed, want)
-			var back wirePet
-			must(t, json.Unmarshal([]byte(want), &back))
-			wantEqual(t, back, wireOf(pet), "what is read of ", want)
 		}
 		page, err := s.page("", maxLimit, 0)
 		must(t, err)
