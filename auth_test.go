@@ -170,9 +170,8 @@ func TestAuthenticate(t *testing.T) {
 		})
 		refuse(staging, "begin with pet_test_", map[string]secret{"a live key": good})
 		twice := append(bearerHeader(good), bearerHeader(good)...)
-		if reported := mustRefuseKey(t, production, twice, now, CodeInvalidKey); reported.Message != unknown {
-			t.Errorf("two headers are told %q", reported.Message)
-		}
+		reported := mustRefuseKey(t, production, twice, now, CodeInvalidKey)
+		wantEqual(t, reported.Message, unknown, "what two headers are told")
 		mustRefuseKey(t, production, nil, now, CodeMissingKey)
 		now = now.Add(time.Hour)
 		refuse(production, unknown, map[string]secret{"a key that has expired meanwhile": expiring})

@@ -105,7 +105,7 @@ func TestNobodyWritesToAFileThatIsCopiedInto(t *testing.T) {
 	cancel()
 	wantStopped(t, pages.run(ctx, io.Discard, "restoring"))
 	pages.end()
-	wantContent(t, sc.db, allPets, allKeys)
+	wantAll(t, sc.db)
 	must(t, errorOf(writer.ExecContext(t.Context(), "DELETE FROM pets")))
 }
 
@@ -449,18 +449,28 @@ func (sc *scene) mustRestore(t testing.TB) (old string) {
 	return old
 }
 
-// wantContent checks what a database holds, without changing anything.
-func wantContent(t testing.TB, path string, pets, keys int64) {
+// wantAll checks that a file holds what the database of a scene does, without changing anything.
+func wantAll(t testing.TB, path string) {
 	t.Helper()
-	alone := filepath.Join(t.TempDir(), "alone.db")
+	wantEqual(t, contentOf(t, path), [2]int64{allPets, allKeys}, "what is in ", path)
+}
+
+// wantCopy checks that a file holds what the copy of a scene does.
+func wantCopy(t testing.TB, path string) {
+	t.Helper()
+	wantEqual(t, contentOf(t, path), [2]int64{copiedPets, copiedKeys}, "what is in ", path)
+}
+
+// contentOf is how many pets and keys are in a sound database, which may be in use.
+func contentOf(t testing.TB, path string) [2]int64 {
+	t.Helper()
+	alone := databasePath(t)
 	copyDatabase(t, path, alone)
 	db := soundDatabase(t, alone)
 	defer db.Close()
-	gotPets := numberIn(t, db, "SELECT count(*) FROM pets")
-	gotKeys := numberIn(t, db, "SELECT count(*) FROM api_keys")
-	if gotPets != pets || gotKeys != keys {
-		t.Errorf("%s holds %d pets and %d keys, want %d and %d",
-			path, gotPets, gotKeys, pets, keys)
+	return [2]int64{
+		numberIn(t, db, "SELECT count(*) FROM pets"),
+		numberIn(t, db, "SELECT count(*) FROM api_keys"),
 	}
 }
 
@@ -506,11 +516,11 @@ func TestRestoreReplacesWhatIsThere(t *testing.T) {
 			wantEqual(t, old, want, "what the old database is said to be")
 			wantNames(t, sc.folder, names...)
 			wantMode(t, sc.db, 0o600)
-			wantContent(t, sc.db, copiedPets, copiedKeys)
+			wantCopy(t, sc.db)
 			wantEqual(t, readText(t, sc.copy), copied, "the copy")
 			if isKept {
 				wantMode(t, old, 0o600)
-				wantContent(t, old, allPets, allKeys)
+				wantAll(t, old)
 			}
 			wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
 		})
@@ -812,7 +822,7 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 	makeOtherDatabase(t, sc.copy, "PRAGMA page_size = 8192", "VACUUM")
 	_, err := sc.restore(t.Context())
 	wantRefusal(t, err, "which is 4096 in a new one", "the copy's pages have another size")
-	wantContent(t, sc.db, allPets, allKeys)
+	wantAll(t, sc.db)
 	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
 }
 
@@ -869,8 +879,8 @@ func TestRestoreWaitsForALock(t *testing.T) {
 		wantEqual(t, time.Since(start), time.Second, "the time until the lock is gone")
 		must(t, other.Close())
 	})
-	wantContent(t, sc.db, copiedPets, copiedKeys)
-	wantContent(t, sc.db+oldSuffix, allPets, allKeys)
+	wantCopy(t, sc.db)
+	wantAll(t, sc.db+oldSuffix)
 }
 
 // TestRestoreBesideReaders: who reads the old database in a transaction reads it to the end.
@@ -903,7 +913,7 @@ func TestRestoreFollowsLinks(t *testing.T) {
 		links := filesIn(t, filepath.Dir(first))
 		sc.db = first
 		sc.mustRestore(t)
-		wantContent(t, target, copiedPets, copiedKeys)
+		wantCopy(t, target)
 		wantNames(t, filepath.Dir(target), want...)
 		wantSameFiles(t, links, filesIn(t, filepath.Dir(first)))
 	}
@@ -930,7 +940,7 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 			wantSameFiles(t, before, filesIn(t, sc.folder))
 			loseDatabase(t, sc)
 			sc.mustRestore(t)
-			wantContent(t, sc.db, copiedPets, copiedKeys)
+			wantCopy(t, sc.db)
 		})
 	}
 }
@@ -946,9 +956,9 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 	}
 	stopEverywhere(t, restore, func() {
 		wantEqual(t, old, "", "what the old database is said to be")
-		wantContent(t, sc.db, allPets, allKeys)
+		wantAll(t, sc.db)
 		if !isMissing(kept) {
-			wantContent(t, kept, allPets, allKeys)
+			wantAll(t, kept)
 			must(t, os.Remove(kept))
 		}
 		left := filesIn(t, sc.folder)
@@ -957,7 +967,7 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 			t.Fatalf("it leaves %q", slices.Collect(maps.Keys(left)))
 		}
 	})
-	wantContent(t, sc.db, copiedPets, copiedKeys)
+	wantCopy(t, sc.db)
 }
 
 // TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime: the next one finds nothing that it had to keep.
@@ -966,7 +976,7 @@ func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 	loseDatabase(t, sc)
 	restore := func(ctx context.Context) error { return errorOf(sc.restore(ctx)) }
 	stopEverywhere(t, restore, func() {})
-	wantContent(t, sc.db, copiedPets, copiedKeys)
+	wantCopy(t, sc.db)
 	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
 }
 
@@ -998,7 +1008,7 @@ func TestRestoreSaysWhatItDid(t *testing.T) {
 	if !strings.Contains(log, unknown) || !strings.Contains(log, `"old":""`) {
 		t.Errorf("where a lock alone is left, restore says %q", log)
 	}
-	wantContent(t, sc.db, allPets, allKeys)
+	wantAll(t, sc.db)
 	wantNextIDs(t, sc.db, allPets+8, allKeys+8)
 }
 

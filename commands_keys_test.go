@@ -254,25 +254,25 @@ func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 	s := openDatabase(t, k.db)
 	now := instantOf(time.Now())
 	k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}))
-	for _, c := range []struct{ line, want string }{
-		{"set -plan pro 1", `"msg":"key changed","id":1,"plan":"pro"}`},
-		{"set -name till 1", `"msg":"key changed","id":1,"name":"till"}`},
-		{"set -expires 0 -plan free 1",
-			`"msg":"key changed","id":1,"expires":"never","plan":"free"}`},
-		{"unban 1", `"msg":"key unbanned","id":1}`},
-		{"unban 1", `"msg":"key is not banned","id":1}`},
-		{"rotate 1", `"msg":"key rotated","id":1,"successor":2,"overlap":"24h0m0s"}`},
-		{"revoke 1", `"msg":"key revoked","id":1}`},
-		{"revoke 1", `"msg":"key was revoked already","id":1}`},
-	} {
+	const changes = `
+		set -plan pro 1 => "msg":"key changed","id":1,"plan":"pro"}
+		set -name till 1 => "msg":"key changed","id":1,"name":"till"}
+		set -expires 0 -plan free 1 => "msg":"key changed","id":1,"expires":"0","plan":"free"}
+		unban 1 => "msg":"key unbanned","id":1}
+		unban 1 => "msg":"key is not banned","id":1}
+		rotate 1 => "msg":"key rotated","id":1,"successor":2,"overlap":"24h0m0s"}
+		revoke 1 => "msg":"key revoked","id":1}
+		revoke 1 => "msg":"key was revoked already","id":1}`
+	for row := range strings.Lines(strings.TrimSpace(changes)) {
+		line, want, _ := strings.Cut(strings.TrimSpace(row), " => ")
 		edits := readNumber(t, s, editsQuery)
-		log := k.logs(c.line)
-		if !strings.HasSuffix(log, c.want+"\n") || strings.Count(log, "\n") != 1 {
-			t.Errorf("key %s logs %s, want one line with %s", c.line, log, c.want)
+		log := k.logs(line)
+		if !strings.HasSuffix(log, want+"\n") || strings.Count(log, "\n") != 1 {
+			t.Errorf("key %s logs %s, want one line with %s", line, log, want)
 		}
-		isNews := !strings.Contains(c.want, "is not banned")
+		isNews := !strings.Contains(want, "is not banned")
 		wantEqual(t, readNumber(t, s, editsQuery) > edits,
-			isNews, "whether key "+c.line+" is counted as an edit")
+			isNews, "whether key "+line+" is counted as an edit")
 	}
 }
 

@@ -65,38 +65,31 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 		for range 30 {
 			mustCreate(t, s, rex)
 		}
-		remove := func(stdin string, ids ...string) (log string, err error) {
-			var out logBuffer
-			args := append([]string{"pet", "delete", "-db", db}, ids...)
-			err = run(t.Context(), args, nil, strings.NewReader(stdin), io.Discard, &out)
-			return out.String(), err
+		var log logBuffer
+		removeLines := func(ids string) error {
+			args := []string{"pet", "delete", "-db", db, "-"}
+			return run(t.Context(), args, nil, strings.NewReader(ids), io.Discard, &log)
 		}
 		var unknown []string
 		for id := range 25 {
 			unknown = append(unknown, fmt.Sprint(id+31))
 		}
 		for ids, want := range map[string]string{
-			"":            "stdin names no pet",
 			"1 31 2 31":   "no pet has the id 31",
 			"31 1 01 a_b": "no pets have the ids 31, 01, a_b",
 			strings.Join(unknown, " ") + " 1": "no pets have the ids " +
 				strings.Join(unknown[:20], ", ") + ", and 5 more",
 		} {
-			_, err := remove(strings.ReplaceAll(ids, " ", "\r\n")+"\n \n", "-")
-			wantOneLine(t, err, false, want)
-			if ids != "" {
-				_, err = remove("", strings.Fields(ids)...)
-				wantOneLine(t, err, false, want)
-			}
+			mustFail(t, db, "pet delete "+ids, false, want)
+			lines := strings.ReplaceAll(ids, " ", "\r\n") + "\n \n"
+			wantOneLine(t, removeLines(lines), false, want)
 		}
+		wantOneLine(t, removeLines("\n \n"), false, "stdin names no pet")
 		wantPets(t, s, 30)
-		for want, log := range map[string]string{
-			`"pets":2,"ids":"1 2 1"`: first(remove("", "1", "2", "1")),
-			`"pets":3,"ids":"-"`:     first(remove("3\n\n4\r\n5", "-")),
-		} {
-			if !strings.Contains(log, want) {
-				t.Errorf("the log is %s, want %s", log, want)
-			}
+		mustSay(t, db, "pet delete 1 2 1", `"pets":2,"ids":"1 2 1"`)
+		must(t, removeLines("3\n\n4\r\n5"))
+		if !strings.Contains(log.String(), `"pets":3,"ids":"-"`) {
+			t.Errorf("the log is %s", &log)
 		}
 		wantPets(t, s, 25)
 		if edits := readNumber(t, s, editsQuery); edits < 2 {
@@ -104,9 +97,6 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 		}
 	})
 }
-
-// first drops an error that other checks would show.
-func first(log string, _ error) string { return log }
 
 func TestAPetIsShownAsTheAPIDoes(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
@@ -438,21 +428,19 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 func TestTwoImportsOfOneContentCannotBothGoOn(t *testing.T) {
 	content := petLines(600)
 	theirs := slices.Repeat([]string{rowOf(rex)}, 10)
-	for _, flags := range [][]string{nil, {"-again"}} {
-		t.Run(fmt.Sprint(flags), func(t *testing.T) {
-			engines(t, func(t *testing.T, db string) {
-				s := openDatabase(t, db)
-				if flags != nil {
-					must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
-				}
-				before := countPets(t, s)
-				c := newImport(t, s, content, func(int) {
-					must(t, errorOf(s.importPets(t.Context(), digestOf(content), theirs, 0, 10)))
-				}, flags...)
-				wantOneLine(t, petImport(t.Context(), c), false, "0 of 600 pets are stored",
-					"another import of the same content is under way")
-				wantPets(t, s, before+10)
-			})
+	for _, flag := range []string{"-again=false", "-again"} {
+		engines(t, func(t *testing.T, db string) {
+			s := openDatabase(t, db)
+			if flag == "-again" {
+				mustImport(t, db, content)
+			}
+			before := countPets(t, s)
+			c := newImport(t, s, content, func(int) {
+				must(t, errorOf(s.importPets(t.Context(), digestOf(content), theirs, 0, 10)))
+			}, flag)
+			wantOneLine(t, petImport(t.Context(), c), false, "0 of 600 pets are stored",
+				"another import of the same content is under way")
+			wantPets(t, s, before+10)
 		})
 	}
 }
@@ -478,7 +466,7 @@ func TestAnImportGoesOnAfterAnUnknownOutcome(t *testing.T) {
 				s, _ := openCluster(t, cluster, openOrMake)
 				content := petLines(c.pets)
 				if c.flag == "-again" {
-					must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
+					mustImport(t, cluster.addresses(), content)
 				}
 				var writes atomic.Int64
 				cluster.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
@@ -504,7 +492,7 @@ func TestTwoAgainsAtOnceAreOneRound(t *testing.T) {
 	content := petLines(2)
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		must(t, petImport(t.Context(), newImport(t, s, content, ignorePets)))
+		mustImport(t, db, content)
 		first := newImport(t, s, content, func(int) {
 			second := newImport(t, s, content, ignorePets, "-again")
 			must(t, petImport(t.Context(), second))
@@ -522,16 +510,13 @@ func TestAnImportLeavesRoomForOthers(t *testing.T) {
 		var begun []time.Duration
 		var sizes []int
 		c := newImport(t, newStore(t), petLines(2*importBatch+1), func(pets int) {
-			begun = append(begun, time.Since(start))
+			begun = append(begun, time.Since(start).Round(time.Millisecond))
 			sizes = append(sizes, pets)
 			time.Sleep(time.Duration(len(sizes)) * 10 * time.Millisecond) // so long it takes
 		})
 		must(t, petImport(t.Context(), c))
-		wantBegun := []time.Duration{0, 20 * time.Millisecond, 60 * time.Millisecond}
-		wantSizes := []int{importBatch, importBatch, 1}
-		if !slices.Equal(begun, wantBegun) || !slices.Equal(sizes, wantSizes) {
-			t.Errorf("transactions of %v pets begin after %v, want %v", sizes, begun, wantBegun)
-		}
+		wantEqual(t, fmt.Sprint(begun), "[0s 20ms 60ms]", "the begins of transactions")
+		wantEqual(t, sizes, []int{importBatch, importBatch, 1}, "the sizes of transactions")
 	})
 }
 
