@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"math"
 	"os"
@@ -423,23 +422,20 @@ const oldSuffix = ".20260504T120000.000Z.old"
 
 // restore does what petstore restore does, at testTime.
 func (sc *scene) restore(ctx context.Context) (old string, err error) {
-	old, _, err = sc.restoreAt(ctx, testTime, 1_000_000)
-	return old, err
+	return sc.restoreAt(ctx, testTime, 1_000_000)
 }
 
 // restoreAt does what petstore restore -skip-ids does.
-func (sc *scene) restoreAt(ctx context.Context, now time.Time, skipIDs int64) (
-	old, log string, err error) {
-	var lines strings.Builder
+func (sc *scene) restoreAt(ctx context.Context, now time.Time, skipIDs int64) (string, error) {
 	c := &invocation{
 		process: &process{stderr: io.Discard},
 		FlagSet: flag.NewFlagSet("", flag.ContinueOnError),
 		now:     instantOf(now),
-		log:     newLogger(&lines, "text", slog.LevelInfo),
+		log:     testLog,
 	}
 	c.db, c.skipIDs, c.argument = sc.db, skipIDs, sc.copy
-	_, old, err = c.restoreCopy(ctx)
-	return old, lines.String(), err
+	_, old, err := c.restoreCopy(ctx)
+	return old, err
 }
 
 func (sc *scene) mustRestore(t testing.TB) (old string) {
@@ -559,7 +555,7 @@ func TestNoIDIsGivenTwice(t *testing.T) {
 			pet, key := int64(allPets), int64(allKeys)
 			for round := range 3 {
 				now := testTime.Add(time.Duration(round) * time.Second)
-				_, _, err := sc.restoreAt(t.Context(), now, skipIDs)
+				_, err := sc.restoreAt(t.Context(), now, skipIDs)
 				must(t, err)
 				// Above what the copy holds, and above what was given before.
 				pet = max(pet, copiedPets+skipIDs) + 1
@@ -588,7 +584,7 @@ func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
 				added, _ = done.LastInsertId()
 			}
 		}
-		_, _, err := sc.restoreAt(ctx, testTime, 0)
+		_, err := sc.restoreAt(ctx, testTime, 0)
 		must(t, err)
 		if ctx.left.Load() > 0 { // restore has ended before it looked so often
 			return
@@ -612,7 +608,7 @@ func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
 				_, _, err := petstore(t, nil, "key", "create", "-db", sc.db)
 				made <- err
 			}
-			old, _, err := sc.restoreAt(ctx, testTime, 0)
+			old, err := sc.restoreAt(ctx, testTime, 0)
 			must(t, err)
 			isEnd = ctx.left.Load() > 0 // restore has ended before it looked so often
 			if isEnd || <-made != nil {
@@ -634,10 +630,10 @@ func TestIDsDoNotWrap(t *testing.T) {
 	sc := newScene(t)
 	makeOtherDatabase(t, sc.copy, "UPDATE sqlite_sequence SET seq = 9223372036854775807 - 10")
 	before := filesIn(t, sc.folder)
-	_, _, err := sc.restoreAt(t.Context(), testTime, 11)
+	_, err := sc.restoreAt(t.Context(), testTime, 11)
 	wantRefusal(t, err, "its highest id is 9223372036854775797", "11 more cannot be skipped")
 	wantSameFiles(t, before, filesIn(t, sc.folder))
-	_, _, err = sc.restoreAt(t.Context(), testTime, 9)
+	_, err = sc.restoreAt(t.Context(), testTime, 9)
 	must(t, err)
 	wantNextIDs(t, sc.db, math.MaxInt64, math.MaxInt64)
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -675,12 +674,9 @@ func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
 			{"key usage -json", keyUsage, (7+6*days)*keys + 2, 1 + days},
 		} {
 			held := &heldRows{}
-			cmd := &invocation{
-				process: &process{stdout: held},
-				now:     instant(days-1) * dayMillis,
-				store:   storeOn(&watchedEngine{engine: s.engine, check: held.note}),
-			}
-			cmd.json = strings.HasSuffix(c.line, "-json")
+			cmd := commandOn(t, s.engine, c.line, held.note)
+			cmd.stdout = held
+			cmd.now = instant(days-1) * dayMillis
 			cmd.days = days
 			must(t, c.run(t.Context(), cmd))
 			if held.lines != c.lines || held.most > c.most || held.longest > 1000 {
@@ -700,30 +696,27 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 	// SQLite calls it SEARCH, without USING, when it looks at all rows for a max().
 	all := regexp.MustCompile(
 		`(?m)^SCAN (k|api_keys|usage_days)\b|^SEARCH (k|api_keys|usage_days)$`)
-	for _, line := range []string{"key show", "key rotate",
-		"key set -plan pro -name x -expires 1h", "key revoke", "key unban"} {
+	for line, run := range map[string]func(context.Context, *invocation) error{
+		"key show 1":   keyShow,
+		"key rotate 1": keyRotate,
+		"key revoke 1": keyRevoke,
+		"key unban 1":  keyUnban,
+		"key set -plan pro -name x -expires 1h 1": keySet,
+	} {
 		now := instantOf(time.Now())
 		k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}),
 			sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
-		args := append(strings.Fields(line), "1")
-		entry := commandNamed(args[0] + " " + args[1])
-		cmd, err := parseCommand(entry.name, args[2:])
-		must(t, err)
-		cmd.stdout = io.Discard
-		cmd.log = slog.New(slog.DiscardHandler)
-		var sent []statement
-		cmd.store = storeOn(&watchedEngine{engine: s.engine, check: func(st statement, _ []any) {
-			sent = append(sent, st)
-		}})
-		must(t, cmd.readID(t.Context()))
-		must(t, entry.run(t.Context(), cmd))
-		if len(sent) == 0 {
-			t.Errorf("%s sends no statement", line)
-		}
-		for _, st := range sent {
+		sent := 0
+		cmd := commandOn(t, s.engine, line, func(st statement, _ []any) {
+			sent++
 			if plan := planOf(t, k.db, st); all.MatchString(plan) {
 				t.Errorf("%s reads all rows:\n%s\n%s", line, st.query, plan)
 			}
+		})
+		must(t, cmd.readID(t.Context()))
+		must(t, run(t.Context(), cmd))
+		if sent == 0 {
+			t.Errorf("%s sends no statement", line)
 		}
 	}
 }

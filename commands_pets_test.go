@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,7 +164,7 @@ func TestANameThatIsRefusedTodayStays(t *testing.T) {
 func petsFile(t testing.TB, content string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "pets.jsonl")
-	must(t, os.WriteFile(file, []byte(content), 0o600))
+	writeText(t, file, content)
 	return file
 }
 
@@ -362,16 +361,25 @@ func TestAfterAStopNothingIsPrinted(t *testing.T) {
 	})
 }
 
+// commandOn is a command on an engine, whose statements are seen by check.
+func commandOn(t testing.TB, e engine, line string, check func(statement, []any)) *invocation {
+	t.Helper()
+	words := strings.Fields(line)
+	c, err := parseCommand(words[0]+" "+words[1], words[2:])
+	must(t, err)
+	c.stdout, c.stderr = io.Discard, &bytes.Buffer{}
+	c.log = newLogger(c.stderr, "text", 0)
+	c.store = storeOn(&watchedEngine{e, check})
+	return c
+}
+
 // newImport is an import into a store. beforePets is called before each transaction that is to add
 // pets, with their number.
 func newImport(t testing.TB, s *store, content string, beforePets func(pets int),
 	flags ...string) *invocation {
 	t.Helper()
-	c, err := parseCommand("pet import", append(flags, petsFile(t, content)))
-	must(t, err)
-	c.stderr = &bytes.Buffer{}
-	c.log = newLogger(c.stderr, "text", 0)
-	c.store = storeOn(&watchedEngine{s.engine, func(st statement, _ []any) {
+	line := "pet import " + petsFile(t, content) + " " + strings.Join(flags, " ")
+	return commandOn(t, s.engine, line, func(st statement, _ []any) {
 		if !strings.HasPrefix(st.query, "INSERT INTO pets") {
 			return
 		}
@@ -379,8 +387,7 @@ func newImport(t testing.TB, s *store, content string, beforePets func(pets int)
 		if pets > 0 {
 			beforePets(pets)
 		}
-	}})
-	return c
+	})
 }
 
 func ignorePets(int) {}
@@ -576,28 +583,25 @@ func TestAnExportOfAFileIsOneMoment(t *testing.T) {
 // TestAnExportThatFailsLeavesNoHalfFile, nor does it lose the one that was there.
 func TestAnExportThatFailsLeavesNoHalfFile(t *testing.T) {
 	db := madeDatabase(t)
-	mustCreate(t, openDatabase(t, db), rex)
+	s := openDatabase(t, db)
+	mustCreate(t, s, rex)
 	folder := t.TempDir()
 	file := filepath.Join(folder, "pets.jsonl")
 
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := parseCommand("pet export", []string{file})
-	must(t, err)
-	c.stderr = io.Discard
-	c.store = storeOn(&watchedEngine{openDatabase(t, db).engine, func(st statement, _ []any) {
+	c := commandOn(t, s.engine, "pet export "+file, func(st statement, _ []any) {
 		if strings.HasPrefix(st.query, "SELECT -value") {
 			cancel()
 		}
-	}})
+	})
 	wantStopped(t, petExport(ctx, c))
 	wantNames(t, folder)
 
-	must(t, os.WriteFile(file, []byte("before"), 0o600))
-	before := filesIn(t, folder)
+	writeText(t, file, "before")
 	mustFail(t, db, "pet export "+file, false, "cannot export the pets of "+db, file+" exists")
-	wantSameFiles(t, before, filesIn(t, folder))
+	wantEqual(t, filesIn(t, folder), map[string]string{"pets.jsonl": "before"}, "what is left")
 
 	args := []string{"pet", "export", "-db", db}
-	err = run(t.Context(), args, nil, nil, fullDisk{}, io.Discard)
+	err := run(t.Context(), args, nil, nil, fullDisk{}, io.Discard)
 	wantOneLine(t, err, false, "cannot export the pets of "+db, syscall.ENOSPC.Error())
 }
