@@ -343,7 +343,7 @@ func damage(t testing.TB, file string) {
 
 // TestABackupOfADamagedDatabaseIsNone, and neither is one of rows that break a rule of the schema.
 func TestABackupOfADamagedDatabaseIsNone(t *testing.T) {
-	for _, spoil := range []spoiler{damageDatabase, change("pets.db", brokenRule...)} {
+	for _, spoil := range []spoiler{damaged("pets.db"), change("pets.db", brokenRule...)} {
 		sc := newScene(t)
 		spoil(t, sc)
 		folder := t.TempDir()
@@ -706,15 +706,46 @@ func ownerOf(info fs.FileInfo) string {
 	return fmt.Sprint(stat.FieldByName("Uid"), stat.FieldByName("Gid"))
 }
 
-// spoiler prepares the files of a scene for a restore.
+// spoiler prepares a scene for a restore. The names are those of files in its folder.
 type spoiler func(t testing.TB, sc *scene)
 
 func overwrite(name, content string) spoiler {
-	return func(t testing.TB, sc *scene) { writeText(t, sc.folder+"/"+name, content) }
+	return func(t testing.TB, sc *scene) {
+		writeText(t, sc.folder+"/"+name, content)
+	}
 }
 
 func change(name string, statements ...string) spoiler {
-	return func(t testing.TB, sc *scene) { makeOtherDatabase(t, sc.folder+"/"+name, statements...) }
+	return func(t testing.TB, sc *scene) {
+		makeOtherDatabase(t, sc.folder+"/"+name, statements...)
+	}
+}
+
+func damaged(name string) spoiler {
+	return func(t testing.TB, sc *scene) {
+		damage(t, sc.folder+"/"+name)
+	}
+}
+
+func remove(name string) spoiler {
+	return func(t testing.TB, sc *scene) {
+		must(t, os.Remove(sc.folder+"/"+name))
+	}
+}
+
+// link makes a link to a file, whose name ends in .link.
+func link(name string) spoiler {
+	return func(t testing.TB, sc *scene) {
+		must(t, os.Symlink(name, sc.folder+"/"+name+".link"))
+	}
+}
+
+// restoring names what is restored from, and into.
+func restoring(from, into string) spoiler {
+	return func(_ testing.TB, sc *scene) {
+		sc.copy = sc.folder + "/" + from
+		sc.db = sc.folder + "/" + into
+	}
 }
 
 func both(spoilers ...spoiler) spoiler {
@@ -733,27 +764,8 @@ func loseDatabase(t testing.TB, sc *scene) {
 	}
 }
 
-func loseAllButItsLog(t testing.TB, sc *scene) { must(t, os.Remove(sc.db)) }
-
-func loseCopy(t testing.TB, sc *scene) { must(t, os.Remove(sc.copy)) }
-
-func damageDatabase(t testing.TB, sc *scene) { damage(t, sc.db) }
-
-func damageCopy(t testing.TB, sc *scene) { damage(t, sc.copy) }
-
-func serveDatabase(t testing.TB, sc *scene) { openDatabaseFor(t, sc.db, openToServe) }
-
-// linkDatabase, linkCopy, intoFile and fromFile name other files to a restore.
-func linkDatabase(t testing.TB, sc *scene) { sc.db = linkTo(t, sc.db) }
-
-func linkCopy(t testing.TB, sc *scene) { sc.copy = linkTo(t, sc.copy) }
-
-func intoFile(name string) spoiler {
-	return func(_ testing.TB, sc *scene) { sc.db = filepath.Join(sc.folder, name) }
-}
-
-func fromFile(name string) spoiler {
-	return func(_ testing.TB, sc *scene) { sc.copy = filepath.Join(sc.folder, name) }
+func serveDatabase(t testing.TB, sc *scene) {
+	openDatabaseFor(t, sc.db, openToServe)
 }
 
 // TestRestoreIsRefused, and everything stays as it was.
@@ -771,32 +783,35 @@ func TestRestoreIsRefused(t *testing.T) {
 	}
 	const served = "a petstore serves it; stop it first"
 	refuse("while a service runs", served, serveDatabase)
-	refuse("through a link, while a service runs", served, serveDatabase, linkDatabase)
+	refuse("through a link, while a service runs", served, serveDatabase,
+		link("pets.db"), restoring("copy.db", "pets.db.link"))
 
 	refuse("of a copy with a journal", "has a log beside it, copy.db-journal",
 		overwrite("copy.db-journal", "pets"))
 	refuse("of a link to a copy with a log", "has a log beside it, copy.db-wal",
-		overwrite("copy.db-wal", "pets"), linkCopy)
-	refuse("of a missing copy", "no such file", loseCopy)
+		overwrite("copy.db-wal", "pets"), link("copy.db"), restoring("copy.db.link", "pets.db"))
+	refuse("of a missing copy", "no such file", remove("copy.db"))
 	refuse("of an empty file", "it is no petstore's", overwrite("copy.db", ""))
 	refuse("of another kind of file", "file is not a database", overwrite("copy.db", "pets"))
 	refuse("of a newer petstore's database", "use a newer petstore", change("copy.db", newerSchema))
 	refuse("of rows that break a rule", "the copy is damaged", change("copy.db", brokenRule...))
-	refuse("of a damaged copy", "damaged", damageCopy)
+	refuse("of a damaged copy", "damaged", damaged("copy.db"))
 
 	const another = "it belongs to another program"
 	recipes := change("recipes.db", "CREATE TABLE recipes (name)")
-	refuse("of another program's database", another, recipes, fromFile("recipes.db"))
-	refuse("onto another program's database", another, recipes, intoFile("recipes.db"))
+	refuse("of another program's database", another, recipes,
+		restoring("recipes.db", "pets.db"))
+	refuse("onto another program's database", another, recipes,
+		restoring("copy.db", "recipes.db"))
 	refuse("onto another program's database of a high version", another, recipes,
-		change("recipes.db", "PRAGMA user_version=99"), intoFile("recipes.db"))
+		change("recipes.db", "PRAGMA user_version=99"), restoring("copy.db", "recipes.db"))
 
 	refuse("beside what a killed restore has left",
 		"pets.db.partial is there: another copy runs, or was stopped; remove it",
 		overwrite("pets.db.partial", "half"))
-	refuse("into a missing folder", "no such file", intoFile("no/pets.db"))
+	refuse("into a missing folder", "no such file", restoring("copy.db", "no/pets.db"))
 	refuse("where the log of a missing database is left",
-		"it is missing or empty, but its -wal is there", loseAllButItsLog)
+		"it is missing or empty, but its -wal is there", remove("pets.db"))
 }
 
 var (
@@ -805,12 +820,6 @@ var (
 		"PRAGMA ignore_check_constraints = 1", "UPDATE pets SET status = 9 WHERE id = 2",
 	}
 )
-
-func linkTo(t testing.TB, path string) (link string) {
-	link = path + ".link"
-	must(t, os.Symlink(filepath.Base(path), link))
-	return link
-}
 
 // TestACopyWithPagesOfAnotherSizeIsRefused before the old database is kept.
 func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
@@ -830,8 +839,7 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 	mustCreate(t, ofDatabase, rex)
 	mustCreate(t, ofCopy, rex)
 	_, intoDatabase := sc.restore(t.Context())
-	linkCopy(t, sc)
-	sc.db = filepath.Join(sc.folder, "new.db")
+	both(link("copy.db"), restoring("copy.db.link", "new.db"))(t, sc)
 	_, fromCopy := sc.restore(t.Context())
 	if intoDatabase == nil || fromCopy == nil {
 		t.Errorf("restore ends with %v and %v", intoDatabase, fromCopy)
@@ -921,7 +929,7 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 	noDatabase := both(loseDatabase, overwrite("pets.db", "damaged\n"))
 	for known, spoil := range map[string]spoiler{
 		"none of them can be read":            noDatabase,
-		"the highest that can be read is 205": damageDatabase,
+		"the highest that can be read is 205": damaged("pets.db"),
 		"the highest that can be read is 5":   change("pets.db", brokenRule...),
 	} {
 		t.Run(known, func(t *testing.T) {

@@ -162,13 +162,7 @@ func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
 		"rotate -overlap 90d 2": k.db,
 		"create -plan pro":      unseen.db,
 	} {
-		args := strings.Fields("key " + line + " -db " + db)
-		var log bytes.Buffer
-		err := run(t.Context(), args, nil, nil, fullDisk{}, &log)
-		wantOneLine(t, err, false, "no space left on device", "no key was made")
-		if log.Len() > 0 {
-			t.Errorf("key %s: beside the error stderr says %s", line, &log)
-		}
+		mustFailToPrint(t, db, "key "+line, "no key was made")
 	}
 	wantEqual(t, k.do("list", "-json"), before, "the list of keys")
 	if !isMissing(unseen.db) && unseen.do("list", "-json") != "[]\n" {
@@ -557,9 +551,7 @@ func TestAReportThatCannotBeShownIsAnError(t *testing.T) {
 	for _, line := range []string{
 		"show 1", "show -json 1", "list", "list -json", "usage", "usage 1",
 	} {
-		args := append(strings.Fields("key "+line), "-db", db)
-		err := run(t.Context(), args, nil, nil, fullDisk{}, io.Discard)
-		wantOneLine(t, err, false, "no space left on device")
+		mustFailToPrint(t, db, "key "+line)
 	}
 }
 

@@ -61,6 +61,17 @@ func mustFail(t testing.TB, db, line string, isUsage bool, words ...string) {
 	}
 }
 
+// mustFailToPrint runs a command whose stdout takes nothing. It must fail in one line with the
+// words, and log nothing.
+func mustFailToPrint(t testing.TB, db, line string, words ...string) {
+	t.Helper()
+	var log bytes.Buffer
+	args := strings.Fields(line + " -db " + db)
+	err := run(t.Context(), args, nil, nil, fullDisk{}, &log)
+	wantOneLine(t, err, false, append(words, "no space left on device")...)
+	wantEqual(t, log.String(), "", "the log of petstore ", line)
+}
+
 // mistakes are lines of commands, and what is said of them. With db in a line the database is
 // named, which is missing.
 const mistakes = `

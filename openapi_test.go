@@ -105,8 +105,7 @@ func describedResponse(t *testing.T, r *http.Request, a reply) {
 	if operation == "" || preflight {
 		return
 	}
-	responses := fields(describedOperations()[operation], "responses")
-	response := fields(responses[strconv.Itoa(a.status)])
+	response := fields(describedOperations()[operation], "responses", strconv.Itoa(a.status))
 	if response == nil {
 		t.Errorf("%s: status %d is not described for %s", a.what, a.status, operation)
 		return
@@ -137,13 +136,16 @@ func describedResponse(t *testing.T, r *http.Request, a reply) {
 	code := describedBody(t, r, a, response)
 	seen.Lock()
 	defer seen.Unlock()
-	seen.responses[strings.TrimSpace(fmt.Sprint(operation, " ", a.status, " ", code))] = true
-	if a.status == http.StatusMethodNotAllowed { // belongs to every operation of the path
-		_, path, _ := strings.Cut(operation, " ")
-		for method := range fields(described, "paths", path) {
-			seen.responses[fmt.Sprint(strings.ToUpper(method), " ", path, " 405 ", code)] = true
-		}
+	seen.responses[responseName(operation, strconv.Itoa(a.status), code)] = true
+}
+
+// responseName names a response in seen. One of 405 belongs to every operation of the path.
+func responseName(operation, status, code string) string {
+	method, path, _ := strings.Cut(operation, " ")
+	if status == "405" {
+		method = "any method"
 	}
+	return strings.Join([]string{method, path, status, code}, " ")
 }
 
 // describedBody holds the body of a response against the description and
@@ -306,7 +308,7 @@ func neverSeen() (never []string) {
 				codes = []string{""}
 			}
 			for _, code := range codes {
-				if a := strings.TrimSpace(name + " " + status + " " + code); !seen.responses[a] {
+				if a := responseName(name, status, code); !seen.responses[a] {
 					never = append(never, a)
 				}
 			}
