@@ -5,87 +5,114 @@ package main
 import (
 	"flag"
 	"fmt"
-	"maps"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 )
 
-// serviceFlags has, for each flag of the service, a good value, the way it is in the config, and
-// another good value, and then bad ones, separated by bars.
-var serviceFlags = map[string]struct{ good, shown, other, bad string }{
-	"addr": {
-		"127.0.0.1:1", "127.0.0.1:1", "127.0.0.1:2",
-		"8080|localhost|a:b:c|localhost:99999|localhost:-1|localhost:nosuchport",
-	},
-	"db": {"a.db", "a.db", "b.db", "http://a|http://a:1/x|http://a:1,b:1|http://a:1,|ftp://a:1"},
-	"base-url": {
-		"https://a.example/v1", "https://a.example/v1", "https://b.example/v1",
-		"a.example/v1|/v1|https://a.example|https://a.example/v1/|https://a.example/v2|" +
-			"ftp://a.example/v1|https:///v1|https://a.example/?x=/v1|https://a.example/#/v1|" +
-			"https://u:p@a.example/v1|https://a.example/%zz/v1|http://a.example:x/v1|" +
-			"https://a.example/a b/v1|https://zoë.example/v1",
-	},
-	"staging-url": {
-		"http://[::1]:8080/shop/v1", "http://[::1]:8080/shop/v1", "https://b.example/v1",
-		"a.example|https://a.example|ftp://a.example/v1",
-	},
-	"staging": {"true", "true", "false", "perhaps|2"},
-	"ban-for": {"1s", "1000000000", "8s", "10|soon|-1s|10 m|1ms"},
-	"cache": {
-		"0", "0", "2MiB",
-		"x|-1|16|2KiB|+1MiB|1.5MiB|16 MiB|16MB|16mib|MiB|99999999MiB|1GiB",
-	},
-	"client-ip-header": {"X-A", "X-A", "X-B", "X Forwarded-For|X-Real-IP:|Ü"},
-	"cors-origin": {
-		"https://a.example,http://b.example:8080", "[https://a.example http://b.example:8080]", "*",
-		"a.example|https://A.example|https://a.example/|https://a.example/x|https://|null|" +
-			"https://a.example,|https://u@a.example|https://a.example?x|https://a.example:443|" +
-			"http://a.example:80|https://[::1]:443|https://*.example|https://a*.example|" +
-			"https://zoë.example|https://a.example:",
-	},
-	"tls-cert":           {"a.pem", "a.pem", "b.pem", ""},
-	"tls-key":            {"a.key", "a.key", "b.key", ""},
-	"log":                {"text", "text", "json", "xml|Text|texts|ajson"},
-	"log-level":          {"DEBUG", "-4", "ERROR", "loud|1"},
-	"debug-addr":         {"127.0.0.1:1", "127.0.0.1:1", "[::1]:2", "6060|a:b:c|localhost:99999"},
-	"debug-allow-remote": {"true", "true", "false", "perhaps"},
-}
+// serviceFlags has, for each flag of the service, a good value and the way it is in the config,
+// another good value, and bad ones, with bars between them.
+const serviceFlags = `
+addr
+	takes 127.0.0.1:1 as 127.0.0.1:1
+	or 127.0.0.1:2
+	refuses 8080|localhost|a:b:c|localhost:99999|localhost:-1|localhost:nosuchport
+db
+	takes a.db as a.db
+	or b.db
+	refuses http://a|http://a:1/x|http://a:1,b:1|http://a:1,|ftp://a:1
+base-url
+	takes https://a.example/v1 as https://a.example/v1
+	or https://b.example/v1
+	refuses a.example/v1|/v1|https://a.example|https://a.example/v1/|https://a.example/v2
+	refuses ftp://a.example/v1|https:///v1|https://a.example/?x=/v1|https://a.example/#/v1
+	refuses https://u:p@a.example/v1|https://a.example/%zz/v1|http://a.example:x/v1
+	refuses https://a.example/a b/v1|https://zoë.example/v1
+staging-url
+	takes http://[::1]:8080/shop/v1 as http://[::1]:8080/shop/v1
+	or https://b.example/v1
+	refuses a.example|https://a.example|ftp://a.example/v1
+staging
+	takes true as true
+	or false
+	refuses perhaps|2
+ban-for
+	takes 1s as 1000000000
+	or 8s
+	refuses 10|soon|-1s|10 m|1ms
+cache
+	takes 0 as 0
+	or 2MiB
+	refuses x|-1|16|2KiB|+1MiB|1.5MiB|16 MiB|16MB|16mib|MiB|99999999MiB|1GiB
+client-ip-header
+	takes X-A as X-A
+	or X-B
+	refuses X Forwarded-For|X-Real-IP:|Ü
+cors-origin
+	takes https://a.example,http://b.example:8080 as [https://a.example http://b.example:8080]
+	or *
+	refuses a.example|https://A.example|https://a.example/|https://a.example/x|https://|null
+	refuses https://a.example,|https://u@a.example|https://a.example?x|https://a.example:443
+	refuses http://a.example:80|https://[::1]:443|https://*.example|https://a*.example
+	refuses https://zoë.example|https://a.example:
+tls-cert
+	takes a.pem as a.pem
+	or b.pem
+tls-key
+	takes a.key as a.key
+	or b.key
+log
+	takes text as text
+	or json
+	refuses xml|Text|texts|ajson
+log-level
+	takes DEBUG as -4
+	or ERROR
+	refuses loud|1
+debug-addr
+	takes 127.0.0.1:1 as 127.0.0.1:1
+	or [::1]:2
+	refuses 6060|a:b:c|localhost:99999
+debug-allow-remote
+	takes true as true
+	or false
+	refuses perhaps`
 
 func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
-	tested := maps.Clone(serviceFlags)
-	serving := commandNamed("serve").newInvocation(&process{})
-	serving.VisitAll(func(f *flag.Flag) {
-		name := f.Name
-		c, isTested := tested[name]
-		delete(tested, name)
-		if !isTested {
-			t.Errorf("-%s is not tested", name)
-		}
-		good, variable := "-"+name+"="+c.good, variableOf(name)+"="
-		want := func(args []string, environ ...string) {
-			t.Helper()
-			wantEqual(t, changedFields(t, args, environ...),
-				c.shown, "the config of ", args, environ)
-		}
-		want([]string{good})
-		want(nil, variable+c.good)
-		want([]string{good}, variable+c.other) // the flag wins
-		for bad := range strings.SplitSeq(c.bad, "|") {
-			if bad == "" {
-				continue
-			}
-			_, _, err := petstore(t, nil, "-"+name+"="+bad)
-			wantOneLine(t, err, true, "-"+name, bad, "; see petstore serve -h")
-			_, _, err = petstore(t, map[string]string{variableOf(name): bad})
-			wantOneLine(t, err, true, variableOf(name), bad, "; see petstore serve -h")
-		}
-	})
-	if len(tested) > 0 {
-		t.Errorf("there are no flags %v", tested)
+	var name, good, shown string
+	var tested, names []string
+	want := func(args []string, environ ...string) {
+		t.Helper()
+		wantEqual(t, changedFields(t, args, environ...), shown, "the config of ", args, environ)
 	}
+	for line := range strings.Lines(strings.TrimSpace(serviceFlags)) {
+		verb, value, _ := strings.Cut(strings.Trim(line, "\t\n"), " ")
+		switch verb {
+		case "takes":
+			good, shown, _ = strings.Cut(value, " as ")
+			want([]string{"-" + name + "=" + good})
+			want(nil, variableOf(name)+"="+good)
+		case "or": // of flag and variable, the flag wins
+			want([]string{"-" + name + "=" + good}, variableOf(name)+"="+value)
+		case "refuses":
+			for bad := range strings.SplitSeq(value, "|") {
+				_, _, err := petstore(t, nil, "-"+name+"="+bad)
+				wantOneLine(t, err, true, "-"+name, bad, "; see petstore serve -h")
+				_, _, err = petstore(t, map[string]string{variableOf(name): bad})
+				wantOneLine(t, err, true, variableOf(name), bad, "; see petstore serve -h")
+			}
+		default:
+			name = verb
+			tested = append(tested, name)
+		}
+	}
+	serving := commandNamed("serve").newInvocation(&process{})
+	serving.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	slices.Sort(tested)
+	wantEqual(t, tested, names, "what is tested")
 }
 
 // changedFields are the fields of the service's config that are not as without flags.
