@@ -7,10 +7,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -250,7 +252,7 @@ func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 	const changes = `
 		set -plan pro 1 => "msg":"key changed","id":1,"plan":"pro"}
 		set -name till 1 => "msg":"key changed","id":1,"name":"till"}
-		set -expires 0 -plan free 1 => "msg":"key changed","id":1,"expires":"0","plan":"free"}
+		set -expires 0 -plan free 1 => "msg":"key changed","id":1,"expires":"never","plan":"free"}
 		unban 1 => "msg":"key unbanned","id":1}
 		unban 1 => "msg":"key is not banned","id":1}
 		rotate 1 => "msg":"key rotated","id":1,"successor":2,"overlap":"24h0m0s"}
@@ -304,6 +306,11 @@ func TestKeySetChangesWhatItIsToldToAndLeavesTheRest(t *testing.T) {
 			set -plan free 2`)
 		other = strings.Replace(other, "active", "expired", 1)
 		wantEqual(t, k.do("show", "-json", "2"), other, "the other key")
+		// The log tells the end, and not the lifetime.
+		const ends = `"id":1,"expires":"2000-01-05 01:00:00Z"}`
+		if log := k.logs("set -expires 2d 1"); !strings.HasSuffix(log, ends+"\n") {
+			t.Errorf("the log says %s, want %s", log, ends)
+		}
 	})
 }
 
@@ -498,14 +505,14 @@ func TestKeysAreShownAsATableAndAsJSON(t *testing.T) {
 		k.write(saveUsage(1, banned), saveUsage(2, over), saveUsage(6, used(70, 800, 1)),
 			deprecatedUse(7, now-1))
 		k.prints("list", strings.TrimPrefix(`
-ID  KEY        PLAN  MINUTE  DAY       STATE                               NAME
-1   live ****  pro   7/300   70/10000  banned to 2000-01-01 00:10:01Z      shop
-2   test ****  free  0/60    0/1000    revoked                             revoked
-3   live ****  pro   7/300   70/10000  banned to 2000-01-01 00:10:01Z      shop
-4   live ****  free  0/60    0/1000    expired                             expired
-5   live ****  free  0/60    0/1000    active; ends 2000-01-03 00:00:00Z   ending
-6   test ****  free  70/60   800/1000  active; ends 2000-01-16 01:00:00Z   busy
-7   live ****  free  0/60    0/1000    active; deprecated call 2000-01-01  active
+ID   KEY        PLAN  MINUTE  DAY       STATE                               NAME
+1    live ****  pro   7/300   70/10000  banned to 2000-01-01 00:10:01Z      shop
+  3  live ****  pro   7/300   70/10000  banned to 2000-01-01 00:10:01Z      shop
+2    test ****  free  0/60    0/1000    revoked 2000-01-01 00:00:00Z        revoked
+4    live ****  free  0/60    0/1000    expired 2000-01-01 00:00:01Z        expired
+5    live ****  free  0/60    0/1000    active; ends 2000-01-03 00:00:00Z   ending
+6    test ****  free  70/60   800/1000  active; ends 2000-01-16 01:00:00Z   busy
+7    live ****  free  0/60    0/1000    active; deprecated call 2000-01-01  active
 `, "\n"))
 		k.prints("show 6", strings.TrimPrefix(`
 ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
@@ -530,6 +537,56 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
 		}
 		want := compactJSON(t, "["+strings.Join(all, ",")+"]")
 		wantEqual(t, compactJSON(t, k.do("list", "-json")), want, "the list of keys")
+	})
+}
+
+// A key and its successors are one block, however long ago they were made.
+func TestAKeyAndItsSuccessorsAreABlockOfTheTable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeys(t)
+		k.story(`
+			create -name shop
+			create -name till -expires 10d
+			rotate -overlap 1h 1
+			rotate 2
+			wait 2h
+			rotate -overlap 0 3
+			set -name front -expires 1d 5
+			revoke 4`)
+		k.prints("list", strings.TrimPrefix(`
+ID   KEY        PLAN  MINUTE  DAY     STATE                              NAME
+1    live ****  free  0/60    0/1000  expired 2000-01-01 01:00:00Z       shop
+  3  live ****  free  0/60    0/1000  expired 2000-01-01 02:00:00Z       shop
+  5  live ****  free  0/60    0/1000  active; ends 2000-01-02 02:00:00Z  front
+2    live ****  free  0/60    0/1000  active; ends 2000-01-02 00:00:00Z  till
+  4  live ****  free  0/60    0/1000  revoked 2000-01-01 02:00:00Z       till
+`, "\n"))
+	})
+}
+
+// TestEachKeyIsInTheTableOnce, though a cluster returns the keys in parts.
+func TestEachKeyIsInTheTableOnce(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		const lines = 1500 // of two keys each
+		s := openDatabase(t, db)
+		_, err := s.write(t.Context(), sqlOf(`
+			WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2 * ?1)
+			INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
+				created_at, lifetime, expires_at, unbanned_at, succeeds, usage_id)
+			SELECT unhex(format('%064d', i)), 'abcd', 0, 'shop', 'free', 0, 0, 1, 0, 0, 0,
+				iif(i > ?1, i - ?1, NULL), iif(i > ?1, i - ?1, NULL) FROM n`, int64(lines)))
+		must(t, err)
+		var out bytes.Buffer
+		cmd := &invocation{process: &process{stdout: &out}, store: s}
+		must(t, keyList(t.Context(), cmd))
+		var want []string
+		for id := 1; id <= lines; id++ {
+			want = append(want, fmt.Sprint(id), fmt.Sprint(id+lines))
+		}
+		if got := allMatches(`(?m)^ *(\d+) `, out.String()); !slices.Equal(got, want) {
+			t.Errorf("the table has %d keys, the first are %s, want %d, the first %s",
+				len(got), got[:4], len(want), want[:4])
+		}
 	})
 }
 

@@ -84,6 +84,13 @@ Which command is it?
 	pet -db x => no command "pet -db"; there are PETS
 	help pet me => no command "pet me"; there are PETS
 
+Is help asked for a command? A flag must not take what asks for help as its value.
+	help -db db => help takes only the name of a command; petstore help lists all
+	help key list -db => help takes only the name of a command; petstore help lists all
+	help serve -log => help takes only the name of a command; petstore help lists all
+	help key set 5 => help takes only the name of a command; petstore help lists all
+	help pet -db => no command "pet -db"; there are PETS
+
 Is the argument there?
 	-db db now => unexpected argument "now"; see petstore serve -h
 	backup -db db => backup needs FILE; see petstore backup -h
@@ -109,7 +116,7 @@ Does the command have this flag?
 	key list -plan pro => -plan; see petstore key list -h
 	key show 1 -jso => -jso; see petstore key show -h
 	key set 1 -name => flag needs an argument: -name; see petstore key set -h
-	key rotate 1 -overlap 1w => -overlap: it must be like 90d, 36h or 10m
+	key rotate 1 -overlap 1w => -overlap: it must be a number of d, h, m or s
 	key revoke 1 -name x => -name; see petstore key revoke -h
 	key usage -days 0 => -days: it must be a number from 1 to 400
 	key usage -days 401 => -days: it must be a number from 1 to 400

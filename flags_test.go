@@ -231,7 +231,7 @@ func TestAVariableChangesNothing(t *testing.T) {
 	env["PETSTORE_DB"] = k.db
 	for line, want := range rowsOf(`
 		key set -name till 1 => "msg":"key changed","id":1,"name":"till"}
-		key set -expires 0 1 => "msg":"key changed","id":1,"expires":"0"}
+		key set -expires 0 1 => "msg":"key changed","id":1,"expires":"never"}
 		pet set -status sold 1 => "msg":"pet changed","id":1,"status":"sold"}
 		pet set -category 0 1 => "msg":"pet changed","id":1,"category":"0"}
 		pet set -name Max 1 => "msg":"pet changed","id":1,"name":"Max"}
