@@ -41,13 +41,6 @@ type shownKey struct {
 	SucceededBy     any     `json:"succeededBy"` // a number or nil
 }
 
-func textOrNull(text *string) string {
-	if text == nil {
-		return "null"
-	}
-	return *text
-}
-
 // story runs the lines of a text, one after the other: key commands, which must succeed; "wait"
 // and for how long; and what is shown then, as the id of a key and some of its fields.
 func (k testKeys) story(text string) {

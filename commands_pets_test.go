@@ -175,11 +175,9 @@ func petLines(n int) string {
 func rowOf(pet NewPet) string { return string(pet.appendRow(nil)) }
 
 // importContent runs petstore pet import.
-func importContent(t testing.TB, db, content string, flags ...string) (log string, err error) {
+func importContent(t testing.TB, db, content string) (log string, err error) {
 	t.Helper()
-	args := slices.Concat([]string{"pet", "import", "-db", db}, flags,
-		[]string{petsFile(t, content)})
-	_, log, err = petstore(t, nil, args...)
+	_, log, err = petstore(t, nil, "pet", "import", "-db", db, petsFile(t, content))
 	return log, err
 }
 
