@@ -208,6 +208,31 @@ func (e *watchedEngine) read(ctx context.Context, query statement,
 	})
 }
 
+// hookedEngine lets something happen around what a store asks its engine for.
+type hookedEngine struct {
+	engine
+	beforeRead, afterRead, beforeWrite, afterWrite func() // nil: nothing
+}
+
+func (e *hookedEngine) read(ctx context.Context, query statement,
+	row func(scan scanner) error) error {
+	callHook(e.beforeRead)
+	defer callHook(e.afterRead)
+	return e.engine.read(ctx, query, row)
+}
+
+func (e *hookedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
+	callHook(e.beforeWrite)
+	defer callHook(e.afterWrite)
+	return e.engine.write(ctx, statements)
+}
+
+func callHook(hook func()) {
+	if hook != nil {
+		hook()
+	}
+}
+
 // literalsOf are the beginnings of SQL statements in the source.
 func literalsOf(t testing.TB, files ...string) (literals []string) {
 	t.Helper()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,85 +10,117 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
-func TestUsageSurvivesARestart(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{60, 1000}, 1)
-		w.play(`
+func TestUsageLasts(t *testing.T) {
+	playEach(t, engines, []limitsRow{
+		{"usage survives a restart", quota{60, 1000}, `
 			0.123s: 7 admitted
 			5s: flush
 			6s: 1 admitted
 			6s: flush
 			7s: restart
-			60.122s: 1 admitted, minute 51 until 1m0.123s, day 991 until 24h0m0.123s`)
-		k := w.shown("10s")
-		if k.UsedThisMinute != 8 || k.UsedToday != 8 || k.LastUsedAt != clock("0.123s") {
-			t.Errorf("the key is shown as %+v", k)
-		}
+			60.122s: 1 admitted, minute 51 until 1m0.123s, day 991 until 24h0m0.123s
+			10s: shown, used 8 and 8, last at 123ms`},
+		{"two requests that find no usage in memory are both counted", quota{60, 1000}, `
+			meanwhile 0s: 1 admitted
+			0s: 1 admitted, minute 58 until 1m0s`},
+		{"what comes while a flush writes is left for the next", quota{200, 1000}, `
+			0s: 1 admitted
+			meanwhile 0s: 1 admitted
+			0s: flush, 1 transactions
+			stored: minute 1 until 1m0s
+			0s: 1 admitted, minute 197 until 1m0s
+			0s: flush
+			stored: minute 3 until 1m0s`},
+		{"so it is when many usages are forgotten after the flush", quota{60, 1000}, `
+			0s: 1 admitted
+			crowd
+			meanwhile 0s: 1 admitted
+			0s: flush
+			0s: 1 admitted, minute 57 until 1m0s`},
+		{"a minute ends during a flush", quota{100, 1000}, `
+			0s: 1 admitted
+			meanwhile 60.5s: 60 admitted
+			59.9s: flush
+			61s: 1 admitted
+			A: minute 61 until 2m0.5s, day 62 until 24h0m0s
+			61s: flush
+			stored: minute 61 until 2m0.5s, day 62 until 24h0m0s`},
+		{"a minute ends during a flush, and the next begins as it ends", quota{100, 1000}, `
+			0s: 1 admitted
+			meanwhile 60s: 60 admitted
+			59.9s: flush
+			61s: 1 admitted
+			A: minute 61 until 2m0s, day 62 until 24h0m0s
+			61s: flush
+			stored: minute 61 until 2m0s, day 62 until 24h0m0s`},
+		{"a day ends during a flush", quota{100, 1000}, `
+			0s: 1 admitted
+			meanwhile 24h0m0.5s: 60 admitted
+			23h59m59.9s: flush
+			24h0m1s: 1 admitted
+			A: minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s
+			24h0m1s: flush
+			stored: minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s`},
+		{"a day ends during a flush, and the next begins as it ends", quota{100, 1000}, `
+			0s: 1 admitted
+			meanwhile 24h: 60 admitted
+			23h59m59.9s: flush
+			24h0m1s: 1 admitted
+			A: minute 61 until 24h1m0s, day 61 until 48h0m0s
+			24h0m1s: flush
+			stored: minute 61 until 24h1m0s, day 61 until 48h0m0s`},
 	})
-}
-
-func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
-	w := newLimitsOnFile(t, quota{2, 5})
-	for _, c := range []struct {
-		policy string
-		script string
-		want   int64
-	}{
-		{"it has just begun", "", 0},
-		{"requests were admitted", "0s: 2 admitted", 1},
-		{"nothing happened", "", 0},
-		{"a request was refused, which counts in its day", "0s: 1 rate_limited", 1},
-		{"the key was banned, which waits for no flush", "0s: 2 rate_limited\n0s: 1 key_banned", 2},
-		{"many requests came during the ban", "0s: 1000 key_banned", 1},
-		{"nothing happened since", "", 0},
-	} {
-		before := commitsOf(w.store())
-		w.play(c.script)
-		w.play("0s: flush")
-		if got := commitsOf(w.store()) - before; got != c.want {
-			t.Errorf("%s: %d commits, want %d", c.policy, got, c.want)
-		}
-	}
 }
 
 // TestEveryRequestIsCountedInItsDay once: admitted, or refused for whatever reason.
 func TestEveryRequestIsCountedInItsDay(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{2, 5}, 1) // 0s is 8 o'clock on 15 January 2027
-		for _, step := range []struct{ script, want string }{
-			{"0s: 2 admitted", "2027-01-15: 2 admitted, 0 refused, 0 errors"},
-			{"1s: 3 rate_limited", "2027-01-15: 2 admitted, 3 refused, 0 errors"},
-			{"2s: 1 key_banned", "2027-01-15: 2 admitted, 4 refused, 0 errors"},
-			{"70s: 4 key_banned", "2027-01-15: 2 admitted, 8 refused, 0 errors"},
-			{"11m: 2 admitted", "2027-01-15: 4 admitted, 8 refused, 0 errors"},
-			{"15h59m59.999s: 1 admitted", "2027-01-15: 5 admitted, 8 refused, 0 errors"},
-			{"16h: 1 rate_limited", "2027-01-16: 0 admitted, 1 refused, 0 errors"},
-		} {
-			w.play(step.script)
-			w.play("0s: flush")
-			days := storedDays(t, w.store())
-			if got := days[len(days)-1]; got != step.want {
-				t.Errorf("%s: stored is %q, want %q", step.script, got, step.want)
-			}
-		}
-		w.limiter().usages = map[int64]*usage{} // as if it was forgotten meanwhile
-		w.limiter().countError(1, clock("15h59m59s"))
-		w.limiter().countError(1, clock("24h"))
-		w.play("24h: flush")
-		want := []string{
-			"2027-01-15: 5 admitted, 8 refused, 1 errors",
-			"2027-01-16: 0 admitted, 1 refused, 1 errors",
-		}
-		if days := storedDays(t, w.store()); !slices.Equal(days, want) {
-			t.Errorf("in the end %q is stored", days)
-		}
-	})
+	playEach(t, engines, []limitsRow{{"0s is 8 o'clock on 15 January 2027", quota{2, 5}, `
+		0s: 2 admitted
+		0s: flush
+		days: 2027-01-15: 2 admitted, 0 refused, 0 errors
+		1s: 3 rate_limited
+		0s: flush
+		days: 2027-01-15: 2 admitted, 3 refused, 0 errors
+		2s: 1 key_banned
+		70s: 4 key_banned
+		0s: flush
+		days: 2027-01-15: 2 admitted, 8 refused, 0 errors
+		11m: 2 admitted
+		15h59m59.999s: 1 admitted
+		0s: flush
+		days: 2027-01-15: 5 admitted, 8 refused, 0 errors
+		16h: 1 rate_limited
+		0s: flush
+		days: 2027-01-16: 0 admitted, 1 refused, 0 errors
+		16h: forget
+		15h59m59s: 1 errors
+		24h: 1 errors
+		24h: flush
+		days: 2027-01-15: 5 admitted, 8 refused, 1 errors; 2027-01-16: 0 admitted, 1 refused, 1 errors`,
+	}})
+}
+
+func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
+	playEach(t, onFile, []limitsRow{{"on a file", quota{2, 5}, `
+		0s: flush, 0 transactions
+		0s: 2 admitted
+		0s: flush, 1 transactions
+		0s: flush, 0 transactions
+		0s: 1 rate_limited
+		0s: flush, 1 transactions
+		0s: 2 rate_limited
+		0s: 1 key_banned
+		0s: flush, 1 transactions
+		0s: 1000 key_banned
+		0s: flush, 1 transactions
+		0s: flush, 0 transactions`}})
+	playEach(t, onCluster, []limitsRow{{"a cluster is asked for bans also", quota{2, 5}, `
+		0s: flush, 1 transactions
+		1s: flush, 1 transactions`}})
 }
 
 // useMany lets each of many usages have one request on the Free plan.
@@ -101,43 +134,29 @@ func useMany(t testing.TB, l *ledger, usages int64) {
 	}
 }
 
-func TestAFailedFlushLosesNothing(t *testing.T) {
-	const usages = 1200 // two transactions
-	path := databasePath(t)
-	w := newLimits(t, path, quota{60, 1000}, 1)
-	useMany(t, w.limiter(), usages)
-	const full = `CREATE TRIGGER full BEFORE INSERT ON usage WHEN NEW.id = 700
-		BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`
-	outside := otherProgram(t, path, full)
-	err := w.limiter().flush(t.Context(), testStart.time)
-	if !errors.Is(err, errUnavailable) {
-		t.Fatalf("the flush does not report that it failed: %v", err)
-	}
-	w.play("0s: 1 admitted")
-	_, err = outside.Exec("DROP TRIGGER full")
-	must(t, err)
-	w.play("0s: flush")
-	for query, want := range map[string]int64{
-		"SELECT count(*) FROM usage":                                      usages,
-		"SELECT sum(minute_used) FROM usage WHERE minute_used = day_used": usages + 1,
-	} {
-		if got := numberIn(t, outside, query); got != want {
-			t.Errorf("%s: %d, want %d", query, got, want)
-		}
-	}
-}
-
-// TestManyUsagesAreWrittenInTransactionsOfABoundedSize, each once.
+// TestManyUsagesAreWrittenInTransactionsOfABoundedSize, each once, also if one of them fails.
 func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 	const usages = 2*maxBatch + 500
 	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{60, 1000}, 2)
-		for i, l := range w.services {
+		w := newLimits(t, db, quota{60, 1000})
+		for _, l := range []*ledger{w.service('A'), w.service('B')} {
 			useMany(t, l, usages)
 			before := commitsOf(l.store)
+			writes := 0
+			repair := w.disturb(l, func() limitsFate {
+				if writes++; writes == 2 {
+					return neverArrives
+				}
+				return arrives
+			})
+			err := l.flush(t.Context(), testStart.time)
+			if !errors.Is(err, errUnavailable) {
+				t.Errorf("a flush of which half is stored says %v", err)
+			}
+			repair()
 			mustFlush(t, l)
 			if n := commitsOf(l.store) - before; n != 3 {
-				t.Errorf("service %d has written %d transactions", i, n)
+				t.Errorf("a service has written %d transactions", n)
 			}
 		}
 		for query, want := range map[string]int64{
@@ -152,86 +171,16 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 	})
 }
 
-// TestAFlushEndsUnderSteadyTraffic: what comes while it writes is left for the next.
-func TestAFlushEndsUnderSteadyTraffic(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{200, 1000}, 1)
-		w.play("0s: 1 admitted")
-		writes := 0
-		w.disturb(w.limiter(), func() limitsFate {
-			writes++
-			if writes < 100 {
-				w.play("0s: 1 admitted")
-			}
-			return arrives
-		})
-		w.play(`
-			0s: flush
-			stored: minute 1 until 1m0s
-			A: minute 2 until 1m0s`)
-		if writes != 1 {
-			t.Errorf("one flush is %d transactions", writes)
-		}
-	})
-}
-
-// TestAWindowThatEndsDuringAFlushLosesNothing of what is admitted in the next one meanwhile.
-func TestAWindowThatEndsDuringAFlushLosesNothing(t *testing.T) {
-	for _, c := range []struct{ policy, begins, meanwhile, next, want string }{
-		{"a minute", "59.9s", "60.5s", "61s", "minute 61 until 2m0.5s, day 62 until 24h0m0s"},
-		{"a minute, and the next begins as it ends", "59.9s", "60s", "61s",
-			"minute 61 until 2m0s, day 62 until 24h0m0s"},
-		{"a day", "23h59m59.9s", "24h0m0.5s", "24h0m1s",
-			"minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s"},
-		{"a day, and the next begins as it ends", "23h59m59.9s", "24h", "24h0m1s",
-			"minute 61 until 24h1m0s, day 61 until 48h0m0s"},
-	} {
-		t.Run(c.policy, func(t *testing.T) {
-			w := newLimitsOnFile(t, quota{100, 1000})
-			admit := sync.OnceFunc(func() { w.play(c.meanwhile + ": 60 admitted") })
-			w.play("0s: 1 admitted")
-			w.disturb(w.limiter(), func() limitsFate {
-				admit()
-				return arrives
-			})
-			w.play(strings.NewReplacer(
-				"BEGINS", c.begins, "NEXT", c.next, "WANT", c.want,
-			).Replace(`
-				BEGINS: flush
-				NEXT: 1 admitted
-				A: WANT
-				NEXT: flush
-				stored: WANT`))
-		})
-	}
-}
-
-// TestWhatIsCountedDuringAFlushIsKept, also where the flush reads nothing of the key back.
-func TestWhatIsCountedDuringAFlushIsKept(t *testing.T) {
-	w := newLimits(t, newCluster(t, 3).addresses(), quota{100, 1000}, 1)
-	w.play(`
-		0s: 1 admitted
-		0.5s: flush`)
-	admit := sync.OnceFunc(func() { w.play("1s: 60 admitted") })
-	w.disturb(w.limiter(), func() limitsFate {
-		admit()
-		return arrives
-	})
-	w.play(`
-		1s: flush
-		1.1s: 1 admitted, minute 38 until 1m0s`)
-}
-
 // TestUsagesRememberedAreBounded: those that are stored are forgotten, but for keys that were asked
 // to wait.
 func TestUsagesRememberedAreBounded(t *testing.T) {
 	const bound = 32_768 // "about 32,000" in the README
-	w := newLimitsOnFile(t, quota{60, 1000})
-	l := w.limiter()
-	w.play("0s: 5 admitted")
-	for id := range int64(bound - 1) {
-		l.usages[-id-1] = &usage{}
-	}
+	w := newLimits(t, databasePath(t), quota{60, 1000})
+	l := w.service('A')
+	w.play(`
+		0s: 5 admitted
+		crowd`)
+	delete(l.usages, -1)
 	w.play("0s: flush")
 	if len(l.usages) != bound {
 		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
@@ -253,49 +202,22 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	w.play("1s: 1 admitted, minute 54 until 1m0s, day 994 until 24h0m0s") // read again
 }
 
-func TestWhatChangesDuringAFlushIsWrittenByTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newLimitsOnFile(t, quota{60, 1000})
-		w.play("0s: 1 admitted")
-		for id := range int64(maxUsages) { // so many that this flush forgets them too
-			w.limiter().usages[-id-1] = &usage{}
-		}
-		flush := func(ctx context.Context) error { return w.limiter().flush(ctx, testStart.time) }
-		duringFlush(t, w.store(), flush, func() { w.play("0s: 1 admitted") })
-		if n := len(w.limiter().usages); n != 1 {
-			t.Errorf("%d usages are remembered, want the changed one", n)
-		}
-		w.play(`
-			stored: minute 1 until 1m0s
-			0s: 1 admitted, minute 57 until 1m0s
-			0s: flush
-			stored: minute 3 until 1m0s`)
-	})
-}
-
-func TestAUsageThatIsReadTwiceLosesNothing(t *testing.T) {
-	w := newLimitsOnFile(t, quota{60, 1000})
-	w.play("0s: 1 admitted")
-	must(t, w.limiter().recall(1)) // for a second request that came at once with the first
-	w.play("0s: 1 admitted, minute 58 until 1m0s")
-}
-
 func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 	db := databasePath(t)
-	w := newLimits(t, db, quota{60, 1000}, 1)
+	w := newLimits(t, db, quota{60, 1000})
 	w.play(`
 		0s: 1 admitted
 		0s: flush
 		0s: restart`)
 	_ = w.store().Close()
 	for range 2 {
-		_, err := w.limiter().admit(&w.key.account, testStart.time())
+		_, err := w.service('A').admit(&w.key.account, testStart.time())
 		_, isReported := errors.AsType[*Error](err)
 		if err == nil || isReported {
 			t.Errorf("admit = %v, want the store's error", err)
 		}
 	}
-	w.limiter().store = openDatabase(t, db)
+	w.service('A').store = openDatabase(t, db)
 	w.play("0s: 1 admitted, minute 58 until 1m0s")
 }
 
@@ -346,7 +268,7 @@ func (e *slowNetwork) read(ctx context.Context, q statement, row func(scanner) e
 }
 
 func (e *slowNetwork) write(ctx context.Context, statements []statement) ([]result, error) {
-	l := e.w.limiter()
+	l := e.w.service('A')
 	ends := instant(l.batch.usages[1].Minute.Ends)
 	e.w.meanwhile()
 	fate := e.w.random.IntN(6)
@@ -391,7 +313,7 @@ func (w *lateWorld) pass() {
 func (w *lateWorld) request() {
 	w.pass()
 	now := w.now
-	got, err := w.limiter().admit(&w.key.account, now.time())
+	got, err := w.service('A').admit(&w.key.account, now.time())
 	must(w, err)
 	want := w.ideal.admit(&w.key.account, now, 0)
 	if got.refusal != want.refusal || got.minute != want.minute {
@@ -408,7 +330,7 @@ func (w *lateWorld) flush() {
 	w.isBusy = true
 	defer func() { w.isBusy = false }()
 	w.pass()
-	if err := w.limiter().flush(w.Context(), func() time.Time { return w.now.time() }); err != nil {
+	if err := w.service('A').flush(w.Context(), func() time.Time { return w.now.time() }); err != nil {
 		w.seen["flushes without an answer"]++
 	}
 }
@@ -420,7 +342,7 @@ func (w *lateWorld) deliver(engine engine) {
 		return
 	}
 	late := w.late[len(w.late)-1-w.random.IntN(min(30, len(w.late)))]
-	isDead := late.service != w.limiter().service
+	isDead := late.service != w.service('A').service
 	if isDead && runs(late.ends, w.now, minuteMillis) {
 		return
 	}
@@ -445,9 +367,12 @@ func TestAServiceIsExactWhateverIsLate(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			w := &lateWorld{limitsWorld: newLimitsOnFile(t, quota{9, 1_000_000}), now: testStart}
-			w.random = rand.New(rand.NewPCG(seed, 0))
-			w.seen = map[string]int{}
+			w := &lateWorld{
+				limitsWorld: newLimits(t, databasePath(t), quota{9, 1_000_000}),
+				random:      rand.New(rand.NewPCG(seed, 0)),
+				now:         testStart,
+				seen:        map[string]int{},
+			}
 			healthy := w.store().engine
 			w.store().engine = &slowNetwork{healthy, w}
 			w.restart()
@@ -473,58 +398,25 @@ func TestAServiceIsExactWhateverIsLate(t *testing.T) {
 	}
 }
 
-// overtakenEngine answers a reading once something else has happened.
-type overtakenEngine struct {
-	engine
-	meanwhile func()
-}
-
-func (e *overtakenEngine) read(ctx context.Context, q statement, row func(scanner) error) error {
-	err := e.engine.read(ctx, q, row)
-	e.meanwhile()
-	return err
-}
-
-// TestAUsageThatIsReadLateIsReadAgain: flushes have ended since, of which the last had nothing to
-// send.
+// TestAUsageThatIsReadLateIsReadAgain, if others have used and stored it since the reading began.
 func TestAUsageThatIsReadLateIsReadAgain(t *testing.T) {
-	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000}, 1)
-	isFirst := true
-	w.store().engine = &overtakenEngine{w.store().engine, func() {
-		if isFirst {
-			isFirst = false
-			w.play(`
-				0.1s: 60 admitted
-				0.5s: flush
-				1s: flush`)
-		}
-	}}
-	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
-}
-
-// TestAUsageThatIsForgottenWhileItIsReadIsReadAgain: others have used it since the reading began,
-// and a flush has stored it.
-func TestAUsageThatIsForgottenWhileItIsReadIsReadAgain(t *testing.T) {
-	w := newLimitsOnFile(t, quota{60, 1000})
-	isFirst := true
-	w.store().engine = &overtakenEngine{w.store().engine, func() {
-		if isFirst {
-			isFirst = false
-			w.play("0.1s: 60 admitted")
-			for id := range int64(maxUsages) {
-				w.limiter().usages[-id-1] = &usage{}
-			}
-			w.play("0.5s: flush")
-		}
-	}}
-	w.play("0.1s: 1 rate_limited, minute 0 until 1m0.1s")
+	playEach(t, onCluster, []limitsRow{{"the last flush had nothing to send", quota{60, 1000}, `
+		meanwhile 0.1s: 60 admitted
+		meanwhile 0.5s: flush
+		meanwhile 1s: flush
+		0.1s: 1 rate_limited, minute 0 until 1m0.1s`}})
+	playEach(t, onFile, []limitsRow{{"the flush has forgotten the usage", quota{60, 1000}, `
+		meanwhile 0.1s: 60 admitted
+		meanwhile crowd
+		meanwhile 0.5s: flush
+		0.1s: 1 rate_limited, minute 0 until 1m0.1s`}})
 }
 
 // TestAReadingThatTakesLongerThanFlushesEnds: flushes that do not know the usage leave it new.
 func TestAReadingThatTakesLongerThanFlushesEnds(t *testing.T) {
-	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000}, 1)
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{60, 1000})
 	readings := 0
-	w.store().engine = &overtakenEngine{w.store().engine, func() {
+	w.store().engine = &hookedEngine{engine: w.store().engine, afterRead: func() {
 		if readings++; readings > 3 {
 			t.Fatal("the usage is read again and again")
 		}
@@ -537,10 +429,10 @@ func TestAReadingThatTakesLongerThanFlushesEnds(t *testing.T) {
 		1.3s: 1 admitted, minute 58 until 1m0s`)
 }
 
-// TestServicesThatShareAUsageConverge: the stored window wins, wherever it began.
-func TestServicesThatShareAUsageConverge(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		newLimits(t, db, quota{100, 1000}, 2).play(`
+// TestServicesShareUsage: the window that is stored counts, if it runs.
+func TestServicesShareUsage(t *testing.T) {
+	playEach(t, engines, []limitsRow{
+		{"the stored window wins, wherever it began", quota{100, 1000}, `
 			B 0s: 2 admitted
 			A 10s: 3 admitted
 			A 11s: flush
@@ -558,21 +450,90 @@ func TestServicesThatShareAUsageConverge(t *testing.T) {
 			A 15s: flush
 			B 15s: flush
 			stored: minute 7 until 1m10s, day 7 until 24h0m10s
-			B: minute 7 until 1m10s, day 7 until 24h0m10s`)
+			B: minute 7 until 1m10s, day 7 until 24h0m10s`},
+		{"increments of a window that has ended say nothing of the one that runs",
+			quota{100, 1000}, `
+			A 0s: 3 admitted
+			B 30s: 2 admitted
+			B 31s: flush
+			A 60s: flush
+			stored: minute 2 until 1m30s, day 5 until 24h0m30s
+			A: minute 2 until 1m30s, day 5 until 24h0m30s
+			A 89.999s: 1 admitted
+			B 91s: 4 admitted
+			B 92s: flush
+			A 92s: flush
+			stored: minute 4 until 2m31s, day 10 until 24h0m30s
+			A: minute 4 until 2m31s, day 10 until 24h0m30s
+			B 93s: 1 admitted
+			B 151s: flush
+			stored: minute 5 until 2m31s, day 11 until 24h0m30s
+			B 151s: 1 admitted, minute 99 until 3m31s`},
+		{"a window that began before the clock was set back, by more than a minute, is replaced",
+			quota{100, 1000}, `
+			A 60s: 3 admitted
+			A 60s: flush
+			B 0s: 2 admitted
+			B 0s: flush
+			stored: minute 5 until 2m0s, day 5 until 24h1m0s
+			B -1ms: 1 admitted
+			B -1ms: flush
+			stored: minute 1 until 59.999s, day 1 until 23h59m59.999s
+			A 1s: 1 admitted
+			A 1s: flush
+			A: minute 2 until 59.999s, day 2 until 23h59m59.999s
+			A -23h: 1 admitted
+			A -23h: flush
+			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`},
+		{"a refusal moves no window that another service has begun", quota{100, 1000}, `
+			A 0s: 1 admitted
+			A 0s: flush
+			B 5m: 1 admitted
+			B 5m: flush
+			9m: per-day 1
+			A 10m: 1 rate_limited
+			10m: 1 errors
+			A 10m: flush
+			stored: minute 1 until 6m0s, day 2 until 24h0m0s`},
 	})
-}
-
-// TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted, also if it has met the key before.
-func TestAServiceThatWasNotAskedKnowsWhatOthersHaveCounted(t *testing.T) {
-	newLimits(t, newCluster(t, 3).addresses(), quota{100, 1000}, 2).play(`
-		A 0s: 1 admitted
-		B 0s: 1 admitted
-		A 0.5s: flush
-		B 0.5s: flush
-		A 0.9s: 98 admitted
-		A 1s: flush
-		B 1s: flush
-		B 20.1s: 1 rate_limited`)
+	playEach(t, onCluster, []limitsRow{
+		{"what is counted during a flush that reads nothing of the key is kept",
+			quota{100, 1000}, `
+			0s: 1 admitted
+			0.5s: flush
+			meanwhile 1s: 60 admitted
+			1s: flush
+			1.1s: 1 admitted, minute 38 until 1m0s`},
+		{"a service that was not asked knows what others have counted", quota{100, 1000}, `
+			A 0s: 1 admitted
+			B 0s: 1 admitted
+			A 0.5s: flush
+			B 0.5s: flush
+			A 0.9s: 98 admitted
+			A 1s: flush
+			B 1s: flush
+			B 20.1s: 1 rate_limited`},
+		{"a ban is everyone's after a flush, in which they hear of it, until it is lifted",
+			quota{2, 50}, `
+			B 0s: 1 admitted
+			C 0s: 1 admitted
+			B 0s: flush
+			C 0s: flush
+			A 1s: 3 rate_limited
+			A 1s: 1 key_banned
+			B 2s: flush
+			B 2s: 1 key_banned, minute 0 until 10m1s
+			C 2s: 1 rate_limited
+			B 3s: restart
+			B 3s: 1 key_banned
+			70s: unban
+			A 70s: flush
+			B 70s: flush
+			C 70s: flush
+			A 70s: 1 admitted
+			B 70s: 1 admitted
+			C 70s: 1 admitted`},
+	})
 }
 
 // TestWithoutALeaderAServiceLimitsWithWhatItKnows of a key that had paused. It looks for more only
@@ -601,109 +562,6 @@ func TestWithoutALeaderAServiceLimitsWithWhatItKnows(t *testing.T) {
 			4s: flush
 			4.5s: flush
 			5s: 1 admitted, day 980 until 24h0m0s`)
-	})
-}
-
-// TestIncrementsOfAnEndedWindow are dropped, since they say nothing of the one that runs.
-func TestIncrementsOfAnEndedWindow(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		newLimits(t, db, quota{100, 1000}, 2).play(`
-			A 0s: 3 admitted
-			B 30s: 2 admitted
-			B 31s: flush
-			A 60s: flush
-			stored: minute 2 until 1m30s, day 5 until 24h0m30s
-			A: minute 2 until 1m30s, day 5 until 24h0m30s
-			A 89.999s: 1 admitted
-			B 91s: 4 admitted
-			B 92s: flush
-			A 92s: flush
-			stored: minute 4 until 2m31s, day 10 until 24h0m30s
-			A: minute 4 until 2m31s, day 10 until 24h0m30s
-			B 93s: 1 admitted
-			B 151s: flush
-			stored: minute 5 until 2m31s, day 11 until 24h0m30s
-			B 151s: 1 admitted, minute 99 until 3m31s`)
-	})
-}
-
-// TestAWindowThatIsFarAheadIsReplaced: it began before the clock was set back. One that ends within
-// its length and a minute counts on.
-func TestAWindowThatIsFarAheadIsReplaced(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		newLimits(t, db, quota{100, 1000}, 2).play(`
-			A 60s: 3 admitted
-			A 60s: flush
-			B 0s: 2 admitted
-			B 0s: flush
-			stored: minute 5 until 2m0s, day 5 until 24h1m0s
-			B -1ms: 1 admitted
-			B -1ms: flush
-			stored: minute 1 until 59.999s, day 1 until 23h59m59.999s
-			A 1s: 1 admitted
-			A 1s: flush
-			A: minute 2 until 59.999s, day 2 until 23h59m59.999s
-			A -23h: 1 admitted
-			A -23h: flush
-			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`)
-	})
-}
-
-// TestARefusalMovesNoWindow that another service has begun meanwhile: the window tells when the key
-// was used last.
-func TestARefusalMovesNoWindow(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{100, 1000}, 2)
-		w.play(`
-			A 0s: 1 admitted
-			A 0s: flush
-			B 5m: 1 admitted
-			B 5m: flush`)
-		w.key.PerDay = 1
-		w.play("A 10m: 1 rate_limited")
-		w.limiter().countError(1, clock("10m"))
-		w.play(`
-			A 10m: flush
-			stored: minute 1 until 6m0s, day 2 until 24h0m0s`)
-	})
-}
-
-// TestABanAnywhereBansEverywhere after a flush, in which a service hears of it, until it is lifted.
-func TestABanAnywhereBansEverywhere(t *testing.T) {
-	w := newLimits(t, newCluster(t, 3).addresses(), quota{2, 50}, 3)
-	w.play(`
-		B 0s: 1 admitted
-		C 0s: 1 admitted
-		B 0s: flush
-		C 0s: flush
-		A 1s: 1 rate_limited
-		A 1s: 2 rate_limited
-		A 1s: 1 key_banned
-		B 2s: flush
-		B 2s: 1 key_banned, minute 0 until 10m1s
-		C 2s: 1 rate_limited
-		B 3s: restart
-		B 3s: 1 key_banned
-		70s: unban
-		A 70s: flush
-		B 70s: flush
-		C 70s: flush
-		A 70s: 1 admitted
-		B 70s: 1 admitted
-		C 70s: 1 admitted`)
-}
-
-// TestAServiceOfAClusterAsksForBans also while it has nothing to write. A file, which no other
-// service can share, is not written to then.
-func TestAServiceOfAClusterAsksForBans(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{60, 1000}, 1)
-		writes := commitsOf(w.store())
-		w.play("0s: flush\n1s: flush")
-		writes = commitsOf(w.store()) - writes
-		if asks := w.store().engine.shared(); asks != (writes == 2) || asks == (writes == 0) {
-			t.Errorf("two flushes of nothing are %d transactions", writes)
-		}
 	})
 }
 
@@ -744,22 +602,21 @@ func (w *limitsWorld) disturb(l *ledger, fate func() limitsFate) (repair func())
 // meanwhile.
 func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{100, 1000}, 1)
+		w := newLimits(t, db, quota{100, 1000})
+		l := w.service('A')
 		var copies [][]statement
 		var stored string
 		for _, when := range []string{"0s", "1s"} {
 			w.play(when + ": 1 admitted")
-			w.limiter().takeBatch()
-			l := w.limiter()
+			l.takeBatch()
 			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
 			w.play(when + ": flush")
 		}
 		for _, late := range copies { // the first must not let the others in again
 			must(t, errorOf(w.store().write(t.Context(), late...)))
-			w.play("stored: minute 2 until 1m0s, day 2 until 24h0m0s")
-			if n := readNumber(t, w.store(), "SELECT sum(admitted) FROM usage_days"); n != 2 {
-				t.Errorf("of 2 requests %d are counted in their day", n)
-			}
+			w.play(`
+				stored: minute 2 until 1m0s, day 2 until 24h0m0s
+				days: 2027-01-15: 2 admitted, 0 refused, 0 errors`)
 		}
 	})
 }
@@ -768,36 +625,74 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 // have one limiter each, and remember nothing at first.
 type limitsWorld struct {
 	testing.TB
-	services []*ledger
-	key      *apiKey
+	db        string
+	services  []*ledger
+	key       *apiKey
+	meanwhile string // a script for the next moment in which a service asks its engine
 }
 
-func newLimits(t testing.TB, db string, q quota, services int) *limitsWorld {
+func newLimits(t testing.TB, db string, q quota) *limitsWorld {
 	t.Helper()
-	w := &limitsWorld{TB: t}
-	for range services {
-		w.services = append(w.services, newLedger(openDatabase(t, db), tenMinutes))
-	}
+	w := &limitsWorld{TB: t, db: db}
+	w.service('A')
 	mustInsertKey(t, w.store(), apiKey{Plan: enterprisePlan, account: account{quota: q}})
 	w.key = w.shown("0s")
 	return w
 }
 
-// newLimitsOnFile is newLimits with one service.
-func newLimitsOnFile(t testing.TB, q quota) *limitsWorld {
-	t.Helper()
-	return newLimits(t, databasePath(t), q, 1)
+// service is the one with a name. It begins when it is first asked for.
+func (w *limitsWorld) service(name byte) *ledger {
+	w.Helper()
+	for len(w.services) <= int(name-'A') {
+		s := openDatabase(w, w.db)
+		s.engine = &hookedEngine{
+			engine:      s.engine,
+			afterRead:   w.playMeanwhile,
+			beforeWrite: w.playMeanwhile,
+		}
+		w.services = append(w.services, newLedger(s, tenMinutes))
+	}
+	return w.services[name-'A']
 }
 
-func (w *limitsWorld) store() *store    { return w.services[0].store }
-func (w *limitsWorld) limiter() *ledger { return w.services[0] }
+func (w *limitsWorld) playMeanwhile() {
+	script := w.meanwhile
+	w.meanwhile = ""
+	w.play(script)
+}
 
-// shown is the key as the commands show it.
+func (w *limitsWorld) store() *store { return w.services[0].store }
+
+// shown is the newest key as the commands show it.
 func (w *limitsWorld) shown(when string) *apiKey {
 	w.Helper()
-	keys, err := readKeys(w.Context(), w.store(), clock(when), "WHERE k.id = 1")
+	keys, err := readKeys(w.Context(), w.store(), clock(when),
+		"WHERE k.id = (SELECT max(id) FROM api_keys)")
 	must(w, err)
 	return keys[0]
+}
+
+// limitsRow is a policy, and a script that shows it with a key that has a quota.
+type limitsRow struct {
+	policy string
+	quota  quota
+	script string
+}
+
+// playEach plays each script in a world of its own. on is engines, onFile or onCluster.
+func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)), rows []limitsRow) {
+	t.Helper()
+	for _, row := range rows {
+		t.Run(row.policy, func(t *testing.T) {
+			on(t, func(t *testing.T, db string) { newLimits(t, db, row.quota).play(row.script) })
+		})
+	}
+}
+
+func onFile(t *testing.T, test func(*testing.T, string)) { test(t, databasePath(t)) }
+
+func onCluster(t *testing.T, test func(*testing.T, string)) {
+	test(t, newCluster(t, 3).addresses())
 }
 
 // ask makes one request, which the store must not fail.
@@ -812,89 +707,148 @@ func (w *limitsWorld) ask(l *ledger, when string) decision {
 //
 //	10s: 58 admitted, minute 1 until 1m10s   58 requests at 10s, and what the last of them is shown
 //	B 10s: 2 rate_limited, day 0 until 24h   the same at service B; without a name it is A
-//	11s: flush                               adds what was counted to the database
+//	11s: 1 errors                            counts responses of 5xx
+//	11s: flush, 1 transactions               adds what was counted to the database
 //	11s: restart                             after a kill, which flushes nothing
+//	11s: forget                              lets the limiter remember nothing
+//	crowd                                    lets it remember as many others as it may
+//	11s: ban-for 90s                         sets how long bans are
+//	11s: per-day 5                           changes the key's limit
+//	11s: nearly-banned                       lets the next refusal ban the key
 //	11s: unban                               as petstore key unban does
+//	11s: rotate                              goes on with a successor of the key
+//	11s: shown, used 3 and 3                 what petstore key show says
 //	stored: minute 3 until 1m10s             requests that were used, as the database has them
 //	B: minute 3 until 1m10s                  and as a service has them
+//	days: 2027-01-15: 2 admitted             ends what is stored of the days
+//	meanwhile 12s: 1 admitted                a line for when a service next asks its engine
 func (w *limitsWorld) play(script string) {
 	w.Helper()
 	for line := range strings.Lines(script) {
 		line = strings.TrimSpace(line)
+		if later, found := strings.CutPrefix(line, "meanwhile "); found {
+			w.meanwhile += later + "\n"
+			continue
+		}
+		if line == "crowd" {
+			for id := range int64(maxUsages) {
+				w.service('A').usages[-id-1] = &usage{}
+			}
+			continue
+		}
 		who, what, found := strings.Cut(line, ": ")
 		if !found {
 			continue
 		}
-		if who == "stored" {
+		service, fields := w.service('A'), strings.Fields(who)
+		if name := fields[0][0]; name >= 'A' && name <= 'C' {
+			service, fields = w.service(name), fields[1:]
+		}
+		switch {
+		case who == "stored":
 			u, err := readUsage(w.Context(), w.store(), 1)
 			must(w, err)
-			w.wantUsed(line, u, what)
-			continue
+			w.want(line, usedText(u), what)
+		case who == "days":
+			days := "; " + strings.Join(storedDays(w, w.store()), "; ")
+			w.want(line, days+".", "; "+what+".")
+		case len(fields) == 0:
+			w.want(line, usedText(service.usages[1]), what)
+		default:
+			w.step(line, service, fields[0], what)
 		}
-		service, fields := w.limiter(), strings.Fields(who)
-		if name := fields[0][0]; name >= 'A' && name <= 'C' {
-			service, fields = w.services[name-'A'], fields[1:]
-		}
-		if len(fields) == 0 {
-			w.wantUsed(line, service.usages[1], what)
-			continue
-		}
-		w.step(line, service, fields[0], what)
 	}
 }
 
-// step does what one line of a script says.
-func (w *limitsWorld) step(line string, service *ledger, when, what string) {
+// want checks that a line of a script says what was found.
+func (w *limitsWorld) want(line, got, want string) {
 	w.Helper()
-	switch what {
-	case "flush":
-		must(w, service.flush(w.Context(), clock(when).time))
-		return
-	case "restart":
-		restarted := newLedger(service.store, service.banFor)
-		w.services[slices.Index(w.services, service)] = restarted
-		return
-	case "unban":
-		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
-		w.key = w.shown(when)
-		return
-	}
-	requests, want, _ := strings.Cut(what, ", ")
-	var times int
-	var outcome string
-	_, err := fmt.Sscan(requests, &times, &outcome)
-	must(w, err)
-	var d decision
-	for i := range times {
-		d = w.ask(service, when)
-		got := string(d.refusal)
-		if got == "" {
-			got = "admitted"
-		}
-		if got != outcome {
-			w.Fatalf("%s: request %d is %s", line, i+1, got)
-		}
-	}
-	got := fmt.Sprintf("minute %s, day %s", levelText(d.minute), levelText(d.day))
-	if !strings.Contains(got, want) {
-		w.Errorf("%s: the last request is shown %s", line, got)
-	}
-}
-
-func (w *limitsWorld) wantUsed(line string, u *usage, want string) {
-	w.Helper()
-	text := func(b bucket) string { return levelText(level{remaining: b.used, reset: b.ends}) }
-	got := fmt.Sprintf("minute %s, day %s", text(u.minute), text(u.day))
 	if !strings.Contains(got, want) {
 		w.Errorf("%s: it is %s", line, got)
 	}
 }
 
-// levelText reads "59 until 1m10s": the requests that remain, and when the bucket is full.
-func levelText(l level) string {
-	reset := time.Duration(l.reset-testStart) * time.Millisecond
-	return fmt.Sprintf("%d until %v", l.remaining, reset)
+// step does what one line of a script says.
+func (w *limitsWorld) step(line string, l *ledger, when, what string) {
+	w.Helper()
+	action, want, _ := strings.Cut(what, ", ")
+	verb, argument, _ := strings.Cut(action, " ")
+	switch verb {
+	case "flush":
+		before := commitsOf(l.store)
+		must(w, l.flush(w.Context(), clock(when).time))
+		w.want(line, fmt.Sprintf("%d transactions", commitsOf(l.store)-before), want)
+	case "restart":
+		w.services[slices.Index(w.services, l)] = newLedger(l.store, l.banFor)
+	case "forget":
+		clear(l.usages)
+	case "ban-for":
+		l.banFor = time.Duration(clock(argument)-testStart) * time.Millisecond
+	case "per-day":
+		_, err := fmt.Sscan(argument, &w.key.PerDay)
+		must(w, err)
+	case "nearly-banned":
+		l.usages[1] = nearlyBanned()
+	case "unban":
+		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
+		w.key = w.shown(when)
+	case "rotate":
+		successor := *w.key
+		d := newSecret(false).digest()
+		must(w, errorOf(rotateKey(w.Context(), w.store(), &successor, d, clock("48h"))))
+		w.key = w.shown(when)
+	case "shown":
+		w.want(line, shownText(w.shown(when)), want)
+	default:
+		w.requests(line, l, when, action, want)
+	}
 }
+
+// requests makes what a line of a script says, such as "58 admitted".
+func (w *limitsWorld) requests(line string, l *ledger, when, action, want string) {
+	w.Helper()
+	var times int
+	var outcome string
+	must(w, errorOf(fmt.Sscan(action, &times, &outcome)))
+	if outcome == "errors" {
+		for range times {
+			l.countError(1, clock(when))
+		}
+		return
+	}
+	var d decision
+	for i := range times {
+		d = w.ask(l, when)
+		if got := cmp.Or(string(d.refusal), "admitted"); got != outcome {
+			w.Fatalf("%s: request %d is %s", line, i+1, got)
+		}
+	}
+	w.want(line, fmt.Sprintf("minute %s, day %s", levelText(d.minute), levelText(d.day)), want)
+}
+
+// usedText reads "minute 3 until 1m10s, day 3 until 24h0m10s": the requests that were used.
+func usedText(u *usage) string {
+	text := func(b bucket) string { return levelText(level{remaining: b.used, reset: b.ends}) }
+	return fmt.Sprintf("minute %s, day %s", text(u.minute), text(u.day))
+}
+
+// shownText is what the commands show of a key.
+func shownText(k *apiKey) string {
+	text := fmt.Sprintf("used %d and %d, last at %v", k.UsedThisMinute, k.UsedToday,
+		offset(k.LastUsedAt))
+	if k.BannedUntil == 0 {
+		text += ", not banned"
+	} else {
+		text += fmt.Sprint(", banned until ", offset(k.BannedUntil))
+	}
+	return text + fmt.Sprint(", bans until ", offset(k.unbannedAt), " are lifted")
+}
+
+// offset is an instant on the clock of these tests.
+func offset(at instant) time.Duration { return time.Duration(at-testStart) * time.Millisecond }
+
+// levelText reads "59 until 1m10s": the requests that remain, and when the bucket is full.
+func levelText(l level) string { return fmt.Sprintf("%d until %v", l.remaining, offset(l.reset)) }
 
 // headersOf are the headers of a decision, a line each, in the order of their names.
 func headersOf(d decision) string {
@@ -1174,39 +1128,46 @@ const (
 // within a flush more.
 func TestLimitsFollowTheirModel(t *testing.T) {
 	t.Parallel()
-	one := func(t *testing.T) *limitsWorld {
-		return newLimits(t, databasePath(t), quota{}, 1)
-	}
-	three := func(t *testing.T) *limitsWorld {
-		return newLimits(t, newCluster(t, 3).addresses(), quota{}, 3)
-	}
 	for _, c := range []struct {
-		name   string
-		world  func(*testing.T) *limitsWorld
-		outage bool
+		name     string
+		on       func(*testing.T, func(*testing.T, string))
+		services int
+		outage   bool
 	}{
-		{"one service", one, false},
-		{"one service, while flushes fail", one, true},
-		{"three services", three, false},
-		{"three services, while flushes fail", three, true},
+		{"one service", onFile, 1, false},
+		{"one service, while flushes fail", onFile, 1, true},
+		{"three services", onCluster, 3, false},
+		{"three services, while flushes fail", onCluster, 3, true},
 	} {
 		for seed := range uint64(2) {
 			t.Run(fmt.Sprintf("%s, seed %d", c.name, seed), func(t *testing.T) {
-				r := &limitsReplay{limitsWorld: c.world(t), outage: c.outage, now: testStart}
-				r.random = rand.New(rand.NewPCG(seed, 0))
-				r.models = make([]modelService, len(r.services))
-				r.pending = make([][]*limitsAdmission, len(r.services))
-				r.outcomes = map[string]int{}
-				r.changePlan()
-				for range 40 {
-					r.burst()
-					r.pause()
-				}
-				r.checkAdmissions()
-				t.Logf("%v in %d hours", r.outcomes, (r.now-testStart)/3_600_000)
+				c.on(t, func(t *testing.T, db string) {
+					r := newLimitsReplay(newLimits(t, db, quota{}), c.services, seed)
+					r.outage = c.outage
+					for range 40 {
+						r.burst()
+						r.pause()
+					}
+					r.checkAdmissions()
+					t.Logf("%v in %d hours", r.outcomes, (r.now-testStart)/3_600_000)
+				})
 			})
 		}
 	}
+}
+
+func newLimitsReplay(w *limitsWorld, services int, seed uint64) *limitsReplay {
+	w.service(byte('A' + services - 1))
+	r := &limitsReplay{
+		limitsWorld: w,
+		random:      rand.New(rand.NewPCG(seed, 0)),
+		models:      make([]modelService, services),
+		now:         testStart,
+		pending:     make([][]*limitsAdmission, services),
+		outcomes:    map[string]int{},
+	}
+	r.changePlan()
+	return r
 }
 
 // burst is some seconds of requests, and a while until everything is flushed.
