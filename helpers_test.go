@@ -843,15 +843,7 @@ func (s *shop) call(method, target string, more ...string) reply {
 	if n := len(more); n > 0 && strings.HasPrefix(more[n-1], "=") {
 		body, more = strings.NewReader(more[n-1][1:]), more[:n-1]
 	}
-	base := "http://shop.invalid"
-	if s.server != nil {
-		base = s.server.URL
-	}
-	r, err := http.NewRequest(method, base+target, body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+s.key)
+	r := s.request(method, target, body)
 	for _, line := range more {
 		name, value, _ := strings.Cut(line, ":")
 		if value = strings.TrimSpace(value); value == "" || name == "Authorization" {
@@ -862,6 +854,19 @@ func (s *shop) call(method, target string, more ...string) reply {
 		}
 	}
 	return s.send(r)
+}
+
+// request is a request with the shop's key.
+func (s *shop) request(method, target string, body io.Reader) *http.Request {
+	s.t.Helper()
+	base := "http://shop.invalid"
+	if s.server != nil {
+		base = s.server.URL
+	}
+	r, err := http.NewRequest(method, base+target, body)
+	must(s.t, err)
+	r.Header.Set("Authorization", "Bearer "+s.key)
+	return r
 }
 
 // get is call with GET, post creates a pet, and list lists pets.
