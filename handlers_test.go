@@ -149,13 +149,22 @@ func TestListing(t *testing.T) {
 }
 
 func TestBaseURLMakesAddressesAbsolute(t *testing.T) {
-	const base = "https://api.example.com/shop/v1"
-	s := openShop(t, func(c *settings) { c.baseURL = base })
+	s := openShop(t, func(c *settings) { c.baseURL = "https://api.example.com/shop/v1" })
 	s.stock(2)
-	s.post(rexBody).is(201).has("Location: " + base + "/pets/3")
-	s.get("/v1/pets?limit=1").is(200).has("Link: <" + base + `/pets?limit=1&after=1>; rel="next"`)
-	pet := s.get("/v1/pets/1", "Host: evil.example")
-	pet.has("Link: <" + base + `/pets>; rel="successor-version"`)
+	s.talk(`
+		POST /v1/pets
+		={"name":"Rex","categoryId":1}
+		201
+		Location: https://api.example.com/shop/v1/pets/3
+
+		GET /v1/pets?limit=1
+		200
+		Link: <https://api.example.com/shop/v1/pets?limit=1&after=1>; rel="next"
+
+		GET /v1/pets/1
+		Host: evil.example
+		200
+		Link: <https://api.example.com/shop/v1/pets>; rel="successor-version"`)
 }
 
 func TestHEADIsGETWithoutABody(t *testing.T) {
@@ -333,17 +342,31 @@ func TestBodiesHaveAtMost64KiB(t *testing.T) {
 }
 
 func TestMediaTypeIsCheckedBeforeSizeAndSizeBeforeContent(t *testing.T) {
-	s := openShop(t)
-	large := "=" + strings.Repeat("x", 64<<10+1)
-	create := func(more ...string) reply {
-		more = append([]string{"Idempotency-Key: a b"}, more...)
-		return s.call("POST", "/v1/pets?bad=1", more...)
-	}
-	create("Content-Type: text/plain", large).is(415)
-	create("Content-Encoding: gzip", large).is(415)
-	create(large).is(413)
-	create("=x").is(400, CodeInvalidParameter)
-	s.post("Idempotency-Key: a b", "=x").is(400, CodeInvalidParameter)
+	openShop(t).talk(strings.ReplaceAll(`
+		POST /v1/pets?bad=1
+		Content-Type: text/plain
+		=LARGE
+		415
+
+		POST /v1/pets?bad=1
+		Content-Encoding: gzip
+		=LARGE
+		415
+
+		POST /v1/pets?bad=1
+		Idempotency-Key: a b
+		=LARGE
+		413
+
+		POST /v1/pets?bad=1
+		Idempotency-Key: a b
+		=x
+		400 invalid_parameter
+
+		POST /v1/pets
+		Idempotency-Key: a b
+		=x
+		400 invalid_parameter`, "LARGE", strings.Repeat("x", 64<<10+1)))
 }
 
 // raw sends text as a request of its own connection, and tells whether that ends.
@@ -437,45 +460,74 @@ func TestRequestsForTheServerItselfAreAnErrorToo(t *testing.T) {
 
 // The deprecated operation
 
-// wantDeprecated checks the headers of the deprecated operation.
-func (a reply) wantDeprecated() {
-	a.t.Helper()
-	a.has("Deprecation: @1795132800", "Sunset: Thu, 05 Dec 2030 00:00:00 GMT",
-		`Link: </v1/pets>; rel="successor-version"`)
-}
-
 func TestTheDeprecatedOperationSaysSo(t *testing.T) {
 	s := openShop(t)
 	s.stock(1)
-	etag := s.get("/v1/pets/1").header.Get("ETag")
-	for status, a := range map[int]reply{
-		200: s.get("/v1/pets/1"),
-		404: s.get("/v1/pets/2"),
-		304: s.get("/v1/pets/1", "If-None-Match: "+etag),
-	} {
-		a.is(status).wantDeprecated()
-	}
-	for status, a := range map[int]reply{
-		401: s.get("/v1/pets/1", noKey),
-		405: s.call("PUT", "/v1/pets/1"),
-		200: s.list(),
-	} {
-		a.is(status).has("Deprecation:", "Sunset:")
-	}
+	s.talk(`
+		GET /v1/pets/1
+		200` + deprecated + `
+
+		GET /v1/pets/2
+		404` + deprecated + `
+
+		GET /v1/pets/1
+		If-None-Match: *
+		304` + deprecated + `
+
+		GET /v1/pets/1
+		Authorization:
+		401
+		Deprecation:
+		Sunset:
+
+		PUT /v1/pets/1
+		405
+		Deprecation:
+		Sunset:
+
+		GET /v1/pets
+		200
+		Deprecation:
+		Sunset:`)
 }
+
+// deprecated are the headers of the deprecated operation.
+const deprecated = `
+		Deprecation: @1795132800
+		Sunset: Thu, 05 Dec 2030 00:00:00 GMT
+		Link: </v1/pets>; rel="successor-version"`
 
 func TestTheDeprecatedOperationIsRemovedOn5December2030(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, s *shop) {
-		created := s.post(rexBody).is(201).has("Location: /v1/pets/1")
+		s.post(rexBody).is(201).has("Location: /v1/pets/1")
 		time.Sleep(time.Until(time.Date(2030, 12, 4, 23, 59, 59, 999e6, time.UTC)))
-		s.get("/v1/pets/1").is(200)
-		time.Sleep(time.Millisecond)
-		for _, id := range []string{"1", "2", "abc", "1?x=y"} {
-			s.get("/v1/pets/" + id).is(410).wantDeprecated()
-		}
-		s.get("/v1/pets/1", noKey).is(401)
-		again := s.post(rexBody).is(201).has("Location:")
-		again.says(strings.Replace(created.body, `"id":1`, `"id":2`, 1))
+		s.talk(`
+			GET /v1/pets/1
+			200
+
+			wait 1ms
+
+			GET /v1/pets/1
+			410` + deprecated + `
+
+			GET /v1/pets/2
+			410` + deprecated + `
+
+			GET /v1/pets/abc
+			410` + deprecated + `
+
+			GET /v1/pets/1?x=y
+			410` + deprecated + `
+
+			GET /v1/pets/1
+			Authorization:
+			401
+
+			POST /v1/pets
+			={"name":"Rex","categoryId":1}
+			201
+			Location:
+			={"id":2,"name":"Rex","categoryId":1,"status":"available"}`)
 	})
 }
 
@@ -501,41 +553,94 @@ func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
 
 func TestARepeatedCreationIsReplayed(t *testing.T) {
 	s := openShop(t)
-	first := s.post("Idempotency-Key: abc", rexBody).is(201).has("Idempotency-Replayed:")
-	for range 3 {
-		again := s.post("Idempotency-Key: abc", rexBody).is(201).says(first.body)
-		again.has("Idempotency-Replayed: true", "Location: /v1/pets/1")
-	}
-	s.post("Idempotency-Key: abc", rexBody+" ").is(422)
-	ofAnother := s.post(withKey(s.newKey(quota{10, 10})), "Idempotency-Key: abc", rexBody)
-	ofAnother.is(201).has("Idempotency-Replayed:", "Location: /v1/pets/2")
-	s.post("Idempotency-Key: bad", "=x").is(400) // refusals are not remembered
-	s.post("Idempotency-Key: bad", rexBody).is(201).has("Idempotency-Replayed:")
-	s.list().lists(1, 2, 3)
+	s.talk(strings.ReplaceAll(`
+		POST /v1/pets
+		Idempotency-Key: abc
+		={"name":"Rex","categoryId":1}
+		201
+		Idempotency-Replayed:
+		={"id":1,"name":"Rex","categoryId":1,"status":"available"}
+
+		3 POST /v1/pets
+		Idempotency-Key: abc
+		={"name":"Rex","categoryId":1}
+		201
+		Idempotency-Replayed: true
+		Location: /v1/pets/1
+		={"id":1,"name":"Rex","categoryId":1,"status":"available"}
+
+		POST /v1/pets
+		Idempotency-Key: abc
+		={"name": "Rex","categoryId":1}
+		422
+
+		POST /v1/pets
+		Authorization: Bearer OTHER
+		Idempotency-Key: abc
+		={"name":"Rex","categoryId":1}
+		201
+		Idempotency-Replayed:
+		Location: /v1/pets/2
+
+		POST /v1/pets
+		Idempotency-Key: bad
+		=x
+		400
+
+		POST /v1/pets
+		Idempotency-Key: bad
+		={"name":"Rex","categoryId":1}
+		201
+		Idempotency-Replayed:`, "OTHER", s.newKey(quota{10, 10})))
+	s.list().lists(1, 2, 3) // refusals are not remembered
 }
 
 func TestARepeatAfter24HoursIsNew(t *testing.T) {
-	inFakeTime(t, func(t *testing.T, s *shop) {
-		s.post("Idempotency-Key: k", rexBody).is(201).has("Location: /v1/pets/1")
-		time.Sleep(24*time.Hour - time.Millisecond)
-		s.post("Idempotency-Key: k", rexBody).is(201).has("Location: /v1/pets/1")
-		time.Sleep(time.Millisecond)
-		again := s.post("Idempotency-Key: k", rexBody).is(201)
-		again.has("Location: /v1/pets/2", "Idempotency-Replayed:")
+	inFakeTime(t, func(_ *testing.T, s *shop) {
+		s.talk(`
+			POST /v1/pets
+			Idempotency-Key: k
+			={"name":"Rex","categoryId":1}
+			201
+			Location: /v1/pets/1
+
+			wait 23h59m59.999s
+
+			POST /v1/pets
+			Idempotency-Key: k
+			={"name":"Rex","categoryId":1}
+			201
+			Location: /v1/pets/1
+
+			wait 1ms
+
+			POST /v1/pets
+			Idempotency-Key: k
+			={"name":"Rex","categoryId":1}
+			201
+			Location: /v1/pets/2
+			Idempotency-Replayed:`)
 	})
 }
 
 func TestIdempotencyKeysAre1To255VisibleASCIICharacters(t *testing.T) {
 	s := openShop(t)
-	for _, key := range []string{"a", "!~", strings.Repeat("k", 255)} {
-		s.post("Idempotency-Key: "+key, rexBody).is(201)
+	for key, status := range map[string]int{
+		"a":                      201,
+		"!~":                     201,
+		strings.Repeat("k", 255): 201,
+		"a b":                    400,
+		"ü":                      400,
+		strings.Repeat("k", 256): 400,
+		"a\nIdempotency-Key: b":  400,
+	} {
+		headers := strings.Split("Idempotency-Key: "+key, "\n")
+		a := s.post(append(headers, rexBody)...).is(status)
+		if status == 400 {
+			a.is(400, CodeInvalidParameter).
+				tells("Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
+		}
 	}
-	for _, key := range []string{"a b", "ü", strings.Repeat("k", 256)} {
-		s.post("Idempotency-Key: "+key, rexBody).is(400, CodeInvalidParameter).
-			tells("Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
-	}
-	two := s.post("Idempotency-Key: a", "Idempotency-Key: b", rexBody)
-	two.is(400, CodeInvalidParameter)
 	empty := s.request("POST", "/v1/pets", strings.NewReader(rexBody[1:]))
 	empty.Header.Set("Idempotency-Key", "")
 	s.send(empty).is(400, CodeInvalidParameter)
@@ -631,43 +736,89 @@ func TestRequestIDsAreTheServicesOwnAndDoNotCount(t *testing.T) {
 // Other origins
 
 func TestCORSIsOffUnlessAskedFor(t *testing.T) {
-	s := openShop(t)
-	const origin = "Origin: https://a.example"
-	s.list(origin).is(200).has("Access-Control-Allow-Origin:", "Vary:")
-	s.call("OPTIONS", "/v1/pets", noKey, origin, "Access-Control-Request-Method: GET").is(401)
+	openShop(t).talk(`
+		GET /v1/pets
+		Origin: https://a.example
+		200
+		Access-Control-Allow-Origin:
+		Vary:
+
+		OPTIONS /v1/pets
+		Authorization:
+		Origin: https://a.example
+		Access-Control-Request-Method: GET
+		401`)
 }
 
 func TestCORSForNamedOrigins(t *testing.T) {
-	const ours, theirs = "https://a.example", "https://c.example"
-	s := openShop(t, func(c *settings) { c.corsOrigins = []string{"https://b.example", ours} })
-	a := s.get("/v1/pets/9", "Origin: "+ours).is(404)
-	a.has("Access-Control-Allow-Origin: "+ours, "Vary: Origin")
+	origins := []string{"https://b.example", "https://a.example"}
+	s := openShop(t, func(c *settings) { c.corsOrigins = origins })
+	a := s.get("/v1/pets/9", "Origin: https://a.example").is(404)
 	exposed := strings.ToLower(a.header.Get("Access-Control-Expose-Headers"))
 	for name := range a.header {
 		if !undescribed.MatchString(name) && !strings.Contains(exposed, strings.ToLower(name)) {
 			t.Errorf("%s is not exposed", name)
 		}
 	}
-	preflight := func(more ...string) reply {
-		return s.call("OPTIONS", "/v1/pets", append(more, "Access-Control-Request-Method: POST")...)
-	}
-	a = preflight(noKey, "Origin: "+ours).is(204).has("Access-Control-Allow-Origin: " + ours)
-	a.has("Access-Control-Allow-Methods: GET, HEAD, POST", "X-RateLimit-Remaining: 60",
-		"Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, If-None-Match")
-	preflight(noKey, "Origin: "+theirs).is(401).has("Access-Control-Allow-Origin:")
-	s.list("Origin: "+theirs).is(200).has("Access-Control-Allow-Origin:", "Vary: Origin")
-	s.call("OPTIONS", "/v1/pets", "Origin: "+ours).is(405) // no preflight
-	s.list(noKey, "Origin: "+ours).is(401).has("Access-Control-Allow-Origin: " + ours)
+	s.talk(`
+		GET /v1/pets/9
+		Origin: https://a.example
+		404
+		Access-Control-Allow-Origin: https://a.example
+		Vary: Origin
+
+		OPTIONS /v1/pets
+		Authorization:
+		Origin: https://a.example
+		Access-Control-Request-Method: POST
+		204
+		Access-Control-Allow-Origin: https://a.example
+		Access-Control-Allow-Methods: GET, HEAD, POST
+		Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, If-None-Match
+		X-RateLimit-Remaining: 60
+
+		OPTIONS /v1/pets
+		Authorization:
+		Origin: https://c.example
+		Access-Control-Request-Method: POST
+		401
+		Access-Control-Allow-Origin:
+
+		GET /v1/pets
+		Origin: https://c.example
+		200
+		Access-Control-Allow-Origin:
+		Vary: Origin
+
+		OPTIONS /v1/pets
+		Origin: https://a.example
+		405
+
+		GET /v1/pets
+		Authorization:
+		Origin: https://a.example
+		401
+		Access-Control-Allow-Origin: https://a.example`)
 }
 
 func TestCORSForAllOrigins(t *testing.T) {
-	s := openShop(t, func(c *settings) { c.corsOrigins = []string{"*"} })
-	const origin, asked = "Origin: https://any.example", "Access-Control-Request-Method: GET"
-	s.list(origin, asked).is(200).has("Access-Control-Allow-Origin: *")
-	preflight := s.call("OPTIONS", "/v1/pets/1", noKey, origin, asked)
-	preflight.is(204)
-	withoutOrigin := s.call("OPTIONS", "/v1/pets", noKey, asked)
-	withoutOrigin.is(401)
+	openShop(t, func(c *settings) { c.corsOrigins = []string{"*"} }).talk(`
+		GET /v1/pets
+		Origin: https://any.example
+		Access-Control-Request-Method: GET
+		200
+		Access-Control-Allow-Origin: *
+
+		OPTIONS /v1/pets/1
+		Authorization:
+		Origin: https://any.example
+		Access-Control-Request-Method: GET
+		204
+
+		OPTIONS /v1/pets
+		Authorization:
+		Access-Control-Request-Method: GET
+		401`)
 }
 
 // Fuzzing
@@ -778,45 +929,100 @@ func TestAStagingInstanceTakesOnlyTestKeys(t *testing.T) {
 func TestEveryResponseSaysWhereTheKeyStands(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, s *shop) {
 		s.key = s.newKey(quota{3, 100})
-		start := time.Now().Unix()
-		time.Sleep(1500 * time.Millisecond)
-		stands := func(a reply, left, reset int64, rateLimit string) {
-			t.Helper()
-			a.has("X-RateLimit-Limit: 3", fmt.Sprint("X-RateLimit-Remaining: ", left),
-				fmt.Sprint("X-RateLimit-Reset: ", start+reset), "RateLimit: "+rateLimit,
-				`RateLimit-Policy: "minute";q=3;w=60, "day";q=100;w=86400`)
-		}
 		// The window begins at 1.5 s and ends at 61.5, reported as 62.
-		stands(s.list().is(200), 2, 62, `"minute";r=2;t=60, "day";r=99;t=86400`)
-		time.Sleep(20 * time.Second)
-		stands(s.post("=x").is(400), 1, 62, `"minute";r=1;t=40, "day";r=98;t=86380`)
-		match := s.list("If-None-Match: *").is(304)
-		stands(match, 0, 62, `"minute";r=0;t=40, "day";r=97;t=86380`)
-		time.Sleep(300 * time.Millisecond)
-		refused := s.list().is(429, CodeRateLimited).has("Retry-After: 40")
-		stands(refused, 0, 62, `"minute";r=0;t=40, "day";r=97;t=86380`)
-		time.Sleep(40 * time.Second)
-		again := s.list().is(200).has("Retry-After:")
-		stands(again, 2, 122, `"minute";r=2;t=60, "day";r=96;t=86340`)
+		transcript := `
+			wait 1.5s
+
+			GET /v1/pets
+			200
+			X-RateLimit-Remaining: 2
+			X-RateLimit-Reset: 62
+			RateLimit: "minute";r=2;t=60, "day";r=99;t=86400
+
+			wait 20s
+
+			POST /v1/pets
+			=x
+			400
+			X-RateLimit-Remaining: 1
+			X-RateLimit-Reset: 62
+			RateLimit: "minute";r=1;t=40, "day";r=98;t=86380
+
+			GET /v1/pets
+			If-None-Match: *
+			304
+			X-RateLimit-Remaining: 0
+			X-RateLimit-Reset: 62
+			RateLimit: "minute";r=0;t=40, "day";r=97;t=86380
+
+			wait 300ms
+
+			GET /v1/pets
+			429 rate_limited
+			Retry-After: 40
+			X-RateLimit-Remaining: 0
+			X-RateLimit-Reset: 62
+			RateLimit: "minute";r=0;t=40, "day";r=97;t=86380
+
+			wait 40s
+
+			GET /v1/pets
+			200
+			Retry-After:
+			X-RateLimit-Remaining: 2
+			X-RateLimit-Reset: 122
+			RateLimit: "minute";r=2;t=60, "day";r=96;t=86340`
+		reset := regexp.MustCompile(`Reset: (\d+)`)
+		began := time.Now().Unix()
+		s.talk(reset.ReplaceAllStringFunc(transcript, func(line string) string {
+			seconds, err := strconv.ParseInt(line[len("Reset: "):], 10, 64)
+			must(t, err)
+			return fmt.Sprint("Reset: ", began+seconds, `
+				X-RateLimit-Limit: 3
+				RateLimit-Policy: "minute";q=3;w=60, "day";q=100;w=86400`)
+		}))
 	})
 }
 
 // Limits of addresses
 
 func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
-	inFakeTime(t, func(t *testing.T, s *shop) {
-		for i := range 60 {
-			a := s.list(noKey).is(401).has("X-RateLimit-Limit: 60")
-			a.has("RateLimit: " + fmt.Sprintf(`"address";r=%d;t=60`, 59-i))
-		}
-		a := s.list(withKey("nonsense")).is(429, CodeRateLimited).has("Retry-After: 60")
-		reset := time.Now().Add(time.Minute).Unix()
-		a.has("X-RateLimit-Remaining: 0", fmt.Sprint("X-RateLimit-Reset: ", reset))
-		a.has(`RateLimit: "address";r=0;t=60`, "WWW-Authenticate:")
-		s.list().is(200) // a valid key is never refused for its address
-		s.list(noKey, from("192.0.2.1, 203.0.113.9")).is(401)
-		time.Sleep(time.Minute)
-		s.list(noKey).is(401).has("X-RateLimit-Remaining: 59")
+	inFakeTime(t, func(_ *testing.T, s *shop) {
+		s.talk(strings.ReplaceAll(`
+			GET /v1/pets
+			Authorization:
+			401
+			RateLimit: "address";r=59;t=60
+
+			59 GET /v1/pets
+			Authorization:
+			401
+			X-RateLimit-Limit: 60
+			X-RateLimit-Reset: RESET
+
+			GET /v1/pets
+			Authorization: Bearer nonsense
+			429 rate_limited
+			Retry-After: 60
+			X-RateLimit-Remaining: 0
+			X-RateLimit-Reset: RESET
+			RateLimit: "address";r=0;t=60
+			WWW-Authenticate:
+
+			GET /v1/pets
+			200
+
+			GET /v1/pets
+			Authorization:
+			X-Forwarded-For: 192.0.2.1, 203.0.113.9
+			401
+
+			wait 1m
+
+			GET /v1/pets
+			Authorization:
+			401
+			X-RateLimit-Remaining: 59`, "RESET", fmt.Sprint(time.Now().Add(time.Minute).Unix())))
 	}, behindAProxy)
 }
 
@@ -950,29 +1156,53 @@ func TestAKnownKeyThatMayHaveChangedIsNoGuess(t *testing.T) {
 // Bans
 
 func TestInsistingAfter429BansTheKey(t *testing.T) {
-	inFakeTime(t, func(t *testing.T, s *shop) {
-		key := withKey(s.newKey(quota{3, 100}))
-		for range 3 {
-			s.list(key).is(200)
-		}
-		// The first refusal is no strike, and three strikes are as many as the limit, not more.
-		for range 1 + 3 {
-			s.list(key).is(429, CodeRateLimited)
-		}
-		end := strconv.FormatInt(time.Now().Add(10*time.Minute).Unix(), 10)
-		banned := func(retry string) {
-			t.Helper()
-			a := s.list(key).is(429, CodeKeyBanned).has("Retry-After: " + retry)
-			a.has("X-RateLimit-Limit: 3", "X-RateLimit-Remaining: 0", "X-RateLimit-Reset: "+end)
-		}
-		banned("600")
-		time.Sleep(5 * time.Minute)
-		banned("300") // asking again does not lengthen it
-		s.list().is(200)
-		time.Sleep(5*time.Minute - time.Millisecond)
-		banned("1")
-		time.Sleep(time.Millisecond)
-		s.list(key).is(200).has("X-RateLimit-Remaining: 2")
+	inFakeTime(t, func(_ *testing.T, s *shop) {
+		// The first refusal is no strike, and three strikes are as many as the limit, not more. To
+		// ask again does not lengthen the ban.
+		s.talk(strings.NewReplacer(
+			"KEY", "Authorization: Bearer "+s.newKey(quota{3, 100}),
+			"END", fmt.Sprint(time.Now().Add(10*time.Minute).Unix()),
+		).Replace(`
+			3 GET /v1/pets
+			KEY
+			200
+
+			4 GET /v1/pets
+			KEY
+			429 rate_limited
+
+			GET /v1/pets
+			KEY
+			429 key_banned
+			Retry-After: 600
+			X-RateLimit-Limit: 3
+			X-RateLimit-Remaining: 0
+			X-RateLimit-Reset: END
+
+			wait 5m
+
+			GET /v1/pets
+			KEY
+			429 key_banned
+			Retry-After: 300
+			X-RateLimit-Reset: END
+
+			GET /v1/pets
+			200
+
+			wait 4m59.999s
+
+			GET /v1/pets
+			KEY
+			429 key_banned
+			Retry-After: 1
+
+			wait 1ms
+
+			GET /v1/pets
+			KEY
+			200
+			X-RateLimit-Remaining: 2`))
 		s.wantBans(1)
 	})
 }

@@ -885,6 +885,54 @@ func (s *shop) list(more ...string) reply {
 	return s.call("GET", "/v1/pets", more...)
 }
 
+// talk plays a transcript in paragraphs. Each is a request line, in front of which stands how often
+// it is sent, if not once, then the further arguments of call, the status and the code of an error,
+// and what the response has: headers, and after = the body. Or it says how long to wait.
+func (s *shop) talk(transcript string) {
+	s.t.Helper()
+	for paragraph := range strings.SplitSeq(transcript, "\n\n") {
+		times := 1
+		_, _ = fmt.Sscanf(strings.TrimSpace(paragraph), "%d ", &times)
+		for range times {
+			s.exchange(paragraph)
+		}
+	}
+}
+
+var statusLine = regexp.MustCompile(`^\d{3}( [a-z_]+)?$`)
+
+func (s *shop) exchange(paragraph string) {
+	s.t.Helper()
+	var request []string
+	var a reply
+	for line := range strings.Lines(paragraph) {
+		line = strings.TrimSpace(line)
+		first, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "":
+		case first == "wait":
+			d, err := time.ParseDuration(rest)
+			must(s.t, err)
+			time.Sleep(d)
+		case statusLine.MatchString(line):
+			a = s.call(request[0], request[1], request[2:]...)
+			status, _ := strconv.Atoi(first)
+			if a.is(status); rest != "" {
+				a.is(status, ErrorCode(rest))
+			}
+		case a.status > 0 && first[0] == '=':
+			a.says(line[1:])
+		case a.status > 0:
+			a.has(line)
+		case request == nil:
+			words := strings.Fields(line)
+			request = words[len(words)-2:]
+		default:
+			request = append(request, line)
+		}
+	}
+}
+
 // noKey and withKey are headers for call: without a key, and with another one.
 const noKey = "Authorization:"
 
