@@ -119,8 +119,7 @@ func openClusterAt(t testing.TB, addresses string, mode openMode) (*store, *logB
 func newClusterStore(t testing.TB, c *fakeCluster) (*store, *logBuffer) {
 	t.Helper()
 	log := &logBuffer{}
-	e := newRqlite(nodeURLs(c.addresses()), openToServe, newLogger(log, "json", slog.LevelDebug))
-	e.client.Transport = c
+	e := c.engine(openToServe, newLogger(log, "json", slog.LevelDebug))
 	must(t, e.connect(t.Context()))
 	must(t, updateSchema(t.Context(), e, true))
 	must(t, e.bind(t.Context()))
@@ -128,6 +127,13 @@ func newClusterStore(t testing.TB, c *fakeCluster) (*store, *logBuffer) {
 	s := storeOn(e)
 	s.documents.max = 16 << 20
 	return s, log
+}
+
+// engine is one that is not connected yet.
+func (c *fakeCluster) engine(mode openMode, log *slog.Logger) *rqlite {
+	e := newRqlite(nodeURLs(c.addresses()), mode, log)
+	e.client.Transport = c
+	return e
 }
 
 // onFakeCluster runs a test in fake time, with a store of a service on three nodes.

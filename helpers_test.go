@@ -40,10 +40,8 @@ func openDatabase(t testing.TB, path string) *store { return openDatabaseFor(t, 
 func openDatabaseFor(t testing.TB, path string, mode openMode) *store {
 	t.Helper()
 	s, err := openStore(context.Background(), path, mode, testLog)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.documents.max = 16 << 20
+	must(t, err)
+	s.limitCache(16 << 20)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -111,9 +109,7 @@ func countPets(t testing.TB, s *store) int64 {
 func mustCreate(t testing.TB, s *store, p NewPet) int64 {
 	t.Helper()
 	id, err := s.createPet(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return id
 }
 
@@ -130,9 +126,7 @@ func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (
 	p *listPage) {
 	t.Helper()
 	p, err := s.page(status, limit, after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var pets []struct {
 		ID     int64     `json:"id"`
 		Status PetStatus `json:"status"`
@@ -257,9 +251,7 @@ func literalsOf(t testing.TB, files ...string) (literals []string) {
 // makeOtherDatabase makes a database by statements and leaves it closed.
 func makeOtherDatabase(t testing.TB, path string, statements ...string) {
 	t.Helper()
-	if err := otherProgram(t, path, statements...).Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, otherProgram(t, path, statements...).Close())
 }
 
 // filesIn is the content of every file in a folder but SQLite's own shared
@@ -267,9 +259,7 @@ func makeOtherDatabase(t testing.TB, path string, statements ...string) {
 func filesIn(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	tree := map[string]string{}
 	for _, entry := range entries {
 		if to, err := os.Readlink(filepath.Join(dir, entry.Name())); err == nil {
@@ -350,9 +340,7 @@ func copyHolds(t testing.TB, path string) (pets, records int64) {
 	if most := numberIn(t, db, "SELECT ifnull(max(id), 0) FROM pets"); most != pets {
 		t.Errorf("the copy has %d pets with ids up to %d", pets, most)
 	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Close())
 	return pets, records
 }
 
@@ -436,21 +424,15 @@ func startServer(t testing.TB, env map[string]string, args ...string) *testServe
 func send(t testing.TB, method, url, key, body string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequest(method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if key != "" {
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
 	response, err := testClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	describedRequest(t, r, response.StatusCode)
 	return response, string(text)
 }
@@ -571,9 +553,7 @@ func storedDays(t testing.TB, s *store) (days []string) {
 
 func mustFlush(t testing.TB, l *ledger) {
 	t.Helper()
-	if err := l.flush(context.Background(), testStart.time); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.flush(context.Background(), testStart.time))
 }
 
 // usageColumns are those of the usage table beside its id, in the order of columns.
@@ -595,9 +575,7 @@ func duringFlush(t *testing.T, s *store, flush func(context.Context) error, do f
 	synctest.Wait()
 	do()
 	<-s.committing
-	if err := <-flushed; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-flushed)
 }
 
 // parseCommand is a run of a command that has read its arguments and its environment.
@@ -647,9 +625,7 @@ func (k testKeys) mint(name string, args ...string) string {
 
 func (k testKeys) show(id string) (shown shownKey) {
 	k.Helper()
-	if err := json.Unmarshal([]byte(k.do("show", "-json", id)), &shown); err != nil {
-		k.Fatal(err)
-	}
+	must(k, json.Unmarshal([]byte(k.do("show", "-json", id)), &shown))
 	return shown
 }
 
@@ -959,9 +935,7 @@ func (s *shop) send(r *http.Request) reply {
 		}
 	}
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	response.Body.Close()
 	what := r.Method + " " + r.URL.RequestURI()
 	a := reply{s.t, what, response.StatusCode, response.Header, string(body)}
