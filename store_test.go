@@ -82,8 +82,23 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 				}
 			}
 		}}
-		sendPetStatements(t, s)
-		sendKeyStatements(t, s)
+		sendStatements(t, s)
+		for _, line := range []string{
+			"pet set -name=Tom -category=2 -status=sold 1",
+			"pet export -",
+			"pet delete 1",
+			"key create -plan=free",
+			"key list",
+			"key set -name=third -plan=pro -expires=90d 1",
+			"key usage",
+			"key rotate -overlap=1h 1",
+			"key revoke 1",
+		} {
+			must(t, onStore(t, s, io.Discard, line))
+		}
+		if err := onStore(t, s, fullDisk{}, "key rotate -overlap=1h 2"); err == nil {
+			t.Error("a key that cannot be shown is made") // it is taken back
+		}
 		literals := literalsOf(t, "store.go", "keys.go", "usage.go", "commands_pets.go")
 		if len(literals) < 15 {
 			t.Errorf("the source has %d statements", len(literals))
@@ -96,67 +111,48 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 	})
 }
 
-func sendPetStatements(t *testing.T, s *store) {
-	ctx := t.Context()
+// sendStatements sends those of a service, and of an import.
+func sendStatements(t *testing.T, s *store) {
+	ctx, now := t.Context(), instantOf(testTime)
 	mustCreate(t, s, rex)
 	pageIDs(t, s, "", 20, 0)
 	pageIDs(t, s, Sold, 20, 0)
-	_, err := s.pet(1)
-	must(t, err)
+	readPet(t, s, 1)
 	createOnce(t, s, 1, "Rex", testTime)
+	must(t, errorOf(s.importPets(ctx, "digest", []string{rowOf(rex)}, 0, 1)))
+	must(t, errorOf(s.imported(ctx, "digest")))
 	must(t, s.purge(ctx, testTime))
-	must(t, newLedger(s, 0).purge(ctx, testTime))
 	must(t, s.probe(ctx))
 	must(t, s.readable(ctx))
-	must(t, errorOf(s.importPets(ctx, "digest", []string{rowOf(rex)}, 0, 1)))
-	_, err = s.imported(ctx, "digest")
-	must(t, err)
-	set, err := parseCommand("pet set", []string{"-name=Tom", "-category=2", "-status=sold", "1"})
-	must(t, err)
-	must(t, errorOf(s.edit(ctx, set.petChange())))
-	quiet := &process{stdout: io.Discard, stderr: io.Discard}
-	cmd := commandNamed("pet delete").newInvocation(quiet)
-	cmd.store, cmd.log, cmd.arguments = s, testLog, []string{"1"}
-	_, err = cmd.exportPets(ctx, "-")
-	must(t, err)
-	must(t, petDelete(ctx, cmd))
-	_, err = schemaVersion(ctx, s.engine)
-	must(t, err)
+	l := newLedger(s, time.Minute)
+	must(t, l.purge(ctx, testTime))
+	l.noteDeprecatedUse(1, now)
+	a := &account{usageID: 1}
+	must(t, errorOf(l.admit(a, testTime)))
+	mustFlush(t, l)
+	ban := decision{now: now}
+	l.storeBan(a, &ban)
+	must(t, ban.banErr)
+	must(t, unbanKey(ctx, s, 1, now))
+	must(t, errorOf(findKey(ctx, s, digest{})))
+	must(t, errorOf(readReport(ctx, s, now)))
+	must(t, errorOf(schemaVersion(ctx, s.engine)))
 	must(t, errorOf(s.write(ctx, upgrade(len(migrations), 1)[1:]...))) // [0] is empty
 }
 
-func sendKeyStatements(t *testing.T, s *store) {
-	ctx, now := t.Context(), instantOf(testTime)
-	token := mustInsertKey(t, s, apiKey{Name: "second", Plan: "enterprise"})
-	ring := newKeyring(s, false)
-	key := mustAuthenticate(t, ring, token, testTime)
-
-	successor, next := *key, newSecret(false)
-	_, err := rotateKey(ctx, s, &successor, next.digest(), now+1000)
-	must(t, err)
-	must(t, takeBack(ctx, s, next.digest(), restoreExpiry(key, now+1000)))
-	change := writing(s,
-		setPlan(key.ID, "enterprise", quota{6, 8}),
-		setName(key.ID, "third"),
-		setLifetime(key.ID, now, dayMillis))
-	must(t, change())
-
-	limits := newLedger(s, time.Minute)
-	limits.noteDeprecatedUse(key.ID, now)
-	_, err = limits.admit(&key.account, testTime)
-	must(t, err)
-	must(t, limits.flush(ctx, func() time.Time { return testTime }))
-	ban := decision{now: now}
-	limits.storeBan(&key.account, &ban)
-	must(t, ban.banErr)
-	must(t, unbanKey(ctx, s, key.ID, now))
-	must(t, revokeNow(ctx, s, key.ID, now))
-
-	_, err = readKeys(ctx, s, now, "")
-	must(t, err)
-	must(t, eachUsage(ctx, s, 0, key.usageID, -1, func(*lineUsage) error { return nil }))
-	_, err = readReport(ctx, s, now)
-	must(t, err)
+// onStore runs a command on a store that is open.
+func onStore(t *testing.T, s *store, stdout io.Writer, line string) error {
+	t.Helper()
+	words := strings.Fields(line)
+	entry := commandNamed(words[0] + " " + words[1])
+	cmd := entry.newInvocation(&process{stdout: stdout, stderr: io.Discard})
+	must(t, entry.parse(cmd, words[2:]))
+	cmd.store = s
+	cmd.log = testLog
+	if entry.idOf != "" && cmd.argument != "" {
+		must(t, cmd.readID(t.Context()))
+	}
+	return entry.run(t.Context(), cmd)
 }
 
 func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
@@ -369,85 +365,40 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 	})
 }
 
-// lateEngine lets something happen between a query and its return.
-type lateEngine struct {
-	engine
-	meanwhile func()
-}
-
-func (e *lateEngine) read(ctx context.Context, query statement,
-	row func(scan scanner) error) error {
-	err := e.engine.read(ctx, query, row)
-	e.meanwhile()
-	return err
-}
-
-// TestWhatWasReadBeforeAChangeIsNotFreshAfterIt, although it is cached later.
-func TestWhatWasReadBeforeAChangeIsNotFreshAfterIt(t *testing.T) {
+// TestWhatWasReadBeforeAnEditIsNotFreshAfterIt, although it is cached later. For new pets, see
+// TestNoPageIsRememberedAsNewerThanItIs.
+func TestWhatWasReadBeforeAnEditIsNotFreshAfterIt(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		mustCreate(t, s, rex)
-		page := func(limit int) func() string {
-			return func() string {
-				_, p := pageIDs(t, s, "", limit, 0)
-				return string(p.body)
-			}
+		mustCreate(t, s, rex)
+		page := func() string {
+			_, p := pageIDs(t, s, "", 1, 0)
+			return string(p.body)
 		}
-		pet := func() string {
-			pet, err := s.pet(1)
-			must(t, err)
-			return string(pet.body)
-		}
-		create := func(name string) {
-			mustCreate(t, s, NewPet{Name: name, CategoryID: 1,
-				Status: Sold})
-		}
+		pet := func() string { return readPet(t, s, 1).Name }
 		edit := func(name string) {
 			editAsCommand(t, db, "UPDATE pets SET name = '"+name+"' WHERE id = 1")
 			must(t, s.refresh(t.Context()))
 		}
-		for i, c := range []struct {
-			what   string
-			read   func() string
-			change func(name string)
-		}{
-			{"the last page, and a new pet", page(20), create},
-			{"a page with more behind it, and an edit", page(1), edit},
-			{"a pet, and an edit", pet, edit},
+		for what, read := range map[string]func() string{
+			"a page with more behind it": page,
+			"a pet":                      pet,
 		} {
-			name := fmt.Sprint("Tom ", i)
+			name := "after " + what
 			honest := s.engine
-			s.engine = &lateEngine{honest, func() {
+			s.engine = &hookedEngine{engine: honest, afterRead: func() {
 				s.engine = honest
-				c.change(name)
+				edit(name)
 			}}
-			if text := c.read(); strings.Contains(text, name) {
-				t.Errorf("%s: before the change it is %s", c.what, text)
+			if text := read(); strings.Contains(text, name) {
+				t.Errorf("before the edit, %s is %s", what, text)
 			}
-			if text := c.read(); !strings.Contains(text, name) {
-				t.Errorf("%s: after the change it is %s", c.what, text)
+			if text := read(); !strings.Contains(text, name) {
+				t.Errorf("after the edit, %s is %s", what, text)
 			}
 		}
 	})
-}
-
-// steppedEngine stops a read and a write before and after the database does it.
-type steppedEngine struct {
-	engine
-	stopRead, stopWrite func()
-}
-
-func (e *steppedEngine) read(ctx context.Context, query statement,
-	row func(scan scanner) error) error {
-	e.stopRead()
-	defer e.stopRead()
-	return e.engine.read(ctx, query, row)
-}
-
-func (e *steppedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
-	e.stopWrite()
-	defer e.stopWrite()
-	return e.engine.write(ctx, statements)
 }
 
 // inSteps runs do up to its first stop, then to the next, and then to its end.
@@ -472,8 +423,9 @@ func inSteps(do func(), stop *func()) (step func()) {
 func TestNoPageIsRememberedAsNewerThanItIs(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		stepped := &steppedEngine{engine: s.engine}
-		s.engine = stepped
+		var stopRead, stopWrite func()
+		read, write := func() { stopRead() }, func() { stopWrite() }
+		s.engine = &hookedEngine{s.engine, read, read, write, write}
 		pets := 0
 		for order := range uint(1 << 6) { // a bit that is set is a step of the create
 			if bits.OnesCount(order) != 3 {
@@ -481,8 +433,8 @@ func TestNoPageIsRememberedAsNewerThanItIs(t *testing.T) {
 			}
 			pets++
 			limit := maxLimit - pets // no such page is cached yet
-			read := inSteps(func() { pageIDs(t, s, "", limit, 0) }, &stepped.stopRead)
-			create := inSteps(func() { mustCreate(t, s, rex) }, &stepped.stopWrite)
+			read := inSteps(func() { pageIDs(t, s, "", limit, 0) }, &stopRead)
+			create := inSteps(func() { mustCreate(t, s, rex) }, &stopWrite)
 			steps := ""
 			for turn := range 6 {
 				if order>>turn&1 == 1 {
@@ -549,65 +501,13 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 				sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
 			check("another program", id)
 		default:
-			s.engine = &slowEngine{honest, func() { check("a commit that goes on", id) }}
+			s.engine = &hookedEngine{engine: honest, afterWrite: func() {
+				check("a commit that goes on", id)
+			}}
 			mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 1, Status: Available})
 			s.engine = honest
 		}
 	}
-}
-
-// slowEngine lets something happen between a commit and its return.
-type slowEngine struct {
-	engine
-	meanwhile func()
-}
-
-func (e *slowEngine) write(ctx context.Context, statements []statement) ([]result, error) {
-	results, err := e.engine.write(ctx, statements)
-	e.meanwhile()
-	return results, err
-}
-
-// TestAnImportIsNeverSeenAndThenMissing, nor are creates, whatever pages are asked for at once.
-func TestAnImportIsNeverSeenAndThenMissing(t *testing.T) {
-	s := newStore(t)
-	other := openDatabase(t, fileEngine(s).path)
-	var writers, readers sync.WaitGroup
-	var ended atomic.Bool
-	writers.Go(func() {
-		for i := range 200 {
-			digest := fmt.Sprint(i)
-			err := errorOf(other.importPets(context.Background(), digest, ada, 0, 1))
-			if err != nil {
-				t.Error(err)
-			}
-		}
-	})
-	writers.Go(func() {
-		for range 200 {
-			mustCreate(t, s, NewPet{Name: "Tom", CategoryID: 1, Status: Available})
-		}
-	})
-	var seen atomic.Int64 // the highest id that a response has shown
-	for limit := range 3 {
-		readers.Go(func() {
-			for !ended.Load() {
-				atLeast := seen.Load()
-				page, err := s.page(Available, maxLimit-limit, max(0, atLeast-1)/50*50)
-				if err != nil || page.last < atLeast {
-					t.Errorf("pet %d was seen; then a last page ends with %d, %v",
-						atLeast, page.last, err)
-					return
-				}
-				for highest := atLeast; highest < page.last; highest = seen.Load() {
-					seen.CompareAndSwap(highest, page.last)
-				}
-			}
-		})
-	}
-	writers.Wait()
-	ended.Store(true)
-	readers.Wait()
 }
 
 // TestAnEditThatWasShownOnceIsShownFromThenOn: pages and pets that are read show an edit before the
@@ -774,6 +674,14 @@ func newLookingService(t *testing.T, s *store) *lookingService {
 	return l
 }
 
+// background starts what runs beside the requests.
+func (l *lookingService) background() *background {
+	log := newServerLog()
+	l.log = newLogger(log, "json", 0)
+	stop := runBackground(l.service, nil, nil)
+	return &background{service: l.service, t: l.t, log: log, stop: stop}
+}
+
 // want sends a request and checks its status, and how long it takes.
 func (l *lookingService) want(status int, takes time.Duration) {
 	l.t.Helper()
@@ -901,10 +809,7 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusOK, lookWait)
 		l.want(http.StatusOK, 0)
-		log := newServerLog()
-		l.log = newLogger(log, "json", 0)
-		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil,
-			nil)}
+		b := l.background()
 		for range 2000 {
 			time.Sleep(10 * time.Millisecond)
 			l.want(http.StatusOK, 0)
@@ -972,10 +877,7 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 			pause(r.Context(), 700*time.Millisecond)
 			return false
 		})
-		log := newServerLog()
-		l.log = newLogger(log, "json", 0)
-		b := &background{service: l.service, t: t, log: log, stop: runBackground(l.service, nil,
-			nil)}
+		b := l.background()
 		time.Sleep(time.Minute)
 		must(t, b.stop())
 		b.wantLog()
@@ -1156,10 +1058,12 @@ func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
 	})
 }
 
-// TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in their transaction.
+// TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in their transaction, and in whatever order SQL
+// finds the rows. An import keeps its order in the same way.
 func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
+		s.engine = shufflingEngine{s.engine}
 		pets := make([]NewPet, 25)
 		ids := make([]int64, len(pets))
 		writes := []func() error{writing(s, sqlOf("DELETE FROM usage"))}
@@ -1191,7 +1095,9 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 		if n := s.commitSizes.sum.Load() - counted; n != int64(len(writes)) {
 			t.Errorf("the metrics count %d requests, want %d", n, len(writes))
 		}
+		var rows []string
 		for i, id := range ids {
+			rows = append(rows, rowOf(pets[i]))
 			if got := readPet(t, s, id).NewPet; got != pets[i] {
 				t.Errorf("pet %d has the id %d, which is %+v", i, id, got)
 			}
@@ -1200,6 +1106,12 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 		usages := readNumber(t, s, "SELECT count(*) FROM usage")
 		if n := len(slices.Compact(ids)); n != 25 || countPets(t, s) != 25 || usages != 25 {
 			t.Errorf("%d ids, %d pets, and %d usages are stored", n, countPets(t, s), usages)
+		}
+		must(t, errorOf(s.importPets(t.Context(), "digest", rows, 0, 25)))
+		for i, pet := range pets {
+			if got := readPet(t, s, int64(26+i)).NewPet; got != pet {
+				t.Errorf("of the import, pet %d is %+v", i, got)
+			}
 		}
 	})
 }
@@ -1214,41 +1126,6 @@ func (e shufflingEngine) write(ctx context.Context, statements []statement) ([]r
 			"FROM (SELECT * FROM json_each(?) ORDER BY (key * 7 + 3) % 11)", 1)
 	}
 	return e.engine.write(ctx, shuffled)
-}
-
-// TestTheOrderOfAnInsertIsPromised, and not only what SQLite happens to do: each caller gets its
-// own id, and an import keeps its order, in whatever order SQL finds the rows.
-func TestTheOrderOfAnInsertIsPromised(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		s.engine = shufflingEngine{s.engine}
-		ids := make([]int64, 20)
-		var creates []func() error
-		for i := range ids {
-			creates = append(creates, func() (err error) {
-				ids[i], err = s.createPet(NewPet{Name: fmt.Sprint(i), Status: Sold})
-				return err
-			})
-		}
-		for _, err := range writeTogether(t, s, creates...) {
-			must(t, err)
-		}
-		for i, id := range ids {
-			if name := readPet(t, s, id).Name; name != fmt.Sprint(i) {
-				t.Errorf("pet %d has the id %d, which is pet %s", i, id, name)
-			}
-		}
-		var rows []string
-		for i := range ids {
-			rows = append(rows, rowOf(NewPet{Name: fmt.Sprint(i), Status: Sold}))
-		}
-		must(t, errorOf(s.importPets(t.Context(), "digest", rows, 0, int64(len(rows)))))
-		for i := range ids {
-			if name := readPet(t, s, int64(len(ids)+i+1)).Name; name != fmt.Sprint(i) {
-				t.Errorf("of the import, pet %d is pet %s", i, name)
-			}
-		}
-	})
 }
 
 // lyingEngine says something else of what it has written.
