@@ -21,7 +21,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -1076,22 +1075,6 @@ func (a reply) ids() []int64 {
 }
 
 func all(int64) bool { return true }
-
-// readyShop is a service in fake time whose store is asked whether it is ready, and
-// how often it was asked.
-func readyShop(t *testing.T, path string) (srv *service, probes *atomic.Int64) {
-	t.Helper()
-	st, err := openStore(t.Context(), path, openToServe, testLog)
-	must(t, err)
-	t.Cleanup(func() { st.Close() })
-	probes = &atomic.Int64{}
-	st.engine = &watchedEngine{engine: st.engine, check: func(st statement, _ []any) {
-		if strings.Contains(st.query, "'probe'") {
-			probes.Add(1)
-		}
-	}}
-	return newService(st, settings{}, slog.New(slog.DiscardHandler)), probes
-}
 
 // debugCall sends a request to the debug address.
 func debugCall(routes http.Handler, path, host string) *httptest.ResponseRecorder {
