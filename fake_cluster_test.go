@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -136,6 +137,16 @@ func (c *fakeCluster) engine(mode openMode, log *slog.Logger) *rqlite {
 	return e
 }
 
+// bubble is a test that runs in fake time.
+func bubble(test func(t *testing.T)) func(t *testing.T) {
+	return func(t *testing.T) { synctest.Test(t, test) }
+}
+
+// clustered is a test that onFakeCluster runs.
+func clustered(test func(t *testing.T, c *fakeCluster, s *store)) func(t *testing.T) {
+	return func(t *testing.T) { onFakeCluster(t, test) }
+}
+
 // onFakeCluster runs a test in fake time, with a store of a service on three nodes.
 func onFakeCluster(t *testing.T, test func(t *testing.T, c *fakeCluster, s *store)) {
 	t.Helper()
@@ -161,17 +172,21 @@ func (c *fakeCluster) addresses(numbers ...int) string {
 	return strings.Join(addresses, ",")
 }
 
+// lock guards the cluster until unlock is called.
+func (c *fakeCluster) lock() (unlock func()) {
+	c.mu.Lock()
+	return c.mu.Unlock
+}
+
 // lead makes another node the leader, or, with -1, none.
 func (c *fakeCluster) lead(number int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	c.leader = number
 }
 
 // when lets a rule look at every request first; nil ends it.
 func (c *fakeCluster) when(rule fakeRule) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	c.rule = rule
 }
 
@@ -187,17 +202,28 @@ func (c *fakeCluster) always(path string, answer fakeAnswer) {
 }
 
 // answerOnce gives an answer to the first request for the database, and to no other.
-func answerOnce(c *fakeCluster, answer fakeAnswer) {
-	var once sync.Once
-	c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) (answered bool) {
-		if r.URL.Path == "/status" {
+func answerOnce(c *fakeCluster, answer fakeAnswer) { c.answerNth(1, answer) }
+
+// answerNth gives an answer to one request for the database.
+func (c *fakeCluster) answerNth(nth int64, answer fakeAnswer) (asked *atomic.Int64) {
+	asked = &atomic.Int64{}
+	c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/status" || asked.Add(1) != nth {
 			return false
 		}
-		once.Do(func() {
-			answered = true
-			answer(n, w, r)
-		})
-		return answered
+		answer(n, w, r)
+		return true
+	})
+	return asked
+}
+
+// before calls do before a node serves a request whose path begins with one.
+func (c *fakeCluster) before(path string, do func(r *http.Request)) {
+	c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+		if strings.HasPrefix(r.URL.Path, path) {
+			do(r)
+		}
+		return false
 	})
 }
 
@@ -217,8 +243,7 @@ func (c *fakeCluster) freeze(numbers ...int) {
 
 // arrived returns the requests since it was last called, without those for a status.
 func (c *fakeCluster) arrived() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	requests := c.requests
 	c.requests = nil
 	isStatus := func(r string) bool { return strings.HasSuffix(r, "/status") }
@@ -239,16 +264,14 @@ func writeTo(node int) string { return fmt.Sprint(node, " POST /db/execute?trans
 // number asks the database behind the nodes itself.
 func (c *fakeCluster) number(query string) int64 {
 	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	return numberIn(c.t, c.db, query)
 }
 
 // exec changes the database behind the nodes' back.
 func (c *fakeCluster) exec(statements ...string) {
 	c.t.Helper()
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	for _, st := range statements {
 		c.mustExec(st)
 	}
@@ -283,8 +306,7 @@ func (n *fakeNode) stop() {
 }
 
 func (n *fakeNode) setDown(down bool) {
-	n.fake.mu.Lock()
-	defer n.fake.mu.Unlock()
+	defer n.fake.lock()()
 	n.down = down
 }
 
@@ -322,8 +344,7 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rule != nil && rule(n, w, r) {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	n.serve(w, r)
 }
 
@@ -376,8 +397,7 @@ func respond(status int, text string) fakeAnswer {
 
 // lose does what it is asked, and breaks the connection off in place of the response.
 func lose(n *fakeNode, _ http.ResponseWriter, r *http.Request) {
-	n.fake.mu.Lock()
-	defer n.fake.mu.Unlock()
+	defer n.fake.lock()()
 	n.serve(httptest.NewRecorder(), r)
 	panic(http.ErrAbortHandler)
 }

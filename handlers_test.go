@@ -986,13 +986,31 @@ func TestEveryResponseSaysWhereTheKeyStands(t *testing.T) {
 
 // Limits of addresses
 
+// TestCallersWithoutAValidKeyAreLimitedByAddress, and never banned. To look takes nothing.
 func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
+	allOrigins := func(c *settings) { c.corsOrigins = []string{"*"} }
 	inFakeTime(t, func(_ *testing.T, s *shop) {
-		s.talk(strings.ReplaceAll(`
+		s.talk(strings.NewReplacer(
+			"RESET", fmt.Sprint(time.Now().Add(time.Minute).Unix()),
+			"PREFLIGHT", `OPTIONS /v1/pets
+			Authorization:
+			Origin: https://a.example
+			Access-Control-Request-Method: GET`,
+		).Replace(`
+			5 PREFLIGHT
+			204
+			RateLimit: "address";r=60;t=0
+
 			GET /v1/pets
 			Authorization:
 			401
 			RateLimit: "address";r=59;t=60
+
+			wait 30s
+
+			5 PREFLIGHT
+			204
+			RateLimit: "address";r=59;t=30
 
 			59 GET /v1/pets
 			Authorization:
@@ -1000,13 +1018,18 @@ func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
 			X-RateLimit-Limit: 60
 			X-RateLimit-Reset: RESET
 
-			GET /v1/pets
+			PREFLIGHT
+			204
+			RateLimit: "address";r=0;t=30
+
+			500 GET /v1/pets
 			Authorization: Bearer nonsense
 			429 rate_limited
-			Retry-After: 60
+			Retry-After: 30
 			X-RateLimit-Remaining: 0
 			X-RateLimit-Reset: RESET
-			RateLimit: "address";r=0;t=60
+			RateLimit: "address";r=0;t=30
+			RateLimit-Policy: "address";q=60;w=60
 			WWW-Authenticate:
 
 			GET /v1/pets
@@ -1016,14 +1039,22 @@ func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
 			Authorization:
 			X-Forwarded-For: 192.0.2.1, 203.0.113.9
 			401
+			RateLimit: "address";r=59;t=60
 
-			wait 1m
+			wait 29.999s
+
+			GET /v1/pets
+			Authorization:
+			429 rate_limited
+			Retry-After: 1
+
+			wait 1ms
 
 			GET /v1/pets
 			Authorization:
 			401
-			X-RateLimit-Remaining: 59`, "RESET", fmt.Sprint(time.Now().Add(time.Minute).Unix())))
-	}, behindAProxy)
+			RateLimit: "address";r=59;t=60`))
+	}, behindAProxy, allOrigins)
 }
 
 // TestAnAddressThatIsSpentIsLoggedOnceAWindow: otherwise nobody could tell who floods the service

@@ -867,7 +867,7 @@ func (s *shop) talk(transcript string) {
 	s.t.Helper()
 	for paragraph := range strings.SplitSeq(transcript, "\n\n") {
 		times := 1
-		_, _ = fmt.Sscanf(strings.TrimSpace(paragraph), "%d ", &times)
+		_, _ = fmt.Sscanf(strings.TrimSpace(paragraph), "%d ", &times) // else it stays 1
 		for range times {
 			s.exchange(paragraph)
 		}

@@ -18,7 +18,6 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -176,20 +175,18 @@ func TestAKeyWhoseOutcomeIsUnknownIsTakenBack(t *testing.T) {
 		"and there is no leader": {lose, -1, 1,
 			"a key that was not shown may be stored; if petstore key list has one that ends in "},
 	} {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, fake *fakeCluster, s *store) {
-				answerOnce(fake, func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
-					defer fake.lead(c.leader)
-					c.answer(n, w, r)
-				})
-				cmd := &invocation{process: &process{stdout: io.Discard}, log: testLog, store: s}
-				err := keyCreate(t.Context(), cmd)
-				wantOneLine(t, err, false, c.says, "whether it was stored is unknown")
-				if keys := fake.number("SELECT count(*) FROM api_keys"); keys != c.keys {
-					t.Errorf("%d keys are stored, want %d", keys, c.keys)
-				}
+		t.Run(what, clustered(func(t *testing.T, fake *fakeCluster, s *store) {
+			answerOnce(fake, func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
+				defer fake.lead(c.leader)
+				c.answer(n, w, r)
 			})
-		})
+			cmd := &invocation{process: &process{stdout: io.Discard}, log: testLog, store: s}
+			err := keyCreate(t.Context(), cmd)
+			wantOneLine(t, err, false, c.says, "whether it was stored is unknown")
+			if keys := fake.number("SELECT count(*) FROM api_keys"); keys != c.keys {
+				t.Errorf("%d keys are stored, want %d", keys, c.keys)
+			}
+		}))
 	}
 }
 
@@ -565,18 +562,10 @@ func TestAStopEndsAStartThatWaitsForANode(t *testing.T) {
 			openCluster(t, c, openOrMake)
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
-			var asked atomic.Int64
-			c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path == "/status" {
-					return false
-				}
-				if asked.Add(1) < nth {
-					return false
-				}
+			asked := c.answerNth(nth, func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 				stop()
 				_, _ = io.ReadAll(r.Body) // the server then notices when the client leaves
-				<-r.Context().Done()
-				return true
+				hang(n, w, r)
 			})
 			var log bytes.Buffer
 			must(t, runServer(ctx, io.Discard, &log, "-db", c.addresses()))
@@ -1113,26 +1102,24 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 		"in the middle of a second head":  {getRequest + getRequest[:20], true, 5 * time.Second},
 		"in the middle of a second body":  {postHead + "abcd" + postHead, true, 15 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, l := startFront(t, nil, echo)
-				began := time.Now()
-				conn := l.pipe()
-				if c.reads {
-					go func() { _, _ = io.WriteString(conn, c.sent) }()
-					_, _ = io.Copy(io.Discard, conn)
-				} else {
-					// Of what follows the request, the server reads one byte meanwhile.
-					for _, sent := range []string{c.sent, "x", "y"} {
-						_, _ = io.WriteString(conn, sent)
-					}
+		t.Run(name, bubble(func(t *testing.T) {
+			s, l := startFront(t, nil, echo)
+			began := time.Now()
+			conn := l.pipe()
+			if c.reads {
+				go func() { _, _ = io.WriteString(conn, c.sent) }()
+				_, _ = io.Copy(io.Discard, conn)
+			} else {
+				// Of what follows the request, the server reads one byte meanwhile.
+				for _, sent := range []string{c.sent, "x", "y"} {
+					_, _ = io.WriteString(conn, sent)
 				}
-				if took := time.Since(began); took != c.after {
-					t.Errorf("the connection ends after %v, want %v", took, c.after)
-				}
-				must(t, s.stop(t.Context(), l))
-			})
-		})
+			}
+			if took := time.Since(began); took != c.after {
+				t.Errorf("the connection ends after %v, want %v", took, c.after)
+			}
+			must(t, s.stop(t.Context(), l))
+		}))
 	}
 }
 
@@ -1200,37 +1187,22 @@ func TestAConnectionIsUnusedUntilARequestOrItsEnd(t *testing.T) {
 
 // How the service stops.
 
-// startSlow starts a POST and returns when the server waits for its body;
-// finish sends that and returns the status of the response.
+// startSlow sends the head of a POST. finish sends its body and returns the status of the response.
 func startSlow(t testing.TB, address, key string) (finish func() int) {
 	t.Helper()
-	const text = `{"name":"Rex","categoryId":7}`
-	reading := make(chan bool, 1)
-	trace := &httptrace.ClientTrace{Got100Continue: func() { reading <- true }}
-	ctx := httptrace.WithClientTrace(t.Context(), trace)
-	body, bodyWriter := io.Pipe()
-	r, err := http.NewRequestWithContext(ctx, "POST", address+"/pets", body)
+	const body = `{"name":"Rex","categoryId":7}`
+	host := strings.TrimSuffix(strings.TrimPrefix(address, "http://"), "/v1")
+	conn, err := net.Dial("tcp", host)
 	must(t, err)
-	r.ContentLength = int64(len(text))
-	r.Header.Set("Authorization", "Bearer "+key)
-	r.Header.Set("Expect", "100-continue") // the server says so when the operation reads the body
-	status := make(chan int, 1)
-	go func() {
-		defer close(status) // 0 if there is no response
-		if response, err := testClient.Do(r); err == nil {
-			response.Body.Close()
-			status <- response.StatusCode
-		}
-	}()
-	select {
-	case <-reading:
-	case <-time.After(longWait):
-		t.Fatal("the server does not ask for the body")
-	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
+		"Content-Length: %d\r\n\r\n", key, len(body))
 	return func() int {
-		_, _ = io.WriteString(bodyWriter, text)
-		bodyWriter.Close()
-		return <-status
+		_, _ = io.WriteString(conn, body)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		must(t, err)
+		response.Body.Close()
+		return response.StatusCode
 	}
 }
 
@@ -1390,31 +1362,29 @@ func TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds(t *testing.T) {
 		"one that sends nothing, with HTTP/2": {"h2", "", usual},
 		"one that is kept, with HTTP/2":       {"h2", http2Begin + http2Request, 1499e6},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				served := pair
-				if c.over == "" {
-					served = nil
-				}
-				s, l := startFront(t, served, http.NotFound)
-				conn := l.pipe()
-				defer conn.Close()
-				if c.over == "http/1.1" || c.over == "h2" {
-					secured := tlsClient(conn, c.over)
-					must(t, secured.Handshake())
-					conn = secured
-				}
-				go func() { _, _ = io.Copy(io.Discard, conn) }()
-				must(t, errorOf(io.WriteString(conn, c.sent)))
-				if what == "one that is closed" {
-					conn.Close()
-				}
-				synctest.Wait()
-				wantTime(t, "the stop", 0, c.atMost, nil, func() error {
-					return s.stop(t.Context(), l)
-				})
+		t.Run(what, bubble(func(t *testing.T) {
+			served := pair
+			if c.over == "" {
+				served = nil
+			}
+			s, l := startFront(t, served, http.NotFound)
+			conn := l.pipe()
+			defer conn.Close()
+			if c.over == "http/1.1" || c.over == "h2" {
+				secured := tlsClient(conn, c.over)
+				must(t, secured.Handshake())
+				conn = secured
+			}
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+			must(t, errorOf(io.WriteString(conn, c.sent)))
+			if what == "one that is closed" {
+				conn.Close()
+			}
+			synctest.Wait()
+			wantTime(t, "the stop", 0, c.atMost, nil, func() error {
+				return s.stop(t.Context(), l)
 			})
-		})
+		}))
 	}
 }
 

@@ -164,8 +164,7 @@ func TestASecretIsShownNowhere(t *testing.T) {
 		func() { answerOnce(c, redirect) },
 		func() { answerOnce(c, reset) },
 		func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
+			defer c.lock()()
 			c.password = "changed"
 		},
 		func() { c.nodes[1].stop() },
@@ -212,27 +211,25 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 		"a head": {"HTTP/1.1 200 OK\r\nX: ", 64 << 10},
 		"a body": {"HTTP/1.1 200 OK\r\n\r\n" + `{"results":[{"error":"`, 4 << 20},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var sent int64
-				e := onPipe(t, func(w io.Writer) {
-					_, err := io.WriteString(w, c.begins)
-					for sent = 0; err == nil && sent < 100<<20; sent += 1024 {
-						_, err = io.WriteString(w, strings.Repeat("x", 1024))
-					}
-				})
-				e.locating <- struct{}{} // nobody asks for a status
-				_, err := e.write(t.Context(), []statement{sqlOf("DELETE FROM usage")})
-				if !errors.Is(err, errOutcome) || len(err.Error()) > 2000 {
-					t.Errorf("a write with an endless response says %.200v", err)
-				}
-				// the node notices that the client has left
-				synctest.Wait()
-				if sent < c.most-4096 || sent > c.most+16384 { // what net/http reads ahead
-					t.Errorf("%d bytes were read", sent)
+		t.Run(what, bubble(func(t *testing.T) {
+			var sent int64
+			e := onPipe(t, func(w io.Writer) {
+				_, err := io.WriteString(w, c.begins)
+				for sent = 0; err == nil && sent < 100<<20; sent += 1024 {
+					_, err = io.WriteString(w, strings.Repeat("x", 1024))
 				}
 			})
-		})
+			e.locating <- struct{}{} // nobody asks for a status
+			_, err := e.write(t.Context(), []statement{sqlOf("DELETE FROM usage")})
+			if !errors.Is(err, errOutcome) || len(err.Error()) > 2000 {
+				t.Errorf("a write with an endless response says %.200v", err)
+			}
+			// the node notices that the client has left
+			synctest.Wait()
+			if sent < c.most-4096 || sent > c.most+16384 { // what net/http reads ahead
+				t.Errorf("%d bytes were read", sent)
+			}
+		}))
 	}
 }
 
@@ -367,26 +364,6 @@ func TestOddPetsGoEverywhere(t *testing.T) {
 	})
 }
 
-// TestIntegersOf64BitsArriveExactly on their way in and out.
-func TestIntegersOf64BitsArriveExactly(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
-		const first = int64(1<<62 + 1)
-		must(t, errorOf(s.write(t.Context(),
-			sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)", first-1))))
-		for id := first; id < first+4; id++ {
-			wantNextID(t, s, id)
-			if pet := readPet(t, s, id); pet != (Pet{ID: id, NewPet: rex}) {
-				t.Errorf("pet %d is %+v", id, pet)
-			}
-		}
-		ids, p := pageIDs(t, s, "", 2, first)
-		if !slices.Equal(ids, []int64{first + 1, first + 2}) || p.last != first+2 || !p.more {
-			t.Errorf("the page is %v, its last %d", ids, p.last)
-		}
-	})
-}
-
 // TestThreeServicesMigrateAtTheSameMoment: the first does it, and all of them run, on one identity.
 func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
 	for version := range migrations {
@@ -398,12 +375,9 @@ func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
 			}
 			var arrived, opening sync.WaitGroup
 			arrived.Add(3)
-			c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path == "/db/execute" { // three have found the old version
-					arrived.Done()
-					arrived.Wait()
-				}
-				return false
+			c.before("/db/execute", func(*http.Request) { // three have found the old version
+				arrived.Done()
+				arrived.Wait()
 			})
 			var identities [3]int64
 			for i := range identities {
@@ -480,26 +454,24 @@ func garbledAnswers() map[string]fakeAnswer {
 // that is said. A read may be repeated.
 func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 	for what, answer := range garbledAnswers() {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-				answerOnce(c, answer)
-				wantTime(t, "the write", 0, leaderWait+statusWait, errOutcome, func() error {
-					_, err := s.createPet(rex)
-					return err
-				})
-				c.wantArrived(writeTo(0))
-				if unknown := clusterEngine(s).unknown.Load(); unknown != 1 {
-					t.Errorf("%d outcomes are counted as unknown", unknown)
-				}
-				answerOnce(c, answer)
-				if ids, _ := pageIDs(t, s, "", 20, 0); len(ids) != 0 {
-					t.Errorf("the read gives %v", ids)
-				}
-				const read = "0 POST /db/query?level=linearizable"
-				c.wantArrived(read, read)
-				wantNextID(t, s, 1)
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			answerOnce(c, answer)
+			wantTime(t, "the write", 0, leaderWait+statusWait, errOutcome, func() error {
+				_, err := s.createPet(rex)
+				return err
 			})
-		})
+			c.wantArrived(writeTo(0))
+			if unknown := clusterEngine(s).unknown.Load(); unknown != 1 {
+				t.Errorf("%d outcomes are counted as unknown", unknown)
+			}
+			answerOnce(c, answer)
+			if ids, _ := pageIDs(t, s, "", 20, 0); len(ids) != 0 {
+				t.Errorf("the read gives %v", ids)
+			}
+			const read = "0 POST /db/query?level=linearizable"
+			c.wantArrived(read, read)
+			wantNextID(t, s, 1)
+		}))
 	}
 }
 
@@ -559,39 +531,37 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 		garbledValues[what] = true
 	}
 	for what, answer := range garbage {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-				shop := newClusterShop(t, c, s)
-				shop.list().is(200).says("[]")
-				c.always("/db/", answer)
-				replies := []reply{
-					shop.list(),
-					shop.post(rexBody),
-					shop.post("Idempotency-Key: once", rexBody),
-					shop.get("/v1/pets?status=sold"),
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			shop := newClusterShop(t, c, s)
+			shop.list().is(200).says("[]")
+			c.always("/db/", answer)
+			replies := []reply{
+				shop.list(),
+				shop.post(rexBody),
+				shop.post("Idempotency-Key: once", rexBody),
+				shop.get("/v1/pets?status=sold"),
+			}
+			if !garbledValues[what] { // some of them may be a pet, or none
+				replies = append(replies, shop.get("/v1/pets/1"))
+			}
+			for _, reply := range replies {
+				if reply.status != 503 && (!garbledValues[what] || reply.status != 500) {
+					t.Errorf("%s is %d %s", reply.what, reply.status, reply.body)
 				}
-				if !garbledValues[what] { // some of them may be a pet, or none
-					replies = append(replies, shop.get("/v1/pets/1"))
-				}
-				for _, reply := range replies {
-					if reply.status != 503 && (!garbledValues[what] || reply.status != 500) {
-						t.Errorf("%s is %d %s", reply.what, reply.status, reply.body)
-					}
-				}
-				if err := shop.service.usage.flush(t.Context(), time.Now); err == nil {
-					t.Error("the usage is said to be written")
-				}
-				if strings.Contains(c.log.String(), "panic") {
-					t.Errorf("the log says %s", c.log)
-				}
-				c.when(nil)
-				shop.list().is(200).says("[]")
-				must(t, shop.service.usage.flush(t.Context(), time.Now))
-				if n := c.number("SELECT day_used FROM usage"); n != int64(len(replies)+2) {
-					t.Errorf("%d requests are counted", n)
-				}
-			})
-		})
+			}
+			if err := shop.service.usage.flush(t.Context(), time.Now); err == nil {
+				t.Error("the usage is said to be written")
+			}
+			if strings.Contains(c.log.String(), "panic") {
+				t.Errorf("the log says %s", c.log)
+			}
+			c.when(nil)
+			shop.list().is(200).says("[]")
+			must(t, shop.service.usage.flush(t.Context(), time.Now))
+			if n := c.number("SELECT day_used FROM usage"); n != int64(len(replies)+2) {
+				t.Errorf("%d requests are counted", n)
+			}
+		}))
 	}
 }
 
@@ -614,29 +584,27 @@ func TestWhatSurelyDidNothingIsRepeatedAtTheNextLeader(t *testing.T) {
 		"no leader":                  respond(503, "leader not found\n"),
 		"no leader, the other error": respond(500, "leader not found\n"),
 	} {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-				for i, next := range []int{1, 2, 0} {
-					lost := c.nodes[c.leader]
-					want := []string{writeTo(next)}
-					if answer == nil {
-						lost.setDown(true)
-					} else {
-						answerOnce(c, answer)
-						want = []string{writeTo(lost.number), writeTo(next)}
-					}
-					c.lead(next)
-					wantNextID(t, s, int64(i+1))
-					c.wantArrived(want...)
-					c.wantInUse(s, next, lost.number)
-					lost.setDown(false)
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			for i, next := range []int{1, 2, 0} {
+				lost := c.nodes[c.leader]
+				want := []string{writeTo(next)}
+				if answer == nil {
+					lost.setDown(true)
+				} else {
+					answerOnce(c, answer)
+					want = []string{writeTo(lost.number), writeTo(next)}
 				}
-				e := clusterEngine(s)
-				if n := e.unknown.Load(); n != 0 {
-					t.Errorf("%d unknown outcomes", n)
-				}
-			})
-		})
+				c.lead(next)
+				wantNextID(t, s, int64(i+1))
+				c.wantArrived(want...)
+				c.wantInUse(s, next, lost.number)
+				lost.setDown(false)
+			}
+			e := clusterEngine(s)
+			if n := e.unknown.Load(); n != 0 {
+				t.Errorf("%d unknown outcomes", n)
+			}
+		}))
 	}
 }
 
@@ -694,30 +662,28 @@ func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
 func TestACommandFindsTheNextLeader(t *testing.T) {
 	const election = 2 * time.Second
 	for what, freezesFirst := range map[string]bool{"one that reads": false, "a start": true} {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, _ *store) {
-				e := c.engine(openExisting, testLog)
-				freeze := func() {
-					c.freeze(0)
-					time.AfterFunc(election, func() { c.lead(1) })
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, _ *store) {
+			e := c.engine(openExisting, testLog)
+			freeze := func() {
+				c.freeze(0)
+				time.AfterFunc(election, func() { c.lead(1) })
+			}
+			if freezesFirst {
+				freeze()
+			}
+			wantTime(t, "the start", 0, commandWait-time.Second, nil, func() error {
+				if err := e.connect(t.Context()); err != nil {
+					return err
 				}
-				if freezesFirst {
-					freeze()
-				}
-				wantTime(t, "the start", 0, commandWait-time.Second, nil, func() error {
-					if err := e.connect(t.Context()); err != nil {
-						return err
-					}
-					return updateSchema(t.Context(), e, false)
-				})
-				if !freezesFirst {
-					freeze()
-				}
-				wantTime(t, "a read", 0, commandWait-time.Second, nil, func() error {
-					return storeOn(e).readable(t.Context())
-				})
+				return updateSchema(t.Context(), e, false)
 			})
-		})
+			if !freezesFirst {
+				freeze()
+			}
+			wantTime(t, "a read", 0, commandWait-time.Second, nil, func() error {
+				return storeOn(e).readable(t.Context())
+			})
+		}))
 	}
 }
 
@@ -781,20 +747,18 @@ func TestAStopEndsTheWaitForANode(t *testing.T) {
 			}, 0,
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-				c.freeze(0, 1, 2)
-				clusterEngine(s).inUse.Store(clusterEngine(s).nodes[0])
-				ctx, stop := context.WithCancel(t.Context())
-				const begins = time.Second / 2
-				time.AfterFunc(begins, stop)
-				start := time.Now()
-				_ = wait.do(ctx, s)
-				if took := time.Since(start) - begins; took < 0 || took > wait.most {
-					t.Errorf("it ends %v after the stop", took)
-				}
-			})
-		})
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			c.freeze(0, 1, 2)
+			clusterEngine(s).inUse.Store(clusterEngine(s).nodes[0])
+			ctx, stop := context.WithCancel(t.Context())
+			const begins = time.Second / 2
+			time.AfterFunc(begins, stop)
+			start := time.Now()
+			_ = wait.do(ctx, s)
+			if took := time.Since(start) - begins; took < 0 || took > wait.most {
+				t.Errorf("it ends %v after the stop", took)
+			}
+		}))
 	}
 }
 
@@ -805,21 +769,19 @@ func TestAFailoverWaitsForNoFrozenThirdNode(t *testing.T) {
 		"a leader that is named":     1,
 		"a leader that is not named": 3,
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newClusterWithoutNetwork(t, 4)
-				unnamed := c.nodes[3]
-				c.nodes = c.nodes[:3]
-				s, _ := newClusterStore(t, c)
-				c.nodes = append(c.nodes, unnamed)
-				c.freeze(2)
-				c.nodes[0].setDown(true)
-				c.lead(-1)
-				const election = 50 * time.Millisecond
-				time.AfterFunc(election, func() { c.lead(leader) })
-				c.wantFailover(s, 1, election)
-			})
-		})
+		t.Run(what, bubble(func(t *testing.T) {
+			c := newClusterWithoutNetwork(t, 4)
+			unnamed := c.nodes[3]
+			c.nodes = c.nodes[:3]
+			s, _ := newClusterStore(t, c)
+			c.nodes = append(c.nodes, unnamed)
+			c.freeze(2)
+			c.nodes[0].setDown(true)
+			c.lead(-1)
+			const election = 50 * time.Millisecond
+			time.AfterFunc(election, func() { c.lead(leader) })
+			c.wantFailover(s, 1, election)
+		}))
 	}
 }
 
@@ -838,36 +800,34 @@ func TestWithoutALeader(t *testing.T) {
 		"nodes that are frozen":             searching(time.Hour),
 		"nodes that are down":               nil,
 	} {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-				for range 3 {
-					mustCreate(t, s, rex)
-				}
-				cached := func() error { _, err := s.page("", 2, 0); return err }
-				list := func() error { _, err := s.page("", 20, 0); return err }
-				create := func() error { _, err := s.createPet(rex); return err }
-				must(t, cached())
-				c.lead(-1)
-				c.allDown(answer == nil)
-				c.always("/db/", answer)
-				const least, most = 2 * time.Second, 5 * time.Second
-				wantTime(t, "a page that is cached", 0, 0, nil, cached)
-				var reading sync.WaitGroup
-				for range 4 {
-					reading.Go(func() {
-						wantTime(t, "a short page", least, most, errUnavailable, list)
-					})
-				}
-				reading.Wait()
-				wantTime(t, "a create", least, most, errUnavailable, create)
-				time.AfterFunc(time.Second, func() {
-					c.when(nil)
-					c.allDown(false)
-					c.lead(2)
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			for range 3 {
+				mustCreate(t, s, rex)
+			}
+			cached := func() error { _, err := s.page("", 2, 0); return err }
+			list := func() error { _, err := s.page("", 20, 0); return err }
+			create := func() error { _, err := s.createPet(rex); return err }
+			must(t, cached())
+			c.lead(-1)
+			c.allDown(answer == nil)
+			c.always("/db/", answer)
+			const least, most = 2 * time.Second, 5 * time.Second
+			wantTime(t, "a page that is cached", 0, 0, nil, cached)
+			var reading sync.WaitGroup
+			for range 4 {
+				reading.Go(func() {
+					wantTime(t, "a short page", least, most, errUnavailable, list)
 				})
-				wantTime(t, "a page that is in time", time.Second, 3*time.Second, nil, list)
+			}
+			reading.Wait()
+			wantTime(t, "a create", least, most, errUnavailable, create)
+			time.AfterFunc(time.Second, func() {
+				c.when(nil)
+				c.allDown(false)
+				c.lead(2)
 			})
-		})
+			wantTime(t, "a page that is in time", time.Second, 3*time.Second, nil, list)
+		}))
 	}
 }
 
@@ -895,25 +855,23 @@ func TestAnUnreachableClusterIsWaitedFor(t *testing.T) {
 		"nodes without a leader":    func(c *fakeCluster) { c.lead(-1) },
 		"nodes that do not respond": func(c *fakeCluster) { c.freeze(0, 1) },
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newClusterWithoutNetwork(t, 2)
-				e := c.engine(openExisting, testLog)
-				connect := func() error { return e.connect(t.Context()) }
-				prepare(c)
-				start := time.Now()
-				err := connect()
-				if took := time.Since(start); err == nil || took != commandWait {
-					t.Errorf("after %v: %v", took, err)
-				}
-				time.AfterFunc(5*time.Second, func() {
-					c.when(nil)
-					c.allDown(false)
-					c.lead(0)
-				})
-				wantTime(t, "a cluster that comes up", 5*time.Second, 7*time.Second, nil, connect)
+		t.Run(what, bubble(func(t *testing.T) {
+			c := newClusterWithoutNetwork(t, 2)
+			e := c.engine(openExisting, testLog)
+			connect := func() error { return e.connect(t.Context()) }
+			prepare(c)
+			start := time.Now()
+			err := connect()
+			if took := time.Since(start); err == nil || took != commandWait {
+				t.Errorf("after %v: %v", took, err)
+			}
+			time.AfterFunc(5*time.Second, func() {
+				c.when(nil)
+				c.allDown(false)
+				c.lead(0)
 			})
-		})
+			wantTime(t, "a cluster that comes up", 5*time.Second, 7*time.Second, nil, connect)
+		}))
 	}
 }
 
@@ -971,40 +929,38 @@ func otherDatabases(t *testing.T) map[string]string {
 // also when the first database is back, and also if there was no leader before.
 func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
 	for what, other := range otherDatabases(t) {
-		t.Run(what, func(t *testing.T) {
-			onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-				shop := newClusterShop(t, c, s)
-				mustCreate(t, s, rex)
-				mustCreate(t, s, rex)
-				mustCreate(t, s, rex)
-				stop := runBackground(shop.service, newOperator(shop.service), nil)
-				shop.get("/v1/pets?limit=2").lists(1, 2) // which is remembered, and so is the key
-				shop.get("/readyz").is(200)
-				c.lead(-1)
-				time.Sleep(time.Second)
-				shop.get("/v1/pets?limit=2").lists(1, 2)
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			shop := newClusterShop(t, c, s)
+			mustCreate(t, s, rex)
+			mustCreate(t, s, rex)
+			mustCreate(t, s, rex)
+			stop := runBackground(shop.service, newOperator(shop.service), nil)
+			shop.get("/v1/pets?limit=2").lists(1, 2) // which is remembered, and so is the key
+			shop.get("/readyz").is(200)
+			c.lead(-1)
+			time.Sleep(time.Second)
+			shop.get("/v1/pets?limit=2").lists(1, 2)
 
-				first := c.path
-				for _, path := range []string{other, first} {
-					c.mu.Lock()
-					c.swap(path)
-					c.mu.Unlock()
-					c.lead(0)
-					time.Sleep(5 * time.Second)
-					shop.get("/v1/pets?limit=2").is(503)
-					shop.get("/v1/pets/1").is(503)
-					shop.post(rexBody).is(503)
-					shop.get("/readyz").is(503)
-					if n := c.number("SELECT total_changes()"); n != 0 {
-						t.Errorf("%d rows are changed in %s", n, path)
-					}
+			first := c.path
+			for _, path := range []string{other, first} {
+				c.mu.Lock()
+				c.swap(path)
+				c.mu.Unlock()
+				c.lead(0)
+				time.Sleep(5 * time.Second)
+				shop.get("/v1/pets?limit=2").is(503)
+				shop.get("/v1/pets/1").is(503)
+				shop.post(rexBody).is(503)
+				shop.get("/readyz").is(503)
+				if n := c.number("SELECT total_changes()"); n != 0 {
+					t.Errorf("%d rows are changed in %s", n, path)
 				}
-				wantTime(t, "the stop", 0, 0, errOtherDatabase, stop)
-				if n := strings.Count(c.log.String(), `"msg":"stopped for good"`); n != 1 {
-					t.Errorf("%d times the log says so: %s", n, c.log)
-				}
-			})
-		})
+			}
+			wantTime(t, "the stop", 0, 0, errOtherDatabase, stop)
+			if n := strings.Count(c.log.String(), `"msg":"stopped for good"`); n != 1 {
+				t.Errorf("%d times the log says so: %s", n, c.log)
+			}
+		}))
 	}
 }
 
@@ -1100,8 +1056,7 @@ func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
 				if r.URL.Path == "/status" || asked.Add(1) > answers {
 					return false
 				}
-				other.mu.Lock()
-				defer other.mu.Unlock()
+				defer other.lock()()
 				other.statements(w, r)
 				return true
 			})
@@ -1120,10 +1075,7 @@ func TestASlowNodeIsNotPassedOver(t *testing.T) {
 		c := newClusterWithoutNetwork(t, 1)
 		e := c.engine(openExisting, testLog)
 		must(t, e.connect(t.Context()))
-		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-			pause(r.Context(), statusWait*7/10)
-			return false
-		})
+		c.before("/", func(r *http.Request) { pause(r.Context(), statusWait*7/10) })
 		_, err := e.only(e.responding[0]).identify(t.Context())
 		must(t, err)
 	})
@@ -1161,8 +1113,7 @@ func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
 func hold(c *fakeCluster, file string) {
 	path := databasePath(c.t)
 	must(c.t, os.WriteFile(path, []byte(readText(c.t, file)), 0o600))
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.lock()()
 	c.swap(path)
 }
 
@@ -1190,16 +1141,14 @@ func TestAMigrationBetweenTwoAnswersMakesNoTwoClusters(t *testing.T) {
 			return false
 		}
 		if n.number != 2 {
-			c.mu.Lock()
-			defer c.mu.Unlock()
+			defer c.lock()()
 			n.serve(w, r)
 			answered.Done()
 			return true
 		}
 		answered.Wait()
 		migrated.Add(1)
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.lock()()
 		for _, st := range upgrade(0, 7) {
 			c.mustExec(st.query, st.args...)
 		}
@@ -1292,10 +1241,19 @@ func mustRun(t testing.TB, args ...string) (log string) {
 	return log
 }
 
-// TestAFileGrowsIntoAClusterAndBack with all that it holds.
+// TestAFileGrowsIntoAClusterAndBack with all that it holds. A kill leaves no copy while a node loads
+// it, which takes the most time.
 func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
 	c := newCluster(t, 3)
 	c.lead(1)
+	c.before("/db/load", func(*http.Request) {
+		left, _ := filepath.Glob(folder + "/petstore-*")
+		if len(left) > 0 && runtime.GOOS != "windows" {
+			t.Errorf("%q are there while the copy is loaded", left)
+		}
+	})
 	file, token := fileToCopy(t)
 	log := mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "1000", file)
 	if !strings.Contains(log, `"msg":"database restored"`) || !strings.Contains(log, `"old":""`) {
@@ -1346,12 +1304,7 @@ func TestRestoreToAClusterIsRefused(t *testing.T) {
 			c := newCluster(t, 3)
 			openCluster(t, c, openOrMake)
 			c.exec(refused.before)
-			c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path == "/db/query" {
-					c.exec(refused.meanwhile)
-				}
-				return false
-			})
+			c.before("/db/query", func(*http.Request) { c.exec(refused.meanwhile) })
 			file, _ := fileToCopy(t)
 			_, _, err := petstore(t, nil, "restore", "-db", c.addresses(), file)
 			wantOneLine(t, err, false, "cannot restore "+c.addresses()+" from "+file, refused.want)
@@ -1403,44 +1356,37 @@ func TestANodeMayTakeMinutesForACopy(t *testing.T) {
 		"one that goes silent":          {3, (14 + 3*20 + 15) * time.Second, "nothing for 15s"},
 		"one that is silent from start": {0, 15 * time.Second, "nothing for 15s"},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := onPipe(t, func(w io.Writer) {
-					for i := range c.parts {
-						time.Sleep(14 * time.Second)
-						if i == 0 {
-							_, _ = io.WriteString(w,
-								"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
-						}
-						_, _ = io.WriteString(w, ".")
+		t.Run(what, bubble(func(t *testing.T) {
+			e := onPipe(t, func(w io.Writer) {
+				for i := range c.parts {
+					time.Sleep(14 * time.Second)
+					if i == 0 {
+						_, _ = io.WriteString(w,
+							"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\n")
 					}
-				})
-				slowDisk := writerFunc(func(p []byte) (int, error) {
-					time.Sleep(20 * time.Second)
-					return len(p), nil
-				})
-				start := time.Now()
-				err := e.backup(t.Context(), slowDisk)
-				if !strings.Contains(fmt.Sprint(err), c.says) {
-					t.Errorf("it says %v", err)
-				}
-				if took := time.Since(start); took != c.takes {
-					t.Errorf("it takes %v, want %v", took, c.takes)
+					_, _ = io.WriteString(w, ".")
 				}
 			})
-		})
+			slowDisk := writerFunc(func(p []byte) (int, error) {
+				time.Sleep(20 * time.Second)
+				return len(p), nil
+			})
+			start := time.Now()
+			err := e.backup(t.Context(), slowDisk)
+			if !strings.Contains(fmt.Sprint(err), c.says) {
+				t.Errorf("it says %v", err)
+			}
+			if took := time.Since(start); took != c.takes {
+				t.Errorf("it takes %v, want %v", took, c.takes)
+			}
+		}))
 	}
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		const takes = 5 * time.Minute
 		var copied bytes.Buffer
 		e := clusterEngine(s)
 		must(t, e.backup(t.Context(), &copied))
-		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-			if r.URL.Path == "/db/load" {
-				time.Sleep(takes)
-			}
-			return false
-		})
+		c.before("/db/load", func(*http.Request) { time.Sleep(takes) })
 		wantTime(t, "the load", takes, takes, nil, func() error {
 			return e.load(t.Context(), &copied, e.identity)
 		})
@@ -1467,24 +1413,6 @@ func onPipe(t *testing.T, respond func(w io.Writer)) *rqlite {
 	return e
 }
 
-// TestAKilledRestoreLeavesNoCopy while a node loads it, which takes the most time.
-func TestAKilledRestoreLeavesNoCopy(t *testing.T) {
-	folder := t.TempDir()
-	t.Setenv("TMPDIR", folder)
-	c := newCluster(t, 1)
-	file, token := fileToCopy(t)
-	c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-		left, _ := filepath.Glob(folder + "/petstore-*")
-		if r.URL.Path == "/db/load" && len(left) > 0 && runtime.GOOS != "windows" {
-			t.Errorf("%q are there while the copy is loaded", left)
-		}
-		return false
-	})
-	mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "0", file)
-	s, _ := openCluster(t, c, openToServe)
-	wantCopied(t, s, token, 4)
-}
-
 // TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
 func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
 	for what, stop := range unknownOutcomes {
@@ -1495,14 +1423,9 @@ func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
 				c := newCluster(t, 1)
 				args := []string{"restore", "-db", c.addresses(), file}
 				ctx, cancel := context.WithCancel(t.Context())
-				var asked atomic.Int64
-				c.when(func(node *fakeNode, w http.ResponseWriter, r *http.Request) bool {
-					if r.URL.Path == "/status" || asked.Add(1) != n {
-						return false
-					}
+				c.answerNth(n, func(node *fakeNode, w http.ResponseWriter, r *http.Request) {
 					cancel()
 					stop(node, w, r)
-					return true
 				})
 				err := run(ctx, args, nil, nil, io.Discard, io.Discard)
 				cancel()

@@ -568,37 +568,35 @@ func TestTheWaitForALock(t *testing.T) {
 			takes: 20*lockPoll + 1, want: stopped,
 		},
 	} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, stop := context.WithCancelCause(t.Context())
-				defer stop(nil)
-				if wait.deadline != 0 {
-					var cancel func()
-					ctx, cancel = context.WithTimeout(ctx, wait.deadline)
-					defer cancel()
+		t.Run(what, bubble(func(t *testing.T) {
+			ctx, stop := context.WithCancelCause(t.Context())
+			defer stop(nil)
+			if wait.deadline != 0 {
+				var cancel func()
+				ctx, cancel = context.WithTimeout(ctx, wait.deadline)
+				defer cancel()
+			}
+			if wait.stopped != 0 {
+				time.AfterFunc(wait.stopped, func() { stop(stopped) })
+			}
+			start := time.Now()
+			tries := time.Duration(0)
+			err := untilUnlocked(ctx, serviceWait, func() error {
+				tries++
+				if time.Since(start) < wait.freed {
+					return busy
 				}
-				if wait.stopped != 0 {
-					time.AfterFunc(wait.stopped, func() { stop(stopped) })
-				}
-				start := time.Now()
-				tries := time.Duration(0)
-				err := untilUnlocked(ctx, serviceWait, func() error {
-					tries++
-					if time.Since(start) < wait.freed {
-						return busy
-					}
-					return wait.then
-				})
-				took := time.Since(start)
-				if !errors.Is(err, wait.want) || took != wait.takes {
-					t.Errorf("it returns %v after %v, want %v after %v", err, took,
-						wait.want, wait.takes)
-				}
-				if want := wait.takes/lockPoll + 1; tries != want {
-					t.Errorf("it tries %d times, want %d", tries, want)
-				}
+				return wait.then
 			})
-		})
+			took := time.Since(start)
+			if !errors.Is(err, wait.want) || took != wait.takes {
+				t.Errorf("it returns %v after %v, want %v after %v", err, took,
+					wait.want, wait.takes)
+			}
+			if want := wait.takes/lockPoll + 1; tries != want {
+				t.Errorf("it tries %d times, want %d", tries, want)
+			}
+		}))
 	}
 }
 

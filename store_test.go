@@ -17,7 +17,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -730,10 +729,7 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		l.want(http.StatusOK, 0)
 		c.wantArrived()
 		time.Sleep(time.Nanosecond)
-		c.when(func(*fakeNode, http.ResponseWriter, *http.Request) bool {
-			time.Sleep(lookWait / 4)
-			return false
-		})
+		c.before("/", func(*http.Request) { time.Sleep(lookWait / 4) })
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() { l.want(http.StatusOK, lookWait/4) })
@@ -775,21 +771,12 @@ func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
 			n.fake.mu.Unlock()
 			time.Sleep(1500 * time.Millisecond)
 		},
-		"an answer that never arrives": func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) {
-			<-r.Context().Done()
-		},
+		"an answer that never arrives": hang,
 	} {
 		t.Run(what, func(t *testing.T) {
 			onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService,
 				revoke func()) {
-				var asked atomic.Bool
-				c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
-					if asked.Swap(true) {
-						return false
-					}
-					late(n, w, r)
-					return true
-				})
+				answerOnce(c, late)
 				l.store.joinLook(t.Context())
 				synctest.Wait()
 				revoke()
@@ -829,14 +816,7 @@ func onLostLook(t *testing.T, test func(l *lookingService, c *fakeCluster, revok
 	t.Helper()
 	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
 		time.Sleep(lookCount)
-		var isLost atomic.Bool
-		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-			if isLost.Swap(true) {
-				return false
-			}
-			<-r.Context().Done()
-			return true
-		})
+		answerOnce(c, hang)
 		l.store.joinLook(t.Context())
 		synctest.Wait()
 		test(l, c, revoke)
@@ -870,13 +850,12 @@ func TestALookThatIsReplacedTellsNothing(t *testing.T) {
 	})
 }
 
+func slowly(r *http.Request) { pause(r.Context(), 700*time.Millisecond) }
+
 // TestALookThatIsSlowIsNoError: services that start together may wait for each other so long.
 func TestALookThatIsSlowIsNoError(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, _ func()) {
-		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-			pause(r.Context(), 700*time.Millisecond)
-			return false
-		})
+		c.before("/", slowly)
 		b := l.background()
 		time.Sleep(time.Minute)
 		must(t, b.stop())
@@ -888,10 +867,7 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
 		revoke()
-		c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
-			pause(r.Context(), 700*time.Millisecond)
-			return false
-		})
+		c.before("/", slowly)
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusOK, lookWait)
 		stop := runBackground(l.service, nil, nil)
@@ -1063,6 +1039,9 @@ func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
 func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
+		const before = int64(1 << 62) // ids of 64 bits arrive exactly
+		must(t, writing(s, sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)",
+			before))())
 		s.engine = shufflingEngine{s.engine}
 		pets := make([]NewPet, 25)
 		ids := make([]int64, len(pets))
@@ -1098,18 +1077,22 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 		var rows []string
 		for i, id := range ids {
 			rows = append(rows, rowOf(pets[i]))
-			if got := readPet(t, s, id).NewPet; got != pets[i] {
+			if got := readPet(t, s, id); got != (Pet{ID: id, NewPet: pets[i]}) {
 				t.Errorf("pet %d has the id %d, which is %+v", i, id, got)
 			}
 		}
 		slices.Sort(ids)
+		listed, p := pageIDs(t, s, "", 25, before)
+		if !slices.Equal(listed, ids) || p.last != before+25 {
+			t.Errorf("listed are %v, the last %d", listed, p.last)
+		}
 		usages := readNumber(t, s, "SELECT count(*) FROM usage")
 		if n := len(slices.Compact(ids)); n != 25 || countPets(t, s) != 25 || usages != 25 {
 			t.Errorf("%d ids, %d pets, and %d usages are stored", n, countPets(t, s), usages)
 		}
 		must(t, errorOf(s.importPets(t.Context(), "digest", rows, 0, 25)))
 		for i, pet := range pets {
-			if got := readPet(t, s, int64(26+i)).NewPet; got != pet {
+			if got := readPet(t, s, before+int64(26+i)).NewPet; got != pet {
 				t.Errorf("of the import, pet %d is %+v", i, got)
 			}
 		}
