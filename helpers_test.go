@@ -57,6 +57,12 @@ func engines(t *testing.T, test func(t *testing.T, db string)) {
 	t.Run("rqlite", func(t *testing.T) { test(t, newCluster(t, 3).addresses()) })
 }
 
+// onStores runs a test once for each engine, with a store.
+func onStores(t *testing.T, test func(t *testing.T, s *store)) {
+	t.Helper()
+	engines(t, func(t *testing.T, db string) { test(t, openDatabase(t, db)) })
+}
+
 // readNumber reads one number by any engine.
 func readNumber(t testing.TB, s *store, query string) (n int64) {
 	t.Helper()

@@ -192,55 +192,51 @@ func BenchmarkTakeParallelManyKeys(b *testing.B) {
 	})
 }
 
-func TestTheNetworkOfAConnection(t *testing.T) {
-	for _, c := range []struct{ policy, remote, want string }{
-		{"an IPv4 address counts alone", "203.0.113.9:5000", "203.0.113.9/32"},
-		{"its port does not matter", "203.0.113.9:5001", "203.0.113.9/32"},
-		{"of an IPv6 address the /64 counts", "[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"},
-		{"a neighbour is the same client", "[2001:db8:1:2:ffff::1]:5000", "2001:db8:1:2::/64"},
-		{"an address outside the /64 is another", "[2001:db8:1:3::1]:5000", "2001:db8:1:3::/64"},
-		{"a zone does not matter", "[fe80::1%eth0]:5000", "fe80::/64"},
-		{"a mapped address is an IPv4 address", "[::ffff:203.0.113.9]:5000", "203.0.113.9/32"},
-		{"callers that nothing tells apart share one bucket", "@", "invalid Prefix"},
-	} {
-		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{}}
-		r.Header.Set("X-Forwarded-For", "198.51.100.7") // not believed, because it is not named
-		if got := clientNetwork(r, "").String(); got != c.want {
-			t.Errorf("%s: charged to %s, want %s", c.policy, got, c.want)
-		}
-	}
-}
-
-func TestTheNetworkBehindAProxy(t *testing.T) {
-	const proxy = "10.0.0.1/32"
+func TestTheNetworkOfACaller(t *testing.T) {
+	const proxy = "10.0.0.1:443"
 	for _, c := range []struct {
 		policy string
-		lines  []string // of the header that is named
+		remote string // of the connection
+		header string // lines of the one that is named, if one is
 		want   string
 	}{
-		{"the header counts", []string{"198.51.100.7"}, "198.51.100.7/32"},
+		{"an IPv4 address counts alone", "203.0.113.9:5000", "", "203.0.113.9/32"},
+		{"its port does not matter", "203.0.113.9:5001", "", "203.0.113.9/32"},
+		{"of IPv6 the /64 counts", "[2001:db8:1:2:3:4:5:6]:5000", "", "2001:db8:1:2::/64"},
+		{"a neighbour is the same client", "[2001:db8:1:2:ffff::1]:5000", "", "2001:db8:1:2::/64"},
+		{"what is outside the /64 is another", "[2001:db8:1:3::1]:5000", "", "2001:db8:1:3::/64"},
+		{"a zone does not matter", "[fe80::1%eth0]:5000", "", "fe80::/64"},
+		{"a mapped address is IPv4", "[::ffff:203.0.113.9]:5000", "", "203.0.113.9/32"},
+		{"callers that nothing tells apart share one bucket", "@", "", "invalid Prefix"},
+
+		{"the header counts", proxy, "198.51.100.7", "198.51.100.7/32"},
 		{"its rightmost entry counts, the others are the client's word",
-			[]string{"192.0.2.66, 192.0.2.67 , 198.51.100.7"}, "198.51.100.7/32"},
-		{"spaces do not matter", []string{"192.0.2.66,198.51.100.7"}, "198.51.100.7/32"},
+			proxy, "192.0.2.66, 192.0.2.67 , 198.51.100.7", "198.51.100.7/32"},
+		{"spaces do not matter", proxy, "192.0.2.66,198.51.100.7", "198.51.100.7/32"},
 		{"of several lines the last counts",
-			[]string{"192.0.2.66", "192.0.2.68, 198.51.100.7"}, "198.51.100.7/32"},
-		{"an entry may have a port", []string{"198.51.100.7:8080"}, "198.51.100.7/32"},
-		{"of IPv6 the /64 counts", []string{"2001:db8:1:2::9"}, "2001:db8:1:2::/64"},
-		{"IPv6 may have a port", []string{"[2001:db8:1:2::9]:8080"}, "2001:db8:1:2::/64"},
-		{"brackets need no port", []string{"[2001:db8:1:2::9]"}, "2001:db8:1:2::/64"},
-		{"a mapped entry is IPv4", []string{"::ffff:198.51.100.7"}, "198.51.100.7/32"},
-		{"garbage falls back to the proxy", []string{"192.0.2.66, unknown"}, proxy},
-		{"so does the syntax of Forwarded", []string{"for=198.51.100.7"}, proxy},
-		{"so does a name", []string{"localhost:80"}, proxy},
-		{"so does an empty entry", []string{"192.0.2.66, "}, proxy},
-		{"so does an empty last line", []string{"192.0.2.66", ""}, proxy},
-		{"so does a header that is missing", nil, proxy},
+			proxy, "192.0.2.66\n192.0.2.68, 198.51.100.7", "198.51.100.7/32"},
+		{"an entry may have a port", proxy, "198.51.100.7:8080", "198.51.100.7/32"},
+		{"of an IPv6 entry the /64 counts", proxy, "2001:db8:1:2::9", "2001:db8:1:2::/64"},
+		{"IPv6 may have a port", proxy, "[2001:db8:1:2::9]:8080", "2001:db8:1:2::/64"},
+		{"brackets need no port", proxy, "[2001:db8:1:2::9]", "2001:db8:1:2::/64"},
+		{"a mapped entry is IPv4", proxy, "::ffff:198.51.100.7", "198.51.100.7/32"},
+		{"garbage falls back to the proxy", proxy, "192.0.2.66, unknown", "10.0.0.1/32"},
+		{"so does the syntax of Forwarded", proxy, "for=198.51.100.7", "10.0.0.1/32"},
+		{"so does a name", proxy, "localhost:80", "10.0.0.1/32"},
+		{"so does an empty entry", proxy, "192.0.2.66, ", "10.0.0.1/32"},
+		{"so does an empty last line", proxy, "192.0.2.66\n", "10.0.0.1/32"},
+		{"so does a header that is missing", proxy, "missing", "10.0.0.1/32"},
 	} {
-		r := &http.Request{RemoteAddr: "10.0.0.1:443", Header: http.Header{
-			"X-Real-Ip":       c.lines,
-			"X-Forwarded-For": {"203.0.113.9"}, // not named
-		}}
-		if got := clientNetwork(r, "x-real-ip").String(); got != c.want {
+		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{}}
+		r.Header.Set("X-Forwarded-For", "198.51.100.9") // not believed, because it is not named
+		named := ""
+		if c.header != "" {
+			named = "x-real-ip"
+		}
+		if c.header != "missing" {
+			r.Header["X-Real-Ip"] = strings.Split(c.header, "\n")
+		}
+		if got := clientNetwork(r, named).String(); got != c.want {
 			t.Errorf("%s: charged to %s, want %s", c.policy, got, c.want)
 		}
 	}

@@ -449,44 +449,41 @@ func wantDebug(t *testing.T, want int, anyHost bool, host string) {
 // TestTheDebugAddressIsNotForPagesOfOtherOrigins, which could not read it and yet make it work. A
 // link, such as one in a message, leads to the operator's page and to nothing else.
 func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
-	const link = "navigate document"
-	for _, test := range []struct {
-		site, how, request string // how: the mode and the destination
-		want               int
-	}{
-		{"", "", "GET /healthz", 200}, // no browser
-		{"same-origin", "cors empty", "GET /healthz", 200},
-		{"none", link, "GET /healthz", 200}, // an address that somebody has typed
-		{"same-site", "no-cors image", "GET /healthz", 403},
-		{"cross-site", "no-cors image", "GET /healthz", 403},
-		{"cross-site", "no-cors script", "GET /debug/pprof/trace", 403},
-		{"cross-site", link, "GET /debug/pprof/", 403},
-		{"cross-site", link, "GET /nothing", 403},
-		{"cross-site", link, "GET /", 200},
-		{"same-site", link, "GET /", 200},
-		{"cross-site", link, "POST /", 403},
-		{"cross-site", "navigate iframe", "GET /", 403},
-		{"cross-site", "no-cors document", "GET /", 403},
-		{"cross-site", "", "GET /", 403},
-		{"same-origin,cross-site", "cors empty", "GET /healthz", 403},
-		{"Same-Origin", "cors empty", "GET /healthz", 403},
-		{" ", "cors empty", "GET /healthz", 403},
-	} {
-		method, path, _ := strings.Cut(test.request, " ")
-		r := httptest.NewRequest(method, path, nil)
+	for line := range strings.Lines(`
+		-                       -         -        GET /healthz            200 no browser
+		same-origin             cors      empty    GET /healthz            200
+		none                    navigate  document GET /healthz            200 an address that was typed
+		same-site               no-cors   image    GET /healthz            403
+		cross-site              no-cors   image    GET /healthz            403
+		cross-site              no-cors   script   GET /debug/pprof/trace  403
+		cross-site              navigate  document GET /debug/pprof/       403
+		cross-site              navigate  document GET /nothing            403
+		cross-site              navigate  document GET /                   200
+		same-site               navigate  document GET /                   200
+		cross-site              navigate  document POST /                  403
+		cross-site              navigate  iframe   GET /                   403
+		cross-site              no-cors   document GET /                   403
+		cross-site              -         -        GET /                   403
+		same-origin,cross-site  cors      empty    GET /healthz            403
+		Same-Origin             cors      empty    GET /healthz            403
+		EMPTY                   cors      empty    GET /healthz            403`) {
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		r := httptest.NewRequest(words[3], words[4], nil)
 		r.Host = "localhost"
-		for site := range strings.SplitSeq(test.site, ",") {
-			if site != "" {
-				r.Header.Add("Sec-Fetch-Site", strings.TrimSpace(site))
+		for i, name := range []string{"Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest"} {
+			for value := range strings.SplitSeq(words[i], ",") {
+				if value != "-" {
+					r.Header.Add(name, strings.TrimPrefix(value, "EMPTY"))
+				}
 			}
 		}
-		mode, dest, _ := strings.Cut(test.how, " ")
-		r.Header.Set("Sec-Fetch-Mode", mode)
-		r.Header.Set("Sec-Fetch-Dest", dest)
 		w := httptest.NewRecorder()
 		newOperator(nil).routes(false).ServeHTTP(w, r)
-		if w.Code != test.want {
-			t.Errorf("%+v is %d", test, w.Code)
+		if got := fmt.Sprint(w.Code); got != words[5] {
+			t.Errorf("%s is %s", line, got)
 		}
 	}
 }

@@ -291,8 +291,7 @@ func readPet(t testing.TB, s *store, id int64) (pet Pet) {
 
 // TestTextsThatLookLikeSomethingElseArriveAsTheyAre: names, Idempotency-Keys and names of keys.
 func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		s := openDatabase(t, db)
+	onStores(t, func(t *testing.T, s *store) {
 		for _, text := range []string{
 			`x'41'`, `X'41'`, `x''`, ` x'41' `, `x'4'`, `'); DROP TABLE pets; --`,
 			`" OR 1 = 1; --`, `?1`, `:name`, `$.name`, `'$'`, `{"name":"Rex"}`, `["Rex"]`, `[]`,
@@ -948,10 +947,19 @@ func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
 				c.mu.Unlock()
 				c.lead(0)
 				time.Sleep(5 * time.Second)
-				shop.get("/v1/pets?limit=2").is(503)
-				shop.get("/v1/pets/1").is(503)
-				shop.post(rexBody).is(503)
-				shop.get("/readyz").is(503)
+				shop.talk(`
+					GET /v1/pets?limit=2
+					503
+
+					GET /v1/pets/1
+					503
+
+					POST /v1/pets
+					={"name":"Rex","categoryId":1}
+					503
+
+					GET /readyz
+					503`)
 				if n := c.number("SELECT total_changes()"); n != 0 {
 					t.Errorf("%d rows are changed in %s", n, path)
 				}

@@ -600,6 +600,15 @@ func TestTheWaitForALock(t *testing.T) {
 	}
 }
 
+// create creates a pet, and checks the status of the response.
+func (p *testProcess) create(status int) {
+	p.t.Helper()
+	response, body := send(p.t, "POST", p.address+"/pets", p.key, rexBody[1:])
+	if response.StatusCode != status {
+		p.t.Errorf("a create says %s %s, want %d", response.Status, body, status)
+	}
+}
+
 // TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
 // log, report success, and damage the database. The service loses nothing that it has confirmed.
 func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
@@ -611,16 +620,8 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 				t.Parallel()
 				p := startProcess(t)
 				path := p.Args[len(p.Args)-1]
-				post := func(status int) {
-					t.Helper()
-					response, body := send(t, "POST", p.address+"/pets", p.key,
-						`{"name":"Rex","categoryId":1}`)
-					if response.StatusCode != status {
-						t.Errorf("a create says %s %s", response.Status, body)
-					}
-				}
 				for range 3 {
-					post(201)
+					p.create(201)
 				}
 				if checkpointed {
 					must(t, otherProgram(t, path, "PRAGMA wal_checkpoint(TRUNCATE)").Close())
@@ -628,7 +629,7 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 				for _, suffix := range removed {
 					must(t, os.Remove(path+suffix))
 				}
-				post(503) // and has the log brought into the database
+				p.create(503) // and has the log brought into the database
 				before := filesIn(t, filepath.Dir(path))
 				copied := filepath.Join(t.TempDir(), "copy.db")
 				const gone = "a program has it open, and its -wal or -shm is gone"
@@ -674,20 +675,12 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
 	p := startProcess(t)
 	path := p.Args[len(p.Args)-1]
-	post := func() (status int) {
-		response, _ := send(t, "POST", p.address+"/pets", p.key, `{"name":"Rex","categoryId":1}`)
-		return response.StatusCode
-	}
-	if status := post(); status != 201 {
-		t.Fatalf("the first create has the status %d", status)
-	}
+	p.create(201)
 	must(t, os.Remove(path+"-shm"))
 	other := otherProgram(t, path,
 		"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'x')")
 	must(t, other.Close())
-	if status := post(); status != 503 {
-		t.Errorf("a create beside another index has the status %d", status)
-	}
+	p.create(503)
 	must(t, p.Process.Signal(os.Interrupt))
 	for p.log.Scan() { // to its end
 	}
