@@ -902,6 +902,7 @@ func (s *shop) exchange(paragraph string) {
 				a.is(status, ErrorCode(rest))
 			}
 		case a.status > 0 && first[0] == '=':
+			a.body = strings.TrimSpace(a.body)
 			a.says(line[1:])
 		case a.status > 0:
 			a.has(line)

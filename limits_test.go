@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 )
@@ -168,28 +167,6 @@ func BenchmarkTake(b *testing.B) {
 			b.Fatal(d, known)
 		}
 	}
-}
-
-func BenchmarkTakeParallelManyKeys(b *testing.B) {
-	const keys = 10_000
-	l := newLimiter(tenMinutes, false)
-	accounts := make([]*account, keys)
-	for i := range accounts {
-		id := int64(i + 1)
-		l.usages[id] = &usage{}
-		accounts[i] = &account{quota: quota{maxQuota, maxQuota}, usageID: id}
-	}
-	now := testStart
-	var begin atomic.Int64
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for i := int(begin.Add(7919)); pb.Next(); i++ {
-			if d, known := l.charge(accounts[i%keys], now); !known || d.refusal != "" {
-				b.Error(d, known)
-				return
-			}
-		}
-	})
 }
 
 func TestTheNetworkOfACaller(t *testing.T) {

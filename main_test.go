@@ -92,17 +92,6 @@ func firstKey(ctx context.Context, s *store) (stdout, log string, err error) {
 	return out.String(), lines.String(), err
 }
 
-func TestAFirstKeyThatCannotBeStoredIsNotShown(t *testing.T) {
-	s := newStore(t)
-	otherProgram(t, fileEngine(s).path, `CREATE TRIGGER full BEFORE INSERT ON api_keys
-		BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`)
-	out, log, err := firstKey(t.Context(), s)
-	wantOneLine(t, err, false, "the disk is full")
-	if out != "" || log != "" {
-		t.Errorf("stdout is %s, the log %s", out, log)
-	}
-}
-
 // TestOfSeveralServicesOneShowsAFirstKey, which opens the database. All of them have seen that
 // there was no key.
 func TestOfSeveralServicesOneShowsAFirstKey(t *testing.T) {
@@ -142,20 +131,6 @@ func TestOfSeveralServicesOneShowsAFirstKey(t *testing.T) {
 			if hasKey != (out != "") || !strings.Contains(logs[i], `"INFO","msg":"`+want) {
 				t.Errorf("a service prints %q and logs %s", out, logs[i])
 			}
-		}
-	})
-}
-
-// TestAStopBeforeTheFirstKeyMakesNone, and is no failure.
-func TestAStopBeforeTheFirstKeyMakesNone(t *testing.T) {
-	onStores(t, func(t *testing.T, s *store) {
-		ctx, stop := context.WithCancel(t.Context())
-		stop()
-		out, log, err := firstKey(ctx, s)
-		must(t, err)
-		keys := readNumber(t, s, "SELECT count(*) FROM api_keys")
-		if keys != 0 || out != "" || log != "" {
-			t.Errorf("there are %d keys, stdout is %q, the log %s", keys, out, log)
 		}
 	})
 }

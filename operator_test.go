@@ -343,16 +343,36 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 // may anybody else.
 func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
-		ready := func(status int, body string) {
-			t.Helper()
-			time.Sleep(2 * time.Second) // when a write is tried again
-			for _, key := range []string{noKey, withKey("nonsense")} {
-				s.get("/readyz", key).is(status).has("X-RateLimit-Limit:").says(body)
-				s.call("HEAD", "/readyz", key).is(status)
-			}
-		}
-		ready(200, "ok\n")
-		s.get("/readyz").has("Content-Type: text/plain; charset=utf-8", "Content-Length: 3")
+		// A write is tried again after 2 seconds.
+		isReady := `
+
+			wait 2s
+
+			GET /readyz
+			Authorization:
+			200
+			X-RateLimit-Limit:
+			=ok
+
+			HEAD /readyz
+			Authorization:
+			200
+
+			GET /readyz
+			Authorization: Bearer nonsense
+			200
+			X-RateLimit-Limit:
+			=ok
+
+			HEAD /readyz
+			Authorization: Bearer nonsense
+			200`
+		s.talk(isReady + `
+			Content-Type: text/plain; charset=utf-8
+			Content-Length: 3
+
+			100 GET /readyz
+			200`) // it is not limited
 		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
 			s.call(method, "/readyz").is(405).has("Allow: GET, HEAD")
 		}
@@ -361,19 +381,14 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 		} {
 			s.get(target).is(404)
 		}
-		for range 100 { // it is not limited
-			s.get("/readyz").is(200)
-		}
 
 		must(t, os.Rename(s.path, s.path+".away"))
-		for range 2 {
-			ready(503, `{"code":"unavailable","message":"unavailable","status":503}`)
-		}
-		s.get("/readyz").has("Retry-After: 1")
+		const unavailable = `{"code":"unavailable","message":"unavailable","status":503}`
+		isUnready := strings.NewReplacer("200", "503", "ok", unavailable).Replace(isReady)
+		s.talk(isUnready + isUnready + `
+			Retry-After: 1`)
 		must(t, os.Rename(s.path+".away", s.path))
-		for range 2 {
-			ready(200, "ok\n")
-		}
+		s.talk(isReady + isReady)
 		s.wantLog(`"level":"ERROR","msg":"not ready"`)
 		s.wantLog(`"level":"INFO","msg":"ready again"`)
 		if strings.Count(s.log.String(), "\n") != 2 {

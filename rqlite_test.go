@@ -688,10 +688,10 @@ func TestACommandFindsTheNextLeader(t *testing.T) {
 
 // TestALookAfterAPauseAsksASecondNode while requests wait for it.
 func TestALookAfterAPauseAsksASecondNode(t *testing.T) {
-	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
-		revoke()
-		c.freeze(0)
-		c.lead(1)
+	onLookingCluster(t, func(t *testing.T, l *lookingService) {
+		l.revoke()
+		l.cluster.freeze(0)
+		l.cluster.lead(1)
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusUnauthorized, lookWait/2)
 	})

@@ -332,7 +332,6 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 		} {
 			must(t, s.refresh(t.Context()))
 			_, page := pageIDs(t, s, "", 2, 0)
-			pageIDs(t, s, "", maxLimit, 0)
 			pet, err := s.pet(1)
 			must(t, err)
 			must(t, c.change())
@@ -350,9 +349,6 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			}
 			if want && !bytes.Contains(pageNow.body, petNow.body) {
 				t.Errorf("when %s, the page is %s, the pet %s", c.what, pageNow.body, petNow.body)
-			}
-			if ids, _ := pageIDs(t, s, "", maxLimit, 0); int64(len(ids)) != countPets(t, s) {
-				t.Errorf("when %s, %d pets are listed", c.what, len(ids))
 			}
 		}
 	})
@@ -628,15 +624,16 @@ func TestALargeEntryTakesThePlaceOfOthers(t *testing.T) {
 // beside the requests unless a test starts that: so is a service in the first moment after a pause.
 type lookingService struct {
 	*service
-	t     *testing.T
-	token secret
+	t       *testing.T
+	cluster *fakeCluster // nil: it is on a file
+	token   secret
 }
 
 func newLookingService(t *testing.T, s *store) *lookingService {
 	token := mustInsertKey(t, s, apiKey{
 		Plan: enterprisePlan, account: account{quota: quota{1_000_000, 1_000_000}},
 	})
-	l := &lookingService{newService(s, settings{}, testLog), t, token}
+	l := &lookingService{service: newService(s, settings{}, testLog), t: t, token: token}
 	l.want(http.StatusOK, 0)
 	return l
 }
@@ -665,19 +662,22 @@ func (l *lookingService) want(status int, takes time.Duration) {
 	}
 }
 
-// onLookingCluster runs a test with such a service on imitated nodes, and what revokes its key.
-func onLookingCluster(t *testing.T,
-	test func(t *testing.T, c *fakeCluster, l *lookingService, revoke func())) {
+// onLookingCluster runs a test with such a service on imitated nodes.
+func onLookingCluster(t *testing.T, test func(t *testing.T, l *lookingService)) {
 	t.Helper()
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		l := newLookingService(t, s)
+		l.cluster = c
 		c.arrived()
-		test(t, c, l, func() {
-			c.exec("UPDATE api_keys SET revoked_at = 1",
-				"UPDATE counters SET value = value + 1 WHERE name = 'edits'")
-		})
+		test(t, l)
 		must(t, s.Close())
 	})
+}
+
+// revoke revokes the key elsewhere.
+func (l *lookingService) revoke() {
+	l.cluster.exec("UPDATE api_keys SET revoked_at = 1",
+		"UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 }
 
 const lookAtCluster = "0 POST /db/query?level=linearizable"
@@ -692,20 +692,20 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusUnauthorized, 0)
 	})
-	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+	onLookingCluster(t, func(t *testing.T, l *lookingService) {
 		time.Sleep(lookCount)
 		l.want(http.StatusOK, 0)
-		c.wantArrived()
+		l.cluster.wantArrived()
 		time.Sleep(time.Nanosecond)
-		c.before("/", func(*http.Request) { time.Sleep(lookWait / 4) })
+		l.cluster.before("/", func(*http.Request) { time.Sleep(lookWait / 4) })
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() { l.want(http.StatusOK, lookWait/4) })
 		}
 		clients.Wait()
-		c.when(nil)
-		c.wantArrived(lookAtCluster)
-		revoke()
+		l.cluster.when(nil)
+		l.cluster.wantArrived(lookAtCluster)
+		l.revoke()
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusUnauthorized, 0)
 	})
@@ -742,12 +742,11 @@ func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
 		"an answer that never arrives": hang,
 	} {
 		t.Run(what, func(t *testing.T) {
-			onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService,
-				revoke func()) {
-				answerOnce(c, late)
+			onLookingCluster(t, func(t *testing.T, l *lookingService) {
+				answerOnce(l.cluster, late)
 				l.store.joinLook(t.Context())
 				synctest.Wait()
-				revoke()
+				l.revoke()
 				time.Sleep(1500 * time.Millisecond)
 				synctest.Wait()
 				l.want(http.StatusUnauthorized, 0)
@@ -759,8 +758,8 @@ func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
 // TestALookThatHangsIsWaitedForOnce: while looks fail, what is remembered is served at once, and
 // the log says so once. After that, edits hold again.
 func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
-	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
-		c.freeze(0, 1, 2)
+	onLookingCluster(t, func(t *testing.T, l *lookingService) {
+		l.cluster.freeze(0, 1, 2)
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusOK, lookWait)
 		l.want(http.StatusOK, 0)
@@ -770,8 +769,8 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 			l.want(http.StatusOK, 0)
 		}
 		b.wantLog(`"ERROR","msg":"cannot look for edits`, `"ERROR","msg":"cannot write usage`)
-		c.when(nil)
-		revoke()
+		l.cluster.when(nil)
+		l.revoke()
 		time.Sleep(5 * time.Second)
 		l.want(http.StatusUnauthorized, 0)
 		must(t, b.stop())
@@ -780,34 +779,34 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 
 // onLostLook runs a test with a look that gets no answer, as if it had been lost in a pause. It is
 // young enough to be joined when the one before it is old.
-func onLostLook(t *testing.T, test func(l *lookingService, c *fakeCluster, revoke func())) {
+func onLostLook(t *testing.T, test func(l *lookingService)) {
 	t.Helper()
-	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
+	onLookingCluster(t, func(t *testing.T, l *lookingService) {
 		time.Sleep(lookCount)
-		answerOnce(c, hang)
+		answerOnce(l.cluster, hang)
 		l.store.joinLook(t.Context())
 		synctest.Wait()
-		test(l, c, revoke)
+		test(l)
 	})
 }
 
 // TestALookThatIsJoinedIsWaitedForNoLonger than one that is begun, by however many.
 func TestALookThatIsJoinedIsWaitedForNoLonger(t *testing.T) {
-	onLostLook(t, func(l *lookingService, c *fakeCluster, _ func()) {
+	onLostLook(t, func(l *lookingService) {
 		time.Sleep(lookCount)
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() { l.want(http.StatusOK, lookWait) })
 		}
 		clients.Wait()
-		c.wantArrived(lookAtCluster)
+		l.cluster.wantArrived(lookAtCluster)
 	})
 }
 
 // TestALookThatIsReplacedTellsNothing: whoever waits for it waits for the other one.
 func TestALookThatIsReplacedTellsNothing(t *testing.T) {
-	onLostLook(t, func(l *lookingService, _ *fakeCluster, revoke func()) {
-		revoke()
+	onLostLook(t, func(l *lookingService) {
+		l.revoke()
 		time.Sleep(lookCount - lookEvery)
 		var client sync.WaitGroup
 		client.Go(func() { l.want(http.StatusUnauthorized, lookEvery+1) })
@@ -822,8 +821,8 @@ func slowly(r *http.Request) { pause(r.Context(), 700*time.Millisecond) }
 
 // TestALookThatIsSlowIsNoError: services that start together may wait for each other so long.
 func TestALookThatIsSlowIsNoError(t *testing.T) {
-	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, _ func()) {
-		c.before("/", slowly)
+	onLookingCluster(t, func(t *testing.T, l *lookingService) {
+		l.cluster.before("/", slowly)
 		b := l.background()
 		time.Sleep(time.Minute)
 		must(t, b.stop())
@@ -833,14 +832,14 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 
 // TestASlowLookAfterAPauseIsMadeUpFor by those that follow.
 func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
-	onLookingCluster(t, func(t *testing.T, c *fakeCluster, l *lookingService, revoke func()) {
-		revoke()
-		c.before("/", slowly)
+	onLookingCluster(t, func(t *testing.T, l *lookingService) {
+		l.revoke()
+		l.cluster.before("/", slowly)
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusOK, lookWait)
 		stop := runBackground(l.service, nil, nil)
 		time.Sleep(time.Second)
-		c.when(nil)
+		l.cluster.when(nil)
 		l.want(http.StatusUnauthorized, 0)
 		must(t, stop())
 	})
