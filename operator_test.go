@@ -149,17 +149,13 @@ func TestThePageShowsWhoIsBannedOrNearALimit(t *testing.T) {
 func TestThePageShowsTheBusiestKeysOf30Days(t *testing.T) {
 	s := openShop(t)
 	today := time.Now().Unix() / 86400
-	count := func(usageID, day, admitted int64) {
-		_, err := s.store.write(t.Context(), sqlOf(`INSERT INTO usage_days
-			(usage_id, day, admitted, refused, errors) VALUES (?, ?, ?, 3, 2)`,
-			usageID, day, admitted))
-		must(t, err)
+	for i := range 20 {
+		s.operatorKey(fmt.Sprint("key ", i), "free", quota{}, "0, 0, 0, 0, 0, 0")
 	}
-	for i := range int64(20) {
-		id := s.operatorKey(fmt.Sprint("key ", i), "free", quota{}, "0, 0, 0, 0, 0, 0")
-		count(id, today, 10*i)
-		count(id, today-29, 1)
-		count(id, today-30, 100_000*(20-i)) // too old to count
+	for _, usage := range []string{"?1, 10 * id", "?1 - 29, 1", "?1 - 30, 100000 * (30 - id)"} {
+		must(t, writing(s.store, sqlOf(`INSERT INTO usage_days
+			(usage_id, day, admitted, refused, errors)
+			SELECT id, `+usage+`, 3, 2 FROM api_keys WHERE name LIKE 'key %'`, today))())
 	}
 	stats, _ := s.report()
 	if len(stats.Report.Usage) != 15 {

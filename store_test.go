@@ -167,40 +167,6 @@ func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
 	})
 }
 
-// TestPages compares every page of a small list with one made by hand.
-func TestPages(t *testing.T) {
-	all := []PetStatus{Available, Sold, Pending, Available, Available, Sold, Available, Sold}
-	onStores(t, func(t *testing.T, s *store) {
-		for _, status := range all {
-			mustCreate(t, s, NewPet{Name: "Rex", CategoryID: 1, Status: status})
-		}
-		for _, status := range []PetStatus{"", Available, Pending, Sold} {
-			var matching []int64
-			for i, is := range all {
-				if status == "" || is == status {
-					matching = append(matching, int64(i+1))
-				}
-			}
-			for after := range int64(len(all)) + 2 {
-				seen := func(id int64) bool { return id <= after }
-				behind := slices.DeleteFunc(slices.Clone(matching), seen)
-				for limit := 1; limit <= len(all)+1; limit++ {
-					want := behind[:min(limit, len(behind))]
-					got, p := pageIDs(t, s, status, limit, after)
-					if !slices.Equal(got, want) || p.more != (len(behind) > limit) ||
-						len(want) > 0 && p.last != want[len(want)-1] {
-						t.Errorf("%d %s after %d are %v, last %d, more %v; want %v of %v",
-							limit, status, after, got, p.last, p.more, want, behind)
-					}
-				}
-			}
-		}
-		if _, p := pageIDs(t, s, "", maxLimit, math.MaxInt64); p.more || string(p.body) != "[]" {
-			t.Errorf("after the largest id there is %s", p.body)
-		}
-	})
-}
-
 // TestPagesAreReadByIndex: a page costs the same at any depth.
 func TestPagesAreReadByIndex(t *testing.T) {
 	s := newStore(t)
