@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -258,24 +257,15 @@ func TestWhatIsLongIsReadInParts(t *testing.T) {
 		if len(report.NearLimits) != 20 || len(report.Usage) != 15 {
 			t.Errorf("the report has %d and %d keys", len(report.NearLimits), len(report.Usage))
 		}
-		for what, do := range map[string]func(context.Context, *invocation) error{
-			"key list": keyList, "key usage": keyUsage, "pet export": petExport,
-		} {
+		for _, line := range []string{"key list", "key usage -days=1", "pet export -"} {
 			var out bytes.Buffer
-			process := &process{stdout: &out, stderr: io.Discard}
-			cmd := &invocation{process: process, log: testLog, store: s, now: now}
-			cmd.FlagSet = flag.NewFlagSet("", 0)
-			cmd.days = 1
-			must(t, do(t.Context(), cmd))
+			must(t, onStore(t, s, &out, line))
 			if n := bytes.Count(out.Bytes(), []byte("\U0001F600")); n != 200*keys {
-				t.Errorf("the names that %s prints have %d characters", what, n)
+				t.Errorf("the names that %s prints have %d characters", line, n)
 			}
 		}
 		l := newLedger(s, time.Minute)
-		for id := range int64(2 * maxBatch) {
-			_, err := l.admit(&account{usageID: id + 1, quota: planQuota(freePlan)}, time.Now())
-			must(t, err)
-		}
+		useMany(t, l, 2*maxBatch)
 		must(t, l.flush(t.Context(), time.Now))
 	})
 }

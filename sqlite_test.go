@@ -532,68 +532,57 @@ func lockedError(t *testing.T) error {
 	return err
 }
 
-// TestTheWaitForALock is by a clock of its own: how long, how often, and what ends it.
+// TestTheWaitForALock is by a clock of its own: how long, how often, and what ends it. A lock is
+// freed after a while, and then there may be another error. The caller may stop, or have a deadline
+// in the place of the usual wait.
 func TestTheWaitForALock(t *testing.T) {
-	const never = time.Hour
-	busy := lockedError(t)
-	broken := errors.New("broken")
-	stopped := errors.New("stopped")
-	for what, wait := range map[string]struct {
-		freed    time.Duration
-		then     error         // when the lock is free
-		stopped  time.Duration // by the caller; 0: never
-		deadline time.Duration // of the caller, in the place of the usual wait; 0: none
-		takes    time.Duration
-		want     error
-	}{
-		"a lock that nobody has":         {},
-		"a lock freed between two tries": {freed: 5*lockPoll + 1, takes: 6 * lockPoll},
-		"a lock freed at the last try":   {freed: serviceWait, takes: serviceWait},
-		"a lock freed too late":          {freed: serviceWait + 1, takes: serviceWait, want: busy},
-		"another error behind a lock": {
-			freed: 3 * lockPoll, then: broken, takes: 3 * lockPoll, want: broken,
-		},
-		"a caller that gives up": {
-			freed: never, stopped: 20*lockPoll + 1, takes: 20*lockPoll + 1, want: stopped,
-		},
-		"a caller with more time": {
-			freed: 3 * serviceWait, deadline: 4 * serviceWait, takes: 3 * serviceWait,
-		},
-		"a caller with less time": {
-			freed: serviceWait, deadline: 7*lockPoll + 1, takes: 7*lockPoll + 1,
-			want: context.DeadlineExceeded,
-		},
-		"a caller with time that gives up": {
-			freed: never, stopped: 20*lockPoll + 1, deadline: 4 * serviceWait,
-			takes: 20*lockPoll + 1, want: stopped,
-		},
+	errs := map[string]error{
+		"busy":    lockedError(t),
+		"broken":  errors.New("broken"),
+		"stopped": errors.New("stopped"),
+		"late":    context.DeadlineExceeded,
+	}
+	for what, script := range map[string]string{
+		"a lock that nobody has":         "takes 0s",
+		"a lock freed between two tries": "freed 500.001µs takes 600µs",
+		"a lock freed at the last try":   "freed 500ms takes 500ms",
+		"a lock freed too late":          "freed 500.001ms takes 500ms want busy",
+		"another error behind a lock":    "freed 300µs then broken takes 300µs want broken",
+		"a caller that gives up":         "freed 1h stopped 2.001ms takes 2.001ms want stopped",
+		"a caller with more time":        "freed 1.5s deadline 2s takes 1.5s",
+		"a caller with less time":        "freed 500ms deadline 700.001µs takes 700.001µs want late",
+		"a caller with time that gives up": "freed 1h stopped 2.001ms deadline 2s takes 2.001ms " +
+			"want stopped",
 	} {
 		t.Run(what, bubble(func(t *testing.T) {
+			times, says := map[string]time.Duration{}, map[string]error{}
+			for pair := range slices.Chunk(strings.Fields(script), 2) {
+				says[pair[0]] = errs[pair[1]]
+				times[pair[0]], _ = time.ParseDuration(pair[1])
+			}
 			ctx, stop := context.WithCancelCause(t.Context())
 			defer stop(nil)
-			if wait.deadline != 0 {
+			if d := times["deadline"]; d > 0 {
 				var cancel func()
-				ctx, cancel = context.WithTimeout(ctx, wait.deadline)
+				ctx, cancel = context.WithTimeout(ctx, d)
 				defer cancel()
 			}
-			if wait.stopped != 0 {
-				time.AfterFunc(wait.stopped, func() { stop(stopped) })
+			if d := times["stopped"]; d > 0 {
+				time.AfterFunc(d, func() { stop(errs["stopped"]) })
 			}
 			start := time.Now()
 			tries := time.Duration(0)
-			err := untilUnlocked(ctx, serviceWait, func() error {
-				tries++
-				if time.Since(start) < wait.freed {
-					return busy
-				}
-				return wait.then
+			takes := times["takes"]
+			wantTime(t, "the wait", takes, takes, says["want"], func() error {
+				return untilUnlocked(ctx, serviceWait, func() error {
+					tries++
+					if time.Since(start) < times["freed"] {
+						return errs["busy"]
+					}
+					return says["then"]
+				})
 			})
-			took := time.Since(start)
-			if !errors.Is(err, wait.want) || took != wait.takes {
-				t.Errorf("it returns %v after %v, want %v after %v", err, took,
-					wait.want, wait.takes)
-			}
-			if want := wait.takes/lockPoll + 1; tries != want {
+			if want := takes/lockPoll + 1; tries != want {
 				t.Errorf("it tries %d times, want %d", tries, want)
 			}
 		}))
