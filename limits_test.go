@@ -159,7 +159,8 @@ func TestOf200ParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 }
 
 func BenchmarkTake(b *testing.B) {
-	l := limiterWith(&usage{})
+	l := newLimiter(tenMinutes, false)
+	l.usages[1] = &usage{}
 	a := &account{quota: quota{maxQuota, maxQuota}, usageID: 1}
 	b.ReportAllocs()
 	for b.Loop() {

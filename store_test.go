@@ -864,44 +864,36 @@ func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 	})
 }
 
-// gatedEngine is an engine whose writes wait at a gate.
-type gatedEngine struct {
-	engine
-	arrived chan bool // has an element once a write waits
-	opened  chan bool // is closed to let all writes pass
-}
-
-func (g *gatedEngine) write(ctx context.Context, statements []statement) ([]result, error) {
-	select {
-	case g.arrived <- true:
-	default:
-	}
-	<-g.opened
-	return g.engine.write(ctx, statements)
-}
-
-// gateWrites puts a gate before the store's engine. It is opened at the end of the test at the
-// latest, or the store could not be closed.
-func gateWrites(t testing.TB, s *store) (gate *gatedEngine, open func()) {
-	gate = &gatedEngine{s.engine, make(chan bool, 1), make(chan bool)}
-	s.engine = gate
-	open = sync.OnceFunc(func() { close(gate.opened) })
+// gateWrites holds writes of the store's engine up until open is called, at the end of the test at
+// the latest, or the store could not be closed. arrived has an element once a write waits.
+func gateWrites(t testing.TB, s *store) (arrived chan bool, open func()) {
+	arrived = make(chan bool, 1)
+	opened := make(chan bool)
+	s.engine = &hookedEngine{engine: s.engine, beforeWrite: func() {
+		select {
+		case arrived <- true:
+		default:
+		}
+		<-opened
+	}}
+	open = sync.OnceFunc(func() { close(opened) })
 	t.Cleanup(open)
-	return gate, open
+	return arrived, open
 }
 
 // writeTogether starts the writes so that all but the first share a transaction: they join it one
 // after the other, while the first is held up in the engine.
 func writeTogether(t testing.TB, s *store, writes ...func() error) []error {
 	t.Helper()
-	gate, open := gateWrites(t, s)
+	honest := s.engine
+	arrived, open := gateWrites(t, s)
 	errs := make([]error, len(writes))
 	var wg sync.WaitGroup
 	for i, write := range writes {
 		before := nextTransaction(s)
 		wg.Go(func() { errs[i] = write() })
 		if i == 0 {
-			<-gate.arrived
+			<-arrived
 			continue
 		}
 		for nextTransaction(s) == before {
@@ -910,7 +902,7 @@ func writeTogether(t testing.TB, s *store, writes ...func() error) []error {
 	}
 	open()
 	wg.Wait()
-	s.engine = gate.engine
+	s.engine = honest
 	return errs
 }
 
@@ -1085,37 +1077,34 @@ func TestNoIDIsGuessed(t *testing.T) {
 // TestAFullTransactionRefusesWritesAtOnce: a disk that hangs does not fill the memory with
 // requests.
 func TestAFullTransactionRefusesWritesAtOnce(t *testing.T) {
-	s := newStore(t)
-	gate, open := gateWrites(t, s)
-	const refused = 3
-	errs := make(chan error, maxCallers+1+refused)
-	start := func(write func() error) { go func() { errs <- write() }() }
-	start(creating(s, "Rex"))
-	<-gate.arrived
-	for range maxCallers + refused {
-		start(creating(s, "Rex"))
-	}
-	wantRefused := func() {
-		t.Helper()
-		select {
-		case err := <-errs:
-			if !errors.Is(err, errUnavailable) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabase(t, path)
+		_, open := gateWrites(t, s)
+		const refused = 3
+		errs := make(chan error, maxCallers+1+refused)
+		for range maxCallers + 1 + refused {
+			go func() { errs <- creating(s, "Rex")() }()
+			synctest.Wait()
+		}
+		if len(errs) != refused {
+			t.Errorf("%d writes are refused, want %d", len(errs), refused)
+		}
+		for range len(errs) {
+			if err := <-errs; !errors.Is(err, errUnavailable) {
 				t.Errorf("a write after %d others says %v", maxCallers, err)
 			}
-		case <-time.After(30 * time.Second):
-			t.Fatalf("a write after %d others waits", maxCallers)
 		}
-	}
-	for range refused {
-		wantRefused()
-	}
-	start(writing(s, saveUsage(1, &usage{})))
-	wantRefused()
-	open()
-	for range maxCallers + 1 {
-		must(t, <-errs)
-	}
-	wantPets(t, s, maxCallers+1)
+		err := writing(s, saveUsage(1, &usage{}))()
+		if !errors.Is(err, errUnavailable) {
+			t.Errorf("a flush after %d others says %v", maxCallers, err)
+		}
+		open()
+		for range maxCallers + 1 {
+			must(t, <-errs)
+		}
+		wantPets(t, s, maxCallers+1)
+	})
 }
 
 // TestNobodyWaitsForMoreThanTwoTransactions: without a leader of the cluster, a caller waits for

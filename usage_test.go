@@ -100,7 +100,8 @@ func TestEveryRequestIsCountedInItsDay(t *testing.T) {
 		15h59m59s: 1 errors
 		24h: 1 errors
 		24h: flush
-		days: 2027-01-15: 5 admitted, 8 refused, 1 errors; 2027-01-16: 0 admitted, 1 refused, 1 errors`,
+		days: 2027-01-15: 5 admitted, 8 refused, 1 errors
+		days: 2027-01-16: 0 admitted, 1 refused, 1 errors`,
 	}})
 }
 
@@ -720,7 +721,7 @@ func (w *limitsWorld) ask(l *ledger, when string) decision {
 //	11s: shown, used 3 and 3                 what petstore key show says
 //	stored: minute 3 until 1m10s             requests that were used, as the database has them
 //	B: minute 3 until 1m10s                  and as a service has them
-//	days: 2027-01-15: 2 admitted             ends what is stored of the days
+//	days: 2027-01-15: 2 admitted             what is stored of a day
 //	meanwhile 12s: 1 admitted                a line for when a service next asks its engine
 func (w *limitsWorld) play(script string) {
 	w.Helper()
@@ -750,8 +751,7 @@ func (w *limitsWorld) play(script string) {
 			must(w, err)
 			w.want(line, usedText(u), what)
 		case who == "days":
-			days := "; " + strings.Join(storedDays(w, w.store()), "; ")
-			w.want(line, days+".", "; "+what+".")
+			w.want(line, strings.Join(storedDays(w, w.store()), "\n"), what)
 		case len(fields) == 0:
 			w.want(line, usedText(service.usages[1]), what)
 		default:
