@@ -311,14 +311,15 @@ func linksToDatabase(t testing.TB) (first, target string) {
 	dir, targets := t.TempDir(), t.TempDir()
 	target = filepath.Join(targets, "pets.db")
 	must(t, os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700))
-	first = filepath.Join(dir, "first.db")
-	must(t, os.Symlink(filepath.Join("a", "second.db"), first))
-	must(t, os.Symlink(filepath.Join("b", "..", "b", "third.db"),
-		filepath.Join(dir, "a", "second.db")))
-	must(t, os.Symlink(filepath.Join(dir, "folder", "pets.db"), filepath.Join(dir, "a", "b",
-		"third.db")))
-	must(t, os.Symlink(targets, filepath.Join(dir, "folder")))
-	return first, target
+	for link, to := range map[string]string{
+		"first.db":     "a/second.db",
+		"a/second.db":  "b/../b/third.db",
+		"a/b/third.db": filepath.Join(dir, "folder", "pets.db"),
+		"folder":       targets,
+	} {
+		must(t, os.Symlink(filepath.FromSlash(to), filepath.Join(dir, link)))
+	}
+	return filepath.Join(dir, "first.db"), target
 }
 
 // soundDatabase is a connection to a database without damage.

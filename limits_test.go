@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 )
 
 func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
@@ -225,15 +223,15 @@ func TestTheNetworkOfACaller(t *testing.T) {
 func TestAddressesRememberedAreBounded(t *testing.T) {
 	l := newLimiter(tenMinutes, false)
 	const addresses = maxAddresses * 9 / 8
-	ask := func(i int) decision {
+	prefix := func(i int) netip.Prefix {
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-		return l.address(netip.PrefixFrom(ip, 32), testStart.time(), true)
+		return netip.PrefixFrom(ip, 32)
 	}
+	ask := func(i int) decision { return l.address(prefix(i), testStart.time(), true) }
 	most := 0
 	for i := range addresses {
-		for range addressQuota {
-			ask(i)
-		}
+		ask(i)
+		l.addresses[prefix(i)] = bucket{used: addressQuota, ends: clock("60s")}
 		most = max(most, len(l.addresses))
 	}
 	refused := 0
@@ -449,35 +447,16 @@ func TestBansAreStored(t *testing.T) {
 			B 5s: 1 key_banned, minute 0 until 10m5s
 			A 1s: 1 key_banned, minute 0 until 10m5s
 			6s: shown, banned until 10m5s`},
+		{"nobody waits for a ban that is being stored, nor is told of it, but who began it",
+			quota{2, 50}, `
+			0s: nearly-banned
+			meanwhile 2s: 2 rate_limited, minute 0 until 1m0s
+			1s: 1 key_banned
+			2s: 1 key_banned, minute 0 until 10m1s`},
 		{"the keys of one line share their usage", quota{4, 50}, `
 			0s: 2 admitted, minute 2 until
 			0s: rotate
 			0s: 2 admitted, minute 0 until
 			0s: 1 rate_limited`},
-	})
-}
-
-// TestWhileABanIsBeingStoredOthersAreRateLimited: nobody is told of a ban that is not stored yet,
-// and nobody waits for it but the request that it begins with.
-func TestWhileABanIsBeingStoredOthersAreRateLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newLimits(t, databasePath(t), quota{2, 50})
-		w.play("0s: nearly-banned")
-		before := commitsOf(w.store())
-		var first decision
-		storeBan := func(context.Context) error {
-			first = w.ask(w.services[0], "1s")
-			return nil
-		}
-		duringFlush(t, w.store(), storeBan, func() {
-			w.play("2s: 2 rate_limited, minute 0 until 1m0s")
-		})
-		if first.refusal != CodeKeyBanned || !first.banBegins {
-			t.Errorf("the request that the ban begins with: %+v", first)
-		}
-		w.play("2s: 1 key_banned, minute 0 until 10m1s")
-		if n := commitsOf(w.store()) - before; n != 1 {
-			t.Errorf("one ban is %d commits", n)
-		}
 	})
 }

@@ -592,6 +592,16 @@ func (b *background) serve(ctx context.Context, handler http.Handler, l net.List
 	return serveUntil(ctx, newServer(testLog, nil, handler), b.service, l, b.stop)
 }
 
+// stopDuring stops the background while it waits for release, which is closed then.
+func (b *background) stopDuring(release chan bool) {
+	b.t.Helper()
+	stopped := make(chan error)
+	go func() { stopped <- b.stop() }()
+	synctest.Wait()
+	close(release)
+	must(b.t, <-stopped)
+}
+
 // use counts one request of the account 1.
 func (b *background) use() {
 	b.t.Helper()
@@ -681,11 +691,7 @@ func TestAStopEndsThePurge(t *testing.T) {
 		deletes, release = make(chan bool), make(chan bool)
 		must(t, errorOf(b.store.write(t.Context(), sqlOf(oldRecords))))
 		<-deletes
-		stopped := make(chan error)
-		go func() { stopped <- b.stop() }()
-		synctest.Wait()
-		close(release)
-		must(t, <-stopped)
+		b.stopDuring(release)
 		if left := readNumber(t, b.store, "SELECT count(*) FROM idempotency"); left != 1500 {
 			t.Errorf("%d records are left, want 1500 after one transaction", left)
 		}
@@ -851,11 +857,7 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 		release = make(chan bool)
 		b.use()
 		time.Sleep(501 * time.Millisecond)
-		stopped := make(chan error)
-		go func() { stopped <- b.stop() }()
-		synctest.Wait()
-		close(release)
-		must(t, <-stopped)
+		b.stopDuring(release)
 		b.wantStored(1)
 		if writes != 1 {
 			t.Errorf("it is written %d times", writes)

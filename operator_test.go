@@ -463,7 +463,7 @@ func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
 	for line := range strings.Lines(`
 		-                       -         -        GET /healthz            200 no browser
 		same-origin             cors      empty    GET /healthz            200
-		none                    navigate  document GET /healthz            200 an address that was typed
+		none                    navigate  document GET /healthz            200 as somebody has typed it
 		same-site               no-cors   image    GET /healthz            403
 		cross-site              no-cors   image    GET /healthz            403
 		cross-site              no-cors   script   GET /debug/pprof/trace  403

@@ -158,19 +158,19 @@ func TestASecretIsShownNowhere(t *testing.T) {
 	s, log := openClusterAt(t, addresses, openToServe)
 	var shown strings.Builder
 	show := func(err error) { shown.WriteString(redact(fmt.Sprintln(err))) }
-	for _, trouble := range []func(){
-		func() { c.lead(1) },
-		func() { answerOnce(c, redirect) },
-		func() { answerOnce(c, reset) },
-		func() {
-			defer c.lock()()
-			c.password = "changed"
-		},
-		func() { c.nodes[1].stop() },
-	} {
-		trouble()
-		show(errorOf(s.write(t.Context(), sqlOf("DELETE FROM usage"))))
-	}
+	fail := func() { show(errorOf(s.write(t.Context(), sqlOf("DELETE FROM usage")))) }
+	c.lead(1)
+	fail()
+	answerOnce(c, redirect)
+	fail()
+	answerOnce(c, reset)
+	fail()
+	unlock := c.lock()
+	c.password = "changed"
+	unlock()
+	fail()
+	c.nodes[1].stop()
+	fail()
 	_, _, err := petstore(t, nil, "key", "list", "-db", addresses+"/path")
 	show(err)
 	engine, node := s.engine.describe()
@@ -1239,8 +1239,8 @@ func mustRun(t testing.TB, args ...string) (log string) {
 	return log
 }
 
-// TestAFileGrowsIntoAClusterAndBack with all that it holds. A kill leaves no copy while a node loads
-// it, which takes the most time.
+// TestAFileGrowsIntoAClusterAndBack with all that it holds. While a node loads the copy, which takes
+// the most time, a kill leaves none.
 func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)

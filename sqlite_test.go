@@ -550,7 +550,7 @@ func TestTheWaitForALock(t *testing.T) {
 		"another error behind a lock":    "freed 300µs then broken takes 300µs want broken",
 		"a caller that gives up":         "freed 1h stopped 2.001ms takes 2.001ms want stopped",
 		"a caller with more time":        "freed 1.5s deadline 2s takes 1.5s",
-		"a caller with less time":        "freed 500ms deadline 700.001µs takes 700.001µs want late",
+		"a caller with less time":        "freed 1s deadline 700.001µs takes 700.001µs want late",
 		"a caller with time that gives up": "freed 1h stopped 2.001ms deadline 2s takes 2.001ms " +
 			"want stopped",
 	} {
@@ -598,6 +598,15 @@ func (p *testProcess) create(status int) {
 	}
 }
 
+// interrupt stops the service, and returns the last line of its log.
+func (p *testProcess) interrupt() (last string) {
+	must(p.t, p.Process.Signal(os.Interrupt))
+	for p.log.Scan() {
+		last = p.log.Text()
+	}
+	return last
+}
+
 // TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
 // log, report success, and damage the database. The service loses nothing that it has confirmed.
 func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
@@ -636,11 +645,7 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 				_, err := openStore(t.Context(), path, openToServe, testLog)
 				wantRefusal(t, err, path, gone)
 				wantSameFiles(t, before, filesIn(t, filepath.Dir(path)))
-				must(t, p.Process.Signal(os.Interrupt))
-				last := ""
-				for p.log.Scan() {
-					last = p.log.Text()
-				}
+				last := p.interrupt()
 				for _, says := range []string{"the usage counted last is not stored",
 					"all that was confirmed is in the database"} {
 					if !strings.Contains(last, says) {
@@ -670,9 +675,7 @@ func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
 		"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'x')")
 	must(t, other.Close())
 	p.create(503)
-	must(t, p.Process.Signal(os.Interrupt))
-	for p.log.Scan() { // to its end
-	}
+	p.interrupt()
 	_ = p.Wait()
 	if pets := numberIn(t, soundDatabase(t, path), "SELECT count(*) FROM pets"); pets != 2 {
 		t.Errorf("%d pets are left", pets)

@@ -958,8 +958,8 @@ func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
 	})
 }
 
-// TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in their transaction, and in whatever order SQL
-// finds the rows. An import keeps its order in the same way.
+// TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in their transaction, and in whatever order
+// SQL finds the rows. An import keeps its order in the same way.
 func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 	onStores(t, func(t *testing.T, s *store) {
 		const before = int64(1 << 62) // ids of 64 bits arrive exactly

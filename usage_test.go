@@ -331,7 +331,8 @@ func (w *lateWorld) flush() {
 	w.isBusy = true
 	defer func() { w.isBusy = false }()
 	w.pass()
-	if err := w.service('A').flush(w.Context(), func() time.Time { return w.now.time() }); err != nil {
+	clock := func() time.Time { return w.now.time() }
+	if err := w.service('A').flush(w.Context(), clock); err != nil {
 		w.seen["flushes without an answer"]++
 	}
 }
@@ -706,7 +707,7 @@ func (w *limitsWorld) ask(l *ledger, when string) decision {
 
 // play does what a script says, in which each line is one of these:
 //
-//	10s: 58 admitted, minute 1 until 1m10s   58 requests at 10s, and what the last of them is shown
+//	10s: 58 admitted, minute 1 until 1m10s   58 requests at 10s, and what the last one is shown
 //	B 10s: 2 rate_limited, day 0 until 24h   the same at service B; without a name it is A
 //	11s: 1 errors                            counts responses of 5xx
 //	11s: flush, 1 transactions               adds what was counted to the database
