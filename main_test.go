@@ -235,10 +235,7 @@ func TestAServiceThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			err := runServer(t.Context(), io.Discard, io.Discard, strings.Fields(c.args)...)
-			wantOneLine(t, err, false)
-			if err != nil && !regexp.MustCompile(c.want).MatchString(err.Error()) {
-				t.Errorf("it says %q, want %q", err, c.want)
-			}
+			wantOneLine(t, err, false, strings.Split(c.want, ".*")...)
 		})
 	}
 	// A service that cannot have its address has not made a database either.
@@ -313,17 +310,12 @@ func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(readText(t, pair)))
-	transport := &http.Transport{
-		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		ForceAttemptHTTP2: true,
-	}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport}
-	response, err := client.Get(s.address + "/pets")
+	host := strings.TrimSuffix(strings.TrimPrefix(s.address, "https://"), "/v1")
+	conn, err := tls.Dial("tcp", host, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}})
 	must(t, err)
-	response.Body.Close()
-	if response.StatusCode != 401 || response.ProtoMajor != 2 {
-		t.Errorf("over TLS it is %s %s", response.Proto, response.Status)
+	defer conn.Close()
+	if got := conn.ConnectionState().NegotiatedProtocol; got != "h2" {
+		t.Errorf("over TLS it speaks %q", got)
 	}
 }
 

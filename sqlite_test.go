@@ -155,35 +155,27 @@ func TestAPlaceWithoutADatabaseIsRefused(t *testing.T) {
 // TestALogWithoutItsDatabaseIsKept: it may hold what is nowhere else, when the database was moved
 // away under a service or after a kill. SQLite would follow a link and delete the log.
 func TestALogWithoutItsDatabaseIsKept(t *testing.T) {
-	direct := func(t testing.TB) (name, target string) {
-		name = databasePath(t)
-		return name, name
-	}
-	for what, place := range map[string]func(t testing.TB) (name, target string){
-		"in its place":       direct,
-		"where a link leads": linksToDatabase,
-	} {
-		t.Run(what, func(t *testing.T) {
-			name, target := place(t)
+	for _, state := range []string{"missing", "empty"} {
+		for _, isLinked := range []bool{false, true} {
+			link, target := linksToDatabase(t)
 			must(t, os.WriteFile(target+"-wal", []byte("pets"), 0o600))
-			for _, state := range []string{"missing", "empty"} {
-				want := map[string]string{"pets.db-wal": "pets"}
-				if state == "empty" {
-					must(t, os.WriteFile(target, nil, 0o600))
-				}
-				if state == "empty" || name != target { // through a link, an empty file is made
-					want["pets.db"] = ""
-				}
-				for _, mode := range []openMode{openOrMake, openToServe} {
-					_, err := openStore(t.Context(), name, mode, testLog)
-					wantRefusal(t, err, name, "put the file back")
-				}
-				wantSameFiles(t, want, filesIn(t, filepath.Dir(target)))
-				if t.Failed() {
-					t.Fatal("the database was", state)
-				}
+			want := map[string]string{"pets.db-wal": "pets"}
+			if state == "empty" {
+				must(t, os.WriteFile(target, nil, 0o600))
 			}
-		})
+			name := target
+			if isLinked {
+				name = link
+			}
+			if state == "empty" || isLinked { // through a link, an empty file is made
+				want["pets.db"] = ""
+			}
+			for _, mode := range []openMode{openOrMake, openToServe} {
+				_, err := openStore(t.Context(), name, mode, testLog)
+				wantRefusal(t, err, name, "put the file back")
+			}
+			wantSameFiles(t, want, filesIn(t, filepath.Dir(target)))
+		}
 	}
 }
 
