@@ -58,55 +58,65 @@ func withCommas(n int64) string {
 }
 
 func TestLimitWindows(t *testing.T) {
-	free, tiny := quota{60, 1_000}, quota{2, 3}
-	playEach(t, onFile, []limitsRow{
-		{"the worked example of limits.go holds", free, `
+	playEach(t, onFile, map[string]string{
+		"the worked example of limits.go holds": `
+			quota 60 1000
 			10s: 1 admitted, minute 59 until 1m10s, day 999 until 24h0m10s
 			40s: 59 admitted, minute 0 until 1m10s, day 940 until 24h0m10s
 			40.5s: 1 rate_limited, minute 0 until 1m10s, day 940 until 24h0m10s
 			41s: 1 rate_limited, minute 0 until 1m10s, day 940 until 24h0m10s
-			70s: 1 admitted, minute 59 until 2m10s, day 939 until 24h0m10s`},
-		{"a window begins with the first request after the last window, not with its end", tiny, `
+			70s: 1 admitted, minute 59 until 2m10s, day 939 until 24h0m10s`,
+		"a window begins with the first request after the last window, not with its end": `
+			quota 2 3
 			0s: 1 admitted, minute 1 until 1m0s, day 2 until 24h0m0s
 			3h: 1 admitted, minute 1 until 3h1m0s, day 1 until 24h0m0s
-			30h: 1 admitted, minute 1 until 30h1m0s, day 2 until 54h0m0s`},
-		{"a bucket is full at its end and not a millisecond earlier", tiny, `
+			30h: 1 admitted, minute 1 until 30h1m0s, day 2 until 54h0m0s`,
+		"a bucket is full at its end and not a millisecond earlier": `
+			quota 2 3
 			0s: 2 admitted, minute 0 until 1m0s, day 1 until 24h0m0s
 			59.999s: 1 rate_limited, minute 0 until 1m0s
 			60s: 1 admitted, minute 1 until 2m0s, day 0 until 24h0m0s
 			23h59m59.999s: 1 rate_limited, minute 2 until 23h59m59.999s, day 0 until 24h0m0s
-			24h: 1 admitted, minute 1 until 24h1m0s, day 2 until 48h0m0s`},
-		{"nothing trickles back while a window runs", tiny, `
+			24h: 1 admitted, minute 1 until 24h1m0s, day 2 until 48h0m0s`,
+		"nothing trickles back while a window runs": `
+			quota 2 3
 			0s: 1 admitted, minute 1 until 1m0s
 			59s: 1 admitted, minute 0 until 1m0s
-			59.5s: 1 rate_limited, minute 0 until 1m0s`},
-		{"up to twice the limit passes around the end of a window", quota{2, 9}, `
+			59.5s: 1 rate_limited, minute 0 until 1m0s`,
+		"up to twice the limit passes around the end of a window": `
+			quota 2 9
 			0s: 1 admitted
 			59s: 1 admitted, minute 0 until 1m0s
 			60s: 2 admitted, minute 0 until 2m0s
-			60s: 1 rate_limited`},
-		{"what the minute refuses is not taken from the day", quota{1, 3}, `
+			60s: 1 rate_limited`,
+		"what the minute refuses is not taken from the day": `
+			quota 1 3
 			0s: 1 admitted, minute 0 until 1m0s, day 2 until 24h0m0s
 			1s: 2 rate_limited, minute 0 until 1m0s, day 2 until 24h0m0s
-			60s: 1 admitted, minute 0 until 2m0s, day 1 until 24h0m0s`},
-		{"what the day refuses is not taken from the minute, and begins none", quota{9, 2}, `
+			60s: 1 admitted, minute 0 until 2m0s, day 1 until 24h0m0s`,
+		"what the day refuses is not taken from the minute, and begins none": `
+			quota 9 2
 			0s: 2 admitted, minute 7 until 1m0s, day 0 until 24h0m0s
 			1s: 3 rate_limited, minute 7 until 1m0s, day 0 until 24h0m0s
-			90s: 1 rate_limited, minute 9 until 1m30s, day 0 until 24h0m0s`},
-		{"requests may arrive in another order than they read the clock", tiny, `
+			90s: 1 rate_limited, minute 9 until 1m30s, day 0 until 24h0m0s`,
+		"requests may arrive in another order than they read the clock": `
+			quota 2 3
 			10s: 1 admitted, minute 1 until 1m10s, day 2 until 24h0m10s
 			9.999s: 1 admitted, minute 0 until 1m10s, day 1 until 24h0m10s
-			9.998s: 1 rate_limited, minute 0 until 1m10s, day 1 until 24h0m10s`},
-		{"a clock set back by up to a minute keeps the windows", tiny, `
+			9.998s: 1 rate_limited, minute 0 until 1m10s, day 1 until 24h0m10s`,
+		"a clock set back by up to a minute keeps the windows": `
+			quota 2 3
 			0s: 1 admitted, minute 1 until 1m0s
-			-60s: 1 admitted, minute 0 until 1m0s, day 1 until 24h0m0s`},
-		{"a clock set back further begins new windows, so that nobody waits for long", tiny, `
+			-60s: 1 admitted, minute 0 until 1m0s, day 1 until 24h0m0s`,
+		"a clock set back further begins new windows, so that nobody waits for long": `
+			quota 2 3
 			0s: 2 admitted, minute 0 until 1m0s, day 1 until 24h0m0s
-			-60.001s: 1 admitted, minute 1 until -1ms, day 2 until 23h58m59.999s`},
-		{"a window that ends in its length and a minute runs on", quota{2, 2}, `
+			-60.001s: 1 admitted, minute 1 until -1ms, day 2 until 23h58m59.999s`,
+		"a window that ends in its length and a minute runs on": `
+			quota 2 2
 			0s: 2 admitted, minute 0 until 1m0s, day 0 until 24h0m0s
 			23h: 1 rate_limited, minute 2 until 23h0m0s, day 0 until 24h0m0s
-			-60s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s`},
+			-60s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s`,
 	})
 }
 
@@ -249,27 +259,29 @@ func TestAddressesRememberedAreBounded(t *testing.T) {
 }
 
 func TestBans(t *testing.T) {
-	playEach(t, onFile, []limitsRow{
-		{"a burst of twice the limit and one more does not ban; the next refusal does",
-			quota{3, 100}, `
+	playEach(t, onFile, map[string]string{
+		"a burst of twice the limit and one more does not ban; the next refusal does": `
+			quota 3 100
 			0s: 3 admitted
 			0s: 1 rate_limited
 			0s: 3 rate_limited, minute 0 until 1m0s, day 97 until 24h0m0s
-			0s: 1 key_banned, minute 0 until 10m0s, day 97 until 24h0m0s`},
-		{"on the Free plan that is the 61st strike", planQuota("free"), `
+			0s: 1 key_banned, minute 0 until 10m0s, day 97 until 24h0m0s`,
+		"on the Free plan that is the 61st strike": `
+			quota 60 1000
 			0s: 60 admitted
 			0.5s: 1 rate_limited
 			1s: 60 rate_limited
-			59s: 1 key_banned, minute 0 until 10m59s`},
-		{"requests during a ban take nothing and do not lengthen it",
-			quota{1, 100}, `
+			59s: 1 key_banned, minute 0 until 10m59s`,
+		"requests during a ban take nothing and do not lengthen it": `
+			quota 1 100
 			0s: 1 admitted
 			0s: 2 rate_limited
 			0s: 1 key_banned, minute 0 until 10m0s, day 99 until 24h0m0s
 			5m: 500 key_banned, minute 0 until 10m0s, day 99 until 24h0m0s
 			9m59.999s: 500 key_banned, minute 0 until 10m0s, day 99 until 24h0m0s
-			10m: 1 admitted, minute 0 until 11m0s, day 98 until 24h0m0s`},
-		{"requests during a ban are no strikes either", quota{1, 1}, `
+			10m: 1 admitted, minute 0 until 11m0s, day 98 until 24h0m0s`,
+		"requests during a ban are no strikes either": `
+			quota 1 1
 			0s: 1 admitted
 			0s: 2 rate_limited
 			0s: 1 key_banned
@@ -277,53 +289,55 @@ func TestBans(t *testing.T) {
 			10m: 1 rate_limited, minute 1 until 10m0s, day 0 until 24h0m0s
 			10m: 1 key_banned, minute 0 until 24h0m0s, day 0 until 24h0m0s
 			19m59.999s: 1 key_banned, minute 0 until 24h0m0s
-			20m: 1 rate_limited, minute 1 until 20m0s`},
-		{"a refusal when Retry-After has passed is no strike, though others were faster",
-			quota{1, 100}, `
+			20m: 1 rate_limited, minute 1 until 20m0s`,
+		"a refusal when Retry-After has passed is no strike, though others were faster": `
+			quota 1 100
 			0s: 1 admitted
 			0s: 1 rate_limited
 			60s: 1 admitted
 			60s: 1 rate_limited
 			60s: 1 rate_limited
-			60s: 1 key_banned, minute 0 until 11m0s`},
-		{"a refusal just before Retry-After has passed is a strike",
-			quota{1, 100}, `
+			60s: 1 key_banned, minute 0 until 11m0s`,
+		"a refusal just before Retry-After has passed is a strike": `
+			quota 1 100
 			0s: 1 admitted
 			0.5s: 1 rate_limited
 			60s: 1 admitted
 			60.499s: 1 rate_limited
-			60.499s: 1 key_banned`},
-		{"strikes are counted within one minute's window", quota{2, 100}, `
+			60.499s: 1 key_banned`,
+		"strikes are counted within one minute's window": `
+			quota 2 100
 			0s: 2 admitted
 			1s: 1 rate_limited
 			50s: 2 rate_limited
 			60s: 2 admitted
 			60s: 1 rate_limited
 			61s: 2 rate_limited
-			61s: 1 key_banned`},
-		{"the minute's window counts while it is the day that refuses",
-			quota{3, 3}, `
+			61s: 1 key_banned`,
+		"the minute's window counts while it is the day that refuses": `
+			quota 3 3
 			0s: 3 admitted
 			50s: 1 rate_limited
 			50s: 3 rate_limited
 			60s: 3 rate_limited, minute 3 until 1m0s, day 0 until 24h0m0s
-			61s: 1 key_banned`},
-		{"a minute is counted also while the day refuses and the minute is full",
-			quota{3, 1}, `
+			61s: 1 key_banned`,
+		"a minute is counted also while the day refuses and the minute is full": `
+			quota 3 1
 			0s: 1 admitted
 			2h: 1 rate_limited, minute 3 until 2h0m0s, day 0 until 24h0m0s
 			2h0m10s: 3 rate_limited
 			2h1m10s: 3 rate_limited
-			2h2m9.999s: 1 key_banned`},
-		{"a ban is as long as -ban-for says", quota{1, 100}, `
+			2h2m9.999s: 1 key_banned`,
+		"a ban is as long as -ban-for says": `
+			quota 1 100
 			0s: ban-for 90s
 			0s: 1 admitted
 			0s: 2 rate_limited
 			10s: 1 key_banned, minute 0 until 1m40s
 			99.999s: 1 key_banned, minute 0 until 1m40s
-			100s: 1 admitted`},
-		{"after a ban strikes are counted anew, also within the same minute",
-			quota{2, 100}, `
+			100s: 1 admitted`,
+		"after a ban strikes are counted anew, also within the same minute": `
+			quota 2 100
 			0s: ban-for 10s
 			0s: 2 admitted
 			0s: 3 rate_limited
@@ -331,9 +345,9 @@ func TestBans(t *testing.T) {
 			10s: 2 rate_limited
 			10s: 1 key_banned, minute 0 until 1m0s
 			19.999s: 1 key_banned, minute 0 until 1m0s
-			20s: 1 rate_limited, minute 0 until 1m0s`},
-		{"of a ban and the bucket that refuses, the one that ends later is reported",
-			quota{2, 100}, `
+			20s: 1 rate_limited, minute 0 until 1m0s`,
+		"of a ban and the bucket that refuses, the one that ends later is reported": `
+			quota 2 100
 			0s: ban-for 50s
 			0s: 2 admitted
 			5s: 3 rate_limited
@@ -342,39 +356,44 @@ func TestBans(t *testing.T) {
 			60s: 2 admitted
 			80s: 3 rate_limited, minute 0 until 2m0s
 			80s: 1 key_banned, minute 0 until 2m10s
-			2m0.001s: 1 key_banned, minute 0 until 2m10s`},
-		{"-ban-for 0 turns bans off", quota{1, 100}, `
+			2m0.001s: 1 key_banned, minute 0 until 2m10s`,
+		"-ban-for 0 turns bans off": `
+			quota 1 100
 			0s: ban-for 0s
 			0s: 1 admitted
 			0s: 5000 rate_limited, minute 0 until 1m0s, day 99 until 24h0m0s
-			60s: 1 admitted, minute 0 until 2m0s, day 98 until 24h0m0s`},
-		{"with -ban-for 0 a ban that was made before does not run either", quota{2, 50}, banned + `
+			60s: 1 admitted, minute 0 until 2m0s, day 98 until 24h0m0s`,
+		"with -ban-for 0 a ban that was made before does not run either": "quota 2 50" + banned + `
 			2s: ban-for 0s
-			61s: 1 admitted`},
+			61s: 1 admitted`,
 		// Before the clock was set back: a refusal makes the next one a strike only while its
 		// Retry-After lasts no longer than the window that refused, and a minute.
-		{"a refusal of the minute, set back by a minute", quota{1, 9}, `
+		"a refusal of the minute, set back by a minute": `
+			quota 1 9
 			0s: 1 admitted
 			0s: 1 rate_limited
 			-60s: 1 rate_limited, minute 0 until 1m0s
-			-60s: 1 key_banned, minute 0 until 9m0s`},
-		{"a refusal of the minute, set back further", quota{1, 9}, `
+			-60s: 1 key_banned, minute 0 until 9m0s`,
+		"a refusal of the minute, set back further": `
+			quota 1 9
 			0s: 1 admitted
 			0s: 1 rate_limited
 			-60.001s: 1 admitted, minute 0 until -1ms
 			-60.001s: 2 rate_limited
-			-60.001s: 1 key_banned`},
-		{"a refusal of the day, set back by a minute", quota{1, 1}, `
+			-60.001s: 1 key_banned`,
+		"a refusal of the day, set back by a minute": `
+			quota 1 1
 			0s: 1 admitted
 			5m: 1 rate_limited, minute 1 until 5m0s, day 0 until 24h0m0s
 			-60s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s
-			-60s: 1 key_banned`},
-		{"a refusal of the day, set back by 23 hours", quota{1, 1}, `
+			-60s: 1 key_banned`,
+		"a refusal of the day, set back by 23 hours": `
+			quota 1 1
 			0s: 1 admitted
 			0s: 1 rate_limited, minute 0 until 1m0s, day 0 until 24h0m0s
 			-23h: 1 admitted, minute 0 until -22h59m0s, day 0 until 1h0m0s
 			-23h: 2 rate_limited, minute 0 until -22h59m0s, day 0 until 1h0m0s
-			-23h: 1 key_banned`},
+			-23h: 1 key_banned`,
 	})
 }
 
@@ -386,16 +405,15 @@ const banned = `
 
 // TestBansAreStored, and lifted, for every service and every key of a line.
 func TestBansAreStored(t *testing.T) {
-	playEach(t, engines, []limitsRow{
-		{"a ban is durable before its first key_banned, also if a kill flushes nothing",
-			quota{2, 50}, banned + `
+	playEach(t, engines, map[string]string{
+		"a ban is durable before its first key_banned, also in a kill": "quota 2 50" + banned + `
 			2s: shown, banned until 10m1s
 			600.999s: 1 key_banned, minute 0 until 10m1s
 			600s: restart
 			600.999s: 1 key_banned, minute 0 until 10m1s
 			601s: 1 admitted
-			601s: shown, not banned`},
-		{"an unban lifts a ban, and not the next one", quota{2, 50}, banned + `
+			601s: shown, not banned`,
+		"an unban lifts a ban, and not the next one": "quota 2 50" + banned + `
 			2s: flush
 			61s: unban
 			61s: 1 admitted, minute 1 until 2m1s
@@ -410,12 +428,13 @@ func TestBansAreStored(t *testing.T) {
 			600s: 1 key_banned, minute 0 until 11m2s
 			600s: shown, banned until 11m2s
 			62s: unban
-			601s: 1 admitted`}, // in the very millisecond in which the ban began
-		{"an unban holds for a successor that is made after it", quota{2, 50}, banned + `
+			601s: 1 admitted`, // in the very millisecond in which the ban began
+		"an unban holds for a successor that is made after it": "quota 2 50" + banned + `
 			60s: unban
 			60s: rotate
-			62s: 1 admitted`},
-		{"an unban lifts a ban that began before the clock was set back", quota{2, 50}, `
+			62s: 1 admitted`,
+		"an unban lifts a ban that began before the clock was set back": `
+			quota 2 50
 			1h: 2 admitted
 			1h: 3 rate_limited
 			1h: 1 key_banned
@@ -423,16 +442,18 @@ func TestBansAreStored(t *testing.T) {
 			1h1m: 1 admitted
 			1h1m: restart
 			1h1m: 1 admitted
-			1h1m: shown, not banned, bans until 1h0m0s are lifted`},
-		{"an unban in the future lifts no later ban", quota{2, 50}, `
+			1h1m: shown, not banned, bans until 1h0m0s are lifted`,
+		"an unban in the future lifts no later ban": `
+			quota 2 50
 			1h: unban` + banned + `
 			2s: shown, banned until 10m1s
 			600s: 1 key_banned, minute 0 until 10m1s
 			600s: restart
 			600s: 1 key_banned, minute 0 until 10m1s
 			2s: unban
-			61s: 1 admitted`}, // still in the past of the first
-		{"a flush does not overwrite the ban of another service", quota{2, 50}, `
+			61s: 1 admitted`, // still in the past of the first
+		"a flush does not overwrite the ban of another service": `
+			quota 2 50
 			0s: 1 admitted
 			meanwhile B 0s: 2 admitted
 			meanwhile B 1s: 3 rate_limited
@@ -440,23 +461,25 @@ func TestBansAreStored(t *testing.T) {
 			1s: flush
 			stored: minute 1 until
 			2s: 1 key_banned, minute 0 until 10m1s
-			2s: shown, banned until 10m1s`},
-		{"a late ban replaces no other, of which its service learns", quota{2, 50}, `
+			2s: shown, banned until 10m1s`,
+		"a late ban replaces no other, of which its service learns": `
+			quota 2 50
 			A 0s: nearly-banned
 			B 0s: nearly-banned
 			B 5s: 1 key_banned, minute 0 until 10m5s
 			A 1s: 1 key_banned, minute 0 until 10m5s
-			6s: shown, banned until 10m5s`},
-		{"nobody waits for a ban that is being stored, nor is told of it, but who began it",
-			quota{2, 50}, `
+			6s: shown, banned until 10m5s`,
+		"nobody waits for a ban that is being stored, nor is told of it, but who began it": `
+			quota 2 50
 			0s: nearly-banned
 			meanwhile 2s: 2 rate_limited, minute 0 until 1m0s
 			1s: 1 key_banned
-			2s: 1 key_banned, minute 0 until 10m1s`},
-		{"the keys of one line share their usage", quota{4, 50}, `
+			2s: 1 key_banned, minute 0 until 10m1s`,
+		"the keys of one line share their usage": `
+			quota 4 50
 			0s: 2 admitted, minute 2 until
 			0s: rotate
 			0s: 2 admitted, minute 0 until
-			0s: 1 rate_limited`},
+			0s: 1 rate_limited`,
 	})
 }

@@ -58,51 +58,51 @@ func (c *fakeCluster) wantRefused(want string) {
 }
 
 func TestAClusterThatCannotBeUsedIsRefused(t *testing.T) {
-	status := func(answer fakeAnswer) func(c *fakeCluster) {
-		return func(c *fakeCluster) { c.always("/status", answer) }
-	}
+	const others = "it belongs to another program"
+	newer := append(schemaOf(len(migrations)),
+		"INSERT INTO identity (value) VALUES (7)", "PRAGMA user_version = 99")
 	for what, refused := range map[string]struct {
-		prepare func(c *fakeCluster)
-		want    string
+		holds  []string // statements
+		path   string   // to which the nodes give an answer
+		answer fakeAnswer
+		want   string
 	}{
-		"another program, which knows no /status": {status(respond(404, "not found")), "404"},
-		"another program, which shows a page":     {status(respond(200, "<html>")), `rqlite ""`},
-		"another program, which speaks JSON":      {status(respond(200, `{"a":"b"}`)), `rqlite ""`},
-		"another program, which sends elsewhere":  {status(redirect), "307"},
-		"another password": {
-			func(c *fakeCluster) { c.password = "other" },
-			"responds 401 Unauthorized",
+		"another program, which knows no /status": {nil, "/status", respond(404, ""), "404"},
+		"another program, which shows a page": {
+			nil, "/status", respond(200, "<html>"), `rqlite ""`,
 		},
+		"another program, which speaks JSON": {
+			nil, "/status", respond(200, `{"a":"b"}`), `rqlite ""`,
+		},
+		"another program, which sends elsewhere": {nil, "/status", redirect, "307"},
+		"another password":                       {nil, "/", respond(401, ""), "401 Unauthorized"},
 		"tables of another program": {
-			func(c *fakeCluster) { c.exec("CREATE TABLE pets (name)") },
-			"it belongs to another program",
+			[]string{"CREATE TABLE pets (name)"}, "", nil, others,
 		},
 		"the mark of another program": {
-			func(c *fakeCluster) { c.exec("PRAGMA application_id = 7") },
-			"it belongs to another program",
+			[]string{"PRAGMA application_id = 7"}, "", nil, others,
 		},
-		"the schema of a newer petstore": {
-			func(c *fakeCluster) {
-				for _, st := range upgrade(0, 7) {
-					c.mustExec(st.query, st.args...)
-				}
-				c.exec("PRAGMA user_version = 99")
-			},
-			"its schema is version 99",
-		},
+		"the schema of a newer petstore": {newer, "", nil, "its schema is version 99"},
 		"a database that cannot be read": {
-			func(c *fakeCluster) {
-				c.always("/db/query", respond(200, `{"results":[{"error":"disk I/O error"}]}`))
-			},
+			nil, "/db/query", respond(200, `{"results":[{"error":"disk I/O error"}]}`),
 			"disk I/O error",
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := newSecuredCluster(t)
-			refused.prepare(c)
+			c.exec(refused.holds...)
+			if refused.answer != nil {
+				c.always(refused.path, refused.answer)
+			}
 			c.wantRefused(refused.want)
 		})
 	}
+}
+
+// schemaOf are the statements that make an empty database of a version.
+func schemaOf(version int) []string {
+	return append(slices.Clone(migrations[:version]), applicationMark,
+		fmt.Sprint("PRAGMA user_version = ", version))
 }
 
 var applicationMark = fmt.Sprint("PRAGMA application_id = ", applicationID)
@@ -359,8 +359,7 @@ func TestThreeServicesMigrateAtTheSameMoment(t *testing.T) {
 		t.Run(fmt.Sprint("from version ", version), func(t *testing.T) {
 			c := newCluster(t, 3)
 			if version > 0 {
-				c.exec(migrations[:version]...)
-				c.exec(applicationMark, fmt.Sprint("PRAGMA user_version = ", version))
+				c.exec(schemaOf(version)...)
 			}
 			var arrived, opening sync.WaitGroup
 			arrived.Add(3)
@@ -899,11 +898,10 @@ func TestAnOldNodeThatLeadsLaterIsNotReadThrough(t *testing.T) {
 // otherDatabases are what nodes may hold in the place of the database that was opened.
 func otherDatabases(t *testing.T) map[string]string {
 	t.Helper()
-	older := append(slices.Clone(migrations[:4]), applicationMark, "PRAGMA user_version = 4")
 	others := map[string]string{}
 	for what, statements := range map[string][]string{
 		"nothing":             {"PRAGMA journal_mode=WAL"},
-		"an older petstore's": older,
+		"an older petstore's": schemaOf(4),
 		"another program's":   {"CREATE TABLE pets (name)", "PRAGMA application_id = 7"},
 	} {
 		others[what] = databasePath(t)
@@ -1183,9 +1181,7 @@ func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
 	note(readNumber(t, openDatabase(t, present), identityQuery))
 	for version := 1; version < len(migrations); version++ {
 		copied := databasePath(t)
-		statements := append(slices.Clone(migrations[:version]), applicationMark,
-			fmt.Sprint("PRAGMA user_version = ", version))
-		makeOtherDatabase(t, copied, statements...)
+		makeOtherDatabase(t, copied, schemaOf(version)...)
 		copies = append(copies, copied)
 	}
 	for _, copied := range copies {
@@ -1238,8 +1234,8 @@ func mustRun(t testing.TB, args ...string) (log string) {
 	return log
 }
 
-// TestAFileGrowsIntoAClusterAndBack with all that it holds. While a node loads the copy, which takes
-// the most time, a kill leaves none.
+// TestAFileGrowsIntoAClusterAndBack with all that it holds. While a node loads the copy, which
+// takes the most time, a kill leaves none.
 func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
 	folder := t.TempDir()
 	t.Setenv("TMPDIR", folder)

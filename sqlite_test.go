@@ -250,14 +250,13 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := newStore(t)
-			first := mustCreate(t, s, rex)
+			mustCreate(t, s, rex)
 			file := fileEngine(s).path + suffix
 			wantReads := func() {
 				var reading sync.WaitGroup
 				for range 8 * readers {
 					reading.Go(func() {
-						p, err := s.page(Sold, 20, first-1)
-						if err != nil || p.last != first {
+						if p, err := s.page(Sold, 20, 0); err != nil || p.last != 1 {
 							t.Errorf("the list ends with %v, %v", p, err)
 						}
 					})
@@ -278,7 +277,7 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 				t.Errorf("the other file holds %q", content)
 			}
 			must(t, os.Rename(file+".away", file))
-			wantNextID(t, s, first+1)
+			wantNextID(t, s, 2)
 		})
 	}
 }
@@ -446,6 +445,15 @@ func whenWaiting(ctx context.Context, do func()) context.Context {
 	return waitingContext{ctx, sync.OnceFunc(do)}
 }
 
+// openWaiting opens a database. Where that first has to wait, it calls do.
+func openWaiting(t *testing.T, path string, mode openMode, do func()) *store {
+	t.Helper()
+	s, err := openStore(whenWaiting(t.Context(), do), path, mode, testLog)
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
 // TestOpeningWaitsForALock: to change the journal's mode, or the schema.
 func TestOpeningWaitsForALock(t *testing.T) {
 	for what, mode := range map[string]string{
@@ -459,12 +467,9 @@ func TestOpeningWaitsForALock(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			_, err := openStore(whenWaiting(ctx, cancel), path, openOrMake, testLog)
 			wantRefusal(t, err, path, "context canceled")
-			s, err := openStore(whenWaiting(t.Context(), func() {
-				_, err := other.Exec("ROLLBACK")
-				must(t, err)
-			}), path, openOrMake, testLog)
-			must(t, err)
-			defer s.Close()
+			s := openWaiting(t, path, openOrMake, func() {
+				must(t, errorOf(other.Exec("ROLLBACK")))
+			})
 			mustCreate(t, s, rex)
 		})
 	}
@@ -477,17 +482,13 @@ func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 		t.Run(fmt.Sprint("by one of version ", version), func(t *testing.T) {
 			path, copied := databasePath(t), databasePath(t)
 			must(t, openDatabase(t, path).Close())
-			makeOtherDatabase(t, copied, slices.Concat(migrations[:version], []string{
-				applicationMark, fmt.Sprint("PRAGMA user_version = ", version),
-				"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')",
-			})...)
+			makeOtherDatabase(t, copied, append(schemaOf(version),
+				"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")...)
 			other := otherProgram(t, path, "PRAGMA journal_mode=DELETE", "BEGIN IMMEDIATE")
-			s, err := openStore(whenWaiting(t.Context(), func() {
+			s := openWaiting(t, path, openExisting, func() {
 				must(t, other.Close())
 				must(t, os.Rename(copied, path))
-			}), path, openExisting, testLog)
-			must(t, err)
-			defer s.Close()
+			})
 			wantNextID(t, s, 2)
 			version := readNumber(t, s, "SELECT user_version FROM pragma_user_version")
 			if version != int64(len(migrations)) {
@@ -502,11 +503,9 @@ func TestOpeningNeedsNoLock(t *testing.T) {
 	s := newStore(t)
 	mustCreate(t, s, rex)
 	defer lockDatabase(t, s)()
-	stuck := func() { t.Fatal("it waits for the lock") }
-	command, err := openStore(whenWaiting(t.Context(), stuck), fileEngine(s).path, openExisting,
-		testLog)
-	must(t, err)
-	defer command.Close()
+	command := openWaiting(t, fileEngine(s).path, openExisting, func() {
+		t.Fatal("it waits for the lock")
+	})
 	wantPets(t, command, 1)
 }
 

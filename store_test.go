@@ -46,18 +46,6 @@ func TestAReadThatFailsAfterARowIsAnError(t *testing.T) {
 	})
 }
 
-// TestProbesLeaveOneRow, however many there are.
-func TestProbesLeaveOneRow(t *testing.T) {
-	onStores(t, func(t *testing.T, s *store) {
-		must(t, s.probe(t.Context()))
-		must(t, s.probe(t.Context()))
-		rows := readNumber(t, s, "SELECT count(*) FROM services")
-		if n := commitsOf(s); n != 2 || rows != 1 {
-			t.Errorf("two probes are %d transactions and leave %d rows", n, rows)
-		}
-	})
-}
-
 // TestEveryStatementRunsOnEveryEngine sends every statement of the source. Its arguments are
 // integers, strings, and NULL; its columns are read to integers, booleans, and strings.
 func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
@@ -280,6 +268,10 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			{"another service adds a pet", creating(other, "Rex"), "everything", "the last pages"},
 			{"another program writes", uncounted, "everything", "the last pages"},
 			{"we write ourselves", creating(s, "Rex"), "the last pages", "the last pages"},
+			{"we create under a key", func() error {
+				_, _, _, err := s.createPetOnce(sold, 1, "k", nil, testTime)
+				return err
+			}, "the last pages", "the last pages"},
 			{"nothing happens", func() error { return nil }, "nothing", "the last pages"},
 			{"a pet is edited", func() error { return edit("Tom") }, "everything", "everything"},
 			{"a pet is edited during an import", func() error {
@@ -379,17 +371,6 @@ func TestNoPageIsRememberedAsNewerThanItIs(t *testing.T) {
 			if ids, _ := pageIDs(t, s, "", limit, 0); len(ids) != pets {
 				t.Errorf("after%s the page has %d of %d pets", steps, len(ids), pets)
 			}
-		}
-	})
-}
-
-// TestAPetWithAnIdempotencyKeyIsListedAtOnce, although the page that it belongs on is cached.
-func TestAPetWithAnIdempotencyKeyIsListedAtOnce(t *testing.T) {
-	onStores(t, func(t *testing.T, s *store) {
-		pageIDs(t, s, "", 20, 0)
-		id, _ := createOnce(t, s, 1, "Rex", testTime)
-		if ids, _ := pageIDs(t, s, "", 20, 0); !slices.Equal(ids, []int64{id}) {
-			t.Errorf("after pet %d was created, the list has %v", id, ids)
 		}
 	})
 }

@@ -15,70 +15,79 @@ import (
 )
 
 func TestUsageLasts(t *testing.T) {
-	playEach(t, engines, []limitsRow{
-		{"usage survives a restart", quota{60, 1000}, `
+	playEach(t, engines, map[string]string{
+		"usage survives a restart": `
+			quota 60 1000
 			0.123s: 7 admitted
 			5s: flush
 			6s: 1 admitted
 			6s: flush
 			7s: restart
 			60.122s: 1 admitted, minute 51 until 1m0.123s, day 991 until 24h0m0.123s
-			10s: shown, used 8 and 8, last at 123ms`},
-		{"two requests that find no usage in memory are both counted", quota{60, 1000}, `
+			10s: shown, used 8 and 8, last at 123ms`,
+		"two requests that find no usage in memory are both counted": `
+			quota 60 1000
 			meanwhile 0s: 1 admitted
-			0s: 1 admitted, minute 58 until 1m0s`},
-		{"what comes while a flush writes is left for the next", quota{200, 1000}, `
+			0s: 1 admitted, minute 58 until 1m0s`,
+		"what comes while a flush writes is left for the next": `
+			quota 200 1000
 			0s: 1 admitted
 			meanwhile 0s: 1 admitted
 			0s: flush, 1 transactions
 			stored: minute 1 until 1m0s
 			0s: 1 admitted, minute 197 until 1m0s
 			0s: flush
-			stored: minute 3 until 1m0s`},
-		{"so it is when many usages are forgotten after the flush", quota{60, 1000}, `
+			stored: minute 3 until 1m0s`,
+		"so it is when many usages are forgotten after the flush": `
+			quota 60 1000
 			0s: 1 admitted
 			crowd
 			meanwhile 0s: 1 admitted
 			0s: flush
-			0s: 1 admitted, minute 57 until 1m0s`},
-		{"a minute ends during a flush", quota{100, 1000}, `
+			0s: 1 admitted, minute 57 until 1m0s`,
+		"a minute ends during a flush": `
+			quota 100 1000
 			0s: 1 admitted
 			meanwhile 60.5s: 60 admitted
 			59.9s: flush
 			61s: 1 admitted
 			A: minute 61 until 2m0.5s, day 62 until 24h0m0s
 			61s: flush
-			stored: minute 61 until 2m0.5s, day 62 until 24h0m0s`},
-		{"a minute ends during a flush, and the next begins as it ends", quota{100, 1000}, `
+			stored: minute 61 until 2m0.5s, day 62 until 24h0m0s`,
+		"a minute ends during a flush, and the next begins as it ends": `
+			quota 100 1000
 			0s: 1 admitted
 			meanwhile 60s: 60 admitted
 			59.9s: flush
 			61s: 1 admitted
 			A: minute 61 until 2m0s, day 62 until 24h0m0s
 			61s: flush
-			stored: minute 61 until 2m0s, day 62 until 24h0m0s`},
-		{"a day ends during a flush", quota{100, 1000}, `
+			stored: minute 61 until 2m0s, day 62 until 24h0m0s`,
+		"a day ends during a flush": `
+			quota 100 1000
 			0s: 1 admitted
 			meanwhile 24h0m0.5s: 60 admitted
 			23h59m59.9s: flush
 			24h0m1s: 1 admitted
 			A: minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s
 			24h0m1s: flush
-			stored: minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s`},
-		{"a day ends during a flush, and the next begins as it ends", quota{100, 1000}, `
+			stored: minute 61 until 24h1m0.5s, day 61 until 48h0m0.5s`,
+		"a day ends during a flush, and the next begins as it ends": `
+			quota 100 1000
 			0s: 1 admitted
 			meanwhile 24h: 60 admitted
 			23h59m59.9s: flush
 			24h0m1s: 1 admitted
 			A: minute 61 until 24h1m0s, day 61 until 48h0m0s
 			24h0m1s: flush
-			stored: minute 61 until 24h1m0s, day 61 until 48h0m0s`},
+			stored: minute 61 until 24h1m0s, day 61 until 48h0m0s`,
 	})
 }
 
 // TestEveryRequestIsCountedInItsDay once: admitted, or refused for whatever reason.
 func TestEveryRequestIsCountedInItsDay(t *testing.T) {
-	playEach(t, engines, []limitsRow{{"0s is 8 o'clock on 15 January 2027", quota{2, 5}, `
+	playEach(t, engines, map[string]string{"0s is 8 o'clock on 15 January 2027": `
+			quota 2 5
 		0s: 2 admitted
 		0s: flush
 		days: 2027-01-15: 2 admitted, 0 refused, 0 errors
@@ -102,11 +111,12 @@ func TestEveryRequestIsCountedInItsDay(t *testing.T) {
 		24h: flush
 		days: 2027-01-15: 5 admitted, 8 refused, 1 errors
 		days: 2027-01-16: 0 admitted, 1 refused, 1 errors`,
-	}})
+	})
 }
 
 func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
-	playEach(t, onFile, []limitsRow{{"on a file", quota{2, 5}, `
+	playEach(t, onFile, map[string]string{"on a file": `
+			quota 2 5
 		0s: flush, 0 transactions
 		0s: 2 admitted
 		0s: flush, 1 transactions
@@ -118,10 +128,11 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 		0s: flush, 1 transactions
 		0s: 1000 key_banned
 		0s: flush, 1 transactions
-		0s: flush, 0 transactions`}})
-	playEach(t, onCluster, []limitsRow{{"a cluster is asked for bans also", quota{2, 5}, `
+		0s: flush, 0 transactions`})
+	playEach(t, onCluster, map[string]string{"a cluster is asked for bans also": `
+			quota 2 5
 		0s: flush, 1 transactions
-		1s: flush, 1 transactions`}})
+		1s: flush, 1 transactions`})
 }
 
 // useMany lets each of many usages have one request on the Free plan.
@@ -129,7 +140,7 @@ func useMany(t testing.TB, l *ledger, usages int64) {
 	t.Helper()
 	for id := range usages {
 		l.usages[id+1] = &usage{}
-		a := &account{quota: planQuota("free"), usageID: id + 1}
+		a := &account{quota: quota{60, 1000}, usageID: id + 1}
 		_, err := l.admit(a, testStart.time())
 		must(t, err)
 	}
@@ -402,16 +413,18 @@ func TestAServiceIsExactWhateverIsLate(t *testing.T) {
 
 // TestAUsageThatIsReadLateIsReadAgain, if others have used and stored it since the reading began.
 func TestAUsageThatIsReadLateIsReadAgain(t *testing.T) {
-	playEach(t, onCluster, []limitsRow{{"the last flush had nothing to send", quota{60, 1000}, `
+	playEach(t, onCluster, map[string]string{"the last flush had nothing to send": `
+			quota 60 1000
 		meanwhile 0.1s: 60 admitted
 		meanwhile 0.5s: flush
 		meanwhile 1s: flush
-		0.1s: 1 rate_limited, minute 0 until 1m0.1s`}})
-	playEach(t, onFile, []limitsRow{{"the flush has forgotten the usage", quota{60, 1000}, `
+		0.1s: 1 rate_limited, minute 0 until 1m0.1s`})
+	playEach(t, onFile, map[string]string{"the flush has forgotten the usage": `
+			quota 60 1000
 		meanwhile 0.1s: 60 admitted
 		meanwhile crowd
 		meanwhile 0.5s: flush
-		0.1s: 1 rate_limited, minute 0 until 1m0.1s`}})
+		0.1s: 1 rate_limited, minute 0 until 1m0.1s`})
 }
 
 // TestAReadingThatTakesLongerThanFlushesEnds: flushes that do not know the usage leave it new.
@@ -433,8 +446,9 @@ func TestAReadingThatTakesLongerThanFlushesEnds(t *testing.T) {
 
 // TestServicesShareUsage: the window that is stored counts, if it runs.
 func TestServicesShareUsage(t *testing.T) {
-	playEach(t, engines, []limitsRow{
-		{"the stored window wins, wherever it began", quota{100, 1000}, `
+	playEach(t, engines, map[string]string{
+		"the stored window wins, wherever it began": `
+			quota 100 1000
 			B 0s: 2 admitted
 			A 10s: 3 admitted
 			A 11s: flush
@@ -452,9 +466,9 @@ func TestServicesShareUsage(t *testing.T) {
 			A 15s: flush
 			B 15s: flush
 			stored: minute 7 until 1m10s, day 7 until 24h0m10s
-			B: minute 7 until 1m10s, day 7 until 24h0m10s`},
-		{"increments of a window that has ended say nothing of the one that runs",
-			quota{100, 1000}, `
+			B: minute 7 until 1m10s, day 7 until 24h0m10s`,
+		"increments of a window that has ended say nothing of the one that runs": `
+			quota 100 1000
 			A 0s: 3 admitted
 			B 30s: 2 admitted
 			B 31s: flush
@@ -470,9 +484,9 @@ func TestServicesShareUsage(t *testing.T) {
 			B 93s: 1 admitted
 			B 151s: flush
 			stored: minute 5 until 2m31s, day 11 until 24h0m30s
-			B 151s: 1 admitted, minute 99 until 3m31s`},
-		{"a window that began before the clock was set back, by more than a minute, is replaced",
-			quota{100, 1000}, `
+			B 151s: 1 admitted, minute 99 until 3m31s`,
+		"a window that began before the clock was set back, by more than a minute, is replaced": `
+			quota 100 1000
 			A 60s: 3 admitted
 			A 60s: flush
 			B 0s: 2 admitted
@@ -486,8 +500,9 @@ func TestServicesShareUsage(t *testing.T) {
 			A: minute 2 until 59.999s, day 2 until 23h59m59.999s
 			A -23h: 1 admitted
 			A -23h: flush
-			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`},
-		{"a refusal moves no window that another service has begun", quota{100, 1000}, `
+			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`,
+		"a refusal moves no window that another service has begun": `
+			quota 100 1000
 			A 0s: 1 admitted
 			A 0s: flush
 			B 5m: 1 admitted
@@ -496,17 +511,18 @@ func TestServicesShareUsage(t *testing.T) {
 			A 10m: 1 rate_limited
 			10m: 1 errors
 			A 10m: flush
-			stored: minute 1 until 6m0s, day 2 until 24h0m0s`},
+			stored: minute 1 until 6m0s, day 2 until 24h0m0s`,
 	})
-	playEach(t, onCluster, []limitsRow{
-		{"what is counted during a flush that reads nothing of the key is kept",
-			quota{100, 1000}, `
+	playEach(t, onCluster, map[string]string{
+		"what is counted during a flush that reads nothing of the key is kept": `
+			quota 100 1000
 			0s: 1 admitted
 			0.5s: flush
 			meanwhile 1s: 60 admitted
 			1s: flush
-			1.1s: 1 admitted, minute 38 until 1m0s`},
-		{"a service that was not asked knows what others have counted", quota{100, 1000}, `
+			1.1s: 1 admitted, minute 38 until 1m0s`,
+		"a service that was not asked knows what others have counted": `
+			quota 100 1000
 			A 0s: 1 admitted
 			B 0s: 1 admitted
 			A 0.5s: flush
@@ -514,9 +530,9 @@ func TestServicesShareUsage(t *testing.T) {
 			A 0.9s: 98 admitted
 			A 1s: flush
 			B 1s: flush
-			B 20.1s: 1 rate_limited`},
-		{"a ban is everyone's after a flush, in which they hear of it, until it is lifted",
-			quota{2, 50}, `
+			B 20.1s: 1 rate_limited`,
+		"a ban is everyone's after a flush, in which they hear of it, until it is lifted": `
+			quota 2 50
 			B 0s: 1 admitted
 			C 0s: 1 admitted
 			B 0s: flush
@@ -534,7 +550,7 @@ func TestServicesShareUsage(t *testing.T) {
 			C 70s: flush
 			A 70s: 1 admitted
 			B 70s: 1 admitted
-			C 70s: 1 admitted`},
+			C 70s: 1 admitted`,
 	})
 }
 
@@ -674,19 +690,17 @@ func (w *limitsWorld) shown(when string) *apiKey {
 	return keys[0]
 }
 
-// limitsRow is a policy, and a script that shows it with a key that has a quota.
-type limitsRow struct {
-	policy string
-	quota  quota
-	script string
-}
-
-// playEach plays each script in a world of its own. on is engines, onFile or onCluster.
-func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)), rows []limitsRow) {
+// playEach plays each script in a world of its own. Its first line is the quota of the key. on is
+// engines, onFile or onCluster.
+func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)),
+	scripts map[string]string) {
 	t.Helper()
-	for _, row := range rows {
-		t.Run(row.policy, func(t *testing.T) {
-			on(t, func(t *testing.T, db string) { newLimits(t, db, row.quota).play(row.script) })
+	for policy, script := range scripts {
+		var q quota
+		first := strings.TrimSpace(script)
+		must(t, errorOf(fmt.Sscanf(first, "quota %d %d", &q.PerMinute, &q.PerDay)))
+		t.Run(policy, func(t *testing.T) {
+			on(t, func(t *testing.T, db string) { newLimits(t, db, q).play(script) })
 		})
 	}
 }
