@@ -736,12 +736,12 @@ func TestALookThatIsReplacedTellsNothing(t *testing.T) {
 	})
 }
 
-func slowly(r *http.Request) { pause(r.Context(), 700*time.Millisecond) }
+func takesLong(r *http.Request) { pause(r.Context(), 700*time.Millisecond) }
 
 // TestALookThatIsSlowIsNoError: services that start together may wait for each other so long.
 func TestALookThatIsSlowIsNoError(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, l *lookingService) {
-		l.cluster.before("/", slowly)
+		l.cluster.before("/", takesLong)
 		b := l.background()
 		time.Sleep(time.Minute)
 		must(t, b.stop())
@@ -753,7 +753,7 @@ func TestALookThatIsSlowIsNoError(t *testing.T) {
 func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, l *lookingService) {
 		l.revoke()
-		l.cluster.before("/", slowly)
+		l.cluster.before("/", takesLong)
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusOK, lookWait)
 		stop := runBackground(l.service, nil, nil)
