@@ -1071,8 +1071,6 @@ func (a reply) ids() []int64 {
 	return ids
 }
 
-func all(int64) bool { return true }
-
 // debugCall sends a request to the debug address.
 func debugCall(routes http.Handler, path, host string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()

@@ -1143,30 +1143,26 @@ const (
 // within a flush more.
 func TestLimitsFollowTheirModel(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct {
-		name     string
-		on       func(*testing.T, func(*testing.T, string))
-		services int
-		outage   bool
-	}{
-		{"one service", onFile, 1, false},
-		{"one service, while flushes fail", onFile, 1, true},
-		{"three services", onCluster, 3, false},
-		{"three services, while flushes fail", onCluster, 3, true},
-	} {
-		for seed := range uint64(2) {
-			t.Run(fmt.Sprintf("%s, seed %d", c.name, seed), func(t *testing.T) {
-				c.on(t, func(t *testing.T, db string) {
-					r := newLimitsReplay(newLimits(t, db, quota{}), c.services, seed)
-					r.outage = c.outage
-					for range 40 {
-						r.burst()
-						r.pause()
-					}
-					r.checkAdmissions()
-					t.Logf("%v in %d hours", r.outcomes, (r.now-testStart)/3_600_000)
+	for _, services := range []int{1, 3} {
+		on := onFile
+		if services > 1 {
+			on = onCluster
+		}
+		for seed := range uint64(4) {
+			outage := seed%2 == 1 // flushes fail
+			t.Run(fmt.Sprintf("%d services, outage %v, seed %d", services, outage, seed),
+				func(t *testing.T) {
+					on(t, func(t *testing.T, db string) {
+						r := newLimitsReplay(newLimits(t, db, quota{}), services, seed/2)
+						r.outage = outage
+						for range 40 {
+							r.burst()
+							r.pause()
+						}
+						r.checkAdmissions()
+						t.Logf("%v in %d hours", r.outcomes, (r.now-testStart)/3_600_000)
+					})
 				})
-			})
 		}
 	}
 }
