@@ -589,13 +589,23 @@ func (p *testProcess) create(status int) {
 	}
 }
 
-// interrupt stops the service, and returns the last line of its log.
+// interrupt ends the service, and returns the last line of its log.
 func (p *testProcess) interrupt() (last string) {
 	must(p.t, p.Process.Signal(os.Interrupt))
 	for p.log.Scan() {
 		last = p.log.Text()
 	}
+	_ = p.Wait()
 	return last
+}
+
+// wantSound checks that a database has no damage, and how many pets it has.
+func wantSound(t *testing.T, path string, want int64) {
+	t.Helper()
+	db := soundDatabase(t, path)
+	if pets := numberIn(t, db, "SELECT count(*) FROM pets"); pets != want {
+		t.Errorf("%d pets are left, want %d", pets, want)
+	}
 }
 
 // TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
@@ -636,20 +646,13 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 				_, err := openStore(t.Context(), path, openToServe, testLog)
 				wantRefusal(t, err, path, gone)
 				wantSameFiles(t, before, filesIn(t, filepath.Dir(path)))
-				last := p.interrupt()
-				for _, says := range []string{"the usage counted last is not stored",
-					"all that was confirmed is in the database"} {
-					if !strings.Contains(last, says) {
-						t.Errorf("at the end it says %q, want %q", last, says)
-					}
+				wantOneLine(t, errors.New(p.interrupt()), false,
+					"the usage counted last is not stored",
+					"all that was confirmed is in the database")
+				if status := p.ProcessState.ExitCode(); status != 1 {
+					t.Errorf("it ends with the status %d", status)
 				}
-				if err := p.Wait(); p.ProcessState.ExitCode() != 1 {
-					t.Errorf("it ends with %v", err)
-				}
-				db := soundDatabase(t, path)
-				if pets := numberIn(t, db, "SELECT count(*) FROM pets"); pets != 3 {
-					t.Errorf("%d pets are left", pets)
-				}
+				wantSound(t, path, 3)
 			})
 		}
 	}
@@ -662,15 +665,10 @@ func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
 	path := p.Args[len(p.Args)-1]
 	p.create(201)
 	must(t, os.Remove(path+"-shm"))
-	other := otherProgram(t, path,
-		"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'x')")
-	must(t, other.Close())
+	makeOtherDatabase(t, path, "INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'x')")
 	p.create(503)
 	p.interrupt()
-	_ = p.Wait()
-	if pets := numberIn(t, soundDatabase(t, path), "SELECT count(*) FROM pets"); pets != 2 {
-		t.Errorf("%d pets are left", pets)
-	}
+	wantSound(t, path, 2)
 }
 
 // TestCommandsMeetWithoutALog: where no service runs, each of many that begin at once finds no log,
