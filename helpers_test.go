@@ -40,7 +40,7 @@ func openDatabaseFor(t testing.TB, path string, mode openMode) *store {
 	t.Helper()
 	s, err := openStore(context.Background(), path, mode, testLog)
 	must(t, err)
-	s.limitCache(16 << 20)
+	s.documents.max = 16 << 20
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
