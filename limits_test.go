@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,8 +31,7 @@ func TestEveryDocumentShowsThePlans(t *testing.T) {
 		"web/index.html":   `<tr><th scope="row">$Name</th><td>$minute</td><td>$day</td></tr>`,
 		"web/openapi.json": "$Name $minute and $day",
 	} {
-		text, err := os.ReadFile(file)
-		must(t, err)
+		text := readText(t, file)
 		for _, p := range plans {
 			want := strings.NewReplacer(
 				"$name", p.name,
@@ -45,7 +43,7 @@ func TestEveryDocumentShowsThePlans(t *testing.T) {
 				want, _, _ = strings.Cut(want, "0")
 				want += "its own"
 			}
-			if !strings.Contains(string(text), want) {
+			if !strings.Contains(text, want) {
 				t.Errorf("%s lacks the plan %s: %q", file, p.name, want)
 			}
 		}

@@ -228,8 +228,8 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 					listed += len(ids)
 				}
 			}
-			if all := int64(listed); all != 2*countPets(t, s) { // all are sold
-				t.Errorf("of twice %d pets %d are listed", countPets(t, s), all)
+			if pets := countPets(t, s); listed != 2*int(pets) { // all are sold
+				t.Errorf("of twice %d pets %d are listed", pets, listed)
 			}
 			switch reads {
 			case 0:

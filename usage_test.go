@@ -141,8 +141,7 @@ func useMany(t testing.TB, l *ledger, usages int64) {
 	for id := range usages {
 		l.usages[id+1] = &usage{}
 		a := &account{quota: quota{60, 1000}, usageID: id + 1}
-		_, err := l.admit(a, testStart.time())
-		must(t, err)
+		must(t, errorOf(l.admit(a, testStart.time())))
 	}
 }
 
@@ -694,7 +693,6 @@ func (w *limitsWorld) shown(when string) *apiKey {
 // engines, onFile or onCluster.
 func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)),
 	scripts map[string]string) {
-	t.Helper()
 	for policy, script := range scripts {
 		var q quota
 		first := strings.TrimSpace(script)
@@ -800,8 +798,7 @@ func (w *limitsWorld) step(line string, l *ledger, when, what string) {
 	case "ban-for":
 		l.banFor = time.Duration(clock(argument)-testStart) * time.Millisecond
 	case "per-day":
-		_, err := fmt.Sscan(argument, &w.key.PerDay)
-		must(w, err)
+		must(w, errorOf(fmt.Sscan(argument, &w.key.PerDay)))
 	case "nearly-banned":
 		l.usages[1] = nearlyBanned()
 	case "unban":
