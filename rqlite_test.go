@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -319,8 +321,70 @@ func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
 	})
 }
 
-// TestOddPetsGoEverywhere: through every command that copies.
-func TestOddPetsGoEverywhere(t *testing.T) {
+// oddPets are the modelOddPets that a client may send. Every field is set, also one that is new.
+func oddPets(t testing.TB) []NewPet {
+	t.Helper()
+	pets := slices.DeleteFunc(slices.Clone(modelOddPets), func(pet NewPet) bool {
+		return checkName(pet.Name) != ""
+	})
+	for i := range pets {
+		for field, value := range reflect.ValueOf(&pets[i]).Elem().Fields() {
+			if !value.IsZero() {
+				continue
+			}
+			switch to := value.Addr().Interface().(type) {
+			case *string:
+				*to = fmt.Sprintf("%s %d \" \\ \u2028 😀", field.Name, i)
+			case *int64:
+				*to = math.MaxInt64 - int64(i)
+			default:
+				t.Fatalf("NewPet.%s: oddPets cannot set a %v", field.Name, field.Type)
+			}
+		}
+	}
+	return pets
+}
+
+// bodyOf is a pet as a client sends it: the description says how its fields are spelt.
+func bodyOf(t testing.TB, pet NewPet) object {
+	t.Helper()
+	body := object{}
+	for field, value := range reflect.ValueOf(pet).Fields() {
+		known := len(body)
+		for name := range fields(described, "components", "schemas", "NewPet", "properties") {
+			if strings.EqualFold(name, field.Name) {
+				body[name] = value.Interface()
+			}
+		}
+		if len(body) == known {
+			t.Fatalf("NewPet.%s is not in the description", field.Name)
+		}
+	}
+	return body
+}
+
+// wantFields checks the fields of an array of pets that was found in some place.
+func wantFields(t testing.TB, place, array string, pets []object) {
+	t.Helper()
+	var found []object
+	decoder := json.NewDecoder(strings.NewReader(array))
+	decoder.UseNumber()
+	must(t, decoder.Decode(&found))
+	if len(found) != len(pets) {
+		t.Fatalf("%s: there are %d pets, want %d", place, len(found), len(pets))
+	}
+	for i, pet := range pets {
+		for name, value := range pet {
+			if got := found[i][name]; fmt.Sprint(got) != fmt.Sprint(value) {
+				t.Errorf("%s: the %s of a pet is %#v, want %#v", place, name, got, value)
+				return
+			}
+		}
+	}
+}
+
+// TestEveryFieldOfAPetGoesEverywhere: into every response, and through every command that copies.
+func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		newDatabase := func() string {
 			if isCluster(db) {
@@ -328,28 +392,57 @@ func TestOddPetsGoEverywhere(t *testing.T) {
 			}
 			return databasePath(t)
 		}
-		s := openDatabase(t, db)
-		for _, pet := range modelOddPets {
-			if checkName(pet.Name) == "" {
-				mustCreate(t, s, pet)
+		s := &shop{t: t, store: openDatabase(t, db)}
+		log := slog.New(slog.NewTextHandler(t.Output(), nil)) // says which statement fails
+		s.service = newService(s.store, settings{}, log)
+		s.key = s.newKey(quota{1000, 1000})
+		var pets []object
+		var created, got []string
+		for i, pet := range oddPets(t) {
+			pets = append(pets, bodyOf(t, pet))
+			body, err := json.Marshal(pets[i])
+			must(t, err)
+			key := "Idempotency-Key:" // of every other one, and none of the rest
+			if i%2 == 1 {
+				key += fmt.Sprint(i)
 			}
+			response := s.post(key, "="+string(body)).is(201)
+			created = append(created, response.body)
+			got = append(got, s.get(response.header.Get("Location")).is(200).body)
 		}
-		exported := exportedPets(t, db)
-		wantExported := func(place, db string) {
+		array := func(pets []string) string { return "[" + strings.Join(pets, ",") + "]" }
+		wantFields(t, "create", array(created), pets)
+		wantFields(t, "get", array(got), pets)
+		wantFields(t, "list", s.list().is(200).body, pets)
+		wantFields(t, "page", s.get("/v1/pets?limit=100&after=1").is(200).body, pets[1:])
+		wantExported := func(place, db string) (exported string) {
 			t.Helper()
-			if got := exportedPets(t, db); got != exported {
-				t.Errorf("%s: the pets are %s, want %s", place, got, exported)
+			exported = exportedPets(t, db)
+			wantFields(t, place, array(strings.Split(strings.TrimSpace(exported), "\n")), pets)
+			return exported
+		}
+		exported := wantExported("export", db)
+
+		other := newDatabase()
+		openDatabase(t, other)
+		_, err := importContent(t, other, exported)
+		must(t, err)
+		wantExported("import", other)
+
+		file, restored := databasePath(t), newDatabase()
+		mustRun(t, "backup", "-db", db, file)
+		wantExported("backup", file)
+		mustRun(t, "restore", "-db", restored, file)
+		wantExported("restore", restored)
+
+		for name, value := range pets[1] {
+			flag := fmt.Sprintf("-%s=%v", strings.TrimSuffix(name, "Id"), value)
+			if _, _, err := petstore(t, nil, "pet", "set", "-db", db, flag, "1"); err != nil {
+				t.Errorf("pet set %s: %v", flag, err)
 			}
 		}
-		imported := newDatabase()
-		openDatabase(t, imported)
-		must(t, errorOf(importContent(t, imported, exported)))
-		wantExported("import", imported)
-		copied, restored := databasePath(t), newDatabase()
-		mustRun(t, "backup", "-db", db, copied)
-		wantExported("backup", copied)
-		mustRun(t, "restore", "-db", restored, copied)
-		wantExported("restore", restored)
+		pets[0] = pets[1]
+		wantExported("pet set", db)
 	})
 }
 
