@@ -3,7 +3,6 @@ package e2e
 // Guessers of keys, and floods of addresses.
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -121,48 +120,3 @@ func TestGuessedKeysAreRefusedAndForgotten(t *testing.T) {
 
 // inWindows is how many requests without a key one address may make at the most.
 func inWindows(in time.Duration) int { return 60 * (1 + int(in/time.Minute)) }
-
-// TestManyAddressesAreCountedApart calls without a key from ten thousand
-// addresses, and from many that are one caller in the end.
-func TestManyAddressesAreCountedApart(t *testing.T) {
-	s := start(t, slices.Concat(debugFlags, behindProxy)...)
-	n := soak(t, 10_000)
-	first, limited := guessed{401, "missing_key", "59"}, guessed{429, "rate_limited", "0"}
-	leavesNothing(t, s, func() {
-		before := normal(t, s, 100)
-		var all map[guessed]int
-		during := beside(t, s, func() {
-			all = s.flood(n, func(i int) guess { return guess{forwardedFor: address(i)} })
-		})
-		unnoticed(t, before, during)
-		if all[first] != n {
-			t.Errorf("%d addresses got %v; each should get %v", n, all, first)
-		}
-	})
-	n /= 5
-	for what, forwardedFor := range map[string]func(i int) string{
-		"addresses of one /64": func(i int) string {
-			return fmt.Sprintf(
-				"2001:db8::%x:%x", i>>16, i&0xffff)
-		},
-		"forged addresses before that of one": func(i int) string {
-			return address(i) + ", " +
-				address(i+1) + ", 192.0.2.1"
-		},
-		"things that are no address, behind one": func(i int) string {
-			return fmt.Sprint("unknown-",
-				i)
-		},
-		"ports of one address": func(i int) string {
-			return fmt.Sprintf("192.0.2.2:%d",
-				1+i%65535)
-		},
-	} {
-		began := time.Now()
-		got := s.flood(n, func(i int) guess { return guess{forwardedFor: forwardedFor(i)} })
-		admitted, most := n-got[limited], inWindows(time.Since(began))
-		if admitted < 60 || admitted > most {
-			t.Errorf("%d %s got %v; 60 to %d should be admitted", n, what, got, most)
-		}
-	}
-}

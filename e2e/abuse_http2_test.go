@@ -1,12 +1,11 @@
 package e2e
 
-// HTTP/2, which comes with TLS: an ordinary client, h2spec's tests of the
-// protocol, and clients that abuse what HTTP/2 adds.
+// HTTP/2, which comes with TLS: clients that abuse what it adds, and what a
+// connection makes the service hold.
 
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,7 +13,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +20,9 @@ import (
 	"math/big"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -92,182 +87,9 @@ func startTLS(t *testing.T, flags ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if err := errors.Join(os.WriteFile(cert, testIdentity().cert, 0o600),
-		os.WriteFile(key, testIdentity().key, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(os.WriteFile(cert, testIdentity().cert, 0o600),
+		os.WriteFile(key, testIdentity().key, 0o600)))
 	return start(t, append(flags, "-tls-cert", cert, "-tls-key", key)...)
-}
-
-// TestOneHTTP2ConnectionCarriesManyRequests makes 500 over one connection, as many at
-// once as the service allows; each is answered as itself, and counted exactly.
-func TestOneHTTP2ConnectionCarriesManyRequests(t *testing.T) {
-	s := startTLS(t, debugFlags...)
-	s.key = s.newKey("-plan", "business")
-	const n, limit = 500, 1000
-	client := &http.Client{Transport: transport(), Timeout: 30 * time.Second}
-	defer client.CloseIdleConnections()
-	if got, err := s.send(t.Context(), client, "GET", "/pets", ""); err != nil ||
-		got.status != http.StatusOK {
-		t.Fatalf("%v, %v", got, err)
-	}
-	files := s.atRest().files
-	var mu sync.Mutex
-	left, addresses := map[string]bool{}, map[string]bool{}
-	var requests sync.WaitGroup
-	free := make(chan struct{}, maxStreams)
-	for i := range n {
-		free <- struct{}{}
-		requests.Go(func() {
-			defer func() { <-free }()
-			name := fmt.Sprint("animal ", i)
-			got, err := s.send(t.Context(), client, "POST", "/pets", animalJSON(name))
-			if err != nil || got.status != http.StatusCreated || !strings.Contains(got.body,
-				strconv.Quote(name)) {
-				t.Errorf("%s was answered with %v, %v", name, got, err)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			left[got.header.Get("X-RateLimit-Remaining")] = true
-			addresses[got.header.Get("Location")] = true
-		})
-	}
-	requests.Wait()
-	for i := range n {
-		if want := strconv.Itoa(limit - 2 - i); !left[want] {
-			t.Errorf("no answer says that %s requests are left", want)
-		}
-	}
-	if len(addresses) != n {
-		t.Errorf("%d requests made %d animals", n, len(addresses))
-	}
-	// the readers of the database, but no connection
-	if more := s.atRest().files - files; more > 3 {
-		t.Errorf("%d requests opened %d more connections", n, more)
-	}
-}
-
-// TestTLSIsOfTodayAndSpokenByBothVersions tries what else may come over the port.
-func TestTLSIsOfTodayAndSpokenByBothVersions(t *testing.T) {
-	s := startTLS(t)
-	u, err := url.Parse(s.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for version, protocols := range map[string][]string{"HTTP/2.0": {"h2", "http/1.1"},
-		"HTTP/1.1": {"http/1.1"}} {
-		client := &http.Client{Transport: transport()}
-		client.Transport.(*http.Transport).TLSClientConfig.NextProtos = protocols
-		client.Transport.(*http.Transport).ForceAttemptHTTP2 = slices.Contains(protocols, "h2")
-		response, err := client.Get(s.address() + "/openapi.json")
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.Proto != version || response.StatusCode != http.StatusOK {
-			t.Errorf("with %v it answers %s %d", protocols, response.Proto, response.StatusCode)
-		}
-		client.CloseIdleConnections()
-	}
-	old := &tls.Config{RootCAs: testIdentity().roots, MinVersion: tls.VersionTLS10,
-		MaxVersion: tls.VersionTLS11} //nolint:gosec // what must be refused
-	if conn, err := tls.Dial("tcp", u.Host, old); err == nil {
-		conn.Close()
-		t.Error("TLS 1.1 is taken")
-	}
-	answers, err := s.exchange(get)
-	if err != nil || len(answers) != 1 || answers[0].status != http.StatusBadRequest {
-		t.Errorf("without TLS it answers %v, %v", answers, err)
-	}
-}
-
-// The tests of h2spec that net/http fails, and why that harms nobody.
-var failedByGo = map[string]string{
-	"http2/6.5.3/1": "net/http ends a connection whose SETTINGS name a parameter twice instead " +
-		"of taking the last value; " +
-		"no client sends that",
-	"http2/8.1.2.2/1": "net/http answers a request with connection-specific headers with 400 and " +
-		"does not reset the stream; " +
-		"RFC 9113 section 8.1.1 lets a server answer a malformed request",
-	"http2/8.1.2.2/2": "the same, for TE",
-}
-
-// TestHTTP2KeepsToItsSpecification runs h2spec, its strict tests included.
-func TestHTTP2KeepsToItsSpecification(t *testing.T) {
-	t.Parallel() // it mostly waits for timeouts of h2spec's own
-	s := startTLS(t, debugFlags...)
-	leavesNothing(t, s, func() {
-		ran, failed := h2spec(t, s)
-		if ran < 146 {
-			t.Errorf("h2spec ran %d tests, not 146", ran)
-		}
-		for _, test := range failed {
-			if why := failedByGo[test]; why != "" {
-				t.Logf("h2spec %s fails: %s", test, why)
-			} else if !passesAgain(t, s, test) {
-				t.Errorf("h2spec %s fails", test)
-			}
-		}
-		t.Logf("h2spec: %d of %d tests pass", ran-len(failed), ran)
-	})
-}
-
-// passesAgain runs a failed test by itself. Some send a wrong frame after a
-// request that is complete, and miss the reaction when the answer is
-// faster and has closed the stream.
-func passesAgain(t *testing.T, s *server, test string) bool {
-	for range 5 {
-		if ran, failed := h2spec(t, s, test); ran == 1 && len(failed) == 0 {
-			t.Logf("h2spec %s passes when it is tried again", test)
-			return true
-		}
-	}
-	return false
-}
-
-// h2spec runs the named tests, or all, and returns how many ran, and which of them did not
-// pass. A test is named by the section it is about and its number there.
-func h2spec(t *testing.T, s *server, tests ...string) (ran int, failed []string) {
-	t.Helper()
-	u, err := url.Parse(s.address())
-	if err != nil {
-		t.Fatal(err)
-	}
-	report := filepath.Join(t.TempDir(), "report.xml")
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"tool", "h2spec", "--strict", "--tls",
-		"--insecure",
-		"--host", u.Hostname(), "--port", u.Port(), "--path", "/openapi.json", "--junit-report",
-		report}, tests...)...)
-	output, runErr := cmd.CombinedOutput() // its status tells only that some test failed
-	text, err := os.ReadFile(report)
-	if err != nil {
-		t.Fatalf("%v, %v\n%s", runErr, err, output)
-	}
-	var suites struct {
-		Suites []struct {
-			Package string `xml:"package,attr"`
-			Cases   []struct {
-				Skipped *struct{} `xml:"skipped"`
-				Failure *struct{} `xml:"failure"`
-				Error   *struct{} `xml:"error"`
-			} `xml:"testcase"`
-		} `xml:"testsuite"`
-	}
-	if err := xml.Unmarshal(text, &suites); err != nil {
-		t.Fatal(err)
-	}
-	for _, suite := range suites.Suites {
-		for i, test := range suite.Cases {
-			ran++
-			if test.Skipped != nil || test.Failure != nil || test.Error != nil {
-				failed = append(failed, fmt.Sprintf("%s/%d", suite.Package, i+1))
-			}
-		}
-	}
-	return ran, failed
 }
 
 // frames writes HTTP/2 frames, many to a write, over a connection of its own.
@@ -437,30 +259,6 @@ func TestAbusedHTTP2HurtsNobody(t *testing.T) {
 	})
 }
 
-// TestManyHTTP2ConnectionsCostLittle has each of 200 connections send the largest
-// frame that the service announces to take, and then nothing more. That needs no key.
-func TestManyHTTP2ConnectionsCostLittle(t *testing.T) {
-	s := startTLS(t, debugFlags...)
-	leavesNothing(t, s, func() {
-		for range 200 {
-			f, err := s.openHTTP2()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.conn.Close()
-			size, err := f.setting(http2.SettingMaxFrameSize)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// Frames of unknown types are to be ignored (RFC 9113 section 4.1).
-			if err := errors.Join(f.WriteRawFrame(0xf0, 0, 0, make([]byte, size)),
-				f.WritePing(false, lastPing), f.buffer.Flush(), f.toLastPing()); err != nil {
-				t.Fatalf("a frame of %d bytes is not taken: %v", size, err)
-			}
-		}
-	})
-}
-
 // setting is one of the service's settings, which come first.
 func (f *frames) setting(id http2.SettingID) (uint32, error) {
 	frame, err := f.ReadFrame()
@@ -476,39 +274,6 @@ func (f *frames) setting(id http2.SettingID) (uint32, error) {
 		return 0, fmt.Errorf("the service does not set %v", id)
 	}
 	return value, nil
-}
-
-// TestSlowStreamsAreEnded has a connection open streams whose answers it does
-// not take, and streams whose requests do not end.
-func TestSlowStreamsAreEnded(t *testing.T) {
-	s := startTLS(t, debugFlags...)
-	leavesNothing(t, s, func() {
-		f, err := s.openHTTP2(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.conn.Close()
-		const streams = maxStreams
-		for i := range uint32(streams) {
-			err = errors.Join(err, f.list(2*i+1, i%2 == 0, true))
-		}
-		if err := errors.Join(err, f.buffer.Flush()); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		began := time.Now()
-		go func() {
-			err := f.untilReset(streams)
-			if took := time.Since(began); err == nil && took > 30*time.Second+delay {
-				err = fmt.Errorf("it took %v", took)
-			}
-			ended <- err
-		}()
-		t.Parallel() // from here on the test only waits
-		if err := <-ended; err != nil {
-			t.Errorf("the service did not end all %d streams in 30 s: %v", streams, err)
-		}
-	})
 }
 
 // untilReset reads until so many streams have been reset.

@@ -3,7 +3,7 @@ package e2e
 // Requests that no honest client sends, written byte by byte: what is
 // malformed, too large, broken in the middle, or shaped so that two readers of
 // one connection might see different requests in it. The measure is a strict
-// reader of RFC 9112.
+// reader of RFC 9112. What net/http refuses by itself has an example of each kind.
 
 import (
 	"bufio"
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -178,81 +177,29 @@ func chunk(data string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(data), d
 
 // corpusOfHeads are request lines and headers that are wrong, or merely odd.
 func corpusOfHeads() []oddity {
-	refused, odd := []int{400}, []int{200, 400}
+	refused := []int{400}
+	large := func(size int) string { return list("X: " + strings.Repeat("a", size) + "\r\n") }
 	return []oddity{
 		{"nothing", "", []int{0}, 0},
-		{"an empty line", "\r\n" + get, odd, 1},
-		{"a thousand empty lines", strings.Repeat("\r\n", 1000) + get, odd, 1},
-		{"zeros", strings.Repeat("\x00", 1000), refused, 0},
 		{"a line without an end", strings.Repeat("A", 1<<20), []int{400, 431, 0}, 0},
-		{"a byte order mark", "\ufeff" + get, refused, 1},
-		{"a TLS hello", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("\x17",
-			512), []int{400, 0}, 0},
-		{"another protocol", "SSH-2.0-OpenSSH_9.2\r\n", refused, 0},
 		{"the preface of HTTP/2", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", []int{400, 404, 505}, 1},
-		{"no version", "GET /v1/pets\r\n\r\n", refused, 1},
-		{"a version in lower case", strings.Replace(get, "HTTP/1.1", "http/1.1", 1), refused, 1},
-		{"version 1.01", strings.Replace(get, "HTTP/1.1", "HTTP/1.01", 1), refused, 1},
-		{"version 9.9", strings.Replace(get, "HTTP/1.1", "HTTP/9.9", 1), []int{505}, 1},
-		{"two spaces", strings.Replace(get, " HTTP", "  HTTP", 1), refused, 1},
-		{"a tab for a space", strings.Replace(get, "GET ", "GET\t", 1), refused, 1},
-		{"no method", " /v1/pets HTTP/1.1\r\n" + authority + "\r\n", refused, 1},
-		{"a method with a colon", "G:T /v1/pets HTTP/1.1\r\n" + authority + "\r\n", refused, 1},
-		{"a method in lower case", strings.Replace(get, "GET", "get", 1), []int{405}, 1},
 		{"a method nobody knows", strings.Replace(get, "GET", "BREW", 1), []int{405}, 1},
-		{"CONNECT to a host", "CONNECT example.com:443 HTTP/1.1\r\n" + authority + "\r\n",
-			[]int{400, 404}, 1},
 		{"OPTIONS of everything", "OPTIONS * HTTP/1.1\r\n" + authority + "\r\n", []int{404}, 1},
-		{"a target without a slash", strings.Replace(get, "/v1/pets", "v1/pets", 1), refused, 1},
 		{"a whole address", strings.Replace(get, "/v1/pets", "http://elsewhere/v1/pets", 1),
 			[]int{200}, 1},
-		{"a fragment", strings.Replace(get, "?limit=1", "#x", 1), []int{200, 400, 404}, 1},
-		{"a broken escape", strings.Replace(get, "/v1/pets", "/v1/pets/%zz", 1), refused, 1},
+		{"dots", strings.Replace(get, "/v1/pets", "/x/../v1/pets", 1), []int{400, 404}, 1},
 		{"an escaped zero", strings.Replace(get, "/v1/pets", "/v1/pets/%00", 1), []int{400, 404},
 			1},
-		{"a zero in the target", strings.Replace(get, "/v1/pets", "/v1/\x00pets", 1), refused, 1},
-		{"a byte above ASCII in the target", strings.Replace(get, "/v1/pets", "/v1/pets\xff", 1),
-			[]int{400, 404}, 1},
-		{"dots", strings.Replace(get, "/v1/pets", "/x/../v1/pets", 1), []int{400, 404}, 1},
-		{"escaped dots", strings.Replace(get, "/v1/pets", "/x/%2e%2e/v1/pets", 1), []int{400, 404},
-			1},
-		{"a target of 32 KiB", "GET /" + strings.Repeat("a", 32<<10) + " HTTP/1.1\r\n" + authority +
-			"\r\n", []int{414, 431}, 1},
-
-		{"no Host", "GET /v1/pets HTTP/1.1\r\n\r\n", refused, 1},
+		{"a broken escape", strings.Replace(get, "/v1/pets", "/v1/pets/%zz", 1), refused, 1},
 		{"two Hosts", list("Host: other\r\n"), refused, 1},
-		{"a Host with a space", "GET /v1/pets HTTP/1.1\r\nHost: a b\r\n\r\n", refused, 1},
-		{"a header without a colon", list("Oops\r\n"), refused, 1},
-		{"a header without a name", list(": oops\r\n"), refused, 1},
-		{"a space before the colon", list("X-Odd : 1\r\n"), refused, 1},
-		{"a space in a name", list("X Odd: 1\r\n"), refused, 1},
-		{"a zero in a name", list("X-\x00Odd: 1\r\n"), refused, 1},
-		{"a zero in a value", list("X-Odd: \x00\r\n"), refused, 1},
-		{"a bell in a value", list("X-Odd: \a\r\n"), refused, 1},
-		{"a bare CR in a value", list("X-Odd: 1\rX-Odder: 2\r\n"), odd, 1},
-		{"a line that starts with a space, first", "GET /v1/pets HTTP/1.1\r\n Host: petstore\r\n" +
-			authority + "\r\n", refused, 1},
-		{"a folded line", list("X-Odd: 1\r\n 2\r\n"), odd, 1},
-		{"lines that end in LF only", strings.ReplaceAll(get, "\r\n", "\n"), odd, 1},
+		{"a folded line", list("X-Odd: 1\r\n 2\r\n"), []int{200, 400}, 1},
 		{"a head that stops", strings.TrimSuffix(get, "\r\n"), []int{400, 0}, 0},
-		{"an expectation nobody knows", list("Expect: the worst\r\n"), []int{417}, 1},
-		{"an upgrade nobody offers",
-			list("Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: " +
-				"AAMAAABkAAQAAP__\r\n"), []int{200}, 1},
-
-		{"a header of 15 KiB", list("X-Large: " + strings.Repeat("a", 15<<10) + "\r\n"), []int{200},
+		{"an upgrade nobody offers", list("Connection: Upgrade\r\nUpgrade: h2c\r\n"), []int{200},
 			1},
-		{"a header of 32 KiB", list("X-Large: " + strings.Repeat("a", 32<<10) + "\r\n"), []int{431},
-			1},
-		{"a header of 1 MiB", list("X-Large: " + strings.Repeat("a", 1<<20) + "\r\n"),
-			[]int{431, 0}, 1},
+		{"a header of 15 KiB", large(15 << 10), []int{200}, 1},
+		{"a header of 32 KiB", large(32 << 10), []int{431}, 1},
 		{"ten thousand headers", list(strings.Repeat("X: 1\r\n", 10_000)), []int{431, 0}, 1},
-		{"a name of 32 KiB", list(strings.Repeat("a", 32<<10) + ": 1\r\n"), []int{431}, 1},
-		{"a key of 15 KiB", "GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
-			strings.Repeat("a", 15<<10) + "\r\n\r\n", []int{401}, 1},
 		{"two keys", list("Authorization: Bearer " + anyKey + "\r\n"), []int{401}, 1},
-		{"a key with a zero", "GET /v1/pets HTTP/1.1\r\nHost: petstore\r\nAuthorization: Bearer " +
-			anyKey + "\x00\r\n\r\n", refused, 1},
 	}
 }
 
@@ -270,79 +217,41 @@ func corpusOfBodies() []oddity {
 		{"64 KiB in chunks", broken(chunk(padded(64<<10)) + "0\r\n\r\n"), []int{201}, 1},
 		{"64 KiB and a byte in chunks", broken(chunk(padded(64<<10)) + chunk(" ") + "0\r\n\r\n"),
 			[]int{413}, 1},
-		{"1 MiB", sized(padded(1 << 20)), []int{413}, 1},
 		{"1 MiB in chunks", broken(strings.Repeat(chunk(padded(1<<10)), 1<<10) + "0\r\n\r\n"),
 			[]int{413}, 1},
 		{"65,536 chunks of one byte", broken(strings.Repeat("1\r\n \r\n", 64<<10) + "0\r\n\r\n"),
 			refused, 1},
 		{"a length of 10 GB", add("Content-Length: 10000000000\r\n", "{"), []int{413}, 1},
-		{"a length of 10 GB, and a wait",
-			add("Content-Length: 10000000000\r\nExpect: 100-continue\r\n", ""), []int{413}, 1},
 		{"another type of 10 GB", add("Content-Length: 10000000000\r\nContent-Type: text/xml\r\n",
 			"<"), []int{415}, 1},
 		{"a length that is too large", add("Content-Length: 100\r\n",
 			`{"name":"cut","categoryId":1}`), refused, 1},
 		{"a length that is too small", add("Content-Length: 5\r\n",
 			`{"name":"cut","categoryId":1}`), refused, 2},
-		{"a length and no body", add("Content-Length: 34\r\n", ""), refused, 1},
-		{"no length and a body", add("", `{"name":"cut","categoryId":1}`), refused, 2},
-		{"a length with a sign", add("Content-Length: +34\r\n", ""), refused, 1},
-		{"a length below zero", add("Content-Length: -1\r\n", ""), refused, 1},
-		{"a length in hexadecimal", add("Content-Length: 0x22\r\n", ""), refused, 1},
-		{"an empty length", add("Content-Length:\r\n", ""), refused, 1},
-		{"a length beyond 64 bits", add("Content-Length: 18446744073709551650\r\n", ""), refused,
-			1},
-		{"a length with other digits", add("Content-Length: ３４\r\n", ""), refused, 1},
-		{"a length that is half a number", add("Content-Length: 3 4\r\n", ""), refused, 1},
 		{"chunks that stop", broken(chunk(`{"name":"cut",`)), refused, 1},
-		{"a chunk that stops", broken("ff\r\n{"), refused, 1},
 		{"a chunk size that is none", broken("xyz\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"a chunk size with a sign", broken("+2\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"a chunk size below zero", broken("-2\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"a chunk size with 0x", broken("0x2\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"an empty chunk size", broken("\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"a chunk size beyond 64 bits", broken("10000000000000002\r\n{}\r\n0\r\n\r\n"), refused, 1},
 		{"a chunk of 2^63 bytes", broken("8000000000000000\r\n{}"), refused, 1},
-		{"a chunk longer than its size", broken("1\r\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"a chunk that ends in LF", broken("2\r\n{}\n0\r\n\r\n"), refused, 1},
-		{"a chunk size that ends in LF", broken("2\n{}\r\n0\r\n\r\n"), refused, 1},
-		{"an extension of 64 KiB",
-			broken("2;" + strings.Repeat("a", 64<<10) + "\r\n{}\r\n0\r\n\r\n"), refused, 1},
 		{"a trailer of 64 KiB", broken(chunk(`{"name":"cut","categoryId":1}`) + "0\r\nX: " +
 			strings.Repeat("a", 64<<10) + "\r\n\r\n"), refused, 1},
 		{"a wait for 100 Continue", add("Content-Length: 2\r\nExpect: 100-continue\r\n", "{}"),
 			refused, 1},
-		{"a body on a list", list("Content-Length: 2\r\n") + "{}", []int{200}, 1},
 	}
 }
 
 // corpusOfSmuggling hides a request that adds an animal where only a reader
 // with the wrong idea of where the request before it ends would find it.
 func corpusOfSmuggling() []oddity {
-	refused, once := []int{400, 501}, []int{200, 400, 501}
+	refused := []int{400, 501}
 	hidden := fmt.Sprintf("Content-Length: %d\r\n", len(smuggled))
 	zero := "0\r\n\r\n"
 	rows := []oddity{
-		{"CL.TE", add("Content-Length: 5\r\n"+chunkedTE, zero+smuggled), []int{400}, 1},
-		{"TE.CL", add(chunkedTE+"Content-Length: 4\r\n", chunk(smuggled)+zero), []int{400}, 1},
+		{"TE.CL", add(chunkedTE+"Content-Length: 4\r\n", chunk(smuggled)+zero), refused, 1},
 		{"CL.TE with a good body", add("Content-Length: 3\r\n"+chunkedTE,
 			chunk(`{"name":"first","categoryId":1}`)+zero+smuggled), []int{201, 400}, 1},
-		{"two lengths, the hidden one last", add("Content-Length: 0\r\n"+hidden, smuggled),
-			[]int{400}, 1},
-		{"two lengths, the hidden one first", add(hidden+"Content-Length: 0\r\n", smuggled),
-			[]int{400}, 1},
-		{"two lengths in one line", add(fmt.Sprintf("Content-Length: 0, %d\r\n", len(smuggled)),
-			smuggled), []int{400}, 1},
-		{"a space before the colon of a length", add("Content-Length : 0\r\n"+hidden, smuggled),
-			[]int{400}, 1},
-		{"a length with an underscore", add("Content_Length: 0\r\n"+hidden, smuggled), []int{400},
-			1},
-		{"a length on a folded line", add("Content-Length:\r\n "+fmt.Sprint(len(smuggled))+"\r\n",
-			smuggled), []int{400}, 1},
+		{"two lengths", add(hidden+"Content-Length: 0\r\n", smuggled), refused, 1},
 		{"a length hidden in a bare CR", list("X: 1\rContent-Length: 0\r\n"+hidden) + smuggled,
-			once, 1},
+			[]int{200, 400}, 1},
 		{"a body on a GET", list(hidden) + smuggled, []int{200}, 1},
-		{"a body on a GET in chunks", list(chunkedTE) + chunk(smuggled) + zero, []int{200}, 1},
 		{"a body on a HEAD", "HEAD" + strings.TrimPrefix(list(hidden), "GET") + smuggled,
 			[]int{200}, 1},
 		{"a body without a key", "POST /v1/pets HTTP/1.1\r\nHost: petstore\r\n" + hidden + "\r\n" +
@@ -354,49 +263,22 @@ func corpusOfSmuggling() []oddity {
 		{"a body that is not waited for",
 			add(hidden+"Expect: 100-continue\r\nContent-Type: text/xml\r\n", smuggled), []int{415},
 			1},
-		{"a body over the limit", add(fmt.Sprintf("Content-Length: %d\r\n", 1000*len(smuggled)),
-			strings.Repeat(smuggled, 1000)), []int{413}, 1},
 		{"a body far over the limit", add(fmt.Sprintf("Content-Length: %d\r\n", 9000*len(smuggled)),
 			strings.Repeat(smuggled, 9000)), []int{413}, 1},
 		{"chunks over the limit",
 			add(chunkedTE, strings.Repeat(chunk(strings.Repeat(smuggled, 1000)), 9)+zero),
 			[]int{413}, 1},
-		{"an extension with a line end", add(chunkedTE, "2;a\n{}\r\n"+zero+smuggled), []int{400},
-			1},
-		{"an extension of a last chunk with a line end",
-			add(chunkedTE, chunk("{}")+"0;a\n\r\n\r\n"+smuggled), []int{400}, 1},
+		{"an extension with a line end", add(chunkedTE, "2;a\n{}\r\n"+zero+smuggled), refused, 1},
 		{"a trailer that looks like framing", add(chunkedTE, chunk("{}")+"0\r\n"+hidden+"\r\n") +
-			get, []int{400}, 2},
-		{"a last chunk with a longer zero", add(chunkedTE, chunk("{}")+"00000\r\n\r\n") + get,
-			[]int{400}, 2},
+			get, refused, 2},
 		{"HTTP/1.0 with chunks", "POST /v1/pets HTTP/1.0\r\n" + authority +
-			"Connection: keep-alive\r\n" + chunkedTE + "\r\n" + smuggled, once, 1},
-		{"HTTP/1.0 with chunks and a length", "POST /v1/pets HTTP/1.0\r\n" + authority +
-			"Connection: keep-alive\r\n" + chunkedTE + "Content-Length: 5\r\n\r\n" + zero +
-			smuggled, once, 1},
-		{"a head in another head", "GET /v1/pets HTTP/1.1\r\nX: " + smuggled, []int{200}, 1},
-		{"an upgrade that is not answered", list("Connection: Upgrade\r\nUpgrade: websocket\r\n"+
-			hidden) + smuggled, []int{200}, 1},
+			"Connection: keep-alive\r\n" + chunkedTE + "\r\n" + smuggled, refused, 1},
 	}
-	// Only "chunked", alone and in any case, is a coding this service has to know.
-	for _, coding := range []string{
-		"xchunked", "chunkedx", "identity", "gzip, chunked", "chunked, identity",
-		"chunked, chunked", `"chunked"`,
-		"chunked;q=1", "x chunked", "\vchunked", "chunked\x00", "chu\r\n nked", "", ",chunked",
-		"chunked,",
-	} {
-		rows = append(rows, oddity{fmt.Sprintf("the coding %q", coding),
-			add("Transfer-Encoding: "+coding+"\r\nContent-Length: 5\r\n", zero+smuggled), refused,
-			1})
-	}
+	// Only "chunked", alone, is a coding this service has to know.
 	for _, lines := range []string{
-		"Transfer-Encoding : chunked\r\n", "Transfer-Encoding\t: chunked\r\n",
-		" Transfer-Encoding: chunked\r\n",
-		"X: 1\nTransfer-Encoding: chunked\r\n",
-		"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
-		"Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
-		"Transfer-Encoding:\r\n chunked\r\n",
-		"Transfer-Encoding: \tchunked \r\n", "tRANSFER-ENCODING: CHUNKED\r\n",
+		chunkedTE, "Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: gzip, chunked\r\n",
+		"Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding : chunked\r\n",
+		"X: 1\nTransfer-Encoding: chunked\r\n", "Transfer-Encoding:\r\n chunked\r\n",
 	} {
 		rows = append(rows, oddity{fmt.Sprintf("the lines %q", lines),
 			add("Content-Length: 5\r\n"+lines, zero+smuggled), refused, 1})
@@ -436,9 +318,7 @@ func TestMalformedRequestsAreRefusedOneByOne(t *testing.T) {
 func (o oddity) check(t *testing.T, s *server) {
 	method, _, _ := strings.Cut(o.send, " ")
 	answers, err := s.exchange(o.send, method)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	first, requests := 0, 0
 	for i, a := range answers {
 		if err := a.check(); err != nil {
@@ -457,131 +337,6 @@ func (o oddity) check(t *testing.T, s *server) {
 	if requests > o.most {
 		t.Errorf("%d requests are answered where a strict reader sees %d: %v", requests, o.most,
 			answers)
-	}
-}
-
-// TestNothingMalformedIsWaitedForLong sends the corpus once more and leaves the
-// connections open: the service must answer or end each of them by itself.
-func TestNothingMalformedIsWaitedForLong(t *testing.T) {
-	s := start(t, debugFlags...)
-	leavesNothing(t, s, func() {
-		var clients sync.WaitGroup
-		for _, row := range slices.Concat(corpusOfHeads(), corpusOfBodies(), corpusOfSmuggling()) {
-			clients.Go(func() {
-				conn, err := s.dial()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer conn.Close()
-				began := time.Now()
-				go func() {
-					_, _ = io.WriteString(conn, strings.ReplaceAll(row.send, anyKey,
-						s.key))
-				}()
-				_, err = conn.Read(make([]byte, 1))
-				if took := time.Since(began); errors.Is(err, os.ErrDeadlineExceeded) ||
-					took > 15*time.Second+delay {
-					t.Errorf("%s: nothing in %v, %v", row.name, took, err)
-				}
-			})
-		}
-		t.Parallel() // from here on the test only waits
-		clients.Wait()
-	})
-}
-
-// TestGarbledRequestsAreNoFailureOfTheService changes requests at random places.
-func TestGarbledRequestsAreNoFailureOfTheService(t *testing.T) {
-	s := start(t, debugFlags...)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	templates := []string{get, sized(rex), add(chunkedTE, chunk(rex)+"0\r\n\r\n"),
-		list("Content-Length: 2\r\n") + "{}"}
-	spice := []string{"\r\n", "\n", "\r", " ", "\t", ":", ";", ",", "\x00", "\xff", "0", "-1", "%",
-		"..", "//", "HTTP/1.1", "chunked", get}
-	leavesNothing(t, s, func() {
-		for range soak(t, 2000) {
-			text := []byte(templates[random.IntN(len(templates))])
-			for range 1 + random.IntN(4) {
-				from := random.IntN(len(text))
-				to := min(len(text), from+random.IntN(3))
-				text = slices.Replace(text, from, to, []byte(spice[random.IntN(len(spice))])...)
-			}
-			method, _, _ := strings.Cut(string(text), " ")
-			answers, err := s.exchange(string(text), method)
-			for _, a := range answers {
-				err = errors.Join(err, a.check())
-			}
-			if err != nil {
-				t.Errorf("%q: %v", text, err)
-			}
-		}
-	})
-}
-
-// TestPipelinedRequestsAreAnsweredInOrder sends many requests before it reads
-// an answer. Each must have its own answer, in its turn, and its own limits.
-func TestPipelinedRequestsAreAnsweredInOrder(t *testing.T) {
-	s := start(t, debugFlags...)
-	key := s.newKey("-plan", "business")
-	leavesNothing(t, s, func() {
-		client := &http.Client{Transport: transport()}
-		defer client.CloseIdleConnections()
-		before, err := s.send(t.Context(), client, "POST", "/pets", rex)
-		if err != nil {
-			t.Fatal(err)
-		}
-		last := decode[pet](t, before.body).ID
-		var send strings.Builder
-		var methods []string
-		for i := range int64(100) {
-			send.WriteString(sized(fmt.Sprintf(`{"name":"animal %d","categoryId":1}`, i)))
-			fmt.Fprintf(&send, "GET /v1/pets/%d HTTP/1.1\r\n%s\r\n", last+1+i, authority)
-			send.WriteString("HEAD" + strings.TrimPrefix(get, "GET"))
-			send.WriteString("GET /v1/pets HTTP/1.1\r\nHost: petstore\r\n\r\n") // without a key
-			fmt.Fprintf(&send, "GET /v1/nothing%d HTTP/1.1\r\n%s\r\n", i, authority)
-			methods = append(methods, "POST", "GET", "HEAD", "GET", "GET")
-		}
-		answers, err := s.exchange(strings.ReplaceAll(send.String(), anyKey, key), methods...)
-		if err != nil || len(answers) != len(methods) {
-			t.Fatalf("%d answers to %d requests, %v", len(answers), len(methods), err)
-		}
-		checkPipelined(t, last, slices.Collect(slices.Chunk(answers, 5)))
-	})
-}
-
-// checkPipelined reads the answers round by round: of a create, a get, a HEAD,
-// a request without a key, and one of what is not there.
-func checkPipelined(t *testing.T, last int64, rounds [][]reply) {
-	left := 1000 // a minute, on this plan
-	for i, round := range rounds {
-		withoutKey := http.StatusUnauthorized
-		if i >= 60 { // a minute, without a key
-			withoutKey = http.StatusTooManyRequests
-		}
-		for n, want := range []int{http.StatusCreated, http.StatusOK, http.StatusOK, withoutKey,
-			http.StatusNotFound} {
-			if round[n].status != want {
-				t.Errorf("answer %d of round %d is %d, not %d: %v", n, i, round[n].status, want,
-					round[n])
-			}
-			wantLeft := max(0, 59-i)
-			if n != 3 {
-				left--
-				wantLeft = left
-			}
-			if got := round[n].header.Get("X-RateLimit-Remaining"); got != fmt.Sprint(wantLeft) {
-				t.Errorf("answer %d of round %d says that %s requests are left, not %d", n, i, got,
-					wantLeft)
-			}
-		}
-		animal := fmt.Sprintf(`{"id":%d,"name":"animal %d","categoryId":1,"status":"available"}`,
-			last+1+int64(i), i)
-		if round[0].body != animal || round[1].body != animal {
-			t.Errorf("round %d answers %s and %s, not %s", i, round[0].body, round[1].body, animal)
-		}
 	}
 }
 

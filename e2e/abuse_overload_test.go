@@ -64,9 +64,7 @@ type caller struct {
 func newCaller(s *server) *caller {
 	s.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address(), "http://"))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, err)
 	s.t.Cleanup(func() { conn.Close() })
 	return &caller{s, conn, bufio.NewReader(conn)}
 }
@@ -317,7 +315,7 @@ func (o *overload) watchMemory() (check func()) {
 	go func() {
 		defer close(stopped)
 		for {
-			samples = append(samples, o.residentMiB())
+			samples = append(samples, int(o.s.memory("VmRSS")>>10))
 			select {
 			case <-stop:
 				return
@@ -336,20 +334,6 @@ func (o *overload) watchMemory() (check func()) {
 			o.Errorf("resident memory grows from %d to %d MiB", first, second)
 		}
 	}
-}
-
-func (o *overload) residentMiB() int {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.s.cmd.Process.Pid))
-	if err != nil {
-		o.Error(err)
-		return 0
-	}
-	_, line, _ := strings.Cut(string(status), "VmRSS:")
-	kib, err := strconv.Atoi(strings.Fields(line)[0])
-	if err != nil {
-		o.Error(err)
-	}
-	return kib >> 10
 }
 
 // checkLatencies allows 2 s, or eight times the average on a machine so busy
@@ -413,64 +397,10 @@ func keepApart(t *testing.T, s *server) {
 	}
 }
 
-// TestCreatesThatFindTheQueueFullStoreNothing keeps creates waiting until no
-// more of them may, by a write lock that the test holds. Those that come then
-// are refused; those that wait are stored once the lock is gone.
-func TestCreatesThatFindTheQueueFullStoreNothing(t *testing.T) {
-	const creates = 4096 + 1000
-	s := start(t)
-	made := newCensus(t)
-	full := func() bool { return strings.Contains(s.log.String(), "4096 writes wait already") }
-	// A busy machine may take longer to queue them than the service waits for a lock.
-	for attempt := 1; !full() && !t.Failed(); attempt++ {
-		if attempt > 5 {
-			t.Fatalf("%d creates at once have not filled the queue", creates)
-		}
-		before := len(made.names)
-		createWhileLocked(s, made, creates, full)
-		t.Logf("attempt %d: %d of %d creates are stored", attempt, len(made.names)-before, creates)
-		made.check(newCaller(s))
-	}
-	if len(made.names) == 0 {
-		t.Error("no create is stored, though the lock is gone")
-	}
-}
-
-// createWhileLocked sends creates all at once while the database is locked,
-// and unlocks it when the queue is seen to be full, or after 3 s.
-func createWhileLocked(s *server, made *census, creates int, full func() bool) {
-	var callers []*caller
-	for i := range creates {
-		callers = append(callers, newCaller(s))
-		defer callers[i].conn.Close()
-	}
-	unlock := lock(s.t, s.db)
-	began := time.Now()
-	name := func(i int) string { return fmt.Sprintf("animal %d of %v", i, began) }
-	for i, c := range callers {
-		if err := c.write("POST", "/pets", animalJSON(name(i))); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	for !full() && time.Since(began) < 3*time.Second {
-		time.Sleep(5 * time.Millisecond)
-	}
-	unlock()
-	for i, c := range callers {
-		got, err := c.read()
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		made.noteCreate(name(i), got)
-	}
-}
-
 // lock takes SQLite's write lock on a database, as another program may.
 func lock(t *testing.T, file string) (unlock func()) {
 	db, err := sql.Open("sqlite", file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	db.SetMaxOpenConns(1) // the pragma and the lock are those of a connection
 	for _, statement := range []string{"PRAGMA busy_timeout = 5000", "BEGIN IMMEDIATE"} {
 		if _, err := db.Exec(statement); err != nil {

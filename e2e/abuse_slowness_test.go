@@ -5,17 +5,13 @@ package e2e
 // leaves behind in the service, which must be nothing.
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -48,7 +44,7 @@ func (s *server) footprint() footprint {
 // profiled is a number in a profile.
 func (s *server) profiled(profile, pattern string) int64 {
 	s.t.Helper()
-	_, text := getAs(s.t, s.debug+"/debug/pprof/"+profile, "")
+	text := s.get(s.t, "/debug/pprof/"+profile)
 	found := regexp.MustCompile(pattern).FindStringSubmatch(text)
 	if found == nil {
 		s.t.Fatalf("the profile %s has no %s", profile, pattern)
@@ -76,9 +72,7 @@ func (s *server) atRest() footprint {
 func (s *server) files() int {
 	s.t.Helper()
 	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, err)
 	return len(files)
 }
 
@@ -87,9 +81,7 @@ func (s *server) files() int {
 func (s *server) memory(name string) (kib int64) {
 	s.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, err)
 	_, rest, _ := strings.Cut(string(status), name+":")
 	if _, err := fmt.Sscan(rest, &kib); err != nil {
 		s.t.Fatal(err)
@@ -100,10 +92,8 @@ func (s *server) memory(name string) (kib int64) {
 // forgetPeak makes VmHWM begin anew (proc(5), clear_refs).
 func (s *server) forgetPeak() {
 	s.t.Helper()
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"),
-		0); err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"),
+		0))
 }
 
 // What an attack may cost, in KiB: of the heap, afterwards, what the service
@@ -207,155 +197,6 @@ func unnoticed(t *testing.T, before, during durations) {
 // delay is how much later than it promises the service may do something on a
 // busy machine.
 const delay = 10 * time.Second
-
-// slowness is a way to keep the service waiting.
-type slowness struct {
-	name   string
-	sent   string        // at once, and an endless rest byte by byte; or the answer is taken so
-	reads  bool          // which of the two
-	within time.Duration // in which the service ends it, as the README says
-	answer string        // what comes until then begins so
-}
-
-// slowClients is how many there are of each kind at once.
-const slowClients = 200
-
-// TestSlowClientsHoldUpNobody has 200 clients at once send their headers, 200
-// their bodies, and 200 take their answers, byte by byte. Normal requests must
-// not wait for them, and the service must end them when it says.
-func TestSlowClientsHoldUpNobody(t *testing.T) {
-	s := start(t, debugFlags...)
-	for i := range 100 { // a page of 80 KB
-		made, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets",
-			animalJSON(fmt.Sprintf("%03d%s", i, strings.Repeat("🐕", 197))))
-		if err != nil || made.status != http.StatusCreated {
-			t.Fatalf("%v, %v", made, err)
-		}
-	}
-	page := "GET /v1/pets?limit=100 HTTP/1.1\r\n" + authority + "\r\n"
-	kinds := []slowness{
-		{"headers", "GET /v1/pets HTTP/1.1\r\n" + authority + "X-Slow: ", false, 5 * time.Second,
-			""},
-		{"bodies", add("Content-Length: 1000\r\n", `{"name":"`), false, 15 * time.Second,
-			"HTTP/1.1 400 Bad Request\r\n"},
-		{"readers", strings.Repeat(page, 200), true, 30 * time.Second, "HTTP/1.1 200 OK\r\n"},
-	}
-	leavesNothing(t, s, func() {
-		for left := soak(t, 1); left > 0; left-- {
-			before, began := normal(t, s, 200), time.Now()
-			var slow sync.WaitGroup
-			defer slow.Wait()
-			for _, kind := range kinds {
-				for range slowClients {
-					slow.Go(func() { kind.run(t, s) })
-				}
-			}
-			eventually(t, delay, func() error {
-				if held := s.files(); held < 3*slowClients {
-					return fmt.Errorf("the service has %d files open, and %d slow clients at "+
-						"once should be held", held, 3*slowClients)
-				}
-				return nil
-			})
-			unnoticed(t, before, normal(t, s, 200))
-			if held, took := s.files(), time.Since(began); held < 2*slowClients &&
-				took < 15*time.Second {
-				t.Errorf("after %v the service has %d files open; %d clients should still be held",
-					took, held, 2*slowClients)
-			}
-			if left == 1 {
-				t.Parallel() // from here on the test only waits
-			}
-			slow.Wait()
-		}
-	})
-}
-
-// run is one slow client.
-func (k slowness) run(t *testing.T, s *server) {
-	conn, err := s.dial()
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer conn.Close()
-	_ = conn.SetReadBuffer(4 << 10)
-	answer := make([]byte, 0, 1<<10)
-	began := time.Now()
-	_, err = io.WriteString(conn, strings.ReplaceAll(k.sent, anyKey, s.key))
-	for ; err == nil; time.Sleep(500 * time.Millisecond) {
-		// A write notices the end even while there is something left to read.
-		if _, err = io.WriteString(conn, "a"); err == nil && k.reads {
-			var n int
-			n, err = conn.Read(answer[len(answer) : len(answer)+1])
-			answer = answer[:len(answer)+n]
-		}
-	}
-	if !k.reads {
-		answer, err = io.ReadAll(conn)
-	}
-	if took := time.Since(began); took < k.within-time.Second || took > k.within+delay ||
-		!strings.HasPrefix(string(answer), k.answer) {
-		t.Errorf("slow %s end after %v with %.40q, %v; they should after %v, with %q", k.name, took,
-			answer, err, k.within, k.answer)
-	}
-}
-
-// TestIdleConnectionsCostLittle keeps a thousand connections open that do
-// nothing after their first request.
-func TestIdleConnectionsCostLittle(t *testing.T) {
-	s := start(t, debugFlags...)
-	const n = 1000
-	leavesNothing(t, s, func() {
-		for range soak(t, 1) {
-			before := normal(t, s, 100)
-			idle := s.idle(n)
-			unnoticed(t, before, normal(t, s, 100))
-			for _, conn := range idle { // they are still served
-				s.askOver(conn)
-				conn.Close()
-			}
-		}
-	})
-	idle := s.idle(n)
-	s.stop()
-	for _, conn := range idle {
-		if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
-			t.Fatalf("at the stop an idle connection got %q, %v", rest, err)
-		}
-		conn.Close()
-	}
-}
-
-// idle opens connections that have made one request.
-func (s *server) idle(n int) (conns []net.Conn) {
-	s.t.Helper()
-	for range n {
-		conn, err := s.dial()
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		s.askOver(conn)
-		conns = append(conns, conn)
-	}
-	return conns
-}
-
-// askOver makes a normal request over a connection.
-func (s *server) askOver(conn net.Conn) {
-	s.t.Helper()
-	if _, err := io.WriteString(conn, strings.ReplaceAll(get, anyKey, s.key)); err != nil {
-		s.t.Fatal(err)
-	}
-	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, response.Body); err != nil ||
-		response.StatusCode != http.StatusOK {
-		s.t.Fatalf("status %d, %v", response.StatusCode, err)
-	}
-}
 
 // beside makes normal requests for as long as an attack lasts.
 func beside(t *testing.T, s *server, attack func()) (during durations) {

@@ -394,19 +394,13 @@ func TestContractRefusesForgeries(t *testing.T) {
 	with := func(name, value string) func(*http.Response) {
 		return func(res *http.Response) { res.Header.Set(name, value) }
 	}
-	status := func(status int) func(*http.Response) {
-		return func(res *http.Response) { res.StatusCode = status }
-	}
 	body := func(old, new string) func(*http.Response) {
 		return func(res *http.Response) {
 			data, _ := io.ReadAll(res.Body)
 			res.Body = io.NopCloser(strings.NewReader(strings.Replace(string(data), old, new, 1)))
 		}
 	}
-	list := "GET /pets"
-	create := "POST /pets"
-	get := "GET /pets/1"
-	missing := "GET /pets/999"
+	const list, create, get, missing = "GET /pets", "POST /pets", "GET /pets/1", "GET /pets/999"
 	for _, test := range []struct {
 		name, request, header string
 		spoil                 func(*http.Response)
@@ -414,14 +408,10 @@ func TestContractRefusesForgeries(t *testing.T) {
 	}{
 		{"a required header is dropped", list, "", without("X-RateLimit-Reset"),
 			`header "X-RateLimit-Reset" missing`},
-		{"a header is of another type", list, "", with("X-RateLimit-Limit", "many"),
-			`"X-RateLimit-Limit"`},
 		{"a header is out of its pattern", create, "", with("X-Request-Id", "1"),
 			`"X-Request-Id" doesn't match`},
 		{"a header is not described", list, "", with("X-Powered-By", "Go"),
 			"X-Powered-By is not described"},
-		{"the Sunset is another day", get, "", with("Sunset", "Fri, 06 Dec 2030 00:00:00 GMT"),
-			`"Sunset" doesn't match`},
 		{"a 404 forgets the Deprecation", missing, "", without("Deprecation"),
 			`"Deprecation" missing`},
 		{"a 304 forgets the ETag", get, "If-None-Match: " + etag, without("ETag"),
@@ -429,21 +419,11 @@ func TestContractRefusesForgeries(t *testing.T) {
 		{"a 304 has a body", get, "If-None-Match: " + etag,
 			func(res *http.Response) { res.Body = io.NopCloser(strings.NewReader("x")) },
 			"there is a body"},
-		{"HEAD forgets the ETag", "HEAD /pets", "", without("ETag"), `"ETag" missing`},
-		{"200 for a 201", create, "", status(200), "the status is not described"},
-		{"a status unheard of", list, "", status(418), "the status is not described"},
+		{"200 for a 201", create, "", func(res *http.Response) { res.StatusCode = 200 },
+			"the status is not described"},
 		{"the content is of another type", list, "", with("Content-Type", "text/plain"),
 			"not described"},
-		{"the body is cut short", list, "", body("]", ""), "failed to decode"},
-		{"the body is empty", list, "", func(res *http.Response) { res.Body = http.NoBody },
-			"there is a body where none"},
-		{"a member is renamed", create, "", body(`"categoryId"`, `"category_id"`),
-			"doesn't match schema"},
 		{"a member is added", get, "", body(`{`, `{"colour":"red",`), "doesn't match schema"},
-		{"an id is a string", list, "", body(`"id":1`, `"id":"1"`), "doesn't match schema"},
-		{"a status is unknown", get, "", body("available", "gone"), "doesn't match schema"},
-		{"an error's code is not on the list", missing, "", body("not_found", "absent"),
-			"doesn't match schema"},
 		{"an error's code belongs to another status", missing, "",
 			body("not_found", "invalid_body"), "not among the examples"},
 		{"an error's status is another", missing, "", body("404", "400"),

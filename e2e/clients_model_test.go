@@ -27,18 +27,11 @@ import (
 // flag that repeats them.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	// 30 runs instead of rapid's 100 take some three seconds; -rapid.checks asks for more.
-	checks := flag.Lookup("rapid.checks")
-	given := checks.Value.String()
-	defer func() { noError(t, checks.Value.Set(given)) }()
+	// 20 runs instead of rapid's 100 take some seconds; -rapid.checks asks for more.
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		noError(t, checks.Value.Set(strconv.Itoa(soak(t, 20))))
+	}
 	onBothEngines(t, func(t *testing.T, on engine) {
-		runs := 30
-		if on.cluster != nil { // where each takes longer
-			runs = 15
-		}
-		if given == checks.DefValue {
-			noError(t, checks.Value.Set(strconv.Itoa(soak(t, runs))))
-		}
 		rapid.Check(t, func(r *rapid.T) {
 			s := on.start(t)
 			defer s.stop()

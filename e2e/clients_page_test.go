@@ -59,9 +59,7 @@ func openTab(t *testing.T, address string) *tab {
 		t.Fatal("install Chromium (Debian: chromium)")
 	}
 	axe, err := os.ReadFile(filepath.Join(nodeModules(t), "axe-core", "axe.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
 		chromedp.UserDataDir(t.TempDir()),
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
@@ -74,9 +72,7 @@ func openTab(t *testing.T, address string) *tab {
 	t.Cleanup(cancel)
 
 	b := &tab{t: t, ctx: ctx, axe: string(axe), host: strings.Split(address+"//", "/")[2]}
-	if err := chromedp.Listen(ctx, b.listen); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, chromedp.Listen(ctx, b.listen))
 	b.theme("light")
 	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(address))
 	t.Cleanup(func() {
@@ -114,9 +110,7 @@ func (b *tab) listen(event any) {
 
 func (b *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, chromedp.Do(b.ctx, actions...))
 }
 
 func (b *tab) click(selector string) {
@@ -266,9 +260,7 @@ func (b *tab) barriers(theme string) (found []string) {
 		ID, Help string
 		Nodes    []struct{ HTML, FailureSummary string }
 	}
-	if err := json.Unmarshal([]byte(result), &violations); err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, json.Unmarshal([]byte(result), &violations))
 	for _, v := range violations {
 		for _, n := range v.Nodes {
 			found = append(found, fmt.Sprintf("%s: %s\n%s\n%s", v.ID, v.Help, n.HTML,
@@ -289,9 +281,7 @@ func (b *tab) picture(file string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, file), png, 0o600)
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, err)
 }
 
 // theme makes the page light or dark, and still.
@@ -324,7 +314,7 @@ func TestThePicturesOfThePage(t *testing.T) {
 	for i, name := range strings.Fields("Rex Tom Luna Milo Bella Coco Nala Balu Simba Lilly " +
 		"Charly Kira Max Mia Paul Emma Oskar Frida") {
 		status := []string{"available", "available", "pending", "available", "sold"}[i%5]
-		s.addPet("", fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, name, 1+i%4, status))
+		s.addPet(fmt.Sprintf(`{"name":%q,"categoryId":%d,"status":%q}`, name, 1+i%4, status))
 	}
 	b := openTab(t, s.address()+"/")
 	b.do(chromedp.EmulateViewport(1200, 900))
@@ -336,9 +326,7 @@ func TestThePicturesOfThePage(t *testing.T) {
 		b.theme(theme)
 		b.drawn()
 		shot, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		writePicture(t, filepath.Join(folder, "page-"+theme+".png"), shot, 1400)
 	}
 }
@@ -348,9 +336,7 @@ func TestThePicturesOfThePage(t *testing.T) {
 func writePicture(t *testing.T, file string, shot []byte, height int) {
 	t.Helper()
 	full, err := png.Decode(bytes.NewReader(shot))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	part := image.Rect(0, 0, 1200, height).Intersect(full.Bounds())
 	pixels := map[color.Color]int{}
 	for y := range part.Dy() {
@@ -374,13 +360,9 @@ func writePicture(t *testing.T, file string, shot []byte, height int) {
 	}
 	var encoded bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
-	if err := encoder.Encode(&encoded, picture); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, encoder.Encode(&encoded, picture))
 	t.Logf("%s: %d colours, %d bytes", file, len(pixels), encoded.Len())
-	if err := os.WriteFile(file, encoded.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file, encoded.Bytes(), 0o644))
 }
 
 // stock adds animals: of any three, one is available, one pending and one sold.
@@ -388,7 +370,7 @@ func (s *server) stock(n int) {
 	s.t.Helper()
 	for i := range n {
 		status := []string{"available", "pending", "sold"}[i%3]
-		s.addPet("", fmt.Sprintf(`{"name":"Animal %d","categoryId":%d,"status":%q}`, i+1, i%7,
+		s.addPet(fmt.Sprintf(`{"name":"Animal %d","categoryId":%d,"status":%q}`, i+1, i%7,
 			status))
 	}
 }
@@ -415,9 +397,7 @@ func runSample(t *testing.T, language, sample, key string) string {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(name string) {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(sample+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(dir, name), []byte(sample+"\n"), 0o600))
 	}
 	cmd := exec.Command("sh", "-c", sample)
 	if language != "curl" {
@@ -751,9 +731,7 @@ func (b *tab) settled(selector string) string {
 func unreliable(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *atomic.Bool) {
 	t.Helper()
 	service, err := url.Parse(s.address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	busy, lossy = new(atomic.Bool), new(atomic.Bool)
 	pass := httputil.NewSingleHostReverseProxy(service)
 	proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -1094,9 +1072,7 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 		// As the samples follow what is chosen and typed, however awkward it is.
 		name := fmt.Sprintf("`\"}'\\$(id)\u202e\u200b${1} %%s {} %d", i)
 		quoted, err := json.Marshal(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		b.click(`[data-limit="5"]`)
 		b.shows("#list .outcome", "5 pets")
 		eval[string](b, fmt.Sprintf(`document.getElementById("name").value = %s`, quoted))
@@ -1126,9 +1102,7 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 	s := start(t)
 	s.stock(45)
 	service, err := url.Parse(s.address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	pass := httputil.NewSingleHostReverseProxy(service)
 	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
@@ -1201,10 +1175,8 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	}
 	for _, name := range names {
 		body, err := json.Marshal(map[string]any{"name": name, "categoryId": int64(math.MinInt64)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.addPet("", string(body))
+		noError(t, err)
+		s.addPet(string(body))
 	}
 	b := openTab(t, s.address()+"/")
 	b.fill("#key", s.key+"\r")
@@ -1248,9 +1220,7 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 	s := start(t, "-base-url", "https://petstore.invalid/shop/v1")
 	s.stock(7)
 	service, err := url.Parse(s.address())
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	proxy := httptest.NewServer(http.StripPrefix("/shop",
 		httputil.NewSingleHostReverseProxy(service)))
 	defer proxy.Close()

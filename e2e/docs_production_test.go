@@ -143,21 +143,15 @@ func bootMachine(t *testing.T, shared ...string) *machine {
 	t.Helper()
 	m := &machine{}
 	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	args := append([]string{"--mount", "bash", "-c", hostScript, "host", t.TempDir()}, shared...)
 	host := exec.Command("unshare", append(args, strings.Fields(string(caches))...)...)
 	host.Env = append(os.Environ(), "BOOT="+bootScript)
 	log := &logBuffer{}
 	host.Stderr = log
 	stdout, err := host.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := host.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	noError(t, host.Start())
 	pid, err := bufio.NewReader(stdout).ReadString('\n')
 	m.pid = strings.TrimSpace(pid)
 	t.Cleanup(func() {
@@ -660,6 +654,10 @@ func (m *machine) checkContainer() {
 		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)
 	}
 	m.run("test -s copy.db && curl -fsS -o /dev/null 127.0.0.1:6060/readyz")
+	// An import needs a folder for a temporary file, and has none but that of its data.
+	m.write("/var/lib/e2e-image/data/pets.jsonl", rex+"\n")
+	m.run("docker exec petstore /petstore pet import /data/pets.jsonl")
+	m.run("rm /var/lib/e2e-image/data/pets.jsonl")
 	m.run("cd /tmp && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own -addext " +
 		"subjectAltName=IP:127.0.0.1 -keyout own.key -out own.crt 2>/dev/null && cd - >/dev/null")
 	m.run("(setsid openssl s_server -accept 4001 -key /tmp/own.key -cert /tmp/own.crt -www " +

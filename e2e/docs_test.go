@@ -79,9 +79,7 @@ func readDocuments(t *testing.T) (all []*document) {
 	list := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md")
 	list.Dir = ".."
 	names, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	paths := strings.Fields(string(names))
 	slices.Sort(paths)
 	for _, name := range paths {
@@ -96,9 +94,7 @@ func readDocuments(t *testing.T) (all []*document) {
 func readDocument(t *testing.T, name string) *document {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	d := &document{path: name, lines: strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")}
 	var open *block
 	var section, above string
@@ -226,42 +222,6 @@ func TestTheDocumentsQuoteFilesAsTheyAre(t *testing.T) {
 	}
 }
 
-// TestTheDocumentsNameEveryFlagAndCommand compares the first cells of their
-// tables with petstore help.
-func TestTheDocumentsNameEveryFlagAndCommand(t *testing.T) {
-	verbs, err := program("help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	flags, err := program("help", "serve").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var cells []string
-	for _, d := range readDocuments(t) {
-		for _, line := range d.lines {
-			if cell, _, ok := strings.Cut(strings.TrimPrefix(line, "| "), " |"); ok &&
-				strings.HasPrefix(line, "| ") {
-				cells = append(cells, cell)
-			}
-		}
-	}
-	for _, named := range []struct {
-		help             []byte
-		inHelp, inTables string
-	}{
-		{flags, `(?m)^  (-[a-z-]+(?: [A-Z:]+)?)$`, "`(-[^`]+)`"},
-		{verbs, `(?m)^  petstore ((?:key|pet) [a-z]+|backup|restore)`,
-			"`((?:key|pet) [a-z]+|backup|restore)"},
-	} {
-		inHelp := findAll(named.inHelp, string(named.help))
-		inTables := findAll(named.inTables, strings.Join(cells, "\n"))
-		if len(inHelp) == 0 || !slices.Equal(inHelp, inTables) {
-			t.Errorf("petstore help has\n%q\nand the tables of the documents\n%q", inHelp, inTables)
-		}
-	}
-}
-
 // findAll is what the first group matches, sorted, each once.
 func findAll(pattern, text string) (found []string) {
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -368,15 +328,11 @@ func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
 // picture in a block that is run.
 func TestThePictureOfATerminalShowsWhatTheDocumentsShow(t *testing.T) {
 	text, err := os.ReadFile("../docs/terminal.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var picture struct {
 		Lines []string `xml:"text"`
 	}
-	if err := xml.Unmarshal(text, &picture); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, xml.Unmarshal(text, &picture))
 	var shown []string
 	for _, d := range readDocuments(t) {
 		for _, b := range d.blocks {
@@ -427,9 +383,7 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 			program := strings.ReplaceAll(documentedFile(t, file), "http://127.0.0.1:8080",
 				proxy.URL)
 			path := filepath.Join(t.TempDir(), file)
-			if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(path, []byte(program), 0o600))
 			cmd := exec.Command(run[0], append(run[1:], path)...)
 			cmd.Env = append(os.Environ(), "KEY="+s.key)
 			out, err := cmd.CombinedOutput()
@@ -505,16 +459,10 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	shell.Stderr = x.stderr
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := shell.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	stdout, err := shell.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := shell.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	noError(t, shell.Start())
 	x.stdin, x.stdout = stdin, bufio.NewReader(stdout)
 	// All that it has started goes with it, or what still holds its stdout would be waited for.
 	hung := time.AfterFunc(15*time.Minute,
@@ -539,9 +487,7 @@ func (x *terminal) moveToFreePorts() {
 func freePort(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "localhost:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer listener.Close()
 	return fmt.Sprint(":", listener.Addr().(*net.TCPAddr).Port)
 }

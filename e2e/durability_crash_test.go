@@ -39,11 +39,11 @@ const creators = 64
 func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
 	t.Parallel()
 	t.Logf("-crash.seed=%d", *crashSeed)
-	random := rand.New(rand.NewPCG(*crashSeed, 0))
 	onBothEngines(t, func(t *testing.T, on engine) {
-		rounds := 20
+		random := rand.New(rand.NewPCG(*crashSeed, 0))
+		rounds := 10
 		if on.cluster != nil {
-			rounds = 6
+			rounds = 4
 		}
 		for i := range soak(t, 1) {
 			t.Run(fmt.Sprintf("database %d", i+1), func(t *testing.T) {
@@ -287,12 +287,8 @@ func (c *crash) copyFiles() string {
 	copied := filepath.Join(c.TempDir(), "copy.db")
 	for _, suffix := range []string{"", "-wal"} {
 		data, err := os.ReadFile(c.s.db + suffix)
-		if err != nil {
-			c.Fatal(err)
-		}
-		if err := os.WriteFile(copied+suffix, data, 0o600); err != nil {
-			c.Fatal(err)
-		}
+		noError(c, err)
+		noError(c, os.WriteFile(copied+suffix, data, 0o600))
 	}
 	return copied
 }

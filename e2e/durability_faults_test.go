@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -197,78 +196,6 @@ func TestWhatCannotBeReadIsNotTakenForMissing(t *testing.T) {
 	book.audit()
 }
 
-// TestAFileThatIsNotOursIsRefusedAndLeftAsItWas starts the service, and the
-// commands, on what they must not touch.
-func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
-	ours := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	ours.newKey()
-	good, err := os.ReadFile(ours.db)
-	noError(t, err)
-	noise := make([]byte, 100_000)
-	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // never fails
-
-	content := func(parts ...[]byte) func(t *testing.T, path string) {
-		return func(t *testing.T, path string) {
-			noError(t, os.WriteFile(path, slices.Concat(parts...), 0o600))
-		}
-	}
-	// changed is our database with other bytes at an offset.
-	changed := func(offset int, other ...byte) func(t *testing.T, path string) {
-		return content(good[:offset], other, good[offset+len(other):])
-	}
-	made := func(statements ...string) func(t *testing.T, path string) {
-		return func(t *testing.T, path string) { database(t, path, statements...).Close() }
-	}
-	const foreign, damaged, noDatabase = "it belongs to another program",
-		"database disk image is malformed", "file is not a database"
-	for what, c := range map[string]struct {
-		make func(t *testing.T, path string)
-		want string
-	}{
-		"random bytes": {content(noise), noDatabase},
-		"zeros": {content(make([]byte, 8192)),
-			noDatabase},
-		"a file that is too short": {content(good[:50]), damaged},
-		"half of our database": {content(good[:len(good)/2]),
-			damaged},
-		"the header of our database": {content(good[:100]), damaged},
-		"our database with a flipped magic": {changed(5, good[5]^0xff),
-			noDatabase},
-		"our database with a page size of zero":                {changed(16, 0, 0), noDatabase},
-		"our database in a format to come":                     {changed(18, 9, 9), noDatabase},
-		"our database with payload fractions that must not be": {changed(21, 1, 2, 3), noDatabase},
-		"our database with a schema of noise": {changed(100, noise[:3996]...),
-			damaged},
-		"our database with a schema of zeros": {changed(100, make([]byte, 3996)...),
-			damaged},
-		"our database with a schema that is newer": {changed(60, 0, 0, 0, 99),
-			"its schema is version 99"},
-		"our database with another program's mark": {changed(68, 0, 0, 0, 5), foreign},
-		"another program's tables": {made("CREATE TABLE recipes (name)"),
-			foreign},
-		"another program's mark": {made("PRAGMA application_id = 5",
-			"CREATE TABLE recipes (name)"), foreign},
-		"another program's mark and no table": {made("PRAGMA application_id = 5"), foreign},
-		"another program's tables, in WAL mode": {made("PRAGMA journal_mode = WAL",
-			"CREATE TABLE recipes (name)"), foreign},
-		"another program's tables, in the -wal alone": {inUse(0), foreign},
-		"another program's mark, in WAL mode":         {inUse(5), foreign},
-		"another program's tables, behind a link":     {behindLink(inUse(0)), foreign},
-		"a folder": {func(t *testing.T, path string) { noError(t, os.Mkdir(path, 0o700)) },
-			"is a directory"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			path := filepath.Join(t.TempDir(), "petstore.db")
-			c.make(t, path)
-			for _, args := range [][]string{{"-addr", "127.0.0.1:0"}, {"key", "create"},
-				{"key", "list"}, {"backup", filepath.Join(t.TempDir(), "copy.db")}} {
-				wantRefusal(t, path, c.want, program(args...))
-			}
-		})
-	}
-}
-
 // inUse makes a database of another program as it lies there after a power
 // cut: its table, and perhaps its mark, have come no farther than to the -wal.
 func inUse(mark int) func(t *testing.T, path string) {
@@ -285,195 +212,36 @@ func inUse(mark int) func(t *testing.T, path string) {
 	}
 }
 
-// behindLink makes a symbolic link, and the file elsewhere.
-func behindLink(make func(t *testing.T, path string)) func(t *testing.T, path string) {
-	return func(t *testing.T, path string) {
-		target := path + ".target"
-		make(t, target)
-		noError(t, os.Symlink(target, path))
-	}
-}
-
-// TestAPlaceThatCannotBeWrittenIsRefused starts the service where the system
-// does not let it write.
-func TestAPlaceThatCannotBeWrittenIsRefused(t *testing.T) {
-	for what, c := range map[string]struct {
-		exists             bool        // the database is there
-		file, folder       os.FileMode // 0 keeps the usual one
-		readOnlyFileSystem bool
-		want               string
-	}{
-		"a file that nobody may read": {exists: true, file: 0o200,
-			want: "permission denied"},
-		"a file that nobody may write": {exists: true, file: 0o400,
-			want: "permission denied"},
-		"a folder that nobody may write": {exists: true, folder: 0o500,
-			want: "permission denied"},
-		"an empty folder that nobody may write": {folder: 0o500, want: "permission denied"},
-		"a database on a read-only file system": {exists: true, readOnlyFileSystem: true,
-			want: "read-only file system"},
-		"no database, on a read-only file system": {readOnlyFileSystem: true,
-			want: "read-only file system"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			path := filepath.Join(dir, "petstore.db")
-			if c.readOnlyFileSystem {
-				mount(t, dir, "size=1m")
-			}
-			if c.exists {
-				(&server{t: t, db: path}).newKey()
-			}
-			if c.file != 0 {
-				noError(t, os.Chmod(path, c.file))
-			}
-			if c.folder != 0 {
-				noError(t, os.Chmod(dir, c.folder))
-				t.Cleanup(func() { noError(t, os.Chmod(dir, 0o700)) }) // or it could not be removed
-			}
-			if c.readOnlyFileSystem {
-				tool(t, "mount", "-o", "remount,ro", dir)
-			}
-			cmd := program("-addr", "127.0.0.1:0")
-			if os.Geteuid() == 0 { // root is to heed permissions too
-				cmd.Args = slices.Concat([]string{"setpriv", "--bounding-set=-all",
-					"--inh-caps=-all", binary}, cmd.Args[1:])
-				var err error
-				cmd.Path, err = exec.LookPath("setpriv")
-				noError(t, err)
-			}
-			wantRefusal(t, path, c.want, cmd)
-		})
-	}
-}
-
-// TestASecondServiceIsRefused starts more services on a database by all its
-// names, and lets the first one and the commands go on.
-func TestASecondServiceIsRefused(t *testing.T) {
-	s := start(t)
-	folder := filepath.Join(t.TempDir(), "folder")
-	link := filepath.Join(t.TempDir(), "link.db")
-	noError(t, os.Symlink(filepath.Dir(s.db), folder))
-	noError(t, os.Symlink(s.db, link))
-	for name, path := range map[string]string{
-		"its own":                 s.db,
-		"a relative one":          filepath.Base(s.db),
-		"that of a linked folder": filepath.Join(folder, filepath.Base(s.db)),
-		"that of a symbolic link": link,
-	} {
-		t.Run(name, func(t *testing.T) {
-			cmd := program("-addr", "127.0.0.1:0")
-			cmd.Dir = filepath.Dir(s.db)
-			wantRefusal(t, path, "a petstore serves it", cmd)
-		})
-	}
-	book := newLedger(t, s)
-	for range 4 {
-		book.create(book.next())
-	}
-	book.mustBeRight()
-	s.newKey()
-	s.command("backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db"))
-	s.kill()
-	s.run()
-}
-
-// TestADatabaseBehindASymbolicLinkIsServed does so where nobody else serves it.
-func TestADatabaseBehindASymbolicLinkIsServed(t *testing.T) {
-	s := start(t)
-	s.stop()
-	link := filepath.Join(t.TempDir(), "link.db")
-	noError(t, os.Symlink(s.db, link))
-	s.db = link
-	s.run()
-	book := newLedger(t, s)
-	book.create(book.next())
-	book.mustBeRight()
-}
-
 // TestOfServicesStartedAtOnceOneRuns starts several on a database that nobody
 // has made yet: all but one must end.
 func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "petstore.db")
-	const services = 4
-	var cmds [services]*exec.Cmd
-	var logs [services]logBuffer
-	ended, running := make(chan int, services), map[int]bool{}
-	for i := range services {
-		cmds[i], running[i] = program("-addr", "127.0.0.1:0", "-db", path), true
-		cmds[i].Stderr = &logs[i]
-		noError(t, cmds[i].Start())
-		go func() {
-			_ = cmds[i].Wait() // its status is looked at below
-			ended <- i
-		}()
+	db := filepath.Join(t.TempDir(), "petstore.db")
+	var running, ended []*process
+	for range 4 {
+		running = append(running, launch(t, program("-addr", "127.0.0.1:0", "-db", db)))
 	}
-	defer func() {
-		for i := range running {
-			_ = cmds[i].Process.Kill()
-		}
-	}()
-	wantEnd := func(status int, text string) {
-		t.Helper()
-		select {
-		case i := <-ended:
-			if got := cmds[i].ProcessState.ExitCode(); got != status ||
-				!strings.Contains(logs[i].String(), text) {
-				t.Errorf("a service ended with status %d, want %d and %q:\n%s", got, status, text,
-					&logs[i])
+	eventually(t, longEnough, func() error {
+		running = slices.DeleteFunc(running, func(p *process) bool {
+			if p.within(0) {
+				ended = append(ended, p)
 			}
-			delete(running, i)
-		case <-time.After(longEnough):
-			t.Fatalf("%d of %d services are still running", len(running), services)
+			return p.within(0)
+		})
+		if len(running) > 1 {
+			return fmt.Errorf("%d services are still running", len(running))
+		}
+		return nil
+	})
+	for _, p := range ended {
+		if p.status() != 1 || !strings.Contains(p.log.String(), "a petstore serves it") {
+			t.Error(p.told())
 		}
 	}
-	for range services - 1 {
-		wantEnd(1, "a petstore serves it")
-	}
-	for i := range running {
-		for began := time.Now(); !strings.Contains(logs[i].String(), `"ready"`) &&
-			time.Since(began) < longEnough; {
-			time.Sleep(10 * time.Millisecond)
-		}
-		noError(t, cmds[i].Process.Signal(os.Interrupt))
-	}
-	wantEnd(0, `"ready"`)
-}
-
-// wantRefusal wants the program to end with status 1 and one line on stderr,
-// and to leave everything in the folder of the database as it was, but for the
-// index that SQLite makes to read a -wal: to remove it might take it from another program.
-func wantRefusal(t *testing.T, path, want string, cmd *exec.Cmd) {
-	t.Helper()
-	folder := filepath.Dir(path)
-	if !filepath.IsAbs(path) {
-		folder = filepath.Join(cmd.Dir, folder)
-	}
-	before := files(t, folder)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.Env = append(cmd.Env, "PETSTORE_DB="+path)
-	noError(t, cmd.Start())
-	tooLate := time.AfterFunc(longEnough, func() { _ = cmd.Process.Kill() })
-	_ = cmd.Wait() // its status is looked at below
-	tooLate.Stop()
-	line := strings.TrimSuffix(stderr.String(), "\n")
-	if cmd.ProcessState.ExitCode() != 1 || stdout.Len() > 0 || strings.Contains(line, "\n") ||
-		!strings.Contains(line, path) || !strings.Contains(line, want) {
-		t.Errorf("%q: %v, stdout %q, stderr %q; want exit status 1 and one line with %s and %q",
-			cmd.Args[1:], cmd.ProcessState, &stdout, line, path, want)
-	}
-	after := files(t, folder)
-	for name := range after {
-		database, isIndex := strings.CutSuffix(name, "-shm")
-		if _, known := before[name]; !known && !(isIndex && before[database+"-wal"] != "") {
-			t.Errorf("%q leaves %s behind", cmd.Args[1:], name)
-		}
-	}
-	for name, content := range before {
-		if after[name] != content {
-			t.Errorf("%q changes %s", cmd.Args[1:], name)
+	if len(running) == 1 {
+		running[0].url()
+		noError(t, running[0].cmd.Process.Signal(os.Interrupt))
+		if running[0].status() != 0 {
+			t.Error(running[0].told())
 		}
 	}
 }

@@ -1,16 +1,12 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 )
 
@@ -45,10 +41,7 @@ func newScene(t *testing.T) *scene {
 	grow := func(pets int) {
 		s.newKey()
 		for range pets {
-			if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
-				r.status != 201 {
-				t.Fatalf("a pet is not stored: %v, %v", r, err)
-			}
+			mustCall(t, s, s.key, "POST", "/pets", rex)
 		}
 	}
 	grow(copiedPets)
@@ -107,223 +100,6 @@ func (sc *scene) holds(file string) string {
 	}
 	return fmt.Sprintf("%s, with %d pets to id %d and %d keys to id %d", verdict, nPets, lastPet,
 		nKeys, lastKey)
-}
-
-// TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase restores the database
-// of a service that was killed. The file stays the same, with its owner and mode.
-func TestARestorePutsTheCopyInPlaceAndKeepsTheOldDatabase(t *testing.T) {
-	sc := newScene(t)
-	owner := uint32(os.Getuid())
-	if owner == 0 {
-		owner = 65534
-		noError(t, os.Chown(sc.db, int(owner), int(owner)))
-	}
-	noError(t, os.Chmod(sc.db, 0o640))
-	before, err := os.Stat(sc.db)
-	noError(t, err)
-	copied, err := os.ReadFile(sc.copy)
-	noError(t, err)
-	cmd := sc.restore()
-	cmd.Env = append(cmd.Env, "PETSTORE_SKIP_IDS=7") // only the flag may do that
-	p := succeeds(t, cmd)
-
-	kept := sc.kept()
-	if !regexp.MustCompile(regexp.QuoteMeta(sc.db)+`\.[-0-9T:.Z]+\.old$`).MatchString(kept) ||
-		!strings.Contains(p.log.String(), kept) {
-		t.Fatalf("the old database is kept as %q; %s", kept, p.told())
-	}
-	for name := range files(t, filepath.Dir(sc.db)) {
-		if strings.HasSuffix(name, "-wal") || strings.Contains(name, ".old-") ||
-			strings.Contains(name, ".partial") {
-			t.Errorf("%s is left there", name)
-		}
-	}
-	if is := sc.holds(kept); is != "old" {
-		t.Errorf("the database that is kept is %s", is)
-	}
-	info, err := os.Stat(sc.db)
-	noError(t, err)
-	if stat := info.Sys().(*syscall.Stat_t); !os.SameFile(before, info) || info.Mode() != 0o640 ||
-		stat.Uid != owner || stat.Gid != owner {
-		t.Errorf("%s is of %d:%d with %v, want %d and %v", sc.db, stat.Uid, stat.Gid, info.Mode(),
-			owner, fs.FileMode(0o640))
-	}
-	if info, err := os.Stat(kept); err != nil || info.Mode() != 0o600 {
-		t.Errorf("the database that is kept has %v, %v", info.Mode(), err)
-	}
-	if is := sc.holds(sc.db); is != "restored" {
-		t.Errorf("the database in place is %s", is)
-	}
-	if now, err := os.ReadFile(sc.copy); err != nil || !bytes.Equal(now, copied) {
-		t.Errorf("the copy was changed: %v", err)
-	}
-}
-
-// TestARestoredDatabaseAssignsNoIDTwice adds to it what must not get an id that a
-// client of the old one may have seen.
-func TestARestoredDatabaseAssignsNoIDTwice(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		before string // done to the copy
-		flags  []string
-		pet    int64
-		key    int64
-	}{
-		{"by itself", "", nil, copiedPets + 1_000_001, copiedKeys + 1_000_001},
-		{"with its own distance", "", []string{"-skip-ids", "10"}, copiedPets + 11,
-			copiedKeys + 11},
-		{"without a distance", "", []string{"-skip-ids", "0"}, allPets + 1, allKeys + 1},
-		{"of a copy without pets",
-			"DELETE FROM pets; DELETE FROM sqlite_sequence WHERE name = 'pets'", nil, 1_000_001,
-			copiedKeys + 1_000_001},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			sc := newScene(t)
-			database(t, sc.copy, c.before).Close()
-			succeeds(t, sc.restore(c.flags...))
-			s := &server{t: t, db: sc.db}
-			s.key = s.newKey()
-			if id := s.listed(s.key).ID; id != c.key {
-				t.Errorf("the next key has the id %d, want %d", id, c.key)
-			}
-			s.run()
-			r, err := call(s.url, s.key, "POST", "/pets", rex, "")
-			noError(t, err)
-			if p := decode[pet](t, r.body); p.ID != c.pet {
-				t.Errorf("the next pet has the id %d, want %d", p.ID, c.pet)
-			}
-		})
-	}
-}
-
-// TestARestoreWhereNoDatabaseIsMakesOne is how a machine that is new begins.
-func TestARestoreWhereNoDatabaseIsMakesOne(t *testing.T) {
-	sc := newScene(t)
-	sc.db = filepath.Join(t.TempDir(), "new.db")
-	succeeds(t, sc.restore())
-	if is := sc.holds(sc.db); is != "restored" || sc.kept() != "" {
-		t.Errorf("the database is %s; kept is %q", is, sc.kept())
-	}
-	if info, err := os.Stat(sc.db); err != nil || info.Mode() != 0o600 {
-		t.Errorf("the database has %v, %v", info.Mode(), err)
-	}
-}
-
-// TestARestoreIsRefusedAndLeavesEverything tries what would lose or spoil a database.
-func TestARestoreIsRefusedAndLeavesEverything(t *testing.T) {
-	stock := newScene(t)
-	for name, c := range map[string]struct {
-		spoil func(sc *scene)
-		file  func(sc *scene) string // what the message names
-	}{
-		"while a service runs": {func(sc *scene) {
-			(&server{t: sc.t,
-				db: sc.db}).run()
-		}, (*scene).itsDB},
-		"of a copy that is served": {(*scene).serveCopy, (*scene).itsCopy},
-		"of a copy with a -wal": {func(sc *scene) { sc.beside("-wal") },
-			(*scene).itsCopy},
-		"of a copy with a -journal": {func(sc *scene) { sc.beside("-journal") },
-			(*scene).itsCopy},
-		"of a copy that is not there": {func(sc *scene) { noError(sc.t, os.Remove(sc.copy)) },
-			(*scene).itsCopy},
-		"of a folder": {func(sc *scene) {
-			noError(sc.t,
-				os.Remove(sc.copy))
-			noError(sc.t, os.Mkdir(sc.copy, 0o700))
-		}, (*scene).itsCopy},
-		"of a copy that is cut off": {func(sc *scene) {
-			noError(sc.t,
-				os.Truncate(sc.copy, 8192))
-		}, (*scene).itsCopy},
-		"of a copy that is empty": {func(sc *scene) {
-			noError(sc.t,
-				os.Truncate(sc.copy, 0))
-		}, (*scene).itsCopy},
-		"of a copy with a damaged page": {(*scene).damage, (*scene).itsCopy},
-		"of another program's database": {func(sc *scene) {
-			noError(sc.t,
-				os.Remove(sc.copy))
-			recipes(sc.t, sc.copy)
-		}, (*scene).itsCopy},
-		"of a copy with a newer schema": {func(sc *scene) {
-			database(sc.t, sc.copy,
-				"PRAGMA user_version = 99").Close()
-		}, (*scene).itsCopy},
-		"of the database itself": {func(sc *scene) { sc.copy = sc.db }, (*scene).itsDB},
-		"of a link to the database": {func(sc *scene) {
-			noError(sc.t,
-				os.Remove(sc.copy))
-			noError(sc.t, os.Symlink(sc.db, sc.copy))
-		}, (*scene).itsCopy},
-		"of a hard link to the database": {func(sc *scene) {
-			noError(sc.t,
-				os.Remove(sc.copy))
-			noError(sc.t, os.Link(sc.db, sc.copy))
-		}, (*scene).itsCopy},
-		"over a damaged database": {(*scene).ruin, (*scene).whatToMove},
-		"where a .partial is left": {func(sc *scene) {
-			noError(sc.t,
-				os.WriteFile(sc.db+".partial", nil, 0o600))
-		}, (*scene).itsDB},
-		"over a log whose database is gone": {func(sc *scene) { noError(sc.t, os.Remove(sc.db)) },
-			(*scene).itsDB},
-	} {
-		t.Run(name, func(t *testing.T) {
-			sc := stock.again(t)
-			c.spoil(sc)
-			before := files(t, filepath.Dir(sc.db))
-			fails(t, sc.restore(), c.file(sc))
-			after := files(t, filepath.Dir(sc.db))
-			for name, content := range before {
-				if after[name] != content && !strings.HasSuffix(name, "-shm") {
-					t.Errorf("%s is changed", name)
-				}
-			}
-			for name, content := range after {
-				_, known := before[name]
-				if isLog := strings.HasSuffix(name, "-wal") && content == ""; !known && !isLog &&
-					!strings.HasSuffix(name, "-shm") {
-					t.Errorf("%s is left behind", name)
-				}
-			}
-		})
-	}
-}
-
-func (sc *scene) itsDB() string   { return sc.db }
-func (sc *scene) itsCopy() string { return sc.copy }
-
-func (sc *scene) whatToMove() string {
-	return fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db)
-}
-
-// serveCopy has a service write to the copy.
-func (sc *scene) serveCopy() {
-	s := &server{t: sc.t, db: sc.copy}
-	s.run()
-	s.newKey()
-}
-
-// ruin makes the database one that nobody can read.
-func (sc *scene) ruin() {
-	noError(sc.t, os.Remove(sc.db+"-wal"))
-	noError(sc.t, os.WriteFile(sc.db, bytes.Repeat([]byte("damaged"), 999), 0o600))
-}
-
-func (sc *scene) beside(suffix string) {
-	noError(sc.t, os.WriteFile(sc.copy+suffix, []byte("what another program has not finished"),
-		0o600))
-}
-
-// damage flips what the copy's first page says, where a quick look does not see it.
-func (sc *scene) damage() {
-	content, err := os.ReadFile(sc.copy)
-	noError(sc.t, err)
-	for i := range 64 {
-		content[len(content)-4096+i] ^= 0xff
-	}
-	noError(sc.t, os.WriteFile(sc.copy, content, 0o600))
 }
 
 // trace runs a restore under strace, which writes the calls that it makes into

@@ -11,11 +11,17 @@ import (
 // engine is what keeps the database.
 type engine struct{ cluster *cluster } // nil: a file
 
-// onBothEngines runs a test on a file, and on a cluster.
+// onBothEngines runs a test on a file, and beside that on a cluster.
 func onBothEngines(t *testing.T, test func(t *testing.T, on engine)) {
 	t.Helper()
-	t.Run("a file", func(t *testing.T) { test(t, engine{}) })
-	t.Run("a cluster", func(t *testing.T) { test(t, engine{startCluster(t)}) })
+	t.Run("a file", func(t *testing.T) {
+		t.Parallel()
+		test(t, engine{})
+	})
+	t.Run("a cluster", func(t *testing.T) {
+		t.Parallel()
+		test(t, engine{startCluster(t)})
+	})
 }
 
 // start is start on the engine. The database is a new one on a cluster, too.

@@ -69,17 +69,13 @@ func soak[T int | time.Duration](t *testing.T, n T) T {
 func (s *server) metric(name string) float64 {
 	s.t.Helper()
 	response, err := http.Get(s.debug + "/metrics")
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, err)
 	defer response.Body.Close()
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
 		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
 			number, err := strconv.ParseFloat(value, 64)
-			if err != nil {
-				s.t.Fatal(err)
-			}
+			noError(s.t, err)
 			return number
 		}
 	}
@@ -187,9 +183,7 @@ func (s *server) launch(flags ...string) (awaitReady func()) {
 	}
 	reader, writer := io.Pipe()
 	s.cmd.Stdout, s.cmd.Stderr = s.out, io.MultiWriter(s.log, writer)
-	if err := s.cmd.Start(); err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, s.cmd.Start())
 	s.t.Cleanup(func() { s.stop() })
 	ready := make(chan string, 1)
 	go func() {
@@ -394,10 +388,10 @@ func checkIntegrity(t *testing.T, file string) {
 	}
 }
 
-func noError(t *testing.T, err error) {
+func noError(t failer, err error) {
 	t.Helper()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 }
 

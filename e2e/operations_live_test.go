@@ -14,8 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,53 +22,6 @@ import (
 	"testing"
 	"time"
 )
-
-// TestTheBusiestKeyAndItsWorstDayAreFound by an operator, while the service runs.
-func TestTheBusiestKeyAndItsWorstDayAreFound(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, on engine) {
-		s := on.start(t)
-		s.newKey("-name", "quiet")
-		busy := s.newKey("-name", "busy", "-plan", "enterprise", "-per-minute", "100", "-per-day",
-			"1000000")
-		today := time.Now().Unix() / 86_400
-		past := fmt.Sprintf(`INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-			VALUES (2, %d, 70, 0, 0), (3, %d, 10, 0, 0), (3, %d, 20, 9000, 3)`, today-3, today-29,
-			today-2)
-		if on.cluster != nil {
-			on.cluster.execute(past)
-		} else {
-			database(t, s.db, "PRAGMA busy_timeout = 10000", past).Close()
-		}
-		for range 130 { // of which 100 are admitted
-			s.ask(t, busy)
-		}
-		time.Sleep(time.Second) // the longest that a flush takes
-		busiest := decode[[]usedKey](t, s.command("key", "usage", "-json", "-db", s.db))[0]
-		one := decode[[]usedKey](t, s.command("key", "usage", "-json", "-db", s.db, "3"))
-		if len(one) != 1 || !reflect.DeepEqual(one[0], busiest) {
-			t.Errorf("of all keys the first is %v, and alone it is %v", busiest, one)
-		}
-		date := func(ago int64) string {
-			return time.Unix((today-ago)*86_400,
-				0).UTC().Format(time.DateOnly)
-		}
-		if want := (usedKey{3, []usedDay{{date(29), 10, 0, 0}, {date(2), 20, 9000, 3},
-			{date(0), 100, 30, 0}}}); !reflect.DeepEqual(busiest, want) {
-			t.Errorf("the busiest is %v, want %v", busiest, want)
-		}
-		row := regexp.MustCompile(
-			`^ID .*\n3 +130 +9030 +3 +enterprise +busy\n2 +70 +0 +0 +free +quiet\n1 +0 `)
-		if table := s.command("key", "usage", "-db", s.db); !row.MatchString(table) {
-			t.Errorf("the table is\n%s", table)
-		}
-		worst := regexp.MustCompile(`\n` + date(2) + ` +20 +9000 +3\n` + date(0) +
-			` +100 +30 +0\n$`)
-		if table := s.command("key", "usage", "-db", s.db, "-days", "3",
-			"3"); !worst.MatchString(table) {
-			t.Errorf("the days are\n%s", table)
-		}
-	})
-}
 
 // TestAChangeOfAKeyHoldsWithinASecond changes keys while others call, and asks
 // with the changed key without a pause: from a second after the command has
@@ -134,10 +85,8 @@ type listedKey struct {
 func (s *server) listed(token string) listedKey {
 	s.t.Helper()
 	var keys []listedKey
-	if err := json.Unmarshal([]byte(s.command("key", "list", "-db", s.db, "-json")),
-		&keys); err != nil {
-		s.t.Fatal(err)
-	}
+	noError(s.t, json.Unmarshal([]byte(s.command("key", "list", "-db", s.db, "-json")),
+		&keys))
 	for _, key := range slices.Backward(keys) {
 		if strings.HasSuffix(token, key.LastFour) {
 			return key
@@ -197,9 +146,7 @@ func call(url, token, method, target, body, once string) (*answer, error) {
 func (s *server) ask(t *testing.T, token string) string {
 	t.Helper()
 	r, err := call(s.url, token, "GET", "/pets?limit=1", "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return r.outcome()
 }
 
@@ -590,9 +537,7 @@ func (c *crowd) repeat(t *testing.T, s *server, made map[string]int64) {
 		}
 		r, err := call(s.url, c.token(client), "POST", "/pets", body, strings.ReplaceAll(name, " ",
 			"-"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		var again pet
 		if err := json.Unmarshal([]byte(r.body), &again); err != nil || again.ID != id ||
 			r.header.Get("Idempotency-Replayed") != "true" {
@@ -621,10 +566,8 @@ func buildAgain(t *testing.T) (file string) {
 func exchange(t *testing.T, file string) {
 	t.Helper()
 	aside := file + "-aside"
-	if err := errors.Join(os.Rename(binary, aside), os.Rename(file, binary),
-		os.Rename(aside, file)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(os.Rename(binary, aside), os.Rename(file, binary),
+		os.Rename(aside, file)))
 }
 
 // upgrade stops the service and starts the next version, which exchange has put in place, on the
@@ -638,9 +581,7 @@ func (c *crowd) upgrade(t *testing.T, exchange func()) (refused time.Duration) {
 	var inFlight []*halfSent
 	for range 5 {
 		silent, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer silent.Close()
 		inFlight = append(inFlight,
 			s.begin(t, address, fmt.Sprintf("in flight at the upgrade of %v, %d", time.Now(),
@@ -682,9 +623,7 @@ type halfSent struct {
 func (s *server) begin(t *testing.T, address, name string) *halfSent {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	h := &halfSent{conn: conn, reader: bufio.NewReader(conn), body: animalJSON(name)}
 	fmt.Fprintf(conn,

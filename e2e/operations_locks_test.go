@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -118,12 +116,10 @@ func slowDown(cmd *exec.Cmd, calls string, options ...string) *exec.Cmd {
 // that turns or lies behind a network.
 func (s *server) runSlowly() {
 	s.t.Helper()
-	fast := binary
-	defer func() { binary = fast }()
-	binary = filepath.Join(s.t.TempDir(), "petstore-on-a-slow-disk")
+	s.serves = filepath.Join(s.t.TempDir(), "petstore-on-a-slow-disk")
 	script := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n",
-		strings.Join(slowDown(exec.Command(fast), syncCalls).Args, "' '"))
-	noError(s.t, os.WriteFile(binary, []byte(script), 0o700))
+		strings.Join(slowDown(exec.Command(binary), syncCalls).Args, "' '"))
+	noError(s.t, os.WriteFile(s.serves, []byte(script), 0o700))
 	s.run()
 }
 
@@ -179,168 +175,5 @@ func TestCommandsThatWriteFindAGapBesideABusyService(t *testing.T) {
 			t.Errorf("%s does not succeed within %v: %s", p, ample, p.log.String())
 		}
 		t.Logf("key %s takes %v", commands[command][0], time.Since(began).Round(time.Millisecond))
-	}
-}
-
-// TestWhatOnlyReadsWaitsForNoLock runs commands that write nothing while
-// another process holds the write lock, and does not let it go.
-func TestWhatOnlyReadsWaitsForNoLock(t *testing.T) {
-	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	s.newKey()
-	unlock := lock(t, s.db)
-	defer unlock()
-	for _, args := range [][]string{
-		{"key", "list", "-db", s.db},
-		{"key", "show", "-db", s.db, "1"},
-		{"backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db")},
-	} {
-		p := launch(t, program(args...))
-		if !p.within(3*time.Second) || p.status() != 0 {
-			t.Errorf("%s does not succeed beside a lock: %s", p, p.log.String())
-		}
-	}
-}
-
-// TestAStartOutlastsALock starts the service while another process holds the
-// write lock for two seconds, which is no reason to give up.
-func TestAStartOutlastsALock(t *testing.T) {
-	for name, statements := range map[string][]string{
-		"of a database with keys":             nil,
-		"of a database without its first key": {"DELETE FROM api_keys"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-			s.newKey()
-			database(t, s.db, statements...).Close()
-			unlock := lock(t, s.db)
-			p := launch(t, program("-addr", "127.0.0.1:0", "-db", s.db))
-			failed := p.within(2 * time.Second) // how long the lock lasts
-			unlock()
-			if failed {
-				t.Fatalf("the service gives up: %s", p.told())
-			}
-			eventually(t, longEnough, func() error {
-				if !strings.Contains(p.log.String(), `"ready"`) {
-					return fmt.Errorf("the service is not ready: %s", p.log.String())
-				}
-				return nil
-			})
-			noError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-			if p.status() != 0 {
-				t.Error(p.told())
-			}
-		})
-	}
-}
-
-// TestTheServiceFindsAGapBesideABusyProgram adds pets while another program
-// holds the write lock but for a moment every 200 ms. A service that looked for
-// the lock as seldom as SQLite does by itself would sleep through the gaps.
-func TestTheServiceFindsAGapBesideABusyProgram(t *testing.T) {
-	const creates, enough = 8, 6 // a busy machine may hide a gap
-	s := start(t)
-	busy := database(t, s.db, "PRAGMA busy_timeout = 1000")
-	defer busy.Close()
-	stored, refusal := 0, ""
-	for range creates {
-		_, err := busy.Exec("BEGIN IMMEDIATE")
-		noError(t, err)
-		created := make(chan struct{})
-		go func() {
-			defer close(created)
-			switch r, err := call(s.url, s.key, "POST", "/pets", rex, ""); {
-			case err != nil:
-				refusal = err.Error()
-			case r.status != http.StatusCreated:
-				refusal = r.body
-			default:
-				stored++
-			}
-		}()
-		for held := time.Now(); ; {
-			time.Sleep(time.Until(held.Add(200 * time.Millisecond)))
-			_, err := busy.Exec("ROLLBACK")
-			noError(t, err)
-			time.Sleep(4 * time.Millisecond) // the gap
-			_, err = busy.Exec("BEGIN IMMEDIATE")
-			noError(t, err)
-			held = time.Now()
-			select {
-			case <-created:
-			default:
-				continue
-			}
-			break
-		}
-		_, err = busy.Exec("ROLLBACK")
-		noError(t, err)
-	}
-	t.Logf("%d of %d pets were stored", stored, creates)
-	if stored < enough {
-		t.Errorf("%d of %d pets were stored beside a busy program, want %d: %s", stored, creates,
-			enough, refusal)
-	}
-}
-
-// TestAStopStoresUsageOnceALockIsGone stops the service while another process
-// holds the write lock for two seconds. The last usage has as much time as the
-// last requests.
-func TestAStopStoresUsageOnceALockIsGone(t *testing.T) {
-	const requests = 7
-	s := start(t)
-	unlock := lock(t, s.db)
-	for range requests {
-		s.ask(t, s.key)
-	}
-	ended := make(chan error, 1)
-	noError(t, s.cmd.Process.Signal(syscall.SIGTERM))
-	go func() { ended <- s.cmd.Wait() }()
-	early := time.After(2 * time.Second) // how long the lock lasts
-	select {
-	case err := <-ended:
-		ended <- err
-		<-early
-	case <-early:
-	}
-	unlock()
-	if err := <-ended; err != nil {
-		t.Errorf("the stop ends with %v:\n%s", err, tail(s.log.String()))
-	}
-	var key struct{ UsedToday int }
-	noError(t, json.Unmarshal([]byte(s.command("key", "show", "-db", s.db, "-json", "1")), &key))
-	if key.UsedToday != requests {
-		t.Errorf("of %d requests %d are stored after the stop", requests, key.UsedToday)
-	}
-}
-
-// TestABanIsToldOnlyOnceItIsStored insists with a key while nothing can be
-// stored: it is refused, but not told of a ban that a kill would forget. Strikes
-// are then counted anew, and ban it once it can be stored.
-func TestABanIsToldOnlyOnceItIsStored(t *testing.T) {
-	const limit = 3
-	s := start(t)
-	k := s.keyOf(fmt.Sprint(limit))
-	unlock := lock(t, s.db)
-	for i := range 3 * limit {
-		want := "429 rate_limited"
-		if i < limit {
-			want = fmt.Sprint("200 of ", limit)
-		}
-		s.expect(t, k.token, want)
-	}
-	for range 3 { // the first of them is one strike too many
-		s.expect(t, k.token, "429 rate_limited")
-	}
-	unlock()
-	told := ""
-	for strikes := 0; told != "429 key_banned" && strikes <= limit; strikes++ {
-		told = s.ask(t, k.token)
-	}
-	if told != "429 key_banned" {
-		t.Errorf("more than %d strikes are answered %s", limit, told)
-	}
-	if s.listed(k.token).BannedUntil.IsZero() {
-		t.Error("a key is told of a ban that is not stored")
 	}
 }

@@ -50,7 +50,7 @@ func (s *server) work(t *testing.T, perSecond int, limited string) *crew {
 		}
 	}
 	for range 6 { // a page of 5 stays as it is
-		s.addPet("", rex)
+		s.addPet(rex)
 	}
 	list, err := s.send(ctx, client, "GET", "/pets?limit=5", "")
 	noError(t, err)
@@ -671,7 +671,7 @@ func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
 		return new Promise((shown) => addEventListener("unhandledrejection", () => shown(true)));
 	})()`)
 	for range 5 { // which the next reading counts
-		s.addPet("", rex)
+		s.addPet(rex)
 	}
 	eventually(t, longEnough, func() error {
 		if got := b.number("total.success"); got != 5 {

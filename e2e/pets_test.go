@@ -141,30 +141,6 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestTwoImportsOfOneFileAtOnce: each pet is stored once. An import that lags behind the other one
-// says so.
-func TestTwoImportsOfOneFileAtOnce(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, on engine) {
-		s := on.start(t)
-		file := petFile(t, 20_000)
-		first, _ := s.importing(file)
-		second, _ := s.importing(file)
-		failures := 0
-		for _, cmd := range []*exec.Cmd{first, second} {
-			if cmd.Wait() != nil {
-				failures++
-			}
-		}
-		logs := fmt.Sprint(first.Stderr, second.Stderr)
-		lagged := strings.Contains(logs, "another import of the same content is under way") ||
-			strings.Contains(logs, "was imported before")
-		if failures > 1 || failures == 1 && !lagged {
-			t.Errorf("%d of two imports fail:\n%s", failures, logs)
-		}
-		s.checkImported(t, file)
-	})
-}
-
 // TestPetsGoOutAndComeIn: what one database exports another imports and exports, the same but for
 // ids. A service shows it within a second, and so it does what an operator changes and deletes.
 func TestPetsGoOutAndComeIn(t *testing.T) {
