@@ -32,6 +32,7 @@ import (
 // the runtime writes when the process is told to quit; and 410
 // operation_removed, which waits for the clock.
 func TestNoKeyIsWrittenAnywhere(t *testing.T) {
+	t.Parallel()
 	t.Run("over HTTP, logged as JSON", func(t *testing.T) {
 		h := newHunt(t, "-log", "json")
 		h.tour()
@@ -547,6 +548,7 @@ func forge(random string) string {
 // to somebody who has made one up. A key of the other environment, as its prefix
 // shows to everybody, looks like any other text with that prefix.
 func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
+	t.Parallel()
 	s := start(t, behindProxy...)
 	valid, unknown := s.newKey(), forge(randomText(32))
 	revoked, rotated, banned, expired := s.keyOf("1000"), s.keyOf("1000"), s.keyOf("1"),
@@ -600,7 +602,8 @@ func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 			}
 		}
 		want = s.refusal(t, request, unknown)
-		if body := `{"code":"invalid_key","message":"the API key is not valid","status":401}`; !strings.HasSuffix(want, "\r\n\r\n"+body) && request != "HEAD /v1/pets" {
+		const body = `{"code":"invalid_key","message":"the API key is not valid","status":401}`
+		if !strings.HasSuffix(want, "\r\n\r\n"+body) && request != "HEAD /v1/pets" {
 			t.Errorf("%s with an unknown key is answered %q, want %s", request, want, body)
 		}
 		for name, key := range headers {

@@ -271,7 +271,10 @@ func (c *contract) mustSend(t failer, ctx context.Context, want, method, target,
 
 // TestContract provokes all that the description says can happen and that a
 // caller can bring about; each answer must fit the description.
-func TestContract(t *testing.T) { onBothEngines(t, testContract) }
+func TestContract(t *testing.T) {
+	t.Parallel()
+	onBothEngines(t, testContract)
+}
 
 func testContract(t *testing.T, on engine) {
 	c := newContract(t, on.start(t))
@@ -383,6 +386,7 @@ func (f forger) RoundTrip(req *http.Request) (*http.Response, error) {
 // TestContractRefusesForgeries is the test of the test: a true answer passes
 // and, after one change, does not, for the reason expected.
 func TestContractRefusesForgeries(t *testing.T) {
+	t.Parallel()
 	c := newContract(t, start(t))
 	genuine := c.base
 	c.mustSend(t, t.Context(), "201", "POST", "/pets", rex)

@@ -62,14 +62,19 @@ func (s *server) saveDescription() string {
 // eachDescription runs a test on the description as it is served with and without
 // public addresses.
 func eachDescription(t *testing.T, test func(t *testing.T, file string)) {
-	t.Run("own address", func(t *testing.T) { test(t, start(t).saveDescription()) })
+	t.Run("own address", func(t *testing.T) {
+		t.Parallel()
+		test(t, start(t).saveDescription())
+	})
 	t.Run("public addresses", func(t *testing.T) {
+		t.Parallel()
 		test(t, start(t, "-base-url", "https://api.petstore.test/v1", "-staging-url",
 			"https://staging.petstore.test/v1").saveDescription())
 	})
 }
 
 func TestRedocly(t *testing.T) {
+	t.Parallel()
 	redocly := filepath.Join(nodeModules(t), ".bin", "redocly")
 	quiet := []string{"REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true"}
 	eachDescription(t, func(t *testing.T, file string) {
@@ -90,6 +95,7 @@ func TestRedocly(t *testing.T) {
 }
 
 func TestSpectral(t *testing.T) {
+	t.Parallel()
 	modules := nodeModules(t)
 	spectral := filepath.Join(modules, ".bin", "spectral")
 	ruleset := filepath.Join(filepath.Dir(modules), ".spectral.yaml")
@@ -107,6 +113,7 @@ func TestSpectral(t *testing.T) {
 // TestTypeScriptClient makes types of the description, type-checks a caller's
 // program that uses them, and runs it.
 func TestTypeScriptClient(t *testing.T) {
+	t.Parallel()
 	modules := nodeModules(t)
 	dir := filepath.Dir(modules)
 	noError(t, os.RemoveAll(filepath.Join(dir, "generated")))

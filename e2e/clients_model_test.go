@@ -82,7 +82,8 @@ var (
 	statuses = []string{"available", "pending", "sold"}
 
 	// Characters that JSON, HTML, SQL, JavaScript or a terminal treat in a way of their own.
-	odd   = []rune("\"\\/<>&'%_;\u00a0\u00ad\u0301\u115f\u200d\u202e\u2028\u2029\u2800\u3000\ufeff\ufffd\uffff🐈\U0010ffff")
+	odd = []rune("\"\\/<>&'%_;\u00a0\u00ad\u0301\u115f\u200d\u202e\u2028\u2029\u2800\u3000" +
+		"\ufeff\ufffd\uffff🐈\U0010ffff")
 	names = rapid.OneOf(
 		rapid.StringMatching(`[A-Za-z]{1,8}`),
 		rapid.StringOfN(rapid.RuneFrom(odd, unicode.Latin, unicode.Han, unicode.Zs), 1, 12, -1),

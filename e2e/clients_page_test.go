@@ -64,7 +64,7 @@ func openTab(t *testing.T, address string) *tab {
 		chromedp.UserDataDir(t.TempDir()),
 		chromedp.NoSandbox, chromedp.DisableGPU, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-component-update", true))
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewExecAllocator(ctx, options...)
 	t.Cleanup(cancel)
@@ -138,8 +138,10 @@ func eval[T any](b *tab, expression string) T {
 // text is what an element shows; of several that are to be seen, line by line.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
-	return eval[string](b,
-		fmt.Sprintf(`[...document.querySelectorAll(%q)].filter((e) => e.checkVisibility()).map((e) => e.innerText).join("\n")`, selector))
+	return eval[string](b, fmt.Sprintf(`[...document.querySelectorAll(%q)]
+		.filter((e) => e.checkVisibility())
+		.map((e) => e.innerText)
+		.join("\n")`, selector))
 }
 
 // shows waits until an element shows a text, whatever the case its style gives it.
@@ -181,7 +183,9 @@ func (b *tab) state(name string) {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
 			}
 			for _, cut := range eval[[]string](b,
-				`[...document.querySelectorAll("button, input, select")].filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.id || e.textContent)`) {
+				`[...document.querySelectorAll("button, input, select")]
+				.filter((e) => e.getBoundingClientRect().right > innerWidth)
+				.map((e) => e.id || e.textContent)`) {
 				b.t.Errorf("%s: %s is cut off", what, cut)
 			}
 			if width == 320 { // which is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
@@ -204,12 +208,15 @@ func (b *tab) state(name string) {
 // tooSmall is what a finger misses on a phone of 390 × 844 pixels, or covers too
 // much of its screen, or wastes it. Links within a sentence are as high as their line.
 const tooSmall = `(() => {
-	const small = [...document.querySelectorAll("button, input, select, .operations a, .top a, a.tall")]
-		.filter((e) => e.checkVisibility({visibilityProperty: true}) && e.getBoundingClientRect().height < 44)
-		.map((e) => (e.id || e.textContent) + " is " + e.getBoundingClientRect().height + " pixels high");
-	const bar = document.querySelector(".limits").getBoundingClientRect().height;
+	const height = (e) => e.getBoundingClientRect().height;
+	const touched = "button, input, select, .operations a, .top a, a.tall";
+	const small = [...document.querySelectorAll(touched)]
+		.filter((e) => e.checkVisibility({visibilityProperty: true}) && height(e) < 44)
+		.map((e) => (e.id || e.textContent) + " is " + height(e) + " pixels high");
+	const bar = height(document.querySelector(".limits"));
 	if (bar > 84) small.push("the bar is " + bar + " pixels high");
-	const tops = [...document.querySelectorAll(".meter")].map((e) => e.getBoundingClientRect().top);
+	const tops = [...document.querySelectorAll(".meter")]
+		.map((e) => e.getBoundingClientRect().top);
 	if (new Set(tops).size > 1) small.push("the gauges are at " + tops);
 	if (document.getElementById("key").clientWidth < 250) small.push("the field of the key is too narrow");
 	const links = [...document.querySelectorAll(".top nav a")];
@@ -416,6 +423,7 @@ func runSample(t *testing.T, language, sample, key string) string {
 }
 
 func TestThePageTakesAPersonThroughTheService(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(45)
 	key := s.newKey("-plan", "pro")
@@ -449,7 +457,8 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 			t.Errorf("the JSON of %s has %d colours", body, kinds)
 		}
 	}
-	methods := `new Set([...document.querySelectorAll(".operations b")].map((e) => getComputedStyle(e).color)).size`
+	methods := `new Set([...document.querySelectorAll(".operations b")]
+		.map((e) => getComputedStyle(e).color)).size`
 	if got := eval[int](b, methods); got != 2 {
 		t.Errorf("GET and POST have %d colours", got)
 	}
@@ -532,6 +541,7 @@ func (b *tab) keepsTheSecret(key string) {
 }
 
 func TestThePageAddsAnAnimal(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	key := s.newKey("-plan", "free")
 	b := openTab(t, s.address()+"/")
@@ -583,6 +593,7 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 }
 
 func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(3)
 	b := openTab(t, s.address()+"/")
@@ -751,6 +762,7 @@ func unreliable(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *a
 }
 
 func TestThePageGoesOnAfterAFault(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(1)
 	proxy, busy, lossy := unreliable(t, s)
@@ -788,6 +800,7 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 }
 
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := openTab(t, s.address()+"/")
 	b.click("#fetch summary")
@@ -800,8 +813,11 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 		if got := eval[string](b, "document.activeElement.id"); got != "key" {
 			t.Errorf("after %s the focus is on %q and not on the key", send, got)
 		}
-		eval[bool](b,
-			`(document.activeElement.blur(), document.getElementById("key-error").textContent = "", true)`)
+		eval[bool](b, `(() => {
+			document.activeElement.blur();
+			document.getElementById("key-error").textContent = "";
+			return true;
+		})()`)
 	}
 	b.fill("#key", " Bearer \r")
 	b.shows("#key-error", "Paste your API key here first.")
@@ -832,6 +848,7 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 
 // What people copy has more around it than the key.
 func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(1)
 	b := openTab(t, s.address()+"/")
@@ -855,7 +872,8 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 		seen := eval[bool](b, `(() => {
 			const list = document.querySelector("#list .outcome").getBoundingClientRect();
 			const bar = document.querySelector(".limits").getBoundingClientRect();
-			return list.top >= bar.bottom && list.bottom <= innerHeight && document.activeElement.id === "list-title";
+			return list.top >= bar.bottom && list.bottom <= innerHeight &&
+				document.activeElement.id === "list-title";
 		})()`)
 		if !seen {
 			t.Errorf("after %q the list is not in view", pasted)
@@ -915,6 +933,7 @@ func (b *tab) oneClock() {
 }
 
 func TestThePageHasAnAddressForEveryPlaceOfTheList(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(45)
 	b := openTab(t, s.address()+"/")
@@ -985,6 +1004,7 @@ func (b *tab) back() {
 
 // A new pet is the last of the list, wherever that was.
 func TestThePageShowsANewPetAtOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(19)
 	b := openTab(t, s.address()+"/")
@@ -1043,6 +1063,7 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 }
 
 func TestTheSamplesOfThePageRun(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(21)
 	b := openTab(t, s.address()+"/")
@@ -1117,11 +1138,14 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		t.Helper()
 		moved := eval[[]string](b, `new Promise((done) => {
 			const moved = [];
+			const tell = ({node, previousRect: p, currentRect: c}) => {
+				const what = node?.id || node?.className || node?.nodeName;
+				return what + " from " + [p.x, p.y] + " to " + [c.x, c.y];
+			};
 			new PerformanceObserver((list) => {
 				for (const entry of list.getEntries()) {
 					if (entry.entryType === "mark") done(moved);
-					else if (!entry.hadRecentInput) moved.push(...entry.sources.map(({node, previousRect: p, currentRect: c}) =>
-						(node?.id || node?.className || node?.nodeName) + " from " + [p.x, p.y] + " to " + [c.x, c.y]));
+					else if (!entry.hadRecentInput) moved.push(...entry.sources.map(tell));
 				}
 			}).observe({type: "layout-shift", buffered: true});
 			new PerformanceObserver(() => done(moved)).observe({type: "mark", buffered: true});
@@ -1167,6 +1191,7 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 }
 
 func TestThePageShowsNamesAsTheyAre(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	names := []string{
 		`<script>document.title = "ran"</script><img src=x onerror="document.title = 'ran'">`,
@@ -1217,6 +1242,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 // The prefix is taken off by a proxy, as in the README, and the public address
 // in Link is one that this browser cannot reach.
 func TestThePageWorksBehindAPrefix(t *testing.T) {
+	t.Parallel()
 	s := start(t, "-base-url", "https://petstore.invalid/shop/v1")
 	s.stock(7)
 	service, err := url.Parse(s.address())
@@ -1236,6 +1262,7 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 }
 
 func TestThePageCanBeUsedFromTheKeyboard(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(25)
 	b := openTab(t, s.address()+"/")
@@ -1272,6 +1299,7 @@ func (b *tab) tabTo(id string) {
 }
 
 func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.address(), "http://")
@@ -1310,18 +1338,27 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 
 // The policy is the last defence, should a stranger's text ever become HTML.
 func TestTheBrowserHoldsThePageToItsPolicy(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := openTab(t, s.address()+"/")
 	b.shows("h1", "A pet store API")
 	for what, script := range map[string]string{
-		"script-src":  `const e = document.createElement("script"); e.textContent = "1"; document.body.append(e)`,
+		"script-src": `const e = document.createElement("script");
+			e.textContent = "1";
+			document.body.append(e)`,
 		"style-src":   `document.body.setAttribute("style", "color: red")`,
 		"connect-src": `fetch("http://localhost:9/").catch(() => {})`,
-		"form-action": `const f = document.createElement("form"); f.action = "http://localhost:9/"; document.body.append(f); f.submit()`,
-		"base-uri":    `const e = document.createElement("base"); e.href = "http://localhost:9/"; document.head.append(e)`,
+		"form-action": `const f = document.createElement("form");
+			f.action = "http://localhost:9/";
+			document.body.append(f);
+			f.submit()`,
+		"base-uri": `const e = document.createElement("base");
+			e.href = "http://localhost:9/";
+			document.head.append(e)`,
 	} {
 		stopped := eval[string](b, fmt.Sprintf(`new Promise((stopped) => {
-			document.addEventListener("securitypolicyviolation", (e) => stopped(e.effectiveDirective), {once: true});
+			const stop = (e) => stopped(e.effectiveDirective);
+			document.addEventListener("securitypolicyviolation", stop, {once: true});
 			setTimeout(() => stopped("nothing"), 5000);
 			%s;
 		})`, script))

@@ -151,7 +151,8 @@ func rqliteRepository(t *testing.T) (repository, proxy string) {
 	cache := strings.TrimSpace(string(modules))
 	repository = filepath.Join(t.TempDir(), "rqlite")
 	script := exec.Command("bash", "-c", `mkdir "$1" && cd "$1" &&
-		cp -r "$2"/github.com/rqlite/rqlite/v8@"$3"/. . && chmod -R u+w . && git init -q && git add --all &&
+		cp -r "$2"/github.com/rqlite/rqlite/v8@"$3"/. . && chmod -R u+w . &&
+		git init -q && git add --all &&
 		git -c user.name=e2e -c user.email=e2e@example.com commit -q -m "$3" && git tag "$3"`,
 		"bash", repository, cache, rqliteVersion)
 	if out, err := script.CombinedOutput(); err != nil {
@@ -245,8 +246,8 @@ func (c *threeMachines) checkNodes() {
 			query: "200",
 		status + "-u node:$(cat cluster/node.password)" +
 			query: "401",
-		status +
-			"-u petstore:$(cat cluster/petstore.password) -X DELETE https://10.0.0.2:4001/remove": "401",
+		status + "-u petstore:$(cat cluster/petstore.password) -X DELETE " +
+			"https://10.0.0.2:4001/remove": "401",
 	} {
 		if got := m.run("cd /root && " + command + "; cd - >/dev/null"); got != want {
 			c.t.Errorf("%s prints %s, expected %s", command, got, want)
@@ -332,8 +333,9 @@ func (c *threeMachines) keepCertificates() {
 // blackbox exporter tells when they end.
 func (c *threeMachines) checkCertificates() {
 	c.t.Helper()
-	c.all[0].run(`echo 'ARGS="--web.listen-address=127.0.0.1:9115 --config.file=/etc/prometheus/blackbox.yml"' \
-		>/etc/default/prometheus-blackbox-exporter && systemctl start prometheus-blackbox-exporter`)
+	c.all[0].run(`printf 'ARGS="%s %s"\n' --web.listen-address=127.0.0.1:9115 \
+			--config.file=/etc/prometheus/blackbox.yml >/etc/default/prometheus-blackbox-exporter &&
+		systemctl start prometheus-blackbox-exporter`)
 	for i, m := range c.all {
 		m.run("! cmp -s /etc/rqlite/node.crt /tmp/before.crt")
 		for _, port := range []string{":4001", ":4002", ":8080"} {
@@ -354,7 +356,8 @@ func (c *threeMachines) checkCertificates() {
 func (c *threeMachines) served() (lists []int) {
 	c.t.Helper()
 	for _, m := range c.all {
-		n := m.run(`curl -s 127.0.0.1:6060/metrics | sed -n 's/^petstore_requests_total{operation="listPets",status="200"} //p'`)
+		n := m.run(`curl -s 127.0.0.1:6060/metrics |
+			sed -n 's/^petstore_requests_total{operation="listPets",status="200"} //p'`)
 		served, _ := strconv.Atoi(strings.TrimSpace(n)) // there is none before the first
 		lists = append(lists, served)
 	}
@@ -513,6 +516,7 @@ func (c *threeMachines) checkFile() {
 // TestTheClusterScriptMakesWholeFoldersOnly runs it again after openssl has failed,
 // and for another machine. What is there stays, and certificates name their machines.
 func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	script, err := filepath.Abs("../docs/deploy/cluster.sh")
 	noError(t, err)

@@ -25,18 +25,20 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 	m.prepareProxies()
 	m.run(dockerStandIn)
 	m.run("export PETSTORE_DB=/var/lib/petstore/petstore.db")
+	const lastBuild = "CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o " +
+		"petstore-windows-amd64.exe ."
 	checks := map[string]func(){
 		"CGO_ENABLED=0 go build .": m.checkVersion,
-		"CGO_ENABLED=0 GOOS=windows GOARCH=amd64 go build -o petstore-windows-amd64.exe .": m.checkOthers,
-		"petstore key list -db /var/lib/petstore/petstore.db":                              m.checkUnit,
-		"systemctl start petstore.socket petstore":                                         m.checkRestored,
-		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                                                   m.checkUpgrade,
-		"install /root/petstore-$NOW /usr/local/bin/petstore":                              m.checkRollback,
-		"systemctl restart prometheus-alertmanager prometheus":                             m.checkAlerts,
-		"systemctl restart caddy":                                                          func() { m.checkProxy("", caddyRoot) },
-		"systemctl restart nginx":                                                          m.checkNginx,
-		"systemctl restart petstore caddy":                                                 m.checkPrefix,
-		"docker cp petstore:/data/copy.db .":                                               m.checkContainer,
+		lastBuild:                  m.checkOthers,
+		"petstore key list -db /var/lib/petstore/petstore.db":  m.checkUnit,
+		"systemctl start petstore.socket petstore":             m.checkRestored,
+		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                       m.checkUpgrade,
+		"install /root/petstore-$NOW /usr/local/bin/petstore":  m.checkRollback,
+		"systemctl restart prometheus-alertmanager prometheus": m.checkAlerts,
+		"systemctl restart caddy":                              func() { m.checkProxy("", caddyRoot) },
+		"systemctl restart nginx":                              m.checkNginx,
+		"systemctl restart petstore caddy":                     m.checkPrefix,
+		"docker cp petstore:/data/copy.db .":                   m.checkContainer,
 	}
 	for _, d := range readDocuments(t) {
 		for _, b := range d.blocks {
@@ -79,7 +81,8 @@ mount -t cgroup2 none "$root/groups"
 group=$root/groups/petstore-e2e-$$
 mkdir "$group"
 echo $$ >"$group/cgroup.procs"
-unshare --mount --net --pid --ipc --uts --cgroup --fork --kill-child bash -c "$BOOT" boot "$@" || true
+unshare --mount --net --pid --ipc --uts --cgroup --fork --kill-child \
+	bash -c "$BOOT" boot "$@" || true
 echo $$ >"$root/groups/cgroup.procs"
 find "$group" -depth -type d -exec rmdir {} +
 `
@@ -113,12 +116,15 @@ ip link set lo up
 printf '127.0.0.1 pets.example.com\n::1 localhost\n' >>etc/hosts
 rm -rf etc/fstab var/lib/petstore var/lib/private/petstore
 rm -r lib/systemd/system/{sysinit,local-fs}.target.wants
-printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' >etc/systemd/system/e2e.target
+printf '[Unit]\nDefaultDependencies=no\nWants=systemd-journald.service\n' \
+	>etc/systemd/system/e2e.target
 pivot_root . mnt
 umount -l mnt
 mount --make-rshared /
 echo "$pid"
-exec env -i container=e2e PATH="$PATH" setpriv --bounding-set=-sys_module,-sys_rawio,-sys_time /lib/systemd/systemd --unit=e2e.target --show-status=no
+exec env -i container=e2e PATH="$PATH" \
+	setpriv --bounding-set=-sys_module,-sys_rawio,-sys_time \
+	/lib/systemd/systemd --unit=e2e.target --show-status=no
 `
 
 // needs ends the test unless there are these commands, and those of every machine.
@@ -184,7 +190,8 @@ const eavesdropper = `python3 -c '
 import selectors, socket
 waiting = selectors.DefaultSelector()
 for port in 8080, 6060, 9090, 9093, 9100, 9115:
-    waiting.register(socket.create_server(("::1", port), family=socket.AF_INET6), selectors.EVENT_READ)
+    server = socket.create_server(("::1", port), family=socket.AF_INET6)
+    waiting.register(server, selectors.EVENT_READ)
 while True:
     for key, _ in waiting.select():
         caller, _ = key.fileobj.accept()
@@ -224,7 +231,8 @@ func (m *machine) makeRoom(b *block) {
 		m.upgrade = text
 		m.run(`timeout 600 bash -c 'until [ -e /tmp/upgraded ]; do
 			curl -sS -m 30 -o /dev/null -w "%{http_code}\n" 127.0.0.1:8080/openapi.json
-			curl -ksS -m 30 -o /dev/null -w "%{http_code}\n" https://pets.example.com/shop/openapi.json
+			curl -ksS -m 30 -o /dev/null -w "%{http_code}\n" \
+				https://pets.example.com/shop/openapi.json
 		done' >/tmp/statuses 2>&1 &`)
 	case strings.HasPrefix(text, "docker build"):
 		m.checkUnheard()
@@ -313,11 +321,14 @@ func (m *machine) checkRestored() {
 // Alertmanager. None of them listens to other machines.
 func (m *machine) checkAlerts() {
 	m.t.Helper()
-	m.run(within(`curl -fsG 127.0.0.1:9090/api/v1/query --data-urlencode 'query=count(up == 1) == 3' | grep -q value`))
-	m.run(within(`curl -fs 127.0.0.1:9090/api/v1/alertmanagers | grep -q '"url":"http://127.0.0.1:9093/'`))
+	m.run(within(`curl -fsG 127.0.0.1:9090/api/v1/query \
+		--data-urlencode 'query=count(up == 1) == 3' | grep -q value`))
+	m.run(within(`curl -fs 127.0.0.1:9090/api/v1/alertmanagers |
+		grep -q '"url":"http://127.0.0.1:9093/'`))
 	m.run(`curl -fs --retry 30 --retry-connrefused -o /dev/null 127.0.0.1:9093/-/ready`)
-	if open := m.run(
-		`ss -Hltn | grep -E ':9(09.|100|115) ' | grep -vE ' (127.0.0.1|\[::1\]):9' || true`); open != "" {
+	open := m.run(`ss -Hltn | grep -E ':9(09.|100|115) ' |
+		grep -vE ' (127.0.0.1|\[::1\]):9' || true`)
+	if open != "" {
 		m.t.Errorf("other machines reach\n%s", open)
 	}
 	// both are 200
@@ -332,7 +343,8 @@ func (m *machine) checkAlerts() {
 			"alertname=PetstoreUnitFailed | grep petstore-backup.service | grep $(date -u +%F)")))
 	// which has a mail of its own
 	m.run("amtool --alertmanager.url=http://127.0.0.1:9093 alert add another")
-	m.run(within(`[ $(curl -fs 127.0.0.1:9093/api/v2/alerts/groups | grep -o '"receiver":' | wc -l) -ge 2 ]`))
+	m.run(within(`[ $(curl -fs 127.0.0.1:9093/api/v2/alerts/groups |
+		grep -o '"receiver":' | wc -l) -ge 2 ]`))
 	m.run("systemctl stop prometheus-{node-exporter,blackbox-exporter,alertmanager} prometheus")
 }
 
@@ -445,8 +457,13 @@ func (m *machine) prepareProxies() {
 func (m *machine) renewCertificate() {
 	m.t.Helper()
 	m.run(`cd /etc/letsencrypt/live/pets.example.com &&
-		openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pets.example.com -addext subjectAltName=DNS:pets.example.com -keyout privkey.pem -out fullchain.pem 2>/dev/null && cd - >/dev/null`)
-	m.run(`(set -e; shopt -s nullglob; for HOOK in /etc/letsencrypt/renewal-hooks/deploy/*; do "$HOOK"; done)`)
+		openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=pets.example.com \
+			-addext subjectAltName=DNS:pets.example.com \
+			-keyout privkey.pem -out fullchain.pem 2>/dev/null &&
+		cd - >/dev/null`)
+	m.run(`(set -e
+		shopt -s nullglob
+		for HOOK in /etc/letsencrypt/renewal-hooks/deploy/*; do "$HOOK"; done)`)
 }
 
 // checkServed waits for a certificate to be served at an address.
@@ -608,8 +625,14 @@ const dockerStandIn = `docker() {
 			"WORKDIR "*) folder=$rest && mkdir "$folder" ;;
 			"COPY . .") tar -c -X .dockerignore . | tar -x -C "$folder" ;;
 			"RUN "*) (cd "$folder" && sh -c "$rest") || return ;;
-			"COPY --from=build --chown="*) set -- $rest && cp -r "$3" "$root$4" && chown -R "${2#--chown=}" "$root$4" ;;
-			"COPY --from=build "*) set -- $rest && mkdir -p "$(dirname "$root$3.")" && cp -r "$2" "$root$3" ;;
+			"COPY --from=build --chown="*)
+				set -- $rest
+				cp -r "$3" "$root$4" && chown -R "${2#--chown=}" "$root$4"
+				;;
+			"COPY --from=build "*)
+				set -- $rest
+				mkdir -p "$(dirname "$root$3.")" && cp -r "$2" "$root$3"
+				;;
 			"USER "*) user=$rest ;;
 			"ENV "*) echo "$rest" >>$image.env ;;
 			"VOLUME /data" | "EXPOSE 8080" | " ") ;;
@@ -619,7 +642,8 @@ const dockerStandIn = `docker() {
 		done <docs/deploy/Dockerfile
 		echo "$user" >$image.user
 		;;
-	"run -d --name petstore --restart unless-stopped -v petstore:/data -p 127.0.0.1:8080:8080 -p 127.0.0.1:6060:6060 -e "*" petstore")
+	"run -d --name petstore --restart unless-stopped -v petstore:/data -p 127.0.0.1:8080:8080"\
+" -p 127.0.0.1:6060:6060 -e "*" petstore")
 		printf '%s\n' "${14}" "${16}" >>$image.env
 		docker exec petstore $(cat $image.entrypoint) >$image.log 2>&1 &
 		;;
@@ -631,7 +655,8 @@ const dockerStandIn = `docker() {
 		;;
 	"exec petstore "*)
 		shift 2
-		(cd / && exec env -i $(cat $image.env) /usr/sbin/chroot --userspec=$(cat $image.user) $image "$@")
+		(cd / && exec env -i $(cat $image.env) \
+			/usr/sbin/chroot --userspec=$(cat $image.user) $image "$@")
 		;;
 	*) echo "not understood: docker $*" && return 1 ;;
 	esac

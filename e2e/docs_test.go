@@ -17,6 +17,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -130,6 +131,7 @@ func readDocument(t *testing.T, name string) *document {
 // TestTheDocumentsShowWhatTheirCommandsPrint runs every block that is not left to
 // those tests.
 func TestTheDocumentsShowWhatTheirCommandsPrint(t *testing.T) {
+	t.Parallel()
 	repository := snapshot(t)
 	for _, d := range readDocuments(t) {
 		blocks := slices.DeleteFunc(d.blocks, func(b *block) bool {
@@ -139,6 +141,7 @@ func TestTheDocumentsShowWhatTheirCommandsPrint(t *testing.T) {
 			continue
 		}
 		t.Run(d.path, func(t *testing.T) {
+			t.Parallel()
 			for _, b := range blocks {
 				b.mustStayInside(t)
 			}
@@ -486,10 +489,14 @@ func (x *terminal) moveToFreePorts() {
 // freePort is a port of this machine, with a colon, that is free just now.
 func freePort(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "localhost:0")
-	noError(t, err)
-	defer listener.Close()
-	return fmt.Sprint(":", listener.Addr().(*net.TCPAddr).Port)
+	for {
+		// below those of outgoing connections, of which other tests make thousands
+		port := fmt.Sprint(":", 20_000+rand.IntN(12_000))
+		if listener, err := net.Listen("tcp", "localhost"+port); err == nil {
+			listener.Close()
+			return port
+		}
+	}
 }
 
 // follow does what a block says.

@@ -425,7 +425,10 @@ func (c *crash) compareStarts() {
 
 // TestAKillForgetsNoBan bans keys, and kills the service as soon as a response
 // says so. Each key is still banned when the service is back.
-func TestAKillForgetsNoBan(t *testing.T) { onBothEngines(t, testAKillForgetsNoBan) }
+func TestAKillForgetsNoBan(t *testing.T) {
+	t.Parallel()
+	onBothEngines(t, testAKillForgetsNoBan)
+}
 
 func testAKillForgetsNoBan(t *testing.T, on engine) {
 	s := on.start(t)

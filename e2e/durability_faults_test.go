@@ -85,6 +85,7 @@ var faults = []fault{
 // Then the fault comes again, and the service is killed in the middle of it;
 // and once more, and it is stopped.
 func TestStorageFaultsPassAndLeaveNoTrace(t *testing.T) {
+	t.Parallel()
 	stock := newStock(t)
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
@@ -118,6 +119,7 @@ func TestStorageFaultsPassAndLeaveNoTrace(t *testing.T) {
 // TestAStopSavesWhatADeletedLogHolds deletes the -wal, which holds all that was
 // not yet copied into the database, and cannot be put back.
 func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
+	t.Parallel()
 	stock := newStock(t)
 	s := stock.serve(t, false)
 	book := newLedger(t, s)
@@ -137,6 +139,7 @@ func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
 // TestALogThatFillsTheDiskIsEmptied fills a small disk with the log, far below
 // the size at which SQLite empties it. The database has free pages inside.
 func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mount(t, dir, "size=2560k")
 	s := &server{t: t, db: filepath.Join(dir, "petstore.db")}
@@ -169,6 +172,7 @@ func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
 // may be there is then not 404, and a key that may be good not 401; what is
 // remembered is answered all the same.
 func TestWhatCannotBeReadIsNotTakenForMissing(t *testing.T) {
+	t.Parallel()
 	stock := newStock(t)
 	s := stock.serve(t, false)
 	book := newLedger(t, s)
@@ -215,6 +219,7 @@ func inUse(mark int) func(t *testing.T, path string) {
 // TestOfServicesStartedAtOnceOneRuns starts several on a database that nobody
 // has made yet: all but one must end.
 func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
+	t.Parallel()
 	db := filepath.Join(t.TempDir(), "petstore.db")
 	var running, ended []*process
 	for range 4 {
@@ -286,7 +291,8 @@ func newStock(t *testing.T) *stock {
 	st.foreign = (&server{t: t, db: filepath.Join(t.TempDir(), "foreign.db")}).newKey()
 	s.stop()
 	database(t, s.db,
-		fmt.Sprintf(`WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT %d)
+		fmt.Sprintf(`WITH RECURSIVE
+			ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT %d)
 		INSERT INTO pets (category_id, status, name) SELECT 1, 2, 'stock ' || id FROM ids`,
 			stockSize)).Close()
 	return st

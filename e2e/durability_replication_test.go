@@ -454,8 +454,11 @@ func TestLitestreamWaitsForTheOtherMachine(t *testing.T) {
 // wantCopied waits until the other machine has all keys of this one.
 func (m *machine) wantCopied() {
 	m.t.Helper()
-	m.run(`until rm -f /tmp/copy.db* && litestream restore -o /tmp/copy.db file:///srv/other/petstore >/dev/null 2>&1 &&
-		diff <(petstore key list) <(petstore key list -db /tmp/copy.db) >/dev/null; do sleep 0.1; done`)
+	m.run(`until rm -f /tmp/copy.db* &&
+			litestream restore -o /tmp/copy.db file:///srv/other/petstore >/dev/null 2>&1 &&
+			diff <(petstore key list) <(petstore key list -db /tmp/copy.db) >/dev/null; do
+		sleep 0.1
+	done`)
 }
 
 // wantCopying gives what the node exporter tells now to the alert, for half an hour.
@@ -473,7 +476,8 @@ func (m *machine) wantCopying(copying bool) {
 	}
 	fired := "[]"
 	if !copying {
-		fired = `[{exp_labels: {name: litestream.service, state: active, type: simple}, exp_annotations: {summary: " copies nothing to the other machine"}}]`
+		fired = `[{exp_labels: {name: litestream.service, state: active, type: simple},
+			exp_annotations: {summary: " copies nothing to the other machine"}}]`
 	}
 	fmt.Fprintf(&rules,
 		"  alert_rule_test:\n  - {eval_time: 28m, alertname: PetstoreNotCopied, exp_alerts: %s}\n",

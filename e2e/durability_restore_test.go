@@ -89,7 +89,8 @@ func (sc *scene) holds(file string) string {
 	noError(sc.t, db.QueryRow("PRAGMA integrity_check").Scan(&verdict))
 	var nPets, nKeys, lastPet, lastKey int64
 	noError(sc.t, db.QueryRow(`SELECT (SELECT count(*) FROM pets), (SELECT count(*) FROM api_keys),
-		(SELECT seq FROM sqlite_sequence WHERE name = 'pets'), (SELECT seq FROM sqlite_sequence WHERE name = 'api_keys')`).
+		(SELECT seq FROM sqlite_sequence WHERE name = 'pets'),
+		(SELECT seq FROM sqlite_sequence WHERE name = 'api_keys')`).
 		Scan(&nPets, &nKeys, &lastPet, &lastKey))
 	switch [5]any{verdict, nPets, nKeys, lastPet, lastKey} {
 	case [5]any{"ok", int64(allPets), int64(allKeys), int64(allPets), int64(allKeys)}:
@@ -117,6 +118,7 @@ func (sc *scene) trace(log string, options ...string) *process {
 
 // TestARestoreOnAFullDiskLeavesTheOldDatabase, wherever it finds that it has no more space.
 func TestARestoreOnAFullDiskLeavesTheOldDatabase(t *testing.T) {
+	t.Parallel()
 	stock := newScene(t)
 	for _, c := range []struct {
 		suffix string // of the file that cannot grow

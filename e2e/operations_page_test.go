@@ -103,12 +103,16 @@ func (b *tab) operatorState(name string) {
 			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
 				b.t.Errorf("%s: the page is %d pixels wide", what, got)
 			}
-			for _, cut := range eval[[]string](b,
-				`[...document.querySelectorAll("th, td")].filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent)`) {
+			for _, cut := range eval[[]string](b, `[...document.querySelectorAll("th, td")]
+				.filter((e) => e.checkVisibility())
+				.filter((e) => e.getBoundingClientRect().right > innerWidth)
+				.map((e) => e.textContent)`) {
 				b.t.Errorf("%s: the cell %q is cut off", what, cut)
 			}
 			small := eval[[]string](b,
-				`[...document.querySelectorAll("button, nav a, label.moment")].filter((e) => e.getBoundingClientRect().height < 44).map((e) => e.textContent)`)
+				`[...document.querySelectorAll("button, nav a, label.moment")]
+				.filter((e) => e.getBoundingClientRect().height < 44)
+				.map((e) => e.textContent)`)
 			if width == 390 && len(small) > 0 {
 				b.t.Errorf("%s: a finger misses %q", what, small)
 			}
@@ -314,7 +318,8 @@ func (b *tab) agreesWithTheMetrics(s *server) {
 	}
 	rows := map[string][]string{}
 	for _, row := range eval[[][]string](b,
-		`[...document.querySelectorAll("#operations tbody tr")].map((row) => [...row.cells].map((c) => c.textContent))`) {
+		`[...document.querySelectorAll("#operations tbody tr")]
+		.map((row) => [...row.cells].map((c) => c.textContent))`) {
 		rows[row[0]] = row
 	}
 	for _, m := range families["petstore_request_duration_seconds"].GetMetric() {
@@ -418,6 +423,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 // TestTheOperatorsPageHasAPast: it is opened because something broke, and then the charts are not
 // empty.
 func TestTheOperatorsPageHasAPast(t *testing.T) {
+	t.Parallel()
 	s := start(t, debugFlags...)
 	crew := s.work(t, 50, s.newKey("-plan", "free"))
 	for samples := range 3 { // one comes every five seconds
@@ -483,9 +489,10 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 
 	hidden := func(is bool) {
 		t.Helper()
-		eval[bool](b,
-			fmt.Sprintf(
-				`(Object.defineProperty(document, "hidden", {value: %t, configurable: true}), document.dispatchEvent(new Event("visibilitychange")))`, is))
+		eval[bool](b, fmt.Sprintf(`(() => {
+			Object.defineProperty(document, "hidden", {value: %t, configurable: true});
+			return document.dispatchEvent(new Event("visibilitychange"));
+		})()`, is))
 	}
 	hidden(true)
 	seen = b.number("total.success")
@@ -530,6 +537,7 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 }
 
 func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
+	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Live")
@@ -574,7 +582,8 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 		eval[bool](b, fmt.Sprintf(`(() => {
 			const chart = document.querySelector("[data-chart=memory]");
 			const {right, top} = chart.getBoundingClientRect();
-			return chart.dispatchEvent(new PointerEvent(%q, {clientX: right - 12, clientY: top + 5}));
+			const place = {clientX: right - 12, clientY: top + 5};
+			return chart.dispatchEvent(new PointerEvent(%q, place));
 		})()`, event))
 	}
 	point("pointermove")
@@ -616,7 +625,8 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 		eval[bool](b, fmt.Sprintf(`(() => {
 			const chart = document.querySelector("[data-chart=memory]");
 			const {right, top} = chart.getBoundingClientRect();
-			return chart.dispatchEvent(new PointerEvent(%q, {clientX: right - 90, clientY: top + 5}));
+			const place = {clientX: right - 90, clientY: top + 5};
+			return chart.dispatchEvent(new PointerEvent(%q, place));
 		})()`, event))
 	}
 	for range 2 {
@@ -634,7 +644,8 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 	slide(179)
 	b.click("#pause")
 	paused := b.text(".when")
-	requests := `[...document.querySelectorAll("#operations td:nth-child(2)")].map((cell) => cell.textContent).join(" ")`
+	requests := `[...document.querySelectorAll("#operations td:nth-child(2)")]
+		.map((cell) => cell.textContent).join(" ")`
 	counted := eval[string](b, requests)
 	before := s.counted(t)
 	eventually(t, longEnough, func() error {
@@ -657,6 +668,7 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 
 // What a stranger or a later version could send must not end the reading.
 func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
+	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
 	b.shows("#near-nothing", "No key is banned")
@@ -688,6 +700,7 @@ func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
 }
 
 func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
+	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.debug, "http://")
@@ -720,6 +733,7 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 // TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage: they are of another port, which is the same
 // site, and of another site.
 func TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage(t *testing.T) {
+	t.Parallel()
 	s := start(t, debugFlags...)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
@@ -732,7 +746,8 @@ func TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage(t *testing.T) {
 		b := openTab(t, address)
 		b.host = strings.TrimPrefix(s.debug, "http://")
 		got := eval[string](b, fmt.Sprintf(`new Promise((ended) => {
-			const link = Object.assign(document.createElement("link"), {rel: "stylesheet", href: %q});
+			const link = document.createElement("link");
+			Object.assign(link, {rel: "stylesheet", href: %q});
 			link.onload = () => ended("loaded");
 			link.onerror = () => ended("refused");
 			document.head.append(link);
@@ -773,8 +788,11 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	noError(t, db.Close())
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.debug, "http://")
-	fast := `(() => { const now = Date.now, begun = now(), later = setTimeout;
-		Date.now = () => begun + 10 * (now() - begun) - 9 * 33e3; setTimeout = (f, d) => later(f, d / 10); })()`
+	fast := `(() => {
+		const now = Date.now, begun = now(), later = setTimeout;
+		Date.now = () => begun + 10 * (now() - begun) - 9 * 33e3;
+		setTimeout = (f, d) => later(f, d / 10);
+	})()`
 	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument,
 		cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: fast}); err != nil {
 		t.Fatal(err)
@@ -791,8 +809,8 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 		}
 	}
 	b.click("#pause")
-	eval[string](b,
-		`document.querySelector("[data-value='fact.node']").textContent = "/var/lib/petstore/petstore.db"`)
+	eval[string](b, `document.querySelector("[data-value='fact.node']").textContent =
+		"/var/lib/petstore/petstore.db"`)
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
 		b.drawn()
