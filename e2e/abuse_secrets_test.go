@@ -545,8 +545,7 @@ func forge(random string) string {
 
 // TestAllKeysThatAreRefusedLookAlike compares, byte by byte, what is reported to
 // the holder of a key that was good once, or is elsewhere, with what is reported
-// to somebody who has made one up. A key of the other environment, as its prefix
-// shows to everybody, looks like any other text with that prefix.
+// to somebody who has made one up.
 func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 	t.Parallel()
 	s := start(t, behindProxy...)
@@ -575,35 +574,17 @@ func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 	headers := map[string]string{
 		"revoked": revoked.token, "revoked before its first use": neverUsed.token,
 		"revoked and banned": banned.token, "rotated": rotated.token, "expired": expired,
-		"of another environment's form": "pet_prod_" + valid[9:],
 		"with a wrong checksum": unknown[:46] +
 			string(base62[(strings.IndexByte(base62, unknown[46])+1)%62]),
 		"valid but for its case": strings.ToUpper(valid), "too short": valid[:46],
-		"too long": valid + "0", "one character": "x", "not ASCII": "pet_live_é",
-		"two tokens": valid + " " + valid, "a valid one twice": valid +
+		"not ASCII": "pet_live_é", "two tokens": valid + " " + valid, "a valid one twice": valid +
 			"\r\nAuthorization: Bearer " + valid, "10,000 characters": strings.Repeat("x", 10_000),
 	}
-	other := s.newKey("-test")
-	requests := []string{
-		"GET /v1/pets", "HEAD /v1/pets", "POST /v1/pets", "GET /v1/pets/1", "GET /v1/pets/2",
-		"GET /v1/pets?limit=0", "DELETE /v1/pets", "GET /v1/nothing", "GET /v1",
-	}
-	for _, request := range requests {
-		want := s.refusal(t, request, "pet_test_x")
-		if !strings.Contains(want, "begin with pet_live_") && request != "HEAD /v1/pets" {
-			t.Errorf("%s with a test key is answered %q, without the prefix that is right", request,
-				want)
-		}
-		for _, key := range []string{other, other[:46] + "_", other + "0",
-			"pet_test_" + valid[9:]} {
-			if got := s.refusal(t, request, key); got != want {
-				t.Errorf("%s with %s is answered\n%q, want as with any test key\n%q", request, key,
-					got, want)
-			}
-		}
-		want = s.refusal(t, request, unknown)
+	for _, request := range []string{"GET /v1/pets", "POST /v1/pets", "GET /v1/pets/1",
+		"DELETE /v1/pets", "GET /v1/nothing"} {
+		want := s.refusal(t, request, unknown)
 		const body = `{"code":"invalid_key","message":"the API key is not valid","status":401}`
-		if !strings.HasSuffix(want, "\r\n\r\n"+body) && request != "HEAD /v1/pets" {
+		if !strings.HasSuffix(want, "\r\n\r\n"+body) {
 			t.Errorf("%s with an unknown key is answered %q, want %s", request, want, body)
 		}
 		for name, key := range headers {

@@ -35,7 +35,7 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                       m.checkUpgrade,
 		"install /root/petstore-$NOW /usr/local/bin/petstore":  m.checkRollback,
 		"systemctl restart prometheus-alertmanager prometheus": m.checkAlerts,
-		"systemctl restart caddy":                              func() { m.checkProxy("", caddyRoot) },
+		"systemctl restart caddy":                              m.checkCaddy,
 		"systemctl restart nginx":                              m.checkNginx,
 		"systemctl restart petstore caddy":                     m.checkPrefix,
 		"docker cp petstore:/data/copy.db .":                   m.checkContainer,
@@ -474,6 +474,8 @@ func (m *machine) checkServed(address, certificate string) {
 		openssl x509 -noout -fingerprint)" = "$(openssl x509 -noout -fingerprint -in %s)" ]`,
 		address, certificate)))
 }
+
+func (m *machine) checkCaddy() { m.checkProxy("", caddyRoot) }
 
 // checkProxy looks whether the service is all there behind a proxy, at a path
 // and with a certificate.

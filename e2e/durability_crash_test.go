@@ -422,25 +422,3 @@ func (c *crash) compareStarts() {
 		c.Errorf("a start takes %v after a kill and %v after a stop", kill, stop)
 	}
 }
-
-// TestAKillForgetsNoBan bans keys, and kills the service as soon as a response
-// says so. Each key is still banned when the service is back.
-func TestAKillForgetsNoBan(t *testing.T) {
-	t.Parallel()
-	onBothEngines(t, testAKillForgetsNoBan)
-}
-
-func testAKillForgetsNoBan(t *testing.T, on engine) {
-	s := on.start(t)
-	for range soak(t, 5) {
-		k := s.keyOf("3")
-		for requests := 0; s.ask(t, k.token) != "429 key_banned"; requests++ {
-			if requests > 100 {
-				t.Fatal("a key that insists is not banned")
-			}
-		}
-		s.kill()
-		s.run()
-		s.expect(t, k.token, "429 key_banned")
-	}
-}
