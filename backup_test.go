@@ -87,6 +87,21 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 	wantEqual(t, pets, 1, "the number of pets in the copy")
 }
 
+// TestACopyThatIsStoppedCopiesNothingMore: all pages of a large database take minutes.
+func TestACopyThatIsStoppedCopiesNothingMore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "copy.db")
+	must(t, os.WriteFile(file, nil, 0o600))
+	pages, err := beginCopy(t.Context(), fileEngine(newStore(t)).path, file, "OFF")
+	must(t, err)
+	defer pages.end()
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	wantStopped(t, pages.run(stopped, io.Discard, "copying"))
+	if left := pages.backup.Remaining(); left != pages.backup.PageCount() {
+		t.Errorf("of %d pages %d are left", pages.backup.PageCount(), left)
+	}
+}
+
 // TestNobodyWritesToAFileThatIsCopiedInto until the end. What was not copied to its end is not
 // done.
 func TestNobodyWritesToAFileThatIsCopiedInto(t *testing.T) {
