@@ -27,14 +27,16 @@ type conduct struct {
 	http2       func(f *frames) error // the same; nil is nothing
 	noHandshake bool                  // of TLS
 	answers     bool                  // to pings
-	drips       bool                  // with HTTP/1.1 a byte every half second, which wins it no time
+	drips       bool                  // with HTTP/1.1: a byte each half second, for no more time
 }
 
 // conducts are those of the table, by its first column.
 var conducts = map[string]conduct{
 	"does not finish the handshake of TLS": {noHandshake: true},
 	"sends nothing":                        {},
-	"stops within its first head":          {drips: true, http1: get[:20], http2: (*frames).halfAHead},
+	"stops within its first head": {
+		drips: true, http1: get[:20], http2: (*frames).halfAHead,
+	},
 	"stops within a later head": {
 		drips: true, http1: get + get[:20], http2: func(f *frames) error {
 			return errors.Join(f.ask(1, "/", true), f.halfAHead())

@@ -172,7 +172,6 @@ func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
 // may be there is then not 404, and a key that may be good not 401; what is
 // remembered is answered all the same.
 func TestWhatCannotBeReadIsNotTakenForMissing(t *testing.T) {
-	t.Parallel()
 	stock := newStock(t)
 	s := stock.serve(t, false)
 	book := newLedger(t, s)
