@@ -14,7 +14,6 @@ import (
 // password, also after the death of the leader. Who has the password wrong, or does not trust
 // the certificates, is told so in one line, and nobody is told the password.
 func TestASecuredClusterTellsStrangersNothing(t *testing.T) {
-	t.Parallel()
 	c := startCluster(t, secured)
 	s := c.serve(debugFlags...)
 	s.key = s.newKey(unlimited...)
