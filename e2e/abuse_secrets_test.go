@@ -552,7 +552,7 @@ func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 	valid, unknown := s.newKey(), forge(randomText(32))
 	revoked, rotated, banned, expired := s.keyOf("1000"), s.keyOf("1000"), s.keyOf("1"),
 		s.newKey("-expires", "1s")
-	for _, key := range []string{valid, revoked.token, rotated.token, expired} {
+	for _, key := range []string{expired, valid, revoked.token, rotated.token} {
 		if s.ask(t, key) == "401 invalid_key" {
 			t.Fatal("a new key is refused")
 		}

@@ -131,7 +131,6 @@ func readDocument(t *testing.T, name string) *document {
 // TestTheDocumentsShowWhatTheirCommandsPrint runs every block that is not left to
 // those tests.
 func TestTheDocumentsShowWhatTheirCommandsPrint(t *testing.T) {
-	t.Parallel()
 	repository := snapshot(t)
 	for _, d := range readDocuments(t) {
 		blocks := slices.DeleteFunc(d.blocks, func(b *block) bool {
