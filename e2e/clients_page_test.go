@@ -218,7 +218,9 @@ const tooSmall = `(() => {
 	const tops = [...document.querySelectorAll(".meter")]
 		.map((e) => e.getBoundingClientRect().top);
 	if (new Set(tops).size > 1) small.push("the gauges are at " + tops);
-	if (document.getElementById("key").clientWidth < 250) small.push("the field of the key is too narrow");
+	if (document.getElementById("key").clientWidth < 250) {
+		small.push("the field of the key is too narrow");
+	}
 	const links = [...document.querySelectorAll(".top nav a")];
 	const rows = new Set(links.map((e) => e.getBoundingClientRect().top));
 	if (rows.size > 1) small.push("the navigation has " + rows.size + " rows");
@@ -649,6 +651,7 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 
 // TestThePageSaysWhenABanEnds beside whatever button is pressed, and sends nothing until then.
 func TestThePageSaysWhenABanEnds(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(3)
 	banned := s.newKey("-plan", "enterprise", "-per-minute", "1", "-per-day", "100")
@@ -696,6 +699,7 @@ func (b *tab) waits(button string) bool {
 
 // TestThePageShowsItsFirstResponseOnAPhone at once, also that of a new service.
 func TestThePageShowsItsFirstResponseOnAPhone(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	b := openTab(t, s.address()+"/")
 	b.do(chromedp.EmulateViewport(390, 844))
