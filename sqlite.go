@@ -101,7 +101,7 @@ func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
 	}
-	if isMissing(path) && hasLog(path) {
+	if isMissing(path) && hasLog(followLinks(path)) {
 		return "", errOrphanedLog // before an empty file is made
 	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -171,6 +171,21 @@ func realPath(path string) (string, error) {
 		return "", err
 	}
 	return filepath.Abs(path)
+}
+
+// followLinks returns where a path leads, also if nothing is there. A folder may still be a link.
+func followLinks(path string) string {
+	for range 40 { // as many as Linux follows
+		target, err := os.Readlink(path)
+		if err != nil {
+			break // it is no link
+		}
+		if !filepath.IsAbs(target) {
+			target = filepath.Join(filepath.Dir(path), target)
+		}
+		path = target
+	}
+	return path
 }
 
 var (
