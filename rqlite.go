@@ -45,6 +45,8 @@ var (
 	errWrongNode   = errors.New("this node cannot be used")
 	errNothingDone = errors.New("nothing was done") // the request may be repeated
 	errStatement   = errors.New("the statement failed")
+	errLacks       = errors.New("its disk has failed a write that others may have stored; set it " +
+		"up anew, without data, and restart the services")
 )
 
 // rqlite is an engine.
@@ -73,6 +75,11 @@ type rqlite struct {
 type node struct {
 	url  string // scheme, host and port
 	user *url.Userinfo
+
+	// lacks is set once a write has failed at the node's own disk. The others may have stored it,
+	// and the node goes on without it when there is room again: what it shows lacks pets then, and
+	// the ids that it gives are those of others. So nothing is asked of the node any more.
+	lacks atomic.Bool
 }
 
 // openRqlite finds the leader of a cluster. A cluster with a node that cannot be used is refused;
@@ -174,7 +181,7 @@ func (e *rqlite) locate(ctx context.Context, lost *node) {
 func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	for waited := false; ctx.Err() == nil; waited = true {
 		status, err := e.status(ctx, n)
-		leads := status.Store.Raft.State == "Leader"
+		leads := status.Store.Raft.State == "Leader" && !n.lacks.Load()
 		// passesOn is asked only after a pause, when all nodes of -db had time to tell their
 		// addresses.
 		usable := leads || (waited && e.passesOn(status))
@@ -326,6 +333,9 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	for {
 		n := e.inUse.Load()
 		a, err := e.try(allTries, n, path, statements)
+		if path != readPath && isOfDisk(err) {
+			e.leave(n, err)
+		}
 		if err == nil || errors.Is(err, errStatement) {
 			return a, err
 		}
@@ -344,10 +354,27 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	}
 }
 
+// isOfDisk reports whether the error of a statement is that of the node's own disk.
+func isOfDisk(err error) bool {
+	return errors.Is(err, errStatement) &&
+		(strings.Contains(err.Error(), "disk is full") || strings.Contains(err.Error(), "disk I/O"))
+}
+
+// leave uses a node no more, whose disk has failed a write.
+func (e *rqlite) leave(n *node, err error) {
+	if !n.lacks.Swap(true) {
+		e.log.Error("a node is not used any more", "node", n.url, "error",
+			fmt.Errorf("%w: %w", errLacks, err))
+	}
+}
+
 // try posts statements to a node once, and counts how that went. Where there is another node, it
 // takes at most half of the time that is left for a read: a node that hangs leaves time to ask it.
 func (e *rqlite) try(ctx context.Context, n *node, path string, statements []statement) (
 	answer, error) {
+	if n.lacks.Load() {
+		return answer{}, fmt.Errorf("%w: %s: %w", errNothingDone, n.url, errLacks)
+	}
 	wait := leaderWait
 	if path == readPath && len(e.nodes) > 1 {
 		end, _ := ctx.Deadline()

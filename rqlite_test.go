@@ -556,10 +556,11 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 	}
 }
 
-// TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full.
+// TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full. From then on it
+// lacks what they have, and is not used any more, even if it leads again.
 func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-		for _, results := range []string{
+		for i, results := range []string{
 			`{},{"error":"database or disk is full"}`,
 			`{"error":"disk I/O error"}`, // of the guard, which does not hold for another reason
 		} {
@@ -567,12 +568,26 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 			if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
 				t.Errorf("the write says %v", err)
 			}
-			if writes := c.arrived(); writes[0] != writeTo(0) || slices.Contains(writes[1:],
+			if writes := c.arrived(); writes[0] != writeTo(i) || slices.Contains(writes[1:],
 				writes[0]) {
 				t.Errorf("sent was %q", writes)
 			}
+			_, err := s.createPet(rex)
+			if !errors.Is(err, errLacks) || errors.Is(err, errOutcome) {
+				t.Errorf("a write while the node still leads says %v", err)
+			}
+			_, err = s.page("", 20, 0)
+			if !errors.Is(err, errLacks) || !errors.Is(err, errUnavailable) {
+				t.Errorf("a read while the node still leads says %v", err)
+			}
+			c.wantArrived()
+			c.lead(i + 1)
+			wantNextID(t, s, int64(i+1))
+			c.wantArrived(writeTo(i + 1))
 		}
-		wantNextID(t, s, 1)
+		if n := strings.Count(c.log.String(), "a node is not used any more"); n != 2 {
+			t.Errorf("the log says so %d times, want 2", n)
+		}
 	})
 }
 
