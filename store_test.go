@@ -141,6 +141,21 @@ func onStore(t *testing.T, s *store, stdout io.Writer, line string) error {
 	return entry.run(t.Context(), cmd)
 }
 
+// TestAnEngineThatGivesIDsAgainIsNotBelieved: it has lost pets whose ids others would get.
+func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		wantNextID(t, s, 1)
+		wantNextID(t, s, 2)
+		editAsCommand(t, db, "UPDATE sqlite_sequence SET seq = 1 WHERE name = 'pets'",
+			"DELETE FROM pets WHERE id = 2")
+		if id, err := s.createPet(rex); !errors.Is(err, errOutcome) {
+			t.Errorf("the next pet is %d, %v", id, err)
+		}
+		wantNextID(t, s, 3)
+	})
+}
+
 func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
