@@ -556,8 +556,8 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 	}
 }
 
-// TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full. From then on it
-// lacks what they have, and is not used any more, even if it leads again.
+// TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full. From then on
+// it lacks what they have, and is not used any more, even if it leads again.
 func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		for i, results := range []string{
