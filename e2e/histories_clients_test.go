@@ -28,16 +28,16 @@ const (
 type recording struct {
 	*testing.T
 	*pets.History
-	operator *server  // whose database the operator's commands change
-	urls     []string // of the services, and then of balancers
-	services int      // how many they are
-	callers  []string // keys
+	keys     *pets.History // of the keys' uses
+	operator *server       // whose database the operator's commands change
+	urls     []string      // of the services, and then of balancers
+	services int           // how many they are
+	callers  []string      // keys
 
 	over    atomic.Bool
 	names   atomic.Int64 // how many pets were named
 	highest atomic.Int64 // the highest id that anybody was told
 	edits   atomic.Int64 // commands that succeeded
-	editing sync.Mutex   // held while a command runs, or while none may
 
 	mu    sync.Mutex    // guards what follows
 	sent  []pets.Create // under an Idempotency-Key
@@ -47,7 +47,9 @@ type recording struct {
 // newRecording begins a history of services, which may stand behind balancers.
 func newRecording(t *testing.T, services []*server, callers []string,
 	balancers ...string) *recording {
-	r := &recording{T: t, History: pets.New(), operator: services[0], callers: callers}
+	r := &recording{
+		T: t, History: pets.New(), keys: pets.New(), operator: services[0], callers: callers,
+	}
 	for _, s := range services {
 		r.urls = append(r.urls, s.url)
 	}
@@ -69,6 +71,7 @@ func (r *recording) while(happens func()) {
 		})
 	}
 	working.Go(r.edit)
+	working.Go(r.useKeys)
 	happens()
 	r.over.Store(true)
 	working.Wait()
@@ -269,6 +272,9 @@ func (r *recording) edit() {
 	latest := map[int64]*pets.NewPet{} // what the edits have made of pets
 	for !r.over.Load() {
 		time.Sleep(rand.N(300 * time.Millisecond))
+		if rand.N(5) == 0 {
+			r.importSome()
+		}
 		r.mu.Lock()
 		known := r.known
 		r.mu.Unlock()
@@ -292,26 +298,22 @@ func (r *recording) edit() {
 // editOne edits a pet and returns what became of it: nil if nobody may edit it any more. What the
 // command is not told to change stays as it was, so it changes all.
 func (r *recording) editOne(id int64, was pets.NewPet) (becomes *pets.NewPet) {
-	args := []string{"pet", "delete", "-db", r.operator.db, strconv.FormatInt(id, 10)}
+	args := []string{"pet", "delete", strconv.FormatInt(id, 10)}
 	if rand.N(4) > 0 {
 		p := r.nameOne()
 		becomes = &p
-		args = []string{"pet", "set", "-db", r.operator.db, "-name", p.Name, "-category",
+		args = []string{"pet", "set", "-name", p.Name, "-category",
 			strconv.FormatInt(p.CategoryID, 10), "-status", p.Status, strconv.FormatInt(id, 10)}
 	}
-	r.editing.Lock()
-	defer r.editing.Unlock()
 	called := r.Now()
-	out, err := r.operator.program(args...).CombinedOutput()
+	_, _, err := r.run("", args...)
 	known := err == nil
 	if known {
 		r.edits.Add(1)
-	} else {
-		r.Logf("an edit fails, with an outcome that is not known: %s", out)
 	}
 	for service := range r.services {
 		in := pets.Edit{Service: service, ID: id, Was: was, Becomes: becomes}
-		r.AddEdit(recorders+1, in, called, known)
+		r.AddLate(recorders+1, in, called, nil, known)
 	}
 	if !known {
 		return nil

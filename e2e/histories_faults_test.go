@@ -87,6 +87,12 @@ var plantedFaults = []plantedFault{
 
 // fresh reports`,
 	}},
+	{"a key is good after it was revoked", undisturbed, "auth.go", []string{
+		"known.editsSeen == k.store", "known.editsSeen <= k.store",
+	}},
+	{"an import tells other ids", undisturbed, "commands_pets.go", []string{
+		"inserted.lastID - inserted.affected + 1", "inserted.lastID - inserted.affected + 2",
+	}},
 	{"a list is read from any node", onCluster, "rqlite.go", []string{
 		"	a, err := e.try(allTries, n, path, statements)", `	from := n
 		if strings.Contains(statements[len(statements)-1].query, "LIMIT ?") {
@@ -110,10 +116,11 @@ func TestHistoriesShowPlantedFaults(t *testing.T) {
 			for number := 1; number <= 20; number++ {
 				rejected := false
 				t.Run(fmt.Sprint(number), func(t *testing.T) {
-					operations := f.record(t, program).Operations()
+					r := f.record(t, program)
+					operations := r.Operations()
 					verdict, err := pets.Check(operations)
 					noError(t, err)
-					rejected = !verdict.Legal
+					rejected = !verdict.Legal || !pets.CheckKeys(r.keys.Operations())
 					t.Logf("of %d operations: %+v", len(operations), verdict)
 					if rejected {
 						noError(t, pets.Draw(operations, filepath.Join(t.TempDir(), "page.html")))

@@ -74,6 +74,11 @@ func checkHistory(t *testing.T, r *recording) {
 	if r.edits.Load() == 0 {
 		t.Fatal("no edit succeeds")
 	}
+	uses := r.keys.Operations()
+	if !pets.CheckKeys(uses) {
+		t.Errorf("in %d uses of keys, a service goes by a key that it should know as revoked, or "+
+			"refuses one that is not", len(uses))
+	}
 	began := time.Now()
 	verdict, err := pets.Check(operations)
 	if err != nil || !verdict.Legal {
@@ -81,8 +86,8 @@ func checkHistory(t *testing.T, r *recording) {
 		noError(t, pets.Draw(operations, page))
 		t.Fatalf("%s shows a history that is not linearizable, or not known to be: %v", page, err)
 	}
-	t.Logf("%d operations, checked in %v, in %d parts", len(operations),
-		time.Since(began).Round(time.Millisecond), verdict.Parts)
+	t.Logf("%d operations, checked in %v, in %d parts, and %d uses of keys", len(operations),
+		time.Since(began).Round(time.Millisecond), verdict.Parts, len(uses))
 }
 
 // serveFile starts a service on a new file: of the program under test, or of another one.
@@ -119,7 +124,7 @@ func (s *storm) record(happens func(r *recording)) *recording {
 	return r
 }
 
-// sufferEverything has one outage after the other happen, with time for edits in between. In
+// sufferEverything has one outage after the other happen, with time in between. In
 // .ci/run they are short, and only those that concern the leader, a service, or HAProxy.
 func (s *storm) sufferEverything(r *recording) {
 	soaking := os.Getenv("SOAK") != ""
@@ -136,20 +141,10 @@ func (s *storm) sufferEverything(r *recording) {
 			s.awaitReady()
 		}
 		if o.ofLeader {
-			r.withoutEdits(pass)
+			r.outage(pass)
 		} else {
 			pass()
 		}
 	}
 	time.Sleep(2 * pets.Visible)
-}
-
-// withoutEdits lets something happen while a service that looks for a leader may show what it
-// remembers, although a command has found the leader already. No edit is made meanwhile, nor in
-// the second before.
-func (r *recording) withoutEdits(happens func()) {
-	r.editing.Lock()
-	defer r.editing.Unlock()
-	time.Sleep(pets.Visible)
-	happens()
 }

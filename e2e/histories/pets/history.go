@@ -87,10 +87,15 @@ func (p Page) equals(got Page) bool {
 
 // History is what happened, as its clients saw it. It is safe for concurrent use.
 type History struct {
-	mu         sync.Mutex // guards operations
+	mu         sync.Mutex // guards what follows, but for began
 	operations []porcupine.Operation
+	late       []int // indexes of what services may show later
+	outages    []outage
 	began      time.Time
 }
+
+// outage is a time in which services may find no leader.
+type outage struct{ from, to int64 }
 
 // New begins a history.
 func New() *History { return &History{began: time.Now()} }
@@ -100,22 +105,32 @@ func (h *History) Now() int64 { return int64(time.Since(h.began)) }
 
 // Add records an operation that was called at a time and has returned now.
 func (h *History) Add(client int, in any, called int64, out any) {
-	h.addAt(client, in, called, out, h.Now())
+	h.addAt(client, in, called, out, h.Now(), false)
 }
 
-// AddEdit records what one service makes of a command. One whose outcome is unknown may still be
-// done at any time.
-func (h *History) AddEdit(client int, in Edit, called int64, known bool) {
+// AddLate records what a command has done, which services show a while after its end. One whose
+// outcome is unknown may still be done at any time.
+func (h *History) AddLate(client int, in any, called int64, out any, known bool) {
 	returned := int64(math.MaxInt64)
 	if known {
 		returned = h.Now() + int64(Visible)
 	}
-	h.addAt(client, in, called, nil, returned)
+	h.addAt(client, in, called, out, returned, true)
 }
 
-func (h *History) addAt(client int, in any, called int64, out any, returned int64) {
+// AddOutage records a time from then to now.
+func (h *History) AddOutage(from int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.outages = append(h.outages, outage{from, h.Now()})
+}
+
+func (h *History) addAt(client int, in any, called int64, out any, returned int64, late bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if late {
+		h.late = append(h.late, len(h.operations))
+	}
 	h.operations = append(h.operations, porcupine.Operation{
 		ClientId: client,
 		Input:    in,
@@ -125,11 +140,21 @@ func (h *History) addAt(client int, in any, called int64, out any, returned int6
 	})
 }
 
-// Operations are all of the history.
+// Operations are all of the history. What comes late in an outage comes as long after its end.
 func (h *History) Operations() []porcupine.Operation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.operations)
+	operations := slices.Clone(h.operations)
+	for _, i := range h.late {
+		for _, x := range h.outages { // which follow one another
+			last := &operations[i].Return
+			ended := *last - int64(Visible)
+			if *last > x.from && ended < x.to {
+				*last = x.to + int64(Visible)
+			}
+		}
+	}
+	return operations
 }
 
 // explained is a history with what only the whole of it tells, so that porcupine has less to try.
