@@ -45,6 +45,7 @@ type cluster struct {
 
 type rqliteNode struct {
 	address   string // without a port
+	relayed   string // the address that services and other nodes know; empty for its own
 	namespace string
 	folder    string
 	cmd       *exec.Cmd // nil before the first start
@@ -70,10 +71,7 @@ func startCluster(t *testing.T, options ...func(*cluster)) *cluster {
 	c := &cluster{t: t, client: &http.Client{Timeout: 2 * time.Second}}
 	c.makeNetwork()
 	for i := range clusterSize {
-		c.nodes = append(c.nodes, &rqliteNode{
-			address: fmt.Sprint(c.network, i+1), namespace: fmt.Sprint(c.bridge, "-", i+1),
-			folder: filepath.Join(t.TempDir(), "node"), log: &logBuffer{},
-		})
+		c.nodes = append(c.nodes, c.plug(i+1))
 	}
 	for _, option := range options {
 		option(c)
@@ -99,6 +97,9 @@ func startCluster(t *testing.T, options ...func(*cluster)) *cluster {
 
 // rqlited is the program of a node. Building it takes longer than most tests.
 var rqlited = sync.OnceValues(func() (program string, err error) {
+	if program = os.Getenv("RQLITED"); program != "" {
+		return program, nil // of another version
+	}
 	program = filepath.Join(filepath.Dir(binary), "rqlited")
 	out, err := exec.Command("../.ci/rqlited", program).CombinedOutput()
 	if err != nil {
@@ -114,7 +115,7 @@ func installRqlited(t *testing.T) (program string) {
 	return program
 }
 
-// makeNetwork makes a bridge and, for each node, a namespace that hangs on it.
+// makeNetwork makes a bridge, to which machines are plugged.
 func (c *cluster) makeNetwork() {
 	c.t.Helper()
 	if os.Geteuid() != 0 {
@@ -134,14 +135,22 @@ func (c *cluster) makeNetwork() {
 	}
 	c.t.Cleanup(func() { c.ip("link del " + c.bridge) })
 	c.ip("address add "+c.network+"254/24 dev "+c.bridge, "link set "+c.bridge+" up")
-	for i := range clusterSize {
-		namespace, port := fmt.Sprint(c.bridge, "-", i+1), fmt.Sprint(c.bridge, "n", i+1)
-		c.ip("netns add " + namespace)
-		c.t.Cleanup(func() { c.ip("link del "+port, "netns del "+namespace) })
-		c.ip("link add "+port+" type veth peer name eth0 netns "+namespace,
-			"link set "+port+" master "+c.bridge+" up")
-		c.ipInside(namespace, fmt.Sprint("address add ", c.network, i+1, "/24 dev eth0"),
-			"link set eth0 up", "link set lo up")
+}
+
+// plug makes a machine, which is a namespace that hangs on the bridge.
+func (c *cluster) plug(number int) *rqliteNode {
+	c.t.Helper()
+	namespace, port := fmt.Sprint(c.bridge, "-", number), fmt.Sprint(c.bridge, "n", number)
+	address := fmt.Sprint(c.network, number)
+	c.ip("netns add " + namespace)
+	c.t.Cleanup(func() { c.ip("link del "+port, "netns del "+namespace) })
+	c.ip("link add "+port+" type veth peer name eth0 netns "+namespace,
+		"link set "+port+" master "+c.bridge+" up")
+	c.ipInside(namespace, "address add "+address+"/24 dev eth0", "link set eth0 up",
+		"link set lo up")
+	return &rqliteNode{
+		address: address, namespace: namespace, log: &logBuffer{},
+		folder: filepath.Join(c.t.TempDir(), "node"),
 	}
 }
 
@@ -169,11 +178,13 @@ func (c *cluster) start(i int) {
 	n := c.nodes[i]
 	var peers []string
 	for _, other := range c.nodes {
-		peers = append(peers, other.address+":"+raftPort)
+		peers = append(peers, other.known()+":"+raftPort)
 	}
-	args := []string{"netns", "exec", n.namespace, installRqlited(c.t), "-node-id",
-		fmt.Sprint("node", i+1),
+	args := []string{"netns", "exec", n.namespace, installRqlited(c.t),
+		"-node-id", n.namespace, // none is ever the name of another machine
 		"-http-addr", n.address + ":" + rqlitePort, "-raft-addr", n.address + ":" + raftPort,
+		"-http-adv-addr", n.known() + ":" + rqlitePort,
+		"-raft-adv-addr", n.known() + ":" + raftPort,
 		"-bootstrap-expect", fmt.Sprint(clusterSize), "-join", strings.Join(peers, ",")}
 	if c.security != nil {
 		args = append(args, c.security.flags()...)
@@ -183,6 +194,9 @@ func (c *cluster) start(i int) {
 	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
 	noError(c.t, n.cmd.Start())
 }
+
+// known is the address under which services and other nodes know a node.
+func (n *rqliteNode) known() string { return cmp.Or(n.relayed, n.address) }
 
 // runs reports whether a node was started and not killed since.
 func (c *cluster) runs(i int) bool {
@@ -266,8 +280,8 @@ func (c *cluster) mendOff(i int) {
 // addresses is what -db takes, with the password in it if there is one.
 func (c *cluster) addresses() string {
 	var all []string
-	for i := range c.nodes {
-		all = append(all, c.url(i))
+	for i, n := range c.nodes {
+		all = append(all, strings.Replace(c.url(i), n.address, n.known(), 1))
 	}
 	return strings.Join(all, ",")
 }
@@ -381,7 +395,24 @@ const (
 // its ports, and a password.
 type security struct {
 	authority, certificate, key string // files
-	users                       string
+	users                       string // likewise
+	names                       string // of all nodes
+}
+
+// found makes an authority. Its key stands beside it.
+func (s *security) found(t *testing.T, authority string) {
+	t.Helper()
+	tool(t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+		"/CN=authority", "-keyout", authority+".key", "-out", authority)
+}
+
+// certify gives the nodes a certificate of an authority, in the place of the one that they have.
+func (s *security) certify(t *testing.T, authority string) {
+	t.Helper()
+	tool(t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
+		"/CN=node", "-addext", "basicConstraints=critical,CA:FALSE",
+		"-addext", "subjectAltName="+s.names, "-CA", authority, "-CAkey", authority+".key",
+		"-keyout", s.key, "-out", s.certificate)
 }
 
 func (s *security) flags() []string {
@@ -396,21 +427,17 @@ func (s *security) flags() []string {
 func secured(c *cluster) {
 	c.t.Helper()
 	folder := c.t.TempDir()
-	s := &security{filepath.Join(folder, "ca.pem"), filepath.Join(folder, "node.pem"),
-		filepath.Join(folder, "node-key.pem"), filepath.Join(folder, "users.json")}
+	s := &security{
+		authority: filepath.Join(folder, "ca.pem"), certificate: filepath.Join(folder, "node.pem"),
+		key: filepath.Join(folder, "node-key.pem"), users: filepath.Join(folder, "users.json"),
+	}
 	var names []string
 	for _, n := range c.nodes {
 		names = append(names, "IP:"+n.address)
 	}
-	tool(c.t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-		"/CN=authority",
-		"-keyout", filepath.Join(folder, "ca-key.pem"), "-out", s.authority)
-	tool(c.t, "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj",
-		"/CN=node",
-		"-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName="+
-			strings.Join(names, ","),
-		"-CA", s.authority, "-CAkey", filepath.Join(folder, "ca-key.pem"), "-keyout", s.key, "-out",
-		s.certificate)
+	s.names = strings.Join(names, ",")
+	s.found(c.t, s.authority)
+	s.certify(c.t, s.authority)
 	users := fmt.Sprintf(`[{"username": %q, "password": "a/b:c@d", "perms": ["all"]}]`, rqliteUser)
 	noError(c.t, os.WriteFile(s.users, []byte(users), 0o600))
 	authority, err := os.ReadFile(s.authority)

@@ -171,8 +171,9 @@ type storm struct {
 	balancer *balancer
 	keys     []string
 
-	number int         // of the round
-	over   atomic.Bool // the round is: clients finish what they are at
+	writers int
+	number  int         // of the round
+	over    atomic.Bool // the round is: clients finish what they are at
 
 	mu           sync.Mutex   // guards what follows
 	acks         []time.Time  // when creates were acknowledged since the outage began, in order
@@ -191,13 +192,13 @@ type repeatable struct{ token, name string }
 
 // newStorm starts a cluster, three services and HAProxy. The services are of the program under
 // test, or of another one.
-func newStorm(t *testing.T, program string) *storm {
+func newStorm(t *testing.T, program string, options ...func(*cluster)) *storm {
 	t.Helper()
-	c := startCluster(t)
+	c := startCluster(t, options...)
 	c.program = program
-	s := &storm{T: t, cluster: c, witness: newWitness(t), tolls: map[string]*toll{}}
+	s := &storm{T: t, cluster: c, witness: newWitness(t), tolls: map[string]*toll{}, writers: 64}
 	for range 3 {
-		s.services = append(s.services, c.serve())
+		s.services = append(s.services, c.serve(debugFlags...))
 	}
 	for range 12 { // several, or HAProxy would hash them all to one service
 		s.keys = append(s.keys, s.services[0].newKey(unlimited...))
@@ -235,33 +236,43 @@ func (s *storm) awaitKeys() {
 	}
 }
 
-const writers, readers = 64, 4
+const readers = 4
 
 // round lets every kind of outage happen once among clients.
 func (s *storm) round() {
+	outages := s.outages()
+	for _, service := range s.services {
+		outages = append(outages, s.pause(service))
+	}
+	s.amid(func() {
+		for _, o := range outages {
+			if s.suffer(o); s.Failed() {
+				return
+			}
+		}
+	})
+}
+
+// amid lets something happen among clients. Then it settles what has no outcome yet, and audits.
+func (s *storm) amid(happens func()) {
 	s.over.Store(false)
 	var clients sync.WaitGroup
-	defer clients.Wait()
-	defer s.over.Store(true)
-	for i := range writers {
+	for i := range s.writers {
 		clients.Go(func() { s.write(i) })
 	}
 	for i := range readers {
 		clients.Go(func() { s.read(i) })
 	}
-	s.recover()
-	for _, o := range s.outages() {
-		if s.suffer(o); s.Failed() {
-			return
-		}
+	func() {
+		defer clients.Wait()
+		defer s.over.Store(true)
+		s.recover()
+		happens()
+	}()
+	if !s.Failed() {
+		s.settle()
+		s.audit(s.services[s.number%len(s.services)])
 	}
-	for _, service := range s.services {
-		s.suffer(s.pause(service))
-	}
-	s.over.Store(true)
-	clients.Wait()
-	s.settle()
-	s.audit(s.services[s.number%len(s.services)])
 }
 
 // write creates pets, every other writer under Idempotency-Keys. Half of
@@ -380,7 +391,7 @@ func (s *storm) outages() []outage {
 		{"a service is killed", false, 2 * time.Second, func() func() {
 			service := s.services[s.number%len(s.services)]
 			service.kill()
-			return func() { service.again() }
+			return func() { service.again(debugFlags...) }
 		}},
 		{"the leader is frozen", true, 10 * time.Second,
 			func() func() { return frozen(c.leader()) }},
@@ -445,11 +456,7 @@ func (s *storm) suffer(o outage) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cost := toll{acknowledged: len(s.acks), unknown: s.unknown}
-	for _, at := range append(s.acks, time.Now()) {
-		cost.longest = max(cost.longest, at.Sub(began))
-		began = at
-	}
+	cost := toll{acknowledged: len(s.acks), unknown: s.unknown, longest: s.silence(began)}
 	s.Logf("round %d, %s: %v", s.number+1, o.what, &cost)
 	sum := s.tolls[o.what]
 	if sum == nil {
@@ -459,6 +466,17 @@ func (s *storm) suffer(o outage) {
 	sum.acknowledged += cost.acknowledged
 	sum.unknown += cost.unknown
 	sum.longest = max(sum.longest, cost.longest)
+}
+
+// silence is the longest time since then in which no create was acknowledged. The caller holds mu.
+func (s *storm) silence(since time.Time) (longest time.Duration) {
+	for _, at := range append(slices.Clone(s.acks), time.Now()) {
+		if at.After(since) {
+			longest = max(longest, at.Sub(since))
+			since = at
+		}
+	}
+	return longest
 }
 
 // recover waits until every node and every service is ready and the writers go on.
@@ -471,7 +489,7 @@ func (s *storm) recover() {
 	eventually(s.T, 30*time.Second, func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.acknowledged < before+2*writers {
+		if s.acknowledged < before+2*s.writers {
 			return fmt.Errorf("%d creates were acknowledged since everything is ready",
 				s.acknowledged-before)
 		}

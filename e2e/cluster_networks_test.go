@@ -1,0 +1,167 @@
+package e2e
+
+// Proven here, with real nodes of rqlite and a relay of the tests' own before each: what
+// cluster_faults_test.go says holds in networks that are slow, that stall, and that cut connections
+// in the middle of a response; and nodes with a certificate of a stranger are told, those with a
+// renewed one used.
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// relay passes the connections to the nodes of a cluster on, and spoils them.
+type relay struct {
+	delay atomic.Int64 // of each way, in nanoseconds
+	cuts  atomic.Bool  // some responses to services, in their middle
+	stall sync.RWMutex // is locked while nothing is passed on
+}
+
+// relayed has services and nodes reach each other through a relay.
+func (r *relay) relayed(c *cluster) {
+	for i, n := range c.nodes {
+		n.relayed = fmt.Sprint(c.network, 100+i)
+		c.ip("address add " + n.relayed + "/24 dev " + c.bridge)
+		for _, port := range []string{rqlitePort, raftPort} {
+			listener, err := net.Listen("tcp", n.relayed+":"+port)
+			noError(c.t, err)
+			c.t.Cleanup(func() { listener.Close() })
+			go r.serve(listener, n.address+":"+port, port == rqlitePort)
+		}
+	}
+}
+
+func (r *relay) serve(listener net.Listener, node string, cuttable bool) {
+	for {
+		from, err := listener.Accept()
+		if err != nil {
+			return // the test is over
+		}
+		go func() {
+			to, err := net.Dial("tcp", node)
+			if err != nil {
+				from.Close()
+				return
+			}
+			go r.pass(to, from, false)
+			r.pass(from, to, cuttable)
+		}()
+	}
+}
+
+// part is what was read at once, and when it is passed on.
+type part struct {
+	bytes []byte
+	due   time.Time
+}
+
+// pass passes on what comes from one end, until it or the other ends.
+func (r *relay) pass(to, from net.Conn, cuttable bool) {
+	parts := make(chan part, 1000)
+	go func() {
+		defer close(parts)
+		for {
+			buffer := make([]byte, 16<<10)
+			n, err := from.Read(buffer)
+			parts <- part{buffer[:n], time.Now().Add(time.Duration(r.delay.Load()))}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for p := range parts {
+		time.Sleep(time.Until(p.due))
+		r.stall.RLock()
+		r.stall.RUnlock() //nolint:staticcheck // it only waits
+		isCut := cuttable && r.cuts.Load() && rand.N(20) == 0
+		if isCut {
+			p.bytes = p.bytes[:len(p.bytes)/2]
+		}
+		if _, err := to.Write(p.bytes); err != nil || isCut {
+			break
+		}
+	}
+	to.Close()
+	from.Close()
+	for range parts { // else its reader would wait for ever
+	}
+}
+
+// TestTheClusterOutlivesItsNetwork among clients.
+func TestTheClusterOutlivesItsNetwork(t *testing.T) {
+	t.Parallel()
+	r := &relay{}
+	f := newTrial(t, r.relayed)
+	const unavailable = "not available now"
+	blows := []blow{
+		{outage{"all is 50 ms away", false, 5 * time.Second, func() func() {
+			r.delay.Store(int64(50 * time.Millisecond))
+			return func() { r.delay.Store(0) }
+		}}, false, isReady, ""},
+		{outage{"nothing arrives for seconds", true, soak(t, 7*time.Second), func() func() {
+			r.stall.Lock()
+			return r.stall.Unlock
+		}}, true, unavailable, `"not ready".*` + unavailable},
+		{outage{"responses are cut", false, 5 * time.Second, func() func() {
+			r.cuts.Store(true)
+			return func() { r.cuts.Store(false) }
+		}}, false, "", "EOF"},
+	}
+	f.amid(func() {
+		for _, x := range blows {
+			if f.suffer(x); t.Failed() {
+				return
+			}
+		}
+	})
+	f.compareNodes()
+	if f.tolls[blows[2].what].unknown == 0 {
+		t.Error("no response was cut")
+	}
+}
+
+// TestRenewedCertificatesOfNodesAreUsed in the place of those of a stranger, which no service
+// trusts, and without a restart.
+func TestRenewedCertificatesOfNodesAreUsed(t *testing.T) {
+	c := startCluster(t, secured)
+	s := c.serve(debugFlags...)
+	s.key = s.newKey(unlimited...)
+	before, err := createNamed(callers, s, "before")
+	noError(t, err)
+	strange := filepath.Join(t.TempDir(), "strange.pem")
+	c.security.found(t, strange)
+	c.security.certify(t, strange)
+	for i := range c.nodes { // or their connections would live on
+		c.kill(i)
+		c.start(i)
+	}
+	eventually(t, 2*longEnough, func() error {
+		const wrong = "certificate"
+		ready, log := s.get(t, "/readyz"), s.log.String()
+		if !strings.Contains(ready, wrong) || !strings.Contains(log, wrong) {
+			return fmt.Errorf("/readyz says %q, and the log:\n%s", ready, tail(log))
+		}
+		return nil
+	})
+	if id, err := createNamed(callers, s, "meanwhile"); err == nil {
+		t.Errorf("nodes of a stranger acknowledge %d", id)
+	}
+	c.security.certify(t, c.security.authority)
+	began := time.Now()
+	eventually(t, recovery, func() error {
+		_, err := createNamed(callers, s, "after")
+		return err
+	})
+	t.Logf("creates are acknowledged %v after the renewal", time.Since(began))
+	stored := s.everyAnimal(t)
+	if ids := stored["before"]; len(ids) != 1 || ids[0] != before || len(stored["meanwhile"]) > 0 {
+		t.Errorf("the pets are %v", stored)
+	}
+}
