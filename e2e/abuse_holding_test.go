@@ -28,7 +28,7 @@ import (
 
 const (
 	holders = 200
-	// goroutinesHeld is two for a connection, one for each of its streams, and two that begin or end.
+	// goroutinesHeld is two for a connection, one for each of its streams, and two that begin.
 	goroutinesHeld = 2 + maxStreams + 2
 )
 

@@ -1,9 +1,9 @@
 package e2e
 
-// What a fault of a cluster is held against, with real nodes of rqlite and HAProxy: nothing that was
-// acknowledged is lost or stored twice, usage is counted once, and creates are acknowledged again at
-// most 10 s after there is a majority. Log, /readyz, and the numbers of the operator's page say what
-// is wrong, and that nothing is when nothing is.
+// What a fault of a cluster is held against, with real nodes of rqlite and HAProxy: nothing that
+// was acknowledged is lost or stored twice, usage is counted once, and creates are acknowledged
+// again at most 10 s after there is a majority. Log, /readyz, and the numbers of the operator's
+// page say what is wrong, and that nothing is when nothing is.
 
 import (
 	"encoding/json"
