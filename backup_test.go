@@ -785,60 +785,8 @@ func serveDatabase(t testing.TB, sc *scene) {
 
 // TestRestoreIsRefused, and everything stays as it was.
 func TestRestoreIsRefused(t *testing.T) {
-	const another = "it belongs to another program"
-	for _, c := range []struct {
-		what  string
-		spoil spoiler
-		want  string
-	}{
-		{"while a service runs", serveDatabase, "a petstore serves it; stop it first"},
-		{"through a link, while a service runs", func(t *testing.T, sc *scene) {
-			serveDatabase(t, sc)
-			sc.db = linkTo(t, sc.db)
-		}, "a petstore serves it; stop it first"},
-		{"of a copy with a journal", func(t *testing.T, sc *scene) {
-			must(t, os.WriteFile(sc.copy+"-journal", []byte("pets"), 0o600))
-		}, "has a log beside it, copy.db-journal"},
-		{"of a link to a copy with a log", func(t *testing.T, sc *scene) {
-			must(t, os.WriteFile(sc.copy+"-wal", []byte("pets"), 0o600))
-			sc.copy = linkTo(t, sc.copy)
-		}, "has a log beside it, copy.db-wal"},
-		{"of a missing copy", func(t *testing.T, sc *scene) {
-			must(t, os.Remove(sc.copy))
-		}, "no such file"},
-		{"of an empty file", overwriteCopy(""), "it is no petstore's"},
-		{"of another kind of file", overwriteCopy("pets"), "file is not a database"},
-		{"of another program's database", func(t *testing.T, sc *scene) {
-			sc.copy = recipes(t, sc)
-		}, another},
-		{"of a newer petstore's database", changeCopy(newerSchema), "use a newer petstore"},
-		{"of rows that break a rule", changeCopy(brokenRule...), "the copy is damaged"},
-		{"of a damaged copy", func(t *testing.T, sc *scene) {
-			makeOtherDatabase(t, sc.copy, manyPets)
-			damage(t, sc.copy)
-		}, "damaged"},
-		{"beside what a killed restore has left", func(t *testing.T, sc *scene) {
-			must(t, os.WriteFile(sc.db+".partial", []byte("half"), 0o600))
-		}, "pets.db.partial is there: another copy runs, or was stopped; remove it"},
-		{"onto another program's database", func(t *testing.T, sc *scene) {
-			sc.db = recipes(t, sc)
-		}, another},
-		{"onto another program's database of a high version", func(t *testing.T, sc *scene) {
-			sc.db = recipes(t, sc, "PRAGMA user_version=99")
-		}, another},
-		{"into a missing folder", func(_ *testing.T, sc *scene) {
-			sc.db = filepath.Join(sc.folder, "no", "pets.db")
-		}, "no such file"},
-		{"where the log of a missing database is left", func(t *testing.T, sc *scene) {
-			must(t, os.Remove(sc.db))
-		}, "it is missing or empty, but its -wal is there"},
-		{"through a link, where the log of a missing database is left",
-			func(t *testing.T, sc *scene) {
-				sc.db = linkTo(t, linkTo(t, sc.db))
-				must(t, os.Remove(filepath.Join(sc.folder, "pets.db")))
-			}, "it is missing or empty, but its -wal is there"},
-	} {
-		t.Run(c.what, func(t *testing.T) {
+	refuse := func(what, want string, spoil ...spoiler) {
+		t.Run(what, func(t *testing.T) {
 			sc := newScene(t)
 			both(spoil...)(t, sc)
 			before := filesIn(t, sc.folder)
@@ -879,6 +827,9 @@ func TestRestoreIsRefused(t *testing.T) {
 	refuse("into a missing folder", "no such file", restoring("copy.db", "no/pets.db"))
 	refuse("where the log of a missing database is left",
 		"it is missing or empty, but its -wal is there", remove("pets.db"))
+	refuse("through a link, where the log of a missing database is left",
+		"it is missing or empty, but its -wal is there",
+		remove("pets.db"), link("pets.db"), restoring("copy.db", "pets.db.link"))
 }
 
 var (

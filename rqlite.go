@@ -46,7 +46,7 @@ var (
 	errNothingDone = errors.New("nothing was done") // the request may be repeated
 	errStatement   = errors.New("the statement failed")
 	errLacks       = errors.New("its disk has failed a write that others may have stored; set it " +
-		"up anew, without data, and restart the services")
+		"up anew, so that it copies the others, and restart the services")
 )
 
 // rqlite is an engine.

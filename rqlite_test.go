@@ -613,7 +613,6 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 	garbage := garbledAnswers()
 	garbage["no leader"] = respond(503, "leader not found\n")
 	garbage["no identity"] = respond(200, `{"results":[{"error":"out of memory"}]}`)
-	garbledValues := map[string]bool{}
 	for what, results := range map[string]string{
 		"results with nothing in them":        `{}`,
 		"empty results for more statements":   `{},{},{}`,
