@@ -241,12 +241,20 @@ func backup(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, err)
 	}
+	// The copy is made, whatever becomes of the note.
+	if _, err := cmd.store.write(ctx, sqlOf(noteBackup, time.Now().Unix())); err != nil {
+		cmd.log.Warn("the operator's page does not learn of this backup", "error", err)
+	}
 	cmd.log.Info("backup made",
 		"pets", pets,
 		"database", from,
 		"to", cmd.argument)
 	return nil
 }
+
+// noteBackup stores when the last backup ended, in Unix seconds. The copy itself has no such note:
+// see checkedCopy.
+const noteBackup = "REPLACE INTO counters (name, value) VALUES ('backup', ?)"
 
 // saveCopy makes a checked copy in a new file, and returns how many pets it holds.
 func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile, skipIDs int64) (
@@ -261,7 +269,7 @@ func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile,
 
 // checkedCopy copies a database into an empty file, reads the copy whole, starts its new ids
 // skipIDs above those that it holds, and returns how many pets it holds. An identity that is not 0
-// takes the place of the copy's own.
+// takes the place of the copy's own. When the database was backed up is not true of the copy.
 func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 	skipIDs, identity int64) (pets int64, err error) {
 	if isCluster(from) {
@@ -286,8 +294,10 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 		return 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
 	}
 	var highest int64
-	err = db.QueryRowContext(ctx, "SELECT count(*), ("+highestID+") FROM pets").
-		Scan(&pets, &highest)
+	var hasCounters bool // not in an old schema
+	err = db.QueryRowContext(ctx, "SELECT count(*), ("+highestID+`),
+		EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'counters') FROM pets`).
+		Scan(&pets, &highest, &hasCounters)
 	if err != nil {
 		return 0, err
 	}
@@ -296,6 +306,9 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 			highest, skipIDs)
 	}
 	_, err = db.ExecContext(ctx, moveIDs, skipIDs)
+	if err == nil && hasCounters {
+		_, err = db.ExecContext(ctx, "DELETE FROM counters WHERE name = 'backup'")
+	}
 	if err == nil && identity != 0 {
 		err = renewIdentity(ctx, db, identity)
 	}

@@ -386,6 +386,64 @@ func TestBackupWhileTheServiceRuns(t *testing.T) {
 	wantNextIDs(t, file, 2, 2)
 }
 
+// backupNote is when the last backup of a database ended, in Unix seconds, or 0.
+func backupNote(t testing.TB, path string) (at int64) {
+	t.Helper()
+	s := openDatabase(t, path)
+	defer s.Close()
+	_, err := s.readInto(t.Context(),
+		sqlOf("SELECT ifnull(max(value), 0) FROM counters WHERE name = 'backup'"), &at)
+	must(t, err)
+	return at
+}
+
+// TestOnlyABackupIsNotedAsOne, in the database, and never in a copy.
+func TestOnlyABackupIsNotedAsOne(t *testing.T) {
+	db := madeDatabase(t)
+	file := filepath.Join(t.TempDir(), "copy.db")
+	began := time.Now().Unix()
+	for _, file := range []string{file, file + "2"} {
+		_, _, err := petstore(t, nil, "backup", "-db", db, file)
+		must(t, err)
+		noted, copied := backupNote(t, db), backupNote(t, file)
+		if noted < began || noted > time.Now().Unix() || copied != 0 {
+			t.Errorf("a backup after %d is noted at %d, and in the copy at %d", began, noted, copied)
+		}
+	}
+	testKeys{t, db}.write(sqlOf("UPDATE counters SET value = 7 WHERE name = 'backup'"))
+	_, _, err := petstore(t, nil, "backup", "-db", db, file) // FILE is there
+	if noted := backupNote(t, db); err == nil || noted != 7 {
+		t.Errorf("after a backup that failed, %v, the note is %d", err, noted)
+	}
+	testKeys{t, file}.write(sqlOf("REPLACE INTO counters (name, value) VALUES ('backup', 8)"))
+	_, _, err = petstore(t, nil, "restore", "-db", db, file)
+	must(t, err)
+	if noted := backupNote(t, db); noted != 0 {
+		t.Errorf("a restored database has the note %d", noted)
+	}
+}
+
+// TestABackupThatCannotBeNotedIsMade, with a warning.
+func TestABackupThatCannotBeNotedIsMade(t *testing.T) {
+	s := openDatabase(t, madeDatabase(t))
+	defer s.Close()
+	readOnly(t, s, true)
+	var log logBuffer
+	file := filepath.Join(t.TempDir(), "copy.db")
+	must(t, backup(t.Context(), &invocation{
+		FlagSet:  flag.NewFlagSet("", flag.ContinueOnError),
+		process:  &process{stderr: io.Discard},
+		config:   config{db: fileEngine(s).path},
+		store:    s,
+		argument: file,
+		log:      newLogger(&log, "json", slog.LevelInfo),
+	}))
+	if text := log.String(); !strings.Contains(text, `"level":"WARN"`) || isMissing(file) ||
+		!strings.Contains(text, `"msg":"backup made"`) {
+		t.Errorf("it logs %s", text)
+	}
+}
+
 // scene is a database that a kill has left, so that what was stored last is in its log alone, and
 // an older copy of it.
 type scene struct{ folder, db, copy string }

@@ -29,6 +29,8 @@
 //	commands_keys.go  what the commands about keys do
 //	commands_pets.go  what the commands about pets do, import and export among them
 //	backup.go         backup and restore, files that are published whole, and progress
+//	disk_unix.go      free disk, which only an operating system can tell
+//	disk_other.go     nothing of it, on other systems
 //
 // A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
 // auth.go finds its key. usage.go lets limits.go take one request from the key's windows, or refuse
@@ -157,6 +159,9 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	debugURL := ""
 	if debugListener != nil {
 		page = newOperator(api)
+		if pair != nil {
+			page.certificate = &pair.certificate
+		}
 		debug := newServer(cmd.log, nil, page.routes(cmd.debugAllowRemote))
 		defer debug.Close()
 		go debug.serve(debugListener)
@@ -384,10 +389,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	})
 	if o != nil {
 		every(5*time.Second, "read the report on the keys", o.updateReport)
-		every(5*time.Second, "keep a sample of the metrics", func(context.Context) error {
-			o.history.add(time.Now(), o.currentMetrics().numbers)
-			return nil
-		})
+		every(5*time.Second, "count the pets", o.updateStored)
+		every(5*time.Second, "keep a sample of the metrics", o.sample)
 	}
 	if pair != nil {
 		renew := func(context.Context) error { return pair.renew() }

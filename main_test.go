@@ -885,6 +885,13 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 		wantServed("a", broken) // once
 		must(t, os.WriteFile(pair.certFile, renewed, 0o600))
 		wantServed("b", broken, again)
+		o := newOperator(b.service)
+		o.certificate = &pair.certificate
+		end := pair.certificate.Load().Leaf.NotAfter
+		const expiry = "petstore_certificate_expiry_timestamp_seconds"
+		if got := o.currentMetrics().numbers[expiry]; got != float64(end.Unix()) || got == 0 {
+			t.Errorf("the certificate ends at %v, want %v", got, end)
+		}
 		must(t, s.stop(t.Context(), l))
 		must(t, b.stop())
 	})

@@ -7,6 +7,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"os"
@@ -84,6 +85,13 @@ var metrics = []struct{ name, kind, help string }{
 		"From a commit's begin to its sync, if it succeeded."},
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
 	{"petstore_database_bytes", "gauge", "Bytes of the database file and of its log."},
+	{"petstore_disk_free_bytes", "gauge", "Bytes that the disk of the database has left."},
+	{"petstore_disk_size_bytes", "gauge", "Bytes that the disk of the database has."},
+	{"petstore_pets", "gauge", "Pets, as they were counted last, once a minute at most."},
+	{"petstore_last_backup_timestamp_seconds", "gauge",
+		"End of the last petstore backup that succeeded, in Unix time."},
+	{"petstore_certificate_expiry_timestamp_seconds", "gauge",
+		"End of the certificate that is served, in Unix time."},
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},
@@ -96,10 +104,23 @@ var metrics = []struct{ name, kind, help string }{
 type exposition struct {
 	lines   map[string]string  // of each metric, in Prometheus' text format, version 0.0.4
 	numbers map[string]float64 // by name and suffix, as add has them
+	made    time.Time
 }
 
 func newExposition() *exposition {
-	return &exposition{lines: map[string]string{}, numbers: map[string]float64{}}
+	return &exposition{
+		lines:   map[string]string{},
+		numbers: map[string]float64{},
+		made:    time.Now(),
+	}
+}
+
+// addRecent adds the metrics of another one, which may be nil, unless it is older than age.
+func (e *exposition) addRecent(other *exposition, age time.Duration) {
+	if other != nil && time.Since(other.made) <= age {
+		maps.Copy(e.lines, other.lines)
+		maps.Copy(e.numbers, other.numbers)
+	}
 }
 
 // add adds a value to a metric. suffix is "" or labels in braces. For a part of a histogram, the

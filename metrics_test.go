@@ -129,6 +129,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		for range 4 { // the second is refused, and the last one bans the key
 			s.list(insistent)
 		}
+		s.post(rexBody).is(201)
 		readOnly(t, s.store, true)
 		s.post(rexBody).is(503)
 		readOnly(t, s.store, false)
@@ -144,6 +145,11 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		text := ""
 		added := map[string]string{}
 		for _, s := range []*shop{s, onCluster} {
+			s.debug().certificate = &testPair(t).certificate
+			_, err := s.service.store.write(t.Context(), sqlOf(noteBackup, int64(7)))
+			must(t, err)
+			s.stats()
+			must(t, s.debug().updateStored(t.Context()))
 			text += debugCall(operatorRoutes(s), "/metrics", "localhost").Body.String()
 			maps.Copy(added, s.debug().currentMetrics().lines)
 		}

@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -28,9 +29,17 @@ import (
 type operator struct {
 	service *service
 
-	report       atomic.Pointer[report] // what the page shows of the keys
-	reportWanted atomic.Bool            // somebody had the page open since updateReport last ran
-	history      history                // what the charts of the page draw
+	report       atomic.Pointer[report]     // what the page shows of the keys
+	members      atomic.Pointer[[]member]   // and of the nodes of a cluster
+	reportWanted atomic.Bool                // somebody had the page open since it was read
+	stored       atomic.Pointer[exposition] // what the database says of itself
+	storedWanted atomic.Bool                // somebody has asked since it was read last
+	history      history                    // what charts of the page draw, and judge reads
+
+	judging sync.Mutex          // guards holding
+	holding [len(watches)]int64 // since when each of them holds, in Unix milliseconds, or 0
+
+	certificate *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
 }
 
 func newOperator(s *service) *operator { return &operator{service: s} }
@@ -107,6 +116,7 @@ var metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Pro
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
 // ready. If the store hangs, so does this, and Prometheus takes the service for down.
 func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
+	o.storedWanted.Store(true)
 	values := o.currentMetrics()
 	ready := int64(0)
 	if o.service.checkReady() == nil {
@@ -143,6 +153,11 @@ func (o *operator) currentMetrics() *exposition {
 	failed := store.commitsFailed.Load()
 	values.add("petstore_commit_failures_total", "", failed)
 	store.engine.measure(values)
+	values.addRecent(o.stored.Load(), 10*time.Minute)
+	if o.certificate != nil {
+		end := o.certificate.Load().Leaf.NotAfter.Unix()
+		values.add("petstore_certificate_expiry_timestamp_seconds", "", end)
+	}
 	values.addProcess()
 	return values
 }
@@ -151,11 +166,15 @@ func (o *operator) currentMetrics() *exposition {
 // nothing to the database, which may hang: what the page shows of the keys is the last report.
 func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	o.reportWanted.Store(true)
+	o.storedWanted.Store(true)
+	numbers := o.currentMetrics().numbers
 	stats := map[string]any{
 		"uptime":      time.Since(processStart).Seconds(),
 		"environment": o.service.environment(),
-		"metrics":     o.currentMetrics().numbers,
+		"metrics":     numbers,
+		"verdict":     o.judge(time.Now(), numbers),
 		"report":      o.report.Load(),
+		"members":     o.members.Load(),
 	}
 	body, _ := json.Marshal(stats) // of numbers and texts
 	shown := redact(string(body))
@@ -169,12 +188,26 @@ func (o *operator) showHistory(w http.ResponseWriter, _ *http.Request, _ caller)
 	return nil
 }
 
-// drawnNumbers matches the numbers that the charts of the operator's page draw.
-var drawnNumbers = regexp.MustCompile(
-	`^(petstore_(requests|commit)_|process_|` +
-		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
+// sample takes a sample of the metrics, and judges them: so the verdict knows since when a reason
+// holds, also if nobody has the page open.
+func (o *operator) sample(context.Context) error {
+	now, numbers := time.Now(), o.currentMetrics().numbers
+	o.judge(now, numbers)
+	o.history.add(now, numbers)
+	return nil
+}
 
-// history is what the charts draw, of the last hour. Its numbers take at most 1 MiB.
+// keptNumbers match the numbers that the history keeps: first those that the verdict reads, and
+// then those that the charts of the operator's page draw.
+var keptNumbers = []*regexp.Regexp{
+	regexp.MustCompile(`^petstore_(errors_total{code="(internal_error|unavailable)"` +
+		`|commit_failures_total|commit_requests_(sum|count)|unknown_outcomes_total` +
+		`|request_duration_seconds_(count{.*|bucket{.*le="0.25")})`),
+	regexp.MustCompile(`^(petstore_(requests|commit)_|process_|` +
+		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`),
+}
+
+// history is what happened in the last hour. Its numbers take at most 1 MiB.
 type history struct {
 	mu      sync.Mutex     // guards what follows
 	places  map[string]int // the index of each number in Values, by its name
@@ -200,10 +233,12 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 	if h.places == nil {
 		h.places = map[string]int{}
 	}
-	for name := range numbers {
-		_, known := h.places[name]
-		if !known && len(h.places) < maxNumbers && drawnNumbers.MatchString(name) {
-			h.places[name] = len(h.places)
+	for _, kept := range keptNumbers {
+		for name := range numbers {
+			_, known := h.places[name]
+			if !known && len(h.places) < maxNumbers && kept.MatchString(name) {
+				h.places[name] = len(h.places)
+			}
 		}
 	}
 	values := make([]float64, len(h.places))
@@ -214,6 +249,25 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 		h.samples = slices.Delete(h.samples, 0, 1)
 	}
 	h.samples = append(h.samples, sample{Time: now.UnixMilli(), Values: values})
+}
+
+// before returns the numbers at a moment. Of a process that is younger there are none.
+func (h *history) before(moment time.Time) map[string]float64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var values []float64
+	for _, s := range h.samples {
+		if s.Time <= moment.UnixMilli() {
+			values = s.Values
+		}
+	}
+	numbers := map[string]float64{}
+	for name, place := range h.places {
+		if place < len(values) {
+			numbers[name] = values[place]
+		}
+	}
+	return numbers
 }
 
 // json is what the page reads. It has the time of the service, so that the page can tell by how
@@ -229,6 +283,111 @@ func (h *history) json() []byte {
 	return body
 }
 
+// verdict is the first line of the operator's page: not ready, with the first reason why; something
+// to watch, if there are reasons; or all is well.
+type verdict struct {
+	Ready      bool     `json:"ready"`
+	ReadySince int64    `json:"readySince"` // when that has changed, in Unix milliseconds
+	Reasons    []reason `json:"reasons"`
+}
+
+type reason struct {
+	Words   string `json:"words"`
+	Heading string `json:"heading"` // of docs/operating.md, under which it is treated
+	Since   int64  `json:"since"`   // Unix milliseconds
+}
+
+// watch is a reason to watch. docs/deploy/alerts.yml has an alert of the same name, with the same
+// limit, and watchWindow where it compares counters.
+type watch struct {
+	alert, words string
+	heading      string
+	limit        float64
+	// A value above limit is the reason: by how much the counter "of" has grown, or the part of
+	// "among" that is not "of", or the seconds since the time "of".
+	of, among string
+}
+
+const (
+	watchWindow = 5 * time.Minute
+	minRequests = 100 // a part of fewer says nothing
+)
+
+const (
+	durations = "petstore_request_duration_seconds_"
+	headDisk  = "When the disk fails"
+)
+
+var watches = [...]watch{
+	{"PetstoreServerErrors", "responses of 500 in 5 minutes", "The log", 0,
+		`petstore_errors_total{code="internal_error"}`, ""},
+	{"PetstoreServerErrors", "responses of 503 in 5 minutes", headDisk, 0,
+		`petstore_errors_total{code="unavailable"}`, ""},
+	{"PetstoreCommitsFail", "commits failed in 5 minutes", headDisk, 0,
+		"petstore_commit_failures_total", ""},
+	{"PetstoreWritesQueue", "more than 1,000 writes share a commit", "Alerts", 0.999,
+		"petstore_commit_requests_count", "petstore_commit_requests_sum"},
+	{"PetstoreSlow", "listPets: p99 is above 0.25 s", "Alerts", 0.01,
+		durations + `bucket{operation="listPets",le="0.25"}`,
+		durations + `count{operation="listPets"}`},
+	{"PetstoreSlow", "createPet: p99 is above 0.25 s", "Alerts", 0.01,
+		durations + `bucket{operation="createPet",le="0.25"}`,
+		durations + `count{operation="createPet"}`},
+	{"PetstoreSlow", "getPet: p99 is above 0.25 s", "Alerts", 0.01,
+		durations + `bucket{operation="getPet",le="0.25"}`,
+		durations + `count{operation="getPet"}`},
+	{"PetstoreUnknownOutcomes", "writes in 5 minutes that may be stored or not", "Alerts", 0,
+		"petstore_unknown_outcomes_total", ""},
+	{"PetstoreDiskFills", "less than 20 % of the disk is free", headDisk, 0.8,
+		"petstore_disk_free_bytes", "petstore_disk_size_bytes"},
+	{"PetstoreBackupIsOld", "the last backup is older than 26 hours", "Backup and restore", 93600,
+		"petstore_last_backup_timestamp_seconds", ""},
+	{"PetstoreOwnCertificateEnds", "less than a week is left of the certificate", "Flags", -604800,
+		"petstore_certificate_expiry_timestamp_seconds", ""},
+}
+
+// holds reports whether a watch is a reason now. What was before is 0 in a younger process, and for
+// what the history does not keep.
+func (w watch) holds(now time.Time, numbers, before map[string]float64) bool {
+	value, known := numbers[w.of]
+	if !known {
+		return false
+	}
+	value -= before[w.of]
+	if strings.HasSuffix(w.of, "_timestamp_seconds") {
+		value = float64(now.Unix()) - value
+	}
+	if w.among != "" {
+		all := numbers[w.among] - before[w.among]
+		value = 1 - value/all
+		if all < minRequests {
+			return false
+		}
+	}
+	return value > w.limit
+}
+
+// judge says how the service is, by what is known: it asks nobody.
+func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
+	o.judging.Lock()
+	defer o.judging.Unlock()
+	turned := o.service.store.turned.Load()
+	v := verdict{Ready: turned.err == nil, ReadySince: turned.at.UnixMilli()}
+	if !v.Ready {
+		v.Reasons = append(v.Reasons, reason{turned.err.Error(), "What you see", v.ReadySince})
+	}
+	before := o.history.before(now.Add(-watchWindow))
+	for i, w := range watches {
+		if !w.holds(now, numbers, before) {
+			o.holding[i] = 0
+			continue
+		}
+		o.holding[i] = cmp.Or(o.holding[i], now.UnixMilli())
+		v.Reasons = append(v.Reasons, reason{w.words, w.heading, o.holding[i]})
+	}
+	return v
+}
+
 // report is what the operator's page shows of the keys.
 type report struct {
 	At         int64        `json:"at"`         // Unix milliseconds
@@ -241,6 +400,9 @@ func (o *operator) updateReport(ctx context.Context) error {
 	if !o.reportWanted.Swap(false) {
 		return nil
 	}
+	// These come first: without a leader, nothing can be read of the keys.
+	members := o.service.store.engine.members(ctx)
+	o.members.Store(&members)
 	report, err := readReport(ctx, o.service.store, instantOf(time.Now()))
 	if err != nil {
 		return err
@@ -276,6 +438,30 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 		return nil
 	})
 	return r, err
+}
+
+// updateStored reads what the database says of itself, at most once a minute, since to count pets
+// takes long, and only if somebody has asked meanwhile.
+func (o *operator) updateStored(ctx context.Context) error {
+	last := o.stored.Load()
+	isRecent := last != nil && time.Since(last.made) < time.Minute
+	if isRecent || !o.storedWanted.Swap(false) {
+		return nil
+	}
+	stored := newExposition()
+	var pets, backup int64
+	_, err := o.service.store.readInto(ctx, sqlOf(`SELECT count(*),
+		(SELECT ifnull(max(value), 0) FROM counters WHERE name = 'backup') FROM pets`),
+		&pets, &backup)
+	if err != nil {
+		return err
+	}
+	stored.add("petstore_pets", "", pets)
+	if backup > 0 {
+		stored.add("petstore_last_backup_timestamp_seconds", "", backup)
+	}
+	o.stored.Store(stored)
+	return nil
 }
 
 // nearLimit is the part of a limit from which on operators are told that a key has used it.

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -51,7 +52,16 @@ type operatorStats struct {
 	Uptime      float64
 	Environment string
 	Metrics     map[string]float64
-	Report      *struct {
+	Members     []struct{ Node, State string }
+	Verdict     struct {
+		Ready      bool
+		ReadySince int64
+		Reasons    []struct {
+			Words, Heading string
+			Since          int64
+		}
+	}
+	Report *struct {
 		At         int64
 		NearLimits []struct {
 			ID, UsedThisMinute, UsedToday, PerMinute, PerDay int64
@@ -190,6 +200,96 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 	}
 }
 
+// TestPetsAreCountedOnceAMinuteWhileSomebodyAsks, on the page or for the metrics.
+func TestPetsAreCountedOnceAMinuteWhileSomebodyAsks(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, _ := readyShop(t, path)
+		var counted atomic.Int64
+		check := func(st statement, columns []any) {
+			if strings.Contains(st.query, "SELECT count(*)") && columns == nil {
+				counted.Add(1)
+			}
+		}
+		srv.store.engine = &watchedEngine{engine: srv.store.engine, check: check}
+		o := newOperator(srv)
+		stop := runBackground(srv, o, nil)
+		for range 3 {
+			_, err := srv.store.createPet(NewPet{Name: "Rex", Status: Sold})
+			must(t, err)
+		}
+		ask := func(path string, minutes int, atLeast, atMost int64) {
+			t.Helper()
+			before := counted.Load()
+			for range minutes * 60 {
+				time.Sleep(time.Second)
+				if path != "" {
+					debugCall(o.routes(false), path, "localhost")
+				}
+			}
+			if got := counted.Load() - before; got < atLeast || got > atMost {
+				t.Errorf("%s, in %d minutes they were counted %d times", path, minutes, got)
+			}
+		}
+		ask("", 3, 0, 0)
+		ask("/stats.json", 3, 3, 3)
+		ask("/metrics", 3, 2, 3)
+		if pets := o.currentMetrics().numbers["petstore_pets"]; pets != 3 {
+			t.Errorf("%v pets are counted, want 3", pets)
+		}
+		ask("", 11, 0, 1)
+		if pets, shown := o.currentMetrics().numbers["petstore_pets"]; shown {
+			t.Errorf("%v pets are shown, long after they were counted", pets)
+		}
+		must(t, stop())
+	})
+}
+
+func TestThePageShowsTheLastBackup(t *testing.T) {
+	s := openShop(t)
+	ask := func() (at float64, known bool) {
+		t.Helper()
+		s.stats()
+		s.debug().stored.Store(nil) // or it would be asked again in a minute
+		must(t, s.debug().updateStored(t.Context()))
+		stats, _ := s.stats()
+		at, known = stats.Metrics["petstore_last_backup_timestamp_seconds"]
+		return at, known
+	}
+	if at, known := ask(); known {
+		t.Errorf("without a backup it is %v", at)
+	}
+	_, err := s.store.write(t.Context(), sqlOf(noteBackup, int64(1_800_000_000)))
+	must(t, err)
+	if at, _ := ask(); at != 1_800_000_000 {
+		t.Errorf("the last backup is %v", at)
+	}
+}
+
+// TestThePageShowsTheNodesOfACluster, also while none leads.
+func TestThePageShowsTheNodesOfACluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClusterWithoutNetwork(t, 3)
+		st, _ := newClusterStore(t, c)
+		s := newClusterShop(t, c, st)
+		shows := func(want string) {
+			t.Helper()
+			s.stats()
+			_ = s.debug().updateReport(t.Context()) // the keys cannot be read without a leader
+			stats, _ := s.stats()
+			if got := fmt.Sprint(stats.Members); got != want {
+				t.Errorf("the nodes are %s, want %s", got, want)
+			}
+		}
+		c.nodes[2].down = true
+		shows("[{http://node0:4001 Leader} {http://node1:4001 Follower} {http://node2:4001 }]")
+		c.mu.Lock()
+		c.leader = -1
+		c.mu.Unlock()
+		shows("[{http://node0:4001 Follower} {http://node1:4001 Follower} {http://node2:4001 }]")
+	})
+}
+
 // operatorReads counts how often the report was read, and lets do happen before.
 func operatorReads(srv *service, do func()) *atomic.Int64 {
 	var reads atomic.Int64
@@ -267,6 +367,219 @@ func TestTheReportEndsWithTheService(t *testing.T) {
 	if err == nil || s.debug().report.Load() != nil {
 		t.Errorf("after the end it was read: %v", err)
 	}
+}
+
+// The verdict: whether all is well.
+
+// TestTheVerdictIsThatOfTheAlerts: the same names, limits and windows, and what is not the same is
+// marked. Every heading is one of docs/operating.md.
+func TestTheVerdictIsThatOfTheAlerts(t *testing.T) {
+	operating := readText(t, "docs/operating.md")
+	watched := map[string][]watch{}
+	for _, w := range watches {
+		watched[w.alert] = append(watched[w.alert], w)
+		if !regexp.MustCompile(`(?m)^##+ ` + w.heading + `$`).MatchString(operating) {
+			t.Errorf("docs/operating.md has no heading %q", w.heading)
+		}
+	}
+	comparison := regexp.MustCompile(`> (-?[\d.]+)(?: \* (\d+))?(?:\s|$)`)
+	marked := false
+	for i, rule := range strings.Split(readText(t, "docs/deploy/alerts.yml"), "- alert: ") {
+		wasMarked := marked
+		_, after, _ := strings.Cut(rule, "summary:")
+		marked = strings.Contains(after, "# not on the page: ")
+		if i == 0 {
+			marked = strings.Contains(rule, "# not on the page: ")
+			continue
+		}
+		name, _, _ := strings.Cut(rule, "\n")
+		_, expr, _ := strings.Cut(rule, "expr:")
+		expr, _, _ = strings.Cut(expr, "annotations:")
+		if rows := watched[name]; (rows == nil) != wasMarked {
+			t.Errorf("%s is in %d lines of the page, and marked as missing there: %v", name,
+				len(rows), wasMarked)
+		}
+		for _, w := range watched[name] {
+			metric, labels, _ := strings.Cut(w.of, "{")
+			among, _, _ := strings.Cut(w.among, "{")
+			for _, part := range append(regexp.MustCompile(`\w{6,}`).FindAllString(labels, -1),
+				metric, among) {
+				if !strings.Contains(expr, part) {
+					t.Errorf("the alert %s does not read %s", name, part)
+				}
+			}
+			limits := comparison.FindAllStringSubmatch(expr, -1)
+			for _, limit := range limits {
+				n, err := strconv.ParseFloat(limit[1], 64)
+				must(t, err)
+				if factor, err := strconv.ParseFloat(limit[2], 64); err == nil {
+					n *= factor
+				}
+				if n != w.limit {
+					t.Errorf("the alert %s has the limit %v, and the page %v", name, n, w.limit)
+				}
+			}
+			for _, window := range allMatches(`\[(\w+)\]`, expr) {
+				if d, err := time.ParseDuration(window); err != nil || d != watchWindow {
+					t.Errorf("the alert %s looks back %s, and the page %v", name, window, watchWindow)
+				}
+			}
+			if limits == nil {
+				t.Errorf("the alert %s has no limit", name)
+			}
+		}
+		if fewest := fmt.Sprint(">= ", minRequests); name == "PetstoreSlow" &&
+			!strings.Contains(expr, fewest) {
+			t.Errorf("the alert %s lacks %s", name, fewest)
+		}
+		delete(watched, name)
+	}
+	for name := range watched {
+		t.Errorf("docs/deploy/alerts.yml has no %s", name)
+	}
+}
+
+func TestWhatIsToBeWatched(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	seconds := func(d time.Duration) float64 { return float64(now.Add(d).Unix()) }
+	const (
+		errorsOf = `petstore_errors_total{code="%s"}`
+		fast     = `petstore_request_duration_seconds_bucket{operation="createPet",le="0.25"}`
+		all      = `petstore_request_duration_seconds_count{operation="createPet"}`
+		commits  = "petstore_commit_requests_count"
+		writes   = "petstore_commit_requests_sum"
+		free     = "petstore_disk_free_bytes"
+		size     = "petstore_disk_size_bytes"
+		backup   = "petstore_last_backup_timestamp_seconds"
+		expiry   = "petstore_certificate_expiry_timestamp_seconds"
+	)
+	type numbers = map[string]float64
+	before := numbers{all: 1000, fast: 900, writes: 5000, commits: 10,
+		"petstore_commit_failures_total": 3}
+	for _, test := range []struct {
+		now  numbers
+		want string // a part of the reason; "": none
+	}{
+		{numbers{}, ""},
+		{numbers{fmt.Sprintf(errorsOf, "internal_error"): 1}, "responses of 500"},
+		{numbers{fmt.Sprintf(errorsOf, "unavailable"): 1}, "responses of 503"},
+		{numbers{fmt.Sprintf(errorsOf, "lookup_refused"): 99}, ""},
+		{numbers{"petstore_bans_total": 99}, ""},
+		{numbers{"petstore_commit_failures_total": 3}, ""},
+		{numbers{"petstore_commit_failures_total": 4}, "commits failed"},
+		{numbers{"petstore_unknown_outcomes_total": 1}, "may be stored or not"},
+		{numbers{commits: 20, writes: 15_000}, ""},
+		{numbers{commits: 20, writes: 15_011}, "more than 1,000 writes"},
+		{numbers{all: 1200, fast: 1099}, ""},
+		{numbers{all: 1200, fast: 1097}, "createPet: p99 is above"},
+		{numbers{all: 1099, fast: 900}, ""}, // too few
+		{numbers{free: 20e9, size: 100e9}, ""},
+		{numbers{free: 19.9e9, size: 100e9}, "of the disk is free"},
+		{numbers{backup: seconds(-26 * time.Hour)}, ""},
+		{numbers{backup: seconds(-26*time.Hour - time.Second)}, "the last backup"},
+		{numbers{expiry: seconds(7 * 24 * time.Hour)}, ""},
+		{numbers{expiry: seconds(7*24*time.Hour - time.Second)}, "of the certificate"},
+		{numbers{expiry: seconds(-time.Hour)}, "of the certificate"},
+	} {
+		reasons := ""
+		for _, w := range watches {
+			if w.holds(now, test.now, before) {
+				reasons += w.words + "; "
+			}
+		}
+		one := strings.Count(reasons, ";") == 1 && strings.Contains(reasons, test.want)
+		if test.want == "" && reasons != "" || test.want != "" && !one {
+			t.Errorf("for %v the reasons are %q, want %q", test.now, reasons, test.want)
+		}
+	}
+}
+
+// TestTheVerdictKnowsSinceWhen a reason holds, also if nobody has looked, and forgets what happened
+// more than five minutes ago. A process that is younger judges by what it has seen.
+func TestTheVerdictKnowsSinceWhen(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, _ := readyShop(t, path)
+		s := &shop{t: t, service: srv, operator: newOperator(srv)}
+		stop := runBackground(srv, s.operator, nil)
+		judged := func(want string, since time.Time) {
+			t.Helper()
+			stats, _ := s.stats()
+			v := stats.Verdict
+			switch {
+			case want == "":
+				if len(v.Reasons) != 0 || !v.Ready {
+					t.Errorf("at %v the verdict is %+v", time.Now(), v)
+				}
+			case len(v.Reasons) != 1 || !strings.Contains(v.Reasons[0].Words, want):
+				t.Errorf("at %v the verdict is %+v, want %q", time.Now(), v, want)
+			default:
+				from := time.UnixMilli(v.Reasons[0].Since)
+				if late := from.Sub(since); late < 0 || late > 5*time.Second {
+					t.Errorf("%q holds since %v, want %v", want, from, since)
+				}
+			}
+		}
+		judged("", time.Time{})
+		srv.errors[CodeInternalError].Add(1)
+		begun := time.Now()
+		judged("responses of 500", begun)
+		for range 3 {
+			time.Sleep(4 * time.Minute)
+			judged("responses of 500", begun)
+			srv.errors[CodeInternalError].Add(1) // before the last one is five minutes old
+		}
+		time.Sleep(6 * time.Minute)
+		judged("", time.Time{})
+		srv.errors[CodeUnavailable].Add(1)
+		begun = time.Now()
+		time.Sleep(3 * time.Minute) // nobody looks
+		judged("responses of 503", begun)
+		must(t, stop())
+	})
+}
+
+// TestReadySinceIsWhenSomebodyHasSeenIt: a commit that failed, or who asked.
+func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		srv, probes := readyShop(t, path)
+		s := &shop{t: t, service: srv, operator: newOperator(srv)}
+		routes := s.operator.routes(false)
+		is := func(ready bool, since time.Time) {
+			t.Helper()
+			stats, _ := s.stats()
+			v := stats.Verdict
+			if v.Ready != ready || v.ReadySince != since.UnixMilli() {
+				t.Errorf("ready is %v since %v, want %v since %v", v.Ready,
+					time.UnixMilli(v.ReadySince), ready, since)
+			}
+			if !ready && (len(v.Reasons) == 0 || v.Reasons[0].Heading != "What you see" ||
+				v.Reasons[0].Since != v.ReadySince || v.Reasons[0].Words == "") {
+				t.Errorf("the reasons are %+v", v.Reasons)
+			}
+		}
+		is(true, processStart)
+		must(t, os.Rename(path, path+".away"))
+		time.Sleep(time.Minute)
+		is(true, processStart) // nothing probes by itself
+		_, err := srv.store.createPet(NewPet{Name: "Rex", Status: Sold})
+		failed := time.Now()
+		time.Sleep(time.Minute)
+		is(false, failed)
+		debugCall(routes, "/readyz", "localhost")
+		is(false, failed)
+		must(t, os.Rename(path+".away", path))
+		time.Sleep(time.Minute)
+		is(false, failed)
+		debugCall(routes, "/metrics", "localhost")
+		back := time.Now()
+		time.Sleep(time.Minute)
+		is(true, back)
+		if err == nil || probes.Load() != 2 {
+			t.Errorf("%d probes, and the commit is %v", probes.Load(), err)
+		}
+	})
 }
 
 // Readiness, and the debug address.
@@ -522,7 +835,8 @@ func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 // TestTheHistoryHoldsAnHourInAMebibyte: the page begins with it, and a busy service must not grow.
 func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	h := &history{}
-	numbers := map[string]float64{"petstore_bans_total": 7, "process_cpu_seconds_total": 1.5}
+	numbers := map[string]float64{"petstore_bans_total": 7, "process_cpu_seconds_total": 1.5,
+		"petstore_commit_failures_total": 5}
 	for i := range 3 * maxNumbers {
 		numbers[fmt.Sprintf(`petstore_requests_total{operation="listPets",status="%d"}`, i)] = 1e6
 	}
@@ -545,6 +859,9 @@ func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	}
 	if _, drawn := h.places["petstore_bans_total"]; drawn {
 		t.Error("a number that no chart draws is kept")
+	}
+	if kept := h.before(processStart.Add(time.Hour)); kept["petstore_commit_failures_total"] != 5 {
+		t.Error("what the verdict reads is not kept before all else")
 	}
 }
 
@@ -583,6 +900,12 @@ func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
 		"process_cpu_seconds_total",
 	} {
 		numbers[name] = 1
+	}
+	for _, w := range watches { // and what the verdict compares with what was before
+		moment := strings.Contains(w.of, "disk") || strings.Contains(w.of, "timestamp")
+		if !moment {
+			numbers[w.of] = 1
+		}
 	}
 	h := &history{}
 	h.add(processStart, numbers)

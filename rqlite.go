@@ -660,6 +660,15 @@ func (e *rqlite) measure(x *exposition) {
 	x.add("petstore_unknown_outcomes_total", "", unknown)
 }
 
+// members implements engine.
+func (e *rqlite) members(ctx context.Context) (members []member) {
+	for _, n := range e.nodes {
+		status, _ := e.status(ctx, n) // empty if it does not respond
+		members = append(members, member{Node: n.url, State: status.Store.Raft.State})
+	}
+	return members
+}
+
 // backup writes the database as a SQLite file. The file holds all that the last read saw. A node
 // that sends nothing for silentWait is given up.
 func (e *rqlite) backup(ctx context.Context, to io.Writer) error {

@@ -55,6 +55,10 @@ type sqliteFile struct {
 	// checks that these are still the files that were opened. The values are what Stat has said: of
 	// the database right before it was opened, of the others once they were open; nil before that.
 	files map[string]os.FileInfo
+
+	diskSpace func(path string) (free, size float64, ok bool)
+	asking    sync.Mutex                 // held while the file system is asked for sizes
+	sizes     atomic.Pointer[exposition] // its last answer
 }
 
 // openSQLite opens the database file, or makes it if mode allows that. A file that is no database,
@@ -78,6 +82,8 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 		wait:  commandWait,
 		busy:  make(chan struct{}, 1),
 		files: map[string]os.FileInfo{path: nil, path + "-wal": nil, path + "-shm": nil},
+
+		diskSpace: diskSpace,
 	}
 	if mode == openToServe {
 		// A service whose lock is gone must not go on, since another one can start.
@@ -618,8 +624,30 @@ func (e *sqliteFile) bind(context.Context) error { return nil }
 // describe implements engine.
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }
 
-// measure implements engine.
+// members implements engine: a file has none.
+func (e *sqliteFile) members(context.Context) []member { return nil }
+
+// measure implements engine. The file system may hang, so a goroutine asks it, one at a time. A
+// caller does not wait for it for long, and shows the last answer while that is fresh.
 func (e *sqliteFile) measure(x *exposition) {
+	if e.asking.TryLock() {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			defer e.asking.Unlock()
+			e.measureFiles()
+		}()
+		select {
+		case <-answered:
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	x.addRecent(e.sizes.Load(), 10*time.Second)
+}
+
+// measureFiles asks the file system. What it does not say is left out.
+func (e *sqliteFile) measureFiles() {
+	x := newExposition()
 	add := func(labels, path string) {
 		if info, err := os.Stat(path); err == nil {
 			x.add("petstore_database_bytes", labels, info.Size())
@@ -627,6 +655,11 @@ func (e *sqliteFile) measure(x *exposition) {
 	}
 	add(`{file="database"}`, e.path)
 	add(`{file="log"}`, e.path+"-wal")
+	if free, size, ok := e.diskSpace(e.path); ok {
+		x.addFloat("petstore_disk_free_bytes", "", free)
+		x.addFloat("petstore_disk_size_bytes", "", size)
+	}
+	e.sizes.Store(x)
 }
 
 // read implements engine.

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -415,7 +420,7 @@ func TestTheSizesOfTheFileAndItsLogAreMeasured(t *testing.T) {
 	check := func(want string) {
 		t.Helper()
 		x := newExposition()
-		(&sqliteFile{path: path}).measure(x)
+		(&sqliteFile{path: path, diskSpace: diskSpace}).measure(x)
 		if got := x.lines["petstore_database_bytes"]; got != want {
 			t.Errorf("the sizes are %q, want %q", got, want)
 		}
@@ -426,6 +431,96 @@ func TestTheSizesOfTheFileAndItsLogAreMeasured(t *testing.T) {
 	check(`petstore_database_bytes{file="database"} 300
 petstore_database_bytes{file="log"} 20
 `)
+}
+
+// diskNumbers are what an engine tells of its disk.
+func diskNumbers(e *sqliteFile) string {
+	x := newExposition()
+	e.measure(x)
+	return x.lines["petstore_disk_free_bytes"] + x.lines["petstore_disk_size_bytes"]
+}
+
+// TestTheDiskOfTheDatabaseIsMeasured, wherever a link leads to it from. What the system does not
+// say is absent.
+func TestTheDiskOfTheDatabaseIsMeasured(t *testing.T) {
+	path := madeDatabase(t)
+	link := databasePath(t)
+	must(t, os.Symlink(path, link))
+	s := openDatabase(t, link)
+	defer s.Close()
+	e := fileEngine(s)
+	asked := ""
+	e.diskSpace = func(path string) (free, size float64, ok bool) {
+		asked = path
+		return 30, 200, true
+	}
+	const want = "petstore_disk_free_bytes 30\npetstore_disk_size_bytes 200\n"
+	if got := diskNumbers(e); got != want || asked != e.path || e.path == link {
+		t.Errorf("of %s it tells %q, want %q", asked, got, want)
+	}
+	e.diskSpace = func(string) (free, size float64, ok bool) { return 0, 0, false }
+	if got := diskNumbers(e); got != "" {
+		t.Errorf("of an unknown disk it tells %q", got)
+	}
+}
+
+// TestAFileSystemThatHangsIsNotWaitedFor: it is asked once, and what it said before is shown while
+// that is fresh.
+func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
+	path := madeDatabase(t)
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		asked := 0
+		e := &sqliteFile{path: path, diskSpace: func(string) (free, size float64, ok bool) {
+			if asked++; asked == 2 {
+				<-hang
+			}
+			return float64(asked), 9, true
+		}}
+		tells := func(want string, most time.Duration) {
+			t.Helper()
+			began := time.Now()
+			got := diskNumbers(e)
+			if took := time.Since(began); got != want || took > most {
+				t.Errorf("after %v it tells %q, want %q within %v", took, got, want, most)
+			}
+		}
+		const first = "petstore_disk_free_bytes 1\npetstore_disk_size_bytes 9\n"
+		tells(first, 0)
+		time.Sleep(9 * time.Second)
+		tells(first, time.Second)
+		tells(first, 0)
+		time.Sleep(time.Second)
+		tells("", 0)
+		if asked != 2 {
+			t.Errorf("it was asked %d times at once", asked-1)
+		}
+		close(hang)
+		synctest.Wait()
+		tells("petstore_disk_free_bytes 3\npetstore_disk_size_bytes 9\n", 0)
+	})
+}
+
+// TestTheSystemTellsWhatADiskHas, as df does.
+func TestTheSystemTellsWhatADiskHas(t *testing.T) {
+	folder := t.TempDir()
+	free, size, ok := diskSpace(folder)
+	if knows := []string{"linux", "darwin", "freebsd"}; ok != slices.Contains(knows, runtime.GOOS) {
+		t.Fatalf("on %s it says %v of %v", runtime.GOOS, free, size)
+	}
+	if _, _, ok := diskSpace(filepath.Join(folder, "missing")); ok {
+		t.Error("it says something of a folder that is missing")
+	}
+	out, err := exec.Command("df", "-Pk", folder).Output()
+	if !ok || err != nil {
+		t.Skip("there is no df to compare with")
+	}
+	fields := strings.Fields(string(out[bytes.IndexByte(out, '\n'):]))
+	total, _ := strconv.ParseFloat(fields[1], 64)
+	left, _ := strconv.ParseFloat(fields[3], 64)
+	if size/1024 != total || math.Abs(free/1024-left) > total/10 {
+		t.Errorf("it says %v of %v, and df:\n%s", free, size, out)
+	}
 }
 
 // waitingContext calls a function when somebody first waits for its end: here, a write that has

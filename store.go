@@ -79,7 +79,15 @@ type engine interface {
 	describe() (engine, node string)
 	// measure adds the engine's own metrics.
 	measure(e *exposition)
+	// members asks all nodes of a cluster how they are. A file has none.
+	members(ctx context.Context) []member
 	Close() error
+}
+
+// member is a node of a cluster, and what it says that it is.
+type member struct {
+	Node  string `json:"node"`
+	State string `json:"state"` // such as Leader or Follower; "" if it does not respond
 }
 
 // openMode is how a database is opened.
@@ -253,10 +261,27 @@ type store struct {
 	// its id.
 	documents cache[any, any]
 
+	turned atomic.Pointer[turn] // the last one, for the operator's page
+
 	// These are for /metrics.
 	commitSizes   histogram // writes that shared a transaction
 	commitTimes   histogram // nanoseconds of the transactions that succeeded
 	commitsFailed atomic.Int64
+}
+
+// turn is when the store became ready, or ceased to be.
+type turn struct {
+	err error // nil: it is ready
+	at  time.Time
+}
+
+// noteReady takes what somebody has seen who asked whether the store is ready, or that a commit has
+// failed. A commit that succeeds does not show that the store can be read.
+func (s *store) noteReady(err error) {
+	last := s.turned.Load()
+	if (err == nil) != (last.err == nil) {
+		s.turned.Store(&turn{err: err, at: time.Now()})
+	}
 }
 
 // transaction is what many callers commit together.
@@ -285,6 +310,7 @@ func storeOn(e engine) *store {
 	}
 	close(s.looking.ended)
 	s.looked.Store(&s.looking.began) // nothing is remembered yet
+	s.turned.Store(&turn{at: processStart})
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
 	return s
@@ -359,6 +385,7 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 	t.err = s.commit(ctx, t)
 	if t.err != nil {
 		s.commitsFailed.Add(1)
+		s.noteReady(t.err)
 	}
 }
 

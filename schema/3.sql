@@ -1,6 +1,7 @@
 -- What the commands and the services that share the tables tell each other.
 CREATE TABLE counters (
 	name  TEXT PRIMARY KEY,   -- edits: how often commands have changed what services remember
+	                          -- backup: when the last petstore backup ended, in Unix seconds
 	value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 INSERT INTO counters (name, value) VALUES ('edits', 0);
