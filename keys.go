@@ -41,6 +41,7 @@ type apiKey struct {
 	Succeeds    keyID  `json:"succeeds"`    // the key that it was rotated from
 	SucceededBy keyID  `json:"succeededBy"` // the key that it was last rotated into
 
+	dayEnds  instant // the end of its last day's window
 	lifetime instant // a length in milliseconds: how long the key is made for; 0 for ever
 }
 
@@ -172,6 +173,7 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	if u.day.running(now, dayMillis) {
 		k.UsedToday = u.day.used
 	}
+	k.dayEnds = u.day.ends
 	if u.minute.ends > 0 {
 		k.LastUsedAt = u.minute.ends - minuteMillis
 	}

@@ -391,8 +391,14 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 // report is what the operator's page shows of the keys.
 type report struct {
 	At         int64        `json:"at"`         // Unix milliseconds
-	NearLimits []*apiKey    `json:"nearLimits"` // usable keys that are banned or near a limit
+	NearLimits []nearKey    `json:"nearLimits"` // usable keys that are banned or near a limit
 	Usage      []*lineUsage `json:"usage"`      // the busiest of the last 30 days
+}
+
+// nearKey says also until when nothing may be left.
+type nearKey struct {
+	*apiKey
+	DayEnds instant `json:"dayEnds"`
 }
 
 // updateReport reads the report anew, if somebody has the operator's page open.
@@ -415,10 +421,10 @@ func (o *operator) updateReport(ctx context.Context) error {
 // 15 lines of rotations that were used most. All keys of a line share its usage, so that several of
 // them may be among the 20.
 func readReport(ctx context.Context, s *store, now instant) (*report, error) {
-	r := &report{At: int64(now), NearLimits: []*apiKey{}, Usage: []*lineUsage{}}
+	r := &report{At: int64(now), NearLimits: []nearKey{}, Usage: []*lineUsage{}}
 	keepNear := func(k *apiKey) error {
 		if k.need() >= nearLimit {
-			r.NearLimits = append(r.NearLimits, k)
+			r.NearLimits = append(r.NearLimits, nearKey{k, k.dayEnds})
 		}
 		return nil
 	}
@@ -427,7 +433,7 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(r.NearLimits, func(a, b *apiKey) int {
+	slices.SortStableFunc(r.NearLimits, func(a, b nearKey) int {
 		return cmp.Compare(b.need(), a.need())
 	})
 	r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]

@@ -24,7 +24,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/chromedp/cdproto/emulation"
-	cdppage "github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -116,6 +115,10 @@ func (b *tab) operatorState(name string) {
 			if width == 390 && len(small) > 0 {
 				b.t.Errorf("%s: a finger misses %q", what, small)
 			}
+			for _, title := range eval[[]string](b, `[...document.querySelectorAll("h2")].filter((e) =>
+				e.getClientRects()[0].height > 30 || e.scrollWidth > e.clientWidth).map((e) => e.textContent)`) {
+				b.t.Errorf("%s: the title %q does not stand on a line", what, title)
+			}
 			b.drawn()
 			b.picture(fmt.Sprintf("operator-%s-%s-%d.png", name, theme, width))
 		}
@@ -140,6 +143,7 @@ func (b *tab) number(name string) float64 {
 
 func shownNumber(t *testing.T, text string) float64 {
 	t.Helper()
+	text, _, _ = strings.Cut(text, " of ") // of so many requests
 	digits, unit, _ := strings.Cut(strings.TrimSpace(text), " ")
 	n, err := strconv.ParseFloat(strings.ReplaceAll(digits, ",", ""), 64)
 	factor, known := map[string]float64{"": 1, "µs": 1e-6, "ms": 1e-3, "s": 1, "%": 1,
@@ -230,7 +234,7 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 			"unixepoch() / 86400 - 3, 1000000, 77, 5)")
 	noError(t, db.Close())
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	b.shows("[data-chart=listPets]", "No requests in this time")
 	b.shows("#near-nothing", "No key is banned")
 	b.shows("[data-value='fact.ready']", "yes")
@@ -348,7 +352,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	again := []string{"-debug-addr", strings.TrimPrefix(s.debug, "http://")}
 	limited := s.newKey("-plan", "free")
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	crew := s.work(t, 100, limited)
 	eventually(t, longEnough, func() error {
 		if n := b.number("total.success"); n < 300 {
@@ -376,7 +380,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	})
 	noError(t, locked.Close())
 	awaitReady()
-	b.shows("#state", "Live, restarted at")
+	b.shows("#state", "Updating, restarted at")
 	if got := b.number("total.success"); got > 10 {
 		t.Errorf("after the restart there are %v successes", got)
 	}
@@ -441,7 +445,7 @@ func TestTheOperatorsPageHasAPast(t *testing.T) {
 	}
 	crew.end()
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	if got := b.mostSuccesses(); got < 20 {
 		t.Errorf("the chart of requests shows at most %v a second of the time before the page "+
 			"was opened", got)
@@ -458,7 +462,7 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	began := time.Now()
 	s.work(t, 100, s.newKey("-plan", "free"))
 	enough := func(n float64) {
@@ -474,7 +478,7 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 	// it sleeps
 	eval[bool](b,
 		`(() => { for (const end = Date.now() + 6000; Date.now() < end;); return true; })()`)
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	seen := b.number("total.success")
 	eventually(t, longEnough, func() error {
 		if b.number("total.success") <= seen {
@@ -513,7 +517,7 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	b.shows("[data-value='requests.total']", "0")
 	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	stopped := time.Now()
@@ -525,7 +529,7 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 		return nil
 	})
 	noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	b.shows("[data-value='requests.total']", "0")
 	if gaps := eval[int](b,
 		"document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
@@ -540,7 +544,7 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	b.do(chromedp.KeyEvent("\t"))
 	if got := eval[string](b, "document.activeElement.textContent"); got != "Skip to the content" {
 		t.Errorf("the first stop is %q", got)
@@ -558,7 +562,7 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 	to(`nav a[href="metrics"]`)
 	to("[data-minutes='60']")
 	b.do(chromedp.KeyEvent("\r"))
-	b.shows("#operations caption", "All operations in the hour shown")
+	b.shows("[data-minutes='60'][aria-pressed=true]", "1 hour")
 	to("#pause")
 	b.do(chromedp.KeyEvent(" "))
 	b.shows(".when", "paused at")
@@ -598,7 +602,7 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 	s := start(t, debugFlags...)
 	s.work(t, 100, s.newKey("-plan", "free"))
 	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Live")
+	b.shows("#state", "Updating")
 	several := func() { // columns of five minutes, which are 5/3 s each
 		t.Helper()
 		before := b.number("total.success")
@@ -655,7 +659,7 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 		return nil
 	})
 	b.click("[data-minutes='60']")
-	b.shows("#operations caption", "All operations in the hour shown")
+	b.shows("[data-minutes='60'][aria-pressed=true]", "1 hour")
 	if got := b.text(".when"); !strings.HasPrefix(paused, "paused at ") || got != paused {
 		t.Errorf("%q became %q", paused, got)
 	}
@@ -721,13 +725,171 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
 	b.shows("[data-value='fact.ready']", "yes")
+	b.shows("[data-value='well.ready']", "Ready since the start at")
 	unlock := lock(t, s.db)
-	b.shows("#state", "Not ready")
+	b.shows("#verdict", "Not ready:")
+	b.shows("#verdict", "locked")
+	b.shows("#verdict", "see “What you see” in docs/operating.md")
 	b.shows("[data-value='fact.ready']", "no:")
+	if title := eval[string](b, "document.title"); !strings.HasPrefix(title, "Not ready – ") {
+		t.Errorf("the title of the tab is %q", title)
+	}
+	created, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets", rex)
+	noError(t, err)
+	if created.status != http.StatusServiceUnavailable {
+		t.Errorf("while it is locked, a create is %d", created.status)
+	}
+	b.shows("[data-value='well.failures']", "1 response of 5xx")
+	if height := eval[float64](b, "document.querySelector('[data-chart=requests] .failed')."+
+		"getBoundingClientRect().height"); height < 8 {
+		t.Errorf("the 503 is %v pixels high", height)
+	}
 	b.operatorState("not-ready")
 	unlock()
-	b.shows("#state", "Live")
 	b.shows("[data-value='fact.ready']", "yes")
+	// What has happened is to be watched, and readiness is not that of the start.
+	b.shows("#verdict", "Watch:")
+	b.shows("#verdict", "responses of 503 in 5 minutes, since")
+	b.shows("#verdict", "as seen since the start at")
+	if got := b.value("well.ready"); !strings.HasPrefix(got, "Ready since ") ||
+		strings.Contains(got, "start") {
+		t.Errorf("after an outage it says %q", got)
+	}
+}
+
+// feed changes what the page reads by a script, in which stats is that.
+func (b *tab) feed(script string) {
+	b.t.Helper()
+	eval[bool](b, fmt.Sprintf(`(() => {
+		const real = window.fetch;
+		window.fetch = async (...request) => {
+			const response = await real(...request);
+			if (!String(request[0]).includes("stats")) return response;
+			const stats = await response.json();
+			%s;
+			return Response.json(stats);
+		};
+		return true;
+	})()`, script))
+}
+
+// TestTheOperatorsPageBeginsWithAVerdict, and what needs nobody is not red.
+func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
+	t.Parallel()
+	s := start(t, debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("#state", "Updating")
+	b.feed(`stats.verdict = { ready: true, readySince: 1e12, reasons: window.reasons }`)
+	for _, test := range []struct{ reasons, want, title string }{
+		{"null", "All is well", ""},
+		{`[{words: "the disk is full", since: Date.now(), heading: "When the disk fails"},
+			{words: "commits failed", since: 1e12, heading: "Alerts"}]`, "Watch:", "Watch – "},
+	} {
+		eval[bool](b, "(window.reasons = "+test.reasons+", true)")
+		b.shows("#verdict", test.want)
+		want := test.title + strings.TrimPrefix(s.debug, "http://")
+		if title := eval[string](b, "document.title"); !strings.HasPrefix(title, want) {
+			t.Errorf("the title of the tab is %q, want %q first", title, want)
+		}
+		first := eval[string](b,
+			`[...document.querySelectorAll("body *")].find((e) => e.checkVisibility() && e.childElementCount === 0 && e.textContent.trim() && !e.matches(".skip")).textContent`)
+		if first != test.want {
+			t.Errorf("the page begins with %q, want %q", first, test.want)
+		}
+		b.operatorState("verdict-" + strings.Trim(strings.ToLower(test.want), ":"))
+	}
+	b.shows("#verdict", "commits failed, since 9 Sept, 01:46:40 UTC: see “Alerts”")
+	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+	b.shows("#verdict", "Not ready:\nthe service does not respond, since")
+	noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
+	b.shows("#verdict", "Watch:")
+}
+
+// TestTheOperatorsPageShowsTheData, how much of it there is, and how it is kept.
+func TestTheOperatorsPageShowsTheData(t *testing.T) {
+	t.Parallel()
+	s := startTLS(t, debugFlags...)
+	s.addPet("", rex)
+	b := openTab(t, s.debug+"/")
+	b.shows("[data-value='fact.pets']", "1")
+	b.shows("[data-value='fact.backup']", "none known")
+	b.shows("[data-value='fact.size']", "KiB of log")
+	b.shows("[data-value='fact.disk']", "free, ")
+	b.shows("[data-value='fact.certificate']", "ends ")
+	if b.text("[data-value='fact.members']") != "" {
+		t.Error("a file has nodes")
+	}
+	b.operatorState("data")
+	s.command("backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db"))
+	ended := time.Now().Unix()
+	b.feed(fmt.Sprintf(`
+		delete stats.metrics.petstore_disk_size_bytes;
+		stats.metrics.petstore_last_backup_timestamp_seconds = %d;
+		stats.metrics.petstore_certificate_expiry_timestamp_seconds = 1e9;
+		stats.verdict.reasons = [{words: "of the certificate", since: 1, heading: "Flags"}];
+		stats.members = [{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
+		ended))
+	b.shows("[data-value='fact.backup']", " ago")
+	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept")
+	b.shows("[data-value='fact.members'].bad", "http://n1:4001 leader, http://n2:4001 does not respond")
+	if b.text("[data-value='fact.disk']") != "" {
+		t.Error("an unknown disk is shown")
+	}
+	noted := s.metric("petstore_pets")
+	if noted != 1 {
+		t.Errorf("/metrics has %v pets", noted)
+	}
+}
+
+// TestTheOperatorsPageOfAYoungProcess says so, and tells bans that run from those that it has seen.
+func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
+	t.Parallel()
+	s := start(t, debugFlags...)
+	for range 20 {
+		s.newKey("-plan", "free", "-name", "A key with a name of some length")
+	}
+	s.stop()
+	db := database(t, s.db, "PRAGMA busy_timeout = 10000", `REPLACE INTO usage (id, minute_used, minute_ends,
+		day_used, day_ends, banned_at, banned_until) SELECT id, 60, unixepoch() * 1000 + 60000, 1000,
+		unixepoch() * 1000 + 3600000, unixepoch() * 1000 - 1000,
+		iif(id > 20, unixepoch() * 1000 + 600000, 0) FROM api_keys WHERE id > 1`)
+	noError(t, db.Close())
+	s.launch("-debug-addr", strings.TrimPrefix(s.debug, "http://"))()
+	b := openTab(t, s.debug+"/")
+	b.shows("[data-value='bans.running']", "1")
+	if begun := b.number("bans.total"); begun != 0 {
+		t.Errorf("it says that %v bans have begun", begun)
+	}
+	b.shows("[data-value='well.bans']", "1 key banned, on the plan free")
+	b.shows("#near", "60 of 60, nothing left until ")
+	b.shows("#near", "1,000 of 1,000, nothing left until ")
+	b.shows("#near", "banned until ")
+	b.shows(".well", "since the start at ")
+	b.shows("#operations caption", "since the start at ")
+	past := `document.querySelector("[data-chart=%s] .past")?.getBoundingClientRect().width ?? 0`
+	for _, chart := range []string{"requests", "memory"} {
+		if width := eval[float64](b, fmt.Sprintf(past, chart)); width < 50 {
+			t.Errorf("the chart %s has shaded %v pixels of the time before the start", chart, width)
+		}
+	}
+	red := eval[[]string](b, `(() => {
+		const bad = document.body.appendChild(Object.assign(document.createElement("b"), { className: "bad" }));
+		const color = getComputedStyle(bad).color;
+		bad.remove();
+		return [...document.querySelectorAll("main *, #verdict")].filter((e) => e.checkVisibility() && e.children.length === 0 && getComputedStyle(e).color === color).map((e) => e.textContent);
+	})()`)
+	if len(red) > 0 {
+		t.Errorf("with a ban, these are red: %q", red)
+	}
+	b.do(chromedp.EmulateViewport(390, 900))
+	if height := eval[float64](b,
+		`document.querySelector("#near").getBoundingClientRect().height`); height > 20*150 {
+		t.Errorf("on a phone, 20 keys take %v pixels", height)
+	}
+	b.shows("#near", "This minute")
+	s.addPet("", rex)
+	b.shows("#operations [data-label=p99]", " of 1")
+	b.operatorState("young")
 }
 
 // TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage: they are of another port, which is the same
@@ -756,13 +918,12 @@ func TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage(t *testing.T) {
 			t.Errorf("on %s a file of the debug address is %s", address, got)
 		}
 		b.click("a")
-		b.shows("#state", "Live")
+		b.shows("#state", "Updating")
 	}
 }
 
 // TestThePicturesOfTheOperatorsPage makes the pictures of docs/operating.md, in the folder that
-// PICTURES names. The page's clock runs ten times as fast, so that its five minutes are full after
-// half a minute.
+// PICTURES names. It takes the five and a half minutes that the page then shows.
 func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	folder := os.Getenv("PICTURES")
 	if folder == "" {
@@ -786,31 +947,21 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 		}
 	}
 	noError(t, db.Close())
-	b := openTab(t, "about:blank")
-	b.host = strings.TrimPrefix(s.debug, "http://")
-	fast := `(() => {
-		const now = Date.now, begun = now(), later = setTimeout;
-		Date.now = () => begun + 10 * (now() - begun) - 9 * 33e3;
-		setTimeout = (f, d) => later(f, d / 10);
-	})()`
-	if _, err := chromedp.Call(b.ctx, cdppage.AddScriptToEvaluateOnNewDocument,
-		cdppage.AddScriptToEvaluateOnNewDocumentParams{Source: fast}); err != nil {
-		t.Fatal(err)
-	}
-	b.do(chromedp.EmulateViewport(1200, 900), chromedp.Navigate(s.debug+"/"))
-	b.shows("#state", "Live")
-	crews := []*crew{}
-	for began, i := time.Now(), 0; time.Since(began) < 32*time.Second; time.Sleep(time.Second) {
-		if i++; i%4 == 0 {
-			for _, c := range crews {
-				c.end()
-			}
-			crews = []*crew{s.work(t, 150+rand.IntN(150), limited), s.work(t, 200, s.key)}
+	s.command("backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db"))
+	for range 6 {
+		crews := []*crew{s.work(t, 5+rand.IntN(20), limited), s.work(t, 20, s.key)}
+		time.Sleep(55 * time.Second)
+		for _, c := range crews {
+			c.end()
 		}
 	}
+	crew := s.work(t, 30, s.key)
+	b := openTab(t, s.debug+"/")
+	b.do(chromedp.EmulateViewport(1200, 900))
+	b.shows("#usage", "Price comparison")
+	b.shows("#verdict", "All is well")
 	b.click("#pause")
-	eval[string](b, `document.querySelector("[data-value='fact.node']").textContent =
-		"/var/lib/petstore/petstore.db"`)
+	crew.end()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
 		b.drawn()

@@ -177,7 +177,7 @@ const percent = shown((n) => { // of which neither "0" nor "100" is rounded
   const near = n > 0 && n < 10 ? Math.max(n, 0.1) : n > 99 && n < 100 ? Math.min(n, 99.9) : 0;
   return `${near ? tenths.format(near) : whole.format(n)} %`;
 });
-const bytes = shown((n) => (n >= 2 ** 30 ? `${short(n / 2 ** 30)} GiB` : `${short(n / 2 ** 20)} MiB`));
+const bytes = shown((n) => (n >= 2 ** 30 ? `${short(n / 2 ** 30)} GiB` : n < 2 ** 20 ? `${short(n / 2 ** 10)} KiB` : `${short(n / 2 ** 20)} MiB`));
 const duration = shown((s) => {
   if (s >= 10) return "≥ 10 s";
   return s >= 1 ? `${short(s)} s` : s >= 1e-3 ? `${short(s * 1e3)} ms` : `${whole.format(s * 1e6)} µs`;
@@ -206,8 +206,8 @@ const writers = (s) => {
 };
 
 const charts = {
-  requests: {
-    title: "Requests per second", format: rate, stacked: true, styles: Object.keys(outcomes),
+  requests: { // 5xx would be a hair on the others
+    title: "Requests per second", format: rate, stacked: true, strip: 4, styles: Object.keys(outcomes),
     series: Object.entries(outcomes).map(([name, list]) => ({ name, value: (s) => s.rate(list) })),
   },
   listPets: latency("List pets", "listPets"),
@@ -229,7 +229,7 @@ const charts = {
     series: [{ name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") }],
   },
   cpu: {
-    title: "CPU, where 100 % is one core", format: percent, styles: ["n1"],
+    title: "CPU, 100 % is a core", format: percent, styles: ["n1"],
     series: [{ name: "used", value: (s) => (gauge(s.end, "process_cpu_seconds_total") === null ? null
       : (100 * s.counter("process_cpu_seconds_total")) / s.seconds) }],
   },
@@ -265,13 +265,21 @@ function scaleOf({ logarithmic, most, step }, values) {
 function drawChart(box, chart, table, view) {
   const [width, height] = [box.clientWidth, box.clientHeight];
   if (!width) return;
-  const [top, bottom] = [7, 18];
+  const [top, bottom] = [7, chart.strip ? 40 : 18];
   const x = (column) => gutter + (column / columns) * (width - gutter);
   const stacks = chart.stacked ? stack(table) : table;
   const values = stacks.flat().filter((v) => v !== null);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(chart, table, view) });
   const scale = scaleOf(chart, values.length ? values : [1]);
   const y = (v) => top + (1 - scale.at(v)) * (height - top - bottom);
+  const past = readings.length ? Math.min(columns, (readings[0].time - view.from) / view.step) : 0;
+  // Another process had that time, or nobody has seen it.
+  if (past > 0) drawing.append(svg("rect", { class: "past", x: gutter, width: x(past) - gutter, y: top, height: height - top - bottom }));
+  if (chart.strip) {
+    const strip = (name, from, to) => svg("rect", { class: name, x: x(from), width: x(to) - x(from), y: height - 30, height: 9 });
+    drawing.append(strip("strip", 0, columns), svg("text", { class: "value", x: gutter - 6, y: height - 21 }, "5xx"));
+    table[chart.strip].forEach((n, i) => n > 0 && drawing.append(strip("failed", i, i + 1)));
+  }
   spans.forEach((s, i) => {
     if (s || !readings.length || view.from + i * view.step < readings[0].time || view.from + i * view.step > framed) return;
     drawing.append(svg("rect", { class: "gap", x: x(i), width: x(i + 1) - x(i) + 0.3, y: top, height: height - top - bottom }));
@@ -393,7 +401,7 @@ function draw() {
     const chart = charts[name];
     const table = chart.series.map(({ value }) => spans.map((s) => s && value(s)));
     drawChart(box, chart, table, view);
-    chart.series.forEach((one) => put(`${name}.${one.name}`, at ? chart.format(one.value(at)) : "–"));
+    chart.series.forEach((one) => put(`${name}.${one.name}`, at ? chart.format(one.value(at)) + (one.name === "p99" ? few(at, name) : "") : "–"));
   }
   put("requests.total", at ? rate(at.rate(Object.values(outcomes).flat())) : "–");
   for (const [name, q] of [["p50", 0.5], ["p99", 0.99]]) put(`commit.${name}`, at ? duration(at.quantile(q, commits.time)) : "–");
@@ -416,9 +424,36 @@ function drawMoment(at) {
   for (const element of $$(".when")) write(element, moment === null ? when : `at ${time}`);
 }
 
-let turnedAt = 0; // when it became ready, or ceased to be, as far as this tab has seen
+// few tells of how few requests a p99 is, if they are fewer than 100.
+function few(s, name) {
+  const n = s.count(operation(name).buckets.slice(-1).map(({ place }) => place));
+  return n > 0 && n < 100 ? ` of ${n}` : "";
+}
 
-// drawWell answers whether all is well: what needs somebody is red.
+// covered is the time that is counted: less than what is shown if the process is younger.
+function covered() {
+  const first = readings[0];
+  if (!first || first.time < view.from + view.step) return `in the ${range()} shown`;
+  return `since ${first.up < 1 ? "the start at " : ""}${clock(first.time)}`;
+}
+
+// drawVerdict says whether all is well, as the service judges it. That it does not respond only others know.
+function drawVerdict() {
+  const since = missedAt || silentAt;
+  let verdict = latest?.verdict ?? { ready: true };
+  if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since, heading: "What you see" }] };
+  const reasons = verdict.reasons ?? [];
+  const look = !latest && !since ? "waiting" : !verdict.ready ? "unready" : reasons.length ? "watch" : "well";
+  const heading = { waiting: "Waiting", unready: "Not ready:", watch: "Watch:", well: "All is well" }[look];
+  const lines = reasons.map((reason) => `${reason.words}, since ${instant(reason.since)}: see “${reason.heading}” in docs/operating.md`);
+  if (latest?.uptime < 300 && !since) lines.push(`as seen since the start at ${instant(started * 1e3)}`);
+  $("#verdict").dataset.look = look;
+  write($("#verdict b"), heading);
+  write($("#verdict span"), lines.join("\n"));
+  document.title = `${look === "well" ? "" : `${heading.replace(":", "")} – `}${place} – Pet Store operations`;
+}
+
+// drawWell has the numbers of it: what needs somebody is red.
 function drawWell() {
   const live = state === "live";
   const all = across(view.from, framed);
@@ -427,11 +462,14 @@ function drawWell() {
   const lost = counted("petstore_commit_failures_total");
   const banned = (latest?.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil);
   const free = banned.filter(({ plan }) => plan === "free").length;
-  const since = turnedAt ? ` since ${clock(turnedAt)}` : "";
-  tell("well.ready", live ? `${ready === "yes" ? "Ready" : ready === "–" ? "Not asked yet" : "Not ready"}${since}` : $("#state").textContent, live && (ready === "yes" || ready === "–"));
+  const { ready: isReady, readySince } = latest?.verdict ?? {};
+  const atStart = Math.abs(readySince - started * 1e3) < 1e3 ? "the start at " : "";
+  tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(readySince)}` : $("#state").textContent, live && isReady);
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
   tell("well.commits", some(lost, "failed commit"), !lost);
-  tell("well.bans", banned.length ? `${banned.length === 20 ? "20 or more keys" : some(banned.length, "key")} banned, ${free} on the Free plan` : "no key banned", !banned.length);
+  const plans = banned.length === 1 ? `on the plan ${banned[0].plan}` : `${free} of them on the plan free`;
+  put("well.bans", banned.length ? `${banned.length === 20 ? "20 or more keys" : some(banned.length, "key")} banned, ${plans}` : "no key banned");
+  put("bans.running", latest?.report ? integer(banned.length) : "–");
 }
 
 function some(n, thing) {
@@ -462,9 +500,32 @@ function drawFacts() {
   put("commit.failed", integer(gauge(last, "petstore_commit_failures_total")));
   put("bans.total", integer(gauge(last, "petstore_bans_total")));
   for (const [name, list] of Object.entries(outcomes)) put(`total.${name}`, integer(sum(list, last)));
+  drawData(last, (word) => latest.verdict.reasons?.some(({ words }) => words.includes(word)));
+}
+
+// drawData leaves out what does not apply.
+function drawData(last, isWatched) {
+  const fact = (name, known, text, bad) => {
+    const value = $(`[data-value="fact.${name}"]`);
+    value.hidden = value.previousElementSibling.hidden = known === null;
+    if (known !== null) tell(`fact.${name}`, text, !bad);
+  };
+  const number = (name) => latest.metrics[`petstore_${name}`] ?? null;
+  const ago = (time) => `${instant(time * 1e3)}, ${age(Date.now() / 1e3 - time)} ago`;
+  const [size, log] = ["database", "log"].map((file) => number(`database_bytes{file="${file}"}`));
+  const [left, disk] = [number("disk_free_bytes"), number("disk_size_bytes")];
+  const backup = number("last_backup_timestamp_seconds");
+  const end = number("certificate_expiry_timestamp_seconds");
   const failed = gauge(last, 'petstore_node_requests_total{outcome="failure"}');
-  if (failed !== null) put("fact.nodes", `${integer(failed)} failed since start`);
-  for (const element of $$(".cluster")) element.hidden = failed === null;
+  const members = latest.members?.length ? latest.members : null;
+  fact("pets", number("pets"), integer(number("pets")));
+  fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of log`}`);
+  fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("disk"));
+  fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("backup"));
+  fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("certificate"));
+  fact("nodes", failed, `${integer(failed)} failed since start`);
+  fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join(", "),
+    members?.some(({ state: role }) => !role));
 }
 
 // rows brings the rows of a table's body to those of the cells: texts, or elements; the first is the head.
@@ -492,9 +553,9 @@ function drawOperations() {
   write($("#never summary"), `${never.length} operations were not called since the start`);
   write($("#never p"), never.join(", "));
   rows($("#operations tbody"), list.map(([name, of]) => [name, all ? integer(all.count(of.requests)) : "–", all ? rate(all.rate(of.requests)) : "–",
-    ...[0.5, 0.95, 0.99].map((q) => (all ? duration(all.quantile(q, of.buckets)) : "–")),
+    ...[0.5, 0.95, 0.99].map((q) => (all ? duration(all.quantile(q, of.buckets)) + (q === 0.99 ? few(all, name) : "") : "–")),
     all ? integer(all.count(of.refused)) : "–", all ? integer(all.count(of.failed)) : "–"]));
-  for (const element of $$(".range")) write(element, range());
+  for (const element of $$(".range")) write(element, covered());
 }
 
 function text(content, value) {
@@ -513,7 +574,7 @@ function drawReport() {
   if (!report || report.at === reportShown) return;
   reportShown = report.at;
   rows($("#near tbody"), report.nearLimits.map((key) => [keyName(key), standing(key),
-    meter(key.usedThisMinute, key.perMinute), meter(key.usedToday, key.perDay), key.plan]));
+    meter(key.usedThisMinute, key.perMinute, Date.parse(key.lastUsedAt) + 60e3), meter(key.usedToday, key.perDay, Date.parse(key.dayEnds)), key.plan]));
   $("#near").parentElement.hidden = !report.nearLimits.length;
   $("#near-nothing").hidden = report.nearLimits.length > 0;
   $("#near-hint").hidden = report.nearLimits.length < 20;
@@ -544,8 +605,10 @@ function keyName({ id, name }) {
   return [label, " ", number];
 }
 
-function meter(used, limit) {
-  return [text(`${integer(used)} of ${integer(limit)}`), share(used / limit, used >= limit)];
+function meter(used, limit, until) {
+  const left = text(used >= limit && until ? `nothing left until ${hours(until)}` : "");
+  left.className = "left";
+  return [text(`${integer(used)} of ${integer(limit)}`), left, share(used / limit, used >= limit)];
 }
 
 // share is a bar that is as long as the part, from 0 to 1.
@@ -557,9 +620,9 @@ function share(part, full = false) {
 
 function standing({ bannedUntil, usedThisMinute, perMinute, usedToday, perDay }) {
   const [minute, day] = [(100 * usedThisMinute) / perMinute, (100 * usedToday) / perDay];
-  const word = bannedUntil ? `banned until ${instant(bannedUntil)}: it went on after 429` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
+  const word = bannedUntil ? `banned until ${hours(bannedUntil)}: it went on after 429` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
   const badge = text(word);
-  badge.className = bannedUntil ? "badge bad" : Math.max(minute, day) >= 100 ? "badge full" : "badge";
+  badge.className = "badge";
   return badge;
 }
 
@@ -588,27 +651,28 @@ function bars({ days }, at) {
 
 let place = location.host; // and the database
 
-function say(next, message, look = next) {
+function say(next, message) {
   state = next;
-  $("#state").dataset.state = look;
+  $("#state").dataset.state = next;
   write($("#state"), message);
-  document.title = `${look === "live" ? "" : `${message} – `}${place} – Pet Store operations`;
+  drawVerdict();
 }
 
 let ready = "–";
 let readyAsked = 0;
+let silentAt = 0; // when it was asked first without a response
 
 // askReady asks whether the store can be read and written, now and then: that is a write.
 async function askReady() {
   readyAsked = Date.now();
-  const before = ready;
   try {
     const response = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(2000) });
     ready = response.ok ? "yes" : `no: ${(await response.text()).trim()}`;
+    silentAt = 0;
   } catch {
     ready = "no response";
+    silentAt ||= readyAsked;
   }
-  if ((ready === "yes") !== (before === "yes")) turnedAt = before === "–" && ready === "yes" ? started * 1e3 : Date.now();
   tell("fact.ready", ready, ready === "yes");
 }
 
@@ -628,8 +692,7 @@ async function read() {
       take(await response.json(), Date.now());
       missedAt = 0;
       const since = restarts.length ? `, restarted at ${clock(started * 1e3)}` : "";
-      if (ready.startsWith("no:")) say("live", `Not ready${since}`, "unready");
-      else say("live", `Live${since}`);
+      say("live", `Updating${since}`);
       if (begun - readyAsked > 5000) askReady();
     }
   } catch {
@@ -646,6 +709,8 @@ async function remember() {
     const response = await fetch("history.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
     const { now, places: byName, samples } = await response.json();
     const names = Object.entries(byName);
+    const start = samples?.[0]?.values[byName.process_start_time_seconds] * 1e3;
+    if (samples?.[0]?.time - start < 10e3) take({ metrics: { process_start_time_seconds: start / 1e3 }, uptime: 0 }, start - now + Date.now()); // all counters were 0
     for (const { time, values } of samples ?? []) {
       const metrics = names.filter(([, i]) => i < values.length).map(([name, i]) => [name, values[i]]);
       const read = { metrics: Object.fromEntries(metrics) };
