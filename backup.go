@@ -241,7 +241,9 @@ func backup(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, err)
 	}
-	// The copy is made, whatever becomes of the note.
+	// The copy is made, whatever becomes of the note. A backup waits for no lock for long.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	if _, err := cmd.store.write(ctx, sqlOf(noteBackup, time.Now().Unix())); err != nil {
 		cmd.log.Warn("the operator's page does not learn of this backup", "error", err)
 	}

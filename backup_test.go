@@ -423,7 +423,7 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 	}
 }
 
-// TestABackupThatCannotBeNotedIsMade, with a warning.
+// TestABackupThatCannotBeNotedIsMade, with a warning, and waits for no lock for long.
 func TestABackupThatCannotBeNotedIsMade(t *testing.T) {
 	s := openDatabase(t, madeDatabase(t))
 	defer s.Close()

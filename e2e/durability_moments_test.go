@@ -382,6 +382,10 @@ func contents(t *testing.T, file string) string {
 			read("SELECT id, value > 0 FROM identity")
 			continue
 		}
+		if table == "counters" { // a backup notes itself, and may be killed before or after
+			read("SELECT * FROM counters WHERE name <> 'backup'")
+			continue
+		}
 		read("SELECT * FROM " + table)
 	}
 	return text.String()
