@@ -407,7 +407,7 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 		must(t, err)
 		noted, copied := backupNote(t, db), backupNote(t, file)
 		if noted < began || noted > time.Now().Unix() || copied != 0 {
-			t.Errorf("a backup after %d is noted at %d, and in the copy at %d", began, noted, copied)
+			t.Errorf("a backup after %d is noted at %d, in the copy at %d", began, noted, copied)
 		}
 	}
 	testKeys{t, db}.write(sqlOf("UPDATE counters SET value = 7 WHERE name = 'backup'"))
