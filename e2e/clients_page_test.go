@@ -356,7 +356,7 @@ func writePicture(t *testing.T, file string, shot []byte, height int) {
 	colors := color.Palette(slices.SortedFunc(maps.Keys(pixels), func(a, b color.Color) int {
 		return cmp.Or(pixels[b]-pixels[a], cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	}))
-	colors = colors[:min(len(colors), 128)]
+	colors = colors[:min(len(colors), 256)]
 	nearest := map[color.Color]uint8{}
 	for c := range pixels {
 		nearest[c] = uint8(colors.Index(c))
