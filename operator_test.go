@@ -838,7 +838,7 @@ func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	h := &history{}
 	numbers := map[string]float64{"petstore_bans_total": 7, "process_cpu_seconds_total": 1.5,
-		"petstore_commit_failures_total": 5}
+		"petstore_unknown_outcomes_total": 5}
 	for i := range 3 * maxNumbers {
 		numbers[fmt.Sprintf(`petstore_requests_total{operation="listPets",status="%d"}`, i)] = 1e6
 	}
@@ -862,7 +862,7 @@ func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	if _, drawn := h.places["petstore_bans_total"]; drawn {
 		t.Error("a number that no chart draws is kept")
 	}
-	if kept := h.before(processStart.Add(time.Hour)); kept["petstore_commit_failures_total"] != 5 {
+	if kept := h.before(processStart.Add(time.Hour)); kept["petstore_unknown_outcomes_total"] != 5 {
 		t.Error("what the verdict reads is not kept before all else")
 	}
 }

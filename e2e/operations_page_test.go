@@ -809,7 +809,9 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 func TestTheOperatorsPageShowsTheData(t *testing.T) {
 	t.Parallel()
 	s := startTLS(t, debugFlags...)
-	s.addPet("", rex)
+	file := filepath.Join(t.TempDir(), "pets.jsonl")
+	noError(t, os.WriteFile(file, []byte(rex), 0o600))
+	s.command("pet", "import", "-db", s.db, file)
 	b := openTab(t, s.debug+"/")
 	b.shows("[data-value='fact.pets']", "1")
 	b.shows("[data-value='fact.backup']", "none known")
@@ -861,8 +863,8 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 		t.Errorf("it says that %v bans have begun", begun)
 	}
 	b.shows("[data-value='well.bans']", "1 key banned, on the plan free")
-	b.shows("#near", "60 of 60, nothing left until ")
-	b.shows("#near", "1,000 of 1,000, nothing left until ")
+	b.shows("#near", "60 of 60\nnothing left until ")
+	b.shows("#near", "1,000 of 1,000\nnothing left until ")
 	b.shows("#near", "banned until ")
 	b.shows(".well", "since the start at ")
 	b.shows("#operations caption", "since the start at ")
