@@ -84,6 +84,10 @@ function learn(name) {
 
 // take keeps a reading.
 function take(read, time) {
+  const { process_start_time_seconds } = read.metrics;
+  if (!readings.length && read.uptime > 0 && read.uptime < 10) { // at the start, all counters were 0
+    take({ metrics: { process_start_time_seconds }, uptime: 0 }, time - read.uptime * 1e3);
+  }
   for (const name of Object.keys(read.metrics)) if (!places.has(name)) learn(name);
   const numbers = new Float64Array(places.size);
   for (const [name, value] of Object.entries(read.metrics)) numbers[places.get(name)] = value;
@@ -709,8 +713,6 @@ async function remember() {
     const response = await fetch("history.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
     const { now, places: byName, samples } = await response.json();
     const names = Object.entries(byName);
-    const start = samples?.[0]?.values[byName.process_start_time_seconds] * 1e3;
-    if (samples?.[0]?.time - start < 10e3) take({ metrics: { process_start_time_seconds: start / 1e3 }, uptime: 0 }, start - now + Date.now()); // all counters were 0
     for (const { time, values } of samples ?? []) {
       const metrics = names.filter(([, i]) => i < values.length).map(([name, i]) => [name, values[i]]);
       const read = { metrics: Object.fromEntries(metrics) };
