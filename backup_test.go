@@ -436,7 +436,7 @@ func TestABackupThatCannotBeNotedIsMade(t *testing.T) {
 		config:   config{db: fileEngine(s).path},
 		store:    s,
 		argument: file,
-		log:      newLogger(&log, "json", slog.LevelInfo),
+		log:      newLogger(&log, "json", 0),
 	}))
 	if text := log.String(); !strings.Contains(text, `"level":"WARN"`) || isMissing(file) ||
 		!strings.Contains(text, `"msg":"backup made"`) {

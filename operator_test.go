@@ -204,9 +204,8 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 
 // TestPetsAreCountedOnceAMinuteWhileSomebodyAsks, on the page or for the metrics.
 func TestPetsAreCountedOnceAMinuteWhileSomebodyAsks(t *testing.T) {
-	path := databasePath(t)
-	synctest.Test(t, func(t *testing.T) {
-		srv, _ := readyShop(t, path)
+	inReadyShop(t, func(t *testing.T, s *readyShop) {
+		srv := s.service
 		var counted atomic.Int64
 		check := func(st statement, columns []any) {
 			if strings.Contains(st.query, "SELECT count(*)") && columns == nil {
@@ -499,11 +498,9 @@ func TestWhatIsToBeWatched(t *testing.T) {
 // TestTheVerdictKnowsSinceWhen a reason holds, also if nobody has looked, and forgets what happened
 // more than five minutes ago. A process that is younger judges by what it has seen.
 func TestTheVerdictKnowsSinceWhen(t *testing.T) {
-	path := databasePath(t)
-	synctest.Test(t, func(t *testing.T) {
-		srv, _ := readyShop(t, path)
-		s := &shop{t: t, service: srv, operator: newOperator(srv)}
-		stop := runBackground(srv, s.operator, nil)
+	inReadyShop(t, func(t *testing.T, s *readyShop) {
+		srv := s.service
+		stop := runBackground(srv, s.debug(), nil)
 		judged := func(want string, since time.Time) {
 			t.Helper()
 			stats, _ := s.stats()
@@ -543,11 +540,7 @@ func TestTheVerdictKnowsSinceWhen(t *testing.T) {
 
 // TestReadySinceIsWhenSomebodyHasSeenIt: a commit that failed, or who asked.
 func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
-	path := databasePath(t)
-	synctest.Test(t, func(t *testing.T) {
-		srv, probes := readyShop(t, path)
-		s := &shop{t: t, service: srv, operator: newOperator(srv)}
-		routes := s.operator.routes(false)
+	inReadyShop(t, func(t *testing.T, s *readyShop) {
 		is := func(ready bool, since time.Time) {
 			t.Helper()
 			stats, _ := s.stats()
@@ -562,24 +555,24 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 			}
 		}
 		is(true, processStart)
-		must(t, os.Rename(path, path+".away"))
+		must(t, os.Rename(s.path, s.path+".away"))
 		time.Sleep(time.Minute)
 		is(true, processStart) // nothing probes by itself
-		_, err := srv.store.createPet(NewPet{Name: "Rex", Status: Sold})
+		_, err := s.store.createPet(NewPet{Name: "Rex", Status: Sold})
 		failed := time.Now()
 		time.Sleep(time.Minute)
 		is(false, failed)
-		debugCall(routes, "/readyz", "localhost")
+		s.onDebug("/readyz")
 		is(false, failed)
-		must(t, os.Rename(path+".away", path))
+		must(t, os.Rename(s.path+".away", s.path))
 		time.Sleep(time.Minute)
 		is(false, failed)
-		debugCall(routes, "/metrics", "localhost")
+		s.onDebug("/metrics")
 		back := time.Now()
 		time.Sleep(time.Minute)
 		is(true, back)
-		if err == nil || probes.Load() != 2 {
-			t.Errorf("%d probes, and the commit is %v", probes.Load(), err)
+		if err == nil || s.probes != 2 {
+			t.Errorf("%d probes, and the commit is %v", s.probes, err)
 		}
 	})
 }

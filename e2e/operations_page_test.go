@@ -889,7 +889,7 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 		t.Errorf("on a phone, 20 keys take %v pixels", height)
 	}
 	b.shows("#near", "This minute")
-	s.addPet("", rex)
+	s.addPet(rex)
 	b.shows("#operations [data-label=p99]", " of 1")
 	b.operatorState("young")
 }
