@@ -251,7 +251,7 @@ func TestEveryLinkInTheDocumentsLeadsSomewhere(t *testing.T) {
 			if _, err := os.Stat(filepath.Join("..", at)); err != nil {
 				t.Errorf("%s leads to %s: %v", d.path, target, err)
 			} else if strings.HasSuffix(at, ".go") {
-				continue // TestTheLinksLeadToWhatTheyName looks at the lines
+				continue // TestTheLinksLeadToWhatTheyName looks at the names
 			} else if heading != "" && !slices.Contains(readDocument(t, at).anchors(), heading) {
 				t.Errorf("%s leads to %s, which has no such heading", d.path, target)
 			}

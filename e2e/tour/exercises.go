@@ -1,5 +1,6 @@
-// Package tour holds the exercises of docs/tour.md and checks solutions of them. Each has a test in
-// stopN, under a name that Go does not build there, and a solution, which is the patch beside it.
+// Package tour holds the exercises of the course, which docs/tour.md begins, and checks what
+// students write. Each exercise has a folder: its naive program, if it has one; check.go.txt, a
+// test under a name that Go does not build; and four solutions as patches, two right and two wrong.
 package tour
 
 import (
@@ -7,51 +8,52 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
-// Exercise is something to mend, in the naive program of a stop, or to change, in the service.
+// Exercise is something to mend in a naive program, or to change in the service.
 type Exercise struct {
-	Stop     int
-	Name     string    // also of its files
-	Task     string    // in a few words; docs/tour.md has the whole
-	Hints    [3]string // where, what, and nearly the code
-	Question string    // for those who have solved it
-	// tests of the service that fail, since clients are promised something else; none if harmless
-	Breaks []string
-	Lies   []Lie // of an exercise that asks for a test: what that has to find
+	Sitting int
+	Name    string // also of its folder
+	Task    string // in a few words; the documents have the whole
+	Hint    string // what to think of; the check says where to look
+	Breaks  string // a test of the service that fails, since clients are promised something else
 
-	// check says what is still wrong. Without it, the exercise's test has to pass on the service.
-	check func(e Exercise, root string, out io.Writer) error
+	// on are the files of the service that the check compiles, alone if that works; all is any. A
+	// naive program has none.
+	on    []string
+	stand *standIn
+	check func(e Exercise, root string) error // in the place of check.go.txt
 }
 
-// Lie is a change after which the service does not do what it says.
-type Lie struct{ Name, File, Old, New string }
+// all stands for all files of the service.
+var all = []string{"all"}
 
-// file is the path, from the root of the repository, of one of the exercise's files.
-func (e Exercise) file(suffix string) string {
-	return fmt.Sprintf("e2e/tour/stop%d/%s%s", e.Stop, e.Name, suffix)
+// standIn puts something in the place of what a student's program uses, to see what it does.
+type standIn struct {
+	file      string
+	pattern   *regexp.Regexp
+	new, rest string // rest is added at the end of the file
 }
 
-// Test is the file with the exercise's test, and Solution that with its patch.
-func (e Exercise) Test() string { return e.file("_test.go.txt") }
+// Folder is the exercise's, from the root of the repository.
+func (e Exercise) Folder() string { return "e2e/tour/" + e.Name }
 
-// Solution is the file with the exercise's patch.
-func (e Exercise) Solution() string { return e.file(".patch") }
+// Solution is the path of a solution: right, other, tempting or wrong.
+func (e Exercise) Solution(kind string) string { return e.Folder() + "/" + kind + ".patch" }
 
 // Find finds an exercise by its name.
 func Find(name string) (Exercise, bool) {
-	for _, e := range Exercises {
-		if e.Name == name {
-			return e, true
-		}
+	i := slices.IndexFunc(Exercises, func(e Exercise) bool { return e.Name == name })
+	if i < 0 {
+		return Exercise{}, false
 	}
-	return Exercise{}, false
+	return Exercises[i], true
 }
 
 // Root is the folder of the repository, above that of the module that go run and go test run in.
@@ -60,159 +62,88 @@ func Root() (string, error) {
 	return filepath.Dir(filepath.Dir(strings.TrimSpace(string(gomod)))), err
 }
 
-// Check says what is still wrong with a solution, and shows what the tests print.
-func (e Exercise) Check(root string, out io.Writer) error {
+// Check returns nil if the exercise is solved, and otherwise an error that says where to look.
+func (e Exercise) Check(root string) error {
 	if e.check != nil {
-		return e.check(e, root, out)
+		return e.check(e, root)
 	}
-	return goTest(root, overlay{"tour_" + e.Name + "_test.go": filepath.Join(root, e.Test())},
-		testNames(root, e), out)
-}
-
-// checkMend runs the test of a naive program, which takes a second.
-func checkMend(e Exercise, root string, out io.Writer) error {
-	folder := filepath.Join(root, "e2e", "tour", fmt.Sprint("stop", e.Stop))
-	return goTest(folder, overlay{e.Name + "_test.go": filepath.Join(root, e.Test())},
-		testNames(root, e), out)
-}
-
-var atomicCounter = regexp.MustCompile(`\bused\s+atomic\.Int64\b`)
-
-// checkMend3 runs the test of stop 3 on a program whose counter is read slowly. Who only deletes
-// the sleep would pass with luck otherwise.
-func checkMend3(e Exercise, root string, out io.Writer) error {
-	folder := filepath.Join(root, "e2e", "tour", "stop3")
-	source, err := os.ReadFile(filepath.Join(folder, "main.go")) //nolint:gosec // of the repository
-	if err != nil {
-		return err
-	}
-	if !atomicCounter.Match(source) {
-		return errors.New("used has to stay an atomic.Int64: there is no \"used atomic.Int64\" " +
-			"in stop3/main.go")
-	}
-	slow := append(atomicCounter.ReplaceAll(source, []byte("used slowly")),
-		"\ntype slowly struct{ atomic.Int64 }\n"...)
-	dir, err := os.MkdirTemp("", "mend3-")
+	dir, err := os.MkdirTemp("", "course-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(program, slow, 0o600); err != nil {
-		return err
+	folder := root
+	if e.on == nil {
+		folder = filepath.Join(root, e.Folder())
 	}
-	files := overlay{"main.go": program, e.Name + "_test.go": filepath.Join(root, e.Test())}
-	return goTest(folder, files, testNames(root, e), out)
-}
-
-// checkRace wants the service to lose updates: requests that come one after the other must still be
-// counted, and the service's own test of requests that come at once must fail.
-func checkRace(_ Exercise, root string, out io.Writer) error {
-	var passed strings.Builder
-	if err := mustPass(root, overlay{}, oneByOne, &passed); err != nil {
-		_, _ = io.WriteString(out, withoutRuns(passed.String()))
-		return fmt.Errorf("requests that come one after the other are no longer limited (%s): %w",
-			oneByOne, err)
+	files := overlay{"check_test.go": filepath.Join(root, e.Folder(), "check.go.txt")}
+	if slices.Equal(e.on, all) {
+		files["service_test.go"] = filepath.Join(root, "e2e/tour/service.go.txt")
 	}
-	for range 10 { // it depends on luck
-		failed, printed, err := fails(root, overlay{}, allAtOnce)
-		if err != nil {
+	if e.stand != nil {
+		if err := e.stand.put(folder, dir, files); err != nil {
 			return err
 		}
-		if failed {
-			_, _ = io.WriteString(out, withoutRuns(printed)+"The test fails, as it must.\n")
-			return nil
-		}
 	}
-	return fmt.Errorf("%s has passed 10 times: nothing ran between your two steps. Let others in "+
-		"there, as the naive "+
-		"program does: time.Sleep(time.Millisecond) or runtime.Gosched()", allAtOnce)
+	if e.on != nil {
+		return checkAlone(folder, e.on, files, "")
+	}
+	return goTest(folder, files, "")
 }
 
-var runLine = regexp.MustCompile(`(?m)^=== .*\n`)
-
-// withoutRuns is what go test -v prints, without a line for each test that begins.
-func withoutRuns(printed string) string { return runLine.ReplaceAllString(printed, "") }
-
-// checkHonest wants a test that passes on the service as it is, and fails on each lie.
-func checkHonest(e Exercise, root string, out io.Writer) error {
-	const name = "TestTheCommitIsHonest"
-	if err := mustPass(root, overlay{}, name, out); err != nil {
-		return fmt.Errorf("%s on the service as it is: %w", name, err)
-	}
-	missed := 0
-	for _, lie := range e.Lies {
-		found, err := lie.isFound(root, name)
-		if err != nil {
-			return err
-		}
-		verdict := "found: "
-		if !found {
-			verdict = "missed:"
-			missed++
-		}
-		_, _ = fmt.Fprintln(out, verdict, lie.Name)
-	}
-	if missed > 0 {
-		return fmt.Errorf("%s passes on %d of %d lies", name, missed, len(e.Lies))
-	}
-	return nil
-}
-
-// isFound reports whether the test fails on the lie.
-func (l Lie) isFound(root, test string) (bool, error) {
-	source, err := os.ReadFile(filepath.Join(root, l.File)) //nolint:gosec // of the repository
+// put writes the file as it is checked into dir.
+func (s *standIn) put(folder, dir string, files overlay) error {
+	source, err := os.ReadFile(filepath.Join(folder, s.file)) //nolint:gosec // of the repository
 	if err != nil {
-		return false, err
-	}
-	if strings.Count(string(source), l.Old) != 1 {
-		return false, fmt.Errorf("%s does not have %q once, in the place of which the lie belongs",
-			l.File, l.Old)
-	}
-	dir, err := os.MkdirTemp("", "lie-")
-	if err != nil {
-		return false, err
-	}
-	defer os.RemoveAll(dir)
-	lying := filepath.Join(dir, l.File)
-	if err := os.WriteFile(lying, []byte(strings.Replace(string(source), l.Old, l.New, 1)),
-		0o600); err != nil {
-		return false, err
-	}
-	found, _, err := fails(root, overlay{l.File: lying}, test)
-	return found, err
-}
-
-// fails reports whether a test of the folder fails, and what it prints. A test that cannot be run
-// is an error.
-func fails(folder string, files overlay, test string) (bool, string, error) {
-	var printed strings.Builder
-	if err := goTest(folder, files, test, &printed); err == nil {
-		return false, printed.String(), nil
-	}
-	if !strings.Contains(printed.String(), "--- FAIL: "+test) {
-		return false, "", fmt.Errorf("%s cannot be run:\n%s", test, &printed)
-	}
-	return true, printed.String(), nil
-}
-
-// mustPass is an error unless the test is there and passes.
-func mustPass(root string, files overlay, test string, out io.Writer) error {
-	var printed strings.Builder
-	if err := goTest(root, files, test, io.MultiWriter(out, &printed)); err != nil {
 		return err
 	}
-	if !strings.Contains(printed.String(), "--- PASS: "+test) {
-		return errors.New("there is no test with this name in " + root)
+	if !s.pattern.Match(source) {
+		return fmt.Errorf("%s has to keep %q, which the check uses", s.file, s.pattern)
 	}
-	return nil
+	changed := s.pattern.ReplaceAllString(string(source), s.new) + s.rest
+	files[s.file] = filepath.Join(dir, s.file)
+	return os.WriteFile(files[s.file], []byte(changed), 0o600)
+}
+
+// checkAlone runs a test of the service without its own tests and, but for those named, without
+// its other files: that takes a tenth of the time. If the files need others now, all are there.
+func checkAlone(root string, keep []string, files overlay, test string) error {
+	alone := overlay{}
+	sources, err := filepath.Glob(filepath.Join(root, "*.go"))
+	if err != nil {
+		return err
+	}
+	for _, path := range sources {
+		name := filepath.Base(path)
+		isTest := strings.HasSuffix(name, "_test.go")
+		if isTest || !slices.Equal(keep, all) && !slices.Contains(keep, name) {
+			alone[name] = "" // go does not see it
+		}
+	}
+	for name, path := range files {
+		alone[name] = path
+	}
+	err = goTest(root, alone, test)
+	if _, isBuild := errors.AsType[*buildError](err); isBuild {
+		return goTest(root, files, test)
+	}
+	return err
 }
 
 // overlay are files that go is to see in a folder: by name, the paths that they are read from.
 type overlay map[string]string
 
-// goTest runs tests of a folder, as go test -overlay lets it see more files than there are.
-func goTest(folder string, files overlay, tests string, out io.Writer) error {
+// buildError is a program that does not compile.
+type buildError struct{ printed string }
+
+func (e *buildError) Error() string { return "it does not compile:\n" + e.printed }
+
+// errNoTest is a test that is not there.
+var errNoTest = errors.New("there is no such test")
+
+// goTest runs a test of a folder, or all of them, with the files of an overlay. Its error is what
+// they say.
+func goTest(folder string, files overlay, test string) error {
 	replace := map[string]string{}
 	for name, path := range files {
 		replace[filepath.Join(folder, name)] = path
@@ -233,25 +164,36 @@ func goTest(folder string, files overlay, tests string, out io.Writer) error {
 		return err
 	}
 	cmd := exec.CommandContext(context.Background(), "go", "test",
-		//nolint:gosec // tests of the tour
-		"-count=1", "-v", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+tests+")$",
-		".")
-	cmd.Dir, cmd.Stdout, cmd.Stderr = folder, out, out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("see above for what fails (%w)", err)
+		"-count=1", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+test+")",
+		".") //nolint:gosec // tests of the course
+	cmd.Dir = folder
+	out, err := cmd.CombinedOutput()
+	printed := string(out)
+	switch {
+	case err == nil && strings.Contains(printed, "[no tests to run]"):
+		return errNoTest
+	case err == nil:
+		return nil
+	case strings.Contains(printed, "[build failed]") || strings.Contains(printed, "[setup failed]"):
+		return &buildError{messages(printed)}
+	case strings.Contains(printed, "fatal error: stack overflow"):
+		return errors.New("a function calls itself without end (stack overflow). Which call in " +
+			"what you have written comes back to it?")
 	}
-	return nil
+	return errors.New(messages(printed))
 }
 
-var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+var (
+	frame = regexp.MustCompile(`(?m)^(=== |\s*--- |FAIL|exit status |ok |# ).*\n`)
+	place = regexp.MustCompile(`(?m)^\s+check_test\.go:\d+: `)
+)
 
-// testNames are the tests of an exercise, as -run takes them.
-func testNames(root string, e Exercise) string {
-	source, _ := os.ReadFile(filepath.Join(root,
-		e.Test())) //nolint:gosec // without it, go test says what is missing
-	var names []string
-	for _, match := range testFunc.FindAllStringSubmatch(string(source), -1) {
-		names = append(names, match[1])
+// messages are the lines in which tests, or the compiler, say something. Of a panic, its beginning
+// is enough.
+func messages(printed string) string {
+	lines := strings.Split(place.ReplaceAllString(frame.ReplaceAllString(printed, ""), ""), "\n")
+	if len(lines) > 20 {
+		lines = append(lines[:20], "…")
 	}
-	return strings.Join(names, "|")
+	return strings.TrimSpace(strings.Join(lines, "\n"))
 }

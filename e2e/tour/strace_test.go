@@ -14,7 +14,7 @@ import (
 )
 
 // TestTheSyncComesBeforeThe201 looks at the system calls of the service, and of the one that the
-// exercise "honest" calls a lie: that one confirms a pet of which the disk knows nothing.
+// exercise honest calls a lie: that one confirms a pet of which the disk knows nothing.
 func TestTheSyncComesBeforeThe201(t *testing.T) {
 	if *update {
 		t.Skip("-update only renews files")
@@ -23,11 +23,8 @@ func TestTheSyncComesBeforeThe201(t *testing.T) {
 	if calls := c.callsOfACreate(); !strings.Contains(calls, "sync(") {
 		t.Errorf("there is no sync before the 201:\n%s", calls)
 	}
-	lie := lies[0]
-	source, err := os.ReadFile(filepath.Join(c.dir, lie.File))
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(c.dir, lie.File),
-		[]byte(strings.Replace(string(source), lie.Old, lie.New, 1)), 0o600))
+	sqlite := filepath.Join(c.dir, lies[0].file)
+	must(t, lies[0].tell(sqlite, sqlite))
 	if calls := c.callsOfACreate(); strings.Contains(calls, "sync(") {
 		t.Errorf("the lie syncs all the same:\n%s", calls)
 	}

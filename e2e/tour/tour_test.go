@@ -2,26 +2,24 @@ package tour
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"go/ast"
-	"go/format"
 	"go/parser"
 	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// With -update the links of docs/tour.md get the lines that their symbols have now, patches are
-// merged if lines around theirs have changed, and nothing else is tried: go -C e2e test ./tour
-// -update
-var update = flag.Bool("update", false, "renew the links of docs/tour.md and the patches")
+// With -update patches are merged if lines around theirs have changed, and nothing else is tried:
+// go -C e2e test ./tour -update
+var update = flag.Bool("update", false, "renew the patches of the solutions")
 
 const repository = "../.."
 
@@ -31,9 +29,6 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
-
-// String names the exercise in failures, its stop first.
-func (e Exercise) String() string { return fmt.Sprintf("stop %d, exercise %s", e.Stop, e.Name) }
 
 // clone is a fresh copy of the service as it is in the working tree, in a repository of its own.
 type clone struct {
@@ -89,18 +84,45 @@ func (c *clone) git(args ...string) string {
 	return out
 }
 
-// apply applies the solution of an exercise. With -update, a solution whose surroundings have
-// changed is merged.
-func (c *clone) apply(t *testing.T, e Exercise) {
+// solution is a patch of an exercise. Its text begins with what it does; of a wrong one, the next
+// line is what the check says of it.
+type solution struct {
+	Exercise
+	kind, path, does, says string
+}
+
+func (s solution) String() string { return s.Name + "/" + s.kind }
+
+// solutions are those of an exercise: two right ones, and then two wrong ones.
+func (e Exercise) solutions(t *testing.T) (found []solution) {
 	t.Helper()
-	patch := filepath.Join(c.dir, e.Solution())
+	for _, kind := range []string{"right", "other", "tempting", "wrong"} {
+		text, err := os.ReadFile(filepath.Join(repository, e.Solution(kind)))
+		must(t, err)
+		lines := strings.SplitN(string(text), "\n", 3)
+		s := solution{Exercise: e, kind: kind, path: e.Solution(kind), does: lines[0]}
+		says, isWrong := strings.CutPrefix(lines[1], "says: ")
+		if isWrong {
+			s.says = says
+		}
+		if isWrong != (len(found) >= 2) || len(s.does) > 100 {
+			t.Errorf("%v does not begin with what it does, and what the check says of it", s)
+		}
+		found = append(found, s)
+	}
+	return found
+}
+
+// apply applies a solution. With -update, one whose surroundings have changed is merged.
+func (c *clone) apply(t *testing.T, s solution) {
+	t.Helper()
+	patch := filepath.Join(c.dir, s.path)
 	out, err := c.run("apply", "-C1", "--index", patch)
 	if err != nil && *update {
 		out, err = c.run("apply", "--3way", patch)
 	}
 	if err != nil {
-		t.Fatalf("%v: %s does not apply to the service as it is now: %v\n%s", e, e.Solution(), err,
-			out)
+		t.Fatalf("%v does not apply to the service as it is now: %v\n%s", s, err, out)
 	}
 }
 
@@ -109,21 +131,24 @@ var moved = regexp.MustCompile(`(?m)^(index|@@) .*$`)
 
 // renew writes the patch of what was applied last, unless its lines have only moved; the text above
 // the changes stays.
-func (c *clone) renew(t *testing.T, e Exercise) {
+func (c *clone) renew(t *testing.T, s solution) {
 	t.Helper()
-	path := filepath.Join(repository, e.Solution())
+	if s.on == nil {
+		return // it is of a naive program, which changes with its patches
+	}
+	path := filepath.Join(repository, s.path)
 	old, err := os.ReadFile(path)
 	must(t, err)
 	text, _, _ := strings.Cut(string(old), "diff --git ")
-	patch := text + c.git("diff", "--cached", "--no-ext-diff", "--no-color")
+	patch := text + c.git("diff", "--cached", "--no-ext-diff", "--no-color", "-U1")
 	if moved.ReplaceAllString(patch, "") != moved.ReplaceAllString(string(old), "") {
 		must(t, os.WriteFile(path, []byte(patch), 0o600))
 	}
 }
 
-// TestEverySolutionSolvesItsExercise sees the test of each exercise fail on a fresh copy of the
-// service, and pass once the solution was applied.
-func TestEverySolutionSolvesItsExercise(t *testing.T) {
+// TestTheChecksAreFairAndStrict sees the check of each exercise refuse the service as it is, take
+// both right solutions, and say of each wrong one what its patch says.
+func TestTheChecksAreFairAndStrict(t *testing.T) {
 	t.Parallel()
 	waiting := make(chan Exercise, len(Exercises))
 	for _, e := range Exercises {
@@ -136,7 +161,7 @@ func TestEverySolutionSolvesItsExercise(t *testing.T) {
 			c := newClone(t)
 			for e := range waiting {
 				start := time.Now()
-				t.Run(fmt.Sprintf("stop %d/%s", e.Stop, e.Name), func(t *testing.T) { c.try(t, e) })
+				t.Run(e.Name, func(t *testing.T) { c.try(t, e) })
 				progress("%-8s %4.1f s", e.Name, time.Since(start).Seconds())
 			}
 		})
@@ -154,181 +179,164 @@ func progress(format string, args ...any) {
 	_, _ = fmt.Fprintf(terminal, "  "+format+"\n", args...)
 }
 
-// try sees an exercise unsolved, and solved by its solution.
+// try sees an exercise unsolved, and what its check says of each solution.
 func (c *clone) try(t *testing.T, e Exercise) {
-	defer c.git("clean", "-q", "-f")
-	defer c.git("reset", "-q", "--hard")
-	if *update {
-		c.apply(t, e)
-		c.renew(t, e)
+	for _, s := range e.solutions(t) {
+		c.apply(t, s)
+		if *update {
+			c.renew(t, s)
+		} else {
+			c.judge(t, s)
+		}
+		c.git("reset", "-q", "--hard")
+	}
+	if !*update {
+		c.mustSayMore(t, e.Check(c.dir), "the original code", "")
+	}
+}
+
+// judge sees what a check says of a solution, and the test fail that the right one breaks.
+func (c *clone) judge(t *testing.T, s solution) {
+	t.Helper()
+	err := s.Check(c.dir)
+	if s.says != "" {
+		c.mustSayMore(t, err, s.String(), s.says)
 		return
 	}
-	c.mustFailBefore(t, e)
-	c.apply(t, e)
-	var out bytes.Buffer
-	if err := e.Check(c.dir, &out); err != nil {
-		t.Fatalf("%v is not solved by %s: %v\n%s", e, e.Solution(), err, &out)
+	if err != nil {
+		t.Errorf("%v is refused: %v", s, err)
 	}
-	c.mustBreak(t, e)
+	if s.kind == "right" && s.Breaks != "" && goTest(c.dir, overlay{}, s.Breaks) == nil {
+		t.Errorf("%s passes with %v", s.Breaks, s)
+	}
 }
 
-// mustFailBefore sees that an exercise is not solved by the service as it is, and that this is not
-// because something cannot be built.
-func (c *clone) mustFailBefore(t *testing.T, e Exercise) {
+// mustSayMore wants the error of a check, which is none of the compiler's.
+func (c *clone) mustSayMore(t *testing.T, err error, of, words string) {
 	t.Helper()
-	var out bytes.Buffer
-	err := e.Check(c.dir, &out)
-	if err == nil || strings.Contains(out.String(), "[build failed]") {
-		t.Fatalf("%v: its check says of the service as it is %v\n%s", e, err, &out)
-	}
-	if _, err := os.Stat(filepath.Join(c.dir, e.Test())); err != nil {
-		return // the check has no test in a file
-	}
-	for name := range strings.SplitSeq(testNames(c.dir, e), "|") {
-		if !strings.Contains(out.String(), "--- FAIL: "+name) {
-			t.Errorf("%v: %s does not fail on the service as it is\n%s", e, name, &out)
-		}
-	}
-	source, err := os.ReadFile(filepath.Join(c.dir, e.Test()))
-	must(t, err)
-	if formatted, err := format.Source(source); err != nil || !bytes.Equal(formatted, source) {
-		t.Errorf("%s is not formatted as gofmt does: %v", e.Test(), err)
+	_, isBuild := errors.AsType[*buildError](err)
+	if err == nil || isBuild || !strings.Contains(err.Error(), words) {
+		t.Errorf("of %s the check says\n%v\nwant\n%s", of, err, words)
 	}
 }
 
-// mustBreak sees the tests of the service fail that the solution of an exercise is said to break.
-func (c *clone) mustBreak(t *testing.T, e Exercise) {
+// pages are the documents of the course. A sitting has the place of its number.
+var pages = []string{
+	"tour.md", "tour-request.md", "tour-limit.md", "tour-store.md", "tour-teacher.md",
+}
+
+func readPage(t *testing.T, name string) string {
 	t.Helper()
-	if len(e.Breaks) == 0 {
-		return
-	}
-	files := overlay{}
-	if e.check == nil {
-		// as in Check, so that Go compiles once
-		files["tour_"+e.Name+"_test.go"] = filepath.Join(c.dir, e.Test())
-	}
-	var out bytes.Buffer
-	_ = goTest(c.dir, files, strings.Join(e.Breaks, "|"), &out)
-	for _, name := range e.Breaks {
-		if !strings.Contains(out.String(), "--- FAIL: "+name+" ") {
-			t.Errorf("%v: %s does not fail with %s\n%s", e, name, e.Solution(), &out)
-		}
-	}
-}
-
-// TestHarmlessSolutionsKeepTheServicesTests applies all solutions that break no test of the
-// service, and runs its whole suite.
-func TestHarmlessSolutionsKeepTheServicesTests(t *testing.T) {
-	if *update {
-		t.Skip("-update only renews files")
-	}
-	t.Parallel()
-	c := newClone(t)
-	for _, e := range Exercises {
-		if len(e.Breaks) == 0 {
-			c.apply(t, e)
-		}
-	}
-	suite := exec.Command("go", "test", "-count=1", "-vet=off", ".")
-	suite.Dir = c.dir
-	if out, err := suite.CombinedOutput(); err != nil {
-		t.Errorf("with all harmless solutions, the service's own tests fail: %v\n%s", err, out)
-	}
-	progress("the service's own tests, with all solutions that break none")
-}
-
-// TestEveryExerciseIsInTheTour: by the command that checks it, its solution, and its files.
-func TestEveryExerciseIsInTheTour(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(repository, "docs/tour.md"))
+	text, err := os.ReadFile(filepath.Join(repository, "docs", name))
 	must(t, err)
-	used := map[string]bool{}
+	return string(text)
+}
+
+// TestEveryExerciseIsInTheCourse: in its sitting by the commands that begin and check it, and on
+// the teacher's page with its tempting solution.
+func TestEveryExerciseIsInTheCourse(t *testing.T) {
+	folders := map[string]bool{"try": true}
 	for _, e := range Exercises {
-		for _, want := range []string{"./tour/try " + e.Name + "`", "(../" + e.Solution() + ")"} {
-			if !strings.Contains(string(text), want) {
-				t.Errorf("docs/tour.md lacks %s of %v", want, e)
+		page := readPage(t, pages[e.Sitting])
+		for _, want := range []string{"try -begin " + e.Name, "`try " + e.Name + "`"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("docs/%s lacks %s", pages[e.Sitting], want)
 			}
 		}
-		if e.Question == "" || slices.Contains(e.Hints[:], "") {
-			t.Errorf("%v lacks a question or a hint", e)
+		tempting := e.solutions(t)[2]
+		row := "| `" + e.Name + "` | " + tempting.does + " |"
+		if !strings.Contains(readPage(t, "tour-teacher.md"), row) {
+			t.Errorf("docs/tour-teacher.md lacks %s", row)
 		}
-		used[filepath.Base(e.Test())], used[filepath.Base(e.Solution())] = true, true
+		if e.Hint == "" {
+			t.Errorf("%s lacks a hint", e.Name)
+		}
+		folders[e.Name] = true
 	}
-	patches, err := filepath.Glob("stop*/*.patch")
+	entries, err := os.ReadDir(".")
 	must(t, err)
-	tests, err := filepath.Glob("stop*/*.go.txt")
-	must(t, err)
-	for _, file := range append(patches, tests...) {
-		if !used[filepath.Base(file)] {
-			t.Errorf("%s belongs to no exercise", file)
+	for _, entry := range entries {
+		if entry.IsDir() && !folders[entry.Name()] {
+			t.Errorf("%s belongs to no exercise", entry.Name())
 		}
 	}
 }
 
-// TestAStopIsShort: a naive program has at most 40 lines, and what is to be read of the service at
-// most 50.
-func TestAStopIsShort(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(repository, "docs/tour.md"))
-	must(t, err)
-	stops := strings.Split(string(text), "\n## ")[1:]
-	seen := 0
-	for _, stop := range stops {
-		number, _, numbered := strings.Cut(stop, ". ")
-		if !numbered || len(number) != 1 {
-			continue
+// TestASittingIsShort: it has at most 2,300 words and six exercises. What is to be read of the
+// service in a stop has at most 60 lines, and a naive program 50. All pages have at most 7,000
+// words. The questions have answers.
+func TestASittingIsShort(t *testing.T) {
+	all := 0
+	for i, page := range pages {
+		text := readPage(t, page)
+		words := len(strings.Fields(text))
+		all += words
+		exercises := 0
+		for _, e := range Exercises {
+			if e.Sitting == i {
+				exercises++
+			}
 		}
-		seen++
-		program, err := os.ReadFile("stop" + number + "/main.go")
+		if words > 2_300 || exercises > 6 {
+			t.Errorf("docs/%s has %d words and %d exercises", page, words, exercises)
+		}
+		for stop := range strings.SplitSeq(text, "\n## ") {
+			if sum := toRead(t, stop); sum > 60 {
+				t.Errorf("docs/%s: %.20s… has %d lines to read", page, stop, sum)
+			}
+		}
+		questions := strings.Count(text, "*A question:*")
+		if questions != strings.Count(text, "<details><summary>Answer</summary>\n\n") {
+			t.Errorf("docs/%s has %d questions, and as many answers it has not", page, questions)
+		}
+	}
+	if all > 7_000 {
+		t.Errorf("the course has %d words, more than 7,000", all)
+	}
+	programs, err := filepath.Glob("*/main.go")
+	must(t, err)
+	for _, program := range programs {
+		source, err := os.ReadFile(program)
 		must(t, err)
-		if n := bytes.Count(program, []byte("\n")); n > 40 {
-			t.Errorf("the naive program of stop %s has %d lines, more than 40", number, n)
+		if n := bytes.Count(source, []byte("\n")); n > 50 && program != "try/main.go" {
+			t.Errorf("%s has %d lines, more than 50", program, n)
 		}
-		_, reading, _ := strings.Cut(stop, "\n### Read")
-		reading, _, _ = strings.Cut(reading, "\n### ")
-		sum := 0
-		for _, match := range link.FindAllStringSubmatch(reading, -1) {
-			first, last := lines(t, match[2], match[1])
-			sum += last - first + 1
-		}
-		if sum == 0 || sum > 50 {
-			t.Errorf("stop %s has %d lines of the service to read, more than 50 or none", number,
-				sum)
-		}
-	}
-	if seen != 6 {
-		t.Errorf("docs/tour.md has %d stops, not 6", seen)
 	}
 }
 
-// A link of the tour names a symbol of a file, such as limiter.charge, or its head: the comment
-// above the imports.
-var link = regexp.MustCompile("\\[`([A-Za-z.]+)`\\]\\(\\.\\./([a-z_]+\\.go)#L(\\d+)-L(\\d+)\\)")
+// A link of the course names a symbol of a file, such as limiter.charge. It leads to the file,
+// where the symbol can be found by its name.
+var link = regexp.MustCompile("\\[`([A-Za-z.]+)`\\]\\(\\.\\./([a-z_]+\\.go)\\)")
 
-// TestTheLinksLeadToWhatTheyName compares the lines in the links with those that the symbols have.
-// With -update it puts the right ones there.
-func TestTheLinksLeadToWhatTheyName(t *testing.T) {
-	path := filepath.Join(repository, "docs/tour.md")
-	text, err := os.ReadFile(path)
-	must(t, err)
-	links := 0
-	renewed := link.ReplaceAllStringFunc(string(text), func(found string) string {
-		links++
-		match := link.FindStringSubmatch(found)
+// toRead is how many lines the symbols have that a stop links to behind "Read".
+func toRead(t *testing.T, stop string) (sum int) {
+	t.Helper()
+	_, reading, _ := strings.Cut(stop, "\n### Read")
+	reading, _, _ = strings.Cut(reading, "\n### ")
+	for _, match := range link.FindAllStringSubmatch(reading, -1) {
 		first, last := lines(t, match[2], match[1])
-		if first == 0 {
-			t.Errorf("there is no %s in %s", match[1], match[2])
-			return found
-		}
-		right := fmt.Sprintf("[`%s`](../%s#L%d-L%d)", match[1], match[2], first, last)
-		if right != found && !*update {
-			t.Errorf("%s should be %s; go -C e2e test ./tour -update puts that right", found, right)
-		}
-		return right
-	})
-	if others := strings.Count(string(text), "go#L"); links == 0 || others != links {
-		t.Errorf("%d links to lines, of which %d name what is there", others, links)
+		sum += last - first + 1
 	}
-	if *update && !t.Failed() {
-		must(t, os.WriteFile(path, []byte(renewed), 0o600))
+	return sum
+}
+
+// TestTheLinksLeadToWhatTheyName looks for the symbol of each link in its file.
+func TestTheLinksLeadToWhatTheyName(t *testing.T) {
+	links := 0
+	for _, page := range pages {
+		text := readPage(t, page)
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			links++
+			if first, _ := lines(t, match[2], match[1]); first == 0 {
+				t.Errorf("docs/%s: there is no %s in %s", page, match[1], match[2])
+			}
+		}
+		if strings.Contains(text, ".go#L") {
+			t.Errorf("docs/%s has a link to lines, which move", page)
+		}
+	}
+	if links == 0 {
+		t.Error("the course names nothing of the service")
 	}
 }
 
@@ -345,13 +353,6 @@ func lines(t *testing.T, file, symbol string) (first, last int) {
 			begin = comment.Pos()
 		}
 		first, last = fset.Position(begin).Line, fset.Position(node.End()).Line
-	}
-	if symbol == file {
-		for _, comment := range parsed.Comments {
-			if first == 0 {
-				span(nil, comment)
-			}
-		}
 	}
 	for _, declaration := range parsed.Decls {
 		switch d := declaration.(type) {
@@ -386,10 +387,10 @@ func receiver(d *ast.FuncDecl) string {
 	if star, ok := kind.(*ast.StarExpr); ok {
 		kind = star.X
 	}
-	if generic, ok := kind.(*ast.IndexListExpr); ok {
-		kind = generic.X
+	name, isPlain := kind.(*ast.Ident)
+	if !isPlain {
+		return "" // a generic type
 	}
-	name, _ := kind.(*ast.Ident)
 	return name.Name + "."
 }
 
