@@ -116,8 +116,8 @@ func newKeyring(s *store, staging bool) *keyring {
 	}
 }
 
-// authenticate finds the key that a request carries in its Authorization headers, of which there
-// may be one. The error is an *Error missing_key or invalid_key, errNoLookup, or the store's.
+// authenticate finds the key that a request carries in its Authorization headers, of which at most
+// one is allowed. The error is an *Error missing_key or invalid_key, errNoLookup, or the store's.
 // All unusable keys get the same message, except a key of the other environment, which its prefix
 // shows anyway. spent reports whether the caller's address is spent, and is asked only if a key is
 // not known.
@@ -157,7 +157,7 @@ func bearer(header string) (token string) {
 }
 
 // lookup returns the key that a token is, or nil. A key that is not in memory, or was read before
-// another program has written, is read from the database if its checksum is right.
+// another program wrote, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
 	known := k.known.get(d)
@@ -173,7 +173,8 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	return k.read(d)
 }
 
-// fresh reports whether a key from memory is there, and as good as in the database.
+// fresh reports whether a key from memory is there, and as good as in the database: the store counts
+// editsSeen up whenever rows may have changed that others have cached.
 func (k *keyring) fresh(known knownKey) bool {
 	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
 }

@@ -88,7 +88,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 	return srv
 }
 
-// addRoutes is the whole surface. The names are those under which /metrics counts.
+// addRoutes registers every route. The names are those under which /metrics counts.
 func (s *service) addRoutes() {
 	s.add("GET /v1/pets", "listPets", s.listPets)
 	s.add("POST /v1/pets", "createPet", s.createPet)
@@ -137,7 +137,7 @@ type caller struct {
 // written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
-// handle counts an operation under the name, and writes its error if there is one.
+// handle lets an operation be counted under the name, and writes its error if there is one.
 func (s *service) handle(name string, op operation) http.Handler {
 	if s.operations[name] == nil { // this is the first route of the name
 		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
@@ -155,22 +155,23 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit lets everything outside /v1 pass. If what is remembered may be old, all other requests wait
-// half a second at most for a look for edits. Then admit authenticates them, charges the limits of
-// their key and sets the headers of the limits. Unknown paths and methods need a key too, so that a
+// admit lets everything outside /v1 pass. All other requests may be answered from memory. If what is
+// there may be old, they first wait, half a second at most, until the store has looked for edits.
+// Then admit authenticates them, charges the limits of their key and sets the headers of the limits. Unknown paths and methods need a key too, so that a
 // caller without one learns nothing there. What such a caller is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
 	s.store.catchUp(r.Context(), w.start)
+	// Keys that are not in memory are looked up one at a time where an address guesses.
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.usage.address(network, w.start, false).level().remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
-		// There may be no leader now. So the key is neither accepted nor refused.
+		// The store is away, or too many lookups wait. The key is neither accepted nor refused.
 		w.code = lookupRefused
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
@@ -208,7 +209,7 @@ type response struct {
 	request   *http.Request
 	id        [1]string // X-Request-Id: an array, so that its slice in http.Header costs no memory
 	start     time.Time
-	waited    time.Duration // of that, for the client to send its body
+	waited    time.Duration // since start, for the client to send its body
 	took      time.Duration // the service's own time, until the status was sent
 	status    int           // 0 until it is sent
 	code      ErrorCode     // under which its Error is counted, if it is one
@@ -218,8 +219,8 @@ type response struct {
 	limitsShown    bool  // the headers say where its key stands
 }
 
-// WriteHeader lets go of the request's header. As a map it may take four times its bytes, and the
-// peer decides how long the response waits.
+// WriteHeader also stops the clock, and lets go of the request's header: as a map it may take four
+// times its bytes, and the peer decides how long the response waits.
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	// The clock stops here, since how long a client takes its response is up to the client.
@@ -247,8 +248,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
 		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
-		// its end elsewhere. net/http does not show which these are, so all chunks and all of
-		// HTTP/1.0 count.
+		// its end elsewhere. net/http does not show which requests those are, so all chunks and
+		// all of HTTP/1.0 count.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -445,7 +446,7 @@ func (s *service) writeError(w *response, apiErr *Error) {
 		w.code = apiErr.Code
 	}
 	s.errors[w.code].Add(1)
-	body, _ := json.Marshal(apiErr) // two strings and a number
+	body, _ := json.Marshal(apiErr) // cannot fail: two strings and a number
 	write(w, apiErr.Status, jsonType, body)
 }
 

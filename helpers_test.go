@@ -622,12 +622,6 @@ func (k testKeys) mint(name string, args ...string) string {
 	return token
 }
 
-func (k testKeys) show(id string) (shown shownKey) {
-	k.Helper()
-	must(k, json.Unmarshal([]byte(k.do("show", "-json", id)), &shown))
-	return shown
-}
-
 // write runs statements on the database, as the service does.
 func (k testKeys) write(statements ...statement) {
 	k.Helper()
@@ -708,10 +702,6 @@ func deprecatedUseOf(t testing.TB, s *store, id int64) instant {
 		t.Fatalf("key %d is not found: %v", id, err)
 	}
 	return used
-}
-
-func setPlan(id int64, plan string, q quota) statement {
-	return changeKey(id, plan, "", q)
 }
 
 func setName(id int64, name string) statement { return changeKey(id, "", name, quota{}) }

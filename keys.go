@@ -89,8 +89,7 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 // clause begins with WHERE. eachKey adds another condition with AND, so that an OR in the clause
 // needs brackets.
 //
-// A new column of a key needs a migration: a file in schema and its line in store.go. The column
-// also stands in keysQuery, apiKey, columns, insertKeyIf and insertion, and in changeKey if a
+// A new column of a key needs a migration, a file in schema. The column also stands in keysQuery, apiKey, columns, insertKeyIf and insertion, and in changeKey if a
 // command may change it.
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
@@ -192,9 +191,10 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	}
 }
 
-// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?", or the like;
-// eachRow binds these two. A file returns its rows as they are at one moment. A cluster returns them
-// a thousand at a time, because a response is kept in memory: with the longest names it takes 1.5 MB.
+// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?", or the
+// like; eachRow binds these two. A file returns its rows as they are at one moment. A cluster
+// returns them a thousand at a time, because a response is kept in memory: with the longest names
+// it takes 1.5 MB.
 func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // SQLite takes a negative limit for none

@@ -114,7 +114,7 @@ func (b *bucket) take(now, length instant) {
 	b.unsent++
 }
 
-// levelAt shows a bucket at an instant: a full one resets now.
+// levelAt shows a bucket at an instant. Of a full bucket, the reset is that instant.
 func (b bucket) levelAt(now, length instant, limit int64) level {
 	v := level{limit: limit, remaining: limit, reset: now}
 	if b.running(now, length) {
@@ -142,11 +142,11 @@ const (
 // decision is whether a request was admitted, and where its caller stands then.
 type decision struct {
 	now         instant
-	minute, day level     // RateLimit; minute is the address's too, which has no day
+	minute, day level     // RateLimit; minute is that of an address too, which has no day
 	shown       window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins   bool      // this very refusal bans the key
-	lastBan     instant   // when the ban before that began
+	banBegins   bool      // this very refusal bans the key, once storeBan has stored the ban
+	lastBan     instant   // when the ban before that began, which the new one replaces
 	banErr      error     // why the ban could not be stored, and so does not begin
 	policy      []string  // RateLimit-Policy
 }
@@ -337,7 +337,7 @@ type tally struct {
 	Errors   int64 `json:"errors"`
 }
 
-// counts are what was counted since the counts before them were taken.
+// counts are what was counted since the last take.
 type counts struct {
 	usages     map[int64]usageIncrement // by id
 	days       []dayRow
@@ -352,8 +352,8 @@ type usageIncrement struct {
 }
 
 // increment is what is added to a bucket that is stored: so many requests, in the window with this
-// end. Read is what was stored when it was read last. See mergeDays. The ends are numbers, because
-// an instant becomes a text in JSON.
+// end. It is added only if the stored window has this end too, or is still the one that was read
+// last: see mergeDays. The ends are numbers, because an instant becomes a string in JSON.
 type increment struct{ Used, Ends, ReadUsed, ReadEnds int64 }
 
 // dayRow is what is added to a day of a usage.
@@ -384,9 +384,9 @@ type limiter struct {
 
 	mu         sync.Mutex // guards what follows, also in usage.go
 	usages     map[int64]*usage
-	merges     int64                // how many there were
-	trimmedAt  int64                // what merges was when usages were last dropped
-	tallies    map[usageDate]*tally // what no take has given away
+	merges     int64                // how often merge was called
+	trimmedAt  int64                // what merges was when usages were last dropped; for recall
+	tallies    map[usageDate]*tally // not yet taken
 	deprecated map[int64]int64      // as in counts
 	addresses  map[netip.Prefix]bucket
 	// farthest is how far ahead a stored minute ended, at most, since it was asked for last.
@@ -433,7 +433,7 @@ func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
 
 // isOld reports whether a usage must be read again, because other services may have counted
 // requests since it was read. A merge brings only the usages of which something was taken. A usage
-// with unsent requests is not old, since to read it would lose them. The next take gives these
+// with unsent requests is not old, since reading it would lose them. The next take gives these
 // away, and its merge brings the usage. The caller holds the lock.
 func (l *limiter) isOld(u *usage) bool {
 	return l.shared && u.readAt != l.merges && !u.hasUnsent()
@@ -501,8 +501,8 @@ func (l *limiter) makeRoomFor(address netip.Prefix) {
 	}
 }
 
-// takeFarthest says how far in the future a minute ended that was stored since the last call. If
-// that is more than a minute, the clocks of two services differ by the rest.
+// takeFarthest says by how much a stored minute ended later than it was merged: the most since the
+// last call. If that is more than a minute, the clocks of two services differ by the rest.
 func (l *limiter) takeFarthest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -564,7 +564,7 @@ func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time)
 			continue
 		}
 		sent := taken.usages[row.ID]
-		// The minute that the flush has replaced counts too.
+		// So does the stored minute that the counts have just replaced: see mergeDays.
 		minuteEnds := max(row.Minute.Ends, instant(sent.Minute.ReadEnds))
 		l.farthest = max(l.farthest, minuteEnds-now)
 		if u.adopt(row, sent, now) {

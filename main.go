@@ -3,9 +3,9 @@
 // lists the commands.
 //
 // The service lists pets (GET /v1/pets), adds one (POST /v1/pets) and, until 5 December 2030,
-// fetches one (GET /v1/pets/{petId}). Every request carries an API key as a bearer token. Every key
-// has a plan with a limit for the minute and one for the day, and every response says what is left
-// of them.
+// fetches one (GET /v1/pets/{petId}). Every request under /v1 carries an API key as a bearer token.
+// Every key has a plan with a limit for the minute and one for the day, and every response there
+// says what is left of them.
 //
 // Six files are the service, in the order in which a newcomer reads them:
 //
@@ -241,7 +241,7 @@ func listen(addr string, environ map[string]string) (net.Listener, error) {
 	defer socket.Close()
 	listener, _ := net.FileListener(socket) // nil after an error
 	if _, isTCP := listener.(*net.TCPListener); !isTCP {
-		return nil, usageErrorf("the socket from the parent, file 3, is no TCP listener")
+		return nil, usageErrorf("the socket from the parent, file 3, is not a TCP listener")
 	}
 	return listener, nil
 }
@@ -251,7 +251,7 @@ type server struct {
 	http.Server
 	ended   chan struct{} // closed when no connection is accepted any more
 	failure error         // why, once ended is closed
-	unused  sync.Map      // the net.Conns that no request has come on yet
+	unused  sync.Map      // the net.Conns on which no request has arrived yet
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
@@ -268,7 +268,7 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		HTTP2: &http.HTTP2Config{
 			// Each stream holds up to 90 KiB while its peer lets the response wait.
 			MaxConcurrentStreams: 10,
-			// Each connection has buffers of these sizes. By default they would be of 1 MiB.
+			// Each connection has buffers of these sizes. By default they would be 1 MiB.
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 64 << 10,
 			// A peer in the middle of a frame, such as a head, cannot answer a ping.
@@ -342,7 +342,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 }
 
 // localURL is where a client on this machine reaches a server: by the host of its address, which a
-// certificate may name, and the port that it has got.
+// certificate may name, and the port on which it really listens.
 func localURL(l net.Listener, addr string, secure bool) string {
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
@@ -354,7 +354,7 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	if secure {
 		scheme = "https"
 	} else if host == "localhost" {
-		// The name leads to ::1 first, where another user may wait for keys.
+		// The name leads to ::1 first, where another user may listen to take keys.
 		host = "127.0.0.1"
 		if l.Addr().(*net.TCPAddr).IP.Equal(net.IPv6loopback) {
 			host = "::1"
@@ -374,6 +374,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	flush := func(ctx context.Context) error { return s.usage.flush(ctx, time.Now) }
 	every(lookEvery, "look for edits of other programs", s.store.keepUp)
 	every(500*time.Millisecond, "write usage", flush)
+	// A minute that another service has stored ends within a minute from now, if both clocks are
+	// right. One second is what they may differ.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if farthest := s.usage.takeFarthest(); farthest > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
@@ -381,7 +383,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		}
 		return nil
 	})
-	every(time.Minute, "remove idempotency records", func(ctx context.Context) error {
+	every(time.Minute, "remove what has served its time", func(ctx context.Context) error {
 		if err := s.store.purge(ctx, time.Now()); err != nil {
 			return err
 		}

@@ -52,7 +52,7 @@ func TestTheFirstStartPrintsAKeyAndHowToUseIt(t *testing.T) {
 				t.Errorf("want the line %q in %s", line, stdout)
 			}
 		}
-		response, body := s.get("/pets", s.key)
+		response, body := s.list(s.key)
 		limit := response.Header.Get("X-RateLimit-Limit")
 		if response.StatusCode != 200 || body != "[]" || limit != "60" {
 			t.Errorf("with the key it is %s %s, with the limit %s", response.Status, body, limit)
@@ -198,14 +198,14 @@ func TestARestartKeepsPetsUsageAndKeys(t *testing.T) {
 	if location := created.Header.Get("Location"); location != "https://pets.example/v1/pets/1" {
 		t.Errorf("the pet is at %s", location)
 	}
-	before, list := s.get("/pets", s.key)
+	before, list := s.list(s.key)
 	s.stop()
 
 	again := startServer(t, nil, "-db", db)
 	if again.stdout.Len() > 0 {
 		t.Errorf("the second start prints %s", &again.stdout)
 	}
-	after, body := again.get("/pets", s.key)
+	after, body := again.list(s.key)
 	before.Header.Set("X-RateLimit-Remaining", "57") // after three requests
 	for _, name := range []string{"ETag", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
 		if got, want := after.Header.Get(name), before.Header.Get(name); got != want {
@@ -484,8 +484,8 @@ func TestAWrongSocketOfTheParentIsRefused(t *testing.T) {
 		stderr  string
 	}{
 		"two sockets":     {listenAsParent(t), "2", "LISTEN_FDS must be 1"},
-		"a UDP socket":    {udp, "1", "no TCP listener"},
-		"a Unix listener": {local, "1", "no TCP listener"},
+		"a UDP socket":    {udp, "1", "not a TCP listener"},
+		"a Unix listener": {local, "1", "not a TCP listener"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			db := databasePath(t)
@@ -713,7 +713,7 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 			t.Errorf("the last writing of usage says %v", err)
 		}
 		for _, what := range []string{"look for edits of other programs", "write usage",
-			"remove idempotency records"} {
+			"remove what has served its time"} {
 			message := `"level":"ERROR","msg":"cannot ` + what + `"`
 			if n := strings.Count(b.log.String(), message); n != 1 {
 				t.Errorf("it says %d times that it cannot %s", n, what)

@@ -250,7 +250,7 @@ func newDocument(body []byte, marker string) document {
 // keyText matches an API key, or the beginning of one.
 var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
 
-// redactField takes secrets out of a text that may be all one quotation.
+// redactField takes secrets out of a text that may be one quoted text as a whole.
 func redactField(text string) string {
 	return keyText.ReplaceAllString(withoutPassword(text), "$1…")
 }
@@ -310,7 +310,7 @@ func checkObject(body []byte) string {
 }
 
 // readFields reads the fields of a JSON object whose syntax is right. given are the known names in
-// the object, each once however often it is there, since given is searched for every field.
+// the object, each once, however often it is there, since given is searched for every field.
 //
 // Decoding into a struct would accept duplicate, unknown and miscased fields, and the tokens of
 // json.Decoder take nearly three times as long.
@@ -437,7 +437,7 @@ func checkName(name string) string {
 	return strings.Join(wrongs, " and ")
 }
 
-// shows reports whether a character alone can be seen. The characters by name are the fillers of
+// shows reports whether a character alone can be seen. Those that are listed are the fillers of
 // Hangul and the empty pattern of Braille. The pattern in web/openapi.json says the same, up to
 // U+FFFF.
 func shows(c rune) bool {
@@ -484,7 +484,7 @@ type pageRequest struct {
 	limit  int
 	status PetStatus // "" for all
 	after  int64     // list ids above this one
-	filter string    // "limit=…&status=…&", or what was given of it, for the next page's address
+	filter string    // "limit=…&status=…&" as far as given, for the next page's address
 }
 
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client

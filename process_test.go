@@ -125,9 +125,9 @@ var testClient = &http.Client{
 	Timeout:   longWait,
 }
 
-func (s *testServer) get(path, key string) (*http.Response, string) {
+func (s *testServer) list(key string) (*http.Response, string) {
 	s.t.Helper()
-	return send(s.t, "GET", s.address+path, key, "")
+	return send(s.t, "GET", s.address+"/pets", key, "")
 }
 
 func (s *testServer) post(body string) (*http.Response, string) {
@@ -138,7 +138,7 @@ func (s *testServer) post(body string) (*http.Response, string) {
 // wantStatus lists pets with a key, and checks the status.
 func (s *testServer) wantStatus(key string, status int) {
 	s.t.Helper()
-	response, body := s.get("/pets", key)
+	response, body := s.list(key)
 	if response.StatusCode != status {
 		s.t.Errorf("with the key %s it is %s %s, want %d", key, response.Status, body, status)
 	}

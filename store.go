@@ -205,7 +205,8 @@ func newIdentity() int64 {
 }
 
 // upgrade takes the schema from a version to the present one, and gives the database an identity
-// unless it has one. That is bound: if SQL drew it, each node of a cluster would draw another one.
+// unless it has one. The identity is an argument: if SQL drew it, each node of a cluster would draw
+// another one.
 func upgrade(version int, identity int64) []statement {
 	return []statement{
 		sqlOf(strings.Join(migrations[version:], "")),
@@ -251,8 +252,9 @@ type store struct {
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
-	// looked is when the last look for edits began, or when one had failed that began a moment
-	// before. What is remembered counts while this is recent.
+	// looked is when the last look for edits began that succeeded or, if later, when somebody had
+	// waited in vain for one that failed or was slow. What is remembered counts while this is
+	// recent.
 	looked  atomic.Pointer[time.Time]
 	lookMu  sync.Mutex // guards looking
 	looking *look      // the one that runs, or the last
@@ -316,8 +318,8 @@ func storeOn(e engine) *store {
 	return s
 }
 
-// Close ends the engine. A file ends after the transaction that runs; a cluster does not wait. A
-// look that runs is stopped first, and one that hangs is left after lookWait.
+// Close ends the engine. A file is closed after the transaction that runs; a cluster does not wait.
+// A look that runs is stopped first, and one that hangs is left after lookWait.
 func (s *store) Close() error {
 	s.lookMu.Lock()
 	l := s.looking
@@ -445,8 +447,9 @@ const (
 	lookCount = time.Second            // a look counts for so long
 )
 
-// isRecent reports whether what is so old by the monotonic and by the wall clock is recent. The
-// first stops while a machine is suspended. The other may be set back, and then tells nothing.
+// isRecent reports whether these two ages of one event, by the monotonic and by the wall clock, are
+// recent. The first clock stops while a machine is suspended. The other may be set back, and then
+// tells nothing.
 func isRecent(age, wallAge time.Duration) bool {
 	return age <= lookCount && wallAge >= 0 && wallAge <= lookCount
 }
@@ -461,7 +464,7 @@ func recent(at, now time.Time) bool {
 type look struct {
 	began  time.Time
 	before error         // what came of the look before
-	stop   func()        // lets it fail
+	stop   func()        // cancels it
 	ended  chan struct{} // closed when err is known
 	err    error
 }
@@ -499,7 +502,8 @@ func (s *store) joinLook(ctx context.Context) *look {
 			s.looked.Store(&l.began) // the answer may be older than now
 			return
 		}
-		// Who waits for a look that another one has stopped waits for that: nothing has failed.
+		// If a newer look has stopped this one, nothing has failed, and who waits for this one
+		// waits for the newer one.
 		s.lookMu.Lock()
 		last := s.looking
 		s.lookMu.Unlock()
@@ -557,8 +561,8 @@ func calmly(do func() error) (err error) {
 	return do()
 }
 
-// noteEdits takes the number of edits that a read has returned. A page that shows an edit is the
-// end of everything that was cached before the edit. Otherwise a client that has seen the edit on
+// noteEdits takes the number of edits that a read has returned. A page that shows an edit makes all
+// that was cached before the edit stale. Otherwise a client that has seen the edit on
 // one page could see another page without it, until the next refresh.
 func (s *store) noteEdits(edits int64) {
 	if s.edits.Load() != edits {
@@ -747,7 +751,7 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 		return nil, err
 	}
 	// The last page of a list on a cluster is put here too, although it is never fresh: to leave it
-	// out would take a condition more.
+	// out would need another condition.
 	s.documents.put(at, page, entryBytes+int64(len(page.body)))
 	return page, nil
 }
