@@ -10,10 +10,6 @@ import (
 	"testing"
 )
 
-// target makes what stands where a backup is to be written to, in a folder, beside the database of
-// a service.
-type target func(t *testing.T, folder, db string) (name string)
-
 // TestAFileSystemWithoutLinks, such as that of a USB stick, takes a backup and an export, and loses
 // nothing either. The new name is on the disk before the command ends.
 func TestAFileSystemWithoutLinks(t *testing.T) {

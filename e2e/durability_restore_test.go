@@ -65,8 +65,8 @@ func (sc *scene) again(t *testing.T) *scene {
 }
 
 // restore is the command.
-func (sc *scene) restore(flags ...string) *exec.Cmd {
-	return program(slices.Concat([]string{"restore", "-db", sc.db}, flags, []string{sc.copy})...)
+func (sc *scene) restore() *exec.Cmd {
+	return program("restore", "-db", sc.db, sc.copy)
 }
 
 // kept is where the old database was put, or "".
