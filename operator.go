@@ -297,16 +297,24 @@ type reason struct {
 	Since   int64  `json:"since"`   // Unix milliseconds
 }
 
-// watch is a reason to watch. docs/deploy/alerts.yml has an alert of the same name, with the same
-// limit, and watchWindow where it compares counters.
+// watch is a reason to watch: a value is above a limit. docs/deploy/alerts.yml has an alert of the
+// same name, with the same limit, and with watchWindow where it compares counters.
 type watch struct {
 	alert, words string
 	heading      string
+	kind         watchKind
+	of, among    string // names of metrics
 	limit        float64
-	// A value above limit is the reason: by how much the counter "of" has grown, or the part of
-	// "among" that is not "of", or the seconds since the time "of".
-	of, among string
 }
+
+// watchKind is how the value of a watch is made.
+type watchKind int
+
+const (
+	growth  watchKind = iota // by how much the counter "of" has grown within watchWindow
+	lacking                  // the part of "among", as far as it has grown so, that is not "of"
+	age                      // the seconds since the time "of"
+)
 
 const (
 	watchWindow = 5 * time.Minute
@@ -319,50 +327,81 @@ const (
 )
 
 var watches = [...]watch{
-	{"PetstoreServerErrors", "responses of 500 in 5 minutes", "The log", 0,
-		`petstore_errors_total{code="internal_error"}`, ""},
-	{"PetstoreServerErrors", "responses of 503 in 5 minutes", headDisk, 0,
-		`petstore_errors_total{code="unavailable"}`, ""},
-	{"PetstoreCommitsFail", "commits failed in 5 minutes", headDisk, 0,
-		"petstore_commit_failures_total", ""},
-	{"PetstoreWritesQueue", "more than 1,000 writes share a commit", "Alerts", 0.999,
-		"petstore_commit_requests_count", "petstore_commit_requests_sum"},
-	{"PetstoreSlow", "listPets: p99 is above 0.25 s", "Alerts", 0.01,
-		durations + `bucket{operation="listPets",le="0.25"}`,
-		durations + `count{operation="listPets"}`},
-	{"PetstoreSlow", "createPet: p99 is above 0.25 s", "Alerts", 0.01,
-		durations + `bucket{operation="createPet",le="0.25"}`,
-		durations + `count{operation="createPet"}`},
-	{"PetstoreSlow", "getPet: p99 is above 0.25 s", "Alerts", 0.01,
-		durations + `bucket{operation="getPet",le="0.25"}`,
-		durations + `count{operation="getPet"}`},
-	{"PetstoreUnknownOutcomes", "writes in 5 minutes that may be stored or not", "Alerts", 0,
-		"petstore_unknown_outcomes_total", ""},
-	{"PetstoreDiskFills", "less than 20 % of the disk is free", headDisk, 0.8,
-		"petstore_disk_free_bytes", "petstore_disk_size_bytes"},
-	{"PetstoreBackupIsOld", "the last backup is older than 26 hours", "Backup and restore", 93600,
-		"petstore_last_backup_timestamp_seconds", ""},
-	{"PetstoreOwnCertificateEnds", "less than a week is left of the certificate", "Flags", -604800,
-		"petstore_certificate_expiry_timestamp_seconds", ""},
+	{
+		alert: "PetstoreServerErrors", words: "responses of 500 in 5 minutes",
+		heading: "The log", kind: growth, limit: 0,
+		of: `petstore_errors_total{code="internal_error"}`,
+	},
+	{
+		alert: "PetstoreServerErrors", words: "responses of 503 in 5 minutes",
+		heading: headDisk, kind: growth, limit: 0,
+		of: `petstore_errors_total{code="unavailable"}`,
+	},
+	{
+		alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes",
+		heading: headDisk, kind: growth, limit: 0,
+		of: "petstore_commit_failures_total",
+	},
+	{
+		alert: "PetstoreWritesQueue", words: "more than 1,000 writes share a commit",
+		heading: "Alerts", kind: lacking, limit: 0.999,
+		of:    "petstore_commit_requests_count",
+		among: "petstore_commit_requests_sum",
+	},
+	slowWatch("listPets"),
+	slowWatch("createPet"),
+	slowWatch("getPet"),
+	{
+		alert: "PetstoreUnknownOutcomes", words: "writes in 5 minutes that may be stored or not",
+		heading: "Alerts", kind: growth, limit: 0,
+		of: "petstore_unknown_outcomes_total",
+	},
+	{
+		alert: "PetstoreDiskFills", words: "less than 20 % of the disk is free",
+		heading: headDisk, kind: lacking, limit: 0.8,
+		of:    "petstore_disk_free_bytes",
+		among: "petstore_disk_size_bytes",
+	},
+	{
+		alert: "PetstoreBackupIsOld", words: "the last backup is older than 26 hours",
+		heading: "Backup and restore", kind: age, limit: 26 * 3600,
+		of: "petstore_last_backup_timestamp_seconds",
+	},
+	{
+		alert: "PetstoreOwnCertificateEnds", words: "less than a week is left of the certificate",
+		heading: "Flags", kind: age, limit: -7 * 24 * 3600,
+		of: "petstore_certificate_expiry_timestamp_seconds",
+	},
+}
+
+// slowWatch watches the p99 of an operation: a hundredth of its requests took longer than 0.25 s.
+func slowWatch(operation string) watch {
+	return watch{
+		alert: "PetstoreSlow", words: operation + ": p99 is above 0.25 s",
+		heading: "Alerts", kind: lacking, limit: 0.01,
+		of:    durations + `bucket{operation="` + operation + `",le="0.25"}`,
+		among: durations + `count{operation="` + operation + `"}`,
+	}
 }
 
 // holds reports whether a watch is a reason now. What was before is 0 in a younger process, and for
-// what the history does not keep.
+// what the history does not keep, such as the sizes of a disk.
 func (w watch) holds(now time.Time, numbers, before map[string]float64) bool {
 	value, known := numbers[w.of]
 	if !known {
 		return false
 	}
-	value -= before[w.of]
-	if strings.HasSuffix(w.of, "_timestamp_seconds") {
-		value = float64(now.Unix()) - value
-	}
-	if w.among != "" {
+	switch w.kind {
+	case growth:
+		value -= before[w.of]
+	case lacking:
 		all := numbers[w.among] - before[w.among]
-		value = 1 - value/all
 		if all < minRequests {
 			return false
 		}
+		value = 1 - (value-before[w.of])/all
+	case age:
+		value = float64(now.Unix()) - value
 	}
 	return value > w.limit
 }
@@ -374,7 +413,12 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 	turned := o.service.store.turned.Load()
 	v := verdict{Ready: turned.err == nil, ReadySince: turned.at.UnixMilli()}
 	if !v.Ready {
-		v.Reasons = append(v.Reasons, reason{turned.err.Error(), "What you see", v.ReadySince})
+		unready := reason{
+			Words:   turned.err.Error(),
+			Heading: "What you see",
+			Since:   v.ReadySince,
+		}
+		v.Reasons = append(v.Reasons, unready)
 	}
 	before := o.history.before(now.Add(-watchWindow))
 	for i, w := range watches {
@@ -383,7 +427,8 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 			continue
 		}
 		o.holding[i] = cmp.Or(o.holding[i], now.UnixMilli())
-		v.Reasons = append(v.Reasons, reason{w.words, w.heading, o.holding[i]})
+		watched := reason{Words: w.words, Heading: w.heading, Since: o.holding[i]}
+		v.Reasons = append(v.Reasons, watched)
 	}
 	return v
 }
