@@ -86,10 +86,13 @@ func (c *invocation) idsToDelete(ctx context.Context) ([]string, error) {
 		}
 		return lines.Err()
 	})
-	if err == nil && len(ids) == 0 {
-		err = errors.New("stdin names no pet")
+	if err != nil {
+		return nil, err // after a stop, the lines above may still be adding ids
 	}
-	return ids, err
+	if len(ids) == 0 {
+		return nil, errors.New("stdin names no pet")
+	}
+	return ids, nil
 }
 
 // deletePets deletes the pets with these ids, and returns how many there were. If one of them is
