@@ -173,8 +173,8 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	return k.read(d)
 }
 
-// fresh reports whether a key from memory is there, and as good as in the database: the store counts
-// editsSeen up whenever rows may have changed that others have cached.
+// fresh reports whether a key from memory is there, and as good as in the database: the store
+// counts editsSeen up whenever rows may have changed that others have cached.
 func (k *keyring) fresh(known knownKey) bool {
 	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
 }

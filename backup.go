@@ -1,8 +1,8 @@
 package main
 
-// Copies: backup and restore, and how long work shows its progress. No file that exists is ever
-// overwritten: a copy is written as FILE.partial, which must not be there before, and gets its name
-// once it is whole. Restore changes a database file in one transaction.
+// Copies: backup and restore, and how work that takes long shows its progress. No file that exists
+// is ever overwritten: a copy is written as FILE.partial, which must not be there before, and gets
+// its name once it is whole. Restore changes a database file in one transaction.
 
 import (
 	"context"

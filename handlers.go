@@ -155,10 +155,11 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit lets everything outside /v1 pass. All other requests may be answered from memory. If what is
-// there may be old, they first wait, half a second at most, until the store has looked for edits.
-// Then admit authenticates them, charges the limits of their key and sets the headers of the limits. Unknown paths and methods need a key too, so that a
-// caller without one learns nothing there. What such a caller is charged is up to fail.
+// admit lets everything outside /v1 pass. All other requests may be answered from memory. If what
+// is there may be old, they first wait, half a second at most, until the store has looked for
+// edits. Then admit authenticates them, charges the limits of their key and sets the headers of the
+// limits. Unknown paths and methods need a key too, so that a caller without one learns nothing
+// there. What such a caller is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil

@@ -27,7 +27,8 @@ type apiKey struct {
 	RevokedAt instant `json:"revokedAt"`
 	account           // with perMinute and perDay
 
-	// These, and the State below, are as they were at the instant for which the key was read. In a
+	// These, and the State below, are as they were at the instant for which the key was read (but
+	// for DeprecatedUseAt and LastUsedAt, which are as stored). In a
 	// key of the keyring, which reads for the instant 0, the numbers of used requests, BannedUntil
 	// and State mean nothing.
 	UsedThisMinute  int64   `json:"usedThisMinute"`
@@ -89,8 +90,8 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 // clause begins with WHERE. eachKey adds another condition with AND, so that an OR in the clause
 // needs brackets.
 //
-// A new column of a key needs a migration, a file in schema. The column also stands in keysQuery, apiKey, columns, insertKeyIf and insertion, and in changeKey if a
-// command may change it.
+// A new column of a key needs a migration, a file in schema. The column also stands in keysQuery,
+// apiKey, columns, insertKeyIf and insertion, and in changeKey if a command may change it.
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
 	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)

@@ -78,7 +78,7 @@ type node struct {
 
 	// lacks is set once a write has failed at the node's own disk. The others may have stored it,
 	// and the node goes on without it when there is room again: what it shows lacks pets then, and
-	// the ids that it gives are those of others. So nothing is asked of the node any more.
+	// it gives ids that the others have given already. So nothing is asked of the node any more.
 	lacks atomic.Bool
 }
 
@@ -398,8 +398,8 @@ func (e *rqlite) try(ctx context.Context, n *node, path string, statements []sta
 	return a, err
 }
 
-// guard fails, and with it a transaction, unless ? is the identity of the database: json refuses a
-// text that is no JSON.
+// guard fails, and with it a transaction, unless ? is the identity of the database. SQL has no
+// statement for that, but json refuses a text that is no JSON.
 const guard = "SELECT json(iif(value = ?, '0', 'another database')) FROM identity"
 
 const identityQuery = "SELECT value FROM identity"
@@ -634,8 +634,9 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed is false, because a cluster does not tell of writes. New rows outdate nothing that is
-// fresh on a cluster: keys, pets, and pages that have a next one. Edits of these are counted.
+// changed is false, because a cluster does not tell of writes. It need not: store.fresh takes no
+// last page of a list for fresh on a cluster, new rows outdate nothing else, and store.edit counts
+// edits.
 func (e *rqlite) changed(context.Context) (bool, error) { return false, nil }
 
 // shared is true, because any number of services may use a cluster.

@@ -238,7 +238,8 @@ func refuseLostLog(ctx context.Context, path string) error {
 		case isMissing(path+"-wal") && inWALMode(path):
 			return lockWhole(path)
 		case isMissing(path+"-shm") && !isMissing(path+"-wal") && !isMissing(path+"-lock"):
-			// Other programs may use a log without an index, but not a service.
+			// Other programs may use a log without an index, in SQLite's exclusive mode. A service
+			// does not, and holds its lock.
 			lock, err := lockService(path)
 			if err != nil {
 				return err
@@ -436,7 +437,7 @@ func lockDeadline(ctx context.Context, wait time.Duration) time.Time {
 	return deadline
 }
 
-// retryLocked does the same until a deadline.
+// retryLocked does what untilUnlocked does, until a deadline.
 func retryLocked(ctx context.Context, deadline time.Time, do func() error) error {
 	for {
 		err := do()
@@ -677,7 +678,7 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 		return err
 	}
 	defer rows.Close()
-	scan := rows.Scan // here, since this takes memory
+	scan := rows.Scan // here, since a method value takes memory, and once is enough
 	for rows.Next() {
 		if err := row(scan); err != nil {
 			return err

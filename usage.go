@@ -54,7 +54,8 @@ func (l *ledger) admit(a *account, now time.Time) (decision, error) {
 
 // recall reads a usage that is old or not in memory. If the store fails, the usage in memory counts
 // as read until the next flush succeeds; if there is none, the error is returned. What was read
-// before a flush stored or forgot the usage is dropped, and the caller has to look again.
+// before a merge may not replace what the merge has brought, nor bring back a usage that a trim has
+// dropped: then recall changes nothing, and the caller has to look again.
 func (l *ledger) recall(id int64) error {
 	l.mu.Lock()
 	began := l.merges
@@ -108,7 +109,8 @@ func (b *bucket) row() bucketRow { return bucketRow{Used: b.used, Ends: b.ends} 
 
 // storeBan stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
 // sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
-// another ban is stored that this service did not know, that one counts in its place.
+// another ban is stored that this service did not know, that one counts in its place. Afterwards
+// banBegins says whether it is this service's own ban that was stored.
 func (l *ledger) storeBan(a *account, d *decision) {
 	// An unban that was made while the clock was ahead must not lift this ban.
 	begins := max(d.now, a.unbannedAt+1)
@@ -148,7 +150,7 @@ WHERE id = ?1 AND banned_at = ?4`
 type batch struct {
 	counts
 	number         int64
-	outcomeUnknown bool // until a send has succeeded, so also before the first one
+	outcomeUnknown bool // from when it was taken until a send of it has succeeded
 }
 
 // maxBatch bounds the days of a batch, so that creates need not wait long.
@@ -159,6 +161,7 @@ const maxBatch = 1000
 // window has kept out is sent again at once. It must not run twice at once.
 func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 	if l.batch.outcomeUnknown {
+		// What is kept out still counts, and is in the batch that is taken next.
 		if _, err := l.send(ctx, now); err != nil {
 			return err
 		}
@@ -211,8 +214,8 @@ func (l *ledger) send(ctx context.Context, now func() time.Time) (again bool, er
 // statements add the batch of a service, unless it was added before. Then they read the usages of
 // the batch, and all that are banned, as a JSON array of usageRow into stored.
 //
-// All statements are shorter than 1,024 bytes. If one were longer, a node of rqlite would compress
-// the request, and a flush would be three times as expensive.
+// The SQL of each statement is shorter than 1,024 bytes, without its arguments. If one were longer,
+// a node of rqlite would compress the request, and a flush would be three times as expensive.
 func (b *batch) statements(service string, now instant, stored *string) []statement {
 	usages, _ := json.Marshal(b.usages) // numbers cannot fail
 	days, _ := json.Marshal(b.days)
@@ -233,7 +236,8 @@ func (b *batch) statements(service string, now instant, stored *string) []statem
 	}
 }
 
-// The statements of a flush. ?2 is the service, and ?3 the number of the batch.
+// The statements of a flush. Where a comment says nothing else, ?2 is the service, and ?3 the
+// number of the batch.
 const (
 	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
 
@@ -245,7 +249,8 @@ ON CONFLICT DO NOTHING`
 
 	// Requests are added to a window of the same end. Otherwise they begin one, but only if what is
 	// stored is what the service has read last. So a flush that arrives late replaces no window
-	// that its service did not know, whatever the clocks say.
+	// that its service did not know, whatever the clocks say. What is not added here still counts:
+	// bucket.adopt finds it out from the stored window.
 	mergeDays = `UPDATE usage
 SET day_ends = ends, day_used = used + iif(day_ends = ends, day_used, 0)
 FROM (SELECT value ->> 'ID' AS sent_id,
@@ -279,7 +284,7 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM 
 	WHERE banned_until > 0 AND banned_until > ?2 ORDER BY banned_until DESC LIMIT 10000)`
 )
 
-// mergeMinutes does for minutes what mergeDays does for days.
+// mergeMinutes does for minutes what mergeDays does for days. Every "day" of the text is replaced.
 var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
 
 // lineUsage tells how much the keys of one line of rotations were used, under the name of the
