@@ -107,7 +107,7 @@ func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) 
 	// ?1 is the key after which the rows begin, or 0.
 	query := sqlOf(keysQuery + `
 WHERE (coalesce(k.usage_id, k.id), k.id) >
-	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), 0), ?1)
+	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), ?1), ?1)
 ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
 	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
 		k, err := readKey(scan, now, do)

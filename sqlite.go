@@ -56,7 +56,7 @@ type sqliteFile struct {
 	// the database right before it was opened, of the others once they were open; nil before that.
 	files map[string]os.FileInfo
 
-	// What measure needs. diskSpace is nil where nobody knows.
+	// What measure needs.
 	diskSpace func(path string) (free, size float64, ok bool)
 	asking    sync.Mutex                 // held while the file system is asked
 	sizes     atomic.Pointer[exposition] // its last answer
@@ -180,7 +180,7 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// followLinks returns where a path leads, also if nothing is there. A folder may still be a link.
+// followLinks returns where a path leads, also if nothing is there.
 func followLinks(path string) string {
 	for range 40 { // as many as Linux follows
 		target, err := os.Readlink(path)
@@ -188,7 +188,12 @@ func followLinks(path string) string {
 			break // it is no link
 		}
 		if !filepath.IsAbs(target) {
-			target = filepath.Join(filepath.Dir(path), target)
+			// A .. in the target is that of the real folder.
+			folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+			if err != nil {
+				break
+			}
+			target = filepath.Join(folder, target)
 		}
 		path = target
 	}
@@ -657,11 +662,9 @@ func (e *sqliteFile) measureFiles() {
 	}
 	add(`{file="database"}`, e.path)
 	add(`{file="log"}`, e.path+"-wal")
-	if e.diskSpace != nil {
-		if free, size, ok := e.diskSpace(e.path); ok {
-			x.addFloat("petstore_disk_free_bytes", "", free)
-			x.addFloat("petstore_disk_size_bytes", "", size)
-		}
+	if free, size, ok := e.diskSpace(e.path); ok {
+		x.addFloat("petstore_disk_free_bytes", "", free)
+		x.addFloat("petstore_disk_size_bytes", "", size)
 	}
 	e.sizes.Store(x)
 }
