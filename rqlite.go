@@ -45,8 +45,8 @@ var (
 	errWrongNode   = errors.New("this node cannot be used")
 	errNothingDone = errors.New("nothing was done") // the request may be repeated
 	errStatement   = errors.New("the statement failed")
-	errLacks       = errors.New("its disk has failed a write that others may have stored; set it " +
-		"up anew, so that it copies the others, and restart the services")
+	errLacks       = errors.New("its disk has failed a write that other nodes may have stored; if " +
+		"they hold the data, set it up anew, so that it copies them, and restart the services")
 )
 
 // rqlite is an engine.
@@ -76,9 +76,10 @@ type node struct {
 	url  string // scheme, host and port
 	user *url.Userinfo
 
-	// lacks is set once a write has failed at the node's own disk. The others may have stored it,
-	// and the node goes on without it when there is room again: what it shows lacks pets then, and
-	// it gives ids that the others have given already. So nothing is asked of the node any more.
+	// lacks is set once a write has failed at the disk of the leader. The others may have stored
+	// it, and the node goes on without it when there is room again: what it shows lacks pets then,
+	// and it gives ids that the others have given already. So nothing is asked of the node any
+	// more.
 	lacks atomic.Bool
 }
 
@@ -181,7 +182,7 @@ func (e *rqlite) locate(ctx context.Context, lost *node) {
 func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	for waited := false; ctx.Err() == nil; waited = true {
 		status, err := e.status(ctx, n)
-		leads := status.Store.Raft.State == "Leader" && !n.lacks.Load()
+		leads := status.Store.Raft.State == leaderState && !n.lacks.Load()
 		// passesOn is asked only after a pause, when all nodes of -db had time to tell their
 		// addresses.
 		usable := leads || (waited && e.passesOn(status))
@@ -195,6 +196,9 @@ func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	}
 	return false
 }
+
+// leaderState is the state of the node that leads.
+const leaderState = "Leader"
 
 // nodeStatus is what GET /status of a node says.
 type nodeStatus struct {
@@ -333,8 +337,8 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	for {
 		n := e.inUse.Load()
 		a, err := e.try(allTries, n, path, statements)
-		if path != readPath && isOfDisk(err) {
-			e.leave(n, err)
+		if path != readPath && isOfDisk(err) && len(e.nodes) > 1 {
+			e.leave(allTries, n, err)
 		}
 		if err == nil || errors.Is(err, errStatement) {
 			return a, err
@@ -360,8 +364,14 @@ func isOfDisk(err error) bool {
 		(strings.Contains(err.Error(), "disk is full") || strings.Contains(err.Error(), "disk I/O"))
 }
 
-// leave uses a node no more, whose disk has failed a write.
-func (e *rqlite) leave(n *node, err error) {
+// leave uses the leader no more after its disk has failed a write. A node that has only passed the
+// write on is sound: then the leader is looked for, and left when it fails the next write.
+func (e *rqlite) leave(ctx context.Context, n *node, err error) {
+	status, statusErr := e.status(ctx, n)
+	if statusErr != nil || status.Store.Raft.State != leaderState {
+		e.locate(ctx, n)
+		return
+	}
 	if !n.lacks.Swap(true) {
 		e.log.Error("a node is not used any more", "node", n.url, "error",
 			fmt.Errorf("%w: %w", errLacks, err))
@@ -373,6 +383,7 @@ func (e *rqlite) leave(n *node, err error) {
 func (e *rqlite) try(ctx context.Context, n *node, path string, statements []statement) (
 	answer, error) {
 	if n.lacks.Load() {
+		e.failed.Add(1)
 		return answer{}, fmt.Errorf("%w: %s: %w", errNothingDone, n.url, errLacks)
 	}
 	wait := leaderWait
@@ -665,7 +676,11 @@ func (e *rqlite) measure(x *exposition) {
 func (e *rqlite) members(ctx context.Context) (members []member) {
 	for _, n := range e.nodes {
 		status, _ := e.status(ctx, n) // empty if it does not respond
-		members = append(members, member{Node: n.url, State: status.Store.Raft.State})
+		state := status.Store.Raft.State
+		if n.lacks.Load() {
+			state = "Not used"
+		}
+		members = append(members, member{Node: n.url, State: state})
 	}
 	return members
 }

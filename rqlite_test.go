@@ -591,6 +591,29 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	})
 }
 
+// TestANodeThatOnlyPassesOnIsNotLeft for the disk of the leader, which others have elected meanwhile.
+func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.lead(1)
+		for range 2 {
+			answerOnce(c, respond(200, `{"results":[{},{"error":"database or disk is full"}]}`))
+			if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
+				t.Errorf("the write says %v", err)
+			}
+		}
+		if writes := c.arrived(); !slices.Contains(writes, writeTo(0)) ||
+			!slices.Contains(writes, writeTo(1)) {
+			t.Errorf("sent was %q", writes)
+		}
+		left := regexp.MustCompile(`not used any more.*`).FindAllString(c.log.String(), -1)
+		if len(left) != 1 || !strings.Contains(left[0], "node1:4001") {
+			t.Errorf("left are %q, want the second node", left)
+		}
+		c.lead(0)
+		wantNextID(t, s, 1)
+	})
+}
+
 // TestAConnectionThatBreaksIsNotUsedForARepeat, over a real network: net/http repeats some requests
 // by itself.
 func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
