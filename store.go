@@ -87,7 +87,7 @@ type engine interface {
 // member is a node of a cluster, and what it says that it is.
 type member struct {
 	Node  string `json:"node"`
-	State string `json:"state"` // such as Leader or Follower; "" if it does not respond
+	State string `json:"state"` // such as Leader, Follower or Not used; "" if it does not respond
 }
 
 // openMode is how a database is opened.
@@ -225,7 +225,7 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 const (
-	entryBytes   = 192              // memory for a cached page or pet, beside its body
+	entryBytes   = 256              // memory for a cached page or pet, beside its body
 	maxCallers   = 4096             // the most callers of one transaction
 	recordMillis = dayMillis        // an Idempotency-Key is kept for so long
 	commandWait  = 10 * time.Second // commands, starts and stops wait so long for lock or leader
@@ -273,17 +273,25 @@ type store struct {
 
 // turn is when the store became ready, or ceased to be.
 type turn struct {
-	err error // nil: it is ready
-	at  time.Time
+	err      error // nil: it is ready
+	at       time.Time
+	ofCommit bool // a commit has shown it
 }
 
-// noteReady takes what somebody has seen who asked whether the store is ready, or that a commit has
-// failed. A commit that succeeds does not show that the store can be read.
-func (s *store) noteReady(err error) {
+// noteReady takes what somebody has seen who asked whether the store is ready, or what became of a
+// commit. A commit that succeeds does not show that the store can be read: it only takes back what
+// another commit has shown.
+func (s *store) noteReady(err error, ofCommit bool) {
 	last := s.turned.Load()
-	if (err == nil) != (last.err == nil) {
-		s.turned.Store(&turn{err: err, at: time.Now()})
+	takesBack := last.err != nil && last.ofCommit
+	if ofCommit && err == nil && !takesBack {
+		return
 	}
+	now := &turn{err: err, at: time.Now(), ofCommit: ofCommit}
+	if (err == nil) == (last.err == nil) {
+		now.at = last.at // only the reason may have changed
+	}
+	s.turned.Store(now)
 }
 
 // transaction is what many callers commit together.
@@ -387,8 +395,8 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 	t.err = s.commit(ctx, t)
 	if t.err != nil {
 		s.commitsFailed.Add(1)
-		s.noteReady(t.err)
 	}
+	s.noteReady(t.err, true)
 }
 
 func (s *store) commit(ctx context.Context, t *transaction) error {
@@ -879,15 +887,23 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 	}
 	inserted := t.results[len(t.results)-1]
 	first := inserted.lastID - t.pets + 1
-	if inserted.affected != t.pets || first <= shown {
+	if inserted.affected != t.pets || first < 1 {
 		// An engine that reports success and other pets is broken: this one may be stored or not.
-		// Where ids come again, it has also lost pets, as a node that was without room may have.
 		return 0, fmt.Errorf("%w: %w: the engine has stored %d pets in place of %d, the last as %d",
 			errUnavailable, errOutcome, inserted.affected, t.pets, inserted.lastID)
 	}
 	id = first + before
+	if first <= shown {
+		return 0, errGivenAgain(id)
+	}
 	s.noteShown(id)
 	return id, nil
+}
+
+// errGivenAgain is the error of a pet whose id was given before: the engine has lost pets, as a
+// node that was without room may have. What becomes of this one is unknown, too.
+func errGivenAgain(id int64) error {
+	return fmt.Errorf("%w: %w: the engine has given the id %d again", errUnavailable, errOutcome, id)
 }
 
 // insertOnce adds a pet unless it was added under an Idempotency-Key since an instant.
@@ -909,6 +925,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
+	shown := s.shown.Load() // ids up to this one were given before
 	find := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
@@ -916,8 +933,12 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	if err != nil {
 		return 0, false, false, err
 	}
+	replayed = results[0].affected == 0
+	if !replayed && id <= shown {
+		return 0, false, false, errGivenAgain(id)
+	}
 	s.noteShown(id)
-	return id, results[0].affected == 0, reused, nil
+	return id, replayed, reused, nil
 }
 
 // purge deletes Idempotency-Keys that have served their time, until ctx ends.

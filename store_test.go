@@ -147,10 +147,18 @@ func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
 		s := openDatabase(t, db)
 		wantNextID(t, s, 1)
 		wantNextID(t, s, 2)
-		editAsCommand(t, db, "UPDATE sqlite_sequence SET seq = 1 WHERE name = 'pets'",
-			"DELETE FROM pets WHERE id = 2")
+		lose := func() {
+			editAsCommand(t, db, "UPDATE sqlite_sequence SET seq = 1 WHERE name = 'pets'",
+				"DELETE FROM pets WHERE id = 2")
+		}
+		lose()
 		if id, err := s.createPet(rex); !errors.Is(err, errOutcome) {
 			t.Errorf("the next pet is %d, %v", id, err)
+		}
+		lose()
+		id, _, _, err := s.createPetOnce(rex, 1, "key", []byte("{}"), time.Now())
+		if !errors.Is(err, errOutcome) {
+			t.Errorf("with an Idempotency-Key the next pet is %d, %v", id, err)
 		}
 		wantNextID(t, s, 3)
 	})
