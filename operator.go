@@ -426,7 +426,11 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 			o.holding[i] = 0
 			continue
 		}
-		o.holding[i] = cmp.Or(o.holding[i], now.UnixMilli())
+		since := now.UnixMilli()
+		if w.kind == age { // it has held since the limit was passed
+			since = int64(numbers[w.of]+w.limit) * 1000
+		}
+		o.holding[i] = cmp.Or(o.holding[i], since)
 		watched := reason{Words: w.words, Heading: w.heading, Since: o.holding[i]}
 		v.Reasons = append(v.Reasons, watched)
 	}

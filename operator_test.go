@@ -534,6 +534,11 @@ func TestTheVerdictKnowsSinceWhen(t *testing.T) {
 		begun = time.Now()
 		time.Sleep(3 * time.Minute) // nobody looks
 		judged("responses of 503", begun)
+		// What has an age has held since it passed the limit, also if nobody looked then.
+		backup := float64(time.Now().Add(-27 * time.Hour).Unix())
+		numbers := map[string]float64{"petstore_last_backup_timestamp_seconds": backup}
+		old := s.debug().judge(time.Now(), numbers).Reasons
+		wantEqual(t, old[len(old)-1].Since, time.Now().Add(-time.Hour).UnixMilli(), "since")
 		must(t, stop())
 	})
 }
@@ -574,6 +579,16 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 		if err == nil || s.probes != 2 {
 			t.Errorf("%d probes, and the commit is %v", s.probes, err)
 		}
+
+		// What a commit has shown, the next one takes back.
+		must(t, os.Rename(s.path, s.path+".away"))
+		_, _ = s.store.createPet(rex)
+		is(false, time.Now())
+		must(t, os.Rename(s.path+".away", s.path))
+		time.Sleep(time.Minute)
+		_, err = s.store.createPet(rex)
+		must(t, err)
+		is(true, time.Now())
 	})
 }
 

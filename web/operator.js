@@ -443,8 +443,8 @@ function covered() {
 
 // drawVerdict says whether all is well, as the service judges it. That it does not respond only others know.
 function drawVerdict() {
-  const since = missedAt || silentAt;
   let verdict = latest?.verdict ?? { ready: true };
+  const since = missedAt || (verdict.ready && silentAt);
   if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since, heading: "What you see" }] };
   const reasons = verdict.reasons ?? [];
   const look = !latest && !since ? "waiting" : !verdict.ready ? "unready" : reasons.length ? "watch" : "well";
@@ -466,7 +466,8 @@ function drawWell() {
   const lost = counted("petstore_commit_failures_total");
   const banned = (latest?.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil);
   const free = banned.filter(({ plan }) => plan === "free").length;
-  const { ready: isReady, readySince } = latest?.verdict ?? {};
+  const { ready, readySince } = latest?.verdict ?? {};
+  const isReady = ready && !silentAt;
   const atStart = Math.abs(readySince - started * 1e3) < 1e3 ? "the start at " : "";
   tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(readySince)}` : $("#state").textContent, live && isReady);
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
@@ -529,7 +530,7 @@ function drawData(last, isWatched) {
   fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("certificate"));
   fact("nodes", failed, `${integer(failed)} failed since start`);
   fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join(", "),
-    members?.some(({ state: role }) => !role));
+    members?.some(({ state: role }) => !role || role === "Not used"));
 }
 
 // rows brings the rows of a table's body to those of the cells: texts, or elements; the first is the head.
@@ -624,7 +625,7 @@ function share(part, full = false) {
 
 function standing({ bannedUntil, usedThisMinute, perMinute, usedToday, perDay }) {
   const [minute, day] = [(100 * usedThisMinute) / perMinute, (100 * usedToday) / perDay];
-  const word = bannedUntil ? `banned until ${hours(bannedUntil)}: it went on after 429` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
+  const word = bannedUntil ? `banned until ${instant(bannedUntil)}: it went on after 429` : `${Math.min(100, Math.floor(Math.max(minute, day)))} % of its ${day >= minute ? "day" : "minute"}`;
   const badge = text(word);
   badge.className = "badge";
   return badge;
