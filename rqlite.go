@@ -45,8 +45,8 @@ var (
 	errWrongNode   = errors.New("this node cannot be used")
 	errNothingDone = errors.New("nothing was done") // the request may be repeated
 	errStatement   = errors.New("the statement failed")
-	errLacks       = errors.New("its disk has failed a write that other nodes may have stored; if " +
-		"they hold the data, set it up anew, so that it copies them, and restart the services")
+	errLacks       = errors.New("its disk has failed a write that other nodes may have stored; " +
+		"if they hold the data, set it up anew, so that it copies them, and restart the services")
 )
 
 // rqlite is an engine.

@@ -591,7 +591,7 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	})
 }
 
-// TestANodeThatOnlyPassesOnIsNotLeft for the disk of the leader, which others have elected meanwhile.
+// TestANodeThatOnlyPassesOnIsNotLeft for the disk of the leader, which was elected meanwhile.
 func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		c.lead(1)

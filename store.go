@@ -903,7 +903,8 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 // errGivenAgain is the error of a pet whose id was given before: the engine has lost pets, as a
 // node that was without room may have. What becomes of this one is unknown, too.
 func errGivenAgain(id int64) error {
-	return fmt.Errorf("%w: %w: the engine has given the id %d again", errUnavailable, errOutcome, id)
+	return fmt.Errorf("%w: %w: the engine has given the id %d again",
+		errUnavailable, errOutcome, id)
 }
 
 // insertOnce adds a pet unless it was added under an Idempotency-Key since an instant.

@@ -115,8 +115,9 @@ func (b *tab) operatorState(name string) {
 			if width == 390 && len(small) > 0 {
 				b.t.Errorf("%s: a finger misses %q", what, small)
 			}
-			for _, title := range eval[[]string](b, `[...document.querySelectorAll("h2")].filter((e) =>
-				e.getClientRects()[0].height > 30 || e.scrollWidth > e.clientWidth).map((e) => e.textContent)`) {
+			for _, title := range eval[[]string](b, `[...document.querySelectorAll("h2")]
+				.filter((e) => e.getClientRects()[0].height > 30 || e.scrollWidth > e.clientWidth)
+				.map((e) => e.textContent)`) {
 				b.t.Errorf("%s: the title %q does not stand on a line", what, title)
 			}
 			b.drawn()
@@ -792,7 +793,8 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 			t.Errorf("the title of the tab is %q, want %q first", title, want)
 		}
 		first := eval[string](b,
-			`[...document.querySelectorAll("body *")].find((e) => e.checkVisibility() && e.childElementCount === 0 && e.textContent.trim() && !e.matches(".skip")).textContent`)
+			`[...document.querySelectorAll("body *")].find((e) => e.checkVisibility() &&
+				e.childElementCount === 0 && e.textContent.trim() && !e.matches(".skip")).textContent`)
 		if first != test.want {
 			t.Errorf("the page begins with %q, want %q", first, test.want)
 		}
@@ -829,11 +831,13 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 		stats.metrics.petstore_last_backup_timestamp_seconds = %d;
 		stats.metrics.petstore_certificate_expiry_timestamp_seconds = 1e9;
 		stats.verdict.reasons = [{words: "of the certificate", since: 1, heading: "Flags"}];
-		stats.members = [{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
+		stats.members = [
+			{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
 		ended))
 	b.shows("[data-value='fact.backup']", " ago")
 	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept")
-	b.shows("[data-value='fact.members'].bad", "http://n1:4001 leader, http://n2:4001 does not respond")
+	b.shows("[data-value='fact.members'].bad",
+		"http://n1:4001 leader, http://n2:4001 does not respond")
 	if b.text("[data-value='fact.disk']") != "" {
 		t.Error("an unknown disk is shown")
 	}
@@ -851,9 +855,11 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 		s.newKey("-plan", "free", "-name", "A key with a name of some length")
 	}
 	s.stop()
-	db := database(t, s.db, "PRAGMA busy_timeout = 10000", `REPLACE INTO usage (id, minute_used, minute_ends,
-		day_used, day_ends, banned_at, banned_until) SELECT id, 60, unixepoch() * 1000 + 60000, 1000,
-		unixepoch() * 1000 + 3600000, unixepoch() * 1000 - 1000,
+	db := database(t, s.db, "PRAGMA busy_timeout = 10000", `
+		REPLACE INTO usage (id, minute_used, minute_ends,
+			day_used, day_ends, banned_at, banned_until)
+		SELECT id, 60, unixepoch() * 1000 + 60000,
+			1000, unixepoch() * 1000 + 3600000, unixepoch() * 1000 - 1000,
 		iif(id > 20, unixepoch() * 1000 + 600000, 0) FROM api_keys WHERE id > 1`)
 	noError(t, db.Close())
 	s.launch("-debug-addr", strings.TrimPrefix(s.debug, "http://"))()
@@ -875,10 +881,14 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 		}
 	}
 	red := eval[[]string](b, `(() => {
-		const bad = document.body.appendChild(Object.assign(document.createElement("b"), { className: "bad" }));
+		const bad = document.body.appendChild(document.createElement("b"));
+		bad.className = "bad";
 		const color = getComputedStyle(bad).color;
 		bad.remove();
-		return [...document.querySelectorAll("main *, #verdict")].filter((e) => e.checkVisibility() && e.children.length === 0 && getComputedStyle(e).color === color).map((e) => e.textContent);
+		return [...document.querySelectorAll("main *, #verdict")]
+			.filter((e) => e.checkVisibility() && e.children.length === 0)
+			.filter((e) => getComputedStyle(e).color === color)
+			.map((e) => e.textContent);
 	})()`)
 	if len(red) > 0 {
 		t.Errorf("with a ban, these are red: %q", red)
