@@ -420,7 +420,7 @@ func TestTheSizesOfTheFileAndItsLogAreMeasured(t *testing.T) {
 	check := func(want string) {
 		t.Helper()
 		x := newExposition()
-		(&sqliteFile{path: path}).measure(x)
+		(&sqliteFile{path: path, diskSpace: diskSpace}).measure(x)
 		if got := x.lines["petstore_database_bytes"]; got != want {
 			t.Errorf("the sizes are %q, want %q", got, want)
 		}
