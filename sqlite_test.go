@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -470,12 +471,13 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 	path := madeDatabase(t)
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		asked := 0
+		var asked atomic.Int64
 		e := &sqliteFile{path: path, diskSpace: func(string) (free, size float64, ok bool) {
-			if asked++; asked == 2 {
+			n := asked.Add(1)
+			if n == 2 {
 				<-hang
 			}
-			return float64(asked), 9, true
+			return float64(n), 9, true
 		}}
 		tells := func(want string, most time.Duration) {
 			t.Helper()
@@ -492,8 +494,8 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 		tells(first, 0)
 		time.Sleep(time.Second)
 		tells("", 0)
-		if asked != 2 {
-			t.Errorf("it was asked %d times at once", asked-1)
+		if n := asked.Load(); n != 2 {
+			t.Errorf("it was asked %d times at once", n-1)
 		}
 		close(hang)
 		synctest.Wait()

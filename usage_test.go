@@ -674,6 +674,9 @@ func (w *limitsWorld) service(name byte) *ledger {
 
 func (w *limitsWorld) playMeanwhile() {
 	script := w.meanwhile
+	if script == "" { // nothing is written beside parallel requests
+		return
+	}
 	w.meanwhile = ""
 	w.play(script)
 }
