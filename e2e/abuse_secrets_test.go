@@ -32,7 +32,6 @@ import (
 // the runtime writes when the process is told to quit; and 410
 // operation_removed, which waits for the clock.
 func TestNoKeyIsWrittenAnywhere(t *testing.T) {
-	t.Parallel()
 	t.Run("over HTTP, logged as JSON", func(t *testing.T) {
 		h := newHunt(t, "-log", "json")
 		h.tour()
@@ -547,7 +546,6 @@ func forge(random string) string {
 // the holder of a key that was good once, or is elsewhere, with what is reported
 // to somebody who has made one up.
 func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
-	t.Parallel()
 	s := start(t, behindProxy...)
 	valid, unknown := s.newKey(), forge(randomText(32))
 	revoked, rotated, banned, expired := s.keyOf("1000"), s.keyOf("1000"), s.keyOf("1"),

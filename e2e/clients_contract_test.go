@@ -386,7 +386,6 @@ func (f forger) RoundTrip(req *http.Request) (*http.Response, error) {
 // TestContractRefusesForgeries is the test of the test: a true answer passes
 // and, after one change, does not, for the reason expected.
 func TestContractRefusesForgeries(t *testing.T) {
-	t.Parallel()
 	c := newContract(t, start(t))
 	genuine := c.base
 	c.mustSend(t, t.Context(), "201", "POST", "/pets", rex)

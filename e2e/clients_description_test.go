@@ -74,7 +74,6 @@ func eachDescription(t *testing.T, test func(t *testing.T, file string)) {
 }
 
 func TestRedocly(t *testing.T) {
-	t.Parallel()
 	redocly := filepath.Join(nodeModules(t), ".bin", "redocly")
 	quiet := []string{"REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true"}
 	eachDescription(t, func(t *testing.T, file string) {
@@ -95,7 +94,6 @@ func TestRedocly(t *testing.T) {
 }
 
 func TestSpectral(t *testing.T) {
-	t.Parallel()
 	modules := nodeModules(t)
 	spectral := filepath.Join(modules, ".bin", "spectral")
 	ruleset := filepath.Join(filepath.Dir(modules), ".spectral.yaml")
@@ -113,7 +111,6 @@ func TestSpectral(t *testing.T) {
 // TestTypeScriptClient makes types of the description, type-checks a caller's
 // program that uses them, and runs it.
 func TestTypeScriptClient(t *testing.T) {
-	t.Parallel()
 	modules := nodeModules(t)
 	dir := filepath.Dir(modules)
 	noError(t, os.RemoveAll(filepath.Join(dir, "generated")))

@@ -18,7 +18,6 @@ import (
 // TestGeneratedClientIsCurrent generates the client again, elsewhere: the one that is tested here
 // must be of the description as it is now, and its generator must have no warning.
 func TestGeneratedClientIsCurrent(t *testing.T) {
-	t.Parallel()
 	made := filepath.Join(t.TempDir(), "client.gen.go")
 	// builds it; what go downloads for that is no warning
 	tool, err := exec.Command("go", "tool", "-n", "oapi-codegen").Output()
@@ -75,7 +74,6 @@ func follow(link string) client.RequestEditorFn {
 // TestClientTour is a day in the life of a client: all that it touches is
 // generated, so the description says enough to write one.
 func TestClientTour(t *testing.T) {
-	t.Parallel()
 	c := newContract(t, start(t))
 	api := newClient(t, c, c.server.key)
 	ctx := t.Context()

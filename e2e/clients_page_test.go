@@ -425,7 +425,6 @@ func runSample(t *testing.T, language, sample, key string) string {
 }
 
 func TestThePageTakesAPersonThroughTheService(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(45)
 	key := s.newKey("-plan", "pro")
@@ -543,7 +542,6 @@ func (b *tab) keepsTheSecret(key string) {
 }
 
 func TestThePageAddsAnAnimal(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	key := s.newKey("-plan", "free")
 	b := openTab(t, s.address()+"/")
@@ -595,7 +593,6 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 }
 
 func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(3)
 	b := openTab(t, s.address()+"/")
@@ -766,7 +763,6 @@ func unreliable(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *a
 }
 
 func TestThePageGoesOnAfterAFault(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(1)
 	proxy, busy, lossy := unreliable(t, s)
@@ -804,7 +800,6 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 }
 
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	b := openTab(t, s.address()+"/")
 	b.click("#fetch summary")
@@ -852,7 +847,6 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 
 // What people copy has more around it than the key.
 func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(1)
 	b := openTab(t, s.address()+"/")
@@ -937,7 +931,6 @@ func (b *tab) oneClock() {
 }
 
 func TestThePageHasAnAddressForEveryPlaceOfTheList(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(45)
 	b := openTab(t, s.address()+"/")
@@ -1008,7 +1001,6 @@ func (b *tab) back() {
 
 // A new pet is the last of the list, wherever that was.
 func TestThePageShowsANewPetAtOnce(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(19)
 	b := openTab(t, s.address()+"/")
@@ -1067,7 +1059,6 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 }
 
 func TestTheSamplesOfThePageRun(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(21)
 	b := openTab(t, s.address()+"/")
@@ -1195,7 +1186,6 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 }
 
 func TestThePageShowsNamesAsTheyAre(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	names := []string{
 		`<script>document.title = "ran"</script><img src=x onerror="document.title = 'ran'">`,
@@ -1246,7 +1236,6 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 // The prefix is taken off by a proxy, as in the README, and the public address
 // in Link is one that this browser cannot reach.
 func TestThePageWorksBehindAPrefix(t *testing.T) {
-	t.Parallel()
 	s := start(t, "-base-url", "https://petstore.invalid/shop/v1")
 	s.stock(7)
 	service, err := url.Parse(s.address())
@@ -1266,7 +1255,6 @@ func TestThePageWorksBehindAPrefix(t *testing.T) {
 }
 
 func TestThePageCanBeUsedFromTheKeyboard(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	s.stock(25)
 	b := openTab(t, s.address()+"/")
@@ -1303,7 +1291,6 @@ func (b *tab) tabTo(id string) {
 }
 
 func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.address(), "http://")
@@ -1342,7 +1329,6 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 
 // The policy is the last defence, should a stranger's text ever become HTML.
 func TestTheBrowserHoldsThePageToItsPolicy(t *testing.T) {
-	t.Parallel()
 	s := start(t)
 	b := openTab(t, s.address()+"/")
 	b.shows("h1", "A pet store API")

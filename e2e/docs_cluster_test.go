@@ -516,7 +516,6 @@ func (c *threeMachines) checkFile() {
 // TestTheClusterScriptMakesWholeFoldersOnly runs it again after openssl has failed,
 // and for another machine. What is there stays, and certificates name their machines.
 func TestTheClusterScriptMakesWholeFoldersOnly(t *testing.T) {
-	t.Parallel()
 	folder := t.TempDir()
 	script, err := filepath.Abs("../docs/deploy/cluster.sh")
 	noError(t, err)

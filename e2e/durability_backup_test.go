@@ -13,7 +13,6 @@ import (
 // TestAFileSystemWithoutLinks, such as that of a USB stick, takes a backup and an export, and loses
 // nothing either. The new name is on the disk before the command ends.
 func TestAFileSystemWithoutLinks(t *testing.T) {
-	t.Parallel()
 	s, folder, calls := start(t), t.TempDir(), filepath.Join(t.TempDir(), "calls")
 	linkless := func(args ...string) *process {
 		cmd := program(args...)

@@ -119,7 +119,6 @@ func TestStorageFaultsPassAndLeaveNoTrace(t *testing.T) {
 // TestAStopSavesWhatADeletedLogHolds deletes the -wal, which holds all that was
 // not yet copied into the database, and cannot be put back.
 func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
-	t.Parallel()
 	stock := newStock(t)
 	s := stock.serve(t, false)
 	book := newLedger(t, s)
@@ -139,7 +138,6 @@ func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
 // TestALogThatFillsTheDiskIsEmptied fills a small disk with the log, far below
 // the size at which SQLite empties it. The database has free pages inside.
 func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	mount(t, dir, "size=2560k")
 	s := &server{t: t, db: filepath.Join(dir, "petstore.db")}
@@ -218,7 +216,6 @@ func inUse(mark int) func(t *testing.T, path string) {
 // TestOfServicesStartedAtOnceOneRuns starts several on a database that nobody
 // has made yet: all but one must end.
 func TestOfServicesStartedAtOnceOneRuns(t *testing.T) {
-	t.Parallel()
 	db := filepath.Join(t.TempDir(), "petstore.db")
 	var running, ended []*process
 	for range 4 {

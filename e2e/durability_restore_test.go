@@ -118,7 +118,6 @@ func (sc *scene) trace(log string, options ...string) *process {
 
 // TestARestoreOnAFullDiskLeavesTheOldDatabase, wherever it finds that it has no more space.
 func TestARestoreOnAFullDiskLeavesTheOldDatabase(t *testing.T) {
-	t.Parallel()
 	stock := newScene(t)
 	for _, c := range []struct {
 		suffix string // of the file that cannot grow

@@ -428,7 +428,6 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 // TestTheOperatorsPageHasAPast: it is opened because something broke, and then the charts are not
 // empty.
 func TestTheOperatorsPageHasAPast(t *testing.T) {
-	t.Parallel()
 	s := start(t, debugFlags...)
 	crew := s.work(t, 50, s.newKey("-plan", "free"))
 	for samples := range 3 { // one comes every five seconds
@@ -542,7 +541,6 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 }
 
 func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
-	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Updating")
@@ -673,7 +671,6 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 
 // What a stranger or a later version could send must not end the reading.
 func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
-	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, s.debug+"/")
 	b.shows("#near-nothing", "No key is banned")
@@ -705,7 +702,6 @@ func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
 }
 
 func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
-	t.Parallel()
 	s := start(t, debugFlags...)
 	b := openTab(t, "about:blank")
 	b.host = strings.TrimPrefix(s.debug, "http://")
@@ -907,7 +903,6 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 // TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage: they are of another port, which is the same
 // site, and of another site.
 func TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage(t *testing.T) {
-	t.Parallel()
 	s := start(t, debugFlags...)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")

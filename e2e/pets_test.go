@@ -197,7 +197,6 @@ func TestPetsGoOutAndComeIn(t *testing.T) {
 
 // TestAKilledImportLeavesNoFile: the one in which its pets wait has no name.
 func TestAKilledImportLeavesNoFile(t *testing.T) {
-	t.Parallel()
 	s, folder := start(t), t.TempDir()
 	cmd := program("pet", "import", "-db", s.db, "-")
 	cmd.Env = append(cmd.Env, "TMPDIR="+folder)
