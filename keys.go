@@ -27,10 +27,9 @@ type apiKey struct {
 	RevokedAt instant `json:"revokedAt"`
 	account           // with perMinute and perDay
 
-	// These, and the State below, are as they were at the instant for which the key was read (but
-	// for DeprecatedUseAt and LastUsedAt, which are as stored). In a
-	// key of the keyring, which reads for the instant 0, the numbers of used requests, BannedUntil
-	// and State mean nothing.
+	// These, and the State below, are as they were at the instant for which the key was read, but
+	// for DeprecatedUseAt and LastUsedAt, which are as stored. In a key of the keyring, which reads
+	// for the instant 0, the numbers of used requests, BannedUntil and State mean nothing.
 	UsedThisMinute  int64   `json:"usedThisMinute"`
 	UsedToday       int64   `json:"usedToday"`
 	BannedUntil     instant `json:"bannedUntil"` // 0 unless it is banned
@@ -95,10 +94,7 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
 	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
-	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
-		k, err := readKey(scan, now, do)
-		return k.ID, err
-	})
+	return eachKeyOf(ctx, s, now, query, do)
 }
 
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
@@ -109,25 +105,25 @@ func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) 
 WHERE (coalesce(k.usage_id, k.id), k.id) >
 	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), ?1), ?1)
 ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
-	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
-		k, err := readKey(scan, now, do)
-		return k.ID, err
-	})
+	return eachKeyOf(ctx, s, now, query, do)
 }
 
-// readKey reads a row of keysQuery, and calls do with the key.
-func readKey(scan scanner, now instant, do func(*apiKey) error) (*apiKey, error) {
-	k := &apiKey{}
-	u := &usage{}
-	columns := append(k.columns(), u.columns()...)
-	if err := scan(columns...); err != nil {
-		return k, err
-	}
-	// The quota of the plan counts. The key's own counts only if the plan has none.
-	k.quota = cmp.Or(planQuota(k.Plan), k.quota)
-	k.policy = k.policyHeader()
-	k.setUsage(u, now)
-	return k, do(k)
+// eachKeyOf calls do with the keys of a query that begins with keysQuery, and that eachRow takes.
+func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
+	do func(*apiKey) error) error {
+	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
+		k := &apiKey{}
+		u := &usage{}
+		columns := append(k.columns(), u.columns()...)
+		if err := scan(columns...); err != nil {
+			return 0, err
+		}
+		// The quota of the plan counts. The key's own counts only if the plan has none.
+		k.quota = cmp.Or(planQuota(k.Plan), k.quota)
+		k.policy = k.policyHeader()
+		k.setUsage(u, now)
+		return k.ID, do(k)
+	})
 }
 
 // keysQuery reads keys, each with its usage. The subquery finds the key that it was last rotated
