@@ -182,11 +182,11 @@ func (e *rqlite) locate(ctx context.Context, lost *node) {
 func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	for waited := false; ctx.Err() == nil; waited = true {
 		status, err := e.status(ctx, n)
-		leads := status.Store.Raft.State == leaderState && !n.lacks.Load()
+		leads := status.Store.Raft.State == leaderState
 		// passesOn is asked only after a pause, when all nodes of -db had time to tell their
 		// addresses.
 		usable := leads || (waited && e.passesOn(status))
-		if err == nil && usable {
+		if err == nil && usable && !n.lacks.Load() {
 			if e.inUse.CompareAndSwap(lost, n) && lost != nil && lost != n {
 				e.log.Info("another node is in use", "node", n.url, "before", lost.url)
 			}

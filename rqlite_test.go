@@ -430,9 +430,9 @@ func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
 		wantExported("import", other)
 
 		file, restored := databasePath(t), newDatabase()
-		mustRun(t, "backup", "-db", db, file)
+		mustSay(t, db, "backup "+file)
 		wantExported("backup", file)
-		mustRun(t, "restore", "-db", restored, file)
+		mustSay(t, restored, "restore "+file)
 		wantExported("restore", restored)
 
 		for name, value := range pets[1] {
@@ -611,6 +611,29 @@ func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
 		}
 		c.lead(0)
 		wantNextID(t, s, 1)
+	})
+}
+
+// TestANodeThatWasLeftPassesNothingOn, where the leader is none of the nodes of -db.
+func TestANodeThatWasLeftPassesNothingOn(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		e := clusterEngine(s)
+		e.nodes = e.nodes[:2]
+		e.raftAddresses.Delete("raft2:4002")
+		for leader := range 2 {
+			c.lead(leader)
+			answerOnce(c, respond(200, `{"results":[{},{"error":"database or disk is full"}]}`))
+			if _, err := s.createPet(rex); !errors.Is(err, errOutcome) {
+				t.Errorf("the write says %v", err)
+			}
+		}
+		c.lead(2)
+		if _, err := s.createPet(rex); !errors.Is(err, errLacks) {
+			t.Errorf("through nodes that were left, a write says %v", err)
+		}
+		if n := strings.Count(c.log.String(), "another node is in use"); n != 1 {
+			t.Errorf("another node is used %d times", n)
+		}
 	})
 }
 
@@ -1317,12 +1340,12 @@ func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
 	for _, copied := range copies {
 		file := databasePath(t)
 		for range 2 {
-			mustRun(t, "restore", "-db", file, copied)
+			mustSay(t, file, "restore "+copied)
 			s := openDatabase(t, file)
 			note(readNumber(t, s, identityQuery))
 			must(t, s.Close())
 			c := newCluster(t, 1)
-			mustRun(t, "restore", "-db", c.addresses(), copied)
+			mustSay(t, c.addresses(), "restore "+copied)
 			note(c.number(identityQuery))
 		}
 	}
@@ -1356,14 +1379,6 @@ func wantCopied(t testing.TB, s *store, token secret, next int64) {
 	wantNextID(t, s, next)
 }
 
-// mustRun runs a command.
-func mustRun(t testing.TB, args ...string) (log string) {
-	t.Helper()
-	_, log, err := petstore(t, nil, args...)
-	must(t, err)
-	return log
-}
-
 // TestAFileGrowsIntoAClusterAndBack with all that it holds. While a node loads the copy, which
 // takes the most time, a kill leaves none.
 func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
@@ -1378,15 +1393,13 @@ func TestAFileGrowsIntoAClusterAndBack(t *testing.T) {
 		}
 	})
 	file, token := fileToCopy(t)
-	log := mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "1000", file)
-	if !strings.Contains(log, `"msg":"database restored"`) || !strings.Contains(log, `"old":""`) {
-		t.Errorf("the log says %s", log)
-	}
+	mustSay(t, c.addresses(), "restore -skip-ids 1000 "+file,
+		`"msg":"database restored"`, `"old":""`)
 	s, _ := openCluster(t, c, openToServe)
 	wantCopied(t, s, token, 1004)
 	c.exec("DELETE FROM pets WHERE id > 3")
 	back := filepath.Join(t.TempDir(), "back.db")
-	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "10", back)
+	mustSay(t, c.addresses(), "backup -skip-ids 10 "+back)
 	wantCopied(t, openDatabaseFor(t, back, openToServe), token, 1015)
 }
 
@@ -1397,8 +1410,8 @@ func TestTheCopyOfAClusterMovesItsIDsOn(t *testing.T) {
 	s, _ := openCluster(t, c, openOrMake)
 	mustCreate(t, s, rex)
 	dir := t.TempDir()
-	mustRun(t, "backup", "-db", c.addresses(), dir+"/a")
-	mustRun(t, "backup", "-db", c.addresses(), "-skip-ids", "0", dir+"/b")
+	mustSay(t, c.addresses(), "backup "+dir+"/a")
+	mustSay(t, c.addresses(), "backup -skip-ids 0 "+dir+"/b")
 	for file, want := range map[string]int64{"a": 1_000_002, "b": 2} {
 		wantNextIDs(t, filepath.Join(dir, file), want, want-1)
 	}
@@ -1460,7 +1473,7 @@ func TestALoadThatFailsIsNoSuccess(t *testing.T) {
 				t.Errorf("the log says %s", log)
 			}
 			c.when(nil)
-			mustRun(t, "restore", "-db", c.addresses(), "-skip-ids", "0", file)
+			mustSay(t, c.addresses(), "restore -skip-ids 0 "+file)
 			s, _ := openCluster(t, c, openToServe)
 			wantCopied(t, s, token, 4)
 		})
