@@ -197,15 +197,10 @@ func (o *operator) sample(context.Context) error {
 	return nil
 }
 
-// keptNumbers match the numbers that the history keeps: first those that the verdict reads, and
-// then those that the charts of the operator's page draw.
-var keptNumbers = []*regexp.Regexp{
-	regexp.MustCompile(`^petstore_(errors_total{code="(internal_error|unavailable)"` +
-		`|commit_failures_total|commit_requests_(sum|count)|unknown_outcomes_total` +
-		`|request_duration_seconds_(count{.*|bucket{.*le="0.25")})`),
-	regexp.MustCompile(`^(petstore_(requests|commit)_|process_|` +
-		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`),
-}
+// drawnNumbers matches the numbers that the charts of the operator's page draw.
+var drawnNumbers = regexp.MustCompile(
+	`^(petstore_(requests|commit)_|process_|` +
+		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
 
 // history is what happened in the last hour. Its numbers take at most 1 MiB.
 type history struct {
@@ -233,10 +228,11 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 	if h.places == nil {
 		h.places = map[string]int{}
 	}
-	for _, kept := range keptNumbers {
+	// What the verdict reads comes first, as long as there are places.
+	for _, isKept := range []func(name string) bool{isJudged, drawnNumbers.MatchString} {
 		for name := range numbers {
 			_, known := h.places[name]
-			if !known && len(h.places) < maxNumbers && kept.MatchString(name) {
+			if !known && len(h.places) < maxNumbers && isKept(name) {
 				h.places[name] = len(h.places)
 			}
 		}
@@ -292,6 +288,7 @@ type verdict struct {
 }
 
 type reason struct {
+	Alert   string `json:"alert"` // the name of the watch, or "" if the store is not ready
 	Words   string `json:"words"`
 	Heading string `json:"heading"` // of docs/operating.md, under which it is treated
 	Since   int64  `json:"since"`   // Unix milliseconds
@@ -312,7 +309,8 @@ type watchKind int
 
 const (
 	growth  watchKind = iota // by how much the counter "of" has grown within watchWindow
-	lacking                  // the part of "among", as far as it has grown so, that is not "of"
+	lacking                  // the part of the growth of "among" that is not growth of "of"
+	used                     // the part of "among" that is not "of"
 	age                      // the seconds since the time "of"
 )
 
@@ -358,7 +356,7 @@ var watches = [...]watch{
 	},
 	{
 		alert: "PetstoreDiskFills", words: "less than 20 % of the disk is free",
-		heading: headDisk, kind: lacking, limit: 0.8,
+		heading: headDisk, kind: used, limit: 0.8,
 		of:    "petstore_disk_free_bytes",
 		among: "petstore_disk_size_bytes",
 	},
@@ -384,8 +382,15 @@ func slowWatch(operation string) watch {
 	}
 }
 
-// holds reports whether a watch is a reason now. What was before is 0 in a younger process, and for
-// what the history does not keep, such as the sizes of a disk.
+// isJudged reports whether the verdict compares a number with what it was before.
+func isJudged(name string) bool {
+	return slices.ContainsFunc(watches[:], func(w watch) bool {
+		comparesGrowth := w.kind == growth || w.kind == lacking
+		return comparesGrowth && (name == w.of || name == w.among)
+	})
+}
+
+// holds reports whether a watch is a reason now. What was before is 0 in a younger process.
 func (w watch) holds(now time.Time, numbers, before map[string]float64) bool {
 	value, known := numbers[w.of]
 	if !known {
@@ -400,6 +405,8 @@ func (w watch) holds(now time.Time, numbers, before map[string]float64) bool {
 			return false
 		}
 		value = 1 - (value-before[w.of])/all
+	case used:
+		value = 1 - value/numbers[w.among]
 	case age:
 		value = float64(now.Unix()) - value
 	}
@@ -431,7 +438,12 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 			since = int64(numbers[w.of]+w.limit) * 1000
 		}
 		o.holding[i] = cmp.Or(o.holding[i], since)
-		watched := reason{Words: w.words, Heading: w.heading, Since: o.holding[i]}
+		watched := reason{
+			Alert:   w.alert,
+			Words:   w.words,
+			Heading: w.heading,
+			Since:   o.holding[i],
+		}
 		v.Reasons = append(v.Reasons, watched)
 	}
 	return v

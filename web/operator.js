@@ -466,8 +466,8 @@ function drawWell() {
   const lost = counted("petstore_commit_failures_total");
   const banned = (latest?.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil);
   const free = banned.filter(({ plan }) => plan === "free").length;
-  const { ready, readySince } = latest?.verdict ?? {};
-  const isReady = ready && !silentAt;
+  const { ready: isJudgedReady, readySince } = latest?.verdict ?? {};
+  const isReady = isJudgedReady && !silentAt;
   const atStart = Math.abs(readySince - started * 1e3) < 1e3 ? "the start at " : "";
   tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(readySince)}` : $("#state").textContent, live && isReady);
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
@@ -505,7 +505,7 @@ function drawFacts() {
   put("commit.failed", integer(gauge(last, "petstore_commit_failures_total")));
   put("bans.total", integer(gauge(last, "petstore_bans_total")));
   for (const [name, list] of Object.entries(outcomes)) put(`total.${name}`, integer(sum(list, last)));
-  drawData(last, (word) => latest.verdict.reasons?.some(({ words }) => words.includes(word)));
+  drawData(last, (name) => latest.verdict.reasons?.some(({ alert }) => alert === name));
 }
 
 // drawData leaves out what does not apply.
@@ -525,9 +525,9 @@ function drawData(last, isWatched) {
   const members = latest.members?.length ? latest.members : null;
   fact("pets", number("pets"), integer(number("pets")));
   fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of log`}`);
-  fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("disk"));
-  fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("backup"));
-  fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("certificate"));
+  fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("PetstoreDiskFills"));
+  fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
+  fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("PetstoreOwnCertificateEnds"));
   fact("nodes", failed, `${integer(failed)} failed since start`);
   fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join(", "),
     members?.some(({ state: role }) => !role || role === "Not used"));
