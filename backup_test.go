@@ -391,10 +391,7 @@ func backupNote(t testing.TB, path string) (at int64) {
 	t.Helper()
 	s := openDatabase(t, path)
 	defer s.Close()
-	_, err := s.readInto(t.Context(),
-		sqlOf("SELECT ifnull(max(value), 0) FROM counters WHERE name = 'backup'"), &at)
-	must(t, err)
-	return at
+	return readNumber(t, s, "SELECT ifnull(max(value), 0) FROM counters WHERE name = 'backup'")
 }
 
 // TestOnlyABackupIsNotedAsOne, in the database, and never in a copy.
@@ -403,8 +400,7 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "copy.db")
 	began := time.Now().Unix()
 	for _, file := range []string{file, file + "2"} {
-		_, _, err := petstore(t, nil, "backup", "-db", db, file)
-		must(t, err)
+		mustSay(t, db, "backup "+file)
 		noted, copied := backupNote(t, db), backupNote(t, file)
 		if noted < began || noted > time.Now().Unix() || copied != 0 {
 			t.Errorf("a backup after %d is noted at %d, in the copy at %d", began, noted, copied)
@@ -416,8 +412,7 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 		t.Errorf("after a backup that failed, %v, the note is %d", err, noted)
 	}
 	testKeys{t, file}.write(sqlOf("REPLACE INTO counters (name, value) VALUES ('backup', 8)"))
-	_, _, err = petstore(t, nil, "restore", "-db", db, file)
-	must(t, err)
+	mustSay(t, db, "restore "+file)
 	if noted := backupNote(t, db); noted != 0 {
 		t.Errorf("a restored database has the note %d", noted)
 	}
@@ -430,14 +425,10 @@ func TestABackupThatCannotBeNotedIsMade(t *testing.T) {
 	readOnly(t, s, true)
 	var log logBuffer
 	file := filepath.Join(t.TempDir(), "copy.db")
-	must(t, backup(t.Context(), &invocation{
-		FlagSet:  flag.NewFlagSet("", flag.ContinueOnError),
-		process:  &process{stderr: io.Discard},
-		config:   config{db: fileEngine(s).path},
-		store:    s,
-		argument: file,
-		log:      newLogger(&log, "json", 0),
-	}))
+	cmd, err := parseCommand("backup", []string{"-db", fileEngine(s).path, file})
+	must(t, err)
+	cmd.store, cmd.stderr, cmd.log = s, io.Discard, newLogger(&log, "json", 0)
+	must(t, backup(t.Context(), cmd))
 	if text := log.String(); !strings.Contains(text, `"level":"WARN"`) || isMissing(file) ||
 		!strings.Contains(text, `"msg":"backup made"`) {
 		t.Errorf("it logs %s", text)

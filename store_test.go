@@ -131,8 +131,9 @@ func onStore(t *testing.T, s *store, stdout io.Writer, line string) error {
 	t.Helper()
 	words := strings.Fields(line)
 	entry := commandNamed(words[0] + " " + words[1])
-	cmd := entry.newInvocation(&process{stdout: stdout, stderr: io.Discard})
-	must(t, entry.parse(cmd, words[2:]))
+	cmd, err := parseCommand(entry.name, words[2:])
+	must(t, err)
+	cmd.stdout, cmd.stderr = stdout, io.Discard
 	cmd.store = s
 	cmd.log = testLog
 	if entry.idOf != "" && cmd.argument != "" {
