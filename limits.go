@@ -564,7 +564,7 @@ func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time)
 			continue
 		}
 		sent := taken.usages[row.ID]
-		// So does the stored minute that the counts have just replaced: see mergeDays.
+		// The stored minute that the counts have just replaced may end later still: see mergeDays.
 		minuteEnds := max(row.Minute.Ends, instant(sent.Minute.ReadEnds))
 		l.farthest = max(l.farthest, minuteEnds-now)
 		if u.adopt(row, sent, now) {

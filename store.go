@@ -570,8 +570,8 @@ func calmly(do func() error) (err error) {
 }
 
 // noteEdits takes the number of edits that a read has returned. A page that shows an edit makes all
-// that was cached before the edit stale. Otherwise a client that has seen the edit on
-// one page could see another page without it, until the next refresh.
+// that was cached before the edit stale. Otherwise a client that has seen the edit on one page
+// could see another page without it, until the next refresh.
 func (s *store) noteEdits(edits int64) {
 	if s.edits.Load() != edits {
 		// editsSeen moves on first: another request that finds the new number in edits relies on
