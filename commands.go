@@ -139,8 +139,8 @@ Each line is like the body of POST /v1/pets, but an id in it is ignored. A FILE
 of - is stdin. All lines are checked first: if one is wrong, nothing is stored.
 Services can run meanwhile. An import is known by its content: one that was
 stopped, even by a kill, goes on where it was when the same content is imported
-again, and one that has ended is refused. At the end it says the first and the
-last id that it gave; pets of clients may lie between them.
+again, and one that has ended is refused. At the end it says which ids it gave,
+as runs: those between two runs belong to pets of clients.
 
 Example: petstore pet import pets.jsonl`,
 		onlyDatabase: true, flags: importFlags, run: petImport,

@@ -145,39 +145,44 @@ type importFile struct {
 	rows   *os.File
 	digest string // SHA-256 of the content in hex, by which the import is known
 	pets   int64
-	wrong  []string // the first lines that are wrong, and why
-	first  string   // of the content: its first bytes
-	ids    idRange  // that this run has given
+	wrong  []string    // the first lines that are wrong, and why
+	first  string      // of the content: its first bytes
+	ids    importedIDs // that this call has given
 }
 
-// idRange are the ids that an import has given, and perhaps those of others between them.
-type idRange struct {
-	first, last int64
-	isUnknown   bool // another try than this one has stored some of the pets
+// importedIDs are the ids that an import has given, as runs of consecutive ones. Those between two
+// runs were given to others.
+type importedIDs struct {
+	runs      []idRun
+	isUnknown bool // another try than this one has stored some of the pets
 }
+
+type idRun struct{ first, last int64 }
 
 // add takes the result of the statement that has inserted pets, all under consecutive ids.
-func (r *idRange) add(inserted result) {
+func (ids *importedIDs) add(inserted result) {
 	if inserted.affected == 0 {
-		r.isUnknown = true
+		ids.isUnknown = true
 		return
 	}
-	if r.first == 0 {
-		r.first = inserted.lastID - inserted.affected + 1
+	run := idRun{first: inserted.lastID - inserted.affected + 1, last: inserted.lastID}
+	n := len(ids.runs)
+	if n > 0 && ids.runs[n-1].last == run.first-1 {
+		ids.runs[n-1].last = run.last
+		return
 	}
-	r.last = inserted.lastID
+	ids.runs = append(ids.runs, run)
 }
 
-// tell names the ids, of which so many are the import's.
-func (r *idRange) tell(pets int64) string {
-	if r.isUnknown || r.last == 0 {
+func (ids *importedIDs) String() string {
+	if ids.isUnknown || len(ids.runs) == 0 {
 		return "unknown"
 	}
-	text := fmt.Sprintf("%d to %d", r.first, r.last)
-	if others := r.last - r.first + 1 - pets; others > 0 {
-		text += fmt.Sprintf(", and %d of others between them", others)
+	var runs []string
+	for _, run := range ids.runs {
+		runs = append(runs, fmt.Sprintf("%d to %d", run.first, run.last))
 	}
-	return text
+	return strings.Join(runs, ", ")
 }
 
 // petImport adds the pets of a file. It stores nothing before all lines are known to be right.
@@ -202,7 +207,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	}
 	cmd.log.Info("pets imported",
 		"pets", file.pets-start,
-		"ids", file.ids.tell(file.pets-start),
+		"ids", file.ids.String(),
 		"file", cmd.argument,
 		"sha256", file.digest,
 		"alreadyStored", start)

@@ -99,22 +99,22 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 	})
 }
 
-// TestAnImportTellsTheIDsItGave, and how many of others are between them.
+// TestAnImportTellsTheIDsItGave, and none that were given to others meanwhile.
 func TestAnImportTellsTheIDsItGave(t *testing.T) {
 	three := result{lastID: 4, affected: 3}
-	two := result{lastID: 9, affected: 2}
+	next := result{lastID: 6, affected: 2}
+	later := result{lastID: 9, affected: 2}
 	for want, results := range map[string][]result{
-		"2 to 4":                               {three},
-		"2 to 9, and 3 of others between them": {three, two},
-		"unknown":                              {three, {}},
+		"2 to 4":         {three},
+		"2 to 6":         {three, next},
+		"2 to 6, 8 to 9": {three, next, later},
+		"unknown":        {three, {}},
 	} {
-		var ids idRange
-		var pets int64
+		var ids importedIDs
 		for _, inserted := range results {
 			ids.add(inserted)
-			pets += inserted.affected
 		}
-		wantEqual(t, ids.tell(pets), want, "what is told of the ids")
+		wantEqual(t, ids.String(), want, "what is told of the ids")
 	}
 }
 

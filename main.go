@@ -390,8 +390,10 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.usage.purge(ctx, time.Now())
 	})
 	if o != nil {
-		every(5*time.Second, "read the report on the keys", o.updateReport)
-		every(5*time.Second, "count the pets", o.updateStored)
+		// A page that was just opened waits for these no longer than a second.
+		every(time.Second, "read the report on the keys", o.updateReport)
+		every(time.Second, "ask the nodes how they are", o.updateNodes)
+		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "keep a sample of the metrics", o.sample)
 	}
 	if pair != nil {

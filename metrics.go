@@ -87,6 +87,8 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_database_bytes", "gauge", "Bytes of the database file and of its log."},
 	{"petstore_disk_free_bytes", "gauge", "Bytes that the disk of the database has left."},
 	{"petstore_disk_size_bytes", "gauge", "Bytes that the disk of the database has."},
+	{"petstore_nodes", "gauge", "Nodes of the cluster that are listed with -db."},
+	{"petstore_nodes_serving", "gauge", "Nodes that said last that they lead or follow."},
 	{"petstore_pets", "gauge", "Pets, as they were counted last, once a minute at most."},
 	{"petstore_last_backup_timestamp_seconds", "gauge",
 		"End of the last petstore backup that succeeded, in Unix time."},

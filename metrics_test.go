@@ -150,6 +150,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 			must(t, err)
 			s.stats()
 			must(t, s.debug().updateStored(t.Context()))
+			must(t, s.debug().updateNodes(t.Context()))
 			text += debugCall(operatorRoutes(s), "/metrics", "localhost").Body.String()
 			maps.Copy(added, s.debug().currentMetrics().lines)
 		}

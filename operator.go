@@ -29,17 +29,34 @@ import (
 type operator struct {
 	service *service
 
-	report       atomic.Pointer[report]     // what the page shows of the keys
-	members      atomic.Pointer[[]member]   // and of the nodes of a cluster
-	reportWanted atomic.Bool                // somebody had the page open since it was read
-	stored       atomic.Pointer[exposition] // what the database says of itself
-	storedWanted atomic.Bool                // somebody has asked since it was read last
-	history      history                    // what charts of the page draw, and judge reads
+	report    atomic.Pointer[report]     // what the page shows of the keys
+	members   atomic.Pointer[[]member]   // what the page shows of the nodes of a cluster
+	nodes     atomic.Pointer[exposition] // how many of them serve
+	stored    atomic.Pointer[exposition] // what the database says of itself
+	reportDue reading
+	nodesDue  reading
+	storedDue reading
+	history   history // what charts of the page draw, and judge reads
 
 	judging sync.Mutex          // guards holding
 	holding [len(watches)]int64 // since when each of them holds, in Unix milliseconds, or 0
 
 	certificate *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
+}
+
+// reading tells when to read what takes long: while somebody asks for it, and not too often.
+type reading struct {
+	wanted atomic.Bool // somebody has asked since it was read last
+	last   time.Time   // of the one task that reads
+}
+
+// begins reports whether to read now, since the last time is long enough ago.
+func (r *reading) begins(often time.Duration) bool {
+	if time.Since(r.last) < often || !r.wanted.Swap(false) {
+		return false
+	}
+	r.last = time.Now()
+	return true
 }
 
 func newOperator(s *service) *operator { return &operator{service: s} }
@@ -116,7 +133,8 @@ var metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Pro
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
 // ready. If the store hangs, so does this, and Prometheus takes the service for down.
 func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	o.storedWanted.Store(true)
+	o.nodesDue.wanted.Store(true)
+	o.storedDue.wanted.Store(true)
 	values := o.currentMetrics()
 	ready := int64(0)
 	if o.service.checkReady() == nil {
@@ -153,6 +171,7 @@ func (o *operator) currentMetrics() *exposition {
 	failed := store.commitsFailed.Load()
 	values.add("petstore_commit_failures_total", "", failed)
 	store.engine.measure(values)
+	values.addRecent(o.nodes.Load(), time.Minute)
 	values.addRecent(o.stored.Load(), 10*time.Minute)
 	if o.certificate != nil {
 		end := o.certificate.Load().Leaf.NotAfter.Unix()
@@ -165,8 +184,9 @@ func (o *operator) currentMetrics() *exposition {
 // showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
 // nothing to the database, which may hang: what the page shows of the keys is the last report.
 func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	o.reportWanted.Store(true)
-	o.storedWanted.Store(true)
+	o.reportDue.wanted.Store(true)
+	o.nodesDue.wanted.Store(true)
+	o.storedDue.wanted.Store(true)
 	numbers := o.currentMetrics().numbers
 	stats := map[string]any{
 		"uptime":      time.Since(processStart).Seconds(),
@@ -361,6 +381,12 @@ var watches = [...]watch{
 		among: "petstore_disk_size_bytes",
 	},
 	{
+		alert: "PetstoreNodeLost", words: "a node of the cluster does not serve",
+		heading: "Alerts", kind: used, limit: 0,
+		of:    "petstore_nodes_serving",
+		among: "petstore_nodes",
+	},
+	{
 		alert: "PetstoreBackupIsOld", words: "the last backup is older than 26 hours",
 		heading: "Backup and restore", kind: age, limit: 26 * 3600,
 		of: "petstore_last_backup_timestamp_seconds",
@@ -462,14 +488,35 @@ type nearKey struct {
 	DayEnds instant `json:"dayEnds"`
 }
 
-// updateReport reads the report anew, if somebody has the operator's page open.
-func (o *operator) updateReport(ctx context.Context) error {
-	if !o.reportWanted.Swap(false) {
+// updateNodes asks the nodes of a cluster how they are, at most every 5 seconds.
+func (o *operator) updateNodes(ctx context.Context) error {
+	if !o.nodesDue.begins(5 * time.Second) {
 		return nil
 	}
-	// These come first: without a leader, nothing can be read of the keys.
 	members := o.service.store.engine.members(ctx)
 	o.members.Store(&members)
+	if len(members) == 0 {
+		return nil
+	}
+	serving := int64(0)
+	for _, m := range members {
+		if m.State == "Leader" || m.State == "Follower" {
+			serving++
+		}
+	}
+	nodes := newExposition()
+	nodes.add("petstore_nodes", "", int64(len(members)))
+	nodes.add("petstore_nodes_serving", "", serving)
+	o.nodes.Store(nodes)
+	return nil
+}
+
+// updateReport reads the report anew while somebody has the operator's page open, at most every 5
+// seconds.
+func (o *operator) updateReport(ctx context.Context) error {
+	if !o.reportDue.begins(5 * time.Second) {
+		return nil
+	}
 	report, err := readReport(ctx, o.service.store, instantOf(time.Now()))
 	if err != nil {
 		return err
@@ -510,9 +557,7 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 // updateStored reads what the database says of itself, at most once a minute, since to count pets
 // takes long, and only if somebody has asked meanwhile.
 func (o *operator) updateStored(ctx context.Context) error {
-	last := o.stored.Load()
-	isRecent := last != nil && time.Since(last.made) < time.Minute
-	if isRecent || !o.storedWanted.Swap(false) {
+	if !o.storedDue.begins(time.Minute) {
 		return nil
 	}
 	stored := newExposition()

@@ -251,7 +251,7 @@ func TestThePageShowsTheLastBackup(t *testing.T) {
 	ask := func() (at float64, known bool) {
 		t.Helper()
 		s.stats()
-		s.debug().stored.Store(nil) // or it would be asked again in a minute
+		s.debug().storedDue.last = time.Time{}
 		must(t, s.debug().updateStored(t.Context()))
 		stats, _ := s.stats()
 		at, known = stats.Metrics["petstore_last_backup_timestamp_seconds"]
@@ -276,7 +276,8 @@ func TestThePageShowsTheNodesOfACluster(t *testing.T) {
 		shows := func(want string) {
 			t.Helper()
 			s.stats()
-			_ = s.debug().updateReport(t.Context()) // the keys cannot be read without a leader
+			time.Sleep(5 * time.Second)
+			must(t, s.debug().updateNodes(t.Context()))
 			stats, _ := s.stats()
 			if got := fmt.Sprint(stats.Members); got != want {
 				t.Errorf("the nodes are %s, want %s", got, want)
@@ -466,6 +467,8 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		{numbers{fmt.Sprintf(errorsOf, "unavailable"): 1}, "responses of 503"},
 		{numbers{fmt.Sprintf(errorsOf, "lookup_refused"): 99}, ""},
 		{numbers{"petstore_bans_total": 99}, ""},
+		{numbers{"petstore_nodes": 3, "petstore_nodes_serving": 3}, ""},
+		{numbers{"petstore_nodes": 3, "petstore_nodes_serving": 2}, "a node of the cluster"},
 		{numbers{"petstore_commit_failures_total": 3}, ""},
 		{numbers{"petstore_commit_failures_total": 4}, "commits failed"},
 		{numbers{"petstore_unknown_outcomes_total": 1}, "may be stored or not"},

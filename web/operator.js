@@ -473,7 +473,7 @@ function drawWell() {
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
   tell("well.commits", some(lost, "failed commit"), !lost);
   const plans = banned.length === 1 ? `on the plan ${banned[0].plan}` : `${free} of them on the plan free`;
-  put("well.bans", banned.length ? `${banned.length === 20 ? "20 or more keys" : some(banned.length, "key")} banned, ${plans}` : "no key banned");
+  put("well.bans", !latest?.report ? "keys not read yet" : banned.length ? `${banned.length === 20 ? "20 or more keys" : some(banned.length, "key")} banned, ${plans}` : "no key banned");
   put("bans.running", latest?.report ? integer(banned.length) : "–");
 }
 
