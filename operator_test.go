@@ -915,8 +915,7 @@ func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
 		numbers[name] = 1
 	}
 	for _, w := range watches { // and what the verdict compares with what was before
-		moment := strings.Contains(w.of, "disk") || strings.Contains(w.of, "timestamp")
-		if !moment {
+		if w.kind == growth || w.kind == lacking {
 			numbers[w.of] = 1
 		}
 	}
