@@ -826,16 +826,16 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 		delete stats.metrics.petstore_disk_size_bytes;
 		stats.metrics.petstore_last_backup_timestamp_seconds = %d;
 		stats.metrics.petstore_certificate_expiry_timestamp_seconds = 1e9;
-		stats.verdict.reasons = [{
-			alert: "PetstoreOwnCertificateEnds", words: "of the certificate", since: 1, heading: "Flags",
-		}];
+		const reason = {words: "of the certificate", since: 1, heading: "Flags"};
+		stats.verdict.reasons = ["PetstoreOwnCertificateEnds", "PetstoreNodeLost"].map(
+			(alert) => ({...reason, alert}));
 		stats.members = [
 			{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
 		ended))
 	b.shows("[data-value='fact.backup']", " ago")
 	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept")
 	b.shows("[data-value='fact.members'].bad",
-		"http://n1:4001 leader, http://n2:4001 does not respond")
+		"http://n1:4001 leader\nhttp://n2:4001 does not respond")
 	if b.text("[data-value='fact.disk']") != "" {
 		t.Error("an unknown disk is shown")
 	}
@@ -866,7 +866,7 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 	if begun := b.number("bans.total"); begun != 0 {
 		t.Errorf("it says that %v bans have begun", begun)
 	}
-	b.shows("[data-value='well.bans']", "1 key banned, on the plan free")
+	b.shows("[data-value='well.bans']", "1 key banned: #21 ")
 	b.shows("#near", "60 of 60\nnothing left until ")
 	b.shows("#near", "1,000 of 1,000\nnothing left until ")
 	b.shows("#near", "banned until ")

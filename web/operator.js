@@ -465,16 +465,16 @@ function drawWell() {
   const failed = all ? all.count(outcomes.failure) : null;
   const lost = counted("petstore_commit_failures_total");
   const banned = (latest?.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil);
-  const free = banned.filter(({ plan }) => plan === "free").length;
   const { ready: isJudgedReady, readySince } = latest?.verdict ?? {};
   const isReady = isJudgedReady && !silentAt;
   const atStart = Math.abs(readySince - started * 1e3) < 1e3 ? "the start at " : "";
   tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(readySince)}` : $("#state").textContent, live && isReady);
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
   tell("well.commits", some(lost, "failed commit"), !lost);
-  const plans = banned.length === 1 ? `on the plan ${banned[0].plan}` : `${free} of them on the plan free`;
-  put("well.bans", !latest?.report ? "keys not read yet" : banned.length ? `${banned.length === 20 ? "20 or more keys" : some(banned.length, "key")} banned, ${plans}` : "no key banned");
-  put("bans.running", latest?.report ? integer(banned.length) : "–");
+  const n = banned.length;
+  const who = n === 1 ? `1 key banned: #${banned[0].id} ${banned[0].name}` : n ? `${n === 20 ? "20 or more" : n} keys banned` : "no key banned";
+  put("well.bans", latest?.report ? who : "keys not read yet");
+  put("bans.running", latest?.report ? integer(n) : "–");
 }
 
 function some(n, thing) {
@@ -529,8 +529,7 @@ function drawData(last, isWatched) {
   fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
   fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("PetstoreOwnCertificateEnds"));
   fact("nodes", failed, `${integer(failed)} failed since start`);
-  fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join(", "),
-    members?.some(({ state: role }) => !role || role === "Not used"));
+  fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join("\n"), isWatched("PetstoreNodeLost"));
 }
 
 // rows brings the rows of a table's body to those of the cells: texts, or elements; the first is the head.
@@ -598,8 +597,7 @@ function drawReport() {
 const totalOf = (days) => days.reduce((a, b) => ({ admitted: a.admitted + b.admitted, refused: a.refused + b.refused, errors: a.errors + b.errors }),
   { admitted: 0, refused: 0, errors: 0 });
 
-// keyName is a key's name, which may be anything, and its id. The name stands in a bdi: whatever the
-// direction of the name, it leaves the id alone.
+// keyName is a key's name and its id. The bdi keeps the direction of the name from the id.
 function keyName({ id, name }) {
   const number = text(`#${id}`);
   number.className = "id";
