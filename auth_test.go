@@ -250,7 +250,7 @@ func TestAKeyThatHasChangedIsNotRotated(t *testing.T) {
 		mustInsertKey(t, s, apiKey{})
 		must(t, errorOf(s.edit(t.Context(), change)))
 		old := &apiKey{ID: int64(i) + 1, Plan: freePlan, CreatedAt: made}
-		id, err := rotateKey(t.Context(), s, old, newSecret(false).digest(), made+1)
+		id, err := rotateKey(t.Context(), s, old, old, newSecret(false).digest(), made+1)
 		if id != 0 || err == nil {
 			t.Errorf("the successor of key %d is key %d, %v", i+1, id, err)
 		}

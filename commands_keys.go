@@ -143,7 +143,6 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create",
 			cmd.id)
 	}
-	// Until the successor is stored, its ID is that of the old key: rotateKey reads it there.
 	successor := cmd.key
 	successor.CreatedAt = cmd.now
 	successor.Succeeds = keyID(cmd.id)
@@ -152,7 +151,7 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 		overlapEnds = min(overlapEnds, cmd.key.ExpiresAt)
 	}
 	insert := func(d digest) (int64, error) {
-		return rotateKey(ctx, cmd.store, &successor, d, overlapEnds)
+		return rotateKey(ctx, cmd.store, &cmd.key, &successor, d, overlapEnds)
 	}
 	undo := restoreExpiry(&cmd.key, overlapEnds)
 	id, err := cmd.issue(ctx, "$KEY\n", &successor, insert, undo)

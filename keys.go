@@ -27,14 +27,14 @@ type apiKey struct {
 	RevokedAt instant `json:"revokedAt"`
 	account           // with perMinute and perDay
 
-	// These, and the State below, are as they were at the instant for which the key was read, but
-	// for DeprecatedUseAt and LastUsedAt, which are as stored. In a key of the keyring, which reads
-	// for the instant 0, the numbers of used requests, BannedUntil and State mean nothing.
-	UsedThisMinute  int64   `json:"usedThisMinute"`
-	UsedToday       int64   `json:"usedToday"`
-	BannedUntil     instant `json:"bannedUntil"` // 0 unless it is banned
+	// These three, and State, are as they were at the instant with which the key was read. The
+	// keyring reads its keys with the instant 0, and in those they mean nothing.
+	UsedThisMinute int64   `json:"usedThisMinute"`
+	UsedToday      int64   `json:"usedToday"`
+	BannedUntil    instant `json:"bannedUntil"` // 0 unless it is banned
+
 	DeprecatedUseAt instant `json:"deprecatedUseAt"`
-	LastUsedAt      instant `json:"lastUsedAt"` // the begin of its last minute's window
+	LastUsedAt      instant `json:"lastUsedAt"` // the beginning of its last minute's window
 
 	Test        bool   `json:"test"`
 	State       string `json:"state"`       // active, banned, expired or revoked
@@ -61,7 +61,7 @@ func (k *apiKey) usable(now instant) bool {
 	return k.RevokedAt == 0 && (k.ExpiresAt == 0 || now < k.ExpiresAt)
 }
 
-// findKey returns the key with a digest, or nil. It is read for the instant 0, because no request
+// findKey returns the key with a digest, or nil. It is read with the instant 0, because no request
 // needs what depends on the instant (see apiKey).
 func findKey(ctx context.Context, s *store, d digest) (*apiKey, error) {
 	var found *apiKey
@@ -87,7 +87,8 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 
 // eachKey calls do with each key that a clause selects, by id, with its usage as it is at now. The
 // clause begins with WHERE. eachKey adds another condition with AND, so that an OR in the clause
-// needs brackets.
+// needs brackets. SQLite gives each bare ? the number after the highest so far, so the clause may
+// use ?1 several times.
 //
 // A new column of a key needs a migration, a file in schema. The column also stands in keysQuery,
 // apiKey, columns, insertKeyIf and insertion, and in changeKey if a command may change it.
@@ -100,7 +101,8 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
 // one after the other. The lines are sorted by their first keys.
 func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
-	// ?1 is the key after which the rows begin, or 0.
+	// ?1 is the id of the key after which the rows begin, or 0. The inner ifnull is for 0 and for a
+	// key that was deleted meanwhile: neither is found, and the number itself stands for its line.
 	query := sqlOf(keysQuery + `
 WHERE (coalesce(k.usage_id, k.id), k.id) >
 	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), ?1), ?1)
@@ -108,7 +110,8 @@ ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
-// eachKeyOf calls do with the keys of a query that begins with keysQuery, and that eachRow takes.
+// eachKeyOf calls do with the keys of a query that begins with keysQuery, and ends as eachRow needs
+// it.
 func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	do func(*apiKey) error) error {
 	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
@@ -127,7 +130,8 @@ func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 }
 
 // keysQuery reads keys, each with its usage. The subquery finds the key that it was last rotated
-// into. eachKey adds which keys, and their order.
+// into. It compares usage_id only to use the index api_keys_usage_id. eachKey adds which keys, and
+// their order.
 const keysQuery = `
 SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime,
 	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at,
@@ -247,7 +251,8 @@ func (k *apiKey) insertion(d digest, condition string, args ...any) statement {
 	return sqlOf(insertKeyIf+condition, append(values, args...)...)
 }
 
-// noKeys is the condition that there is no key, be it of another environment, expired or revoked.
+// noKeys is the condition that there is no key at all, not even one that is expired, revoked or of
+// the other environment.
 const noKeys = "NOT EXISTS (SELECT 1 FROM api_keys)"
 
 // insertKey stores a new key if the SQL condition holds. It returns its id, or 0.
@@ -265,18 +270,17 @@ func insertedID(results []result, err error) (int64, error) {
 	return results[0].lastID, nil
 }
 
-// rotateKey stores the successor k, and lets the old key expire at the end of the overlap. k is a
-// copy of the old key with the fields of the successor. Only its ID and its expiry are still those
-// of the old key. If the old key was changed meanwhile, that is an error.
-func rotateKey(ctx context.Context, s *store, k *apiKey, d digest, overlapEnds instant) (
-	id int64, err error) {
+// rotateKey stores the successor of a key, and lets the old key expire at the end of the overlap. If
+// the old key was changed meanwhile, that is an error.
+func rotateKey(ctx context.Context, s *store, old, successor *apiKey, d digest,
+	overlapEnds instant) (id int64, err error) {
 	const unchanged = `EXISTS (SELECT 1 FROM api_keys
 		WHERE id = ? AND revoked_at = 0 AND expires_at = ?)`
-	insert := k.insertion(d, unchanged, k.ID, int64(k.ExpiresAt))
+	insert := successor.insertion(d, unchanged, old.ID, int64(old.ExpiresAt))
 	// changes() is the number of rows that the insertion has stored. If it is 0, there is no
 	// successor, and the old key does not end.
 	end := sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND changes() = 1",
-		int64(overlapEnds), k.ID)
+		int64(overlapEnds), old.ID)
 	id, err = insertedID(s.edit(ctx, insert, end))
 	if err == nil && id == 0 {
 		return 0, errors.New("the key was revoked, rotated or given another expiry meanwhile")

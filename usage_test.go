@@ -808,9 +808,8 @@ func (w *limitsWorld) step(line string, l *ledger, when, what string) {
 		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
 		w.key = w.shown(when)
 	case "rotate":
-		successor := *w.key
 		d := newSecret(false).digest()
-		must(w, errorOf(rotateKey(w.Context(), w.store(), &successor, d, clock("48h"))))
+		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, w.key, d, clock("48h"))))
 		w.key = w.shown(when)
 	case "shown":
 		w.want(line, shownText(w.shown(when)), want)
