@@ -270,8 +270,8 @@ func insertedID(results []result, err error) (int64, error) {
 	return results[0].lastID, nil
 }
 
-// rotateKey stores the successor of a key, and lets the old key expire at the end of the overlap. If
-// the old key was changed meanwhile, that is an error.
+// rotateKey stores the successor of a key, and lets the old key expire at the end of the overlap.
+// If the old key was changed meanwhile, that is an error.
 func rotateKey(ctx context.Context, s *store, old, successor *apiKey, d digest,
 	overlapEnds instant) (id int64, err error) {
 	const unchanged = `EXISTS (SELECT 1 FROM api_keys

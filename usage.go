@@ -53,9 +53,10 @@ func (l *ledger) admit(a *account, now time.Time) (decision, error) {
 }
 
 // recall reads a usage that is old or not in memory. If the store fails, the usage in memory counts
-// as read until the next flush succeeds; if there is none, the error is returned. What was read
-// before a merge may not replace what the merge has brought, nor bring back a usage that a trim has
-// dropped: then recall changes nothing, and the caller has to look again.
+// as read until the next flush succeeds; if there is none, the error is returned. While recall
+// reads, it does not hold the lock. If a merge has brought the usage meanwhile, or a trim has
+// dropped it, what was read may be older than that: then recall changes nothing, and the caller has
+// to look again.
 func (l *ledger) recall(id int64) error {
 	l.mu.Lock()
 	began := l.merges
@@ -67,24 +68,30 @@ func (l *ledger) recall(id int64) error {
 	stored.day.read = stored.day.row()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Not began: merges that did not bring this usage do not make the reading old. If they did, and
+	// a reading took longer than the pause between two flushes, admit would read for ever.
 	stored.readAt = l.merges
 	u := l.usages[id]
 	if u == nil {
-		if err == nil && l.trimmedAt <= began {
+		// merge counts up merges before it trims, so that each trim since has a number above began.
+		mayBeTrimmed := l.trimmedAt > began
+		if err == nil && !mayBeTrimmed {
 			l.usages[id] = stored
 		}
 		return err
 	}
-	// Other flushes do not count: where a reading takes longer than they do, it would never end.
-	if !l.isOld(u) || u.readAt > began {
-		return nil
+	if !l.isOld(u) {
+		return nil // its readAt is merges, or it holds unsent requests: others have brought it
+	}
+	if u.readAt > began {
+		return nil // it is old again, but what brought it may have been read later than this
 	}
 	if err == nil {
 		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
 		u.minute = stored.minute
 		u.day = stored.day
 	}
-	u.readAt = l.merges
+	u.readAt = stored.readAt
 	return nil
 }
 
@@ -134,7 +141,7 @@ func (l *ledger) storeBan(a *account, d *decision) {
 		u.bannedAt = stored.bannedAt
 		u.bannedUntil = stored.bannedUntil
 	}
-	if stored.isBanned(a, d.now) {
+	if stored.isBanned(a, d.now) { // another ban may have ended, or have been lifted
 		d.showBan(stored.bannedUntil)
 	}
 }
@@ -157,11 +164,11 @@ type batch struct {
 const maxBatch = 1000
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum.
-// Where other services share the database, every flush learns of their bans. What another service's
-// window has kept out is sent again at once. It must not run twice at once.
+// Where other services share the database, every flush learns of their bans. Requests that were not
+// added, because another service has begun a window, still count: they are in the batch that is
+// taken next, which follows immediately. Two flushes must not run at the same time.
 func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 	if l.batch.outcomeUnknown {
-		// What is kept out still counts, and is in the batch that is taken next.
 		if _, err := l.send(ctx, now); err != nil {
 			return err
 		}
@@ -171,16 +178,17 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 		if err != nil {
 			return err
 		}
-		isAll := len(l.batch.days) < maxBatch
-		if isAll && !again {
+		tookAll := len(l.batch.days) < maxBatch
+		if tookAll && !again {
 			return nil // what was admitted meanwhile is left for the next flush
 		}
 	}
 	return nil
 }
 
-// takeBatch moves what was counted to a new batch. On a cluster the batch may be empty: it is sent
-// to read the bans of other services. On a file takeBatch returns false if nothing was counted.
+// takeBatch moves what was counted to a new batch. On a file it returns false if nothing was
+// counted. On a cluster it always returns true: an empty batch, too, is sent to read the bans of
+// other services. take gives no usage without a day, so only days are looked at.
 func (l *ledger) takeBatch() bool {
 	taken := l.take(maxBatch)
 	if len(taken.days)+len(taken.deprecated) == 0 && !l.shared {
@@ -241,7 +249,7 @@ func (b *batch) statements(service string, now instant, stored *string) []statem
 const (
 	notMerged = "NOT EXISTS (SELECT 1 FROM services WHERE id = ?2 AND flushes >= ?3)"
 
-	// Without a condition: an empty usage says nothing, whenever it is stored.
+	// Without notMerged: an empty usage may be stored again, since the one that is there stays.
 	insertUsages = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
 SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE true
@@ -252,12 +260,12 @@ ON CONFLICT DO NOTHING`
 	// that its service did not know, whatever the clocks say. What is not added here still counts:
 	// bucket.adopt finds it out from the stored window.
 	mergeDays = `UPDATE usage
-SET day_ends = ends, day_used = used + iif(day_ends = ends, day_used, 0)
+SET day_ends = sent_ends, day_used = sent_used + iif(day_ends = sent_ends, day_used, 0)
 FROM (SELECT value ->> 'ID' AS sent_id,
-	value ->> '$.day.Used' AS used, value ->> '$.day.ReadUsed' AS read_used,
-	value ->> '$.day.Ends' AS ends, value ->> '$.day.ReadEnds' AS read_ends FROM json_each(?1))
-WHERE id = sent_id AND used > 0
-	AND (day_ends = ends OR (day_used, day_ends) = (read_used, read_ends)) AND ` + notMerged
+	value ->> '$.day.Used' AS sent_used, value ->> '$.day.ReadUsed' AS read_used,
+	value ->> '$.day.Ends' AS sent_ends, value ->> '$.day.ReadEnds' AS read_ends FROM json_each(?1))
+WHERE id = sent_id AND sent_used > 0
+	AND (day_ends = sent_ends OR (day_used, day_ends) = (read_used, read_ends)) AND ` + notMerged
 
 	addTallies = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
 SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
@@ -266,15 +274,17 @@ FROM json_each(?1) WHERE ` + notMerged + `
 ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
 	refused = refused + excluded.refused, errors = errors + excluded.errors`
 
+	// seen_at stays that of the first batch.
 	noteFlush = `INSERT INTO services (id, flushes, seen_at) VALUES (?2, ?3, ?1)
 ON CONFLICT (id) DO UPDATE SET flushes = max(flushes, ?3)`
 
-	// Without a condition: what is added twice is the same.
+	// Without notMerged: the highest stays the same if it is stored twice.
 	mergeDeprecated = `UPDATE api_keys SET deprecated_use_at = max(deprecated_use_at, used.value)
 FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`
 
-	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until. Of more bans than
-	// a response can hold, the first to end are left out: earlier flushes have read them.
+	// ?2 is now. "banned_until > 0" lets SQLite use the index usage_banned_until. If there are more
+	// bans than a response can hold, those that end first are left out: earlier flushes have read
+	// them.
 	readUsages = `SELECT json_group_array(json_object('ID', id,
 	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
 	'Day', json_object('Used', day_used, 'Ends', day_ends),
@@ -312,14 +322,15 @@ func (line *lineUsage) total() (sum tally) {
 	return sum
 }
 
-// eachUsage calls do with how much each line of rotations was used, beginning with the day "since",
-// which is counted from 1970. The line with the most admitted requests comes first. A usageID
-// selects one line, and 0 selects all. At most limit lines are taken, and all if limit is -1.
+// eachUsage calls do with how much each line of rotations was used. since is the first day, as a
+// number of days from 1970. The line with the most admitted requests comes first. A usageID selects
+// one line, and 0 selects all. At most limit lines are taken, and all if limit is -1.
 //
 // The order is read first, as ids alone. Then 50 lines at a time are read, which take 2 MB if their
 // names are the longest and each has 400 days: a cluster's response is kept in memory.
 func eachUsage(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*lineUsage) error) error {
+	// ?2 is usageID: 0 is in the list for every key.
 	order := sqlOf(`SELECT json_group_array(line ORDER BY total DESC, newest) FROM (
 		SELECT coalesce(k.usage_id, k.id) AS line, max(k.id) AS newest,
 			(SELECT sum(admitted) FROM usage_days
@@ -367,7 +378,7 @@ func eachUsageOf(ctx context.Context, s *store, lines []int64, since int64,
 	})
 }
 
-// maxDays is for how many days usage is kept.
+// maxDays is how many days of usage are kept.
 const maxDays = 400
 
 // purge deletes days of usage that are older than maxDays, until ctx ends.

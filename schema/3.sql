@@ -9,7 +9,7 @@ INSERT INTO counters (name, value) VALUES ('edits', 0);
 CREATE TABLE services (
 	id      TEXT PRIMARY KEY, -- random, for one run of a service
 	flushes INTEGER NOT NULL, -- the number of its last batch of usage
-	seen_at INTEGER NOT NULL  -- when its first batch was; of the row "probe", when its last write was tried
+	seen_at INTEGER NOT NULL  -- when its first batch was, never updated; in the row "probe", when the last probe was
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX usage_banned_until ON usage (banned_until) WHERE banned_until > 0; -- finds the bans that run
