@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// histogram counts observations by their size. While it counts one, a reader may find it in some of
-// the numbers and not yet in the others.
+// histogram counts observations by their size. A reader may find one that is just being counted in
+// some of the numbers and not yet in the others.
 type histogram struct {
 	bounds []float64        // the largest value that each bucket takes, ascending
 	counts [16]atomic.Int64 // one for each of at most 15 bounds, and one for the rest
@@ -78,11 +78,12 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_request_duration_seconds", "histogram",
 		"The service's own time for a request, but for refusals (401 and 429)."},
 	{"petstore_errors_total", "counter",
-		"Responses that were errors, by code; lookup_refused and not_ready count here alone."},
+		"Responses that were errors, by code; lookup_refused and not_ready are codes of this " +
+			"metric alone."},
 	{"petstore_bans_total", "counter", "Bans of keys that began."},
 	{"petstore_commit_requests", "histogram", "Writes, mostly of requests, that shared a commit."},
 	{"petstore_commit_duration_seconds", "histogram",
-		"From a commit's begin to its sync, if it succeeded."},
+		"From a commit's start to its sync, if it succeeded."},
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
 	{"petstore_database_bytes", "gauge", "Bytes of the database file and of its log."},
 	{"petstore_disk_free_bytes", "gauge", "Bytes that the disk of the database has left."},
@@ -117,7 +118,7 @@ func newExposition() *exposition {
 	}
 }
 
-// addRecent adds the metrics of another one, which may be nil, unless it is older than age.
+// addRecent adds the metrics of another exposition, which may be nil, unless it is older than age.
 func (e *exposition) addRecent(other *exposition, age time.Duration) {
 	if other != nil && time.Since(other.made) <= age {
 		maps.Copy(e.lines, other.lines)

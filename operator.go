@@ -39,7 +39,7 @@ type operator struct {
 	history   history // what charts of the page draw, and judge reads
 
 	judging sync.Mutex          // guards holding
-	holding [len(watches)]int64 // since when each of them holds, in Unix milliseconds, or 0
+	holding [len(watches)]int64 // since when each watch has held, in Unix milliseconds, or 0
 
 	certificate *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
 }
@@ -61,8 +61,8 @@ func (r *reading) begins(often time.Duration) bool {
 
 func newOperator(s *service) *operator { return &operator{service: s} }
 
-// routes are what the debug address serves. Without anyHost, it has to be called by an IP address
-// or as localhost.
+// routes are what the debug address serves. Without anyHost, requests have to name it by an IP
+// address or as localhost.
 func (o *operator) routes(anyHost bool) http.Handler {
 	mux := http.NewServeMux()
 	add := func(path string, op operation) {
@@ -92,7 +92,7 @@ func (o *operator) routes(anyHost bool) http.Handler {
 			return
 		}
 		if fromOtherOrigin(r) {
-			http.Error(w, "pages of other origins may only lead to /", http.StatusForbidden)
+			http.Error(w, "pages of other origins may only link to /", http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -113,9 +113,9 @@ func isOwnHost(r *http.Request) bool {
 }
 
 // fromOtherOrigin reports whether a browser says that a page of another origin makes the request.
-// Such a page could not read the response, but a profile costs time. It may only lead its reader to
-// the operator's page. Other programs do not send these headers, nor do browsers to an address that
-// is neither https nor this machine.
+// All that such a page may do is open / in a tab, as a link does. It could not read the response to
+// anything else, but a profile costs time. Other programs do not send these headers, nor do
+// browsers to an address that is neither https nor this machine.
 func fromOtherOrigin(r *http.Request) bool {
 	sites, sent := r.Header["Sec-Fetch-Site"]
 	site := strings.Join(sites, ",")
@@ -124,14 +124,14 @@ func fromOtherOrigin(r *http.Request) bool {
 	}
 	fillsTab := r.Header.Get("Sec-Fetch-Mode") == "navigate" &&
 		r.Header.Get("Sec-Fetch-Dest") == "document"
-	leadsToPage := fillsTab && r.Method == http.MethodGet && r.URL.Path == "/"
-	return !leadsToPage
+	opensPage := fillsTab && r.Method == http.MethodGet && r.URL.Path == "/"
+	return !opensPage
 }
 
 var metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Prometheus
 
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
-// ready. If the store hangs, so does this, and Prometheus takes the service for down.
+// ready. If the store hangs, so does this, and Prometheus considers the service down.
 func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	o.nodesDue.wanted.Store(true)
 	o.storedDue.wanted.Store(true)
@@ -209,7 +209,7 @@ func (o *operator) showHistory(w http.ResponseWriter, _ *http.Request, _ caller)
 }
 
 // sample takes a sample of the metrics, and judges them: so the verdict knows since when a reason
-// holds, also if nobody has the page open.
+// has held, even if nobody has the page open.
 func (o *operator) sample(context.Context) error {
 	now, numbers := time.Now(), o.currentMetrics().numbers
 	o.judge(now, numbers)
@@ -248,7 +248,8 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 	if h.places == nil {
 		h.places = map[string]int{}
 	}
-	// What the verdict reads comes first, as long as there are places.
+	// Of the names that are new, those that the verdict reads come first: there may not be a place
+	// for all.
 	for _, isKept := range []func(name string) bool{isJudged, drawnNumbers.MatchString} {
 		for name := range numbers {
 			_, known := h.places[name]
@@ -267,7 +268,7 @@ func (h *history) add(now time.Time, numbers map[string]float64) {
 	h.samples = append(h.samples, sample{Time: now.UnixMilli(), Values: values})
 }
 
-// before returns the numbers at a moment. Of a process that is younger there are none.
+// before returns the numbers at a moment. A process that is younger has none.
 func (h *history) before(moment time.Time) map[string]float64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -303,7 +304,7 @@ func (h *history) json() []byte {
 // to watch, if there are reasons; or all is well.
 type verdict struct {
 	Ready      bool     `json:"ready"`
-	ReadySince int64    `json:"readySince"` // when that has changed, in Unix milliseconds
+	ReadySince int64    `json:"readySince"` // when that last changed, in Unix milliseconds
 	Reasons    []reason `json:"reasons"`
 }
 
@@ -329,9 +330,9 @@ type watchKind int
 
 const (
 	growth  watchKind = iota // by how much the counter "of" has grown within watchWindow
-	lacking                  // the part of the growth of "among" that is not growth of "of"
-	used                     // the part of "among" that is not "of"
-	age                      // the seconds since the time "of"
+	lacking                  // 1 - the growth of "of" / the growth of "among"
+	used                     // 1 - "of" / "among"
+	age                      // the seconds since the time "of"; negative if that is ahead
 )
 
 const (
@@ -361,6 +362,7 @@ var watches = [...]watch{
 		of: "petstore_commit_failures_total",
 	},
 	{
+		// The sum counts writes and the count commits: 1 - commits/writes is above 0.999.
 		alert: "PetstoreWritesQueue", words: "more than 1,000 writes share a commit",
 		heading: "Alerts", kind: lacking, limit: 0.999,
 		of:    "petstore_commit_requests_count",
@@ -370,7 +372,7 @@ var watches = [...]watch{
 	slowWatch("createPet"),
 	slowWatch("getPet"),
 	{
-		alert: "PetstoreUnknownOutcomes", words: "writes in 5 minutes that may be stored or not",
+		alert: "PetstoreUnknownOutcomes", words: "writes of unknown outcome in 5 minutes",
 		heading: "Alerts", kind: growth, limit: 0,
 		of: "petstore_unknown_outcomes_total",
 	},
@@ -443,7 +445,7 @@ func (w watch) holds(now time.Time, numbers, before map[string]float64) bool {
 func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 	o.judging.Lock()
 	defer o.judging.Unlock()
-	turned := o.service.store.turned.Load()
+	turned := o.service.store.turned.Load() // storeOn has set the first one
 	v := verdict{Ready: turned.err == nil, ReadySince: turned.at.UnixMilli()}
 	if !v.Ready {
 		unready := reason{
@@ -460,10 +462,10 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 			continue
 		}
 		since := now.UnixMilli()
-		if w.kind == age { // it has held since the limit was passed
+		if w.kind == age { // the age has reached the limit at the time "of" + limit
 			since = int64(numbers[w.of]+w.limit) * 1000
 		}
-		o.holding[i] = cmp.Or(o.holding[i], since)
+		o.holding[i] = cmp.Or(o.holding[i], since) // what holds already keeps its time
 		watched := reason{
 			Alert:   w.alert,
 			Words:   w.words,
@@ -482,7 +484,7 @@ type report struct {
 	Usage      []*lineUsage `json:"usage"`      // the busiest of the last 30 days
 }
 
-// nearKey says also until when nothing may be left.
+// nearKey also has the end of the day's window, until when a used-up day leaves nothing.
 type nearKey struct {
 	*apiKey
 	DayEnds instant `json:"dayEnds"`
@@ -554,7 +556,7 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	return r, err
 }
 
-// updateStored reads what the database says of itself, at most once a minute, since to count pets
+// updateStored reads what the database says of itself, at most once a minute, since counting pets
 // takes long, and only if somebody has asked meanwhile.
 func (o *operator) updateStored(ctx context.Context) error {
 	if !o.storedDue.begins(time.Minute) {
@@ -576,7 +578,7 @@ func (o *operator) updateStored(ctx context.Context) error {
 	return nil
 }
 
-// nearLimit is the part of a limit from which on operators are told that a key has used it.
+// nearLimit is the part of a limit that a key must have used for operators to be told of it.
 const nearLimit = 0.8
 
 // need is how much a key needs the operator's attention: the part of a limit that it has used, or

@@ -471,7 +471,7 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		{numbers{"petstore_nodes": 3, "petstore_nodes_serving": 2}, "a node of the cluster"},
 		{numbers{"petstore_commit_failures_total": 3}, ""},
 		{numbers{"petstore_commit_failures_total": 4}, "commits failed"},
-		{numbers{"petstore_unknown_outcomes_total": 1}, "may be stored or not"},
+		{numbers{"petstore_unknown_outcomes_total": 1}, "unknown outcome"},
 		{numbers{commits: 20, writes: 15_000}, ""},
 		{numbers{commits: 20, writes: 15_011}, "more than 1,000 writes"},
 		{numbers{all: 1200, fast: 1099}, ""},

@@ -80,8 +80,9 @@ func (l *ledger) recall(id int64) error {
 		}
 		return err
 	}
+	// isOld compares readAt with the present merges.
 	if !l.isOld(u) {
-		return nil // its readAt is merges, or it holds unsent requests: others have brought it
+		return nil // another recall, or the last merge, has brought it
 	}
 	if u.readAt > began {
 		return nil // it is old again, but what brought it may have been read later than this
