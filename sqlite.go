@@ -52,11 +52,12 @@ type sqliteFile struct {
 	writes, reads sync.Map // from query to *sql.Stmt, on conn and on reader
 
 	// files are the database, its log, the log's index and, of a service, its lock. Each write
-	// checks that these are still the files that were opened. The values are what Stat has said: of
-	// the database right before it was opened, of the others once they were open; nil before that.
+	// checks that these are still the files that were opened. The values are what Stat has said, or
+	// nil: connect asks right before the database is opened, and checkFiles first asks about the
+	// others when all are open.
 	files map[string]os.FileInfo
 
-	// What measure needs.
+	// What measure needs. diskSpace is a field so that tests can replace it.
 	diskSpace func(path string) (free, size float64, ok bool)
 	asking    sync.Mutex                 // held while the file system is asked
 	sizes     atomic.Pointer[exposition] // its last answer
@@ -111,12 +112,14 @@ func ensureFile(path string) (string, error) {
 	if isMissing(path) && hasLog(followLinks(path)) {
 		return "", errOrphanedLog // before an empty file is made
 	}
+	// Only what this process has surely made is given away. O_EXCL tells, and follows no link.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err == nil {
 		giveToFolder(f)
 	}
 	if errors.Is(err, os.ErrExist) {
-		flags := os.O_RDWR | os.O_CREATE // where a link leads to, it makes the file
+		// A file is there, or a link. Where a link leads to nothing, O_CREATE makes the file.
+		flags := os.O_RDWR | os.O_CREATE
 		if _, _, isOther := folderOwner(path); isOther {
 			flags = os.O_RDWR // who owns the folder must not choose where root makes a file
 		}
@@ -130,7 +133,7 @@ func ensureFile(path string) (string, error) {
 }
 
 // giveToFolder gives a file that this process has made to the owner of its folder if root runs
-// this. Else a service that runs as that owner could not open it. SQLite gives the log and its
+// this. Otherwise a service that runs as that owner could not open it. SQLite gives the log and its
 // index to the owner of the database in the same way, and an error does not matter to it either.
 func giveToFolder(made *os.File) {
 	if uid, gid, isOther := folderOwner(made.Name()); isOther {
@@ -156,7 +159,7 @@ func folderOwner(path string) (uid, gid int, isOther bool) {
 	return header.Uid, header.Gid, header.Uid != 0
 }
 
-// refuseIrregular refuses what is there and is no regular file. To open a pipe may wait for ever.
+// refuseIrregular refuses what is there and is no regular file. Opening a pipe may block for ever.
 func refuseIrregular(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -204,7 +207,7 @@ var (
 	errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
 		"put the file back, or move the -wal away")
 	errLostLog = errors.New("a program has it open, and its -wal or -shm is gone; " +
-		"stop that program, without a kill, to save what it has stored")
+		"stop that program without killing it, to save what it has stored")
 	// errLostFile means that nothing can be written until the file is put back, or the service is
 	// started again.
 	errLostFile = errors.New("a file of the database was removed or replaced")
@@ -218,7 +221,7 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 		return 0, err
 	}
 	if hasLog(path) && file.Size() == 0 {
-		// SQLite would delete the log, or apply it to a file that takes the place of this one.
+		// SQLite would delete the log, with all that only the log holds.
 		return 0, errOrphanedLog
 	}
 	if err := refuseLostLog(ctx, path); err != nil {
@@ -234,17 +237,21 @@ func checkOwner(ctx context.Context, path string) (version int, err error) {
 }
 
 // refuseLostLog refuses a database that a program has open, and whose log, or the log's index, is
-// gone. SQLite would make another one, and what is in the two of them would damage the database.
-// Programs that open or close it meanwhile make and remove these files. So only what stays so for
-// serviceWait is refused, and a service that starts meanwhile waits for the lock.
+// gone. SQLite would make another one, and the contents of the two together would damage the
+// database. Whether a program has it open is told by a lock: taking it fails with BUSY then.
+//
+// Programs that open or close the database meanwhile make and remove these files. So only what
+// stays so for serviceWait is refused. The lock is held for a moment only. A service that starts
+// meanwhile waits for it: see connect and holdServiceLock.
 func refuseLostLog(ctx context.Context, path string) error {
 	err := retryLocked(ctx, time.Now().Add(serviceWait), func() error {
 		switch {
 		case isMissing(path+"-wal") && inWALMode(path):
+			// Whoever has the database open has made a log. BUSY says that this one is gone.
 			return lockWhole(path)
 		case isMissing(path+"-shm") && !isMissing(path+"-wal") && !isMissing(path+"-lock"):
 			// Other programs may use a log without an index, in SQLite's exclusive mode. A service
-			// does not, and holds its lock.
+			// does not. BUSY says that one runs, and so that its index is gone.
 			lock, err := lockService(path)
 			if err != nil {
 				return err
@@ -256,11 +263,11 @@ func refuseLostLog(ctx context.Context, path string) error {
 	if isCode(err, sqlite3.SQLITE_BUSY) {
 		return errLostLog
 	}
-	return context.Cause(ctx) // what else is wrong shows when the file is read
+	return context.Cause(ctx) // nil without a stop; what else is wrong shows when the file is read
 }
 
-// lockWhole locks a database without a log for a moment. Whoever has it open in the usual way has a
-// log, so that this fails only if that was removed. SQLite takes the lock before it makes a log.
+// lockWhole locks a database without a log for a moment. In WAL mode, whoever has a database open
+// keeps others from locking it whole. SQLite takes the lock before it makes a log.
 func lockWhole(path string) error {
 	db := openPool(path, "mode=rw", "_pragma=locking_mode(EXCLUSIVE)")
 	defer db.Close()
@@ -319,8 +326,8 @@ func fileAddress(path string, options ...string) string {
 }
 
 // holdServiceLock keeps services off a database until lock is closed, because two would count a
-// key's requests separately. The error is errServed if another program has the lock, and not only
-// for the moment in which a command looks for it (refuseLostLog).
+// key's requests separately. The error is errServed if another program keeps the lock for longer
+// than a command does that only tries it (refuseLostLog).
 func holdServiceLock(ctx context.Context, path string) (lock *sql.DB, err error) {
 	err = retryLocked(ctx, time.Now().Add(serviceWait), func() (err error) {
 		lock, err = lockService(path)
@@ -361,7 +368,7 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		e.conn, err = e.writer.Conn(context.Background())
+		e.conn, err = e.writer.Conn(context.WithoutCancel(ctx)) // untilUnlocked heeds ctx
 		return err
 	})
 	if err != nil {
@@ -392,15 +399,17 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 	return e.checkFiles()
 }
 
-// Close ends all connections. SQLite then empties the log. If that must not be, the connections end
-// with the process, and who opens the database next reads the whole log.
+// Close ends all connections. SQLite then empties the log. If that could do damage (hasOtherIndex),
+// the connections end with the process, and whoever opens the database next reads the whole log.
 func (e *sqliteFile) Close() (err error) {
 	e.busy <- struct{}{} // requests that were cut off may still write
 	defer func() { <-e.busy }()
 	if e.hasOtherIndex() {
 		return nil
 	}
-	for _, stmt := range e.writes.Range { // an open one would keep the connection alive
+	// Below, conn is closed without the knowledge of database/sql, which therefore closes none of
+	// its statements. An open one would keep the connection alive.
+	for _, stmt := range e.writes.Range {
 		_ = stmt.(*sql.Stmt).Close()
 	}
 	if e.conn != nil {
@@ -464,18 +473,18 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]resul
 	results, err := e.transact(ctx, statements)
 	if errors.Is(err, errLostFile) {
 		// What is in a log without a name would be lost with the process.
-		err = fmt.Errorf("%w; %s", err, e.emptyLog())
+		err = fmt.Errorf("%w; %s", err, e.saveLog())
 	}
 	if isCode(err, sqlite3.SQLITE_FULL) {
-		// The next writes go to the beginning of the log, where no space is missing.
-		_ = e.emptyLog()
+		// The next writes then use the log from its beginning again, in the space that it has.
+		_ = e.saveLog()
 	}
 	return results, err
 }
 
-// emptyLog brings what is in the log into the database, and says where all that was confirmed is
+// saveLog brings what is in the log into the database, and says where all that was confirmed is
 // now. busy is held.
-func (e *sqliteFile) emptyLog() string {
+func (e *sqliteFile) saveLog() string {
 	const saved = "all that was confirmed is in the database"
 	if e.hasOtherIndex() {
 		return saved + " and its log"
@@ -487,16 +496,17 @@ func (e *sqliteFile) emptyLog() string {
 	})
 	now, _ := os.Stat(e.path)
 	switch {
-	case !os.SameFile(e.files[e.path], now):
-		return "what was confirmed is in a file that ends with this process, unless it is put back"
-	case err != nil || moved < inLog:
+	case !os.SameFile(e.files[e.path], now): // the database itself has lost its name
+		return "what was confirmed is in a file that was removed or replaced, and is lost when " +
+			"this process ends, unless that file is put back"
+	case err != nil || moved < inLog: // somebody who reads may hold it back
 		return "some of what was confirmed is in the log only, until the service stops"
 	}
 	return saved
 }
 
-// hasOtherIndex reports whether other programs use the log by an index that is not ours. What they
-// write to the log is unknown to ours, by which nothing may be moved into the database then.
+// hasOtherIndex reports whether other programs use the log by an index that is not ours. Our index
+// does not know what they write to the log, so nothing may be moved into the database by it.
 func (e *sqliteFile) hasOtherIndex() bool {
 	index := e.path + "-shm"
 	opened := e.files[index]
@@ -594,21 +604,21 @@ func prepared(known *sync.Map, on preparer, query string) (*sql.Stmt, error) {
 	return stmt, nil
 }
 
-// changed reads data_version. SQLite changes that number whenever another connection has written,
-// whatever program that belongs to. So edits that nobody counts are noticed, and an import is a
-// change too. The first call always reports one.
-//
-// A connection of its own shows whether anybody has written. Only the writing connection tells our
-// own writes from those of others, and a sync may keep it busy for seconds. Then any write counts.
+// changed reads data_version. SQLite changes that number of a connection whenever another
+// connection has written, whatever program that belongs to. So edits that nobody counts are
+// noticed, and an import is a change too. The first call always reports one.
 func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 	const query = "PRAGMA data_version"
+	// For looker, our own writes are those of another connection, too.
 	var version int64
 	if err := e.looker.QueryRowContext(ctx, query).Scan(&version); err != nil {
 		return true, err
 	}
 	if e.lookVersion.Load() == version {
-		return false, nil
+		return false, nil // nobody has written
 	}
+	// For conn, which makes our own writes, only those of others count. But a sync may keep it busy
+	// for seconds. Then every write counts.
 	select {
 	case e.busy <- struct{}{}:
 	case <-time.After(writerWait):
@@ -618,7 +628,7 @@ func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 	defer func() { <-e.busy }()
 	before := e.version
 	_, err := e.run(statement{query: query, into: []any{&e.version}})
-	e.lookVersion.Store(version) // not before: a look that overlaps reports the change too
+	e.lookVersion.Store(version) // so late that a look that overlaps reports the change too
 	return err != nil || e.version != before, err
 }
 

@@ -273,7 +273,7 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 			wantNoCreate(t, s, "no such file")
 			if suffix == "" {
 				wantNoCreate(t, s,
-					"is in a file that ends with this process, unless it is put back")
+					"is in a file that was removed or replaced, and is lost when this process ends")
 			}
 			wantReads()
 			must(t, os.WriteFile(file, []byte("another"), 0o600))
