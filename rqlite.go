@@ -46,7 +46,8 @@ var (
 	errNothingDone = errors.New("nothing was done") // the request may be repeated
 	errStatement   = errors.New("the statement failed")
 	errLacks       = errors.New("its disk has failed a write that other nodes may have stored; " +
-		"if they hold the data, set it up anew, so that it copies them, and restart the services")
+		"if they hold the data, set this node up anew, so that it copies the data, and restart " +
+		"the services")
 )
 
 // rqlite is an engine.
@@ -182,11 +183,12 @@ func (e *rqlite) locate(ctx context.Context, lost *node) {
 func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	for waited := false; ctx.Err() == nil; waited = true {
 		status, err := e.status(ctx, n)
+		isSound := err == nil && !n.lacks.Load()
 		leads := status.Store.Raft.State == leaderState
 		// passesOn is asked only after a pause, when all nodes of -db had time to tell their
 		// addresses.
-		usable := leads || (waited && e.passesOn(status))
-		if err == nil && usable && !n.lacks.Load() {
+		isUseful := leads || (waited && e.passesOn(status))
+		if isSound && isUseful {
 			if e.inUse.CompareAndSwap(lost, n) && lost != nil && lost != n {
 				e.log.Info("another node is in use", "node", n.url, "before", lost.url)
 			}
@@ -211,8 +213,8 @@ type nodeStatus struct {
 }
 
 // passesOn reports whether a node knows a leader that is none of the nodes of -db, as far as these
-// have told their addresses. If the leader is one of them, it says so itself, or it is gone and
-// this node does not know that yet.
+// have told their addresses. A leader that is one of them is asked itself. If it does not say that
+// it leads, it is gone, and this node does not know that yet.
 func (e *rqlite) passesOn(s nodeStatus) bool {
 	leader := s.Store.Leader.Addr
 	_, isListed := e.raftAddresses.Load(leader)
@@ -338,14 +340,15 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 		n := e.inUse.Load()
 		a, err := e.try(allTries, n, path, statements)
 		if path != readPath && isOfDisk(err) && len(e.nodes) > 1 {
-			e.leave(allTries, n, err)
+			e.leave(allTries, n, err) // for the next call: such an error is returned below
 		}
 		if err == nil || errors.Is(err, errStatement) {
 			return a, err
 		}
 		mayRepeat := path == readPath || errors.Is(err, errNothingDone)
 		if !mayRepeat {
-			e.locate(ctx, n) // so that the next write need not wait for this node too
+			// The next write need not wait for this node too. The time of allTries may be over.
+			e.locate(ctx, n)
 			return a, err
 		}
 		e.locate(allTries, n)
@@ -364,8 +367,9 @@ func isOfDisk(err error) bool {
 		(strings.Contains(err.Error(), "disk is full") || strings.Contains(err.Error(), "disk I/O"))
 }
 
-// leave uses the leader no more after its disk has failed a write. A node that has only passed the
-// write on is sound: then the leader is looked for, and left when it fails the next write.
+// leave stops using the leader after its disk has failed a write: the next try fails, since the
+// node lacks something, and call looks for another one. If n does not lead, it has only passed the
+// write on, and is sound. Then the leader is used in its place, and left when it fails a write.
 func (e *rqlite) leave(ctx context.Context, n *node, err error) {
 	status, statusErr := e.status(ctx, n)
 	if statusErr != nil || status.Store.Raft.State != leaderState {
@@ -378,8 +382,8 @@ func (e *rqlite) leave(ctx context.Context, n *node, err error) {
 	}
 }
 
-// try posts statements to a node once, and counts how that went. Where there is another node, it
-// takes at most half of the time that is left for a read: a node that hangs leaves time to ask it.
+// try posts statements to a node once, and counts how that went. Where there are several nodes, a
+// read gets at most half of the time that is left, so that there is time to ask another one.
 func (e *rqlite) try(ctx context.Context, n *node, path string, statements []statement) (
 	answer, error) {
 	if n.lacks.Load() {
@@ -424,14 +428,15 @@ type heldDatabase struct {
 	isUsed   bool  // it holds a pet or a key, or has held one
 }
 
-// identify asks what database there is, whichever that is. If that cannot be read, the error is an
-// errUnavailable. Any other error is that of checkMarks.
+// identify asks what database there is, without a guard, since it may be another one. If that
+// cannot be read, the error is an errUnavailable. Any other error is that of checkMarks. After the
+// one of a newer schema, held is filled all the same.
 func (e *rqlite) identify(ctx context.Context) (held heldDatabase, err error) {
-	version, verdict := checkMarks(func(columns ...any) error {
+	version, marksErr := checkMarks(func(columns ...any) error {
 		return e.readRow(ctx, ownerQuery, columns)
 	})
 	if version == 0 {
-		return held, verdict
+		return held, marksErr
 	}
 	held.version = version
 	identity := "0"
@@ -440,14 +445,14 @@ func (e *rqlite) identify(ctx context.Context) (held heldDatabase, err error) {
 	}
 	query := "SELECT " + identity + ", EXISTS (SELECT 1 FROM sqlite_sequence WHERE seq > 0)"
 	err = e.readRow(ctx, query, []any{&held.identity, &held.isUsed})
-	return held, cmp.Or(err, verdict)
+	return held, cmp.Or(err, marksErr)
 }
 
 // readRow reads one row without a guard.
 func (e *rqlite) readRow(ctx context.Context, query string, columns []any) error {
 	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
 	if err == nil {
-		err = assign(slices.Concat(a.Results[0].Values...), columns)
+		err = assignOnly(a.Results[0].Values, columns)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -457,34 +462,35 @@ func (e *rqlite) readRow(ctx context.Context, query string, columns []any) error
 
 // compare returns what the cluster holds, and refuses nodes of two clusters, as far as their
 // databases can be told apart. What it asks is linearizable: a node that only lags behind is not
-// refused. A node that cannot say now what it holds is passed over, unless all have to.
-func (e *rqlite) compare(ctx context.Context, all bool) (held heldDatabase, err error) {
+// refused. A node that cannot say now what it holds is passed over, unless all must answer.
+func (e *rqlite) compare(ctx context.Context, allMustAnswer bool) (
+	held heldDatabase, err error) {
 	end := time.Now().Add(5 * leaderPoll)
 	for {
 		held, err = e.identify(ctx)
 		if err != nil {
 			return held, err
 		}
-		err = e.refuseOthers(ctx, held, all)
+		err = e.refuseOthers(ctx, held, allMustAnswer)
 		if err == nil || time.Now().After(end) {
 			return held, err
 		}
-		// Another service may make or migrate the database between two answers. Of one cluster,
-		// later answers agree. So all have to answer then.
-		all = true
+		// Another service may make or migrate the database between two answers. If the nodes are of
+		// one cluster, their later answers agree. So from now on all must answer.
+		allMustAnswer = true
 		pause(ctx, leaderPoll)
 	}
 }
 
 // refuseOthers is the error of a node that holds another database.
-func (e *rqlite) refuseOthers(ctx context.Context, held heldDatabase, all bool) error {
+func (e *rqlite) refuseOthers(ctx context.Context, held heldDatabase, allMustAnswer bool) error {
 	refusals := make([]error, len(e.responding))
 	var asking sync.WaitGroup
 	for i, n := range e.responding {
 		asking.Go(func() {
 			other, err := e.only(n).identify(ctx)
 			switch {
-			case errors.Is(err, errUnavailable) && !all:
+			case errors.Is(err, errUnavailable) && !allMustAnswer:
 				return
 			case err != nil:
 				err = fmt.Errorf("%s: %w", n.url, err)
@@ -570,7 +576,7 @@ func (e *rqlite) write(ctx context.Context, statements []statement) ([]result, e
 		err = a.copyTo(statements, results)
 	}
 	// An error of a statement counts as unknown, too: if it is this node's own, such as a full
-	// disk, the others may have stored the write.
+	// disk, the others may have stored the write. So does a guard that fails for such a reason.
 	if err != nil {
 		e.unknown.Add(1)
 		return nil, fmt.Errorf("%w: %w", errOutcome, err)
@@ -587,9 +593,7 @@ func (a answer) copyTo(statements []statement, results []result) error {
 		if st.into == nil {
 			continue
 		}
-		// All rows are joined into one. assign fails unless there was exactly one.
-		row := slices.Concat(from.Values...)
-		if err := assign(row, st.into); err != nil {
+		if err := assignOnly(from.Values, st.into); err != nil {
 			return err
 		}
 	}
@@ -612,6 +616,12 @@ func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanne
 		}
 	}
 	return nil
+}
+
+// assignOnly copies the values of the only row. It joins all rows into one, which has the right
+// number of values only if there was one row.
+func assignOnly(rows [][]json.RawMessage, columns []any) error {
+	return assign(slices.Concat(rows...), columns)
 }
 
 // assign copies the values of a row. What pages consist of, integers and texts, is copied without
@@ -645,9 +655,9 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed is false, because a cluster does not tell of writes. It need not: store.fresh takes no
-// last page of a list for fresh on a cluster, new rows outdate nothing else, and store.edit counts
-// edits.
+// changed is false, because a cluster does not tell of writes. It need not. Edits are counted by
+// store.edit. New pets outdate only the last page of a list, which store.fresh never takes as fresh
+// on a cluster.
 func (e *rqlite) changed(context.Context) (bool, error) { return false, nil }
 
 // shared is true, because any number of services may use a cluster.
@@ -685,8 +695,9 @@ func (e *rqlite) members(ctx context.Context) (members []member) {
 	return members
 }
 
-// backup writes the database as a SQLite file. The file holds all that the last read saw. A node
-// that sends nothing for silentWait is given up.
+// backup writes the database as a SQLite file, which rqlite takes from the node that leads, or
+// believes so. The caller reads first: a linearizable read shows that this node leads, and has all
+// that was acknowledged before. A node that sends nothing for silentWait is given up.
 func (e *rqlite) backup(ctx context.Context, to io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, copyWait)
 	defer cancel()
@@ -694,6 +705,7 @@ func (e *rqlite) backup(ctx context.Context, to io.Writer) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	silent := time.AfterFunc(silentWait, func() {
+		// net/http returns this cause as its error.
 		giveUp(fmt.Errorf("%s has sent nothing for %v", n.url, silentWait))
 	})
 	defer silent.Stop()
@@ -706,7 +718,7 @@ func (e *rqlite) backup(ctx context.Context, to io.Writer) error {
 	return err
 }
 
-// timedReader lets a timer run, from silentWait on, while it waits for bytes.
+// timedReader runs a timer of silentWait while it waits for bytes.
 type timedReader struct {
 	io.Reader
 	silent *time.Timer
@@ -722,12 +734,13 @@ func (r timedReader) Read(p []byte) (int, error) {
 // holds a pet or a key, or has held one: its id could be given again. A cluster on which a service
 // was ever started holds a key, since the service makes one.
 func (e *rqlite) load(ctx context.Context, file io.Reader, identity int64) error {
-	// Other nodes give up on passing on what is large, so the leader is looked for anew. If it is
-	// none of the nodes of -db, locate still takes a node that passes requests on.
+	// The node in use may be one that passes requests on, and gives up on a large body. So locate
+	// takes it for lost, and looks for the leader anew. If that is none of the nodes of -db, locate
+	// still takes a node that passes requests on.
 	e.locate(ctx, e.inUse.Load())
 	// The node that was found may be of another cluster than the one that was in use.
 	held, err := e.compare(ctx, true)
-	if held.isUsed {
+	if held.isUsed { // this says more than that the nodes differ, or that the schema is newer
 		return errors.New("it holds or held pets or keys, and nothing is overwritten; start " +
 			"nodes with empty folders, and restore before a service starts on them, which makes " +
 			"a key")
@@ -746,7 +759,7 @@ func (e *rqlite) load(ctx context.Context, file io.Reader, identity int64) error
 		return fmt.Errorf("%w: %w", errOutcome, err)
 	}
 	if held.identity != identity {
-		return errors.New("the cluster says that it has loaded the copy, and does not hold it")
+		return errors.New("the cluster says that it has loaded the copy, but does not hold it")
 	}
 	return nil
 }
