@@ -46,7 +46,7 @@ It finishes the requests that are running, for at most 10 seconds. A database
 without any key gets one at the first start, which is printed once.
 
 Example: petstore -addr :8080 -db /var/lib/petstore/petstore.db`,
-		// serve opens the database itself, after its sockets. runCommand is given its run.
+		// serve opens the database itself, after its sockets. Its run is nil: runCommand sets it.
 		database: openNothing, flags: serveFlags, check: checkServe,
 	},
 	{
@@ -84,10 +84,10 @@ Example: petstore key show -json 7`,
 		name: "key usage", argument: "ID", optional: true, idOf: "key",
 		about: `show who used the service, and how much
 
-For all keys, those with the most requests admitted first; for one, each of its
-days, in UTC. Refused are responses of 429, errors those of 5xx. A key and those
-that it was rotated from are one. Services write what they count every half
-second. Days without requests are left out.
+Without an ID it shows all keys, those with the most requests admitted first;
+with an ID, each day of that key, in UTC. Refused are responses of 429, errors
+those of 5xx. A key and those that it was rotated from are one. Services write
+what they count every half second. Days without requests are left out.
 
 Example: petstore key usage -days 90 7`,
 		flags: usageFlags, run: keyUsage,
@@ -186,8 +186,8 @@ Example: petstore pet delete 7 8 9`,
 		name: "backup", argument: "FILE",
 		about: `copy the database while it is in use
 
-FILE must not exist. The copy is written as FILE.partial, read whole, and only
-then given its name. A copy serves as it is, or can be restored.
+FILE must not exist. The copy is written as FILE.partial, read in full as a
+check, and only then given its name. A copy serves as it is, or can be restored.
 
 Example: petstore backup petstore-2026-11-22.db`,
 		onlyDatabase: true, flags: copyFlags, run: backup,
@@ -197,11 +197,11 @@ Example: petstore backup petstore-2026-11-22.db`,
 		about: `put a copy in the database's place
 
 No service may run on the database meanwhile. What a database file held is kept
-in a copy of its own, which the log names. All that was stored since the copy
-was made is undone, pets and keys alike. A restore that is stopped may leave
-that copy, too. New ids start above all that the database has ever given. A
-restore needs free space: up to three times the size of the database or of the
-copy, whichever is larger. A cluster must never have held a pet or a key.
+in another copy, whose name is printed on stderr. A restore that is stopped may
+leave that one behind. All that was stored since COPY was made is undone, pets
+and keys alike. New ids start above all that the database has ever given. A
+restore needs free space: up to three times the size of the database or of COPY,
+whichever is larger. A cluster must never have held a pet or a key.
 
 Example: petstore restore petstore-2026-11-22.db`,
 		database: openNothing, onlyDatabase: true, flags: copyFlags, run: restore,
@@ -234,7 +234,8 @@ func runCommand(ctx context.Context, args []string, p *process,
 		if strings.Join(args[:words], " ") != entry.name {
 			continue
 		}
-		// A flag would take the -h for its value, and the command would run.
+		// args[words] is there: it is the -h, unless something stands between. help serve -addr has
+		// become serve -addr -h, where -addr would take the -h for its value.
 		if asksForHelp && !isHelp(args[words]) {
 			return usageErrorf("help takes only the name of a command; petstore help lists all")
 		}
@@ -290,16 +291,18 @@ func unknownCommand(args []string) error {
 	if group == nil {
 		return usageErrorf("no command %q; petstore help lists all", args[0])
 	}
-	asked := strings.Join(args[:2], " ")
-	nearest := args[0] + " " // the name of a command, if one begins with a letter more
+	asked := strings.Join(args[:2], " ") // runCommand has answered one word alone
+	nearest := ""
+	longest := len(args[0] + " ") // what the whole group has in common with asked
 	var names []string
 	for _, entry := range group {
 		names = append(names, entry.name)
-		if commonPrefix(entry.name, asked) > commonPrefix(nearest, asked) {
+		if common := commonPrefix(entry.name, asked); common > longest {
 			nearest = entry.name
+			longest = common
 		}
 	}
-	if nearest == args[0]+" " {
+	if nearest == "" {
 		return usageErrorf("no command %q; there are %s", asked, strings.Join(names, ", "))
 	}
 	return usageErrorf("no command %q; did you mean %s? There are %s",
@@ -435,13 +438,16 @@ func variableOf(flag string) string {
 	return "PETSTORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// newLogger writes to stderr: as text if format is text, or if it is not json and stderr is a
-// terminal, and otherwise as JSON.
+// newLogger writes to stderr. If the format is auto, or "" as in a command without -log, it writes
+// text on a terminal, and JSON elsewhere.
 func newLogger(stderr io.Writer, format string, level slog.Level) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	redacted := redactor{Writer: stderr}
-	chooseText := format != "json" && isTerminal(stderr)
-	if format == "text" || chooseText {
+	isText := format == "text"
+	if !isText && format != "json" {
+		isText = isTerminal(stderr)
+	}
+	if isText {
 		return slog.New(slog.NewTextHandler(redacted, options))
 	}
 	return slog.New(slog.NewJSONHandler(redacted, options))

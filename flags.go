@@ -124,7 +124,7 @@ type config struct {
 	expires, overlap  time.Duration
 	test, json, again bool
 	skipIDs, days     int64
-	pet               NewPet // what pet set changes, and pet export selects, but for newName
+	pet               NewPet // what pet set changes, and pet export selects; its name is newName
 }
 
 // unknownID is the error of an argument that is the id of no key, or of no pet.
@@ -137,7 +137,7 @@ func serveFlags(cmd *invocation) {
 		"listen on `HOST:PORT`; port 0 takes a free one")
 	cmd.textFlag(&cmd.baseURL, "base-url", "", checkBaseURL,
 		"the public `URL` of the service, ending in /v1, for Location and Link;\n"+
-			"without it they are paths, which are right behind any proxy")
+			"without it they are paths, which are correct behind any proxy")
 	cmd.textFlag(&cmd.stagingURL, "staging-url", "", checkBaseURL,
 		"the public `URL` of the staging environment, ending in /v1, for /openapi.json")
 	cmd.BoolVar(&cmd.staging, "staging", false,
@@ -299,7 +299,7 @@ func petSetFlags(cmd *invocation) {
 }
 
 func copyFlags(cmd *invocation) {
-	// As the largest number of ids to skip, maxQuota is just a large number.
+	// maxQuota serves here only as a large number.
 	cmd.numberFlag(&cmd.skipIDs, "skip-ids", "1000000", 0, maxQuota,
 		"start new ids `N` above those that the copy holds, since clients may have seen ids\n"+
 			"that it does not know; for the backup of a file, N is 0\nunless this flag is given")
@@ -368,13 +368,7 @@ func (c *invocation) numberFlag(into *int64, name, value string, least, most int
 // 90d: a second at least, or 0.
 func (c *invocation) durationFlag(into *time.Duration, name, value, usage string) {
 	c.parsedFlag(name, value, usage, func(text string) error {
-		number, isDays := strings.CutSuffix(text, "d")
-		// A Duration has room for the largest number of 16 bits, in days.
-		days, err := strconv.ParseUint(number, 10, 16)
-		duration := time.Duration(days) * 24 * time.Hour
-		if !isDays {
-			duration, err = time.ParseDuration(text)
-		}
+		duration, err := parseDuration(text)
 		if err != nil || duration < time.Second && duration != 0 {
 			return errors.New(
 				"it must be a number of d, h, m or s, such as 90d: at least a second, or 0")
@@ -382,6 +376,16 @@ func (c *invocation) durationFlag(into *time.Duration, name, value, usage string
 		*into = duration
 		return nil
 	})
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	number, isDays := strings.CutSuffix(text, "d")
+	if !isDays {
+		return time.ParseDuration(text)
+	}
+	// A Duration has room for the largest number of 16 bits, in days.
+	days, err := strconv.ParseUint(number, 10, 16)
+	return time.Duration(days) * 24 * time.Hour, err
 }
 
 // setCache reads -cache, a number of mebibytes such as 16MiB, or 0.
@@ -460,7 +464,7 @@ var driveLetter = regexp.MustCompile(`^[A-Za-z]:[\\/]`)
 
 // isDatabase reports whether a text can be that of -db. Any name can be that of a file. But one
 // with a colon before an @ is taken for a misspelt address with a user and a password, unless there
-// is such a file: a password must not become the name of a file, or be told with one.
+// is such a file: a password must not become the name of a file, or be shown as a part of one.
 func isDatabase(text string) bool {
 	if isCluster(text) {
 		return nodeURLs(text) != nil
