@@ -26,8 +26,9 @@ func (c *invocation) issue(ctx context.Context, text string, key *apiKey,
 	key.LastFour = token.lastFour()
 	id, err = insert(token.digest())
 	if id == 0 && !errors.Is(err, errOutcome) {
-		return 0, err
+		return 0, err // nothing is stored: an error, or nil if a condition did not hold
 	}
+	// From here on the key is stored or, if err is an errOutcome, may be.
 	if err == nil {
 		err = c.say(strings.ReplaceAll(text, "$KEY", string(token)))
 	}
@@ -43,12 +44,12 @@ func (c *invocation) issue(ctx context.Context, text string, key *apiKey,
 	if err == nil {
 		return 0, errors.New("no key was made, since it cannot be shown: " + reason)
 	}
-	if id == 0 {
+	if id == 0 { // even if it was not there to take back: its write may arrive later
 		return 0, fmt.Errorf("a key that was not shown may be stored; if petstore key list has "+
 			"one that ends in %s, petstore key revoke ends it: %s", key.LastFour, reason)
 	}
 	return 0, fmt.Errorf("key %d is stored and cannot be shown; petstore key revoke %[1]d ends "+
-		"it: %s; to take it back failed: %w", id, reason, err)
+		"it: %s; taking it back failed: %w", id, reason, err)
 }
 
 func keyCreate(ctx context.Context, cmd *invocation) error {
@@ -80,7 +81,7 @@ func keyCreate(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-// endAfter is for people: when a key ends whose lifetime begins now.
+// endAfter tells people when a key ends if its lifetime begins now.
 func (c *invocation) endAfter(lifetime instant) string {
 	if lifetime == 0 {
 		return "never"

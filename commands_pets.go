@@ -33,7 +33,7 @@ func petSet(ctx context.Context, cmd *invocation) error {
 
 // petChange changes the columns of a pet for which a flag is given.
 func (c *invocation) petChange() statement {
-	var category any // of NULL, since any number can be a category
+	var category any // nil is NULL, and changes nothing: any number can be a category
 	if c.given("category") {
 		category = c.pet.CategoryID
 	}
@@ -109,10 +109,12 @@ func (s *store) deletePets(ctx context.Context, ids []string) (deleted int64, er
 		if !ok {
 			id = 0 // no pet has it
 		}
-		rows = fmt.Appendf(rows, `[%d,`, id)
+		rows = fmt.Appendf(rows, `[%d,`, id) // each row is [id, text]
 		rows = append(appendQuoted(rows, text), "],"...)
 	}
 	rows[len(rows)-1] = ']' // in place of the last comma
+	// look is for the error alone. remove has the same condition, since no Go code can run between
+	// the statements of a transaction.
 	var count int64
 	var names string
 	look := statement{
@@ -191,7 +193,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return err
 	}
-	defer removeOpen(rows, os.Remove)()
+	defer removeOpen(rows, os.Remove)() // it is removed now, and closed at the end
 	file := &importFile{rows: rows}
 	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
@@ -294,7 +296,8 @@ func (f *importFile) read(content io.Reader) error {
 // ended begins anew.
 func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, error) {
 	stored, err := c.store.imported(ctx, file.digest)
-	if err != nil || stored < file.pets || file.pets == 0 {
+	hasEnded := stored >= file.pets && file.pets > 0 // without pets, it is never refused
+	if err != nil || !hasEnded {
 		return stored, err
 	}
 	if !c.again {
@@ -302,7 +305,8 @@ func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, 
 			file.pets)
 	}
 	// This moves the number of stored pets back to 0, and stores none. It is a write of its own:
-	// each later write moves the number up, and can tell by it whether it was made before.
+	// each later write moves the number up, and can tell by it whether it was made before. A write
+	// that moves it from 5 to 5, for an import of 5 pets, could not.
 	_, err = c.store.importPets(ctx, file.digest, nil, file.pets, 0)
 	return 0, err
 }
@@ -441,7 +445,9 @@ func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) e
 	return out.Flush()
 }
 
-// eachPet calls do with each pet that has the status, by id. Status "" selects all.
+// eachPet calls do with each pet that has the status, by id. Status "" selects all. The first row
+// of each response is no pet, but the number of edits (petsQuery). It is one of the rows of
+// eachRow's limit. eachRow never goes on from its id, 0, because a full response ends with a pet.
 func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet) error) error {
 	pets := s.newPetReader()
 	return s.eachRow(ctx, listOf(status.stored()), func(scan scanner) (id int64, err error) {
