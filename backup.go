@@ -29,7 +29,7 @@ type partialFile struct {
 	*os.File
 	path    string               // of FILE, absolute
 	created os.FileInfo          // tells whether FILE.partial is still this file
-	sync    func(*os.File) error // brings a file, or the names in a folder, to disk
+	sync    func(*os.File) error // brings a file, or a folder's names, to disk; tests replace it
 }
 
 // createFile begins a file. One that exists is refused, be it a link or a device, and so is one
@@ -78,7 +78,7 @@ func (f *partialFile) discard() {
 	if f.isThere() {
 		removeOpen(f.File, os.Remove)()
 	}
-	_ = f.Close() // again has no effect
+	_ = f.Close() // a second Close has no effect
 }
 
 // removeOpen removes a file that is open. Its content stays until end closes it, and a kill leaves
@@ -101,19 +101,19 @@ func (f *partialFile) publish() error {
 	if !f.isThere() {
 		return fmt.Errorf("%s was removed or replaced", f.Name())
 	}
-	// Link fails if FILE exists, or if the file system has no links. If FILE exists, rename refuses
-	// it.
+	// Link fails if FILE exists, which renameUnlessThere refuses as well, or if the file system has
+	// no links. After a Link the file has two names, and discard removes FILE.partial.
 	if os.Link(f.Name(), f.path) != nil {
-		if err := f.rename(); err != nil {
+		if err := f.renameUnlessThere(); err != nil {
 			return err
 		}
 	}
 	return syncFolder(filepath.Dir(f.path), f.sync)
 }
 
-// rename names the file without a link. An empty file takes the name first, so that the rename
-// replaces no file but our own.
-func (f *partialFile) rename() error {
+// renameUnlessThere names the file without a link. An empty file takes the name first, so that the
+// rename replaces no file but our own.
+func (f *partialFile) renameUnlessThere() error {
 	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -201,21 +201,6 @@ func (c *pageCopy) run(ctx context.Context, stderr io.Writer, doing string) erro
 	return context.Cause(ctx)
 }
 
-// raiseIDs makes new ids of the source start above all that the target has ever given. kept is a
-// checked copy of the target. raiseIDs comes after beginCopy, so that nobody else can add pets or
-// keys to the target any more, and before run. Nobody else uses the source of a restore.
-func (c *pageCopy) raiseIDs(ctx context.Context, kept string) error {
-	// COMMIT ends the transaction of beginCopy, which only reads. A journal in memory leaves no
-	// file behind after a kill.
-	_, err := c.source.ExecContext(ctx, `COMMIT;
-PRAGMA journal_mode(MEMORY);
-ATTACH ? AS kept;
-UPDATE sqlite_sequence SET seq = max(sqlite_sequence.seq, given.seq)
-FROM kept.sqlite_sequence AS given WHERE given.name = sqlite_sequence.name`,
-		[]driver.NamedValue{{Ordinal: 1, Value: fileAddress(kept, "mode=ro&immutable=1")}})
-	return err
-}
-
 // end ends both transactions. If run has not committed, a target with a journal is as it was. One
 // without a journal holds a part of the pages, and has to be discarded.
 func (c *pageCopy) end() {
@@ -271,7 +256,8 @@ func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile,
 
 // checkedCopy copies a database into an empty file, reads the copy whole, starts its new ids
 // skipIDs above those that it holds, and returns how many pets it holds. An identity that is not 0
-// takes the place of the copy's own. When the database was backed up is not true of the copy.
+// takes the place of the copy's own. The copy loses the note of the database's last backup, since
+// that is not true of itself.
 func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 	skipIDs, identity int64) (pets int64, err error) {
 	if isCluster(from) {
@@ -360,7 +346,7 @@ func (c *invocation) copyFile(ctx context.Context, from, to string) error {
 
 // copyCluster copies all that the cluster has acknowledged.
 func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
-	// This read is linearizable, so the node in use leads, or has heard from the leader just now.
+	// This is the linearizable read that rqlite.backup wants to follow.
 	_, err := schemaVersion(ctx, c.store.engine)
 	if err != nil {
 		return err
@@ -482,7 +468,8 @@ func replacedVersion(ctx context.Context, path string) (version int, err error) 
 }
 
 // replaceContent puts the pages of a checked copy in the place of those of a database. If that
-// holds anything, it is kept first.
+// holds anything, it is kept first. The order counts: beginCopy locks the database, saveCopy keeps
+// it, raiseIDs reads its ids from what was kept, and run replaces its pages.
 func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	old string, err error) {
 	pages, err := beginCopy(ctx, checked, path, "WAL")
@@ -491,7 +478,8 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	}
 	defer pages.end()
 	// Nobody else can write to the database now, so that all that it holds is kept, and all ids
-	// that it has given are known. Where nothing was, a command may have made a database meanwhile.
+	// that it has given are known. Everybody, saveCopy too, can still read it as it was. Where
+	// nothing was, a command may have made a database meanwhile.
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
 		return "", err
@@ -518,6 +506,24 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	return old, nil
 }
 
+// raiseIDs makes new ids of the source, the checked copy that is restored, start above all that the
+// target, the database, has ever given. It reads those in kept, a checked copy of the target.
+//
+// The source may change although the copying has begun, because its own connection changes it: what
+// that writes is copied as well (https://sqlite.org/c3ref/backup_finish.html, sqlite3_backup_step).
+// Nobody else uses the source of a restore. Both copies have a row for each table: see moveIDs.
+func (c *pageCopy) raiseIDs(ctx context.Context, kept string) error {
+	// COMMIT ends the transaction on the source, which has only read: from here on it is not fixed.
+	// A journal in memory leaves no file behind after a kill.
+	_, err := c.source.ExecContext(ctx, `COMMIT;
+PRAGMA journal_mode(MEMORY);
+ATTACH ? AS kept;
+UPDATE sqlite_sequence SET seq = max(sqlite_sequence.seq, given.seq)
+FROM kept.sqlite_sequence AS given WHERE given.name = sqlite_sequence.name`,
+		[]driver.NamedValue{{Ordinal: 1, Value: fileAddress(kept, "mode=ro&immutable=1")}})
+	return err
+}
+
 // tellDamage adds to the error of a damaged database how it can be replaced all the same.
 func tellDamage(ctx context.Context, err error, path string) error {
 	isDamaged := errors.Is(err, errDamaged) ||
@@ -525,17 +531,17 @@ func tellDamage(ctx context.Context, err error, path string) error {
 	if !isDamaged {
 		return err
 	}
-	known := "none of them can be read"
+	knownIDs := "none of them can be read"
 	db := openToLook(path)
 	defer db.Close()
 	var highest int64
 	if db.QueryRowContext(ctx, highestID).Scan(&highest) == nil {
-		known = fmt.Sprintf("the highest that can be read is %d", highest)
+		knownIDs = fmt.Sprintf("the highest that can be read is %d", highest)
 	}
 	// %[2]s is the path again.
 	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore "+
 		"in its place, move %s, %[2]s-wal and %[2]s-shm away together, and give a -skip-ids above "+
-		"all ids that were given since the copy was made: %s", err, path, known)
+		"all ids that were given since the copy was made: %s", err, path, knownIDs)
 }
 
 // restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
@@ -552,18 +558,20 @@ func (c *invocation) restoreCluster(ctx context.Context, source string) (
 	}
 	identity := newIdentity()
 	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs, identity)
-	// From here on the copy needs no name. To load it takes the most time, in which a kill leaves
-	// nothing.
+	// From here on the copy needs no name. Loading it takes the longest, and a kill during that
+	// leaves nothing behind. It is removed now, and closed at the end.
 	defer removeOpen(temporary, os.Remove)()
 	if err != nil {
 		return 0, err
 	}
 	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
+	// SQLite has written to the file by its name: what is read here still begins at its beginning.
 	return pets, cluster.load(ctx, temporary, identity)
 }
 
-// progress shows how far long work is: on a terminal in one line that is written over itself five
-// times a second, elsewhere in a line every five seconds. Work that ends sooner shows nothing.
+// progress shows how far a long task has come: on a terminal in one line that is written over
+// itself five times a second, elsewhere in a line every five seconds. Work that ends sooner shows
+// nothing.
 type progress struct {
 	out         io.Writer
 	doing, unit string
@@ -600,7 +608,7 @@ func (p *progress) showLater() {
 	time.AfterFunc(pause, p.show)
 }
 
-// show writes a line, unless the work has ended. That it cannot be written does not matter.
+// show writes a line, unless the work has ended. A failed write does not matter.
 func (p *progress) show() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -207,7 +207,7 @@ func TestAFileIsNamedWithoutALink(t *testing.T) {
 	}
 	wantNames(t, folder, "copy", "copy.partial")
 	must(t, os.Remove(partial.path))
-	must(t, partial.rename())
+	must(t, partial.renameUnlessThere())
 	wantNames(t, folder, "copy")
 	if err := partial.Close(); !errors.Is(err, os.ErrClosed) { // Windows renames no open file
 		t.Errorf("a renamed file was left open: %v", err)
@@ -217,7 +217,7 @@ func TestAFileIsNamedWithoutALink(t *testing.T) {
 	wantNames(t, folder, "copy", "copy.partial")
 	must(t, os.Remove(partial.Name()))
 	must(t, os.Remove(partial.path))
-	if err := partial.rename(); !errors.Is(err, fs.ErrNotExist) {
+	if err := partial.renameUnlessThere(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of a file that has gone it ends with %v", err)
 	}
 	wantNames(t, folder)
