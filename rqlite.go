@@ -452,7 +452,8 @@ func (e *rqlite) identify(ctx context.Context) (held heldDatabase, err error) {
 func (e *rqlite) readRow(ctx context.Context, query string, columns []any) error {
 	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
 	if err == nil {
-		err = assignOnly(a.Results[0].Values, columns)
+		// All rows are joined into one: assign fails unless there was exactly one.
+		err = assign(slices.Concat(a.Results[0].Values...), columns)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
@@ -593,7 +594,8 @@ func (a answer) copyTo(statements []statement, results []result) error {
 		if st.into == nil {
 			continue
 		}
-		if err := assignOnly(from.Values, st.into); err != nil {
+		row := slices.Concat(from.Values...) // as in readRow
+		if err := assign(row, st.into); err != nil {
 			return err
 		}
 	}
@@ -616,12 +618,6 @@ func (e *rqlite) read(ctx context.Context, query statement, row func(scan scanne
 		}
 	}
 	return nil
-}
-
-// assignOnly copies the values of the only row. It joins all rows into one, which has the right
-// number of values only if there was one row.
-func assignOnly(rows [][]json.RawMessage, columns []any) error {
-	return assign(slices.Concat(rows...), columns)
 }
 
 // assign copies the values of a row. What pages consist of, integers and texts, is copied without
