@@ -82,7 +82,8 @@ func (f *partialFile) discard() {
 }
 
 // removeOpen removes a file that is open. Its content stays until end closes it, and a kill leaves
-// nothing. Windows removes no open file: there, end removes it once it is closed.
+// nothing. Windows removes no open file: there, end removes it once it is closed. remove is
+// os.Remove, but in a test.
 func removeOpen(file *os.File, remove func(name string) error) (end func()) {
 	err := remove(file.Name())
 	return func() {
