@@ -525,30 +525,14 @@ func TestTheSystemTellsWhatADiskHas(t *testing.T) {
 	}
 }
 
-// waitingContext calls a function when somebody first waits for its end: here, a write that has
-// found another program's lock.
-type waitingContext struct {
-	context.Context
-	waits func()
-}
-
-func (c waitingContext) Done() <-chan struct{} {
-	c.waits()
-	return c.Context.Done()
-}
-
-// whenWaiting is a context in which the first wait calls do.
-func whenWaiting(ctx context.Context, do func()) context.Context {
-	return waitingContext{ctx, sync.OnceFunc(do)}
-}
-
-// openWaiting opens a database. Where that first has to wait, it calls do.
-func openWaiting(t *testing.T, path string, mode openMode, do func()) *store {
-	t.Helper()
-	s, err := openStore(whenWaiting(t.Context(), do), path, mode, testLog)
-	must(t, err)
-	t.Cleanup(func() { s.Close() })
-	return s
+// openWaiting opens a database in fake time, and calls do when that waits for another program.
+func openWaiting(ctx context.Context, path string, mode openMode, do func()) (s *store, err error) {
+	var opening sync.WaitGroup
+	opening.Go(func() { s, err = openStore(ctx, path, mode, testLog) })
+	synctest.Wait()
+	do()
+	opening.Wait()
+	return s, err
 }
 
 // TestOpeningWaitsForALock: to change the journal's mode, or the schema.
@@ -557,18 +541,20 @@ func TestOpeningWaitsForALock(t *testing.T) {
 		"of a file not in WAL mode":    "DELETE",
 		"of a file without our tables": "WAL",
 	} {
-		t.Run(what, func(t *testing.T) {
-			path := databasePath(t)
+		path := databasePath(t)
+		t.Run(what, bubble(func(t *testing.T) {
 			other := otherProgram(t, path, "PRAGMA journal_mode="+mode, "PRAGMA user_version=0",
 				"BEGIN IMMEDIATE")
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := openStore(whenWaiting(ctx, cancel), path, openOrMake, testLog)
+			_, err := openWaiting(ctx, path, openOrMake, cancel)
 			wantRefusal(t, err, path, "context canceled")
-			s := openWaiting(t, path, openOrMake, func() {
+			s, err := openWaiting(t.Context(), path, openOrMake, func() {
 				must(t, errorOf(other.Exec("ROLLBACK")))
 			})
+			must(t, err)
 			mustCreate(t, s, rex)
-		})
+			must(t, s.Close())
+		}))
 	}
 }
 
@@ -576,34 +562,40 @@ func TestOpeningWaitsForALock(t *testing.T) {
 // migrates that.
 func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 	for version := 1; version <= len(migrations); version++ {
-		t.Run(fmt.Sprint("by one of version ", version), func(t *testing.T) {
-			path, copied := databasePath(t), databasePath(t)
+		path, copied := databasePath(t), databasePath(t)
+		t.Run(fmt.Sprint("by one of version ", version), bubble(func(t *testing.T) {
 			must(t, openDatabase(t, path).Close())
 			makeOtherDatabase(t, copied, append(schemaOf(version),
 				"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")...)
 			other := otherProgram(t, path, "PRAGMA journal_mode=DELETE", "BEGIN IMMEDIATE")
-			s := openWaiting(t, path, openExisting, func() {
+			s, err := openWaiting(t.Context(), path, openExisting, func() {
 				must(t, other.Close())
 				must(t, os.Rename(copied, path))
 			})
+			must(t, err)
 			wantNextID(t, s, 2)
 			version := readNumber(t, s, "SELECT user_version FROM pragma_user_version")
 			if version != int64(len(migrations)) {
 				t.Errorf("the schema is version %d", version)
 			}
-		})
+			must(t, s.Close())
+		}))
 	}
 }
 
 // TestOpeningNeedsNoLock: a service that writes all the time keeps no command out.
 func TestOpeningNeedsNoLock(t *testing.T) {
-	s := newStore(t)
-	mustCreate(t, s, rex)
-	defer lockDatabase(t, s)()
-	command := openWaiting(t, fileEngine(s).path, openExisting, func() {
-		t.Fatal("it waits for the lock")
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabase(t, path)
+		mustCreate(t, s, rex)
+		defer lockDatabase(t, s)()
+		wantTime(t, "the opening", 0, 0, nil, func() error {
+			command := openDatabase(t, path)
+			wantPets(t, command, 1)
+			return nil
+		})
 	})
-	wantPets(t, command, 1)
 }
 
 // lockedError is SQLite's error of a database that another program has locked.

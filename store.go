@@ -175,13 +175,7 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 // updateSchema runs the migrations that an engine has not seen, in one transaction. Without
 // mayMake, an engine without a schema is errMissing.
 func updateSchema(ctx context.Context, e engine, mayMake bool) error {
-	reading := ctx
-	if !e.shared() {
-		// A file waits for nobody here. If there is nothing to migrate, a stop does not keep the
-		// start from succeeding.
-		reading = context.WithoutCancel(ctx)
-	}
-	version, err := schemaVersion(reading, e)
+	version, err := schemaVersion(ctx, e)
 	if err != nil || version == len(migrations) {
 		return err
 	}
