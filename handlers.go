@@ -164,7 +164,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
-	s.store.catchUp(r.Context(), w.start)
+	s.store.catchUp(w.start)
 	// Keys that are not in memory are looked up one at a time where an address guesses.
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)

@@ -372,7 +372,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
 	flush := func(ctx context.Context) error { return s.usage.flush(ctx, time.Now) }
-	every(lookEvery, "look for edits of other programs", s.store.keepUp)
+	look := func(context.Context) error { return s.store.keepUp() }
+	every(lookEvery, "look for edits by other programs", look)
 	every(500*time.Millisecond, "write usage", flush)
 	// A minute that another service has stored ends within a minute from now, if both clocks are
 	// right. One second is what they may differ.

@@ -712,7 +712,7 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 		if err := b.stop(); !errors.Is(err, errUnavailable) {
 			t.Errorf("the last writing of usage says %v", err)
 		}
-		for _, what := range []string{"look for edits of other programs", "write usage",
+		for _, what := range []string{"look for edits by other programs", "write usage",
 			"remove what has served its time"} {
 			message := `"level":"ERROR","msg":"cannot ` + what + `"`
 			if n := strings.Count(b.log.String(), message); n != 1 {

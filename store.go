@@ -37,8 +37,8 @@ import (
 // statement is one SQL statement, or several that have no arguments, such as a migration. The
 // arguments are int64, string or nil, which every engine can carry. Digests are bound as hex, for
 // unhex(?). Text that a client or an operator has chosen is bound as a JSON string, which the SQL
-// decodes with ? ->> '$'. It always begins with a quote: rqlite would take the text x'41' for a
-// BLOB.
+// decodes with ? ->> '$'. A JSON string begins with a quote. Without one, rqlite would take a text
+// such as x'41' for a BLOB.
 type statement struct {
 	query string
 	args  []any
@@ -70,8 +70,8 @@ type engine interface {
 	// changed reports whether other programs may have written since the last call. A cluster cannot
 	// tell, and reports false: its services only see the edits that store.edit counts.
 	changed(ctx context.Context) (bool, error)
-	// bind ties the engine to the database that it has opened, once the schema is right: it meets
-	// no other one from then on. Nodes of a cluster that hold another one are refused.
+	// bind ties the engine to the database that it has opened, once the schema is right. From then
+	// on it refuses any other, such as a node of another cluster.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -129,9 +129,9 @@ var (
 	// errOutcome means that a write was sent, and that it may or may not be stored.
 	errOutcome = errors.New("whether it was stored is unknown")
 	// errOtherDatabase means that an engine has met another database than the one that it has
-	// opened. From then on it does nothing any more, also if the first one comes back.
+	// opened. From then on it does nothing, even if the first one comes back.
 	errOtherDatabase = errors.New("the nodes of -db hold, or held, another database than the one " +
-		"that was opened; a service goes on when it is restarted")
+		"that was opened; a service must be restarted")
 
 	errForeign = errors.New("it belongs to another program")
 	errMissing = errors.New("there is none; petstore makes it at its first start")
@@ -210,7 +210,7 @@ func upgrade(version int, identity int64) []statement {
 	}
 }
 
-// pause waits for things to change, unless ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -221,8 +221,8 @@ func pause(ctx context.Context, d time.Duration) {
 const (
 	entryBytes   = 256              // memory for a cached page or pet, beside its body
 	maxCallers   = 4096             // the most callers of one transaction
-	recordMillis = dayMillis        // an Idempotency-Key is kept for so long
-	commandWait  = 10 * time.Second // commands, starts and stops wait so long for lock or leader
+	recordMillis = dayMillis        // for how long an Idempotency-Key is kept
+	commandWait  = 10 * time.Second // how long commands, starts and stops wait for lock or leader
 )
 
 // store is safe for concurrent use.
@@ -236,8 +236,8 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// shown is the highest id of a pet that a response of this service may contain. A last page
-	// that may lack the pet is not fresh.
+	// shown is the highest id of a pet that a response of this service may have shown. A last page
+	// that was read before may lack this pet: see fresh.
 	shown atomic.Int64
 	// editsSeen counts how often this service has noticed that others may have changed rows. The
 	// first look counts too. On a file, an edit by a command counts twice, once in refresh and once
@@ -246,12 +246,11 @@ type store struct {
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
-	// looked is when the last look for edits began that succeeded or, if later, when somebody had
-	// waited in vain for one that failed or was slow. What is remembered counts while this is
-	// recent.
-	looked  atomic.Pointer[time.Time]
-	lookMu  sync.Mutex // guards looking
-	looking *look      // the one that runs, or the last
+	// What is remembered counts for lookCount from trustedAt on. That is the begin of the last look
+	// for edits that succeeded or, if later, the end of a wait for one in vain: see keepUp.
+	trustedAt atomic.Pointer[time.Time]
+	lookMu    sync.Mutex // guards looking
+	looking   *look      // the one that runs, or the last
 
 	// What was asked for is remembered under one bound: a *listPage by its place, a *cachedPet by
 	// its id.
@@ -272,9 +271,9 @@ type turn struct {
 	ofCommit bool // a commit has shown it
 }
 
-// noteReady takes what somebody has seen who asked whether the store is ready, or what became of a
-// commit. A commit that succeeds does not show that the store can be read: it only takes back what
-// another commit has shown.
+// noteReady takes the outcome of a check whether the store is ready or, with ofCommit, of a commit.
+// A commit that succeeds does not show that the store can be read: it only takes back what another
+// commit has shown.
 func (s *store) noteReady(err error, ofCommit bool) {
 	last := s.turned.Load()
 	takesBack := last.err != nil && last.ofCommit
@@ -312,8 +311,9 @@ func storeOn(e engine) *store {
 		committing: make(chan struct{}, 1),
 		looking:    &look{began: time.Now(), ended: make(chan struct{}), stop: func() {}},
 	}
+	// As if a look had succeeded: nothing is remembered yet that could be old.
 	close(s.looking.ended)
-	s.looked.Store(&s.looking.began) // nothing is remembered yet
+	s.trustedAt.Store(&s.looking.began)
 	s.turned.Store(&turn{at: processStart})
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
@@ -376,16 +376,16 @@ func (s *store) join(ctx context.Context, add func(t *transaction)) (*transactio
 // and after that the followers, so that the disk does not wait until they have written their
 // responses. Both are woken even if the engine panics.
 func (s *store) lead(ctx context.Context, t *transaction) {
-	defer close(t.ended) // second
+	defer close(t.ended) // second: wakes the followers
 	// Requests that are ready to run join first.
 	runtime.Gosched()
 	s.committing <- struct{}{}
-	defer func() { <-s.committing }() // first
+	defer func() { <-s.committing }() // first: wakes the next leader
 	// Callers that come from here on join the next transaction.
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
-	t.err = errors.New("the engine has panicked") // unless commit returns
+	t.err = errors.New("the engine has panicked") // stays if commit does not return
 	t.err = s.commit(ctx, t)
 	if t.err != nil {
 		s.commitsFailed.Add(1)
@@ -424,7 +424,7 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh looks for edits of others. If there are any, everything cached is read anew. On a file,
+// refresh looks for edits by others. If there are any, everything cached is read anew. On a file,
 // changed also notices programs that count no edit. A cluster shows edits by their number alone. A
 // file is asked for that number too, so that refresh is the same for both.
 func (s *store) refresh(ctx context.Context) error {
@@ -444,90 +444,103 @@ func (s *store) refresh(ctx context.Context) error {
 }
 
 const (
-	lookEvery = 250 * time.Millisecond // the service looks for edits so often
-	lookWait  = 500 * time.Millisecond // a request waits so long for a look
-	lookCount = time.Second            // a look counts for so long
+	lookEvery = 250 * time.Millisecond // how often the service looks for edits
+	lookWait  = 500 * time.Millisecond // how long a request waits for a look
+	lookCount = time.Second            // how long a look counts
 )
 
-// isRecent reports whether these two ages of one event, by the monotonic and by the wall clock, are
-// recent. The first clock stops while a machine is suspended. The other may be set back, and then
-// tells nothing.
-func isRecent(age, wallAge time.Duration) bool {
+// areRecent reports whether these two ages of one event, by the monotonic and by the wall clock,
+// are recent. The first clock stops while a machine is suspended. The other may be set back. Then
+// the age is negative and tells nothing, so the event counts as old.
+func areRecent(age, wallAge time.Duration) bool {
 	return age <= lookCount && wallAge >= 0 && wallAge <= lookCount
 }
 
-// recent reports whether at is recent now. What is later than now is, too.
+// recent reports whether an instant is recent. One that is later than now is recent, too.
 func recent(at, now time.Time) bool {
 	age := now.Sub(at)
-	return age < 0 || isRecent(age, now.Round(0).Sub(at.Round(0)))
+	wallAge := now.Round(0).Sub(at.Round(0)) // Round leaves only the wall clock
+	return age < 0 || areRecent(age, wallAge)
 }
 
-// look is a look for edits of others, for all that wait for it.
+// trustsMemory reports whether what is remembered counts now.
+func (s *store) trustsMemory(now time.Time) bool { return recent(*s.trustedAt.Load(), now) }
+
+// look is a look for edits by others, for all that wait for it.
 type look struct {
 	began  time.Time
-	before error         // what came of the look before
+	before error         // of the last look that has ended: what keepUp returns while this one runs
 	stop   func()        // cancels it
 	ended  chan struct{} // closed when err is known
 	err    error
 }
 
-// joinLook returns the look that runs, or begins one. After a pause of the process it begins one
-// even if another runs: what that one waits for may have been lost in the pause. A look that begins
-// when the last is old ends within lookWait, so that the engine leaves a node that hangs, and asks
-// another one, while requests still wait.
-func (s *store) joinLook(ctx context.Context) *look {
+// joinLook returns a look for the caller to wait for: the one that runs, or a new one. A look that
+// ran when the process was paused is replaced, since what it waits for may have been lost.
+func (s *store) joinLook() *look {
 	s.lookMu.Lock()
 	defer s.lookMu.Unlock()
-	l := &look{began: time.Now(), before: s.looking.before, ended: make(chan struct{})}
+	now := time.Now()
+	last := s.looking
 	select {
-	case <-s.looking.ended:
-		l.before = s.looking.err
+	case <-last.ended:
+		s.beginLook(now, last.err)
+		return s.looking
 	default:
-		if recent(s.looking.began, l.began) || recent(*s.looked.Load(), l.began) {
-			return s.looking
-		}
 	}
-	s.looking.stop()
-	s.looking = l
-	// It goes on for others when the one that began it waits no longer.
-	ctx = context.WithoutCancel(ctx)
-	if recent(*s.looked.Load(), l.began) {
+	// Without a pause, keepUp has moved trustedAt on while this look ran.
+	wasPaused := !recent(last.began, now) && !s.trustsMemory(now)
+	if wasPaused {
+		last.stop()
+		s.beginLook(now, last.before)
+	}
+	return s.looking
+}
+
+// beginLook begins a look. If what is remembered is old, requests wait for this look. Then it ends
+// within lookWait, so that the engine leaves a node that hangs, and asks another one in time. The
+// caller holds lookMu.
+func (s *store) beginLook(now time.Time, before error) {
+	l := &look{began: now, before: before, ended: make(chan struct{})}
+	ctx := context.Background()
+	if s.trustsMemory(now) {
 		ctx, l.stop = context.WithCancel(ctx)
 	} else {
 		ctx, l.stop = context.WithTimeout(ctx, lookWait)
 	}
-	go func() {
-		defer close(l.ended)
-		defer l.stop()
-		l.err = calmly(func() error { return s.refresh(ctx) })
-		if l.err == nil {
-			s.looked.Store(&l.began) // the answer may be older than now
-			return
-		}
-		// If a newer look has stopped this one, nothing has failed, and who waits for this one
-		// waits for the newer one.
-		s.lookMu.Lock()
-		last := s.looking
-		s.lookMu.Unlock()
-		if last != l {
-			<-last.ended
-			l.err = last.err
-		}
-	}()
-	return l
+	s.looking = l
+	go s.runLook(ctx, l)
 }
 
-// keepUp looks for edits of others, and waits for that lookWait at most, whatever becomes of ctx:
-// a request whose client has left may still write. While looks fail or hang, what is remembered
-// goes on counting, but not after a pause of the process, in which waiting says nothing about the
-// engine. A look that is only slow is no error, unless it comes after a pause.
-func (s *store) keepUp(ctx context.Context) error {
+func (s *store) runLook(ctx context.Context, l *look) {
+	defer close(l.ended)
+	defer l.stop()
+	l.err = calmly(func() error { return s.refresh(ctx) })
+	if l.err == nil {
+		s.trustedAt.Store(&l.began) // the answer may be older than now
+		return
+	}
+	// If a newer look has replaced this one, nothing has failed, and whoever waits for this one
+	// waits for the newer one.
+	s.lookMu.Lock()
+	last := s.looking
+	s.lookMu.Unlock()
+	if last != l {
+		<-last.ended
+		l.err = last.err
+	}
+}
+
+// keepUp looks for edits by others, and waits at most lookWait for the result. While looks fail or
+// hang, what is remembered goes on counting. A look that is only slow is no error, unless it began
+// when what is remembered was old: see beginLook.
+func (s *store) keepUp() error {
 	began := time.Now()
 	wait := lookWait
-	if recent(*s.looked.Load(), began) {
+	if s.trustsMemory(began) {
 		wait = lookEvery // so that nothing gets old while looks hang
 	}
-	l := s.joinLook(ctx)
+	l := s.joinLook()
 	err := l.before
 	select {
 	case <-time.After(wait):
@@ -537,18 +550,21 @@ func (s *store) keepUp(ctx context.Context) error {
 		}
 		err = l.err
 	}
-	if now := time.Now(); recent(began, now) {
-		s.looked.Store(&now)
+	now := time.Now()
+	wasPaused := !recent(began, now) // then the wait says nothing about the engine
+	if !wasPaused {
+		s.trustedAt.Store(&now)
 	}
 	return err
 }
 
-// catchUp comes before a request that began at now uses what is remembered. If the last look was
-// too long ago, it makes the request wait for one. The service looks so often that this happens
-// only after a pause of the process or its machine, or when the clock was set.
-func (s *store) catchUp(ctx context.Context, now time.Time) {
-	for !recent(*s.looked.Load(), now) {
-		_ = s.keepUp(ctx) // the task that looks logs the error
+// catchUp comes before a request that began at now uses what is remembered. If that is old, the
+// request waits for a look. The service looks so often that this happens only after a pause of the
+// process or its machine, or when the clock was set. A keepUp that fails ends the loop, too, unless
+// the process was paused meanwhile.
+func (s *store) catchUp(now time.Time) {
+	for !s.trustsMemory(now) {
+		_ = s.keepUp() // the task that looks logs the error
 	}
 }
 
@@ -568,8 +584,8 @@ func calmly(do func() error) (err error) {
 // could see another page without it, until the next refresh.
 func (s *store) noteEdits(edits int64) {
 	if s.edits.Load() != edits {
-		// editsSeen moves on first: another request that finds the new number in edits relies on
-		// editsSeen, and nothing from before the edit may be fresh to it.
+		// editsSeen moves on first: another request that finds the new number in edits shows the
+		// edit at once. By then, nothing from before the edit may be fresh.
 		s.editsSeen.Add(1)
 		s.edits.Store(edits)
 	}
@@ -652,8 +668,8 @@ var petColumns = []struct {
 }
 
 // petsQuery reads the pets that a condition selects, for a petReader, and in one more row the
-// number of edits, from the same snapshot. It stands negative in place of an id, which makes it the
-// first of a list by id.
+// number of edits, from the same snapshot. That number, negated, is the id of its row, so that the
+// row is the first by id. ORDER BY and LIMIT in a condition count for both SELECTs.
 func petsQuery(condition string) string {
 	edits, names := "SELECT -value AS id", "SELECT id"
 	for _, column := range petColumns {
@@ -670,8 +686,8 @@ var (
 	statusListQuery = petsQuery("status = ? AND id > ? ORDER BY id LIMIT ?")
 )
 
-// listOf reads the pets with a status, or with 0 all, by ascending id. It lacks two arguments: the
-// id after which the list begins, and how many rows it may have.
+// listOf reads the pets with a status, or with 0 all, by ascending id. The caller appends two
+// arguments: the id after which the list begins, and how many rows it may have.
 func listOf(status int64) statement {
 	if status == 0 {
 		return sqlOf(listQuery)
@@ -793,7 +809,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 	if !found {
 		return nil, errors.New("the engine has returned no page")
 	}
-	// Ids ascend from commit to commit: a page with a pet has all that were added before it.
+	// Ids ascend from commit to commit: a page with a pet has all that belong on it with lower ids.
 	page.shown = max(page.shown, page.last)
 	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
@@ -887,15 +903,15 @@ func (s *store) createPet(p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, t.pets, inserted.lastID)
 	}
 	id = first + before
-	if first <= shown {
+	if first <= shown { // then the whole transaction is in doubt
 		return 0, errGivenAgain(id)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// errGivenAgain is the error of a pet whose id was given before: the engine has lost pets, as a
-// node that was without room may have. What becomes of this one is unknown, too.
+// errGivenAgain is the error of a pet whose id was given before. The engine has lost pets, as may
+// happen to a node whose disk was full. What becomes of this one is unknown, too.
 func errGivenAgain(id int64) error {
 	return fmt.Errorf("%w: %w: the engine has given the id %d again",
 		errUnavailable, errOutcome, id)
@@ -915,7 +931,8 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	idempotencyKey = quote(idempotencyKey)
 	create := sqlOf(insertOnce, "["+string(p.appendRow(nil))+"]",
 		keyID, idempotencyKey, created-int64(recordMillis))
-	// changes() and last_insert_rowid() are those of the statement before.
+	// changes() and last_insert_rowid() are those of the statement before. REPLACE: a record of the
+	// same key that has served its time may still be there.
 	record := sqlOf(`REPLACE INTO idempotency
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,

@@ -666,7 +666,7 @@ func TestALookCountsByBothClocks(t *testing.T) {
 		{"a clock that was set back", time.Millisecond, -1, false},
 		{"a clock that was set back in a pause", time.Hour, time.Millisecond, false},
 	} {
-		if got := isRecent(c.age, c.wallAge); got != c.want {
+		if got := areRecent(c.age, c.wallAge); got != c.want {
 			t.Errorf("%s: recent is %v", c.what, got)
 		}
 	}
@@ -687,7 +687,7 @@ func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			onLookingCluster(t, func(t *testing.T, l *lookingService) {
 				answerOnce(l.cluster, late)
-				l.store.joinLook(t.Context())
+				l.store.joinLook()
 				synctest.Wait()
 				l.revoke()
 				time.Sleep(1500 * time.Millisecond)
@@ -727,7 +727,7 @@ func onLostLook(t *testing.T, test func(l *lookingService)) {
 	onLookingCluster(t, func(t *testing.T, l *lookingService) {
 		time.Sleep(lookCount)
 		answerOnce(l.cluster, hang)
-		l.store.joinLook(t.Context())
+		l.store.joinLook()
 		synctest.Wait()
 		test(l)
 	})
@@ -792,7 +792,7 @@ func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
 func TestACloseStopsTheLookThatRuns(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		c.freeze(0, 1, 2)
-		l := s.joinLook(t.Context())
+		l := s.joinLook()
 		synctest.Wait()
 		wantTime(t, "the end", 0, 0, nil, s.Close)
 		if l.err == nil {
