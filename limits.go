@@ -5,10 +5,10 @@ package main
 // it belongs to. It is arithmetic in memory: what is counted here is stored by usage.go.
 //
 // An account has two token buckets of a special kind: each is refilled at once, with all its
-// tokens, when its window ends (tokens_per_fill equals max_tokens). A window begins with the first
-// request it counts and lasts 60 seconds or 24 hours. That gives "requests left in the current
-// window" and "resets at" an exact meaning. The price: up to twice the limit can pass around a
-// window's end, half of it just before and half just after.
+// tokens, when its window ends. A window begins with the first request it counts and lasts 60
+// seconds or 24 hours. That gives "requests left in the current window" and "resets at" an exact
+// meaning. The price: up to twice the limit can pass around a window's end, half of it just before
+// and half just after.
 //
 // A worked example, on the Free plan (60 a minute, 1,000 a day):
 //
@@ -100,9 +100,9 @@ type bucket struct {
 func (b bucket) running(now, length instant) bool { return runs(b.ends, now, length) }
 
 // runs reports whether a window of the given length that ends at an instant is running. A window
-// that has just begun ends one length from now. One that ends much later began before the clock was
-// set back, and counts as over. A minute leaves room for requests that read the clock a little out
-// of order, and for the clocks of services, which differ a little.
+// that has just begun ends one length from now. One that ends more than a minute after that began
+// before the clock was set back, and counts as over. The minute leaves room for requests that read
+// the clock a little out of order, and for the clocks of services, which differ a little.
 func runs(ends, now, length instant) bool { return now < ends && ends <= now+length+minuteMillis }
 
 // take counts one request, and begins a window if none is running.
@@ -114,7 +114,7 @@ func (b *bucket) take(now, length instant) {
 	b.unsent++
 }
 
-// levelAt shows a bucket at an instant. Of a full bucket, the reset is that instant.
+// levelAt shows a bucket at an instant. For a full bucket, the reset is that instant.
 func (b bucket) levelAt(now, length instant, limit int64) level {
 	v := level{limit: limit, remaining: limit, reset: now}
 	if b.running(now, length) {
@@ -170,34 +170,8 @@ type usage struct {
 	strikes bucket
 	retryAt instant // when the latest Retry-After has passed
 	retryOf instant // the length of the window that retryAt is the end of
-	readAt  int64   // what limiter.merges was when the buckets were last read; see isOld
-}
 
-// admit takes one request from both buckets, or from none if it is refused.
-func (u *usage) admit(a *account, now instant, banFor time.Duration) decision {
-	d := u.levels(now, a.quota)
-	if d.level().remaining == 0 {
-		d.refusal = CodeRateLimited
-		// If both buckets refuse, levels shows the day. The one that resets later must be shown.
-		minuteRefuses := d.minute.remaining == 0
-		if minuteRefuses && d.minute.reset > d.day.reset {
-			d.shown = minuteWindow
-		}
-	}
-	if banFor > 0 && u.isBanned(a, now) {
-		d.showBan(u.bannedUntil)
-		return d
-	}
-	if d.refusal != "" {
-		isOneTooMany := u.strike(now, a.PerMinute)
-		d.banBegins = isOneTooMany && banFor > 0
-		d.lastBan = u.bannedAt
-		u.askToWait(d)
-		return d
-	}
-	u.minute.take(now, minuteMillis)
-	u.day.take(now, dayMillis)
-	return u.levels(now, a.quota)
+	readMerge int64 // what limiter.merges was when the buckets were last read; see isOld
 }
 
 // levels shows both buckets, and of the two the one with less left, or of equal ones the day.
@@ -214,13 +188,40 @@ func (u *usage) levels(now instant, q quota) decision {
 	return d
 }
 
+// admit takes one request from both buckets, or from none if it is refused.
+func (u *usage) admit(a *account, now instant, banFor time.Duration) decision {
+	d := u.levels(now, a.quota)
+	if d.level().remaining == 0 {
+		d.refusal = CodeRateLimited
+		// If both refuse, levels shows the day. The one that resets later must be shown.
+		bothRefuse := d.minute.remaining == 0 && d.day.remaining == 0
+		if bothRefuse && d.minute.reset > d.day.reset {
+			d.shown = minuteWindow
+		}
+	}
+	if banFor > 0 && u.isBanned(a, now) {
+		d.showBan(u.bannedUntil)
+		return d
+	}
+	if d.refusal != "" {
+		isOneTooMany := u.strike(now, a.PerMinute)
+		d.banBegins = isOneTooMany && banFor > 0 // once storeBan has stored it
+		d.lastBan = u.bannedAt
+		u.askToWait(d)
+		return d
+	}
+	u.minute.take(now, minuteMillis)
+	u.day.take(now, dayMillis)
+	return u.levels(now, a.quota)
+}
+
 // isBanned reports whether the ban runs for a key, and was not lifted since it began.
 func (u *usage) isBanned(a *account, now instant) bool {
 	return now < u.bannedUntil && a.unbannedAt < u.bannedAt
 }
 
-// showBan turns the decision into the refusal of a banned key. Nothing remains of the key's minute
-// until the ban ends or the exhausted bucket resets, whichever is later.
+// showBan turns the decision into the refusal of a banned key. It shows a minute of which nothing
+// remains until the ban ends or the exhausted bucket resets, whichever is later. The day stays.
 func (d *decision) showBan(until instant) {
 	if d.refusal == CodeRateLimited {
 		until = max(until, d.level().reset)
@@ -240,13 +241,13 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 		return false
 	}
 	if !u.strikes.running(now, minuteMillis) && u.minute.running(now, minuteMillis) {
-		u.strikes = bucket{ends: u.minute.ends}
+		u.strikes = bucket{ends: u.minute.ends} // they end with it
 	}
 	u.strikes.take(now, minuteMillis)
 	if u.strikes.used <= perMinute {
 		return false
 	}
-	u.strikes = bucket{} // they are counted anew, also if the ban cannot be stored
+	u.strikes = bucket{} // they are counted anew, even if the ban cannot be stored
 	return true
 }
 
@@ -254,7 +255,7 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 // counts as over if it began before the clock was set back.
 func (u *usage) isAskedToWait(now instant) bool { return runs(u.retryAt, now, u.retryOf) }
 
-// askToWait notes the Retry-After of a refusal.
+// askToWait notes the Retry-After of a refusal. The latest counts, unless the clock was set back.
 func (u *usage) askToWait(d decision) {
 	length := minuteMillis
 	if d.shown == dayWindow {
@@ -329,8 +330,8 @@ func (v level) item(w window, now instant) string {
 // usageDate is a day of a usage: whole days since 1970, in UTC.
 type usageDate struct{ Usage, Day int64 }
 
-// tally counts requests of one day: those let in, whatever the response, those refused with 429,
-// during a ban too, and responses of 5xx.
+// tally counts requests of one day: those let in (whatever the response), those refused with 429
+// (also during a ban), and responses of 5xx.
 type tally struct {
 	Admitted int64 `json:"admitted"`
 	Refused  int64 `json:"refused"`
@@ -351,9 +352,10 @@ type usageIncrement struct {
 	Day    increment `json:"day"`
 }
 
-// increment is what is added to a bucket that is stored: so many requests, in the window with this
-// end. It is added only if the stored window has this end too, or is still the one that was read
-// last: see mergeDays. The ends are numbers, because an instant becomes a string in JSON.
+// increment is what is added to a bucket that is stored: Used requests of the window that ends at
+// Ends. If another window is stored, this one replaces it, but only if the other is still as it was
+// read last: a flush that arrives late must not replace a window that its service never saw. See
+// mergeDays. The ends are numbers, because an instant becomes a string in JSON.
 type increment struct{ Used, Ends, ReadUsed, ReadEnds int64 }
 
 // dayRow is what is added to a day of a usage.
@@ -385,12 +387,13 @@ type limiter struct {
 	mu         sync.Mutex // guards what follows, also in usage.go
 	usages     map[int64]*usage
 	merges     int64                // how often merge was called
-	trimmedAt  int64                // what merges was when usages were last dropped; for recall
+	trimmedAt  int64                // what merges was when trim last dropped usages; see recall
 	tallies    map[usageDate]*tally // not yet taken
 	deprecated map[int64]int64      // as in counts
 	addresses  map[netip.Prefix]bucket
-	// farthest is how far ahead a stored minute ended, at most, since it was asked for last.
-	farthest instant
+	// mostAhead is how far in the future the end of a stored minute was, at most, since the last
+	// takeMostAhead.
+	mostAhead instant
 }
 
 // Bounds of what is remembered. A usage that is forgotten is read again from the store. An address
@@ -432,14 +435,14 @@ func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
 }
 
 // isOld reports whether a usage must be read again, because other services may have counted
-// requests since it was read. A merge brings only the usages of which something was taken. A usage
-// with unsent requests is not old, since reading it would lose them. The next take gives these
-// away, and its merge brings the usage. The caller holds the lock.
+// requests since it was read. After each merge, this holds for every usage that was not part of it.
+// A usage with unsent requests is not old, since reading it would lose them. The next take sends
+// them, and the merge after that brings the usage. The caller holds the lock.
 func (l *limiter) isOld(u *usage) bool {
-	return l.shared && u.readAt != l.merges && !u.hasUnsent()
+	return l.shared && u.readMerge != l.merges && !u.hasUnsent()
 }
 
-// hasUnsent reports whether there is something to take of the usage.
+// hasUnsent reports whether the usage has requests for the next take.
 func (u *usage) hasUnsent() bool { return u.minute.unsent > 0 || u.day.unsent > 0 }
 
 // tally is where to count what happens at an instant. The caller holds the lock.
@@ -501,18 +504,22 @@ func (l *limiter) makeRoomFor(address netip.Prefix) {
 	}
 }
 
-// takeFarthest says by how much a stored minute ended later than it was merged: the most since the
-// last call. If that is more than a minute, the clocks of two services differ by the rest.
-func (l *limiter) takeFarthest() time.Duration {
+// takeMostAhead returns mostAhead, and begins anew. If it is more than a minute, the clocks of two
+// services differ by the rest.
+func (l *limiter) takeMostAhead() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	farthest := time.Duration(l.farthest) * time.Millisecond
-	l.farthest = 0
-	return farthest
+	mostAhead := time.Duration(l.mostAhead) * time.Millisecond
+	l.mostAhead = 0
+	return mostAhead
 }
 
-// take gives away what was counted since the last take, of at most so many days. What it leaves is
-// for the next take.
+// take hands over what was counted since the last take: at most mostDays tallies, and the unsent
+// requests of their usages. The rest is for the next take.
+//
+// Whatever has unsent requests has a tally, unless they are on their way: charge counts in both,
+// and merge sees to what was kept out. While a window runs, unsent falls only in adopt, once the
+// store has the requests. So there is no other take until merge was called.
 func (l *limiter) take(mostDays int) counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -550,9 +557,9 @@ func (b bucket) increment() increment {
 	}
 }
 
-// merge goes on from what is stored once the taken counts were added to it. It reads the clock
-// under the lock, and so after every request that has been counted. again reports that some of the
-// counts were not added, and still count.
+// merge goes on from what is stored after the taken counts were sent. It reads the clock under the
+// lock, and so after every request that has been counted. again reports that some of the counts
+// were not added, and still count.
 func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time) (again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -564,14 +571,15 @@ func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time)
 			continue
 		}
 		sent := taken.usages[row.ID]
-		// The stored minute that the counts have just replaced may end later still: see mergeDays.
+		// A stored minute that ends too far ahead counts as over, so these counts may just have
+		// replaced it. Its end still shows the wrong clock.
 		minuteEnds := max(row.Minute.Ends, instant(sent.Minute.ReadEnds))
-		l.farthest = max(l.farthest, minuteEnds-now)
+		l.mostAhead = max(l.mostAhead, minuteEnds-now)
 		if u.adopt(row, sent, now) {
-			l.tally(row.ID, now) // so that the next take gives the usage away
+			l.tally(row.ID, now) // so that the next take finds the usage
 			again = true
 		}
-		u.readAt = l.merges
+		u.readMerge = l.merges
 	}
 	if len(l.usages) > maxUsages {
 		l.trim(now)
@@ -590,30 +598,39 @@ func (u *usage) adopt(stored usageRow, sent usageIncrement, now instant) (again 
 	return minuteAgain || dayAgain
 }
 
-// adopt goes on from a bucket as it is stored after an increment was sent to it. What is stored is
-// the window of the increment, which was added, or a window that another service has begun, which
-// kept the increment out; or what it was before, if nothing was sent. now must be read after it,
-// since the stored window may have ended meanwhile. again reports that the increment was kept out
-// and still counts.
+// adopt goes on from a bucket as it is stored after an increment was sent to it. The caller reads
+// now after that, since the stored window may have ended meanwhile. again reports that the
+// increment was kept out and still counts. Three windows can be stored:
+//
+//	stored                b's window   b
+//	own: the increment's  the same     has less unsent, and goes on with the stored window
+//	                      a newer one  stays: the stored window was over when b's began
+//	what was read last    the same     stays
+//	                      a newer one  stays, for the same reason
+//	another service's     any          goes on with the stored window: again
+//
+// To go on is to count what is unsent beside what is stored. A stored window that is over changes
+// nothing of b. If b's window is over, b has nothing unsent any more.
 func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (again bool) {
-	isAdded := stored.Ends == instant(sent.Ends)
-	isKnown := isAdded || stored == b.read
+	isOwn := stored.Ends == instant(sent.Ends)
+	isKnown := isOwn || stored == b.read // or else another service has changed it
+	isSame := stored.Ends == b.ends
+	isRunning := b.running(now, length)
 	b.read = stored
-	if isAdded && b.ends == stored.Ends {
+	if isOwn && isSame {
 		b.unsent -= sent.Used
 	}
-	isRunning := b.running(now, length)
 	if !isRunning {
 		b.unsent = 0 // these requests say nothing of the window that runs
 	}
-	// While b runs, a window that this service knew and has left, because it was over, stays over,
-	// though the clock was set back since. Any other stored window that runs counts here too.
-	isLeft := isRunning && isKnown && b.ends != stored.Ends
+	// After the clock was set back, a window that b has left may seem to run.
+	isLeft := isKnown && !isSame && isRunning
 	if !isLeft && runs(stored.Ends, now, length) {
 		b.used = stored.Used + b.unsent
 		b.ends = stored.Ends
 	}
-	return sent.Used > 0 && !isAdded && b.unsent > 0
+	isKeptOut := sent.Used > 0 && !isOwn
+	return isKeptOut && b.unsent > 0
 }
 
 // trim drops the usages that are stored and whose last Retry-After has passed. The caller holds the

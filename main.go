@@ -378,7 +378,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	// A minute that another service has stored ends within a minute from now, if both clocks are
 	// right. One second is what they may differ.
 	every(time.Minute, "compare clocks", func(context.Context) error {
-		if farthest := s.usage.takeFarthest(); farthest > 61*time.Second {
+		if farthest := s.usage.takeMostAhead(); farthest > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
 				"a minute of a key ends later than it can", "in", farthest.String())
 		}

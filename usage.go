@@ -70,7 +70,7 @@ func (l *ledger) recall(id int64) error {
 	defer l.mu.Unlock()
 	// Not began: merges that did not bring this usage do not make the reading old. If they did, and
 	// a reading took longer than the pause between two flushes, admit would read for ever.
-	stored.readAt = l.merges
+	stored.readMerge = l.merges
 	u := l.usages[id]
 	if u == nil {
 		// merge counts up merges before it trims, so that each trim since has a number above began.
@@ -80,11 +80,11 @@ func (l *ledger) recall(id int64) error {
 		}
 		return err
 	}
-	// isOld compares readAt with the present merges.
+	// isOld compares readMerge with the present merges.
 	if !l.isOld(u) {
 		return nil // another recall, or the last merge, has brought it
 	}
-	if u.readAt > began {
+	if u.readMerge > began {
 		return nil // it is old again, but what brought it may have been read later than this
 	}
 	if err == nil {
@@ -92,7 +92,7 @@ func (l *ledger) recall(id int64) error {
 		u.minute = stored.minute
 		u.day = stored.day
 	}
-	u.readAt = stored.readAt
+	u.readMerge = stored.readMerge
 	return nil
 }
 
