@@ -30,7 +30,7 @@
 //	commands_pets.go  what the commands about pets do, import and export among them
 //	backup.go         backup and restore, files that are published whole, and progress
 //	disk_unix.go      free disk, which only an operating system can tell
-//	disk_other.go     nothing of it, on other systems
+//	disk_other.go     other systems, whose free disk stays unknown
 //
 // A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
 // auth.go finds its key. usage.go lets limits.go take one request from the key's windows, or refuse
@@ -39,8 +39,8 @@
 // more.
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
-// Idempotency-Key. A ban is there before the first refusal that mentions it. A kill forgets all
-// strikes, the limits of addresses, and less than a second of counting.
+// Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
+// strikes, the limits of addresses, and what was counted in less than a second.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -87,7 +87,7 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// A signal also ends the wait for somebody who reads stderr.
+	// If nobody reads stderr, Fprintln blocks. A signal, even one from before, ends that.
 	exitSoon := func() { time.AfterFunc(100*time.Millisecond, func() { os.Exit(1) }) }
 	context.AfterFunc(ctx, exitSoon)
 	fmt.Fprintln(os.Stderr, "petstore:", redactField(oneLine))
@@ -97,8 +97,9 @@ func main() {
 	os.Exit(1)
 }
 
-// run is the program. It does what args say until that is done or, if it serves, until ctx ends. A
-// *usageError is a mistake of the person who called it.
+// run is the program. It does what args say until that is done or, if it serves, until ctx ends,
+// which also ends a write to stdout that blocks. A *usageError is a mistake of the person who
+// called it.
 func run(
 	ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer,
 ) error {
@@ -255,9 +256,9 @@ type server struct {
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes until the next one. With HTTP/2, a head is a part of the connection,
-// which ends after 10 s in which its peer completes nothing, or takes nothing. What a connection
-// may hold in memory is bounded too. docs/operating.md has tables of both.
+// the response, and 2 minutes until the next one. With HTTP/2, a head has no time of its own: a
+// connection ends when its peer has completed no frame, or read nothing, for 10 s. What a
+// connection may hold in memory is bounded too. docs/operating.md has tables of both.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
@@ -271,7 +272,8 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 			// Each connection has buffers of these sizes. By default they would be 1 MiB.
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 64 << 10,
-			// A peer in the middle of a frame, such as a head, cannot answer a ping.
+			// 5 s without a frame, and 5 s for the answer to a ping, are the 10 s. A peer in the
+			// middle of a frame, such as a head, cannot answer.
 			SendPingTimeout:  5 * time.Second,
 			PingTimeout:      5 * time.Second,
 			WriteByteTimeout: 10 * time.Second,
@@ -354,7 +356,7 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	if secure {
 		scheme = "https"
 	} else if host == "localhost" {
-		// The name leads to ::1 first, where another user may listen to take keys.
+		// Clients try localhost as ::1 first, where another user may listen to steal keys.
 		host = "127.0.0.1"
 		if l.Addr().(*net.TCPAddr).IP.Equal(net.IPv6loopback) {
 			host = "::1"
@@ -375,21 +377,22 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	look := func(context.Context) error { return s.store.keepUp() }
 	every(lookEvery, "look for edits by other programs", look)
 	every(500*time.Millisecond, "write usage", flush)
-	// A minute that another service has stored ends within a minute from now, if both clocks are
-	// right. One second is what they may differ.
+	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
+	// They may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
-		if farthest := s.usage.takeMostAhead(); farthest > 61*time.Second {
+		if ahead := s.usage.takeMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
-				"a minute of a key ends later than it can", "in", farthest.String())
+				"a key's minute ends too far in the future", "ends_in", ahead.String())
 		}
 		return nil
 	})
-	every(time.Minute, "remove what has served its time", func(ctx context.Context) error {
+	purge := func(ctx context.Context) error {
 		if err := s.store.purge(ctx, time.Now()); err != nil {
 			return err
 		}
 		return s.usage.purge(ctx, time.Now())
-	})
+	}
+	every(time.Minute, "remove expired Idempotency-Keys and old usage", purge)
 	if o != nil {
 		// A page that was just opened waits for these no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
@@ -432,7 +435,7 @@ func repeat(ctx context.Context, d time.Duration, what string, do func(context.C
 		case <-ticks:
 		}
 		if ctx.Err() != nil {
-			return // also if a tick has come together with the stop
+			return // even if a tick has come together with the stop
 		}
 		err := calmly(func() error { return do(ctx) })
 		if ctx.Err() != nil {

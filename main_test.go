@@ -713,7 +713,7 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 			t.Errorf("the last writing of usage says %v", err)
 		}
 		for _, what := range []string{"look for edits by other programs", "write usage",
-			"remove what has served its time"} {
+			"remove expired Idempotency-Keys and old usage"} {
 			message := `"level":"ERROR","msg":"cannot ` + what + `"`
 			if n := strings.Count(b.log.String(), message); n != 1 {
 				t.Errorf("it says %d times that it cannot %s", n, what)
