@@ -82,7 +82,7 @@ type keyring struct {
 
 	known cache[digest, knownKey] // a key that is not here is read when it is used
 
-	// Somebody who guesses keys may not keep the database busy. An address is spent when its
+	// Somebody who guesses keys must not keep the database busy. An address is spent when its
 	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
 	// in memory and its request came from a spent address. Suspect lookups run one at a time.
 	suspects atomic.Int64  // how many suspect lookups run or wait now
@@ -91,7 +91,7 @@ type keyring struct {
 
 // knownKey is a key that is remembered.
 type knownKey struct {
-	*apiKey          // nil if there is none
+	*apiKey          // nil in the zero knownKey, that of a key which is not remembered
 	editsSeen uint64 // what store.editsSeen was before the key was read
 }
 
@@ -124,7 +124,7 @@ func newKeyring(s *store, staging bool) *keyring {
 func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (
 	*apiKey, error) {
 	if len(headers) > 1 {
-		return nil, errInvalidKey // also if only one has a key: to choose it would be to guess
+		return nil, errInvalidKey // even if only one has a key: to choose it would be to guess
 	}
 	token := bearer(strings.Join(headers, "")) // of the only header, or of none
 	if token == "" {
@@ -146,7 +146,7 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 }
 
 // bearer takes the token from an Authorization header (RFC 6750 section 2.1). It is "" when no
-// bearer token was sent, also if another scheme was used: RFC 6750 section 3.1 wants that treated
+// bearer token was sent, even if another scheme was used: RFC 6750 section 3.1 wants that treated
 // as no credentials.
 func bearer(header string) (token string) {
 	scheme, token, _ := strings.Cut(header, " ")
@@ -156,8 +156,8 @@ func bearer(header string) (token string) {
 	return strings.TrimLeft(token, " ")
 }
 
-// lookup returns the key that a token is, or nil. A key that is not in memory, or was read before
-// another program wrote, is read from the database if its checksum is right.
+// lookup returns the key that a token is, or nil. A key that is not in memory, or may have changed
+// since, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
 	known := k.known.get(d)
@@ -173,8 +173,8 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	return k.read(d)
 }
 
-// fresh reports whether a key from memory is there, and as good as in the database: the store
-// counts editsSeen up whenever rows may have changed that others have cached.
+// fresh reports whether a key from memory is there, and as good as the one in the database: the
+// store counts editsSeen up whenever others may have changed rows that are cached here.
 func (k *keyring) fresh(known knownKey) bool {
 	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
 }
