@@ -90,7 +90,7 @@ func main() {
 	// If nobody reads stderr, Fprintln blocks. A signal, even one from before, ends that.
 	exitSoon := func() { time.AfterFunc(100*time.Millisecond, func() { os.Exit(1) }) }
 	context.AfterFunc(ctx, exitSoon)
-	fmt.Fprintln(os.Stderr, "petstore:", redactField(oneLine))
+	fmt.Fprintln(os.Stderr, "petstore:", redactWhole(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}

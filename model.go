@@ -49,7 +49,7 @@ func (s PetStatus) known() bool { return s == Available || s == Pending || s == 
 
 // NewPet is the body of createPet, after decoding and checking.
 type NewPet struct {
-	Name       string    // 1 to maxName characters, of which one shows, stored exactly as sent
+	Name       string    // 1 to maxName characters, at least one of which shows, stored as sent
 	CategoryID int64     // any value: categories are not a resource of this service
 	Status     PetStatus // Available when the body leaves it out
 }
@@ -76,10 +76,10 @@ func (p *Pet) appendJSON(to []byte) []byte {
 	return append(to, `"}`...)
 }
 
-// quote returns a text as a JSON string. Such texts are sent to SQL so: see statement.
+// quote returns a text as a JSON string. SQL gets texts in this form: see statement.
 func quote(text string) string { return string(appendQuoted(nil, text)) }
 
-// appendQuoted appends a text of UTF-8 as a JSON string. It escapes what JSON demands, and no more.
+// appendQuoted appends a UTF-8 text as a JSON string. It escapes what JSON demands, and no more.
 func appendQuoted(to []byte, text string) []byte {
 	to = append(to, '"')
 	to = append(to, escapes.Replace(text)...)
@@ -92,7 +92,7 @@ func newEscapes() *strings.Replacer {
 	pairs := []string{
 		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
 	}
-	for c := range ' ' { // of two for the same character, the first counts
+	for c := range ' ' { // all below it; of two pairs for one character, the first counts
 		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
 	}
 	return strings.NewReplacer(pairs...)
@@ -160,7 +160,8 @@ type sentText string
 const maxQuoted = 100
 
 func (t sentText) String() string {
-	// The @ that ends a password may be cut off. What is left of a key is still known as one.
+	// Passwords go before the cut, which may remove the @ that ends one. Keys can go after it: what
+	// is left of one is still recognised.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -172,7 +173,7 @@ func (t sentText) String() string {
 type problems struct {
 	count int
 	named []string
-	size  int // bytes of JSON, of those named and of the first one that did not fit
+	size  int // bytes of JSON that those named take, and the first one that did not fit
 }
 
 const (
@@ -250,8 +251,9 @@ func newDocument(body []byte, marker string) document {
 // keyText matches an API key, or the beginning of one.
 var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
 
-// redactField takes secrets out of a text that may be one quoted text as a whole.
-func redactField(text string) string {
+// redactWhole takes secrets out of a text whose fields cannot be told apart, such as an error about
+// what was typed. It takes the whole text for one field, so it may remove more than redact.
+func redactWhole(text string) string {
 	return keyText.ReplaceAllString(withoutPassword(text), "$1…")
 }
 
@@ -310,7 +312,7 @@ func checkObject(body []byte) string {
 }
 
 // readFields reads the fields of a JSON object whose syntax is right. given are the known names in
-// the object, each once, however often it is there, since given is searched for every field.
+// the object, without repeats, so that the search in it stays short.
 //
 // Decoding into a struct would accept duplicate, unknown and miscased fields, and the tokens of
 // json.Decoder take nearly three times as long.
@@ -410,8 +412,8 @@ func decodeName(value []byte) (name, problem string) {
 const replacement = "\ufffd"
 
 // holdsHalf reports whether a JSON string holds half of a surrogate pair, which RFC 8259 section
-// 8.2 calls unpredictable. If so, its text has more replacements than the client has sent, as such
-// or as escapes.
+// 8.2 calls unpredictable. json.Unmarshal puts a replacement in the place of each half. So its text
+// then has more of them than the client has sent, as characters or as escapes.
 func holdsHalf(literal []byte, text string) bool {
 	sent := string(literal)
 	sent = strings.ReplaceAll(sent, `\\`, "") // the u after these begins no escape
