@@ -77,7 +77,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
+		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}}, // not for clients
 		strangers:  boundedLog{log: log},
 	}
 	for code := range statusOfCode {
@@ -155,17 +155,17 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit lets everything outside /v1 pass. All other requests may be answered from memory. If what
-// is there may be old, they first wait, half a second at most, until the store has looked for
-// edits. Then admit authenticates them, charges the limits of their key and sets the headers of the
-// limits. Unknown paths and methods need a key too, so that a caller without one learns nothing
-// there. What such a caller is charged is up to fail.
+// admit lets everything outside /v1 pass. All other requests may be answered from what is
+// remembered. If that may be old, they first wait, half a second at most, until the store has
+// looked for edits. Then admit authenticates them, charges the limits of their key and sets the
+// headers of the limits. Unknown paths and methods need a key too, so that a caller without one
+// learns nothing there. What such a caller is charged is up to fail.
 func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
 	s.store.catchUp(w.start)
-	// Keys that are not in memory are looked up one at a time where an address guesses.
+	// authenticate asks this before it looks a key up: an address that guesses has to queue.
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.usage.address(network, w.start, false).level().remaining == 0
@@ -176,7 +176,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		w.code = lookupRefused
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
-		return caller{}, errNoLookup
+		return caller{}, errNoLookup // an *Error, which fail does not log once more
 	}
 	if err != nil {
 		return caller{}, err
@@ -216,12 +216,12 @@ type response struct {
 	code      ErrorCode     // under which its Error is counted, if it is one
 	operation string        // the name under which it is counted
 
-	keyID, usageID int64 // of the caller, once it is known
+	keyID, usageID int64 // the caller's key, and what it is charged to, once they are known
 	limitsShown    bool  // the headers say where its key stands
 }
 
-// WriteHeader also stops the clock, and lets go of the request's header: as a map it may take four
-// times its bytes, and the peer decides how long the response waits.
+// WriteHeader also stops the clock, and lets go of the request's header: the map may take four
+// times the bytes that were sent, and the peer decides how long the response waits.
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	// The clock stops here, since how long a client takes its response is up to the client.
@@ -248,8 +248,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
-		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen
-		// its end elsewhere. net/http does not show which requests those are, so all chunks and
+		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen the end of
+		// the request elsewhere. net/http does not show which requests those are, so all chunks and
 		// all of HTTP/1.0 count.
 		w.Header()["Connection"] = []string{"close"}
 	}
@@ -276,7 +276,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
-	if w.code != lookupRefused && w.code != notReady {
+	if w.code != lookupRefused && w.code != notReady { // which anybody can cause
 		s.operations[w.operation].add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
@@ -302,7 +302,7 @@ func newRequestID() string {
 }
 
 // canonical reports whether the router takes the path as it is. path.Clean removes a slash at the
-// end, but the router takes a path with one.
+// end, but the router takes a path with one, unless that is "//".
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") {
@@ -388,10 +388,10 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	network := clientNetwork(r, s.clientIPHeader)
 	decision := s.usage.address(network, time.Now(), charge)
 	decision.setHeaders(w.Header())
-	// An address takes the last request of its window once, so there is one line for a window.
+	// Only one request takes what is left of a window, so there is one line for each window.
 	tookLast := charge && decision.refusal == "" && decision.level().remaining == 0
 	if tookLast {
-		s.strangers.warn("an address is spent: too many requests without a valid key",
+		s.strangers.warn("an address has used up its limit of requests without a valid key",
 			"address", network,
 			"requests", decision.level().limit,
 			"request", w.id[0])
@@ -401,8 +401,8 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 
 // clientNetwork is what a request without a valid key is charged to: the IPv4 address, or the /64
 // of the IPv6 address, since a household or a server commonly holds a whole one. Behind a proxy it
-// is the rightmost entry of the named header, the one that the proxy itself has written. If that
-// entry is missing or no address, the proxy's own address counts.
+// is the rightmost entry of the named header, the one that the proxy itself has written. If no
+// header is named, or that entry is missing or no address, the address of the connection counts.
 func clientNetwork(r *http.Request, header string) netip.Prefix {
 	entries := strings.Join(r.Header.Values(header), ",")
 	last := entries[strings.LastIndexByte(entries, ',')+1:]
@@ -421,7 +421,7 @@ func parseNetwork(text string) netip.Prefix {
 		ip, _ = netip.ParseAddr(strings.Trim(text, "[]"))
 	}
 	ip = ip.Unmap()
-	network, _ := ip.Prefix(min(ip.BitLen(), 64))
+	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // all 32 bits of IPv4
 	return network
 }
 
@@ -492,7 +492,7 @@ func (l *boundedLog) warn(message string, attributes ...any) {
 // Write implements io.Writer for net/http's own log, whose lines quote strangers.
 func (l *boundedLog) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
-	text = redact(text) // while its secrets are whole
+	text = redact(text) // before it is cut: a secret without its end may not be recognised
 	l.warn(text[:min(len(text), 1000)])
 	return len(line), nil
 }
@@ -619,7 +619,7 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 		return nil, errTooLarge
 	}
 	if err != nil {
-		return nil, newError(CodeInvalidBody, "the body did not arrive whole and in time")
+		return nil, newError(CodeInvalidBody, "the body did not arrive completely, or not in time")
 	}
 	return body, nil
 }
@@ -678,6 +678,8 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	return nil
 }
 
+// setDeprecation is for responses of the operation itself. What is refused before it, or fails, has
+// none of these headers.
 func (s *service) setDeprecation(h http.Header) {
 	h["Deprecation"] = deprecationHeader
 	h["Sunset"] = sunsetHeader
@@ -747,9 +749,9 @@ func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) er
 	return nil
 }
 
-// checkReady returns an error if the service stops, or if the store cannot read or write. Strangers
-// may ask, and a write syncs the disk. So however many ask, the store is asked every two seconds at
-// most, also when it fails.
+// checkReady returns an error if the service is stopping, or if the store cannot read or write.
+// Strangers may ask, and a write syncs the disk. So however many ask, the store is asked at most
+// once every two seconds, even while it fails.
 func (s *service) checkReady() error {
 	if s.stopping.Load() {
 		return errors.New("stopping")

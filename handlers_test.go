@@ -1061,9 +1061,9 @@ func TestAnAddressThatIsSpentIsLoggedOnceAWindow(t *testing.T) {
 					last = a.header.Get("X-Request-Id")
 				}
 			}
-			s.wantLog(`"msg":"an address is spent: too many requests without a valid key",` +
+			s.wantLog(`"msg":"an address has used up its limit of requests without a valid key",` +
 				`"address":"2001:db8::/64","requests":60,"request":"` + last)
-			if lines := strings.Count(s.log.String(), "an address is spent"); lines != window {
+			if lines := strings.Count(s.log.String(), "used up its limit"); lines != window {
 				t.Errorf("%d lines are logged in %d windows", lines, window)
 			}
 			time.Sleep(time.Minute)
