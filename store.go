@@ -246,7 +246,7 @@ type store struct {
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
-	// What is remembered counts for lookCount from trustedAt on. That is the begin of the last look
+	// What is remembered counts for lookCount from trustedAt on. That is the start of the last look
 	// for edits that succeeded or, if later, the end of a wait for one in vain: see keepUp.
 	trustedAt atomic.Pointer[time.Time]
 	lookMu    sync.Mutex // guards looking
