@@ -695,7 +695,7 @@ async function read() {
       take(await response.json(), Date.now());
       missedAt = 0;
       const since = restarts.length ? `, restarted at ${clock(started * 1e3)}` : "";
-      say("live", `Updating${since}`);
+      say("live", paused ? "Paused" : `Updating${since}`);
       if (begun - readyAsked > 5000) askReady();
     }
   } catch {

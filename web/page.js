@@ -390,6 +390,7 @@ function newExchange(section) {
     $(".headers", answer).textContent = headers;
     if (isJSON) colour($(".body", answer), folded(body));
     else $(".body", answer).textContent = body;
+    answer.scrollTo(0, 0); // a phone may have scrolled in the one before
     show(status, line, !ok);
     sent = true;
   }
