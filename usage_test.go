@@ -500,6 +500,15 @@ func TestServicesShareUsage(t *testing.T) {
 			A -23h: 1 admitted
 			A -23h: flush
 			stored: minute 1 until -22h59m0s, day 1 until 1h0m0s`,
+		"a window that lies too far ahead, by a wrong clock, is not taken over": `
+			quota 100 1000
+			B 0s: 2 admitted
+			A 10m: 1 admitted
+			A 10m: flush
+			B 1s: flush
+			B: minute 2 until 1m0s, day 2 until 24h0m0s
+			stored: minute 2 until 1m0s, day 2 until 24h0m0s
+			B 2s: 1 admitted, minute 97 until 1m0s, day 997 until 24h0m0s`,
 		"a refusal moves no window that another service has begun": `
 			quota 100 1000
 			A 0s: 1 admitted

@@ -51,7 +51,7 @@ var Exercises = []Exercise{
 	{
 		Sitting: 2, Name: "race", Task: "break it: lose an update",
 		on:     []string{"limits.go", "model.go"},
-		Breaks: "TestOf200ParallelRequestsExactlyTheLimitIsAdmitted",
+		Breaks: "TestOfParallelRequestsExactlyTheLimitIsAdmitted",
 		stand: &standIn{
 			file: "limits.go", pattern: regexp.MustCompile(`\bmu\s+sync\.Mutex\b`),
 			new: "mu watchedMutex", rest: "\nvar _ sync.Mutex\n",
