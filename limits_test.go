@@ -140,7 +140,7 @@ func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 // TestOfParallelRequestsExactlyTheLimitIsAdmitted, and each is told what the others have left. There
 // are so many that without the limiter's lock some are lost, also where no race detector looks.
 func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
-	const callers, limit = 8, 50_000
+	const callers, limit = 8, 200_000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(callers))
 	w := newLimits(t, databasePath(t), quota{limit, 10 * limit})
 	l := w.service('A')
@@ -162,7 +162,7 @@ func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 	if len(left) != limit || left[0] != 0 || len(slices.Compact(left)) != limit {
 		t.Errorf("%d requests are admitted, of a limit of %d", len(left), limit)
 	}
-	w.play("60s: 1 admitted, minute 49999 until 2m0s, day 449999 until 24h0m0s")
+	w.play("60s: 1 admitted, minute 199999 until 2m0s, day 1799999 until 24h0m0s")
 }
 
 func BenchmarkTake(b *testing.B) {
