@@ -79,9 +79,8 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 		_, err = pages.backup.Step(1)
 		must(t, err)
 		left--
-		if now := pages.backup.Remaining(); now != left {
-			t.Fatalf("%d pages are left after one more, want %d", now, left)
-		}
+		wantEqual(t, pages.backup.Remaining(), left,
+			"the number of pages that are left after one more")
 	}
 	pets, _ := copyHolds(t, file)
 	wantEqual(t, pets, 1, "the number of pets in the copy")
@@ -90,16 +89,15 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 // TestACopyThatIsStoppedCopiesNothingMore: all pages of a large database take minutes.
 func TestACopyThatIsStoppedCopiesNothingMore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "copy.db")
-	must(t, os.WriteFile(file, nil, 0o600))
+	writeText(t, file, "")
 	pages, err := beginCopy(t.Context(), fileEngine(newStore(t)).path, file, "OFF")
 	must(t, err)
 	defer pages.end()
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	wantStopped(t, pages.run(stopped, io.Discard, "copying"))
-	if left := pages.backup.Remaining(); left != pages.backup.PageCount() {
-		t.Errorf("of %d pages %d are left", pages.backup.PageCount(), left)
-	}
+	wantEqual(t, pages.backup.Remaining(), pages.backup.PageCount(),
+		"the number of pages that are left")
 }
 
 // TestNobodyWritesToAFileThatIsCopiedInto until the end. What was not copied to its end is not
@@ -157,26 +155,26 @@ func writeText(t testing.TB, path, content string) {
 
 // TestABackupThatIsRefusedLeavesEverything as it was.
 func TestABackupThatIsRefusedLeavesEverything(t *testing.T) {
-	const isThere = "copy.db.partial is there: another copy runs, or was stopped; remove it"
 	s := newStore(t)
-	for _, c := range []struct{ what, suffix, leadsTo, want string }{
-		{"a file", "", "", "copy.db exists, and nothing is overwritten"},
-		{"a link to nothing", "", "nowhere", "copy.db exists"},
-		{"a link to a device", "", os.DevNull, "copy.db exists"},
-		{"a log", "-wal", "", "copy.db-wal exists"},
-		{"a journal", "-journal", "", "copy.db-journal exists"},
-		{"another copy", ".partial", "", isThere},
-		{"a link as another copy", ".partial", "nowhere", isThere},
-	} {
+	// A row has a name that is taken, where that leads to if it is a link, and what is said.
+	for taken, want := range rowsOf(strings.ReplaceAll(`
+		copy.db => copy.db exists, and nothing is overwritten
+		copy.db to nowhere => copy.db exists
+		copy.db to DEVICE => copy.db exists
+		copy.db-wal => copy.db-wal exists
+		copy.db-journal => copy.db-journal exists
+		copy.db.partial => copy.db.partial is there: another copy runs, or was stopped; remove it
+		copy.db.partial to nowhere => another copy runs`, "DEVICE", os.DevNull)) {
 		folder := t.TempDir()
 		file := filepath.Join(folder, "copy.db")
-		if c.leadsTo == "" {
-			writeText(t, file+c.suffix, "x")
+		name, leadsTo, isLink := strings.Cut(taken, " to ")
+		if isLink {
+			must(t, os.Symlink(leadsTo, filepath.Join(folder, name)))
 		} else {
-			must(t, os.Symlink(c.leadsTo, file+c.suffix))
+			writeText(t, filepath.Join(folder, name), "x")
 		}
 		before := filesIn(t, folder)
-		wantRefusal(t, backUp(t.Context(), s, file), folder, c.want)
+		wantRefusal(t, backUp(t.Context(), s, file), folder, want)
 		wantSameFiles(t, before, filesIn(t, folder))
 	}
 	wantRefusal(t, backUp(t.Context(), s, filepath.Join(t.TempDir(), "no", "copy.db")), "copy.db",
@@ -202,24 +200,18 @@ func newPartial(t *testing.T) (partial *partialFile, folder string) {
 func TestAFileIsNamedWithoutALink(t *testing.T) {
 	partial, folder := newPartial(t)
 	writeText(t, partial.path, "another")
-	if err := partial.publish(); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("onto another file it ends with %v", err)
-	}
+	wantError(t, partial.publish(), fs.ErrExist, "onto another file")
 	wantNames(t, folder, "copy", "copy.partial")
 	must(t, os.Remove(partial.path))
 	must(t, partial.renameUnlessThere())
 	wantNames(t, folder, "copy")
-	if err := partial.Close(); !errors.Is(err, os.ErrClosed) { // Windows renames no open file
-		t.Errorf("a renamed file was left open: %v", err)
-	}
+	wantError(t, partial.Close(), os.ErrClosed, "a second close") // Windows renames no open file
 	writeText(t, partial.Name(), "another's")
 	partial.discard()
 	wantNames(t, folder, "copy", "copy.partial")
 	must(t, os.Remove(partial.Name()))
 	must(t, os.Remove(partial.path))
-	if err := partial.renameUnlessThere(); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of a file that has gone it ends with %v", err)
-	}
+	wantError(t, partial.rename(), fs.ErrNotExist, "a file that has gone")
 	wantNames(t, folder)
 }
 
@@ -262,9 +254,7 @@ func TestACopyIsOnDiskBeforeItHasItsName(t *testing.T) {
 		return broken
 	}
 	broken = syscall.EIO
-	if err := partial.publish(); !errors.Is(err, broken) {
-		t.Errorf("on a disk that fails it ends with %v", err)
-	}
+	wantError(t, partial.publish(), broken, "a disk that fails")
 	wantNames(t, folder, "copy.partial")
 	broken = nil
 	must(t, partial.publish())
@@ -377,9 +367,7 @@ func TestBackupWhileTheServiceRuns(t *testing.T) {
 	db := databasePath(t)
 	s := startServer(t, nil, "-db", db)
 	response, body := s.post(`{"name":"Rex","categoryId":7}`)
-	if response.StatusCode != 201 {
-		t.Fatalf("%d %s", response.StatusCode, body)
-	}
+	wantEqual(t, response.StatusCode, 201, "the status of ", body)
 	file := filepath.Join(t.TempDir(), "copy.db")
 	want := fmt.Sprintf(`"msg":"backup made","pets":1,"database":%q,"to":%q}`+"\n", db, file)
 	wantEqual(t, mustSay(t, db, "backup "+file, want), "", "what backup prints")
@@ -407,15 +395,11 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 		}
 	}
 	testKeys{t, db}.write(sqlOf("UPDATE counters SET value = 7 WHERE name = 'backup'"))
-	_, _, err := petstore(t, nil, "backup", "-db", db, file) // FILE is there
-	if noted := backupNote(t, db); err == nil || noted != 7 {
-		t.Errorf("after a backup that failed, %v, the note is %d", err, noted)
-	}
+	mustFail(t, db, "backup "+file, false, "exists")
+	wantEqual(t, backupNote(t, db), 7, "the note after a backup that failed")
 	testKeys{t, file}.write(sqlOf("REPLACE INTO counters (name, value) VALUES ('backup', 8)"))
 	mustSay(t, db, "restore "+file)
-	if noted := backupNote(t, db); noted != 0 {
-		t.Errorf("a restored database has the note %d", noted)
-	}
+	wantEqual(t, backupNote(t, db), 0, "the note in a restored database")
 }
 
 // TestABackupThatCannotBeNotedIsMade, with a warning, and waits for no lock for long.
@@ -429,10 +413,9 @@ func TestABackupThatCannotBeNotedIsMade(t *testing.T) {
 	must(t, err)
 	cmd.store, cmd.stderr, cmd.log = s, io.Discard, newLogger(&log, "json", 0)
 	must(t, backup(t.Context(), cmd))
-	if text := log.String(); !strings.Contains(text, `"level":"WARN"`) || isMissing(file) ||
-		!strings.Contains(text, `"msg":"backup made"`) {
-		t.Errorf("it logs %s", text)
-	}
+	wantPart(t, log.String(), `"level":"WARN"`, "the log")
+	wantPart(t, log.String(), `"msg":"backup made"`, "the log")
+	wantNames(t, filepath.Dir(file), "copy.db")
 }
 
 // scene is a database that a kill has left, so that what was stored last is in its log alone, and
@@ -913,9 +896,7 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 	}
 	for _, s := range []*store{ofDatabase, ofCopy} {
 		mustCreate(t, s, rex)
-		path := fileEngine(s).path
-		_, err := openStore(context.Background(), path, openToServe, testLog)
-		wantRefusal(t, err, path, "a petstore serves it") // its lock is still held
+		wantServed(t, fileEngine(s).path) // its lock is still held
 	}
 }
 
@@ -937,9 +918,7 @@ func TestRestoreWaitsForALock(t *testing.T) {
 		// It waits for serviceWait, and ends between two tries of the restore.
 		time.AfterFunc(time.Second-serviceWait-lockPoll/2, func() {
 			lock, err := holdServiceLock(t.Context(), sc.db)
-			if !errors.Is(err, errServed) {
-				t.Errorf("a service that starts meanwhile meets %v", err)
-			}
+			wantError(t, err, errServed, "a service that starts meanwhile")
 			if err == nil {
 				must(t, lock.Close())
 			}
@@ -1034,9 +1013,7 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 		}
 		left := filesIn(t, sc.folder)
 		delete(left, "pets.db-wal") // it may be folded in
-		if len(left) != 3 {
-			t.Fatalf("it leaves %q", slices.Collect(maps.Keys(left)))
-		}
+		wantEqual(t, len(left), 3, "the number of files that are left")
 	})
 	wantCopy(t, sc.db)
 }
@@ -1068,17 +1045,15 @@ func TestRestoreSaysWhatItDid(t *testing.T) {
 	must(t, err)
 	want := fmt.Sprintf(`"msg":"database restored","pets":3,"database":%q,"from":%q,"old":%q,`+
 		`"skippedIDs":7}`, sc.db, sc.copy, kept[0])
-	if !strings.Contains(log, want) || strings.Contains(log, unknown) {
-		t.Errorf("restore says %q, want %s", log, want)
-	}
+	wantPart(t, log, want, "the log")
+	wantCount(t, log, unknown, 0, "the log")
 	wantNextIDs(t, sc.db, copiedPets+8, copiedKeys+8)
 
 	sc.copy = kept[0]
 	must(t, os.Remove(sc.db))
 	log = restore()
-	if !strings.Contains(log, unknown) || !strings.Contains(log, `"old":""`) {
-		t.Errorf("where a lock alone is left, restore says %q", log)
-	}
+	wantPart(t, log, unknown, "the log, where a lock alone is left,")
+	wantPart(t, log, `"old":""`, "the log")
 	wantAll(t, sc.db)
 	wantNextIDs(t, sc.db, allPets+8, allKeys+8)
 }
@@ -1129,21 +1104,20 @@ func TestProgressIsALineEveryFiveSeconds(t *testing.T) {
 }
 
 func TestProgressWithOddNumbers(t *testing.T) {
-	for _, c := range []struct {
-		what                 string
-		total, done, seconds int64
-		want                 string
-	}{
-		{"of an unknown total", 0, 5, 5, "copying  5s"},
-		{"that has not got on", 10, 0, 5, "copying  5s"},
-		{"that gets on slowly", 1000, 1, 10, "copying   0 % of 1000 pages  0/s  2h46m30s left"},
-		{"of more than there was", 10, 20, 5, "copying 100 % of 10 pages  2/s  0s left"},
-	} {
+	// A row has the total, what is done, and for how many seconds.
+	for row, want := range rowsOf(`
+		of an unknown total: 0 5 5 => copying  5s
+		that has not got on: 10 0 5 => copying  5s
+		that gets on slowly: 1000 1 10 => copying   0 % of 1000 pages  0/s  2h46m30s left
+		of more than there was: 10 20 5 => copying 100 % of 10 pages  2/s  0s left`) {
 		synctest.Test(t, func(t *testing.T) {
-			p := &progress{doing: "copying", unit: "pages", total: c.total, start: time.Now()}
-			p.done.Store(c.done)
-			time.Sleep(time.Duration(c.seconds) * time.Second)
-			wantEqual(t, p.line(), c.want, "the line of work ", c.what)
+			p := &progress{doing: "copying", unit: "pages", start: time.Now()}
+			_, numbers, _ := strings.Cut(row, ": ")
+			var done, seconds int64
+			must(t, errorOf(fmt.Sscan(numbers, &p.total, &done, &seconds)))
+			p.done.Store(done)
+			time.Sleep(time.Duration(seconds) * time.Second)
+			wantEqual(t, p.line(), want, "the line of work ", row)
 		})
 	}
 }

@@ -19,28 +19,6 @@ import (
 	"time"
 )
 
-// shownKey is what show -json prints of a key.
-type shownKey struct {
-	ID              int64   `json:"id"`
-	Name            string  `json:"name"`
-	Plan            string  `json:"plan"`
-	LastFour        string  `json:"lastFour"`
-	CreatedAt       string  `json:"createdAt"`
-	ExpiresAt       *string `json:"expiresAt"`
-	RevokedAt       *string `json:"revokedAt"`
-	PerMinute       int64   `json:"perMinute"`
-	PerDay          int64   `json:"perDay"`
-	UsedThisMinute  int64   `json:"usedThisMinute"`
-	UsedToday       int64   `json:"usedToday"`
-	BannedUntil     *string `json:"bannedUntil"`
-	DeprecatedUseAt *string `json:"deprecatedUseAt"`
-	LastUsedAt      *string `json:"lastUsedAt"`
-	Test            bool    `json:"test"`
-	State           string  `json:"state"`
-	Succeeds        any     `json:"succeeds"`    // a number or nil
-	SucceededBy     any     `json:"succeededBy"` // a number or nil
-}
-
 // story runs the lines of a text, one after the other: key commands, which must succeed; "wait"
 // and for how long; and what is shown then, as the id of a key and some of its fields.
 func (k testKeys) story(text string) {
@@ -69,7 +47,10 @@ func (k testKeys) story(text string) {
 // wantListed checks that the newest key is the one with the token.
 func (k testKeys) wantListed(token string) {
 	k.Helper()
-	var keys []shownKey
+	var keys []struct {
+		LastFour string
+		Test     bool
+	}
 	must(k, json.Unmarshal([]byte(k.do("list", "-json")), &keys))
 	newest := keys[len(keys)-1]
 	isTest := strings.HasPrefix(token, "pet_test_")
@@ -199,37 +180,39 @@ func TestAKeyThatCannotBeStoredIsNotShown(t *testing.T) {
 func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 	const undone = "no key was made, since it cannot be shown"
 	const left = "key 2 is stored and cannot be shown; petstore key revoke 2 ends it"
-	for _, c := range []struct {
-		line, meanwhile string
-		says            string
-		keys            int
-		ends            string // the day in January on which key 1 ends
-	}{
-		{"create", "", undone, 1, "03"},
-		{"create", "a lock", left, 2, "03"},
-		{"rotate 1", "", undone, 1, "03"},
-		{"rotate 1", "a lock", left, 2, "02"},
-		{"rotate 1", "set -expires 72h 1", undone, 1, "04"},
-		{"rotate -overlap 9d 1", "", undone, 1, "03"},
-	} {
-		t.Run(c.line+" beside "+c.meanwhile, func(t *testing.T) {
+	// A row has the command and what happens beside it, and what is said, how many keys there are,
+	// and the day in January on which key 1 ends.
+	for row, want := range rowsOf(`
+		create beside nothing => UNDONE, 1, 03
+		create beside a lock => LEFT, 2, 03
+		rotate 1 beside nothing => UNDONE, 1, 03
+		rotate 1 beside a lock => LEFT, 2, 02
+		rotate 1 beside set -expires 72h 1 => UNDONE, 1, 04
+		rotate -overlap 9d 1 beside nothing => UNDONE, 1, 03`) {
+		line, meanwhile, _ := strings.Cut(row, " beside ")
+		words := strings.Split(want, ", ")
+		says := strings.NewReplacer("UNDONE", undone, "LEFT", left).Replace(words[0])
+		t.Run(row, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				k := newKeys(t)
 				k.mint("create", "-expires", "48h")
-				stop := startWaiting(t, "key "+c.line+" -db "+k.db)
+				stop := startWaiting(t, "key "+line+" -db "+k.db)
 				k.story("2 revokedAt=null") // It is stored while it is shown.
 				takes := time.Duration(0)
-				if c.meanwhile == "a lock" {
+				switch meanwhile {
+				case "nothing":
+				case "a lock":
 					otherProgram(t, k.db, "BEGIN IMMEDIATE")
 					takes = takeBackWait
-				} else {
-					k.story(c.meanwhile)
+				default:
+					k.story(meanwhile)
 				}
 				began := time.Now()
-				wantOneLine(t, stop(), false, "stopped by a signal: "+c.says, "context canceled")
+				wantOneLine(t, stop(), false, "stopped by a signal: "+says, "context canceled")
 				wantEqual(t, time.Since(began), takes, "the time after the stop")
-				wantEqual(t, strings.Count(k.do("list"), "live"), c.keys, "the number of keys")
-				k.story("1 expiresAt=2000-01-" + c.ends + "T00:00:00Z")
+				keys := strings.Count(k.do("list"), "live")
+				wantEqual(t, fmt.Sprint(keys), words[1], "the number of keys")
+				k.story("1 expiresAt=2000-01-" + words[2] + "T00:00:00Z")
 			})
 		})
 	}
@@ -301,9 +284,7 @@ func TestKeySetChangesWhatItIsToldToAndLeavesTheRest(t *testing.T) {
 		wantEqual(t, k.do("show", "-json", "2"), other, "the other key")
 		// The log tells the end, and not the lifetime.
 		const ends = `"id":1,"expires":"2000-01-05 01:00:00Z"}`
-		if log := k.logs("set -expires 2d 1"); !strings.HasSuffix(log, ends+"\n") {
-			t.Errorf("the log says %s, want %s", log, ends)
-		}
+		wantPart(t, k.logs("set -expires 2d 1"), ends+"\n", "the log")
 	})
 }
 
@@ -464,11 +445,6 @@ func compactJSON(t testing.TB, text string) string {
 	return compact.String()
 }
 
-// deprecatedUse is the statement that notes when a key last used the deprecated operation.
-func deprecatedUse(id int64, when instant) statement {
-	return sqlOf("UPDATE api_keys SET deprecated_use_at = ? WHERE id = ?", int64(when), id)
-}
-
 // TestKeysAreShownAsATableAndAsJSON: one is banned, and so is its successor, which shares its ban
 // and usage; the windows and the ban of the revoked one are over.
 func TestKeysAreShownAsATableAndAsJSON(t *testing.T) {
@@ -496,7 +472,7 @@ func TestKeysAreShownAsATableAndAsJSON(t *testing.T) {
 		banned.bannedAt, banned.bannedUntil = now, now+600_500
 		over.bannedAt, over.bannedUntil = now-9, now
 		k.write(saveUsage(1, banned), saveUsage(2, over), saveUsage(6, used(70, 800, 1)),
-			deprecatedUse(7, now-1))
+			sqlOf("UPDATE api_keys SET deprecated_use_at = ? WHERE id = 7", int64(now-1)))
 		k.prints("list", strings.TrimPrefix(`
 ID   KEY        PLAN  MINUTE  DAY       STATE                               NAME
 1    live ****  pro   7/300   70/10000  banned to 2000-01-01 00:10:01Z      shop
@@ -562,13 +538,12 @@ func TestEachKeyIsInTheTableOnce(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		const lines = 1500 // of two keys each
 		s := openDatabase(t, db)
-		_, err := s.write(t.Context(), sqlOf(`
+		mustWrite(t, s, sqlOf(`
 			WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2 * ?1)
 			INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
 				created_at, lifetime, expires_at, unbanned_at, succeeds, usage_id)
 			SELECT unhex(format('%064d', i)), 'abcd', 0, 'shop', 'free', 0, 0, 1, 0, 0, 0,
 				iif(i > ?1, i - ?1, NULL), iif(i > ?1, i - ?1, NULL) FROM n`, int64(lines)))
-		must(t, err)
 		var out bytes.Buffer
 		cmd := &invocation{process: &process{stdout: &out}, store: s}
 		must(t, keyList(t.Context(), cmd))
@@ -663,9 +638,8 @@ DAY          ADMITTED    REFUSED    ERRORS
 2000-01-01         50          3         0
 `, "\n"))
 		k.prints("usage 4", "DAY   ADMITTED    REFUSED    ERRORS\n")
-		if table := k.do("usage", "-days", "400"); !strings.Contains(table, "\n6      100051 ") {
-			t.Errorf("400 days are\n%s", table)
-		}
+		wantPart(t, k.do("usage", "-days", "400"), "\n6      100051 ",
+			"the table of 400 days")
 	})
 }
 
@@ -696,7 +670,7 @@ func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
 	const keys, days = 11_000, 2
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
-		must(t, errorOf(s.write(t.Context(),
+		mustWrite(t, s,
 			sqlOf(`WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
 				INSERT INTO api_keys (digest, last_four, test, name, plan, per_minute, per_day,
 					created_at, lifetime, expires_at, unbanned_at)
@@ -704,7 +678,7 @@ func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
 				FROM n`, int64(keys)),
 			sqlOf(`WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ? - 1)
 				INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-				SELECT id, i, id, 1, 1 FROM api_keys, n`, int64(days)))))
+				SELECT id, i, id, 1, 1 FROM api_keys, n`, int64(days)))
 		for _, c := range []struct {
 			line        string
 			run         func(context.Context, *invocation) error

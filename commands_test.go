@@ -12,8 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -25,15 +23,6 @@ func commandNamed(name string) *command {
 	return &commands[slices.IndexFunc(commands, isNamed)]
 }
 
-// wantEqual compares a value with the one that is wanted. what, in parts, says which it is.
-func wantEqual[T any](t testing.TB, got, want T, what ...any) {
-	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%s is\n%.1000s, want\n%.1000s", fmt.Sprint(what...), fmt.Sprint(got),
-			fmt.Sprint(want))
-	}
-}
-
 // mustSay runs a command on a database, which must succeed and log the words. It returns what is
 // printed.
 func mustSay(t testing.TB, db, line string, words ...string) (out string) {
@@ -42,9 +31,7 @@ func mustSay(t testing.TB, db, line string, words ...string) (out string) {
 	out, log, err := petstore(t, env, strings.Fields(line)...)
 	must(t, err)
 	for _, word := range words {
-		if !strings.Contains(log, word) {
-			t.Errorf("petstore %s logs %s, want %s", line, log, word)
-		}
+		wantPart(t, log, word, "the log of petstore ", line)
 	}
 	return out
 }
@@ -56,9 +43,7 @@ func mustFail(t testing.TB, db, line string, isUsage bool, words ...string) {
 	env := map[string]string{"PETSTORE_DB": db}
 	out, log, err := petstore(t, env, strings.Fields(line)...)
 	wantOneLine(t, err, isUsage, words...)
-	if out+log != "" {
-		t.Errorf("petstore %s prints %q beside the error, and logs %q", line, out, log)
-	}
+	wantEqual(t, out+log, "", "what petstore ", line, " prints and logs beside the error")
 }
 
 // mustFailToPrint runs a command whose stdout takes nothing. It must fail in one line with the
@@ -160,8 +145,8 @@ Do the flags go together?
 // rowsOf are the rows of a table, of which each has an arrow between two texts.
 func rowsOf(table string) map[string]string {
 	rows := map[string]string{}
-	for line := range strings.Lines(table) {
-		if left, right, isRow := strings.Cut(strings.TrimSpace(line), " => "); isRow {
+	for line := range linesOf(table) {
+		if left, right, isRow := strings.Cut(line, " => "); isRow {
 			rows[left] = right
 		}
 	}
@@ -176,9 +161,7 @@ func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 			"key unban")
 	for line, want := range rowsOf(names.Replace(mistakes)) {
 		mustFail(t, "", line, true, want)
-		if !isMissing(db) {
-			t.Fatalf("petstore %s has made a database", line)
-		}
+		wantMissing(t, db)
 	}
 }
 
@@ -221,13 +204,9 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 	overview := helpOf(t, "help")
 	for _, entry := range commands {
 		row := `(?m)^  petstore ` + entry.name + ` +[a-z]\S+ `
-		if !regexp.MustCompile(row).MatchString(overview) {
-			t.Errorf("help does not say what petstore %s does", entry.name)
-		}
+		wantMatch(t, overview, row, "help")
 	}
-	if !strings.Contains(overview, "petstore help serve shows the flags of the service") {
-		t.Error("help does not tell how the flags of the service are shown")
-	}
+	wantPart(t, overview, "petstore help serve shows the flags of the service", "help")
 	for _, line := range []string{"-h", "-help", "--help", "help -h", "-h -db x"} {
 		wantEqual(t, helpOf(t, line), overview, "what petstore ", line, " says")
 	}
@@ -236,13 +215,9 @@ func TestHelpNamesEveryCommand(t *testing.T) {
 		for _, line := range []string{group + " -h", group + " --help", "help " + group} {
 			wantEqual(t, helpOf(t, line), help, "what petstore ", line, " says")
 		}
-		if strings.Contains(help, others) {
-			t.Errorf("petstore %s shows %s", group, others)
-		}
+		wantCount(t, help, others, 0, "petstore ", group)
 		for _, entry := range groupOf(group) {
-			if !strings.Contains(help, "  petstore "+entry.name+" ") {
-				t.Errorf("petstore %s does not show %s: %s", group, entry.name, help)
-			}
+			wantPart(t, help, "  petstore "+entry.name+" ", "petstore ", group)
 		}
 	}
 }
@@ -267,9 +242,7 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 		}
 		usage := strings.TrimSpace("petstore " + entry.name + " [flags] " + argument)
 		for _, part := range []string{usage + "\n\n", entry.about, variables, "\nExit status: "} {
-			if !strings.Contains(text, part) {
-				t.Errorf("help of %s does not say %q", entry.name, part)
-			}
+			wantPart(t, text, part, "help of ", entry.name)
 		}
 		cmd := entry.newInvocation(&process{})
 		cmd.VisitAll(func(f *flag.Flag) {
@@ -309,33 +282,28 @@ func TestFlagsMayStandBeforeAndAfterTheArgument(t *testing.T) {
 }
 
 func TestVersionNamesTheBuild(t *testing.T) {
-	form := regexp.MustCompile(`^petstore \S.* ` + runtime.Version() + `.*\n$`)
+	form := `^petstore \S.* ` + runtime.Version() + `.*\n$`
 	for _, line := range []string{"version", "-version", "--version"} {
-		if out := mustSay(t, "", line); !form.MatchString(out) {
-			t.Errorf("petstore %s prints %q", line, out)
-		}
+		wantMatch(t, mustSay(t, "", line), form, "petstore ", line)
 	}
 }
 
 func TestCommandsOtherThanCreateMakeNoDatabase(t *testing.T) {
 	db := databasePath(t)
-	for _, line := range []string{"key list", "key show 1", "key set -plan pro 1", "key rotate 1",
-		"key revoke 1", "key unban 1", "key usage", "key usage 1", "pet delete 1", "pet show 1",
-		"pet export"} {
+	for line := range strings.SplitSeq("key list, key show 1, key set -plan pro 1, key rotate 1, "+
+		"key revoke 1, key unban 1, key usage, key usage 1, pet delete 1, pet show 1, pet export",
+		", ") {
 		mustFail(t, db, line, false, db)
 	}
-	if !isMissing(db) {
-		t.Error("the database is there")
-	}
+	wantMissing(t, db)
 }
 
 func TestAnUnknownIDIsAnErrorButNoMistakeOfUsage(t *testing.T) {
 	db := madeDatabase(t)
 	mustCreate(t, openDatabase(t, db), rex)
-	for _, line := range []string{
-		"key show", "key show -json", "key set -plan pro", "key rotate", "key revoke", "key unban",
-		"key usage", "key usage -json", "pet show", "pet set -status sold", "pet delete",
-	} {
+	for line := range strings.SplitSeq("key show, key show -json, key set -plan pro, key rotate, "+
+		"key revoke, key unban, key usage, key usage -json, pet show, pet set -status sold, "+
+		"pet delete", ", ") {
 		for id := range strings.FieldsSeq("2 0 -1 01 +1 1.0 1e0 abc 9223372036854775808") {
 			mustFail(t, db, line+" -- "+id, false, "no "+line[:3]+" has the id "+id)
 		}
@@ -343,44 +311,41 @@ func TestAnUnknownIDIsAnErrorButNoMistakeOfUsage(t *testing.T) {
 }
 
 func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
-	for _, c := range []struct {
-		format string
-		level  slog.Level
-		want   string // a regular expression for all that is written
-	}{
-		{"text", slog.LevelInfo, `^time=\S+ level=INFO msg=hello key=pet_…\n.* msg=careful\n$`},
-		{"json", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n`},
-		{"auto", slog.LevelInfo, `^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n`},
-		{"text", slog.LevelDebug, `(?s)^time=\S+ level=DEBUG msg=details\n.*INFO.*WARN`},
-		{"text", slog.LevelWarn, `^time=\S+ level=WARN msg=careful\n$`},
-		{"text", slog.LevelError, `^$`},
-	} {
+	for set, want := range rowsOf(`
+		text INFO => ^time=\S+ level=INFO msg=hello key=pet_…\n.* msg=careful\n$
+		json INFO => ^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n
+		auto INFO => ^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n
+		text DEBUG => (?s)^time=\S+ level=DEBUG msg=details\n.*INFO.*WARN
+		text WARN => ^time=\S+ level=WARN msg=careful\n$
+		text ERROR => ^$`) {
+		format, name, _ := strings.Cut(set, " ")
+		var level slog.Level
+		must(t, level.UnmarshalText([]byte(name)))
 		var out bytes.Buffer
-		log := newLogger(&out, c.format, c.level)
+		log := newLogger(&out, format, level)
 		log.Debug("details")
 		log.Info("hello", "key", "pet_live_secret") // which no format may show
 		log.Warn("careful")
-		if !regexp.MustCompile(c.want).MatchString(out.String()) {
-			t.Errorf("with -log %s -log-level %s the log is %q", c.format, c.level, out.String())
-		}
+		wantMatch(t, out.String(), want, "the log with ", set)
 	}
 }
 
 func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
-	must(t, os.WriteFile(file, nil, 0o600))
+	writeText(t, file, "")
 	const device = os.DevNull // a character device, as a terminal is
-	for _, c := range []struct{ stderr, format, want string }{
-		{file, "auto", "*slog.JSONHandler"},
-		{file, "", "*slog.JSONHandler"},
-		{device, "auto", "*slog.TextHandler"},
-		{device, "", "*slog.TextHandler"},
-		{device, "json", "*slog.JSONHandler"},
-	} {
-		stderr, err := os.OpenFile(c.stderr, os.O_WRONLY, 0)
+	for set, want := range rowsOf(`
+		auto > FILE => *slog.JSONHandler
+		> FILE => *slog.JSONHandler
+		auto > DEVICE => *slog.TextHandler
+		> DEVICE => *slog.TextHandler
+		json > DEVICE => *slog.JSONHandler`) {
+		format, place, _ := strings.Cut(set, "> ")
+		path := strings.NewReplacer("FILE", file, "DEVICE", device).Replace(place)
+		stderr, err := os.OpenFile(path, os.O_WRONLY, 0)
 		must(t, err)
-		got := fmt.Sprintf("%T", newLogger(stderr, c.format, slog.LevelInfo).Handler())
-		wantEqual(t, got, c.want, "the handler of -log=", c.format, " on ", c.stderr)
+		log := newLogger(stderr, strings.TrimSpace(format), slog.LevelInfo)
+		wantEqual(t, fmt.Sprintf("%T", log.Handler()), want, "the handler of ", set)
 		must(t, stderr.Close())
 	}
 }
@@ -392,7 +357,7 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 	t.Parallel()
 	pets := filepath.Join(t.TempDir(), "pets.jsonl")
 	line := `{"name":"Ada","categoryId":1}` + "\n"
-	must(t, os.WriteFile(pets, []byte(line+line+line), 0o600))
+	writeText(t, pets, line+line+line)
 	const (
 		isNamed   = "SELECT name = 'x' FROM api_keys"
 		isRevoked = "SELECT revoked_at > 0 FROM api_keys"

@@ -429,9 +429,7 @@ func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 		const readOnly = "PRAGMA query_only="
 		level, begin, end, undo = "level=linearizable", readOnly+"1", readOnly+"0", readOnly+"0"
 	}
-	if r.URL.RawQuery != level {
-		c.t.Errorf("a request to %s is weaker than it may be: %s", r.URL.Path, r.URL.RawQuery)
-	}
+	wantEqual(c.t, r.URL.RawQuery, level, "the parameters of ", r.URL.Path)
 	c.mustExec(begin)
 	results := []fakeResult{}
 	for _, st := range posted {

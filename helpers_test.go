@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -11,11 +12,13 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,7 +26,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -82,9 +84,7 @@ func otherProgram(t testing.TB, path string, statements ...string) *sql.DB {
 	t.Cleanup(func() { _ = db.Close() })
 	db.SetMaxOpenConns(1)
 	for _, statement := range statements {
-		if _, err := db.Exec(statement); err != nil {
-			t.Fatalf("%s: %v", statement, err)
-		}
+		must(t, errorOf(db.Exec(statement)))
 	}
 	return db
 }
@@ -105,10 +105,36 @@ func commitsOf(s *store) (n int64) {
 	return n
 }
 
+// mustWrite runs statements in a transaction of their own.
+func mustWrite(t testing.TB, s *store, statements ...statement) {
+	t.Helper()
+	must(t, writing(s, statements...)())
+}
+
 // countPets counts the pets.
 func countPets(t testing.TB, s *store) int64 {
 	t.Helper()
 	return readNumber(t, s, "SELECT count(*) FROM pets")
+}
+
+// wantRows checks how many rows a table has.
+func wantRows(t testing.TB, s *store, table string, want int64) {
+	t.Helper()
+	n := readNumber(t, s, "SELECT count(*) FROM "+table)
+	wantEqual(t, n, want, "the number of ", table)
+}
+
+// wantPets checks how many pets are stored.
+func wantPets(t testing.TB, s *store, want int64) {
+	t.Helper()
+	wantRows(t, s, "pets", want)
+}
+
+// wantIDs checks which pets are listed first.
+func wantIDs(t testing.TB, s *store, want ...int64) {
+	t.Helper()
+	ids, _ := pageIDs(t, s, "", 20, 0)
+	wantEqual(t, ids, want, "what is listed")
 }
 
 func mustCreate(t testing.TB, s *store, p NewPet) int64 {
@@ -121,9 +147,7 @@ func mustCreate(t testing.TB, s *store, p NewPet) int64 {
 // wantNextID creates a pet and checks its id.
 func wantNextID(t testing.TB, s *store, want int64) {
 	t.Helper()
-	if id := mustCreate(t, s, rex); id != want {
-		t.Errorf("the next pet has the id %d, want %d", id, want)
-	}
+	wantEqual(t, mustCreate(t, s, rex), want, "the id of the next pet")
 }
 
 // pageIDs reads a page, checks its shape, and returns the ids on it.
@@ -147,25 +171,21 @@ func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (
 	return ids, p
 }
 
-// createOnce creates under the idempotency key "k" of a key at an instant.
-func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) (id int64,
-	verdict string) {
+// createOnce creates under the idempotency key "k" of a key at an instant, and tells what becomes
+// of it, such as "replayed 1".
+func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) string {
 	t.Helper()
 	pet := NewPet{Name: body, CategoryID: 1, Status: Available}
 	id, replayed, reused, err := s.createPetOnce(pet, keyID, "k", []byte(body), now)
-	switch {
-	case err != nil:
-		t.Fatal(err)
-	case reused:
-		return id, "reused"
-	case replayed:
-		return id, "replayed"
+	must(t, err)
+	verdict := "created"
+	if reused {
+		verdict = "reused"
+	} else if replayed {
+		verdict = "replayed"
 	}
-	return id, "created"
+	return fmt.Sprint(verdict, " ", id)
 }
-
-// setLockWait sets how long a write waits for another program's lock.
-func setLockWait(s *store, d time.Duration) { fileEngine(s).wait = d }
 
 // lockDatabase takes the write lock as another program would. With the lock held,
 // writes queue up behind the one that waits for it.
@@ -173,9 +193,7 @@ func lockDatabase(t testing.TB, s *store) (release func()) {
 	t.Helper()
 	db := otherProgram(t, fileEngine(s).path, "BEGIN IMMEDIATE")
 	return func() {
-		if _, err := db.Exec("ROLLBACK"); err != nil {
-			t.Error(err)
-		}
+		must(t, errorOf(db.Exec("ROLLBACK")))
 	}
 }
 
@@ -337,15 +355,13 @@ func soundDatabase(t testing.TB, path string) *sql.DB {
 func copyHolds(t testing.TB, path string) (pets, records int64) {
 	t.Helper()
 	db := soundDatabase(t, path)
-	v, id := numberIn(t, db, "PRAGMA user_version"), numberIn(t, db, "PRAGMA application_id")
-	if v != int64(len(migrations)) || id != applicationID {
-		t.Errorf("the copy has user_version %d and application_id %#x", v, id)
-	}
+	version := numberIn(t, db, "PRAGMA user_version")
+	wantEqual(t, version, int64(len(migrations)), "the version of the copy")
+	wantEqual(t, numberIn(t, db, "PRAGMA application_id"), applicationID, "the mark of the copy")
 	pets = numberIn(t, db, "SELECT count(*) FROM pets")
 	records = numberIn(t, db, "SELECT count(*) FROM idempotency")
-	if most := numberIn(t, db, "SELECT ifnull(max(id), 0) FROM pets"); most != pets {
-		t.Errorf("the copy has %d pets with ids up to %d", pets, most)
-	}
+	wantEqual(t, numberIn(t, db, "SELECT ifnull(max(id), 0) FROM pets"), pets,
+		"the highest id in the copy")
 	must(t, db.Close())
 	return pets, records
 }
@@ -390,9 +406,8 @@ func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 	id, err := insertKey(s.t.Context(), s.store, k, newSecret(false).digest(), "true")
 	must(s.t, err)
 	usage = strings.ReplaceAll(usage, "now", fmt.Sprint(time.Now().UnixMilli()))
-	_, err = s.store.write(s.t.Context(),
+	mustWrite(s.t, s.store,
 		sqlOf("INSERT INTO usage (id, "+usageColumns+") SELECT ?, "+usage, id))
-	must(s.t, err)
 	return id
 }
 
@@ -479,6 +494,79 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// linesOf are the lines of a text, without what is around them. An empty one is left out.
+func linesOf(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" && !yield(line) {
+				return
+			}
+		}
+	}
+}
+
+// wantEqual compares a value with the one that is wanted. what, in parts, says which it is.
+func wantEqual[T any](t testing.TB, got, want T, what ...any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s is\n%.1000s, want\n%.1000s", fmt.Sprint(what...), fmt.Sprint(got),
+			fmt.Sprint(want))
+	}
+}
+
+// wantError checks that an error is of a kind.
+func wantError(t testing.TB, err, want error, what ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s says %v, want %v", fmt.Sprint(what...), err, want)
+	}
+}
+
+// wantPart checks that a text has a part.
+func wantPart(t testing.TB, text, part string, what ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s lacks %s:\n%.1000s", fmt.Sprint(what...), part, text)
+	}
+}
+
+// wantCount checks how often a text has a part.
+func wantCount(t testing.TB, text, part string, want int, what ...any) {
+	t.Helper()
+	if n := strings.Count(text, part); n != want {
+		t.Errorf("%s has %s %d times, want %d:\n%.1000s", fmt.Sprint(what...), part, n, want, text)
+	}
+}
+
+// wantMatch checks that a text matches a regular expression.
+func wantMatch(t testing.TB, text, pattern string, what ...any) {
+	t.Helper()
+	if !regexp.MustCompile(pattern).MatchString(text) {
+		t.Errorf("%s does not match %s:\n%.1000s", fmt.Sprint(what...), pattern, text)
+	}
+}
+
+// wantWithin checks that a value is between two others, or one of them.
+func wantWithin[T cmp.Ordered](t testing.TB, got, least, most T, what ...any) {
+	t.Helper()
+	if got < least || got > most {
+		t.Errorf("%s is %v, want %v to %v", fmt.Sprint(what...), got, least, most)
+	}
+}
+
+// moveAway moves a file away, and returns what puts it back.
+func moveAway(t testing.TB, path string) (putBack func()) {
+	t.Helper()
+	must(t, os.Rename(path, path+".away"))
+	return func() { must(t, os.Rename(path+".away", path)) }
+}
+
+// wantMissing checks that there is no file.
+func wantMissing(t testing.TB, path string) {
+	t.Helper()
+	wantEqual(t, isMissing(path), true, "whether there is no ", path)
+}
+
 // wantOneLine checks that an error is one line with the words, and of which kind.
 func wantOneLine(t testing.TB, err error, isUsage bool, words ...string) {
 	t.Helper()
@@ -489,9 +577,7 @@ func wantOneLine(t testing.TB, err error, isUsage bool, words ...string) {
 		return
 	}
 	for _, word := range words {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("the error %q does not say %q", err, word)
-		}
+		wantPart(t, err.Error(), word, "the error")
 	}
 }
 
@@ -566,18 +652,6 @@ func readUsage(ctx context.Context, s *store, id int64) (*usage, error) {
 	return u, err
 }
 
-// duringFlush runs do while a flush waits for its transaction. Call it inside a synctest bubble.
-func duringFlush(t *testing.T, s *store, flush func(context.Context) error, do func()) {
-	t.Helper()
-	s.committing <- struct{}{}
-	flushed := make(chan error, 1)
-	go func() { flushed <- flush(t.Context()) }()
-	synctest.Wait()
-	do()
-	<-s.committing
-	must(t, <-flushed)
-}
-
 // parseCommand is a run of a command that has read its arguments and its environment.
 func parseCommand(name string, args []string, environ ...string) (*invocation, error) {
 	entry := commandNamed(name)
@@ -603,9 +677,7 @@ func newKeys(t testing.TB) testKeys {
 func (k testKeys) do(name string, args ...string) string {
 	k.Helper()
 	out, log, err := petstore(k, nil, append([]string{"key", name, "-db", k.db}, args...)...)
-	if err != nil {
-		k.Fatalf("key %s %v: %v", name, args, err)
-	}
+	must(k, err)
 	if strings.Contains(log, "pet_live_") || strings.Contains(log, "pet_test_") {
 		k.Errorf("key %s %v logs a key: %s", name, args, log)
 	}
@@ -628,9 +700,7 @@ func (k testKeys) write(statements ...statement) {
 	k.Helper()
 	s := openDatabase(k, k.db)
 	defer s.Close()
-	if _, err := s.write(k.Context(), statements...); err != nil {
-		k.Fatal(err)
-	}
+	mustWrite(k, s, statements...)
 }
 
 // backUp does what petstore backup does.
@@ -661,9 +731,7 @@ func mustInsertKey(t testing.TB, s *store, k apiKey) secret {
 	}
 	token := newSecret(k.Test)
 	k.LastFour = token.lastFour()
-	if _, err := insertKey(t.Context(), s, &k, token.digest(), "true"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errorOf(insertKey(t.Context(), s, &k, token.digest(), "true")))
 	return token
 }
 
@@ -675,9 +743,7 @@ func bearerHeader(token secret) []string { return []string{"Bearer " + string(to
 func mustAuthenticate(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
 	t.Helper()
 	key, err := k.authenticate(bearerHeader(token), now, addressUnspent)
-	if err != nil {
-		t.Fatalf("the key is refused: %v", err)
-	}
+	must(t, err)
 	return key
 }
 
@@ -706,10 +772,6 @@ func deprecatedUseOf(t testing.TB, s *store, id int64) instant {
 }
 
 func setName(id int64, name string) statement { return changeKey(id, "", name, quota{}) }
-
-func setLifetime(id int64, now, lifetime instant) statement {
-	return changeExpiry(id, now, lifetime)
-}
 
 func revokeNow(ctx context.Context, s *store, id int64, now instant) error {
 	_, err := s.edit(ctx, revokeKey(id, now))
@@ -905,6 +967,9 @@ const noKey = "Authorization:"
 
 func withKey(key string) string { return "Authorization: Bearer " + key }
 
+// withUnknownKey is one with a key that nobody has made.
+func withUnknownKey() string { return withKey(string(newSecret(false))) }
+
 // send sends a request that is ready, and holds the response against what is
 // promised of every response.
 func (s *shop) send(r *http.Request) reply {
@@ -940,9 +1005,8 @@ func (s *shop) send(r *http.Request) reply {
 // the limit headers under /v1, and the Error shape unless it is a success.
 func (a reply) promised(r *http.Request) {
 	a.t.Helper()
-	if !regexp.MustCompile(`^[0-9a-f]{16}$`).MatchString(a.header.Get("X-Request-Id")) {
-		a.t.Errorf("%s: X-Request-Id is %q", a.what, a.header.Get("X-Request-Id"))
-	}
+	wantMatch(a.t, a.header.Get("X-Request-Id"), `^[0-9a-f]{16}$`,
+		a.what, ": X-Request-Id")
 	if strings.HasPrefix(r.URL.Path+"/", "/v1/") {
 		limit, left := a.number("X-RateLimit-Limit"), a.number("X-RateLimit-Remaining")
 		if left < 0 || left > limit || a.number("X-RateLimit-Reset") == 0 {
@@ -953,9 +1017,7 @@ func (a reply) promised(r *http.Request) {
 		}
 	}
 	if a.status >= 300 && a.status != http.StatusNotModified {
-		if got := a.header.Get("Content-Type"); got != "application/json" {
-			a.t.Errorf("%s: status %d with Content-Type %q", a.what, a.status, got)
-		}
+		a.has("Content-Type: application/json")
 		if r.Method == http.MethodHead {
 			return
 		}
@@ -1010,9 +1072,7 @@ func (a reply) has(lines ...string) reply {
 	for _, line := range lines {
 		header, want, _ := strings.Cut(line, ":")
 		got := strings.Join(a.header.Values(header), "; ")
-		if got != strings.TrimSpace(want) {
-			a.t.Errorf("%s: %s is %q, want %q", a.what, header, got, want)
-		}
+		wantEqual(a.t, got, strings.TrimSpace(want), a.what, ": ", header)
 	}
 	return a
 }
@@ -1020,17 +1080,13 @@ func (a reply) has(lines ...string) reply {
 // says checks the body, and tells the message of an error.
 func (a reply) says(body string) reply {
 	a.t.Helper()
-	if a.body != body {
-		a.t.Errorf("%s: the body is %s, want %s", a.what, a.body, body)
-	}
+	wantEqual(a.t, a.body, body, a.what, ": the body")
 	return a
 }
 
 func (a reply) tells(message string) {
 	a.t.Helper()
-	if got := a.err().Message; got != message {
-		a.t.Errorf("%.100s: the message is %q, want %q", a.what, got, message)
-	}
+	wantEqual(a.t, a.err().Message, message, a.what, ": the message")
 }
 
 // lists checks the ids of a page.

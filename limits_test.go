@@ -20,9 +20,7 @@ func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
 		{"business", quota{1_000, 100_000}},
 		{"enterprise", quota{}}, // set for each key
 	}
-	if !slices.Equal(plans, want) {
-		t.Errorf("plans = %v, want %v", plans, want)
-	}
+	wantEqual(t, plans, want, "plans")
 }
 
 // TestEveryDocumentShowsThePlans: a new plan is told wherever plans are listed.
@@ -44,9 +42,7 @@ func TestEveryDocumentShowsThePlans(t *testing.T) {
 				want, _, _ = strings.Cut(want, "0")
 				want += "its own"
 			}
-			if !strings.Contains(text, want) {
-				t.Errorf("%s lacks the plan %s: %q", file, p.name, want)
-			}
+			wantPart(t, text, want, file)
 		}
 	}
 }
@@ -131,14 +127,13 @@ func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 		u := &usage{minute: usedUntil(60, "40s"), day: usedUntil(1000, dayEnds)}
 		d := u.admit(&account{quota: quota{60, 1000}}, clock("0s"), tenMinutes)
 		refusal, _ := errors.AsType[*Error](d.err())
-		if got := levelText(d.level()) + ": " + refusal.Message; got != want {
-			t.Errorf("with a day until %s, shown is %s, want %s", dayEnds, got, want)
-		}
+		wantEqual(t, levelText(d.level())+": "+refusal.Message, want,
+			"what is shown with a day until ", dayEnds)
 	}
 }
 
-// TestOfParallelRequestsExactlyTheLimitIsAdmitted, and each is told what the others have left. There
-// are so many that without the limiter's lock some are lost, also where no race detector looks.
+// TestOfParallelRequestsExactlyTheLimitIsAdmitted, and each is told what the others have left. They
+// are so many that without the limiter's lock some are lost, and no race detector has to look.
 func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 	const callers, limit = 8, 200_000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(callers))
@@ -165,66 +160,50 @@ func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 	w.play("60s: 1 admitted, minute 199999 until 2m0s, day 1799999 until 24h0m0s")
 }
 
-func BenchmarkTake(b *testing.B) {
-	l := newLimiter(tenMinutes, false)
-	l.usages[1] = &usage{}
-	a := &account{quota: quota{maxQuota, maxQuota}, usageID: 1}
-	b.ReportAllocs()
-	for b.Loop() {
-		if d, known := l.charge(a, testStart); !known || d.refusal != "" {
-			b.Fatal(d, known)
-		}
-	}
-}
-
+// TestTheNetworkOfACaller: a row has the address of the connection, or the lines of the header that
+// is named, with bars between them, and what is charged.
 func TestTheNetworkOfACaller(t *testing.T) {
 	const proxy = "10.0.0.1:443"
-	for _, c := range []struct {
-		policy string
-		remote string // of the connection
-		header string // lines of the one that is named, if one is
-		want   string
-	}{
-		{"an IPv4 address counts alone", "203.0.113.9:5000", "", "203.0.113.9/32"},
-		{"its port does not matter", "203.0.113.9:5001", "", "203.0.113.9/32"},
-		{"of IPv6 the /64 counts", "[2001:db8:1:2:3:4:5:6]:5000", "", "2001:db8:1:2::/64"},
-		{"a neighbour is the same client", "[2001:db8:1:2:ffff::1]:5000", "", "2001:db8:1:2::/64"},
-		{"what is outside the /64 is another", "[2001:db8:1:3::1]:5000", "", "2001:db8:1:3::/64"},
-		{"a zone does not matter", "[fe80::1%eth0]:5000", "", "fe80::/64"},
-		{"a mapped address is IPv4", "[::ffff:203.0.113.9]:5000", "", "203.0.113.9/32"},
-		{"callers that nothing tells apart share one bucket", "@", "", "invalid Prefix"},
-
-		{"the header counts", proxy, "198.51.100.7", "198.51.100.7/32"},
-		{"its rightmost entry counts, the others are the client's word",
-			proxy, "192.0.2.66, 192.0.2.67 , 198.51.100.7", "198.51.100.7/32"},
-		{"spaces do not matter", proxy, "192.0.2.66,198.51.100.7", "198.51.100.7/32"},
-		{"of several lines the last counts",
-			proxy, "192.0.2.66\n192.0.2.68, 198.51.100.7", "198.51.100.7/32"},
-		{"an entry may have a port", proxy, "198.51.100.7:8080", "198.51.100.7/32"},
-		{"of an IPv6 entry the /64 counts", proxy, "2001:db8:1:2::9", "2001:db8:1:2::/64"},
-		{"IPv6 may have a port", proxy, "[2001:db8:1:2::9]:8080", "2001:db8:1:2::/64"},
-		{"brackets need no port", proxy, "[2001:db8:1:2::9]", "2001:db8:1:2::/64"},
-		{"a mapped entry is IPv4", proxy, "::ffff:198.51.100.7", "198.51.100.7/32"},
-		{"garbage falls back to the proxy", proxy, "192.0.2.66, unknown", "10.0.0.1/32"},
-		{"so does the syntax of Forwarded", proxy, "for=198.51.100.7", "10.0.0.1/32"},
-		{"so does a name", proxy, "localhost:80", "10.0.0.1/32"},
-		{"so does an empty entry", proxy, "192.0.2.66, ", "10.0.0.1/32"},
-		{"so does an empty last line", proxy, "192.0.2.66\n", "10.0.0.1/32"},
-		{"so does a header that is missing", proxy, "missing", "10.0.0.1/32"},
-	} {
-		r := &http.Request{RemoteAddr: c.remote, Header: http.Header{}}
+	network := func(remote, named string, lines ...string) string {
+		r := &http.Request{RemoteAddr: remote, Header: http.Header{}}
 		r.Header.Set("X-Forwarded-For", "198.51.100.9") // not believed, because it is not named
-		named := ""
-		if c.header != "" {
-			named = "x-real-ip"
+		if lines != nil {
+			r.Header["X-Real-Ip"] = lines
 		}
-		if c.header != "missing" {
-			r.Header["X-Real-Ip"] = strings.Split(c.header, "\n")
-		}
-		if got := clientNetwork(r, named).String(); got != c.want {
-			t.Errorf("%s: charged to %s, want %s", c.policy, got, c.want)
-		}
+		return clientNetwork(r, named).String()
 	}
+	for row, want := range rowsOf(`
+		an IPv4 address counts alone: 203.0.113.9:5000 => 203.0.113.9/32
+		its port does not matter: 203.0.113.9:5001 => 203.0.113.9/32
+		of IPv6 the /64 counts: [2001:db8:1:2:3:4:5:6]:5000 => 2001:db8:1:2::/64
+		a neighbour is the same client: [2001:db8:1:2:ffff::1]:5000 => 2001:db8:1:2::/64
+		what is outside the /64 is another: [2001:db8:1:3::1]:5000 => 2001:db8:1:3::/64
+		a zone does not matter: [fe80::1%eth0]:5000 => fe80::/64
+		a mapped address is IPv4: [::ffff:203.0.113.9]:5000 => 203.0.113.9/32
+		callers that nothing tells apart share one bucket: @ => invalid Prefix`) {
+		policy, remote, _ := strings.Cut(row, ": ")
+		wantEqual(t, network(remote, "", ""), want, policy, ": the network")
+	}
+	for row, want := range rowsOf(`
+		the header counts: 198.51.100.7 => 198.51.100.7/32
+		its rightmost entry counts: 192.0.2.66, 192.0.2.67 , 198.51.100.7 => 198.51.100.7/32
+		spaces do not matter: 192.0.2.66,198.51.100.7 => 198.51.100.7/32
+		of lines the last counts: 192.0.2.66|192.0.2.68, 198.51.100.7 => 198.51.100.7/32
+		an entry may have a port: 198.51.100.7:8080 => 198.51.100.7/32
+		of an IPv6 entry the /64 counts: 2001:db8:1:2::9 => 2001:db8:1:2::/64
+		IPv6 may have a port: [2001:db8:1:2::9]:8080 => 2001:db8:1:2::/64
+		brackets need no port: [2001:db8:1:2::9] => 2001:db8:1:2::/64
+		a mapped entry is IPv4: ::ffff:198.51.100.7 => 198.51.100.7/32
+		garbage falls back to the proxy: 192.0.2.66, unknown => 10.0.0.1/32
+		so does the syntax of Forwarded: for=198.51.100.7 => 10.0.0.1/32
+		so does a name: localhost:80 => 10.0.0.1/32
+		so does an empty entry: 192.0.2.66,  => 10.0.0.1/32
+		so does an empty last line: 192.0.2.66| => 10.0.0.1/32`) {
+		policy, lines, _ := strings.Cut(row, ": ")
+		got := network(proxy, "x-real-ip", strings.Split(lines, "|")...)
+		wantEqual(t, got, want, policy, ": the network")
+	}
+	wantEqual(t, network(proxy, "x-real-ip"), "10.0.0.1/32", "without the header, the network")
 }
 
 // TestAddressesRememberedAreBounded, and who goes round with more addresses than that does not
@@ -249,9 +228,7 @@ func TestAddressesRememberedAreBounded(t *testing.T) {
 			refused++
 		}
 	}
-	if most != 65_536 { // the README's number
-		t.Errorf("up to %d addresses were remembered, want 65536", most)
-	}
+	wantEqual(t, most, 65_536, "how many addresses were remembered") // the README's number
 	if refused < addresses/2 {
 		t.Errorf("of %d addresses that were spent %d are refused", addresses, refused)
 	}

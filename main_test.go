@@ -48,18 +48,14 @@ func TestTheFirstStartPrintsAKeyAndHowToUseIt(t *testing.T) {
 			"    " + s.key + "\n",
 			`    curl -i -H "Authorization: Bearer ` + s.key + `" ` + s.address + "/pets\n",
 		} {
-			if strings.Count(stdout, line) != 1 {
-				t.Errorf("want the line %q in %s", line, stdout)
-			}
+			wantCount(t, stdout, line, 1, "stdout")
 		}
 		response, body := s.list(s.key)
 		limit := response.Header.Get("X-RateLimit-Limit")
 		if response.StatusCode != 200 || body != "[]" || limit != "60" {
 			t.Errorf("with the key it is %s %s, with the limit %s", response.Status, body, limit)
 		}
-		if s.log.has(s.key) {
-			t.Errorf("the key is in the log: %s", s.log)
-		}
+		wantCount(t, s.log.String(), s.key, 0, "the log")
 	}
 }
 
@@ -129,13 +125,9 @@ func TestOfSeveralServicesOneShowsAFirstKey(t *testing.T) {
 				want = "another program has made the first key"
 				others++
 			}
-			if !strings.Contains(logs[i], `"INFO","msg":"`+want) {
-				t.Errorf("a service prints %q and logs %s", out, logs[i])
-			}
+			wantPart(t, logs[i], `"INFO","msg":"`+want, "the log of a service that prints ", out)
 		}
-		if others != 2 {
-			t.Errorf("printed is %q", outs)
-		}
+		wantEqual(t, others, 2, "the number of services that print nothing")
 	})
 }
 
@@ -161,9 +153,8 @@ func TestAKeyWhoseOutcomeIsUnknownIsTakenBack(t *testing.T) {
 			cmd := &invocation{process: &process{stdout: io.Discard}, log: testLog, store: s}
 			err := keyCreate(t.Context(), cmd)
 			wantOneLine(t, err, false, c.says, "whether it was stored is unknown")
-			if keys := fake.number("SELECT count(*) FROM api_keys"); keys != c.keys {
-				t.Errorf("%d keys are stored, want %d", keys, c.keys)
-			}
+			wantEqual(t, fake.number("SELECT count(*) FROM api_keys"), c.keys,
+				"the number of keys that are stored")
 		}))
 	}
 }
@@ -182,12 +173,8 @@ func TestAnUnknownVariableIsAWarning(t *testing.T) {
 	must(t, err)
 	warned := allMatches(`"WARN","msg":"unknown environment.*,"variable":"(.*)"}`, log)
 	slices.Sort(warned)
-	if !slices.Equal(warned, unknown) {
-		t.Errorf("it warns of %q, want %q", warned, unknown)
-	}
-	if strings.Contains(log, "pet_live_") {
-		t.Errorf("a value is logged: %s", log)
-	}
+	wantEqual(t, warned, unknown, "what it warns of")
+	wantCount(t, log, "pet_live_", 0, "the log")
 }
 
 func TestARestartKeepsPetsUsageAndKeys(t *testing.T) {
@@ -195,53 +182,41 @@ func TestARestartKeepsPetsUsageAndKeys(t *testing.T) {
 	env := map[string]string{"PETSTORE_BASE_URL": "https://pets.example/v1"}
 	s := startServer(t, env, "-db", db)
 	created, _ := s.post(`{"name":"Rex","categoryId":7}`)
-	if location := created.Header.Get("Location"); location != "https://pets.example/v1/pets/1" {
-		t.Errorf("the pet is at %s", location)
-	}
+	wantEqual(t, created.Header.Get("Location"), "https://pets.example/v1/pets/1",
+		"the address of the pet")
 	before, list := s.list(s.key)
 	s.stop()
 
 	again := startServer(t, nil, "-db", db)
-	if again.stdout.Len() > 0 {
-		t.Errorf("the second start prints %s", &again.stdout)
-	}
+	wantEqual(t, again.stdout.String(), "", "what the second start prints")
 	after, body := again.list(s.key)
 	before.Header.Set("X-RateLimit-Remaining", "57") // after three requests
 	for _, name := range []string{"ETag", "X-RateLimit-Remaining", "X-RateLimit-Reset"} {
-		if got, want := after.Header.Get(name), before.Header.Get(name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		wantEqual(t, after.Header.Get(name), before.Header.Get(name), name)
 	}
-	if body != list {
-		t.Errorf("the list is %s and was %s", body, list)
-	}
+	wantEqual(t, body, list, "the list")
 }
 
 func TestAServiceThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	port := listenAsParent(t).Addr().String()
 	t.Chdir(t.TempDir())
-	must(t, os.WriteFile("letter", []byte("this is a letter to my aunt"), 0o600))
+	writeText(t, "letter", "this is a letter to my aunt")
 	writePair(t, ".", "a")
 	writePair(t, ".", "b")
-	for _, c := range []struct{ what, args, want string }{
-		{"a port in use", "-addr " + port, port + ".*in use"},
-		{"a debug port in use", "-debug-addr " + port, port + ".*in use"},
-		{"a missing folder", "-db no/pets.db", "cannot open the database .*no/pets.db"},
-		{"a file that is no database", "-db letter", "letter.*not a database"},
-		{"a folder for a database", "-db .", "directory"},
-		{"a missing certificate", "-tls-cert no.pem -tls-key a.pem", "-tls-cert.*no.pem"},
-		{"a certificate that is none", "-tls-cert letter -tls-key a.pem", "-tls-cert"},
-		{"a key of another one", "-tls-cert b.pem -tls-key a.pem", "-tls-key.*match"},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			err := runServer(t.Context(), io.Discard, io.Discard, strings.Fields(c.args)...)
-			wantOneLine(t, err, false, strings.Split(c.want, ".*")...)
-		})
+	for line, want := range rowsOf(strings.ReplaceAll(`
+		-addr PORT => PORT.*in use
+		-debug-addr PORT => PORT.*in use
+		-db no/pets.db => cannot open the database .*no/pets.db
+		-db letter => letter.*not a database
+		-db . => directory
+		-tls-cert no.pem -tls-key a.pem => -tls-cert.*no.pem
+		-tls-cert letter -tls-key a.pem => -tls-cert
+		-tls-cert b.pem -tls-key a.pem => -tls-key.*match`, "PORT", port)) {
+		err := runServer(t.Context(), io.Discard, io.Discard, strings.Fields(line)...)
+		wantOneLine(t, err, false, strings.Split(want, ".*")...)
 	}
 	// A service that cannot have its address has not made a database either.
-	if _, err := os.Stat("petstore.db"); err == nil {
-		t.Error("a database was made")
-	}
+	wantMissing(t, "petstore.db")
 }
 
 // TestWhatIsNoRegularFileIsRefused: to open a pipe waits for its other end.
@@ -254,17 +229,17 @@ func TestWhatIsNoRegularFileIsRefused(t *testing.T) {
 	defer socket.Close()
 	made, before := madeDatabase(t), filesIn(t, ".")
 	for _, path := range []string{os.DevNull, "link", "socket"} {
-		for _, line := range []string{
-			"key list -db %s",
-			"key create -db %s",
-			"backup -db %s copy.db",
-			"restore -db %s " + made,
-			"restore %s",
-			"-addr 127.0.0.1:0 -db %s",
-			"-addr 127.0.0.1:0 -tls-cert %s -tls-key a.pem",
-			"-addr 127.0.0.1:0 -tls-cert a.pem -tls-key %s",
-		} {
-			args := strings.Fields(fmt.Sprintf(line, path))
+		names := strings.NewReplacer("PATH", path, "MADE", made)
+		for line := range linesOf(names.Replace(`
+			key list -db PATH
+			key create -db PATH
+			backup -db PATH copy.db
+			restore -db PATH MADE
+			restore PATH
+			-addr 127.0.0.1:0 -db PATH
+			-addr 127.0.0.1:0 -tls-cert PATH -tls-key a.pem
+			-addr 127.0.0.1:0 -tls-cert a.pem -tls-key PATH`)) {
+			args := strings.Fields(line)
 			err := run(t.Context(), args, nil, nil, io.Discard, io.Discard)
 			wantRefusal(t, err, path, "is a pipe, a device or a socket, and no regular file")
 		}
@@ -294,7 +269,7 @@ func writePair(t testing.TB, dir, name string) (path string) {
 	keyText := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
 	certText := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
 	text := slices.Concat(keyText, certText)
-	must(t, os.WriteFile(path, text, 0o600))
+	writeText(t, path, string(text))
 	return path
 }
 
@@ -302,21 +277,16 @@ func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
 	pair := writePair(t, t.TempDir(), "a")
 	env := map[string]string{"PETSTORE_TLS_KEY": pair}
 	s := startServer(t, env, "-db", databasePath(t), "-addr", "localhost:0", "-tls-cert", pair)
-	if !strings.HasPrefix(s.address, "https://localhost:") {
-		t.Errorf("the log says %s", s.address)
-	}
-	if !strings.Contains(s.stdout.String(), s.address+"/pets") {
-		t.Errorf("stdout does not name %s: %s", s.address, &s.stdout)
-	}
+	wantPart(t, s.address, "https://localhost:", "the address")
+	wantPart(t, s.stdout.String(), s.address+"/pets", "stdout")
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(readText(t, pair)))
 	host := strings.TrimSuffix(strings.TrimPrefix(s.address, "https://"), "/v1")
 	conn, err := tls.Dial("tcp", host, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}})
 	must(t, err)
 	defer conn.Close()
-	if got := conn.ConnectionState().NegotiatedProtocol; got != "h2" {
-		t.Errorf("over TLS it speaks %q", got)
-	}
+	wantEqual(t, conn.ConnectionState().NegotiatedProtocol, "h2",
+		"the protocol over TLS")
 }
 
 // TestNoKeyIsEverLogged puts the key where people put keys by mistake. The debug log names it by
@@ -324,15 +294,14 @@ func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
 func TestNoKeyIsEverLogged(t *testing.T) {
 	env := map[string]string{"PETSTORE_LOG_LEVEL": "debug"}
 	s := startServer(t, env, "-db", databasePath(t))
-	for _, line := range []string{
-		"GET /pets KEY 1",
-		"GET /pets?KEY=%zz KEY 1",
-		"PUT /pets/KEY KEY 1",
-		"GET /KEY//x KEY 1",
-		"POST /pets KEY 1",
-		"GET /pets?access_token=KEY none 0",
-		"GET /pets KEYKEY 0",
-	} {
+	for line := range linesOf(`
+		GET /pets KEY 1
+		GET /pets?KEY=%zz KEY 1
+		PUT /pets/KEY KEY 1
+		GET /KEY//x KEY 1
+		POST /pets KEY 1
+		GET /pets?access_token=KEY none 0
+		GET /pets KEYKEY 0`) {
 		words := strings.Fields(strings.ReplaceAll(line, "KEY", s.key))
 		body := `{"name":1,"` + s.key + `":2}`
 		response, _ := send(t, words[0], s.address+words[1], words[2], body)
@@ -343,30 +312,24 @@ func TestNoKeyIsEverLogged(t *testing.T) {
 		}
 	}
 	withoutPrefix := s.key[len("pet_live_"):]
-	if s.log.has(withoutPrefix[:34]) {
-		t.Errorf("a key is logged: %s", s.log)
-	}
+	wantCount(t, s.log.String(), withoutPrefix[:34], 0, "the log")
 }
 
 func TestTheAddressOfAServerIsOneToConnectTo(t *testing.T) {
-	for _, c := range []struct {
-		addr, listening string
-		secure          bool
-		want            string
-	}{
-		{"0.0.0.0:0", "0.0.0.0:8080", false, "http://127.0.0.1:8080"},
-		{":0", "[::]:8080", false, "http://127.0.0.1:8080"},
-		{"127.0.0.1:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080"},
-		{"[::1]:0", "[::1]:8080", false, "http://[::1]:8080"},
-		{"localhost:0", "127.0.0.1:8080", false, "http://127.0.0.1:8080"},
-		{"localhost:0", "[::1]:8080", false, "http://[::1]:8080"},
-		{"localhost:0", "127.0.0.1:8443", true, "https://localhost:8443"},
-		{"pets.example:https", "10.0.0.7:443", true, "https://pets.example:443"},
-	} {
-		listening := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(c.listening))
-		if got := localURL(onlyAddress{addr: listening}, c.addr, c.secure); got != c.want {
-			t.Errorf("with -addr %s the address is %s, want %s", c.addr, got, c.want)
-		}
+	for addresses, want := range rowsOf(`
+		0.0.0.0:0 on 0.0.0.0:8080 => http://127.0.0.1:8080
+		:0 on [::]:8080 => http://127.0.0.1:8080
+		127.0.0.1:0 on 127.0.0.1:8080 => http://127.0.0.1:8080
+		[::1]:0 on [::1]:8080 => http://[::1]:8080
+		localhost:0 on 127.0.0.1:8080 => http://127.0.0.1:8080
+		localhost:0 on [::1]:8080 => http://[::1]:8080
+		localhost:0 on 127.0.0.1:8443 => https://localhost:8443
+		pets.example:https on 10.0.0.7:443 => https://pets.example:443`) {
+		addr, port, _ := strings.Cut(addresses, " on ")
+		listening := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(port))
+		isSecure := strings.HasPrefix(want, "https:")
+		got := localURL(onlyAddress{addr: listening}, addr, isSecure)
+		wantEqual(t, got, want, "the address with -addr ", addresses)
 	}
 }
 
@@ -458,13 +421,9 @@ func TestTheParentsSocketIsServed(t *testing.T) {
 		p.start()
 		// The name is that in -addr, and the port that of the socket.
 		port := parent.Addr().(*net.TCPAddr).Port
-		if want := fmt.Sprintf("http://pets.example:%d/v1", port); p.address != want {
-			t.Errorf("it is at %s, want %s", p.address, want)
-		}
+		wantEqual(t, p.address, fmt.Sprintf("http://pets.example:%d/v1", port), "the address")
 		response, _ := send(t, "GET", "http://"+parent.Addr().String()+"/v1/pets", "", "")
-		if response.StatusCode != 401 {
-			t.Errorf("the response is %s", response.Status)
-		}
+		wantEqual(t, response.StatusCode, 401, "the status without a key")
 		must(t, p.Process.Signal(syscall.SIGTERM))
 		must(t, p.Wait())
 	}
@@ -492,9 +451,7 @@ func TestAWrongSocketOfTheParentIsRefused(t *testing.T) {
 			p := programOn(t, c.socket, "-db", db)
 			p.Env = append(p.Env, "LISTEN_FDS="+c.sockets)
 			wantExit(t, p.Cmd, 2, "^petstore: .*"+c.stderr+".*\n$")
-			if _, err := os.Stat(db); err == nil {
-				t.Error("it has made a database")
-			}
+			wantMissing(t, db)
 		})
 	}
 }
@@ -506,7 +463,8 @@ func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
 		"LISTEN_FDS": "1",
 	}
 	s := startServer(t, env, "-db", databasePath(t))
-	s.wantStatus(s.key, 200)
+	response, _ := s.list(s.key)
+	wantEqual(t, response.StatusCode, 200, "the status")
 }
 
 // TestAStopEndsAStartThatWaitsForANode, also while it looks whether there is a key: nothing is
@@ -591,9 +549,7 @@ func (b *background) stopDuring(release chan bool) {
 func (b *background) use() {
 	b.t.Helper()
 	account := &account{usageID: 1, quota: quota{10, 10}}
-	if _, err := b.usage.admit(account, time.Now()); err != nil {
-		b.t.Error(err)
-	}
+	must(b.t, errorOf(b.usage.admit(account, time.Now())))
 }
 
 // wantStored checks how many of these requests are in the database.
@@ -601,9 +557,7 @@ func (b *background) wantStored(want int64) {
 	b.t.Helper()
 	u, err := readUsage(context.Background(), b.store, 1)
 	must(b.t, err)
-	if u.minute.used != want {
-		b.t.Errorf("%d requests are stored, want %d", u.minute.used, want)
-	}
+	wantEqual(b.t, u.minute.used, want, "the number of requests that are stored")
 }
 
 // wantLog checks that the log has only lines with these texts, in this order.
@@ -615,52 +569,36 @@ func (b *background) wantLog(texts ...string) {
 	}
 }
 
-func TestUsageIsStoredWithinASecondAndByAStop(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
-		mustInsertKey(t, b.store, apiKey{})
-		used := instantOf(time.Now())
-		b.use()
-		b.usage.noteDeprecatedUse(1, used)
-		time.Sleep(time.Second)
-		b.wantStored(1)
-		if got := deprecatedUseOf(t, b.store, 1); got != used {
-			t.Errorf("the deprecated use is stored as %v, want %v", got, used)
-		}
-		b.use()
-		must(t, b.stop())
-		b.wantStored(2)
-		b.wantLog()
-	})
-}
-
-func TestARevocationHoldsWithinASecond(t *testing.T) {
+func TestWhatRunsBesideTheRequestsIsDoneInTime(t *testing.T) {
 	withBackground(t, nil, func(t *testing.T, b *background) {
 		other := openDatabase(t, b.path)
 		token := mustInsertKey(t, b.store, apiKey{})
 		mustAuthenticate(t, b.keys, token, time.Now())
 		must(t, revokeNow(t.Context(), other, 1, instantOf(time.Now())))
+		used := instantOf(time.Now())
+		b.use()
+		b.usage.noteDeprecatedUse(1, used)
+		oldDay := sqlOf("INSERT INTO usage_days VALUES (1, 1, 1, 0, 0)")
+		mustWrite(t, b.store, sqlOf(oldRecords), oldDay)
+
 		time.Sleep(time.Second)
+		b.wantStored(1)
+		wantDeprecatedUse(t, b.store, 1, used)
 		mustRefuseKey(t, b.keys, bearerHeader(token), time.Now(), CodeInvalidKey)
+
+		time.Sleep(time.Minute)
+		wantRows(t, b.store, "idempotency", 0)
+		wantRows(t, b.store, "usage_days", 1) // that of today
+
+		b.use()
 		must(t, b.stop())
+		b.wantStored(1) // in a window that has begun since
+		b.wantLog()
 	})
 }
 
 const oldRecords = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500)
 	INSERT INTO idempotency SELECT 1, 'old ' || i, x'00', 1, 1 FROM n`
-
-func TestOldIdempotencyKeysAndDaysAreRemovedWithinAMinute(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
-		oldDay := sqlOf("INSERT INTO usage_days VALUES (1, 1, 1, 0, 0)")
-		must(t, errorOf(b.store.write(t.Context(), sqlOf(oldRecords), oldDay)))
-		time.Sleep(time.Minute + time.Second)
-		left := readNumber(t, b.store, "SELECT count(*) FROM idempotency")
-		days := readNumber(t, b.store, "SELECT count(*) FROM usage_days")
-		if left != 0 || days != 0 {
-			t.Errorf("%d old records and %d old days are left", left, days)
-		}
-		must(t, b.stop())
-	})
-}
 
 // TestAStopEndsThePurge: with a lot to delete it would hold the stop up.
 func TestAStopEndsThePurge(t *testing.T) {
@@ -673,12 +611,10 @@ func TestAStopEndsThePurge(t *testing.T) {
 	}
 	withBackground(t, check, func(t *testing.T, b *background) {
 		deletes, release = make(chan bool), make(chan bool)
-		must(t, errorOf(b.store.write(t.Context(), sqlOf(oldRecords))))
+		mustWrite(t, b.store, sqlOf(oldRecords))
 		<-deletes
 		b.stopDuring(release)
-		if left := readNumber(t, b.store, "SELECT count(*) FROM idempotency"); left != 1500 {
-			t.Errorf("%d records are left, want 1500 after one transaction", left)
-		}
+		wantRows(t, b.store, "idempotency", 1500) // after one transaction
 		b.wantLog()
 	})
 }
@@ -709,15 +645,11 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 		b.use()
 		must(t, b.store.Close())
 		time.Sleep(3 * time.Minute)
-		if err := b.stop(); !errors.Is(err, errUnavailable) {
-			t.Errorf("the last writing of usage says %v", err)
-		}
-		for _, what := range []string{"look for edits by other programs", "write usage",
-			"remove expired Idempotency-Keys and old usage"} {
+		wantError(t, b.stop(), errUnavailable, "the last writing of usage")
+		for _, what := range []string{"look for edits of other programs", "write usage",
+			"remove what has served its time"} {
 			message := `"level":"ERROR","msg":"cannot ` + what + `"`
-			if n := strings.Count(b.log.String(), message); n != 1 {
-				t.Errorf("it says %d times that it cannot %s", n, what)
-			}
+			wantCount(t, b.log.String(), message, 1, "the log")
 		}
 	})
 }
@@ -745,9 +677,7 @@ func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 			repeat(ctx, time.Second, "work", work, testLog)
 			cancel()
 		}
-		if times != 30 {
-			t.Errorf("in 30 stops, slow work is done %d times", times)
-		}
+		wantEqual(t, times, 30, "how often slow work is done in 30 stops")
 	})
 }
 
@@ -843,9 +773,7 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 		time.Sleep(501 * time.Millisecond)
 		b.stopDuring(release)
 		b.wantStored(1)
-		if writes != 1 {
-			t.Errorf("it is written %d times", writes)
-		}
+		wantEqual(t, writes, 1, "how often it is written")
 	})
 }
 
@@ -861,7 +789,7 @@ func testPair(t testing.TB) *tlsPair {
 // TestARenewedCertificateIsServed to new connections, and a broken one never.
 func TestARenewedCertificateIsServed(t *testing.T) {
 	pair := testPair(t)
-	renewed := []byte(readText(t, writePair(t, t.TempDir(), "b")))
+	renewed := readText(t, writePair(t, t.TempDir(), "b"))
 	const (
 		broken = `"level":"ERROR","msg":"cannot use the files of -tls-cert and -tls-key"`
 		again  = `"level":"INFO","msg":"can use the files of -tls-cert and -tls-key again"`
@@ -874,16 +802,15 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 			conn := tlsClient(l.pipe(), "http/1.1")
 			defer conn.Close()
 			must(t, conn.Handshake())
-			if got := conn.ConnectionState().PeerCertificates[0].Subject.CommonName; got != want {
-				t.Errorf("a new connection gets the certificate %s, want %s", got, want)
-			}
+			wantEqual(t, conn.ConnectionState().PeerCertificates[0].Subject.CommonName, want,
+				"the certificate of a new connection")
 			b.wantLog(logged...)
 		}
 		wantServed("a")
-		must(t, os.WriteFile(pair.certFile, renewed[:20], 0o600)) // half written
+		writeText(t, pair.certFile, renewed[:20]) // half written
 		wantServed("a", broken)
 		wantServed("a", broken) // once
-		must(t, os.WriteFile(pair.certFile, renewed, 0o600))
+		writeText(t, pair.certFile, renewed)
 		wantServed("b", broken, again)
 		o := newOperator(b.service)
 		o.certificate = &pair.certificate
@@ -921,13 +848,12 @@ func TestAWrongClockIsWarnedOf(t *testing.T) {
 	for ahead, want := range map[time.Duration]int{61: 0, 62: 1, 200: 1} {
 		withBackground(t, nil, func(t *testing.T, b *background) {
 			minute := bucket{used: 1, ends: instantOf(time.Now().Add(ahead * time.Second))}
-			must(t, errorOf(b.store.write(t.Context(), saveUsage(1, &usage{minute: minute}))))
+			mustWrite(t, b.store, saveUsage(1, &usage{minute: minute}))
 			b.use()
 			time.Sleep(3 * time.Minute)
 			must(t, b.stop())
-			if n := strings.Count(b.log.String(), "clock is wrong"); n != want {
-				t.Errorf("of a minute that ends in %d s %d warnings are logged", ahead, n)
-			}
+			wantCount(t, b.log.String(), "clock is wrong", want,
+				"the log of a minute that ends in ", int(ahead), " s")
 		})
 	}
 }
@@ -1067,18 +993,15 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 					_, _ = io.WriteString(conn, sent)
 				}
 			}
-			if took := time.Since(began); took != c.after {
-				t.Errorf("the connection ends after %v, want %v", took, c.after)
-			}
+			wantEqual(t, time.Since(began), c.after, "the time until the connection ends")
 			must(t, s.stop(t.Context(), l))
 		}))
 	}
 }
 
 func TestHeadsAreBounded(t *testing.T) {
-	if got := newServer(testLog, nil, nil).MaxHeaderBytes; got != 16<<10 { // as the README says
-		t.Errorf("a head may have %d bytes", got)
-	}
+	wantEqual(t, newServer(testLog, nil, nil).MaxHeaderBytes, 16<<10,
+		"the most bytes of a head") // as the README says
 }
 
 // TestPeersThatReadNothingAreCutOff, also with HTTP/2, where one connection takes many requests.
@@ -1114,9 +1037,7 @@ func TestTheLogOfConnectionsIsBounded(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 		s.ErrorLog.Print("hello")
-		if !strings.Contains(log.String(), `"level":"WARN","msg":"hello`) {
-			t.Errorf("a moment later a line becomes %s", &log)
-		}
+		wantPart(t, log.String(), `"level":"WARN","msg":"hello`, "the log a moment later")
 	})
 }
 
@@ -1206,9 +1127,8 @@ func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
 		}
 		must(t, <-ended)
 		// Shutdown looks twice a second at last.
-		if took := time.Since(began); took < 3*time.Second || took > 3600*time.Millisecond {
-			t.Errorf("the stop takes %v, and the longest request 3 s", took)
-		}
+		wantWithin(t, time.Since(began), 3*time.Second, 3600*time.Millisecond,
+			"the time of the stop, with a request of 3 s,")
 		for client, want := range map[*pipeClient]int{
 			silent:    0,
 			running:   1,
@@ -1368,9 +1288,7 @@ func TestSIGTERMIsAGracefulStop(t *testing.T) {
 			finish := startSlow(t, p.address, p.key)
 			must(t, p.Process.Signal(signal))
 			p.await("stopping")
-			if status := finish(); status != 201 {
-				t.Errorf("the running request ends with status %d", status)
-			}
+			wantEqual(t, finish(), 201, "the status of the running request")
 			for p.log.Scan() {
 				t.Errorf("after stopping the log says %s", p.log.Bytes())
 			}

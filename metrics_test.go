@@ -107,15 +107,9 @@ petstore_commit_duration_seconds_bucket{le="10"} [2-9]
 petstore_commit_duration_seconds_count [2-9]
 petstore_commit_failures_total 0
 `, func(c rune) bool { return c == '\n' }) {
-		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(text) {
-			series := line[:strings.LastIndexByte(line, ' ')]
-			shown := regexp.MustCompile(`(?m)^` + series + ` .*`).FindString(text)
-			t.Errorf("the metrics have %q, want %s", shown, line)
-		}
+		wantMatch(t, text, `(?m)^`+line+`$`, "the page of the metrics")
 	}
-	if strings.Contains(text, `status="500"`) {
-		t.Error("the metrics name a status that was not sent")
-	}
+	wantCount(t, text, `status="500"`, 0, "the metrics") // which was not sent
 }
 
 // TestEveryMetricIsCountedAndDocumented: after what is done here to a service on a file and to one
@@ -146,8 +140,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		added := map[string]string{}
 		for _, s := range []*shop{s, onCluster} {
 			s.debug().certificate = &testPair(t).certificate
-			_, err := s.service.store.write(t.Context(), sqlOf(noteBackup, int64(7)))
-			must(t, err)
+			mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
 			s.stats()
 			must(t, s.debug().updateStored(t.Context()))
 			must(t, s.debug().updateNodes(t.Context()))
@@ -169,9 +162,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 			if !shown && !strings.HasPrefix(m.name, "process_") {
 				t.Errorf("%s does not count what is done here: /metrics lacks %s", m.name, want)
 			}
-			if !strings.Contains(documented, "`"+m.name+"`") {
-				t.Errorf("docs/operating.md lacks %s", m.name)
-			}
+			wantPart(t, documented, "`"+m.name+"`", "docs/operating.md")
 		}
 		for name := range added {
 			t.Errorf("/metrics leaves %s out, which the table metrics lacks", name)
@@ -199,7 +190,7 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 	s.service.keys.suspects.Add(maxSuspects)
 	readOnly(t, s.store, true)
 	for range 20 {
-		forged := withKey(string(newSecret(false)))
+		forged := withUnknownKey()
 		s.list(forged).is(503, CodeUnavailable).has("Retry-After: 1")
 		s.call("HEAD", "/v1/pets/1", forged).is(503)
 		s.get("/readyz").is(503, CodeUnavailable).has("Retry-After: 1")
@@ -208,7 +199,7 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 	honest := s.store.engine
 	s.store.engine = unreadable{honest}
 	for range 20 { // keys that are looked up, in vain
-		s.list(withKey(string(newSecret(false)))).is(503, CodeUnavailable)
+		s.list(withUnknownKey()).is(503, CodeUnavailable)
 	}
 	s.store.engine = honest
 	numbers := s.debug().currentMetrics().numbers
@@ -222,9 +213,7 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 		wantEqual(t, numbers[name], want, name)
 	}
 	for name := range numbers {
-		if strings.Contains(name, `status="503"`) {
-			t.Errorf("there is %s", name)
-		}
+		wantCount(t, name, `status="503"`, 0, "a name")
 	}
 	wantEqual(t, len(s.service.usage.tallies), 0, "the number of days that are counted")
 	for line, want := range map[string]int{

@@ -154,9 +154,7 @@ func describedBody(t *testing.T, r *http.Request, a reply, response object) (cod
 	t.Helper()
 	content := fields(response, "content", "application/json")
 	if content == nil {
-		if a.body != "" {
-			t.Errorf("%s: status %d has a body, and none is described", a.what, a.status)
-		}
+		wantEqual(t, a.body, "", a.what, ": the body, of which none is described,")
 		return ""
 	}
 	if r.Method == http.MethodHead {
@@ -167,9 +165,7 @@ func describedBody(t *testing.T, r *http.Request, a reply, response object) (cod
 		t.Errorf("%s: the body of status %d has no schema", a.what, a.status)
 	}
 	var body any
-	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
-		t.Errorf("%s: %v", a.what, err)
-	}
+	must(t, json.Unmarshal([]byte(a.body), &body))
 	for _, problem := range violations(content["schema"], body) {
 		t.Errorf("%s: status %d: the body %s %s", a.what, a.status, a.body, problem)
 	}
@@ -366,14 +362,12 @@ func TestEveryRouteIsDescribedAndEveryOperationServed(t *testing.T) {
 		served = append(served, route)
 	}
 	slices.Sort(served)
-	if slices.Sort(want); !slices.Equal(served, want) {
-		t.Errorf("served\n%s\ndescribed\n%s", strings.Join(served, "\n"), strings.Join(want, "\n"))
-	}
+	slices.Sort(want)
+	wantEqual(t, served, want, "what is served, beside what is described,")
 	for name, operation := range describedOperations() {
 		deprecated := field(operation, "deprecated") == true
-		if deprecated != (name == "GET /pets/{petId}") {
-			t.Errorf("%s is described as deprecated: %v", name, deprecated)
-		}
+		wantEqual(t, deprecated, name == "GET /pets/{petId}",
+			"whether it is deprecated to ", name)
 	}
 }
 
@@ -386,13 +380,9 @@ func TestErrorCodesAreThoseDescribed(t *testing.T) {
 		if !slices.Contains(codes, any(string(code))) {
 			t.Errorf("web/openapi.json lacks the code %s", code)
 		}
-		if !strings.Contains(api, fmt.Sprintf("| `%s` | %d |", code, status)) {
-			t.Errorf("docs/api.md lacks the code %s with %d", code, status)
-		}
+		wantPart(t, api, fmt.Sprintf("| `%s` | %d |", code, status), "docs/api.md")
 	}
-	if len(codes) != len(statusOfCode) {
-		t.Errorf("web/openapi.json has the codes %v", codes)
-	}
+	wantEqual(t, len(codes), len(statusOfCode), "the number of codes in web/openapi.json")
 }
 
 // TestThePatternOfNamesIsThatOfTheService: it knows every character, as a name of its own, up to
@@ -412,9 +402,7 @@ func TestThePatternOfNamesIsThatOfTheService(t *testing.T) {
 			t.Fatalf("of the name %+q the service says %q", value, checkName(value))
 		}
 	}
-	if !strings.Contains(name["description"].(string), "Unicode "+unicode.Version) {
-		t.Errorf("the description is not of Unicode %s", unicode.Version)
-	}
+	wantPart(t, name["description"].(string), "Unicode "+unicode.Version, "the description")
 }
 
 // TestABodyIsTakenAsItIsDescribed: decodeNewPet and NewPet in web/openapi.json agree on which

@@ -3,6 +3,7 @@ package main
 // The operator's page, as far as it can be checked without a browser, and what it is fed with.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -88,14 +89,11 @@ func TestTheNumbersOfThePageAreThoseOfTheMetrics(t *testing.T) {
 	metrics = strings.Replace(metrics, "\npetstore_ready 1\n", "\n", 1)
 	stats, _ := s.stats()
 	const lists = `petstore_requests_total{operation="listPets",status="200"}`
-	if got := stats.Metrics[lists]; got != 2 {
-		t.Errorf("2 lists are counted as %v", got)
-	}
+	wantEqual(t, stats.Metrics[lists], 2, "the number of lists")
 	names := allMatches(`(?m)^([^# ]+) \S+$`, metrics)
 	slices.Sort(names)
-	if told := slices.Sorted(maps.Keys(stats.Metrics)); !slices.Equal(names, told) {
-		t.Errorf("the metrics have %q, and the page %q", names, told)
-	}
+	wantEqual(t, slices.Sorted(maps.Keys(stats.Metrics)), names,
+		"what the page has of the metrics")
 	most := time.Since(processStart).Seconds()
 	if stats.Uptime <= 0 || stats.Uptime > most || stats.Environment != "Production" {
 		t.Errorf("it says %v s in %s, after %v s", stats.Uptime, stats.Environment, most)
@@ -133,9 +131,7 @@ func TestThePageShowsWhoIsBannedOrNearALimit(t *testing.T) {
 
 	stats, _ := s.report()
 	want := []string{"banned", "90 % of its own", "81 % of the day", "80 % of the minute"}
-	if got := stats.nearLimits(); !slices.Equal(got, want) {
-		t.Errorf("it shows %q, want %q", got, want)
-	}
+	wantEqual(t, stats.nearLimits(), want, "who is shown")
 	own := stats.Report.NearLimits[1]
 	dayLeft := time.Until(*own.DayEnds)
 	if own.PerMinute != 10 || own.UsedThisMinute != 9 || own.BannedUntil != nil ||
@@ -162,23 +158,20 @@ func TestThePageShowsTheBusiestKeysOf30Days(t *testing.T) {
 		s.operatorKey(fmt.Sprint("key ", i), "free", quota{}, "0, 0, 0, 0, 0, 0")
 	}
 	for _, usage := range []string{"?1, 10 * id", "?1 - 29, 1", "?1 - 30, 100000 * (30 - id)"} {
-		must(t, writing(s.store, sqlOf(`INSERT INTO usage_days
+		mustWrite(t, s.store, sqlOf(`INSERT INTO usage_days
 			(usage_id, day, admitted, refused, errors)
-			SELECT id, `+usage+`, 3, 2 FROM api_keys WHERE name LIKE 'key %'`, today))())
+			SELECT id, `+usage+`, 3, 2 FROM api_keys WHERE name LIKE 'key %'`, today))
 	}
 	stats, _ := s.report()
-	if len(stats.Report.Usage) != 15 {
-		t.Fatalf("it shows %d keys", len(stats.Report.Usage))
-	}
+	wantEqual(t, len(stats.Report.Usage), 15, "the number of keys")
 	for place, key := range stats.Report.Usage {
 		if want := fmt.Sprint("key ", 19-place); key.Name != want || len(key.Days) != 2 {
 			t.Errorf("place %d has %s with %d days, want %s", place, key.Name, len(key.Days), want)
 		}
 	}
 	firstDay := time.Unix((today-29)*86400, 0).UTC().Format(time.DateOnly)
-	if got := fmt.Sprint(stats.Report.Usage[0].Days[0]); got != "{"+firstDay+" 1 3 2}" {
-		t.Errorf("the first day is %s, want %s with 1 admitted, 3 refused, 2 errors", got, firstDay)
-	}
+	wantEqual(t, fmt.Sprint(stats.Report.Usage[0].Days[0]), "{"+firstDay+" 1 3 2}",
+		"the first day, with what was admitted and refused, and the errors,")
 }
 
 // A name is whatever somebody has chosen, even what looks like HTML or holds a key.
@@ -197,9 +190,7 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 		t.Errorf("there is a key in it: %s", body)
 	}
 	want := []string{markup, "mine is pet_…"}
-	if got := stats.nearLimits(); !slices.Equal(got, want) {
-		t.Errorf("the names are %q, want %q", got, want)
-	}
+	wantEqual(t, stats.nearLimits(), want, "who is shown")
 }
 
 // TestPetsAreCountedOnceAMinuteWhileSomebodyAsks, on the page or for the metrics.
@@ -228,16 +219,13 @@ func TestPetsAreCountedOnceAMinuteWhileSomebodyAsks(t *testing.T) {
 					debugCall(o.routes(false), path, "localhost")
 				}
 			}
-			if got := counted.Load() - before; got < atLeast || got > atMost {
-				t.Errorf("%s, in %d minutes they were counted %d times", path, minutes, got)
-			}
+			wantWithin(t, counted.Load()-before, atLeast, atMost,
+				"how often they are counted in ", minutes, " minutes of ", path)
 		}
 		ask("", 3, 0, 0)
 		ask("/stats.json", 3, 3, 3)
 		ask("/metrics", 3, 2, 3)
-		if pets := o.currentMetrics().numbers["petstore_pets"]; pets != 3 {
-			t.Errorf("%v pets are counted, want 3", pets)
-		}
+		wantEqual(t, o.currentMetrics().numbers["petstore_pets"], 3, "the number of pets")
 		ask("", 11, 0, 1)
 		if pets, shown := o.currentMetrics().numbers["petstore_pets"]; shown {
 			t.Errorf("%v pets are shown, long after they were counted", pets)
@@ -260,11 +248,9 @@ func TestThePageShowsTheLastBackup(t *testing.T) {
 	if at, known := ask(); known {
 		t.Errorf("without a backup it is %v", at)
 	}
-	_, err := s.store.write(t.Context(), sqlOf(noteBackup, int64(1_800_000_000)))
-	must(t, err)
-	if at, _ := ask(); at != 1_800_000_000 {
-		t.Errorf("the last backup is %v", at)
-	}
+	mustWrite(t, s.store, sqlOf(noteBackup, int64(1_800_000_000)))
+	at, _ := ask()
+	wantEqual(t, at, 1_800_000_000, "the last backup")
 }
 
 // TestThePageShowsTheNodesOfACluster, also while none leads.
@@ -279,15 +265,11 @@ func TestThePageShowsTheNodesOfACluster(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			must(t, s.debug().updateNodes(t.Context()))
 			stats, _ := s.stats()
-			if got := fmt.Sprint(stats.Members); got != want {
-				t.Errorf("the nodes are %s, want %s", got, want)
-			}
+			wantEqual(t, fmt.Sprint(stats.Members), want, "the nodes")
 		}
 		c.nodes[2].down = true
 		shows("[{http://node0:4001 Leader} {http://node1:4001 Follower} {http://node2:4001 }]")
-		c.mu.Lock()
-		c.leader = -1
-		c.mu.Unlock()
+		c.lead(-1)
 		shows("[{http://node0:4001 Follower} {http://node1:4001 Follower} {http://node2:4001 }]")
 	})
 }
@@ -319,9 +301,7 @@ func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) 
 					must(t, o.showStats(httptest.NewRecorder(), nil, caller{}))
 				}
 			}
-			if got := reads.Load() - before; got < atLeast || got > atMost {
-				t.Errorf("in a minute it was read %d times, want %d to %d", got, atLeast, atMost)
-			}
+			wantWithin(t, reads.Load()-before, atLeast, atMost, "how often it is read in a minute")
 		}
 		time.Sleep(time.Millisecond) // so that no minute ends at a tick
 		wantReads(false, 0, 0)
@@ -346,9 +326,8 @@ func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 				t.Fatalf("it shows the report %v", stats.Report)
 			}
 		}
-		if waited := time.Since(began); waited != 0 || reads.Load() != 1 {
-			t.Errorf("it took %v, and the store was asked %d times", waited, reads.Load())
-		}
+		wantEqual(t, time.Since(began), 0, "the time that it takes")
+		wantEqual(t, reads.Load(), 1, "how often the store is asked")
 		close(hang)
 		synctest.Wait()
 		if stats, _ := s.stats(); stats.Report == nil {
@@ -380,9 +359,7 @@ func TestTheVerdictIsThatOfTheAlerts(t *testing.T) {
 	missing := map[string]bool{}
 	for _, w := range watches {
 		missing[w.alert] = true
-		if !regexp.MustCompile(`(?m)^##+ ` + w.heading + `$`).MatchString(operating) {
-			t.Errorf("docs/operating.md has no heading %q", w.heading)
-		}
+		wantMatch(t, operating, `(?m)^##+ `+w.heading+`$`, "docs/operating.md")
 	}
 	for block := range strings.SplitSeq(readText(t, "docs/deploy/alerts.yml"), "\n\n") {
 		_, rule, _ := strings.Cut(block, "- alert: ")
@@ -411,9 +388,7 @@ func compareAlert(t *testing.T, w watch, expr string) {
 	t.Helper()
 	for _, part := range allMatches(`(petstore_\w+|[a-zA-Z_]+_error|unavailable|\w+Pets?\b)`,
 		w.of+" "+w.among) {
-		if !strings.Contains(expr, part) {
-			t.Errorf("the alert %s does not read %s", w.alert, part)
-		}
+		wantPart(t, expr, part, "the alert ", w.alert)
 	}
 	comparison := regexp.MustCompile(`> (-?[\d.]+)(?: \* (\d+))?(?:\s|$)`)
 	limits := comparison.FindAllStringSubmatch(expr, -1)
@@ -423,9 +398,7 @@ func compareAlert(t *testing.T, w watch, expr string) {
 		if factor, err := strconv.ParseFloat(limit[2], 64); err == nil {
 			n *= factor
 		}
-		if n != w.limit {
-			t.Errorf("the alert %s has the limit %v, and the page %v", w.alert, n, w.limit)
-		}
+		wantEqual(t, n, w.limit, "the limit of the alert ", w.alert)
 	}
 	if limits == nil {
 		t.Errorf("the alert %s has no limit", w.alert)
@@ -443,58 +416,65 @@ func compareAlert(t *testing.T, w watch, expr string) {
 
 func TestWhatIsToBeWatched(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
-	seconds := func(d time.Duration) float64 { return float64(now.Add(d).Unix()) }
-	const (
-		errorsOf = `petstore_errors_total{code="%s"}`
-		fast     = `petstore_request_duration_seconds_bucket{operation="createPet",le="0.25"}`
-		all      = `petstore_request_duration_seconds_count{operation="createPet"}`
-		commits  = "petstore_commit_requests_count"
-		writes   = "petstore_commit_requests_sum"
-		free     = "petstore_disk_free_bytes"
-		size     = "petstore_disk_size_bytes"
-		backup   = "petstore_last_backup_timestamp_seconds"
-		expiry   = "petstore_certificate_expiry_timestamp_seconds"
+	names := strings.NewReplacer(
+		"ERRORS", `petstore_errors_total{code=`,
+		"FAST", `petstore_request_duration_seconds_bucket{operation="createPet",le="0.25"}`,
+		"ALL", `petstore_request_duration_seconds_count{operation="createPet"}`,
+		"COMMITS", "petstore_commit_requests_count",
+		"WRITES", "petstore_commit_requests_sum",
+		"FAILURES", "petstore_commit_failures_total",
+		"FREE", "petstore_disk_free_bytes",
+		"SIZE", "petstore_disk_size_bytes",
+		"BACKUP", "petstore_last_backup_timestamp_seconds",
+		"EXPIRY", "petstore_certificate_expiry_timestamp_seconds",
 	)
-	type numbers = map[string]float64
-	before := numbers{all: 1000, fast: 900, writes: 5000, commits: 10,
-		"petstore_commit_failures_total": 3}
-	for _, test := range []struct {
-		now  numbers
-		want string // a part of the reason; "": none
-	}{
-		{numbers{}, ""},
-		{numbers{fmt.Sprintf(errorsOf, "internal_error"): 1}, "responses of 500"},
-		{numbers{fmt.Sprintf(errorsOf, "unavailable"): 1}, "responses of 503"},
-		{numbers{fmt.Sprintf(errorsOf, "lookup_refused"): 99}, ""},
-		{numbers{"petstore_bans_total": 99}, ""},
-		{numbers{"petstore_nodes": 3, "petstore_nodes_serving": 3}, ""},
-		{numbers{"petstore_nodes": 3, "petstore_nodes_serving": 2}, "a node of the cluster"},
-		{numbers{"petstore_commit_failures_total": 3}, ""},
-		{numbers{"petstore_commit_failures_total": 4}, "commits failed"},
-		{numbers{"petstore_unknown_outcomes_total": 1}, "unknown outcome"},
-		{numbers{commits: 20, writes: 15_000}, ""},
-		{numbers{commits: 20, writes: 15_011}, "more than 1,000 writes"},
-		{numbers{all: 1200, fast: 1099}, ""},
-		{numbers{all: 1200, fast: 1097}, "createPet: p99 is above"},
-		{numbers{all: 1099, fast: 900}, ""}, // too few
-		{numbers{free: 20e9, size: 100e9}, ""},
-		{numbers{free: 19.9e9, size: 100e9}, "of the disk is free"},
-		{numbers{backup: seconds(-26 * time.Hour)}, ""},
-		{numbers{backup: seconds(-26*time.Hour - time.Second)}, "the last backup"},
-		{numbers{expiry: seconds(7 * 24 * time.Hour)}, ""},
-		{numbers{expiry: seconds(7*24*time.Hour - time.Second)}, "of the certificate"},
-		{numbers{expiry: seconds(-time.Hour)}, "of the certificate"},
-	} {
+	// numbers are those of a text. One with a unit is an instant, so long after now.
+	numbers := func(text string) map[string]float64 {
+		found := map[string]float64{}
+		for field := range strings.FieldsSeq(names.Replace(text)) {
+			at := strings.LastIndexByte(field, '=')
+			value, err := strconv.ParseFloat(field[at+1:], 64)
+			if err != nil {
+				later, err := time.ParseDuration(field[at+1:])
+				must(t, err)
+				value = float64(now.Add(later).Unix())
+			}
+			found[field[:at]] = value
+		}
+		return found
+	}
+	before := numbers("ALL=1000 FAST=900 WRITES=5000 COMMITS=10 FAILURES=3")
+	for text, want := range rowsOf(`
+		ALL=1000 => nothing
+		ERRORS"internal_error"}=1 => responses of 500
+		ERRORS"unavailable"}=1 => responses of 503
+		ERRORS"lookup_refused"}=99 => nothing
+		petstore_bans_total=99 => nothing
+		FAILURES=3 => nothing
+		FAILURES=4 => commits failed
+		petstore_unknown_outcomes_total=1 => may be stored or not
+		COMMITS=20 WRITES=15000 => nothing
+		COMMITS=20 WRITES=15011 => more than 1,000 writes
+		ALL=1200 FAST=1099 => nothing
+		ALL=1200 FAST=1097 => createPet: p99 is above
+		ALL=1099 FAST=900 => nothing
+		FREE=20e9 SIZE=100e9 => nothing
+		FREE=19.9e9 SIZE=100e9 => of the disk is free
+		BACKUP=-26h => nothing
+		BACKUP=-26h0m1s => the last backup
+		EXPIRY=168h => nothing
+		EXPIRY=167h59m59s => of the certificate
+		EXPIRY=-1h => of the certificate`) {
+		after := numbers(text)
 		reasons := ""
 		for _, w := range watches {
-			if w.holds(now, test.now, before) {
+			if w.holds(now, after, before) {
 				reasons += w.words + "; "
 			}
 		}
-		one := strings.Count(reasons, ";") == 1 && strings.Contains(reasons, test.want)
-		if test.want == "" && reasons != "" || test.want != "" && !one {
-			t.Errorf("for %v the reasons are %q, want %q", test.now, reasons, test.want)
-		}
+		reasons = cmp.Or(reasons, "nothing; ")
+		wantPart(t, reasons, want, "with ", text, " the reasons")
+		wantCount(t, reasons, ";", 1, "with ", text, " the reasons")
 	}
 }
 
@@ -563,7 +543,7 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 			}
 		}
 		is(true, processStart)
-		must(t, os.Rename(s.path, s.path+".away"))
+		putBack := moveAway(t, s.path)
 		time.Sleep(time.Minute)
 		is(true, processStart) // nothing probes by itself
 		_, err := s.store.createPet(NewPet{Name: "Rex", Status: Sold})
@@ -572,7 +552,7 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 		is(false, failed)
 		s.onDebug("/readyz")
 		is(false, failed)
-		must(t, os.Rename(s.path+".away", s.path))
+		putBack()
 		time.Sleep(time.Minute)
 		is(false, failed)
 		s.onDebug("/metrics")
@@ -584,10 +564,10 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 		}
 
 		// What a commit has shown, the next one takes back.
-		must(t, os.Rename(s.path, s.path+".away"))
+		putBack = moveAway(t, s.path)
 		_, _ = s.store.createPet(rex)
 		is(false, time.Now())
-		must(t, os.Rename(s.path+".away", s.path))
+		putBack()
 		time.Sleep(time.Minute)
 		_, err = s.store.createPet(rex)
 		must(t, err)
@@ -633,16 +613,12 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 		ready := func(status int, want, metric string) {
 			t.Helper()
 			time.Sleep(2 * time.Second) // or it would say what it said before
-			if metrics := s.onDebug("/metrics").Body.String(); !strings.Contains(metrics, metric) {
-				t.Errorf("the metrics lack %q", metric)
-			}
+			wantPart(t, s.onDebug("/metrics").Body.String(), metric, "/metrics")
 			w := s.onDebug("/readyz")
 			if w.Code != status || !strings.Contains(w.Body.String(), want) {
 				t.Errorf("it is %d %q, want %d %q", w.Code, w.Body, status, want)
 			}
-			if w = s.onDebug("/healthz"); w.Code != 200 {
-				t.Errorf("alive, it is %d", w.Code)
-			}
+			wantEqual(t, s.onDebug("/healthz").Code, 200, "the status of /healthz")
 		}
 		for range 5 {
 			before := readText(t, s.path+"-wal")
@@ -651,9 +627,7 @@ func TestReadinessIsThatOfTheStore(t *testing.T) {
 				t.Error("nothing was written to find out")
 			}
 		}
-		if rows := readNumber(t, s.store, "SELECT count(*) FROM services"); rows != 1 {
-			t.Errorf("they leave %d rows", rows)
-		}
+		wantRows(t, s.store, "services", 1)
 		must(t, s.store.engine.(*watchedEngine).engine.(*sqliteFile).reader.Close())
 		ready(503, "closed", "\npetstore_ready 0\n")
 		s.service.stopping.Store(true)
@@ -704,18 +678,16 @@ func TestReadinessNeedsNoKeyAndGivesNoDetail(t *testing.T) {
 			s.get(target).is(404)
 		}
 
-		must(t, os.Rename(s.path, s.path+".away"))
+		putBack := moveAway(t, s.path)
 		const unavailable = `{"code":"unavailable","message":"unavailable","status":503}`
 		isUnready := strings.NewReplacer("200", "503", "ok", unavailable).Replace(isReady)
 		s.talk(isUnready + isUnready + `
 			Retry-After: 1`)
-		must(t, os.Rename(s.path+".away", s.path))
+		putBack()
 		s.talk(isReady + isReady)
 		s.wantLog(`"level":"ERROR","msg":"not ready"`)
 		s.wantLog(`"level":"INFO","msg":"ready again"`)
-		if strings.Count(s.log.String(), "\n") != 2 {
-			t.Errorf("the log is %s", s.log.String())
-		}
+		wantCount(t, s.log.String(), "\n", 2, "the log")
 	})
 }
 
@@ -728,13 +700,9 @@ func TestStrangersCauseOneCommitInTwoSecondsAtMost(t *testing.T) {
 			time.Sleep(after)
 			for range 50 {
 				s.get("/readyz").is(status)
-				if debug := s.onDebug("/readyz"); debug.Code != status {
-					t.Fatalf("it is %d, want %d", debug.Code, status)
-				}
+				wantEqual(t, s.onDebug("/readyz").Code, status, "the status")
 			}
-			if s.probes != want {
-				t.Errorf("%d writes were tried, want %d", s.probes, want)
-			}
+			wantEqual(t, s.probes, want, "the number of writes that were tried")
 		}
 		ask(0, 200, 1)
 		for range 7 {
@@ -744,10 +712,10 @@ func TestStrangersCauseOneCommitInTwoSecondsAtMost(t *testing.T) {
 		ask(time.Millisecond, 200, 2)
 		ask(time.Hour, 200, 3) // nobody has asked meanwhile
 
-		must(t, os.Rename(s.path, s.path+".away")) // a write fails from now on
+		putBack := moveAway(t, s.path) // a write fails from now on
 		ask(1999*time.Millisecond, 200, 3)
 		ask(250*time.Millisecond, 503, 4)
-		must(t, os.Rename(s.path+".away", s.path))
+		putBack()
 		ask(1999*time.Millisecond, 503, 4) // a write that fails is one too
 		ask(250*time.Millisecond, 200, 5)
 	})
@@ -766,12 +734,10 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 		for _, host := range strings.Fields(hosts) {
 			for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
 				o := newOperator(nil)
-				if w := debugCall(o.routes(false), path, host); w.Code != status {
-					t.Errorf("%s on %s is %d", path, host, w.Code)
-				}
-				if w := debugCall(o.routes(true), path, host); w.Code != 200 {
-					t.Errorf("%s on %s is %d with -debug-allow-remote", path, host, w.Code)
-				}
+				wantEqual(t, debugCall(o.routes(false), path, host).Code, status,
+					"the status of ", path, " on ", host)
+				wantEqual(t, debugCall(o.routes(true), path, host).Code, 200,
+					"with -debug-allow-remote, the status of ", path, " on ", host)
 			}
 		}
 	}
@@ -813,25 +779,20 @@ func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
 		}
 		w := httptest.NewRecorder()
 		newOperator(nil).routes(false).ServeHTTP(w, r)
-		if got := fmt.Sprint(w.Code); got != words[5] {
-			t.Errorf("%s is %s", line, got)
-		}
+		wantEqual(t, fmt.Sprint(w.Code), words[5], "the status of ", line)
 	}
 }
 
 // TestNothingOfTheDebugAddressIsTakenForAnotherType, whatever it holds.
 func TestNothingOfTheDebugAddressIsTakenForAnotherType(t *testing.T) {
 	routes := operatorRoutes(openShop(t))
-	for _, path := range []string{
-		"/", "/operator.css", "/operator.js", "/healthz", "/readyz", "/metrics", "/stats.json",
-		"/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=1",
-		"/debug/pprof/nothing", "/nothing", "/debug/pprof",
-	} {
+	for path := range strings.FieldsSeq(`/ /operator.css /operator.js /healthz /readyz /metrics
+		/stats.json /debug/pprof/ /debug/pprof/cmdline /debug/pprof/goroutine?debug=1
+		/debug/pprof/nothing /nothing /debug/pprof`) {
 		for _, host := range []string{"localhost", "evil.example"} {
 			w := debugCall(routes, path, host)
-			if got := w.Header().Get("X-Content-Type-Options"); got != "nosniff" {
-				t.Errorf("%s on %s has the X-Content-Type-Options %q", path, host, got)
-			}
+			wantEqual(t, w.Header().Get("X-Content-Type-Options"), "nosniff",
+				"the X-Content-Type-Options of ", path, " on ", host)
 		}
 	}
 }
@@ -840,9 +801,8 @@ func TestTheDebugAddressShowsNoPassword(t *testing.T) {
 	defer func(args []string) { os.Args = args }(os.Args)
 	os.Args = []string{"petstore", "-db", "http://anna:t@p@n1,https://bert:secret@n2", "-log"}
 	w := debugCall(newOperator(nil).routes(false), "/debug/pprof/cmdline", "localhost")
-	if got := w.Body.String(); got != "petstore\x00-db\x00http://…n2\x00-log" {
-		t.Errorf("it shows %q", got)
-	}
+	wantEqual(t, w.Body.String(), "petstore\x00-db\x00http://…n2\x00-log",
+		"what is shown")
 }
 
 // TestTheHistoryHoldsAnHourInAMebibyte: the page begins with it, and a busy service must not grow.
@@ -856,13 +816,10 @@ func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	for i := range 2 * maxSamples {
 		h.add(processStart.Add(time.Duration(i)*5*time.Second), numbers)
 	}
-	if len(h.samples) != maxSamples {
-		t.Errorf("there are %d samples, want those of an hour, %d", len(h.samples), maxSamples)
-	}
-	if oldest := time.UnixMilli(h.samples[0].Time).Sub(processStart).Round(
-		time.Second); oldest != time.Hour {
-		t.Errorf("the oldest sample is of %v after the start, want an hour", oldest)
-	}
+	wantEqual(t, len(h.samples), maxSamples, "the number of samples")
+	oldest := time.UnixMilli(h.samples[0].Time).Sub(processStart)
+	wantEqual(t, oldest.Round(time.Second), time.Hour,
+		"the time from the start to the oldest sample")
 	bytes := 0
 	for _, s := range h.samples {
 		bytes += 8 * cap(s.Values)
@@ -873,9 +830,9 @@ func TestTheHistoryHoldsAnHourInAMebibyte(t *testing.T) {
 	if _, drawn := h.places["petstore_bans_total"]; drawn {
 		t.Error("a number that no chart draws is kept")
 	}
-	if kept := h.before(processStart.Add(time.Hour)); kept["petstore_unknown_outcomes_total"] != 5 {
-		t.Error("what the verdict reads is not kept before all else")
-	}
+	kept := h.before(processStart.Add(time.Hour))
+	wantEqual(t, kept["petstore_unknown_outcomes_total"], 5,
+		"what the verdict reads, and is kept before all else,")
 }
 
 // TestTheHistoryTellsItsNumbersByName: a number that comes later is not in the samples before it.
@@ -892,9 +849,7 @@ func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
 		const want = `{"now":946684806000,` +
 			`"places":{"petstore_commit_requests_sum":1,"process_cpu_seconds_total":0},` +
 			`"samples":[{"time":946684800000,"values":[1]},{"time":946684805000,"values":[2,3]}]}`
-		if got := string(h.json()); got != want {
-			t.Errorf("the history is %s, want %s", got, want)
-		}
+		wantEqual(t, string(h.json()), want, "the history")
 	})
 }
 

@@ -57,9 +57,8 @@ func TestThePagesHaveNothingInlineAndNothingOfAnotherHost(t *testing.T) {
 			}
 			const name = "http://www.w3.org/2000/svg" // and no address
 			text := strings.ReplaceAll(webFile(file), name, "")
-			if found := regexp.MustCompile(forbidden).FindString(text); found != "" {
-				t.Errorf("%s has %s", file, found)
-			}
+			wantEqual(t, regexp.MustCompile(forbidden).FindString(text), "",
+				"what is forbidden in ", file)
 			total += len(text)
 		}
 		if total >= most {
@@ -78,9 +77,7 @@ func wantLinks(t *testing.T, page string, statusOf func(path string) int) {
 		case strings.HasPrefix(target, "data:image/"):
 		case target == "#newest": // page.js makes its place
 		case isAnchor:
-			if !strings.Contains(page, `id="`+id+`"`) {
-				t.Errorf("the page has no %s", target)
-			}
+			wantPart(t, page, `id="`+id+`"`, "the page")
 		case strings.HasPrefix(target, "/"), strings.Contains(target, ":"):
 			t.Errorf("%s is not relative", target)
 		default:
@@ -97,9 +94,7 @@ func TestTheLinksOfThePagesLeadSomewhere(t *testing.T) {
 		return debugCall(routes, path, "localhost").Code
 	})
 	for _, path := range []string{"metrics", "healthz", "readyz", "debug/pprof/"} {
-		if !strings.Contains(operatorHTML, `href="`+path+`"`) {
-			t.Errorf("the operator's page has no link to %s", path)
-		}
+		wantPart(t, operatorHTML, `href="`+path+`"`, "the operator's page")
 	}
 	wantEqual(t, debugCall(routes, "/nothing", "localhost").Code,
 		404, "the status of what is not there")
@@ -122,9 +117,7 @@ func TestThePageSaysWhatTheServiceDoes(t *testing.T) {
 			`<a href="#`+id+`"><span class="route">`+route, `<p class="route">`+route)
 	}
 	for _, text := range want {
-		if !strings.Contains(pageHTML, text) {
-			t.Errorf("the page does not say %s", text)
-		}
+		wantPart(t, pageHTML, text, "the page")
 	}
 	// A reader of the list may reload the page, or pass its address on.
 	openShop(t).get("/?status=sold&limit=5&page=2&after=15").is(200)
@@ -209,9 +202,7 @@ func TestThePageNamesTheParametersAndErrorsOfEveryOperation(t *testing.T) {
 			}
 			delete(want, name)
 			for _, bound := range parameterBounds(schema) {
-				if !regexp.MustCompile(`\b` + bound + `\b`).MatchString(meaning) {
-					t.Errorf("of %s the page says %q, and not %s", name, meaning, bound)
-				}
+				wantMatch(t, meaning, `\b`+bound+`\b`, "what the page says of ", name)
 			}
 		}
 		for name := range want {
@@ -263,10 +254,8 @@ func TestTheSampleResponsesOfThePageAreReal(t *testing.T) {
 		}
 		status, body := match[1], strings.ReplaceAll(match[3], "},\n {", "},{")
 		want := fmt.Sprint(real.status, " ", http.StatusText(real.status))
-		if status != want || body != real.body {
-			t.Errorf("%s: the sample is %s\n%s\nand the response %s\n%s",
-				operation, status, body, want, real.body)
-		}
+		wantEqual(t, status, want, "the status of the sample of ", operation)
+		wantEqual(t, body, real.body, "the body of the sample of ", operation)
 		got := http.Header{}
 		for _, line := range strings.Split(html.UnescapeString(match[2]), "\n") {
 			name, value, _ := strings.Cut(line, ": ")
@@ -323,8 +312,6 @@ func TestThePageSaysWhichEnvironmentThisIs(t *testing.T) {
 	for staging, want := range map[bool]string{false: "Production", true: "Staging"} {
 		s := openShop(t, func(c *settings) { c.staging = staging })
 		page := s.get("/").is(200).body
-		if !strings.Contains(page, `<body data-environment="`+want+`">`) {
-			t.Errorf("the page does not say that this is %s", want)
-		}
+		wantPart(t, page, `<body data-environment="`+want+`">`, "the page")
 	}
 }

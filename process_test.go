@@ -61,8 +61,6 @@ func (l *serverLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *serverLog) has(text string) bool { return strings.Contains(l.String(), text) }
-
 // testServer is a service that startServer has started.
 type testServer struct {
 	t       testing.TB
@@ -133,15 +131,6 @@ func (s *testServer) list(key string) (*http.Response, string) {
 func (s *testServer) post(body string) (*http.Response, string) {
 	s.t.Helper()
 	return send(s.t, "POST", s.address+"/pets", s.key, body)
-}
-
-// wantStatus lists pets with a key, and checks the status.
-func (s *testServer) wantStatus(key string, status int) {
-	s.t.Helper()
-	response, body := s.list(key)
-	if response.StatusCode != status {
-		s.t.Errorf("with the key %s it is %s %s, want %d", key, response.Status, body, status)
-	}
 }
 
 // program is this test binary as petstore.

@@ -25,17 +25,11 @@ import (
 
 func TestANewDatabaseIsMarked(t *testing.T) {
 	db := fileEngine(newStore(t)).reader
-	if version := numberIn(t, db, "PRAGMA user_version"); version != int64(len(migrations)) {
-		t.Errorf("user_version is %d", version)
-	}
-	if id := numberIn(t, db, "PRAGMA application_id"); id != 0x70657473 {
-		t.Errorf("application_id is %#x", id)
-	}
+	wantEqual(t, numberIn(t, db, "PRAGMA user_version"), int64(len(migrations)), "the version")
+	wantEqual(t, numberIn(t, db, "PRAGMA application_id"), 0x70657473, "the mark")
 	const loose = "SELECT count(*) FROM pragma_table_list " +
 		"WHERE strict = 0 AND name NOT LIKE 'sqlite%'"
-	if n := numberIn(t, db, loose); n != 0 {
-		t.Errorf("%d tables are not STRICT", n)
-	}
+	wantEqual(t, numberIn(t, db, loose), 0, "the number of tables that are not STRICT")
 }
 
 // TestAClosedDatabaseIsOneFile: an operator may copy it when the service has stopped. Its lock is
@@ -50,8 +44,15 @@ func TestAClosedDatabaseIsOneFile(t *testing.T) {
 		t.Errorf("closed, the database is %d files", len(files))
 	}
 	copied := databasePath(t)
-	must(t, os.WriteFile(copied, []byte(files["pets.db"]), 0o600))
+	writeText(t, copied, files["pets.db"])
 	wantPets(t, openDatabase(t, copied), 1)
+}
+
+// wantNotOpened checks that a database is not opened, in one line that names it and says why.
+func wantNotOpened(t testing.TB, path string, mode openMode, why string) {
+	t.Helper()
+	_, err := openStore(t.Context(), path, mode, testLog)
+	wantRefusal(t, err, path, why)
 }
 
 // allModes are those that open a file, or make it.
@@ -63,8 +64,7 @@ func wantFileRefused(t *testing.T, path, want string, modes ...openMode) {
 	t.Helper()
 	before := filesIn(t, filepath.Dir(path))
 	for _, mode := range modes {
-		_, err := openStore(context.Background(), path, mode, testLog)
-		wantRefusal(t, err, path, want)
+		wantNotOpened(t, path, mode, want)
 	}
 	after := filesIn(t, filepath.Dir(path))
 	if after[filepath.Base(path)] == "" {
@@ -74,53 +74,28 @@ func wantFileRefused(t *testing.T, path, want string, modes ...openMode) {
 }
 
 func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
-	const others, noDatabase = "it belongs to another program", "not a database"
-	newer := fmt.Sprint("PRAGMA user_version = ", len(migrations)+1)
-	for what, refused := range map[string]struct {
-		content    string
-		statements []string
-		want       string
-	}{
-		"a text file":       {content: strings.Repeat("no database\n", 300), want: noDatabase},
-		"a short text file": {content: "hello\n", want: noDatabase},
-		"a database cut off after its first line": {
-			content: "SQLite format 3\x00",
-			want:    noDatabase,
-		},
-		"another program's tables": {
-			statements: []string{"CREATE TABLE pets (name)"},
-			want:       others,
-		},
-		"another program's tables, in WAL mode": {
-			statements: []string{"PRAGMA journal_mode=WAL", "CREATE TABLE recipes (name)"},
-			want:       others,
-		},
-		"another mark over our tables": {
-			statements: append(slices.Clone(migrations), "PRAGMA application_id = 5"),
-			want:       others,
-		},
-		"a version without tables": {
-			statements: []string{"PRAGMA user_version = 3"},
-			want:       others,
-		},
-		"a version below 0": {
-			statements: []string{"PRAGMA user_version = -1"},
-			want:       others,
-		},
-		"a newer schema": {
-			statements: []string{applicationMark, newer},
-			want:       fmt.Sprintf("knows only %d; use a newer petstore", len(migrations)),
-		},
+	for content, want := range map[string]string{
+		strings.Repeat("no database\n", 300): "not a database",
+		"hello\n":                            "not a database",
+		"SQLite format 3\x00":                "not a database",
 	} {
-		t.Run(what, func(t *testing.T) {
-			path := databasePath(t)
-			if refused.content != "" {
-				must(t, os.WriteFile(path, []byte(refused.content), 0o600))
-			} else {
-				makeOtherDatabase(t, path, refused.statements...)
-			}
-			wantFileRefused(t, path, refused.want, allModes...)
-		})
+		path := databasePath(t)
+		writeText(t, path, content)
+		wantFileRefused(t, path, want, allModes...)
+	}
+	tables := strings.Join(migrations, ";")
+	newer := fmt.Sprint(applicationMark, "; PRAGMA user_version = ", len(migrations)+1)
+	for statements, want := range map[string]string{
+		"CREATE TABLE pets (name)":                             "it belongs to another program",
+		"PRAGMA journal_mode=WAL; CREATE TABLE recipes (name)": "it belongs to another program",
+		tables + "; PRAGMA application_id = 5":                 "it belongs to another program",
+		"PRAGMA user_version = 3":                              "it belongs to another program",
+		"PRAGMA user_version = -1":                             "it belongs to another program",
+		newer:                                                  fmt.Sprintf("knows only %d; use a newer petstore", len(migrations)),
+	} {
+		path := databasePath(t)
+		makeOtherDatabase(t, path, statements)
+		wantFileRefused(t, path, want, allModes...)
 	}
 }
 
@@ -129,32 +104,25 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 func TestAFileThatIsOnlyLookedAtGetsNothingBesideIt(t *testing.T) {
 	path := databasePath(t)
 	makeOtherDatabase(t, path, "PRAGMA journal_mode=WAL", "CREATE TABLE recipes (name)")
-	if _, err := checkOwner(t.Context(), path); !errors.Is(err, errForeign) {
-		t.Errorf("another program's database is %v", err)
-	}
+	wantError(t, errorOf(checkOwner(t.Context(), path)), errForeign,
+		"another program's database")
 	names, err := filepath.Glob(path + "*")
 	must(t, err)
-	if !slices.Equal(names, []string{path}) {
-		t.Errorf("there are %q", names)
-	}
+	wantEqual(t, names, []string{path}, "what is there")
 }
 
 func TestAPlaceWithoutADatabaseIsRefused(t *testing.T) {
 	const made, missing = "petstore makes it at its first start", "no such file"
 	dir := t.TempDir()
 	wantFileRefused(t, filepath.Join(dir, "pets.db"), made, openExisting)
-	if _, err := os.Stat(filepath.Join(dir, "pets.db")); err == nil {
-		t.Error("a command that only reads makes a file")
-	}
+	wantMissing(t, filepath.Join(dir, "pets.db"))
 	wantFileRefused(t, dir, "is a directory", allModes...)
 	for mode, want := range map[openMode]string{
 		openExisting: made,
 		openOrMake:   missing,
 		openToServe:  missing,
 	} {
-		path := filepath.Join(dir, "no", "pets.db")
-		_, err := openStore(t.Context(), path, mode, testLog)
-		wantRefusal(t, err, path, want)
+		wantNotOpened(t, filepath.Join(dir, "no", "pets.db"), mode, want)
 	}
 }
 
@@ -164,10 +132,10 @@ func TestALogWithoutItsDatabaseIsKept(t *testing.T) {
 	for _, state := range []string{"missing", "empty"} {
 		for _, isLinked := range []bool{false, true} {
 			link, target := linksToDatabase(t)
-			must(t, os.WriteFile(target+"-wal", []byte("pets"), 0o600))
+			writeText(t, target+"-wal", "pets")
 			want := map[string]string{"pets.db-wal": "pets"}
 			if state == "empty" {
-				must(t, os.WriteFile(target, nil, 0o600))
+				writeText(t, target, "")
 			}
 			name := target
 			if isLinked {
@@ -177,8 +145,7 @@ func TestALogWithoutItsDatabaseIsKept(t *testing.T) {
 				want["pets.db"] = ""
 			}
 			for _, mode := range []openMode{openOrMake, openToServe} {
-				_, err := openStore(t.Context(), name, mode, testLog)
-				wantRefusal(t, err, name, "put the file back")
+				wantNotOpened(t, name, mode, "put the file back")
 			}
 			wantSameFiles(t, want, filesIn(t, filepath.Dir(target)))
 		}
@@ -188,8 +155,7 @@ func TestALogWithoutItsDatabaseIsKept(t *testing.T) {
 // wantServed checks that no second service is let onto a database.
 func wantServed(t *testing.T, path string) {
 	t.Helper()
-	_, err := openStore(t.Context(), path, openToServe, testLog)
-	wantRefusal(t, err, path, "a petstore serves it")
+	wantNotOpened(t, path, openToServe, "a petstore serves it")
 }
 
 func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
@@ -202,7 +168,7 @@ func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
 	mustCreate(t, s, rex)
 	// The link only leads to the file: when it is gone, the file is the same.
 	must(t, os.Remove(link))
-	must(t, os.WriteFile(link, []byte("another"), 0o600))
+	writeText(t, link, "another")
 	mustCreate(t, s, rex)
 	must(t, s.Close())
 	wantPets(t, openDatabase(t, path), 2)
@@ -241,9 +207,8 @@ func TestLinksInACircleAreRefused(t *testing.T) {
 func wantNoCreate(t *testing.T, s *store, why string) {
 	t.Helper()
 	_, err := s.createPet(rex)
-	if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), why) {
-		t.Errorf("the error is %v, want errUnavailable with %q", err, why)
-	}
+	wantError(t, err, errUnavailable, "a create")
+	wantPart(t, fmt.Sprint(err), why, "the error")
 }
 
 // TestNothingIsWrittenToAFileThatWasRemovedOrReplaced: what is written there would be gone with the
@@ -269,20 +234,18 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 				}
 				reading.Wait()
 			}
-			must(t, os.Rename(file, file+".away"))
+			putBack := moveAway(t, file)
 			wantNoCreate(t, s, "no such file")
 			if suffix == "" {
 				wantNoCreate(t, s,
 					"is in a file that was removed or replaced, and is lost when this process ends")
 			}
 			wantReads()
-			must(t, os.WriteFile(file, []byte("another"), 0o600))
+			writeText(t, file, "another")
 			wantNoCreate(t, s, file+" is not the file that was opened")
 			wantReads()
-			if content := readText(t, file); content != "another" {
-				t.Errorf("the other file holds %q", content)
-			}
-			must(t, os.Rename(file+".away", file))
+			wantEqual(t, readText(t, file), "another", "the other file")
+			putBack()
 			wantNextID(t, s, 2)
 		})
 	}
@@ -298,10 +261,10 @@ func TestAFileThatIsMovedAwayWhileAWriteWaitsGetsNothing(t *testing.T) {
 		var wrote sync.WaitGroup
 		wrote.Go(func() { wantNoCreate(t, s, "no such file") })
 		synctest.Wait()
-		must(t, os.Rename(path, path+".away"))
+		putBack := moveAway(t, path)
 		release()
 		wrote.Wait()
-		must(t, os.Rename(path+".away", path))
+		putBack()
 		wantNextID(t, s, 1)
 	})
 }
@@ -312,8 +275,8 @@ func TestTheLogOfAReopenedDatabaseMustStay(t *testing.T) {
 	path := databasePath(t)
 	must(t, openDatabaseFor(t, path, openToServe).Close())
 	s := openDatabaseFor(t, path, openToServe)
-	must(t, os.Rename(path+"-wal", path+"-wal.away"))
-	must(t, os.WriteFile(path+"-wal", nil, 0o600))
+	moveAway(t, path+"-wal")
+	writeText(t, path+"-wal", "")
 	wantNoCreate(t, s, path+"-wal is not the file that was opened")
 }
 
@@ -329,9 +292,7 @@ func TestAfterACommitThatFailsTheNextWriteIsDone(t *testing.T) {
 		must(t, err)
 	}
 	err := errorOf(s.write(t.Context(), sqlOf("INSERT INTO visits (pet_id) VALUES (7)")))
-	if !errors.Is(err, errUnavailable) {
-		t.Errorf("the commit says %v", err)
-	}
+	wantError(t, err, errUnavailable, "the commit")
 	wantNextID(t, s, 1)
 }
 
@@ -351,17 +312,15 @@ func TestAServiceThatHasLostItsLockWritesNothing(t *testing.T) {
 // mark.
 func TestAnUnfinishedDatabaseIsFinished(t *testing.T) {
 	empty, unmarked := databasePath(t), databasePath(t)
-	must(t, os.WriteFile(empty, nil, 0o600))
+	writeText(t, empty, "")
 	makeOtherDatabase(t, unmarked, "PRAGMA journal_mode=WAL")
 	mustCreate(t, openDatabase(t, empty), rex)
 	mustCreate(t, openDatabase(t, unmarked), rex)
 }
 
 func TestAPathMayHoldAnyCharacter(t *testing.T) {
-	for _, name := range []string{
-		"a b.db", "a?mode=memory.db", "a#b.db", "a%41b.db", "a&b=c;d.db", "a+b.db",
-		"Zoë 🐈.db", "a'b\"c.db", "no extension", "file:x.db", ":memory:", "-wal",
-	} {
+	for name := range strings.SplitSeq(`a b.db|a?mode=memory.db|a#b.db|a%41b.db|a&b=c;d.db|a+b.db|`+
+		`Zoë 🐈.db|a'b"c.db|no extension|file:x.db|:memory:|-wal`, "|") {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "in ?#% 🐕")
 			must(t, os.Mkdir(dir, 0o700))
@@ -391,9 +350,7 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 				FROM pragma_journal_mode, pragma_synchronous, pragma_busy_timeout`).Scan(&text))
 			return text
 		}
-		if got := pragmas(e.conn); got != "wal 2 0" { // it waits in Go
-			t.Errorf("the writer of a %s has %s", what, got)
-		}
+		wantEqual(t, pragmas(e.conn), "wal 2 0", "the writer of a ", what) // it waits in Go
 		stats := e.reader.Stats()
 		if stats.OpenConnections != readers+1 || stats.MaxOpenConnections != readers+1 {
 			t.Errorf("%d readers are open from the start, %d at the most",
@@ -422,13 +379,11 @@ func TestTheSizesOfTheFileAndItsLogAreMeasured(t *testing.T) {
 		t.Helper()
 		x := newExposition()
 		(&sqliteFile{path: path, diskSpace: diskSpace}).measure(x)
-		if got := x.lines["petstore_database_bytes"]; got != want {
-			t.Errorf("the sizes are %q, want %q", got, want)
-		}
+		wantEqual(t, x.lines["petstore_database_bytes"], want, "the sizes")
 	}
 	check("") // no file, no size
-	must(t, os.WriteFile(path, make([]byte, 300), 0o600))
-	must(t, os.WriteFile(path+"-wal", make([]byte, 20), 0o600))
+	writeText(t, path, strings.Repeat("x", 300))
+	writeText(t, path+"-wal", strings.Repeat("x", 20))
 	check(`petstore_database_bytes{file="database"} 300
 petstore_database_bytes{file="log"} 20
 `)
@@ -460,9 +415,7 @@ func TestTheDiskOfTheDatabaseIsMeasured(t *testing.T) {
 		t.Errorf("of %s it tells %q, want %q", asked, got, want)
 	}
 	e.diskSpace = func(string) (free, size float64, ok bool) { return 0, 0, false }
-	if got := diskNumbers(e); got != "" {
-		t.Errorf("of an unknown disk it tells %q", got)
-	}
+	wantEqual(t, diskNumbers(e), "", "what is told of an unknown disk")
 }
 
 // TestAFileSystemThatHangsIsNotWaitedFor: it is asked once, and what it said before is shown while
@@ -494,9 +447,7 @@ func TestAFileSystemThatHangsIsNotWaitedFor(t *testing.T) {
 		tells(first, 0)
 		time.Sleep(time.Second)
 		tells("", 0)
-		if n := asked.Load(); n != 2 {
-			t.Errorf("it was asked %d times at once", n-1)
-		}
+		wantEqual(t, asked.Load(), 2, "how often it was asked")
 		close(hang)
 		synctest.Wait()
 		tells("petstore_disk_free_bytes 3\npetstore_disk_size_bytes 9\n", 0)
@@ -574,12 +525,9 @@ func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 			})
 			must(t, err)
 			wantNextID(t, s, 2)
-			version := readNumber(t, s, "SELECT user_version FROM pragma_user_version")
-			if version != int64(len(migrations)) {
-				t.Errorf("the schema is version %d", version)
-			}
-			must(t, s.Close())
-		}))
+			now := readNumber(t, s, "SELECT user_version FROM pragma_user_version")
+			wantEqual(t, now, int64(len(migrations)), "the version of the schema")
+		})
 	}
 }
 
@@ -662,9 +610,7 @@ func TestTheWaitForALock(t *testing.T) {
 					return says["then"]
 				})
 			})
-			if want := takes/lockPoll + 1; tries != want {
-				t.Errorf("it tries %d times, want %d", tries, want)
-			}
+			wantEqual(t, tries, takes/lockPoll+1, "the number of tries")
 		}))
 	}
 }
@@ -673,9 +619,8 @@ func TestTheWaitForALock(t *testing.T) {
 func (p *testProcess) create(status int) {
 	p.t.Helper()
 	response, body := send(p.t, "POST", p.address+"/pets", p.key, rexBody[1:])
-	if response.StatusCode != status {
-		p.t.Errorf("a create says %s %s, want %d", response.Status, body, status)
-	}
+	wantEqual(p.t, response.StatusCode, status,
+		"with the response ", body, " the status of a create")
 }
 
 // interrupt ends the service, and returns the last line of its log.
@@ -692,9 +637,7 @@ func (p *testProcess) interrupt() (last string) {
 func wantSound(t *testing.T, path string, want int64) {
 	t.Helper()
 	db := soundDatabase(t, path)
-	if pets := numberIn(t, db, "SELECT count(*) FROM pets"); pets != want {
-		t.Errorf("%d pets are left, want %d", pets, want)
-	}
+	wantEqual(t, numberIn(t, db, "SELECT count(*) FROM pets"), want, "the number of pets")
 }
 
 // TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
@@ -732,15 +675,12 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 					})
 				}
 				running.Wait()
-				_, err := openStore(t.Context(), path, openToServe, testLog)
-				wantRefusal(t, err, path, gone)
+				wantNotOpened(t, path, openToServe, gone)
 				wantSameFiles(t, before, filesIn(t, filepath.Dir(path)))
 				wantOneLine(t, errors.New(p.interrupt()), false,
 					"the usage counted last is not stored",
 					"all that was confirmed is in the database")
-				if status := p.ProcessState.ExitCode(); status != 1 {
-					t.Errorf("it ends with the status %d", status)
-				}
+				wantEqual(t, p.ProcessState.ExitCode(), 1, "the exit status")
 				wantSound(t, path, 3)
 			})
 		}

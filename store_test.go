@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,9 +41,7 @@ func TestAReadThatFailsAfterARowIsAnError(t *testing.T) {
 		err := openDatabase(t, db).engine.read(t.Context(), query, func(scan scanner) error {
 			return scan(new(string))
 		})
-		if err == nil || !strings.Contains(err.Error(), "malformed JSON") {
-			t.Errorf("the error is %v", err)
-		}
+		wantPart(t, fmt.Sprint(err), "malformed JSON", "the error")
 	})
 }
 
@@ -69,17 +68,16 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 			}
 		}}
 		sendStatements(t, s)
-		for _, line := range []string{
-			"pet set -name=Tom -category=2 -status=sold 1",
-			"pet export -",
-			"pet delete 1",
-			"key create -plan=free",
-			"key list",
-			"key set -name=third -plan=pro -expires=90d 1",
-			"key usage",
-			"key rotate -overlap=1h 1",
-			"key revoke 1",
-		} {
+		for line := range linesOf(`
+			pet set -name=Tom -category=2 -status=sold 1
+			pet export -
+			pet delete 1
+			key create -plan=free
+			key list
+			key set -name=third -plan=pro -expires=90d 1
+			key usage
+			key rotate -overlap=1h 1
+			key revoke 1`) {
 			must(t, onStore(t, s, io.Discard, line))
 		}
 		if err := onStore(t, s, fullDisk{}, "key rotate -overlap=1h 2"); err == nil {
@@ -90,9 +88,7 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 			t.Errorf("the source has %d statements", len(literals))
 		}
 		for _, literal := range literals {
-			if !strings.Contains(sent.String(), literal) {
-				t.Errorf("this statement of the source was not sent:\n%s", literal)
-			}
+			wantPart(t, sent.String(), literal, "what was sent")
 		}
 	})
 }
@@ -123,7 +119,7 @@ func sendStatements(t *testing.T, s *store) {
 	must(t, errorOf(findKey(ctx, s, digest{})))
 	must(t, errorOf(readReport(ctx, s, now)))
 	must(t, errorOf(schemaVersion(ctx, s.engine)))
-	must(t, errorOf(s.write(ctx, upgrade(len(migrations), 1)[1:]...))) // [0] is empty
+	mustWrite(t, s, upgrade(len(migrations), 1)[1:]...) // [0] is empty
 }
 
 // onStore runs a command on a store that is open.
@@ -153,14 +149,10 @@ func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
 				"DELETE FROM pets WHERE id = 2")
 		}
 		lose()
-		if id, err := s.createPet(rex); !errors.Is(err, errOutcome) {
-			t.Errorf("the next pet is %d, %v", id, err)
-		}
+		wantError(t, errorOf(s.createPet(rex)), errOutcome, "a create")
 		lose()
-		id, _, _, err := s.createPetOnce(rex, 1, "key", []byte("{}"), time.Now())
-		if !errors.Is(err, errOutcome) {
-			t.Errorf("with an Idempotency-Key the next pet is %d, %v", id, err)
-		}
+		_, _, _, err := s.createPetOnce(rex, 1, "key", []byte("{}"), time.Now())
+		wantError(t, err, errOutcome, "a create with an Idempotency-Key")
 		wantNextID(t, s, 3)
 	})
 }
@@ -209,9 +201,7 @@ func TestAnETagStandsForTheContentAndTheNextPage(t *testing.T) {
 		mustCreate(t, s, rex)
 		alone := read()
 		mustCreate(t, s, rex)
-		if followed := read(); followed != alone {
-			t.Errorf("with more behind it, the first page is %s and was %s", followed, alone)
-		}
+		wantEqual(t, read(), alone, "with more behind it, the first page")
 		pet, err := s.pet(1)
 		must(t, err)
 		tags = append(tags, pet.etag...)
@@ -252,9 +242,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 					listed += len(ids)
 				}
 			}
-			if pets := countPets(t, s); listed != 2*int(pets) { // all are sold
-				t.Errorf("of twice %d pets %d are listed", pets, listed)
-			}
+			wantEqual(t, listed, 2*int(countPets(t, s)), "the number of listed pets") // all are sold
 			switch reads {
 			case 0:
 				return "nothing"
@@ -310,9 +298,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			if s.engine.shared() {
 				want = c.onCluster
 			}
-			if got := readAll(); got != want {
-				t.Errorf("when %s, %s is read anew, want %s", c.what, got, want)
-			}
+			wantEqual(t, readAll(), want, "when ", c.what, ", what is read anew")
 		}
 	})
 }
@@ -432,8 +418,8 @@ func TestAPetThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 			must(t, errorOf(other.importPets(t.Context(), fmt.Sprint(id), ada, 0, 1)))
 			check("an import", id)
 		case 1:
-			must(t, writing(other,
-				sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))())
+			mustWrite(t, other,
+				sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Eve')"))
 			check("another program", id)
 		default:
 			s.engine = &hookedEngine{engine: honest, afterWrite: func() {
@@ -461,17 +447,14 @@ func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 			must(t, s.refresh(t.Context()))
 			listText(t, s, "", 3)
 			editAsCommand(t, db, edit)
-			if text := listText(t, s, "", 3); !strings.Contains(text, "Max") {
-				t.Fatalf("before the edit is shown, a page that is not cached: %s", text)
-			}
+			wantPart(t, listText(t, s, "", 3), "Max", "before the edit is shown, the page")
 			if what == "a page" {
 				listText(t, s, Sold, 3)
 			} else {
 				must(t, errorOf(s.pet(2)))
 			}
-			if text := listText(t, s, "", 3); strings.Contains(text, "Max") {
-				t.Errorf("after %s has shown the edit, a page still is %s", what, text)
-			}
+			wantCount(t, listText(t, s, "", 3), "Max", 0,
+				"after ", what, " has shown the edit, the page")
 		})
 	}
 }
@@ -480,9 +463,9 @@ func TestAnEditThatWasShownOnceIsShownFromThenOn(t *testing.T) {
 func TestTheCacheIsBounded(t *testing.T) {
 	const most = 1 << 20
 	s := newStore(t)
-	must(t, writing(s, sqlOf(`
+	mustWrite(t, s, sqlOf(`
 		WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 5000)
-		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))())
+		INSERT INTO pets (category_id, status, name) SELECT i, 2 + i % 3, 'Bella' FROM n`))
 	s.documents.max = most
 	size := func() int64 {
 		s.documents.mu.Lock()
@@ -600,9 +583,8 @@ func (l *lookingService) want(status int, takes time.Duration) {
 	w := httptest.NewRecorder()
 	began := time.Now()
 	l.ServeHTTP(w, r)
-	if took := time.Since(began); w.Code != status || took != takes {
-		l.t.Errorf("the status is %d after %v, want %d after %v", w.Code, took, status, takes)
-	}
+	wantEqual(l.t, w.Code, status, "the status")
+	wantEqual(l.t, time.Since(began), takes, "the time that it takes")
 }
 
 // onLookingCluster runs a test with such a service on imitated nodes.
@@ -625,7 +607,84 @@ func (l *lookingService) revoke() {
 
 const lookAtCluster = "0 POST /db/query?level=linearizable"
 
-// TestWhatIsOldIsLookedUpBeforeItIsTrusted, once for all that wait.
+// begin begins a look that gets an answer of its own.
+func (l *lookingService) begin(answer fakeAnswer) {
+	answerOnce(l.cluster, answer)
+	l.store.joinLook(l.t.Context())
+	synctest.Wait()
+}
+
+// answerLate answers with what is true when it is asked, and takes a while for it.
+func answerLate(n *fakeNode, w http.ResponseWriter, r *http.Request) {
+	n.fake.mu.Lock()
+	n.serve(w, r)
+	n.fake.mu.Unlock()
+	time.Sleep(1500 * time.Millisecond)
+}
+
+// play does what the lines of a script say:
+//
+//	wait 1s               lets time pass
+//	revoke                revokes the key elsewhere
+//	slow 700ms            lets the cluster take so long for each answer
+//	frozen                lets the leader respond no more, and another node lead
+//	well                  ends both
+//	lost                  begins a look whose answer never comes
+//	late                  begins one whose answer comes 1.5 s later
+//	20 get 200 in 125ms   sends so many requests at once, and checks what becomes of them
+//	1 waits 401 in 1ms    does the same, without waiting for them
+//	asked 1               checks how often the cluster was asked
+//	background quiet      starts what runs beside the requests, which logs nothing if it is quiet
+func (l *lookingService) play(script string) {
+	l.t.Helper()
+	c := l.cluster
+	var clients sync.WaitGroup
+	for line := range strings.Lines(strings.TrimSpace(script)) {
+		words := strings.Fields(line)
+		last := words[len(words)-1]
+		takes, _ := time.ParseDuration(last)
+		times, _ := strconv.Atoi(last)
+		switch words[0] {
+		case "wait":
+			time.Sleep(takes)
+			synctest.Wait()
+		case "revoke":
+			l.revoke()
+		case "slow":
+			c.before("/", func(r *http.Request) { pause(r.Context(), takes) })
+		case "frozen":
+			c.freeze(0)
+			c.lead(1)
+		case "well":
+			c.when(nil)
+		case "lost":
+			l.begin(hang)
+		case "late":
+			l.begin(answerLate)
+		case "asked":
+			c.wantArrived(slices.Repeat([]string{lookAtCluster}, times)...)
+		case "background":
+			b := l.background()
+			if last == "quiet" {
+				defer b.wantLog()
+			}
+			defer func() { must(l.t, b.stop()) }()
+		default:
+			var requests, status int
+			var verb string
+			must(l.t, errorOf(fmt.Sscan(line, &requests, &verb, &status)))
+			for range requests {
+				clients.Go(func() { l.want(status, takes) })
+			}
+			if verb == "get" {
+				clients.Wait()
+			}
+			synctest.Wait()
+		}
+	}
+}
+
+// TestWhatIsOldIsLookedUpBeforeItIsTrusted, as after a pause.
 func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -635,66 +694,79 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusUnauthorized, 0)
 	})
-	onLookingCluster(t, func(t *testing.T, l *lookingService) {
-		time.Sleep(lookCount)
-		l.want(http.StatusOK, 0)
-		l.cluster.wantArrived()
-		time.Sleep(time.Nanosecond)
-		l.cluster.before("/", func(*http.Request) { time.Sleep(lookWait / 4) })
-		var clients sync.WaitGroup
-		for range 20 {
-			clients.Go(func() { l.want(http.StatusOK, lookWait/4) })
-		}
-		clients.Wait()
-		l.cluster.when(nil)
-		l.cluster.wantArrived(lookAtCluster)
-		l.revoke()
-		time.Sleep(lookCount + 1)
-		l.want(http.StatusUnauthorized, 0)
-	})
-}
-
-func TestALookCountsByBothClocks(t *testing.T) {
-	for _, c := range []struct {
-		what         string
-		age, wallAge time.Duration
-		want         bool
-	}{
-		{"a look a second ago", time.Second, time.Second, true},
-		{"a look longer ago", time.Second + 1, time.Second + 1, false},
-		{"a machine that was suspended", time.Millisecond, time.Hour, false},
-		{"a clock that was set back", time.Millisecond, -1, false},
-		{"a clock that was set back in a pause", time.Hour, time.Millisecond, false},
+	for what, script := range map[string]string{
+		"a look counts for a second, and is made once for all that wait": `
+			wait 1s
+			1 get 200 in 0s
+			asked 0
+			wait 1ns
+			slow 125ms
+			20 get 200 in 125ms
+			well
+			asked 1
+			revoke
+			wait 1.000000001s
+			1 get 401 in 0s`,
+		"the late answer to a look from before a pause tells nothing": `
+			late
+			revoke
+			wait 1.5s
+			1 get 401 in 0s`,
+		"a look from before a pause that was lost tells nothing": `
+			lost
+			revoke
+			wait 1.5s
+			1 get 401 in 0s`,
+		"one that is joined is waited for no longer than one that is begun, by however many": `
+			wait 1s
+			lost
+			wait 1s
+			20 get 200 in 500ms
+			asked 1`,
+		"whoever waits for a look that is replaced waits for the other one": `
+			wait 1s
+			lost
+			revoke
+			wait 750ms
+			1 waits 401 in 250.000001ms
+			wait 250.000001ms
+			1 get 401 in 0s`,
+		"after a pause, a second node is asked": `
+			revoke
+			frozen
+			wait 1.000000001s
+			1 get 401 in 250ms`,
+		"a slow look is no error: services that start together may wait for each other so long": `
+			slow 700ms
+			background quiet
+			wait 1m`,
+		"a slow look after a pause is made up for by those that follow": `
+			revoke
+			slow 700ms
+			wait 1.000000001s
+			1 get 200 in 500ms
+			background
+			wait 1s
+			well
+			1 get 401 in 0s`,
 	} {
-		if got := areRecent(c.age, c.wallAge); got != c.want {
-			t.Errorf("%s: recent is %v", c.what, got)
-		}
+		t.Run(what, func(t *testing.T) {
+			onLookingCluster(t, func(_ *testing.T, l *lookingService) { l.play(script) })
+		})
 	}
 }
 
-// TestALookFromBeforeAPauseTellsNothing of now: not with an answer that arrives late, nor by being
-// lost.
-func TestALookFromBeforeAPauseTellsNothing(t *testing.T) {
-	for what, late := range map[string]fakeAnswer{
-		"an answer that arrives late": func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
-			n.fake.mu.Lock()
-			n.serve(w, r)
-			n.fake.mu.Unlock()
-			time.Sleep(1500 * time.Millisecond)
-		},
-		"an answer that never arrives": hang,
-	} {
-		t.Run(what, func(t *testing.T) {
-			onLookingCluster(t, func(t *testing.T, l *lookingService) {
-				answerOnce(l.cluster, late)
-				l.store.joinLook()
-				synctest.Wait()
-				l.revoke()
-				time.Sleep(1500 * time.Millisecond)
-				synctest.Wait()
-				l.want(http.StatusUnauthorized, 0)
-			})
-		})
+func TestALookCountsByBothClocks(t *testing.T) {
+	for what, ages := range rowsOf(`
+		is recent: a look a second ago => 1s 1s
+		is old: a look longer ago => 1.000000001s 1.000000001s
+		is old: a machine that was suspended => 1ms 1h
+		is old: a clock that was set back => 1ms -1ns
+		is old: a clock that was set back in a pause => 1h 1ms`) {
+		first, second, _ := strings.Cut(ages, " ")
+		age, _ := time.ParseDuration(first)
+		wallAge, _ := time.ParseDuration(second)
+		wantEqual(t, isRecent(age, wallAge), strings.HasPrefix(what, "is recent"), what)
 	}
 }
 
@@ -717,74 +789,6 @@ func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		l.want(http.StatusUnauthorized, 0)
 		must(t, b.stop())
-	})
-}
-
-// onLostLook runs a test with a look that gets no answer, as if it had been lost in a pause. It is
-// young enough to be joined when the one before it is old.
-func onLostLook(t *testing.T, test func(l *lookingService)) {
-	t.Helper()
-	onLookingCluster(t, func(t *testing.T, l *lookingService) {
-		time.Sleep(lookCount)
-		answerOnce(l.cluster, hang)
-		l.store.joinLook()
-		synctest.Wait()
-		test(l)
-	})
-}
-
-// TestALookThatIsJoinedIsWaitedForNoLonger than one that is begun, by however many.
-func TestALookThatIsJoinedIsWaitedForNoLonger(t *testing.T) {
-	onLostLook(t, func(l *lookingService) {
-		time.Sleep(lookCount)
-		var clients sync.WaitGroup
-		for range 20 {
-			clients.Go(func() { l.want(http.StatusOK, lookWait) })
-		}
-		clients.Wait()
-		l.cluster.wantArrived(lookAtCluster)
-	})
-}
-
-// TestALookThatIsReplacedTellsNothing: whoever waits for it waits for the other one.
-func TestALookThatIsReplacedTellsNothing(t *testing.T) {
-	onLostLook(t, func(l *lookingService) {
-		l.revoke()
-		time.Sleep(lookCount - lookEvery)
-		var client sync.WaitGroup
-		client.Go(func() { l.want(http.StatusUnauthorized, lookEvery+1) })
-		synctest.Wait()
-		time.Sleep(lookEvery + 1)
-		l.want(http.StatusUnauthorized, 0)
-		client.Wait()
-	})
-}
-
-func takesLong(r *http.Request) { pause(r.Context(), 700*time.Millisecond) }
-
-// TestALookThatIsSlowIsNoError: services that start together may wait for each other so long.
-func TestALookThatIsSlowIsNoError(t *testing.T) {
-	onLookingCluster(t, func(t *testing.T, l *lookingService) {
-		l.cluster.before("/", takesLong)
-		b := l.background()
-		time.Sleep(time.Minute)
-		must(t, b.stop())
-		b.wantLog()
-	})
-}
-
-// TestASlowLookAfterAPauseIsMadeUpFor by those that follow.
-func TestASlowLookAfterAPauseIsMadeUpFor(t *testing.T) {
-	onLookingCluster(t, func(t *testing.T, l *lookingService) {
-		l.revoke()
-		l.cluster.before("/", takesLong)
-		time.Sleep(lookCount + 1)
-		l.want(http.StatusOK, lookWait)
-		stop := runBackground(l.service, nil, nil)
-		time.Sleep(time.Second)
-		l.cluster.when(nil)
-		l.want(http.StatusUnauthorized, 0)
-		must(t, stop())
 	})
 }
 
@@ -832,7 +836,7 @@ func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 		l := newLookingService(t, s)
 		busy := fileEngine(s).busy
 		busy <- struct{}{}
-		must(t, writing(other, revokeKey(1, 1))()) // which counts no edit
+		mustWrite(t, other, revokeKey(1, 1)) // which counts no edit
 		time.Sleep(lookCount + 1)
 		l.want(http.StatusUnauthorized, writerWait)
 		time.Sleep(lookCount + 1)
@@ -915,23 +919,17 @@ func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
 			creating(s, "before"), creating(s, "with"), broken, creating(s, "with"))
 		must(t, errs[0])
 		for _, err := range errs[1:] {
-			if !errors.Is(err, errUnavailable) || !strings.Contains(err.Error(), "CHECK") {
-				t.Errorf("a write of the failed transaction says %v", err)
-			}
+			wantError(t, err, errUnavailable, "a write of the failed transaction")
+			wantPart(t, fmt.Sprint(err), "CHECK", "the error")
 		}
-		if n := s.commitsFailed.Load(); n != 1 {
-			t.Errorf("%d commits count as failed, want 1", n)
-		}
+		wantEqual(t, s.commitsFailed.Load(), 1, "the number of failed commits")
 		for _, query := range []string{"no SQL", "INSERT INTO usage VALUES (?)"} {
-			if err := writing(s, sqlOf(query))(); !errors.Is(err, errUnavailable) {
-				t.Errorf("%s: %v", query, err)
-			}
+			wantError(t, writing(s, sqlOf(query))(), errUnavailable, query)
 		}
 		must(t, creating(s, "after")())
-		_, p := pageIDs(t, s, "", 20, 0)
-		if got := string(p.body); strings.Contains(got, "with") || strings.Count(got, "name") != 2 {
-			t.Errorf("stored are %s", got)
-		}
+		text := listText(t, s, "", 20)
+		wantCount(t, text, "with", 0, "the list")
+		wantCount(t, text, "name", 2, "the list")
 	})
 }
 
@@ -940,8 +938,8 @@ func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
 func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 	onStores(t, func(t *testing.T, s *store) {
 		const before = int64(1 << 62) // ids of 64 bits arrive exactly
-		must(t, writing(s, sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)",
-			before))())
+		mustWrite(t, s, sqlOf("INSERT INTO sqlite_sequence (name, seq) VALUES ('pets', ?)",
+			before))
 		s.engine = shufflingEngine{s.engine}
 		pets := make([]NewPet, 25)
 		ids := make([]int64, len(pets))
@@ -968,33 +966,24 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 		for _, err := range writeTogether(t, s, writes...) {
 			must(t, err)
 		}
-		if n := commitsOf(s) - transactions; n != 2 {
-			t.Errorf("they took %d transactions, want 2", n)
-		}
-		if n := s.commitSizes.sum.Load() - counted; n != int64(len(writes)) {
-			t.Errorf("the metrics count %d requests, want %d", n, len(writes))
-		}
+		wantEqual(t, commitsOf(s)-transactions, 2, "the number of transactions")
+		wantEqual(t, s.commitSizes.sum.Load()-counted, int64(len(writes)),
+			"the number of requests in the metrics")
 		var rows []string
 		for i, id := range ids {
 			rows = append(rows, rowOf(pets[i]))
-			if got := readPet(t, s, id); got != (Pet{ID: id, NewPet: pets[i]}) {
-				t.Errorf("pet %d has the id %d, which is %+v", i, id, got)
-			}
+			wantEqual(t, readPet(t, s, id), Pet{ID: id, NewPet: pets[i]}, "pet ", i)
 		}
 		slices.Sort(ids)
 		listed, p := pageIDs(t, s, "", 25, before)
-		if !slices.Equal(listed, ids) || p.last != before+25 {
-			t.Errorf("listed are %v, the last %d", listed, p.last)
-		}
-		usages := readNumber(t, s, "SELECT count(*) FROM usage")
-		if n := len(slices.Compact(ids)); n != 25 || countPets(t, s) != 25 || usages != 25 {
-			t.Errorf("%d ids, %d pets, and %d usages are stored", n, countPets(t, s), usages)
-		}
+		wantEqual(t, listed, ids, "what is listed")
+		wantEqual(t, p.last, before+25, "the last id")
+		wantEqual(t, len(slices.Compact(ids)), 25, "the number of ids")
+		wantPets(t, s, 25)
+		wantRows(t, s, "usage", 25)
 		must(t, errorOf(s.importPets(t.Context(), "digest", rows, 0, 25)))
 		for i, pet := range pets {
-			if got := readPet(t, s, before+int64(26+i)).NewPet; got != pet {
-				t.Errorf("of the import, pet %d is %+v", i, got)
-			}
+			wantEqual(t, readPet(t, s, before+int64(26+i)).NewPet, pet, "of the import, pet ", i)
 		}
 	})
 }
@@ -1033,7 +1022,7 @@ func TestNoIDIsGuessed(t *testing.T) {
 		"one id":  func(r *result) { r.lastID = 1 },
 	} {
 		s := newStore(t)
-		pageIDs(t, s, "", maxLimit, 0)
+		wantIDs(t, s)
 		s.engine = &lyingEngine{s.engine, func(results []result) {
 			if commitsOf(s) == 1 { // the second transaction has two pets
 				lie(&results[0])
@@ -1045,9 +1034,7 @@ func TestNoIDIsGuessed(t *testing.T) {
 				t.Errorf("%s: create %d says %v", what, i, err)
 			}
 		}
-		if ids, _ := pageIDs(t, s, "", maxLimit, 0); len(ids) != 3 {
-			t.Errorf("%s: %d pets are listed, want 3", what, len(ids))
-		}
+		wantIDs(t, s, 1, 2, 3)
 	}
 }
 
@@ -1064,18 +1051,12 @@ func TestAFullTransactionRefusesWritesAtOnce(t *testing.T) {
 			go func() { errs <- creating(s, "Rex")() }()
 			synctest.Wait()
 		}
-		if len(errs) != refused {
-			t.Errorf("%d writes are refused, want %d", len(errs), refused)
-		}
+		wantEqual(t, len(errs), refused, "the number of refused writes")
 		for range len(errs) {
-			if err := <-errs; !errors.Is(err, errUnavailable) {
-				t.Errorf("a write after %d others says %v", maxCallers, err)
-			}
+			wantError(t, <-errs, errUnavailable, "a write after as many as may wait")
 		}
 		err := writing(s, saveUsage(1, &usage{}))()
-		if !errors.Is(err, errUnavailable) {
-			t.Errorf("a flush after %d others says %v", maxCallers, err)
-		}
+		wantError(t, err, errUnavailable, "a flush after as many as may wait")
 		open()
 		for range maxCallers + 1 {
 			must(t, <-errs)
@@ -1095,15 +1076,11 @@ func TestNobodyWaitsForMoreThanTwoTransactions(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 4000 {
 			wg.Go(func() {
-				if err := creating(s, "Rex")(); !errors.Is(err, errUnavailable) {
-					t.Errorf("a create says %v", err)
-				}
+				wantError(t, creating(s, "Rex")(), errUnavailable, "a create")
 			})
 		}
 		wg.Wait()
-		if longest := time.Since(start); longest > 2*leaderWait {
-			t.Errorf("the last to be told waits %v", longest)
-		}
+		wantWithin(t, time.Since(start), 0, 2*leaderWait, "the longest wait")
 	})
 }
 
@@ -1128,14 +1105,10 @@ func TestAPanicFailsItsTransactionOnly(t *testing.T) {
 		t.Errorf("the leader sees the panic %v, and its follower %v", panicked, errs[2])
 	}
 	must(t, creating(s, "Max")())
-	if n := readNumber(t, s, "SELECT count(*) FROM usage"); n != 0 {
-		t.Error("the transaction that panicked is stored")
-	}
+	wantRows(t, s, "usage", 0)
 	// The connection in which the driver panicked cannot be closed; nobody waits for it.
 	must(t, s.Close())
-	if err := creating(s, "Tom")(); !errors.Is(err, errUnavailable) {
-		t.Errorf("closed, createPet says %v", err)
-	}
+	wantError(t, creating(s, "Tom")(), errUnavailable, "a create on a closed store")
 	again := openDatabaseFor(t, fileEngine(s).path, openToServe)
 	must(t, creating(again, "Tom")())
 	wantPets(t, again, 3)
@@ -1165,7 +1138,7 @@ func TestClosingWaitsForTheLeader(t *testing.T) {
 // TestACancelledLeaderCancelsNoFollower: together with others it waits for a lock as long as they.
 func TestACancelledLeaderCancelsNoFollower(t *testing.T) {
 	s := newStore(t)
-	setLockWait(s, 20*time.Millisecond)
+	fileEngine(s).wait = 20 * time.Millisecond
 	defer lockDatabase(t, s)()
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -1206,10 +1179,9 @@ func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
 				var body, when string
 				must(t, errorOf(fmt.Sscan(step, &keyID, &body, &when)))
 				now := clock(strings.TrimSuffix(when, ":")).time()
-				id, verdict := createOnce(t, stores[i%2], keyID, body, now)
-				if got := fmt.Sprintf(": %s %d", verdict, id); !strings.HasSuffix(step, got) {
-					t.Errorf("%s: %s is %s", policy, step, got)
-				}
+				_, want, _ := strings.Cut(step, ": ")
+				wantEqual(t, createOnce(t, stores[i%2], keyID, body, now), want,
+					policy, ": ", step)
 			}
 			wantPets(t, stores[0], int64(strings.Count(script, "created")))
 		}
@@ -1224,16 +1196,14 @@ func TestRepeatsInOneTransactionMakeOnePet(t *testing.T) {
 		writes := []func() error{creating(s, "Kim")}
 		for i, body := range []string{"Rex", "Rex", "Max", "Rex"} {
 			writes = append(writes, func() error {
-				id, verdict := createOnce(t, s, 1, body, testTime)
-				verdicts[i] = fmt.Sprint(id, " ", verdict)
+				verdicts[i] = createOnce(t, s, 1, body, testTime)
 				return nil
 			})
 		}
 		writeTogether(t, s, writes...)
-		want := []string{"2 created", "2 replayed", "2 reused", "2 replayed"}
-		if !slices.Equal(verdicts, want) || countPets(t, s) != 2 {
-			t.Errorf("they are %q, want %q", verdicts, want)
-		}
+		want := []string{"created 2", "replayed 2", "reused 2", "replayed 2"}
+		wantEqual(t, verdicts, want, "the verdicts")
+		wantPets(t, s, 2)
 	})
 }
 
@@ -1243,21 +1213,18 @@ func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
 		now := int64(instantOf(testTime))
 		today := now / int64(dayMillis)
 		const many = "WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 1200) "
-		must(t, writing(s,
+		mustWrite(t, s,
 			sqlOf(many+`INSERT INTO idempotency
 				SELECT 1, i, x'00', 1, ? - 86400000 - 1000 * i FROM n`, now),
 			sqlOf(`INSERT INTO idempotency VALUES (1, 'a', x'00', 1, ?1 - 86399999),
 				(1, 'b', x'00', 1, ?1), (1, 'c', x'00', 1, ?1 + 3600000)`, now),
 			sqlOf(many+"INSERT INTO usage_days SELECT i, ? - 400 - i % 3, 1, 0, 0 FROM n", today),
 			sqlOf("INSERT INTO usage_days VALUES (7, ?1 - 399, 1, 0, 0), (7, ?1, 1, 0, 0)", today),
-		)())
+		)
 		must(t, s.purge(t.Context(), testTime))
 		must(t, newLedger(s, 0).purge(t.Context(), testTime))
-		records := readNumber(t, s, "SELECT count(*) FROM idempotency")
-		days := readNumber(t, s, "SELECT count(*) FROM usage_days")
-		if records != 3 || days != 2 || countPets(t, s) != 1 {
-			t.Errorf("%d young records, %d young days and %d pets are left, want 3, 2 and 1",
-				records, days, countPets(t, s))
-		}
+		wantRows(t, s, "idempotency", 3)
+		wantRows(t, s, "usage_days", 2)
+		wantPets(t, s, 1)
 	})
 }

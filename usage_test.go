@@ -161,23 +161,17 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 				return arrives
 			})
 			err := l.flush(t.Context(), testStart.time)
-			if !errors.Is(err, errUnavailable) {
-				t.Errorf("a flush of which half is stored says %v", err)
-			}
+			wantError(t, err, errUnavailable, "a flush of which half is stored")
 			repair()
 			mustFlush(t, l)
-			if n := commitsOf(l.store) - before; n != 3 {
-				t.Errorf("a service has written %d transactions", n)
-			}
+			wantEqual(t, commitsOf(l.store)-before, 3, "the number of transactions")
 		}
 		for query, want := range map[string]int64{
 			"SELECT sum(admitted) FROM usage_days": 2 * usages,
 			"SELECT sum(minute_used) FROM usage":   2 * usages,
 			"SELECT max(day_used) FROM usage":      2,
 		} {
-			if got := readNumber(t, w.store(), query); got != want {
-				t.Errorf("%s: %d, want %d", query, got, want)
-			}
+			wantEqual(t, readNumber(t, w.store(), query), want, query)
 		}
 	})
 }
@@ -193,9 +187,7 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 		crowd`)
 	delete(l.usages, -1)
 	w.play("0s: flush")
-	if len(l.usages) != bound {
-		t.Errorf("%d usages are remembered, want all while they are not too many", len(l.usages))
-	}
+	wantEqual(t, len(l.usages), bound, "the number of usages, while they are not too many,")
 	kept := map[int64]*usage{
 		100: {retryAt: clock("9h"), retryOf: dayMillis},
 		101: nearlyBanned(),
@@ -639,7 +631,7 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 			w.play(when + ": flush")
 		}
 		for _, late := range copies { // the first must not let the others in again
-			must(t, errorOf(w.store().write(t.Context(), late...)))
+			mustWrite(t, w.store(), late...)
 			w.play(`
 				stored: minute 2 until 1m0s, day 2 until 24h0m0s
 				days: 2027-01-15: 2 admitted, 0 refused, 0 errors`)
@@ -788,9 +780,7 @@ func (w *limitsWorld) play(script string) {
 // want checks that a line of a script says what was found.
 func (w *limitsWorld) want(line, got, want string) {
 	w.Helper()
-	if !strings.Contains(got, want) {
-		w.Errorf("%s: it is %s", line, got)
-	}
+	wantPart(w, got, want, line)
 }
 
 // step does what one line of a script says.
