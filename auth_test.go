@@ -407,11 +407,10 @@ func TestOnlyTheDigestOfAKeyIsInTheDatabase(t *testing.T) {
 
 func FuzzAuthorization(f *testing.F) {
 	good := keyWith("pet_live_", someBody)
-	for _, seed := range []string{
-		"", "Bearer", "Bearer " + good, "bearer   " + good, "Bearer " + good + " ",
-		"Bearer " + good + " " + good, "Bearer\t" + good, "Basic " + good, good,
-		"Bearer " + good[1:], "Bearer " + keyWith("pet_test_", someBody), "Bearer \x00", "BEARER é",
-	} {
+	seeds := "|Bearer|Bearer GOOD|bearer   GOOD|Bearer GOOD |Bearer GOOD GOOD|Bearer\tGOOD|" +
+		"Basic GOOD|GOOD|Bearer xGOOD|Bearer TEST|Bearer \x00|BEARER é"
+	words := strings.NewReplacer("GOOD", good, "TEST", keyWith("pet_test_", someBody))
+	for seed := range strings.SplitSeq(words.Replace(seeds), "|") {
 		f.Add(seed)
 	}
 	credentials := regexp.MustCompile(`(?s)^[Bb][Ee][Aa][Rr][Ee][Rr] +(pet_live_.*)$`)

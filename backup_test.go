@@ -348,9 +348,9 @@ func damage(t testing.TB, file string) {
 
 // TestABackupOfADamagedDatabaseIsNone, and neither is one of rows that break a rule of the schema.
 func TestABackupOfADamagedDatabaseIsNone(t *testing.T) {
-	for _, spoil := range []spoiler{damaged("pets.db"), change("pets.db", brokenRule...)} {
+	for _, script := range []string{"damage pets.db", "break pets.db"} {
 		sc := newScene(t)
-		spoil(t, sc)
+		sc.prepare(t, script)
 		folder := t.TempDir()
 		err := backUp(t.Context(), openDatabase(t, sc.db), filepath.Join(folder, "copy.db"))
 		wantRefusal(t, err, "", "the copy is damaged")
@@ -544,10 +544,10 @@ func wantNextIDs(t testing.TB, path string, pet, key int64) {
 // TestRestoreReplacesWhatIsThere, and keeps it if it holds anything. That is how to go back after
 // an upgrade.
 func TestRestoreReplacesWhatIsThere(t *testing.T) {
-	replace := func(what string, isKept bool, spoil ...spoiler) {
+	replace := func(what string, isKept bool, script string) {
 		t.Run(what, func(t *testing.T) {
 			sc := newScene(t)
-			both(spoil...)(t, sc)
+			sc.prepare(t, script)
 			must(t, os.Chmod(sc.copy, 0o644))
 			copied, want := readText(t, sc.copy), ""
 			names := []string{"copy.db", "pets.db", "pets.db-lock"}
@@ -568,27 +568,26 @@ func TestRestoreReplacesWhatIsThere(t *testing.T) {
 			wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
 		})
 	}
-	replace("a database", true)
-	replace("one of an older petstore", true, change("pets.db", "PRAGMA user_version = 1"))
-	replace("one of a newer petstore", true, change("pets.db", newerSchema))
-	replace("no file", false, loseDatabase)
-	replace("an empty file", false, loseDatabase, overwrite("pets.db", ""))
-	replace("a database without tables", false, loseDatabase, overwrite("pets.db", ""),
-		change("pets.db", "PRAGMA user_version = 1", "PRAGMA user_version = 0"))
+	replace("a database", true, "")
+	replace("one of an older petstore", true, "sql pets.db PRAGMA user_version = 1")
+	replace("one of a newer petstore", true, "sql pets.db PRAGMA user_version = 99")
+	replace("no file", false, "lose")
+	replace("an empty file", false, "lose; write pets.db")
+	replace("a database without tables", false, "lose; write pets.db; "+
+		"sql pets.db PRAGMA user_version = 1; sql pets.db PRAGMA user_version = 0")
 }
 
 // TestRestoreMovesTheIDsOn: clients have seen ids that the copy does not know. It may be one of
 // pets that were deleted, or one of no pet and no key yet.
 func TestRestoreMovesTheIDsOn(t *testing.T) {
-	noPets := change("copy.db", "DELETE FROM pets")
 	sc := newScene(t)
-	noPets(t, sc)
+	sc.prepare(t, "sql copy.db DELETE FROM pets")
 	sc.mustRestore(t)
 	wantNextIDs(t, sc.db, 1_000_000+copiedPets+1, 1_000_000+copiedKeys+1)
 
 	sc = newScene(t)
-	noPets(t, sc)
-	makeOtherDatabase(t, sc.copy, "DELETE FROM api_keys", "DELETE FROM sqlite_sequence")
+	makeOtherDatabase(t, sc.copy,
+		"DELETE FROM pets", "DELETE FROM api_keys", "DELETE FROM sqlite_sequence")
 	sc.mustRestore(t)
 	wantNextIDs(t, sc.db, 1_000_001, 1_000_001)
 }
@@ -648,7 +647,7 @@ func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
 	for looks := int64(1); !isEnd; looks += 7 { // it looks some 70 times
 		synctest.Test(t, func(t *testing.T) {
 			sc := newScene(t)
-			loseDatabase(t, sc)
+			sc.prepare(t, "lose")
 			ctx := newEndingContext(t, looks)
 			made := make(chan error, 1)
 			ctx.cancel = func() { // perhaps on a goroutine of database/sql
@@ -753,74 +752,90 @@ func ownerOf(info fs.FileInfo) string {
 	return fmt.Sprint(stat.FieldByName("Uid"), stat.FieldByName("Gid"))
 }
 
-// spoiler prepares a scene for a restore. The names are those of files in its folder.
-type spoiler func(t testing.TB, sc *scene)
-
-func overwrite(name, content string) spoiler {
-	return func(t testing.TB, sc *scene) {
-		writeText(t, sc.folder+"/"+name, content)
-	}
-}
-
-func change(name string, statements ...string) spoiler {
-	return func(t testing.TB, sc *scene) {
-		makeOtherDatabase(t, sc.folder+"/"+name, statements...)
-	}
-}
-
-func damaged(name string) spoiler {
-	return func(t testing.TB, sc *scene) {
-		damage(t, sc.folder+"/"+name)
-	}
-}
-
-func remove(name string) spoiler {
-	return func(t testing.TB, sc *scene) {
-		must(t, os.Remove(sc.folder+"/"+name))
-	}
-}
-
-// link makes a link to a file, whose name ends in .link.
-func link(name string) spoiler {
-	return func(t testing.TB, sc *scene) {
-		must(t, os.Symlink(name, sc.folder+"/"+name+".link"))
-	}
-}
-
-// restoring names what is restored from, and into.
-func restoring(from, into string) spoiler {
-	return func(_ testing.TB, sc *scene) {
-		sc.copy = sc.folder + "/" + from
-		sc.db = sc.folder + "/" + into
-	}
-}
-
-func both(spoilers ...spoiler) spoiler {
-	return func(t testing.TB, sc *scene) {
-		for _, spoil := range spoilers {
-			spoil(t, sc)
+// prepare does what a script says to the files of a scene, with semicolons between its steps:
+//
+//	serve                    starts a service on the database
+//	lose                     removes the database, and what is beside it but its lock
+//	write copy.db pets       makes a file with a text, or an empty one
+//	sql copy.db VACUUM       runs a statement on a database
+//	damage copy.db           overwrites its last page
+//	break copy.db            lets a row break a rule of the schema
+//	remove copy.db           removes a file
+//	link copy.db             makes a link to it, copy.db.link
+//	restore copy.db pets.db  names what is restored from, and into
+func (sc *scene) prepare(t testing.TB, script string) {
+	t.Helper()
+	for step := range strings.SplitSeq(script, "; ") {
+		verb, operands, _ := strings.Cut(step, " ")
+		name, operand, _ := strings.Cut(operands, " ")
+		path := sc.folder + "/" + name
+		switch verb {
+		case "serve":
+			openDatabaseFor(t, sc.db, openToServe)
+		case "lose":
+			for _, suffix := range []string{"", "-wal", "-shm"} {
+				_ = os.Remove(sc.db + suffix)
+			}
+		case "write":
+			writeText(t, path, operand)
+		case "sql":
+			makeOtherDatabase(t, path, operand)
+		case "damage":
+			damage(t, path)
+		case "break":
+			makeOtherDatabase(t, path, "PRAGMA ignore_check_constraints = 1",
+				"UPDATE pets SET status = 9 WHERE id = 2")
+		case "remove":
+			must(t, os.Remove(path))
+		case "link":
+			must(t, os.Symlink(name, path+".link"))
+		case "restore":
+			sc.copy = path
+			sc.db = sc.folder + "/" + operand
 		}
 	}
 }
 
-// loseDatabase removes the database, and what is beside it but its lock.
-func loseDatabase(t testing.TB, sc *scene) {
-	t.Helper()
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		_ = os.Remove(sc.db + suffix)
-	}
-}
-
-func serveDatabase(t testing.TB, sc *scene) {
-	openDatabaseFor(t, sc.db, openToServe)
-}
-
 // TestRestoreIsRefused, and everything stays as it was.
 func TestRestoreIsRefused(t *testing.T) {
-	refuse := func(what, want string, spoil ...spoiler) {
+	words := strings.NewReplacer(
+		"SERVED", "a petstore serves it; stop it first",
+		"ANOTHER", "it belongs to another program",
+		"RECIPES", "sql recipes.db CREATE TABLE recipes (name)",
+		"HIGH copy.db", "sql copy.db PRAGMA user_version = 99",
+		"HIGH recipes.db", "sql recipes.db PRAGMA user_version = 99",
+		"FROMLINK", "restore copy.db.link pets.db",
+		"ONTOLINK", "restore copy.db pets.db.link",
+		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it",
+		"LEFT", "it is missing or empty, but its -wal is there",
+	)
+	for row, want := range rowsOf(words.Replace(`
+		while a service runs: serve => SERVED
+		through a link: serve; link pets.db; ONTOLINK => SERVED
+
+		a copy with a journal: write copy.db-journal x => has a log beside it, copy.db-journal
+		a link to a copy with a log: write copy.db-wal x; link copy.db; restore copy.db.link pets.db` +
+		` => has a log beside it, copy.db-wal
+		a missing copy: remove copy.db => no such file
+		an empty file: write copy.db => it is no petstore's
+		another kind of file: write copy.db pets => file is not a database
+		a newer petstore's: HIGH copy.db => use a newer petstore
+		rows that break a rule: break copy.db => the copy is damaged
+		a damaged copy: damage copy.db => damaged
+
+		another program's: RECIPES; restore recipes.db pets.db => ANOTHER
+		onto another program's: RECIPES; restore copy.db recipes.db => ANOTHER
+		onto one of a high version: RECIPES; sql recipes.db PRAGMA user_version = 99; ` +
+		`restore copy.db recipes.db => ANOTHER
+
+		beside what a killed restore has left: write pets.db.partial half => PARTIAL
+		into a missing folder: restore copy.db no/pets.db => no such file
+		where the log of a missing database is left: remove pets.db => LEFT
+		through a link to where it is left: remove pets.db; link pets.db; ONTOLINK => LEFT`)) {
+		what, script, _ := strings.Cut(row, ": ")
 		t.Run(what, func(t *testing.T) {
 			sc := newScene(t)
-			both(spoil...)(t, sc)
+			sc.prepare(t, script)
 			before := filesIn(t, sc.folder)
 			old, err := sc.restore(t.Context())
 			wantRefusal(t, err, "", want)
@@ -828,48 +843,7 @@ func TestRestoreIsRefused(t *testing.T) {
 			wantSameFiles(t, before, filesIn(t, sc.folder))
 		})
 	}
-	const served = "a petstore serves it; stop it first"
-	refuse("while a service runs", served, serveDatabase)
-	refuse("through a link, while a service runs", served, serveDatabase,
-		link("pets.db"), restoring("copy.db", "pets.db.link"))
-
-	refuse("of a copy with a journal", "has a log beside it, copy.db-journal",
-		overwrite("copy.db-journal", "pets"))
-	refuse("of a link to a copy with a log", "has a log beside it, copy.db-wal",
-		overwrite("copy.db-wal", "pets"), link("copy.db"), restoring("copy.db.link", "pets.db"))
-	refuse("of a missing copy", "no such file", remove("copy.db"))
-	refuse("of an empty file", "it is no petstore's", overwrite("copy.db", ""))
-	refuse("of another kind of file", "file is not a database", overwrite("copy.db", "pets"))
-	refuse("of a newer petstore's database", "use a newer petstore", change("copy.db", newerSchema))
-	refuse("of rows that break a rule", "the copy is damaged", change("copy.db", brokenRule...))
-	refuse("of a damaged copy", "damaged", damaged("copy.db"))
-
-	const another = "it belongs to another program"
-	recipes := change("recipes.db", "CREATE TABLE recipes (name)")
-	refuse("of another program's database", another, recipes,
-		restoring("recipes.db", "pets.db"))
-	refuse("onto another program's database", another, recipes,
-		restoring("copy.db", "recipes.db"))
-	refuse("onto another program's database of a high version", another, recipes,
-		change("recipes.db", "PRAGMA user_version=99"), restoring("copy.db", "recipes.db"))
-
-	refuse("beside what a killed restore has left",
-		"pets.db.partial is there: another copy runs, or was stopped; remove it",
-		overwrite("pets.db.partial", "half"))
-	refuse("into a missing folder", "no such file", restoring("copy.db", "no/pets.db"))
-	refuse("where the log of a missing database is left",
-		"it is missing or empty, but its -wal is there", remove("pets.db"))
-	refuse("through a link, where the log of a missing database is left",
-		"it is missing or empty, but its -wal is there",
-		remove("pets.db"), link("pets.db"), restoring("copy.db", "pets.db.link"))
 }
-
-var (
-	newerSchema = fmt.Sprintf("PRAGMA user_version = %d", len(migrations)+1)
-	brokenRule  = []string{
-		"PRAGMA ignore_check_constraints = 1", "UPDATE pets SET status = 9 WHERE id = 2",
-	}
-)
 
 // TestACopyWithPagesOfAnotherSizeIsRefused before the old database is kept.
 func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
@@ -889,7 +863,7 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 	mustCreate(t, ofDatabase, rex)
 	mustCreate(t, ofCopy, rex)
 	_, intoDatabase := sc.restore(t.Context())
-	both(link("copy.db"), restoring("copy.db.link", "new.db"))(t, sc)
+	sc.prepare(t, "link copy.db; restore copy.db.link new.db")
 	_, fromCopy := sc.restore(t.Context())
 	if intoDatabase == nil || fromCopy == nil {
 		t.Errorf("restore ends with %v and %v", intoDatabase, fromCopy)
@@ -972,15 +946,13 @@ func TestRestoreFollowsLinks(t *testing.T) {
 // TestADamagedDatabaseIsNotRestoredInto, since no copy of it can be kept. The message tells what to
 // move away, and then there is no database. It says what is known of the ids that were given.
 func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
-	noDatabase := both(loseDatabase, overwrite("pets.db", "damaged\n"))
-	for known, spoil := range map[string]spoiler{
-		"none of them can be read":            noDatabase,
-		"the highest that can be read is 205": damaged("pets.db"),
-		"the highest that can be read is 5":   change("pets.db", brokenRule...),
-	} {
+	for known, script := range rowsOf(`
+		none of them can be read => lose; write pets.db damaged
+		the highest that can be read is 205 => damage pets.db
+		the highest that can be read is 5 => break pets.db`) {
 		t.Run(known, func(t *testing.T) {
 			sc := newScene(t)
-			spoil(t, sc)
+			sc.prepare(t, script)
 			before := filesIn(t, sc.folder)
 			_, err := sc.restore(t.Context())
 			wantRefusal(t, err, "the database is damaged", "a -skip-ids above all ids that were "+
@@ -988,7 +960,7 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 			wantRefusal(t, err, "",
 				fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db))
 			wantSameFiles(t, before, filesIn(t, sc.folder))
-			loseDatabase(t, sc)
+			sc.prepare(t, "lose")
 			sc.mustRestore(t)
 			wantCopy(t, sc.db)
 		})
@@ -1021,7 +993,7 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 // TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime: the next one finds nothing that it had to keep.
 func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 	sc := newScene(t)
-	loseDatabase(t, sc)
+	sc.prepare(t, "lose")
 	restore := func(ctx context.Context) error { return errorOf(sc.restore(ctx)) }
 	stopEverywhere(t, restore, func() {})
 	wantCopy(t, sc.db)

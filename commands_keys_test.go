@@ -70,6 +70,12 @@ func (k testKeys) wantFields(id string, fields []string) {
 	}
 }
 
+// inKeys runs a test with keys in fake time.
+func inKeys(t *testing.T, test func(k testKeys)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newKeys(t)) })
+}
+
 // logs runs a key command, which must succeed, and returns what it says on stderr.
 func (k testKeys) logs(line string) string {
 	k.Helper()
@@ -88,8 +94,8 @@ func (k testKeys) refuses(line string, isUsage bool, words ...string) {
 }
 
 func TestKeyCreate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		newKeys(t).story(`
+	inKeys(t, func(k testKeys) {
+		k.story(`
 			create
 			1 name= plan=free perMinute=60 perDay=1000 expiresAt=null test=false
 			create -plan pro -name shop
@@ -193,25 +199,24 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 		words := strings.Split(want, ", ")
 		says := strings.NewReplacer("UNDONE", undone, "LEFT", left).Replace(words[0])
 		t.Run(row, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k := newKeys(t)
+			inKeys(t, func(k testKeys) {
 				k.mint("create", "-expires", "48h")
-				stop := startWaiting(t, "key "+line+" -db "+k.db)
+				stop := startWaiting(k, "key "+line+" -db "+k.db)
 				k.story("2 revokedAt=null") // It is stored while it is shown.
 				takes := time.Duration(0)
 				switch meanwhile {
 				case "nothing":
 				case "a lock":
-					otherProgram(t, k.db, "BEGIN IMMEDIATE")
+					otherProgram(k, k.db, "BEGIN IMMEDIATE")
 					takes = takeBackWait
 				default:
 					k.story(meanwhile)
 				}
 				began := time.Now()
-				wantOneLine(t, stop(), false, "stopped by a signal: "+says, "context canceled")
-				wantEqual(t, time.Since(began), takes, "the time after the stop")
+				wantOneLine(k, stop(), false, "stopped by a signal: "+says, "context canceled")
+				wantEqual(k, time.Since(began), takes, "the time after the stop")
 				keys := strings.Count(k.do("list"), "live")
-				wantEqual(t, fmt.Sprint(keys), words[1], "the number of keys")
+				wantEqual(k, fmt.Sprint(keys), words[1], "the number of keys")
 				k.story("1 expiresAt=2000-01-" + words[2] + "T00:00:00Z")
 			})
 		})
@@ -248,8 +253,7 @@ func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 }
 
 func TestKeySetChangesWhatItIsToldToAndLeavesTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		k.story(`
 			create -name shop -expires 48h
 			create -name other -expires 48h`)
@@ -281,16 +285,15 @@ func TestKeySetChangesWhatItIsToldToAndLeavesTheRest(t *testing.T) {
 			1 name=all plan=free perMinute=60 perDay=1000 expiresAt=2000-01-03T01:00:01Z
 			set -plan free 2`)
 		other = strings.Replace(other, "active", "expired", 1)
-		wantEqual(t, k.do("show", "-json", "2"), other, "the other key")
+		wantEqual(k, k.do("show", "-json", "2"), other, "the other key")
 		// The log tells the end, and not the lifetime.
 		const ends = `"id":1,"expires":"2000-01-05 01:00:00Z"}`
-		wantPart(t, k.logs("set -expires 2d 1"), ends+"\n", "the log")
+		wantPart(k, k.logs("set -expires 2d 1"), ends+"\n", "the log")
 	})
 }
 
 func TestAChangeOfAKeyThatCannotBeIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		k.story(`
 			create -plan enterprise -per-minute 5 -per-day 6
 			create -plan pro
@@ -308,11 +311,11 @@ func TestAChangeOfAKeyThatCannotBeIsRefused(t *testing.T) {
 			k.refuses(line, true, reason, "has the plan")
 		}
 		// A key may be revoked after the command has read it.
-		changed, err := openDatabase(t, k.db).edit(t.Context(), revokeKey(2, 1), setName(2, "late"))
-		must(t, err)
+		changed, err := openDatabase(k, k.db).edit(k.Context(), revokeKey(2, 1), setName(2, "late"))
+		must(k, err)
 		k.story("2 name=")
-		wantEqual(t, changed[1].affected, 0, "the number of revoked keys that are changed")
-		otherProgram(t, k.db, `CREATE TRIGGER full BEFORE UPDATE OF revoked_at, name ON api_keys
+		wantEqual(k, changed[1].affected, 0, "the number of revoked keys that are changed")
+		otherProgram(k, k.db, `CREATE TRIGGER full BEFORE UPDATE OF revoked_at, name ON api_keys
 			BEGIN SELECT RAISE(ABORT, 'the disk is full'); END`)
 		for line, reason := range map[string]string{
 			"set -plan pro 4":   "key 4 is revoked",
@@ -329,8 +332,7 @@ func TestAChangeOfAKeyThatCannotBeIsRefused(t *testing.T) {
 }
 
 func TestKeyRotate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		now := instantOf(time.Now())
 		k.story("create -plan enterprise -per-minute 5 -per-day 50 -name shop")
 		k.write(saveUsage(1, &usage{
@@ -398,14 +400,13 @@ func TestTheEndsOfAKeyAndItsSuccessors(t *testing.T) {
 			1 revokedAt=2000-01-01T00:00:00Z`,
 	} {
 		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { newKeys(t).story(story) })
+			inKeys(t, func(k testKeys) { k.story(story) })
 		})
 	}
 }
 
 func TestKeyUnbanLiftsTheBanOfAllKeysThatShareTheUsage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		k.story(`
 			create
 			rotate 1
@@ -448,8 +449,7 @@ func compactJSON(t testing.TB, text string) string {
 // TestKeysAreShownAsATableAndAsJSON: one is banned, and so is its successor, which shares its ban
 // and usage; the windows and the ban of the revoked one are over.
 func TestKeysAreShownAsATableAndAsJSON(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		k.story(`
 			create -name shop -plan pro
 			create -name revoked -expires 48h -test
@@ -504,15 +504,14 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
 		for _, id := range strings.Fields("1 2 3 4 5 6 7") {
 			all = append(all, k.do("show", "-json", id))
 		}
-		want := compactJSON(t, "["+strings.Join(all, ",")+"]")
-		wantEqual(t, compactJSON(t, k.do("list", "-json")), want, "the list of keys")
+		want := compactJSON(k, "["+strings.Join(all, ",")+"]")
+		wantEqual(k, compactJSON(k, k.do("list", "-json")), want, "the list of keys")
 	})
 }
 
 // A key and its successors are one block, however long ago they were made.
 func TestAKeyAndItsSuccessorsAreABlockOfTheTable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		k.story(`
 			create -name shop
 			create -name till -expires 10d
@@ -583,8 +582,7 @@ func TestAReportThatCannotBeShownIsAnError(t *testing.T) {
 // TestKeyUsageIsShownAsATableAndAsJSON, a line for the keys of one line of rotations. A key of an
 // earlier version may have a name that turns round what follows it.
 func TestKeyUsageIsShownAsATableAndAsJSON(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newKeys(t)
+	inKeys(t, func(k testKeys) {
 		k.story(`
 			create -name quiet
 			create -name before -plan pro
@@ -638,7 +636,7 @@ DAY          ADMITTED    REFUSED    ERRORS
 2000-01-01         50          3         0
 `, "\n"))
 		k.prints("usage 4", "DAY   ADMITTED    REFUSED    ERRORS\n")
-		wantPart(t, k.do("usage", "-days", "400"), "\n6      100051 ",
+		wantPart(k, k.do("usage", "-days", "400"), "\n6      100051 ",
 			"the table of 400 days")
 	})
 }

@@ -298,7 +298,7 @@ func TestStdinIsImported(t *testing.T) {
 
 // startWaiting runs a command until it waits for stdin or stdout, and returns what stops it. Call
 // it inside a synctest bubble.
-func startWaiting(t *testing.T, line string) (stop func() error) {
+func startWaiting(t testing.TB, line string) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	reader, writer := io.Pipe() // nobody else writes or reads

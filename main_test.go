@@ -344,7 +344,6 @@ func (l onlyAddress) Addr() net.Addr { return l.addr }
 func TestExitStatus(t *testing.T) {
 	db := madeDatabase(t)
 	mustCreate(t, openDatabase(t, db), rex)
-	const keyNotMade = `^petstore: no key was made, since it cannot be shown: .*broken pipe\n$`
 	reader, unread, err := os.Pipe()
 	must(t, err)
 	must(t, reader.Close()) // as when head(1) has left
@@ -352,30 +351,27 @@ func TestExitStatus(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	must(t, err)
 	defer null.Close()
-	for _, c := range []struct {
-		line   string
-		stdout *os.File
-		status int
-		stderr string // a regular expression
-	}{
-		{"version", null, 0, `^$`},
-		{"-db .", null, 1, `^petstore: cannot open the database [^\n]*directory\n$`},
-		{"-port 80", null, 2, `^petstore: [^\n]*-port[^\n]*\n$`},
-		// Who leaves early has not seen a new key, nor all of an export.
-		{"key list", unread, 1, `^$`},
-		{"key usage -json", unread, 1, `^$`},
-		{"help", unread, 1, `^$`},
-		{"pet export", unread, 1, `^$`},
-		{"key create", unread, 1, keyNotMade},
-		{"key rotate 1", unread, 1, keyNotMade},
-		// /dev/null is a stdout as any other, also if it is opened for reading, as Python does.
-		{"key create", null, 0, `"msg":"key created"`},
-	} {
-		t.Run(c.line, func(t *testing.T) {
-			cmd := program(t, strings.Fields(c.line)...)
+	// Who leaves early has not seen a new key, nor all of an export. /dev/null is a stdout as any
+	// other, also if it is opened for reading, as Python does.
+	for row, want := range rowsOf(strings.ReplaceAll(`
+		version to null => 0 ^$
+		-db . to null => 1 ^petstore: cannot open the database [^\n]*directory\n$
+		-port 80 to null => 2 ^petstore: [^\n]*-port[^\n]*\n$
+		key list to unread => 1 ^$
+		key usage -json to unread => 1 ^$
+		help to unread => 1 ^$
+		pet export to unread => 1 ^$
+		key create to unread => 1 UNSEEN
+		key rotate 1 to unread => 1 UNSEEN
+		key create to null => 0 "msg":"key created"`, "UNSEEN",
+		`^petstore: no key was made, since it cannot be shown: .*broken pipe\n$`)) {
+		t.Run(row, func(t *testing.T) {
+			line, place, _ := strings.Cut(row, " to ")
+			cmd := program(t, strings.Fields(line)...)
 			cmd.Env = append(cmd.Env, "PETSTORE_DB="+db)
-			cmd.Stdout = c.stdout
-			wantExit(t, cmd, c.status, c.stderr)
+			cmd.Stdout = map[string]*os.File{"null": null, "unread": unread}[place]
+			status, stderr, _ := strings.Cut(want, " ")
+			wantExit(t, cmd, int(status[0]-'0'), stderr)
 		})
 	}
 	keys, err := readKeys(t.Context(), openDatabase(t, db), 0, "")
@@ -496,21 +492,21 @@ func TestAStopEndsAStartThatWaitsForANode(t *testing.T) {
 // background is a service in fake time with what runs beside its requests.
 type background struct {
 	*service
-	t    *testing.T
+	*testing.T
 	path string // of its database
 	log  *serverLog
 	stop func() error
 }
 
 // withBackground runs a test in fake time. check, if there is one, sees the service's statements.
-func withBackground(t *testing.T, check func(statement), test func(*testing.T, *background)) {
+func withBackground(t *testing.T, check func(statement), test func(*background)) {
 	t.Helper()
 	withPair(t, nil, check, test)
 }
 
 // withPair does the same for a service that looks after a certificate.
 func withPair(t *testing.T, pair *tlsPair, check func(statement),
-	test func(*testing.T, *background)) {
+	test func(*background)) {
 	t.Helper()
 	path := databasePath(t) // outside, since its folder outlives the fake time
 	watch := func(st statement, _ []any) {
@@ -526,7 +522,7 @@ func withPair(t *testing.T, pair *tlsPair, check func(statement),
 		log := newServerLog()
 		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
 		stop := runBackground(service, newOperator(service), pair)
-		test(t, &background{service, t, path, log, stop})
+		test(&background{service, t, path, log, stop})
 	})
 }
 
@@ -537,61 +533,61 @@ func (b *background) serve(ctx context.Context, handler http.Handler, l net.List
 
 // stopDuring stops the background while it waits for release, which is closed then.
 func (b *background) stopDuring(release chan bool) {
-	b.t.Helper()
+	b.Helper()
 	stopped := make(chan error)
 	go func() { stopped <- b.stop() }()
 	synctest.Wait()
 	close(release)
-	must(b.t, <-stopped)
+	must(b, <-stopped)
 }
 
 // use counts one request of the account 1.
 func (b *background) use() {
-	b.t.Helper()
+	b.Helper()
 	account := &account{usageID: 1, quota: quota{10, 10}}
-	must(b.t, errorOf(b.usage.admit(account, time.Now())))
+	must(b, errorOf(b.usage.admit(account, time.Now())))
 }
 
 // wantStored checks how many of these requests are in the database.
 func (b *background) wantStored(want int64) {
-	b.t.Helper()
+	b.Helper()
 	u, err := readUsage(context.Background(), b.store, 1)
-	must(b.t, err)
-	wantEqual(b.t, u.minute.used, want, "the number of requests that are stored")
+	must(b, err)
+	wantEqual(b, u.minute.used, want, "the number of requests that are stored")
 }
 
 // wantLog checks that the log has only lines with these texts, in this order.
 func (b *background) wantLog(texts ...string) {
-	b.t.Helper()
+	b.Helper()
 	lines := slices.Collect(strings.Lines(b.log.String()))
 	if !slices.EqualFunc(lines, texts, strings.Contains) {
-		b.t.Errorf("the log is %s, want lines with %q", b.log, texts)
+		b.Errorf("the log is %s, want lines with %q", b.log, texts)
 	}
 }
 
 func TestWhatRunsBesideTheRequestsIsDoneInTime(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
-		other := openDatabase(t, b.path)
-		token := mustInsertKey(t, b.store, apiKey{})
-		mustAuthenticate(t, b.keys, token, time.Now())
-		must(t, revokeNow(t.Context(), other, 1, instantOf(time.Now())))
+	withBackground(t, nil, func(b *background) {
+		other := openDatabase(b, b.path)
+		token := mustInsertKey(b, b.store, apiKey{})
+		mustAuthenticate(b, b.keys, token, time.Now())
+		must(b, revokeNow(b.Context(), other, 1, instantOf(time.Now())))
 		used := instantOf(time.Now())
 		b.use()
 		b.usage.noteDeprecatedUse(1, used)
 		oldDay := sqlOf("INSERT INTO usage_days VALUES (1, 1, 1, 0, 0)")
-		mustWrite(t, b.store, sqlOf(oldRecords), oldDay)
+		mustWrite(b, b.store, sqlOf(oldRecords), oldDay)
 
 		time.Sleep(time.Second)
 		b.wantStored(1)
-		wantDeprecatedUse(t, b.store, 1, used)
-		mustRefuseKey(t, b.keys, bearerHeader(token), time.Now(), CodeInvalidKey)
+		wantDeprecatedUse(b, b.store, 1, used)
+		mustRefuseKey(b, b.keys, bearerHeader(token), time.Now(), CodeInvalidKey)
 
 		time.Sleep(time.Minute)
-		wantRows(t, b.store, "idempotency", 0)
-		wantRows(t, b.store, "usage_days", 1) // that of today
+		wantRows(b, b.store, "idempotency", 0)
+		wantRows(b, b.store, "usage_days", 1) // that of today
 
 		b.use()
-		must(t, b.stop())
+		must(b, b.stop())
 		b.wantStored(1) // in a window that has begun since
 		b.wantLog()
 	})
@@ -609,12 +605,12 @@ func TestAStopEndsThePurge(t *testing.T) {
 			<-release
 		}
 	}
-	withBackground(t, check, func(t *testing.T, b *background) {
+	withBackground(t, check, func(b *background) {
 		deletes, release = make(chan bool), make(chan bool)
-		mustWrite(t, b.store, sqlOf(oldRecords))
+		mustWrite(b, b.store, sqlOf(oldRecords))
 		<-deletes
 		b.stopDuring(release)
-		wantRows(t, b.store, "idempotency", 1500) // after one transaction
+		wantRows(b, b.store, "idempotency", 1500) // after one transaction
 		b.wantLog()
 	})
 }
@@ -627,7 +623,7 @@ func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
 			panic("boom")
 		}
 	}
-	withBackground(t, check, func(t *testing.T, b *background) {
+	withBackground(t, check, func(b *background) {
 		broken.Store(true)
 		b.use()
 		time.Sleep(501 * time.Millisecond)
@@ -636,30 +632,30 @@ func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
 		b.wantStored(1)
 		b.wantLog(`"ERROR","msg":"cannot write usage","error":"panic: boom`,
 			`"msg":"can write usage again"`)
-		must(t, b.stop())
+		must(b, b.stop())
 	})
 }
 
 func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
+	withBackground(t, nil, func(b *background) {
 		b.use()
-		must(t, b.store.Close())
+		must(b, b.store.Close())
 		time.Sleep(3 * time.Minute)
-		wantError(t, b.stop(), errUnavailable, "the last writing of usage")
+		wantError(b, b.stop(), errUnavailable, "the last writing of usage")
 		for _, what := range []string{"look for edits of other programs", "write usage",
 			"remove what has served its time"} {
 			message := `"level":"ERROR","msg":"cannot ` + what + `"`
-			wantCount(t, b.log.String(), message, 1, "the log")
+			wantCount(b, b.log.String(), message, 1, "the log")
 		}
 	})
 }
 
 // TestAStopDoesNotRepeatWhatCannotSucceed: a file of the database is gone for good.
 func TestAStopDoesNotRepeatWhatCannotSucceed(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
+	withBackground(t, nil, func(b *background) {
 		b.use()
-		must(t, os.Remove(b.path+"-lock"))
-		wantTime(t, "the stop", 0, 0, errLostFile, b.stop)
+		must(b, os.Remove(b.path+"-lock"))
+		wantTime(b, "the stop", 0, 0, errLostFile, b.stop)
 	})
 }
 
@@ -695,10 +691,10 @@ func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 		"a disk that is full for a while": {fullDisk, "DROP TRIGGER full", 9 * time.Second},
 	} {
 		t.Run(policy, func(t *testing.T) {
-			withBackground(t, nil, func(t *testing.T, b *background) {
+			withBackground(t, nil, func(b *background) {
 				time.Sleep(time.Millisecond) // so that no tick falls on the end
 				b.use()
-				outside := otherProgram(t, b.path, c.broken)
+				outside := otherProgram(b, b.path, c.broken)
 				repaired := time.AfterFunc(c.after, func() { _, _ = outside.Exec(c.repaired) })
 				defer repaired.Stop()
 				var failure error
@@ -708,7 +704,7 @@ func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 					failure = errUnavailable
 					stored = 0
 				}
-				wantTime(t, "the stop", takes, takes+time.Second, failure, b.stop)
+				wantTime(b, "the stop", takes, takes+time.Second, failure, b.stop)
 				b.wantStored(stored)
 			})
 		})
@@ -739,18 +735,18 @@ func TestAStopWritesUsageOnce(t *testing.T) {
 			}
 			time.Sleep(c.pauses)
 			writes.Store(0)
-			must(b.t, b.stop())
+			must(b, b.stop())
 			if n := writes.Load(); n != want {
 				engine, _ := b.store.engine.describe()
-				b.t.Errorf("%s: the stop writes usage %d times, want %d", engine, n, want)
+				b.Errorf("%s: the stop writes usage %d times, want %d", engine, n, want)
 			}
 		}
 		t.Run(c.policy, func(t *testing.T) {
-			withBackground(t, check, func(_ *testing.T, b *background) { wantWrites(b, c.file) })
+			withBackground(t, check, func(b *background) { wantWrites(b, c.file) })
 			onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
 				s.engine = &watchedEngine{s.engine, func(st statement, _ []any) { check(st) }}
 				service := newService(s, settings{}, testLog)
-				b := &background{service: service, t: t, stop: runBackground(service, nil, nil)}
+				b := &background{service: service, T: t, stop: runBackground(service, nil, nil)}
 				wantWrites(b, c.cluster)
 			})
 		})
@@ -767,13 +763,13 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 			<-release
 		}
 	}
-	withBackground(t, check, func(t *testing.T, b *background) {
+	withBackground(t, check, func(b *background) {
 		release = make(chan bool)
 		b.use()
 		time.Sleep(501 * time.Millisecond)
 		b.stopDuring(release)
 		b.wantStored(1)
-		wantEqual(t, writes, 1, "how often it is written")
+		wantEqual(b, writes, 1, "how often it is written")
 	})
 }
 
@@ -794,33 +790,33 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 		broken = `"level":"ERROR","msg":"cannot use the files of -tls-cert and -tls-key"`
 		again  = `"level":"INFO","msg":"can use the files of -tls-cert and -tls-key again"`
 	)
-	withPair(t, pair, nil, func(t *testing.T, b *background) {
-		s, l := startFront(t, pair, http.NotFound)
+	withPair(t, pair, nil, func(b *background) {
+		s, l := startFront(b, pair, http.NotFound)
 		wantServed := func(want string, logged ...string) {
-			t.Helper()
+			b.Helper()
 			time.Sleep(31 * time.Second)
 			conn := tlsClient(l.pipe(), "http/1.1")
 			defer conn.Close()
-			must(t, conn.Handshake())
-			wantEqual(t, conn.ConnectionState().PeerCertificates[0].Subject.CommonName, want,
+			must(b, conn.Handshake())
+			wantEqual(b, conn.ConnectionState().PeerCertificates[0].Subject.CommonName, want,
 				"the certificate of a new connection")
 			b.wantLog(logged...)
 		}
 		wantServed("a")
-		writeText(t, pair.certFile, renewed[:20]) // half written
+		writeText(b, pair.certFile, renewed[:20]) // half written
 		wantServed("a", broken)
 		wantServed("a", broken) // once
-		writeText(t, pair.certFile, renewed)
+		writeText(b, pair.certFile, renewed)
 		wantServed("b", broken, again)
 		o := newOperator(b.service)
 		o.certificate = &pair.certificate
 		end := pair.certificate.Load().Leaf.NotAfter
 		const expiry = "petstore_certificate_expiry_timestamp_seconds"
 		if got := o.currentMetrics().numbers[expiry]; got != float64(end.Unix()) || got == 0 {
-			t.Errorf("the certificate ends at %v, want %v", got, end)
+			b.Errorf("the certificate ends at %v, want %v", got, end)
 		}
-		must(t, s.stop(t.Context(), l))
-		must(t, b.stop())
+		must(b, s.stop(b.Context(), l))
+		must(b, b.stop())
 	})
 }
 
@@ -829,13 +825,13 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 func TestAStopWaitsForNoCertificate(t *testing.T) {
 	pair := testPair(t)
 	pair.certFile += ".missing"
-	withPair(t, pair, nil, func(t *testing.T, b *background) {
+	withPair(t, pair, nil, func(b *background) {
 		for range cap(b.log.lines) {
 			b.log.lines <- serverLine{}
 		}
 		time.Sleep(31 * time.Second)
 		b.use()
-		must(t, b.stop())
+		must(b, b.stop())
 		b.wantStored(1)
 		b.wantLog("use the files of -tls-cert")
 		<-b.log.lines // lets the renewal end
@@ -846,13 +842,13 @@ func TestAStopWaitsForNoCertificate(t *testing.T) {
 // second of each other can make it end.
 func TestAWrongClockIsWarnedOf(t *testing.T) {
 	for ahead, want := range map[time.Duration]int{61: 0, 62: 1, 200: 1} {
-		withBackground(t, nil, func(t *testing.T, b *background) {
+		withBackground(t, nil, func(b *background) {
 			minute := bucket{used: 1, ends: instantOf(time.Now().Add(ahead * time.Second))}
-			mustWrite(t, b.store, saveUsage(1, &usage{minute: minute}))
+			mustWrite(b, b.store, saveUsage(1, &usage{minute: minute}))
 			b.use()
 			time.Sleep(3 * time.Minute)
-			must(t, b.stop())
-			wantCount(t, b.log.String(), "clock is wrong", want,
+			must(b, b.stop())
+			wantCount(b, b.log.String(), "clock is wrong", want,
 				"the log of a minute that ends in ", int(ahead), " s")
 		})
 	}
@@ -1083,9 +1079,9 @@ func startSlow(t testing.TB, address, key string) (finish func() int) {
 func TestAServerThatCannotServeSaysSo(t *testing.T) {
 	listener := listenAsParent(t)
 	must(t, listener.Close())
-	withBackground(t, nil, func(t *testing.T, b *background) {
-		wantTime(t, "serving", 0, time.Second, net.ErrClosed, func() error {
-			return b.serve(t.Context(), nil, listener)
+	withBackground(t, nil, func(b *background) {
+		wantTime(b, "serving", 0, time.Second, net.ErrClosed, func() error {
+			return b.serve(b.Context(), nil, listener)
 		})
 	})
 }
@@ -1145,15 +1141,15 @@ func TestAStopDropsNoRequestThatIsOnItsWay(t *testing.T) {
 
 // TestClientsAreToldOfAStop while there still is somebody who tells them.
 func TestClientsAreToldOfAStop(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
-		l := listenInFakeTime(t)
-		ctx, cancel := context.WithCancel(t.Context())
+	withBackground(t, nil, func(b *background) {
+		l := listenInFakeTime(b)
+		ctx, cancel := context.WithCancel(b.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- b.serve(ctx, b.service, l) }()
 		kept := l.dial()
 		kept.send("/readyz")
 		if got := <-kept.responses; got.StatusCode != 200 || got.Close {
-			t.Errorf("before the stop it is %s, closing: %v", got.Status, got.Close)
+			b.Errorf("before the stop it is %s, closing: %v", got.Status, got.Close)
 		}
 		cancel()
 		synctest.Wait()
@@ -1164,29 +1160,29 @@ func TestClientsAreToldOfAStop(t *testing.T) {
 			c.client.send(path)
 			got := <-c.client.responses
 			if got.StatusCode != c.status || !got.Close || c.client.open() {
-				t.Errorf("%s is %s, closing: %v", path, got.Status, got.Close)
+				b.Errorf("%s is %s, closing: %v", path, got.Status, got.Close)
 			}
 		}
-		must(t, <-ended)
+		must(b, <-ended)
 		b.wantLog(`"msg":"stopping"}`)
 	})
 }
 
 // TestAStopCountsItsLastRequests: usage is written for the last time when no request runs any more.
 func TestAStopCountsItsLastRequests(t *testing.T) {
-	withBackground(t, nil, func(t *testing.T, b *background) {
-		mustInsertKey(t, b.store, apiKey{})
+	withBackground(t, nil, func(b *background) {
+		mustInsertKey(b, b.store, apiKey{})
 		countLate := func(http.ResponseWriter, *http.Request) {
 			time.Sleep(3 * time.Second)
 			b.use()
 		}
-		l := listenInFakeTime(t)
-		ctx, cancel := context.WithCancel(t.Context())
+		l := listenInFakeTime(b)
+		ctx, cancel := context.WithCancel(b.Context())
 		go func() {
 			l.dial().send("/")
 			cancel()
 		}()
-		must(t, b.serve(ctx, http.HandlerFunc(countLate), l))
+		must(b, b.serve(ctx, http.HandlerFunc(countLate), l))
 		b.wantStored(1)
 	})
 }

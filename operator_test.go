@@ -21,29 +21,21 @@ import (
 	"time"
 )
 
-// operatorFiles are the content types of what the page consists of.
-var operatorFiles = map[string]string{
-	"operator.html": "text/html; charset=utf-8",
-	"operator.css":  "text/css; charset=utf-8",
-	"operator.js":   "text/javascript; charset=utf-8",
-}
-
 func TestTheOperatorsPageIsServedUnderThePolicyOfThePublicPage(t *testing.T) {
 	s := openShop(t)
-	for file, contentType := range operatorFiles {
-		path := "/" + file
-		if file == "operator.html" {
-			path = "/"
-		}
+	for path, contentType := range map[string]string{
+		"/":             "text/html; charset=utf-8",
+		"/operator.css": "text/css; charset=utf-8",
+		"/operator.js":  "text/javascript; charset=utf-8",
+	} {
 		w := s.onDebug(path)
+		wantEqual(t, w.Code, 200, "the status of ", path)
 		for name, want := range map[string]string{
 			"Content-Type":            contentType,
 			"Content-Security-Policy": pagePolicy,
 			"Referrer-Policy":         "no-referrer",
 		} {
-			if got := w.Header().Get(name); w.Code != 200 || got != want {
-				t.Errorf("%s is %d and has the %s %q, want %q", path, w.Code, name, got, want)
-			}
+			wantEqual(t, w.Header().Get(name), want, "the ", name, " of ", path)
 		}
 	}
 }
@@ -856,17 +848,16 @@ func TestTheHistoryTellsItsNumbersByName(t *testing.T) {
 // TestTheHistoryHasWhatTheChartsDraw: these names are copied from charts in web/operator.js.
 func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
 	numbers := map[string]float64{}
-	for _, name := range []string{
-		`petstore_requests_total{operation="other",status="404"}`,
-		`petstore_request_duration_seconds_bucket{operation="listPets",le="1"}`,
-		`petstore_request_duration_seconds_bucket{operation="createPet",le="1"}`,
-		`petstore_request_duration_seconds_bucket{operation="getPet",le="1"}`,
-		"petstore_commit_requests_sum",
-		"petstore_commit_requests_count",
-		`petstore_commit_requests_bucket{le="4"}`,
-		"process_resident_memory_bytes",
-		"process_cpu_seconds_total",
-	} {
+	for name := range linesOf(`
+		petstore_requests_total{operation="other",status="404"}
+		petstore_request_duration_seconds_bucket{operation="listPets",le="1"}
+		petstore_request_duration_seconds_bucket{operation="createPet",le="1"}
+		petstore_request_duration_seconds_bucket{operation="getPet",le="1"}
+		petstore_commit_requests_sum
+		petstore_commit_requests_count
+		petstore_commit_requests_bucket{le="4"}
+		process_resident_memory_bytes
+		process_cpu_seconds_total`) {
 		numbers[name] = 1
 	}
 	for _, w := range watches { // and what the verdict compares with what was before

@@ -267,17 +267,13 @@ func readPet(t testing.TB, s *store, id int64) (pet Pet) {
 // TestTextsThatLookLikeSomethingElseArriveAsTheyAre: names, Idempotency-Keys and names of keys.
 func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
 	onStores(t, func(t *testing.T, s *store) {
-		for _, text := range []string{
-			`x'41'`, `X'41'`, `x''`, ` x'41' `, `x'4'`, `'); DROP TABLE pets; --`,
-			`" OR 1 = 1; --`, `?1`, `:name`, `$.name`, `'$'`, `{"name":"Rex"}`, `["Rex"]`, `[]`,
-			`"Rex"`, `"`, `\`, `\u0041`, `\"`, `null`, `true`, `0`, `-1`, `1e3`,
-			`9007199254740993`, `<b>&amp;</b>`, "\u2028", "Zoë 🐶", "%", "_", "NULL", "json('1')",
-		} {
+		for text := range strings.SplitSeq(`x'41'|X'41'|x''| x'41' |x'4'|'); DROP TABLE pets; --|`+
+			`" OR 1 = 1; --|?1|:name|$.name|'$'|{"name":"Rex"}|["Rex"]|[]|"Rex"|"|\|\u0041|\"|`+
+			`null|true|0|-1|1e3|9007199254740993|<b>&amp;</b>|%|_|NULL|json('1')|Zoë 🐶|`+
+			"\u2028", "|") {
 			named := NewPet{Name: text, CategoryID: 1, Status: Sold}
 			id := mustCreate(t, s, named)
-			if pet := readPet(t, s, id); pet.Name != text || pet.ID != id {
-				t.Errorf("%q is %+v", text, pet)
-			}
+			wantEqual(t, readPet(t, s, id), Pet{ID: id, NewPet: named}, "the pet")
 			for _, isRepeat := range []bool{false, true} {
 				again, replayed, reused, err := s.createPetOnce(named, 1, text, []byte(text),
 					testTime)
@@ -533,11 +529,10 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		for i, results := range []string{
-			`{},{"error":"database or disk is full"}`,
+			diskIsFull,
 			`{"error":"disk I/O error"}`, // of the guard, which does not hold for another reason
 		} {
-			answerOnce(c, respond(200, `{"results":[`+results+`]}`))
-			wantError(t, errorOf(s.createPet(rex)), errOutcome, "the write")
+			c.failDisk(s, results)
 			if writes := c.arrived(); writes[0] != writeTo(i) || slices.Contains(writes[1:],
 				writes[0]) {
 				t.Errorf("sent was %q", writes)
@@ -559,13 +554,21 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	})
 }
 
+// failDisk lets a write fail for the disk of the node that does it.
+func (c *fakeCluster) failDisk(s *store, results string) {
+	c.t.Helper()
+	answerOnce(c, respond(200, `{"results":[`+results+`]}`))
+	wantError(c.t, errorOf(s.createPet(rex)), errOutcome, "the write")
+}
+
+const diskIsFull = `{},{"error":"database or disk is full"}`
+
 // TestANodeThatOnlyPassesOnIsNotLeft for the disk of the leader, which was elected meanwhile.
 func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		c.lead(1)
 		for range 2 {
-			answerOnce(c, respond(200, `{"results":[{},{"error":"database or disk is full"}]}`))
-			wantError(t, errorOf(s.createPet(rex)), errOutcome, "the write")
+			c.failDisk(s, diskIsFull)
 		}
 		if writes := c.arrived(); !slices.Contains(writes, writeTo(0)) ||
 			!slices.Contains(writes, writeTo(1)) {
@@ -588,8 +591,7 @@ func TestANodeThatWasLeftPassesNothingOn(t *testing.T) {
 		e.raftAddresses.Delete("raft2:4002")
 		for leader := range 2 {
 			c.lead(leader)
-			answerOnce(c, respond(200, `{"results":[{},{"error":"database or disk is full"}]}`))
-			wantError(t, errorOf(s.createPet(rex)), errOutcome, "the write")
+			c.failDisk(s, diskIsFull)
 		}
 		c.lead(2)
 		wantError(t, errorOf(s.createPet(rex)), errLacks,
@@ -915,7 +917,7 @@ func (c *fakeCluster) allDown(down bool) {
 }
 
 // wantTime checks how long something takes, and its error.
-func wantTime(t *testing.T, what string, least, most time.Duration, want error, do func() error) {
+func wantTime(t testing.TB, what string, least, most time.Duration, want error, do func() error) {
 	t.Helper()
 	start := time.Now()
 	err := do()

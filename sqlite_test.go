@@ -83,19 +83,24 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 		writeText(t, path, content)
 		wantFileRefused(t, path, want, allModes...)
 	}
-	tables := strings.Join(migrations, ";")
-	newer := fmt.Sprint(applicationMark, "; PRAGMA user_version = ", len(migrations)+1)
-	for statements, want := range map[string]string{
-		"CREATE TABLE pets (name)":                             "it belongs to another program",
-		"PRAGMA journal_mode=WAL; CREATE TABLE recipes (name)": "it belongs to another program",
-		tables + "; PRAGMA application_id = 5":                 "it belongs to another program",
-		"PRAGMA user_version = 3":                              "it belongs to another program",
-		"PRAGMA user_version = -1":                             "it belongs to another program",
-		newer:                                                  fmt.Sprintf("knows only %d; use a newer petstore", len(migrations)),
-	} {
+	words := strings.NewReplacer(
+		"TABLES", strings.Join(migrations, ";"),
+		"MARK", applicationMark,
+		"NEWER", fmt.Sprint("PRAGMA user_version = ", len(migrations)+1),
+		"OTHERS", "it belongs to another program",
+		"KNOWN", fmt.Sprintf("knows only %d; use a newer petstore", len(migrations)),
+	)
+	for row, want := range rowsOf(`
+		CREATE TABLE pets (name) => OTHERS
+		PRAGMA journal_mode=WAL; CREATE TABLE recipes (name) => OTHERS
+		TABLES; PRAGMA application_id = 5 => OTHERS
+		PRAGMA user_version = 3 => OTHERS
+		PRAGMA user_version = -1 => OTHERS
+		MARK; NEWER => KNOWN`) {
+		statements := words.Replace(row)
 		path := databasePath(t)
 		makeOtherDatabase(t, path, statements)
-		wantFileRefused(t, path, want, allModes...)
+		wantFileRefused(t, path, words.Replace(want), allModes...)
 	}
 }
 

@@ -242,7 +242,8 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 					listed += len(ids)
 				}
 			}
-			wantEqual(t, listed, 2*int(countPets(t, s)), "the number of listed pets") // all are sold
+			// All are sold.
+			wantEqual(t, listed, 2*int(countPets(t, s)), "the number of listed pets")
 			switch reads {
 			case 0:
 				return "nothing"
@@ -569,7 +570,7 @@ func (l *lookingService) background() *background {
 	log := newServerLog()
 	l.log = newLogger(log, "json", 0)
 	stop := runBackground(l.service, nil, nil)
-	return &background{service: l.service, t: l.t, log: log, stop: stop}
+	return &background{service: l.service, T: l.t, log: log, stop: stop}
 }
 
 // want sends a request and checks its status, and how long it takes.
