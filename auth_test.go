@@ -45,7 +45,9 @@ func keyChecksum(text string) string {
 const someBody = "0aZ9bY8cX7dW6eV5fU4gT3hS2iR1jQ0k"
 
 // keyWith is a prefix, a body and their right checksum.
-func keyWith(prefix, body string) string { return prefix + body + keyChecksum(prefix+body) }
+func keyWith(prefix, body string) string {
+	return prefix + body + keyChecksum(prefix+body)
+}
 
 func TestChecksumsOfIssuedKeysStayValid(t *testing.T) {
 	for _, key := range []string{
@@ -358,7 +360,11 @@ func TestDeprecatedUsesAreWrittenOnceAndSurviveARestart(t *testing.T) {
 func TestSecretsRedactThemselves(t *testing.T) {
 	token := secret(keyWith("pet_live_", someBody))
 	type holder struct{ Key secret }
-	held := map[string]any{"key": token, "in": holder{token}, "list": []secret{token}}
+	held := map[string]any{
+		"key":  token,
+		"in":   holder{token},
+		"list": []secret{token},
+	}
 	encoded, err := json.Marshal(held)
 	must(t, err)
 	printed := []string{string(encoded)}

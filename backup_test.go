@@ -814,8 +814,7 @@ func TestRestoreIsRefused(t *testing.T) {
 		through a link: serve; link pets.db; ONTOLINK => SERVED
 
 		a copy with a journal: write copy.db-journal x => has a log beside it, copy.db-journal
-		a link to a copy with a log: write copy.db-wal x; link copy.db; restore copy.db.link pets.db` +
-		` => has a log beside it, copy.db-wal
+		a link to one with a log: write copy.db-wal x; link copy.db; FROMLINK => it, copy.db-wal
 		a missing copy: remove copy.db => no such file
 		an empty file: write copy.db => it is no petstore's
 		another kind of file: write copy.db pets => file is not a database
@@ -825,8 +824,7 @@ func TestRestoreIsRefused(t *testing.T) {
 
 		another program's: RECIPES; restore recipes.db pets.db => ANOTHER
 		onto another program's: RECIPES; restore copy.db recipes.db => ANOTHER
-		onto one of a high version: RECIPES; sql recipes.db PRAGMA user_version = 99; ` +
-		`restore copy.db recipes.db => ANOTHER
+		onto one of a high version: RECIPES; HIGH recipes.db; restore copy.db recipes.db => ANOTHER
 
 		beside what a killed restore has left: write pets.db.partial half => PARTIAL
 		into a missing folder: restore copy.db no/pets.db => no such file
@@ -994,7 +992,9 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 	sc := newScene(t)
 	sc.prepare(t, "lose")
-	restore := func(ctx context.Context) error { return errorOf(sc.restore(ctx)) }
+	restore := func(ctx context.Context) error {
+		return errorOf(sc.restore(ctx))
+	}
 	stopEverywhere(t, restore, func() {})
 	wantCopy(t, sc.db)
 	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")

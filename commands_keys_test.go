@@ -73,7 +73,9 @@ func (k testKeys) wantFields(id string, fields []string) {
 // inKeys runs a test with keys in fake time.
 func inKeys(t *testing.T, test func(k testKeys)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(newKeys(t)) })
+	synctest.Test(t, func(t *testing.T) {
+		test(newKeys(t))
+	})
 }
 
 // logs runs a key command, which must succeed, and returns what it says on stderr.
@@ -710,25 +712,23 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 	// SQLite calls it SEARCH, without USING, when it looks at all rows for a max().
 	all := regexp.MustCompile(
 		`(?m)^SCAN (k|api_keys|usage_days)\b|^SEARCH (k|api_keys|usage_days)$`)
-	for line, run := range map[string]func(context.Context, *invocation) error{
-		"key show 1":   keyShow,
-		"key rotate 1": keyRotate,
-		"key revoke 1": keyRevoke,
-		"key unban 1":  keyUnban,
-		"key set -plan pro -name x -expires 1h 1": keySet,
-	} {
+	for line := range linesOf(`
+		key show 1
+		key rotate 1
+		key revoke 1
+		key unban 1
+		key set -plan pro -name x -expires 1h 1`) {
 		now := instantOf(time.Now())
 		k.write(saveUsage(1, &usage{bannedAt: now, bannedUntil: now + dayMillis}),
 			sqlOf("UPDATE api_keys SET revoked_at = 0, expires_at = 0, unbanned_at = 0"))
 		sent := 0
-		cmd := commandOn(t, s.engine, line, func(st statement, _ []any) {
+		check := func(st statement, _ []any) {
 			sent++
 			if plan := planOf(t, k.db, st); all.MatchString(plan) {
 				t.Errorf("%s reads all rows:\n%s\n%s", line, st.query, plan)
 			}
-		})
-		must(t, cmd.readID(t.Context()))
-		must(t, run(t.Context(), cmd))
+		}
+		must(t, onStore(t, storeOn(&watchedEngine{s.engine, check}), io.Discard, line))
 		if sent == 0 {
 			t.Errorf("%s sends no statement", line)
 		}

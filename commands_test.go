@@ -19,7 +19,9 @@ import (
 )
 
 func commandNamed(name string) *command {
-	isNamed := func(entry command) bool { return entry.name == name }
+	isNamed := func(entry command) bool {
+		return entry.name == name
+	}
 	return &commands[slices.IndexFunc(commands, isNamed)]
 }
 
@@ -358,35 +360,31 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 	pets := filepath.Join(t.TempDir(), "pets.jsonl")
 	line := `{"name":"Ada","categoryId":1}` + "\n"
 	writeText(t, pets, line+line+line)
-	const (
-		isNamed   = "SELECT name = 'x' FROM api_keys"
-		isRevoked = "SELECT revoked_at > 0 FROM api_keys"
-		isLifted  = "SELECT unbanned_at > 0 FROM api_keys"
-		isPending = "SELECT status = 3 FROM pets"
-		isDeleted = "SELECT count(*) = 0 FROM pets"
+	words := strings.NewReplacer(
+		"PETS", pets,
+		"NONE", "SELECT 0",
+		"MORE", "SELECT count(*) - 1 FROM api_keys",
+		"NAMED", "SELECT name = 'x' FROM api_keys",
+		"ENDING", "SELECT count(*) FROM api_keys WHERE expires_at > 0",
+		"REVOKED", "SELECT revoked_at > 0 FROM api_keys",
+		"LIFTED", "SELECT unbanned_at > 0 FROM api_keys",
+		"PENDING", "SELECT status = 3 FROM pets",
+		"DELETED", "SELECT count(*) = 0 FROM pets",
+		"IMPORTED", "SELECT CASE count(*) WHEN 1 THEN 0 WHEN 4 THEN 1 ELSE 99 END FROM pets",
 	)
-	for _, test := range []struct {
-		command string
-		changed string // a query: how often it was done
-		edits   string // a query: how many edits that is
-		again   string // what a second run says once it was done, or ""
-	}{
-		{"key create", "SELECT count(*) - 1 FROM api_keys", "SELECT 0", ""},
-		{"key set -name x 1", isNamed, isNamed, ""},
-		{
-			"key rotate 1", "SELECT count(*) - 1 FROM api_keys",
-			"SELECT count(*) FROM api_keys WHERE expires_at > 0", "",
-		},
-		{"key revoke 1", isRevoked, isRevoked, "was revoked already"},
-		{"key unban 1", isLifted, isLifted, "is not banned"},
-		{"pet set -status pending 1", isPending, isPending, ""},
-		{"pet delete 1", isDeleted, isDeleted, "no pet has the id 1"},
-		{
-			"pet import " + pets,
-			"SELECT CASE count(*) WHEN 1 THEN 0 WHEN 4 THEN 1 ELSE 99 END FROM pets",
-			"SELECT 0", "was imported before",
-		},
-	} {
+	// A row has the command, a query for how often it was done, one for how many edits that is, and
+	// what a second run says once it was done.
+	for row, again := range rowsOf(words.Replace(`
+		key create | MORE | NONE => key created
+		key set -name x 1 | NAMED | NAMED => key changed
+		key rotate 1 | MORE | ENDING => key rotated
+		key revoke 1 | REVOKED | REVOKED => was revoked already
+		key unban 1 | LIFTED | LIFTED => is not banned
+		pet set -status pending 1 | PENDING | PENDING => pet changed
+		pet delete 1 | DELETED | DELETED => no pet has the id 1
+		pet import PETS | IMPORTED | NONE => was imported before`)) {
+		cells := strings.Split(row, " | ")
+		command, changedQuery, countedQuery := cells[0], cells[1], cells[2]
 		for requests, isKilled := 0, true; isKilled; requests++ {
 			c := newCluster(t, 1)
 			s, _ := openCluster(t, c, openOrMake)
@@ -394,21 +392,21 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 			mustCreate(t, s, rex)
 			c.exec("INSERT INTO usage VALUES (1, 0, 0, 0, 0, 1, 9000000000000)") // it is banned
 			var said string
-			isKilled, said = runUntilKilled(t, c, test.command, requests)
-			changed := c.number(test.changed)
+			isKilled, said = runUntilKilled(t, c, command, requests)
+			changed := c.number(changedQuery)
 			edits := c.number("SELECT value FROM counters WHERE name = 'edits'")
 			isWhole := changed == 1 || changed == 0 && isKilled
-			if !isWhole || edits != c.number(test.edits) {
+			if !isWhole || edits != c.number(countedQuery) {
 				t.Errorf("%s, killed after %d requests, has changed %d and counted %d edits: %s",
-					test.command, requests, changed, edits, said)
+					command, requests, changed, edits, said)
 			}
-			_, said = runUntilKilled(t, c, test.command, 1000)
-			if changed == 1 && !strings.Contains(said, test.again) {
-				t.Errorf("%s, done before, says %s", test.command, said)
+			_, said = runUntilKilled(t, c, command, 1000)
+			if changed == 1 && !strings.Contains(said, again) {
+				t.Errorf("%s, done before, says %s", command, said)
 			}
-			if c.number(test.changed) == 0 {
+			if c.number(changedQuery) == 0 {
 				t.Errorf("%s, killed after %d requests, is not done by a second run: %s",
-					test.command, requests, said)
+					command, requests, said)
 			}
 		}
 	}

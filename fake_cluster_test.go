@@ -246,7 +246,9 @@ func (c *fakeCluster) arrived() []string {
 	defer c.lock()()
 	requests := c.requests
 	c.requests = nil
-	isStatus := func(r string) bool { return strings.HasSuffix(r, "/status") }
+	isStatus := func(r string) bool {
+		return strings.HasSuffix(r, "/status")
+	}
 	return slices.DeleteFunc(requests, isStatus)
 }
 
@@ -312,7 +314,9 @@ func (n *fakeNode) setDown(down bool) {
 
 // RoundTrip takes a request to its node without a network.
 func (c *fakeCluster) RoundTrip(r *http.Request) (response *http.Response, err error) {
-	isAsked := func(n *fakeNode) bool { return n.host == r.URL.Host }
+	isAsked := func(n *fakeNode) bool {
+		return n.host == r.URL.Host
+	}
 	n := c.nodes[slices.IndexFunc(c.nodes, isAsked)]
 	c.mu.Lock()
 	down := n.down
@@ -403,7 +407,9 @@ func lose(n *fakeNode, _ http.ResponseWriter, r *http.Request) {
 }
 
 // reset breaks the connection off.
-func reset(*fakeNode, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+func reset(*fakeNode, http.ResponseWriter, *http.Request) {
+	panic(http.ErrAbortHandler)
+}
 
 func writeJSONTo(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")

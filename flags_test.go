@@ -115,7 +115,9 @@ func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
 		}
 	}
 	serving := commandNamed("serve").newInvocation(&process{})
-	serving.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	serving.VisitAll(func(f *flag.Flag) {
+		names = append(names, f.Name)
+	})
 	slices.Sort(tested)
 	wantEqual(t, tested, names, "what is tested")
 }

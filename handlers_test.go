@@ -43,7 +43,9 @@ var shopDB = databasePath
 // TestTheContractOnACluster runs what clients rely on, and the store has a part in, again.
 func TestTheContractOnACluster(t *testing.T) {
 	defer func(before func(testing.TB) string) { shopDB = before }(shopDB)
-	shopDB = func(t testing.TB) string { return newCluster(t, 3).addresses() }
+	shopDB = func(t testing.TB) string {
+		return newCluster(t, 3).addresses()
+	}
 	for what, test := range map[string]func(t *testing.T){
 		"pets":           TestAPetIsReturnedAsItWasCreated,
 		"lists":          TestListing,
@@ -80,7 +82,9 @@ func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 // inFakeTime runs a test with such a shop.
 func inFakeTime(t *testing.T, test func(t *testing.T, s *shop), change ...func(*settings)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { test(t, openShopInFakeTime(t, change...)) })
+	synctest.Test(t, func(t *testing.T) {
+		test(t, openShopInFakeTime(t, change...))
+	})
 }
 
 func (s *shop) wantLog(want string) {
@@ -626,7 +630,9 @@ func TestIdempotencyKeysAre1To255VisibleASCIICharacters(t *testing.T) {
 
 // route adds an operation to the API.
 func (s *shop) route(path string, do func(w http.ResponseWriter) error) {
-	op := func(w http.ResponseWriter, _ *http.Request, _ caller) error { return do(w) }
+	op := func(w http.ResponseWriter, _ *http.Request, _ caller) error {
+		return do(w)
+	}
 	s.service.routes.Handle("GET "+path, s.service.handle("test", op))
 }
 
@@ -686,7 +692,11 @@ func TestAStoreThatCannotBeReadIs500WithTheAddressesNumbers(t *testing.T) {
 	s.wantError = true
 	fileEngine(s.store).reader.Close()
 	unmet := withUnknownKey() // which has to be looked up
-	for _, a := range []reply{s.list(unmet), s.post(unmet), s.get("/v1/pets/1", unmet)} {
+	for _, a := range []reply{
+		s.list(unmet),
+		s.post(unmet),
+		s.get("/v1/pets/1", unmet),
+	} {
 		a.is(500).has("X-RateLimit-Remaining: 60")
 		a.has(`RateLimit-Policy: "address";q=60;w=60`)
 	}
@@ -947,7 +957,9 @@ func TestEveryResponseSaysWhereTheKeyStands(t *testing.T) {
 
 // TestCallersWithoutAValidKeyAreLimitedByAddress, and never banned. To look takes nothing.
 func TestCallersWithoutAValidKeyAreLimitedByAddress(t *testing.T) {
-	allOrigins := func(c *settings) { c.corsOrigins = []string{"*"} }
+	allOrigins := func(c *settings) {
+		c.corsOrigins = []string{"*"}
+	}
 	inFakeTime(t, func(_ *testing.T, s *shop) {
 		s.talk(strings.NewReplacer(
 			"RESET", fmt.Sprint(time.Now().Add(time.Minute).Unix()),
@@ -1074,7 +1086,9 @@ func TestGuessesFromASpentAddressAreLookedUpOneAtATime(t *testing.T) {
 		s.store.engine = &watchedEngine{engine: s.store.engine, check: watch}
 		var wg sync.WaitGroup
 		start := func(key, address string, status int) {
-			wg.Go(func() { s.list(withKey(key), from(address)).is(status) })
+			wg.Go(func() {
+				s.list(withKey(key), from(address)).is(status)
+			})
 			synctest.Wait()
 		}
 		guess := func() string { return string(newSecret(false)) }

@@ -36,7 +36,9 @@ var testTime = time.Date(2026, time.May, 4, 12, 0, 0, 0, time.UTC)
 var testLog = slog.New(slog.DiscardHandler)
 
 // openDatabase opens a database beside others that have it open.
-func openDatabase(t testing.TB, path string) *store { return openDatabaseFor(t, path, openOrMake) }
+func openDatabase(t testing.TB, path string) *store {
+	return openDatabaseFor(t, path, openOrMake)
+}
 
 func openDatabaseFor(t testing.TB, path string, mode openMode) *store {
 	t.Helper()
@@ -62,15 +64,15 @@ func engines(t *testing.T, test func(t *testing.T, db string)) {
 // onStores runs a test once for each engine, with a store.
 func onStores(t *testing.T, test func(t *testing.T, s *store)) {
 	t.Helper()
-	engines(t, func(t *testing.T, db string) { test(t, openDatabase(t, db)) })
+	engines(t, func(t *testing.T, db string) {
+		test(t, openDatabase(t, db))
+	})
 }
 
 // readNumber reads one number by any engine.
 func readNumber(t testing.TB, s *store, query string) (n int64) {
 	t.Helper()
-	if _, err := s.readInto(context.Background(), sqlOf(query), &n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	must(t, errorOf(s.readInto(context.Background(), sqlOf(query), &n)))
 	return n
 }
 
@@ -91,9 +93,7 @@ func otherProgram(t testing.TB, path string, statements ...string) *sql.DB {
 
 func numberIn(t testing.TB, db *sql.DB, query string) (n int64) {
 	t.Helper()
-	if err := db.QueryRow(query).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
+	must(t, db.QueryRow(query).Scan(&n))
 	return n
 }
 
@@ -589,7 +589,9 @@ func databasePath(t testing.TB) string {
 // fullDisk is a place that takes nothing, as a full disk or a closed pipe.
 type fullDisk struct{}
 
-func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+func (fullDisk) Write([]byte) (int, error) {
+	return 0, syscall.ENOSPC
+}
 
 // madeDatabase is the path of a database with one key.
 func madeDatabase(t testing.TB) string {
@@ -738,7 +740,9 @@ func mustInsertKey(t testing.TB, s *store, k apiKey) secret {
 // addressUnspent says that the caller's address is not spent.
 func addressUnspent() bool { return false }
 
-func bearerHeader(token secret) []string { return []string{"Bearer " + string(token)} }
+func bearerHeader(token secret) []string {
+	return []string{"Bearer " + string(token)}
+}
 
 func mustAuthenticate(t testing.TB, k *keyring, token secret, now time.Time) *apiKey {
 	t.Helper()
@@ -771,7 +775,9 @@ func deprecatedUseOf(t testing.TB, s *store, id int64) instant {
 	return used
 }
 
-func setName(id int64, name string) statement { return changeKey(id, "", name, quota{}) }
+func setName(id int64, name string) statement {
+	return changeKey(id, "", name, quota{})
+}
 
 func revokeNow(ctx context.Context, s *store, id int64, now instant) error {
 	_, err := s.edit(ctx, revokeKey(id, now))

@@ -215,7 +215,9 @@ func TestAddressesRememberedAreBounded(t *testing.T) {
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		return netip.PrefixFrom(ip, 32)
 	}
-	ask := func(i int) decision { return l.address(prefix(i), testStart.time(), true) }
+	ask := func(i int) decision {
+		return l.address(prefix(i), testStart.time(), true)
+	}
 	most := 0
 	for i := range addresses {
 		ask(i)

@@ -282,7 +282,10 @@ func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(readText(t, pair)))
 	host := strings.TrimSuffix(strings.TrimPrefix(s.address, "https://"), "/v1")
-	conn, err := tls.Dial("tcp", host, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}})
+	conn, err := tls.Dial("tcp", host, &tls.Config{
+		RootCAs:    roots,
+		NextProtos: []string{"h2"},
+	})
 	must(t, err)
 	defer conn.Close()
 	wantEqual(t, conn.ConnectionState().NegotiatedProtocol, "h2",
@@ -695,7 +698,9 @@ func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 				time.Sleep(time.Millisecond) // so that no tick falls on the end
 				b.use()
 				outside := otherProgram(b, b.path, c.broken)
-				repaired := time.AfterFunc(c.after, func() { _, _ = outside.Exec(c.repaired) })
+				repaired := time.AfterFunc(c.after, func() {
+					_, _ = outside.Exec(c.repaired)
+				})
 				defer repaired.Stop()
 				var failure error
 				stored := int64(1)
@@ -742,7 +747,9 @@ func TestAStopWritesUsageOnce(t *testing.T) {
 			}
 		}
 		t.Run(c.policy, func(t *testing.T) {
-			withBackground(t, check, func(b *background) { wantWrites(b, c.file) })
+			withBackground(t, check, func(b *background) {
+				wantWrites(b, c.file)
+			})
 			onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
 				s.engine = &watchedEngine{s.engine, func(st statement, _ []any) { check(st) }}
 				service := newService(s, settings{}, testLog)
@@ -869,7 +876,9 @@ func listenInFakeTime(t testing.TB) *pipeListener {
 	return l
 }
 
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *pipeListener) Addr() net.Addr {
+	return &net.TCPAddr{}
+}
 
 func (l *pipeListener) Close() error {
 	l.close()
@@ -905,7 +914,11 @@ type pipeClient struct {
 }
 
 func (l *pipeListener) dial() *pipeClient {
-	c := &pipeClient{l.pipe(), make(chan *http.Response, 10), make(chan bool)}
+	c := &pipeClient{
+		Conn:      l.pipe(),
+		responses: make(chan *http.Response, 10),
+		closed:    make(chan bool),
+	}
 	go func() {
 		defer close(c.closed)
 		reader := bufio.NewReader(c.Conn)
@@ -940,7 +953,7 @@ func (c *pipeClient) open() bool {
 func startFront(t testing.TB, pair *tlsPair, handler http.HandlerFunc) (*server, *pipeListener) {
 	t.Helper()
 	l := listenInFakeTime(t)
-	s := newServer(slog.New(slog.DiscardHandler), pair, handler)
+	s := newServer(testLog, pair, handler)
 	go s.serve(l)
 	return s, l
 }
@@ -963,7 +976,9 @@ const (
 )
 
 func TestSlowClientsAreCutOff(t *testing.T) {
-	echo := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+	echo := func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	}
 	for name, c := range map[string]struct {
 		sent  string
 		reads bool // what is sent back

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -182,8 +183,7 @@ func (unreadable) read(context.Context, statement, func(scanner) error) error {
 func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 	s := openShop(t)
 	s.wantError = true // "not ready", once
-	s.service.log = slog.New(slog.NewJSONHandler(&s.log,
-		&slog.HandlerOptions{Level: slog.LevelDebug}))
+	s.service.log = newLogger(&s.log, "json", slog.LevelDebug)
 	for range 60 {
 		s.list(noKey).is(401)
 	}
@@ -252,27 +252,26 @@ func TestTheServiceTimesItself(t *testing.T) {
 				time.Sleep(2 * time.Second)
 			}
 		}}
-		for _, test := range []struct {
-			request, body string
-			status        int
-			sum           string // of a metric
-			want          float64
-		}{
-			{"POST /v1/pets", rexBody[1:], 201, `_sum{operation="createPet"}`, 2},
-			{"POST /v1/pets", "{", 400, `_sum{operation="createPet"}`, 2},
-			{"GET /v1/pets", "", 200, `_sum{operation="listPets"}`, 0},
-			{"GET /page.js", "", 200, `_sum{operation="page"}`, 0},
-		} {
-			method, path, _ := strings.Cut(test.request, " ")
-			peer := slowPeer{httptest.NewRecorder(), strings.NewReader(test.body)}
+		steps := strings.NewReplacer(
+			"REX", rexBody[1:],
+			"SECONDS", "petstore_request_duration_seconds",
+		)
+		// A step is a request, its body, its status, and what a metric is then.
+		for step := range linesOf(steps.Replace(`
+			POST /v1/pets REX 201 SECONDS_sum{operation="createPet"} 2
+			POST /v1/pets { 400 SECONDS_sum{operation="createPet"} 2
+			GET /v1/pets - 200 SECONDS_sum{operation="listPets"} 0
+			GET /page.js - 200 SECONDS_sum{operation="page"} 0`)) {
+			words := strings.Fields(step)
+			method, path := words[0], words[1]
+			body, metric := words[2], words[4]
+			peer := slowPeer{httptest.NewRecorder(), strings.NewReader(body)}
 			r := httptest.NewRequest(method, path, peer)
 			r.Header.Set("Authorization", "Bearer "+s.key)
 			s.service.ServeHTTP(peer, r)
-			sum := s.debug().currentMetrics().numbers["petstore_request_duration_seconds"+test.sum]
-			if peer.Code != test.status || sum != test.want {
-				t.Errorf("after %s is %d, %s is %v s, want %v", test.request, peer.Code,
-					test.sum, sum, test.want)
-			}
+			sum := s.debug().currentMetrics().numbers[metric]
+			wantEqual(t, fmt.Sprint(peer.Code, " ", metric, " ", sum),
+				strings.Join(words[3:], " "), "after ", step)
 		}
 	})
 }

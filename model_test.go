@@ -353,7 +353,9 @@ func TestWhatIsSentIsRedactedInLinearTime(t *testing.T) {
 					use(text)
 				}
 			})
-			long := modelCPU(t, func() { use(strings.Repeat(text, 32)) })
+			long := modelCPU(t, func() {
+				use(strings.Repeat(text, 32))
+			})
 			if long > 8*short+50*time.Millisecond {
 				t.Errorf("%s: 32 times %q take %v, and in one text %v", where, part, short, long)
 			}

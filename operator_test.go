@@ -105,7 +105,9 @@ func TestThePageShowsWhoIsBannedOrNearALimit(t *testing.T) {
 	if stats, _ := s.stats(); stats.Report != nil {
 		t.Errorf("before it was read the report is %v", stats.Report)
 	}
-	free := func(name, usage string) int64 { return s.operatorKey(name, "free", quota{}, usage) }
+	free := func(name, usage string) int64 {
+		return s.operatorKey(name, "free", quota{}, usage)
+	}
 	free("79 %", "47, now+50000, 799, now+5000000, 0, 0")
 	free("80 % of the minute", "48, now+50000, 48, now+5000000, 0, 0")
 	free("windows that have ended", "60, now-1, 1000, now-1, 0, 0")

@@ -177,7 +177,9 @@ func orderObjects(t *testing.T, fset *token.FileSet, files []*ast.File) (
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exports[path] = file
 	}
-	open := func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) }
+	open := func(path string) (io.ReadCloser, error) {
+		return os.Open(exports[path])
+	}
 	config := types.Config{
 		Importer: importer.ForCompiler(fset, "gc", open),
 		Error: func(err error) {

@@ -88,7 +88,9 @@ func wantLinks(t *testing.T, page string, statusOf func(path string) int) {
 
 func TestTheLinksOfThePagesLeadSomewhere(t *testing.T) {
 	s := openShop(t)
-	wantLinks(t, pageHTML, func(path string) int { return s.get(path).status })
+	wantLinks(t, pageHTML, func(path string) int {
+		return s.get(path).status
+	})
 	operatorHTML, routes := webFile("operator.html"), operatorRoutes(s)
 	wantLinks(t, operatorHTML, func(path string) int {
 		return debugCall(routes, path, "localhost").Code

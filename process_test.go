@@ -49,7 +49,9 @@ type serverLog struct {
 	lines chan serverLine
 }
 
-func newServerLog() *serverLog { return &serverLog{lines: make(chan serverLine, 10000)} }
+func newServerLog() *serverLog {
+	return &serverLog{lines: make(chan serverLine, 10000)}
+}
 
 func (l *serverLog) Write(p []byte) (int, error) {
 	_, _ = l.logBuffer.Write(p)
@@ -173,7 +175,11 @@ func startProcess(t testing.TB) *testProcess {
 	t.Helper()
 	keys := newKeys(t)
 	key := keys.mint("create")
-	p := &testProcess{t: t, Cmd: program(t, "-db", keys.db), key: key}
+	p := &testProcess{
+		t:   t,
+		Cmd: program(t, "-db", keys.db),
+		key: key,
+	}
 	p.start()
 	return p
 }

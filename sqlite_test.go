@@ -419,7 +419,9 @@ func TestTheDiskOfTheDatabaseIsMeasured(t *testing.T) {
 	if got := diskNumbers(e); got != want || asked != e.path || e.path == link {
 		t.Errorf("of %s it tells %q, want %q", asked, got, want)
 	}
-	e.diskSpace = func(string) (free, size float64, ok bool) { return 0, 0, false }
+	e.diskSpace = func(string) (free, size float64, ok bool) {
+		return 0, 0, false
+	}
 	wantEqual(t, diskNumbers(e), "", "what is told of an unknown disk")
 }
 
@@ -671,8 +673,12 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 				const gone = "a program has it open, and its -wal or -shm is gone"
 				var running sync.WaitGroup
 				for _, args := range [][]string{
-					{"key", "list"}, {"key", "create"}, {"pet", "export", "-"}, {"backup", copied},
-					{"pet", "set", "1", "-name", "x"}, {"restore", madeDatabase(t)},
+					{"key", "list"},
+					{"key", "create"},
+					{"pet", "export", "-"},
+					{"backup", copied},
+					{"pet", "set", "1", "-name", "x"},
+					{"restore", madeDatabase(t)},
 				} {
 					running.Go(func() {
 						_, _, err := petstore(t, nil, append(args, "-db", path)...)

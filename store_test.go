@@ -560,7 +560,11 @@ func newLookingService(t *testing.T, s *store) *lookingService {
 	token := mustInsertKey(t, s, apiKey{
 		Plan: enterprisePlan, account: account{quota: quota{1_000_000, 1_000_000}},
 	})
-	l := &lookingService{service: newService(s, settings{}, testLog), t: t, token: token}
+	l := &lookingService{
+		service: newService(s, settings{}, testLog),
+		t:       t,
+		token:   token,
+	}
 	l.want(http.StatusOK, 0)
 	return l
 }
@@ -752,7 +756,9 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 			1 get 401 in 0s`,
 	} {
 		t.Run(what, func(t *testing.T) {
-			onLookingCluster(t, func(_ *testing.T, l *lookingService) { l.play(script) })
+			onLookingCluster(t, func(_ *testing.T, l *lookingService) {
+				l.play(script)
+			})
 		})
 	}
 }
@@ -1143,7 +1149,9 @@ func TestACancelledLeaderCancelsNoFollower(t *testing.T) {
 	defer lockDatabase(t, s)()
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
-	leader := func() error { return errorOf(s.write(cancelled, sqlOf("DELETE FROM usage"))) }
+	leader := func() error {
+		return errorOf(s.write(cancelled, sqlOf("DELETE FROM usage")))
+	}
 	for i, err := range writeTogether(t, s, creating(s, "Rex"), leader, creating(s, "Max")) {
 		if !errors.Is(err, errUnavailable) || errors.Is(err, context.Canceled) {
 			t.Errorf("write %d says %v, want only that the lock was held too long", i, err)

@@ -333,7 +333,9 @@ func (w *lateWorld) flush() {
 	w.isBusy = true
 	defer func() { w.isBusy = false }()
 	w.pass()
-	clock := func() time.Time { return w.now.time() }
+	clock := func() time.Time {
+		return w.now.time()
+	}
 	if err := w.service('A').flush(w.Context(), clock); err != nil {
 		w.seen["flushes without an answer"]++
 	}
@@ -358,7 +360,9 @@ func (w *lateWorld) deliver(engine engine) {
 func (w *lateWorld) restart() {
 	w.services[0] = newLedger(w.store(), 0)
 	stored := &usage{}
-	row := func(scan scanner) error { return scan(stored.columns()...) }
+	row := func(scan scanner) error {
+		return scan(stored.columns()...)
+	}
 	e := w.store().engine.(*slowNetwork)
 	must(w, e.engine.read(w.Context(), sqlOf(usageQuery, int64(1)), row))
 	w.ideal = usage{minute: bucket{used: stored.minute.used, ends: stored.minute.ends}}
@@ -682,7 +686,9 @@ func (w *limitsWorld) playMeanwhile() {
 	w.play(script)
 }
 
-func (w *limitsWorld) store() *store { return w.services[0].store }
+func (w *limitsWorld) store() *store {
+	return w.services[0].store
+}
 
 // shown is the newest key as the commands show it.
 func (w *limitsWorld) shown(when string) *apiKey {
@@ -702,12 +708,16 @@ func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)),
 		first := strings.TrimSpace(script)
 		must(t, errorOf(fmt.Sscanf(first, "quota %d %d", &q.PerMinute, &q.PerDay)))
 		t.Run(policy, func(t *testing.T) {
-			on(t, func(t *testing.T, db string) { newLimits(t, db, q).play(script) })
+			on(t, func(t *testing.T, db string) {
+				newLimits(t, db, q).play(script)
+			})
 		})
 	}
 }
 
-func onFile(t *testing.T, test func(*testing.T, string)) { test(t, databasePath(t)) }
+func onFile(t *testing.T, test func(*testing.T, string)) {
+	test(t, databasePath(t))
+}
 
 func onCluster(t *testing.T, test func(*testing.T, string)) {
 	test(t, newCluster(t, 3).addresses())
@@ -841,7 +851,9 @@ func (w *limitsWorld) requests(line string, l *ledger, when, action, want string
 
 // usedText reads "minute 3 until 1m10s, day 3 until 24h0m10s": the requests that were used.
 func usedText(u *usage) string {
-	text := func(b bucket) string { return levelText(level{remaining: b.used, reset: b.ends}) }
+	text := func(b bucket) string {
+		return levelText(level{remaining: b.used, reset: b.ends})
+	}
 	return fmt.Sprintf("minute %s, day %s", text(u.minute), text(u.day))
 }
 
@@ -858,10 +870,14 @@ func shownText(k *apiKey) string {
 }
 
 // offset is an instant on the clock of these tests.
-func offset(at instant) time.Duration { return time.Duration(at-testStart) * time.Millisecond }
+func offset(at instant) time.Duration {
+	return time.Duration(at-testStart) * time.Millisecond
+}
 
 // levelText reads "59 until 1m10s": the requests that remain, and when the bucket is full.
-func levelText(l level) string { return fmt.Sprintf("%d until %v", l.remaining, offset(l.reset)) }
+func levelText(l level) string {
+	return fmt.Sprintf("%d until %v", l.remaining, offset(l.reset))
+}
 
 // headersOf are the headers of a decision, a line each, in the order of their names.
 func headersOf(d decision) string {
@@ -875,7 +891,9 @@ func headersOf(d decision) string {
 }
 
 // usedUntil is a bucket of which some requests are used.
-func usedUntil(n int64, ends string) bucket { return bucket{used: n, ends: clock(ends)} }
+func usedUntil(n int64, ends string) bucket {
+	return bucket{used: n, ends: clock(ends)}
+}
 
 // nearlyBanned is a usage of a key with 2 requests a minute whose next refusal bans it.
 func nearlyBanned() *usage {
