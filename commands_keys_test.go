@@ -667,7 +667,7 @@ func (h *heldRows) note(_ statement, columns []any) {
 // What a report holds in memory does not grow with the database.
 func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
 	t.Parallel()
-	const keys, days = 11_000, 2
+	const keys, days = 10_100, 2
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		mustWrite(t, s,
