@@ -1042,7 +1042,7 @@ func TestAnAddressThatIsSpentIsLoggedOnceAWindow(t *testing.T) {
 			}
 			s.wantLog(`"msg":"an address has used up its limit of requests without a valid key",` +
 				`"address":"2001:db8::/64","requests":60,"request":"` + last)
-			wantCount(t, s.log.String(), "an address is spent", window, "the log")
+			wantCount(t, s.log.String(), "used up its limit", window, "the log")
 			time.Sleep(time.Minute)
 		}
 	}, behindAProxy)

@@ -645,8 +645,8 @@ func TestWhatGoesOnFailingIsLoggedOnce(t *testing.T) {
 		must(b, b.store.Close())
 		time.Sleep(3 * time.Minute)
 		wantError(b, b.stop(), errUnavailable, "the last writing of usage")
-		for _, what := range []string{"look for edits of other programs", "write usage",
-			"remove what has served its time"} {
+		for _, what := range []string{"look for edits by other programs", "write usage",
+			"remove expired Idempotency-Keys and old usage"} {
 			message := `"level":"ERROR","msg":"cannot ` + what + `"`
 			wantCount(b, b.log.String(), message, 1, "the log")
 		}

@@ -444,9 +444,11 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		ERRORS"unavailable"}=1 => responses of 503
 		ERRORS"lookup_refused"}=99 => nothing
 		petstore_bans_total=99 => nothing
+		petstore_nodes=3 petstore_nodes_serving=3 => nothing
+		petstore_nodes=3 petstore_nodes_serving=2 => a node of the cluster
 		FAILURES=3 => nothing
 		FAILURES=4 => commits failed
-		petstore_unknown_outcomes_total=1 => may be stored or not
+		petstore_unknown_outcomes_total=1 => unknown outcome
 		COMMITS=20 WRITES=15000 => nothing
 		COMMITS=20 WRITES=15011 => more than 1,000 writes
 		ALL=1200 FAST=1099 => nothing

@@ -534,7 +534,8 @@ func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 			wantNextID(t, s, 2)
 			now := readNumber(t, s, "SELECT user_version FROM pragma_user_version")
 			wantEqual(t, now, int64(len(migrations)), "the version of the schema")
-		})
+			must(t, s.Close())
+		}))
 	}
 }
 

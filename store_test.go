@@ -615,7 +615,7 @@ const lookAtCluster = "0 POST /db/query?level=linearizable"
 // begin begins a look that gets an answer of its own.
 func (l *lookingService) begin(answer fakeAnswer) {
 	answerOnce(l.cluster, answer)
-	l.store.joinLook(l.t.Context())
+	l.store.joinLook()
 	synctest.Wait()
 }
 
@@ -773,7 +773,7 @@ func TestALookCountsByBothClocks(t *testing.T) {
 		first, second, _ := strings.Cut(ages, " ")
 		age, _ := time.ParseDuration(first)
 		wallAge, _ := time.ParseDuration(second)
-		wantEqual(t, isRecent(age, wallAge), strings.HasPrefix(what, "is recent"), what)
+		wantEqual(t, areRecent(age, wallAge), strings.HasPrefix(what, "is recent"), what)
 	}
 }
 
