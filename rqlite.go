@@ -361,9 +361,10 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	}
 }
 
-// isOfDisk reports whether the error of a statement is that of the node's own disk.
+// isOfDisk reports whether the error of a write is that of the node's own disk: of a statement or,
+// if only the commit has failed, of none.
 func isOfDisk(err error) bool {
-	return errors.Is(err, errStatement) &&
+	return err != nil &&
 		(strings.Contains(err.Error(), "disk is full") || strings.Contains(err.Error(), "disk I/O"))
 }
 

@@ -535,11 +535,12 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 // it lacks what they have, and is not used any more, even if it leads again.
 func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
-		for i, results := range []string{
+		for i, response := range []string{
 			diskIsFull,
-			`{"error":"disk I/O error"}`, // of the guard, which does not hold for another reason
+			// Of the guard, which does not hold for another reason.
+			`{"results":[{"error":"disk I/O error"}]}`,
 		} {
-			c.failDisk(s, results)
+			c.failDisk(s, response)
 			if writes := c.arrived(); writes[0] != writeTo(i) || slices.Contains(writes[1:],
 				writes[0]) {
 				t.Errorf("sent was %q", writes)
@@ -562,13 +563,13 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 }
 
 // failDisk lets a write fail for the disk of the node that does it.
-func (c *fakeCluster) failDisk(s *store, results string) {
+func (c *fakeCluster) failDisk(s *store, response string) {
 	c.t.Helper()
-	answerOnce(c, respond(200, `{"results":[`+results+`]}`))
+	answerOnce(c, respond(200, response))
 	wantError(c.t, errorOf(s.createPet(rex)), errOutcome, "the write")
 }
 
-const diskIsFull = `{},{"error":"database or disk is full"}`
+const diskIsFull = `{"results":[],"error":"database or disk is full"}` // of the commit
 
 // TestANodeThatOnlyPassesOnIsNotLeft for the disk of the leader, which was elected meanwhile.
 func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
