@@ -24,6 +24,7 @@ type blow struct {
 	isAway bool   // there is no majority
 	ready  string // what /readyz of the debug address says, in a regular expression
 	logged string // what the log says of it, likewise
+	page   string // what the operator's page says of the nodes, likewise
 }
 
 // trial is a storm of blows, in which two keys are used.
@@ -103,7 +104,14 @@ func (f *trial) compare(s *server, x blow, failures float64) {
 		f.Errorf("%s: /readyz says %q, want %q", x.what, ready, x.ready)
 	}
 	var page struct{ Metrics map[string]float64 }
-	noError(f.T, json.Unmarshal([]byte(s.get(f.T, "/stats.json")), &page))
+	eventually(f.T, longEnough, func() error { // the nodes are asked every 5 s
+		text := s.get(f.T, "/stats.json")
+		noError(f.T, json.Unmarshal([]byte(text), &page))
+		if !regexp.MustCompile(x.page).MatchString(text) {
+			return fmt.Errorf("%s: the operator's page says %s", x.what, text)
+		}
+		return nil
+	})
 	const failed = "petstore_commit_failures_total"
 	if ready != isReady && page.Metrics[failed] <= failures {
 		f.Errorf("%s: the operator's page shows %v commits that failed", x.what,

@@ -104,15 +104,15 @@ func TestTheClusterOutlivesItsNetwork(t *testing.T) {
 		{outage{"all is 50 ms away", false, 5 * time.Second, func() func() {
 			r.delay.Store(int64(50 * time.Millisecond))
 			return func() { r.delay.Store(0) }
-		}}, false, isReady, ""},
+		}}, false, isReady, "", ""},
 		{outage{"nothing arrives for seconds", true, soak(t, 7*time.Second), func() func() {
 			r.stall.Lock()
 			return r.stall.Unlock
-		}}, true, unavailable, `"not ready".*` + unavailable},
+		}}, true, unavailable, `"not ready".*` + unavailable, ""},
 		{outage{"responses are cut", false, 5 * time.Second, func() func() {
 			r.cuts.Store(true)
 			return func() { r.cuts.Store(false) }
-		}}, false, "", "EOF"},
+		}}, false, "", "EOF", ""},
 	}
 	f.amid(func() {
 		for _, x := range blows {

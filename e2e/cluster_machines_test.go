@@ -1,0 +1,136 @@
+package e2e
+
+// Proven here, with real nodes of rqlite: what cluster_faults_test.go says holds while disks of
+// nodes are full, a majority is away, a leader is frozen, and machines are replaced.
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// onSmallDisks gives each node a disk of its own.
+func onSmallDisks(c *cluster) {
+	for _, n := range c.nodes {
+		noError(c.t, os.Mkdir(n.folder, 0o700))
+		mount(c.t, n.folder, "size=256m")
+	}
+}
+
+// TestTheClusterOutlivesItsDisksAndMachines among clients. From the second full disk on, there is
+// no majority without a machine that has replaced another.
+func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
+	t.Parallel()
+	f := newTrial(t, onSmallDisks)
+	c := f.cluster
+	f.amid(func() {
+		leader := c.leader()
+		full := f.fullLeader(leader)
+		f.suffer(blow{outage{"the leader's disk is full", true, 3 * time.Second, full}, true,
+			"its disk has failed", "a node is not used any more", "Not used"})
+		f.restartServices()
+		old := slices.DeleteFunc(c.followers(), func(i int) bool { return i == leader })[0]
+		f.suffer(blow{outage{"a follower's disk is full", false, 3 * time.Second,
+			f.fullFollower(old)}, false, isReady, "", ""})
+		f.restartServices()
+		const leaderless = "leader|refused|deadline|EOF"
+		f.suffer(blow{outage{"the majority is away", true, soak(t, 3*time.Second),
+			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", `"state":""`})
+		f.suffer(blow{outage{"the leader is frozen, and believes then that it leads", true,
+			5 * time.Second, f.freezeLeader}, false, isReady, "another node is in use",
+			`"state":""`})
+	})
+	f.compareNodes()
+}
+
+// fullLeader fills the disk of the leader, whose log still finds room. Before it is replaced, there
+// is room again, as if an operator had not known what to do: but no service uses it any more.
+func (f *trial) fullLeader(i int) (begin func() func()) {
+	return func() (end func()) {
+		folder := f.cluster.nodes[i].folder
+		tool(f.T, "fallocate", "--keep-size", "--length", "64m", filepath.Join(folder, "raft.db"))
+		makeRoom := fillDisk(f.T, &server{db: filepath.Join(folder, "db.sqlite")})
+		return func() {
+			makeRoom()
+			time.Sleep(2 * time.Second)
+			f.replace(i)
+		}
+	}
+}
+
+// fullFollower fills the disk of a node, which is stopped before there is room.
+func (f *trial) fullFollower(i int) (begin func() func()) {
+	return func() (end func()) {
+		db := filepath.Join(f.cluster.nodes[i].folder, "db.sqlite")
+		makeRoom := fillDisk(f.T, &server{db: db})
+		return func() {
+			f.replace(i)
+			makeRoom()
+		}
+	}
+}
+
+// replace puts a machine of another address in the place of one, as docs/cluster.md says.
+func (f *trial) replace(lost int) {
+	c := f.cluster
+	name := c.nodes[lost].namespace
+	c.kill(lost)
+	tool(f.T, "curl", "-fsS", "-X", "DELETE", c.url(c.leader())+"/remove",
+		"-d", fmt.Sprintf(`{"id": %q}`, name))
+	c.nodes[lost] = c.plug(lost + 1 + clusterSize)
+	c.restart(lost)
+}
+
+// restartServices has them use the nodes that there are now, one after the other.
+func (f *trial) restartServices() {
+	for _, s := range f.services {
+		s.stop()
+		s.db = f.cluster.addresses()
+		s.again(debugFlags...)
+		s.awaitReady()
+	}
+}
+
+func (f *trial) loseMajority() (end func()) {
+	away := f.cluster.followers()
+	for _, i := range away {
+		f.cluster.kill(i)
+	}
+	return func() {
+		for _, i := range away {
+			f.cluster.start(i)
+		}
+	}
+}
+
+// freezeLeader has clients of a service that knows no other node wait when it goes on.
+func (f *trial) freezeLeader() (end func()) {
+	leader := f.cluster.leader()
+	lonely := &server{t: f.T, db: f.cluster.url(leader)}
+	lonely.run()
+	f.cluster.pause(leader)
+	stop := (&pursuit{witness: f.witness, key: f.keys[0]}).keepListing(lonely)
+	var goesOn atomic.Bool
+	var creating sync.WaitGroup
+	for i := range readers {
+		creating.Go(func() {
+			for n := 0; !goesOn.Load(); n++ {
+				name := fmt.Sprintf("lonely-%d-pet-%d", i, n)
+				f.create(lonely.url, repeatable{f.keys[i], name}, false)
+			}
+		})
+	}
+	return func() {
+		f.cluster.resume(leader)
+		time.Sleep(2 * time.Second)
+		goesOn.Store(true)
+		creating.Wait()
+		stop()
+		lonely.stop()
+	}
+}
