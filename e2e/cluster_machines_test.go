@@ -32,7 +32,7 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 		leader := c.leader()
 		full := f.fullLeader(leader)
 		f.suffer(blow{outage{"the leader's disk is full", true, 3 * time.Second, full}, true,
-			"its disk has failed", "a node is not used any more", "Not used"})
+			"disk (is full|has failed)", "a node is not used any more", "Not used"})
 		f.restartServices()
 		old := slices.DeleteFunc(c.followers(), func(i int) bool { return i == leader })[0]
 		f.suffer(blow{outage{"a follower's disk is full", false, 3 * time.Second,
@@ -42,7 +42,7 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 		f.suffer(blow{outage{"the majority is away", true, soak(t, 3*time.Second),
 			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", `"state":""`})
 		f.suffer(blow{outage{"the leader is frozen, and believes then that it leads", true,
-			5 * time.Second, f.freezeLeader}, false, isReady, "another node is in use",
+			7 * time.Second, f.freezeLeader}, false, isReady, "another node is in use",
 			`"state":""`})
 	})
 	f.compareNodes()
