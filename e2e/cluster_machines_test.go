@@ -38,6 +38,8 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 		f.suffer(blow{outage{"a follower's disk is full", false, 3 * time.Second,
 			f.fullFollower(old)}, false, isReady, "", ""})
 		f.restartServices()
+		f.suffer(blow{outage{"the majority is frozen for a moment", true, 0, f.freezeMajority},
+			true, "", "leader", ""})
 		const leaderless = "leader|refused|deadline|EOF"
 		f.suffer(blow{outage{"the majority is away", true, soak(t, 3*time.Second),
 			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", `"state":""`})
@@ -94,6 +96,20 @@ func (f *trial) restartServices() {
 		s.again(debugFlags...)
 		s.awaitReady()
 	}
+}
+
+// freezeMajority makes the leader step down before it knows what becomes of the last creates, and
+// another lead before services give them up.
+func (f *trial) freezeMajority() (end func()) {
+	followers := f.cluster.followers()
+	for _, i := range followers {
+		f.cluster.pause(i)
+	}
+	time.Sleep(1500 * time.Millisecond)
+	for _, i := range followers {
+		f.cluster.resume(i)
+	}
+	return func() {}
 }
 
 func (f *trial) loseMajority() (end func()) {
