@@ -144,3 +144,22 @@ func (f *trial) meter() (stop func()) {
 		calling.Wait()
 	}
 }
+
+// admissionsOf sends requests that need no leader, and counts what is admitted.
+func (s *server) admissionsOf(t *testing.T, key issued, requests int) (admitted int) {
+	t.Helper()
+	for range requests {
+		got, err := call(s.url, key.token, "GET", "/nothing", "", "")
+		if err != nil {
+			t.Error(err)
+			return admitted
+		}
+		if got.outcome() == "404 not_found" {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// windowsSince is how many minutes of a key can have begun.
+func windowsSince(first time.Time) int { return 1 + int(time.Since(first)/time.Minute) }

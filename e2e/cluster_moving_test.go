@@ -126,11 +126,11 @@ func serveBoth(c *cluster, x *inventory) (services []*server) {
 }
 
 // isBroughtBack goes back to an older copy on new nodes, which a service that was started
-// too early has made a key on, and then on newer ones.
+// too early has made a key on, and then on newer ones. A service that goes on meanwhile meets
+// another database.
 func (x *inventory) isBroughtBack(t *testing.T, c *cluster, services []*server) {
-	for _, s := range services {
-		s.stop()
-	}
+	abandoned := services[0]
+	services[1].stop()
 	copied := filepath.Join(t.TempDir(), "copy.db")
 	succeeds(t, program("backup", "-db", c.addresses(), copied))
 	restore := []string{"restore", "-db", c.addresses(), "-skip-ids", "0", copied}
@@ -145,6 +145,21 @@ func (x *inventory) isBroughtBack(t *testing.T, c *cluster, services []*server) 
 	x.left = x.hold(t, services...)
 	for _, s := range services {
 		s.stop()
+	}
+	abandoned.hasStoppedForGood(t)
+}
+
+// hasStoppedForGood wants a service to have met another database than its own: it answers 503, and
+// its end says why.
+func (s *server) hasStoppedForGood(t *testing.T) {
+	t.Helper()
+	s.expect(t, s.key, "503 unavailable")
+	if id, err := createNamed(callers, s, "late"); err == nil {
+		t.Errorf("a pet is created, as %d", id)
+	}
+	s.interrupt()
+	if n := strings.Count(s.log.String(), "stopped for good"); n != 1 {
+		t.Errorf("the log says so %d times:\n%s", n, tail(s.log.String()))
 	}
 }
 
