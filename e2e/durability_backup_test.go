@@ -3,7 +3,6 @@ package e2e
 import (
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -15,13 +14,9 @@ import (
 func TestAFileSystemWithoutLinks(t *testing.T) {
 	s, folder, calls := start(t), t.TempDir(), filepath.Join(t.TempDir(), "calls")
 	linkless := func(args ...string) *process {
-		cmd := program(args...)
-		strace := []string{"-f", "-qq", "-y", "-o", calls, "-e",
-			"trace=link,linkat,rename,renameat,renameat2,fsync",
-			"-e", "inject=link,linkat:error=EPERM"}
-		traced := exec.Command("strace", append(strace, cmd.Args...)...)
-		traced.Env = cmd.Env
-		return launch(t, traced)
+		return launch(t, strace(program(args...), calls,
+			"-e", "trace=link,linkat,rename,renameat,renameat2,fsync",
+			"-e", "inject=link,linkat:error=EPERM"))
 	}
 	namedAndSynced := regexp.MustCompile(`(?s)rename\w*\(.*fsync\(\d+<` + regexp.QuoteMeta(folder) +
 		`>`)

@@ -1,133 +1,225 @@
 package e2e
 
+// Kills: what an operation has left when it is killed before one of its calls that change a file
+// (durability_power_record_test.go). It holds what the calls before have made of the files, and the
+// operation can be done once more.
+
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"net/http"
+	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 )
-
-// fileCalls are the system calls with which a process may change what is on the disk.
-var fileCalls = []string{
-	"open", "openat", "write", "pwrite64", "copy_file_range", "sendfile", "ftruncate", "fallocate",
-	"fchmod", "fchmodat", "fchown", "fchownat", "fsync", "fdatasync", "link", "linkat",
-	"rename", "renameat", "renameat2", "unlink", "unlinkat",
-}
-
-// operation is what changes a database, or makes one, and may be killed meanwhile.
-type operation struct {
-	name      string
-	begin     func(t *testing.T, stock *scene) *scene // what it finds; nil: the stock
-	args      func(sc *scene) []string
-	meanwhile func(r *run) // what others do while it runs; nil: nothing
-	only      string       // it is killed before calls whose names begin so; "": before all
-	check     func(r *run) // what has to hold when it has ended, or was killed
-}
 
 // importedPets is how many pets the import adds, in three transactions.
 const importedPets = 1200
 
-// TestAKillAtAnyMomentLeavesNothingHalfDone kills each operation before the system calls that
-// change a file, opens what is left, and lets the operation be done once more. .ci/run takes only
-// some of the calls, evenly spread.
+// TestAKillAtAnyMomentLeavesNothingHalfDone looks at what each operation leaves, and lets it be
+// done once more. .ci/run takes only some of the calls, evenly spread.
 func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 	t.Parallel()
-	stock, pets := newScene(t), petFile(t, importedPets)
-	operations := []operation{
-		{
-			name: "a service that creates pets",
-			args: func(sc *scene) []string {
-				return []string{"-db", sc.db, "-addr", "127.0.0.1:0"}
-			},
-			meanwhile: (*run).createPets,
-			check:     (*run).checkCreates,
-		},
-		{
-			name: "an import",
-			args: func(sc *scene) []string {
-				return []string{"pet", "import", "-db", sc.db, pets}
-			},
-			check: func(r *run) { r.checkImport(pets) },
-		},
-		{
-			name: "a backup",
-			args: func(sc *scene) []string {
-				return []string{"backup", "-db", sc.db, sc.db + ".backup"}
-			},
-			check: (*run).checkBackup,
-		},
-		{
-			name: "a restore",
-			args: func(sc *scene) []string {
-				return []string{"restore", "-db", sc.db, sc.copy}
-			},
-			check: (*run).checkRestore,
-		},
-		{
-			name: "a rotation",
-			args: func(sc *scene) []string {
-				return []string{"key", "rotate", "-db", sc.db, "-overlap", "0s", "1"}
-			},
-			check: (*run).checkRotation,
-		},
+	stock := newScene(t)
+	operations := slices.Concat(powerOperations(t), changesByCommands(), migrations(t))
+	for _, op := range operations {
+		t.Run(op.name, func(t *testing.T) {
+			t.Parallel()
+			r := op.record(t, stock, binary)
+			all, ofDatabase := r.changes(0), r.changes(r.stock[r.db])
+			for _, at := range slices.Concat(evenly(t, all), evenly(t, ofDatabase)) {
+				t.Run(fmt.Sprint("before event ", at), func(t *testing.T) { op.kill(t, r, at) })
+				if t.Failed() {
+					return // The other calls would say it all again.
+				}
+			}
+			t.Logf("it makes %d calls that change files, %d of them the database's", len(all),
+				len(ofDatabase))
+		})
 	}
-	service := operations[0]
-	service.name = "a checkpoint"
-	service.only = "pwrite64 petstore.db "
-	operations = append(operations, service, operation{
-		name: "an export",
-		args: func(sc *scene) []string {
-			return []string{"pet", "export", "-db", sc.db, sc.db + ".jsonl"}
-		},
-		check: (*run).checkExport,
-	})
+}
+
+// changes are the events that change a file, or any file if it is 0.
+func (r *fileHistory) changes(file int) (events []int) {
+	for i, e := range r.events {
+		isChange := e.kind == wrote || e.kind == truncated || e.kind == renamed
+		if isChange && (file == 0 || e.file == file) {
+			events = append(events, i)
+		}
+	}
+	return events
+}
+
+// evenly takes some of the events; with SOAK, more of them.
+func evenly(t *testing.T, events []int) (some []int) {
+	every := max(1, len(events)/soak(t, 15))
+	for i := every - 1; i < len(events); i += every {
+		some = append(some, events[i])
+	}
+	return some
+}
+
+// kill looks at what is left before an event, and at what becomes of it when it is done again.
+func (op powerOperation) kill(t *testing.T, r *recorded, at int) {
+	c := r.left(t, at, allOfThem, rand.New(rand.NewPCG(uint64(at), 0)), t.TempDir())
+	noError(t, c.look(op.check))
+	if op.again == nil {
+		c.serve().kill()
+	} else {
+		op.again(c)
+	}
+	noError(t, c.look(op.check))
+}
+
+// serve starts a service on what is left.
+func (c *powerCut) serve() *server {
+	c.t.Helper()
+	s := &server{t: c.t, db: c.db, key: c.key}
+	s.run()
+	return s
+}
+
+// repeatCreates repeats the first and the last create of each client. One that was confirmed is
+// replayed.
+func (c *powerCut) repeatCreates() {
+	told := map[string]string{}
+	for _, pet := range confirmed.FindAllStringSubmatch(c.told, -1) {
+		told[pet[2]] = pet[1]
+	}
+	s := c.serve()
+	defer s.kill()
+	for i := range 16 {
+		name := fmt.Sprintf("pet-%d-of-%d", 29*(i/8), i%8)
+		got, err := call(s.url, s.key, "POST", "/pets", animalJSON(name), name)
+		noError(c.t, err)
+		id := strconv.FormatInt(decode[pet](c.t, got.body).ID, 10)
+		isReplayed := got.header.Get("Idempotency-Replayed") == "true"
+		if told[name] != "" && (!isReplayed || told[name] != id) {
+			c.t.Errorf("%s had the id %s, and gets %s", name, told[name], id)
+		}
+	}
+}
+
+// useRotated wants exactly one of both keys to open the service.
+func (c *powerCut) useRotated() {
+	const opens, refused = "200 of 1000000000", "401 invalid_key"
+	isRotated := numberIn(c.t, c.db, "SELECT count(*) FROM api_keys WHERE succeeds = 1") == 1
+	unseen := fmt.Sprint(numberIn(c.t, c.db, "SELECT max(id) FROM api_keys"))
+	s := c.serve()
+	defer s.kill()
+	if !isRotated {
+		s.expect(c.t, c.key, opens)
+		return
+	}
+	s.expect(c.t, c.key, refused)
+	token := keyForm.FindString(c.told)
+	if token == "" { // whoever finds a key that nobody has seen replaces it
+		token = strings.TrimSpace(s.command("key", "rotate", "-overlap", "0s", "-db", c.db, unseen))
+	}
+	s.expect(c.t, token, opens)
+}
+
+// importAgain wants the rest to be imported.
+func (c *powerCut) importAgain(pets string) {
+	const imported = "SELECT total(value) FROM counters WHERE name GLOB 'import *'"
+	again := program("pet", "import", "-db", c.db, pets)
+	if stored := numberIn(c.t, c.db, imported); stored == importedPets {
+		fails(c.t, again, "it was imported before")
+	} else if p := succeeds(c.t, again); !strings.Contains(p.log.String(),
+		fmt.Sprintf(`"alreadyStored":%d}`, stored)) {
+		c.t.Errorf("after %d pets: %s", stored, p.told())
+	}
+	s := &server{t: c.t, db: c.db}
+	if others := s.checkImported(c.t, pets); others != allPets {
+		c.t.Errorf("of %d older pets %d are left", allPets, others)
+	}
+}
+
+func (c *powerCut) deleteAgain() {
+	again := program("pet", "delete", "-db", c.db, "1", "2", "3", "4", "5")
+	if numberIn(c.t, c.db, "SELECT count(*) FROM pets") == 0 {
+		fails(c.t, again, "no pets have the ids 1, 2")
+	} else {
+		succeeds(c.t, again)
+	}
+}
+
+// redo runs a command once more, which does not touch the partial file that is left.
+func (c *powerCut) redo(file string, args ...string) {
+	c.t.Helper()
+	if partial := file + ".partial"; isThere(partial) {
+		fails(c.t, program(args...), partial, "another copy runs, or was stopped; remove it")
+		noError(c.t, os.Remove(partial))
+	}
+	succeeds(c.t, program(args...))
+}
+
+// makeAgain makes a file, unless it has its name already.
+func (c *powerCut) makeAgain(file string, command ...string) {
+	args := append(command, "-db", c.db, file)
+	if isThere(file) {
+		fails(c.t, program(args...), file+" exists, and nothing is overwritten")
+	} else {
+		c.redo(file, args...)
+	}
+	c.told += "backup made, pets exported"
+}
+
+func (c *powerCut) restoreAgain() {
+	if c.contents(c.db) == c.before {
+		c.redo(c.db, "restore", "-db", c.db, "-skip-ids", "0", filepath.Join(filepath.Dir(c.db),
+			"copy.db"))
+	}
+	c.told += "database restored"
+}
+
+// isThere reports whether there is a file.
+func isThere(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
+}
+
+// changesByCommands are transactions of the operator, in a database in which the first key is
+// banned.
+func changesByCommands() (operations []powerOperation) {
 	for _, change := range []struct{ command, query, again string }{
-		{"key create", "SELECT count(*) - 3 FROM api_keys", ""},
 		{"key set -name x 1", "SELECT count(*) FROM api_keys WHERE name = 'x'", ""},
 		{"key revoke 1", "SELECT count(*) FROM api_keys WHERE revoked_at > 0", "revoked already"},
 		{"key unban 1", "SELECT count(*) FROM api_keys WHERE unbanned_at > 0", "is not banned"},
 		{"pet set -name x 1", "SELECT count(*) FROM pets WHERE name = 'x'", ""},
-		{
-			"pet delete 1 2 3 4 5",
-			"SELECT CASE count(*) WHEN 5 THEN 0 WHEN 0 THEN 1 ELSE 9 END FROM pets",
-			"no pets have the ids 1, 2",
-		},
 	} {
-		operations = append(operations, operation{
+		args := func(db string) []string {
+			return slices.Insert(strings.Fields(change.command), 2, "-db", db)
+		}
+		operations = append(operations, powerOperation{
 			name:  change.command,
 			begin: withBan,
-			args: func(sc *scene) []string {
-				return slices.Insert(strings.Fields(change.command), 2, "-db", sc.db)
+			args:  func(sc *scene) []string { return args(sc.db) },
+			check: func(c *powerCut) error {
+				// The scene has not counted any edit.
+				changed := c.number(change.query)
+				edits := c.number("SELECT value FROM counters WHERE name = 'edits'")
+				if changed != min(edits, 1) { // a second run counts one more
+					return fmt.Errorf("%d are changed, and %d edits are counted", changed, edits)
+				}
+				return nil
 			},
-			check: func(r *run) { r.checkChange(change.command, change.query, change.again) },
+			again: func(c *powerCut) {
+				changed := numberIn(c.t, c.db, change.query)
+				p := launch(c.t, program(args(c.db)...))
+				p.status()
+				if changed == 1 && !strings.Contains(p.log.String(), change.again) {
+					c.t.Errorf("it was done before: %s", p.told())
+				}
+				if numberIn(c.t, c.db, change.query) == 0 {
+					c.t.Errorf("it is not done by a second run: %s", p.told())
+				}
+			},
 		})
 	}
-	for version := 1; version < len(readSchema(t).migrations); version++ {
-		operations = append(operations, operation{
-			name: fmt.Sprintf("a migration from version %d", version),
-			begin: func(t *testing.T, stock *scene) *scene {
-				return stock.ofVersion(t, version)
-			},
-			args: func(sc *scene) []string {
-				return []string{"key", "list", "-db", sc.db}
-			},
-			check: (*run).checkMigration,
-		})
-	}
-	for _, op := range operations {
-		t.Run(op.name, func(t *testing.T) {
-			t.Parallel()
-			op.killAtEachCall(t, stock)
-		})
-	}
+	return operations
 }
 
 // withBan is a database in which the first key is banned.
@@ -140,6 +232,38 @@ func withBan(t *testing.T, stock *scene) *scene {
 	return banned
 }
 
+// migrations are those from each older version to the present one.
+func migrations(t *testing.T) (operations []powerOperation) {
+	for version := 1; version < len(readSchema(t).migrations); version++ {
+		operations = append(operations, powerOperation{
+			name: fmt.Sprintf("a migration from version %d", version),
+			begin: func(t *testing.T, stock *scene) *scene {
+				return stock.ofVersion(t, version)
+			},
+			args: func(sc *scene) []string {
+				return []string{"key", "list", "-db", sc.db}
+			},
+			check: func(c *powerCut) error {
+				found := c.contents(c.db)
+				if found != c.after && (found != c.before || c.told != "") {
+					return fmt.Errorf("the database is of no version:\n%s", found)
+				}
+				pets := c.number("SELECT count(*) FROM pets")
+				keys := c.number("SELECT count(*) FROM api_keys")
+				if pets != allPets || keys != allKeys+1 {
+					return fmt.Errorf("%d pets and %d keys are left", pets, keys)
+				}
+				return nil
+			},
+			again: func(c *powerCut) {
+				succeeds(c.t, program("key", "list", "-db", c.db))
+				c.told += "the keys"
+			},
+		})
+	}
+	return operations
+}
+
 // ofVersion is the database as an older version of the program has left it. It has a key that was
 // rotated into another one.
 func (sc *scene) ofVersion(t *testing.T, version int) *scene {
@@ -149,204 +273,6 @@ func (sc *scene) ofVersion(t *testing.T, version int) *scene {
 	file := readSchema(t).older(t, present, version)
 	database(t, file, "PRAGMA journal_mode = WAL").Close()
 	return &scene{t: t, db: file}
-}
-
-// run is one run of an operation, on a database of its own.
-type run struct {
-	*scene
-	stock         *scene // what the run began with
-	p             *process
-	calls         string           // the file to which strace writes the calls
-	before, after string           // the contents of the database, if nobody kills the operation
-	answered      map[string]int64 // the ids of created pets, by name
-	sent          int64            // requests to the service
-}
-
-// sweep is an operation that is killed again and again.
-type sweep struct {
-	operation
-	stock    *scene
-	whole    *run            // nobody killed it
-	inThread map[string]int  // the numbers of calls in their threads, by name, as in the last run
-	killed   map[string]bool // the names of the calls before which a run was killed
-	runs     int
-}
-
-// killAtEachCall kills the operation before each call that it makes when nobody kills it; without
-// SOAK, before every nth. Where a kill really came, the calls of the killed run tell.
-//
-// Strace counts the calls of each thread by themselves, and Go may go on in another thread at any
-// time. So a kill may come before another call, or not at all. Then it is tried again: with the
-// number that the call had in its thread the last time, and as if one thread made all calls, which
-// is more likely with one processor.
-func (op operation) killAtEachCall(t *testing.T, stock *scene) {
-	if op.begin != nil {
-		stock = op.begin(t, stock)
-	}
-	s := &sweep{
-		operation: op,
-		stock:     stock,
-		whole:     op.run(t, stock),
-		inThread:  map[string]int{},
-		killed:    map[string]bool{},
-	}
-	if s.whole.p.status() != 0 {
-		t.Fatalf("without a kill: %s", s.whole.p.told())
-	}
-	s.whole.before = contents(t, stock.again(t).db)
-	s.whole.after = s.whole.found()
-	op.check(s.whole)
-
-	calls := slices.DeleteFunc(s.whole.changes(), func(c change) bool {
-		return !strings.HasPrefix(c.name, op.only)
-	})
-	every := max(1, len(calls)/soak(t, 15))
-	tries := soak(t, 2)
-	for i := every - 1; i < len(calls); i += every {
-		at := calls[i]
-		for try := 0; try < tries && !s.killed[at.name]; try++ {
-			inOneThread := try%2 == 1
-			if !t.Run(at.name, func(t *testing.T) { s.kill(t, at, inOneThread) }) {
-				return // The other calls would say it all again.
-			}
-		}
-	}
-	var missed []string
-	for _, at := range calls {
-		if !s.killed[at.name] {
-			missed = append(missed, at.name)
-		}
-	}
-	hit := len(calls) - len(missed)
-	t.Logf("%s was killed before %d of its %d calls that change a file, in %d runs",
-		op.name, hit, len(calls), s.runs)
-	if every == 1 && len(missed) > 0 {
-		t.Logf("not before %s", strings.Join(missed, ", "))
-	}
-	if wanted := len(calls) / every; hit < wanted/2 {
-		t.Errorf("it was to be killed before %d calls", wanted)
-	}
-}
-
-// kill kills one run, if possible before a call.
-func (s *sweep) kill(t *testing.T, at change, inOneThread bool) {
-	s.runs++
-	at.inThread = cmp.Or(s.inThread[at.name], at.inThread)
-	r := s.run(t, s.stock, at.kill(inOneThread)...)
-	made := r.changes()
-	for _, change := range made {
-		if change.file == at.file { // Of the others, calls may be missing.
-			s.inThread[change.name] = change.inThread
-		}
-	}
-	last := len(made) - 1
-	if r.p.status() != 0 && last >= 0 && !made[last].returned {
-		s.killed[made[last].name] = true
-	}
-	r.before, r.after = s.whole.before, s.whole.after
-	s.check(r)
-}
-
-// run runs the operation under strace, which gets more options. They may name the folder of the
-// database as FOLDER.
-func (op operation) run(t *testing.T, stock *scene, options ...string) *run {
-	t.Helper()
-	r := &run{scene: stock.again(t), stock: stock, answered: map[string]int64{}}
-	r.calls = filepath.Join(t.TempDir(), "calls")
-	cmd := program(op.args(r.scene)...)
-	// With -D the process is the program's own. With --seccomp-bpf strace would kill nothing.
-	strace := []string{"-D", "-f", "-q", "-y", "-o", r.calls}
-	strace = append(strace, "-e", "trace="+strings.Join(fileCalls, ","))
-	for _, option := range options {
-		strace = append(strace, strings.ReplaceAll(option, "FOLDER", filepath.Dir(r.db)))
-	}
-	traced := exec.Command("strace", append(strace, cmd.Args...)...)
-	traced.Env = cmd.Env
-	r.p = launch(t, traced)
-	if op.meanwhile != nil {
-		op.meanwhile(r)
-	}
-	r.p.status()
-	// Strace stands aside, and writes the end of the process last.
-	end := fmt.Sprintf(`(?m)^%d +\+\+\+ (exited|killed)`, traced.Process.Pid)
-	hasEnded := regexp.MustCompile(end)
-	eventually(t, longEnough, func() error {
-		log, err := os.ReadFile(r.calls)
-		if err == nil && !hasEnded.Match(log) {
-			err = errors.New("strace has not written the end of the process")
-		}
-		return err
-	})
-	return r
-}
-
-// change is a system call that changes a file in the folder of the database.
-type change struct {
-	name string // the call, its file, and how many of these the process makes
-	call string
-
-	// Strace looks at this file alone, and counts the calls on it. If the file has another name in
-	// each run, this is empty, and strace counts all calls of the kind.
-	file            string
-	inThread, inAll int // the number of the call among those of its thread, and of all threads
-
-	returned bool
-}
-
-// kill returns options of strace with which it kills a process before the call.
-func (c change) kill(inOneThread bool) (options []string) {
-	number := c.inThread
-	if inOneThread {
-		number = c.inAll
-		options = []string{"-E", "GOMAXPROCS=1"}
-	}
-	if c.file != "" {
-		options = append(options, "-P", filepath.Join("FOLDER", c.file))
-	}
-	kill := fmt.Sprintf("inject=%s:signal=KILL:when=%d", c.call, number)
-	return append(options, "-e", kill)
-}
-
-var (
-	callLine = regexp.MustCompile(`(?m)^(\d+) +(\w+)\((.*?)(?:\) += (.*))?$`)
-	keptTime = regexp.MustCompile(`\.\d{8}T[\d.]+Z`) // in the name of an old database
-)
-
-// changes are the calls of the run, in their order.
-func (r *run) changes() (all []change) {
-	r.t.Helper()
-	log, err := os.ReadFile(r.calls)
-	noError(r.t, err)
-	folder := filepath.Dir(r.db)
-	path := regexp.MustCompile(regexp.QuoteMeta(folder) + `(?:/[^">]*)?`)
-	counts := map[string]int{}
-	count := func(what string) int {
-		counts[what]++
-		return counts[what]
-	}
-	for _, line := range callLine.FindAllStringSubmatch(string(log), -1) {
-		thread, call, args, result := line[1], line[2], line[3], line[4]
-		at := change{call: call, inThread: count(thread + call), inAll: count(call)}
-		at.returned = result != "" && result != "?"
-		found := path.FindString(args)
-		if found == "" {
-			continue
-		}
-		file, err := filepath.Rel(folder, found)
-		noError(r.t, err)
-		known := keptTime.ReplaceAllString(file, "")
-		if known == file {
-			at.file = file
-			at.inThread = count(thread + call + " " + file)
-			at.inAll = count(call + " " + file)
-		}
-		if strings.HasPrefix(call, "open") && !strings.Contains(args, "O_CREAT") {
-			continue
-		}
-		at.name = fmt.Sprintf("%s %s %d", call, known, count("change "+call+" "+known))
-		all = append(all, at)
-	}
-	return all
 }
 
 // contents is all that SQL can see of a database.
@@ -389,271 +315,4 @@ func contents(t *testing.T, file string) string {
 		read("SELECT * FROM " + table)
 	}
 	return text.String()
-}
-
-// found is what the run has left. It is read from a copy, so that who opens the database next finds
-// the log as it was left.
-func (r *run) found() string {
-	r.t.Helper()
-	return contents(r.t, r.again(r.t).db)
-}
-
-// isThere reports whether there is a file.
-func isThere(file string) bool {
-	_, err := os.Lstat(file)
-	return err == nil
-}
-
-// number reads one number from what the run has left.
-func (r *run) number(query string) int64 {
-	r.t.Helper()
-	return numberIn(r.t, r.again(r.t).db, query)
-}
-
-// grown is how much a number has grown.
-func (r *run) grown(query string) int64 {
-	r.t.Helper()
-	return r.number(query) - numberIn(r.t, r.stock.again(r.t).db, query)
-}
-
-// said reports whether the operation has logged a message.
-func (r *run) said(message string) bool { return strings.Contains(r.p.log.String(), message) }
-
-// newPets are the names of the pets that are created, one after the other.
-var newPets = []string{"Ada", "Bob", "Eve"}
-
-// createPets creates pets while the service runs, and then stops it.
-func (r *run) createPets() {
-	r.t.Helper()
-	var url string
-	eventually(r.t, longEnough, func() error {
-		_, ready, _ := strings.Cut(r.p.log.String(), `"msg":"ready"`)
-		url = field(ready, "address")
-		if url == "" && !r.p.within(0) {
-			return fmt.Errorf("the service is not ready: %s", r.p.log.String())
-		}
-		return nil
-	})
-	if url == "" {
-		return // It was killed before.
-	}
-	for _, name := range newPets {
-		r.sent++
-		answer, err := call(url, r.key, "POST", "/pets", animalJSON(name), name)
-		if err != nil {
-			return // It is killed now.
-		}
-		if answer.status != http.StatusCreated {
-			r.t.Errorf("the create of %s is answered %d %s", name, answer.status, answer.body)
-			return
-		}
-		r.answered[name] = decode[pet](r.t, answer.body).ID
-	}
-	_ = r.p.cmd.Process.Signal(syscall.SIGTERM) // It may have been killed already.
-}
-
-// checkCreates repeats each create. A pet that was answered is there, and no pet is there twice.
-func (r *run) checkCreates() {
-	r.found()
-	counted := r.grown("SELECT total(day_used) FROM usage")
-	wasStopped := r.p.status() == 0
-	if counted > r.sent || wasStopped && counted != r.sent {
-		r.t.Errorf("of %d requests %d are counted", r.sent, counted)
-	}
-	s := &server{t: r.t, db: r.db, key: r.key}
-	s.run()
-	defer s.kill()
-	for _, name := range newPets {
-		answer, err := call(s.url, s.key, "POST", "/pets", animalJSON(name), name)
-		noError(r.t, err)
-		if answer.status != http.StatusCreated {
-			r.t.Fatalf("the repeated create of %s is answered %s", name, answer.body)
-		}
-		wasReplayed := answer.header.Get("Idempotency-Replayed") == "true"
-		repeated := decode[pet](r.t, answer.body).ID
-		id, wasAnswered := r.answered[name]
-		if wasAnswered && (!wasReplayed || repeated != id) {
-			r.t.Errorf("%s had the id %d, and gets %d", name, id, repeated)
-		}
-	}
-	stored := s.everyAnimal(r.t)
-	for _, name := range newPets {
-		if len(stored[name]) != 1 {
-			r.t.Errorf("%s has the ids %d", name, stored[name])
-		}
-	}
-	if len(stored["Rex"]) != allPets {
-		r.t.Errorf("of %d older pets %d are left", allPets, len(stored["Rex"]))
-	}
-}
-
-// checkImport wants whole transactions stored, and their number with them, and imports again.
-func (r *run) checkImport(pets string) {
-	r.found()
-	stored := r.number("SELECT total(value) FROM counters WHERE name GLOB 'import *'")
-	all := r.number("SELECT count(*) FROM pets")
-	if all != allPets+stored || stored%500 != 0 && stored != importedPets {
-		r.t.Errorf("%d pets are stored, and %d by the number of the import", all, stored)
-	}
-	if r.said("pets imported") && stored != importedPets {
-		r.t.Errorf("%d pets of an import that has ended are stored", stored)
-	}
-	again := program("pet", "import", "-db", r.db, pets)
-	if stored == importedPets {
-		fails(r.t, again, "it was imported before")
-	} else {
-		p := succeeds(r.t, again)
-		alreadyStored := fmt.Sprintf(`"alreadyStored":%d}`, stored)
-		if !strings.Contains(p.log.String(), alreadyStored) {
-			r.t.Errorf("after %d pets: %s", stored, p.told())
-		}
-	}
-	s := &server{t: r.t, db: r.db}
-	if others := s.checkImported(r.t, pets); others != allPets {
-		r.t.Errorf("of %d older pets %d are left", allPets, others)
-	}
-}
-
-// checkBackup wants the copy whole if it has its name, and backs up to that name again.
-func (r *run) checkBackup() {
-	if r.found() != r.before {
-		r.t.Error("the database has changed")
-	}
-	file := r.db + ".backup"
-	again := func() *exec.Cmd { return program("backup", "-db", r.db, file) }
-	if r.said("backup made") && !isThere(file) {
-		r.t.Error("the backup that was made is not there")
-	}
-	if isThere(file) {
-		fails(r.t, again(), file+" exists, and nothing is overwritten")
-	} else {
-		if isThere(file + ".partial") {
-			fails(r.t, again(), "another copy runs, or was stopped; remove it")
-			noError(r.t, os.Remove(file+".partial"))
-		}
-		succeeds(r.t, again())
-	}
-	if contents(r.t, file) != r.before {
-		r.t.Error("the backup is not what the database holds")
-	}
-}
-
-// checkRestore wants the old or the restored content, and the old one kept, and restores again.
-func (r *run) checkRestore() {
-	found := r.found()
-	if found != r.before && found != r.after {
-		r.t.Errorf("the database is neither the old nor the restored one:\n%s", found)
-	}
-	if r.said("database restored") && found != r.after {
-		r.t.Error("the database was not restored")
-	}
-	if found == r.after && (r.kept() == "" || contents(r.t, r.kept()) != r.before) {
-		r.t.Errorf("the old database is lost: kept is %q", r.kept())
-	}
-	succeeds(r.t, program("key", "list", "-db", r.db))
-	if found == r.after {
-		return
-	}
-	if partial := r.db + ".partial"; isThere(partial) {
-		fails(r.t, r.restore(), partial+" is there: another copy runs, or was stopped; remove it")
-		noError(r.t, os.Remove(partial))
-	}
-	succeeds(r.t, r.restore())
-	if r.found() != r.after {
-		r.t.Error("the next restore does not restore the copy")
-	}
-	if left, _ := filepath.Glob(r.db + ".partial*"); len(left) > 0 {
-		r.t.Errorf("after the next restore %q are left", left)
-	}
-}
-
-// checkRotation wants that exactly one of both keys opens the service.
-func (r *run) checkRotation() {
-	found := r.found()
-	successors := r.number("SELECT count(*) FROM api_keys WHERE succeeds = 1")
-	if successors == 0 && found != r.before {
-		r.t.Errorf("without a successor the database is\n%s", found)
-	}
-	edits := r.grown("SELECT value FROM counters WHERE name = 'edits'")
-	if edits != successors {
-		r.t.Errorf("with %d successors %d edits are counted", successors, edits)
-	}
-	if r.said("key rotated") && successors != 1 {
-		r.t.Errorf("a key that was rotated has %d successors", successors)
-	}
-	token := keyForm.FindString(r.p.out.String())
-	if successors == 0 && token != "" {
-		r.t.Error("a key is shown that is not stored")
-	}
-	s := &server{t: r.t, db: r.db}
-	s.run()
-	defer s.kill()
-	const opens, refused = "200 of 1000000000", "401 invalid_key"
-	if successors == 0 {
-		s.expect(r.t, r.key, opens)
-		return
-	}
-	s.expect(r.t, r.key, refused)
-	if token == "" { // after a kill, whoever finds a key that nobody has seen replaces it
-		unseen := fmt.Sprint(r.number("SELECT max(id) FROM api_keys"))
-		token = strings.TrimSpace(s.command("key", "rotate", "-overlap", "0s", "-db", r.db, unseen))
-	}
-	s.expect(r.t, token, opens)
-}
-
-// checkChange wants that one transaction was made or not, and that the command can be run again.
-func (r *run) checkChange(command, query, again string) {
-	r.found()
-	changed := r.number(query)
-	edits := r.grown("SELECT value FROM counters WHERE name = 'edits'")
-	isWhole := changed == 1 || changed == 0 && r.p.status() != 0
-	if !isWhole || edits != changed && command != "key create" {
-		r.t.Errorf("%s has changed %d, and counted %d edits", command, changed, edits)
-	}
-	repeated := launch(r.t, program(slices.Insert(strings.Fields(command), 2, "-db", r.db)...))
-	repeated.status()
-	if changed == 1 && !strings.Contains(repeated.log.String(), again) {
-		r.t.Errorf("%s was done before: %s", command, repeated.told())
-	}
-	if r.number(query) == 0 {
-		r.t.Errorf("%s is not done by a second run: %s", command, repeated.told())
-	}
-}
-
-// checkExport wants a whole file or none, and exports again.
-func (r *run) checkExport() {
-	r.found()
-	file := r.db + ".jsonl"
-	if isThere(file) {
-		text, err := os.ReadFile(file)
-		noError(r.t, err)
-		if strings.Count(string(text), "\n") != allPets {
-			r.t.Errorf("the export is not whole: %q", text)
-		}
-		return
-	}
-	if r.said("pets exported") {
-		r.t.Error("the export that was made is not there")
-	}
-	again := func() *exec.Cmd { return program("pet", "export", "-db", r.db, file) }
-	if partial := file + ".partial"; isThere(partial) {
-		fails(r.t, again(), "another copy runs, or was stopped; remove it")
-		noError(r.t, os.Remove(partial))
-	}
-	succeeds(r.t, again())
-}
-
-// checkMigration wants the old or the new version, whole, and opens the database again.
-func (r *run) checkMigration() {
-	found := r.found()
-	if found != r.before && found != r.after {
-		r.t.Errorf("the database is of no version:\n%s", found)
-	}
-	if r.p.out.String() != "" && found != r.after {
-		r.t.Error("the keys were listed before the migration was made")
-	}
-	succeeds(r.t, program("key", "list", "-db", r.db))
-	if r.found() != r.after {
-		r.t.Error("the database is not migrated when it is opened again")
-	}
 }

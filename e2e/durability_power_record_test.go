@@ -82,11 +82,8 @@ func record(t *testing.T, folder string, cmd *exec.Cmd, meanwhile func(p *proces
 	}
 	r.names = maps.Clone(r.stock)
 	log := filepath.Join(t.TempDir(), "calls")
-	strace := []string{"-f", "-q", "-y", "-xx", "-s", "1000000", "--seccomp-bpf", "-o", log}
-	strace = append(strace, "-e", "signal=none", "-e", "trace="+strings.Join(recordedCalls, ","))
-	traced := exec.Command("strace", append(strace, cmd.Args...)...)
-	traced.Env = cmd.Env
-	p := launch(t, traced)
+	p := launch(t, strace(cmd, log, "-xx", "-s", "1000000", "--seccomp-bpf",
+		"-e", "signal=none", "-e", "trace="+strings.Join(recordedCalls, ",")))
 	meanwhile(p)
 	if p.status() != 0 {
 		t.Fatalf("without a power cut: %s", p.told())

@@ -25,6 +25,7 @@ import (
 type powerCut struct {
 	t             *testing.T
 	db            string
+	key           string // the first one
 	told          string
 	before, after string // the contents of the database without a power cut
 	sql           *sql.DB
@@ -37,6 +38,7 @@ type powerOperation struct {
 	args      func(sc *scene) []string
 	meanwhile func(sc *scene, p *process) // nil: it ends by itself
 	check     func(c *powerCut) error     // the first promise that is broken, or nil
+	again     func(c *powerCut)           // does it once more after a kill; nil: a service starts
 }
 
 func powerOperations(t *testing.T) []powerOperation {
@@ -58,6 +60,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				createBy8(p, sc.key, 30, func(name string) string { return name })
 			},
 			check: (*powerCut).checkRecords,
+			again: (*powerCut).repeatCreates,
 		},
 		{
 			name: "a ban",
@@ -102,6 +105,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				return []string{"key", "rotate", "-db", sc.db, "-overlap", "0s", "1"}
 			},
 			check: (*powerCut).checkKeys,
+			again: (*powerCut).useRotated,
 		},
 		{
 			name: "an import",
@@ -109,6 +113,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				return []string{"pet", "import", "-db", sc.db, pets}
 			},
 			check: (*powerCut).checkImport,
+			again: func(c *powerCut) { c.importAgain(pets) },
 		},
 		{
 			name: "a delete of many",
@@ -116,6 +121,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				return []string{"pet", "delete", "-db", sc.db, "1", "2", "3", "4", "5"}
 			},
 			check: (*powerCut).checkDeletion,
+			again: (*powerCut).deleteAgain,
 		},
 		{
 			name: "a restore",
@@ -123,6 +129,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				return []string{"restore", "-db", sc.db, "-skip-ids", "0", sc.copy}
 			},
 			check: (*powerCut).checkRestore,
+			again: (*powerCut).restoreAgain,
 		},
 		{
 			name: "a backup",
@@ -130,6 +137,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				return []string{"backup", "-db", sc.db, sc.db + ".backup"}
 			},
 			check: (*powerCut).checkBackup,
+			again: func(c *powerCut) { c.makeAgain(c.db+".backup", "backup") },
 		},
 		{
 			name: "an export",
@@ -137,6 +145,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				return []string{"pet", "export", "-db", sc.db, sc.db + ".jsonl"}
 			},
 			check: (*powerCut).checkExport,
+			again: func(c *powerCut) { c.makeAgain(c.db+".jsonl", "pet", "export") },
 		},
 	}
 }
@@ -156,37 +165,56 @@ func TestAPowerCutLosesNothingThatWasTold(t *testing.T) {
 	}
 }
 
-// cutPower tries so many disks, and returns what was wrong with one of them.
-func (op powerOperation) cutPower(t *testing.T, stock *scene, file string, disks int) (
-	tried int, err error) {
+// recorded is an operation that ran to its end.
+type recorded struct {
+	*fileHistory
+	db, key       string // the name of the database, and its first key
+	before, after string // its contents
+}
+
+// record runs the operation once, with a program.
+func (op powerOperation) record(t *testing.T, stock *scene, file string) *recorded {
+	t.Helper()
 	sc := stock.again(t)
 	if op.begin != nil {
 		sc = op.begin(t, stock)
 	}
-	before := ""
+	r := &recorded{db: filepath.Base(sc.db), key: sc.key}
 	if isThere(sc.db) {
-		before = contents(t, sc.again(t).db)
+		r.before = contents(t, sc.again(t).db)
 	}
 	cmd := program(op.args(sc)...)
 	cmd.Args[0] = file
-	r := record(t, filepath.Dir(sc.db), cmd, func(p *process) {
+	r.fileHistory = record(t, filepath.Dir(sc.db), cmd, func(p *process) {
 		if op.meanwhile != nil {
 			op.meanwhile(sc, p)
 		}
 	})
-	after := contents(t, sc.db)
+	r.after = contents(t, sc.db)
+	return r
+}
+
+// left is what is left in a folder after so many events.
+func (r *recorded) left(t *testing.T, cut int, which choice, random *rand.Rand,
+	folder string) *powerCut {
+	r.disk(cut, which, random, folder)
+	return &powerCut{
+		t: t, db: filepath.Join(folder, r.db), key: r.key, told: r.told(cut),
+		before: r.before, after: r.after,
+	}
+}
+
+// cutPower tries so many disks, and returns what was wrong with one of them.
+func (op powerOperation) cutPower(t *testing.T, stock *scene, file string, disks int) (
+	tried int, err error) {
+	r := op.record(t, stock, file)
 	random := rand.New(rand.NewPCG(uint64(len(r.events)), 0))
 	for ; tried < disks; tried++ {
 		cut := 1 + random.IntN(len(r.events))
 		which := choice(tried % int(choices))
 		folder, err := os.MkdirTemp("", "petstore-power-")
 		noError(t, err)
-		r.disk(cut, which, random, folder)
-		c := &powerCut{
-			t: t, db: filepath.Join(folder, filepath.Base(sc.db)), told: r.told(cut),
-			before: before, after: after,
-		}
-		err = c.look(op.check)
+		err = r.left(t, cut, which, random, folder).look(op.check)
 		_ = os.RemoveAll(folder)
 		if err != nil {
 			return tried, fmt.Errorf("after %d of %d events, with choice %d of the rest: %w",

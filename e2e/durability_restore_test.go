@@ -103,17 +103,12 @@ func (sc *scene) holds(file string) string {
 		nKeys, lastKey)
 }
 
-// trace runs a restore under strace, which writes the calls that it makes into
-// a file.
-func (sc *scene) trace(log string, options ...string) *process {
-	sc.t.Helper()
-	cmd := sc.restore()
-	strace := []string{"-f", "-qq", "-y", "-o", log, "-e", "trace=" + strings.Join(fileCalls, ",")}
-	traced := exec.Command("strace", slices.Concat(strace, options, cmd.Args)...)
+// strace has a command run under strace, which writes the calls that it makes into a file.
+func strace(cmd *exec.Cmd, log string, options ...string) *exec.Cmd {
+	watched := []string{"-f", "-qq", "-y", "-o", log}
+	traced := exec.Command("strace", slices.Concat(watched, options, cmd.Args)...)
 	traced.Env = cmd.Env
-	p := launch(sc.t, traced)
-	p.status()
-	return p
+	return traced
 }
 
 // TestARestoreOnAFullDiskLeavesTheOldDatabase, wherever it finds that it has no more space.
@@ -124,8 +119,8 @@ func TestARestoreOnAFullDiskLeavesTheOldDatabase(t *testing.T) {
 		keeps  bool   // the old database was copied before
 	}{{".partial", false}, {"-wal", true}} {
 		sc := stock.again(t)
-		p := sc.trace(filepath.Join(t.TempDir(), "calls"), "-P", sc.db+c.suffix, "-e",
-			"inject=pwrite64:error=ENOSPC")
+		p := launch(t, strace(sc.restore(), "/dev/null", "-P", sc.db+c.suffix,
+			"-e", "inject=pwrite64:error=ENOSPC"))
 		if p.status() != 1 || !strings.Contains(p.log.String(), "disk is full") {
 			t.Errorf("without space for %s: %s", c.suffix, p.told())
 		}

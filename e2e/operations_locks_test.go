@@ -101,24 +101,15 @@ func fails(t *testing.T, cmd *exec.Cmd, texts ...string) {
 	}
 }
 
-// slowDown makes a command run with system calls that take 10 ms longer; more options of strace say
-// which. strace -D stands aside, so that the process is the program's own, with its signals and its
-// exit status; with --seccomp-bpf it costs the other calls no time.
-func slowDown(cmd *exec.Cmd, calls string, options ...string) *exec.Cmd {
-	strace := []string{"strace", "-D", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null",
-		"-e", "trace=" + calls, "-e", "inject=" + calls + ":delay_exit=10000"}
-	slow := exec.Command(strace[0], slices.Concat(strace[1:], options, cmd.Args)...)
-	slow.Env = cmd.Env
-	return slow
-}
-
-// runSlowly is run with a disk that takes 10 ms more for each sync, as one does
-// that turns or lies behind a network.
+// runSlowly is run with a disk that takes 10 ms more for each sync, as one does that turns or lies
+// behind a network. strace -D stands aside, so that the process is the program's own, with its
+// signals and its exit status; with --seccomp-bpf it costs the other calls no time.
 func (s *server) runSlowly() {
 	s.t.Helper()
 	s.serves = filepath.Join(s.t.TempDir(), "petstore-on-a-slow-disk")
-	script := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n",
-		strings.Join(slowDown(exec.Command(binary), syncCalls).Args, "' '"))
+	slow := strace(exec.Command(binary), "/dev/null", "-D", "--seccomp-bpf",
+		"-e", "trace="+syncCalls, "-e", "inject="+syncCalls+":delay_exit=10000")
+	script := fmt.Sprintf("#!/bin/sh\nexec '%s' \"$@\"\n", strings.Join(slow.Args, "' '"))
 	noError(s.t, os.WriteFile(s.serves, []byte(script), 0o700))
 	s.run()
 }
