@@ -6,20 +6,16 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,37 +35,31 @@ type identity struct {
 	roots     *x509.CertPool
 }
 
-var testIdentity = sync.OnceValue(func() identity { return newIdentity("127.0.0.1") })
+// testIdentity is that of the servers of httptest.
+var testIdentity = sync.OnceValue(func() identity {
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	pair := s.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		panic(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+	return identity{
+		cert:  pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		key:   pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
+		roots: roots,
+	}
+})
 
-// newIdentity makes one for a host name, or for an IP address.
-func newIdentity(host string) identity {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		panic(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(24 * time.Hour),
-		Subject: pkix.Name{CommonName: host},
-		IsCA:    true, BasicConstraintsValid: true,
-	}
-	if ip := net.ParseIP(host); ip != nil {
-		template.IPAddresses = []net.IP{ip}
-	} else {
-		template.DNSNames = []string{host}
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		panic(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		panic(err)
-	}
-	id := identity{roots: x509.NewCertPool()}
-	id.cert = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	id.key = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-	id.roots.AppendCertsFromPEM(id.cert)
-	return id
+// writeCertificate writes the certificate and its key into one file.
+func writeCertificate(t *testing.T) (file string) {
+	t.Helper()
+	id := testIdentity()
+	file = filepath.Join(t.TempDir(), "certificate.pem")
+	noError(t, os.WriteFile(file, slices.Concat(id.cert, id.key), 0o600))
+	return file
 }
 
 // maxStreams is how many requests the service takes at once on a connection.
@@ -85,11 +75,8 @@ func transport() *http.Transport {
 // startTLS runs the program with TLS, and so with HTTP/2.
 func startTLS(t *testing.T, flags ...string) *server {
 	t.Helper()
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	noError(t, errors.Join(os.WriteFile(cert, testIdentity().cert, 0o600),
-		os.WriteFile(key, testIdentity().key, 0o600)))
-	return start(t, append(flags, "-tls-cert", cert, "-tls-key", key)...)
+	certificate := writeCertificate(t)
+	return start(t, append(flags, "-tls-cert", certificate, "-tls-key", certificate)...)
 }
 
 // frames writes HTTP/2 frames, many to a write, over a connection of its own.
@@ -108,8 +95,10 @@ func (s *server) openHTTP2(settings ...http2.Setting) (*frames, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := tls.Client(raw, &tls.Config{RootCAs: testIdentity().roots, ServerName: "127.0.0.1",
-		NextProtos: []string{"h2"}})
+	conn, err := tlsOver(raw, "h2")
+	if err != nil {
+		return nil, err
+	}
 	return s.beginHTTP2(conn, settings...)
 }
 
@@ -123,20 +112,12 @@ func (s *server) beginHTTP2(conn *tls.Conn, settings ...http2.Setting) (*frames,
 }
 
 // list asks for a page on a stream, with more headers.
-func (f *frames) list(stream uint32, end, endHeaders bool, more ...hpack.HeaderField) error {
-	f.header.Reset()
-	for _, field := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority",
-			Value: "petstore"},
-		{Name: ":path", Value: "/v1/pets?limit=100"}, {Name: "authorization",
-			Value: f.server.bearer()},
-	}, more...) {
-		if err := f.hpack.WriteField(field); err != nil {
-			return err
-		}
-	}
-	return f.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: f.header.Bytes(),
-		EndStream: end, EndHeaders: endHeaders})
+func (f *frames) list(stream uint32, end bool, more ...hpack.HeaderField) error {
+	return f.head(stream, end, append([]hpack.HeaderField{
+		{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"},
+		{Name: ":authority", Value: "petstore"}, {Name: ":path", Value: "/v1/pets?limit=100"},
+		{Name: "authorization", Value: f.server.bearer()},
+	}, more...)...)
 }
 
 // lastPing is the ping that tells that all before it was taken.
@@ -174,28 +155,28 @@ type abuse struct {
 var abuses = []abuse{
 	{what: "streams that are reset at once", times: 20_000,
 		attack: func(f *frames, i uint32) error {
-			return errors.Join(f.list(2*i+1, true, true),
+			return errors.Join(f.list(2*i+1, true),
 				f.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
 		}},
 	{what: "more streams than are allowed", times: 20_000, attack: func(f *frames, i uint32) error {
-		return f.list(2*i+1, false, true)
+		return f.list(2*i+1, false)
 	}},
 	{what: "answers that are not taken",
 		settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: 0}}, times: 250,
-		attack: func(f *frames, i uint32) error { return f.list(2*i+1, true, true) }},
+		attack: func(f *frames, i uint32) error { return f.list(2*i+1, true) }},
 	{what: "headers that do not end", ended: true, times: 100_000,
 		attack: func(f *frames, i uint32) error {
 			if i == 0 {
-				return f.list(1, true, false)
+				return f.halfAHead()
 			}
 			f.header.Reset()
 			_ = f.hpack.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 1000)})
-			return f.WriteContinuation(1, false, f.header.Bytes())
+			return f.WriteContinuation(3, false, f.header.Bytes())
 		}},
 	{what: "headers that unfold to 32 MB", times: 100, attack: func(f *frames, i uint32) error {
 		// from the second time on a byte or two
 		large := hpack.HeaderField{Name: "x", Value: strings.Repeat("a", 4000)}
-		return f.list(2*i+1, true, true, slices.Repeat([]hpack.HeaderField{large}, 8<<10)...)
+		return f.list(2*i+1, true, slices.Repeat([]hpack.HeaderField{large}, 8<<10)...)
 	}},
 	{what: "pings whose answers are not read", mute: true, ended: true, times: 1_000_000,
 		attack: func(f *frames, i uint32) error {
@@ -207,7 +188,7 @@ var abuses = []abuse{
 		}},
 	{what: "empty pieces of a body", times: 100_000, attack: func(f *frames, i uint32) error {
 		if i == 0 {
-			return f.list(1, false, true)
+			return f.list(1, false)
 		}
 		return f.WriteData(1, false, nil)
 	}},

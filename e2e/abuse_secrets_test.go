@@ -38,8 +38,7 @@ func TestNoKeyIsWrittenAnywhere(t *testing.T) {
 		h.quit()
 	})
 	t.Run("over TLS, logged as text", func(t *testing.T) {
-		certificate := filepath.Join(t.TempDir(), "certificate.pem")
-		writeCertificate(t, certificate)
+		certificate := writeCertificate(t)
 		h := newHunt(t, "-log", "text", "-tls-cert", certificate, "-tls-key", certificate)
 		h.tour()
 		h.tourTLS()
@@ -511,13 +510,6 @@ func (h *hunt) speak(bytes string, config *tls.Config) {
 			errors.Join(sendErr, err))
 	}
 	h.search("the answer to unexpected bytes", answer)
-}
-
-// writeCertificate makes a certificate of localhost, and its key, in one file.
-func writeCertificate(t *testing.T, file string) {
-	t.Helper()
-	id := newIdentity("localhost")
-	noError(t, os.WriteFile(file, slices.Concat(id.cert, id.key), 0o600))
 }
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"image"
 	"image/color"
+	"image/draw"
 	"image/png"
 	"maps"
 	"math"
@@ -85,6 +86,26 @@ func openTab(t *testing.T, address string) *tab {
 	return b
 }
 
+// startPage starts a service with so many animals, and opens its page.
+func startPage(t *testing.T, animals int) (s *server, b *tab) {
+	t.Helper()
+	s = start(t)
+	s.stock(animals)
+	return s, openTab(t, s.address()+"/")
+}
+
+// openWithoutScripts opens a page in a browser that runs no JavaScript.
+func openWithoutScripts(t *testing.T, address string) *tab {
+	t.Helper()
+	b := openTab(t, "about:blank")
+	b.host = strings.TrimPrefix(address, "http://")
+	_, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true})
+	noError(t, err)
+	b.do(chromedp.Navigate(address + "/"))
+	return b
+}
+
 // listen sees what happens in the tab. That an answer is no success is in the
 // console too, from the source "network", and is nothing to complain of.
 func (b *tab) listen(event any) {
@@ -125,6 +146,12 @@ func (b *tab) fill(selector, text string) {
 	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
+// useKey enters a key in the page for people.
+func (b *tab) useKey(key string) {
+	b.t.Helper()
+	b.useKey(key)
+}
+
 // eval is the value of a JavaScript expression.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
@@ -133,6 +160,22 @@ func eval[T any](b *tab, expression string) T {
 		b.t.Fatalf("%.200s: %v", expression, err)
 	}
 	return value
+}
+
+// wants compares the value of an expression.
+func wants[T comparable](b *tab, expression string, want T) {
+	b.t.Helper()
+	if got := eval[T](b, expression); got != want {
+		b.t.Errorf("%s is %v, and not %v", expression, got, want)
+	}
+}
+
+// focus is an expression for the element that has it.
+const focus = "document.activeElement.id"
+
+// contentOf is an expression for the text of an element, tabs included, which innerText may lose.
+func contentOf(selector string) string {
+	return fmt.Sprintf("document.querySelector(%q).textContent", selector)
 }
 
 // text is what an element shows; of several that are to be seen, line by line.
@@ -147,14 +190,13 @@ func (b *tab) text(selector string) string {
 // shows waits until an element shows a text, whatever the case its style gives it.
 func (b *tab) shows(selector, want string) {
 	b.t.Helper()
-	var got string
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(
-		20 * time.Millisecond) {
-		if got = b.text(selector); strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
-			return
+	eventually(b.t, 20*time.Second, func() error {
+		got := b.text(selector)
+		if !strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
+			return fmt.Errorf("%s shows %q, and not %q", selector, got, want)
 		}
-	}
-	b.t.Fatalf("%s shows %q, and not %q", selector, got, want)
+		return nil
+	})
 }
 
 // sent counts the requests to the API.
@@ -169,35 +211,26 @@ func (b *tab) sent() (n int) {
 	return n
 }
 
-// state checks how the page looks now: no barrier that axe-core knows of, nothing
-// wider than the window, and on a phone a bar that leaves room and nothing that is
-// too small for a finger.
+// state checks how the page for people looks now.
 func (b *tab) state(name string) {
+	b.t.Helper()
+	b.looks(name, faultsOfThePage, 320, 390, 1280)
+}
+
+// looks checks how a page looks at some widths: it has no barrier that axe-core knows of, and
+// nothing of what a script finds wrong. 320 is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10).
+func (b *tab) looks(name, faults string, widths ...int64) {
 	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
-		for _, width := range []int64{320, 390, 1280} {
+		for _, width := range widths {
 			b.do(chromedp.EmulateViewport(width, 900))
-			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
-			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
-				b.t.Errorf("%s: the page is %d pixels wide", what, got)
-			}
-			for _, cut := range eval[[]string](b,
-				`[...document.querySelectorAll("button, input, select")]
-				.filter((e) => e.getBoundingClientRect().right > innerWidth)
-				.map((e) => e.id || e.textContent)`) {
-				b.t.Errorf("%s: %s is cut off", what, cut)
-			}
-			if width == 320 { // which is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
-				continue
-			}
-			if width == 390 {
-				for _, small := range eval[[]string](b, tooSmall) {
-					b.t.Errorf("%s: %s", what, small)
-				}
+			what := fmt.Sprintf("%s-%s-%d", name, theme, width)
+			for _, fault := range eval[[]string](b, faults) {
+				b.t.Errorf("%s: %s", what, fault)
 			}
 			b.drawn()
-			b.picture(fmt.Sprintf("%s-%s-%d.png", name, theme, width))
+			b.picture(what + ".png")
 		}
 		for _, barrier := range b.barriers(theme) {
 			b.t.Errorf("%s, %s: %s", name, theme, barrier)
@@ -205,31 +238,42 @@ func (b *tab) state(name string) {
 	}
 }
 
-// tooSmall is what a finger misses on a phone of 390 × 844 pixels, or covers too
-// much of its screen, or wastes it. Links within a sentence are as high as their line.
-const tooSmall = `(() => {
-	const height = (e) => e.getBoundingClientRect().height;
-	const touched = "button, input, select, .operations a, .top a, a.tall";
-	const small = [...document.querySelectorAll(touched)]
-		.filter((e) => e.checkVisibility({visibilityProperty: true}) && height(e) < 44)
-		.map((e) => (e.id || e.textContent) + " is " + height(e) + " pixels high");
-	const bar = height(document.querySelector(".limits"));
-	if (bar > 84) small.push("the bar is " + bar + " pixels high");
-	const tops = [...document.querySelectorAll(".meter")]
-		.map((e) => e.getBoundingClientRect().top);
-	if (new Set(tops).size > 1) small.push("the gauges are at " + tops);
-	if (document.getElementById("key").clientWidth < 250) {
-		small.push("the field of the key is too narrow");
+// faultsOfThePage are: what is wider than the window; and, on a phone of 390 × 844 pixels, what a
+// finger misses, or covers too much of its screen, or wastes it. Links within a sentence are as
+// high as their line.
+const faultsOfThePage = `(() => {
+	const found = [...document.querySelectorAll("button, input, select")]
+		.filter((e) => e.getBoundingClientRect().right > innerWidth)
+		.map((e) => (e.id || e.textContent) + " is cut off");
+	const width = document.documentElement.scrollWidth;
+	if (width > innerWidth) found.push("the page is " + width + " pixels wide");
+	return innerWidth === 390 ? found.concat(tooSmall(), empty()) : found;
+
+	function tooSmall() {
+		const height = (e) => e.getBoundingClientRect().height;
+		const touched = "button, input, select, .operations a, .top a, a.tall";
+		const small = [...document.querySelectorAll(touched)]
+			.filter((e) => e.checkVisibility({visibilityProperty: true}) && height(e) < 44)
+			.map((e) => (e.id || e.textContent) + " is " + height(e) + " pixels high");
+		const bar = height(document.querySelector(".limits"));
+		if (bar > 84) small.push("the bar is " + bar + " pixels high");
+		const tops = [...document.querySelectorAll(".meter")]
+			.map((e) => e.getBoundingClientRect().top);
+		if (new Set(tops).size > 1) small.push("the gauges are at " + tops);
+		if (document.getElementById("key").clientWidth < 250) {
+			small.push("the field of the key is too narrow");
+		}
+		const links = [...document.querySelectorAll(".top nav a")];
+		const rows = new Set(links.map((e) => e.getBoundingClientRect().top));
+		if (rows.size > 1) small.push("the navigation has " + rows.size + " rows");
+		for (const e of document.querySelectorAll(".answer")) {
+			const {clientHeight} = e;
+			if (clientHeight > 320) small.push("a response is " + clientHeight + " pixels high");
+			const isFolded = getComputedStyle(e).whiteSpace !== "pre";
+			if (isFolded && e.checkVisibility()) small.push("JSON is folded");
+		}
+		return small;
 	}
-	const links = [...document.querySelectorAll(".top nav a")];
-	const rows = new Set(links.map((e) => e.getBoundingClientRect().top));
-	if (rows.size > 1) small.push("the navigation has " + rows.size + " rows");
-	for (const e of document.querySelectorAll(".answer")) {
-		if (e.clientHeight > 320) small.push("a response is " + e.clientHeight + " pixels high");
-		const isFolded = getComputedStyle(e).whiteSpace !== "pre";
-		if (isFolded && e.checkVisibility()) small.push("JSON is folded");
-	}
-	return small.concat(empty());
 
 	// empty tells of places in which a reader sees nothing for 100 pixels.
 	function empty() {
@@ -327,20 +371,26 @@ func TestThePicturesOfThePage(t *testing.T) {
 	}
 	b := openTab(t, s.address()+"/")
 	b.do(chromedp.EmulateViewport(1200, 900))
-	b.fill("#key", s.newKey("-plan", "pro")+"\r")
+	b.useKey(s.newKey("-plan", "pro"))
 	b.shows("#gauges", "299 of 300 left")
 	b.click(`[data-limit="5"]`)
 	b.shows("#gauges", "298 of 300 left")
+	b.writePictures(filepath.Join(folder, "page-"), 1400)
+}
+
+// writePictures writes a page in both themes, at most so high.
+func (b *tab) writePictures(prefix string, height int) {
+	b.t.Helper()
 	for _, theme := range []string{"light", "dark"} {
 		b.theme(theme)
 		b.drawn()
 		shot, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-		noError(t, err)
-		writePicture(t, filepath.Join(folder, "page-"+theme+".png"), shot, 1400)
+		noError(b.t, err)
+		writePicture(b.t, prefix+theme+".png", shot, height)
 	}
 }
 
-// writePicture writes the upper left part of a PNG, at most so high, with the 128
+// writePicture writes the upper left part of a PNG, at most so high, with the 256
 // colours that it has most of, which makes it a quarter as large.
 func writePicture(t *testing.T, file string, shot []byte, height int) {
 	t.Helper()
@@ -356,17 +406,8 @@ func writePicture(t *testing.T, file string, shot []byte, height int) {
 	colors := color.Palette(slices.SortedFunc(maps.Keys(pixels), func(a, b color.Color) int {
 		return cmp.Or(pixels[b]-pixels[a], cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)))
 	}))
-	colors = colors[:min(len(colors), 256)]
-	nearest := map[color.Color]uint8{}
-	for c := range pixels {
-		nearest[c] = uint8(colors.Index(c))
-	}
-	picture := image.NewPaletted(part, colors)
-	for y := range part.Dy() {
-		for x := range part.Dx() {
-			picture.SetColorIndex(x, y, nearest[full.At(x, y)])
-		}
-	}
+	picture := image.NewPaletted(part, colors[:min(len(colors), 256)])
+	draw.Draw(picture, part, full, part.Min, draw.Src)
 	var encoded bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
 	noError(t, encoder.Encode(&encoded, picture))
@@ -395,10 +436,8 @@ func (b *tab) runs(section, key string) string {
 	return runSample(b.t, b.text(section+" [role=tab][aria-selected=true]"), sample, key)
 }
 
-// code is the text of a section's sample, tabs included, which innerText may lose.
-func code(section string) string {
-	return fmt.Sprintf("document.querySelector(%q).textContent", section+" .code")
-}
+// code is an expression for a section's sample.
+func code(section string) string { return contentOf(section + " .code") }
 
 // runSample runs a sample as somebody who has copied it, and who has put the key
 // into KEY.
@@ -433,9 +472,7 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	b.shows("#start-code", s.url+"/pets")
 	b.shows(".start", "Get an API key")
 	b.shows("#start-code", "export KEY=pet_live_")
-	if eval[bool](b, `document.querySelector(".limits").checkVisibility()`) {
-		t.Error("there is a bar of limits before there are any")
-	}
+	wants(b, `document.querySelector(".limits").checkVisibility()`, false)
 	b.shows("#list .nothing", "Shown after your first request")
 	b.shows("#status", "default (available)")
 	b.state("start")
@@ -443,7 +480,7 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 		t.Errorf("the page has sent %d requests before it was asked to", n)
 	}
 
-	b.fill("#key", key+"\r")
+	b.useKey(key)
 	b.shows("#list .outcome", "Page 1: 20 pets, and there are more.")
 	b.shows("#gauges", "299 of 300 left")
 	b.shows("#gauges", "9,999 of 10,000 left")
@@ -460,9 +497,7 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	}
 	methods := `new Set([...document.querySelectorAll(".operations b")]
 		.map((e) => getComputedStyle(e).color)).size`
-	if got := eval[int](b, methods); got != 2 {
-		t.Errorf("GET and POST have %d colours", got)
-	}
+	wants(b, methods, 2)
 
 	b.click(`[data-status="sold"]`)
 	b.shows("#list .outcome", "15 sold pets.")
@@ -545,7 +580,7 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 	s := start(t)
 	key := s.newKey("-plan", "free")
 	b := openTab(t, s.address()+"/")
-	b.fill("#key", key+"\r")
+	b.useKey(key)
 	b.shows("#list .outcome", "There are no pets.")
 	b.state("empty")
 
@@ -575,9 +610,7 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 	b.shows("#categoryId-error",
 		"must be an integer of at most 64 bits, without fraction or exponent")
 	b.shows("#add .status", "400 Bad Request")
-	if got := eval[string](b, "document.activeElement.id"); got != "name" {
-		t.Errorf("the focus is on %q and not on the first wrong field", got)
-	}
+	wants(b, focus, "name")
 	b.state("refused")
 
 	b.fill("#name", "Tom")
@@ -593,10 +626,8 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 }
 
 func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
-	s := start(t)
-	s.stock(3)
-	b := openTab(t, s.address()+"/")
-	b.fill("#key", s.newKey("-plan", "enterprise", "-per-minute", "3", "-per-day", "100")+"\r")
+	s, b := startPage(t, 3)
+	b.useKey(s.newKey("-plan", "enterprise", "-per-minute", "3", "-per-day", "100"))
 	for left := 2; left > 0; left-- {
 		b.shows("#gauges", fmt.Sprintf("%d of 3 left", left))
 		b.click(`[data-status="sold"]`)
@@ -607,16 +638,17 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 	b.state("spent")
 	b.oneClock()
 
-	meter := eval[string](b, `document.querySelector("[role=meter]").ariaValueText`)
+	const told = `document.querySelector("[role=meter]").ariaValueText`
+	meter := eval[string](b, told)
 	if !strings.HasPrefix(meter, "0 of 3 left, resets in ") {
 		t.Errorf("the gauge of the minute tells a screen reader %q", meter)
 	}
-	for deadline := time.Now().Add(20 * time.Second); meter == eval[string](b,
-		`document.querySelector("[role=meter]").ariaValueText`); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the gauge stays at %q", meter)
+	eventually(t, 20*time.Second, func() error {
+		if eval[string](b, told) == meter {
+			return fmt.Errorf("the gauge stays at %q", meter)
 		}
-	}
+		return nil
+	})
 
 	// To insist would get the key banned.
 	sent := b.sent()
@@ -639,10 +671,8 @@ func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
 			t.Fatalf("after the limit was raised the page shows %q", b.text("#list .outcome"))
 		}
 	}
-	if got := eval[string](b, "document.activeElement.className"); got != "table" {
-		t.Errorf("the button is gone, and the focus is on %q", got)
-	}
-	b.fill("#key", s.key+"\r") // has limits of its own
+	wants(b, "document.activeElement.className", "table") // since the button is gone
+	b.useKey(s.key)                                       // has limits of its own
 	b.shows("#list .outcome", "1 sold pet.")
 }
 
@@ -655,7 +685,7 @@ func TestThePageSaysWhenABanEnds(t *testing.T) {
 	for s.ask(t, banned) != "429 key_banned" {
 	}
 	b := openTab(t, s.address()+"/")
-	b.fill("#key", banned+"\r")
+	b.useKey(banned)
 	b.shows("#key-error", "The key is banned for repeated requests after 429; retry in")
 	b.shows("#key-error", " min ")
 	b.state("banned")
@@ -666,9 +696,7 @@ func TestThePageSaysWhenABanEnds(t *testing.T) {
 	} {
 		b.click(button)
 		b.shows(message, " min ")
-		if !b.waits(button) {
-			t.Errorf("%s does not wait", button)
-		}
+		wants(b, waits(button), true)
 	}
 	b.do(chromedp.Reload())
 	b.shows("#key-error", "Not sent: the service asked to wait; retry in")
@@ -678,9 +706,7 @@ func TestThePageSaysWhenABanEnds(t *testing.T) {
 		t.Errorf("the page has sent %d requests during the ban", n)
 	}
 	b.fill("#key", s.key) // another key need not wait
-	if b.waits("#key-form [type=submit]") {
-		t.Error("another key cannot be used during the ban")
-	}
+	wants(b, waits("#key-form [type=submit]"), false)
 	b.click("#key-form [type=submit]")
 	b.shows("#list .outcome", "Your key works. 3 pets.")
 	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
@@ -688,45 +714,43 @@ func TestThePageSaysWhenABanEnds(t *testing.T) {
 	}
 }
 
-// waits reports whether a button is one that does nothing now.
-func (b *tab) waits(button string) bool {
-	b.t.Helper()
-	return eval[bool](b, fmt.Sprintf(`document.querySelector(%q).ariaDisabled === "true"`, button))
+// waits is an expression for whether a button does nothing now.
+func waits(button string) string {
+	return fmt.Sprintf(`document.querySelector(%q).ariaDisabled === "true"`, button)
 }
 
 // TestThePageShowsItsFirstResponseOnAPhone at once, also that of a new service.
 func TestThePageShowsItsFirstResponseOnAPhone(t *testing.T) {
 	t.Parallel()
-	s := start(t)
-	b := openTab(t, s.address()+"/")
+	s, b := startPage(t, 0)
 	b.do(chromedp.EmulateViewport(390, 844))
-	b.fill("#key", s.key+"\r")
+	b.useKey(s.key)
 	inView := func(outcome string, selectors ...string) {
 		t.Helper()
 		b.shows("#key-note", "Your key works.")
 		b.shows("#list .outcome", outcome)
 		for _, selector := range selectors {
-			if !eval[bool](b, fmt.Sprintf(`(() => {
-				const box = (selector) => document.querySelector(selector).getBoundingClientRect();
-				const [part, bar] = [%q, ".limits"].map(box);
-				return part.top >= bar.bottom && part.bottom <= innerHeight;
-			})()`, selector)) {
-				t.Errorf("after %q, %s is not in view", outcome, selector)
-			}
+			wants(b, isInView(selector), true)
 		}
 	}
 	inView("There are no pets.", "#list .outcome", "#list .nothing", "#list .status", "#list .body")
 	s.stock(25)
 	b.do(chromedp.Navigate("about:blank"), chromedp.Navigate(s.address()+"/"))
-	b.fill("#key", s.key+"\r")
+	b.useKey(s.key)
 	inView("Page 1: 20 pets", "#list .outcome", "#list tbody tr:nth-child(10)")
-	scrolls := eval[bool](b, `(() => {
-		const box = document.querySelector("#list .answer");
+	wants(b, `(() => {
+		const box = document.querySelector("#list .answer"); // in which the JSON scrolls
 		return box.scrollWidth > box.clientWidth && box.scrollHeight > box.clientHeight;
-	})()`)
-	if !scrolls {
-		t.Error("the JSON does not scroll inside its box")
-	}
+	})()`, true)
+}
+
+// isInView is an expression for whether an element can be seen below the bar.
+func isInView(selector string) string {
+	return fmt.Sprintf(`(() => {
+		const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+		const [part, bar] = [%q, ".limits"].map(box);
+		return part.top >= bar.bottom && part.bottom <= innerHeight;
+	})()`, selector)
 }
 
 // settled is what an element shows once no request is under way.
@@ -738,15 +762,25 @@ func (b *tab) settled(selector string) string {
 	return b.text(selector)
 }
 
-// unreliable is a proxy that, on demand, answers for the service that it is busy,
-// or loses the answers on the way.
-func unreliable(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *atomic.Bool) {
-	t.Helper()
+// behind is the address of a proxy before the server, which lets requests pass as it likes.
+func (s *server) behind(proxy func(w http.ResponseWriter, r *http.Request,
+	pass http.Handler)) (address string) {
+	s.t.Helper()
 	service, err := url.Parse(s.address())
-	noError(t, err)
-	busy, lossy = new(atomic.Bool), new(atomic.Bool)
+	noError(s.t, err)
 	pass := httputil.NewSingleHostReverseProxy(service)
-	proxy = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		proxy(w, r, pass)
+	}))
+	s.t.Cleanup(front.Close)
+	return front.URL
+}
+
+func TestThePageGoesOnAfterAFault(t *testing.T) {
+	s := start(t)
+	s.stock(1)
+	var busy, lossy atomic.Bool // the proxy answers for the service, or loses its answers
+	b := openTab(t, s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		switch {
 		case busy.Load():
 			w.Header().Set("Retry-After", "5")
@@ -757,17 +791,8 @@ func unreliable(t *testing.T, s *server) (proxy *httptest.Server, busy, lossy *a
 		default:
 			pass.ServeHTTP(w, r)
 		}
-	}))
-	t.Cleanup(proxy.Close)
-	return proxy, busy, lossy
-}
-
-func TestThePageGoesOnAfterAFault(t *testing.T) {
-	s := start(t)
-	s.stock(1)
-	proxy, busy, lossy := unreliable(t, s)
-	b := openTab(t, proxy.URL+"/")
-	b.fill("#key", s.key+"\r")
+	})+"/")
+	b.useKey(s.key)
 	b.shows("#list .outcome", "1 pet.")
 
 	busy.Store(true)
@@ -775,10 +800,8 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 	b.shows("#list .outcome",
 		"The response was 503 Service Unavailable, and not the service’s own.")
 	b.agree("pending")
-	if !eval[bool](b,
-		`[...document.querySelectorAll(".send")].every((e) => e.ariaDisabled === "true")`) {
-		t.Error("something can be sent during the wait")
-	}
+	wants(b, `[...document.querySelectorAll(".send")].every((e) => e.ariaDisabled === "true")`,
+		true)
 	busy.Store(false)
 	b.shows("#said", "You can send again.")
 	b.click("#again")
@@ -800,8 +823,7 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 }
 
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
-	s := start(t)
-	b := openTab(t, s.address()+"/")
+	s, b := startPage(t, 0)
 	b.click("#fetch summary")
 	for _, send := range []string{
 		`[data-status="sold"]`, "#add [type=submit]", "#fetch [type=submit]",
@@ -809,9 +831,7 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	} {
 		b.click(send)
 		b.shows("#key-error", "Paste your API key here first.")
-		if got := eval[string](b, "document.activeElement.id"); got != "key" {
-			t.Errorf("after %s the focus is on %q and not on the key", send, got)
-		}
+		wants(b, focus, "key")
 		eval[bool](b, `(() => {
 			document.activeElement.blur();
 			document.getElementById("key-error").textContent = "";
@@ -831,13 +851,11 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 		"the API key is not valid. Requests without a valid key count for your network address.")
 	b.shows("#gauges", "Address 59 of 60 left")
 	b.shows("#list .answer", "www-authenticate: Bearer")
-	if got := eval[string](b, "document.activeElement.id"); got != "key" {
-		t.Errorf("the focus is on %q and not on the key", got)
-	}
+	wants(b, focus, "key")
 	b.state("wrong-key")
 	b.fill("#key", "schlüssel\r")
 	b.shows("#key-error", "only letters, digits, and underscores")
-	b.fill("#key", s.key+"\r")
+	b.useKey(s.key)
 	b.shows("#list .outcome", "Your key works. There are no sold pets.")
 	b.shows("#gauges", "Minute")
 	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
@@ -847,9 +865,7 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 
 // What people copy has more around it than the key.
 func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
-	s := start(t)
-	s.stock(1)
-	b := openTab(t, s.address()+"/")
+	s, b := startPage(t, 1)
 	for _, pasted := range []string{
 		s.key, "  " + s.key + "\t", "Bearer " + s.key, " bearer  " + s.key + " ",
 		"Authorization: Bearer " + s.key,
@@ -861,29 +877,17 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 		b.click("#key-form [type=submit]")
 		b.shows("#list .outcome", "Your key works. 1 pet.")
 		b.shows("#key-note", "Your key works. It ends in "+s.key[len(s.key)-4:]+".")
-		if got := eval[string](b, `document.getElementById("key").value`); got != s.key {
-			t.Errorf("of %q the page makes %q", pasted, got)
-		}
+		wants(b, `document.getElementById("key").value`, s.key)
 		if n := b.sent(); n != sent+1 {
 			t.Errorf("%d requests for a key", n-sent)
 		}
-		seen := eval[bool](b, `(() => {
-			const list = document.querySelector("#list .outcome").getBoundingClientRect();
-			const bar = document.querySelector(".limits").getBoundingClientRect();
-			return list.top >= bar.bottom && list.bottom <= innerHeight &&
-				document.activeElement.id === "list-title";
-		})()`)
-		if !seen {
-			t.Errorf("after %q the list is not in view", pasted)
-		}
+		wants(b, isInView("#list .outcome"), true)
+		wants(b, focus, "list-title")
 		b.do(chromedp.Reload())
 		b.shows("#list .outcome", "1 pet.")
 	}
 	b.click("#reveal")
-	if masked := eval[string](b,
-		`getComputedStyle(document.getElementById("key")).webkitTextSecurity`); masked != "none" {
-		t.Errorf("a key that is to be shown is %s", masked)
-	}
+	wants(b, `getComputedStyle(document.getElementById("key")).webkitTextSecurity`, "none")
 	b.state("shown-key")
 }
 
@@ -931,18 +935,14 @@ func (b *tab) oneClock() {
 }
 
 func TestThePageHasAnAddressForEveryPlaceOfTheList(t *testing.T) {
-	s := start(t)
-	s.stock(45)
-	b := openTab(t, s.address()+"/")
-	b.fill("#key", s.key+"\r")
+	s, b := startPage(t, 45)
+	b.useKey(s.key)
 	b.shows("#list .outcome", "Page 1: 20 pets")
 	at := func(search, outcome, first string) {
 		t.Helper()
 		b.shows("#list .outcome", outcome)
 		b.shows("#list tbody tr:first-child", first)
-		if got := eval[string](b, "location.search"); got != search {
-			t.Errorf("%s is at %q, and not at %q", outcome, got, search)
-		}
+		wants(b, "location.search", search)
 	}
 	b.click(`[data-limit="5"]`)
 	at("?limit=5", "Page 1: 5 pets, and", "Animal 1")
@@ -1001,10 +1001,8 @@ func (b *tab) back() {
 
 // A new pet is the last of the list, wherever that was.
 func TestThePageShowsANewPetAtOnce(t *testing.T) {
-	s := start(t)
-	s.stock(19)
-	b := openTab(t, s.address()+"/")
-	b.fill("#key", s.key+"\r")
+	s, b := startPage(t, 19)
+	b.useKey(s.key)
 	b.shows("#list .outcome", "19 pets.")
 	add := func(name, status, outcome, search string) {
 		t.Helper()
@@ -1016,19 +1014,10 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 		b.shows("#added td", name)
 		b.shows("#list .outcome", outcome)
 		b.shows("#list .fresh", name)
-		if got := eval[string](b, "location.search"); got != search {
-			t.Errorf("%s is shown at %q, and not at %q", name, got, search)
-		}
+		wants(b, "location.search", search)
 		b.shows("#added a", "See it in the list")
 		b.click("#added a")
-		seen := eval[bool](b, `(() => {
-			const pet = document.querySelector("#list .fresh").getBoundingClientRect();
-			const bar = document.querySelector(".limits").getBoundingClientRect();
-			return pet.top >= bar.bottom && pet.bottom <= innerHeight;
-		})()`)
-		if !seen {
-			t.Errorf("%s cannot be seen", name)
-		}
+		wants(b, isInView("#list .fresh"), true)
 	}
 	add("Ada", "", "20 pets.", "")                        // the page had room
 	add("Ben", "", "Newest: 20 pets.", "?page=0&after=1") // the page is full
@@ -1046,7 +1035,7 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 
 	// With nothing left, the list is not asked for.
 	last := s.newKey("-plan", "enterprise", "-per-minute", "2", "-per-day", "100")
-	b.fill("#key", last+"\r")
+	b.useKey(last)
 	b.shows("#gauges", "1 of 2 left")
 	sent := b.sent()
 	b.fill("#name", "Eve")
@@ -1059,9 +1048,7 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 }
 
 func TestTheSamplesOfThePageRun(t *testing.T) {
-	s := start(t)
-	s.stock(21)
-	b := openTab(t, s.address()+"/")
+	s, b := startPage(t, 21)
 	runs := func(language string, want map[string]string) {
 		t.Helper()
 		for section, answer := range want {
@@ -1082,7 +1069,7 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 		b.state("in-" + language)
 		b.do(chromedp.EmulateViewport(1280, 900), chromedp.Reload()) // it is remembered
 		b.shows("#list [aria-selected=true]", language)
-		b.fill("#key", s.key+"\r")
+		b.useKey(s.key)
 		b.shows("#list .outcome", "Your key works.")
 
 		// As the samples follow what is chosen and typed, however awkward it is.
@@ -1107,9 +1094,7 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 	}
 	b.do(chromedp.Focus(chromedp.CSS("#list-code-curl")))
 	b.do(chromedp.KeyEvent(kb.ArrowLeft))
-	if got := eval[string](b, "document.activeElement.id"); got != "list-code-Go" {
-		t.Errorf("left of the first language is %s", got)
-	}
+	wants(b, focus, "list-code-Go")
 }
 
 // Nothing may move under somebody's eyes: neither while the page is loaded, in
@@ -1117,18 +1102,14 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 func TestThePageDoesNotMoveByItself(t *testing.T) {
 	s := start(t)
 	s.stock(45)
-	service, err := url.Parse(s.address())
-	noError(t, err)
-	pass := httputil.NewSingleHostReverseProxy(service)
-	far := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	far := s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		if strings.HasPrefix(r.URL.Path, "/v1/") {
 			// as far away as another continent: the page is drawn long before
 			time.Sleep(150 * time.Millisecond)
 		}
 		pass.ServeHTTP(w, r)
-	}))
-	defer far.Close()
-	b := openTab(t, far.URL+"/")
+	})
+	b := openTab(t, far+"/")
 	still := func(when string) {
 		t.Helper()
 		moved := eval[[]string](b, `new Promise((done) => {
@@ -1152,11 +1133,11 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 	}
 	for _, width := range []int64{390, 1280} {
 		b.do(chromedp.EmulateViewport(width, 844), chromedp.Navigate("about:blank"),
-			chromedp.Navigate(far.URL+"/"))
+			chromedp.Navigate(far+"/"))
 		b.shows("h1", "A pet store API")
 		still("the start")
 		key := s.newKey("-plan", "enterprise", "-per-minute", "5", "-per-day", "100")
-		b.fill("#key", key+"\r")
+		b.useKey(key)
 		b.shows("#list .outcome", "Page 1: 20 pets")
 		b.click("#list-code-Go")
 		still("the list")
@@ -1177,7 +1158,7 @@ func TestThePageDoesNotMoveByItself(t *testing.T) {
 		b.shows("#list .outcome", "Not sent: the service asked to wait")
 		still("a reload during a wait")
 		eval[bool](b, fmt.Sprintf(`(sessionStorage.setItem(%q, Date.now() + 1500), true)`,
-			"pausedUntil "+far.URL+"/v1/pets"))
+			"pausedUntil "+far+"/v1/pets"))
 		b.do(chromedp.Reload())
 		b.shows("#said", "You can send again.")
 		still("the end of a wait")
@@ -1198,7 +1179,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 		s.addPet(string(body))
 	}
 	b := openTab(t, s.address()+"/")
-	b.fill("#key", s.key+"\r")
+	b.useKey(s.key)
 	b.shows("#list .outcome", fmt.Sprint(len(names), " pets."))
 	shown := eval[[]string](b,
 		`[...document.querySelectorAll("#list tbody bdi")].map((e) => e.textContent)`)
@@ -1206,9 +1187,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 		t.Errorf("the page shows %q for %q", shown, names)
 	}
 	b.state("names")
-	if title := eval[string](b, "document.title"); title != "Pet Store" {
-		t.Errorf("a name was taken for HTML: the title is %q", title)
-	}
+	wants(b, "document.title", "Pet Store") // or a name was taken for HTML
 
 	last := names[len(names)-1]
 	b.fill("#name", last)
@@ -1219,15 +1198,9 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	b.shows("#fetch .outcome", "category 1")
 	for _, selector := range []string{"#added bdi", "#add .outcome bdi", "#fetch .outcome bdi"} {
 		// A bdi keeps the direction of the name to itself.
-		if got := eval[string](b, fmt.Sprintf("document.querySelector(%q).textContent",
-			selector)); got != last {
-			t.Errorf("%s shows %q", selector, got)
-		}
+		wants(b, contentOf(selector), last)
 	}
-	// and the status
-	if n := eval[int](b, `document.querySelectorAll("#fetch .body bdi.string").length`); n != 2 {
-		t.Errorf("%d strings of the body stand apart", n)
-	}
+	wants(b, `document.querySelectorAll("#fetch .body bdi.string").length`, 2) // and the status
 	if got := b.runs("#add", s.key); !strings.Contains(got, "Idempotency-Replayed: true") {
 		t.Errorf("the curl line of %s is another request: %s", last, got)
 	}
@@ -1238,30 +1211,24 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 func TestThePageWorksBehindAPrefix(t *testing.T) {
 	s := start(t, "-base-url", "https://petstore.invalid/shop/v1")
 	s.stock(7)
-	service, err := url.Parse(s.address())
-	noError(t, err)
-	proxy := httptest.NewServer(http.StripPrefix("/shop",
-		httputil.NewSingleHostReverseProxy(service)))
-	defer proxy.Close()
-	b := openTab(t, proxy.URL+"/shop/")
-	b.shows("#start-code", proxy.URL+"/shop/v1/pets")
-	b.fill("#key", s.key+"\r")
+	proxy := s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		http.StripPrefix("/shop", pass).ServeHTTP(w, r)
+	})
+	b := openTab(t, proxy+"/shop/")
+	b.shows("#start-code", proxy+"/shop/v1/pets")
+	b.useKey(s.key)
 	b.shows("#list .outcome", "7 pets.")
 	b.click(`[data-limit="5"]`)
 	b.shows("#list .outcome", "Page 1: 5 pets, and there are more.")
 	b.click("#next")
 	b.shows("#list .outcome", "Page 2: 2 pets.")
-	b.shows("#list .code", proxy.URL+"/shop/v1/pets?limit=5&after=5")
+	b.shows("#list .code", proxy+"/shop/v1/pets?limit=5&after=5")
 }
 
 func TestThePageCanBeUsedFromTheKeyboard(t *testing.T) {
-	s := start(t)
-	s.stock(25)
-	b := openTab(t, s.address()+"/")
+	s, b := startPage(t, 25)
 	b.do(chromedp.KeyEvent("\t"))
-	if got := eval[string](b, "document.activeElement.textContent"); got != "Skip to the content" {
-		t.Errorf("the first stop is %q", got)
-	}
+	wants(b, "document.activeElement.textContent", "Skip to the content")
 	b.do(chromedp.KeyEvent("\r"))
 	b.tabTo("key")
 	b.do(chromedp.KeyEvent(s.key + "\r"))
@@ -1270,9 +1237,7 @@ func TestThePageCanBeUsedFromTheKeyboard(t *testing.T) {
 	b.do(chromedp.KeyEvent("\r"))
 	b.shows("#list .outcome", "Page 2: 5 pets.")
 	b.do(chromedp.KeyEvent("\r")) // there is no page 3, and the focus must stay
-	if got := eval[string](b, "document.activeElement.id"); got != "next" {
-		t.Errorf("on the last page the focus is on %q", got)
-	}
+	wants(b, focus, "next")
 	b.tabTo("name")
 	b.do(chromedp.KeyEvent("Rex\t7\t\t\r"))
 	b.shows("#add .outcome", "Added Rex with the id 26.")
@@ -1292,13 +1257,7 @@ func (b *tab) tabTo(id string) {
 
 func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 	s := start(t)
-	b := openTab(t, "about:blank")
-	b.host = strings.TrimPrefix(s.address(), "http://")
-	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
-		emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
-		t.Fatal(err)
-	}
-	b.do(chromedp.Navigate(s.address() + "/"))
+	b := openWithoutScripts(t, s.address())
 	for _, want := range []string{
 		"A pet store API", "curl -i", "With JavaScript, you could try the service right here.",
 		"Sample response",
@@ -1329,8 +1288,7 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 
 // The policy is the last defence, should a stranger's text ever become HTML.
 func TestTheBrowserHoldsThePageToItsPolicy(t *testing.T) {
-	s := start(t)
-	b := openTab(t, s.address()+"/")
+	_, b := startPage(t, 0)
 	b.shows("h1", "A pet store API")
 	for what, script := range map[string]string{
 		"script-src": `const e = document.createElement("script");

@@ -20,9 +20,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path"
@@ -363,12 +360,7 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			var refused atomic.Pointer[time.Time]
 			var early atomic.Bool
-			front := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-				service, _ := url.Parse(s.address())
-				r.SetURL(service)
-			}}
-			proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
-				r *http.Request) {
+			proxy := s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 				now := time.Now()
 				if r.URL.Query().Get("after") == "100" && refused.CompareAndSwap(nil, &now) {
 					w.Header().Set("Retry-After", "1")
@@ -379,11 +371,9 @@ func TestTheClientsOfTheDocumentsPageThroughEverythingAndWait(t *testing.T) {
 				if last := refused.Load(); last != nil && now.Sub(*last) < time.Second {
 					early.Store(true)
 				}
-				front.ServeHTTP(w, r)
-			}))
-			defer proxy.Close()
-			program := strings.ReplaceAll(documentedFile(t, file), "http://127.0.0.1:8080",
-				proxy.URL)
+				pass.ServeHTTP(w, r)
+			})
+			program := strings.ReplaceAll(documentedFile(t, file), "http://127.0.0.1:8080", proxy)
 			path := filepath.Join(t.TempDir(), file)
 			noError(t, os.WriteFile(path, []byte(program), 0o600))
 			cmd := exec.Command(run[0], append(run[1:], path)...)

@@ -29,7 +29,9 @@ func launch(t *testing.T, cmd *exec.Cmd) *process {
 	if cmd.Stdout == nil {
 		cmd.Stdout = &p.out
 	}
-	cmd.Stderr = &p.log
+	if cmd.Stderr == nil {
+		cmd.Stderr = &p.log
+	}
 	noError(t, cmd.Start())
 	go func() {
 		_ = cmd.Wait() // its status is looked at by whoever waits

@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -23,7 +22,6 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -90,56 +88,52 @@ func (c *crew) end() {
 	c.done.Wait()
 }
 
-// operatorState checks how the operator's page looks now, as state does for the public one.
+// operatorState checks how the operator's page looks now.
 func (b *tab) operatorState(name string) {
 	b.t.Helper()
-	for _, theme := range []string{"light", "dark"} {
-		b.theme(theme)
-		// 320 is 1280 at a zoom of 400 % (WCAG 2.2, 1.4.10)
-		for _, width := range []int64{320, 360, 390, 768, 1280} {
-			b.do(chromedp.EmulateViewport(width, 900))
-			what := fmt.Sprintf("%s, %s, %d pixels", name, theme, width)
-			if got := eval[int64](b, "document.documentElement.scrollWidth"); got > width {
-				b.t.Errorf("%s: the page is %d pixels wide", what, got)
-			}
-			for _, cut := range eval[[]string](b, `[...document.querySelectorAll("th, td")]
-				.filter((e) => e.checkVisibility())
-				.filter((e) => e.getBoundingClientRect().right > innerWidth)
-				.map((e) => e.textContent)`) {
-				b.t.Errorf("%s: the cell %q is cut off", what, cut)
-			}
-			small := eval[[]string](b,
-				`[...document.querySelectorAll("button, nav a, label.moment")]
-				.filter((e) => e.getBoundingClientRect().height < 44)
-				.map((e) => e.textContent)`)
-			if width == 390 && len(small) > 0 {
-				b.t.Errorf("%s: a finger misses %q", what, small)
-			}
-			for _, title := range eval[[]string](b, `[...document.querySelectorAll("h2")]
-				.filter((e) => e.getClientRects()[0].height > 30 || e.scrollWidth > e.clientWidth)
-				.map((e) => e.textContent)`) {
-				b.t.Errorf("%s: the title %q does not stand on a line", what, title)
-			}
-			b.drawn()
-			b.picture(fmt.Sprintf("operator-%s-%s-%d.png", name, theme, width))
-		}
-		for _, barrier := range b.barriers(theme) {
-			b.t.Errorf("%s, %s: %s", name, theme, barrier)
-		}
-	}
+	b.looks("operator-"+name, faultsOfTheOperatorsPage, 320, 360, 390, 768, 1280)
 }
+
+// faultsOfTheOperatorsPage are: what is wider than the window, or cut off; titles that do not stand
+// on a line; and on a phone what a finger misses.
+const faultsOfTheOperatorsPage = `(() => {
+	const all = (selectors) => [...document.querySelectorAll(selectors)];
+	const tell = (elements, what) => elements.map((e) => e.textContent + what);
+	const width = document.documentElement.scrollWidth;
+	const cells = all("th, td").filter((e) => e.checkVisibility());
+	const cut = cells.filter((e) => e.getBoundingClientRect().right > innerWidth);
+	const titles = all("h2").filter((e) =>
+		e.getClientRects()[0].height > 30 || e.scrollWidth > e.clientWidth);
+	const touched = innerWidth === 390 ? all("button, nav a, label.moment") : [];
+	const small = touched.filter((e) => e.getBoundingClientRect().height < 44);
+	return [
+		...(width > innerWidth ? ["the page is " + width + " pixels wide"] : []),
+		...tell(cut, " is cut off"), ...tell(titles, " does not stand on a line"),
+		...tell(small, " is too small for a finger"),
+	];
+})()`
 
 // value is what the page shows under a name.
 func (b *tab) value(name string) string {
 	b.t.Helper()
-	return eval[string](b, fmt.Sprintf("document.querySelector('[data-value=%q]').textContent",
-		name))
+	return eval[string](b, contentOf(fmt.Sprintf("[data-value=%q]", name)))
 }
 
 // number is the value as a number, in the unit without a prefix: seconds, bytes, or none.
 func (b *tab) number(name string) float64 {
 	b.t.Helper()
 	return shownNumber(b.t, b.value(name))
+}
+
+// reaches waits until a number of the page is as large.
+func (b *tab) reaches(name string, least float64) {
+	b.t.Helper()
+	eventually(b.t, longEnough, func() error {
+		if got := b.number(name); got < least {
+			return fmt.Errorf("%s is %v, want %v", name, got, least)
+		}
+		return nil
+	})
 }
 
 func shownNumber(t *testing.T, text string) float64 {
@@ -205,6 +199,17 @@ func (s *server) counted(t *testing.T) map[string]float64 {
 	return counted
 }
 
+// hasServed waits until the service has counted so many requests.
+func (s *server) hasServed(t *testing.T, requests float64) {
+	t.Helper()
+	eventually(t, longEnough, func() error {
+		if got := total(s.counted(t)); got < requests {
+			return fmt.Errorf("there were %v requests", got)
+		}
+		return nil
+	})
+}
+
 func labels(m *dto.Metric) map[string]string {
 	all := map[string]string{}
 	for _, l := range m.GetLabel() {
@@ -259,22 +264,11 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 	b.shows("#near", "60 of 60")
 	b.shows("#usage", "1,000,0")
 	b.shows("#usage", markup)
-	if n := eval[int](b, "document.querySelectorAll('img').length"); n != 0 {
-		t.Errorf("the name of a key became %d images", n)
-	}
+	wants(b, "document.querySelectorAll('img').length", 0)
 	// a bdi keeps the direction of the name to itself
-	for _, table := range []string{"near", "usage"} {
-		if got := eval[string](b, fmt.Sprintf("document.querySelector('#%s bdi.name').textContent",
-			table)); got != markup {
-			t.Errorf("the key in the table %s is %q", table, got)
-		}
-	}
-	eventually(t, longEnough, func() error { // what is shown is of the last 10 s
-		if worked := time.Since(began); worked < 12*time.Second {
-			return fmt.Errorf("the clients have worked for %v only", worked)
-		}
-		return nil
-	})
+	wants(b, contentOf("#near bdi.name"), markup)
+	wants(b, contentOf("#usage bdi.name"), markup)
+	time.Sleep(time.Until(began.Add(12 * time.Second))) // what is shown is of the last 10
 	rate := (total(s.counted(t)) - total(before)) / time.Since(began).Seconds()
 	if got := b.number("requests.total"); !near(got, rate, 0.3) {
 		t.Errorf("the page shows %v requests a second, and the metrics %v", got, rate)
@@ -296,6 +290,19 @@ func TestTheOperatorsPageShowsWhatTheServiceDoes(t *testing.T) {
 		t.Errorf("the page shows %v bans, and the metrics %v", got, want)
 	}
 	b.shows("[data-value='requests.total']", "0")
+
+	// A page that is opened because something broke has a past.
+	later := openTab(t, s.debug+"/")
+	later.shows("#state", "Updating")
+	if got := later.mostSuccesses(); got < 20 {
+		t.Errorf("the chart shows at most %v requests a second before the page was opened", got)
+	}
+	for _, chart := range []string{"listPets", "createPet", "getPet", "memory", "cpu"} {
+		if text := later.text("[data-chart=" + chart + "]"); strings.Contains(text, "No data") ||
+			strings.Contains(text, "No requests") {
+			t.Errorf("the chart %s shows %q", chart, text)
+		}
+	}
 }
 
 // showsTotals waits until the page shows so many requests of each outcome.
@@ -355,12 +362,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Updating")
 	crew := s.work(t, 100, limited)
-	eventually(t, longEnough, func() error {
-		if n := b.number("total.success"); n < 300 {
-			return fmt.Errorf("there were %v successes", n)
-		}
-		return nil
-	})
+	b.reaches("total.success", 300)
 	crew.end()
 	before := s.counted(t)
 	b.showsTotals(before) // it looks once a second, and cannot once the service has stopped
@@ -373,12 +375,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 
 	locked := database(t, s.db, "PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE")
 	awaitReady := s.launch(again...)
-	eventually(t, longEnough, func() error {
-		if time.Since(silent) < 7*time.Second {
-			return fmt.Errorf("a gap of less than a column is not seen")
-		}
-		return nil
-	})
+	time.Sleep(time.Until(silent.Add(aColumn)))
 	noError(t, locked.Close())
 	awaitReady()
 	b.shows("#state", "Updating, restarted at")
@@ -386,12 +383,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 		t.Errorf("after the restart there are %v successes", got)
 	}
 	crew = s.work(t, 50, limited)
-	eventually(t, longEnough, func() error {
-		if n := b.number("total.success"); n < 100 {
-			return fmt.Errorf("there were %v successes", n)
-		}
-		return nil
-	})
+	b.reaches("total.success", 100)
 	crew.end()
 	if got := b.mostSuccesses(); got > 1.5*highest {
 		t.Errorf("the restart made a peak of %v requests a second, above %v", got, highest)
@@ -400,10 +392,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 		s.db, "")) {
 		t.Errorf("something is negative: %s", text)
 	}
-	if gaps := eval[int](b,
-		"document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
-		t.Error("the time without responses is no gap")
-	}
+	wants(b, hasGap, true)
 	after := s.counted(t)
 	eventually(t, longEnough, func() error { // what was shown of the first run and of the second
 		got := eval[string](b,
@@ -418,45 +407,15 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 		}
 		return nil
 	})
-	if marks := eval[int](b,
-		"document.querySelectorAll('[data-chart=requests] .restart').length"); marks != 1 {
-		t.Errorf("the restart has %d marks", marks)
-	}
+	wants(b, "document.querySelectorAll('[data-chart=requests] .restart').length", 1)
 	b.operatorState("restarted")
 }
 
-// TestTheOperatorsPageHasAPast: it is opened because something broke, and then the charts are not
-// empty.
-func TestTheOperatorsPageHasAPast(t *testing.T) {
-	s := start(t, debugFlags...)
-	crew := s.work(t, 50, s.newKey("-plan", "free"))
-	for samples := range 3 { // one comes every five seconds
-		eventually(t, longEnough, func() error {
-			var history struct{ Samples []any }
-			response, err := http.Get(s.debug + "/history.json")
-			noError(t, err)
-			defer response.Body.Close()
-			noError(t, json.NewDecoder(response.Body).Decode(&history))
-			if n := len(history.Samples); n <= samples {
-				return fmt.Errorf("the history has %d samples", n)
-			}
-			return nil
-		})
-	}
-	crew.end()
-	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Updating")
-	if got := b.mostSuccesses(); got < 20 {
-		t.Errorf("the chart of requests shows at most %v a second of the time before the page "+
-			"was opened", got)
-	}
-	for _, chart := range []string{"listPets", "createPet", "getPet", "memory", "cpu"} {
-		if text := b.text("[data-chart=" + chart + "]"); strings.Contains(text, "No data") ||
-			strings.Contains(text, "No requests") {
-			t.Errorf("the chart %s shows %q", chart, text)
-		}
-	}
-}
+// aColumn is how long the service has to be silent for a gap: less is not seen.
+const aColumn = 5 * time.Second
+
+// hasGap is an expression for whether a time without responses is seen as that.
+const hasGap = "document.querySelector('[data-chart=requests] .gap') !== null"
 
 func TestATabThatSleptShowsNoPeak(t *testing.T) {
 	t.Parallel()
@@ -465,27 +424,13 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 	b.shows("#state", "Updating")
 	began := time.Now()
 	s.work(t, 100, s.newKey("-plan", "free"))
-	enough := func(n float64) {
-		t.Helper()
-		eventually(t, longEnough, func() error {
-			if got := total(s.counted(t)); got < n {
-				return fmt.Errorf("there were %v requests", got)
-			}
-			return nil
-		})
-	}
-	enough(300)
+	s.hasServed(t, 300)
 	// it sleeps
 	eval[bool](b,
 		`(() => { for (const end = Date.now() + 6000; Date.now() < end;); return true; })()`)
 	b.shows("#state", "Updating")
 	seen := b.number("total.success")
-	eventually(t, longEnough, func() error {
-		if b.number("total.success") <= seen {
-			return fmt.Errorf("the page still shows %v successes", seen)
-		}
-		return nil
-	})
+	b.reaches("total.success", seen+1)
 	mean := s.counted(t)["success"] / time.Since(began).Seconds()
 	if got := b.mostSuccesses(); got > 2*mean {
 		t.Errorf("the page shows a peak of %v a second, where there were %v", got, mean)
@@ -500,17 +445,12 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 	}
 	hidden(true)
 	seen = b.number("total.success")
-	enough(total(s.counted(t)) + 150)
+	s.hasServed(t, total(s.counted(t))+150)
 	if got := b.number("total.success"); got != seen {
 		t.Errorf("a tab that nobody sees is drawn: %v successes after %v", got, seen)
 	}
 	hidden(false)
-	eventually(t, longEnough, func() error {
-		if got := b.number("total.success"); got < seen+50 {
-			return fmt.Errorf("a tab that is seen again shows %v successes after %v", got, seen)
-		}
-		return nil
-	})
+	b.reaches("total.success", seen+50)
 }
 
 func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
@@ -522,19 +462,11 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	stopped := time.Now()
 	b.shows("#state", "Not responding since")
-	eventually(t, longEnough, func() error {
-		if time.Since(stopped) < 5*time.Second {
-			return fmt.Errorf("a gap of less than a column is not seen")
-		}
-		return nil
-	})
+	time.Sleep(time.Until(stopped.Add(aColumn)))
 	noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
 	b.shows("#state", "Updating")
 	b.shows("[data-value='requests.total']", "0")
-	if gaps := eval[int](b,
-		"document.querySelectorAll('[data-chart=requests] .gap').length"); gaps == 0 {
-		t.Error("the time without responses is no gap")
-	}
+	wants(b, hasGap, true)
 	if got := b.text("#state"); strings.Contains(got, "restarted") {
 		t.Errorf("what was frozen is shown as %q", got)
 	}
@@ -545,9 +477,7 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Updating")
 	b.do(chromedp.KeyEvent("\t"))
-	if got := eval[string](b, "document.activeElement.textContent"); got != "Skip to the content" {
-		t.Errorf("the first stop is %q", got)
-	}
+	wants(b, "document.activeElement.textContent", "Skip to the content")
 	to := func(what string) {
 		t.Helper()
 		for range 20 {
@@ -570,30 +500,28 @@ func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
 	to("#moment")
 	b.do(chromedp.KeyEvent(kb.ArrowLeft))
 	b.shows(".when", "at ")
-	if got := eval[string](b,
-		"document.activeElement.getAttribute('aria-valuetext')"); !regexp.MustCompile(
-		`^\d\d:\d\d:\d\d UTC$`).MatchString(got) {
-		t.Errorf("the slider reads %q", got)
-	}
+	wants(b, `/^\d\d:\d\d:\d\d UTC$/.test(document.activeElement.ariaValueText)`, true)
 	b.do(chromedp.KeyEvent(kb.End))
 	b.shows("#moment-text", "now")
 	to("[aria-label='Table of all operations']") // to scroll in it
 
 	// A pointer over a chart shows the numbers of that time.
-	point := func(event string) {
-		t.Helper()
-		eval[bool](b, fmt.Sprintf(`(() => {
-			const chart = document.querySelector("[data-chart=memory]");
-			const {right, top} = chart.getBoundingClientRect();
-			const place = {clientX: right - 12, clientY: top + 5};
-			return chart.dispatchEvent(new PointerEvent(%q, place));
-		})()`, event))
-	}
-	point("pointermove")
+	b.point("pointermove", 12)
 	b.shows(".when", "at ")
 	b.operatorState("moment")
-	point("pointerleave")
+	b.point("pointerleave", 12)
 	b.shows(".when", "last 10 s")
+}
+
+// point moves the pointer over a chart, so many pixels before its end, or away.
+func (b *tab) point(event string, before int) {
+	b.t.Helper()
+	eval[bool](b, fmt.Sprintf(`(() => {
+		const chart = document.querySelector("[data-chart=memory]");
+		const {right, top} = chart.getBoundingClientRect();
+		const place = {clientX: right - %d, clientY: top + 5};
+		return chart.dispatchEvent(new PointerEvent(%q, place));
+	})()`, before, event))
 }
 
 func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
@@ -604,13 +532,7 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 	b.shows("#state", "Updating")
 	several := func() { // columns of five minutes, which are 5/3 s each
 		t.Helper()
-		before := b.number("total.success")
-		eventually(t, longEnough, func() error {
-			if now := b.number("total.success"); now < before+300 {
-				return fmt.Errorf("there were %v successes, and then %v", before, now)
-			}
-			return nil
-		})
+		b.reaches("total.success", b.number("total.success")+300)
 	}
 	several()
 	slide := func(to int) {
@@ -623,25 +545,16 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 	}
 	slide(177)
 	chosen := b.text("#moment-text")
-	point := func(event string) {
-		t.Helper()
-		eval[bool](b, fmt.Sprintf(`(() => {
-			const chart = document.querySelector("[data-chart=memory]");
-			const {right, top} = chart.getBoundingClientRect();
-			const place = {clientX: right - 90, clientY: top + 5};
-			return chart.dispatchEvent(new PointerEvent(%q, place));
-		})()`, event))
-	}
 	for range 2 {
 		if got := b.text("#moment-text"); got != chosen || chosen == "now" {
 			t.Fatalf("%s became %s while time went on", chosen, got)
 		}
 		several()
-		point("pointermove")
+		b.point("pointermove", 90)
 		if got := b.text("#moment-text"); got == chosen {
 			t.Errorf("the pointer shows %s", got)
 		}
-		point("pointerleave")
+		b.point("pointerleave", 90)
 	}
 
 	slide(179)
@@ -650,21 +563,13 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 	requests := `[...document.querySelectorAll("#operations td:nth-child(2)")]
 		.map((cell) => cell.textContent).join(" ")`
 	counted := eval[string](b, requests)
-	before := s.counted(t)
-	eventually(t, longEnough, func() error {
-		if n := total(s.counted(t)) - total(before); n < 400 {
-			return fmt.Errorf("there were %v requests", n)
-		}
-		return nil
-	})
+	s.hasServed(t, total(s.counted(t))+400)
 	b.click("[data-minutes='60']")
 	b.shows("[data-minutes='60'][aria-pressed=true]", "1 hour")
 	if got := b.text(".when"); !strings.HasPrefix(paused, "paused at ") || got != paused {
 		t.Errorf("%q became %q", paused, got)
 	}
-	if got := eval[string](b, requests); got != counted {
-		t.Errorf("during a pause %s became %s", counted, got)
-	}
+	wants(b, requests, counted)
 	b.click("#pause")
 	b.shows(".when", "last 10 s")
 }
@@ -687,12 +592,8 @@ func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
 	for range 5 { // which the next reading counts
 		s.addPet(rex)
 	}
-	eventually(t, longEnough, func() error {
-		if got := b.number("total.success"); got != 5 {
-			return fmt.Errorf("the page shows %v successes", got)
-		}
-		return nil
-	})
+	b.reaches("total.success", 5)
+	wants(b, contentOf("[data-value='total.success']"), "5")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.problems) != 1 {
@@ -703,13 +604,7 @@ func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
 
 func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
 	s := start(t, debugFlags...)
-	b := openTab(t, "about:blank")
-	b.host = strings.TrimPrefix(s.debug, "http://")
-	if _, err := chromedp.Call(b.ctx, emulation.SetScriptExecutionDisabled,
-		emulation.SetScriptExecutionDisabledParams{Value: true}); err != nil {
-		t.Fatal(err)
-	}
-	b.do(chromedp.Navigate(s.debug + "/"))
+	b := openWithoutScripts(t, s.debug)
 	b.shows("main", "needs JavaScript")
 	if got := b.text("body"); strings.Contains(got, "Waiting") || strings.Contains(got, "–") ||
 		strings.Contains(got, "Pause") {
@@ -728,19 +623,14 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	b.shows("#verdict", "locked")
 	b.shows("#verdict", "see “What you see” in docs/operating.md")
 	b.shows("[data-value='fact.ready']", "no:")
-	if title := eval[string](b, "document.title"); !strings.HasPrefix(title, "Not ready – ") {
-		t.Errorf("the title of the tab is %q", title)
-	}
+	wants(b, "document.title.startsWith('Not ready – ')", true)
 	created, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets", rex)
 	noError(t, err)
 	if created.status != http.StatusServiceUnavailable {
 		t.Errorf("while it is locked, a create is %d", created.status)
 	}
 	b.shows("[data-value='well.failures']", "1 response of 5xx")
-	if height := eval[float64](b, "document.querySelector('[data-chart=requests] .failed')."+
-		"getBoundingClientRect().height"); height < 8 {
-		t.Errorf("the 503 is %v pixels high", height)
-	}
+	wants(b, heightOf("[data-chart=requests] .failed")+" >= 8", true)
 	b.operatorState("not-ready")
 	unlock()
 	b.shows("[data-value='fact.ready']", "yes")
@@ -752,6 +642,11 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 		strings.Contains(got, "start") {
 		t.Errorf("after an outage it says %q", got)
 	}
+}
+
+// heightOf is an expression for the height of an element.
+func heightOf(selector string) string {
+	return fmt.Sprintf("document.querySelector(%q).getBoundingClientRect().height", selector)
 }
 
 // feed changes what the page reads by a script, in which stats is that.
@@ -784,16 +679,11 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 	} {
 		eval[bool](b, "(window.reasons = "+test.reasons+", true)")
 		b.shows("#verdict", test.want)
-		want := test.title + strings.TrimPrefix(s.debug, "http://")
-		if title := eval[string](b, "document.title"); !strings.HasPrefix(title, want) {
-			t.Errorf("the title of the tab is %q, want %q first", title, want)
-		}
-		first := eval[string](b,
-			`[...document.querySelectorAll("body *")].find((e) => e.checkVisibility() &&
-				e.childElementCount === 0 && e.textContent.trim() && !e.matches(".skip")).textContent`)
-		if first != test.want {
-			t.Errorf("the page begins with %q, want %q", first, test.want)
-		}
+		title := test.title + strings.TrimPrefix(s.debug, "http://")
+		wants(b, fmt.Sprintf("document.title.startsWith(%q)", title), true)
+		wants(b, `[...document.querySelectorAll("body *")].filter((e) => e.checkVisibility())
+			.find((e) => e.childElementCount === 0 && e.textContent.trim() && !e.matches(".skip"))
+			.textContent`, test.want)
 		b.operatorState("verdict-" + strings.Trim(strings.ToLower(test.want), ":"))
 	}
 	b.shows("#verdict", "commits failed, since 9 Sept, 01:46:40 UTC: see “Alerts”")
@@ -826,9 +716,10 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 		delete stats.metrics.petstore_disk_size_bytes;
 		stats.metrics.petstore_last_backup_timestamp_seconds = %d;
 		stats.metrics.petstore_certificate_expiry_timestamp_seconds = 1e9;
-		const reason = {words: "of the certificate", since: 1, heading: "Flags"};
-		stats.verdict.reasons = ["PetstoreOwnCertificateEnds", "PetstoreNodeLost"].map(
-			(alert) => ({...reason, alert}));
+		stats.verdict.reasons = [{
+			alert: "PetstoreOwnCertificateEnds", words: "of the certificate",
+			since: 1, heading: "Flags",
+		}];
 		stats.members = [
 			{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
 		ended))
@@ -839,9 +730,8 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 	if b.text("[data-value='fact.disk']") != "" {
 		t.Error("an unknown disk is shown")
 	}
-	noted := s.metric("petstore_pets")
-	if noted != 1 {
-		t.Errorf("/metrics has %v pets", noted)
+	if pets := s.metric("petstore_pets"); pets != 1 {
+		t.Errorf("/metrics has %v pets", pets)
 	}
 }
 
@@ -892,10 +782,7 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 		t.Errorf("with a ban, these are red: %q", red)
 	}
 	b.do(chromedp.EmulateViewport(390, 900))
-	if height := eval[float64](b,
-		`document.querySelector("#near").getBoundingClientRect().height`); height > 20*150 {
-		t.Errorf("on a phone, 20 keys take %v pixels", height)
-	}
+	wants(b, heightOf("#near")+" <= 20 * 150", true)
 	b.shows("#near", "This minute")
 	s.addPet(rex)
 	b.shows("#operations [data-label=p99]", " of 1")
@@ -971,11 +858,5 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	b.shows("#verdict", "All is well")
 	b.click("#pause")
 	crew.end()
-	for _, theme := range []string{"light", "dark"} {
-		b.theme(theme)
-		b.drawn()
-		shot, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-		noError(t, err)
-		writePicture(t, filepath.Join(folder, "operator-"+theme+".png"), shot, 1800)
-	}
+	b.writePictures(filepath.Join(folder, "operator-"), 1800)
 }

@@ -111,17 +111,10 @@ func TestASignalStopsWhatSaysItToNobody(t *testing.T) {
 	cmd := program("help")
 	cmd.Stdout = fullPipe(t)
 	cmd.Stderr = cmd.Stdout
-	noError(t, cmd.Start())
-	ended := make(chan struct{})
-	p := &process{t: t, cmd: cmd, ended: ended}
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
+	p := launch(t, cmd)
 	p.hangs(fmt.Sprintf("%d 0x1 ", syscall.SYS_WRITE))
 	noError(t, cmd.Process.Signal(syscall.SIGTERM))
 	if !p.within(atOnce) || p.status() != 1 {
-		_ = cmd.Process.Kill()
 		t.Errorf("%v after the signal: %s", atOnce, p.told())
 	}
 }
