@@ -149,7 +149,7 @@ func (b *tab) fill(selector, text string) {
 // useKey enters a key in the page for people.
 func (b *tab) useKey(key string) {
 	b.t.Helper()
-	b.useKey(key)
+	b.fill("#key", key+"\r")
 }
 
 // eval is the value of a JavaScript expression.
@@ -626,6 +626,7 @@ func TestThePageAddsAnAnimal(t *testing.T) {
 }
 
 func TestThePageWaitsWhenALimitIsSpent(t *testing.T) {
+	t.Parallel()
 	s, b := startPage(t, 3)
 	b.useKey(s.newKey("-plan", "enterprise", "-per-minute", "3", "-per-day", "100"))
 	for left := 2; left > 0; left-- {
@@ -777,13 +778,14 @@ func (s *server) behind(proxy func(w http.ResponseWriter, r *http.Request,
 }
 
 func TestThePageGoesOnAfterAFault(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(1)
 	var busy, lossy atomic.Bool // the proxy answers for the service, or loses its answers
 	b := openTab(t, s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
 		switch {
 		case busy.Load():
-			w.Header().Set("Retry-After", "5")
+			w.Header().Set("Retry-After", "3")
 			http.Error(w, "<h1>busy</h1>", http.StatusServiceUnavailable)
 		case lossy.Load():
 			pass.ServeHTTP(httptest.NewRecorder(), r)
@@ -1100,6 +1102,7 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 // Nothing may move under somebody's eyes: neither while the page is loaded, in
 // whatever state it was left, nor when an answer comes or a wait ends.
 func TestThePageDoesNotMoveByItself(t *testing.T) {
+	t.Parallel()
 	s := start(t)
 	s.stock(45)
 	far := s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
