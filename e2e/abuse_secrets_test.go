@@ -67,13 +67,12 @@ func newHunt(t *testing.T, flags ...string) *hunt {
 	s.run(append(flags, "-log-level", "debug", "-debug-addr", "127.0.0.1:0", "-cors-origin",
 		"https://example.com")...)
 	h := &hunt{T: t, server: s, owners: map[string]string{}}
-	for until := time.Now().Add(10 * time.Second); !strings.HasSuffix(h.printed,
-		"/pets\n\n"); h.printed = s.out.String() {
-		if time.Now().After(until) {
-			t.Fatalf("the service prints no first key, but %q", h.printed)
+	eventually(t, longEnough, func() error {
+		if h.printed = s.out.String(); !strings.HasSuffix(h.printed, "/pets\n\n") {
+			return fmt.Errorf("the service prints no first key, but %q", h.printed)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 	s.key = keyForm.FindString(h.printed)
 	h.add("first", s.key)
 	return h
@@ -554,12 +553,12 @@ func TestAllKeysThatAreRefusedLookAlike(t *testing.T) {
 	neverUsed := s.keyOf("1000")
 	s.command("key", "revoke", "-db", s.db, neverUsed.id)
 	for _, key := range []string{revoked.token, rotated.token, banned.token, expired} {
-		for until := time.Now().Add(5 * time.Second); s.ask(t,
-			key) != "401 invalid_key"; time.Sleep(time.Millisecond) {
-			if time.Now().After(until) {
-				t.Fatalf("a key that has ended is answered %s", s.ask(t, key))
+		eventually(t, 5*time.Second, func() error {
+			if got := s.ask(t, key); got != "401 invalid_key" {
+				return fmt.Errorf("a key that has ended is answered %s", got)
 			}
-		}
+			return nil
+		})
 	}
 	headers := map[string]string{
 		"revoked": revoked.token, "revoked before its first use": neverUsed.token,

@@ -305,15 +305,9 @@ func testContract(t *testing.T, on engine) {
 	valid("200", "HEAD", "/pets/1", "")
 	valid("404", "HEAD", "/pets/999", "")
 
-	for _, q := range []string{"limit=0", "limit=101", "limit=x", "status=Sold", "after=-1",
-		"page=2", "limit=1&limit=1", "limit=%zz"} {
-		invalid("400 invalid_parameter", "GET", "/pets?"+q, "")
-	}
-	for _, body := range []string{"", "[]", "{", `{"name":"Rex"}`, `{"name":" ","categoryId":1}`,
-		`{"name":"Rex","categoryId":1,"colour":"red"}`,
-		`{"name":"Rex","categoryId":1,"status":null}`} {
-		invalid("400 invalid_body", "POST", "/pets", body)
-	}
+	// TestModel sends more of what is wrong.
+	invalid("400 invalid_parameter", "GET", "/pets?limit=101", "")
+	invalid("400 invalid_body", "POST", "/pets", `{"name":"Rex"}`)
 	invalid("400 invalid_parameter", "POST", "/pets", rex, "Idempotency-Key: two words")
 	invalid("400 invalid_parameter", "GET", "/pets/1?limit=1", "")
 	invalid("404 not_found", "GET", "/pets/01", "")

@@ -622,17 +622,16 @@ func newScreen(t *testing.T) *screen {
 
 // await waits until the screen shows a text, and returns all that it shows, but
 // for its own path.
-func (s *screen) await(text string) string {
+func (s *screen) await(text string) (shown string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		shown := strings.TrimPrefix(strings.ReplaceAll(s.shown.String(), "\r\n", "\n"), s.path+"\n")
-		if strings.Contains(shown, text) {
-			return shown
+	eventually(s.t, 2*time.Minute, func() error {
+		shown = strings.TrimPrefix(strings.ReplaceAll(s.shown.String(), "\r\n", "\n"), s.path+"\n")
+		if !strings.Contains(shown, text) {
+			return fmt.Errorf("the terminal does not show %q, but\n%s", text, shown)
 		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the terminal does not show %q, but\n%s", text, shown)
-		}
-	}
+		return nil
+	})
+	return shown
 }
 
 // real puts the values of this run in the place of those that are shown.

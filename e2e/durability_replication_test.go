@@ -243,11 +243,12 @@ func (g guide) replicate(t *testing.T, db, standby string) *copier {
 // await waits for what Litestream is to do.
 func (c *copier) await(t *testing.T, otherwise string, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("Litestream %s:\n%s", otherwise, c.log)
+	eventually(t, 20*time.Second, func() error {
+		if !done() {
+			return fmt.Errorf("Litestream %s:\n%s", otherwise, c.log)
 		}
-	}
+		return nil
+	})
 }
 
 // checkLog expects no error that Litestream has met.

@@ -36,7 +36,7 @@ func TestAChangeOfAKeyHoldsWithinASecond(t *testing.T) {
 		t.Run(load.name, func(t *testing.T) {
 			crowd := gather(t, s, 24, load.creates)
 			defer crowd.leave()
-			for range soak(t, 2) {
+			for range soak(t, 1) {
 				passing := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day",
 					"1000000000", "-expires", "2s")
 				s.expect(t, passing, "200 of 1000000")

@@ -125,12 +125,12 @@ func (b *tab) number(name string) float64 {
 	return shownNumber(b.t, b.value(name))
 }
 
-// reaches waits until a number of the page is as large.
-func (b *tab) reaches(name string, least float64) {
+// hasSeen waits until the page shows so many successes.
+func (b *tab) hasSeen(successes float64) {
 	b.t.Helper()
 	eventually(b.t, longEnough, func() error {
-		if got := b.number(name); got < least {
-			return fmt.Errorf("%s is %v, want %v", name, got, least)
+		if got := b.number("total.success"); got < successes {
+			return fmt.Errorf("there were %v successes, want %v", got, successes)
 		}
 		return nil
 	})
@@ -362,7 +362,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	b := openTab(t, s.debug+"/")
 	b.shows("#state", "Updating")
 	crew := s.work(t, 100, limited)
-	b.reaches("total.success", 300)
+	b.hasSeen(300)
 	crew.end()
 	before := s.counted(t)
 	b.showsTotals(before) // it looks once a second, and cannot once the service has stopped
@@ -383,7 +383,7 @@ func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 		t.Errorf("after the restart there are %v successes", got)
 	}
 	crew = s.work(t, 50, limited)
-	b.reaches("total.success", 100)
+	b.hasSeen(100)
 	crew.end()
 	if got := b.mostSuccesses(); got > 1.5*highest {
 		t.Errorf("the restart made a peak of %v requests a second, above %v", got, highest)
@@ -430,7 +430,7 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 		`(() => { for (const end = Date.now() + 6000; Date.now() < end;); return true; })()`)
 	b.shows("#state", "Updating")
 	seen := b.number("total.success")
-	b.reaches("total.success", seen+1)
+	b.hasSeen(seen + 1)
 	mean := s.counted(t)["success"] / time.Since(began).Seconds()
 	if got := b.mostSuccesses(); got > 2*mean {
 		t.Errorf("the page shows a peak of %v a second, where there were %v", got, mean)
@@ -450,7 +450,7 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 		t.Errorf("a tab that nobody sees is drawn: %v successes after %v", got, seen)
 	}
 	hidden(false)
-	b.reaches("total.success", seen+50)
+	b.hasSeen(seen + 50)
 }
 
 func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
@@ -532,7 +532,7 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 	b.shows("#state", "Updating")
 	several := func() { // columns of five minutes, which are 5/3 s each
 		t.Helper()
-		b.reaches("total.success", b.number("total.success")+300)
+		b.hasSeen(b.number("total.success") + 300)
 	}
 	several()
 	slide := func(to int) {
@@ -592,7 +592,7 @@ func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
 	for range 5 { // which the next reading counts
 		s.addPet(rex)
 	}
-	b.reaches("total.success", 5)
+	b.hasSeen(5)
 	wants(b, contentOf("[data-value='total.success']"), "5")
 	b.mu.Lock()
 	defer b.mu.Unlock()

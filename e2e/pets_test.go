@@ -149,17 +149,14 @@ func TestPetsGoOutAndComeIn(t *testing.T) {
 		file := petFile(t, 15_000)
 		shows := func(target, want string) {
 			t.Helper()
-			start := time.Now()
-			for {
+			eventually(t, time.Second, func() error {
 				r, err := call(s.url, s.key, "GET", target, "", "")
 				noError(t, err)
-				if strings.Contains(r.body, want) {
-					return
+				if !strings.Contains(r.body, want) {
+					return fmt.Errorf("%s is %s, without %s", target, r.body, want)
 				}
-				if time.Since(start) > time.Second {
-					t.Fatalf("after a second %s is %s, without %s", target, r.body, want)
-				}
-			}
+				return nil
+			})
 		}
 		first, err := call(s.url, s.key, "POST", "/pets", rex, "first")
 		noError(t, err)
