@@ -41,11 +41,11 @@ func TestFourTimesTheLoadSlowsAnswersAndSpoilsNone(t *testing.T) {
 	keepApart(t, s)
 	o := newOverload(t, s)
 	calm := o.latency()
-	capacity := o.closedLoop(64, 2*time.Second)
+	capacity := o.closedLoop(64, time.Second)
 	t.Logf("one caller waits %v for an answer; 64 get %.0f a second", calm, capacity)
 
 	checkMemory := o.watchMemory()
-	o.openLoop(4*capacity, soak(t, 6*time.Second))
+	o.openLoop(4*capacity, soak(t, 4*time.Second))
 	checkMemory()
 	o.checkLatencies()
 	o.checkRecovery(calm)

@@ -394,9 +394,9 @@ func (s *storm) outages() []outage {
 			service.kill()
 			return func() { service.again(debugFlags...) }
 		}},
-		{"the leader is frozen", true, 10 * time.Second,
+		{"the leader is frozen", true, 6 * time.Second,
 			func() func() { return frozen(c.leader()) }},
-		{"a follower is frozen", false, 10 * time.Second,
+		{"a follower is frozen", false, 4 * time.Second,
 			func() func() { return frozen(follower()) }},
 		{"the leader is cut off from a follower", true, 5 * time.Second,
 			func() func() { return cut(c.leader(), follower()) }},
@@ -405,7 +405,7 @@ func (s *storm) outages() []outage {
 			c.cutOff(leader)
 			return func() { c.mendOff(leader) }
 		}},
-		{"the services are cut off from the leader", true, 8 * time.Second,
+		{"the services are cut off from the leader", true, 6 * time.Second,
 			func() func() { return cut(services, c.leader()) }},
 		{"HAProxy is reloaded", false, time.Second, func() func() {
 			s.balancer.reload()

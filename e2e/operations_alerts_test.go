@@ -17,6 +17,7 @@ import (
 // alert must have a case in alerts_test.yml and a row in the documents, and every metric in the
 // rules must be one that the service has.
 func TestTheAlertsFireWhenTheyShould(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"check", "rules", "../docs/deploy/alerts.yml"},
 		{"test", "rules", "alerts_test.yml"},
