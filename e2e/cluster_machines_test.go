@@ -130,7 +130,6 @@ func (f *trial) freezeLeader() (end func()) {
 	lonely := &server{t: f.T, db: f.cluster.url(leader)}
 	lonely.run()
 	f.cluster.pause(leader)
-	stop := (&pursuit{witness: f.witness, key: f.keys[0]}).keepListing(lonely)
 	var goesOn atomic.Bool
 	var creating sync.WaitGroup
 	for i := range readers {
@@ -138,6 +137,7 @@ func (f *trial) freezeLeader() (end func()) {
 			for n := 0; !goesOn.Load(); n++ {
 				name := fmt.Sprintf("lonely-%d-pet-%d", i, n)
 				f.create(lonely.url, repeatable{f.keys[i], name}, false)
+				f.list(lonely.url, f.keys[i], pageSize, max(0, f.last.Load()-pageSize/2))
 			}
 		})
 	}
@@ -146,7 +146,6 @@ func (f *trial) freezeLeader() (end func()) {
 		time.Sleep(2 * time.Second)
 		goesOn.Store(true)
 		creating.Wait()
-		stop()
 		lonely.stop()
 	}
 }

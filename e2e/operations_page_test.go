@@ -716,10 +716,9 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 		delete stats.metrics.petstore_disk_size_bytes;
 		stats.metrics.petstore_last_backup_timestamp_seconds = %d;
 		stats.metrics.petstore_certificate_expiry_timestamp_seconds = 1e9;
-		stats.verdict.reasons = [{
-			alert: "PetstoreOwnCertificateEnds", words: "of the certificate",
-			since: 1, heading: "Flags",
-		}];
+		const reason = {words: "of the certificate", since: 1, heading: "Flags"};
+		stats.verdict.reasons = ["PetstoreOwnCertificateEnds", "PetstoreNodeLost"].map(
+			(alert) => ({...reason, alert}));
 		stats.members = [
 			{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
 		ended))
