@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -17,8 +18,8 @@ import (
 
 // TestAStormLosesNothing has 64 clients create pets through HAProxy, three
 // services and three nodes, of which one after the other is killed, frozen or cut
-// off, while others read, also from a service that knows that node alone. Whatever was acknowledged
-// is in every list and under its id from that moment on, and in the end every pet is there once.
+// off, while others read. Whatever was acknowledged is in every list and
+// under its id from that moment on, and in the end every pet is there once.
 func TestAStormLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, "")
@@ -100,8 +101,8 @@ func unanswered(a *answer, err error) bool {
 }
 
 // list asks for a page, and wants every pet in it that was known before, and in a first
-// page that was full before nothing else, if there is an answer.
-func (w *witness) list(url, token string, limit int, after int64) {
+// page that was full before nothing else. It reports whether there was an answer.
+func (w *witness) list(url, token string, limit int, after int64) (answered bool) {
 	expected, first := w.known(after), after == 0
 	target := fmt.Sprintf("/pets?limit=%d&after=%d", limit, after)
 	if first { // as clients do, which is what services remember
@@ -109,12 +110,12 @@ func (w *witness) list(url, token string, limit int, after int64) {
 	}
 	got, err := call(url, token, "GET", target, "", "")
 	if unanswered(got, err) {
-		return
+		return false
 	}
 	var page []pet
 	if err := json.Unmarshal([]byte(got.body), &page); err != nil || got.status != http.StatusOK {
 		w.complain("GET %s%s: %d %s", url, target, got.status, got.body)
-		return
+		return true
 	}
 	listed := map[int64]bool{}
 	for _, p := range page {
@@ -138,25 +139,27 @@ func (w *witness) list(url, token string, limit int, after int64) {
 			w.complain("GET %s%s was %s and is %s", url, target, full, got.body)
 		}
 	}
+	return true
 }
 
-// get asks for a pet that is known.
-func (w *witness) get(url, token string, id int64) {
+// get asks for a pet that is known, and reports whether there was an answer.
+func (w *witness) get(url, token string, id int64) (answered bool) {
 	w.mu.Lock()
 	name, ok := w.names[id]
 	w.mu.Unlock()
 	if !ok {
-		return
+		return false
 	}
 	got, err := call(url, token, "GET", fmt.Sprint("/pets/", id), "", "")
 	if unanswered(got, err) {
-		return
+		return false
 	}
 	var p pet
 	if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != http.StatusOK ||
 		p.Name != name {
 		w.complain("GET %s/pets/%d, which is %s: %d %s", url, id, name, got.status, got.body)
 	}
+	return true
 }
 
 // storm is a cluster, what stands in front of it, and what becomes of it.
@@ -171,7 +174,6 @@ type storm struct {
 	writers int
 	number  int         // of the round
 	over    atomic.Bool // the round is: clients finish what they are at
-	lonely  atomic.Pointer[server]
 
 	mu           sync.Mutex   // guards what follows
 	acks         []time.Time  // when creates were acknowledged since the outage began, in order
@@ -344,9 +346,6 @@ func (s *storm) read(reader int) {
 	}
 	for n := reader; !s.over.Load(); n++ {
 		url, token, last := urls[n%len(urls)], s.keys[rand.N(len(s.keys))], s.last.Load()
-		if lonely := s.lonely.Load(); lonely != nil && n%2 == 0 {
-			url = lonely.url
-		}
 		s.list(url, token, pageSize, max(0, last-rand.Int64N(2*pageSize)))
 		s.list(url, token, pageSize, rand.Int64N(last+1))
 		s.list(url, token, []int{20, pageSize}[n%2], 0)
@@ -448,9 +447,6 @@ func (s *storm) pause(service *server) outage {
 // everything worked again.
 func (s *storm) suffer(o outage) {
 	s.Helper()
-	if o.ofLeader {
-		s.watchLeader()
-	}
 	s.mu.Lock()
 	began := time.Now()
 	s.acks, s.unknown = nil, 0
@@ -470,18 +466,6 @@ func (s *storm) suffer(o outage) {
 	sum.acknowledged += cost.acknowledged
 	sum.unknown += cost.unknown
 	sum.longest = max(sum.longest, cost.longest)
-}
-
-// watchLeader has readers ask a service, too, that knows the leader alone. While and after another
-// node leads it may refuse, but not tell what was true before.
-func (s *storm) watchLeader() {
-	s.Helper()
-	if before := s.lonely.Load(); before != nil {
-		before.stop()
-	}
-	lonely := &server{t: s.T, db: s.cluster.url(s.cluster.leader())}
-	lonely.run()
-	s.lonely.Store(lonely)
 }
 
 // silence is the longest time since then in which no create was acknowledged. The caller holds mu.
@@ -604,4 +588,132 @@ func (s *storm) compareNodes() {
 		}
 		return nil
 	})
+}
+
+// TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff creates pets through one service
+// after the other and lists them through the others as soon as they are acknowledged,
+// before, while and after the leader is frozen, or cut off from its followers though
+// not from the services, and does not know that another leads. One service knows no
+// other node than that: it may refuse, but not tell what was true before.
+func TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t)
+	var all []*server
+	for range 3 {
+		all = append(all, c.serve())
+	}
+	key := all[0].newKey(unlimited...)
+	for _, o := range []struct {
+		what       string
+		lasts      time.Duration
+		begin, end func(leader int)
+	}{
+		{"frozen", 10 * time.Second, c.pause, c.resume},
+		{"cut off", 6 * time.Second, c.cutOff, c.mendOff},
+	} {
+		t.Run(o.what, func(t *testing.T) {
+			leader := c.leader()
+			lonely := &server{t: t, db: c.url(leader)}
+			lonely.run()
+			for _, s := range append(all, lonely) {
+				s.awaitReady()
+			}
+			p := &pursuit{witness: newWitness(t), services: all, key: key}
+			stop := p.keepListing(lonely)
+			p.during(time.Second)
+			o.begin(leader)
+			p.during(o.lasts)
+			t.Logf("then: %d pets acknowledged, %d lists answered and %d not", p.pets, p.lists,
+				p.refused)
+			if p.pets == 0 || p.lists == 0 {
+				t.Error("while another node leads, nothing works")
+			}
+			o.end(leader)
+			p.during(3 * time.Second)
+			t.Logf("after that: %d pets acknowledged, %d lists answered and %d not", p.pets,
+				p.lists, p.refused)
+			stop()
+		})
+	}
+}
+
+// pursuit is a client whose pets are looked for as soon as they are acknowledged.
+type pursuit struct {
+	*witness
+	services []*server
+	key      string
+	number   int // of pets that were to be created
+
+	pets, lists, refused int // of the latest time
+}
+
+func (p *pursuit) during(lasts time.Duration) {
+	p.pets, p.lists, p.refused = 0, 0, 0
+	for until := time.Now().Add(lasts); time.Now().Before(until) && !p.t.Failed(); {
+		p.number++
+		writer := p.services[p.number%len(p.services)]
+		got, err := call(writer.url, p.key, "POST", "/pets",
+			animalJSON(fmt.Sprint(p.t.Name(), " ", p.number)), "")
+		if unanswered(got, err) {
+			continue
+		}
+		var made pet
+		if err := json.Unmarshal([]byte(got.body), &made); err != nil ||
+			got.status != http.StatusCreated {
+			p.complain("a create is answered %d %s", got.status, got.body)
+			return
+		}
+		p.note(made.ID, made.Name)
+		p.pets++
+		p.listEverywhere()
+	}
+}
+
+// listEverywhere asks all services at once for the end of the list, for more than
+// that, and for the first page, so that the newest pet is on pages of several kinds.
+func (p *pursuit) listEverywhere() {
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	last := p.last.Load()
+	for _, s := range p.services {
+		for _, after := range []int64{0, max(0, last-30), last - 1} {
+			asking.Go(func() {
+				answered := p.list(s.url, p.key, pageSize, after) && p.get(s.url, p.key, last)
+				mu.Lock()
+				defer mu.Unlock()
+				if answered {
+					p.lists++
+				} else {
+					p.refused++
+				}
+			})
+		}
+	}
+	asking.Wait()
+}
+
+// keepListing lists the end through a service, so that requests are waiting there
+// at any moment, until stop.
+func (p *pursuit) keepListing(s *server) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var answered, refused atomic.Int64
+	var clients sync.WaitGroup
+	for range readers {
+		clients.Go(func() {
+			for ctx.Err() == nil && !p.t.Failed() {
+				if p.list(s.url, p.key, pageSize, max(0, p.last.Load()-30)) {
+					answered.Add(1)
+				} else {
+					refused.Add(1)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	return func() {
+		cancel()
+		clients.Wait()
+		p.t.Logf("the service that knows that node alone answered %d lists and refused %d",
+			answered.Load(), refused.Load())
+	}
 }
