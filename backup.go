@@ -514,8 +514,8 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 // that writes is copied as well (https://sqlite.org/c3ref/backup_finish.html, sqlite3_backup_step).
 // Nobody else uses the source of a restore. Both copies have a row for each table: see moveIDs.
 func (c *pageCopy) raiseIDs(ctx context.Context, kept string) error {
-	// COMMIT ends the transaction on the source, which has only read: from here on it is not fixed.
-	// A journal in memory leaves no file behind after a kill.
+	// COMMIT ends the transaction on the source, which has only read, so that the source can
+	// change. That of the target goes on. A journal in memory leaves no file behind after a kill.
 	_, err := c.source.ExecContext(ctx, `COMMIT;
 PRAGMA journal_mode(MEMORY);
 ATTACH ? AS kept;

@@ -234,8 +234,9 @@ func runCommand(ctx context.Context, args []string, p *process,
 		if strings.Join(args[:words], " ") != entry.name {
 			continue
 		}
-		// args[words] is there: it is the -h, unless something stands between. help serve -addr has
-		// become serve -addr -h, where -addr would take the -h for its value.
+		// help has appended a -h, so a word follows the name: the -h, unless something stands
+		// between. help serve -addr has become serve -addr -h, where -addr would take the -h for
+		// its value.
 		if asksForHelp && !isHelp(args[words]) {
 			return usageErrorf("help takes only the name of a command; petstore help lists all")
 		}

@@ -305,8 +305,8 @@ func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, 
 			file.pets)
 	}
 	// This moves the number of stored pets back to 0, and stores none. It is a write of its own:
-	// each later write moves the number up, and can tell by it whether it was made before. A write
-	// that moves it from 5 to 5, for an import of 5 pets, could not.
+	// each later write moves the number up, and can tell by it whether it was made before. If the
+	// first batch moved it instead, then of an import of 5 pets from 5 to 5, that could not.
 	_, err = c.store.importPets(ctx, file.digest, nil, file.pets, 0)
 	return 0, err
 }
@@ -315,9 +315,9 @@ func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, 
 // wait meanwhile.
 const importBatch = 500
 
-// storePets stores the pets of an import but for the first ones, which are stored, and returns the
-// new number. After each transaction it pauses for as long as that took, so that others can write
-// for half of the time.
+// storePets stores those pets of an import that are not stored yet, and returns how many then are.
+// After each transaction it pauses for as long as that took, so that others can write for half of
+// the time.
 func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
 	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
 	defer p.end()
@@ -446,8 +446,9 @@ func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) e
 }
 
 // eachPet calls do with each pet that has the status, by id. Status "" selects all. The first row
-// of each response is no pet, but the number of edits (petsQuery). It is one of the rows of
-// eachRow's limit. eachRow never goes on from its id, 0, because a full response ends with a pet.
+// of each response is no pet, but the number of edits (petsQuery). It counts towards eachRow's
+// limit. For it, 0 is returned: eachRow never goes on from that, because a full response ends with
+// a pet.
 func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet) error) error {
 	pets := s.newPetReader()
 	return s.eachRow(ctx, listOf(status.stored()), func(scan scanner) (id int64, err error) {

@@ -165,7 +165,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		return caller{now: w.start}, nil
 	}
 	s.store.catchUp(w.start)
-	// authenticate asks this before it looks a key up: an address that guesses has to queue.
+	// If it is true, authenticate looks unknown keys up one at a time: the address may be guessing.
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.usage.address(network, w.start, false).level().remaining == 0
@@ -301,8 +301,8 @@ func newRequestID() string {
 	return strconv.FormatUint(rand.Uint64()|top, 16)
 }
 
-// canonical reports whether the router takes the path as it is. path.Clean removes a slash at the
-// end, but the router takes a path with one, unless that is "//".
+// canonical reports whether the router takes the path as it is. It takes a path with a slash at its
+// end, which path.Clean removes, but not the path "//", which is cleaned to "/".
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") {
@@ -678,8 +678,8 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	return nil
 }
 
-// setDeprecation is for responses of the operation itself. What is refused before it, or fails, has
-// none of these headers.
+// setDeprecation is for responses of the operation itself: 200, 304, 404 and 410. What is refused
+// before it, or fails, has none of these headers.
 func (s *service) setDeprecation(h http.Header) {
 	h["Deprecation"] = deprecationHeader
 	h["Sunset"] = sunsetHeader

@@ -101,8 +101,8 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
 // one after the other. The lines are sorted by their first keys.
 func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
-	// ?1 is the id of the key after which the rows begin, or 0. The inner ifnull is for 0 and for a
-	// key that was deleted meanwhile: neither is found, and the number itself stands for its line.
+	// ?1 is the id of the key after which the rows begin, or 0. If there is no such key, as for 0,
+	// ?1 stands for its line as well.
 	query := sqlOf(keysQuery + `
 WHERE (coalesce(k.usage_id, k.id), k.id) >
 	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), ?1), ?1)
@@ -300,8 +300,8 @@ func takeBack(ctx context.Context, s *store, d digest, undo ...statement) error 
 	return err
 }
 
-// restoreExpiry is the statement that takes the end of an overlap back, unless another program has
-// changed it since. old is the key as it was before the rotation.
+// restoreExpiry is the statement that gives the old key the expiry back that it had before the
+// overlap, unless another program has changed it since. old is the key as it was then.
 func restoreExpiry(old *apiKey, overlapEnds instant) statement {
 	return sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND expires_at = ?",
 		int64(old.ExpiresAt), old.ID, int64(overlapEnds))

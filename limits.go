@@ -100,9 +100,10 @@ type bucket struct {
 func (b bucket) running(now, length instant) bool { return runs(b.ends, now, length) }
 
 // runs reports whether a window of the given length that ends at an instant is running. A window
-// that has just begun ends one length from now. One that ends more than a minute after that began
-// before the clock was set back, and counts as over. The minute leaves room for requests that read
-// the clock a little out of order, and for the clocks of services, which differ a little.
+// that has just begun ends one length from now, and none can end later. If one does, by more than a
+// minute, the clock was set back since it began, and it counts as over. The minute leaves room for
+// requests that read the clock a little out of order, and for the clocks of services, which differ
+// a little.
 func runs(ends, now, length instant) bool { return now < ends && ends <= now+length+minuteMillis }
 
 // take counts one request, and begins a window if none is running.
@@ -146,7 +147,7 @@ type decision struct {
 	shown       window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
 	banBegins   bool      // this very refusal bans the key, once storeBan has stored the ban
-	lastBan     instant   // when the ban before that began, which the new one replaces
+	lastBan     instant   // when the last ban began that is known here; only that one is replaced
 	banErr      error     // why the ban could not be stored, and so does not begin
 	policy      []string  // RateLimit-Policy
 }
@@ -517,9 +518,11 @@ func (l *limiter) takeMostAhead() time.Duration {
 // take hands over what was counted since the last take: at most mostDays tallies, and the unsent
 // requests of their usages. The rest is for the next take.
 //
-// Whatever has unsent requests has a tally, unless they are on their way: charge counts in both,
-// and merge sees to what was kept out. While a window runs, unsent falls only in adopt, once the
-// store has the requests. So there is no other take until merge was called.
+// take leaves unsent as it is: while a window runs, only adopt lowers it, once the store has the
+// requests. So the caller has to merge before it takes again, or they would be sent twice.
+//
+// It finds the usages by their tallies. Whatever has unsent requests has one, since charge counts
+// in both, and merge makes one for what was kept out.
 func (l *limiter) take(mostDays int) counts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -571,8 +574,8 @@ func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time)
 			continue
 		}
 		sent := taken.usages[row.ID]
-		// A stored minute that ends too far ahead counts as over, so these counts may just have
-		// replaced it. Its end still shows the wrong clock.
+		// A stored minute that ended too far ahead counted as over, and may just have been replaced
+		// by what was sent. Then row no longer shows its end, but ReadEnds does.
 		minuteEnds := max(row.Minute.Ends, instant(sent.Minute.ReadEnds))
 		l.mostAhead = max(l.mostAhead, minuteEnds-now)
 		if u.adopt(row, sent, now) {
@@ -598,19 +601,19 @@ func (u *usage) adopt(stored usageRow, sent usageIncrement, now instant) (again 
 	return minuteAgain || dayAgain
 }
 
-// adopt goes on from a bucket as it is stored after an increment was sent to it. The caller reads
-// now after that, since the stored window may have ended meanwhile. again reports that the
-// increment was kept out and still counts. Three windows can be stored:
+// adopt goes on from a bucket as it is stored after an increment was sent to it, or none, which is
+// the zero increment. The caller reads now after that, since the stored window may have ended
+// meanwhile. again reports that the increment was kept out, and that b has something to send. What
+// is stored is one of three:
 //
-//	stored                b's window   b
-//	own: the increment's  the same     has less unsent, and goes on with the stored window
-//	                      a newer one  stays: the stored window was over when b's began
-//	what was read last    the same     stays
-//	                      a newer one  stays, for the same reason
-//	another service's     any          goes on with the stored window: again
+//   - The window of the increment, which was added. If it is still b's window, b has less unsent.
+//   - What was read last. Nothing was sent then, since mergeDays would have replaced it.
+//   - Another service's window, which has kept the increment out.
 //
-// To go on is to count what is unsent beside what is stored. A stored window that is over changes
-// nothing of b. If b's window is over, b has nothing unsent any more.
+// If the stored window runs, b has that window from now on, and counts what is unsent beside what
+// is stored. There is one exception: b has begun a newer window since it left the stored one, which
+// was over. Then the stored one can only seem to run, because the clock was set back. If no window
+// of b's runs, it has nothing unsent any more.
 func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (again bool) {
 	isOwn := stored.Ends == instant(sent.Ends)
 	isKnown := isOwn || stored == b.read // or else another service has changed it
@@ -623,7 +626,6 @@ func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (a
 	if !isRunning {
 		b.unsent = 0 // these requests say nothing of the window that runs
 	}
-	// After the clock was set back, a window that b has left may seem to run.
 	isLeft := isKnown && !isSame && isRunning
 	if !isLeft && runs(stored.Ends, now, length) {
 		b.used = stored.Used + b.unsent

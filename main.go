@@ -40,7 +40,7 @@
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
-// strikes, the limits of addresses, and what was counted in less than a second.
+// strikes, the limits of addresses, and at most the last second of what was counted.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -378,7 +378,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	every(lookEvery, "look for edits by other programs", look)
 	every(500*time.Millisecond, "write usage", flush)
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
-	// They may differ by one second.
+	// The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if ahead := s.usage.takeMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+

@@ -47,7 +47,7 @@ type operator struct {
 // reading tells when to read what takes long: while somebody asks for it, and not too often.
 type reading struct {
 	wanted atomic.Bool // somebody has asked since it was read last
-	last   time.Time   // of the one task that reads
+	last   time.Time   // only the task that reads uses this
 }
 
 // begins reports whether to read now, since the last time is long enough ago.
@@ -337,7 +337,7 @@ const (
 
 const (
 	watchWindow = 5 * time.Minute
-	minRequests = 100 // a part of fewer says nothing
+	minRequests = 100 // a part of fewer requests says nothing
 )
 
 const (
@@ -484,7 +484,7 @@ type report struct {
 	Usage      []*lineUsage `json:"usage"`      // the busiest of the last 30 days
 }
 
-// nearKey also has the end of the day's window, until when a used-up day leaves nothing.
+// nearKey also has the end of the day's window: until then, a key is refused if its day is used up.
 type nearKey struct {
 	*apiKey
 	DayEnds instant `json:"dayEnds"`

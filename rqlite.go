@@ -340,7 +340,7 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 		n := e.inUse.Load()
 		a, err := e.try(allTries, n, path, statements)
 		if path != readPath && isOfDisk(err) && len(e.nodes) > 1 {
-			e.leave(allTries, n, err) // for the next call: such an error is returned below
+			e.leave(allTries, n, err) // so that the next call uses another; this one fails below
 		}
 		if err == nil || errors.Is(err, errStatement) {
 			return a, err
@@ -430,8 +430,8 @@ type heldDatabase struct {
 }
 
 // identify asks what database there is, without a guard, since it may be another one. If that
-// cannot be read, the error is an errUnavailable. Any other error is that of checkMarks. After the
-// one of a newer schema, held is filled all the same.
+// cannot be read, the error is an errUnavailable. Any other error is that of checkMarks. If the
+// schema is newer, held is filled nevertheless.
 func (e *rqlite) identify(ctx context.Context) (held heldDatabase, err error) {
 	version, marksErr := checkMarks(func(columns ...any) error {
 		return e.readRow(ctx, ownerQuery, columns)

@@ -628,7 +628,7 @@ func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 	defer func() { <-e.busy }()
 	before := e.version
 	_, err := e.run(statement{query: query, into: []any{&e.version}})
-	e.lookVersion.Store(version) // so late that a look that overlaps reports the change too
+	e.lookVersion.Store(version)
 	return err != nil || e.version != before, err
 }
 

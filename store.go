@@ -246,8 +246,8 @@ type store struct {
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
-	// What is remembered counts for lookCount from trustedAt on. That is the start of the last look
-	// for edits that succeeded or, if later, the end of a wait for one in vain: see keepUp.
+	// What is remembered may be used until trustFor after trustedAt. A look for edits that succeeds
+	// sets that to its start, and keepUp to the end of a wait for a look that fails or is slow.
 	trustedAt atomic.Pointer[time.Time]
 	lookMu    sync.Mutex // guards looking
 	looking   *look      // the one that runs, or the last
@@ -271,7 +271,7 @@ type turn struct {
 	ofCommit bool // a commit has shown it
 }
 
-// noteReady takes the outcome of a check whether the store is ready or, with ofCommit, of a commit.
+// noteReady takes the outcome of a check of readiness or, with ofCommit, that of a commit.
 // A commit that succeeds does not show that the store can be read: it only takes back what another
 // commit has shown.
 func (s *store) noteReady(err error, ofCommit bool) {
@@ -320,8 +320,8 @@ func storeOn(e engine) *store {
 	return s
 }
 
-// Close ends the engine. A file is closed after the transaction that runs; a cluster does not wait.
-// A look that runs is stopped first, and one that hangs is left after lookWait.
+// Close ends the engine. A file is closed after the transaction that runs; a cluster waits for
+// none. A look that runs is stopped first, and one that hangs is left after lookWait.
 func (s *store) Close() error {
 	s.lookMu.Lock()
 	l := s.looking
@@ -335,8 +335,8 @@ func (s *store) Close() error {
 }
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
-// and returns their results when they are durable. Its errors wrap errUnavailable. It does not heed
-// ctx while it waits for the transaction before. After that it does, unless others have joined it.
+// and returns their results when they are durable. Its errors wrap errUnavailable. It ignores
+// ctx while the transaction before runs. After that, ctx counts only if nobody else has joined.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	var begin int
 	t, err := s.join(ctx, func(t *transaction) {
@@ -446,14 +446,14 @@ func (s *store) refresh(ctx context.Context) error {
 const (
 	lookEvery = 250 * time.Millisecond // how often the service looks for edits
 	lookWait  = 500 * time.Millisecond // how long a request waits for a look
-	lookCount = time.Second            // how long a look counts
+	trustFor  = time.Second            // how long what is remembered may be used after a look
 )
 
-// areRecent reports whether these two ages of one event, by the monotonic and by the wall clock,
-// are recent. The first clock stops while a machine is suspended. The other may be set back. Then
-// the age is negative and tells nothing, so the event counts as old.
+// areRecent reports whether an event is recent, by its ages on the monotonic and on the wall clock.
+// The first clock stops while a machine is suspended. The other may be set back. Then the age is
+// negative and tells nothing, so the event counts as old.
 func areRecent(age, wallAge time.Duration) bool {
-	return age <= lookCount && wallAge >= 0 && wallAge <= lookCount
+	return age <= trustFor && wallAge >= 0 && wallAge <= trustFor
 }
 
 // recent reports whether an instant is recent. One that is later than now is recent, too.
@@ -463,10 +463,10 @@ func recent(at, now time.Time) bool {
 	return age < 0 || areRecent(age, wallAge)
 }
 
-// trustsMemory reports whether what is remembered counts now.
+// trustsMemory reports whether what is remembered may be used now.
 func (s *store) trustsMemory(now time.Time) bool { return recent(*s.trustedAt.Load(), now) }
 
-// look is a look for edits by others, for all that wait for it.
+// look is one look for edits by others. Many requests may wait for it.
 type look struct {
 	began  time.Time
 	before error         // of the last look that has ended: what keepUp returns while this one runs
@@ -531,14 +531,14 @@ func (s *store) runLook(ctx context.Context, l *look) {
 	}
 }
 
-// keepUp looks for edits by others, and waits at most lookWait for the result. While looks fail or
-// hang, what is remembered goes on counting. A look that is only slow is no error, unless it began
-// when what is remembered was old: see beginLook.
+// keepUp looks for edits by others, and waits at most lookWait for the result. If the look fails,
+// its error is returned. If it is slow, the outcome of the look before is. In both cases what is
+// remembered may be used on, unless the process was paused meanwhile.
 func (s *store) keepUp() error {
 	began := time.Now()
 	wait := lookWait
 	if s.trustsMemory(began) {
-		wait = lookEvery // so that nothing gets old while looks hang
+		wait = lookEvery // nobody waits for this look, and the next one is due then
 	}
 	l := s.joinLook()
 	err := l.before

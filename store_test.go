@@ -696,7 +696,7 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		s, other := openDatabase(t, path), openDatabase(t, path)
 		l := newLookingService(t, s)
 		must(t, revokeNow(t.Context(), other, 1, 1))
-		time.Sleep(lookCount + 1)
+		time.Sleep(trustFor + 1)
 		l.want(http.StatusUnauthorized, 0)
 	})
 	for what, script := range map[string]string{
@@ -782,7 +782,7 @@ func TestALookCountsByBothClocks(t *testing.T) {
 func TestALookThatHangsIsWaitedForOnce(t *testing.T) {
 	onLookingCluster(t, func(t *testing.T, l *lookingService) {
 		l.cluster.freeze(0, 1, 2)
-		time.Sleep(lookCount + 1)
+		time.Sleep(trustFor + 1)
 		l.want(http.StatusOK, lookWait)
 		l.want(http.StatusOK, 0)
 		b := l.background()
@@ -844,9 +844,9 @@ func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 		busy := fileEngine(s).busy
 		busy <- struct{}{}
 		mustWrite(t, other, revokeKey(1, 1)) // which counts no edit
-		time.Sleep(lookCount + 1)
+		time.Sleep(trustFor + 1)
 		l.want(http.StatusUnauthorized, writerWait)
-		time.Sleep(lookCount + 1)
+		time.Sleep(trustFor + 1)
 		l.want(http.StatusUnauthorized, 0)
 		<-busy
 	})

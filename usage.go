@@ -68,8 +68,9 @@ func (l *ledger) recall(id int64) error {
 	stored.day.read = stored.day.row()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Not began: merges that did not bring this usage do not make the reading old. If they did, and
-	// a reading took longer than the pause between two flushes, admit would read for ever.
+	// This is merges, and not began: merges that did not bring this usage do not make the reading
+	// old. If they did, and a reading took longer than the pause between two flushes, admit would
+	// read for ever.
 	stored.readMerge = l.merges
 	u := l.usages[id]
 	if u == nil {
@@ -189,7 +190,7 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 
 // takeBatch moves what was counted to a new batch. On a file it returns false if nothing was
 // counted. On a cluster it always returns true: an empty batch, too, is sent to read the bans of
-// other services. take gives no usage without a day, so only days are looked at.
+// other services. take gives no usage without a day, so usages need not be looked at.
 func (l *ledger) takeBatch() bool {
 	taken := l.take(maxBatch)
 	if len(taken.days)+len(taken.deprecated) == 0 && !l.shared {
