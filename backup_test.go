@@ -792,6 +792,9 @@ func (sc *scene) prepare(t testing.TB, script string) {
 		case "restore":
 			sc.copy = path
 			sc.db = sc.folder + "/" + operand
+		case "": // nothing is to be done
+		default:
+			t.Fatalf("what is %q?", step)
 		}
 	}
 }

@@ -204,8 +204,8 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	}
 	stored, err := cmd.storePets(ctx, file, start)
 	if err != nil {
-		return fmt.Errorf("%d of %d pets are stored; the same import goes on after them: %w",
-			stored, file.pets, err)
+		return fmt.Errorf("%d of %d pets are stored, this time with the ids %s; "+
+			"the same import goes on after them: %w", stored, file.pets, &file.ids, err)
 	}
 	cmd.log.Info("pets imported",
 		"pets", file.pets-start,

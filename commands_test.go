@@ -148,7 +148,11 @@ Do the flags go together?
 func rowsOf(table string) map[string]string {
 	rows := map[string]string{}
 	for line := range linesOf(table) {
-		if left, right, isRow := strings.Cut(line, " => "); isRow {
+		left, right, isRow := strings.Cut(line, " => ")
+		if _, twice := rows[left]; twice {
+			panic("twice: " + left)
+		}
+		if isRow {
 			rows[left] = right
 		}
 	}

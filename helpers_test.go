@@ -415,7 +415,7 @@ func (s *shop) operatorKey(name, plan string, q quota, usage string) int64 {
 func (s *shop) report() (stats operatorStats, body string) {
 	s.t.Helper()
 	s.stats()
-	s.debug().reportDue.last = time.Time{}
+	s.debug().reportReading.next = time.Time{}
 	must(s.t, s.debug().updateReport(s.t.Context()))
 	return s.stats()
 }

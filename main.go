@@ -394,10 +394,10 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage", purge)
 	if o != nil {
-		// A page that was just opened waits for these no longer than a second.
+		// A page that was just opened waits a second for these two. They read less often than that.
 		every(time.Second, "read the report on the keys", o.updateReport)
-		every(time.Second, "ask the nodes how they are", o.updateNodes)
 		every(time.Second, "count the pets", o.updateStored)
+		every(5*time.Second, "ask the nodes how they are", o.updateNodes)
 		every(5*time.Second, "keep a sample of the metrics", o.sample)
 	}
 	if pair != nil {

@@ -29,14 +29,13 @@ import (
 type operator struct {
 	service *service
 
-	report    atomic.Pointer[report]     // what the page shows of the keys
-	members   atomic.Pointer[[]member]   // what the page shows of the nodes of a cluster
-	nodes     atomic.Pointer[exposition] // how many of them serve
-	stored    atomic.Pointer[exposition] // what the database says of itself
-	reportDue reading
-	nodesDue  reading
-	storedDue reading
-	history   history // what charts of the page draw, and judge reads
+	report  atomic.Pointer[report]     // what the page shows of the keys
+	members atomic.Pointer[[]member]   // what the page shows of the nodes of a cluster
+	nodes   atomic.Pointer[exposition] // how many of them serve
+	stored  atomic.Pointer[exposition] // what the database says of itself
+	history history                    // what charts of the page draw, and judge reads
+
+	reportReading, storedReading reading
 
 	judging sync.Mutex          // guards holding
 	holding [len(watches)]int64 // since when each watch has held, in Unix milliseconds, or 0
@@ -44,19 +43,27 @@ type operator struct {
 	certificate *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
 }
 
-// reading tells when to read what takes long: while somebody asks for it, and not too often.
+// reading reads what takes long: while somebody asks for it, and not too often.
 type reading struct {
 	wanted atomic.Bool // somebody has asked since it was read last
-	last   time.Time   // only the task that reads uses this
+
+	// Only the task that reads uses these.
+	next time.Time // when it may be read again
+	err  error     // of the last time
 }
 
-// begins reports whether to read now, since the last time is long enough ago.
-func (r *reading) begins(often time.Duration) bool {
-	if time.Since(r.last) < often || !r.wanted.Swap(false) {
-		return false
+// do reads if that is wanted, unless the last time was too short a while ago. After an error it
+// may be read again in 5 seconds. It returns the error of the last time.
+func (r *reading) do(often time.Duration, read func() error) error {
+	if time.Now().Before(r.next) || !r.wanted.Swap(false) {
+		return r.err
 	}
-	r.last = time.Now()
-	return true
+	r.err = read()
+	if r.err != nil {
+		often = 5 * time.Second
+	}
+	r.next = time.Now().Add(often)
+	return r.err
 }
 
 func newOperator(s *service) *operator { return &operator{service: s} }
@@ -133,8 +140,7 @@ var metricsType = []string{"text/plain; version=0.0.4; charset=utf-8"} // of Pro
 // showMetrics is GET /metrics, in the text format of Prometheus. It asks the store whether it is
 // ready. If the store hangs, so does this, and Prometheus considers the service down.
 func (o *operator) showMetrics(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	o.nodesDue.wanted.Store(true)
-	o.storedDue.wanted.Store(true)
+	o.storedReading.wanted.Store(true)
 	values := o.currentMetrics()
 	ready := int64(0)
 	if o.service.checkReady() == nil {
@@ -184,9 +190,8 @@ func (o *operator) currentMetrics() *exposition {
 // showStats is GET /stats.json: the numbers that the operator's page shows of this moment. It sends
 // nothing to the database, which may hang: what the page shows of the keys is the last report.
 func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) error {
-	o.reportDue.wanted.Store(true)
-	o.nodesDue.wanted.Store(true)
-	o.storedDue.wanted.Store(true)
+	o.reportReading.wanted.Store(true)
+	o.storedReading.wanted.Store(true)
 	numbers := o.currentMetrics().numbers
 	stats := map[string]any{
 		"uptime":      time.Since(processStart).Seconds(),
@@ -490,11 +495,8 @@ type nearKey struct {
 	DayEnds instant `json:"dayEnds"`
 }
 
-// updateNodes asks the nodes of a cluster how they are, at most every 5 seconds.
+// updateNodes asks the nodes of a cluster how they are.
 func (o *operator) updateNodes(ctx context.Context) error {
-	if !o.nodesDue.begins(5 * time.Second) {
-		return nil
-	}
 	members := o.service.store.engine.members(ctx)
 	o.members.Store(&members)
 	if len(members) == 0 {
@@ -516,15 +518,14 @@ func (o *operator) updateNodes(ctx context.Context) error {
 // updateReport reads the report anew while somebody has the operator's page open, at most every 5
 // seconds.
 func (o *operator) updateReport(ctx context.Context) error {
-	if !o.reportDue.begins(5 * time.Second) {
+	return o.reportReading.do(5*time.Second, func() error {
+		report, err := readReport(ctx, o.service.store, instantOf(time.Now()))
+		if err != nil {
+			return err
+		}
+		o.report.Store(report)
 		return nil
-	}
-	report, err := readReport(ctx, o.service.store, instantOf(time.Now()))
-	if err != nil {
-		return err
-	}
-	o.report.Store(report)
-	return nil
+	})
 }
 
 // readReport reads the report. It names the 20 keys near a limit that need attention most, and the
@@ -559,23 +560,22 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 // updateStored reads what the database says of itself, at most once a minute, since counting pets
 // takes long, and only if somebody has asked meanwhile.
 func (o *operator) updateStored(ctx context.Context) error {
-	if !o.storedDue.begins(time.Minute) {
+	return o.storedReading.do(time.Minute, func() error {
+		stored := newExposition()
+		var pets, backup int64
+		_, err := o.service.store.readInto(ctx, sqlOf(`SELECT count(*),
+			(SELECT ifnull(max(value), 0) FROM counters WHERE name = 'backup') FROM pets`),
+			&pets, &backup)
+		if err != nil {
+			return err
+		}
+		stored.add("petstore_pets", "", pets)
+		if backup > 0 {
+			stored.add("petstore_last_backup_timestamp_seconds", "", backup)
+		}
+		o.stored.Store(stored)
 		return nil
-	}
-	stored := newExposition()
-	var pets, backup int64
-	_, err := o.service.store.readInto(ctx, sqlOf(`SELECT count(*),
-		(SELECT ifnull(max(value), 0) FROM counters WHERE name = 'backup') FROM pets`),
-		&pets, &backup)
-	if err != nil {
-		return err
-	}
-	stored.add("petstore_pets", "", pets)
-	if backup > 0 {
-		stored.add("petstore_last_backup_timestamp_seconds", "", backup)
-	}
-	o.stored.Store(stored)
-	return nil
+	})
 }
 
 // nearLimit is the part of a limit that a key must have used for operators to be told of it.

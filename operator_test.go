@@ -233,7 +233,7 @@ func TestThePageShowsTheLastBackup(t *testing.T) {
 	ask := func() (at float64, known bool) {
 		t.Helper()
 		s.stats()
-		s.debug().storedDue.last = time.Time{}
+		s.debug().storedReading.next = time.Time{}
 		must(t, s.debug().updateStored(t.Context()))
 		stats, _ := s.stats()
 		at, known = stats.Metrics["petstore_last_backup_timestamp_seconds"]
@@ -255,11 +255,10 @@ func TestThePageShowsTheNodesOfACluster(t *testing.T) {
 		s := newClusterShop(t, c, st)
 		shows := func(want string) {
 			t.Helper()
-			s.stats()
-			time.Sleep(5 * time.Second)
 			must(t, s.debug().updateNodes(t.Context()))
 			stats, _ := s.stats()
 			wantEqual(t, fmt.Sprint(stats.Members), want, "the nodes")
+			wantEqual(t, stats.Metrics["petstore_nodes_serving"], 2, "how many serve")
 		}
 		c.nodes[2].down = true
 		shows("[{http://node0:4001 Leader} {http://node1:4001 Follower} {http://node2:4001 }]")

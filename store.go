@@ -538,7 +538,7 @@ func (s *store) keepUp() error {
 	began := time.Now()
 	wait := lookWait
 	if s.trustsMemory(began) {
-		wait = lookEvery // nobody waits for this look, and the next one is due then
+		wait = lookEvery // the next look is due then, so that nothing gets old while looks hang
 	}
 	l := s.joinLook()
 	err := l.before

@@ -28,7 +28,11 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 		t.Run(op.name, func(t *testing.T) {
 			t.Parallel()
 			r := op.record(t, stock, binary)
-			all, ofDatabase := r.changes(0), r.changes(r.stock[r.db])
+			all := r.changes(0)
+			var ofDatabase []int
+			if old, ok := r.stock[r.db]; ok {
+				ofDatabase = r.changes(old)
+			}
 			for _, at := range slices.Concat(evenly(t, all), evenly(t, ofDatabase)) {
 				t.Run(fmt.Sprint("before event ", at), func(t *testing.T) { op.kill(t, r, at) })
 				if t.Failed() {

@@ -26,7 +26,7 @@ var limitFaults = []struct {
 	}},
 	{name: "a change of a quota holds three seconds later", file: "store.go", changes: []string{
 		"lookEvery = 250 * time.Millisecond", "lookEvery = 3 * time.Second",
-		"lookCount = time.Second", "lookCount = 4 * time.Second",
+		"trustFor  = time.Second", "trustFor  = 4 * time.Second",
 	}},
 }
 
