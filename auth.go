@@ -91,7 +91,7 @@ type keyring struct {
 
 // knownKey is a key that is remembered.
 type knownKey struct {
-	*apiKey          // nil in the zero knownKey, that of a key which is not remembered
+	*apiKey          // nil if the key is not remembered
 	editsSeen uint64 // what store.editsSeen was before the key was read
 }
 

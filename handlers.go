@@ -165,7 +165,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 		return caller{now: w.start}, nil
 	}
 	s.store.catchUp(w.start)
-	// If it is true, authenticate looks unknown keys up one at a time: the address may be guessing.
+	// If the address is spent, authenticate looks unknown keys up one at a time.
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.usage.address(network, w.start, false).level().remaining == 0

@@ -147,7 +147,7 @@ type decision struct {
 	shown       window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
 	banBegins   bool      // this very refusal bans the key, once storeBan has stored the ban
-	lastBan     instant   // when the last ban began that is known here; only that one is replaced
+	lastBan     instant   // when the last ban known here began; storeBan replaces no other
 	banErr      error     // why the ban could not be stored, and so does not begin
 	policy      []string  // RateLimit-Policy
 }
@@ -518,8 +518,9 @@ func (l *limiter) takeMostAhead() time.Duration {
 // take hands over what was counted since the last take: at most mostDays tallies, and the unsent
 // requests of their usages. The rest is for the next take.
 //
-// take leaves unsent as it is: while a window runs, only adopt lowers it, once the store has the
-// requests. So the caller has to merge before it takes again, or they would be sent twice.
+// take leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers it,
+// once the store has the requests. So the caller has to merge before it takes again, or they would
+// be sent twice.
 //
 // It finds the usages by their tallies. Whatever has unsent requests has one, since charge counts
 // in both, and merge makes one for what was kept out.
@@ -574,8 +575,8 @@ func (l *limiter) merge(stored []usageRow, taken counts, clock func() time.Time)
 			continue
 		}
 		sent := taken.usages[row.ID]
-		// A stored minute that ended too far ahead counted as over, and may just have been replaced
-		// by what was sent. Then row no longer shows its end, but ReadEnds does.
+		// A stored minute that ended too far ahead counted as over when it was read (see runs), and
+		// what was sent has replaced it. Then row no longer shows its end, but ReadEnds does.
 		minuteEnds := max(row.Minute.Ends, instant(sent.Minute.ReadEnds))
 		l.mostAhead = max(l.mostAhead, minuteEnds-now)
 		if u.adopt(row, sent, now) {
@@ -606,33 +607,30 @@ func (u *usage) adopt(stored usageRow, sent usageIncrement, now instant) (again 
 // meanwhile. again reports that the increment was kept out, and that b has something to send. What
 // is stored is one of three:
 //
-//   - The window of the increment, which was added. If it is still b's window, b has less unsent.
-//   - What was read last. Nothing was sent then, since mergeDays would have replaced it.
-//   - Another service's window, which has kept the increment out.
+//   - isAdded: the window of the increment. If b still has that window, what was sent is taken off
+//     what is unsent.
+//   - isOthers: a window that another service has changed, which has kept the increment out.
+//   - Neither: what was read last. Nothing was sent then, since mergeDays would have replaced it.
 //
 // If the stored window runs, b has that window from now on, and counts what is unsent beside what
-// is stored. There is one exception: b has begun a newer window since it left the stored one, which
-// was over. Then the stored one can only seem to run, because the clock was set back. If no window
-// of b's runs, it has nothing unsent any more.
+// is stored. The exception is hasLeft: b knew the stored window, and has begun a newer one when it
+// was over. That window only seems to run, because the clock was set back.
 func (b *bucket) adopt(stored bucketRow, sent increment, now, length instant) (again bool) {
-	isOwn := stored.Ends == instant(sent.Ends)
-	isKnown := isOwn || stored == b.read // or else another service has changed it
-	isSame := stored.Ends == b.ends
+	isAdded := stored.Ends == instant(sent.Ends)
+	isOthers := !isAdded && stored != b.read
 	isRunning := b.running(now, length)
 	b.read = stored
-	if isOwn && isSame {
-		b.unsent -= sent.Used
-	}
 	if !isRunning {
 		b.unsent = 0 // these requests say nothing of the window that runs
+	} else if isAdded && stored.Ends == b.ends {
+		b.unsent -= sent.Used
 	}
-	isLeft := isKnown && !isSame && isRunning
-	if !isLeft && runs(stored.Ends, now, length) {
+	hasLeft := !isOthers && stored.Ends != b.ends && isRunning
+	if !hasLeft && runs(stored.Ends, now, length) {
 		b.used = stored.Used + b.unsent
 		b.ends = stored.Ends
 	}
-	isKeptOut := sent.Used > 0 && !isOwn
-	return isKeptOut && b.unsent > 0
+	return sent.Used > 0 && !isAdded && b.unsent > 0
 }
 
 // trim drops the usages that are stored and whose last Retry-After has passed. The caller holds the

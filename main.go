@@ -394,7 +394,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage", purge)
 	if o != nil {
-		// A page that was just opened waits a second for these two. They read less often than that.
+		// Most of these ticks read nothing (see reading). But a page that was just opened waits no
+		// longer than a second for the first two.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "ask the nodes how they are", o.updateNodes)

@@ -247,7 +247,8 @@ type store struct {
 	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
 
 	// What is remembered may be used until trustFor after trustedAt. A look for edits that succeeds
-	// sets that to its start, and keepUp to the end of a wait for a look that fails or is slow.
+	// sets this to its own start. If looks fail or are slow, the store stays usable: keepUp sets
+	// this to the end of its wait.
 	trustedAt atomic.Pointer[time.Time]
 	lookMu    sync.Mutex // guards looking
 	looking   *look      // the one that runs, or the last
@@ -850,8 +851,8 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 }
 
 // insertPets returns the statement that adds pets if a condition holds. Its first argument is a
-// JSON array of rows, as appendRow makes them. SQLite inserts them in the order that ORDER BY
-// promises, and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
+// JSON array of rows, as appendRow makes them. SQLite inserts them in the order of the ORDER
+// BY, and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
 func insertPets(condition string) string {
 	var names, values []string
 	for i, column := range petColumns {
