@@ -439,8 +439,10 @@ func TestLitestreamWaitsForTheOtherMachine(t *testing.T) {
 	m.wantCopying(true)
 
 	m.run("umount /srv/standby && petstore key create")
-	m.run("until journalctl -u litestream | grep -q 'level=ERROR.*read-only file system'; do " +
-		"sleep 0.1; done")
+	// If Litestream was started in the very moment of the mount, it may keep a mount of its own, and
+	// goes on writing there: then it has no error, but the alert fires all the same.
+	m.run("for i in $(seq 200); do journalctl -u litestream | " +
+		"grep -q 'level=ERROR.*read-only file system' && break; sleep 0.1; done")
 	m.wantCopying(false)
 	m.run("[ -z \"$(ls -A /srv/standby)\" ]")
 	m.run("mount --bind /srv/other /srv/standby")
