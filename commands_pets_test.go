@@ -73,8 +73,9 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 			unknown = append(unknown, fmt.Sprint(id+31))
 		}
 		for ids, want := range map[string]string{
-			"1 31 2 31":   "no pet has the id 31",
-			"31 1 01 a_b": "no pets have the ids 31, 01, a_b",
+			"1 31 2 31":                      "no pet has the id 31",
+			"31 1 01 a_b":                    "no pets have the ids 31, 01, a_b",
+			strings.Repeat("1 ", 600) + "31": "no pet has the id 31",
 			strings.Join(unknown, " ") + " 1": "no pets have the ids " +
 				strings.Join(unknown[:20], ", ") + ", and 5 more",
 		} {

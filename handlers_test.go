@@ -1222,7 +1222,9 @@ func TestABanThatCannotBeStoredIsLogged(t *testing.T) {
 	s.wantBans(0)
 	readOnly(t, s.store, false)
 	s.list().is(429, CodeRateLimited)
-	s.list().is(429, CodeKeyBanned)
+	banned := s.list().is(429, CodeKeyBanned)
+	s.wantLog(`"level":"WARN","msg":"key banned","key":2`)
+	s.wantLog(`"request":"` + banned.header.Get("X-Request-Id"))
 	s.wantBans(1)
 }
 
