@@ -30,8 +30,7 @@ type operator struct {
 	service *service
 
 	report  atomic.Pointer[report]     // what the page shows of the keys
-	members atomic.Pointer[[]member]   // what the page shows of the nodes of a cluster
-	nodes   atomic.Pointer[exposition] // how many of them serve
+	members atomic.Pointer[[]member]   // what the nodes of a cluster have said last
 	stored  atomic.Pointer[exposition] // what the database says of itself
 	history history                    // what charts of the page draw, and judge reads
 
@@ -177,7 +176,16 @@ func (o *operator) currentMetrics() *exposition {
 	failed := store.commitsFailed.Load()
 	values.add("petstore_commit_failures_total", "", failed)
 	store.engine.measure(values)
-	values.addRecent(o.nodes.Load(), time.Minute)
+	if members := o.members.Load(); members != nil && len(*members) > 0 {
+		serving := int64(0)
+		for _, m := range *members {
+			if m.serves {
+				serving++
+			}
+		}
+		values.add("petstore_nodes", "", int64(len(*members)))
+		values.add("petstore_nodes_serving", "", serving)
+	}
 	values.addRecent(o.stored.Load(), 10*time.Minute)
 	if o.certificate != nil {
 		end := o.certificate.Load().Leaf.NotAfter.Unix()
@@ -499,19 +507,6 @@ type nearKey struct {
 func (o *operator) updateNodes(ctx context.Context) error {
 	members := o.service.store.engine.members(ctx)
 	o.members.Store(&members)
-	if len(members) == 0 {
-		return nil
-	}
-	serving := int64(0)
-	for _, m := range members {
-		if m.State == "Leader" || m.State == "Follower" {
-			serving++
-		}
-	}
-	nodes := newExposition()
-	nodes.add("petstore_nodes", "", int64(len(members)))
-	nodes.add("petstore_nodes_serving", "", serving)
-	o.nodes.Store(nodes)
 	return nil
 }
 

@@ -683,11 +683,13 @@ func (e *rqlite) measure(x *exposition) {
 func (e *rqlite) members(ctx context.Context) (members []member) {
 	for _, n := range e.nodes {
 		status, _ := e.status(ctx, n) // empty if it does not respond
-		state := status.Store.Raft.State
+		m := member{Node: n.url, State: status.Store.Raft.State}
+		m.serves = m.State == leaderState || m.State == "Follower"
 		if n.lacks.Load() {
-			state = "Not used"
+			m.State = "Not used"
+			m.serves = false
 		}
-		members = append(members, member{Node: n.url, State: state})
+		members = append(members, m)
 	}
 	return members
 }

@@ -88,6 +88,8 @@ type engine interface {
 type member struct {
 	Node  string `json:"node"`
 	State string `json:"state"` // such as Leader, Follower or Not used; "" if it does not respond
+
+	serves bool // it leads or follows, and is used
 }
 
 // openMode is how a database is opened.
