@@ -32,7 +32,8 @@ type fakeCluster struct {
 	mu             sync.Mutex // guards what follows; every request waits for its turn
 	path           string
 	db             *sql.DB // of one connection
-	leader         int     // -1: none
+	prepared       map[string]*sql.Stmt
+	leader         int // -1: none
 	user, password string
 	requests       []string // those that arrived, as "1 POST /db/query?level=linearizable"
 	rule           fakeRule
@@ -90,6 +91,16 @@ func newClusterWithoutNetwork(t testing.TB, nodes int) *fakeCluster {
 func (c *fakeCluster) open() {
 	c.db = openPool(c.path, "_pragma=journal_mode(WAL)", "_pragma=synchronous(OFF)")
 	c.db.SetMaxOpenConns(1)
+	c.prepared = map[string]*sql.Stmt{}
+}
+
+// prepare keeps what the services send again and again.
+func (c *fakeCluster) prepare(query string) (st *sql.Stmt, err error) {
+	if st = c.prepared[query]; st == nil {
+		st, err = c.db.Prepare(query)
+		c.prepared[query] = st
+	}
+	return st, err
 }
 
 // swap puts another database behind the nodes. The caller holds the lock.
@@ -280,8 +291,9 @@ func (c *fakeCluster) exec(statements ...string) {
 }
 
 func (c *fakeCluster) mustExec(query string, arguments ...any) {
-	_, err := c.db.Exec(query, arguments...)
+	st, err := c.prepare(query)
 	must(c.t, err)
+	must(c.t, errorOf(st.Exec(arguments...)))
 }
 
 // start lets a node listen where it has listened before.
@@ -477,9 +489,13 @@ func (c *fakeCluster) bound(parameters []any) []any {
 // run executes a statement, and returns its rows if it is a query, and queries are taken.
 func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
 	result fakeResult, err error) {
+	st, err := c.prepare(query)
+	if err != nil {
+		return result, err
+	}
 	verb := strings.Fields(query)[0]
 	if !mayQuery || verb != "SELECT" && verb != "WITH" {
-		done, err := c.db.Exec(query, arguments...)
+		done, err := st.Exec(arguments...)
 		if err != nil {
 			return result, err
 		}
@@ -487,7 +503,7 @@ func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
 		result.Affected, _ = done.RowsAffected()
 		return result, nil
 	}
-	rows, err := c.db.Query(query, arguments...)
+	rows, err := st.Query(arguments...)
 	if err != nil {
 		return result, err
 	}
