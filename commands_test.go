@@ -364,6 +364,12 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 	pets := filepath.Join(t.TempDir(), "pets.jsonl")
 	line := `{"name":"Ada","categoryId":1}` + "\n"
 	writeText(t, pets, line+line+line)
+	file := databasePath(t)
+	s := openDatabase(t, file)
+	mustInsertKey(t, s, apiKey{Plan: freePlan})
+	mustCreate(t, s, rex)
+	mustWrite(t, s, saveUsage(1, &usage{bannedAt: 1, bannedUntil: 9000000000000}))
+	must(t, s.Close())
 	words := strings.NewReplacer(
 		"PETS", pets,
 		"NONE", "SELECT 0",
@@ -391,10 +397,7 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 		command, changedQuery, countedQuery := cells[0], cells[1], cells[2]
 		for requests, isKilled := 0, true; isKilled; requests++ {
 			c := newCluster(t, 1)
-			s, _ := openCluster(t, c, openOrMake)
-			mustInsertKey(t, s, apiKey{Plan: freePlan})
-			mustCreate(t, s, rex)
-			c.exec("INSERT INTO usage VALUES (1, 0, 0, 0, 0, 1, 9000000000000)") // it is banned
+			hold(c, file)
 			var said string
 			isKilled, said = runUntilKilled(t, c, command, requests)
 			changed := c.number(changedQuery)
