@@ -89,7 +89,7 @@ func newClusterWithoutNetwork(t testing.TB, nodes int) *fakeCluster {
 }
 
 func (c *fakeCluster) open() {
-	c.db = openPool(c.path, "_pragma=journal_mode(WAL)", "_pragma=synchronous(OFF)")
+	c.db = openPool(c.path, "_pragma=synchronous(OFF)", "_pragma=journal_mode(WAL)")
 	c.db.SetMaxOpenConns(1)
 	c.prepared = map[string]*sql.Stmt{}
 }

@@ -673,7 +673,8 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 				copied := filepath.Join(t.TempDir(), "copy.db")
 				const gone = "a program has it open, and its -wal or -shm is gone"
 				var running sync.WaitGroup
-				for _, args := range [][]string{
+				// The log is in the database by now, checkpointed or not: half of them run on each.
+				for i, args := range [][]string{
 					{"key", "list"},
 					{"key", "create"},
 					{"pet", "export", "-"},
@@ -681,6 +682,9 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 					{"pet", "set", "1", "-name", "x"},
 					{"restore", madeDatabase(t)},
 				} {
+					if checkpointed == (i%2 == 0) {
+						continue
+					}
 					running.Go(func() {
 						_, _, err := petstore(t, nil, append(args, "-db", path)...)
 						wantRefusal(t, err, path, gone)
