@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -31,8 +32,8 @@ type fakeCluster struct {
 
 	mu             sync.Mutex // guards what follows; every request waits for its turn
 	path           string
-	db             *sql.DB // of one connection
-	prepared       map[string]*sql.Stmt
+	db, reader     *sql.DB // of one connection each; reader cannot write
+	prepared       map[fakeStatement]*sql.Stmt
 	leader         int // -1: none
 	user, password string
 	requests       []string // those that arrived, as "1 POST /db/query?level=linearizable"
@@ -75,7 +76,7 @@ func newClusterWithoutNetwork(t testing.TB, nodes int) *fakeCluster {
 	t.Helper()
 	c := &fakeCluster{t: t, path: filepath.Join(t.TempDir(), "rqlite.db")}
 	c.open()
-	t.Cleanup(func() { _ = c.db.Close() })
+	t.Cleanup(func() { must(t, errors.Join(c.reader.Close(), c.db.Close())) })
 	for number := range nodes {
 		c.nodes = append(c.nodes, &fakeNode{
 			fake:    c,
@@ -91,21 +92,29 @@ func newClusterWithoutNetwork(t testing.TB, nodes int) *fakeCluster {
 func (c *fakeCluster) open() {
 	c.db = openPool(c.path, "_pragma=synchronous(OFF)", "_pragma=journal_mode(WAL)")
 	c.db.SetMaxOpenConns(1)
-	c.prepared = map[string]*sql.Stmt{}
+	c.reader = openPool(c.path, "_pragma=query_only(1)")
+	c.reader.SetMaxOpenConns(1)
+	c.prepared = map[fakeStatement]*sql.Stmt{}
+}
+
+type fakeStatement struct {
+	db    *sql.DB
+	query string
 }
 
 // prepare keeps what the services send again and again.
-func (c *fakeCluster) prepare(query string) (st *sql.Stmt, err error) {
-	if st = c.prepared[query]; st == nil {
-		st, err = c.db.Prepare(query)
-		c.prepared[query] = st
+func (c *fakeCluster) prepare(db *sql.DB, query string) (st *sql.Stmt, err error) {
+	key := fakeStatement{db, query}
+	if st = c.prepared[key]; st == nil {
+		st, err = db.Prepare(query)
+		c.prepared[key] = st
 	}
 	return st, err
 }
 
 // swap puts another database behind the nodes. The caller holds the lock.
 func (c *fakeCluster) swap(path string) {
-	must(c.t, c.db.Close())
+	must(c.t, errors.Join(c.reader.Close(), c.db.Close()))
 	c.path = path
 	c.open()
 }
@@ -291,7 +300,7 @@ func (c *fakeCluster) exec(statements ...string) {
 }
 
 func (c *fakeCluster) mustExec(query string, arguments ...any) {
-	st, err := c.prepare(query)
+	st, err := c.prepare(c.db, query)
 	must(c.t, err)
 	must(c.t, errorOf(st.Exec(arguments...)))
 }
@@ -442,27 +451,29 @@ func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 	decoder := json.NewDecoder(r.Body)
 	decoder.UseNumber()
 	must(c.t, decoder.Decode(&posted))
-	level, begin, end, undo := "transaction", "BEGIN", "COMMIT", "ROLLBACK"
+	level, db, end := "transaction", c.db, "COMMIT"
 	if r.URL.Path == "/db/query" {
-		const readOnly = "PRAGMA query_only="
-		level, begin, end, undo = "level=linearizable", readOnly+"1", readOnly+"0", readOnly+"0"
+		level, db = "level=linearizable", c.reader
+	} else {
+		c.mustExec("BEGIN")
 	}
 	wantEqual(c.t, r.URL.RawQuery, level, "the parameters of ", r.URL.Path)
-	c.mustExec(begin)
 	results := []fakeResult{}
 	for _, st := range posted {
 		mayQuery := r.URL.Path != "/db/execute"
-		result, err := c.run(st[0].(string), c.bound(st[1:]), mayQuery)
+		result, err := c.run(db, st[0].(string), c.bound(st[1:]), mayQuery)
 		if err != nil {
 			result.Error = err.Error()
 		}
 		results = append(results, result)
-		if err != nil && begin == "BEGIN" {
-			end = undo
+		if err != nil && db == c.db {
+			end = "ROLLBACK"
 			break
 		}
 	}
-	c.mustExec(end)
+	if db == c.db {
+		c.mustExec(end)
+	}
 	writeJSONTo(w, map[string]any{"results": results})
 }
 
@@ -487,9 +498,9 @@ func (c *fakeCluster) bound(parameters []any) []any {
 }
 
 // run executes a statement, and returns its rows if it is a query, and queries are taken.
-func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
+func (c *fakeCluster) run(db *sql.DB, query string, arguments []any, mayQuery bool) (
 	result fakeResult, err error) {
-	st, err := c.prepare(query)
+	st, err := c.prepare(db, query)
 	if err != nil {
 		return result, err
 	}
