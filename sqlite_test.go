@@ -690,8 +690,8 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 						wantRefusal(t, err, path, gone)
 					})
 				}
+				running.Go(func() { wantNotOpened(t, path, openToServe, gone) })
 				running.Wait()
-				wantNotOpened(t, path, openToServe, gone)
 				wantSameFiles(t, before, filesIn(t, filepath.Dir(path)))
 				wantOneLine(t, errors.New(p.interrupt()), false,
 					"the usage counted last is not stored",

@@ -1171,7 +1171,7 @@ func TestLimitsFollowTheirModel(t *testing.T) {
 					on(t, func(t *testing.T, db string) {
 						r := newLimitsReplay(newLimits(t, db, quota{}), services, seed/2)
 						r.outage = outage
-						for range 40 {
+						for range 20 {
 							r.burst()
 							r.pause()
 						}
