@@ -428,6 +428,12 @@ const (
 	allPets, allKeys       = 5, 3
 )
 
+// madeScene are the files of the first scene. The others are copies of it.
+var madeScene struct {
+	sync.Once
+	files map[string]string
+}
+
 func newScene(t testing.TB) *scene {
 	t.Helper()
 	folder := t.TempDir()
@@ -436,6 +442,20 @@ func newScene(t testing.TB) *scene {
 		db:     filepath.Join(folder, "pets.db"),
 		copy:   filepath.Join(folder, "copy.db"),
 	}
+	madeScene.Do(func() {
+		sc.make(t)
+		madeScene.files = filesIn(t, folder)
+	})
+	for name, content := range madeScene.files {
+		writeText(t, filepath.Join(folder, name), content)
+	}
+	writeText(t, sc.db+"-shm", "")
+	writeText(t, sc.db+"-lock", "")
+	return sc
+}
+
+func (sc *scene) make(t testing.TB) {
+	t.Helper()
 	s := newStore(t)
 	grow := func(pets, keys int) {
 		for range pets {
@@ -449,9 +469,6 @@ func newScene(t testing.TB) *scene {
 	must(t, backUp(t.Context(), s, sc.copy))
 	grow(allPets-copiedPets, allKeys-copiedKeys)
 	copyDatabase(t, fileEngine(s).path, sc.db)
-	writeText(t, sc.db+"-shm", "")
-	writeText(t, sc.db+"-lock", "")
-	return sc
 }
 
 // copyDatabase copies a database file and its log, if it has one, as they are.
@@ -616,6 +633,7 @@ func TestNoIDIsGivenTwice(t *testing.T) {
 // TestNoIDOfAnotherProgramIsGivenTwice: an import goes on while restore begins. Each of its pets is
 // refused, or its id is known to restore.
 func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
+	t.Parallel()
 	for looks := int64(1); ; looks += 5 { // it looks some 130 times
 		sc := newScene(t)
 		ctx := newEndingContext(t, looks)
@@ -643,6 +661,7 @@ func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
 // TestRestoreKeepsWhatIsMadeMeanwhile: where no database was, a command may make one while the copy
 // is checked. Its time passes at once where it waits for a lock of the restore that waits for it.
 func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
+	t.Parallel()
 	isEnd := false
 	for looks := int64(1); !isEnd; looks += 7 { // it looks some 70 times
 		synctest.Test(t, func(t *testing.T) {
@@ -801,6 +820,7 @@ func (sc *scene) prepare(t testing.TB, script string) {
 
 // TestRestoreIsRefused, and everything stays as it was.
 func TestRestoreIsRefused(t *testing.T) {
+	t.Parallel()
 	words := strings.NewReplacer(
 		"SERVED", "a petstore serves it; stop it first",
 		"ANOTHER", "it belongs to another program",
@@ -858,6 +878,7 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 
 // TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.
 func TestARefusedRestoreDisturbsNoService(t *testing.T) {
+	t.Parallel()
 	sc := newScene(t)
 	ofDatabase := openDatabaseFor(t, sc.db, openToServe)
 	ofCopy := openDatabaseFor(t, sc.copy, openToServe)
@@ -877,6 +898,7 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 
 // TestRestoreWaitsForALock, until it is stopped or has the lock. No service can start meanwhile.
 func TestRestoreWaitsForALock(t *testing.T) {
+	t.Parallel()
 	sc := newScene(t)
 	synctest.Test(t, func(t *testing.T) {
 		other := otherProgram(t, sc.db, "PRAGMA journal_mode=WAL", "BEGIN IMMEDIATE")
@@ -971,6 +993,7 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 // TestRestoreMayBeStoppedAtAnyTime: it is done, or the old database is in its place with all that
 // it had, and nothing is beside it that was not there, but perhaps a copy of it.
 func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
+	t.Parallel()
 	sc := newScene(t)
 	old, kept := "", sc.db+oldSuffix
 	restore := func(ctx context.Context) (err error) {

@@ -364,9 +364,8 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 	pets := filepath.Join(t.TempDir(), "pets.jsonl")
 	line := `{"name":"Ada","categoryId":1}` + "\n"
 	writeText(t, pets, line+line+line)
-	file := databasePath(t)
+	file := madeDatabase(t)
 	s := openDatabase(t, file)
-	mustInsertKey(t, s, apiKey{Plan: freePlan})
 	mustCreate(t, s, rex)
 	mustWrite(t, s, saveUsage(1, &usage{bannedAt: 1, bannedUntil: 9000000000000}))
 	must(t, s.Close())

@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,9 +31,9 @@ type fakeCluster struct {
 
 	mu             sync.Mutex // guards what follows; every request waits for its turn
 	path           string
-	db, reader     *sql.DB // of one connection each; reader cannot write
-	prepared       map[fakeStatement]*sql.Stmt
-	leader         int // -1: none
+	db             *sql.DB              // of one connection
+	prepared       map[string]*sql.Stmt // what the services send again and again
+	leader         int                  // -1: none
 	user, password string
 	requests       []string // those that arrived, as "1 POST /db/query?level=linearizable"
 	rule           fakeRule
@@ -76,7 +75,7 @@ func newClusterWithoutNetwork(t testing.TB, nodes int) *fakeCluster {
 	t.Helper()
 	c := &fakeCluster{t: t, path: filepath.Join(t.TempDir(), "rqlite.db")}
 	c.open()
-	t.Cleanup(func() { must(t, errors.Join(c.reader.Close(), c.db.Close())) })
+	t.Cleanup(func() { _ = c.db.Close() })
 	for number := range nodes {
 		c.nodes = append(c.nodes, &fakeNode{
 			fake:    c,
@@ -92,29 +91,12 @@ func newClusterWithoutNetwork(t testing.TB, nodes int) *fakeCluster {
 func (c *fakeCluster) open() {
 	c.db = openPool(c.path, "_pragma=synchronous(OFF)", "_pragma=journal_mode(WAL)")
 	c.db.SetMaxOpenConns(1)
-	c.reader = openPool(c.path, "_pragma=query_only(1)")
-	c.reader.SetMaxOpenConns(1)
-	c.prepared = map[fakeStatement]*sql.Stmt{}
-}
-
-type fakeStatement struct {
-	db    *sql.DB
-	query string
-}
-
-// prepare keeps what the services send again and again.
-func (c *fakeCluster) prepare(db *sql.DB, query string) (st *sql.Stmt, err error) {
-	key := fakeStatement{db, query}
-	if st = c.prepared[key]; st == nil {
-		st, err = db.Prepare(query)
-		c.prepared[key] = st
-	}
-	return st, err
+	c.prepared = map[string]*sql.Stmt{}
 }
 
 // swap puts another database behind the nodes. The caller holds the lock.
 func (c *fakeCluster) swap(path string) {
-	must(c.t, errors.Join(c.reader.Close(), c.db.Close()))
+	must(c.t, c.db.Close())
 	c.path = path
 	c.open()
 }
@@ -300,9 +282,8 @@ func (c *fakeCluster) exec(statements ...string) {
 }
 
 func (c *fakeCluster) mustExec(query string, arguments ...any) {
-	st, err := c.prepare(c.db, query)
+	_, err := c.db.Exec(query, arguments...)
 	must(c.t, err)
-	must(c.t, errorOf(st.Exec(arguments...)))
 }
 
 // start lets a node listen where it has listened before.
@@ -451,29 +432,26 @@ func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 	decoder := json.NewDecoder(r.Body)
 	decoder.UseNumber()
 	must(c.t, decoder.Decode(&posted))
-	level, db, end := "transaction", c.db, "COMMIT"
+	level, end := "transaction", "COMMIT"
 	if r.URL.Path == "/db/query" {
-		level, db = "level=linearizable", c.reader
-	} else {
-		c.mustExec("BEGIN")
+		level, end = "level=linearizable", "ROLLBACK" // so that it writes nothing
 	}
 	wantEqual(c.t, r.URL.RawQuery, level, "the parameters of ", r.URL.Path)
+	c.mustExec("BEGIN")
 	results := []fakeResult{}
 	for _, st := range posted {
 		mayQuery := r.URL.Path != "/db/execute"
-		result, err := c.run(db, st[0].(string), c.bound(st[1:]), mayQuery)
+		result, err := c.run(st[0].(string), c.bound(st[1:]), mayQuery)
 		if err != nil {
 			result.Error = err.Error()
 		}
 		results = append(results, result)
-		if err != nil && db == c.db {
+		if err != nil && end == "COMMIT" {
 			end = "ROLLBACK"
 			break
 		}
 	}
-	if db == c.db {
-		c.mustExec(end)
-	}
+	c.mustExec(end)
 	writeJSONTo(w, map[string]any{"results": results})
 }
 
@@ -498,11 +476,15 @@ func (c *fakeCluster) bound(parameters []any) []any {
 }
 
 // run executes a statement, and returns its rows if it is a query, and queries are taken.
-func (c *fakeCluster) run(db *sql.DB, query string, arguments []any, mayQuery bool) (
+func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
 	result fakeResult, err error) {
-	st, err := c.prepare(db, query)
-	if err != nil {
-		return result, err
+	st := c.prepared[query]
+	if st == nil {
+		st, err = c.db.Prepare(query)
+		if err != nil {
+			return result, err
+		}
+		c.prepared[query] = st
 	}
 	verb := strings.Fields(query)[0]
 	if !mayQuery || verb != "SELECT" && verb != "WITH" {

@@ -57,8 +57,14 @@ func newStore(t testing.TB) *store {
 // engines runs a test once for each engine. db names a database of it that is new.
 func engines(t *testing.T, test func(t *testing.T, db string)) {
 	t.Helper()
-	t.Run("sqlite", func(t *testing.T) { test(t, databasePath(t)) })
-	t.Run("rqlite", func(t *testing.T) { test(t, newCluster(t, 3).addresses()) })
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, databasePath(t))
+	})
+	t.Run("rqlite", func(t *testing.T) {
+		t.Parallel()
+		test(t, newCluster(t, 3).addresses())
+	})
 }
 
 // onStores runs a test once for each engine, with a store.

@@ -35,6 +35,7 @@ import (
 )
 
 func TestTheFirstStartPrintsAKeyAndHowToUseIt(t *testing.T) {
+	t.Parallel()
 	for flag, prefix := range map[string]string{
 		"-staging=false": "pet_live_",
 		"-staging=true":  "pet_test_",
@@ -178,6 +179,7 @@ func TestAnUnknownVariableIsAWarning(t *testing.T) {
 }
 
 func TestARestartKeepsPetsUsageAndKeys(t *testing.T) {
+	t.Parallel()
 	db := databasePath(t)
 	env := map[string]string{"PETSTORE_BASE_URL": "https://pets.example/v1"}
 	s := startServer(t, env, "-db", db)
@@ -413,6 +415,7 @@ func programOn(t testing.TB, socket socket, args ...string) *testProcess {
 
 // TestTheParentsSocketIsServed, and stays the parent's when the process ends.
 func TestTheParentsSocketIsServed(t *testing.T) {
+	t.Parallel()
 	parent := listenAsParent(t)
 	db := databasePath(t)
 	for range 2 { // processes
@@ -691,6 +694,7 @@ func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 // TestTheLastWritingOfUsageIsTriedFor10Seconds: a lock that is held when the service stops is
 // commonly let go a moment later.
 func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
+	t.Parallel()
 	const fullDisk = `CREATE TRIGGER full BEFORE INSERT ON usage
 		BEGIN SELECT RAISE(ABORT, 'full'); END`
 	for policy, c := range map[string]struct {

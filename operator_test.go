@@ -582,6 +582,7 @@ type readyShop struct {
 // inReadyShop runs a test with such a service.
 func inReadyShop(t *testing.T, test func(t *testing.T, s *readyShop)) {
 	t.Helper()
+	t.Parallel()
 	path := databasePath(t) // outside, since its folder outlives the fake time
 	synctest.Test(t, func(t *testing.T) {
 		s := &readyShop{shop: &shop{t: t, key: "none"}, path: path}

@@ -625,6 +625,7 @@ func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
 // TestTheServiceOnAGarbledEngine is 503, or 500 if the values are garbled, and never a success.
 // What is listed in the end is what was acknowledged, and all requests are counted.
 func TestTheServiceOnAGarbledEngine(t *testing.T) {
+	t.Parallel()
 	garbage := garbledAnswers()
 	garbage["no leader"] = respond(503, "leader not found\n")
 	garbage["no identity"] = respond(200, `{"results":[{"error":"out of memory"}]}`)
@@ -1067,6 +1068,7 @@ func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
 
 // TestWhatRunsGoesOverToNoOtherCluster, and a start on nodes of two is refused, be it a command's.
 func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
+	t.Parallel()
 	for what, isUsed := range map[string]bool{"empty": false, "used": true} {
 		t.Run(what, func(t *testing.T) {
 			one, other := newCluster(t, 1), newCluster(t, 2)
@@ -1261,6 +1263,7 @@ func TestAnUpgradeKeepsTheIdentity(t *testing.T) {
 
 // TestEachRestoreMakesAnotherDatabase, into a file and into a cluster, of copies of all versions.
 func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
+	t.Parallel()
 	seen := map[int64]bool{}
 	note := func(identity int64) {
 		t.Helper()
