@@ -455,7 +455,6 @@ func newScene(t testing.TB) *scene {
 }
 
 func (sc *scene) make(t testing.TB) {
-	t.Helper()
 	s := newStore(t)
 	grow := func(pets, keys int) {
 		for range pets {

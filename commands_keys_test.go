@@ -666,7 +666,6 @@ func (h *heldRows) note(_ statement, columns []any) {
 
 // What a report holds in memory does not grow with the database.
 func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
-	t.Parallel()
 	const keys, days = 10_100, 2
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)

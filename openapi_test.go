@@ -389,7 +389,6 @@ func TestErrorCodesAreThoseDescribed(t *testing.T) {
 // U+FFFF. It lists what shows nothing in the version of Unicode that Go has. Specmatic takes no
 // \p{Mn}, and Spectral no range above U+FFFF: there the pattern takes what the service refuses.
 func TestThePatternOfNamesIsThatOfTheService(t *testing.T) {
-	t.Parallel()
 	name := fields(described, "components", "schemas", "NewPet", "properties", "name")
 	pattern := regexp.MustCompile(name["pattern"].(string))
 	names := []string{"a b", "x\u0085", "a~!", "\u00a0 \u2028", "a\x7f"}

@@ -1263,7 +1263,6 @@ func TestAnUpgradeKeepsTheIdentity(t *testing.T) {
 
 // TestEachRestoreMakesAnotherDatabase, into a file and into a cluster, of copies of all versions.
 func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
-	t.Parallel()
 	seen := map[int64]bool{}
 	note := func(identity int64) {
 		t.Helper()

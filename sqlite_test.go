@@ -651,7 +651,6 @@ func wantSound(t *testing.T, path string, want int64) {
 // TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
 // log, report success, and damage the database. The service loses nothing that it has confirmed.
 func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
-	t.Parallel()
 	for _, removed := range [][]string{
 		{"-wal"}, {"-shm"}, {"-wal", "-shm"}, {"-wal", "-shm", "-lock"},
 	} {
