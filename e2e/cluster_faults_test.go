@@ -24,7 +24,7 @@ type blow struct {
 	isAway bool   // there is no majority
 	ready  string // what /readyz of the debug address says, in a regular expression
 	logged string // what the log says of it, likewise
-	page   string // what the operator's page says of the nodes, likewise
+	page   string // what the operator's page says, likewise
 }
 
 // trial is a storm of blows, in which two keys are used.
@@ -119,8 +119,15 @@ func (f *trial) compare(s *server, x blow, failures float64) {
 	}
 }
 
-// isReady is what /readyz says when all is well.
-const isReady = "ok\n"
+const (
+	isReady = "ok\n" // is what /readyz says when all is well
+
+	// What the operator's page says.
+	allServe     = `"petstore_nodes_serving":3`
+	nobodyServes = `"state":"".*"ready":false`
+	oneIsLost    = `"state":"".*"PetstoreNodeLost"`
+	someFailed   = `"petstore_commit_failures_total":[1-9]`
+)
 
 // meter makes requests that need no leader, until stop.
 func (f *trial) meter() (stop func()) {

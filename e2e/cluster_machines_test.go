@@ -32,20 +32,20 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 		leader := c.leader()
 		full := f.fullLeader(leader)
 		f.suffer(blow{outage{"the leader's disk is full", true, 3 * time.Second, full}, true,
-			"disk (is full|has failed)", "a node is not used any more", "Not used"})
+			"disk (is full|has failed)", "a node is not used any more",
+			`"Not used".*"ready":false`})
 		f.restartServices()
 		old := slices.DeleteFunc(c.followers(), func(i int) bool { return i == leader })[0]
 		f.suffer(blow{outage{"a follower's disk is full", false, 3 * time.Second,
-			f.fullFollower(old)}, false, isReady, "", ""})
+			f.fullFollower(old)}, false, isReady, "", allServe})
 		f.restartServices()
 		f.suffer(blow{outage{"the majority is frozen for a moment", true, 0, f.freezeMajority},
-			true, "", ".*", ""})
+			true, "", "store unavailable", someFailed})
 		const leaderless = "leader|refused|deadline|EOF"
 		f.suffer(blow{outage{"the majority is away", true, soak(t, 3*time.Second),
-			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", `"state":""`})
+			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", nobodyServes})
 		f.suffer(blow{outage{"the leader is frozen, and believes then that it leads", true,
-			7 * time.Second, f.freezeLeader}, false, isReady, "another node is in use",
-			`"state":""`})
+			7 * time.Second, f.freezeLeader}, false, isReady, "another node is in use", oneIsLost})
 	})
 	f.compareNodes()
 }
