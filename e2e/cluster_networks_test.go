@@ -100,15 +100,15 @@ func TestTheClusterOutlivesItsNetwork(t *testing.T) {
 	f := newTrial(t, r.relayed)
 	const unavailable = "not available now"
 	blows := []blow{
-		{outage{"all is 100 ms away", false, 5 * time.Second, func() func() {
+		{outage{"all is 100 ms away", false, 4 * time.Second, func() func() {
 			r.delay.Store(int64(100 * time.Millisecond))
 			return func() { r.delay.Store(0) }
 		}}, false, isReady, "", allServe},
-		{outage{"responses are cut", false, 5 * time.Second, func() func() {
+		{outage{"responses are cut", false, 4 * time.Second, func() func() {
 			r.cuts.Store(true)
 			return func() { r.cuts.Store(false) }
 		}}, false, "", "EOF", someFailed},
-		{outage{"nothing arrives for seconds", true, soak(t, 7*time.Second), func() func() {
+		{outage{"nothing arrives for seconds", true, soak(t, 5*time.Second), func() func() {
 			r.stall.Lock()
 			return r.stall.Unlock
 		}}, true, unavailable, `"not ready".*` + unavailable, nobodyServes},
