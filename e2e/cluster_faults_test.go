@@ -125,7 +125,7 @@ const (
 	// What the operator's page says.
 	allServe     = `"petstore_nodes_serving":3`
 	nobodyServes = `"state":"".*"ready":false`
-	oneIsLost    = `"state":"".*"PetstoreNodeLost"`
+	oneIsLost    = `"state":"".*"petstore_nodes_serving":2.*"PetstoreNodeLost"`
 	someFailed   = `"petstore_commit_failures_total":[1-9]`
 )
 
