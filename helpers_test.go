@@ -311,8 +311,8 @@ func filesIn(t testing.TB, dir string) map[string]string {
 func wantSameFiles(t testing.TB, before, after map[string]string) {
 	t.Helper()
 	for name, content := range before {
-		if after[name] != content {
-			t.Errorf("%s was changed", name)
+		if now, isThere := after[name]; !isThere || now != content {
+			t.Errorf("%s was changed or removed", name)
 		}
 	}
 	for name := range after {
