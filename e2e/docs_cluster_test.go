@@ -131,7 +131,8 @@ func bootCluster(t *testing.T) *threeMachines {
 			c.all[0].run("ip link set " + link + " master lan up")
 		}
 		m.run(fmt.Sprintf("ip address add %s/24 dev %s && ip link set %[2]s up", hostOf(i), card))
-		m.run("cd /root && export WIRE=" + c.wire + " GOSUMDB=off GOPROXY=" + proxy)
+		// rqlite is built with C, whatever is set here.
+		m.run("cd /root && export CGO_ENABLED=1 WIRE=" + c.wire + " GOSUMDB=off GOPROXY=" + proxy)
 		m.run(scpStandIn)
 		m.run("systemctl start systemd-journald-dev-log.socket") // for HAProxy
 		m.run("mkdir -p /etc/letsencrypt/{live/pets.example.com,renewal-hooks/deploy}")

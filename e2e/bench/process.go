@@ -39,7 +39,7 @@ func (b *bench) build() {
 func goBuild(folder, program, pkg string) {
 	program = must1(filepath.Abs(program))
 	command("env", "CGO_ENABLED=0", "go", "build", "-C", folder,
-		"-trimpath", "-ldflags=-s -w", "-o", program, pkg)
+		"-ldflags=-s -w", "-o", program, pkg)
 }
 
 // command runs a program to its end, and returns what it has printed.
