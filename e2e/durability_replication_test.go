@@ -191,8 +191,13 @@ func readGuide(t *testing.T) guide {
 		[2]string{find("litestream restore "), find("petstore restore ")}}
 }
 
+// installing is held while Litestream is built, so that tests that begin together build it once.
+var installing sync.Mutex
+
 // installLitestream builds the module's command, once for all tests.
 func installLitestream(module string) (program string, err error) {
+	installing.Lock()
+	defer installing.Unlock()
 	program = filepath.Join(filepath.Dir(binary), "litestream")
 	if _, err := os.Stat(program); err == nil {
 		return program, nil
