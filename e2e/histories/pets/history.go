@@ -161,8 +161,7 @@ func (h *History) Operations() []porcupine.Operation {
 // It is legal if, and only if, the history itself is. It reports whether that is possible.
 func explained(operations []porcupine.Operation) (whole []porcupine.Operation, possible bool) {
 	whole = withIDs(operations)
-	setOrder(whole)
-	return whole, narrow(whole)
+	return whole, setOrder(whole) && narrow(whole)
 }
 
 // withIDs tells what became of creates without a response. One gets the id under which anybody has
@@ -211,14 +210,19 @@ func shown(o porcupine.Operation) []Pet {
 	return nil
 }
 
-// setOrder tells each create which id comes before its own.
-func setOrder(whole []porcupine.Operation) {
+// setOrder tells each create which id comes before its own. It reports whether each is one that a
+// store may give.
+func setOrder(whole []porcupine.Operation) (possible bool) {
 	ids := []int64{0}
 	for _, o := range whole {
 		out, isCreate := o.Output.(Created)
-		if isCreate && out.isNew() {
-			ids = append(ids, out.ID)
+		if !isCreate || !out.isNew() {
+			continue
 		}
+		if out.ID < 1 {
+			return false
+		}
+		ids = append(ids, out.ID)
 	}
 	slices.Sort(ids)
 	for i, o := range whole {
@@ -230,6 +234,7 @@ func setOrder(whole []porcupine.Operation) {
 			whole[i].Input = in
 		}
 	}
+	return true
 }
 
 // reads reports whether an operation is a read, and of which service.
