@@ -1,4 +1,4 @@
-// Package planted builds copies of the service that have a fault.
+// Package planted builds copies of the service that have a fault, or another clock.
 package planted
 
 import (
@@ -8,13 +8,27 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
+
+// Changes are texts of a file, each followed by what stands in its place, by the file's name.
+type Changes map[string][]string
 
 // Build copies the service from one folder to another, with changes in one file: texts, each
 // followed by what stands in its place. It returns the program that it builds there.
 func Build(from, to, file string, changes []string) (program string, err error) {
-	if err := copyService(from, to, file, changes); err != nil {
+	return BuildAhead(from, to, 0, Changes{file: changes})
+}
+
+// BuildAhead is Build with changes in several files, and with a clock that is ahead.
+func BuildAhead(from, to string, by time.Duration, changes Changes) (program string, err error) {
+	if err := copyService(from, to, changes); err != nil {
 		return "", err
+	}
+	if by != 0 {
+		if err := setAhead(to, by); err != nil {
+			return "", err
+		}
 	}
 	program = filepath.Join(to, "petstore")
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", program, ".")
@@ -25,7 +39,7 @@ func Build(from, to, file string, changes []string) (program string, err error) 
 	return program, nil
 }
 
-func copyService(from, to, file string, changes []string) error {
+func copyService(from, to string, changes Changes) error {
 	list := exec.CommandContext(context.Background(), "git", "ls-files", "*.go", "go.mod", "go.sum",
 		"web", "schema")
 	list.Dir = from
@@ -41,12 +55,9 @@ func copyService(from, to, file string, changes []string) error {
 		if err != nil {
 			return err
 		}
-		text := string(content)
-		if name == file {
-			text, err = change(text, changes)
-		}
+		text, err := change(string(content), changes[name])
 		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		copied := filepath.Join(to, name)
 		if err := os.MkdirAll(filepath.Dir(copied), 0o700); err != nil {
@@ -67,4 +78,39 @@ func change(text string, changes []string) (string, error) {
 		text = strings.Replace(text, changes[i], changes[i+1], 1)
 	}
 	return text, nil
+}
+
+// aheadClock has the place of the standard library's clock.
+const aheadClock = `package main
+
+import "time"
+
+func clockNow() time.Time { return time.Now().Add(%d) }
+func clockSince(t time.Time) time.Duration { return clockNow().Sub(t) }
+func clockUntil(t time.Time) time.Duration { return t.Sub(clockNow()) }
+`
+
+// setAhead has all of a copy ask another clock.
+func setAhead(folder string, by time.Duration) error {
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		return err
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		text := strings.NewReplacer("time.Now", "clockNow", "time.Since", "clockSince",
+			"time.Until", "clockUntil").Replace(string(content))
+		if text == string(content) {
+			continue
+		}
+		text += "\nvar _ time.Time // even if the clock was all that was imported\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	clock := fmt.Appendf(nil, aheadClock, by)
+	return os.WriteFile(filepath.Join(folder, "clock.go"), clock, 0o600)
 }
