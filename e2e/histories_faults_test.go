@@ -37,6 +37,24 @@ func onCluster(t *testing.T, program string) *recording {
 	return newStorm(t, program).record(func(*recording) { time.Sleep(faultTime) })
 }
 
+// besideEarly has one service be the program under test, with a clock that is ahead.
+func besideEarly(t *testing.T, program string) *recording {
+	t.Helper()
+	s := newStorm(t, program)
+	s.setOneAhead()
+	return s.record(func(*recording) { time.Sleep(faultTime) })
+}
+
+// withEarlyCommands has an operator's machine be ahead.
+func withEarlyCommands(t *testing.T, program string) *recording {
+	t.Helper()
+	ahead, err := early()
+	noError(t, err)
+	s := serveFile(t, program)
+	s.commands = ahead
+	return s.record(func() { time.Sleep(faultTime) })
+}
+
 var plantedFaults = []plantedFault{
 	{"a page is served after an edit", undisturbed, "store.go", []string{
 		"p.editsSeen != s.editsSeen.Load()", "p.editsSeen > s.editsSeen.Load()",
@@ -92,6 +110,12 @@ var plantedFaults = []plantedFault{
 	}},
 	{"an import tells other ids", undisturbed, "commands_pets.go", []string{
 		"inserted.lastID - inserted.affected + 1", "inserted.lastID - inserted.affected + 2",
+	}},
+	{"a key is good from when it was made", withEarlyCommands, "keys.go", []string{
+		"return k.RevokedAt == 0 && (", "return k.RevokedAt == 0 && now >= k.CreatedAt && (",
+	}},
+	{"a create of a later time is not known", besideEarly, "store.go", []string{
+		"AND created_at > ?)`)", "AND created_at > ?4 AND created_at <= ?4 + 86400000)`)",
 	}},
 	{"a list is read from any node", onCluster, "rqlite.go", []string{
 		"	a, err := e.try(allTries, n, path, statements)", `	from := n

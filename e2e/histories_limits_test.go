@@ -21,7 +21,7 @@ const (
 	clockAhead = 500 * time.Millisecond // within the second that is promised
 	mergeEvery = 500 * time.Millisecond
 	// A minute lasts so many seconds, so that several end in a test.
-	sharedMinute = 8
+	sharedMinute = 6
 )
 
 // counted is a request with a key, and what its response tells of the window that it shows.
@@ -73,7 +73,11 @@ func (s *sharer) use(t *testing.T, services []*server, client int, lasts time.Du
 		s.mu.Lock()
 		s.calls = append(s.calls, made)
 		s.mu.Unlock()
-		time.Sleep(rand.N(80 * time.Millisecond / time.Duration(len(services))))
+		pause := 40 * time.Millisecond
+		if rand.N(30) == 0 { // so that services must read what others have stored
+			pause = time.Second
+		}
+		time.Sleep(rand.N(pause))
 	}
 }
 
@@ -136,7 +140,7 @@ func recordSharers(t *testing.T, c *cluster, programs []string, lasts time.Durat
 	}
 	var all []*sharer
 	var using sync.WaitGroup
-	for _, limits := range [][2]int{{120, 1_000_000}, {1_000_000, 300}} {
+	for _, limits := range [][2]int{{100, 1_000_000}, {1_000_000, 300}} {
 		for clients := range len(programs) {
 			key := p.newKey(t, limits[0], limits[1])
 			all = append(all, &sharer{
@@ -200,7 +204,7 @@ func TestHistoriesOfLimitsThatAreShared(t *testing.T) {
 				return
 			}
 			for range 5 {
-				if err := recordSharers(t, c, programs, sharedMinute*time.Second); err != nil {
+				if err := recordSharers(t, c, programs, 13*time.Second); err != nil {
 					t.Log(err)
 					return
 				}

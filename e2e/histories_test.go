@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"petstore/e2e/histories/pets"
+	"petstore/e2e/planted"
 )
 
 // recordTime is how long the clients of a store on a file work. A history of this size is checked
@@ -35,11 +37,12 @@ func TestHistoriesOfAKilledService(t *testing.T) {
 }
 
 // TestHistoriesOfACluster has clients use three services, behind HAProxy or not, while every kind
-// of outage happens once.
+// of outage happens once. The clock of one service, and of the commands, is half a second ahead.
 func TestHistoriesOfACluster(t *testing.T) {
 	t.Parallel()
 	checkHistories(t, func(t *testing.T) *recording {
 		s := newStorm(t, "")
+		s.setOneAhead()
 		s.number = rand.N(6) // whom the outages hit
 		return s.record(s.sufferEverything)
 	})
@@ -122,6 +125,23 @@ func (s *storm) record(happens func(r *recording)) *recording {
 	r := newRecording(s.T, s.services, s.keys, s.balancer.hashing, s.balancer.roundRobin)
 	r.while(func() { happens(r) })
 	return r
+}
+
+// early is the program under test with a clock that is ahead.
+var early = sync.OnceValues(func() (program string, err error) {
+	folder := filepath.Join(filepath.Dir(binary), "early")
+	return planted.BuildAhead("..", folder, clockAhead, nil)
+})
+
+// setOneAhead sets the clock of a service, and of the commands.
+func (s *storm) setOneAhead() {
+	s.Helper()
+	program, err := early()
+	noError(s.T, err)
+	first := s.services[0]
+	first.stop()
+	first.serves, first.commands = program, program
+	first.again(debugFlags...)
 }
 
 // sufferEverything has one outage after the other happen, with time in between. In
