@@ -176,8 +176,8 @@ var sharingFaults = map[string]planted.Changes{
 	"usage is flushed without being added": {"usage.go": {
 		"sent_used + iif(day_ends = sent_ends, day_used, 0)", "sent_used",
 	}},
-	"a window of a clock that is ahead is over": {"limits.go": {
-		"ends <= now+length+minuteMillis }", "ends <= now+length }",
+	"what others have used is not learned": {"limits.go": {
+		"\t\tb.used = stored.Used + b.unsent\n", "",
 	}},
 }
 
