@@ -781,9 +781,14 @@ func TestACommandFindsTheNextLeader(t *testing.T) {
 			if !freezesFirst {
 				freeze()
 			}
-			wantTime(t, "a read", 0, commandWait-time.Second, nil, func() error {
+			read := func() error {
 				return storeOn(e).readable(t.Context())
-			})
+			}
+			wantTime(t, "a read", 0, commandWait-time.Second, nil, read)
+			c.lead(-1)
+			const long = 9 * time.Second
+			time.AfterFunc(long, func() { c.lead(2) })
+			wantTime(t, "a read in a long election", long, commandWait, nil, read)
 		}))
 	}
 }
