@@ -483,8 +483,8 @@ const deprecated = `
 
 func TestTheDeprecatedOperationIsRemovedOn5December2030(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, s *shop) {
-		s.post(rexBody).is(201).has("Location: /v1/pets/1")
 		time.Sleep(time.Until(time.Date(2030, 12, 4, 23, 59, 59, 999e6, time.UTC)))
+		s.post("Idempotency-Key: k", rexBody).is(201).has("Location: /v1/pets/1")
 		s.talk(`
 			GET /v1/pets/1
 			200
@@ -512,6 +512,7 @@ func TestTheDeprecatedOperationIsRemovedOn5December2030(t *testing.T) {
 			201
 			Location:
 			={"id":2,"name":"Rex","categoryId":1,"status":"available"}`)
+		s.post("Idempotency-Key: k", rexBody).is(201).has("Idempotency-Replayed: true", "Location:")
 	})
 }
 
