@@ -865,7 +865,7 @@ func TestRestoreIsRefused(t *testing.T) {
 	}
 }
 
-// TestACopyWithPagesOfAnotherSizeIsRefused before the old database is kept.
+// TestACopyWithPagesOfAnotherSizeIsRefused before the old database is kept, and where none was.
 func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 	sc := newScene(t)
 	makeOtherDatabase(t, sc.copy, "PRAGMA page_size = 8192", "VACUUM")
@@ -873,6 +873,9 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 	wantRefusal(t, err, "which is 4096 in a new one", "the copy's pages have another size")
 	wantAll(t, sc.db)
 	wantNames(t, sc.folder, "copy.db", "pets.db", "pets.db-lock")
+	sc.prepare(t, "lose")
+	_, err = sc.restore(t.Context())
+	wantRefusal(t, err, "which is 4096 in a new one", "the copy's pages have another size")
 }
 
 // TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.
