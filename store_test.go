@@ -1170,6 +1170,9 @@ func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
 				2 Rex 0s: created 2
 				2 Max 0s: reused 2
 				1 Rex 0s: replayed 1`,
+			"a repeat that came first is a replay if it is stored second": `
+				1 Rex 1s: created 1
+				1 Rex 0s: replayed 1`,
 			"after 24 hours another body may use it": `
 				1 Rex 0s: created 1
 				1 Max 24h: created 2
