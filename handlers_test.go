@@ -790,8 +790,12 @@ func TestCORSForNamedOrigins(t *testing.T) {
 		Access-Control-Allow-Origin: https://a.example`)
 }
 
+// TestCORSForAllOrigins, at a service whose base URL is no part of any request.
 func TestCORSForAllOrigins(t *testing.T) {
-	openShop(t, func(c *settings) { c.corsOrigins = []string{"*"} }).talk(`
+	openShop(t, func(c *settings) {
+		c.corsOrigins = []string{"*"}
+		c.baseURL = "https://api.example.com/v1"
+	}).talk(`
 		GET /v1/pets
 		Origin: https://any.example
 		Access-Control-Request-Method: GET
