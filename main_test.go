@@ -166,7 +166,7 @@ func TestAnUnknownVariableIsAWarning(t *testing.T) {
 		"PETSTORE_SKIP_IDS", "PETSTORE_base_url"}
 	ofSomeCommand := []string{"PETSTORE_PLAN", "PETSTORE_OVERLAP"}
 	ofOthers := []string{"XPETSTORE_X", "PETSTOREX", "HOME"}
-	env := map[string]string{"PETSTORE_LOG_LEVEL": "info", "PETSTORE_BASE_URL": ""}
+	env := map[string]string{"PETSTORE_CLIENT_IP_HEADER": "X-A", "PETSTORE_BASE_URL": ""}
 	for _, name := range slices.Concat(unknown, ofSomeCommand, ofOthers) {
 		env[name] = "pet_live_abc"
 	}
