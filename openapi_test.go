@@ -277,9 +277,10 @@ func typeOf(value any) string {
 	return "another"
 }
 
-// TestMain checks at the end of a complete run that every status and error code
-// that is described was met.
+// TestMain checks at the end of a complete run that every status and error code that is described
+// was met.
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // what runs beside others mostly waits
 	flag.Parse()
 	status := m.Run()
 	filtered := false
