@@ -63,28 +63,25 @@ func (b *bench) clients() {
 	file := b.fresh(d, "-debug-addr", debugFile.address)
 	cluster := b.serve(clusterOf(nodes), d.key, serverCore, nil,
 		"-debug-addr", debugCluster.address)
+	file.debug = debugFile
+	cluster.debug = debugCluster
 	for _, n := range b.sizes(2, 1, 2, 4, 8, 16, 32, 64, 128, 256) {
-		b.measureAdds("file", file, debugFile, n)
-		b.measureAdds("cluster", cluster, debugCluster, n)
+		measured := b.inTurns(n,
+			load{file, always(file.add())}, load{cluster, always(cluster.add())})
+		b.record("file", n, measured[0]...)
+		b.record("cluster", n, measured[1]...)
 	}
 	must(cluster.stop())
 	file.discard()
 }
 
-func (b *bench) measureAdds(engine string, s, debug *server, connections int) {
-	answered := s.answered
-	committed := debug.commits()
-	f := b.measure(s, always(s.add()), connections)
-	adds := s.answered - answered
-	commits := debug.commits() - committed
-	f["adds/commit"] = adds / commits
-	b.record(engine, connections, f)
-}
-
-// commits are counted by the service.
+// commits are counted by the service, and told at its debug address, if it has one.
 func (s *server) commits() float64 {
+	if s.debug == nil {
+		return 0
+	}
 	const name = "\npetstore_commit_requests_count "
-	a := s.ask(s.get("/metrics"))
+	a := s.debug.ask(s.get("/metrics"))
 	_, after, _ := strings.Cut(string(a.Body), name)
 	value, _, _ := strings.Cut(after, "\n")
 	return must1(strconv.ParseFloat(value, 64))
@@ -105,13 +102,15 @@ func (b *bench) cluster() {
 			what := fmt.Sprintf("%s, %d clients", kind.name, n)
 			sent := s.answered
 			leader, others := cpuOf(nodes)
-			f, near := b.inTurns(s, file, kind.script, n)
+			measured := b.inTurns(n, load{s, kind.script(s)}, load{file, kind.script(file)})
 			leaderAfter, othersAfter := cpuOf(nodes)
 			micros := 1e6 / (s.answered - sent)
-			f["ratio-to-file"] = f["req/s"] / near["req/s"]
-			f["leader-µs"] = (leaderAfter - leader) * micros
-			f["others-µs"] = (othersAfter - others) * micros
-			b.record(what, d.pets, f)
+			compare("req/s", measured[0], measured[1])
+			for _, f := range measured[0] {
+				f["leader-µs"] = (leaderAfter - leader) * micros
+				f["others-µs"] = (othersAfter - others) * micros
+			}
+			b.record(what, d.pets, measured[0]...)
 		}
 		must(s.stop())
 		file.discard()
@@ -119,8 +118,8 @@ func (b *bench) cluster() {
 	// A program that knows nothing of a shared commit sends a transaction for each pet.
 	const add = `[["INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", 7, 2, "Rex"]]`
 	request := nodes[0].send("POST", "/db/execute?transaction", add)
-	f := b.measure(nodes[0], always(request), 1)
-	b.record("a transaction for each pet, 1 client", d.pets, f)
+	measured := b.inTurns(1, load{nodes[0], always(request)})
+	b.record("a transaction for each pet, 1 client", d.pets, measured[0]...)
 }
 
 // cpuOf is the time that the leader, and the other two together, have used, in seconds.
@@ -144,6 +143,12 @@ var lossKinds = []string{lossAdd, lossPage, lossList}
 // loss sends requests at a steady pace, whether or not earlier ones have a response, while the
 // leader of the cluster is killed. It keeps how long they waited: the longest, and the median.
 func (b *bench) loss() {
+	for run := range b.sizes(1, 1, 2, 3) {
+		b.loseLeader(run)
+	}
+}
+
+func (b *bench) loseLeader(run int) {
 	d := b.database(10_000, 0)
 	nodes := b.startNodes(d)
 	defer stopNodes(nodes[1:])
@@ -178,9 +183,10 @@ func (b *bench) loss() {
 	}
 	waiting.Wait()
 	for _, what := range lossKinds {
-		b.record(what, b.run, figures{
+		slices.Sort(waits[what])
+		b.record(what, run, figures{
 			"longest-ms": slices.Max(waits[what]),
-			"median-ms":  summary(waits[what]).Center,
+			"median-ms":  waits[what][len(waits[what])/2],
 		})
 	}
 	must(s.stop())

@@ -4,10 +4,11 @@
 // same bytes), on a cluster, and beside other systems. It makes the tables and the plots of
 // docs/performance.md.
 //
-//	cd e2e && go run ./bench              all sections, in an hour and a half
+//	cd e2e && go run ./bench              all sections, in three quarters of an hour
 //	cd e2e && go run ./bench speed peers  these sections
 //	cd e2e && go run ./bench -draw        the same tables and plots again; nothing is measured
 //	cd e2e && go run ./bench -quick       does it work? all but peers, with short measurements
+//	cd e2e && go run ./bench -short       most of the goals, in five minutes, 10 % wider
 //
 // The sections, in their order:
 //
@@ -19,20 +20,19 @@
 //	growth       what a request costs among 10 thousand to 10 million pets
 //	keys         what it costs among 10 to 1,000,000 keys
 //	hostile      cold caches, guessed ids, and unknown keys
-//	small        ten minutes in 128 MiB, with the operator's page open
+//	small        half a core and 128 MiB, with the operator's page open
 //	cluster      the service on three nodes, in turn with one on a file
 //	loss         what clients see while the leader of a cluster is killed
 //	peers        the service beside PocketBase, Fastify, FastAPI, and rqlite
 //
-// Each section is run several times (-runs), and each run starts everything anew. Every single
-// measurement goes into a file of its section in bench/results, in the format of Go's benchmarks,
-// so that benchstat can compare two of them; those of the plots are kept. Tables and plots are made
-// of these files: tables go to stdout, and into docs/performance.md where it has a place for them;
-// plots into docs/plots, each in a light and in a dark form.
+// What is measured goes into a file of its section in bench/results, in the format of Go's
+// benchmarks; those of the plots are kept. Tables and plots are made of these files: tables go to
+// stdout, and into docs/performance.md where it has a place for them; plots into docs/plots, each
+// in a light and in a dark form. At the end stands which goals hold (goals.go).
 //
 // Requests per second of one machine say little about another, and those of a shared machine move
-// from one minute to the next. So what is compared takes turns, and what counts are ratios of two
-// measurements next to each other.
+// from one second to the next. So what is compared takes turns of a second, for some rounds
+// (-rounds), and what counts are the medians of ratios of two measurements next to each other.
 //
 // It needs Linux with two cores, Go, and wrk (on Debian: apt install wrk); rqlited on the PATH for
 // clients, cluster, loss, and peers; and for peers what peers_setup.go names. All traffic stays on
@@ -58,9 +58,8 @@ type bench struct {
 	work              string // a folder on a real disk, for this time only
 	results, docs     string
 	petstore, ceiling string // programs
-	seconds           int    // of each measurement
-	quick             bool
-	run               int // which of a section's runs this is
+	rounds            int    // of a second
+	quick, short      bool
 	databases         map[string]*database
 	config            []benchfmt.Config
 	file              *benchfmt.Writer // gets the figures of the section
@@ -96,19 +95,23 @@ func main() {
 	}
 	folder := filepath.Join(os.TempDir(), "petstore-bench")
 	flag.StringVar(&folder, "dir", folder, "`FOLDER` for databases; it must be on a real disk")
-	flag.IntVar(&b.seconds, "seconds", 3, "length of each measurement")
-	flag.BoolVar(&b.quick, "quick", false, "one short run, which leaves results and docs alone")
-	runs := flag.Int("runs", 6, "how often each section is run")
+	flag.IntVar(&b.rounds, "rounds", 10, "how many seconds each thing is measured")
+	flag.BoolVar(&b.quick, "quick", false, "try everything; results and docs stay as they are")
+	flag.BoolVar(&b.short, "short", false, "look at the goals; results and docs stay as they are")
 	draw := flag.Bool("draw", false, "measure nothing; make tables and plots of what was measured")
 	flag.Parse()
 	b.work = filepath.Join(folder, "work")
-	if b.quick {
-		*runs = 1
-		b.seconds = 1
+	if b.quick || b.short {
+		b.rounds = 1
 		b.results = filepath.Join(folder, "results")
 		b.copyDocument(filepath.Join(folder, "docs"))
 	}
-	asked := chosen(flag.Args(), b.quick)
+	names := flag.Args()
+	if b.short {
+		b.rounds = 3
+		names = []string{"speed", "onecore", "memory", "growth"}
+	}
+	asked := chosen(names, b.quick)
 	if *draw {
 		b.tell(asked)
 		return
@@ -119,7 +122,7 @@ func main() {
 	must(os.MkdirAll(b.results, 0o755))
 	b.build()
 	for _, s := range asked {
-		b.measureSection(s, *runs)
+		b.measureSection(s)
 	}
 	b.tell(asked)
 	must(os.RemoveAll(b.work))
@@ -153,19 +156,17 @@ func write(path string, text []byte) {
 	must(os.WriteFile(path, text, 0o644)) //nolint:gosec // to be read by anybody
 }
 
-func (b *bench) measureSection(s section, runs int) {
+func (b *bench) measureSection(s section) {
 	file := must1(os.Create(b.resultsOf(s.name)))
 	b.file = benchfmt.NewWriter(file)
-	for b.run = range runs {
-		say("== %s, run %d of %d", s.name, b.run+1, runs)
-		b.describe(runs)
-		s.measure(b)
-	}
+	say("== %s", s.name)
+	b.describe()
+	s.measure(b)
 	must(file.Close())
 }
 
 // describe says on what the figures that follow depend.
-func (b *bench) describe(runs int) {
+func (b *bench) describe() {
 	proc := must1(procfs.NewDefaultFS())
 	cpu := must1(proc.CPUInfo())[0].ModelName
 	now := time.Now().UTC()
@@ -174,8 +175,6 @@ func (b *bench) describe(runs int) {
 	b.describeAs("machine", "%s, %d cores", cpu, runtime.NumCPU())
 	b.describeAs("kernel", "%s", command("uname", "-r"))
 	b.describeAs("date", "%s", now.Format(time.DateOnly))
-	b.describeAs("runs", "%d", runs)
-	b.describeAs("seconds", "%d", b.seconds)
 	b.describeAs("busy-before", "%.0f%%", 100*busy(proc))
 }
 
@@ -206,6 +205,7 @@ func (b *bench) tell(asked []section) {
 			s.tell(b, r)
 		}
 	}
+	b.tellGoals()
 }
 
 // must ends the program. The system then kills all that it has started: see start.

@@ -78,19 +78,26 @@ func (b *bench) peers() {
 			p.check(operation, all[0])
 		}
 	}
-	for i, operation := range operations {
-		for turn := range all { // each goes first at some time
-			p := all[(turn+b.run+i)%len(all)]
-			c := p.calls[operation]
-			if c == nil {
-				continue
+	for _, operation := range operations {
+		var loads []load
+		var names []string
+		var answered []float64
+		for _, p := range all {
+			if c := p.calls[operation]; c != nil {
+				loads = append(loads, load{c.server, c.script()})
+				names = append(names, p.name)
+				answered = append(answered, c.server.answered)
 			}
-			before := c.server.answered
-			f := b.measure(c.server, c.script(), clients)
+		}
+		measured := b.inTurns(clients, loads...)
+		for i, rounds := range measured {
+			for n, f := range rounds {
+				f["ratio"] = measured[0][n]["req/s"] / f["req/s"]
+			}
+			b.record(names[i]+": "+operation, peerPets, rounds...)
 			if isAdd(operation) {
-				c.server.added += c.server.answered - before
+				loads[i].added += loads[i].answered - answered[i]
 			}
-			b.record(p.name+": "+operation, peerPets, f)
 		}
 	}
 	for _, p := range all {

@@ -32,6 +32,7 @@ func (b *bench) startPeers() []*peer {
 	service := &peer{name: ourName, petsOf: petsOf}
 	service.calls = readCalls(s)
 	service.calls[opSynced] = addCall(s)
+	service.calls[opUnsynced] = service.calls[opSynced] // to be compared; it has no other
 	return []*peer{
 		service,
 		b.ceilingPeer(service),

@@ -119,31 +119,26 @@ func (s scheme) addGrid(p *plot.Plot) {
 	p.Add(grid)
 }
 
-// curves draws a line through the medians of each kind, and a dot for every run.
+// curves draws a line for each kind.
 func (s scheme) curves(title, below string, r *results, unit string) *plot.Plot {
 	p := s.panel(title)
 	s.addGrid(p)
 	p.X.Label.Text = below
 	p.X.Tick.Marker = ticks(r.xs()...)
 	for i, what := range r.rows() {
-		var medians, runs plotter.XYs
+		var points plotter.XYs
 		for _, x := range r.xs() {
-			all := r.all(what, x, unit)
-			median := summary(all).Center
-			medians = append(medians, plotter.XY{X: x, Y: median})
-			for _, y := range all {
-				runs = append(runs, plotter.XY{X: x, Y: y})
-			}
+			points = append(points, plotter.XY{X: x, Y: r.value(what, x, unit)})
 		}
-		line := must1(plotter.NewLine(medians))
+		line, dots, err := plotter.NewLinePoints(points)
+		must(err)
 		line.Color = s.series[i]
 		line.Width = 1.5
-		dots := must1(plotter.NewScatter(runs))
 		dots.Color = s.series[i]
 		dots.Radius = 1.5
 		dots.Shape = draw.CircleGlyph{}
 		p.Add(line, dots)
-		last := medians[len(medians)-1]
+		last := points[len(points)-1]
 		p.Legend.Add(what+": "+number(last.Y), line)
 	}
 	return p
@@ -197,8 +192,7 @@ func (b *bench) drawPeers(r *results) {
 			p := s.panel(operation)
 			for i, system := range systems {
 				what := system + ": " + operation
-				speeds := r.all(what, peerPets, "req/s")
-				s.bar(p, i, speeds, system == ourName)
+				s.bar(p, i, r.value(what, peerPets, "req/s"), system == ourName)
 			}
 			p.HideAxes()
 			most = max(most, p.X.Max)
@@ -213,13 +207,11 @@ func (b *bench) drawPeers(r *results) {
 	})
 }
 
-// bar draws the median of one system, or that it was not measured.
-func (s scheme) bar(p *plot.Plot, place int, speeds []float64, own bool) {
+// bar draws the speed of one system, or that it was not measured.
+func (s scheme) bar(p *plot.Plot, place int, speed float64, own bool) {
 	at := plotter.XY{Y: float64(place)}
-	text := missing
-	if len(speeds) > 0 {
-		at.X = summary(speeds).Center
-		text = count(at.X)
+	if speed > 0 { // which NaN is not
+		at.X = speed
 	}
 	bar := must1(plotter.NewBarChart(plotter.Values{at.X}, 12))
 	bar.Horizontal = true
@@ -231,7 +223,7 @@ func (s scheme) bar(p *plot.Plot, place int, speeds []float64, own bool) {
 	}
 	label := must1(plotter.NewLabels(plotter.XYLabels{
 		XYs:    plotter.XYs{at},
-		Labels: []string{text},
+		Labels: []string{number(speed)},
 	}))
 	label.TextStyle[0] = s.text(9)
 	label.TextStyle[0].YAlign = draw.YCenter

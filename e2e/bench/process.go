@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,6 +63,8 @@ type server struct {
 	answered float64 // requests that wrk has sent
 	added    float64 // pets, while peers are compared
 	mayFail  bool    // responses may be errors
+	debug    *server // its debug address, where commits are counted
+	tls      bool
 }
 
 // start starts a program. What is set around us does not reach it, and it is killed when we end.
@@ -113,6 +116,13 @@ func (s *server) discard() {
 		fail("the service has logged an error:\n%s", text)
 	}
 	remove(s.db)
+}
+
+func (s *server) url() string {
+	if s.tls {
+		return "https://" + s.address
+	}
+	return "http://" + s.address
 }
 
 func freeAddress() string {
@@ -209,13 +219,14 @@ func (b *bench) measure(s *server, script string, connections int) figures {
 	if !b.quick {
 		b.load(s, script, connections, 1) // until the heap has grown, and caches are full
 	}
-	return b.load(s, script, connections, b.seconds)
+	return b.load(s, script, connections, b.rounds)
 }
 
 // load is measure without the second before. A response that is an error ends the program, unless
 // the server may send some: a refusal is cheaper, and would make it look fast.
 func (b *bench) load(s *server, script string, connections, seconds int) figures {
 	before := cpuTime(s.cmd)
+	committed := s.commits()
 	f := must1(b.wrk(s, script, connections, seconds))
 	used := cpuTime(s.cmd) - before
 	if f["failed"] > 0 && !s.mayFail {
@@ -224,7 +235,43 @@ func (b *bench) load(s *server, script string, connections, seconds int) figures
 	}
 	f["CPU-µs"] = used * 1e6 / f["requests"]
 	f["rss-MiB"], f["peak-MiB"] = resident(s.cmd)
+	if s.debug != nil {
+		f["adds/commit"] = f["requests"] / (s.commits() - committed)
+	}
 	return f
+}
+
+// load is a server with what it is asked, a script of wrk.
+type load struct {
+	*server
+	script string
+}
+
+// inTurns loads servers for a second each, in rounds, because the speed of a shared machine changes
+// within seconds. It returns the figures of each server, by rounds, without those of the first
+// round, until which heaps grow and caches fill.
+func (b *bench) inTurns(connections int, loads ...load) [][]figures {
+	warm := 1
+	if b.quick {
+		warm = 0
+	}
+	all := make([][]figures, len(loads))
+	for round := range warm + b.rounds {
+		for i, l := range loads {
+			f := b.load(l.server, l.script, connections, 1)
+			if round >= warm {
+				all[i] = append(all[i], f)
+			}
+		}
+	}
+	return all
+}
+
+// compare sets the ratio of a unit in each round.
+func compare(unit string, ours, theirs []figures) {
+	for i := range ours {
+		ours[i]["ratio"] = ours[i][unit] / theirs[i][unit]
+	}
 }
 
 func cpuTime(cmd *exec.Cmd) float64 {
@@ -267,7 +314,7 @@ func (b *bench) wrk(s *server, script string, connections, seconds int) (figures
 		"-c", strconv.Itoa(connections),
 		"-d", fmt.Sprint(seconds, "s"),
 		"-s", file,
-		"http://"+s.address)
+		s.url())
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("wrk: %w\n%s", err, out)
@@ -286,6 +333,33 @@ func (b *bench) wrk(s *server, script string, connections, seconds int) (figures
 		"p50-ms":   p50 / 1000,
 		"p99-ms":   p99 / 1000,
 	}, nil
+}
+
+// h2load loads a server with a list over HTTP/2, ten requests at a time on each connection.
+func (b *bench) h2load(s *server, connections, seconds int) figures {
+	out := command("taskset", "-c", wrkCore,
+		"h2load", "-t1", "-m10",
+		"-c", strconv.Itoa(connections),
+		"-D", strconv.Itoa(seconds),
+		"-H", "Authorization: "+s.auth,
+		s.url()+list)
+	f := figures{}
+	for unit, pattern := range map[string]string{
+		"req/s":  `, ([0-9.]+) req/s`,
+		"failed": `([0-9]+) failed`,
+		"ok":     `([0-9]+) 2xx`,
+	} {
+		found := regexp.MustCompile(pattern).FindStringSubmatch(out)
+		if found == nil {
+			fail("h2load does not tell %s:\n%s", unit, out)
+		}
+		f[unit] = must1(strconv.ParseFloat(found[1], 64))
+	}
+	if f["ok"] == 0 {
+		fail("no response is a success:\n%s", out)
+	}
+	_, f["peak-MiB"] = resident(s.cmd)
+	return f
 }
 
 // always is a script that sends one request over and over.

@@ -17,22 +17,35 @@ import (
 	"strings"
 
 	"golang.org/x/perf/benchfmt"
-	"golang.org/x/perf/benchmath"
 )
 
 func (b *bench) resultsOf(section string) string {
 	return filepath.Join(b.results, section+".txt")
 }
 
-// record adds a measurement to the file of the section, and tells it.
-func (b *bench) record(what string, x any, f figures) {
+// record adds what was measured in so many rounds to the file of the section: the median of each
+// unit, and of a ratio the range too.
+func (b *bench) record(what string, x any, rounds ...figures) {
+	f := figures{}
+	for unit := range rounds[0] {
+		var all []float64
+		for _, round := range rounds {
+			all = append(all, round[unit])
+		}
+		slices.Sort(all)
+		f[unit] = (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+		if strings.HasSuffix(unit, "ratio") && len(all) > 1 {
+			f[unit+least] = all[0]
+			f[unit+most] = all[len(all)-1]
+		}
+	}
 	say("%s, %v: %v", what, x, f)
 	what = strings.ReplaceAll(what, " ", "_")
 	name := fmt.Sprintf("/%s/%v", what, x)
 	r := &benchfmt.Result{
 		Config: b.config,
 		Name:   benchfmt.Name(name),
-		Iters:  1,
+		Iters:  len(rounds),
 	}
 	for _, unit := range slices.Sorted(maps.Keys(f)) {
 		r.Values = append(r.Values, benchfmt.Value{
@@ -43,17 +56,19 @@ func (b *bench) record(what string, x any, f figures) {
 	must(b.file.Write(r))
 }
 
+// What follows a unit in the names of its range.
+const least, most = "-least", "-most"
+
 // digits leaves five digits: more than a measurement is good for.
 func digits(v float64) float64 {
 	short := strconv.FormatFloat(v, 'g', 5, 64)
 	return must1(strconv.ParseFloat(short, 64))
 }
 
-// results are the figures of all runs of a section.
+// results are the figures of a section.
 type results struct {
 	lines []line // in the order in which they were measured
 	date  string
-	runs  string
 }
 
 // line is one measurement.
@@ -67,8 +82,7 @@ type line struct {
 func (b *bench) read(section string) *results {
 	path := b.resultsOf(section)
 	if _, err := os.Stat(path); err != nil {
-		say("%s was not measured yet", section)
-		return nil
+		return nil // it was not measured yet
 	}
 	r := &results{}
 	files := benchfmt.Files{Paths: []string{path}}
@@ -84,44 +98,31 @@ func (b *bench) read(section string) *results {
 			values: result.Clone(),
 		})
 		r.date = result.GetConfig("date")
-		r.runs = result.GetConfig("runs")
 	}
 	must(files.Err())
 	return r
 }
 
-// all are the values of every run.
-func (r *results) all(what string, x float64, unit string) (values []float64) {
+// value returns NaN for what was not measured.
+func (r *results) value(what string, x float64, unit string) float64 {
 	for _, l := range r.lines {
 		v, ok := l.values.Value(unit)
 		if ok && l.what == what && l.x == x {
-			values = append(values, v)
+			return v
 		}
 	}
-	return values
+	return math.NaN()
 }
 
-// summary is the median of all runs, with its interval of 95 %. Nothing is assumed of the values'
-// distribution, so it takes six of them until there is an interval.
-func summary(values []float64) benchmath.Summary {
-	sample := benchmath.NewSample(values, &benchmath.DefaultThresholds)
-	return benchmath.AssumeNothing.Summary(sample, 0.95)
-}
-
-func (r *results) median(what string, x float64, unit string) float64 {
-	return summary(r.all(what, x, unit)).Center
-}
-
-// missing stands in a table where nothing was measured.
-const missing = "–"
-
-// cell is a median in a table.
+// cell is a median in a table, with the range of a ratio.
 func (r *results) cell(what string, x float64, unit string) string {
-	values := r.all(what, x, unit)
-	if len(values) == 0 {
-		return missing
+	text := number(r.value(what, x, unit))
+	lowest := r.value(what, x, unit+least)
+	highest := r.value(what, x, unit+most)
+	if math.IsNaN(lowest) {
+		return text
 	}
-	return number(summary(values).Center)
+	return fmt.Sprintf("%s (%s–%s)", text, number(lowest), number(highest))
 }
 
 // rows are what was measured, in the order in which it was.
@@ -143,19 +144,11 @@ func (r *results) xs() (places []float64) {
 	return slices.Compact(places)
 }
 
-// footer says on what the figures of a unit were measured, how, when, and how far the medians can
-// be off.
-func (r *results) footer(unit string) string {
-	text := fmt.Sprintf("Medians of %s runs; %s.", r.runs, r.date)
-	widest := 0.0
-	for _, l := range r.lines {
-		s := summary(r.all(l.what, l.x, unit))
-		off := max(s.Hi-s.Center, s.Center-s.Lo)
-		widest = max(widest, off/s.Center)
+// footer says how, and when, the figures were measured.
+func (r *results) footer() string {
+	how := "Measured once"
+	if rounds := r.lines[0].values.Iters; rounds > 1 {
+		how = fmt.Sprintf("Medians of %d rounds of a second, with the range of ratios", rounds)
 	}
-	if math.IsInf(widest, 0) || math.IsNaN(widest) {
-		return text
-	}
-	const sure = "%s\nWith 95 %% confidence, they are right within %.0f %%."
-	return fmt.Sprintf(sure, text, 100*widest)
+	return fmt.Sprintf("%s; %s.", how, r.date)
 }

@@ -138,10 +138,14 @@ func (b *bench) speed() {
 	b.besideCeiling(many, follows(many), 8)
 }
 
-// sizes are the numbers that are measured; with -quick only the first ones.
+// sizes are the numbers that are measured: with -quick only the first ones, and with -short none
+// above a million.
 func (b *bench) sizes(quick int, all ...int) []int {
-	if b.quick {
+	switch {
+	case b.quick:
 		return all[:quick]
+	case b.short:
+		return slices.DeleteFunc(all, func(n int) bool { return n > 1_000_000 })
 	}
 	return all
 }
@@ -153,49 +157,20 @@ func (b *bench) besideCeiling(pets int, all []scenario, connections int) {
 		page := s.get(kind.list)
 		one := s.get(fmt.Sprint(onePet, pets/2))
 		ceiling := b.startCeiling(s, page, one)
-		f, top := b.inTurns(s, ceiling, kind.script, connections)
-		speed := top["req/s"]
-		f["ratio"] = f["req/s"] / speed
-		f["ceiling-req/s"] = speed
-		f["ceiling-µs"] = top["CPU-µs"]
-		f["ceiling-p99-ms"] = top["p99-ms"]
-		b.record(kind.name, pets, f)
+		measured := b.inTurns(connections,
+			load{s, kind.script(s)}, load{ceiling, kind.script(ceiling)})
+		ours, bare := measured[0], measured[1]
+		compare("req/s", ours, bare)
+		for i, f := range ours {
+			f["p99-ratio"] = f["p99-ms"] / bare[i]["p99-ms"]
+			f["ceiling-req/s"] = bare[i]["req/s"]
+			f["ceiling-µs"] = bare[i]["CPU-µs"]
+			f["ceiling-p99-ms"] = bare[i]["p99-ms"]
+		}
+		b.record(kind.name, pets, ours...)
 		s.discard()
 		ceiling.kill()
 	}
-}
-
-// inTurns measures two servers with the same script, in turns of a second, because the speed of a
-// shared machine changes within seconds. Each figure is the median of the turns, without the first,
-// until which heaps grow and caches fill.
-func (b *bench) inTurns(
-	ours, theirs *server,
-	script func(*server) string,
-	connections int,
-) (f, other figures) {
-	warm := 1
-	if b.quick {
-		warm = 0
-	}
-	turns := map[*server][]figures{}
-	for range warm + b.seconds {
-		for _, s := range []*server{ours, theirs} {
-			turns[s] = append(turns[s], b.load(s, script(s), connections, 1))
-		}
-	}
-	return medians(turns[ours][warm:]), medians(turns[theirs][warm:])
-}
-
-func medians(turns []figures) figures {
-	f := figures{}
-	for unit := range turns[0] {
-		var all []float64
-		for _, turn := range turns {
-			all = append(all, turn[unit])
-		}
-		f[unit] = summary(all).Center
-	}
-	return f
 }
 
 // startCeiling starts the ceiling, which sends what the service has sent, and makes sure that it
@@ -235,13 +210,18 @@ func (b *bench) oneCore() {
 	s := b.serve(b.copy(d.path), d.key, serverCore, env)
 	reads := always(s.get(list))
 	adds := always(s.add())
-	alone := b.measure(s, reads, 32)
-	writers := make(chan figures)
-	go func() { writers <- b.measure(s, adds, 8) }()
-	beside := b.measure(s, reads, 32)
-	b.record("32 readers alone", d.pets, alone)
-	b.record("32 readers beside writers", d.pets, beside)
-	b.record("8 writers beside readers", d.pets, <-writers)
+	var alone, beside, writers []figures
+	for range b.rounds {
+		alone = append(alone, b.load(s, reads, 32, 1))
+		wrote := make(chan figures)
+		go func() { wrote <- b.load(s, adds, 8, 1) }()
+		beside = append(beside, b.load(s, reads, 32, 1))
+		writers = append(writers, <-wrote)
+	}
+	compare("req/s", beside, alone)
+	b.record("32 readers alone", d.pets, alone...)
+	b.record("32 readers beside writers", d.pets, beside...)
+	b.record("8 writers beside readers", d.pets, writers...)
 	s.discard()
 }
 
@@ -286,9 +266,14 @@ func (b *bench) memory() {
 		at512 := b.measure(s, s.mix(pets), 512)
 		tell("MiB after 512 connections", at512["rss-MiB"])
 		s.discard()
-		first, again := b.startTimes(d)
-		tell("ms from start to the first response", first)
-		tell("ms, the same after a kill under load", again)
+		var firsts, others []figures
+		for range b.rounds {
+			first, again := b.startTimes(d)
+			firsts = append(firsts, figures{"value": first})
+			others = append(others, figures{"value": again})
+		}
+		b.record("ms from start to the first response", pets, firsts...)
+		b.record("ms, the same after a kill under load", pets, others...)
 		tell("bytes on disk for each pet", size(d.path)/float64(pets))
 		tell("MB of the stripped program", size(b.petstore)/1e6)
 	}
@@ -327,33 +312,48 @@ func (b *bench) startTimes(d *database) (first, again float64) {
 	return first, again
 }
 
-// growth measures some scenarios in databases of other sizes too.
+// growth measures some scenarios in databases of other sizes too, in turns.
 func (b *bench) growth() {
-	for _, pets := range b.sizes(2, 10_000, 100_000, 1_000_000, 10_000_000) {
-		d := b.database(pets, 0)
-		for _, kind := range scenarios(pets) {
-			if !kind.growth {
-				continue
-			}
-			s := b.fresh(d, kind.flags...)
-			b.record(kind.name, pets, b.measure(s, kind.script(s), clients))
-			s.discard()
+	sizes := b.sizes(2, 10_000, 100_000, 1_000_000, 10_000_000)
+	for i, kind := range scenarios(sizes[0]) {
+		if !kind.growth {
+			continue
+		}
+		var loads []load
+		for _, pets := range sizes {
+			s := b.fresh(b.database(pets, 0), kind.flags...)
+			loads = append(loads, load{s, scenarios(pets)[i].script(s)})
+		}
+		measured := b.inTurns(clients, loads...)
+		for n, pets := range sizes {
+			compare("CPU-µs", measured[n], measured[0])
+			b.record(kind.name, pets, measured[n]...)
+			loads[n].discard()
 		}
 	}
 }
 
 // keys measures requests each of which carries any of so many keys.
 func (b *bench) keys() {
-	for _, n := range b.sizes(1, 10, 10_000, 1_000_000) {
-		d := b.database(10_000, n)
-		s := b.fresh(d)
+	numbers := b.sizes(1, 10, 10_000, 1_000_000)
+	var loads []load
+	for _, n := range numbers {
+		s := b.fresh(b.database(10_000, n))
 		file := b.keyFile("known", n)
-		f := b.measure(s, s.withKeys(file, `""`), clients)
-		cost := figures{"value": f["CPU-µs"]}
-		most := figures{"value": f["peak-MiB"]}
-		b.record("CPU µs, list of 20", n, cost)
-		b.record("resident MiB, peak", n, most)
-		s.discard()
+		loads = append(loads, load{s, s.withKeys(file, `""`)})
+	}
+	measured := b.inTurns(clients, loads...)
+	for _, unit := range []string{"CPU-µs", "peak-MiB"} {
+		for i, n := range numbers {
+			var values []figures
+			for _, f := range measured[i] {
+				values = append(values, figures{"value": f[unit]})
+			}
+			b.record(unit, n, values...)
+		}
+	}
+	for _, l := range loads {
+		l.discard()
 	}
 }
 
@@ -395,22 +395,39 @@ func (b *bench) hostile() {
 	}
 }
 
-// inGroup becomes a command, in a control group of version 1 or 2 with 128 MiB, so that all of its
-// memory counts. Where none can be made, only its data are limited.
-const inGroup = `
-cd /sys/fs/cgroup/memory || cd /sys/fs/cgroup
-if mkdir -p petstore-bench && cd petstore-bench &&
-	{ echo 134217728 >memory.limit_in_bytes || echo 134217728 >memory.max; } &&
-	echo $$ >cgroup.procs
-then echo in "$PWD"
-else ulimit -d 131072
-fi
+// The control groups, of version 1 or 2, of what small measures, as commands of a shell. They can be
+// deleted once they are empty.
+const (
+	makeGroups = `
+cd /sys/fs/cgroup
+if [ -d memory ]; then
+	mkdir -p memory/petstore-bench cpu/petstore-bench
+	echo 134217728 >memory/petstore-bench/memory.limit_in_bytes
+	echo 100000 >cpu/petstore-bench/cpu.cfs_period_us
+	echo 50000 >cpu/petstore-bench/cpu.cfs_quota_us
+else
+	mkdir -p petstore-bench
+	echo 134217728 >petstore-bench/memory.max
+	echo "50000 100000" >petstore-bench/cpu.max
+fi`
+	// joinGroups becomes a command in the groups.
+	joinGroups = `
+cd /sys/fs/cgroup
+for group in memory/petstore-bench cpu/petstore-bench petstore-bench; do
+	[ ! -d $group ] || echo $$ >$group/cgroup.procs
+done
 exec "$@"`
+	deleteGroups = `
+cd /sys/fs/cgroup
+for group in memory/petstore-bench cpu/petstore-bench petstore-bench; do
+	[ ! -d $group ] || rmdir $group
+done`
+)
 
-// small runs the service in little memory, on one core, at full load, while somebody looks at the
-// operator's page. 100 keys have been used for 400 days.
+// small runs the service and its commands in 128 MiB and on half a core, while somebody looks at
+// the operator's page. 100 keys have been used for 400 days.
 func (b *bench) small() {
-	pets := slices.Max(b.sizes(1, 10_000, 10_000_000))
+	pets := slices.Max(b.sizes(1, 10_000, 1_000_000))
 	d := b.database(pets, 0)
 	path := b.copy(d.path)
 	history := open(path)
@@ -420,24 +437,59 @@ func (b *bench) small() {
 		INSERT INTO usage_days
 		SELECT usages.n, unixepoch() / 86400 - 1 - days.n, 1000, 10, 1 FROM days, usages`)
 	must(history.Close())
-	join := append(slices.Clone(serverCore), "sh", "-c", inGroup, "sh")
-	env := []string{"GOMAXPROCS=1", "GOMEMLIMIT=96MiB"}
+	lines := filepath.Join(b.work, "pets.jsonl")
+	command(b.petstore, "pet", "export", "-db", d.path, lines)
+
+	command("sh", "-ec", makeGroups)
+	defer command("sh", "-ec", deleteGroups)
+	command(b.petstore, "key", "create", "-db", path+"-imported") // which makes the database
+	b.recordCommand("an import", pets, "pet", "import", "-db", path+"-imported", lines)
+	cert, key := filepath.Join(b.work, "cert.pem"), filepath.Join(b.work, "key.pem")
+	command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+		"-nodes", "-subj", "/CN=localhost", "-keyout", key, "-out", cert)
+	s := b.serveSmall(path, d)
+	secured := b.serveSmall(b.copy(d.path), d, "-tls-cert", cert, "-tls-key", key)
+	secured.tls = true
+	mix := s.mix(pets)
+	b.record("64 connections", pets, b.load(s, mix, 64, 3*b.rounds))
+	b.record("512 connections", pets, b.load(s, mix, 512, 3*b.rounds))
+	b.record("64 connections, TLS", pets, b.load(secured, secured.mix(pets), 64, 3*b.rounds))
+	b.record("64 connections, TLS, HTTP/2", pets, b.h2load(secured, 64, 3*b.rounds))
+	loaded := make(chan figures)
+	go func() { loaded <- b.load(s, mix, 64, 3*b.rounds) }()
+	b.recordCommand("a backup beside load", pets, "backup", "-db", path, path+"-backup")
+	b.record("64 connections beside a backup", pets, <-loaded)
+	s.discard()
+	secured.discard()
+}
+
+// inGroups is a command that becomes another one, in the groups.
+var inGroups = append(slices.Clone(serverCore), "sh", "-ec", joinGroups, "sh")
+
+// serveSmall records how long the start takes.
+func (b *bench) serveSmall(path string, d *database, flags ...string) *server {
 	debug := &server{address: freeAddress()}
-	s := b.serve(path, d.key, join, env, "-debug-addr", debug.address)
+	flags = append(flags, "-debug-addr", debug.address)
+	began := time.Now()
+	s := b.serve(path, d.key, inGroups, []string{"GOMEMLIMIT=96MiB"}, flags...)
+	what := "a start"
+	if len(flags) > 2 {
+		what = "a start with TLS"
+	}
+	b.record(what, d.pets, figures{"seconds": time.Since(began).Seconds()})
+	s.mayFail = true
 	go func() {
 		for range time.Tick(time.Second) {
 			_, _ = debug.exchange(debug.get("/stats.json"))
 		}
 	}()
-	seconds := 600
-	if b.quick {
-		seconds = 1
-	}
-	s.mayFail = true
-	f := b.load(s, s.mix(pets), clients, seconds)
-	b.record("one core and 128 MiB", pets, f)
-	s.discard()
-	// A group can be removed only when it is empty.
-	_ = os.Remove("/sys/fs/cgroup/memory/petstore-bench")
-	_ = os.Remove("/sys/fs/cgroup/petstore-bench")
+	return s
+}
+
+// recordCommand records how long a command of the program takes in the groups.
+func (b *bench) recordCommand(what string, x int, args ...string) {
+	began := time.Now()
+	all := slices.Concat(inGroups, []string{b.petstore}, args)
+	command(all[0], all[1:]...)
+	b.record(what, x, figures{"seconds": time.Since(began).Seconds()})
 }

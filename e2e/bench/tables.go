@@ -67,23 +67,23 @@ func (b *bench) grid(r *results, name, corner, unit string) {
 		return r.cell(rows[row], xs[column], unit)
 	}
 	t := table{name, corner, rows, columns, cell}
-	b.show(t, r.footer(unit))
+	b.show(t, r.footer())
 }
 
 // list has a row for each thing that was measured at one place of the axis, and a column for each
 // unit.
 func (b *bench) list(r *results, name string, x float64, units ...string) {
 	var rows []string
-	for _, what := range r.rows() {
-		if len(r.all(what, x, units[0])) > 0 {
-			rows = append(rows, what)
+	for _, l := range r.lines {
+		if l.x == x {
+			rows = append(rows, l.what)
 		}
 	}
 	cell := func(row, column int) string {
 		return r.cell(rows[row], x, units[column])
 	}
 	t := table{name, "", rows, units, cell}
-	b.show(t, r.footer(units[0]))
+	b.show(t, r.footer())
 }
 
 func (b *bench) tellSpeed(r *results) {
@@ -94,7 +94,7 @@ func (b *bench) tellSpeed(r *results) {
 }
 
 func (b *bench) tellOneCore(r *results) {
-	b.list(r, "onecore", 10_000, "req/s", "p50-ms", "p99-ms")
+	b.list(r, "onecore", 10_000, "req/s", "ratio", "p50-ms", "p99-ms")
 }
 
 func (b *bench) tellClients(r *results) {
@@ -125,11 +125,12 @@ func (b *bench) tellHostile(r *results) {
 }
 
 func (b *bench) tellSmall(r *results) {
-	b.list(r, "small", r.xs()[0], "req/s", "p99-ms", "requests", "failed", "peak-MiB")
+	b.list(r, "small", r.xs()[0], "seconds", "req/s", "p99-ms", "failed",
+		"peak-MiB")
 }
 
 func (b *bench) tellCluster(r *results) {
-	b.list(r, "cluster", 10_000, "req/s", "ratio-to-file", "p50-ms", "p99-ms", "CPU-µs",
+	b.list(r, "cluster", 10_000, "req/s", "ratio", "p50-ms", "p99-ms", "CPU-µs",
 		"leader-µs", "others-µs")
 }
 
@@ -144,7 +145,7 @@ func (b *bench) tellLoss(r *results) {
 		return strings.Join(waits, "; ")
 	}
 	columns := []string{"the longest of each run", "the median"}
-	footer := fmt.Sprintf("All requests of %s runs; %s.", r.runs, r.date)
+	footer := fmt.Sprintf("All requests of %d runs; %s.", len(r.xs()), r.date)
 	b.show(table{"loss", "ms until success", lossKinds, columns, cell}, footer)
 }
 
@@ -164,7 +165,7 @@ func (b *bench) tellPeers(r *results) {
 	}
 	columns := append(slices.Clone(operations), "MiB")
 	t := table{"peers", "requests per second; CPU µs", systems, columns, cell}
-	b.show(t, r.footer("req/s"))
+	b.show(t, r.footer())
 	b.drawPeers(r)
 }
 
@@ -179,8 +180,8 @@ func (r *results) systems() []string {
 		}
 	}
 	slices.SortFunc(others, func(a, b string) int {
-		ofA := r.median(a+": "+opList, peerPets, "req/s")
-		ofB := r.median(b+": "+opList, peerPets, "req/s")
+		ofA := r.value(a+": "+opList, peerPets, "req/s")
+		ofB := r.value(b+": "+opList, peerPets, "req/s")
 		return cmp.Compare(ofB, ofA)
 	})
 	return append([]string{ourName, ceilingName}, others...)
@@ -188,17 +189,22 @@ func (r *results) systems() []string {
 
 func (r *results) mostMemory(system string) (most float64) {
 	for _, operation := range operations {
-		values := r.all(system+": "+operation, peerPets, "rss-MiB")
-		if len(values) > 0 {
-			most = max(most, summary(values).Center)
+		of := r.value(system+": "+operation, peerPets, "rss-MiB")
+		if of > most { // which NaN is not
+			most = of
 		}
 	}
 	return most
 }
 
+// missing stands in a table where nothing was measured.
+const missing = "–"
+
 // number has about three digits that matter.
 func number(v float64) string {
 	switch {
+	case math.IsNaN(v):
+		return missing
 	case v >= 100:
 		return count(v)
 	case v >= 10:
