@@ -529,8 +529,9 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 		return err
 	}
 	if page.more {
-		next := s.base + "/pets?" + req.filter + "after=" + strconv.FormatInt(page.last, 10)
-		w.Header()["Link"] = []string{"<" + next + `>; rel="next"`}
+		last := strconv.FormatInt(page.last, 10)
+		next := "<" + s.base + "/pets?" + req.filter + "after=" + last + `>; rel="next"`
+		w.Header()["Link"] = []string{next}
 	}
 	writeDocument(w, r, jsonType, &page.document)
 	return nil

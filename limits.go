@@ -297,18 +297,20 @@ func (d decision) err() error {
 // since Set would write X-Ratelimit. RateLimit and RateLimit-Policy follow
 // draft-ietf-httpapi-ratelimit-headers.
 func (d decision) setHeaders(h http.Header) {
-	var limits string
+	limits := make([]byte, 0, 64)
 	if d.shown == addressWindow {
-		limits = d.minute.item(addressWindow, d.now)
+		limits = d.minute.appendItem(limits, addressWindow, d.now)
 	} else {
-		limits = d.minute.item(minuteWindow, d.now) + ", " + d.day.item(dayWindow, d.now)
+		limits = d.minute.appendItem(limits, minuteWindow, d.now)
+		limits = append(limits, ", "...)
+		limits = d.day.appendItem(limits, dayWindow, d.now)
 	}
 	shown := d.level()
 	values := []string{ // one slice for all, since this runs for every request
 		strconv.FormatInt(shown.limit, 10),
 		strconv.FormatInt(shown.remaining, 10),
 		strconv.FormatInt(ceilSeconds(shown.reset), 10),
-		limits,
+		string(limits),
 	}
 	h["X-RateLimit-Limit"] = values[0:1]
 	h["X-RateLimit-Remaining"] = values[1:2]
@@ -320,12 +322,14 @@ func (d decision) setHeaders(h http.Header) {
 	}
 }
 
-// item is an element of RateLimit: the requests left, and the seconds to the reset.
-func (v level) item(w window, now instant) string {
-	name := string(w)
-	remaining := strconv.FormatInt(v.remaining, 10)
-	seconds := strconv.FormatInt(ceilSeconds(v.reset-now), 10)
-	return `"` + name + `";r=` + remaining + ";t=" + seconds
+// appendItem appends an element of RateLimit: the requests left, and the seconds to the reset.
+func (v level) appendItem(text []byte, w window, now instant) []byte {
+	text = append(text, '"')
+	text = append(text, w...)
+	text = append(text, `";r=`...)
+	text = strconv.AppendInt(text, v.remaining, 10)
+	text = append(text, ";t="...)
+	return strconv.AppendInt(text, ceilSeconds(v.reset-now), 10)
 }
 
 // usageDate is a day of a usage: whole days since 1970, in UTC.
