@@ -75,7 +75,10 @@ var goals = []goal{
 		"new pets of 64 clients, to the ceiling", "speed", tenThousand, "ratio", atLeast,
 		[]limited{{"add, on disk", 0.42}},
 	},
-	{"new pets for each commit, 1 client", "clients", 1, "adds/commit", atLeast, []limited{{"file", 1}}},
+	{
+		"new pets for each commit, 1 client", "clients", 1, "adds/commit", atLeast,
+		[]limited{{"file", 1}},
+	},
 	{"the same, 8 clients", "clients", 8, "adds/commit", atLeast, []limited{{"file", 3}}},
 	{"the same, 64 clients", "clients", 64, "adds/commit", atLeast, []limited{{"file", 20}}},
 	{
@@ -90,12 +93,13 @@ var goals = []goal{
 	{
 		"times Fastify: list, fetch, add", "peers", peerPets, "ratio", atLeast,
 		[]limited{
-			{"Fastify, better-sqlite3: " + opList, 3.7}, {"Fastify, better-sqlite3: " + opFetch, 1.5},
-			{"Fastify, better-sqlite3: " + opSynced, 6},
+			{fastifyName + ": " + opList, 3.7}, {fastifyName + ": " + opFetch, 1.5},
+			{fastifyName + ": " + opSynced, 6},
 		},
 	},
 	{
-		"p99 of the list and of new pets, to the ceiling's", "speed", tenThousand, "p99-ratio", atMost,
+		"p99 of the list and of new pets, to the ceiling's",
+		"speed", tenThousand, "p99-ratio", atMost,
 		[]limited{{"list of 20", 2}, {"add, on disk", 2}},
 	},
 	{

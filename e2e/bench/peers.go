@@ -28,6 +28,7 @@ var operations = []string{opList, opFiltered, opHundred, opFetch, opSynced, opUn
 // Systems that are not like the others.
 const (
 	ourName     = "Pet Store"
+	fastifyName = "Fastify, better-sqlite3"
 	ceilingName = "ceiling"
 )
 

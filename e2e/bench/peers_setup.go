@@ -113,7 +113,7 @@ func (b *bench) pair(name, plain string, args func(port string) []string) *peer 
 func (b *bench) fastify(plain string) *peer {
 	const install = "cd peers/fastify && [ -d node_modules/better-sqlite3/build ] || npm ci"
 	command("sh", "-c", install)
-	return b.pair("Fastify, better-sqlite3", plain, func(string) []string {
+	return b.pair(fastifyName, plain, func(string) []string {
 		return []string{"node", "peers/fastify/server.js"}
 	})
 }

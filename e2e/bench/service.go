@@ -395,7 +395,7 @@ func (b *bench) hostile() {
 	}
 }
 
-// The control groups, of version 1 or 2, of what small measures, as commands of a shell. They can be
+// The control groups, of version 1 or 2, of what small measures, as commands of a shell. They are
 // deleted once they are empty.
 const (
 	makeGroups = `
