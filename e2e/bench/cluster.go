@@ -7,13 +7,9 @@ package main
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 )
 
 // startNodes starts a cluster with the pets of a database. The first node leads, since the others
@@ -129,76 +125,4 @@ func cpuOf(nodes []*server) (leader, others float64) {
 		others += cpuTime(n.cmd)
 	}
 	return leader, others
-}
-
-// The requests of loss.
-const (
-	lossAdd  = "add"
-	lossPage = "page, not remembered"
-	lossList = "list of 20, remembered"
-)
-
-var lossKinds = []string{lossAdd, lossPage, lossList}
-
-// loss sends requests at a steady pace, whether or not earlier ones have a response, while the
-// leader of the cluster is killed. It keeps how long they waited: the longest, and the median.
-func (b *bench) loss() {
-	for run := range b.sizes(1, 1, 2, 3) {
-		b.loseLeader(run)
-	}
-}
-
-func (b *bench) loseLeader(run int) {
-	d := b.database(10_000, 0)
-	nodes := b.startNodes(d)
-	defer stopNodes(nodes[1:])
-	s := b.serve(clusterOf(nodes), d.key, serverCore, nil)
-	b.load(s, always(s.get(list)), 1, 1)
-	var recording sync.Mutex // guards waits
-	waits := map[string][]float64{}
-	var waiting sync.WaitGroup
-	kill := time.Now().Add(2 * time.Second)
-	killer := time.AfterFunc(2*time.Second, nodes[0].kill)
-	defer killer.Stop()
-	for now := range time.Tick(20 * time.Millisecond) {
-		if now.After(kill.Add(7 * time.Second)) {
-			break
-		}
-		page := rand.IntN(d.pets - 100)
-		requests := map[string]string{
-			lossAdd:  s.add(),
-			lossPage: s.get(fmt.Sprint(pageAfter, page)),
-			lossList: s.get(list),
-		}
-		for what, request := range requests {
-			waiting.Go(func() {
-				start := time.Now()
-				s.insist(request)
-				took := time.Since(start)
-				recording.Lock()
-				defer recording.Unlock()
-				waits[what] = append(waits[what], 1000*took.Seconds())
-			})
-		}
-	}
-	waiting.Wait()
-	for _, what := range lossKinds {
-		slices.Sort(waits[what])
-		b.record(what, run, figures{
-			"longest-ms": slices.Max(waits[what]),
-			"median-ms":  waits[what][len(waits[what])/2],
-		})
-	}
-	must(s.stop())
-}
-
-// insist sends a request again until it succeeds, as clients do.
-func (s *server) insist(request string) {
-	for start := time.Now(); time.Since(start) < 20*time.Second; {
-		a, err := s.exchange(request)
-		if err == nil && a.Status < 300 {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
 }

@@ -22,20 +22,19 @@
 //	hostile      cold caches, guessed ids, and unknown keys
 //	small        half a core and 128 MiB, with the operator's page open
 //	cluster      the service on three nodes, in turn with one on a file
-//	loss         what clients see while the leader of a cluster is killed
 //	peers        the service beside PocketBase, Fastify, FastAPI, and rqlite
 //
 // What is measured goes into a file of its section in bench/results, in the format of Go's
 // benchmarks; those of the plots are kept. Tables and plots are made of these files: tables go to
 // stdout, and into docs/performance.md where it has a place for them; plots into docs/plots, each
-// in a light and in a dark form. At the end stands which goals hold (goals.go).
+// in a light and in a dark form. At the end stands which goals hold, of the document's table.
 //
 // Requests per second of one machine say little about another, and those of a shared machine move
 // from one second to the next. So what is compared takes turns of a second, for some rounds
 // (-rounds), and what counts are the medians of ratios of two measurements next to each other.
 //
 // It needs Linux with two cores, Go, and wrk (on Debian: apt install wrk); rqlited on the PATH for
-// clients, cluster, loss, and peers; and for peers what peers_setup.go names. All traffic stays on
+// clients, cluster, and peers; and for peers what peers_setup.go names. All traffic stays on
 // 127.0.0.1. A response that should not be an error and is one ends the run with exit status 1.
 package main
 
@@ -82,7 +81,6 @@ var sections = []section{
 	{"hostile", (*bench).hostile, (*bench).tellHostile},
 	{"small", (*bench).small, (*bench).tellSmall},
 	{"cluster", (*bench).cluster, (*bench).tellCluster},
-	{"loss", (*bench).loss, (*bench).tellLoss},
 	{"peers", (*bench).peers, (*bench).tellPeers},
 }
 
@@ -201,7 +199,7 @@ func busy(proc procfs.FS) float64 {
 
 func (b *bench) tell(asked []section) {
 	for _, s := range asked {
-		if r := b.read(s.name); r != nil {
+		if r := b.read(s.name); len(r.lines) > 0 {
 			s.tell(b, r)
 		}
 	}

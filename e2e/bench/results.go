@@ -78,13 +78,13 @@ type line struct {
 	values *benchfmt.Result
 }
 
-// read reads the file of a section; nil, if it was never measured.
+// read reads the file of a section. If it was not measured yet, there are no lines.
 func (b *bench) read(section string) *results {
+	r := &results{}
 	path := b.resultsOf(section)
 	if _, err := os.Stat(path); err != nil {
-		return nil // it was not measured yet
+		return r
 	}
-	r := &results{}
 	files := benchfmt.Files{Paths: []string{path}}
 	for files.Scan() {
 		result, ok := files.Result().(*benchfmt.Result)

@@ -162,10 +162,11 @@ func (b *bench) besideCeiling(pets int, all []scenario, connections int) {
 		ours, bare := measured[0], measured[1]
 		compare("req/s", ours, bare)
 		for i, f := range ours {
-			f["p99-ratio"] = f["p99-ms"] / bare[i]["p99-ms"]
-			f["ceiling-req/s"] = bare[i]["req/s"]
-			f["ceiling-µs"] = bare[i]["CPU-µs"]
-			f["ceiling-p99-ms"] = bare[i]["p99-ms"]
+			top := bare[i]
+			f["p99-ratio"] = f["p99-ms"] / top["p99-ms"]
+			f["ceiling-req/s"] = top["req/s"]
+			f["ceiling-µs"] = top["CPU-µs"]
+			f["ceiling-p99-ms"] = top["p99-ms"]
 		}
 		b.record(kind.name, pets, ours...)
 		s.discard()
@@ -343,17 +344,9 @@ func (b *bench) keys() {
 		loads = append(loads, load{s, s.withKeys(file, `""`)})
 	}
 	measured := b.inTurns(clients, loads...)
-	for _, unit := range []string{"CPU-µs", "peak-MiB"} {
-		for i, n := range numbers {
-			var values []figures
-			for _, f := range measured[i] {
-				values = append(values, figures{"value": f[unit]})
-			}
-			b.record(unit, n, values...)
-		}
-	}
-	for _, l := range loads {
-		l.discard()
+	for i, n := range numbers {
+		b.record(count(float64(n))+" keys", 10_000, measured[i]...)
+		loads[i].discard()
 	}
 }
 
@@ -444,39 +437,39 @@ func (b *bench) small() {
 	defer command("sh", "-ec", deleteGroups)
 	command(b.petstore, "key", "create", "-db", path+"-imported") // which makes the database
 	b.recordCommand("an import", pets, "pet", "import", "-db", path+"-imported", lines)
-	cert, key := filepath.Join(b.work, "cert.pem"), filepath.Join(b.work, "key.pem")
-	command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-		"-nodes", "-subj", "/CN=localhost", "-keyout", key, "-out", cert)
-	s := b.serveSmall(path, d)
-	secured := b.serveSmall(b.copy(d.path), d, "-tls-cert", cert, "-tls-key", key)
-	secured.tls = true
+	s := b.serveSmall("a start", path, d)
 	mix := s.mix(pets)
-	b.record("64 connections", pets, b.load(s, mix, 64, 3*b.rounds))
-	b.record("512 connections", pets, b.load(s, mix, 512, 3*b.rounds))
-	b.record("64 connections, TLS", pets, b.load(secured, secured.mix(pets), 64, 3*b.rounds))
-	b.record("64 connections, TLS, HTTP/2", pets, b.h2load(secured, 64, 3*b.rounds))
+	seconds := 3 * b.rounds
+	b.record("64 connections", pets, b.load(s, mix, 64, seconds))
+	b.record("512 connections", pets, b.load(s, mix, 512, seconds))
 	loaded := make(chan figures)
-	go func() { loaded <- b.load(s, mix, 64, 3*b.rounds) }()
+	go func() { loaded <- b.load(s, mix, 64, seconds) }()
 	b.recordCommand("a backup beside load", pets, "backup", "-db", path, path+"-backup")
 	b.record("64 connections beside a backup", pets, <-loaded)
 	s.discard()
-	secured.discard()
+
+	cert := filepath.Join(b.work, "cert.pem")
+	key := filepath.Join(b.work, "key.pem")
+	command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+		"-nodes", "-subj", "/CN=localhost", "-keyout", key, "-out", cert)
+	s = b.serveSmall("a start with TLS", b.copy(d.path), d, "-tls-cert", cert, "-tls-key", key)
+	s.tls = true
+	b.record("64 connections, TLS", pets, b.load(s, s.mix(pets), 64, seconds))
+	b.record("64 connections, TLS and h2", pets, b.h2load(s, 64, seconds))
+	s.discard()
 }
 
 // inGroups is a command that becomes another one, in the groups.
 var inGroups = append(slices.Clone(serverCore), "sh", "-ec", joinGroups, "sh")
 
 // serveSmall records how long the start takes.
-func (b *bench) serveSmall(path string, d *database, flags ...string) *server {
+func (b *bench) serveSmall(what, path string, d *database, flags ...string) *server {
 	debug := &server{address: freeAddress()}
 	flags = append(flags, "-debug-addr", debug.address)
 	began := time.Now()
 	s := b.serve(path, d.key, inGroups, []string{"GOMEMLIMIT=96MiB"}, flags...)
-	what := "a start"
-	if len(flags) > 2 {
-		what = "a start with TLS"
-	}
-	b.record(what, d.pets, figures{"seconds": time.Since(began).Seconds()})
+	took := time.Since(began)
+	b.record(what, d.pets, figures{"seconds": took.Seconds()})
 	s.mayFail = true
 	go func() {
 		for range time.Tick(time.Second) {
@@ -487,9 +480,10 @@ func (b *bench) serveSmall(path string, d *database, flags ...string) *server {
 }
 
 // recordCommand records how long a command of the program takes in the groups.
-func (b *bench) recordCommand(what string, x int, args ...string) {
-	began := time.Now()
+func (b *bench) recordCommand(what string, pets int, args ...string) {
 	all := slices.Concat(inGroups, []string{b.petstore}, args)
+	began := time.Now()
 	command(all[0], all[1:]...)
-	b.record(what, x, figures{"seconds": time.Since(began).Seconds()})
+	took := time.Since(began)
+	b.record(what, pets, figures{"seconds": took.Seconds()})
 }

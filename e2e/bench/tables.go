@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -40,20 +41,60 @@ func (b *bench) show(t table, footer string) {
 	b.insert(t.name, text.String())
 }
 
-// insert replaces what stands between <!-- name --> and <!-- /name --> in the document.
+// insert replaces what stands at a place of the document.
 func (b *bench) insert(name, text string) {
-	path := b.document()
-	old := string(must1(os.ReadFile(path)))
-	start := fmt.Sprintf("<!-- %s -->\n", name)
-	end := fmt.Sprintf("<!-- /%s -->\n", name)
-	before, rest, found := strings.Cut(old, start)
-	_, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		say("%s has no place for %s", path, name)
+	before, _, after, found := b.place(name)
+	if !found {
+		say("%s has no place for %s", b.document(), name)
 		return
 	}
-	text = before + start + "\n" + text + "\n" + end + after
-	write(path, []byte(text))
+	write(b.document(), []byte(before+"\n"+text+"\n"+after))
+}
+
+// place is what stands in the document between <!-- name --> and <!-- /name -->, and around it.
+func (b *bench) place(name string) (before, text, after string, found bool) {
+	document := string(must1(os.ReadFile(b.document())))
+	start := fmt.Sprintf("<!-- %s -->\n", name)
+	end := fmt.Sprintf("<!-- /%s -->\n", name)
+	before, rest, found := strings.Cut(document, start)
+	text, after, closed := strings.Cut(rest, end)
+	return before + start, text, end + after, found && closed
+}
+
+// tellGoals reads the goals from their table in the document, and puts beside each what was
+// reached, and whether the goal holds. With -short, it may be missed by a tenth.
+func (b *bench) tellGoals() {
+	_, text, _, _ := b.place("goals")
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i, row := range lines[2:] { // below the head
+		cells := strings.Split(strings.Trim(row, "| "), " | ")
+		measured := b.read(cells[0])
+		value := measured.value(cells[1], parse(cells[2]), cells[3])
+		side, bound, _ := strings.Cut(cells[4], " ")
+		limit := parse(bound)
+		slack := 0.0
+		if b.short {
+			slack = limit / 10
+		}
+		holds := "no"
+		switch {
+		case math.IsNaN(value):
+			holds = missing
+		case side == "≥" && value >= limit-slack, side == "≤" && value <= limit+slack:
+			holds = "yes"
+		}
+		cells = append(cells[:5], number(value), holds)
+		lines[2+i] = "| " + strings.Join(cells, " | ") + " |"
+	}
+	text = strings.Join(lines, "\n") + "\n"
+	fmt.Printf("\n## goals\n\n%s", text)
+	b.insert("goals", text)
+}
+
+// parse reads a number as number and count write it.
+func parse(text string) float64 {
+	text = strings.ReplaceAll(text, ",", "")
+	return must1(strconv.ParseFloat(text, 64))
 }
 
 // grid has a row for each thing that was measured, and a column for each place on the axis.
@@ -117,7 +158,7 @@ func (b *bench) tellGrowth(r *results) {
 }
 
 func (b *bench) tellKeys(r *results) {
-	b.grid(r, "keys", "by keys, all calling at random", "value")
+	b.list(r, "keys", 10_000, "CPU-µs", "peak-MiB")
 }
 
 func (b *bench) tellHostile(r *results) {
@@ -132,21 +173,6 @@ func (b *bench) tellSmall(r *results) {
 func (b *bench) tellCluster(r *results) {
 	b.list(r, "cluster", 10_000, "req/s", "ratio", "p50-ms", "p99-ms", "CPU-µs",
 		"leader-µs", "others-µs")
-}
-
-// tellLoss tells how long clients waited, in each run. A run is a place on the axis.
-func (b *bench) tellLoss(r *results) {
-	units := []string{"longest-ms", "median-ms"}
-	cell := func(row, column int) string {
-		var waits []string
-		for _, run := range r.xs() {
-			waits = append(waits, r.cell(lossKinds[row], run, units[column]))
-		}
-		return strings.Join(waits, "; ")
-	}
-	columns := []string{"the longest of each run", "the median"}
-	footer := fmt.Sprintf("All requests of %d runs; %s.", len(r.xs()), r.date)
-	b.show(table{"loss", "ms until success", lossKinds, columns, cell}, footer)
 }
 
 // tellPeers has a row for each system, and a column for each operation.
