@@ -62,8 +62,9 @@ func (b *bench) clients() {
 	file.debug = debugFile
 	cluster.debug = debugCluster
 	for _, n := range b.sizes(2, 1, 2, 4, 8, 16, 32, 64, 128, 256) {
-		measured := b.inTurns(n,
-			load{file, always(file.add())}, load{cluster, always(cluster.add())})
+		onFile := load{file, always(file.add())}
+		onCluster := load{cluster, always(cluster.add())}
+		measured := b.inTurns(n, onFile, onCluster)
 		b.record("file", n, measured[0]...)
 		b.record("cluster", n, measured[1]...)
 	}
@@ -98,7 +99,9 @@ func (b *bench) cluster() {
 			what := fmt.Sprintf("%s, %d clients", kind.name, n)
 			sent := s.answered
 			leader, others := cpuOf(nodes)
-			measured := b.inTurns(n, load{s, kind.script(s)}, load{file, kind.script(file)})
+			onCluster := load{s, kind.script(s)}
+			onFile := load{file, kind.script(file)}
+			measured := b.inTurns(n, onCluster, onFile)
 			leaderAfter, othersAfter := cpuOf(nodes)
 			micros := 1e6 / (s.answered - sent)
 			compare("req/s", measured[0], measured[1])
@@ -114,7 +117,8 @@ func (b *bench) cluster() {
 	// A program that knows nothing of a shared commit sends a transaction for each pet.
 	const add = `[["INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", 7, 2, "Rex"]]`
 	request := nodes[0].send("POST", "/db/execute?transaction", add)
-	measured := b.inTurns(1, load{nodes[0], always(request)})
+	direct := load{nodes[0], always(request)}
+	measured := b.inTurns(1, direct)
 	b.record("a transaction for each pet, 1 client", d.pets, measured[0]...)
 }
 

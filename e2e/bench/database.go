@@ -98,13 +98,13 @@ func makeKey(kind string, number int) string {
 	return key + string(digits)
 }
 
-// keyFile holds the first keys of a kind, one a line.
-func (b *bench) keyFile(kind string, keys int) string {
-	file := must1(os.Create(filepath.Join(b.work, kind+".txt")))
+// keyFile holds so many keys, one a line.
+func (b *bench) keyFile(keys int) string {
+	file := must1(os.Create(filepath.Join(b.work, "keys.txt")))
 	defer file.Close()
 	w := bufio.NewWriter(file)
 	for i := range keys {
-		_, _ = fmt.Fprintln(w, makeKey(kind, i)) // Flush reports the error
+		_, _ = fmt.Fprintln(w, makeKey("known", i)) // Flush reports the error
 	}
 	must(w.Flush())
 	return file.Name()

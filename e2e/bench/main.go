@@ -19,7 +19,6 @@
 //	memory       memory, time to start, and size on disk
 //	growth       what a request costs among 10 thousand to 10 million pets
 //	keys         what it costs among 10 to 1,000,000 keys
-//	hostile      cold caches, guessed ids, and unknown keys
 //	small        half a core and 128 MiB, with the operator's page open
 //	cluster      the service on three nodes, in turn with one on a file
 //	peers        the service beside PocketBase, Fastify, FastAPI, and rqlite
@@ -78,7 +77,6 @@ var sections = []section{
 	{"memory", (*bench).memory, (*bench).tellMemory},
 	{"growth", (*bench).growth, (*bench).tellGrowth},
 	{"keys", (*bench).keys, (*bench).tellKeys},
-	{"hostile", (*bench).hostile, (*bench).tellHostile},
 	{"small", (*bench).small, (*bench).tellSmall},
 	{"cluster", (*bench).cluster, (*bench).tellCluster},
 	{"peers", (*bench).peers, (*bench).tellPeers},
@@ -173,7 +171,6 @@ func (b *bench) describe() {
 	b.describeAs("machine", "%s, %d cores", cpu, runtime.NumCPU())
 	b.describeAs("kernel", "%s", command("uname", "-r"))
 	b.describeAs("date", "%s", now.Format(time.DateOnly))
-	b.describeAs("busy-before", "%.0f%%", 100*busy(proc))
 }
 
 func (b *bench) describeAs(key, format string, args ...any) {
@@ -182,19 +179,6 @@ func (b *bench) describeAs(key, format string, args ...any) {
 		Value: fmt.Appendf(nil, format, args...),
 		File:  true,
 	})
-}
-
-// busy is the share of the machine that others use while nothing is measured, with what other
-// machines on the same hardware take away.
-func busy(proc procfs.FS) float64 {
-	const pause = 0.3
-	before := must1(proc.Stat()).CPUTotal
-	time.Sleep(pause * 1000 * time.Millisecond)
-	after := must1(proc.Stat()).CPUTotal
-	idle := after.Idle - before.Idle
-	waiting := after.Iowait - before.Iowait
-	cores := float64(runtime.NumCPU())
-	return max(0, 1-(idle+waiting)/cores/pause)
 }
 
 func (b *bench) tell(asked []section) {

@@ -54,7 +54,6 @@ func (b *bench) ceilingPeer(service *peer) *peer {
 			page = c.request
 		}
 		p.calls[operation] = &call{server: b.startCeiling(own, page, one), request: c.request}
-		own.added++
 	}
 	return p
 }

@@ -61,7 +61,6 @@ type server struct {
 	auth     string  // what stands in Authorization
 	db       string  // its database, if it has one
 	answered float64 // requests that wrk has sent
-	added    float64 // pets, while peers are compared
 	mayFail  bool    // responses may be errors
 	debug    *server // its debug address, where commits are counted
 	tls      bool
@@ -348,7 +347,10 @@ func (b *bench) h2load(s *server, connections, seconds int) figures {
 		fail("h2load gets errors:\n%s", out)
 	}
 	_, peak := resident(s.cmd)
-	return figures{"req/s": must1(strconv.ParseFloat(found[1], 64)), "peak-MiB": peak}
+	return figures{
+		"req/s":    must1(strconv.ParseFloat(found[1], 64)),
+		"peak-MiB": peak,
+	}
 }
 
 // always is a script that sends one request over and over.
@@ -399,8 +401,8 @@ end`
 	return fmt.Sprintf(lua, pets, limit, clients, before, after)
 }
 
-// withKeys lists with any of the keys in a file. header is a Lua expression for one more header.
-func (s *server) withKeys(file, header string) string {
+// withKeys lists with any of the keys in a file.
+func (s *server) withKeys(file string) string {
 	before, after, _ := strings.Cut(s.get(list), s.auth)
 	const lua = `
 local keys = {}
@@ -408,8 +410,8 @@ function init()
   for key in io.lines(%q) do keys[#keys+1] = key end
 end
 function request()
-  return %q .. keys[random(#keys)] .. %s .. %q
+  return %q .. keys[random(#keys)] .. %q
 end`
 	before += "Bearer "
-	return fmt.Sprintf(lua, file, before, header, after)
+	return fmt.Sprintf(lua, file, before, after)
 }

@@ -118,10 +118,10 @@ func (r *results) value(what string, x float64, unit string) float64 {
 func (r *results) cell(what string, x float64, unit string) string {
 	text := number(r.value(what, x, unit))
 	lowest := r.value(what, x, unit+least)
-	highest := r.value(what, x, unit+most)
 	if math.IsNaN(lowest) {
 		return text
 	}
+	highest := r.value(what, x, unit+most)
 	return fmt.Sprintf("%s (%s–%s)", text, number(lowest), number(highest))
 }
 

@@ -157,8 +157,9 @@ func (b *bench) besideCeiling(pets int, all []scenario, connections int) {
 		page := s.get(kind.list)
 		one := s.get(fmt.Sprint(onePet, pets/2))
 		ceiling := b.startCeiling(s, page, one)
-		measured := b.inTurns(connections,
-			load{s, kind.script(s)}, load{ceiling, kind.script(ceiling)})
+		own := load{s, kind.script(s)}
+		other := load{ceiling, kind.script(ceiling)}
+		measured := b.inTurns(connections, own, other)
 		ours, bare := measured[0], measured[1]
 		compare("req/s", ours, bare)
 		for i, f := range ours {
@@ -340,51 +341,12 @@ func (b *bench) keys() {
 	var loads []load
 	for _, n := range numbers {
 		s := b.fresh(b.database(10_000, n))
-		file := b.keyFile("known", n)
-		loads = append(loads, load{s, s.withKeys(file, `""`)})
+		loads = append(loads, load{s, s.withKeys(b.keyFile(n))})
 	}
 	measured := b.inTurns(clients, loads...)
 	for i, n := range numbers {
 		b.record(count(float64(n))+" keys", 10_000, measured[i]...)
 		loads[i].discard()
-	}
-}
-
-// hostile is what no cache helps against, and what should give little to anybody.
-func (b *bench) hostile() {
-	pets := slices.Max(b.sizes(1, 10_000, 10_000_000))
-	keys := slices.Max(b.sizes(1, 10, 1_000_000))
-	d := b.database(pets, keys)
-	guesses := b.keyFile("unknown", 100_000)
-	const anyAddress = `"\r\nX-Forwarded-For: 10." .. random(0, 255) .. "." .. random(0, 65535)`
-	all := []scenario{
-		{
-			name:   "scanning all pages",
-			script: func(s *server) string { return s.follow(pets, 20, 1) },
-		},
-		{
-			name:   "pages at random places",
-			script: anyOf(pageAfter, pets),
-		},
-		{
-			name:   "ids of which half are unknown",
-			script: anyOf(onePet, 2*pets),
-		},
-		{
-			name:   "unknown keys from one address",
-			script: func(s *server) string { return s.withKeys(guesses, `""`) },
-		},
-		{
-			name:   "unknown keys from millions of addresses",
-			script: func(s *server) string { return s.withKeys(guesses, anyAddress) },
-		},
-	}
-	for _, kind := range all {
-		s := b.fresh(d, "-client-ip-header", "X-Forwarded-For")
-		s.mayFail = true
-		f := b.measure(s, kind.script(s), clients)
-		b.record(kind.name, pets, f)
-		s.discard()
 	}
 }
 
@@ -440,8 +402,10 @@ func (b *bench) small() {
 	s := b.serveSmall("a start", path, d)
 	mix := s.mix(pets)
 	seconds := 3 * b.rounds
-	b.record("64 connections", pets, b.load(s, mix, 64, seconds))
-	b.record("512 connections", pets, b.load(s, mix, 512, seconds))
+	for _, n := range []int{64, 512} {
+		what := fmt.Sprint(n, " connections")
+		b.record(what, pets, b.load(s, mix, n, seconds))
+	}
 	loaded := make(chan figures)
 	go func() { loaded <- b.load(s, mix, 64, seconds) }()
 	b.recordCommand("a backup beside load", pets, "backup", "-db", path, path+"-backup")

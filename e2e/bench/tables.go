@@ -161,10 +161,6 @@ func (b *bench) tellKeys(r *results) {
 	b.list(r, "keys", 10_000, "CPU-µs", "peak-MiB")
 }
 
-func (b *bench) tellHostile(r *results) {
-	b.list(r, "hostile", r.xs()[0], "req/s", "CPU-µs", "p99-ms", "peak-MiB")
-}
-
 func (b *bench) tellSmall(r *results) {
 	b.list(r, "small", r.xs()[0], "seconds", "req/s", "p99-ms", "failed",
 		"peak-MiB")
