@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -399,17 +398,6 @@ func keepApart(t *testing.T, s *server) {
 
 // lock takes SQLite's write lock on a database, as another program may.
 func lock(t *testing.T, file string) (unlock func()) {
-	db, err := sql.Open("sqlite", file)
-	noError(t, err)
-	db.SetMaxOpenConns(1) // the pragma and the lock are those of a connection
-	for _, statement := range []string{"PRAGMA busy_timeout = 5000", "BEGIN IMMEDIATE"} {
-		if _, err := db.Exec(statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return func() {
-		if err := db.Close(); err != nil { // which rolls back
-			t.Fatal(err)
-		}
-	}
+	db := database(t, file, "PRAGMA busy_timeout = 5000", "BEGIN IMMEDIATE")
+	return func() { noError(t, db.Close()) } // which rolls back
 }

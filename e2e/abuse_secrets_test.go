@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/tls"
-	"database/sql"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -133,7 +132,6 @@ func (h *hunt) key(name, verb string, args ...string) string {
 // a key into every place of a request.
 func (h *hunt) tour() {
 	h.Helper()
-	unlimited := []string{"-plan", "enterprise", "-per-minute", "1000000", "-per-day", "1000000"}
 	h.caller = h.key("caller", "create", unlimited...)
 	// This one is written on purpose: a client names an animal and an
 	// Idempotency-Key after it, and an operator another key. So it may be in
@@ -299,21 +297,26 @@ func (h *hunt) exchange(request string) {
 	h.search(fmt.Sprintf("the answer to %.200q", request), answer, "written")
 }
 
-// dial connects to the service, in a way that it ends within seconds.
+// dial connects to the service as it is served, in a way that ends within seconds.
 func (h *hunt) dial() net.Conn {
 	h.Helper()
-	conn, err := net.Dial("tcp", h.address())
-	if err == nil && h.secure() {
-		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // its own certificate
+	if strings.HasPrefix(h.server.url, "https:") {
+		return h.connect(&tls.Config{InsecureSkipVerify: true}) // its own certificate
 	}
-	if err == nil {
-		err = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	}
-	noError(h, err)
-	return conn
+	return h.connect(nil)
 }
 
-func (h *hunt) secure() bool { return strings.HasPrefix(h.server.url, "https:") }
+// connect does so in TLS, or bare.
+func (h *hunt) connect(config *tls.Config) net.Conn {
+	h.Helper()
+	conn, err := net.Dial("tcp", h.address())
+	noError(h, err)
+	if config != nil {
+		conn = tls.Client(conn, config)
+	}
+	noError(h, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	return conn
+}
 
 func (h *hunt) address() string {
 	_, address, _ := strings.Cut(h.server.address(), "://")
@@ -325,22 +328,18 @@ func (h *hunt) address() string {
 // a read while the table is elsewhere.
 func (h *hunt) breakStore() {
 	h.Helper()
-	db, err := sql.Open("sqlite", h.server.db+"?_pragma=busy_timeout(10000)")
-	noError(h, err)
+	db := database(h.T, h.server.db, "PRAGMA busy_timeout = 10000")
 	defer db.Close()
-	db.SetMaxOpenConns(1)
 	for _, step := range []struct{ fault, request, mend string }{
 		{"BEGIN IMMEDIATE", "POST /v1/pets\nAUTH\nIdempotency-Key: KEY\n\n" + rex, "ROLLBACK"},
 		{"ALTER TABLE pets RENAME TO elsewhere", "GET /v1/pets?after=1\nAUTH\nX: KEY",
 			"ALTER TABLE elsewhere RENAME TO pets"},
 	} {
-		if _, err := db.Exec(step.fault); err != nil {
-			h.Fatal(err)
-		}
+		_, err := db.Exec(step.fault)
+		noError(h, err)
 		h.send(h.caller, step.request)
-		if _, err := db.Exec(step.mend); err != nil {
-			h.Fatal(err)
-		}
+		_, err = db.Exec(step.mend)
+		noError(h, err)
 	}
 }
 
@@ -376,12 +375,11 @@ func (h *hunt) searchDebug() {
 		r.Header.Set("Authorization", "Bearer "+h.caller)
 		response, err := http.DefaultClient.Do(r)
 		noError(h, err)
-		text, err := io.ReadAll(response.Body)
-		response.Body.Close()
-		if err != nil || len(text) == 0 {
-			h.Fatalf("%s answers %q, %v", target, text, err)
+		got, err := readAnswer(response)
+		if err != nil || got.body == "" {
+			h.Fatalf("%s answers %q, %v", target, got.body, err)
 		}
-		h.search("the debug address at "+target, text)
+		h.search("the debug address at "+target, []byte(got.body))
 	}
 }
 
@@ -495,13 +493,8 @@ func (h *hunt) tourTLS() {
 // speak sends bytes that the server does not expect, in TLS or bare, and reads until it closes.
 func (h *hunt) speak(bytes string, config *tls.Config) {
 	h.Helper()
-	conn, err := net.Dial("tcp", h.address())
-	noError(h, err)
+	conn := h.connect(config)
 	defer conn.Close()
-	if config != nil {
-		conn = tls.Client(conn, config)
-	}
-	noError(h, conn.SetDeadline(time.Now().Add(10*time.Second)))
 	_, sendErr := io.WriteString(conn, bytes)
 	answer, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -239,7 +239,7 @@ func (c *cluster) number(statement string) (number int) {
 	c.t.Helper()
 	body, err := json.Marshal([]string{statement})
 	noError(c.t, err)
-	_, answer, err := c.ask(c.leader(), "/db/query?level=strong", string(body))
+	_, answer, err := c.ask(c.leader(), "/db/query?level=linearizable", string(body))
 	var result struct{ Results []struct{ Values [][]int } }
 	if err = errors.Join(err, json.Unmarshal([]byte(answer), &result)); err != nil ||
 		len(result.Results[0].Values) != 1 {

@@ -135,7 +135,7 @@ func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
 	dir := t.TempDir()
 	mount(t, dir, "size=2560k")
 	s := &server{t: t, db: filepath.Join(dir, "petstore.db")}
-	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", "1000000")
+	s.key = s.newKey(unlimited...)
 	database(t, s.db,
 		`WITH RECURSIVE ids (id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids LIMIT 2000)
 		INSERT INTO pets (category_id, status, name) SELECT 1, 2, hex(randomblob(100)) FROM ids`,

@@ -68,13 +68,9 @@ func soak[T int | time.Duration](t *testing.T, n T) T {
 // included; one that is not there is an error.
 func (s *server) metric(name string) float64 {
 	s.t.Helper()
-	response, err := http.Get(s.debug + "/metrics")
-	noError(s.t, err)
-	defer response.Body.Close()
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
-			number, err := strconv.ParseFloat(value, 64)
+	for line := range strings.Lines(s.get(s.t, "/metrics")) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 			noError(s.t, err)
 			return number
 		}
@@ -125,8 +121,7 @@ func (l *logBuffer) String() string {
 func start(t *testing.T, flags ...string) *server {
 	t.Helper()
 	s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
-	s.key = s.newKey("-plan", "enterprise", "-per-minute", "1000000000", "-per-day",
-		"1000000000000")
+	s.key = s.newKey(unlimited...)
 	s.run(flags...)
 	return s
 }

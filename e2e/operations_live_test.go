@@ -266,8 +266,7 @@ func gather(t *testing.T, s *server, n int, creates bool) *crowd {
 	c := &crowd{server: s, urls: []string{s.url}, leaving: make(chan struct{}),
 		animals: map[string]int64{}, doubtful: map[string]bool{}}
 	for range 3 {
-		c.keys = append(c.keys, s.newKey("-plan", "enterprise", "-per-minute", "100000000",
-			"-per-day", "1000000000"))
+		c.keys = append(c.keys, s.newKey(unlimited...))
 	}
 	var clients sync.WaitGroup
 	for i := range n {

@@ -116,13 +116,14 @@ func (s *server) runSlowly() {
 	s.run()
 }
 
-// keepWriting has four clients add pets, each as soon as its last one was
-// stored, so that the service has the write lock almost without a gap.
-func keepWriting(t *testing.T, s *server) (stop func()) {
+// keepWriting has some clients add pets, each as soon as its last one was stored: four leave the
+// write lock almost without a gap. They tell how many there are when they are stopped.
+func keepWriting(t *testing.T, s *server, writers int) (stop func() (created int64)) {
 	t.Helper()
 	var stopped atomic.Bool
+	var created atomic.Int64
 	var clients sync.WaitGroup
-	for range 4 {
+	for range writers {
 		clients.Go(func() {
 			for !stopped.Load() {
 				if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
@@ -130,14 +131,16 @@ func keepWriting(t *testing.T, s *server) (stop func()) {
 					t.Errorf("a pet is not added beside commands: %v, %v", r, err)
 					return
 				}
+				created.Add(1)
 			}
 		})
 	}
-	stop = sync.OnceFunc(func() {
+	stop = sync.OnceValue(func() int64 {
 		stopped.Store(true)
 		clients.Wait()
+		return created.Load()
 	})
-	t.Cleanup(stop)
+	t.Cleanup(func() { stop() })
 	return stop
 }
 
@@ -156,8 +159,7 @@ func TestCommandsThatWriteFindAGapBesideABusyService(t *testing.T) {
 	}
 	s.stop()
 	s.runSlowly()
-	stop := keepWriting(t, s)
-	defer stop()
+	defer keepWriting(t, s, 4)()
 	// more would only take time
 	for starved, command := 0, 0; command < len(commands) && starved < 2; command++ {
 		began := time.Now()

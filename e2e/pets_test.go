@@ -2,15 +2,12 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -40,19 +37,11 @@ func (s *server) importing(file string) (cmd *exec.Cmd, stderr *logBuffer) {
 // imported is how many pets of all imports are stored, as the imports know it.
 func (s *server) imported(t *testing.T, on engine) (n int64) {
 	t.Helper()
-	const statement = "SELECT total(value) FROM counters WHERE name GLOB 'import *'"
+	const statement = "SELECT coalesce(sum(value), 0) FROM counters WHERE name GLOB 'import *'"
 	if on.cluster == nil {
-		return int64(query[float64](t, s.db, statement))
+		return query[int64](t, s.db, statement)
 	}
-	body, err := json.Marshal([]string{statement})
-	noError(t, err)
-	_, text, err := on.cluster.ask(on.cluster.leader(), "/db/query?level=linearizable",
-		string(body))
-	noError(t, err)
-	answer := decode[struct {
-		Results []struct{ Values [][]float64 }
-	}](t, text)
-	return int64(answer.Results[0].Values[0][0])
+	return int64(on.cluster.number(statement))
 }
 
 // checkImported checks that the export holds each pet of the file once, in the
@@ -91,22 +80,7 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 	t.Parallel()
 	onBothEngines(t, func(t *testing.T, on engine) {
 		s := on.start(t)
-		var created, stop atomic.Int64
-		var clients sync.WaitGroup
-		defer clients.Wait()
-		defer stop.Store(1)
-		for range 2 {
-			clients.Go(func() {
-				for stop.Load() == 0 {
-					if r, err := call(s.url, s.key, "POST", "/pets", rex, ""); err != nil ||
-						r.status != 201 {
-						t.Errorf("a create beside an import: %v, %v", r, err)
-						return
-					}
-					created.Add(1)
-				}
-			})
-		}
+		stop := keepWriting(t, s, 2)
 		const pets = 100_000
 		file := petFile(t, pets)
 		for i := range int64(10) {
@@ -129,10 +103,9 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 			t.Fatalf("the last import: %v\n%s", err, stderr)
 		}
 		t.Logf("after ten kills %d of %d pets were stored", left, pets)
-		stop.Store(1)
-		clients.Wait()
-		if others := s.checkImported(t, file); int64(others) != created.Load() {
-			t.Errorf("%d pets of others are there, and %d were created", others, created.Load())
+		created := stop()
+		if others := s.checkImported(t, file); int64(others) != created {
+			t.Errorf("%d pets of others are there, and %d were created", others, created)
 		}
 		if on.cluster == nil {
 			s.stop()
