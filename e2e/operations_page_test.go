@@ -26,6 +26,15 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
+// startOperatorsPage starts a service, and opens the page of its debug address.
+func startOperatorsPage(t *testing.T) (s *server, b *tab) {
+	t.Helper()
+	s = start(t, debugFlags...)
+	b = openTab(t, s.debug+"/")
+	b.shows("#state", "Updating")
+	return s, b
+}
+
 // crew are clients that call at a steady pace until they are stopped.
 type crew struct {
 	stop context.CancelFunc
@@ -356,11 +365,9 @@ func (b *tab) agreesWithTheMetrics(s *server) {
 
 func TestTheOperatorsPageSurvivesARestart(t *testing.T) {
 	t.Parallel()
-	s := start(t, debugFlags...)
+	s, b := startOperatorsPage(t)
 	again := []string{"-debug-addr", strings.TrimPrefix(s.debug, "http://")}
 	limited := s.newKey("-plan", "free")
-	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Updating")
 	crew := s.work(t, 100, limited)
 	b.hasSeen(300)
 	crew.end()
@@ -419,9 +426,7 @@ const hasGap = "document.querySelector('[data-chart=requests] .gap') !== null"
 
 func TestATabThatSleptShowsNoPeak(t *testing.T) {
 	t.Parallel()
-	s := start(t, debugFlags...)
-	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Updating")
+	s, b := startOperatorsPage(t)
 	began := time.Now()
 	s.work(t, 100, s.newKey("-plan", "free"))
 	s.hasServed(t, 300)
@@ -455,9 +460,7 @@ func TestATabThatSleptShowsNoPeak(t *testing.T) {
 
 func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 	t.Parallel()
-	s := start(t, debugFlags...)
-	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Updating")
+	s, b := startOperatorsPage(t)
 	b.shows("[data-value='requests.total']", "0")
 	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	stopped := time.Now()
@@ -473,37 +476,25 @@ func TestAFrozenServiceIsAGapOnTheOperatorsPage(t *testing.T) {
 }
 
 func TestTheOperatorsPageCanBeUsedFromTheKeyboard(t *testing.T) {
-	s := start(t, debugFlags...)
-	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Updating")
-	b.do(chromedp.KeyEvent("\t"))
+	_, b := startOperatorsPage(t)
+	b.press("\t")
 	wants(b, "document.activeElement.textContent", "Skip to the content")
-	to := func(what string) {
-		t.Helper()
-		for range 20 {
-			b.do(chromedp.KeyEvent("\t"))
-			if eval[bool](b, fmt.Sprintf("document.activeElement.matches(%q)", what)) {
-				return
-			}
-		}
-		t.Fatalf("Tab does not get to %s", what)
-	}
-	to(`nav a[href="metrics"]`)
-	to("[data-minutes='60']")
-	b.do(chromedp.KeyEvent("\r"))
+	b.tabTo(`nav a[href="metrics"]`)
+	b.tabTo("[data-minutes='60']")
+	b.press("\r")
 	b.shows("[data-minutes='60'][aria-pressed=true]", "1 hour")
-	to("#pause")
-	b.do(chromedp.KeyEvent(" "))
+	b.tabTo("#pause")
+	b.press(" ")
 	b.shows(".when", "paused at")
-	b.do(chromedp.KeyEvent(" "))
+	b.press(" ")
 	b.shows(".when", "last 10 s")
-	to("#moment")
-	b.do(chromedp.KeyEvent(kb.ArrowLeft))
+	b.tabTo("#moment")
+	b.press(kb.ArrowLeft)
 	b.shows(".when", "at ")
 	wants(b, `/^\d\d:\d\d:\d\d UTC$/.test(document.activeElement.ariaValueText)`, true)
-	b.do(chromedp.KeyEvent(kb.End))
+	b.press(kb.End)
 	b.shows("#moment-text", "now")
-	to("[aria-label='Table of all operations']") // to scroll in it
+	b.tabTo("[aria-label='Table of all operations']") // to scroll in it
 
 	// A pointer over a chart shows the numbers of that time.
 	b.point("pointermove", 12)
@@ -576,8 +567,7 @@ func TestTheOperatorsPageKeepsTheTimeThatIsLookedAt(t *testing.T) {
 
 // What a stranger or a later version could send must not end the reading.
 func TestTheOperatorsPageGoesOnAfterAReadingThatItCannotShow(t *testing.T) {
-	s := start(t, debugFlags...)
-	b := openTab(t, s.debug+"/")
+	s, b := startOperatorsPage(t)
 	b.shows("#near-nothing", "No key is banned")
 	eval[bool](b, `(() => {
 		const real = window.fetch;
@@ -614,8 +604,7 @@ func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
 
 func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	t.Parallel()
-	s := start(t, debugFlags...)
-	b := openTab(t, s.debug+"/")
+	s, b := startOperatorsPage(t)
 	b.shows("[data-value='fact.ready']", "yes")
 	b.shows("[data-value='well.ready']", "Ready since the start at")
 	unlock := lock(t, s.db)
@@ -668,9 +657,7 @@ func (b *tab) feed(script string) {
 // TestTheOperatorsPageBeginsWithAVerdict, and what needs nobody is not red.
 func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 	t.Parallel()
-	s := start(t, debugFlags...)
-	b := openTab(t, s.debug+"/")
-	b.shows("#state", "Updating")
+	s, b := startOperatorsPage(t)
 	b.feed(`stats.verdict = { ready: true, readySince: 1e12, reasons: window.reasons }`)
 	for _, test := range []struct{ reasons, want, title string }{
 		{"null", "All is well", ""},
