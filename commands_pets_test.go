@@ -383,14 +383,13 @@ func TestAnImportThatWasStoppedGoesOn(t *testing.T) {
 	content := petLines(pets)
 	test := func(t *testing.T, db, flag string) {
 		s := openDatabase(t, db)
-		for round := range 6 { // which is more than it takes
-			left := round + 1 // until a transaction is cancelled
+		for left := range 6 { // until a transaction is cancelled; six rounds are more than it takes
 			ctx, cancel := context.WithCancel(t.Context())
 			c := newImport(t, s, content, func(int) {
-				left--
 				if left == 0 {
 					cancel()
 				}
+				left--
 			}, flag)
 			before := countPets(t, s)
 			err := petImport(ctx, c)

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -438,10 +439,9 @@ func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 	}
 	wantEqual(c.t, r.URL.RawQuery, level, "the parameters of ", r.URL.Path)
 	c.mustExec("BEGIN")
-	results := []fakeResult{}
+	var results []fakeResult
 	for _, st := range posted {
-		mayQuery := r.URL.Path != "/db/execute"
-		result, err := c.run(st[0].(string), c.bound(st[1:]), mayQuery)
+		result, err := c.run(r.URL.Path, st[0].(string), c.bound(st[1:]))
 		if err != nil {
 			result.Error = err.Error()
 		}
@@ -475,9 +475,9 @@ func (c *fakeCluster) bound(parameters []any) []any {
 	return parameters
 }
 
-// run executes a statement, and returns its rows if it is a query, and queries are taken.
-func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
-	result fakeResult, err error) {
+// run executes a statement that was posted to a path, and returns its rows if it is a query, and
+// queries are taken there.
+func (c *fakeCluster) run(path, query string, arguments []any) (result fakeResult, err error) {
 	st := c.prepared[query]
 	if st == nil {
 		st, err = c.db.Prepare(query)
@@ -487,7 +487,10 @@ func (c *fakeCluster) run(query string, arguments []any, mayQuery bool) (
 		c.prepared[query] = st
 	}
 	verb := strings.Fields(query)[0]
-	if !mayQuery || verb != "SELECT" && verb != "WITH" {
+	if path == "/db/execute" || verb != "SELECT" && verb != "WITH" {
+		if path == "/db/query" {
+			return result, errors.New("this may only be queried")
+		}
 		done, err := st.Exec(arguments...)
 		if err != nil {
 			return result, err

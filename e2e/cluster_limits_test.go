@@ -47,6 +47,7 @@ func TestLimitsHoldBehindEveryBalancer(t *testing.T) {
 			hammer(t, balancer.url, key.token, 3*arrivals).check(t, 500, balancer.beyond)
 		})
 	}
+	t.Run("windows", p.windowsAgree)
 	t.Run("ban", p.banHolds)
 	t.Run("deaths", p.countSurvives)
 }
@@ -127,6 +128,30 @@ func (a *admissions) check(t *testing.T, limit, beyond int) {
 	if len(a.admitted)+a.outcomes["429 rate_limited"] != a.sent {
 		t.Errorf("of %d requests some are neither admitted nor limited: %v", a.sent, a.outcomes)
 	}
+}
+
+// windowsAgree begins a window at all services, and wants them to
+// count in one soon, which ends at one instant.
+func (p *parish) windowsAgree(t *testing.T) {
+	key := p.newKey(t, 1000, 1000)
+	used := 0
+	eventually(t, 3*time.Second, func() error {
+		var resets []string
+		left := 0
+		for _, s := range p.services {
+			got, err := call(s.url, key.token, "GET", "/pets?limit=1", "", "")
+			noError(t, err)
+			used++
+			resets = append(resets, got.header.Get("X-RateLimit-Reset"))
+			left = dayLeft(t, got)
+		}
+		if len(slices.Compact(resets)) > 1 || left < 1000-used {
+			return fmt.Errorf("windows end at %v, and of 1000 requests %d are left after %d",
+				resets, left, used)
+		}
+		return nil
+	})
+	p.awaitDayLeft(t, key, 1000-used)
 }
 
 var dayLeftHeader = regexp.MustCompile(`"day";r=(\d+)`)

@@ -235,7 +235,7 @@ func (m *machine) makeRoom(b *block) {
 				https://pets.example.com/shop/openapi.json
 		done' >/tmp/statuses 2>&1 &`)
 	case strings.Contains(text, " GOOS="):
-		// These programs are looked at, and not run. .ci/run has compiled their SQLite so, too.
+		// These programs are looked at, and not run.
 		m.run(`export GOFLAGS="-buildvcs=auto '-gcflags=all=-N -l'"`)
 	case strings.HasPrefix(text, "docker build"):
 		m.checkUnheard()

@@ -3,7 +3,7 @@ package e2e
 // Proven here: services share the limits of a key as they promise, though their clocks are half a
 // second apart. What a response tells of a window must include all that its service has admitted,
 // and all that another has admitted two merges before: one stores it, and the next reads it. It
-// includes nothing twice. So what passes beyond a limit arrives within two merges.
+// includes nothing twice. How much passes beyond a limit, TestLimitsHoldBehindEveryBalancer shows.
 
 import (
 	"fmt"
@@ -159,6 +159,9 @@ func recordSharers(t *testing.T, c *cluster, programs []string, lasts time.Durat
 		for _, made := range s.calls {
 			slowest = max(slowest, made.to.Sub(made.from))
 		}
+	}
+	if slowest > time.Second {
+		t.Skipf("a response takes %v here, for which a window of the test is too short", slowest)
 	}
 	for _, s := range all {
 		// A flush that finds another window sends twice.

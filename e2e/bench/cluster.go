@@ -114,12 +114,6 @@ func (b *bench) cluster() {
 		must(s.stop())
 		file.discard()
 	}
-	// A program that knows nothing of a shared commit sends a transaction for each pet.
-	const add = `[["INSERT INTO pets (category_id, status, name) VALUES (?, ?, ?)", 7, 2, "Rex"]]`
-	request := nodes[0].send("POST", "/db/execute?transaction", add)
-	direct := load{nodes[0], always(request)}
-	measured := b.inTurns(1, direct)
-	b.record("a transaction for each pet, 1 client", d.pets, measured[0]...)
 }
 
 // cpuOf is the time that the leader, and the other two together, have used, in seconds.

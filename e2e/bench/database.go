@@ -100,7 +100,7 @@ func makeKey(kind string, number int) string {
 
 // keyFile holds so many keys, one a line.
 func (b *bench) keyFile(keys int) string {
-	file := must1(os.Create(filepath.Join(b.work, "keys.txt")))
+	file := must1(os.Create(fmt.Sprintf("%s/keys-%d.txt", b.work, keys)))
 	defer file.Close()
 	w := bufio.NewWriter(file)
 	for i := range keys {

@@ -91,7 +91,7 @@ func main() {
 	}
 	folder := filepath.Join(os.TempDir(), "petstore-bench")
 	flag.StringVar(&folder, "dir", folder, "`FOLDER` for databases; it must be on a real disk")
-	flag.IntVar(&b.rounds, "rounds", 10, "how many seconds each thing is measured")
+	flag.IntVar(&b.rounds, "rounds", 10, "how many `SECONDS` each thing is measured")
 	flag.BoolVar(&b.quick, "quick", false, "try everything; results and docs stay as they are")
 	flag.BoolVar(&b.short, "short", false, "look at the goals; results and docs stay as they are")
 	draw := flag.Bool("draw", false, "measure nothing; make tables and plots of what was measured")
@@ -114,6 +114,9 @@ func main() {
 	}
 	// What an earlier run has left is removed only now: it may tell why that failed.
 	must(os.RemoveAll(b.work))
+	if b.quick || b.short {
+		must(os.RemoveAll(b.results))
+	}
 	must(os.MkdirAll(b.work, 0o755))
 	must(os.MkdirAll(b.results, 0o755))
 	b.build()
@@ -169,7 +172,6 @@ func (b *bench) describe() {
 	b.config = nil
 	b.describeAs("program", "%s", command(b.petstore, "version"))
 	b.describeAs("machine", "%s, %d cores", cpu, runtime.NumCPU())
-	b.describeAs("kernel", "%s", command("uname", "-r"))
 	b.describeAs("date", "%s", now.Format(time.DateOnly))
 }
 

@@ -24,7 +24,7 @@ const (
 
 var operations = []string{opList, opFiltered, opHundred, opFetch, opSynced, opUnsynced}
 
-// Systems that are not like the others.
+// Systems that goals and tables name.
 const (
 	ourName     = "Pet Store"
 	fastifyName = "Fastify, better-sqlite3"

@@ -148,7 +148,7 @@ func (r *results) xs() (places []float64) {
 func (r *results) footer() string {
 	how := "Measured once"
 	if rounds := r.lines[0].values.Iters; rounds > 1 {
-		how = fmt.Sprintf("Medians of %d rounds of a second, with the range of ratios", rounds)
+		how = fmt.Sprintf("Medians of %d rounds of a second", rounds)
 	}
 	return fmt.Sprintf("%s; %s.", how, r.date)
 }

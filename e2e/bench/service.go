@@ -212,11 +212,12 @@ func (b *bench) oneCore() {
 	s := b.serve(b.copy(d.path), d.key, serverCore, env)
 	reads := always(s.get(list))
 	adds := always(s.add())
+	writer := *s // which counts for itself
 	var alone, beside, writers []figures
 	for range b.rounds {
 		alone = append(alone, b.load(s, reads, 32, 1))
 		wrote := make(chan figures)
-		go func() { wrote <- b.load(s, adds, 8, 1) }()
+		go func() { wrote <- b.load(&writer, adds, 8, 1) }()
 		beside = append(beside, b.load(s, reads, 32, 1))
 		writers = append(writers, <-wrote)
 	}
@@ -345,7 +346,7 @@ func (b *bench) keys() {
 	}
 	measured := b.inTurns(clients, loads...)
 	for i, n := range numbers {
-		b.record(count(float64(n))+" keys", 10_000, measured[i]...)
+		b.record(fmt.Sprint(n, " keys"), 10_000, measured[i]...)
 		loads[i].discard()
 	}
 }
@@ -361,6 +362,7 @@ if [ -d memory ]; then
 	echo 100000 >cpu/petstore-bench/cpu.cfs_period_us
 	echo 50000 >cpu/petstore-bench/cpu.cfs_quota_us
 else
+	echo "+cpu +memory" >cgroup.subtree_control
 	mkdir -p petstore-bench
 	echo 134217728 >petstore-bench/memory.max
 	echo "50000 100000" >petstore-bench/cpu.max
@@ -398,56 +400,66 @@ func (b *bench) small() {
 	command("sh", "-ec", makeGroups)
 	defer command("sh", "-ec", deleteGroups)
 	command(b.petstore, "key", "create", "-db", path+"-imported") // which makes the database
-	b.recordCommand("an import", pets, "pet", "import", "-db", path+"-imported", lines)
-	s := b.serveSmall("a start", path, d)
+	b.record("an import", pets, b.timeCommand("pet", "import", "-db", path+"-imported", lines))
+	began := time.Now()
+	s := b.serveSmall(path, d)
+	b.record("a start", pets, seconds(began))
 	mix := s.mix(pets)
-	seconds := 3 * b.rounds
+	long := 3 * b.rounds
 	for _, n := range []int{64, 512} {
 		what := fmt.Sprint(n, " connections")
-		b.record(what, pets, b.load(s, mix, n, seconds))
+		b.record(what, pets, b.load(s, mix, n, long))
 	}
-	loaded := make(chan figures)
-	go func() { loaded <- b.load(s, mix, 64, seconds) }()
-	b.recordCommand("a backup beside load", pets, "backup", "-db", path, path+"-backup")
-	b.record("64 connections beside a backup", pets, <-loaded)
+	loaded := make(chan figures, 1)
+	go func() { loaded <- b.load(s, mix, 64, long) }()
+	var backups []figures
+	for len(loaded) == 0 {
+		to := fmt.Sprint(path, "-backup-", len(backups))
+		backups = append(backups, b.timeCommand("backup", "-db", path, to))
+	}
+	b.record("a backup beside load", pets, backups...)
+	b.record("64 connections beside backups", pets, <-loaded)
 	s.discard()
 
 	cert := filepath.Join(b.work, "cert.pem")
 	key := filepath.Join(b.work, "key.pem")
 	command("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
 		"-nodes", "-subj", "/CN=localhost", "-keyout", key, "-out", cert)
-	s = b.serveSmall("a start with TLS", b.copy(d.path), d, "-tls-cert", cert, "-tls-key", key)
+	s = b.serveSmall(b.copy(d.path), d, "-tls-cert", cert, "-tls-key", key)
 	s.tls = true
-	b.record("64 connections, TLS", pets, b.load(s, s.mix(pets), 64, seconds))
-	b.record("64 connections, TLS and h2", pets, b.h2load(s, 64, seconds))
+	b.record("64 connections, TLS", pets, b.load(s, s.mix(pets), 64, long))
+	b.record("64 connections, TLS and h2, lists", pets, b.h2load(s, 64, long))
 	s.discard()
 }
 
 // inGroups is a command that becomes another one, in the groups.
 var inGroups = append(slices.Clone(serverCore), "sh", "-ec", joinGroups, "sh")
 
-// serveSmall records how long the start takes.
-func (b *bench) serveSmall(what, path string, d *database, flags ...string) *server {
+// serveSmall starts a service in the groups, whose operator's page is read every second.
+func (b *bench) serveSmall(path string, d *database, flags ...string) *server {
 	debug := &server{address: freeAddress()}
-	flags = append(flags, "-debug-addr", debug.address)
-	began := time.Now()
-	s := b.serve(path, d.key, inGroups, []string{"GOMEMLIMIT=96MiB"}, flags...)
-	took := time.Since(began)
-	b.record(what, d.pets, figures{"seconds": took.Seconds()})
+	env := []string{"GOMEMLIMIT=96MiB"}
+	s := b.serve(path, d.key, inGroups, env, append(flags, "-debug-addr", debug.address)...)
 	s.mayFail = true
+	debug.ask(debug.get("/stats.json"))
 	go func() {
 		for range time.Tick(time.Second) {
-			_, _ = debug.exchange(debug.get("/stats.json"))
+			if _, err := debug.exchange(debug.get("/stats.json")); err != nil {
+				return // the service has ended
+			}
 		}
 	}()
 	return s
 }
 
-// recordCommand records how long a command of the program takes in the groups.
-func (b *bench) recordCommand(what string, pets int, args ...string) {
+// timeCommand has the groups run a command of the program.
+func (b *bench) timeCommand(args ...string) figures {
 	all := slices.Concat(inGroups, []string{b.petstore}, args)
 	began := time.Now()
 	command(all[0], all[1:]...)
-	took := time.Since(began)
-	b.record(what, pets, figures{"seconds": took.Seconds()})
+	return seconds(began)
+}
+
+func seconds(since time.Time) figures {
+	return figures{"seconds": time.Since(since).Seconds()}
 }
