@@ -138,7 +138,7 @@ func (f *trial) meter() (stop func()) {
 			for _, s := range f.services {
 				f.left -= s.admissionsOf(f.T, f.everywhere, 1)
 			}
-			f.admitted += f.services[0].admissionsOf(f.T, f.alone, 2)
+			f.admitted += f.services[0].admissionsOf(f.T, f.alone, 4)
 			select {
 			case <-ended:
 				return
