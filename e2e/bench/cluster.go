@@ -62,8 +62,8 @@ func (b *bench) clients() {
 	file.debug = debugFile
 	cluster.debug = debugCluster
 	for _, n := range b.sizes(2, 1, 2, 4, 8, 16, 32, 64, 128, 256) {
-		onFile := load{file, always(file.add())}
-		onCluster := load{cluster, always(cluster.add())}
+		onFile := target{file, always(file.add())}
+		onCluster := target{cluster, always(cluster.add())}
 		measured := b.inTurns(n, onFile, onCluster)
 		b.record("file", n, measured[0]...)
 		b.record("cluster", n, measured[1]...)
@@ -99,8 +99,8 @@ func (b *bench) cluster() {
 			what := fmt.Sprintf("%s, %d clients", kind.name, n)
 			sent := s.answered
 			leader, others := cpuOf(nodes)
-			onCluster := load{s, kind.script(s)}
-			onFile := load{file, kind.script(file)}
+			onCluster := target{s, kind.script(s)}
+			onFile := target{file, kind.script(file)}
 			measured := b.inTurns(n, onCluster, onFile)
 			leaderAfter, othersAfter := cpuOf(nodes)
 			micros := 1e6 / (s.answered - sent)

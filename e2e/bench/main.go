@@ -4,7 +4,7 @@
 // same bytes), on a cluster, and beside other systems. It makes the tables and the plots of
 // docs/performance.md.
 //
-//	cd e2e && go run ./bench              all sections, in three quarters of an hour
+//	cd e2e && go run ./bench              all sections
 //	cd e2e && go run ./bench speed peers  these sections
 //	cd e2e && go run ./bench -draw        the same tables and plots again; nothing is measured
 //	cd e2e && go run ./bench -quick       does it work? all but peers, with short measurements

@@ -79,15 +79,15 @@ func (b *bench) peers() {
 		}
 	}
 	for _, operation := range operations {
-		var loads []load
+		var targets []target
 		var names []string
 		for _, p := range all {
 			if c := p.calls[operation]; c != nil {
-				loads = append(loads, load{c.server, c.script()})
+				targets = append(targets, target{c.server, c.script()})
 				names = append(names, p.name)
 			}
 		}
-		measured := b.inTurns(clients, loads...)
+		measured := b.inTurns(clients, targets...)
 		for i, rounds := range measured {
 			for n, f := range rounds {
 				f["ratio"] = measured[0][n]["req/s"] / f["req/s"]

@@ -240,8 +240,8 @@ func (b *bench) load(s *server, script string, connections, seconds int) figures
 	return f
 }
 
-// load is a server with what it is asked, a script of wrk.
-type load struct {
+// target is a server with what it is asked, a script of wrk.
+type target struct {
 	*server
 	script string
 }
@@ -249,16 +249,16 @@ type load struct {
 // inTurns loads servers for a second each, in rounds, because the speed of a shared machine changes
 // within seconds. It returns the figures of each server, by rounds, without those of the first
 // round, until which heaps grow and caches fill.
-func (b *bench) inTurns(connections int, loads ...load) [][]figures {
+func (b *bench) inTurns(connections int, targets ...target) [][]figures {
 	warm := 1
 	if b.quick {
 		warm = 0
 	}
-	all := make([][]figures, len(loads))
+	all := make([][]figures, len(targets))
 	for round := range warm + b.rounds {
-		for turn := range loads { // each goes first at some time
-			i := (round + turn) % len(loads)
-			f := b.load(loads[i].server, loads[i].script, connections, 1)
+		for turn := range targets { // each goes first at some time
+			i := (round + turn) % len(targets)
+			f := b.load(targets[i].server, targets[i].script, connections, 1)
 			if round >= warm {
 				all[i] = append(all[i], f)
 			}

@@ -157,8 +157,8 @@ func (b *bench) besideCeiling(pets int, all []scenario, connections int) {
 		page := s.get(kind.list)
 		one := s.get(fmt.Sprint(onePet, pets/2))
 		ceiling := b.startCeiling(s, page, one)
-		own := load{s, kind.script(s)}
-		other := load{ceiling, kind.script(ceiling)}
+		own := target{s, kind.script(s)}
+		other := target{ceiling, kind.script(ceiling)}
 		measured := b.inTurns(connections, own, other)
 		ours, bare := measured[0], measured[1]
 		compare("req/s", ours, bare)
@@ -322,16 +322,16 @@ func (b *bench) growth() {
 		if !kind.growth {
 			continue
 		}
-		var loads []load
+		var targets []target
 		for _, pets := range sizes {
 			s := b.fresh(b.database(pets, 0), kind.flags...)
-			loads = append(loads, load{s, scenarios(pets)[i].script(s)})
+			targets = append(targets, target{s, scenarios(pets)[i].script(s)})
 		}
-		measured := b.inTurns(clients, loads...)
+		measured := b.inTurns(clients, targets...)
 		for n, pets := range sizes {
 			compare("CPU-µs", measured[n], measured[0])
 			b.record(kind.name, pets, measured[n]...)
-			loads[n].discard()
+			targets[n].discard()
 		}
 	}
 }
@@ -339,15 +339,15 @@ func (b *bench) growth() {
 // keys measures requests each of which carries any of so many keys.
 func (b *bench) keys() {
 	numbers := b.sizes(1, 10, 10_000, 1_000_000)
-	var loads []load
+	var targets []target
 	for _, n := range numbers {
 		s := b.fresh(b.database(10_000, n))
-		loads = append(loads, load{s, s.withKeys(b.keyFile(n))})
+		targets = append(targets, target{s, s.withKeys(b.keyFile(n))})
 	}
-	measured := b.inTurns(clients, loads...)
+	measured := b.inTurns(clients, targets...)
 	for i, n := range numbers {
 		b.record(fmt.Sprint(n, " keys"), 10_000, measured[i]...)
-		loads[i].discard()
+		targets[i].discard()
 	}
 }
 

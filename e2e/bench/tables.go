@@ -166,8 +166,7 @@ func (b *bench) tellKeys(r *results) {
 }
 
 func (b *bench) tellSmall(r *results) {
-	b.list(r, "small", r.xs()[0], "seconds", "req/s", "p99-ms", "failed",
-		"peak-MiB")
+	b.list(r, "small", r.xs()[0], "seconds", "req/s", "p99-ms", "failed", "peak-MiB")
 }
 
 func (b *bench) tellCluster(r *results) {
