@@ -109,13 +109,11 @@ func bootCluster(t *testing.T) *threeMachines {
 			c.blocks = d.blocks
 		}
 	}
-	installRqlited(t) // fetches and builds what the machines build from the caches
-	repository := snapshot(t)
-	rqlite, proxy := rqliteRepository(t)
+	repository, rqlite := snapshot(t), rqliteReleases(t)
 	for i := range 3 {
 		m := bootMachine(t, repository, rqlite, c.wire, filepath.Dir(binary))
-		m.values["<this repository>"], m.values["https://github.com/rqlite/rqlite"] = repository,
-			rqlite
+		m.values["<this repository>"] = repository
+		m.values["https://github.com/rqlite/rqlite/releases/download"] = "file://" + rqlite
 		c.all = append(c.all, m)
 		card := "lan"
 		if i == 0 {
@@ -131,8 +129,7 @@ func bootCluster(t *testing.T) *threeMachines {
 			c.all[0].run("ip link set " + link + " master lan up")
 		}
 		m.run(fmt.Sprintf("ip address add %s/24 dev %s && ip link set %[2]s up", hostOf(i), card))
-		// rqlite is built with C, whatever is set here.
-		m.run("cd /root && export CGO_ENABLED=1 WIRE=" + c.wire + " GOSUMDB=off GOPROXY=" + proxy)
+		m.run("cd /root && export WIRE=" + c.wire)
 		m.run(scpStandIn)
 		m.run("systemctl start systemd-journald-dev-log.socket") // for HAProxy
 		m.run("mkdir -p /etc/letsencrypt/{live/pets.example.com,renewal-hooks/deploy}")
@@ -142,24 +139,14 @@ func bootCluster(t *testing.T) *threeMachines {
 	return c
 }
 
-// rqliteRepository stands for rqlite's own: its source, as the cache of Go has it
-// since rqlited was built, under the tag of its version. The proxy is that cache,
-// for what the source needs, since the machines have no other network.
-func rqliteRepository(t *testing.T) (repository, proxy string) {
+// rqliteReleases stands for those of GitHub: rqlited, packed as there.
+func rqliteReleases(t *testing.T) (folder string) {
 	t.Helper()
-	modules, err := exec.Command("go", "env", "GOMODCACHE").Output()
-	noError(t, err)
-	cache := strings.TrimSpace(string(modules))
-	repository = filepath.Join(t.TempDir(), "rqlite")
-	script := exec.Command("bash", "-c", `mkdir "$1" && cd "$1" &&
-		cp -r "$2"/github.com/rqlite/rqlite/v8@"$3"/. . && chmod -R u+w . &&
-		git init -q && git add --all &&
-		git -c user.name=e2e -c user.email=e2e@example.com commit -q -m "$3" && git tag "$3"`,
-		"bash", repository, cache, rqliteVersion)
-	if out, err := script.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return repository, "file://" + cache + "/cache/download"
+	folder = t.TempDir()
+	tool(t, "bash", "-ec", `cd "$1"; mkdir "$3" "$4"; cp "$2" "$3/rqlited"
+		tar czf "$4/$3.tar.gz" "$3"`,
+		"bash", folder, installRqlited(t), "rqlite-"+rqliteVersion+"-linux-amd64", rqliteVersion)
+	return folder
 }
 
 // rqliteVersion is that of the document, and of .ci/rqlited.

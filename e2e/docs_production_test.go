@@ -236,7 +236,7 @@ func (m *machine) makeRoom(b *block) {
 		done' >/tmp/statuses 2>&1 &`)
 	case strings.Contains(text, " GOOS="):
 		// These programs are looked at, and not run.
-		m.run(`export GOFLAGS="-buildvcs=auto '-gcflags=all=-N -l'"`)
+		m.run(`export GOFLAGS="-buildvcs=auto '-gcflags=all=-N -l -dwarf=false'"`)
 	case strings.HasPrefix(text, "docker build"):
 		m.checkUnheard()
 		m.run("systemctl stop petstore.socket petstore caddy nginx")
