@@ -16,10 +16,14 @@ import (
 
 // onSmallDisks gives each node a disk of its own.
 func onSmallDisks(c *cluster) {
-	for _, n := range c.nodes {
-		noError(c.t, os.Mkdir(n.folder, 0o700))
-		mount(c.t, n.folder, "size=256m")
+	for i := range c.nodes {
+		c.onSmallDisk(i)
 	}
+}
+
+func (c *cluster) onSmallDisk(i int) {
+	noError(c.t, os.Mkdir(c.nodes[i].folder, 0o700))
+	mount(c.t, c.nodes[i].folder, "size=256m")
 }
 
 // TestTheClusterOutlivesItsDisksAndMachines among clients. From the second full disk on, there is
@@ -40,7 +44,7 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 			f.fullFollower(old)}, false, isReady, "", allServe})
 		f.restartServices()
 		f.suffer(blow{outage{"the majority is frozen for a moment", true, 0, f.freezeMajority},
-			true, "", "store unavailable", someFailed})
+			true, "", "store unavailable|leadership lost", someFailed})
 		const leaderless = "leader|refused|deadline|EOF"
 		f.suffer(blow{outage{"the majority is away", true, soak(t, 3*time.Second),
 			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", nobodyServes})
@@ -85,6 +89,7 @@ func (f *trial) replace(lost int) {
 	tool(f.T, "curl", "-fsS", "-X", "DELETE", c.url(c.leader())+"/remove",
 		"-d", fmt.Sprintf(`{"id": %q}`, name))
 	c.nodes[lost] = c.plug(lost + 1 + clusterSize)
+	c.onSmallDisk(lost)
 	c.restart(lost)
 }
 

@@ -31,7 +31,8 @@ func BuildAhead(from, to string, by time.Duration, changes Changes) (program str
 		}
 	}
 	program = filepath.Join(to, "petstore")
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", program, ".")
+	build := exec.CommandContext(context.Background(), "go", "build", "-gcflags=-N -l -dwarf=false",
+		"-ldflags=-s -w", "-o", program, ".")
 	build.Dir = to
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)

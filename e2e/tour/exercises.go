@@ -164,7 +164,7 @@ func goTest(folder string, files overlay, test string) error {
 		return err
 	}
 	// Without optimizing, compiling takes a third less, and is most of the time.
-	cmd := exec.CommandContext(context.Background(), "go", "test", "-gcflags=-N -l",
+	cmd := exec.CommandContext(context.Background(), "go", "test", "-gcflags=-N -l -dwarf=false",
 		"-count=1", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+test+")",
 		".") //nolint:gosec // tests of the course
 	cmd.Dir = folder
