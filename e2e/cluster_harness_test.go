@@ -209,7 +209,7 @@ func (c *cluster) kill(i int) {
 	kill(c.t, c.nodes[i].cmd)
 }
 
-// restart starts a node that was killed, and returns when it knows the leader.
+// restart starts a node that was killed, and awaits it.
 func (c *cluster) restart(i int) {
 	c.t.Helper()
 	c.start(i)
@@ -316,13 +316,17 @@ func (c *cluster) ask(i int, target, body string) (status int, answer string, er
 	return response.StatusCode, string(data), err
 }
 
-// awaitReady waits until a node knows the leader and has caught up with it.
+// awaitReady waits until a node knows the leader, has caught up with it, and has applied what it
+// has, which a leader does before anything else.
 func (c *cluster) awaitReady(i int) {
 	c.t.Helper()
 	eventually(c.t, time.Minute, func() error {
 		status, body, err := c.ask(i, "/readyz?sync", "")
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("node %d is not ready: %d %s", i, status, body)
+		}
+		if raft, _ := c.raft(i); err == nil && raft.Pending > 0 {
+			err = fmt.Errorf("node %d applies its log", i)
 		}
 		return err
 	})
@@ -370,8 +374,9 @@ func (c *cluster) followers() (numbers []int) {
 
 // raftStatus is what a node thinks of itself.
 type raftStatus struct {
-	State string
-	Term  int
+	State   string
+	Term    int
+	Pending int `json:"fsm_pending"`
 }
 
 func (c *cluster) raft(i int) (raftStatus, error) {
