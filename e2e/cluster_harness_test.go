@@ -316,8 +316,8 @@ func (c *cluster) ask(i int, target, body string) (status int, answer string, er
 	return response.StatusCode, string(data), err
 }
 
-// awaitReady waits until a node knows the leader, has caught up with it, and has applied what it
-// has, which a leader does before anything else.
+// awaitReady waits until a node knows the leader, has caught up with it, and has nearly applied
+// that, as a leader does first.
 func (c *cluster) awaitReady(i int) {
 	c.t.Helper()
 	eventually(c.t, time.Minute, func() error {
@@ -325,7 +325,8 @@ func (c *cluster) awaitReady(i int) {
 		if err == nil && status != http.StatusOK {
 			err = fmt.Errorf("node %d is not ready: %d %s", i, status, body)
 		}
-		if raft, _ := c.raft(i); err == nil && raft.Pending > 0 {
+		raft, failure := c.raft(i)
+		if err = cmp.Or(err, failure); err == nil && raft.Pending > 0 {
 			err = fmt.Errorf("node %d applies its log", i)
 		}
 		return err
