@@ -326,8 +326,8 @@ func (c *cluster) awaitReady(i int) {
 			err = fmt.Errorf("node %d is not ready: %d %s", i, status, body)
 		}
 		raft, failure := c.raft(i)
-		if err = cmp.Or(err, failure); err == nil && raft.Pending > 0 {
-			err = fmt.Errorf("node %d applies its log", i)
+		if err = cmp.Or(err, failure); raft.Pending > 0 {
+			err = errors.New("it applies its log")
 		}
 		return err
 	})

@@ -635,7 +635,7 @@ func (l *ledger) audit() {
 func mount(t *testing.T, dir, options string) {
 	t.Helper()
 	tool(t, "mount", "-t", "tmpfs", "-o", options, "tmpfs", dir)
-	t.Cleanup(func() { tool(t, "umount", "--lazy", dir) }) // what uses it is ended later
+	t.Cleanup(func() { tool(t, "umount", "-l", dir) }) // lazily: what uses it is ended later
 }
 
 // tool runs what only root may.
