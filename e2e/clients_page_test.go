@@ -55,9 +55,9 @@ type tab struct {
 // When the test ends, nothing may have gone wrong unseen.
 func openTab(t *testing.T, address string) *tab {
 	t.Helper()
-	program, err := exec.LookPath("chromium")
+	program, err := exec.LookPath("chromium-headless-shell")
 	if err != nil {
-		t.Fatal("install Chromium (Debian: chromium)")
+		t.Fatal("install Chromium (Debian: chromium-headless-shell)")
 	}
 	axe, err := os.ReadFile(filepath.Join(nodeModules(t), "axe-core", "axe.min.js"))
 	noError(t, err)

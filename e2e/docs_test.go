@@ -444,10 +444,10 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	x := &terminal{t: t, stderr: &logBuffer{}, values: map[string]string{}}
 	shell := exec.Command(command[0], command[1:]...)
 	shell.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "PETSTORE_") || strings.HasPrefix(v, "GOFLAGS=")
+		return strings.HasPrefix(v, "PETSTORE_")
 	})
 	// Go's default, whatever this machine's is
-	shell.Env = append(shell.Env, "GOFLAGS=-buildvcs=auto")
+	shell.Env = append(shell.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=auto")
 	shell.Stderr = x.stderr
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := shell.StdinPipe()
