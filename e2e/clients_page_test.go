@@ -1,6 +1,6 @@
 package e2e
 
-// The page for people, in a real Chromium: what a person sees, clicks and types.
+// The page for people, in Chromium without its window: what a person sees, clicks and types.
 // In each state axe-core looks for barriers, in both themes; with SCREENSHOTS=DIR
 // in the environment there is a picture of each, at two widths, to look at.
 

@@ -17,7 +17,7 @@ const (
 	arrivals      = 400 // a second, at all services together
 	arriveInFlush = arrivals / 2
 	// what arrives while flushes wait for each other, on a machine that is busy
-	flushTakes = arrivals / 4
+	flushTakes = arrivals / 2
 )
 
 // TestLimitsHoldBehindEveryBalancer calls three services on a cluster with one key

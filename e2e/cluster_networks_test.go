@@ -79,7 +79,7 @@ func (r *relay) pass(to, from net.Conn, cuttable bool) {
 		time.Sleep(time.Until(p.due))
 		r.stall.RLock()
 		r.stall.RUnlock() //nolint:staticcheck // it only waits
-		isCut := cuttable && r.cuts.Load() && rand.N(20) == 0
+		isCut := cuttable && r.cuts.Load() && rand.N(5) == 0
 		if isCut {
 			p.bytes = p.bytes[:len(p.bytes)/2]
 		}

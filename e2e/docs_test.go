@@ -446,7 +446,7 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 	shell.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "PETSTORE_")
 	})
-	// Go's default, whatever this machine's is
+	// The commit is noted, as is Go's default, whatever this machine's is.
 	shell.Env = append(shell.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -buildvcs=auto")
 	shell.Stderr = x.stderr
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -203,8 +203,8 @@ func installLitestream(module string) (program string, err error) {
 		return program, nil
 	}
 	// Not optimized, it is built in a fraction of the time; .ci/run has compiled it so too.
-	install := exec.Command("go", "install", "-gcflags=all=-N -l -dwarf=false", "-gcflags=std=",
-		"-ldflags=-s -w", module)
+	install := exec.Command("go", "install", "-gcflags=all=-N -l -dwarf=false",
+		"-gcflags=std=-dwarf=false", "-ldflags=-w", module)
 	install.Env = append(os.Environ(), "GOBIN="+filepath.Dir(program), "CGO_ENABLED=0")
 	if out, err := install.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go install %s: %w\n%s", module, err, out)
