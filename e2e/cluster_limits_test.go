@@ -38,13 +38,11 @@ func TestLimitsHoldBehindEveryBalancer(t *testing.T) {
 	}{{"hashing", b.hashing, false}, {"round robin", b.roundRobin, true}} {
 		t.Run("minute, "+balancer.name, func(t *testing.T) {
 			key := p.newKey(t, 2*arrivals, 1_000_000_000)
-			a := p.hammer(t, balancer.url, key.token, 4*arrivals)
-			a.check(t, 2*arrivals, balancer.inTurn)
+			p.hammer(t, balancer.url, key.token, 4*arrivals).check(t, 2*arrivals, balancer.inTurn)
 		})
 		t.Run("day, "+balancer.name, func(t *testing.T) {
 			key := p.newKey(t, 1_000_000, 500)
-			a := p.hammer(t, balancer.url, key.token, 3*arrivals)
-			a.check(t, 500, balancer.inTurn)
+			p.hammer(t, balancer.url, key.token, 3*arrivals).check(t, 500, balancer.inTurn)
 		})
 	}
 	t.Run("windows", p.windowsAgree)
@@ -131,10 +129,10 @@ func (a *admissions) check(t *testing.T, limit int, inTurn bool) {
 		beyond = arriveInFlush + int(a.flushing*arrivals)
 	}
 	excess := len(a.admitted) - limit
-	t.Logf("%d requests at %d a second, %d between flushes, which took %.0f ms; limit %d, "+
-		"admitted %d, the last after %d ms; excess %d; %v",
-		a.sent, arrivals, arriveInFlush, 1000*a.flushing, limit, len(a.admitted),
-		slices.Max(a.admitted).Milliseconds(), excess, a.outcomes)
+	t.Logf("%d requests at %d a second; flushes took %.0f ms in all; limit %d, "+
+		"admitted %d, the last after %d ms; %v",
+		a.sent, arrivals, 1000*a.flushing, limit, len(a.admitted),
+		slices.Max(a.admitted).Milliseconds(), a.outcomes)
 	if excess < 0 || excess > beyond {
 		t.Errorf("%d are admitted beyond the limit of %d, want 0 to %d", excess, limit, beyond)
 	}
