@@ -81,7 +81,7 @@ type admissions struct {
 	sent     int
 	outcomes map[string]int
 	admitted []time.Duration // after the first request
-	flushing float64         // seconds that the slowest service took for all its flushes meanwhile
+	flushing float64         // seconds that all flushes of the slowest service took
 }
 
 // hammer sends lists with a key, as many a second as arrivals says, whether
@@ -129,7 +129,7 @@ func (a *admissions) check(t *testing.T, limit int, inTurn bool) {
 		beyond = arriveInFlush + int(a.flushing*arrivals)
 	}
 	excess := len(a.admitted) - limit
-	t.Logf("%d requests at %d a second; flushes took %.0f ms in all; limit %d, "+
+	t.Logf("%d requests at %d a second; flushes took %.0f ms; limit %d, "+
 		"admitted %d, the last after %d ms; %v",
 		a.sent, arrivals, 1000*a.flushing, limit, len(a.admitted),
 		slices.Max(a.admitted).Milliseconds(), a.outcomes)
