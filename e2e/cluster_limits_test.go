@@ -269,7 +269,7 @@ func (p *parish) countSurvives(t *testing.T) {
 	left = p.awaitDayLeft(t, key, left)
 	time.Sleep(time.Second)
 	p.services[0].kill()
-	p.services[0].again(slices.Concat(behindProxy, debugFlags)...)
+	p.services[0].again(behindProxy...)
 	left = p.awaitDayLeft(t, key, left)
 	p.restart(leader)
 	p.awaitDayLeft(t, key, left)
