@@ -15,7 +15,7 @@ import (
 // each other every half second what they have counted.
 const (
 	arrivals      = 400 // a second, at all services together
-	arriveInFlush = arrivals / 2
+	arriveBetween = arrivals / 2
 )
 
 // TestLimitsHoldBehindEveryBalancer calls three services on a cluster with one key
@@ -81,11 +81,11 @@ type admissions struct {
 	sent     int
 	outcomes map[string]int
 	admitted []time.Duration // after the first request
-	flushing float64         // seconds that all flushes of the slowest service took
+	flushing float64         // seconds that all commits of the slowest service took
 }
 
 // hammer sends lists with a key, as many a second as arrivals says, whether
-// they are answered or not. Meanwhile the services commit nothing but flushes.
+// they are answered or not. Meanwhile the services commit little but flushes.
 func (p *parish) hammer(t *testing.T, url, token string, requests int) *admissions {
 	t.Helper()
 	a := &admissions{sent: requests, outcomes: map[string]int{}}
@@ -126,7 +126,7 @@ func (a *admissions) check(t *testing.T, limit int, inTurn bool) {
 	t.Helper()
 	beyond := 0
 	if inTurn {
-		beyond = arriveInFlush + int(a.flushing*arrivals)
+		beyond = arriveBetween + int(a.flushing*arrivals)
 	}
 	excess := len(a.admitted) - limit
 	t.Logf("%d requests at %d a second; flushes took %.0f ms; limit %d, "+
