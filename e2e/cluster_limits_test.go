@@ -78,10 +78,10 @@ func (p *parish) newKey(t *testing.T, perMinute, perDay int) issued {
 
 // admissions is what became of requests that were sent at a steady pace.
 type admissions struct {
-	sent     int
-	outcomes map[string]int
-	admitted []time.Duration // after the first request
-	flushing float64         // seconds that all commits of the slowest service took
+	sent       int
+	outcomes   map[string]int
+	admitted   []time.Duration // after the first request
+	committing float64         // seconds that all commits of the slowest service took
 }
 
 // hammer sends lists with a key, as many a second as arrivals says, whether
@@ -115,23 +115,23 @@ func (p *parish) hammer(t *testing.T, url, token string, requests int) *admissio
 	}
 	clients.Wait()
 	for i, s := range p.services {
-		a.flushing = max(a.flushing, s.metric("petstore_commit_duration_seconds_sum")-before[i])
+		a.committing = max(a.committing, s.metric("petstore_commit_duration_seconds_sum")-before[i])
 	}
 	return a
 }
 
 // check wants the limit admitted, and nothing beyond it, or with services in turn only what they
-// could not know of each other. One flush took no longer than all of them.
+// could not know of each other. No flush took longer than all commits of the slowest service.
 func (a *admissions) check(t *testing.T, limit int, inTurn bool) {
 	t.Helper()
 	beyond := 0
 	if inTurn {
-		beyond = arriveBetween + int(a.flushing*arrivals)
+		beyond = arriveBetween + int(a.committing*arrivals)
 	}
 	excess := len(a.admitted) - limit
-	t.Logf("%d requests at %d a second; flushes took %.0f ms; limit %d, "+
+	t.Logf("%d requests at %d a second; commits took %.0f ms; limit %d, "+
 		"admitted %d, the last after %d ms; %v",
-		a.sent, arrivals, 1000*a.flushing, limit, len(a.admitted),
+		a.sent, arrivals, 1000*a.committing, limit, len(a.admitted),
 		slices.Max(a.admitted).Milliseconds(), a.outcomes)
 	if excess < 0 || excess > beyond {
 		t.Errorf("%d are admitted beyond the limit of %d, want 0 to %d", excess, limit, beyond)
