@@ -465,7 +465,7 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 		operations[op.name] = op
 	}
 	const creates = "creates of 8 clients, and a checkpoint"
-	for _, fault := range []struct {
+	faults := []struct {
 		name, file string
 		operations []string // each of which has a disk that shows the fault
 		changes    []string
@@ -524,7 +524,11 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 `,
 			},
 		},
-	} {
+	}
+	for _, f := range faults {
+		noError(t, planted.Check("..", f.file, f.changes))
+	}
+	for _, fault := range planted.Some(faults) {
 		t.Run(fault.name, func(t *testing.T) {
 			program, err := planted.Build("..", t.TempDir(), fault.file, fault.changes)
 			noError(t, err)

@@ -13,18 +13,18 @@ var limitFaults = []struct {
 	name, file string
 	changes    []string
 }{
-	{name: "a window admits one request too many", file: "limits.go", changes: []string{
+	{"a window admits one request too many", "limits.go", []string{
 		"	d := u.levels(now, a.quota)\n",
 		"	d := u.levels(now, quota{a.PerMinute + 1, a.PerDay + 1})\n",
 	}},
-	{name: "a restart forgets all usage", file: "usage.go", changes: []string{
+	{"a restart forgets all usage", "usage.go", []string{
 		"	_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",
 		"	var err error\n	_ = query\n",
 	}},
-	{name: "a kill forgets three seconds of usage", file: "main.go", changes: []string{
+	{"a kill forgets three seconds of usage", "main.go", []string{
 		`every(500*time.Millisecond, "write usage"`, `every(3*time.Second, "write usage"`,
 	}},
-	{name: "a change of a quota holds three seconds later", file: "store.go", changes: []string{
+	{"a change of a quota holds three seconds later", "store.go", []string{
 		"lookEvery = 250 * time.Millisecond", "lookEvery = 3 * time.Second",
 		"trustFor  = time.Second", "trustFor  = 4 * time.Second",
 	}},
@@ -41,10 +41,10 @@ func TestPlantedFaultsOfLimitsAreFound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for recordings := 1; recordings <= 5; recordings++ {
+			for range 5 {
 				r := recordCalls(t, program, 8*time.Second)
 				if err = r.replay(); err != nil {
-					t.Logf("recording %d: %v", recordings, err)
+					t.Log(err)
 					return
 				}
 			}

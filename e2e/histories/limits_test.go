@@ -32,7 +32,7 @@ func TestCallersAreLimitedAsTheModelSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	calls, admitted := 0, 0
-	for began := time.Now(); time.Since(began) < budget(t); {
+	for began := time.Now(); time.Since(began) < budget(); {
 		r := recordCalls(t, program, recordCallsFor)
 		if err := r.replay(); err != nil {
 			t.Fatal(err)

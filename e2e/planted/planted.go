@@ -4,6 +4,7 @@ package planted
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,25 @@ func BuildAhead(from, to string, by time.Duration, changes Changes) (program str
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return program, nil
+}
+
+// Some draws three of the faults that are planted. With SOAK, it returns all of them.
+func Some[F any](faults []F) []F {
+	if os.Getenv("SOAK") != "" {
+		return faults
+	}
+	rand.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+	return faults[:3]
+}
+
+// Check is an error if a file does not have each of the texts to change once.
+func Check(folder, file string, changes []string) error {
+	content, err := os.ReadFile(filepath.Join(folder, file))
+	if err != nil {
+		return err
+	}
+	_, err = change(string(content), changes)
+	return err
 }
 
 func copyService(from, to string, changes Changes) error {

@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 )
 
 // With -update patches are merged if lines around theirs have changed, and nothing else is tried:
@@ -160,23 +159,10 @@ func TestTheChecksAreFairAndStrict(t *testing.T) {
 			t.Parallel()
 			c := newClone(t)
 			for e := range waiting {
-				start := time.Now()
 				t.Run(e.Name, func(t *testing.T) { c.try(t, e) })
-				progress("%-8s %4.1f s", e.Name, time.Since(start).Seconds())
 			}
 		})
 	}
-}
-
-// progress tells a person at a terminal what was done. Go shows what tests print only when their
-// package has ended.
-func progress(format string, args ...any) {
-	terminal, err := os.OpenFile("/dev/tty", os.O_WRONLY, 0)
-	if err != nil {
-		return
-	}
-	defer terminal.Close()
-	_, _ = fmt.Fprintf(terminal, "  "+format+"\n", args...)
 }
 
 // try sees an exercise unsolved, and what its check says of each solution.
