@@ -7,7 +7,7 @@ package e2e
 // `main.go`:"), or one of this repository that it quotes ("This is
 // [deploy/Caddyfile](deploy/Caddyfile):"). A value that differs from run to run is
 // compared by its shape; a key or a port that is shown stands for the real one
-// from then on. A command that shows bars or lines of the log, and a service, run on a
+// from then on. A command that shows lines of the log, and a service, run on a
 // terminal, as they do for readers; others show their stdout.
 // A block that cannot be run like that is an error, so that none can rot.
 
@@ -519,10 +519,10 @@ func (x *terminal) compare(b *block, c command) {
 		printed = x.serve(c.line, shown)
 	case regexp.MustCompile(`(?m)^petstore: `).MatchString(shown):
 		printed = x.run("! { " + c.line + "\n} 2>&1")
-	case logLine.MatchString(shown) || strings.Contains(shown, "█"):
+	case logLine.MatchString(shown):
 		screen := newScreen(x.t)
 		x.run("{ " + c.line + "\n} >" + screen.path + " 2>&1; echo >>" + screen.path)
-		printed = screen.await("\n\n")
+		printed = bar.ReplaceAllString(screen.await("\n\n"), "")
 	default:
 		printed = x.run(c.line)
 	}
@@ -539,6 +539,7 @@ func (x *terminal) compare(b *block, c command) {
 var (
 	serves  = regexp.MustCompile(`^(\./petstore|go run \.)( -|$)`)
 	logLine = regexp.MustCompile(`(?m)^time=.*\n?`)
+	bar     = regexp.MustCompile(`\r.*?\x1b\[K`) // which a slow command shows, and erases
 )
 
 // run runs a command, which must succeed, and returns its stdout.

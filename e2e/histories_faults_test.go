@@ -134,7 +134,7 @@ func TestHistoriesShowPlantedFaults(t *testing.T) {
 	for _, f := range plantedFaults {
 		noError(t, planted.Check("..", f.file, f.changes))
 	}
-	for _, f := range planted.Some(plantedFaults) {
+	for _, f := range planted.Some(3, plantedFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			program, err := planted.Build("..", t.TempDir(), f.file, f.changes)
 			noError(t, err)
