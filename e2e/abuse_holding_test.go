@@ -107,7 +107,7 @@ func TestPeersThatHoldOnHurtNobody(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(soak(t, time.Second))
+			time.Sleep(soak(time.Second))
 			unnoticed(t, usual, normal(t, s, 10))
 			held := s.footprint()
 			peak := s.memory("VmHWM") - before.resident

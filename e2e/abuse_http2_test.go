@@ -232,7 +232,7 @@ func TestAbusedHTTP2HurtsNobody(t *testing.T) {
 	leavesNothing(t, s, func() {
 		for _, a := range abuses {
 			t.Run(a.what, func(t *testing.T) {
-				for range soak(t, 1) {
+				for range soak(1) {
 					unnoticed(t, normal(t, s, 20), beside(t, s, func() { a.run(t, s) }))
 				}
 			})

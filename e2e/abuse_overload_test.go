@@ -44,7 +44,7 @@ func TestFourTimesTheLoadSlowsAnswersAndSpoilsNone(t *testing.T) {
 	t.Logf("one caller waits %v for an answer; 64 get %.0f a second", calm, capacity)
 
 	checkMemory := o.watchMemory()
-	o.openLoop(4*capacity, soak(t, 4*time.Second))
+	o.openLoop(4*capacity, soak(4*time.Second))
 	checkMemory()
 	o.checkLatencies()
 	o.checkRecovery(calm)

@@ -623,7 +623,7 @@ func TestTheTimeOfARefusalTellsNothingOfAKey(t *testing.T) {
 	defer conn.Close()
 	reader := bufio.NewReader(conn)
 	times := map[int][]float64{}
-	for round := range soak(t, 4000) {
+	for round := range soak(4000) {
 		for _, i := range mathrand.Perm(len(shared)) {
 			n := shared[i]
 			took := timeRefusal(t, conn, reader, guesses[n][mathrand.N(61)])

@@ -29,7 +29,7 @@ func TestModel(t *testing.T) {
 	t.Parallel()
 	// 20 runs instead of rapid's 100 take some seconds; -rapid.checks asks for more.
 	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		noError(t, checks.Value.Set(strconv.Itoa(soak(t, 20))))
+		noError(t, checks.Value.Set(strconv.Itoa(soak(20))))
 	}
 	onBothEngines(t, func(t *testing.T, on engine) {
 		rapid.Check(t, func(r *rapid.T) {

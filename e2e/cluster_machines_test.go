@@ -46,7 +46,7 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 		f.suffer(blow{outage{"the majority is frozen for a moment", true, 0, f.freezeMajority},
 			true, "", "store unavailable|leadership lost", someFailed})
 		const leaderless = "leader|refused|deadline|EOF"
-		f.suffer(blow{outage{"the majority is away", true, soak(t, 3*time.Second),
+		f.suffer(blow{outage{"the majority is away", true, soak(3 * time.Second),
 			f.loseMajority}, true, leaderless, `"not ready".*(` + leaderless + ")", nobodyServes})
 		f.suffer(blow{outage{"the leader is frozen, and believes then that it leads", true,
 			7 * time.Second, f.freezeLeader}, false, isReady, "another node is in use", oneIsLost})

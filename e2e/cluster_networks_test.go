@@ -108,7 +108,7 @@ func TestTheClusterOutlivesItsNetwork(t *testing.T) {
 			r.cuts.Store(true)
 			return func() { r.cuts.Store(false) }
 		}}, false, "", "EOF", someFailed},
-		{outage{"nothing arrives for seconds", true, soak(t, 5*time.Second), func() func() {
+		{outage{"nothing arrives for seconds", true, soak(5 * time.Second), func() func() {
 			r.stall.Lock()
 			return r.stall.Unlock
 		}}, true, unavailable, `"not ready".*` + unavailable, nobodyServes},

@@ -23,7 +23,7 @@ import (
 func TestAStormLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t, "")
-	rounds := soak(t, 1)
+	rounds := soak(1)
 	for s.number = range rounds {
 		s.round()
 		if t.Failed() {

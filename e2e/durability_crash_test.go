@@ -45,7 +45,7 @@ func TestAKillLosesNothingThatWasAnswered(t *testing.T) {
 		if on.cluster != nil {
 			rounds = 4
 		}
-		for i := range soak(t, 1) {
+		for i := range soak(1) {
 			t.Run(fmt.Sprintf("database %d", i+1), func(t *testing.T) {
 				c := &crash{T: t, engine: on, s: on.start(t), client: newHTTPClient(creators + 1),
 					animals: newCensus(t)}

@@ -441,7 +441,7 @@ func (l *ledger) endure(st *stock, f fault) {
 	refused, logged, began := l.refusals(), len(l.server.log.String()), time.Now()
 	pace := time.NewTicker(50 * time.Millisecond)
 	defer pace.Stop()
-	for lasts := soak(l.t, 500*time.Millisecond); time.Since(began) < lasts; <-pace.C {
+	for lasts := soak(500 * time.Millisecond); time.Since(began) < lasts; <-pace.C {
 		l.read(st)
 		for range 2 {
 			if a := l.create(l.next()); a != nil && a.status == http.StatusCreated && !f.some {

@@ -33,7 +33,7 @@ func TestAKillAtAnyMomentLeavesNothingHalfDone(t *testing.T) {
 			if old, ok := r.stock[r.db]; ok {
 				ofDatabase = r.changes(old)
 			}
-			for _, at := range slices.Concat(evenly(t, all), evenly(t, ofDatabase)) {
+			for _, at := range slices.Concat(evenly(all), evenly(ofDatabase)) {
 				t.Run(fmt.Sprint("before event ", at), func(t *testing.T) { op.kill(t, r, at) })
 				if t.Failed() {
 					return // The other calls would say it all again.
@@ -57,8 +57,8 @@ func (r *fileHistory) changes(file int) (events []int) {
 }
 
 // evenly takes some of the events; with SOAK, more of them.
-func evenly(t *testing.T, events []int) (some []int) {
-	every := max(1, len(events)/soak(t, 15))
+func evenly(events []int) (some []int) {
+	every := max(1, len(events)/soak(15))
 	for i := every - 1; i < len(events); i += every {
 		some = append(some, events[i])
 	}

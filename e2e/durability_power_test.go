@@ -156,7 +156,7 @@ func TestAPowerCutLosesNothingThatWasTold(t *testing.T) {
 	stock := newScene(t)
 	for _, op := range powerOperations(t) {
 		t.Run(op.name, func(t *testing.T) {
-			disks, err := op.cutPower(t, stock, binary, soak(t, 120))
+			disks, err := op.cutPower(t, stock, binary, soak(120))
 			if err != nil {
 				t.Error(err)
 			}

@@ -19,7 +19,8 @@ import (
 
 // Litestream copies the database to another machine, for which a folder stands
 // here. Its version, its configuration and the commands of a restore are those of
-// the documents, so that what is tried is what operators are told.
+// the documents, so that what is tried is what operators are told. Only .ci/run builds
+// it otherwise: without its client of Google's storage.
 
 // mostLost is how far back the loss of a machine may reach. The configuration
 // makes it 0.6 seconds; the rest is for a machine that is busy with other tests.
@@ -31,7 +32,7 @@ const mostLost = 5 * time.Second
 func TestALostMachineCostsItsLastMoments(t *testing.T) {
 	t.Parallel()
 	guide := readGuide(t)
-	for round := range soak(t, 1) {
+	for round := range soak(1) {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
 			s, standby := start(t), t.TempDir()
 			copier := guide.replicate(t, s.db, standby)
@@ -140,7 +141,7 @@ func TestReplicationOutlivesRestarts(t *testing.T) {
 
 // guide is what the documents say about Litestream.
 type guide struct {
-	program string   // built as they say
+	program string   // of the version that they name
 	config  string   // the file, for the paths in it
 	prepare []string // the commands that the unit runs before each start
 	umask   string   // of the restore
@@ -208,7 +209,7 @@ func installLitestream(module string) (program string, err error) {
 		install = exec.Command("cp", built, program)
 	}
 	if out, err := install.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go install %s: %w\n%s", module, err, out)
+		return "", fmt.Errorf("%s: %w\n%s", install, err, out)
 	}
 	return program, nil
 }

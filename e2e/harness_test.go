@@ -27,6 +27,8 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite"
+
+	"petstore/e2e/planted"
 )
 
 // binary is the program under test, built once for the whole run.
@@ -51,18 +53,7 @@ func TestMain(m *testing.M) {
 
 // soak multiplies how often, or how long, a test does what it does: SOAK=20
 // in the environment makes it twenty times what .ci/run takes.
-func soak[T int | time.Duration](t *testing.T, n T) T {
-	t.Helper()
-	times := os.Getenv("SOAK")
-	if times == "" {
-		return n
-	}
-	factor, err := strconv.Atoi(times)
-	if err != nil || factor < 1 {
-		t.Fatalf("SOAK must be a positive integer, not %q", times)
-	}
-	return n * T(factor)
-}
+func soak[T int | time.Duration](n T) T { return n * T(planted.Soak()) }
 
 // metric reads a sample from the debug address, named as on its line, labels
 // included; one that is not there is an error.

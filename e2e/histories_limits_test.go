@@ -204,7 +204,7 @@ func TestHistoriesOfLimitsThatAreShared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			programs := []string{build(t, 0, changes), ahead}
 			if changes == nil {
-				noError(t, recordSharers(t, c, programs, soak(t, 20*time.Second)))
+				noError(t, recordSharers(t, c, programs, soak(20*time.Second)))
 				return
 			}
 			for range 5 {

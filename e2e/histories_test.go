@@ -63,7 +63,7 @@ func checkHistories(t *testing.T, next func(t *testing.T) *recording) {
 		if t.Failed() {
 			return
 		}
-		if os.Getenv("SOAK") == "" || time.Since(began) > soak(t, time.Minute) {
+		if os.Getenv("SOAK") == "" || time.Since(began) > soak(time.Minute) {
 			t.Logf("%d operations and %d edits in %d histories are linearizable", checked, edits,
 				number)
 			return

@@ -36,7 +36,7 @@ func TestAChangeOfAKeyHoldsWithinASecond(t *testing.T) {
 		t.Run(load.name, func(t *testing.T) {
 			crowd := gather(t, s, 24, load.creates)
 			defer crowd.leave()
-			for range soak(t, 1) {
+			for range soak(1) {
 				passing := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day",
 					"1000000000", "-expires", "2s")
 				s.expect(t, passing, "200 of 1000000")
@@ -414,7 +414,7 @@ func (c *crowd) send(token, method, target, body, once string) *answer {
 // is a service of its own with all that was answered before it began.
 func TestTheServiceIsOperatedWhileItIsUsed(t *testing.T) {
 	next := buildAgain(t)
-	for range soak(t, 1) {
+	for range soak(1) {
 		s := start(t, behindProxy...)
 		crowd := gather(t, s, 32, true)
 		keys := s.changeKeys(t)

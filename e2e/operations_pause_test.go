@@ -183,7 +183,7 @@ func TestWhatIsRememberedWaitsForNoEngine(t *testing.T) {
 		for _, i := range frozen {
 			c.pause(i)
 		}
-		measure(t, s, soak(t, 6*time.Second)) // longer than any wait for a leader
+		measure(t, s, soak(6*time.Second)) // longer than any wait for a leader
 		for _, i := range frozen {
 			c.resume(i)
 		}

@@ -108,7 +108,7 @@ func TestAnUpgradeRefusesNobody(t *testing.T) {
 		})
 	}
 	var stops, starts time.Duration
-	upgrades := soak(t, 20)
+	upgrades := soak(20)
 	for range upgrades {
 		served()
 		if t.Failed() {

@@ -13,15 +13,15 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"petstore/e2e/planted"
 )
 
 // service is a petstore on a file of its own, which may be killed and started again.
@@ -91,8 +91,7 @@ func (s *service) kill() {
 
 // budget is how long a test records histories: a minute, or SOAK minutes.
 func budget() time.Duration {
-	times, _ := strconv.Atoi(os.Getenv("SOAK"))
-	return time.Duration(max(1, times)) * time.Minute
+	return time.Duration(planted.Soak()) * time.Minute
 }
 
 // refusedConnection reports whether a request surely did not reach the service.

@@ -1,4 +1,5 @@
-// Package planted builds copies of the service that have a fault, or another clock.
+// Package planted builds copies of the service that have a fault, or another clock, and says how
+// much of what could be tried is tried.
 package planted
 
 import (
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -41,7 +43,21 @@ func BuildAhead(from, to string, by time.Duration, changes Changes) (program str
 	return program, nil
 }
 
-// Some draws n faults, or whatever else is tried in turn. With SOAK, it returns all of them.
+// Soak is how many times as much as in .ci/run the tests do: SOAK in the environment, or 1.
+func Soak() int {
+	text := os.Getenv("SOAK")
+	if text == "" {
+		return 1
+	}
+	times, err := strconv.Atoi(text)
+	if err != nil || times < 1 {
+		panic("SOAK must be a positive integer, not " + text)
+	}
+	return times
+}
+
+// Some draws n faults, or whatever else is tried in turn. With SOAK in the environment, also with
+// SOAK=1, it returns all of them.
 func Some[F any](n int, all []F) []F {
 	if os.Getenv("SOAK") != "" {
 		return all
@@ -59,7 +75,10 @@ func Check(folder, file string, changes []string) error {
 	if err == nil {
 		_, err = change(string(content), changes)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	return nil
 }
 
 func copyService(from, to string, changes Changes) error {
