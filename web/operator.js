@@ -15,7 +15,7 @@ const gutter = 48; // pixels beside it, for what its lines of help stand for
 // Readings
 
 const places = new Map(); // the name of a number, labels included: its place in every reading
-const readings = []; // {time, run, up, numbers}, by time; readings of one run can be compared
+const readings = []; // {time, run, start, up, numbers}, by time; of one run, none was missed, and of one start, none was restarted
 const restarts = []; // the times at which a process was seen first that is not the first
 const operations = new Map(); // by name: the places of its counts
 const outcomes = { success: [], same: [], mistake: [], refused: [], failure: [] };
@@ -102,7 +102,7 @@ function take(read, time) {
     if (readings.at(-1).time >= time) readings.pop(); // this machine's clock was set back
     else readings.shift();
   }
-  readings.push({ time, run, up: read.uptime, numbers });
+  readings.push({ time, run, start, up: read.uptime, numbers });
   latest = read;
 }
 
@@ -128,11 +128,12 @@ function between(from, to) {
   return first < j && readings[j].time > from ? span([[readings[first], readings[j]]]) : null;
 }
 
-// across is what can be said of all runs between two times; null if there are no two readings of one.
+// across is what can be said of all processes between two times, null if there are no two readings of one. What a
+// process counted while its readings were missed is in its next one, and belongs to it.
 function across(from, to) {
   const pairs = new Map();
   for (const reading of readings.slice(Math.max(before(from), 0), before(to) + 1)) {
-    pairs.set(reading.run, [pairs.get(reading.run)?.[0] ?? reading, reading]);
+    pairs.set(reading.start, [pairs.get(reading.start)?.[0] ?? reading, reading]);
   }
   const list = [...pairs.values()].filter(([a, b]) => a !== b);
   return list.length ? span(list) : null;
