@@ -273,7 +273,6 @@ type endingContext struct {
 }
 
 func newEndingContext(t testing.TB, looks int64) *endingContext {
-	t.Helper()
 	c := &endingContext{}
 	c.Context, c.cancel = context.WithCancel(t.Context())
 	t.Cleanup(c.cancel)
@@ -649,7 +648,7 @@ func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
 		}
 		_, err := sc.restoreAt(ctx, testTime, 0)
 		must(t, err)
-		if ctx.left.Load() > 0 { // restore has ended before it looked so often
+		if ctx.left.Swap(0) > 0 { // restore has ended before it looked so often, and nobody will
 			return
 		}
 		<-tried
@@ -674,7 +673,7 @@ func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
 			}
 			old, err := sc.restoreAt(ctx, testTime, 0)
 			must(t, err)
-			isEnd = ctx.left.Load() > 0 // restore has ended before it looked so often
+			isEnd = ctx.left.Swap(0) > 0 // restore has ended before it looked so often
 			if isEnd || <-made != nil {
 				return
 			}
