@@ -1,6 +1,6 @@
 // The operator's page. It begins with the hour that the service remembers, reads stats.json once a second, and keeps an
 // hour of readings. Whatever it shows is the difference between two of them, so that a pause, a restart or a lost reading
-// makes a gap and no wrong number. All times are UTC.
+// makes no wrong number. All times are UTC.
 //
 // Names of keys are chosen by strangers: all that is read becomes text (textContent), never HTML.
 
@@ -15,7 +15,7 @@ const gutter = 48; // pixels beside it, for what its lines of help stand for
 // Readings
 
 const places = new Map(); // the name of a number, labels included: its place in every reading
-const readings = []; // {time, run, start, up, numbers}, by time; of one run, none was missed, and of one start, none was restarted
+const readings = []; // {time, run, start, up, numbers}, by time; none was missed within a run, and a start names the process
 const restarts = []; // the times at which a process was seen first that is not the first
 const operations = new Map(); // by name: the places of its counts
 const outcomes = { success: [], same: [], mistake: [], refused: [], failure: [] };
@@ -128,11 +128,11 @@ function between(from, to) {
   return first < j && readings[j].time > from ? span([[readings[first], readings[j]]]) : null;
 }
 
-// across is what can be said of all processes between two times, null if there are no two readings of one. What a
-// process counted while its readings were missed is in its next one, and belongs to it.
+// across is what the readings between two times say of all processes, null if there are no two of one. What was counted
+// while readings were missed is in the next one. The reading before the first time may be much older than it.
 function across(from, to) {
   const pairs = new Map();
-  for (const reading of readings.slice(Math.max(before(from), 0), before(to) + 1)) {
+  for (const reading of readings.slice(before(from) + 1, before(to) + 1)) {
     pairs.set(reading.start, [pairs.get(reading.start)?.[0] ?? reading, reading]);
   }
   const list = [...pairs.values()].filter(([a, b]) => a !== b);
@@ -725,7 +725,7 @@ async function remember() {
   latest = null; // which is whole with the first reading
 }
 
-// missed notes that a reading did not come: what comes next is not compared with what was before.
+// missed notes that a reading did not come: plots do not join what comes next with what was before.
 function missed(next, message) {
   run++;
   missedAt ||= Date.now();
