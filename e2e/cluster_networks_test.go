@@ -133,7 +133,7 @@ func TestRenewedCertificatesOfNodesAreUsed(t *testing.T) {
 	c := f.cluster
 	strange := filepath.Join(t.TempDir(), "strange.pem")
 	c.security.found(t, strange)
-	const wrong = "certificate"
+	const wrong = "certificate" // perhaps not the first reason that a service is not ready
 	f.amid(func() {
 		f.suffer(blow{outage{"certificates are strange", true, 3 * time.Second, func() func() {
 			c.security.certify(t, strange)
@@ -142,7 +142,7 @@ func TestRenewedCertificatesOfNodesAreUsed(t *testing.T) {
 				c.start(i)
 			}
 			return func() { c.security.certify(t, c.security.authority) }
-		}}, true, wrong, `(?s)"not ready".*` + wrong, nobodyServes}) // perhaps for another reason first
+		}}, true, wrong, `(?s)"not ready".*` + wrong, nobodyServes})
 	})
 	f.compareNodes()
 }
