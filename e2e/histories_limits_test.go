@@ -35,8 +35,7 @@ type counted struct {
 // shares reports whether two responses show one window. Services that begin it at once do not agree
 // about its end until they have merged.
 func (c *counted) shares(other *counted) bool {
-	apart := max(c.resets-other.resets, other.resets-c.resets)
-	return apart <= sharedMinute/2
+	return max(c.resets-other.resets, other.resets-c.resets) <= sharedMinute/2
 }
 
 // sharer is a key whose limit is used at several services: by one client in turn, or by a client of
@@ -154,7 +153,9 @@ func recordSharers(t *testing.T, c *cluster, programs []string, lasts time.Durat
 		}
 	}
 	using.Wait()
-	var slowest time.Duration // which tells how long a merge may take
+	// The slowest response tells how long a merge may take. There may be no client that has waited
+	// for the slowest merge, so a tenth of a second is always allowed.
+	slowest := 100 * time.Millisecond
 	for _, s := range all {
 		for _, made := range s.calls {
 			slowest = max(slowest, made.to.Sub(made.from))
@@ -168,7 +169,7 @@ func recordSharers(t *testing.T, c *cluster, programs []string, lasts time.Durat
 		if err := s.check(2 * (mergeEvery + 2*slowest)); err != nil {
 			return err
 		}
-		t.Logf("%d clients: %d requests, the slowest in %v", s.clients, len(s.calls), slowest)
+		t.Logf("%d clients: %d requests, none slower than %v", s.clients, len(s.calls), slowest)
 	}
 	return nil
 }
