@@ -1,8 +1,7 @@
 package main
 
-// Copies: backup and restore, and how work that takes long shows its progress. No file that exists
-// is ever overwritten: a copy is written as FILE.partial, which must not be there before, and gets
-// its name once it is whole. Restore changes a database file in one transaction.
+// Copies: backup and restore, and how work that takes long shows its progress. Restore changes a
+// database file in one transaction.
 
 import (
 	"context"
@@ -11,10 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,110 +20,6 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
-
-// partialFile is a file that is written as FILE.partial and named FILE once it is whole.
-type partialFile struct {
-	*os.File
-	path    string               // of FILE, absolute
-	created os.FileInfo          // tells whether FILE.partial is still this file
-	sync    func(*os.File) error // brings a file, or a folder's names, to disk; tests replace it
-}
-
-// createFile begins a file. One that exists is refused, be it a link or a device, and so is one
-// that has a log beside it: SQLite would apply that to the new file.
-func createFile(name string) (*partialFile, error) {
-	path, err := filepath.Abs(name)
-	if err != nil {
-		return nil, err
-	}
-	for _, suffix := range []string{"", "-wal", "-journal"} {
-		if _, err := os.Lstat(path + suffix); err == nil {
-			return nil, fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)
-		}
-	}
-	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", ".partial"} {
-		if strings.HasSuffix(path, suffix) {
-			return nil, fmt.Errorf("a name that ends with %s is that of a file beside a database",
-				suffix)
-		}
-	}
-	return createPartial(path)
-}
-
-// createPartial makes FILE.partial, which only one program at a time can do. Discard it in the end.
-func createPartial(path string) (*partialFile, error) {
-	name := path + ".partial"
-	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("%s is there: another copy runs, or was stopped; remove it", name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	created, _ := file.Stat() // after an error it is nil, and isThere finds no such file
-	return &partialFile{file, path, created, (*os.File).Sync}, nil
-}
-
-// isThere reports whether FILE.partial has not been removed, nor replaced by another copy's.
-func (f *partialFile) isThere() bool {
-	found, err := os.Lstat(f.Name())
-	return err == nil && os.SameFile(f.created, found)
-}
-
-// discard removes FILE.partial, unless it is another copy's by now.
-func (f *partialFile) discard() {
-	if f.isThere() {
-		removeOpen(f.File, os.Remove)()
-	}
-	_ = f.Close() // a second Close has no effect
-}
-
-// removeOpen removes a file that is open. Its content stays until end closes it, and a kill leaves
-// nothing. Windows removes no open file: there, end removes it once it is closed. remove is
-// os.Remove, but in a test.
-func removeOpen(file *os.File, remove func(name string) error) (end func()) {
-	err := remove(file.Name())
-	return func() {
-		_ = file.Close()
-		if err != nil {
-			_ = remove(file.Name())
-		}
-	}
-}
-
-// publish brings a whole file to disk and then names it FILE, unless there is one by now.
-func (f *partialFile) publish() error {
-	if err := f.sync(f.File); err != nil {
-		return err
-	}
-	if !f.isThere() {
-		return fmt.Errorf("%s was removed or replaced", f.Name())
-	}
-	// Link fails if FILE exists, which renameUnlessThere refuses as well, or if the file system has
-	// no links. After a Link the file has two names, and discard removes FILE.partial.
-	if os.Link(f.Name(), f.path) != nil {
-		if err := f.renameUnlessThere(); err != nil {
-			return err
-		}
-	}
-	return syncFolder(filepath.Dir(f.path), f.sync)
-}
-
-// renameUnlessThere names the file without a link. An empty file takes the name first, so that the
-// rename replaces no file but our own.
-func (f *partialFile) renameUnlessThere() error {
-	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_ = file.Close() // nothing was written
-	_ = f.Close()    // it is on disk, and Windows renames no open file
-	err = os.Rename(f.Name(), f.path)
-	if err != nil {
-		_ = os.Remove(f.path)
-	}
-	return err
-}
 
 // pageCopy copies all pages of a source into a target. Both are database files, and both are in a
 // transaction until the end: others can write to the source meanwhile, and read the target as it

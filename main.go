@@ -18,6 +18,7 @@
 //
 // Each file beside it is one thing that can be read alone:
 //
+//	schema.go         migrations, and the marks and the identity of a database
 //	keys.go           the stored keys, by their digests
 //	usage.go          what makes usage last, and shares it between services
 //	metrics.go        counters and histograms, and their text format
@@ -28,7 +29,8 @@
 //	commands.go       the table of commands, their help, and how one is run
 //	commands_keys.go  what the commands about keys do
 //	commands_pets.go  what the commands about pets do, import and export among them
-//	backup.go         backup and restore, files that are published whole, and progress
+//	backup.go         backup and restore, and progress
+//	files.go          what is made, resolved, given away, and published whole
 //	disk_unix.go      free disk, which only an operating system can tell
 //	disk_other.go     other systems, whose free disk stays unknown
 //

@@ -23,27 +23,29 @@ import (
 // what is beside it. Each may use what is defined in the files that its line names, and in no
 // other. So nothing leads from a file back to itself.
 var orderTable = []orderLine{
-	{"main", "commands commands_keys commands_pets backup flags operator sqlite rqlite " +
+	{"main", "commands commands_keys commands_pets backup flags operator sqlite rqlite schema files " +
 		"disk_unix disk_other handlers auth keys usage limits store metrics model"},
 	{"handlers", "auth keys usage limits store metrics model"},
 	{"auth", "keys usage limits store metrics model"},
 	{"limits", "model"},
 	{"store", "metrics model"},
 	{"model", ""},
+	{"schema", "store metrics model"},
 	{"keys", "usage limits store metrics model"},
 	{"usage", "limits store metrics model"},
 	{"metrics", ""},
 	{"operator", "handlers auth keys usage limits store metrics model"},
-	{"sqlite", "store metrics model disk_unix disk_other"},
-	{"rqlite", "store metrics model"},
+	{"sqlite", "schema files store metrics model disk_unix disk_other"},
+	{"rqlite", "schema store metrics model"},
 	{"flags", "handlers auth keys usage limits store metrics model"},
-	{"commands", "commands_keys commands_pets backup flags sqlite rqlite disk_unix disk_other " +
+	{"commands", "commands_keys commands_pets backup flags sqlite rqlite schema files disk_unix disk_other " +
 		"handlers auth keys usage limits store metrics model"},
 	{"commands_keys", "flags handlers auth keys usage limits store metrics model"},
-	{"commands_pets", "backup flags sqlite rqlite disk_unix disk_other handlers auth " +
+	{"commands_pets", "backup flags sqlite rqlite schema files disk_unix disk_other handlers auth " +
 		"keys usage limits store metrics model"},
-	{"backup", "flags sqlite rqlite disk_unix disk_other handlers auth keys usage limits store " +
-		"metrics model"},
+	{"backup", "flags sqlite rqlite schema files disk_unix disk_other handlers auth keys usage limits " +
+		"store metrics model"},
+	{"files", ""},
 	{"disk_unix", ""},
 	{"disk_other", ""},
 }

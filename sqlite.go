@@ -1,10 +1,9 @@
 package main
 
 // An engine: one SQLite file. Here are its opening and checking, its locks, its connections and its
-// transactions. It takes the schema from store.go, and knows no table of it.
+// transactions. It takes the schema from schema.go, and knows no table of it.
 
 import (
-	"archive/tar"
 	"context"
 	"database/sql"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -102,110 +100,7 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 	return e, nil
 }
 
-// ensureFile makes the file unless it is there, and returns its realPath. The error is the
-// operating system's if the file cannot be written: SQLite's would not say why. Call it before
-// SQLite has the file open, since closing a file ends the locks that the process has on it.
-func ensureFile(path string) (string, error) {
-	if err := refuseIrregular(path); err != nil {
-		return "", err
-	}
-	if isMissing(path) && hasLog(followLinks(path)) {
-		return "", errOrphanedLog // before an empty file is made
-	}
-	// Only what this process has surely made is given away. O_EXCL tells, and follows no link.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		giveToFolder(f)
-	}
-	if errors.Is(err, os.ErrExist) {
-		// A file is there, or a link. Where a link leads to nothing, O_CREATE makes the file.
-		flags := os.O_RDWR | os.O_CREATE
-		if _, _, isOther := folderOwner(path); isOther {
-			flags = os.O_RDWR // who owns the folder must not choose where root makes a file
-		}
-		f, err = os.OpenFile(path, flags, 0o600)
-	}
-	if err != nil {
-		return "", err
-	}
-	_ = f.Close() // nothing was written
-	return realPath(path)
-}
-
-// giveToFolder gives a file that this process has made to the owner of its folder if root runs
-// this. Otherwise a service that runs as that owner could not open it. SQLite gives the log and its
-// index to the owner of the database in the same way, and an error does not matter to it either.
-func giveToFolder(made *os.File) {
-	if uid, gid, isOther := folderOwner(made.Name()); isOther {
-		_ = made.Chown(uid, gid)
-	}
-}
-
-// folderOwner returns the owner and the group of a file's folder, and whether root runs this in a
-// folder of somebody else's.
-func folderOwner(path string) (uid, gid int, isOther bool) {
-	if os.Geteuid() != 0 { // -1 on Windows
-		return 0, 0, false
-	}
-	folder, err := os.Stat(filepath.Dir(path))
-	if err != nil {
-		return 0, 0, false
-	}
-	// The header of an archive tells the owner, and compiles on every system.
-	header, err := tar.FileInfoHeader(folder, "")
-	if err != nil {
-		return 0, 0, false
-	}
-	return header.Uid, header.Gid, header.Uid != 0
-}
-
-// refuseIrregular refuses what is there and is no regular file. Opening a pipe may block for ever.
-func refuseIrregular(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil //nolint:nilerr // it shows when the file is opened
-	}
-	if info.IsDir() {
-		return fmt.Errorf("%s is a directory", path)
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is a pipe, a device or a socket, and no regular file", path)
-	}
-	return nil
-}
-
-// realPath is the absolute path of a file that is there, with symbolic links resolved.
-func realPath(path string) (string, error) {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", err
-	}
-	return filepath.Abs(path)
-}
-
-// followLinks returns where a path leads, also if nothing is there.
-func followLinks(path string) string {
-	for range 40 { // as many as Linux follows
-		target, err := os.Readlink(path)
-		if err != nil {
-			break // it is no link
-		}
-		if !filepath.IsAbs(target) {
-			// A .. in the target is that of the real folder.
-			folder, err := filepath.EvalSymlinks(filepath.Dir(path))
-			if err != nil {
-				break
-			}
-			target = filepath.Join(folder, target)
-		}
-		path = target
-	}
-	return path
-}
-
 var (
-	errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
-		"put the file back, or move the -wal away")
 	errLostLog = errors.New("a program has it open, and its -wal or -shm is gone; " +
 		"stop that program without killing it, to save what it has stored")
 	// errLostFile means that nothing can be written until the file is put back, or the service is
@@ -275,11 +170,6 @@ func lockWhole(path string) error {
 	return err
 }
 
-func isMissing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, os.ErrNotExist)
-}
-
 // inWALMode reports whether a database has a log while it is open. A file in another mode may have
 // a journal, which is not looked at here: https://sqlite.org/fileformat.html, section 1.3.3.
 func inWALMode(path string) bool {
@@ -291,12 +181,6 @@ func inWALMode(path string) bool {
 	var readVersion [1]byte
 	_, err = file.ReadAt(readVersion[:], 19)
 	return err == nil && readVersion[0] == 2
-}
-
-// hasLog reports whether anything is in the log beside a database.
-func hasLog(path string) bool {
-	log, err := os.Stat(path + "-wal")
-	return err == nil && log.Size() > 0
 }
 
 // openToLook opens a database for reading, and leaves all files as they are.
@@ -698,17 +582,4 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 		}
 	}
 	return rows.Err()
-}
-
-// syncFolder brings the names in a folder to disk, where the system can open folders.
-func syncFolder(path string, sync func(*os.File) error) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	folder, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer folder.Close()
-	return sync(folder)
 }

@@ -471,13 +471,13 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 		changes    []string
 	}{
 		{
-			"a copy gets its name before its sync", "backup.go", []string{"an export"},
+			"a copy gets its name before its sync", "files.go", []string{"an export"},
 			[]string{"	if err := f.sync(f.File); err != nil {\n		return err\n	}\n", ""},
 		},
 		{
 			// A backup shows it only elsewhere: SQLite, when it stores that the backup was made,
 			// syncs the database's own folder.
-			"a folder is not synced", "backup.go", []string{"an export", "a restore"},
+			"a folder is not synced", "files.go", []string{"an export", "a restore"},
 			[]string{"return syncFolder(filepath.Dir(f.path), f.sync)", "return nil"},
 		},
 		{

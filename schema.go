@@ -1,0 +1,115 @@
+package main
+
+// The schema of all tables: its migrations, the marks by which a database is known as this
+// program's, its identity, and how it is brought up to date.
+
+import (
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+)
+
+// applicationID marks a database as this program's ("pets" in ASCII).
+const applicationID = 0x70657473
+
+//go:embed schema
+var schemaFiles embed.FS
+
+// migrations take the schema from one version to the next: schema/1.sql makes version 1. A change
+// of the schema is a new file that only adds to it, since databases have run the others, and older
+// services may run beside newer ones.
+var migrations = readMigrations()
+
+func readMigrations() (migrations []string) {
+	for {
+		// The program contains the files: after the last one, the next is missing.
+		text, err := schemaFiles.ReadFile(fmt.Sprintf("schema/%d.sql", len(migrations)+1))
+		if err != nil {
+			return migrations
+		}
+		migrations = append(migrations, string(text))
+	}
+}
+
+var (
+	errForeign = errors.New("it belongs to another program")
+	errMissing = errors.New("there is none; petstore makes it at its first start")
+	errServed  = errors.New("a petstore serves it; stop it first")
+)
+
+// ownerQuery reads the id of the application, the version of the schema, and the number of tables
+// and indexes.
+const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
+	(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`
+
+// checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none. It
+// refuses a database of another program, and one of a newer schema. For the latter it returns the
+// version as well as an error, because a restore may replace such a database.
+func checkMarks(scan scanner) (version int, err error) {
+	var application, tables int
+	if err := scan(&application, &version, &tables); err != nil {
+		return 0, err
+	}
+	unmarked := application == 0 && tables == 0 && version == 0
+	if application != applicationID && !unmarked {
+		return 0, errForeign
+	}
+	if version > len(migrations) {
+		return version, fmt.Errorf(
+			"its schema is version %d and this petstore knows only %d; use a newer petstore",
+			version, len(migrations))
+	}
+	return version, nil
+}
+
+// schemaVersion reads the version of an engine's schema, as checkMarks does.
+func schemaVersion(ctx context.Context, e engine) (version int, err error) {
+	err = e.read(ctx, sqlOf(ownerQuery), func(scan scanner) (err error) {
+		version, err = checkMarks(scan)
+		return err
+	})
+	return version, err
+}
+
+// updateSchema runs the migrations that an engine has not seen, in one transaction. Without
+// mayMake, an engine without a schema is errMissing.
+func updateSchema(ctx context.Context, e engine, mayMake bool) error {
+	version, err := schemaVersion(ctx, e)
+	if err != nil || version == len(migrations) {
+		return err
+	}
+	if version == 0 && !mayMake {
+		return errMissing
+	}
+	_, writeErr := e.write(ctx, upgrade(version, newIdentity()))
+	// The error of the write does not count if the schema is right now: another program may have
+	// made the same migrations in the meantime.
+	version, err = schemaVersion(ctx, e)
+	if err == nil && version == len(migrations) {
+		return nil
+	}
+	// The error of the write comes first, since it says why the schema is not right.
+	return cmp.Or(writeErr, err)
+}
+
+// newIdentity draws the identity of a database.
+func newIdentity() int64 {
+	return rand.Int64N(math.MaxInt64) + 1
+}
+
+// upgrade takes the schema from a version to the present one, and gives the database an identity
+// unless it has one. The identity is an argument: if SQL drew it, each node of a cluster would draw
+// another one.
+func upgrade(version int, identity int64) []statement {
+	return []statement{
+		sqlOf(strings.Join(migrations[version:], "")),
+		sqlOf(fmt.Sprintf("PRAGMA application_id = %d", applicationID)),
+		sqlOf(fmt.Sprintf("PRAGMA user_version = %d", len(migrations))),
+		sqlOf("INSERT OR IGNORE INTO identity (id, value) VALUES (1, ?)", identity),
+	}
+}
