@@ -15,15 +15,20 @@ import (
 	"strings"
 )
 
-// ensureFile makes the file unless it is there, and returns its realPath. The error is the
-// operating system's if the file cannot be written: SQLite's would not say why. Call it before
-// SQLite has the file open, since closing a file ends the locks that the process has on it.
+// ensureFile makes a file that is to be written unless it is there, and returns its realPath. One
+// that isMarkedFailed is refused. The error is the operating system's if the file cannot be written:
+// SQLite's would not say why. Call it before SQLite has the file open, since closing a file ends the
+// locks that the process has on it.
 func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
 	}
+	// Before an empty file is made:
+	if err := refuseFailed(followLinks(path)); err != nil {
+		return "", err
+	}
 	if isMissing(path) && hasLog(followLinks(path)) {
-		return "", errOrphanedLog // before an empty file is made
+		return "", errOrphanedLog
 	}
 	// Only what this process has surely made is given away. O_EXCL tells, and follows no link.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -130,6 +135,41 @@ func hasLog(path string) bool {
 	return err == nil && log.Size() > 0
 }
 
+// bootID is what Linux calls this run of the machine, a random id. It is "" where none can be read.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty after an error
+	return strings.TrimSpace(string(id))
+}
+
+// isMarkedFailed reports whether F-failed marks a database: a sync of its files has failed in this run
+// of the machine. It does so, too, where the ids of two runs cannot be compared: a full disk may have
+// left the mark empty. path is a realPath. A command that only reads goes on, but has to open such a database in a
+// way that never empties its log: mode=ro, or immutable without a log.
+func isMarkedFailed(path string) bool {
+	path += "-failed"
+	if isMissing(path) {
+		return false
+	}
+	if refuseIrregular(path) != nil {
+		return true // and reading a pipe might block for ever
+	}
+	mark, _ := os.ReadFile(path) // what cannot be read cannot be compared
+	now := bootID()
+	return now == "" || len(mark) != len(now) || string(mark) == now
+}
+
+// refuseFailed refuses a database that isMarkedFailed. The mark of another run of the machine is
+// removed: its file systems were mounted anew since.
+func refuseFailed(path string) error {
+	if !isMarkedFailed(path) {
+		_ = os.Remove(path + "-failed") // mostly there is none
+		return nil
+	}
+	return fmt.Errorf("a sync of its files has failed, so that what was stored may be in memory "+
+		"alone: copy it to another disk with petstore backup, unmount its file system and mount "+
+		"it again, and then delete %s-failed", path)
+}
+
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.
 type partialFile struct {
 	*os.File
@@ -150,7 +190,7 @@ func createFile(name string) (*partialFile, error) {
 			return nil, fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)
 		}
 	}
-	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", ".partial"} {
+	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", "-failed", ".partial"} {
 		if strings.HasSuffix(path, suffix) {
 			return nil, fmt.Errorf("a name that ends with %s is that of a file beside a database",
 				suffix)

@@ -150,6 +150,30 @@ func TestALogWithoutItsDatabaseIsKept(t *testing.T) {
 	}
 }
 
+// TestADatabaseOfWhichASyncHasFailedIsLeftAlone until its file systems were mounted anew, with the
+// machine or by an operator, who then deletes the mark.
+func TestADatabaseOfWhichASyncHasFailedIsLeftAlone(t *testing.T) {
+	sc := newScene(t)
+	boot := bootID()
+	wantEqual(t, boot != "", runtime.GOOS == "linux", "whether a boot has an id")
+	for _, mark := range []string{boot, "", "another"} {
+		writeText(t, sc.db+"-failed", mark)
+		wantFileRefused(t, sc.db, "mount it again, and then delete", openOrMake, openToServe)
+		_, err := sc.restore(t.Context())
+		wantPart(t, fmt.Sprint(err), "copy it to another disk", "the restore")
+	}
+	writeText(t, sc.db+"-failed", strings.Repeat("0", 36))
+	if boot != "" {
+		openDatabase(t, sc.db)
+		wantMissing(t, sc.db+"-failed")
+	}
+	// Nothing is made beside a mark.
+	lost := databasePath(t)
+	writeText(t, lost+"-failed", boot)
+	wantNotOpened(t, lost, openOrMake, "mount it again")
+	wantMissing(t, lost)
+}
+
 // wantServed checks that no second service is let onto a database.
 func wantServed(t *testing.T, path string) {
 	t.Helper()
