@@ -41,7 +41,7 @@ func TestABackupBesideSteadyWritersIsConsistent(t *testing.T) {
 		writers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				key := fmt.Sprint(i)
-				_, _, _, err := s.createPetOnce(rex, worker, key, nil, testTime)
+				_, _, _, err := s.createPetOnce(1, rex, worker, key, nil, testTime)
 				if err != nil {
 					t.Error(err)
 				}

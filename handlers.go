@@ -276,7 +276,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
-	if w.code != lookupRefused && w.code != notReady { // which anybody can cause
+	if w.code != lookupRefused && w.code != notReady && w.code != queueFull { // no errors of ours
 		s.operations[w.operation].add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
@@ -432,6 +432,10 @@ const (
 	notReady      ErrorCode = "not_ready"      // /readyz says so
 )
 
+// queueFull is the code of errQueueFull, which the store counts. It is no error of the service
+// either, but one of the few keys that send so much.
+const queueFull ErrorCode = "queue_full"
+
 // writeError sends an Error, with the headers that its code wants.
 func (s *service) writeError(w *response, apiErr *Error) {
 	h := w.Header()
@@ -446,7 +450,11 @@ func (s *service) writeError(w *response, apiErr *Error) {
 	if w.code == "" {
 		w.code = apiErr.Code
 	}
-	s.errors[w.code].Add(1)
+	if apiErr == errQueueFull {
+		w.code = queueFull
+	} else {
+		s.errors[w.code].Add(1)
+	}
 	body, _ := json.Marshal(apiErr) // cannot fail: two strings and a number
 	write(w, apiErr.Status, jsonType, body)
 }
@@ -562,10 +570,10 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	var id int64
 	var replayed, reused bool
 	if idempotencyKey == "" {
-		id, err = s.store.createPet(pet)
+		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
 		id, replayed, reused, err = s.store.createPetOnce(
-			pet, c.key.ID, idempotencyKey, body, c.now)
+			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
 	if err != nil {
 		return err

@@ -691,6 +691,43 @@ func TestAStoreThatCannotCommitIs503AndReadsGoOn(t *testing.T) {
 	s.post(rexBody).is(201).has("Location: /v1/pets/4")
 }
 
+// TestAFullQueueIsNoFaultOfTheStore: the client gets the same 503, and others get their 201. The log
+// has no error, and nothing says that commits fail. A key and its successor fill it together.
+func TestAFullQueueIsNoFaultOfTheStore(t *testing.T) {
+	inReadyShop(t, func(t *testing.T, s *readyShop) {
+		s.newKey(quota{10, 100}) // the first, whose usage has the id 1
+		s.key = s.newKey(quota{10, 100})
+		other := withKey(s.newKey(quota{10, 100}))
+		mustWrite(t, s.store, sqlOf("UPDATE api_keys SET usage_id = 1 WHERE id = 2"))
+		_, open := gateWrites(t, s.store)
+		for range 1 + maxOfOne {
+			go func() { must(t, errorOf(s.store.createPet(1, rex))) }()
+			synctest.Wait()
+		}
+		for range 3 {
+			a := s.post(rexBody).is(503, CodeUnavailable).has("Retry-After: 1")
+			a.tells("too many writes wait already; try again")
+		}
+		go func() { s.post(other, rexBody).is(201) }()
+		synctest.Wait()
+		open()
+		synctest.Wait()
+		wantPets(t, s.store, 1+maxOfOne+1)
+		numbers := s.debug().currentMetrics().numbers
+		wantEqual(t, numbers["petstore_queue_refusals_total"], 3, "the metric of the queue")
+		wantEqual(t, numbers["petstore_commit_failures_total"], 0, "commits that failed")
+		for name, value := range numbers {
+			isError := strings.HasPrefix(name, "petstore_errors_total") && value > 0
+			if isError || strings.Contains(name, `status="503"`) {
+				t.Errorf("%s is %v", name, value)
+			}
+		}
+		wantEqual(t, s.log.String(), "", "the log")
+		verdict := s.debug().judge(time.Now(), numbers)
+		wantEqual(t, fmt.Sprint(verdict.Reasons), "[]", "the reasons of the verdict")
+	})
+}
+
 func TestAStoreThatCannotBeReadIs500WithTheAddressesNumbers(t *testing.T) {
 	s := openShop(t)
 	s.wantError = true

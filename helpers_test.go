@@ -145,7 +145,7 @@ func wantIDs(t testing.TB, s *store, want ...int64) {
 
 func mustCreate(t testing.TB, s *store, p NewPet) int64 {
 	t.Helper()
-	id, err := s.createPet(p)
+	id, err := s.createPet(1, p)
 	must(t, err)
 	return id
 }
@@ -182,7 +182,7 @@ func pageIDs(t testing.TB, s *store, status PetStatus, limit int, after int64) (
 func createOnce(t testing.TB, s *store, keyID int64, body string, now time.Time) string {
 	t.Helper()
 	pet := NewPet{Name: body, CategoryID: 1, Status: Available}
-	id, replayed, reused, err := s.createPetOnce(pet, keyID, "k", []byte(body), now)
+	id, replayed, reused, err := s.createPetOnce(1, pet, keyID, "k", []byte(body), now)
 	must(t, err)
 	verdict := "created"
 	if reused {

@@ -81,6 +81,8 @@ var metrics = []struct{ name, kind, help string }{
 		"Responses that were errors, by code; lookup_refused and not_ready are codes of this " +
 			"metric alone."},
 	{"petstore_bans_total", "counter", "Bans of keys that began."},
+	{"petstore_queue_refusals_total", "counter",
+		"Creates that got 503 because too many writes waited, or too many of their key."},
 	{"petstore_commit_requests", "histogram", "Writes, mostly of requests, that shared a commit."},
 	{"petstore_commit_duration_seconds", "histogram",
 		"From a commit's start to its sync, if it succeeded."},

@@ -125,6 +125,9 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 			s.list(insistent)
 		}
 		s.post(rexBody).is(201)
+		s.store.next.callers = maxCallers
+		s.post(rexBody).is(503)
+		s.store.next.callers = 0
 		readOnly(t, s.store, true)
 		s.post(rexBody).is(503)
 		readOnly(t, s.store, false)

@@ -171,6 +171,8 @@ func (o *operator) currentMetrics() *exposition {
 	}
 	bans := o.service.bans.Load()
 	values.add("petstore_bans_total", "", bans)
+	refused := store.queueRefusals.Load()
+	values.add("petstore_queue_refusals_total", "", refused)
 	values.addHistogram("petstore_commit_requests", "", &store.commitSizes, 1)
 	values.addHistogram("petstore_commit_duration_seconds", "", &store.commitTimes, 1e9)
 	failed := store.commitsFailed.Load()

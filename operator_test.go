@@ -201,7 +201,7 @@ func TestPetsAreCountedOnceAMinuteWhileSomebodyAsks(t *testing.T) {
 		o := newOperator(srv)
 		stop := runBackground(srv, o, nil)
 		for range 3 {
-			_, err := srv.store.createPet(NewPet{Name: "Rex", Status: Sold})
+			_, err := srv.store.createPet(1, NewPet{Name: "Rex", Status: Sold})
 			must(t, err)
 		}
 		ask := func(path string, minutes int, atLeast, atMost int64) {
@@ -541,7 +541,7 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 		putBack := moveAway(t, s.path)
 		time.Sleep(time.Minute)
 		is(true, processStart) // nothing probes by itself
-		_, err := s.store.createPet(NewPet{Name: "Rex", Status: Sold})
+		_, err := s.store.createPet(1, NewPet{Name: "Rex", Status: Sold})
 		failed := time.Now()
 		time.Sleep(time.Minute)
 		is(false, failed)
@@ -560,11 +560,11 @@ func TestReadySinceIsWhenSomebodyHasSeenIt(t *testing.T) {
 
 		// What a commit has shown, the next one takes back.
 		putBack = moveAway(t, s.path)
-		_, _ = s.store.createPet(rex)
+		_, _ = s.store.createPet(1, rex)
 		is(false, time.Now())
 		putBack()
 		time.Sleep(time.Minute)
-		_, err = s.store.createPet(rex)
+		_, err = s.store.createPet(1, rex)
 		must(t, err)
 		is(true, time.Now())
 	})

@@ -281,7 +281,7 @@ func TestTextsThatLookLikeSomethingElseArriveAsTheyAre(t *testing.T) {
 			id := mustCreate(t, s, named)
 			wantEqual(t, readPet(t, s, id), Pet{ID: id, NewPet: named}, "the pet")
 			for _, isRepeat := range []bool{false, true} {
-				again, replayed, reused, err := s.createPetOnce(named, 1, text, []byte(text),
+				again, replayed, reused, err := s.createPetOnce(1, named, 1, text, []byte(text),
 					testTime)
 				must(t, err)
 				if again != id+1 || replayed != isRepeat || reused {
@@ -517,7 +517,7 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
 			answerOnce(c, answer)
 			wantTime(t, "the write", 0, leaderWait+statusWait, errOutcome, func() error {
-				_, err := s.createPet(rex)
+				_, err := s.createPet(1, rex)
 				return err
 			})
 			c.wantArrived(writeTo(0))
@@ -545,7 +545,7 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 				writes[0]) {
 				t.Errorf("sent was %q", writes)
 			}
-			_, err := s.createPet(rex)
+			_, err := s.createPet(1, rex)
 			if !errors.Is(err, errLacks) || errors.Is(err, errOutcome) {
 				t.Errorf("a write while the node still leads says %v", err)
 			}
@@ -566,7 +566,7 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 func (c *fakeCluster) failDisk(s *store, response string) {
 	c.t.Helper()
 	answerOnce(c, respond(200, response))
-	wantError(c.t, errorOf(s.createPet(rex)), errOutcome, "the write")
+	wantError(c.t, errorOf(s.createPet(1, rex)), errOutcome, "the write")
 }
 
 const diskIsFull = `{"results":[],"error":"database or disk is full"}` // of the commit
@@ -602,7 +602,7 @@ func TestANodeThatWasLeftPassesNothingOn(t *testing.T) {
 			c.failDisk(s, diskIsFull)
 		}
 		c.lead(2)
-		wantError(t, errorOf(s.createPet(rex)), errLacks,
+		wantError(t, errorOf(s.createPet(1, rex)), errLacks,
 			"a write through nodes that were left")
 		wantCount(t, c.log.String(), "another node is in use", 1, "the log")
 	})
@@ -617,7 +617,7 @@ func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
 		mustCreate(t, s, rex)
 		c.arrived()
 		answerOnce(c, reset)
-		wantError(t, errorOf(s.createPet(rex)), errOutcome, "the write")
+		wantError(t, errorOf(s.createPet(1, rex)), errOutcome, "the write")
 		c.wantArrived(writeTo(0))
 	}
 }
@@ -752,7 +752,7 @@ func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		c.freeze(0)
 		c.lead(1)
-		wantError(t, errorOf(s.createPet(rex)), errOutcome, "the write to the frozen leader")
+		wantError(t, errorOf(s.createPet(1, rex)), errOutcome, "the write to the frozen leader")
 		c.arrived()
 		c.wantFailover(s, 1, 0)
 	})
@@ -906,7 +906,7 @@ func TestWithoutALeader(t *testing.T) {
 				return err
 			}
 			create := func() error {
-				_, err := s.createPet(rex)
+				_, err := s.createPet(1, rex)
 				return err
 			}
 			must(t, cached())
@@ -1096,7 +1096,7 @@ func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
 			before := other.number("SELECT total_changes()")
 			errs := []error{
 				errorOf(s.page("", 1, 0)), // first: a write may still meet a connection that breaks
-				errorOf(s.createPet(rex)),
+				errorOf(s.createPet(1, rex)),
 				errorOf(s.edit(t.Context(), revokeKey(1, 1))),
 			}
 			for _, err := range errs {

@@ -228,7 +228,7 @@ func TestLinksInACircleAreRefused(t *testing.T) {
 // wantNoCreate checks that nothing can be stored, and why.
 func wantNoCreate(t *testing.T, s *store, why string) {
 	t.Helper()
-	_, err := s.createPet(rex)
+	_, err := s.createPet(1, rex)
 	wantError(t, err, errUnavailable, "a create")
 	wantPart(t, fmt.Sprint(err), why, "the error")
 }

@@ -120,7 +120,8 @@ func pause(ctx context.Context, d time.Duration) {
 
 const (
 	entryBytes   = 256              // memory for a cached page or pet, beside its body
-	maxCallers   = 4096             // the most callers of one transaction
+	maxCallers   = 4096             // callers of one transaction, from which on creates are refused
+	maxOfOne     = maxCallers / 4   // the most creates of one usage in a transaction
 	recordMillis = dayMillis        // for how long an Idempotency-Key is kept
 	commandWait  = 10 * time.Second // how long commands, starts and stops wait for lock or leader
 )
@@ -160,6 +161,7 @@ type store struct {
 	turned atomic.Pointer[turn] // the last one, for the operator's page
 
 	// These are for /metrics.
+	queueRefusals atomic.Int64
 	commitSizes   histogram // writes that shared a transaction
 	commitTimes   histogram // nanoseconds of the transactions that succeeded
 	commitsFailed atomic.Int64
@@ -191,6 +193,7 @@ func (s *store) noteReady(err error, ofCommit bool) {
 // transaction is what many callers commit together.
 type transaction struct {
 	callers    int
+	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
 	// The pets of plain creates become the last statement. rows are JSON arrays with a comma before
 	// each, as appendRow makes them.
@@ -202,7 +205,9 @@ type transaction struct {
 	results []result // of the statements
 }
 
-func newTransaction() *transaction { return &transaction{ended: make(chan struct{})} }
+func newTransaction() *transaction {
+	return &transaction{creates: map[int64]int{}, ended: make(chan struct{})}
+}
 
 // storeOn returns a store that keeps everything in an engine.
 func storeOn(e engine) *store {
@@ -239,8 +244,14 @@ func (s *store) Close() error {
 // and returns their results when they are durable. Its errors wrap errUnavailable. It ignores
 // ctx while the transaction before runs. After that, ctx counts only if nobody else has joined.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
+	return s.writeFor(ctx, ownUsage, statements...)
+}
+
+// writeFor is write for a create of a usage, which errQueueFull may refuse.
+func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
+	[]result, error) {
 	var begin int
-	t, err := s.join(ctx, func(t *transaction) {
+	t, err := s.join(ctx, usageID, func(t *transaction) {
 		begin = len(t.statements)
 		t.statements = append(t.statements, statements...)
 	})
@@ -250,13 +261,33 @@ func (s *store) write(ctx context.Context, statements ...statement) ([]result, e
 	return t.results[begin : begin+len(statements)], nil
 }
 
-// join lets a caller add to the next transaction, and returns it when it is durable.
-func (s *store) join(ctx context.Context, add func(t *transaction)) (*transaction, error) {
+// ownUsage stands for the writes of the service itself, and of commands. The ids of usages start
+// at 1.
+const ownUsage = 0
+
+// errQueueFull is the error of a create that comes when too many writes wait, or too many creates
+// of the same usage. It says nothing about the engine.
+var errQueueFull = newError(CodeUnavailable, "too many writes wait already; try again")
+
+// isFull reports whether a create of a usage is refused. One usage has at most a quarter of the
+// places, so that nobody's burst takes those of all others.
+func (t *transaction) isFull(usageID int64) bool {
+	return t.callers >= maxCallers || t.creates[usageID] >= maxOfOne
+}
+
+// join lets a caller add to the next transaction, and returns it when it is durable. The writes of
+// the service are few and are never refused: without them no usage, no ban and no probe is stored.
+func (s *store) join(ctx context.Context, usageID int64, add func(t *transaction)) (
+	*transaction, error) {
 	s.mu.Lock()
 	t := s.next
-	if t.callers == maxCallers {
-		s.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d writes wait already", errUnavailable, maxCallers)
+	if usageID != ownUsage {
+		if t.isFull(usageID) {
+			s.mu.Unlock()
+			s.queueRefusals.Add(1)
+			return nil, errQueueFull
+		}
+		t.creates[usageID]++
 	}
 	t.callers++
 	leads := t.callers == 1
@@ -783,12 +814,12 @@ func (p NewPet) appendRow(to []byte) []byte {
 // insertCreated adds the pets of all plain creates of a transaction.
 var insertCreated = insertPets("true")
 
-// createPet stores a pet and returns its id.
-func (s *store) createPet(p NewPet) (id int64, err error) {
+// createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
+func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	var before int64        // pets of this transaction
 	shown := s.shown.Load() // ids up to this one were given before
 	row := p.appendRow([]byte{','})
-	t, err := s.join(context.Background(), func(t *transaction) {
+	t, err := s.join(context.Background(), usageID, func(t *transaction) {
 		before = t.pets
 		t.pets++
 		t.rows = append(t.rows, row...)
@@ -825,8 +856,9 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
 // then replayed is true. reused means that the key came before with another body. The record and
 // the pet are one transaction, whose SQL decides which of several parallel requests is the first.
-func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body []byte,
-	now time.Time) (id int64, replayed, reused bool, err error) {
+// The error may be errQueueFull.
+func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
+	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
 	created := int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
@@ -842,7 +874,7 @@ func (s *store) createPetOnce(p NewPet, keyID int64, idempotencyKey string, body
 	find := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	results, err := s.write(context.Background(), create, record, find)
+	results, err := s.writeFor(context.Background(), usageID, create, record, find)
 	if err != nil {
 		return 0, false, false, err
 	}

@@ -149,9 +149,9 @@ func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
 				"DELETE FROM pets WHERE id = 2")
 		}
 		lose()
-		wantError(t, errorOf(s.createPet(rex)), errOutcome, "a create")
+		wantError(t, errorOf(s.createPet(1, rex)), errOutcome, "a create")
 		lose()
-		_, _, _, err := s.createPetOnce(rex, 1, "key", []byte("{}"), time.Now())
+		_, _, _, err := s.createPetOnce(1, rex, 1, "key", []byte("{}"), time.Now())
 		wantError(t, err, errOutcome, "a create with an Idempotency-Key")
 		wantNextID(t, s, 3)
 	})
@@ -282,7 +282,7 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 			{"another program writes", uncounted, "everything", "the last pages"},
 			{"we write ourselves", creating(s, "Rex"), "the last pages", "the last pages"},
 			{"we create under a key", func() error {
-				_, _, _, err := s.createPetOnce(sold, 1, "k", nil, testTime)
+				_, _, _, err := s.createPetOnce(1, sold, 1, "k", nil, testTime)
 				return err
 			}, "the last pages", "the last pages"},
 			{"nothing happens", func() error { return nil }, "nothing", "the last pages"},
@@ -908,7 +908,7 @@ func nextTransaction(s *store) (state struct {
 // creating is a write of one pet.
 func creating(s *store, name string) func() error {
 	return func() error {
-		_, err := s.createPet(NewPet{Name: name, CategoryID: 1, Status: Sold})
+		_, err := s.createPet(1, NewPet{Name: name, CategoryID: 1, Status: Sold})
 		return err
 	}
 }
@@ -958,12 +958,12 @@ func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
 				Status:     []PetStatus{Available, Pending, Sold}[i%3],
 			}
 			create := func() (err error) {
-				ids[i], err = s.createPet(pets[i])
+				ids[i], err = s.createPet(1, pets[i])
 				return err
 			}
 			if i%5 == 4 {
 				create = func() (err error) {
-					ids[i], _, _, err = s.createPetOnce(pets[i], 1, fmt.Sprint(i), nil, testTime)
+					ids[i], _, _, err = s.createPetOnce(1, pets[i], 1, fmt.Sprint(i), nil, testTime)
 					return err
 				}
 			}
@@ -1045,30 +1045,73 @@ func TestNoIDIsGuessed(t *testing.T) {
 	}
 }
 
-// TestAFullTransactionRefusesWritesAtOnce: a disk that hangs does not fill the memory with
-// requests.
-func TestAFullTransactionRefusesWritesAtOnce(t *testing.T) {
+// TestAFullTransactionRefusesCreatesAtOnce: a disk that hangs does not fill the memory with
+// requests. One usage has a quarter of the places, and what the service itself writes is never
+// refused.
+func TestAFullTransactionRefusesCreatesAtOnce(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := openDatabase(t, path)
 		_, open := gateWrites(t, s)
-		const refused = 3
-		errs := make(chan error, maxCallers+1+refused)
-		for range maxCallers + 1 + refused {
-			go func() { errs <- creating(s, "Rex")() }()
-			synctest.Wait()
+		errs := make(chan error, 2*maxCallers)
+		send := func(n int, write func() error) {
+			for range n {
+				go func() { errs <- write() }()
+				synctest.Wait()
+			}
 		}
-		wantEqual(t, len(errs), refused, "the number of refused writes")
-		for range len(errs) {
-			wantError(t, <-errs, errUnavailable, "a write after as many as may wait")
+		plain := func(usageID int64) func() error {
+			return func() error { return errorOf(s.createPet(usageID, rex)) }
 		}
-		err := writing(s, saveUsage(1, &usage{}))()
-		wantError(t, err, errUnavailable, "a flush after as many as may wait")
+		once := func(usageID int64) func() error {
+			return func() error {
+				_, _, _, err := s.createPetOnce(usageID, rex, 1, "key", nil, testTime)
+				return err
+			}
+		}
+		wantRefused := func(want int, what string) {
+			t.Helper()
+			wantEqual(t, len(errs), want, what)
+			for range len(errs) {
+				wantEqual(t, <-errs, error(errQueueFull), what)
+			}
+		}
+		send(1, plain(1)) // is in the engine
+		send(maxOfOne, plain(1))
+		wantRefused(0, "up to a quarter of the places, creates of one usage that are refused")
+		send(1, plain(1))
+		send(2, once(1))
+		wantRefused(3, "after that, creates of the usage that are refused")
+		for usageID := range int64(maxCallers/maxOfOne - 1) {
+			send(maxOfOne, once(2+usageID))
+		}
+		wantRefused(0, "up to all places, creates of others that are refused")
+		send(1, plain(9))
+		send(1, once(9))
+		wantRefused(2, "after that, creates that are refused")
+		wantEqual(t, s.queueRefusals.Load(), 5, "the metric")
+		l := newLedger(s, time.Minute)
+		l.noteDeprecatedUse(1, 1)
+		own := []func() error{
+			writing(s, saveUsage(1, &usage{})),
+			func() error { return s.probe(t.Context()) },
+			func() error { return s.purge(t.Context(), testTime) },
+			func() error { return l.flush(t.Context(), time.Now) },
+			func() error {
+				ban := decision{now: 1}
+				l.storeBan(&account{usageID: 9}, &ban)
+				return ban.banErr
+			},
+		}
+		for _, write := range own {
+			send(1, write)
+		}
+		wantRefused(0, "writes of the service that are refused")
 		open()
-		for range maxCallers + 1 {
+		for range 1 + maxCallers + len(own) {
 			must(t, <-errs)
 		}
-		wantPets(t, s, maxCallers+1)
+		wantPets(t, s, 1+maxOfOne+1) // those with one Idempotency-Key are one pet
 	})
 }
 
@@ -1081,9 +1124,10 @@ func TestNobodyWaitsForMoreThanTwoTransactions(t *testing.T) {
 		c.lead(-1)
 		start := time.Now()
 		var wg sync.WaitGroup
-		for range 4000 {
+		for usageID := range int64(4000) {
 			wg.Go(func() {
-				wantError(t, creating(s, "Rex")(), errUnavailable, "a create")
+				err := errorOf(s.createPet(1+usageID, rex))
+				wantError(t, err, errUnavailable, "a create")
 			})
 		}
 		wg.Wait()
