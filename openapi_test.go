@@ -388,22 +388,48 @@ func TestErrorCodesAreThoseDescribed(t *testing.T) {
 
 // TestThePatternOfNamesIsThatOfTheService: it knows every character, as a name of its own, up to
 // U+FFFF. It lists what shows nothing in the version of Unicode that Go has. Specmatic takes no
-// \p{Mn}, and Spectral no range above U+FFFF: there the pattern takes what the service refuses.
+// \p{Mn}, and Spectral no range above U+FFFF: there the pattern takes what the service refuses. \s
+// stands for U+2028 and U+2029, which generated code cannot hold. It does not in Go, so these two
+// are left out here; a test of generated clients has them.
 func TestThePatternOfNamesIsThatOfTheService(t *testing.T) {
 	name := fields(described, "components", "schemas", "NewPet", "properties", "name")
 	pattern := regexp.MustCompile(name["pattern"].(string))
-	names := []string{"a b", "x\u0085", "a~!", "\u00a0 \u2028", "a\x7f"}
+	names := []string{"a b", "x\u0085", "a~!", "\u00a0 \u3000", "a\x7f"}
 	for c := range rune(utf8.MaxRune + 1) {
 		if c <= 0xffff || !unicode.In(c, unicode.Cf, unicode.Mn) {
 			names = append(names, string(c))
 		}
 	}
 	for _, value := range names {
-		if pattern.MatchString(value) != (checkName(value) == "") {
+		isTaken := checkName(value) == ""
+		if value == "\u2028" || value == "\u2029" {
+			wantEqual(t, isTaken, false, "whether the service takes a line separator alone")
+			continue
+		}
+		if pattern.MatchString(value) != isTaken {
 			t.Fatalf("of the name %+q the service says %q", value, checkName(value))
 		}
 	}
 	wantPart(t, name["description"].(string), "Unicode "+unicode.Version, "the description")
+}
+
+// TestNoPatternHoldsARawControlOrLine: generators copy patterns into literals of their languages,
+// which end at such a character.
+func TestNoPatternHoldsARawControlOrLine(t *testing.T) {
+	patterns := regexp.MustCompile(`"pattern": (".*")`).FindAllStringSubmatch(
+		readText(t, "web/openapi.json"), -1)
+	wantEqual(t, len(patterns), 3, "the number of patterns")
+	for _, found := range patterns {
+		var pattern string
+		must(t, json.Unmarshal([]byte(found[1]), &pattern))
+		if i := strings.IndexFunc(pattern, isControlOrLine); i >= 0 {
+			t.Errorf("a pattern holds %+q after %d bytes", pattern[i:i+1], i)
+		}
+	}
+}
+
+func isControlOrLine(c rune) bool {
+	return unicode.IsControl(c) || unicode.In(c, unicode.Zl, unicode.Zp)
 }
 
 // TestABodyIsTakenAsItIsDescribed: decodeNewPet and NewPet in web/openapi.json agree on which

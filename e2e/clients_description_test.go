@@ -1,7 +1,7 @@
 package e2e
 
 // The service and its description, seen by tools from the npm registry: two
-// linters and a TypeScript client. node/package.json pins them.
+// linters, a TypeScript client, and two generators of schemas. node/package.json pins them.
 
 import (
 	"bytes"
@@ -128,6 +128,40 @@ func TestTypeScriptClient(t *testing.T) {
 	} {
 		if _, all, err := nodeTool(t, dir, env, command[0], command[1:]...); err != nil {
 			t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, all)
+		}
+	}
+}
+
+// TestSchemasOfZodCompileAndJudgeNamesAsTheService makes schemas of the description with two
+// generators, compiles them, and lets names.ts judge every character up to U+FFFF as a name. The
+// service imports the names that the schemas take, and refuses each of the others.
+func TestSchemasOfZodCompileAndJudgeNamesAsTheService(t *testing.T) {
+	modules := nodeModules(t)
+	dir := filepath.Dir(modules)
+	noError(t, os.MkdirAll(filepath.Join(dir, "generated"), 0o700))
+	s := start(t)
+	description := s.saveDescription()
+	for _, command := range [][]string{
+		{"cp", description, "generated/openapi.json"},
+		{modules + "/.bin/openapi-ts", "-i", "./generated/openapi.json", "-o", "generated/hey",
+			"-p", "zod", "--silent", "--no-log-file"},
+		{modules + "/.bin/openapi-zod-client", "generated/openapi.json", "-o",
+			"generated/zodios.ts"},
+		{modules + "/.bin/tsc", "-p", "tsconfig.names.json"},
+		{"node", "generated/names.js"},
+	} {
+		if _, all, err := nodeTool(t, dir, nil, command[0], command[1:]...); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, all)
+		}
+	}
+	s.command("pet", "import", "-db", s.db, filepath.Join(dir, "generated/taken.jsonl"))
+	refused, err := os.ReadFile(filepath.Join(dir, "generated/refused.jsonl"))
+	noError(t, err)
+	for body := range strings.Lines(string(refused)) {
+		got, err := call(s.url, s.key, "POST", "/pets", body, "")
+		noError(t, err)
+		if got.status != 400 {
+			t.Errorf("the schemas refuse %q, and the service answers %d", body, got.status)
 		}
 	}
 }

@@ -3,3 +3,6 @@
 package client
 
 //go:generate go tool oapi-codegen -config oapi.yaml -o client.gen.go ../../web/openapi.json
+
+// The generated file needs this module. It is named here too, so that go.mod is tidy without it.
+import _ "github.com/oapi-codegen/runtime"
