@@ -28,6 +28,7 @@ import (
 	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -343,6 +344,56 @@ type tally struct {
 	Errors   int64 `json:"errors"`
 }
 
+// plus is the sum of two tallies.
+func (t tally) plus(more tally) tally {
+	return tally{t.Admitted + more.Admitted, t.Refused + more.Refused, t.Errors + more.Errors}
+}
+
+// lastMinutes counts what callers have done in the minute that runs and in the five before it, each
+// in a place of its own. It is for operators, who ask who is busy in an outage too: so it counts
+// with the request, and not with a flush, which may fail then.
+type lastMinutes [6]struct {
+	minute  instant         // minutes since 1970
+	tallies map[int64]tally // by usage; 0 has the sum of those that found no room
+}
+
+// maxRecent is how many usages are counted apart in a minute.
+const maxRecent = 4096
+
+// count counts what a usage has done at an instant.
+func (r *lastMinutes) count(id int64, now instant, done tally) {
+	minute := now / minuteMillis
+	m := &r[minute%6]
+	if m.minute != minute {
+		m.minute = minute
+		m.tallies = map[int64]tally{}
+	}
+	if _, known := m.tallies[id]; !known && len(m.tallies) >= maxRecent {
+		id = 0
+	}
+	m.tallies[id] = m.tallies[id].plus(done)
+}
+
+// sums adds the minutes up, by usage.
+func (r *lastMinutes) sums(now instant) map[int64]tally {
+	sums := map[int64]tally{}
+	for _, m := range r {
+		if m.minute <= now/minuteMillis-6 { // nothing was counted in its place since
+			continue
+		}
+		for id, t := range m.tallies {
+			sums[id] = sums[id].plus(t)
+		}
+	}
+	return sums
+}
+
+// spentAddress is an address that has used up its minute.
+type spentAddress struct {
+	Address netip.Prefix `json:"address"`
+	Until   instant      `json:"until"`
+}
+
 // counts are what was counted since the last take.
 type counts struct {
 	usages     map[int64]usageIncrement // by id
@@ -395,7 +446,10 @@ type limiter struct {
 	trimmedAt  int64                // what merges was when trim last dropped usages; see recall
 	tallies    map[usageDate]*tally // not yet taken
 	deprecated map[int64]int64      // as in counts
+	recent     lastMinutes
 	addresses  map[netip.Prefix]bucket
+	strangers  lastMinutes    // all as usage 0: 401 counts as admitted, and 429 as refused
+	spent      []spentAddress // the last 10 that have used up their minute
 	// mostAhead is how far in the future the end of a stored minute was, at most, since the last
 	// takeMostAhead.
 	mostAhead instant
@@ -430,11 +484,10 @@ func (l *limiter) charge(a *account, now instant) (d decision, known bool) {
 	}
 	d = u.admit(a, now, l.banFor)
 	d.policy = a.policy
-	t := l.tally(a.usageID, now)
 	if d.refusal == "" {
-		t.Admitted++
+		l.count(a.usageID, now, tally{Admitted: 1})
 	} else {
-		t.Refused++
+		l.count(a.usageID, now, tally{Refused: 1})
 	}
 	return d, true
 }
@@ -461,12 +514,20 @@ func (l *limiter) tally(id int64, now instant) *tally {
 	return t
 }
 
+// count counts what a usage has done at an instant: for the day, which is stored, and for the
+// minute. The caller holds the lock.
+func (l *limiter) count(id int64, now instant, done tally) {
+	t := l.tally(id, now)
+	*t = t.plus(done)
+	l.recent.count(id, now, done)
+}
+
 // countError counts a response of 5xx to a request that came at now. The usage need not be in
 // memory.
 func (l *limiter) countError(id int64, now instant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tally(id, now).Errors++
+	l.count(id, now, tally{Errors: 1})
 }
 
 // noteDeprecatedUse notes that a key used the deprecated operation.
@@ -488,13 +549,28 @@ func (l *limiter) address(caller netip.Prefix, now time.Time, charge bool) decis
 	}
 	if d.minute.remaining == 0 {
 		d.refusal = CodeRateLimited
+		l.strangers.count(0, d.now, tally{Refused: 1})
 		return d
 	}
+	l.strangers.count(0, d.now, tally{Admitted: 1})
 	b.take(d.now, minuteMillis)
 	l.makeRoomFor(caller)
 	l.addresses[caller] = b
 	d.minute = b.levelAt(d.now, minuteMillis, addressQuota)
+	if d.minute.remaining == 0 {
+		l.spent = append(l.spent, spentAddress{caller, b.ends})
+		l.spent = l.spent[max(0, len(l.spent)-10):]
+	}
 	return d
+}
+
+// busy is what usages, and callers without a valid key, have done in the last minutes, and which
+// addresses have used up their minute last.
+func (l *limiter) busy(now instant) (
+	usages map[int64]tally, strangers tally, spent []spentAddress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.recent.sums(now), l.strangers.sums(now)[0], slices.Clone(l.spent)
 }
 
 // makeRoomFor forgets another address at random, if the caller's is one too many. The caller holds

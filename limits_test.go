@@ -162,6 +162,40 @@ func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 
 // TestTheNetworkOfACaller: a row has the address of the connection, or the lines of the header that
 // is named, with bars between them, and what is charged.
+// TestTheLastMinutesAreCountedByUsage: the one that runs and the five before, whatever the clock
+// does, and in bounded memory.
+func TestTheLastMinutesAreCountedByUsage(t *testing.T) {
+	var r lastMinutes
+	const start = 1_800_000_000_000 // a whole minute
+	is := func(after instant, want map[int64]tally) {
+		t.Helper()
+		wantEqual(t, r.sums(start+after), want, "what is counted after ", after, " ms")
+	}
+	is(0, map[int64]tally{})
+	r.count(1, start, tally{Admitted: 1})
+	r.count(1, start+minuteMillis-1, tally{Refused: 1})
+	r.count(2, start+5*minuteMillis, tally{Errors: 1})
+	is(6*minuteMillis-1, map[int64]tally{1: {1, 1, 0}, 2: {0, 0, 1}})
+	is(6*minuteMillis, map[int64]tally{2: {0, 0, 1}})
+	r.count(3, start+6*minuteMillis, tally{Admitted: 5}) // in the place of the first
+	is(6*minuteMillis, map[int64]tally{2: {0, 0, 1}, 3: {5, 0, 0}})
+	is(12*minuteMillis, map[int64]tally{})
+
+	r.count(3, start, tally{Admitted: 1}) // the clock was set back
+	is(0, map[int64]tally{2: {0, 0, 1}, 3: {1, 0, 0}})
+
+	for id := range int64(2 * maxRecent) {
+		r.count(id+1, start+20*minuteMillis, tally{Admitted: 1})
+		r.count(id+1, start+20*minuteMillis, tally{Refused: 1})
+	}
+	sums := r.sums(start + 20*minuteMillis)
+	if len(sums) != maxRecent+1 {
+		t.Errorf("of %d usages, %d are counted apart", 2*maxRecent, len(sums)-1)
+	}
+	wantEqual(t, sums[0], tally{maxRecent, maxRecent, 0}, "the sum of the others")
+	wantEqual(t, sums[maxRecent], tally{1, 1, 0}, "one that found room")
+}
+
 func TestTheNetworkOfACaller(t *testing.T) {
 	const proxy = "10.0.0.1:443"
 	network := func(remote, named string, lines ...string) string {

@@ -317,9 +317,7 @@ type dayUsage struct {
 // total is the sum of all days.
 func (line *lineUsage) total() (sum tally) {
 	for _, day := range line.Days {
-		sum.Admitted += day.Admitted
-		sum.Refused += day.Refused
-		sum.Errors += day.Errors
+		sum = sum.plus(day.tally)
 	}
 	return sum
 }
