@@ -38,10 +38,8 @@ type copySource interface {
 
 // beginCopy begins both transactions. What is copied is fixed then, and nobody else can write to
 // the target, which must exist. It waits for the locks of other programs.
-func beginCopy(ctx context.Context, source, target, journal string) (*pageCopy, error) {
-	// Without a mode SQLite would make a missing file. With mode=ro it would make a log beside a
-	// database that nobody has open, and could not remove the log in the end.
-	conn, err := new(sqlite.Driver).Open(fileAddress(source, "mode=rw"))
+func beginCopy(ctx context.Context, sourceAddress, target, journal string) (*pageCopy, error) {
+	conn, err := new(sqlite.Driver).Open(sourceAddress)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +121,7 @@ func backup(ctx context.Context, cmd *invocation) error {
 	// The copy is made, whatever becomes of the note. A backup waits for no lock for long.
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if _, err := cmd.store.write(ctx, sqlOf(noteBackup, time.Now().Unix())); err != nil {
+	if err := cmd.note(ctx); err != nil {
 		cmd.log.Warn("the operator's page does not learn of this backup", "error", err)
 	}
 	cmd.log.Info("backup made",
@@ -136,6 +134,26 @@ func backup(ctx context.Context, cmd *invocation) error {
 // noteBackup stores when the last backup ended, in Unix seconds. The copy itself has no such note:
 // see checkedCopy.
 const noteBackup = "REPLACE INTO counters (name, value) VALUES ('backup', ?)"
+
+// note stores in the database that a backup was made. One of an older schema is left as it is.
+func (c *invocation) note(ctx context.Context) error {
+	version, err := schemaVersion(ctx, c.store.engine)
+	if err != nil || version < len(migrations) {
+		return err
+	}
+	note := sqlOf(noteBackup, time.Now().Unix())
+	if isCluster(c.db) {
+		_, err := c.store.write(ctx, note)
+		return err
+	}
+	// What backup has open is for reading alone.
+	file, err := openSQLite(ctx, c.db, openExisting)
+	if err != nil {
+		return err
+	}
+	_, err = file.write(ctx, []statement{note})
+	return errors.Join(err, file.Close())
+}
 
 // saveCopy makes a checked copy in a new file, and returns how many pets it holds.
 func (c *invocation) saveCopy(ctx context.Context, from string, to *partialFile, skipIDs int64) (
@@ -230,7 +248,15 @@ const highestID = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
 // copyFile copies a database file. It copies pages: a copy that SQL makes of a damaged file may
 // lack rows without an error.
 func (c *invocation) copyFile(ctx context.Context, from, to string) error {
-	pages, err := beginCopy(ctx, from, to, "OFF")
+	from, err := realPath(from)
+	if err != nil {
+		return err
+	}
+	mode, err := readMode(from)
+	if err != nil {
+		return err
+	}
+	pages, err := beginCopy(ctx, fileAddress(from, mode), to, "OFF")
 	if err != nil {
 		return err
 	}
@@ -366,7 +392,7 @@ func replacedVersion(ctx context.Context, path string) (version int, err error) 
 // it, raiseIDs reads its ids from what was kept, and run replaces its pages.
 func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	old string, err error) {
-	pages, err := beginCopy(ctx, checked, path, "WAL")
+	pages, err := beginCopy(ctx, fileAddress(checked, "mode=rw"), path, "WAL")
 	if err != nil {
 		return "", tellDamage(ctx, err, path)
 	}

@@ -67,7 +67,7 @@ Each has a line with its plan, what it has used of its limits, and whether it
 needs attention. Below a key that was rotated stand its successors, indented.
 
 Example: petstore key list`,
-		flags: showFlags, run: keyList,
+		database: openToRead, flags: showFlags, run: keyList,
 	},
 	{
 		name: "key show", argument: "ID", idOf: "key",
@@ -78,7 +78,7 @@ was rotated from and into. Keys that were rotated into one another share their
 usage, their limits and the time of last use.
 
 Example: petstore key show -json 7`,
-		flags: showFlags, run: keyShow,
+		database: openToRead, flags: showFlags, run: keyShow,
 	},
 	{
 		name: "key usage", argument: "ID", optional: true, idOf: "key",
@@ -90,7 +90,7 @@ those of 5xx. A key and those that it was rotated from are one. Services write
 what they count every half second. Days without requests are left out.
 
 Example: petstore key usage -days 90 7`,
-		flags: usageFlags, run: keyUsage,
+		database: openToRead, flags: usageFlags, run: keyUsage,
 	},
 	{
 		name: "key set", argument: "ID", idOf: "key",
@@ -154,14 +154,14 @@ are read 1,000 at a time, each as it was at some moment of the export. FILE
 must not exist, and gets its name when it is whole; a FILE of - is stdout, too.
 
 Example: petstore pet export -status sold sold.jsonl`,
-		onlyDatabase: true, flags: statusFlag, run: petExport,
+		database: openToRead, onlyDatabase: true, flags: statusFlag, run: petExport,
 	},
 	{
 		name: "pet show", argument: "ID", idOf: "pet",
 		about: `show a pet as the API does
 
 Example: petstore pet show 7`,
-		run: petShow,
+		database: openToRead, run: petShow,
 	},
 	{
 		name: "pet set", argument: "ID", idOf: "pet",
@@ -190,7 +190,7 @@ FILE must not exist. The copy is written as FILE.partial, read in full as a
 check, and only then given its name. A copy serves as it is, or can be restored.
 
 Example: petstore backup petstore-2026-11-22.db`,
-		onlyDatabase: true, flags: copyFlags, run: backup,
+		database: openToCopy, onlyDatabase: true, flags: copyFlags, run: backup,
 	},
 	{
 		name: "restore", argument: "COPY",
@@ -503,7 +503,7 @@ func (entry *command) openAndRun(ctx context.Context, cmd *invocation) error {
 	return entry.run(ctx, cmd)
 }
 
-// openStore opens the database that -db names, and brings its schema up to date.
+// openStore opens the database that -db names.
 func openStore(ctx context.Context, db string, mode openMode, log *slog.Logger) (*store, error) {
 	e, err := openEngine(ctx, db, mode, log)
 	if err != nil {
@@ -524,10 +524,7 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	// With openExisting a cluster must have a schema. A file may lack one: openSQLite finds the
-	// file, and an empty file becomes a database.
-	mayMake := mode != openExisting || !e.shared()
-	err = updateSchema(ctx, e, mayMake)
+	err = prepareSchema(ctx, e, mode)
 	if err == nil {
 		err = e.bind(ctx)
 	}

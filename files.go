@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 )
 
 // ensureFile makes a file that is to be written unless it is there, and returns its realPath. One
@@ -141,10 +142,9 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// isMarkedFailed reports whether F-failed marks a database: a sync of its files has failed in this run
-// of the machine. It does so, too, where the ids of two runs cannot be compared: a full disk may have
-// left the mark empty. path is a realPath. A command that only reads goes on, but has to open such a database in a
-// way that never empties its log: mode=ro, or immutable without a log.
+// isMarkedFailed reports whether F-failed marks a database: a sync of its files has failed in this
+// run of the machine. It does so, too, where the ids of two runs cannot be compared: a full disk may
+// have left the mark empty. path is a realPath. A command that only reads goes on: see readMode.
 func isMarkedFailed(path string) bool {
 	path += "-failed"
 	if isMissing(path) {
@@ -168,6 +168,15 @@ func refuseFailed(path string) error {
 	return fmt.Errorf("a sync of its files has failed, so that what was stored may be in memory "+
 		"alone: copy it to another disk with petstore backup, unmount its file system and mount "+
 		"it again, and then delete %s-failed", path)
+}
+
+// onReadOnlyDisk reports whether no file can be made beside a file because its disk is read-only.
+func onReadOnlyDisk(path string) bool {
+	probe, err := os.CreateTemp(filepath.Dir(path), "petstore-")
+	if err == nil {
+		removeOpen(probe, os.Remove)()
+	}
+	return errors.Is(err, syscall.EROFS)
 }
 
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.

@@ -776,7 +776,7 @@ func TestACommandFindsTheNextLeader(t *testing.T) {
 				if err := e.connect(t.Context()); err != nil {
 					return err
 				}
-				return updateSchema(t.Context(), e, false)
+				return prepareSchema(t.Context(), e, openExisting)
 			})
 			if !freezesFirst {
 				freeze()

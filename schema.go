@@ -39,7 +39,9 @@ func readMigrations() (migrations []string) {
 var (
 	errForeign = errors.New("it belongs to another program")
 	errMissing = errors.New("there is none; petstore makes it at its first start")
-	errServed  = errors.New("a petstore serves it; stop it first")
+	errOlder   = errors.New("only the start of a service brings it up to date: start the service " +
+		"first, or to look into a copy, restore it: petstore restore -db look.db COPY")
+	errServed = errors.New("a petstore serves it; stop it first")
 )
 
 // ownerQuery reads the id of the application, the version of the schema, and the number of tables
@@ -76,20 +78,33 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 	return version, err
 }
 
-// updateSchema runs the migrations that an engine has not seen, in one transaction. Without
-// mayMake, an engine without a schema is errMissing.
-func updateSchema(ctx context.Context, e engine, mayMake bool) error {
+// prepareSchema makes the schema as mode wants it. Only a service brings an older one up to date:
+// otherwise a look at a copy, or at the database of an older service that runs, would make it one
+// that this older program refuses.
+func prepareSchema(ctx context.Context, e engine, mode openMode) error {
 	version, err := schemaVersion(ctx, e)
 	if err != nil || version == len(migrations) {
 		return err
 	}
-	if version == 0 && !mayMake {
+	isEmpty := version == 0
+	switch {
+	case mode == openToServe, mode == openOrMake && isEmpty:
+		return updateSchema(ctx, e, version)
+	case isEmpty:
 		return errMissing
+	case mode == openToCopy:
+		return nil
 	}
+	return fmt.Errorf("its schema is version %d, and this petstore's is %d; %w",
+		version, len(migrations), errOlder)
+}
+
+// updateSchema runs the migrations after a version, in one transaction.
+func updateSchema(ctx context.Context, e engine, version int) error {
 	_, writeErr := e.write(ctx, upgrade(version, newIdentity()))
 	// The error of the write does not count if the schema is right now: another program may have
 	// made the same migrations in the meantime.
-	version, err = schemaVersion(ctx, e)
+	version, err := schemaVersion(ctx, e)
 	if err == nil && version == len(migrations) {
 		return nil
 	}

@@ -31,13 +31,14 @@ const (
 
 // sqliteFile is an engine.
 type sqliteFile struct {
-	path string        // with symbolic links resolved: SQLite names the log after the real file
-	wait time.Duration // for another program's lock, unless a context has a deadline
+	path    string        // with symbolic links resolved: SQLite names the log after the real file
+	wait    time.Duration // for another program's lock, unless a context has a deadline
+	reading string        // SQLite's mode for the connections for reading
 
 	// busy holds an element while conn, version and files are in use. It is a channel in place of a
 	// mutex, because changed does not wait for it for long.
 	busy    chan struct{}
-	conn    *sql.Conn // for writing
+	conn    *sql.Conn // for writing; nil if the database is only read
 	version int64     // data_version on conn, as it was at the last look; 0 before the first
 
 	looker      *sql.Conn    // for looking, whatever conn does
@@ -66,11 +67,7 @@ type sqliteFile struct {
 // its log is there is refused, too. openSQLite waits for locks of other programs (untilUnlocked),
 // but not for the one that a service holds.
 func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, error) {
-	_, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) && mode == openExisting {
-		return nil, errMissing
-	}
-	path, err = ensureFile(path)
+	path, reading, err := findFile(path, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +75,11 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 		return nil, err
 	}
 	e := &sqliteFile{
-		path:  path,
-		wait:  commandWait,
-		busy:  make(chan struct{}, 1),
-		files: map[string]os.FileInfo{path: nil, path + "-wal": nil, path + "-shm": nil},
+		path:    path,
+		wait:    commandWait,
+		reading: reading,
+		busy:    make(chan struct{}, 1),
+		files:   map[string]os.FileInfo{path: nil, path + "-wal": nil, path + "-shm": nil},
 
 		diskSpace: diskSpace,
 	}
@@ -92,13 +90,62 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 		e.lock, err = holdServiceLock(ctx, path)
 	}
 	if err == nil {
-		err = e.connect(ctx)
+		err = e.connect(ctx, mode)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
+
+// findFile returns the real path of a database file, which it makes if mode allows that, and
+// SQLite's mode for reading it.
+func findFile(path string, mode openMode) (real, reading string, err error) {
+	_, err = os.Stat(path)
+	mayMake := mode == openOrMake || mode == openToServe
+	if errors.Is(err, os.ErrNotExist) && !mayMake {
+		return "", "", errMissing
+	}
+	if !mode.onlyReads() {
+		real, err = ensureFile(path)
+		return real, "mode=rw", err // which makes no file that is missing
+	}
+	if err := refuseIrregular(path); err != nil {
+		return "", "", err
+	}
+	real, err = realPath(path)
+	if err != nil {
+		return "", "", err
+	}
+	reading, err = readMode(real)
+	return real, reading, err
+}
+
+// readMode is SQLite's mode for reading a database that keeps all its bytes. With mode=rw, the last
+// connection would empty the log. In WAL mode, mode=ro makes a log and its index where they are
+// missing, empty ones, and cannot remove them. On a read-only disk it cannot make them either.
+// immutable=1 reads a file without a log, and needs neither. It ignores a log, and changes by
+// others. So it is used only where no service can start: on a read-only disk, or beside a mark.
+func readMode(path string) (string, error) {
+	hasBoth := !isMissing(path+"-wal") && !isMissing(path+"-shm")
+	// If this process has the file open, both are there, and the file is not opened by inWALMode,
+	// which would end the locks on it (see ensureFile).
+	if hasBoth || !inWALMode(path) {
+		return "mode=ro", nil
+	}
+	isReadOnly := onReadOnlyDisk(path)
+	switch {
+	case hasLog(path) && isReadOnly:
+		return "", errNoIndex
+	case !hasLog(path) && (isReadOnly || isMarkedFailed(path)):
+		return "mode=ro&immutable=1", nil
+	}
+	return "mode=ro", nil
+}
+
+// errNoIndex means that SQLite cannot make the index of a log.
+var errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
+	"-shm; copy the file and its -wal together to another disk, and use that copy")
 
 var (
 	errLostLog = errors.New("a program has it open, and its -wal or -shm is gone; " +
@@ -242,9 +289,12 @@ func lockService(path string) (lock *sql.DB, err error) {
 }
 
 // connect opens all connections, and lets each open its file now. On its own, SQLite opens a file
-// only when it first reads it, and by then the file may be gone or another one be in its place. So
-// each reading connection reads something when it is made: PRAGMA schema_version.
-func (e *sqliteFile) connect(ctx context.Context) error {
+// only when it first reads it, and by then the file may be gone or another one be in its place. A
+// database that is only read gets no connection for writing, and keeps the journal mode it has.
+func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
+	if mode.onlyReads() {
+		return e.connectReaders(ctx)
+	}
 	e.writer = openPool(e.path,
 		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
@@ -259,11 +309,19 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		return err
 	}
 	// While the writer has the file open in WAL mode, nobody else can lock it whole, so that the
-	// reading connections need not wait. With mode=rw they make no file that is missing. Each has a
-	// cache of 1,500 KiB, in place of 2,000, to save memory. That still holds the inner pages of
-	// ten million pets with short names.
+	// reading connections need not wait.
+	if err := e.connectReaders(ctx); err != nil {
+		return err
+	}
+	return e.checkFiles()
+}
+
+// connectReaders opens the connections for reading. Each reads something when it is made: PRAGMA
+// schema_version. Each has a cache of 1,500 KiB, in place of 2,000, to save memory. That still
+// holds the inner pages of ten million pets with short names.
+func (e *sqliteFile) connectReaders(ctx context.Context) (err error) {
 	e.reader = openPool(e.path,
-		"mode=rw", "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=schema_version",
+		e.reading, "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=schema_version",
 		"_pragma=cache_size(-1500)")
 	e.reader.SetMaxOpenConns(readers + 1) // with looker, which stays
 	e.reader.SetMaxIdleConns(readers)
@@ -280,7 +338,7 @@ func (e *sqliteFile) connect(ctx context.Context) error {
 		// else the pool would hand out the same one again.
 		defer conn.Close()
 	}
-	return e.checkFiles()
+	return nil
 }
 
 // Close ends all connections. SQLite then empties the log. If that could do damage (hasOtherIndex),

@@ -538,12 +538,16 @@ func TestOpeningWaitsForALock(t *testing.T) {
 func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 	for version := 1; version <= len(migrations); version++ {
 		path, copied := databasePath(t), databasePath(t)
+		mode := openToServe
+		if version == len(migrations) {
+			mode = openExisting
+		}
 		t.Run(fmt.Sprint("by one of version ", version), bubble(func(t *testing.T) {
 			must(t, openDatabase(t, path).Close())
 			makeOtherDatabase(t, copied, append(schemaOf(version),
 				"INSERT INTO pets (category_id, status, name) VALUES (1, 2, 'Rex')")...)
 			other := otherProgram(t, path, "PRAGMA journal_mode=DELETE", "BEGIN IMMEDIATE")
-			s, err := openWaiting(t.Context(), path, openExisting, func() {
+			s, err := openWaiting(t.Context(), path, mode, func() {
 				must(t, other.Close())
 				must(t, os.Rename(copied, path))
 			})

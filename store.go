@@ -92,11 +92,16 @@ type member struct {
 type openMode int
 
 const (
-	openExisting openMode = iota // it has to be there
-	openOrMake                   // a file is made if there is none
-	openToServe                  // as openOrMake; no other service may be on the file
+	openExisting openMode = iota // it has to be there, and of the present schema
+	openToRead                   // as openExisting; nothing of it is changed
+	openToCopy                   // as openToRead; an older schema will do
+	openOrMake                   // as openExisting, but it is made if there is none
+	openToServe                  // as openOrMake, brought up to date; no other service may be on a file
 	openNothing                  // the command itself opens it
 )
+
+// onlyReads reports whether a database is left as it is.
+func (m openMode) onlyReads() bool { return m == openToRead || m == openToCopy }
 
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the request may

@@ -88,14 +88,18 @@ func (x *succession) take() {
 	for _, s := range x.services {
 		s.commands = x.newer
 	}
-	keys := x.command()
+	x.look()
 	olders := slices.Clone(x.services)
 	if x.cluster != nil { // where several may serve
 		x.begin(&server{t: x.T, db: first.db, key: first.key, commands: x.newer}, x.newer)
 		newest := x.services[len(x.services)-1].url
 		x.crowd.note(func() { x.crowd.urls = append(x.crowd.urls, newest) })
-		x.hold(keys)
+	} else {
+		x.replace(first)
+		olders = nil
 	}
+	keys := x.command()
+	x.hold(keys)
 	x.change()
 	x.spend(40)
 	for _, s := range olders {
@@ -118,11 +122,29 @@ func (x *succession) take() {
 	x.complain()
 }
 
-// command runs every command of the newer version beside services of the older.
+// look runs commands of the newer version beside services of the older, which leave the
+// schema as it is.
+func (x *succession) look() {
+	x.Helper()
+	first := x.services[0]
+	for _, line := range []string{"key list", "key show 1", "pet export", "key create"} {
+		fails(x.T, first.program(append(strings.Fields(line), "-db", first.db)...),
+			"start the service first")
+	}
+	copied := filepath.Join(x.TempDir(), "copy.db")
+	first.command("backup", "-db", first.db, copied)
+	version := query[int64](x.T, copied, "PRAGMA user_version")
+	if now := x.version(first); version != x.versions[0] || now != x.versions[0] {
+		x.Fatalf("looked at, the schema %d becomes %d, and %d in a copy", x.versions[0], now,
+			version)
+	}
+}
+
+// command runs every command of the newer version, on a cluster beside services of the
+// older, once a service of the newer has begun, which changes the schema.
 func (x *succession) command() changedKeys {
 	x.Helper()
 	first := x.services[0]
-	first.keyOf("1") // the first command changes the schema
 	if x.versions[1] = x.version(first); x.versions[1] <= x.versions[0] {
 		x.Fatalf("the newer version leaves the schema at %d", x.versions[0])
 	}
