@@ -45,10 +45,11 @@ func (set settings) environment() string {
 
 // service handles all requests.
 type service struct {
-	store *store
-	keys  *keyring
-	usage *ledger
-	log   *slog.Logger
+	store     *store
+	keys      *keyring
+	ledger    *ledger
+	addresses addresses
+	log       *slog.Logger
 
 	settings
 	base      string   // of Location and Link: baseURL, or a path
@@ -71,7 +72,8 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 	srv := &service{
 		store:      store,
 		keys:       newKeyring(store, settings.staging),
-		usage:      newLedger(store, settings.banFor),
+		ledger:     newLedger(store, settings.banFor),
+		addresses:  addresses{buckets: map[netip.Prefix]bucket{}},
 		log:        log,
 		settings:   settings,
 		base:       cmp.Or(settings.baseURL, "/v1"),
@@ -168,7 +170,7 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	// If the address is spent, authenticate looks unknown keys up one at a time.
 	spent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
-		return s.usage.address(network, w.start, false).level().remaining == 0
+		return s.addresses.admit(network, instantOf(w.start), false).minute.remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
@@ -183,16 +185,24 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 	}
 	w.keyID = key.ID
 	w.usageID = key.usageID
-	decision, err := s.usage.admit(&key.account, w.start)
+	decision, err := s.ledger.charge(&key.account, instantOf(w.start))
 	if err != nil {
 		return caller{}, err
 	}
+	if decision.banBegins {
+		s.ban(w, key, &decision)
+	}
 	decision.setHeaders(w.Header())
 	w.limitsShown = true
-	if decision.banErr != nil {
-		s.log.Error("cannot ban a key", "key", key.ID, "request", w.id[0], "error", decision.banErr)
+	return caller{key: key, now: w.start}, decision.err()
+}
+
+// ban bans a key, once the ban is stored. Only then the decision says key_banned.
+func (s *service) ban(w *response, key *apiKey, d *decision) {
+	if err := s.ledger.storeBan(&key.account, d); err != nil {
+		s.log.Error("cannot ban a key", "key", key.ID, "request", w.id[0], "error", err)
 	}
-	if decision.banBegins {
+	if d.banBegins {
 		s.bans.Add(1)
 		s.log.Warn("key banned",
 			"key", key.ID,
@@ -200,7 +210,6 @@ func (s *service) admit(w *response, r *http.Request) (caller, error) {
 			"until", w.start.Add(s.banFor).UTC(),
 			"request", w.id[0])
 	}
-	return caller{key: key, now: w.start}, decision.err()
 }
 
 // response knows when its request came, and remembers what became of it.
@@ -280,7 +289,7 @@ func (s *service) count(w *response, r *http.Request) {
 		s.operations[w.operation].add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
-		s.usage.countError(w.usageID, instantOf(w.start))
+		s.ledger.countError(w.usageID, instantOf(w.start))
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
 		// The pattern, not the path or method: a key may have been put there.
@@ -386,14 +395,18 @@ func (s *service) shownError(w *response, err error) *Error {
 // address first, and returns an error if nothing was left.
 func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	network := clientNetwork(r, s.clientIPHeader)
-	decision := s.usage.address(network, time.Now(), charge)
+	// The clock is read anew: to find out that a key cannot be looked up may have taken seconds.
+	decision := s.addresses.admit(network, instantOf(time.Now()), charge)
+	if charge {
+		s.ledger.countStranger(network, decision)
+	}
 	decision.setHeaders(w.Header())
 	// Only one request takes what is left of a window, so there is one line for each window.
-	tookLast := charge && decision.refusal == "" && decision.level().remaining == 0
+	tookLast := charge && decision.refusal == "" && decision.minute.remaining == 0
 	if tookLast {
 		s.strangers.warn("an address has used up its limit of requests without a valid key",
 			"address", network,
-			"requests", decision.level().limit,
+			"requests", decision.minute.limit,
 			"request", w.id[0])
 	}
 	return decision.err()
@@ -662,7 +675,7 @@ var (
 // Deprecated: clients use GET /v1/pets with the status filter. From 5 December
 // 2030 the response is 410, by the clock, without a new release.
 func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error {
-	s.usage.noteDeprecatedUse(c.key.ID, instantOf(c.now))
+	s.ledger.noteDeprecatedUse(c.key.ID, instantOf(c.now))
 	if !c.now.Before(sunset) {
 		s.setDeprecation(w.Header())
 		return newError(CodeOperationRemoved, "this operation was removed on %s; use GET /v1/pets",

@@ -520,7 +520,7 @@ func TestTheOperatorSeesWhoUsesTheDeprecatedOperation(t *testing.T) {
 	s := openShop(t)
 	use := func() instant {
 		t.Helper()
-		mustFlush(t, s.service.usage)
+		mustFlush(t, s.service.ledger)
 		return deprecatedUseOf(t, s.store, 1)
 	}
 	s.list().is(200)
@@ -1297,7 +1297,7 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 		s.wantError = true
 		days := func(what, want string) {
 			t.Helper()
-			must(t, s.service.usage.flush(t.Context(), time.Now))
+			must(t, s.service.ledger.flush(t.Context(), time.Now))
 			wantEqual(t, fmt.Sprint(storedDays(t, s.store)), "["+want+"]",
 				"what is stored after ", what)
 		}
@@ -1331,15 +1331,15 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 		readOnly(t, s.store, false)
 		days("two errors", "2000-01-01: 5 admitted, 0 refused, 2 errors")
 
-		s.service.usage.usages = map[int64]*usage{}
+		s.service.ledger.entries = map[int64]*entry{}
 		fail := func(st statement, columns []any) {
 			if strings.Contains(st.query, "FROM usage WHERE id = ?") && columns != nil {
 				panic("the usage cannot be read")
 			}
 		}
-		s.service.usage.store = storeOn(&watchedEngine{engine: s.store.engine, check: fail})
+		s.service.ledger.store = storeOn(&watchedEngine{engine: s.store.engine, check: fail})
 		s.list().is(500)
-		s.service.usage.store = s.store
+		s.service.ledger.store = s.store
 		days("a request that nobody could admit", "2000-01-01: 5 admitted, 0 refused, 3 errors")
 
 		time.Sleep(24*time.Hour - time.Millisecond)

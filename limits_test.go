@@ -127,13 +127,13 @@ func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 		u := &usage{minute: usedUntil(60, "40s"), day: usedUntil(1000, dayEnds)}
 		d := u.admit(&account{quota: quota{60, 1000}}, clock("0s"), tenMinutes)
 		refusal, _ := errors.AsType[*Error](d.err())
-		wantEqual(t, levelText(d.level())+": "+refusal.Message, want,
+		wantEqual(t, levelText(d.described())+": "+refusal.Message, want,
 			"what is shown with a day until ", dayEnds)
 	}
 }
 
 // TestOfParallelRequestsExactlyTheLimitIsAdmitted, and each is told what the others have left. They
-// are so many that without the limiter's lock some are lost, and no race detector has to look.
+// are so many that without the ledger's lock some are lost, and no race detector has to look.
 func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 	const callers, limit = 8, 200_000
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(callers))
@@ -144,7 +144,7 @@ func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 	for i := range told {
 		wg.Go(func() {
 			for range 2 * limit / callers {
-				d, err := l.admit(&w.key.account, testStart.time())
+				d, err := l.charge(&w.key.account, testStart)
 				must(t, err)
 				if d.refusal == "" {
 					told[i] = append(told[i], d.minute.remaining)
@@ -162,40 +162,6 @@ func TestOfParallelRequestsExactlyTheLimitIsAdmitted(t *testing.T) {
 
 // TestTheNetworkOfACaller: a row has the address of the connection, or the lines of the header that
 // is named, with bars between them, and what is charged.
-// TestTheLastMinutesAreCountedByUsage: the one that runs and the five before, whatever the clock
-// does, and in bounded memory.
-func TestTheLastMinutesAreCountedByUsage(t *testing.T) {
-	var r lastMinutes
-	const start = 1_800_000_000_000 // a whole minute
-	is := func(after instant, want map[int64]tally) {
-		t.Helper()
-		wantEqual(t, r.sums(start+after), want, "what is counted after ", after, " ms")
-	}
-	is(0, map[int64]tally{})
-	r.count(1, start, tally{Admitted: 1})
-	r.count(1, start+minuteMillis-1, tally{Refused: 1})
-	r.count(2, start+5*minuteMillis, tally{Errors: 1})
-	is(6*minuteMillis-1, map[int64]tally{1: {1, 1, 0}, 2: {0, 0, 1}})
-	is(6*minuteMillis, map[int64]tally{2: {0, 0, 1}})
-	r.count(3, start+6*minuteMillis, tally{Admitted: 5}) // in the place of the first
-	is(6*minuteMillis, map[int64]tally{2: {0, 0, 1}, 3: {5, 0, 0}})
-	is(12*minuteMillis, map[int64]tally{})
-
-	r.count(3, start, tally{Admitted: 1}) // the clock was set back
-	is(0, map[int64]tally{2: {0, 0, 1}, 3: {1, 0, 0}})
-
-	for id := range int64(2 * maxRecent) {
-		r.count(id+1, start+20*minuteMillis, tally{Admitted: 1})
-		r.count(id+1, start+20*minuteMillis, tally{Refused: 1})
-	}
-	sums := r.sums(start + 20*minuteMillis)
-	if len(sums) != maxRecent+1 {
-		t.Errorf("of %d usages, %d are counted apart", 2*maxRecent, len(sums)-1)
-	}
-	wantEqual(t, sums[0], tally{maxRecent, maxRecent, 0}, "the sum of the others")
-	wantEqual(t, sums[maxRecent], tally{1, 1, 0}, "one that found room")
-}
-
 func TestTheNetworkOfACaller(t *testing.T) {
 	const proxy = "10.0.0.1:443"
 	network := func(remote, named string, lines ...string) string {
@@ -243,20 +209,20 @@ func TestTheNetworkOfACaller(t *testing.T) {
 // TestAddressesRememberedAreBounded, and who goes round with more addresses than that does not
 // escape.
 func TestAddressesRememberedAreBounded(t *testing.T) {
-	l := newLimiter(tenMinutes, false)
+	a := &addresses{buckets: map[netip.Prefix]bucket{}}
 	const addresses = maxAddresses * 9 / 8
 	prefix := func(i int) netip.Prefix {
 		ip := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 		return netip.PrefixFrom(ip, 32)
 	}
 	ask := func(i int) decision {
-		return l.address(prefix(i), testStart.time(), true)
+		return a.admit(prefix(i), testStart, true)
 	}
 	most := 0
 	for i := range addresses {
 		ask(i)
-		l.addresses[prefix(i)] = bucket{used: addressQuota, ends: clock("60s")}
-		most = max(most, len(l.addresses))
+		a.buckets[prefix(i)] = bucket{used: addressQuota, ends: clock("60s")}
+		most = max(most, len(a.buckets))
 	}
 	refused := 0
 	for i := range addresses {

@@ -12,7 +12,7 @@
 //	main.go      the process, and the life of the server from start to stop
 //	handlers.go  the routes, the operations, and the one place that writes errors
 //	auth.go      the form of a key, and how the key of a request is found
-//	limits.go    plans, windows, bans, and the limit headers, all in memory
+//	limits.go    what one caller may do: plans, windows, bans, addresses, the limit headers
 //	store.go     pets and Idempotency-Keys, and the commit that many requests share
 //	model.go     pets and errors, and their strict translation from and to JSON
 //
@@ -20,7 +20,7 @@
 //
 //	schema.go         migrations, and the marks and the identity of a database
 //	keys.go           the stored keys, by their digests
-//	usage.go          what makes usage last, and shares it between services
+//	usage.go          usage that services share: charged, stored, and reported
 //	metrics.go        counters and histograms, and their text format
 //	operator.go       the debug address: metrics, their history, and the report on keys
 //	sqlite.go         an engine: one database file
@@ -375,14 +375,14 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	every := func(d time.Duration, what string, do func(context.Context) error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
-	flush := func(ctx context.Context) error { return s.usage.flush(ctx, time.Now) }
+	flush := func(ctx context.Context) error { return s.ledger.flush(ctx, time.Now) }
 	look := func(context.Context) error { return s.store.keepUp() }
 	every(lookEvery, "look for edits by other programs", look)
 	every(500*time.Millisecond, "write usage", flush)
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
 	// The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
-		if ahead := s.usage.takeMostAhead(); ahead > 61*time.Second {
+		if ahead := s.ledger.resetMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
 				"a key's minute ends too far in the future", "ends_in", ahead.String())
 		}
@@ -392,7 +392,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		if err := s.store.purge(ctx, time.Now()); err != nil {
 			return err
 		}
-		return s.usage.purge(ctx, time.Now())
+		return s.ledger.purge(ctx, time.Now())
 	}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage", purge)
 	if o != nil {

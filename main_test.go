@@ -553,7 +553,7 @@ func (b *background) stopDuring(release chan bool) {
 func (b *background) use() {
 	b.Helper()
 	account := &account{usageID: 1, quota: quota{10, 10}}
-	must(b, errorOf(b.usage.admit(account, time.Now())))
+	must(b, errorOf(b.ledger.charge(account, instantOf(time.Now()))))
 }
 
 // wantStored checks how many of these requests are in the database.
@@ -581,7 +581,7 @@ func TestWhatRunsBesideTheRequestsIsDoneInTime(t *testing.T) {
 		must(b, revokeNow(b.Context(), other, 1, instantOf(time.Now())))
 		used := instantOf(time.Now())
 		b.use()
-		b.usage.noteDeprecatedUse(1, used)
+		b.ledger.noteDeprecatedUse(1, used)
 		oldDay := sqlOf("INSERT INTO usage_days VALUES (1, 1, 1, 0, 0)")
 		mustWrite(b, b.store, sqlOf(oldRecords), oldDay)
 

@@ -218,7 +218,7 @@ func TestWhatAnybodyCanCauseIsNoErrorOfTheService(t *testing.T) {
 	for name := range numbers {
 		wantCount(t, name, `status="503"`, 0, "a name")
 	}
-	wantEqual(t, len(s.service.usage.tallies), 0, "the number of days that are counted")
+	wantEqual(t, len(s.service.ledger.tallies), 0, "the number of days that are counted")
 	for line, want := range map[string]int{
 		`"level":"DEBUG".*"status":503,"code":"lookup_refused"`: 60,
 		`"level":"DEBUG".*"status":503,"code":"not_ready"`:      20,

@@ -660,13 +660,13 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 					t.Errorf("%s is %d %s", reply.what, reply.status, reply.body)
 				}
 			}
-			if err := shop.service.usage.flush(t.Context(), time.Now); err == nil {
+			if err := shop.service.ledger.flush(t.Context(), time.Now); err == nil {
 				t.Error("the usage is said to be written")
 			}
 			wantCount(t, c.log.String(), "panic", 0, "the log")
 			c.when(nil)
 			shop.list().is(200).says("[]")
-			must(t, shop.service.usage.flush(t.Context(), time.Now))
+			must(t, shop.service.ledger.flush(t.Context(), time.Now))
 			wantEqual(t, c.number("SELECT day_used FROM usage"), int64(len(replies)+2),
 				"the number of requests that are counted")
 		}))

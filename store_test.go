@@ -110,11 +110,9 @@ func sendStatements(t *testing.T, s *store) {
 	must(t, l.purge(ctx, testTime))
 	l.noteDeprecatedUse(1, now)
 	a := &account{usageID: 1}
-	must(t, errorOf(l.admit(a, testTime)))
+	must(t, errorOf(l.charge(a, now)))
 	mustFlush(t, l)
-	ban := decision{now: now}
-	l.storeBan(a, &ban)
-	must(t, ban.banErr)
+	must(t, l.storeBan(a, &decision{now: now}))
 	must(t, unbanKey(ctx, s, 1, now))
 	must(t, errorOf(findKey(ctx, s, digest{})))
 	must(t, errorOf(readReport(ctx, s, now)))
@@ -1098,9 +1096,7 @@ func TestAFullTransactionRefusesCreatesAtOnce(t *testing.T) {
 			func() error { return s.purge(t.Context(), testTime) },
 			func() error { return l.flush(t.Context(), time.Now) },
 			func() error {
-				ban := decision{now: 1}
-				l.storeBan(&account{usageID: 9}, &ban)
-				return ban.banErr
+				return l.storeBan(&account{usageID: 9}, &decision{now: 1})
 			},
 		}
 		for _, write := range own {

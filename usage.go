@@ -1,8 +1,8 @@
 package main
 
-// What makes usage last. A ledger is a limiter whose usage is stored: what it has counted is
-// flushed every half second, and what it does not remember is read. It keeps the usage of each day,
-// which is reported and, when it is old, deleted.
+// What services share: usage that lasts. The ledger counts in memory what limits.go decides, flushes
+// what it has counted every half second, and reads what it does not remember. It keeps the usage of
+// each day, which is reported and, when it is old, deleted.
 //
 // Several services may share the database, and with it the usage of a key. Each counts for itself,
 // and every half second adds what it has counted to what is stored and goes on from there: see
@@ -12,44 +12,168 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
-// ledger is a limiter whose usage lasts.
+// ledger holds the usages of the accounts that called lately. One lock guards them all: a request
+// holds it for well under a microsecond, and it makes "both buckets or none" plain to see.
 type ledger struct {
-	limiter
 	store   *store
-	service string // names this run of the service in the database
-	batch   batch  // only flush uses it
+	service string        // names this run of the service in the database
+	banFor  time.Duration // 0 turns bans off
+	shared  bool          // other services count the same usages
+	batch   batch         // only flush uses it
+
+	mu         sync.Mutex // guards what follows
+	entries    map[int64]*entry
+	merges     int64                // how often merge was called
+	trimmedAt  int64                // what merges was when trim last dropped entries; see recall
+	tallies    map[usageDate]*tally // not yet collected
+	deprecated map[int64]int64      // as in counts
+	recent     lastMinutes
+	strangers  lastMinutes    // all as usage 0: 401 counts as admitted, and 429 as refused
+	spent      []spentAddress // the last 10 that have used up their minute
+	// mostAhead is how far in the future the end of a stored minute was, at most, since the last
+	// resetMostAhead.
+	mostAhead instant
+}
+
+// maxEntries bounds what is remembered. A usage that is forgotten is read again from the store.
+const maxEntries = 1 << 15
+
+// entry is a usage in memory, and how far it is stored.
+type entry struct {
+	usage
+	minuteStored, dayStored storedPart
+	readMerge               int64 // what ledger.merges was when this was last read; see isOld
+}
+
+// storedPart is how far a bucket is stored.
+type storedPart struct {
+	read   bucket // what was stored when it was read last
+	unsent int64  // of the requests in memory, those that no finished flush has stored
+}
+
+// count counts a request that the bucket has admitted.
+func (s *storedPart) count(b bucket) {
+	if b.used == 1 { // it is the first of its window
+		s.unsent = 0
+	}
+	s.unsent++
 }
 
 func newLedger(s *store, banFor time.Duration) *ledger {
 	return &ledger{
-		limiter: newLimiter(banFor, s.engine.shared()),
-		store:   s,
-		service: strconv.FormatUint(rand.Uint64(), 16),
+		store:      s,
+		service:    strconv.FormatUint(rand.Uint64(), 16),
+		banFor:     banFor,
+		shared:     s.engine.shared(),
+		entries:    map[int64]*entry{},
+		tallies:    map[usageDate]*tally{},
+		deprecated: map[int64]int64{},
 	}
 }
 
-// admit charges the account for one request. The error is the store's, when the usage has to be
-// read and cannot be.
-func (l *ledger) admit(a *account, now time.Time) (decision, error) {
-	d, known := l.charge(a, instantOf(now))
+// charge takes one request from the account, or refuses it. The error is the store's, when the usage
+// has to be read and cannot be. If the decision says banBegins, the caller has to call storeBan.
+func (l *ledger) charge(a *account, now instant) (decision, error) {
+	d, known := l.chargeKnown(a, now)
 	for !known {
 		if err := l.recall(a.usageID); err != nil {
 			return d, err
 		}
-		// A flush between recall and charge may make the usage old, or drop it.
-		d, known = l.charge(a, instantOf(now))
-	}
-	if d.banBegins {
-		l.storeBan(a, &d)
+		// A flush between recall and chargeKnown may make the usage old, or drop it.
+		d, known = l.chargeKnown(a, now)
 	}
 	return d, nil
+}
+
+// chargeKnown is charge for a usage in memory. known is false if the usage has to be read first.
+func (l *ledger) chargeKnown(a *account, now instant) (d decision, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[a.usageID]
+	if e == nil || l.isOld(e) {
+		return d, false
+	}
+	d = e.admit(a, now, l.banFor)
+	d.policy = a.policy
+	if d.refusal != "" {
+		l.count(a.usageID, now, tally{Refused: 1})
+		return d, true
+	}
+	l.count(a.usageID, now, tally{Admitted: 1})
+	e.minuteStored.count(e.minute)
+	e.dayStored.count(e.day)
+	return d, true
+}
+
+// isOld reports whether a usage must be read again, because other services may have counted
+// requests since it was read. After each merge, this holds for every usage that was not part of it.
+// A usage with unsent requests is not old, since reading it would lose them. The next flush sends
+// them, and the merge after that brings the usage. The caller holds the lock.
+func (l *ledger) isOld(e *entry) bool {
+	return l.shared && e.readMerge != l.merges && !e.hasUnsent()
+}
+
+// hasUnsent reports whether the usage has requests for the next batch.
+func (e *entry) hasUnsent() bool { return e.minuteStored.unsent > 0 || e.dayStored.unsent > 0 }
+
+// usageDate is a day of a usage: whole days since 1970, in UTC.
+type usageDate struct{ Usage, Day int64 }
+
+// tally counts requests of one day: those let in (whatever the response), those refused with 429
+// (also during a ban), and responses of 5xx.
+type tally struct {
+	Admitted int64 `json:"admitted"`
+	Refused  int64 `json:"refused"`
+	Errors   int64 `json:"errors"`
+}
+
+// plus is the sum of two tallies.
+func (t tally) plus(more tally) tally {
+	return tally{t.Admitted + more.Admitted, t.Refused + more.Refused, t.Errors + more.Errors}
+}
+
+// tally is where to count what happens at an instant. The caller holds the lock.
+func (l *ledger) tally(id int64, now instant) *tally {
+	today := usageDate{Usage: id, Day: int64(now / dayMillis)}
+	t := l.tallies[today]
+	if t == nil {
+		t = &tally{}
+		l.tallies[today] = t
+	}
+	return t
+}
+
+// count counts what a usage has done at an instant: for the day, which is stored, and for the
+// minute. The caller holds the lock.
+func (l *ledger) count(id int64, now instant, done tally) {
+	t := l.tally(id, now)
+	*t = t.plus(done)
+	l.recent.count(id, now, done)
+}
+
+// countError counts a response of 5xx to a request that came at now. The usage need not be in
+// memory.
+func (l *ledger) countError(id int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count(id, now, tally{Errors: 1})
+}
+
+// noteDeprecatedUse notes that a key used the deprecated operation.
+func (l *ledger) noteDeprecatedUse(keyID int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deprecated[keyID] = int64(now)
 }
 
 // recall reads a usage that is old or not in memory. If the store fails, the usage in memory counts
@@ -61,39 +185,41 @@ func (l *ledger) recall(id int64) error {
 	l.mu.Lock()
 	began := l.merges
 	l.mu.Unlock()
-	stored := &usage{} // it stays so if the usage was never stored
+	stored := &entry{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
 	_, err := l.store.readInto(context.Background(), query, stored.columns()...)
-	stored.minute.read = stored.minute.row()
-	stored.day.read = stored.day.row()
+	stored.minuteStored.read = stored.minute
+	stored.dayStored.read = stored.day
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// This is merges, and not began: merges that did not bring this usage do not make the reading
-	// old. If they did, and a reading took longer than the pause between two flushes, admit would
-	// read for ever.
+	// old. If they did, and a reading took longer than the pause between two flushes, charge
+	// would read for ever.
 	stored.readMerge = l.merges
-	u := l.usages[id]
-	if u == nil {
+	e := l.entries[id]
+	if e == nil {
 		// merge counts up merges before it trims, so that each trim since has a number above began.
 		mayBeTrimmed := l.trimmedAt > began
 		if err == nil && !mayBeTrimmed {
-			l.usages[id] = stored
+			l.entries[id] = stored
 		}
 		return err
 	}
 	// isOld compares readMerge with the present merges.
-	if !l.isOld(u) {
+	if !l.isOld(e) {
 		return nil // another recall, or the last merge, has brought it
 	}
-	if u.readMerge > began {
+	if e.readMerge > began {
 		return nil // it is old again, but what brought it may have been read later than this
 	}
 	if err == nil {
 		// The ban in memory stays: every flush reads the bans, and a newer one may have begun here.
-		u.minute = stored.minute
-		u.day = stored.day
+		e.minute = stored.minute
+		e.minuteStored = stored.minuteStored
+		e.day = stored.day
+		e.dayStored = stored.dayStored
 	}
-	u.readMerge = stored.readMerge
+	e.readMerge = stored.readMerge
 	return nil
 }
 
@@ -113,39 +239,44 @@ func (u *usage) columns() []any {
 	}
 }
 
-// row is the bucket as it is stored.
-func (b *bucket) row() bucketRow { return bucketRow{Used: b.used, Ends: b.ends} }
-
 // storeBan stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
 // sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
 // another ban is stored that this service did not know, that one counts in its place. Afterwards
 // banBegins says whether it is this service's own ban that was stored.
-func (l *ledger) storeBan(a *account, d *decision) {
+func (l *ledger) storeBan(a *account, d *decision) error {
+	d.banBegins = false
+	l.mu.Lock()
+	var lastBan instant
+	if e := l.entries[a.usageID]; e != nil {
+		lastBan = e.bannedAt
+	}
+	l.mu.Unlock()
 	// An unban that was made while the clock was ahead must not lift this ban.
 	begins := max(d.now, a.unbannedAt+1)
 	ends := d.now + instant(l.banFor.Milliseconds())
 	var stored usage
-	_, d.banErr = l.store.write(context.Background(),
+	_, err := l.store.write(context.Background(),
 		sqlOf(insertUsages, fmt.Sprintf(`[{"ID":%d}]`, a.usageID)),
-		sqlOf(updateBan, a.usageID, int64(begins), int64(ends), int64(d.lastBan)),
+		sqlOf(updateBan, a.usageID, int64(begins), int64(ends), int64(lastBan)),
 		statement{
 			query: usageQuery,
 			args:  []any{a.usageID},
 			into:  stored.columns(),
 		})
-	d.banBegins = d.banErr == nil && stored.bannedAt == begins
-	if d.banErr != nil {
-		return
+	if err != nil {
+		return err
 	}
+	d.banBegins = stored.bannedAt == begins
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if u := l.usages[a.usageID]; u != nil { // otherwise it is read anew, with the ban
-		u.bannedAt = stored.bannedAt
-		u.bannedUntil = stored.bannedUntil
+	if e := l.entries[a.usageID]; e != nil { // otherwise it is read anew, with the ban
+		e.bannedAt = stored.bannedAt
+		e.bannedUntil = stored.bannedUntil
 	}
 	if stored.isBanned(a, d.now) { // another ban may have ended, or have been lifted
 		d.showBan(stored.bannedUntil)
 	}
+	return nil
 }
 
 // updateBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the
@@ -159,7 +290,7 @@ WHERE id = ?1 AND banned_at = ?4`
 type batch struct {
 	counts
 	number         int64
-	outcomeUnknown bool // from when it was taken until a send of it has succeeded
+	outcomeUnknown bool // from its beginning until a send of it has succeeded
 }
 
 // maxBatch bounds the days of a batch, so that creates need not wait long.
@@ -167,37 +298,37 @@ const maxBatch = 1000
 
 // flush adds what was counted since the last flush to what is stored, and goes on from the sum.
 // Where other services share the database, every flush learns of their bans. Requests that were not
-// added, because another service has begun a window, still count: they are in the batch that is
-// taken next, which follows immediately. Two flushes must not run at the same time.
+// added, because another service has begun a window, still count: they are in the next batch,
+// which follows immediately. Two flushes must not run at the same time.
 func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
 	if l.batch.outcomeUnknown {
 		if _, err := l.send(ctx, now); err != nil {
 			return err
 		}
 	}
-	for l.takeBatch() {
+	for l.beginBatch() {
 		again, err := l.send(ctx, now)
 		if err != nil {
 			return err
 		}
-		tookAll := len(l.batch.days) < maxBatch
-		if tookAll && !again {
+		isLast := len(l.batch.days) < maxBatch
+		if isLast && !again {
 			return nil // what was admitted meanwhile is left for the next flush
 		}
 	}
 	return nil
 }
 
-// takeBatch moves what was counted to a new batch. On a file it returns false if nothing was
+// beginBatch moves what was counted to a new batch. On a file it returns false if nothing was
 // counted. On a cluster it always returns true: an empty batch, too, is sent to read the bans of
-// other services. take gives no usage without a day, so usages need not be looked at.
-func (l *ledger) takeBatch() bool {
-	taken := l.take(maxBatch)
-	if len(taken.days)+len(taken.deprecated) == 0 && !l.shared {
+// other services. collect gives no usage without a day, so usages do not matter here.
+func (l *ledger) beginBatch() bool {
+	counted := l.collect(maxBatch)
+	if len(counted.days)+len(counted.deprecated) == 0 && !l.shared {
 		return false
 	}
 	l.batch = batch{
-		counts:         taken,
+		counts:         counted,
 		number:         l.batch.number + 1,
 		outcomeUnknown: true,
 	}
@@ -219,6 +350,78 @@ func (l *ledger) send(ctx context.Context, now func() time.Time) (again bool, er
 	again = l.merge(rows, l.batch.counts, now)
 	l.batch.outcomeUnknown = false
 	return again, nil
+}
+
+// counts are what was counted since the last batch.
+type counts struct {
+	usages     map[int64]usageIncrement // by id
+	days       []dayRow
+	deprecated map[int64]int64 // Unix milliseconds of the last deprecated use, by the id of the key
+}
+
+// usageIncrement is what is added to a usage that is stored.
+type usageIncrement struct {
+	ID     int64
+	Minute increment `json:"minute"`
+	Day    increment `json:"day"`
+}
+
+// increment is what is added to a bucket that is stored: Used requests of the window that ends at
+// Ends. If another window is stored, this one replaces it, but only if the other is still as it was
+// read last: a flush that arrives late must not replace a window that its service never saw. See
+// mergeDays. The ends are numbers, because an instant becomes a string in JSON.
+type increment struct{ Used, Ends, ReadUsed, ReadEnds int64 }
+
+// dayRow is what is added to a day of a usage.
+type dayRow struct {
+	usageDate
+	tally
+}
+
+// collect hands over what was counted since it was last called: at most mostDays tallies, and the unsent
+// requests of their usages. The rest is for the next call.
+//
+// collect leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers it,
+// once the store has the requests. So the caller has to merge before it collects again, or they
+// would be sent twice.
+//
+// It finds the usages by their tallies. Whatever has unsent requests has one, since chargeKnown
+// counts in both, and merge makes one for what was kept out.
+func (l *ledger) collect(mostDays int) counts {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counted := counts{
+		usages:     map[int64]usageIncrement{},
+		days:       []dayRow{}, // nil would be null in JSON
+		deprecated: l.deprecated,
+	}
+	l.deprecated = map[int64]int64{}
+	for date, t := range l.tallies {
+		if len(counted.days) == mostDays {
+			break
+		}
+		counted.days = append(counted.days, dayRow{usageDate: date, tally: *t})
+		delete(l.tallies, date)
+		e := l.entries[date.Usage]
+		if e != nil && e.hasUnsent() {
+			counted.usages[date.Usage] = usageIncrement{
+				ID:     date.Usage,
+				Minute: e.minuteStored.increment(e.minute),
+				Day:    e.dayStored.increment(e.day),
+			}
+		}
+	}
+	return counted
+}
+
+// increment is what to send of a bucket.
+func (s *storedPart) increment(b bucket) increment {
+	return increment{
+		Used:     s.unsent,
+		Ends:     int64(b.ends),
+		ReadUsed: s.read.used,
+		ReadEnds: int64(s.read.ends),
+	}
 }
 
 // statements add the batch of a service, unless it was added before. Then they read the usages of
@@ -260,7 +463,7 @@ ON CONFLICT DO NOTHING`
 	// Requests are added to a window of the same end. Otherwise they begin one, but only if what is
 	// stored is what the service has read last. So a flush that arrives late replaces no window
 	// that its service did not know, whatever the clocks say. What is not added here still counts:
-	// bucket.adopt finds it out from the stored window.
+	// storedPart.adopt finds it out from the stored window.
 	mergeDays = `UPDATE usage
 SET day_ends = sent_ends, day_used = sent_used + iif(day_ends = sent_ends, day_used, 0)
 FROM (SELECT value ->> 'ID' AS sent_id,
@@ -298,6 +501,183 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM 
 
 // mergeMinutes does for minutes what mergeDays does for days. Every "day" of the text is replaced.
 var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
+
+// usageRow is a usage as it is stored.
+type usageRow struct {
+	ID                    int64
+	Minute, Day           bucketRow
+	BannedAt, BannedUntil instant
+}
+
+// bucketRow is a bucket in JSON.
+type bucketRow struct {
+	Used int64
+	Ends instant
+}
+
+func (r bucketRow) bucket() bucket { return bucket{used: r.Used, ends: r.Ends} }
+
+// merge goes on from what is stored after the counts were sent. It reads the clock under the
+// lock, and so after every request that has been counted. again reports that some of the counts
+// were not added, and still count.
+func (l *ledger) merge(stored []usageRow, sent counts, clock func() time.Time) (again bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := instantOf(clock())
+	l.merges++
+	for _, row := range stored {
+		e := l.entries[row.ID]
+		if e == nil {
+			continue
+		}
+		added := sent.usages[row.ID]
+		// A stored minute that ended too far ahead counted as over when it was read (see runs), and
+		// what was sent has replaced it. Then row no longer shows its end, but ReadEnds does.
+		minuteEnds := max(row.Minute.Ends, instant(added.Minute.ReadEnds))
+		l.mostAhead = max(l.mostAhead, minuteEnds-now)
+		if e.goOn(row, added, now) {
+			l.tally(row.ID, now) // so that collect finds the usage
+			again = true
+		}
+		e.readMerge = l.merges
+	}
+	if len(l.entries) > maxEntries {
+		l.trim(now)
+	}
+	return again
+}
+
+// goOn takes over a usage as it is stored, after an increment was sent to it.
+func (e *entry) goOn(stored usageRow, sent usageIncrement, now instant) (again bool) {
+	if stored.BannedAt > e.bannedAt {
+		e.bannedAt = stored.BannedAt
+		e.bannedUntil = stored.BannedUntil
+	}
+	minute, day := stored.Minute.bucket(), stored.Day.bucket()
+	minuteAgain := e.minuteStored.adopt(&e.minute, minute, sent.Minute, now, minuteMillis)
+	dayAgain := e.dayStored.adopt(&e.day, day, sent.Day, now, dayMillis)
+	return minuteAgain || dayAgain
+}
+
+// adopt lets b, a bucket in memory, go on from the stored one after an increment was sent to that,
+// or none, which is the zero increment. The caller reads now after that, since a window may have
+// ended meanwhile. again reports that the increment was kept out, and that there is something to
+// send.
+func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length instant) (
+	again bool) {
+	isAdded := stored.ends == instant(sent.Ends)
+	isOthers := !isAdded && stored != s.read
+	s.read = stored
+	switch {
+	case !b.running(now, length):
+		// What is unsent says nothing of the window that runs now, if one does.
+		s.unsent = 0
+		if stored.running(now, length) {
+			*b = stored
+		}
+	case isAdded && stored.ends == b.ends:
+		// The increment was added to the window of b.
+		s.unsent -= sent.Used
+		b.used = stored.used + s.unsent
+	case isOthers && stored.running(now, length):
+		// Another service has begun this window, which has kept the increment out, or has added to
+		// it. What is unsent counts in it.
+		b.used = stored.used + s.unsent
+		b.ends = stored.ends
+	default:
+		// What is stored is as it was read last, or older than b: b has begun a newer window when
+		// that one was over. If it seems to run, the clock was set back.
+	}
+	return sent.Used > 0 && !isAdded && s.unsent > 0
+}
+
+// trim drops the entries that are stored and whose last Retry-After has passed. The caller holds the
+// lock.
+func (l *ledger) trim(now instant) {
+	l.trimmedAt = l.merges
+	maps.DeleteFunc(l.entries, func(_ int64, e *entry) bool {
+		return !e.hasUnsent() && !e.isAskedToWait(now)
+	})
+}
+
+// resetMostAhead returns mostAhead, and begins anew. If it is more than a minute, the clocks of two
+// services differ by the rest.
+func (l *ledger) resetMostAhead() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	mostAhead := time.Duration(l.mostAhead) * time.Millisecond
+	l.mostAhead = 0
+	return mostAhead
+}
+
+// lastMinutes counts what callers have done in the minute that runs and in the five before it, each
+// in a place of its own. It is for operators, who ask who is busy in an outage too: so it counts
+// with the request, and not with a flush, which may fail then.
+type lastMinutes [6]struct {
+	minute  instant         // minutes since 1970
+	tallies map[int64]tally // by usage; 0 has the sum of those that found no room
+}
+
+// maxRecent is how many usages are counted apart in a minute.
+const maxRecent = 4096
+
+// count counts what a usage has done at an instant.
+func (r *lastMinutes) count(id int64, now instant, done tally) {
+	minute := now / minuteMillis
+	m := &r[minute%6]
+	if m.minute != minute {
+		m.minute = minute
+		m.tallies = map[int64]tally{}
+	}
+	if _, known := m.tallies[id]; !known && len(m.tallies) >= maxRecent {
+		id = 0
+	}
+	m.tallies[id] = m.tallies[id].plus(done)
+}
+
+// sums adds the minutes up, by usage.
+func (r *lastMinutes) sums(now instant) map[int64]tally {
+	sums := map[int64]tally{}
+	for _, m := range r {
+		if m.minute <= now/minuteMillis-6 { // nothing was counted in its place since
+			continue
+		}
+		for id, t := range m.tallies {
+			sums[id] = sums[id].plus(t)
+		}
+	}
+	return sums
+}
+
+// spentAddress is an address that has used up its minute.
+type spentAddress struct {
+	Address netip.Prefix `json:"address"`
+	Until   instant      `json:"until"`
+}
+
+// countStranger counts a request without a valid key, once its address was charged.
+func (l *ledger) countStranger(address netip.Prefix, d decision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d.refusal != "" {
+		l.strangers.count(0, d.now, tally{Refused: 1})
+		return
+	}
+	l.strangers.count(0, d.now, tally{Admitted: 1})
+	if d.minute.remaining == 0 {
+		l.spent = append(l.spent, spentAddress{address, d.minute.reset})
+		l.spent = l.spent[max(0, len(l.spent)-10):]
+	}
+}
+
+// busy is what usages, and callers without a valid key, have done in the last minutes, and which
+// addresses have used up their minute last.
+func (l *ledger) busy(now instant) (
+	usages map[int64]tally, strangers tally, spent []spentAddress) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.recent.sums(now), l.strangers.sums(now)[0], slices.Clone(l.spent)
+}
 
 // lineUsage tells how much the keys of one line of rotations were used, under the name of the
 // newest.

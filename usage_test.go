@@ -139,9 +139,9 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 func useMany(t testing.TB, l *ledger, usages int64) {
 	t.Helper()
 	for id := range usages {
-		l.usages[id+1] = &usage{}
+		l.entries[id+1] = &entry{}
 		a := &account{quota: quota{60, 1000}, usageID: id + 1}
-		must(t, errorOf(l.admit(a, testStart.time())))
+		must(t, errorOf(l.charge(a, testStart)))
 	}
 }
 
@@ -176,6 +176,40 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 	})
 }
 
+// TestTheLastMinutesAreCountedByUsage: the one that runs and the five before, whatever the clock
+// does, and in bounded memory.
+func TestTheLastMinutesAreCountedByUsage(t *testing.T) {
+	var r lastMinutes
+	const start = 1_800_000_000_000 // a whole minute
+	is := func(after instant, want map[int64]tally) {
+		t.Helper()
+		wantEqual(t, r.sums(start+after), want, "what is counted after ", after, " ms")
+	}
+	is(0, map[int64]tally{})
+	r.count(1, start, tally{Admitted: 1})
+	r.count(1, start+minuteMillis-1, tally{Refused: 1})
+	r.count(2, start+5*minuteMillis, tally{Errors: 1})
+	is(6*minuteMillis-1, map[int64]tally{1: {1, 1, 0}, 2: {0, 0, 1}})
+	is(6*minuteMillis, map[int64]tally{2: {0, 0, 1}})
+	r.count(3, start+6*minuteMillis, tally{Admitted: 5}) // in the place of the first
+	is(6*minuteMillis, map[int64]tally{2: {0, 0, 1}, 3: {5, 0, 0}})
+	is(12*minuteMillis, map[int64]tally{})
+
+	r.count(3, start, tally{Admitted: 1}) // the clock was set back
+	is(0, map[int64]tally{2: {0, 0, 1}, 3: {1, 0, 0}})
+
+	for id := range int64(2 * maxRecent) {
+		r.count(id+1, start+20*minuteMillis, tally{Admitted: 1})
+		r.count(id+1, start+20*minuteMillis, tally{Refused: 1})
+	}
+	sums := r.sums(start + 20*minuteMillis)
+	if len(sums) != maxRecent+1 {
+		t.Errorf("of %d usages, %d are counted apart", 2*maxRecent, len(sums)-1)
+	}
+	wantEqual(t, sums[0], tally{maxRecent, maxRecent, 0}, "the sum of the others")
+	wantEqual(t, sums[maxRecent], tally{1, 1, 0}, "one that found room")
+}
+
 // TestUsagesRememberedAreBounded: those that are stored are forgotten, but for keys that were asked
 // to wait.
 func TestUsagesRememberedAreBounded(t *testing.T) {
@@ -185,22 +219,23 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	w.play(`
 		0s: 5 admitted
 		crowd`)
-	delete(l.usages, -1)
+	delete(l.entries, -1)
 	w.play("0s: flush")
-	wantEqual(t, len(l.usages), bound, "the number of usages, while they are not too many,")
-	kept := map[int64]*usage{
-		100: {retryAt: clock("9h"), retryOf: dayMillis},
-		101: nearlyBanned(),
-		102: {day: bucket{used: 1, unsent: 1, ends: clock("24h")}}, // not stored yet
+	wantEqual(t, len(l.entries), bound, "the number of usages, while they are not too many,")
+	kept := map[int64]*entry{
+		100: {usage: usage{retryAt: clock("9h"), retryOf: dayMillis}},
+		101: {usage: nearlyBanned()},
+		102: {dayStored: storedPart{unsent: 1}},
 	}
-	maps.Copy(l.usages, kept)
-	l.usages[103] = &usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")} // stored
+	maps.Copy(l.entries, kept)
+	stored := usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")}
+	l.entries[103] = &entry{usage: stored}
 	// This refusal came before the clock was set back.
-	l.usages[104] = &usage{retryAt: clock("24h1m0.001s"), retryOf: dayMillis}
+	l.entries[104] = &entry{usage: usage{retryAt: clock("24h1m0.001s"), retryOf: dayMillis}}
 	l.countError(1, testStart)
 	w.play("0s: flush")
-	if !maps.Equal(l.usages, kept) {
-		t.Errorf("%d usages are remembered, want %d", len(l.usages), len(kept))
+	if !maps.Equal(l.entries, kept) {
+		t.Errorf("%d usages are remembered, want %d", len(l.entries), len(kept))
 	}
 	w.play("1s: 1 admitted, minute 54 until 1m0s, day 994 until 24h0m0s") // read again
 }
@@ -214,7 +249,7 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 		0s: restart`)
 	_ = w.store().Close()
 	for range 2 {
-		_, err := w.service('A').admit(&w.key.account, testStart.time())
+		_, err := w.service('A').charge(&w.key.account, testStart)
 		_, isReported := errors.AsType[*Error](err)
 		if err == nil || isReported {
 			t.Errorf("admit = %v, want the store's error", err)
@@ -252,7 +287,7 @@ type lateWorld struct {
 type lateFlush struct {
 	statements []statement
 	service    string
-	ends       instant // of the minute that it adds to
+	minute     bucket // that it adds to
 }
 
 // slowNetwork is an engine at the other end of that network, as another service could use it.
@@ -272,11 +307,11 @@ func (e *slowNetwork) read(ctx context.Context, q statement, row func(scanner) e
 
 func (e *slowNetwork) write(ctx context.Context, statements []statement) ([]result, error) {
 	l := e.w.service('A')
-	ends := instant(l.batch.usages[1].Minute.Ends)
+	minute := bucket{ends: instant(l.batch.usages[1].Minute.Ends)}
 	e.w.meanwhile()
 	fate := e.w.random.IntN(6)
 	if fate < 2 {
-		e.w.late = append(e.w.late, lateFlush{statements, l.service, ends})
+		e.w.late = append(e.w.late, lateFlush{statements, l.service, minute})
 	}
 	if fate == 0 {
 		e.w.meanwhile()
@@ -316,7 +351,7 @@ func (w *lateWorld) pass() {
 func (w *lateWorld) request() {
 	w.pass()
 	now := w.now
-	got, err := w.service('A').admit(&w.key.account, now.time())
+	got, err := w.service('A').charge(&w.key.account, now)
 	must(w, err)
 	want := w.ideal.admit(&w.key.account, now, 0)
 	if got.refusal != want.refusal || got.minute != want.minute {
@@ -349,7 +384,7 @@ func (w *lateWorld) deliver(engine engine) {
 	}
 	late := w.late[len(w.late)-1-w.random.IntN(min(30, len(w.late)))]
 	isDead := late.service != w.service('A').service
-	if isDead && runs(late.ends, w.now, minuteMillis) {
+	if isDead && late.minute.running(w.now, minuteMillis) {
 		return
 	}
 	must(w, errorOf(engine.write(w.Context(), late.statements)))
@@ -630,7 +665,7 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 		var stored string
 		for _, when := range []string{"0s", "1s"} {
 			w.play(when + ": 1 admitted")
-			l.takeBatch()
+			l.beginBatch()
 			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
 			w.play(when + ": flush")
 		}
@@ -644,7 +679,7 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 }
 
 // limitsWorld is a key with a quota, and services that share its usage, called A, B and C. They
-// have one limiter each, and remember nothing at first.
+// have one ledger each, and remember nothing at first.
 type limitsWorld struct {
 	testing.TB
 	db        string
@@ -726,8 +761,11 @@ func onCluster(t *testing.T, test func(*testing.T, string)) {
 // ask makes one request, which the store must not fail.
 func (w *limitsWorld) ask(l *ledger, when string) decision {
 	w.Helper()
-	d, err := l.admit(&w.key.account, clock(when).time())
+	d, err := l.charge(&w.key.account, clock(when))
 	must(w, err)
+	if d.banBegins {
+		must(w, l.storeBan(&w.key.account, &d))
+	}
 	return d
 }
 
@@ -738,7 +776,7 @@ func (w *limitsWorld) ask(l *ledger, when string) decision {
 //	11s: 1 errors                            counts responses of 5xx
 //	11s: flush, 1 transactions               adds what was counted to the database
 //	11s: restart                             after a kill, which flushes nothing
-//	11s: forget                              lets the limiter remember nothing
+//	11s: forget                              lets the ledger remember nothing
 //	crowd                                    lets it remember as many others as it may
 //	11s: ban-for 90s                         sets how long bans are
 //	11s: per-day 5                           changes the key's limit
@@ -759,8 +797,8 @@ func (w *limitsWorld) play(script string) {
 			continue
 		}
 		if line == "crowd" {
-			for id := range int64(maxUsages) {
-				w.service('A').usages[-id-1] = &usage{}
+			for id := range int64(maxEntries) {
+				w.service('A').entries[-id-1] = &entry{}
 			}
 			continue
 		}
@@ -776,11 +814,11 @@ func (w *limitsWorld) play(script string) {
 		case who == "stored":
 			u, err := readUsage(w.Context(), w.store(), 1)
 			must(w, err)
-			w.want(line, usedText(u), what)
+			w.want(line, usedText(*u), what)
 		case who == "days":
 			w.want(line, strings.Join(storedDays(w, w.store()), "\n"), what)
 		case len(fields) == 0:
-			w.want(line, usedText(service.usages[1]), what)
+			w.want(line, usedText(service.entries[1].usage), what)
 		default:
 			w.step(line, service, fields[0], what)
 		}
@@ -806,13 +844,13 @@ func (w *limitsWorld) step(line string, l *ledger, when, what string) {
 	case "restart":
 		w.services[slices.Index(w.services, l)] = newLedger(l.store, l.banFor)
 	case "forget":
-		clear(l.usages)
+		clear(l.entries)
 	case "ban-for":
 		l.banFor = time.Duration(clock(argument)-testStart) * time.Millisecond
 	case "per-day":
 		must(w, errorOf(fmt.Sscan(argument, &w.key.PerDay)))
 	case "nearly-banned":
-		l.usages[1] = nearlyBanned()
+		l.entries[1] = &entry{usage: nearlyBanned()}
 	case "unban":
 		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
 		w.key = w.shown(when)
@@ -850,7 +888,7 @@ func (w *limitsWorld) requests(line string, l *ledger, when, action, want string
 }
 
 // usedText reads "minute 3 until 1m10s, day 3 until 24h0m10s": the requests that were used.
-func usedText(u *usage) string {
+func usedText(u usage) string {
 	text := func(b bucket) string {
 		return levelText(level{remaining: b.used, reset: b.ends})
 	}
@@ -896,8 +934,8 @@ func usedUntil(n int64, ends string) bucket {
 }
 
 // nearlyBanned is a usage of a key with 2 requests a minute whose next refusal bans it.
-func nearlyBanned() *usage {
-	return &usage{
+func nearlyBanned() usage {
+	return usage{
 		minute:  usedUntil(2, "60s"),
 		day:     usedUntil(2, "24h"),
 		strikes: usedUntil(2, "60s"),
@@ -1266,8 +1304,11 @@ func (r *limitsReplay) request(i int) {
 	r.arrivals[tick]++
 	s := &r.models[i]
 	now := r.now + s.ahead
-	d, err := r.services[i].admit(&r.key.account, now.time())
+	d, err := r.services[i].charge(&r.key.account, now)
 	must(r, err)
+	if d.banBegins {
+		must(r, r.services[i].storeBan(&r.key.account, &d))
+	}
 	got := string(d.refusal) + "\n" + headersOf(d)
 	if want := r.model.ask(s, now); got != want {
 		r.Fatalf("at %v service %d says %s, want %s", levelText(level{reset: now}), i, got, want)

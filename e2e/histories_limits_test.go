@@ -180,8 +180,10 @@ var sharingFaults = map[string]planted.Changes{
 	"usage is flushed without being added": {"usage.go": {
 		"sent_used + iif(day_ends = sent_ends, day_used, 0)", "sent_used",
 	}},
-	"what others have used is not learned": {"limits.go": {
-		"\t\tb.used = stored.Used + b.unsent\n", "",
+	"what others have used is not learned": {"usage.go": {
+		"\t\ts.unsent -= sent.Used\n\t\tb.used = stored.used + s.unsent\n", "\t\ts.unsent -= sent.Used\n",
+		"\t\tb.used = stored.used + s.unsent\n\t\tb.ends = stored.ends\n", "\t\tb.ends = stored.ends\n",
+		"\t\t\t*b = stored\n", "\t\t\tb.ends = stored.ends\n",
 	}},
 }
 

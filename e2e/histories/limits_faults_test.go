@@ -14,8 +14,8 @@ var limitFaults = []struct {
 	changes    []string
 }{
 	{"a window admits one request too many", "limits.go", []string{
-		"	d := u.levels(now, a.quota)\n",
-		"	d := u.levels(now, quota{a.PerMinute + 1, a.PerDay + 1})\n",
+		"	d := u.standing(now, a.quota)\n",
+		"	d := u.standing(now, quota{a.PerMinute + 1, a.PerDay + 1})\n",
 	}},
 	{"a restart forgets all usage", "usage.go", []string{
 		"	_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",

@@ -50,10 +50,10 @@ var Exercises = []Exercise{
 	},
 	{
 		Sitting: 2, Name: "race", Task: "break it: lose an update",
-		on:     []string{"limits.go", "model.go"},
+		on:     all,
 		Breaks: "TestOfParallelRequestsExactlyTheLimitIsAdmitted",
 		stand: &standIn{
-			file: "limits.go", pattern: regexp.MustCompile(`\bmu\s+sync\.Mutex\b`),
+			file: "usage.go", pattern: regexp.MustCompile(`\bmu\s+sync\.Mutex\b`),
 			new: "mu watchedMutex", rest: "\nvar _ sync.Mutex\n",
 		},
 		Hint: "A copy is made under the lock, charged without it, and written back under it.",

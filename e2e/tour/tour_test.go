@@ -291,7 +291,7 @@ func TestASittingIsShort(t *testing.T) {
 	}
 }
 
-// A link of the course names a symbol of a file, such as limiter.charge. It leads to the file,
+// A link of the course names a symbol of a file, such as ledger.charge. It leads to the file,
 // where the symbol can be found by its name.
 var link = regexp.MustCompile("\\[`([A-Za-z.]+)`\\]\\(\\.\\./([a-z_]+\\.go)\\)")
 
