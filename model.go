@@ -79,12 +79,22 @@ func (p *Pet) appendJSON(to []byte) []byte {
 // quote returns a text as a JSON string. SQL gets texts in this form: see statement.
 func quote(text string) string { return string(appendQuoted(nil, text)) }
 
-// appendQuoted appends a UTF-8 text as a JSON string. It escapes what JSON demands, and no more.
+// appendQuoted appends a UTF-8 text as a JSON string. It escapes what JSON demands, and the two
+// characters that end a line in JavaScript and in Unicode: some readers of lines split there.
 func appendQuoted(to []byte, text string) []byte {
+	text = escapes.Replace(text)
+	if strings.Contains(text, lineEndStart) {
+		text = lineEnds.Replace(text)
+	}
 	to = append(to, '"')
-	to = append(to, escapes.Replace(text)...)
+	to = append(to, text...)
 	return append(to, '"')
 }
+
+// lineEnds is not part of escapes, which is ten times as fast while it replaces single bytes only.
+var lineEnds = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`)
+
+const lineEndStart = "\xe2\x80" // in UTF-8, both begin with these bytes
 
 var escapes = newEscapes()
 

@@ -204,7 +204,7 @@ func wireOf(pet Pet) wirePet {
 // modelOddPets have names that encoders like to disagree on.
 var modelOddPets = petsNamed(
 	"Rex", `"`, `\`, `"\"\\"`, `\u0041\n`, "/<b>&amp;</b>'", "\u2028\u2029", "x\u2028",
-	"😀👩‍🚀\U0010FFFF", "\ufffd\ufeff\ufffe", " e\u0301 \u00a0", strings.Repeat(`"`, maxName),
+	"\u2027\u202a", "😀👩‍🚀\U0010FFFF", "\ufffd\ufeff\ufffe", " e\u0301 \u00a0", strings.Repeat(`"`, maxName),
 	strings.Repeat("\U00010000", maxName), "null", `{"id":1}`, "%s ?1 $1")
 
 // petsNamed are pets of all statuses and odd categories.
@@ -222,7 +222,8 @@ func petsNamed(names ...string) (pets []NewPet) {
 }
 
 // TestPetsHaveTheSameBytesEverywhere: in a 201, and later in a response, a page, and an export.
-// They are those that SQLite's json_object writes, as pets of other programs show too.
+// They are those that SQLite's json_object writes, as pets of other programs show too. Only what ends
+// a line elsewhere is escaped.
 func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 	pets := slices.Clone(modelOddPets)
 	for c := range rune(0xa0) { // no client may send these, but they can be stored
@@ -241,6 +242,8 @@ func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 					WHEN 2 THEN 'available' WHEN 3 THEN 'pending' WHEN 4 THEN 'sold' END)
 				FROM pets WHERE id = ?`, pet.ID), &want)
 			must(t, err)
+			want = strings.ReplaceAll(want, "\u2028", `\u2028`)
+			want = strings.ReplaceAll(want, "\u2029", `\u2029`)
 			got, err := s.pet(pet.ID)
 			must(t, err)
 			created := string(pet.appendJSON(nil))
