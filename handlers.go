@@ -255,6 +255,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	w.id[0] = newRequestID()
 	w.Header()["X-Request-Id"] = w.id[:]
+	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with both a
 		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen the end of
@@ -323,10 +324,31 @@ func canonical(u *url.URL) bool {
 
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
+// The values of Cache-Control, each as http.Header holds it.
+var (
+	ofOneCaller = []string{"private, no-cache"}
+	neverStored = []string{"no-store"}
+	askedAgain  = []string{"no-cache"}
+)
+
+// cachePolicy is the Cache-Control of all responses of an address (RFC 9111 section 5.2.2). A proxy
+// that caches may not heed Authorization, and would give one key's response to another. What is
+// kept elsewhere is asked for again, and mostly gets a 304: so after an upgrade a browser has the
+// files of one page from one version.
+func cachePolicy(path string) []string {
+	switch {
+	case underAPI(path):
+		return ofOneCaller
+	case path == "/readyz":
+		return neverStored
+	}
+	return askedAgain
+}
+
 // exposed are the headers that scripts of other origins may read.
-const exposed = "Accept-Encoding, Allow, Deprecation, ETag, Idempotency-Replayed, Link, " +
-	"Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, WWW-Authenticate, " +
-	"X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
+const exposed = "Accept-Encoding, Allow, Cache-Control, Deprecation, ETag, " +
+	"Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, " +
+	"WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
 
 // cors sets the headers of the Fetch standard for an allowed origin, and
 // reports whether the request was a preflight and has its response.
@@ -348,8 +370,10 @@ func (s *service) cors(w *response, r *http.Request) bool {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
+	// The asterisk lets in what tools for tracing add to a page's requests. It never stands for
+	// Authorization, and is only one more name to browsers that do not know it.
 	h.Set("Access-Control-Allow-Headers",
-		"Authorization, Content-Type, Idempotency-Key, If-None-Match")
+		"Authorization, Content-Type, Idempotency-Key, If-None-Match, *")
 	h.Set("Access-Control-Max-Age", "86400")
 	// Every response under /v1 shows limits. A preflight has no key, so it shows the address's.
 	if underAPI(r.URL.Path) {

@@ -800,7 +800,7 @@ func TestCORSForNamedOrigins(t *testing.T) {
 		204
 		Access-Control-Allow-Origin: https://a.example
 		Access-Control-Allow-Methods: GET, HEAD, POST
-		Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, If-None-Match
+		Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, *
 		X-RateLimit-Remaining: 60
 
 		OPTIONS /v1/pets

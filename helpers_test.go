@@ -1013,12 +1013,19 @@ func (s *shop) send(r *http.Request) reply {
 	return a
 }
 
-// promised checks what every response keeps: a request id of the service's own,
+// promised checks what every response keeps: a request id of the service's own, what caches may do,
 // the limit headers under /v1, and the Error shape unless it is a success.
 func (a reply) promised(r *http.Request) {
 	a.t.Helper()
 	wantMatch(a.t, a.header.Get("X-Request-Id"), `^[0-9a-f]{16}$`,
 		a.what, ": X-Request-Id")
+	caching := "no-cache"
+	if r.URL.Path == "/readyz" {
+		caching = "no-store"
+	} else if strings.HasPrefix(r.URL.Path+"/", "/v1/") {
+		caching = "private, no-cache"
+	}
+	a.has("Cache-Control: " + caching)
 	if strings.HasPrefix(r.URL.Path+"/", "/v1/") {
 		limit, left := a.number("X-RateLimit-Limit"), a.number("X-RateLimit-Remaining")
 		if left < 0 || left > limit || a.number("X-RateLimit-Reset") == 0 {
