@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -513,6 +514,35 @@ func TestTheDeprecatedOperationIsRemovedOn5December2030(t *testing.T) {
 			Location:
 			={"id":2,"name":"Rex","categoryId":1,"status":"available"}`)
 		s.post("Idempotency-Key: k", rexBody).is(201).has("Idempotency-Replayed: true", "Location:")
+	})
+}
+
+// TestTheResponsesThatNobodyCanCauseAreDocumented: docs/api.md prints a 410 and a 500 whole, for
+// the stubs of clients' tests. The date, the reset and the id of the request differ each time.
+func TestTheResponsesThatNobodyCanCauseAreDocumented(t *testing.T) {
+	varying := regexp.MustCompile(`(?m)^date: .*\n|\b[0-9a-f]{16}\b|reset: \d+`)
+	common := func(text string) string { return varying.ReplaceAllString(strings.ToLower(text), "") }
+	documented := func(name string) string {
+		_, block, _ := strings.Cut(readText(t, "docs/api.md"), "`"+name+"`:\n\n```http\n")
+		block, _, _ = strings.Cut(block, "\n```\n")
+		return common(block)
+	}
+	whole := func(r reply) string {
+		lines := []string{fmt.Sprintf("HTTP/1.1 %d %s", r.status, http.StatusText(r.status))}
+		for _, name := range slices.Sorted(maps.Keys(r.header)) {
+			for _, value := range r.header[name] {
+				lines = append(lines, name+": "+value)
+			}
+		}
+		return common(strings.Join(lines, "\n") + "\n\n" + r.body)
+	}
+	inFakeTime(t, func(t *testing.T, s *shop) {
+		s.key = s.newKey(quota{10000, 10000})
+		s.wantError = true
+		s.route("/v1/boom", boom)
+		wantEqual(t, documented("500.txt"), whole(s.get("/v1/boom").is(500)), "500.txt in api.md")
+		time.Sleep(time.Until(time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)))
+		wantEqual(t, documented("410.txt"), whole(s.get("/v1/pets/1").is(410)), "410.txt in api.md")
 	})
 }
 
