@@ -358,6 +358,9 @@ func (n *fakeNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 	c := n.fake
 	user, password, _ := r.BasicAuth()
+	if c.leader >= 0 && c.leader != n.number && r.URL.Path != "/status" {
+		w.Header().Set("X-Rqlite-Served-By", c.nodes[c.leader].addr)
+	}
 	switch {
 	case user != c.user || password != c.password:
 		w.WriteHeader(http.StatusUnauthorized)

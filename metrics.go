@@ -87,6 +87,8 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_commit_duration_seconds", "histogram",
 		"From a commit's start to its sync, if it succeeded."},
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
+	{"petstore_ids_given_again_total", "counter",
+		"Pets whose id had been given before: the database has lost pets."},
 	{"petstore_database_bytes", "gauge", "Bytes of the database file and of its log."},
 	{"petstore_disk_free_bytes", "gauge", "Bytes that the disk of the database has left."},
 	{"petstore_disk_size_bytes", "gauge", "Bytes that the disk of the database has."},

@@ -128,6 +128,9 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		s.store.next.callers = maxCallers
 		s.post(rexBody).is(503)
 		s.store.next.callers = 0
+		mustWrite(t, s.store, sqlOf("UPDATE sqlite_sequence SET seq = 0 WHERE name = 'pets'"),
+			sqlOf("DELETE FROM pets"))
+		s.post(rexBody).is(503)
 		readOnly(t, s.store, true)
 		s.post(rexBody).is(503)
 		readOnly(t, s.store, false)
@@ -156,6 +159,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 			"petstore_commit_failures_total":  " 1$",
 			"petstore_node_requests_total":    `{outcome="success"} [1-9].*\n.*"failure"} 1$`,
 			"petstore_unknown_outcomes_total": " 1$",
+			"petstore_ids_given_again_total":  " 1$",
 		}
 		const aboveZero = `(_count)?({.*})? \S*[1-9]`
 		documented := readText(t, "docs/operating.md")

@@ -280,9 +280,12 @@ func operatorReads(srv *service, do func()) *atomic.Int64 {
 	return &reads
 }
 
+// TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen, or, where that takes long, after a
+// pause of twenty times that.
 func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) {
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
-		reads := operatorReads(s.service, func() {})
+		var takes atomic.Int64 // nanoseconds
+		reads := operatorReads(s.service, func() { time.Sleep(time.Duration(takes.Load())) })
 		o := s.debug()
 		stop := runBackground(s.service, o, nil)
 		wantReads := func(open bool, atLeast, atMost int64) {
@@ -300,6 +303,8 @@ func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) 
 		wantReads(false, 0, 0)
 		wantReads(true, 11, 12)
 		wantReads(false, 0, 1)
+		takes.Store(int64(time.Second))
+		wantReads(true, 3, 3) // at 0, 21 and 42 s
 		must(t, stop())
 	})
 }
@@ -448,6 +453,7 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		FAILURES=3 => nothing
 		FAILURES=4 => commits failed
 		petstore_unknown_outcomes_total=1 => unknown outcome
+		petstore_ids_given_again_total=1 => ids of pets were given again
 		COMMITS=20 WRITES=15000 => nothing
 		COMMITS=20 WRITES=15011 => more than 1,000 writes
 		ALL=1200 FAST=1099 => nothing

@@ -64,8 +64,12 @@ type rqlite struct {
 	isLost   atomic.Bool // another database was met
 	serves   bool
 
-	inUse    atomic.Pointer[node] // the leader, or a node that passes requests on to it
-	locating chan struct{}        // holds an element while a request looks for the leader
+	inUse atomic.Pointer[node] // the leader, or a node that passes requests on to it
+	// respondedLast is the node whose database has responded last: the one in use, or the leader
+	// to which it has passed the request on. moved is set when that is another than before.
+	respondedLast atomic.Value // of a string
+	moved         atomic.Bool
+	locating      chan struct{} // holds an element while a request looks for the leader
 	// raftAddresses is the set of the Raft addresses that the nodes of -db have told so far.
 	raftAddresses sync.Map
 
@@ -264,6 +268,11 @@ func (e *rqlite) do(ctx context.Context, n *node, method, path string, body io.R
 	if broken, ok := errors.AsType[*net.OpError](err); ok && broken.Op == "dial" {
 		return nil, fmt.Errorf("%w: %w", errNothingDone, err)
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		// A firewall that was restarted has forgotten all connections, and lets none of them end.
+		// The next request does not try them one after the other: it makes a new one.
+		e.client.CloseIdleConnections()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -292,6 +301,8 @@ type answer struct {
 		Values   [][]json.RawMessage
 		Error    string
 	}
+
+	servedBy string // the Raft address of the leader, if the node has passed the request on
 }
 
 // problem is the error that an answer tells of, or nil. That of a statement is an errStatement.
@@ -322,6 +333,7 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 	if err == nil {
 		err = json.Unmarshal(text, &a)
 	}
+	a.servedBy = response.Header.Get("X-RQLITE-SERVED-BY")
 	if err != nil {
 		return a, fmt.Errorf("the response cannot be read: %w", err)
 	}
@@ -410,8 +422,17 @@ func (e *rqlite) try(ctx context.Context, n *node, path string, statements []sta
 		e.failed.Add(1)
 	} else {
 		e.succeeded.Add(1)
+		e.noteResponse(cmp.Or(a.servedBy, n.url))
 	}
 	return a, err
+}
+
+// noteResponse takes the address of the node whose database has responded.
+func (e *rqlite) noteResponse(node string) {
+	before := e.respondedLast.Swap(node)
+	if before != nil && before != node {
+		e.moved.Store(true)
+	}
 }
 
 // guard fails, and with it a transaction, unless ? is the identity of the database. SQL has no
@@ -652,10 +673,11 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed is false, because a cluster does not tell of writes. It need not. Edits are counted by
-// store.edit. New pets outdate only the last page of a list, which store.fresh never takes as fresh
-// on a cluster.
-func (e *rqlite) changed(context.Context) (bool, error) { return false, nil }
+// changed is true once after another node than before has responded. Of two nodes that have led at
+// once, the first may have shown what the cluster does not keep. Of writes a cluster does not tell,
+// and need not. Edits are counted by store.edit. New pets outdate only the last page of a list,
+// which store.fresh never takes as fresh on a cluster.
+func (e *rqlite) changed(context.Context) (bool, error) { return e.moved.Swap(false), nil }
 
 // shared is true, because any number of services may use a cluster.
 func (e *rqlite) shared() bool { return true }

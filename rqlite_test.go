@@ -746,6 +746,101 @@ func (c *fakeCluster) wantFailover(s *store, through int, election time.Duration
 	c.wantArrived(writeTo(through))
 }
 
+// TestWhatAnotherNodeHasShownIsForgotten once: it may have led beside the one that responds now,
+// and have shown pets that nobody keeps.
+func TestWhatAnotherNodeHasShownIsForgotten(t *testing.T) {
+	for what, lose := range map[string]func(n *fakeNode){
+		"a node that is lost":                          func(n *fakeNode) { n.setDown(true) },
+		"a node that passes requests on to the leader": func(*fakeNode) {},
+	} {
+		t.Run(what, clustered(func(t *testing.T, c *fakeCluster, s *store) {
+			mustCreate(t, s, rex)
+			// shows looks for edits as often as a service does, and wants the name of the pet.
+			shows := func(name, when string) {
+				t.Helper()
+				for range 3 {
+					must(t, s.refresh(t.Context()))
+				}
+				p, err := s.pet(1)
+				must(t, err)
+				wantPart(t, string(p.body), name, "with ", what, ", ", when, ", the pet")
+			}
+			shows("Rex", "before")
+			c.exec("UPDATE pets SET name = 'Ada'") // which is no edit
+			shows("Rex", "while the same node responds")
+			c.lead(1)
+			lose(c.nodes[0])
+			shows("Ada", "when another node responds")
+			c.exec("UPDATE pets SET name = 'Ida'")
+			shows("Ada", "after that")
+		}))
+	}
+}
+
+// TestConnectionsThatAreForgottenCostOneWrite: a firewall was restarted, and what is sent on the
+// connections that there were vanishes. New ones work.
+func TestConnectionsThatAreForgottenCostOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const connections = 8
+		var forgotten atomic.Bool
+		together := make(chan struct{}) // else the writes would share a connection
+		e := onPipes(t, func(server net.Conn) {
+			isOld := !forgotten.Load()
+			from := bufio.NewReader(server)
+			for {
+				r, err := http.ReadRequest(from)
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, r.Body)
+				if isOld && forgotten.Load() {
+					continue
+				}
+				<-together
+				_, _ = io.WriteString(server,
+					"HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n"+`{"results":[{}]}`)
+			}
+		})
+		e.locating <- struct{}{} // nobody asks for a status
+		write := writing(storeOn(e), sqlOf("DELETE FROM usage"))
+		var clients sync.WaitGroup
+		for range connections {
+			clients.Go(func() {
+				must(t, errorOf(e.write(t.Context(), []statement{sqlOf("DELETE FROM usage")})))
+			})
+		}
+		synctest.Wait()
+		close(together)
+		clients.Wait()
+
+		forgotten.Store(true)
+		wantError(t, write(), errOutcome, "the first write")
+		for range connections {
+			must(t, write())
+		}
+	})
+}
+
+// TestAllTablesAreCompared by the statements with which operators compare what the nodes hold.
+func TestAllTablesAreCompared(t *testing.T) {
+	var statements []string
+	must(t, json.Unmarshal([]byte(readText(t, "docs/deploy/compare.json")), &statements))
+	s := openDatabase(t, databasePath(t))
+	for _, st := range statements {
+		must(t, s.read(t.Context(), sqlOf(st), func(scanner) error { return nil }))
+	}
+	var tables int
+	query := sqlOf("SELECT name FROM sqlite_master WHERE type = 'table'")
+	must(t, s.read(t.Context(), query, func(scan scanner) error {
+		var name string
+		tables++
+		err := scan(&name)
+		wantCount(t, strings.Join(statements, "; ")+" ", "FROM "+name+" ", 1, "what is compared")
+		return err
+	}))
+	wantEqual(t, len(statements), tables, "the number of statements")
+}
+
 // TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce: the one that timed out on the frozen leader has
 // found it.
 func TestAWriteAfterATimeoutGoesToTheNewLeaderAtOnce(t *testing.T) {
@@ -1462,8 +1557,16 @@ func TestANodeMayTakeMinutesForACopy(t *testing.T) {
 }
 
 // onPipe is an engine whose one node responds as it likes to each request, and then goes silent.
-// The two share no buffer.
 func onPipe(t *testing.T, respond func(w io.Writer)) *rqlite {
+	return onPipes(t, func(server net.Conn) {
+		_, _ = http.ReadRequest(bufio.NewReader(server))
+		respond(server)
+		_, _ = io.Copy(io.Discard, server) // until the client leaves
+	})
+}
+
+// onPipes is an engine whose one node serves each connection as it likes. The two share no buffer.
+func onPipes(t *testing.T, serve func(server net.Conn)) *rqlite {
 	e := newRqlite(nodeURLs("http://node0:4001"), openToServe, testLog)
 	t.Cleanup(func() { _ = e.Close() })
 	e.inUse.Store(e.nodes[0])
@@ -1471,9 +1574,7 @@ func onPipe(t *testing.T, respond func(w io.Writer)) *rqlite {
 		net.Conn, error) {
 		client, server := net.Pipe()
 		go func() {
-			_, _ = http.ReadRequest(bufio.NewReader(server))
-			respond(server)
-			_, _ = io.Copy(io.Discard, server) // until the client leaves
+			serve(server)
 			_ = server.Close()
 		}()
 		return client, nil

@@ -64,7 +64,8 @@ type engine interface {
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
 	// changed reports whether other programs may have written since the last call. A cluster cannot
-	// tell, and reports false: its services only see the edits that store.edit counts.
+	// tell: its services only see the edits that store.edit counts. It reports whether another node
+	// responds than before, which may not hold all that the other has shown.
 	changed(ctx context.Context) (bool, error)
 	// bind ties the engine to the database that it has opened, once the schema is right. From then
 	// on it refuses any other, such as a node of another cluster.
@@ -170,6 +171,7 @@ type store struct {
 	commitSizes   histogram // writes that shared a transaction
 	commitTimes   histogram // nanoseconds of the transactions that succeeded
 	commitsFailed atomic.Int64
+	idsGivenAgain atomic.Int64
 }
 
 // turn is when the store became ready, or ceased to be.
@@ -362,20 +364,18 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh looks for edits by others. If there are any, everything cached is read anew. On a file,
-// changed also notices programs that count no edit. A cluster shows edits by their number alone. A
-// file is asked for that number too, so that refresh is the same for both.
+// changed also notices programs that count no edit, and on a cluster that another node responds. It
+// comes last: what is cached is not forgotten while nothing can be read in its place.
 func (s *store) refresh(ctx context.Context) error {
-	changed, err := s.engine.changed(ctx)
-	if changed {
-		s.editsSeen.Add(1)
-	}
+	var edits int64
+	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
 	if err != nil {
 		return err
 	}
-	var edits int64
-	_, err = s.readInto(ctx, sqlOf(editsQuery), &edits)
-	if err == nil {
-		s.noteEdits(edits)
+	s.noteEdits(edits)
+	changed, err := s.engine.changed(ctx)
+	if changed {
+		s.editsSeen.Add(1)
 	}
 	return err
 }
@@ -841,17 +841,21 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	}
 	id = first + before
 	if first <= shown { // then the whole transaction is in doubt
-		return 0, errGivenAgain(id)
+		return 0, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// errGivenAgain is the error of a pet whose id was given before. The engine has lost pets, as may
-// happen to a node whose disk was full. What becomes of this one is unknown, too.
-func errGivenAgain(id int64) error {
-	return fmt.Errorf("%w: %w: the engine has given the id %d again",
-		errUnavailable, errOutcome, id)
+// noteGivenAgain returns the error of a pet whose id was given before. The engine has lost pets, as
+// happens to a node whose disk was full, and on a cluster of which two nodes have led at once. What
+// becomes of this pet is unknown, too. What is remembered may be of those that are lost, so it is
+// forgotten.
+func (s *store) noteGivenAgain(id int64) error {
+	s.idsGivenAgain.Add(1)
+	s.editsSeen.Add(1)
+	return fmt.Errorf("%w: %w: the engine has given the id %d again, so it has lost pets: read "+
+		"\"When an id is given again\" in docs/operating.md", errUnavailable, errOutcome, id)
 }
 
 // insertOnce adds a pet unless it was added under an Idempotency-Key since an instant.
@@ -885,7 +889,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	}
 	replayed = results[0].affected == 0
 	if !replayed && id <= shown {
-		return 0, false, false, errGivenAgain(id)
+		return 0, false, false, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
 	return id, replayed, reused, nil

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestAClusterRunsAsDocumented follows that document from top to bottom, as root, on
@@ -32,9 +33,11 @@ func TestAClusterRunsAsDocumented(t *testing.T) {
 		{section: "Backups", line: "systemctl start petstore-backup", before: c.leaveBackups,
 			after: c.checkBackup},
 		{section: "Backups", line: "systemctl start petstore", after: c.checkRestored},
+		{section: "Two leaders", line: "for HOST in", before: c.plantAnotherRow,
+			after: func() { c.wantCopies(2) }},
 		{section: "A lost machine", line: "curl -K", before: c.loseOne},
 		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2",
-			after: func() { c.replace(1); c.checkPets() }},
+			after: func() { c.replace(1); c.checkPets(); c.wantCopies(1) }},
 		{section: "A lost majority", line: "systemctl stop petstore rqlite", before: c.loseTwo},
 		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3",
 			after: func() { c.setUp(true, 1, 2) }},
@@ -212,6 +215,42 @@ func (c *threeMachines) followOn(i int, m *machine, b *block) {
 	m.run(fmt.Sprintf("! [ -d %s ] || { cp -r %[1]s/. /root/ && rm -r %[1]s; }", inbox))
 	m.run("systemctl reset-failed petstore rqlite haproxy 2>/dev/null || true")
 	m.follow(b)
+}
+
+// plantAnotherRow has the copy of the second node hold what no other does.
+func (c *threeMachines) plantAnotherRow() {
+	c.t.Helper()
+	c.wantCopies(1)
+	c.all[1].run(`python3 -c 'import sqlite3
+db = sqlite3.connect("/var/lib/rqlite/db.sqlite", timeout=10)
+db.execute("INSERT INTO counters VALUES (?, 1)", ("planted",))
+db.commit()'`)
+}
+
+// wantCopies wants the nodes to hold so many different copies, as the document compares them: if
+// they are two, the second node has the other one.
+func (c *threeMachines) wantCopies(number int) {
+	c.t.Helper()
+	for _, b := range c.blocks {
+		compares := &step{section: "Two leaders", line: "for HOST in"}
+		if !compares.isOf(b) {
+			continue
+		}
+		eventually(c.t, time.Minute, func() error { // a node may be late
+			c.follow(b)
+			digests := strings.Fields(c.all[0].run("sha256sum </root/10.0.0.1.json; " +
+				"sha256sum </root/10.0.0.2.json; sha256sum </root/10.0.0.3.json"))
+			isOdd := digests[2] != digests[0]
+			if digests[0] != digests[4] || isOdd != (number == 2) {
+				return fmt.Errorf("the nodes hold %s", digests)
+			}
+			return nil
+		})
+	}
+	held := c.all[0].run("cat /root/10.0.0.1.json")
+	if strings.Contains(held, `"error":`) || !strings.Contains(held, `"animal 0"`) {
+		c.t.Errorf("what is compared is %s", held)
+	}
 }
 
 const public = "https://pets.example.com/v1"
