@@ -386,6 +386,7 @@ func (s *service) cors(w *response, r *http.Request) bool {
 // fail writes an error. If the limits of a key are not known, the response shows the limit of the
 // caller's address. A 401 is charged to the address, and becomes a 429 if nothing was left.
 func (s *service) fail(w *response, r *http.Request, err error) {
+	w.discardBody(r)
 	shown := s.shownError(w, err)
 	if underAPI(r.URL.Path) && !w.limitsShown {
 		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
@@ -660,7 +661,7 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	}
 	begun := time.Now()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	w.waited = time.Since(begun)
+	w.waited += time.Since(begun)
 	if len(body) > maxBody {
 		return nil, errTooLarge
 	}
@@ -668,6 +669,23 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 		return nil, newError(CodeInvalidBody, "the body did not arrive completely, or not in time")
 	}
 	return body, nil
+}
+
+// maxDiscarded is how much of a body is read before an error, as net/http does it.
+const maxDiscarded = 256 << 10
+
+// discardBody reads what comes of a body that nobody wants, before an error is sent. If the
+// connection were closed while that is on its way, TCP would reset it, and many clients would not
+// see the error. net/http does this only where the connection goes on. The deadline of the body
+// ends it. A client that waits for a 100 (Continue) sends nothing, and HTTP/2 ends only the stream.
+func (w *response) discardBody(r *http.Request) {
+	comes := r.ContentLength != 0 && r.ContentLength <= maxDiscarded && r.Header["Expect"] == nil
+	if r.ProtoMajor > 1 || !comes {
+		return
+	}
+	begun := time.Now()
+	_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded) // what does not come is the client's fault
+	w.waited += time.Since(begun)
 }
 
 // parseIdempotencyKey returns the header, or "" if there is none.

@@ -377,6 +377,61 @@ func (s *shop) raw(format string, args ...any) (a reply, ends bool) {
 	return reply{s.t, text, response.StatusCode, response.Header, string(body)}, response.Close
 }
 
+// TestAnErrorWaitsForTheBodyThatIsOnItsWay, or it would be lost: a connection that is closed while
+// bytes arrive is reset. The wait is not the service's time.
+func TestAnErrorWaitsForTheBodyThatIsOnItsWay(t *testing.T) {
+	for _, c := range []struct {
+		method, head string // the version of HTTP, and headers, one a line
+		length, sent int    // KiB, which come after 3 seconds; 0 for a body in chunks
+		status       int
+		after        time.Duration
+	}{
+		{"POST", "HTTP/1.1", 30, 30, 415, 3 * time.Second},
+		{"POST", "HTTP/1.1\nConnection: close", 30, 30, 415, 3 * time.Second},
+		{"POST", "HTTP/1.0", 30, 30, 415, 3 * time.Second},
+		{"POST", "HTTP/1.1\nTransfer-Encoding: chunked", 0, 0, 415, 3 * time.Second},
+		{"POST", "HTTP/1.1\nConnection: close\nAuthorization: x", 30, 30, 401, 3 * time.Second},
+		{"PUT", "HTTP/1.1\nConnection: close", 30, 30, 405, 3 * time.Second},
+		{"POST", "HTTP/1.1\nConnection: close", 256, 256, 415, 3 * time.Second},
+		{"POST", "HTTP/1.1\nConnection: close", 257, 1, 415, 0},
+		{"POST", "HTTP/1.1\nConnection: close\nExpect: 100-continue", 30, 0, 415, 0},
+		{"POST", "HTTP/1.1\nConnection: close", 30, 29, 415, 15 * time.Second},
+	} {
+		what := fmt.Sprintf("%s %q, %d of %d KiB", c.method, c.head, c.sent, c.length)
+		inFakeTime(t, func(t *testing.T, s *shop) {
+			front, l := startFront(t, nil, s.service.ServeHTTP)
+			conn := l.dial()
+			began := time.Now()
+			if !strings.Contains(c.head, "Authorization") {
+				c.head += "\nAuthorization: Bearer " + s.key
+			}
+			body := strings.Repeat("x", c.sent<<10)
+			if c.length > 0 {
+				c.head += fmt.Sprint("\nContent-Length: ", c.length<<10)
+			} else {
+				body = "1\r\nx\r\n0\r\n\r\n"
+			}
+			fmt.Fprintf(conn, "%s /v1/pets %s\r\nHost: x\r\nContent-Type: text/plain\r\n\r\n",
+				c.method, strings.ReplaceAll(c.head, "\n", "\r\n"))
+			go func() {
+				time.Sleep(3 * time.Second)
+				_, _ = io.WriteString(conn, body)
+			}()
+			response := <-conn.responses
+			wantEqual(t, response.StatusCode, c.status, "the status of ", what)
+			wantEqual(t, time.Since(began), c.after, "the time of the response to ", what)
+			for name, value := range s.debug().currentMetrics().numbers {
+				isTime := strings.HasPrefix(name, "petstore_request_duration_seconds_sum")
+				if isTime && value > 0 {
+					t.Errorf("of %s the service counts %v s as its own", what, value)
+				}
+			}
+			time.Sleep(15 * time.Second) // until the deadline of the body, at most
+			must(t, front.stop(t.Context(), l))
+		})
+	}
+}
+
 func TestABodyThatEndsEarlyIsRefused(t *testing.T) {
 	s := openShop(t)
 	a, _ := s.raw("POST /v1/pets HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n"+
