@@ -214,3 +214,17 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1)
 	return key, nil
 }
+
+// newest returns the newest key of each usage, of those that are remembered.
+func (k *keyring) newest() map[int64]*apiKey {
+	k.known.mu.RLock()
+	defer k.known.mu.RUnlock()
+	newest := map[int64]*apiKey{}
+	for _, known := range k.known.entries {
+		key := known.value.apiKey
+		if other := newest[key.usageID]; other == nil || other.ID < key.ID {
+			newest[key.usageID] = key
+		}
+	}
+	return newest
+}

@@ -214,12 +214,46 @@ func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) e
 		"metrics":     numbers,
 		"verdict":     o.judge(time.Now(), numbers),
 		"report":      o.report.Load(),
+		"busy":        o.busy(instantOf(time.Now())),
 		"members":     o.members.Load(),
 	}
 	body, _ := json.Marshal(stats) // of numbers and texts
 	shown := redact(string(body))
 	write(w, http.StatusOK, jsonType, []byte(shown))
 	return nil
+}
+
+// busyKey is what the keys of a line of rotations have done in the last minutes.
+type busyKey struct {
+	ID   int64  `json:"id"` // of the newest that is remembered; 0 stands for many, see lastMinutes
+	Name string `json:"name"`
+	tally
+}
+
+// busy tells who calls this service now: how many keys, and the 10 that call most; callers without
+// a valid key; and the addresses that have used up their minute last. It asks no database.
+func (o *operator) busy(now instant) map[string]any {
+	usages, strangers, spent := o.service.ledger.busy(now)
+	newest := o.service.keys.newest()
+	var keys []busyKey
+	for id, done := range usages {
+		k := busyKey{ID: id, tally: done}
+		if known := newest[id]; known != nil {
+			k.ID = known.ID
+			k.Name = known.Name
+		}
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b busyKey) int {
+		return cmp.Or(cmp.Compare(b.Admitted+b.Refused, a.Admitted+a.Refused),
+			cmp.Compare(a.ID, b.ID))
+	})
+	return map[string]any{
+		"count":     len(keys),
+		"keys":      keys[:min(len(keys), 10)],
+		"strangers": strangers,
+		"spent":     spent,
+	}
 }
 
 // showHistory is GET /history.json, with which the operator's page begins.
@@ -325,21 +359,23 @@ func (h *history) json() []byte {
 type verdict struct {
 	Ready      bool     `json:"ready"`
 	ReadySince int64    `json:"readySince"` // when that last changed, in Unix milliseconds
-	Reasons    []reason `json:"reasons"`
+	Reasons    []reason `json:"reasons"`    // what a person must hear first comes first
 }
 
+// reason is what is wrong, and how bad it is. What to do about it, the page knows: see remedies in
+// web/operator.js.
 type reason struct {
-	Alert   string `json:"alert"` // the name of the watch, or "" if the store is not ready
-	Words   string `json:"words"`
-	Heading string `json:"heading"` // of docs/operating.md, under which it is treated
-	Since   int64  `json:"since"`   // Unix milliseconds
+	Alert  string  `json:"alert"`  // the name of the watch, or "" if the store is not ready
+	Words  string  `json:"words"`  // in which {number}, {share}, and {age} stand for what follows
+	Number float64 `json:"number"` // how many; or, of an age, how many seconds
+	Share  float64 `json:"share"`  // a part of all, from 0 to 1
+	Since  int64   `json:"since"`  // Unix milliseconds, or 0 if that is not known
 }
 
 // watch is a reason to watch: a value is above a limit. docs/deploy/alerts.yml has an alert of the
 // same name, with the same limit, and with watchWindow where it compares counters.
 type watch struct {
 	alert, words string
-	heading      string
 	kind         watchKind
 	of, among    string // names of metrics
 	limit        float64
@@ -353,6 +389,7 @@ const (
 	lacking                  // 1 - the growth of "of" / the growth of "among"
 	used                     // 1 - "of" / "among"
 	age                      // the seconds since the time "of"; negative if that is ahead
+	present                  // "of" itself
 )
 
 const (
@@ -362,74 +399,82 @@ const (
 
 const (
 	durations = "petstore_request_duration_seconds_"
-	headDisk  = "When the disk fails"
+	bansNow   = "bans that run" // in the place of a metric's name: the report tells it
 )
 
+// watches are in the order in which a person should hear of them: what is lost or fails, who is
+// banned, the disk, and the rest.
 var watches = [...]watch{
 	{
-		alert: "PetstoreServerErrors", words: "responses of 500 in 5 minutes",
-		heading: "The log", kind: growth, limit: 0,
-		of: `petstore_errors_total{code="internal_error"}`,
-	},
-	{
-		alert: "PetstoreServerErrors", words: "responses of 503 in 5 minutes",
-		heading: headDisk, kind: growth, limit: 0,
-		of: `petstore_errors_total{code="unavailable"}`,
-	},
-	{
-		alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes",
-		heading: headDisk, kind: growth, limit: 0,
-		of: "petstore_commit_failures_total",
-	},
-	{
-		// The sum counts writes and the count commits: 1 - commits/writes is above 0.999.
-		alert: "PetstoreWritesQueue", words: "more than 1,000 writes share a commit",
-		heading: "Alerts", kind: lacking, limit: 0.999,
-		of:    "petstore_commit_requests_count",
-		among: "petstore_commit_requests_sum",
-	},
-	slowWatch("listPets"),
-	slowWatch("createPet"),
-	slowWatch("getPet"),
-	{
-		alert: "PetstoreUnknownOutcomes", words: "writes of unknown outcome in 5 minutes",
-		heading: "Alerts", kind: growth, limit: 0,
-		of: "petstore_unknown_outcomes_total",
-	},
-	{
-		alert: "PetstoreIDsGivenAgain", words: "ids of pets were given again in 5 minutes",
-		heading: "When an id is given again", kind: growth, limit: 0,
+		alert: "PetstoreIDsGivenAgain", words: "ids of pets given again in 5 minutes: {number}",
+		kind: growth, limit: 0,
 		of: "petstore_ids_given_again_total",
 	},
 	{
-		alert: "PetstoreDiskFills", words: "less than 20 % of the disk is free",
-		heading: headDisk, kind: used, limit: 0.8,
+		alert: "PetstoreServerErrors", words: "responses of 500 in 5 minutes: {number}",
+		kind: growth, limit: 0,
+		of: `petstore_errors_total{code="internal_error"}`,
+	},
+	{
+		alert: "PetstoreServerErrors", words: "responses of 503 in 5 minutes: {number}",
+		kind: growth, limit: 0,
+		of: `petstore_errors_total{code="unavailable"}`,
+	},
+	{
+		alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
+		kind: growth, limit: 0,
+		of: "petstore_commit_failures_total",
+	},
+	{
+		alert: "PetstoreBans", words: "banned keys: {number}",
+		kind: present, limit: 0,
+		of: bansNow,
+	},
+	{
+		alert: "PetstoreDiskFills", words: "{share} of the disk is used",
+		kind: used, limit: 0.8,
 		of:    "petstore_disk_free_bytes",
 		among: "petstore_disk_size_bytes",
 	},
 	{
-		alert: "PetstoreNodeLost", words: "a node of the cluster does not serve",
-		heading: "Alerts", kind: used, limit: 0,
+		alert: "PetstoreNodeLost", words: "nodes of the cluster that do not serve: {number}",
+		kind: used, limit: 0,
 		of:    "petstore_nodes_serving",
 		among: "petstore_nodes",
 	},
 	{
-		alert: "PetstoreBackupIsOld", words: "the last backup is older than 26 hours",
-		heading: "Backup and restore", kind: age, limit: 26 * 3600,
+		// The sum counts writes and the count commits: 1 - commits/writes is above 0.999.
+		alert: "PetstoreWritesQueue", words: "more than 1,000 writes share a commit",
+		kind: lacking, limit: 0.999,
+		of:    "petstore_commit_requests_count",
+		among: "petstore_commit_requests_sum",
+	},
+	slowWatch("listPets", "lists"),
+	slowWatch("createPet", "creates"),
+	slowWatch("getPet", "fetches"),
+	{
+		alert: "PetstoreUnknownOutcomes", words: "writes of unknown outcome in 5 minutes: {number}",
+		kind: growth, limit: 0,
+		of: "petstore_unknown_outcomes_total",
+	},
+	{
+		alert: "PetstoreBackupIsOld", words: "the last backup is {age} old",
+		kind: age, limit: 26 * 3600,
 		of: "petstore_last_backup_timestamp_seconds",
 	},
 	{
 		alert: "PetstoreOwnCertificateEnds", words: "less than a week is left of the certificate",
-		heading: "Flags", kind: age, limit: -7 * 24 * 3600,
+		kind: age, limit: -7 * 24 * 3600,
 		of: "petstore_certificate_expiry_timestamp_seconds",
 	},
 }
 
 // slowWatch watches the p99 of an operation: a hundredth of its requests took longer than 0.25 s.
-func slowWatch(operation string) watch {
+func slowWatch(operation, requests string) watch {
 	return watch{
-		alert: "PetstoreSlow", words: operation + ": p99 is above 0.25 s",
-		heading: "Alerts", kind: lacking, limit: 0.01,
+		alert: "PetstoreSlow",
+		words: "{share} of " + requests + " took longer than 0.25 s: {number} in 5 minutes",
+		kind:  lacking, limit: 0.01,
 		of:    durations + `bucket{operation="` + operation + `",le="0.25"}`,
 		among: durations + `count{operation="` + operation + `"}`,
 	}
@@ -443,27 +488,33 @@ func isJudged(name string) bool {
 	})
 }
 
-// holds reports whether a watch is a reason now. What was before is 0 in a younger process.
-func (w watch) holds(now time.Time, numbers, before map[string]float64) bool {
+// judge returns the reason that a watch gives, and whether it holds now. What was before is 0 in a
+// younger process.
+func (w watch) judge(now time.Time, numbers, before map[string]float64) (r reason, holds bool) {
 	value, known := numbers[w.of]
 	if !known {
-		return false
+		return r, false
 	}
+	r = reason{Alert: w.alert, Words: w.words, Number: value}
 	switch w.kind {
 	case growth:
-		value -= before[w.of]
+		r.Number -= before[w.of]
 	case lacking:
 		all := numbers[w.among] - before[w.among]
 		if all < minRequests {
-			return false
+			return r, false
 		}
-		value = 1 - (value-before[w.of])/all
+		r.Number = all - (value - before[w.of])
+		r.Share = r.Number / all
+		return r, r.Share > w.limit
 	case used:
-		value = 1 - value/numbers[w.among]
+		r.Number = numbers[w.among] - value
+		r.Share = r.Number / numbers[w.among]
+		return r, r.Share > w.limit
 	case age:
-		value = float64(now.Unix()) - value
+		r.Number = float64(now.Unix()) - value
 	}
-	return value > w.limit
+	return r, r.Number > w.limit
 }
 
 // judge says how the service is, by what is known: it asks nobody.
@@ -473,31 +524,29 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 	turned := o.service.store.turned.Load() // storeOn has set the first one
 	v := verdict{Ready: turned.err == nil, ReadySince: turned.at.UnixMilli()}
 	if !v.Ready {
-		unready := reason{
-			Words:   turned.err.Error(),
-			Heading: "What you see",
-			Since:   v.ReadySince,
-		}
-		v.Reasons = append(v.Reasons, unready)
+		v.Reasons = append(v.Reasons, reason{Words: turned.err.Error(), Since: v.ReadySince})
+	}
+	if r := o.report.Load(); r != nil && now.UnixMilli() < r.At+60_000 {
+		numbers = maps.Clone(numbers)
+		numbers[bansNow] = float64(r.Banned)
 	}
 	before := o.history.before(now.Add(-watchWindow))
 	for i, w := range watches {
-		if !w.holds(now, numbers, before) {
+		found, holds := w.judge(now, numbers, before)
+		if !holds {
 			o.holding[i] = 0
 			continue
 		}
 		since := now.UnixMilli()
-		if w.kind == age { // the age has reached the limit at the time "of" + limit
+		switch {
+		case w.kind == age: // it has reached the limit at the time "of" + limit
 			since = int64(numbers[w.of]+w.limit) * 1000
+		case w.of == bansNow: // nobody may have asked for a report when it began
+			since = 0
 		}
 		o.holding[i] = cmp.Or(o.holding[i], since) // what holds already keeps its time
-		watched := reason{
-			Alert:   w.alert,
-			Words:   w.words,
-			Heading: w.heading,
-			Since:   o.holding[i],
-		}
-		v.Reasons = append(v.Reasons, watched)
+		found.Since = o.holding[i]
+		v.Reasons = append(v.Reasons, found)
 	}
 	return v
 }
@@ -505,7 +554,9 @@ func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 // report is what the operator's page shows of the keys.
 type report struct {
 	At         int64        `json:"at"`         // Unix milliseconds
-	NearLimits []nearKey    `json:"nearLimits"` // usable keys that are banned or near a limit
+	Near       int          `json:"near"`       // usable keys that are banned or near a limit
+	Banned     int          `json:"banned"`     // of these
+	NearLimits []nearKey    `json:"nearLimits"` // the first of these
 	Usage      []*lineUsage `json:"usage"`      // the busiest of the last 30 days
 }
 
@@ -544,6 +595,9 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 		if k.need() >= nearLimit {
 			r.NearLimits = append(r.NearLimits, nearKey{k, k.dayEnds})
 		}
+		if k.State == "banned" {
+			r.Banned++
+		}
 		return nil
 	}
 	err := eachKey(ctx, s, now, keepNear,
@@ -554,7 +608,8 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	slices.SortStableFunc(r.NearLimits, func(a, b nearKey) int {
 		return cmp.Compare(b.need(), a.need())
 	})
-	r.NearLimits = r.NearLimits[:min(len(r.NearLimits), 20)]
+	r.Near = len(r.NearLimits)
+	r.NearLimits = r.NearLimits[:min(r.Near, 20)]
 
 	since := int64(now/dayMillis) - 29
 	err = eachUsage(ctx, s, since, 0, 15, func(use *lineUsage) error {

@@ -616,7 +616,8 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	unlock := lock(t, s.db)
 	b.shows("#verdict", "Not ready:")
 	b.shows("#verdict", "locked")
-	b.shows("#verdict", "see “What you see” in docs/operating.md")
+	b.shows("#verdict", "End the other program that holds the lock")
+	b.shows("#verdict", "See “When another program holds the lock” in docs/operating.md.")
 	b.shows("[data-value='fact.ready']", "no:")
 	wants(b, "document.title.startsWith('Not ready – ')", true)
 	created, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets", rex)
@@ -631,7 +632,7 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	b.shows("[data-value='fact.ready']", "yes")
 	// What has happened is to be watched, and readiness is not that of the start.
 	b.shows("#verdict", "Watch:")
-	b.shows("#verdict", "responses of 503 in 5 minutes, since")
+	b.shows("#verdict", "100 % of creates failed: 1 in 5 minutes (503), since")
 	b.shows("#verdict", "as seen since the start at")
 	if got := b.value("well.ready"); !strings.HasPrefix(got, "Ready since ") ||
 		strings.Contains(got, "start") {
@@ -667,8 +668,10 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 	b.feed(`stats.verdict = { ready: true, readySince: 1e12, reasons: window.reasons }`)
 	for _, test := range []struct{ reasons, want, title string }{
 		{"null", "All is well", ""},
-		{`[{words: "the disk is full", since: Date.now(), heading: "When the disk fails"},
-			{words: "commits failed", since: 1e12, heading: "Alerts"}]`, "Watch:", "Watch – "},
+		{`[{alert: "PetstoreDiskFills", words: "{share} of the disk is used", share: 0.912,
+			number: 1, since: Date.now()},
+			{alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
+			number: 1204, since: 1e12}]`, "Watch:", "Watch – "},
 	} {
 		eval[bool](b, "(window.reasons = "+test.reasons+", true)")
 		b.shows("#verdict", test.want)
@@ -679,9 +682,12 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 			.textContent`, test.want)
 		b.operatorState("verdict-" + strings.Trim(strings.ToLower(test.want), ":"))
 	}
-	b.shows("#verdict", "commits failed, since 9 Sept, 01:46:40 UTC: see “Alerts”")
+	b.shows("#verdict", "91 % of the disk is used, since ")
+	b.shows("#verdict", "commits failed in 5 minutes: 1,204, since 9 Sept, 01:46:40 UTC")
+	b.shows("#verdict", "See “When the disk fails” in docs/operating.md.")
 	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
-	b.shows("#verdict", "Not ready:\nthe service does not respond, since")
+	b.shows("#verdict", "Not ready:")
+	b.shows("#verdict", "the service does not respond, since")
 	noError(t, s.cmd.Process.Signal(syscall.SIGCONT))
 	b.shows("#verdict", "Watch:")
 }

@@ -36,7 +36,7 @@ function entry(map, name, make) {
   return map.get(name);
 }
 
-const operation = (name) => entry(operations, name, () => ({ requests: [], refused: [], failed: [], buckets: [] }));
+const operation = (name) => entry(operations, name, () => ({ requests: [], refused: [], failed: [], buckets: [], statuses: {} }));
 
 // labelsOf reads {operation="getPet",status="200"}. Go quotes a text nearly as JSON does.
 function labelsOf(name) {
@@ -63,6 +63,7 @@ function learn(name) {
       outcomes[kind].push(place);
       const of = operation(labels.operation);
       of.requests.push(place);
+      of.statuses[labels.status] = [place];
       if (kind === "refused") of.refused.push(place);
       if (kind === "failure") of.failed.push(place);
       if (labels.operation === "createPet" && kind === "success") created.push(place);
@@ -442,19 +443,69 @@ function covered() {
   return `since ${first.up < 1 ? "the start at " : ""}${clock(first.time)}`;
 }
 
+// What to do first about each reason, and the heading under which docs/operating.md treats it, or the document that is
+// named. The first line whose pattern is found in "NAME OF THE ALERT: WORDS" counts; a store that is not ready has no name.
+const remedies = [
+  [/^: the service does not respond/, "Look whether it runs: systemctl status petstore. If it does, its disk hangs.", "What you see"],
+  [/^PetstoreServerErrors: .* 500/, "The log says why, for each of these requests.", "The log"],
+  [/^(PetstoreServerErrors|PetstoreCommitsFail)?: .*malformed|not a database/, "Damage: restore the last backup.", "A damaged database"],
+  [/^: .*locked/, "End the other program that holds the lock of the database.", "When another program holds the lock"],
+  [/^(PetstoreServerErrors|PetstoreCommitsFail)?: /, "The log says why. If the disk is full, free space; never delete -wal, -shm, -lock.", "When the disk fails"],
+  [/^PetstoreIDsGivenAgain: /, "Pets that were confirmed are lost: compare the nodes of the cluster, or restore a file.", "When an id is given again"],
+  [/^PetstoreBans: /, "See under “Busiest keys” and “Banned” whose they are; tell the owners to heed Retry-After.", "Limits and bans"],
+  [/^PetstoreDiskFills: /, "Delete .old and .partial files and old backups, never -wal, -shm, -lock; or get a larger disk.", "When the disk fails"],
+  [/^PetstoreNodeLost: /, "Start the node that is named under “Service”; of one that is “not used”, read on first.", "What happens when", "docs/cluster.md"],
+  [/^PetstoreWritesQueue: /, "Give the service a faster disk, or fewer writes.", "Alerts"],
+  [/^PetstoreSlow: /, "Look below for the cause: long commits, the CPU, or a busy key.", "Alerts"],
+  [/^PetstoreUnknownOutcomes: /, "Nothing is broken: look why nodes of the cluster are lost.", "Alerts"],
+  [/^PetstoreBackupIsOld: /, "journalctl -u petstore-backup says why there was none since.", "Backup and restore"],
+  [/^PetstoreOwnCertificateEnds: /, "Look why the file of -tls-cert is not renewed.", "Flags"],
+];
+
+// remedyOf is the line for a reason. A store that is a cluster fails for reasons of its own.
+function remedyOf({ alert = "", words }) {
+  const [, ...remedy] = remedies.find(([pattern]) => pattern.test(`${alert}: ${words}`)) ?? [];
+  const nodes = latest?.metrics.petstore_nodes;
+  if (!nodes || remedy[1] !== "When the disk fails") return remedy;
+  return latest.metrics.petstore_nodes_serving > nodes / 2
+    ? ["The log says why, and “Service” names the state of each node.", "What happens when", "docs/cluster.md"]
+    : ["Start nodes until more than half serve. Never start an empty one now.", "A lost majority", "docs/cluster.md"];
+}
+
+// wordsOf tells how bad a reason is. Of requests that failed, it names the part of each operation.
+function wordsOf({ words, number, share }) {
+  const [, status] = words.match(/^responses of (\d+)/) ?? [];
+  const lately = status && across(Date.now() - 300e3, Date.now());
+  const parts = Object.entries({ listPets: "lists", createPet: "creates", getPet: "fetches" }).map(([name, requests]) => {
+    const of = operation(name);
+    const n = lately ? lately.count(of.statuses[status] ?? []) : 0;
+    return n > 0 && `${percent((100 * n) / lately.count(of.buckets.slice(-1).map(({ place }) => place)))} of ${requests} failed: ${integer(n)} in 5 minutes`;
+  }).filter(Boolean);
+  if (parts.length) return `${parts.join("; ")} (${status})`;
+  return words.replace("{number}", integer(number)).replace("{share}", percent(100 * share)).replace("{age}", age(number));
+}
+
 // drawVerdict says whether all is well, as the service judges it. That it does not respond only others know.
 function drawVerdict() {
   let verdict = latest?.verdict ?? { ready: true };
   const since = missedAt || (verdict.ready && silentAt);
-  if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since, heading: "What you see" }] };
+  if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since }] };
   const reasons = verdict.reasons ?? [];
   const look = !latest && !since ? "waiting" : !verdict.ready ? "unready" : reasons.length ? "watch" : "well";
   const heading = { waiting: "Waiting", unready: "Not ready:", watch: "Watch:", well: "All is well" }[look];
-  const lines = reasons.map((reason) => `${reason.words}, since ${instant(reason.since)}: see “${reason.heading}” in docs/operating.md`);
-  if (latest?.uptime < 300 && !since) lines.push(`as seen since the start at ${instant(started * 1e3)}`);
+  const list = $("#verdict ul");
+  while (list.children.length > reasons.length) list.lastChild.remove();
+  reasons.forEach((reason, i) => {
+    const item = list.children[i] ?? list.appendChild(document.createElement("li"));
+    if (!item.firstChild) item.append(text(""), " ", text(""));
+    const [remedy, treated, where = "docs/operating.md"] = remedyOf(reason);
+    write(item.firstChild, wordsOf(reason) + (reason.since ? `, since ${instant(reason.since)}` : ""));
+    write(item.lastChild, `${remedy ?? ""} See “${treated}” in ${where}.`);
+  });
   $("#verdict").dataset.look = look;
   write($("#verdict b"), heading);
-  write($("#verdict span"), lines.join("\n"));
+  write($("#verdict .as-seen"), latest?.uptime < 300 && !since ? `as seen since the start at ${instant(started * 1e3)}` : "");
+  write($("#said"), [heading, ...reasons.map(({ words }) => words.replace(/:? ?\{\w+\}( of)?/, ""))].join(" "));
   document.title = `${look === "well" ? "" : `${heading.replace(":", "")} – `}${place} – Pet Store operations`;
 }
 
