@@ -116,7 +116,7 @@ func backup(ctx context.Context, cmd *invocation) error {
 		pets, err = cmd.saveCopy(ctx, from, partial, cmd.skipIDs)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, err)
+		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, explained(err))
 	}
 	// The copy is made, whatever becomes of the note. A backup waits for no lock for long.
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -282,7 +282,7 @@ func restore(ctx context.Context, cmd *invocation) error {
 	database := databaseName(cmd.db)
 	pets, old, err := cmd.restoreCopy(ctx)
 	if err != nil {
-		return fmt.Errorf("cannot restore %s from %s: %w", database, cmd.argument, err)
+		return fmt.Errorf("cannot restore %s from %s: %w", database, cmd.argument, explained(err))
 	}
 	cmd.log.Info("database restored",
 		"pets", pets,
@@ -341,7 +341,10 @@ func findCopy(ctx context.Context, name, database string) (path string, err erro
 // restoreFile restores into a database file, which is made if there is none.
 func (c *invocation) restoreFile(ctx context.Context, source string) (
 	pets int64, old string, err error) {
-	path, err := ensureFile(c.db)
+	if err := refuseUnfit(c.db); err != nil {
+		return 0, "", err
+	}
+	path, err := ensureWritable(c.db)
 	if err != nil {
 		return 0, "", err
 	}

@@ -8,28 +8,22 @@ import (
 	"archive/tar"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 )
 
-// ensureFile makes a file that is to be written unless it is there, and returns its realPath. One
-// that isMarkedFailed is refused. The error is the operating system's if the file cannot be written:
-// SQLite's would not say why. Call it before SQLite has the file open, since closing a file ends the
-// locks that the process has on it.
+// ensureFile makes the file unless it is there, and returns its realPath. The error is the
+// operating system's if the file cannot be written: SQLite's would not say why. Call it before
+// SQLite has the file open, since closing a file ends the locks that the process has on it.
 func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
-	}
-	// Before an empty file is made:
-	if err := refuseFailed(followLinks(path)); err != nil {
-		return "", err
-	}
-	if isMissing(path) && hasLog(followLinks(path)) {
-		return "", errOrphanedLog
 	}
 	// Only what this process has surely made is given away. O_EXCL tells, and follows no link.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -122,8 +116,63 @@ func followLinks(path string) string {
 	return path
 }
 
+// placeOf is the absolute path of a file, whether it is there or not: realPath if it is.
+func placeOf(path string) string {
+	path = followLinks(path)
+	folder, err := realPath(filepath.Dir(path))
+	if err != nil {
+		return path // there can be no file
+	}
+	return filepath.Join(folder, filepath.Base(path))
+}
+
+const (
+	maxFileName = 255 - len("-journal") // bytes of a file's name, so that those beside it have one too
+	maxFilePath = 504 - len("-lock")    // bytes of a path: SQLite takes 504
+)
+
 var errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
 	"put the file back, or move the -wal away")
+
+// refuseUnfit refuses what cannot be a database file, a place where one cannot be, and a log that
+// is another file's: SQLite would apply it all the same.
+func refuseUnfit(path string) error {
+	if err := refuseIrregular(path); err != nil {
+		return err
+	}
+	path = placeOf(path)
+	if length := len(filepath.Base(path)); length > maxFileName {
+		return fmt.Errorf("its name has %d bytes, and at most %d are possible: files beside it "+
+			"have longer ones", length, maxFileName)
+	}
+	if length := len(path); length > maxFilePath {
+		return fmt.Errorf("its path has %d bytes, and at most %d are possible", length, maxFilePath)
+	}
+	if hasLog(path) && isMissing(path) {
+		return errOrphanedLog
+	}
+	if hasLog(path) && journalMode(path) == rollbackMode {
+		return fmt.Errorf("it is not in WAL mode, as a copy is not, so that the -wal beside it is "+
+			"another file's; move %s-wal and %[1]s-shm away, and keep them", path)
+	}
+	return nil
+}
+
+// refuseGone refuses a database that was there, in whose place an empty one would be made: it would
+// know no key. The lock of a service stays when the file is deleted.
+func refuseGone(path string) error {
+	path = placeOf(path)
+	file, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) && !isMissing(path+"-lock") {
+		return fmt.Errorf("it is gone, and was there, as its -lock shows: put it back, or restore "+
+			"a copy; to begin anew with an empty one, delete %s-lock too", path)
+	}
+	if err == nil && file.Size() == 0 && !isMissing(path+".partial") {
+		return fmt.Errorf("it is empty, and a restore into it runs or was stopped: delete "+
+			"%s.partial if none runs, and restore again", path)
+	}
+	return nil
+}
 
 func isMissing(path string) bool {
 	_, err := os.Stat(path)
@@ -170,13 +219,119 @@ func refuseFailed(path string) error {
 		"it again, and then delete %s-failed", path)
 }
 
+const (
+	rollbackMode = 1 // a database in this mode has no log
+	walMode      = 2 // one in this mode has a log while it is open
+)
+
+// journalMode is that of a database, or 0 if the file has none, as where it is empty. See
+// https://sqlite.org/fileformat.html, sections 1.3.1 and 1.3.3.
+func journalMode(path string) byte {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	var header [20]byte
+	_, err = io.ReadFull(file, header[:])
+	if err != nil || string(header[:16]) != "SQLite format 3\x00" {
+		return 0
+	}
+	return header[19]
+}
+
+// inWALMode reports whether a database has a log while it is open. A file in another mode may have
+// a journal, which is not looked at here.
+func inWALMode(path string) bool { return journalMode(path) == walMode }
+
 // onReadOnlyDisk reports whether no file can be made beside a file because its disk is read-only.
 func onReadOnlyDisk(path string) bool {
+	return errors.Is(tryFolder(path), syscall.EROFS)
+}
+
+// tryFolder makes a file beside a file, and removes it: its error is the system's own.
+func tryFolder(path string) error {
 	probe, err := os.CreateTemp(filepath.Dir(path), "petstore-")
 	if err == nil {
 		removeOpen(probe, os.Remove)()
 	}
-	return errors.Is(err, syscall.EROFS)
+	return err
+}
+
+// descriptors are more than a database that is open has.
+const descriptors = 20
+
+// whyNotOpened is the system's own reason why SQLite has not opened a database, or a file beside
+// it, or nil if none is found. It opens the files: see ensureFile.
+func whyNotOpened(path string) error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		file, err := os.OpenFile(path+suffix, os.O_RDWR, 0)
+		if err == nil {
+			_ = file.Close() // nothing was written
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	if err := tryFolder(path); err != nil {
+		return err
+	}
+	for range descriptors {
+		folder, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		defer folder.Close()
+	}
+	return nil
+}
+
+// mount is a line of /proc/self/mountinfo: see proc_pid_mountinfo(5).
+type mount struct {
+	point   string
+	options []string // of the file system, wherever it is mounted
+}
+
+// readMounts returns what is mounted, as this process sees it, or nothing on other systems.
+func readMounts() []mount {
+	text, _ := os.ReadFile("/proc/self/mountinfo") // empty after an error
+	return parseMounts(string(text))
+}
+
+func parseMounts(text string) (mounts []mount) {
+	escaped := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(text) {
+		where, what, _ := strings.Cut(line, " - ")
+		fields, ofSystem := strings.Fields(where), strings.Fields(what)
+		if len(fields) < 5 || len(ofSystem) < 3 {
+			continue
+		}
+		mounts = append(mounts, mount{
+			point:   escaped.Replace(fields[4]),
+			options: strings.Split(ofSystem[2], ","),
+		})
+	}
+	return mounts
+}
+
+// isMountedAlone reports whether a file is mounted by itself. Its log and its lock then lie in
+// another folder than for those who use the file elsewhere.
+func isMountedAlone(path string, mounts []mount) bool {
+	isPoint := func(m mount) bool { return m.point == path }
+	return slices.ContainsFunc(mounts, isPoint)
+}
+
+// othersMayWrite reports whether the file system of a file can be written to where it is mounted
+// otherwise. emergency_ro is ext4's word for a disk that has failed.
+func othersMayWrite(path string, mounts []mount) bool {
+	var of mount
+	for _, m := range mounts { // of two at one point, the later hides the other
+		folder := strings.TrimSuffix(m.point, "/") + "/"
+		if strings.HasPrefix(path, folder) && len(m.point) >= len(of.point) {
+			of = m
+		}
+	}
+	isReadOnly := slices.Contains(of.options, "ro") || slices.Contains(of.options, "emergency_ro")
+	return of.point != "" && !isReadOnly
 }
 
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.

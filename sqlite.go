@@ -64,14 +64,12 @@ type sqliteFile struct {
 
 // openSQLite opens the database file, or makes it if mode allows that. A file that is no database,
 // another program's, or of a newer schema is refused and left as it was. One that is missing while
-// its log is there is refused, too. openSQLite waits for locks of other programs (untilUnlocked),
-// but not for the one that a service holds.
+// its log or its lock is there is refused, too. openSQLite waits for locks of other programs
+// (untilUnlocked), but not for the one that a service holds. What it cannot open it does not leave.
 func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, error) {
+	isNew := isMissing(path)
 	path, reading, err := findFile(path, mode)
 	if err != nil {
-		return nil, err
-	}
-	if _, err := checkOwner(ctx, path); err != nil {
 		return nil, err
 	}
 	e := &sqliteFile{
@@ -83,35 +81,67 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 
 		diskSpace: diskSpace,
 	}
-	if mode == openToServe {
-		// A service whose lock is gone must not go on, since another one can start.
-		e.files[path+"-lock"] = nil
-		e.wait = serviceWait
-		e.lock, err = holdServiceLock(ctx, path)
-	}
-	if err == nil {
-		err = e.connect(ctx, mode)
-	}
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
+	if err := e.open(ctx, mode); err != nil {
+		if isNew {
+			e.removeEmpty()
+		}
+		err = errors.Join(explained(err), e.Close())
+		if isCode(err, sqlite3.SQLITE_CANTOPEN) {
+			if reason := whyNotOpened(path); reason != nil {
+				err = fmt.Errorf("%w: %w", err, reason)
+			}
+		}
+		return nil, err
 	}
 	return e, nil
+}
+
+// open checks the file, takes the lock of a service, and connects.
+func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
+	if _, err := checkOwner(ctx, e.path); err != nil {
+		return err
+	}
+	if mode == openToServe {
+		// A service whose lock is gone must not go on, since another one can start.
+		e.files[e.path+"-lock"] = nil
+		e.wait = serviceWait
+		e.lock, err = holdServiceLock(ctx, e.path)
+		if err != nil {
+			return err
+		}
+	}
+	return e.connect(ctx, mode)
+}
+
+// removeEmpty removes a file that was made in vain, and the lock of a service, which is held still:
+// that lock alone would keep the next start from making the file.
+func (e *sqliteFile) removeEmpty() {
+	file, err := os.Stat(e.path)
+	isEmpty := err == nil && file.Size() == 0
+	isOthers := e.lock == nil && !isMissing(e.path+"-lock")
+	if !isEmpty || isOthers {
+		return
+	}
+	_ = os.Remove(e.path + "-lock")
+	_ = os.Remove(e.path)
 }
 
 // findFile returns the real path of a database file, which it makes if mode allows that, and
 // SQLite's mode for reading it.
 func findFile(path string, mode openMode) (real, reading string, err error) {
-	_, err = os.Stat(path)
+	if err := refuseUnfit(path); err != nil {
+		return "", "", err
+	}
+	if err := refuseGone(path); err != nil {
+		return "", "", err
+	}
 	mayMake := mode == openOrMake || mode == openToServe
-	if errors.Is(err, os.ErrNotExist) && !mayMake {
+	if isMissing(path) && !mayMake {
 		return "", "", errMissing
 	}
 	if !mode.onlyReads() {
-		real, err = ensureFile(path)
+		real, err = ensureWritable(path)
 		return real, "mode=rw", err // which makes no file that is missing
-	}
-	if err := refuseIrregular(path); err != nil {
-		return "", "", err
 	}
 	real, err = realPath(path)
 	if err != nil {
@@ -119,6 +149,19 @@ func findFile(path string, mode openMode) (real, reading string, err error) {
 	}
 	reading, err = readMode(real)
 	return real, reading, err
+}
+
+// ensureWritable makes a database file unless it is there, as ensureFile does. One that
+// isMarkedFailed or isMountedAlone is refused.
+func ensureWritable(path string) (real string, err error) {
+	place := placeOf(path)
+	if err := refuseFailed(place); err != nil {
+		return "", err
+	}
+	if isMountedAlone(place, readMounts()) {
+		return "", errMountedAlone
+	}
+	return ensureFile(path)
 }
 
 // readMode is SQLite's mode for reading a database that keeps all its bytes. With mode=rw, the last
@@ -137,15 +180,23 @@ func readMode(path string) (string, error) {
 	switch {
 	case hasLog(path) && isReadOnly:
 		return "", errNoIndex
+	case isReadOnly && othersMayWrite(path, readMounts()):
+		return "", errMountedReadOnly
 	case !hasLog(path) && (isReadOnly || isMarkedFailed(path)):
 		return "mode=ro&immutable=1", nil
 	}
 	return "mode=ro", nil
 }
 
-// errNoIndex means that SQLite cannot make the index of a log.
-var errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
-	"-shm; copy the file and its -wal together to another disk, and use that copy")
+var (
+	// errNoIndex means that SQLite cannot make the index of a log.
+	errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
+		"-shm; copy the file and its -wal together to another disk, and use that copy")
+	errMountedReadOnly = errors.New("its file system is mounted read-only here, and others may " +
+		"write to it; run the command where they do, or mount it for writing")
+	errMountedAlone = errors.New("it is mounted by itself, so that its -wal would lie apart from " +
+		"it, and be lost with the container; mount its folder in its place")
+)
 
 var (
 	errLostLog = errors.New("a program has it open, and its -wal or -shm is gone; " +
@@ -215,19 +266,6 @@ func lockWhole(path string) error {
 	defer db.Close()
 	_, err := db.Exec("SELECT count(*) FROM sqlite_schema")
 	return err
-}
-
-// inWALMode reports whether a database has a log while it is open. A file in another mode may have
-// a journal, which is not looked at here: https://sqlite.org/fileformat.html, section 1.3.3.
-func inWALMode(path string) bool {
-	file, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer file.Close()
-	var readVersion [1]byte
-	_, err = file.ReadAt(readVersion[:], 19)
-	return err == nil && readVersion[0] == 2
 }
 
 // openToLook opens a database for reading, and leaves all files as they are.
@@ -370,6 +408,31 @@ func (e *sqliteFile) Close() (err error) {
 	return err
 }
 
+// explained words an error of SQLite's for people.
+func explained(err error) error {
+	if isCode(err, sqlite3.SQLITE_CORRUPT) {
+		return fmt.Errorf("%w; a disk that fails to read looks like damage: look at the kernel's "+
+			"log first", err)
+	}
+	if err == nil {
+		return nil
+	}
+	// The driver adds the last error of a connection, and there may be none.
+	if text := err.Error(); strings.Contains(text, ": not an error") {
+		return reworded{err, strings.Replace(text, ": not an error", "", 1)}
+	}
+	return err
+}
+
+// reworded is an error with another text.
+type reworded struct {
+	error
+	text string
+}
+
+func (e reworded) Error() string { return e.text }
+func (e reworded) Unwrap() error { return e.error }
+
 // isCode reports whether an error is SQLite's, with one of these primary result codes.
 func isCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
@@ -421,7 +484,7 @@ func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]resul
 		// The next writes then use the log from its beginning again, in the space that it has.
 		_ = e.saveLog()
 	}
-	return results, err
+	return results, explained(err)
 }
 
 // saveLog brings what is in the log into the database, and says where all that was confirmed is
@@ -626,11 +689,11 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 	row func(scan scanner) error) error {
 	stmt, err := prepared(&e.reads, e.reader, query.query)
 	if err != nil {
-		return err
+		return explained(err)
 	}
 	rows, err := stmt.QueryContext(ctx, query.args...)
 	if err != nil {
-		return err
+		return explained(err)
 	}
 	defer rows.Close()
 	scan := rows.Scan // here, since a method value takes memory, and once is enough
@@ -639,5 +702,5 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 			return err
 		}
 	}
-	return rows.Err()
+	return explained(rows.Err())
 }

@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// readingLines are the commands that only read, on the first key and the first pet.
+// FOLDER is where they may write.
+var readingLines = []string{
+	"key list", "key show 1", "key usage", "pet show 1", "pet export",
+	"pet export FOLDER/pets.jsonl", "backup FOLDER/copy.db",
+}
+
+// readAll runs the commands that only read on a database with a number of pets.
+func readAll(t *testing.T, db string, pets int) {
+	t.Helper()
+	folder := t.TempDir()
+	s := &server{t: t, db: db}
+	for _, line := range readingLines {
+		args := strings.Fields(strings.Replace(line, "FOLDER", folder, 1))
+		out := s.command(append(args, "-db", db)...)
+		if line == "pet export" && strings.Count(out, "\n") != pets {
+			t.Errorf("of %d pets are exported\n%s", pets, out)
+		}
+	}
+	copied := filepath.Join(folder, "copy.db")
+	if n := query[int](t, copied, "SELECT count(*) FROM pets"); n != pets {
+		t.Errorf("the copy has %d pets in place of %d", n, pets)
+	}
+}
+
+// TestADiskThatIsReadOnlyCanBeCopiedFrom, beside a service, whose log holds what is not
+// in the file, and without one. No command shows what the file alone holds.
+func TestADiskThatIsReadOnlyCanBeCopiedFrom(t *testing.T) {
+	t.Parallel()
+	disk, same := t.TempDir(), t.TempDir()
+	mount(t, disk, "size=64m")
+	s := &server{t: t, db: filepath.Join(disk, "petstore.db")}
+	s.key = s.newKey(unlimited...)
+	s.run()
+	for range 3 {
+		s.addPet(rex)
+	}
+	tool(t, "mount", "--bind", disk, same)
+	t.Cleanup(func() { tool(t, "umount", "-l", same) })
+	tool(t, "mount", "-o", "remount,bind,ro", same)
+	readAll(t, filepath.Join(same, "petstore.db"), 3)
+
+	// The file system can still be written to at the other mount.
+	closed := filepath.Join(same, "closed.db")
+	s.command("restore", "-db", filepath.Join(disk, "closed.db"), s.copyTo(t))
+	fails(t, program("key", "list", "-db", closed), "mounted read-only here, and others may write")
+
+	s.kill()
+	tool(t, "mount", "-o", "remount,ro", disk)
+	readAll(t, s.db, 3)
+	readAll(t, closed, 3)
+	fails(t, program("key", "create", "-db", s.db), "read-only file system")
+
+	tool(t, "mount", "-o", "remount,rw", disk)
+	noError(t, os.Remove(s.db+"-shm"))
+	tool(t, "mount", "-o", "remount,ro", disk)
+	for _, line := range readingLines {
+		args := strings.Fields(strings.Replace(line, "FOLDER", t.TempDir(), 1))
+		fails(t, program(append(args, "-db", s.db)...),
+			"copy the file and its -wal together to another disk, and use that copy")
+	}
+	elsewhere := filepath.Join(t.TempDir(), "petstore.db")
+	tool(t, "cp", s.db, elsewhere)
+	tool(t, "cp", s.db+"-wal", elsewhere+"-wal")
+	readAll(t, elsewhere, 3)
+}
+
+// copyTo makes a backup in a new folder.
+func (s *server) copyTo(t *testing.T) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "copy.db")
+	s.command("backup", "-db", s.db, file)
+	return file
+}
+
+// TestADiskThatExt4HasMadeReadOnlyCanBeCopiedFrom after it has failed.
+func TestADiskThatExt4HasMadeReadOnlyCanBeCopiedFrom(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		t.Skip("there is no loop device: ", err)
+	}
+	image, disk := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	noError(t, os.WriteFile(image, nil, 0o600))
+	noError(t, os.Truncate(image, 64<<20))
+	tool(t, "mkfs.ext4", "-q", image)
+	tool(t, "mount", "-o", "loop,errors=remount-ro", image, disk)
+	t.Cleanup(func() { tool(t, "umount", "-l", disk) })
+	for _, name := range []string{"closed.db", "petstore.db"} {
+		s := &server{t: t, db: filepath.Join(disk, name)}
+		s.key = s.newKey(unlimited...)
+		s.run()
+		s.addPet(rex)
+		if name == "closed.db" {
+			s.stop()
+			continue
+		}
+		tool(t, "sync", "-f", disk)
+		tool(t, "mount", "-o", "remount,abort", disk)
+		readAll(t, s.db, 1)
+		s.kill()
+		readAll(t, s.db, 1)
+	}
+	readAll(t, filepath.Join(disk, "closed.db"), 1)
+}
+
+// TestADatabaseThatIsMountedByItselfIsNotServed: its log would lie in another folder than
+// that of the file. A copy that is mounted so can be restored from.
+func TestADatabaseThatIsMountedByItselfIsNotServed(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.addPet(rex)
+	copied, other := s.copyTo(t), s.copyTo(t)
+	s.stop()
+	for _, file := range []string{s.db, copied} {
+		alone := filepath.Join(t.TempDir(), "alone.db")
+		noError(t, os.WriteFile(alone, nil, 0o600))
+		tool(t, "mount", "--bind", file, alone)
+		t.Cleanup(func() { tool(t, "umount", "-l", alone) })
+		for _, line := range []string{"serve -addr 127.0.0.1:0", "key create", "pet set -name x 1",
+			"restore " + other} {
+			fails(t, program(append(strings.Fields(line), "-db", alone)...),
+				"it is mounted by itself", "mount its folder in its place")
+		}
+		readAll(t, alone, 1)
+		if file == copied {
+			s.command("restore", "-db", filepath.Join(t.TempDir(), "petstore.db"), alone)
+		}
+	}
+}

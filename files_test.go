@@ -1,0 +1,204 @@
+package main
+
+// Tests of what may be a database file, and of what is refused before anything is made.
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// anyMode are all ways of opening a database.
+var anyMode = append([]openMode{openToRead, openToCopy}, allModes...)
+
+// TestACopyBesideTheLogOfAnotherFileIsRefused: whoever puts a copy back with cp leaves the -wal of
+// what was there before, and SQLite would apply that to the copy.
+func TestACopyBesideTheLogOfAnotherFileIsRefused(t *testing.T) {
+	sc := newScene(t)
+	writeText(t, sc.db, readText(t, sc.copy))
+	before := filesIn(t, sc.folder)
+	want := fmt.Sprintf("it is not in WAL mode, as a copy is not, so that the -wal beside it is "+
+		"another file's; move %s-wal and %[1]s-shm away, and keep them", sc.db)
+	for _, mode := range anyMode {
+		wantNotOpened(t, sc.db, mode, want)
+	}
+	_, err := sc.restore(t.Context())
+	wantOneLine(t, err, false, want)
+	wantSameFiles(t, before, filesIn(t, sc.folder))
+	moveAway(t, sc.db+"-wal")
+	moveAway(t, sc.db+"-shm")
+	s := openDatabaseFor(t, sc.db, openToServe)
+	wantPets(t, s, copiedPets)
+	must(t, s.Close())
+}
+
+// TestADatabaseThatIsGoneIsNotMadeAnew: an empty one would know none of its keys. Its lock tells
+// that it was there, and what a restore was writing, that it was to come.
+func TestADatabaseThatIsGoneIsNotMadeAnew(t *testing.T) {
+	for what, c := range map[string]struct {
+		leave func(path string)
+		want  string // PATH is that of the database
+		clear string // the file that keeps it from being made
+	}{
+		"all but its lock": {
+			func(path string) { writeText(t, path+"-lock", "") },
+			"it is gone, and was there, as its -lock shows: put it back, or restore a copy; " +
+				"to begin anew with an empty one, delete PATH-lock too",
+			"-lock",
+		},
+		"a restore that was killed": {
+			func(path string) {
+				writeText(t, path, "")
+				writeText(t, path+".partial", "half")
+			},
+			"it is empty, and a restore into it runs or was stopped: " +
+				"delete PATH.partial if none runs, and restore again",
+			".partial",
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			link, target := linksToDatabase(t)
+			c.leave(target)
+			before := filesIn(t, filepath.Dir(target))
+			for _, mode := range anyMode {
+				wantNotOpened(t, link, mode, strings.Replace(c.want, "PATH", target, 1))
+			}
+			for _, entry := range commandsThat(func(openMode) bool { return true }) {
+				mustFail(t, target, lineOf(entry, t.TempDir()), false, "cannot open the database")
+			}
+			wantSameFiles(t, before, filesIn(t, filepath.Dir(target)))
+			must(t, os.Remove(target+c.clear))
+			must(t, openDatabaseFor(t, link, openToServe).Close())
+		})
+	}
+}
+
+// TestARestoreTakesThePlaceOfADatabaseThatIsGone, which is how it is put back.
+func TestARestoreTakesThePlaceOfADatabaseThatIsGone(t *testing.T) {
+	sc := newScene(t)
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		must(t, os.Remove(sc.db+suffix))
+	}
+	wantNotOpened(t, sc.db, openToServe, "it is gone, and was there")
+	sc.mustRestore(t)
+	wantPets(t, openDatabaseFor(t, sc.db, openToServe), copiedPets)
+}
+
+// TestWhatIsTooLongForItsFilesIsRefused before anything is made: SQLite would say that it is unable
+// to open a file, and not why.
+func TestWhatIsTooLongForItsFilesIsRefused(t *testing.T) {
+	if os.PathSeparator != '/' {
+		t.Skip("other systems have other bounds")
+	}
+	folder := t.TempDir()
+	longName := func(length int) string {
+		return filepath.Join(folder, strings.Repeat("n", length))
+	}
+	deep := filepath.Join(folder, strings.Repeat("d", 200))
+	longPath := func(length int) string {
+		deeper := filepath.Join(deep, strings.Repeat("d", length-len(deep)-len("//name")))
+		must(t, os.MkdirAll(deeper, 0o700))
+		return filepath.Join(deeper, "name")
+	}
+	for _, c := range []struct{ longest, longer, want string }{
+		{longName(247), longName(248), "its name has 248 bytes, and at most 247 are possible"},
+		{longPath(499), longPath(500), "its path has 500 bytes, and at most 499 are possible"},
+	} {
+		for _, mode := range anyMode {
+			wantNotOpened(t, c.longer, mode, c.want)
+		}
+		mustFail(t, c.longer, "restore "+newScene(t).copy, false, c.want)
+		if beside, err := filepath.Glob(c.longer + "*"); err != nil || len(beside) > 0 {
+			t.Errorf("%q is left, %v", beside, err)
+		}
+		s := openDatabaseFor(t, c.longest, openToServe)
+		mustCreate(t, s, rex)
+		must(t, s.Close())
+	}
+}
+
+// TestTheSystemsReasonIsTold where SQLite is unable to open a file.
+func TestTheSystemsReasonIsTold(t *testing.T) {
+	db := madeDatabase(t)
+	must(t, os.Mkdir(db+"-wal", 0o700))
+	for _, mode := range anyMode {
+		wantNotOpened(t, db, mode, "unable to open database file (14): open "+db+"-wal: is a")
+	}
+	path := databasePath(t)
+	wantEqual(t, whyNotOpened(path), nil, "the reason of a folder that takes files")
+	folder := filepath.Dir(path)
+	must(t, os.Remove(folder))
+	wantError(t, whyNotOpened(path), os.ErrNotExist, "a folder that has gone")
+}
+
+// TestWhatIsMadeInVainIsRemoved, with the lock that would tell of a database.
+func TestWhatIsMadeInVainIsRemoved(t *testing.T) {
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	for _, mode := range []openMode{openOrMake, openToServe} {
+		path := databasePath(t)
+		_, err := openStore(stopped, path, mode, testLog)
+		wantStopped(t, err)
+		wantNames(t, filepath.Dir(path))
+	}
+}
+
+// TestAFullDiskIsSaidToBeFull, without the words that the driver adds where there is no error.
+func TestAFullDiskIsSaidToBeFull(t *testing.T) {
+	db := madeDatabase(t)
+	file := filepath.Join(t.TempDir(), "copy.db")
+	writeText(t, file, "")
+	pages, err := beginCopy(t.Context(), fileAddress(db), file, "OFF")
+	must(t, err)
+	defer pages.end()
+	must(t, pages.backup.Finish())
+	pages.backup, err = pages.source.NewBackup(fileAddress(file, "_pragma=max_page_count(1)"))
+	must(t, err)
+	err = pages.run(t.Context(), io.Discard, "copying")
+	wantPart(t, err.Error(), "not an error", "what the driver says")
+	wantEqual(t, explained(err).Error(), "database or disk is full (13)", "the error")
+}
+
+// TestADiskThatFailsToReadIsNamedBesideDamage: SQLite tells both in the same words.
+func TestADiskThatFailsToReadIsNamedBesideDamage(t *testing.T) {
+	sc := newScene(t)
+	sc.prepare(t, "damage pets.db")
+	s := openDatabase(t, sc.db)
+	last := readNumber(t, s, "SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
+	must(t, s.Close())
+	mustFail(t, sc.db, fmt.Sprint("pet show ", last), false, "malformed",
+		"a disk that fails to read looks like damage: look at the kernel's log first")
+}
+
+// mountLines are lines of /proc/self/mountinfo.
+const mountLines = `22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
+30 22 8:2 / /data rw - ext4 /dev/sdb rw
+31 22 8:2 / /failed rw - ext4 /dev/sdb rw,emergency_ro
+32 22 8:2 /d /read\040only ro,relatime master:1 - ext4 /dev/sdb rw
+33 22 8:3 / /old ro - ext4 /dev/sdc ro
+34 30 8:2 /d/pets.db /data/pets.db rw - ext4 /dev/sdb rw
+35 22 8:2 / /hidden rw - ext4 /dev/sdb rw
+36 35 8:3 / /hidden rw - ext4 /dev/sdc ro
+a line of another form
+`
+
+// TestMountsAreRead: a read-only mount of a file system says nothing of others.
+func TestMountsAreRead(t *testing.T) {
+	mounts := parseMounts(mountLines)
+	for path, want := range map[string]bool{
+		"/pets.db": true, "/data/x.db": true, "/database/x.db": true, "/read only/x.db": true,
+		"/failed/x.db": false, "/old/x.db": false, "/old/in/x.db": false, "/hidden/x.db": false,
+	} {
+		wantEqual(t, othersMayWrite(path, mounts), want, "whether others may write to ", path)
+	}
+	wantEqual(t, othersMayWrite("/pets.db", nil), false, "whether others may, without mountinfo")
+	path := databasePath(t)
+	writeText(t, path, "")
+	alone := fmt.Sprintf("34 30 8:2 /d %s rw - ext4 /dev/sdb rw\n", path)
+	wantEqual(t, isMountedAlone(path, parseMounts(alone)), true, "whether it is mounted by itself")
+	wantEqual(t, isMountedAlone(path, mounts), false, "whether it is mounted by itself")
+}
