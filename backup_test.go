@@ -625,6 +625,7 @@ func TestNoIDIsGivenTwice(t *testing.T) {
 // TestNoIDOfAnotherProgramIsGivenTwice: an import goes on while restore begins. Each of its pets is
 // refused, or its id is known to restore.
 func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	for looks := int64(1); ; looks += 5 { // it looks some 130 times
 		sc := newScene(t)
@@ -653,6 +654,7 @@ func TestNoIDOfAnotherProgramIsGivenTwice(t *testing.T) {
 // TestRestoreKeepsWhatIsMadeMeanwhile: where no database was, a command may make one while the copy
 // is checked. Its time passes at once where it waits for a lock of the restore that waits for it.
 func TestRestoreKeepsWhatIsMadeMeanwhile(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	isEnd := false
 	for looks := int64(1); !isEnd; looks += 7 { // it looks some 70 times
@@ -812,6 +814,7 @@ func (sc *scene) prepare(t testing.TB, script string) {
 
 // TestRestoreIsRefused, and everything stays as it was.
 func TestRestoreIsRefused(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	words := strings.NewReplacer(
 		"SERVED", "a petstore serves it; stop it first",
@@ -893,6 +896,7 @@ func TestARefusedRestoreDisturbsNoService(t *testing.T) {
 
 // TestRestoreWaitsForALock, until it is stopped or has the lock. No service can start meanwhile.
 func TestRestoreWaitsForALock(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	sc := newScene(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -988,6 +992,7 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 // TestRestoreMayBeStoppedAtAnyTime: it is done, or the old database is in its place with all that
 // it had, and nothing is beside it that was not there, but perhaps a copy of it.
 func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	sc := newScene(t)
 	old, kept := "", sc.db+oldSuffix

@@ -157,6 +157,7 @@ func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
 // TestAKeyThatCannotBeStoredIsNotShown: another program holds the lock for too long, or the
 // operator stops the command meanwhile.
 func TestAKeyThatCannotBeStoredIsNotShown(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	k := newKeys(t)
 	k.mint("create")

@@ -360,6 +360,7 @@ func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 // it was to change is changed as a whole or not at all, and a second run changes it, or says that
 // this is done.
 func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	pets := filepath.Join(t.TempDir(), "pets.jsonl")
 	line := `{"name":"Ada","categoryId":1}` + "\n"

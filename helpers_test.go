@@ -493,6 +493,14 @@ func readText(t testing.TB, path string) string {
 	return string(text)
 }
 
+// takesSeconds leaves a test out of go test -short, which somebody runs after each change.
+func takesSeconds(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it takes seconds, and -short leaves it out")
+	}
+}
+
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -694,6 +694,7 @@ func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 // TestTheLastWritingOfUsageIsTriedFor10Seconds: a lock that is held when the service stops is
 // commonly let go a moment later.
 func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	const fullDisk = `CREATE TRIGGER full BEFORE INSERT ON usage
 		BEGIN SELECT RAISE(ABORT, 'full'); END`
@@ -1300,6 +1301,7 @@ func TestAStopWaitsForNoPeer(t *testing.T) {
 }
 
 func TestSIGTERMIsAGracefulStop(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	// Under nohup(1) the tests ignore SIGHUP, and so would their children, unless it is caught.
 	caught := make(chan os.Signal, 1)

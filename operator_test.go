@@ -252,6 +252,7 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 
 // TestPetsAreCountedOnceAMinuteWhileSomebodyAsks, on the page or for the metrics.
 func TestPetsAreCountedOnceAMinuteWhileSomebodyAsks(t *testing.T) {
+	takesSeconds(t)
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
 		srv := s.service
 		var counted atomic.Int64
@@ -346,6 +347,7 @@ func operatorReads(srv *service, do func()) *atomic.Int64 {
 // TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen, or, where that takes long, after a
 // pause of twenty times that.
 func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) {
+	takesSeconds(t)
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
 		var takes atomic.Int64 // nanoseconds
 		reads := operatorReads(s.service, func() { time.Sleep(time.Duration(takes.Load())) })
@@ -569,6 +571,7 @@ func TestWhatIsToBeWatched(t *testing.T) {
 // TestTheVerdictKnowsSinceWhen a reason holds, also if nobody has looked, and forgets what happened
 // more than five minutes ago. A process that is younger judges by what it has seen.
 func TestTheVerdictKnowsSinceWhen(t *testing.T) {
+	takesSeconds(t)
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
 		srv := s.service
 		stop := runBackground(srv, s.debug(), nil)

@@ -145,6 +145,7 @@ func TestACommandMakesNoDatabaseOnACluster(t *testing.T) {
 // TestASecretIsShownNowhere: not in errors as main shows them, logs, /metrics or the name of the
 // engine.
 func TestASecretIsShownNowhere(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	c := newSecuredCluster(t)
 	addresses := c.securedAddresses()
@@ -228,6 +229,7 @@ func TestWhatIsReadIsBounded(t *testing.T) {
 // TestWhatIsLongIsReadInParts: reports, exports and flushes work with 6,000 keys that are used
 // today, and 40,000 that are banned, whatever their names.
 func TestWhatIsLongIsReadInParts(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		const keys, bans = 6_000, 40_000
@@ -625,6 +627,7 @@ func TestAConnectionThatBreaksIsNotUsedForARepeat(t *testing.T) {
 // TestTheServiceOnAGarbledEngine is 503, or 500 if the values are garbled, and never a success.
 // What is listed in the end is what was acknowledged, and all requests are counted.
 func TestTheServiceOnAGarbledEngine(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	garbage := garbledAnswers()
 	garbage["no leader"] = respond(503, "leader not found\n")
@@ -1168,6 +1171,7 @@ func TestAServiceThatMeetsAnotherDatabaseStopsForGood(t *testing.T) {
 
 // TestWhatRunsGoesOverToNoOtherCluster, and a start on nodes of two is refused, be it a command's.
 func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	for what, isUsed := range map[string]bool{"empty": false, "used": true} {
 		t.Run(what, func(t *testing.T) {
@@ -1240,6 +1244,7 @@ func TestTwoEmptyClustersAreToldApart(t *testing.T) {
 
 // TestANodeThatDoesNotAgreeHasToAnswer, unlike one that never does.
 func TestANodeThatDoesNotAgreeHasToAnswer(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	for what, answers := range map[string]int64{"one that did not agree": 2,
 		"one that never did": 0} {
@@ -1279,6 +1284,7 @@ func TestASlowNodeIsNotPassedOver(t *testing.T) {
 // TestALoadAsksTheNodeThatIsFoundLast, which may be of another cluster than the one before, and all
 // others, which have to answer.
 func TestALoadAsksTheNodeThatIsFoundLast(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	for what, want := range map[string]string{
 		"used":  "it holds or held pets or keys",
@@ -1363,6 +1369,7 @@ func TestAnUpgradeKeepsTheIdentity(t *testing.T) {
 
 // TestEachRestoreMakesAnotherDatabase, into a file and into a cluster, of copies of all versions.
 func TestEachRestoreMakesAnotherDatabase(t *testing.T) {
+	takesSeconds(t)
 	seen := map[int64]bool{}
 	note := func(identity int64) {
 		t.Helper()

@@ -407,6 +407,7 @@ func (w *lateWorld) restart() {
 // TestAServiceIsExactWhateverIsLate, lost, repeated or in another order, also when its clock is
 // changed and when it is killed.
 func TestAServiceIsExactWhateverIsLate(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -1196,6 +1197,7 @@ const (
 // whose clocks differ, and some of which are not asked for a while, admit at most what arrives
 // within a flush more.
 func TestLimitsFollowTheirModel(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	for _, services := range []int{1, 3} {
 		on := onFile
