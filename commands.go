@@ -339,7 +339,7 @@ func (entry *command) invoke(ctx context.Context, args []string, p *process) err
 	}
 	cmd.log = newLogger(p.stderr, cmd.logFormat, cmd.logLevel)
 	cmd.warnOfUnknownVariables()
-	err = entry.openAndRun(ctx, cmd)
+	err = entry.runUntilStopped(ctx, cmd)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("stopped by a signal: %w", err)
 	}
@@ -480,6 +480,34 @@ func (c *invocation) warnOfUnknownVariables() {
 			c.log.Warn("unknown environment variable; "+
 				"petstore help COMMAND tells which flags have one", "variable", name)
 		}
+	}
+}
+
+// stopWait is how long a command has to end by itself after a signal. It promises half a second.
+const stopWait = 450 * time.Millisecond
+
+var errLeftBehind = errors.New("what it did could not be interrupted, and ends with the process " +
+	"as at a kill; whether its last change was made is unknown")
+
+// runUntilStopped runs the command. After a signal, most of what it does ends at once, but the
+// driver cannot interrupt the search for a query's second row, nor the system a sync. So what has
+// not ended after stopWait is left behind. The service has its own ways to stop.
+func (entry *command) runUntilStopped(ctx context.Context, cmd *invocation) error {
+	if entry.name == "serve" {
+		return entry.openAndRun(ctx, cmd)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- entry.openAndRun(ctx, cmd) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(stopWait):
+		return errLeftBehind
 	}
 }
 

@@ -377,8 +377,9 @@ func (s *store) importPets(ctx context.Context, digest string, rows []string,
 	var results []result
 	for range 5 {
 		results, err = s.write(ctx, move, insert, read)
-		// A write whose outcome is unknown may be repeated, since the move is made only once.
-		if !errors.Is(err, errOutcome) {
+		// A write whose outcome is unknown may be repeated, since the move is made only once. After
+		// a stop a repeat would not be sent, and its error would not say that.
+		if !errors.Is(err, errOutcome) || ctx.Err() != nil {
 			break
 		}
 	}

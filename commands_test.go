@@ -6,8 +6,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -16,6 +18,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 func commandNamed(name string) *command {
@@ -439,4 +445,115 @@ func runUntilKilled(t *testing.T, c *fakeCluster, command string, requests int) 
 	var out logBuffer
 	err := run(ctx, args, nil, nil, &out, &out)
 	return isKilled, fmt.Sprint(out.String(), err)
+}
+
+// TestAStopEndsAWriteInTheMiddle of its longest statement, and undoes its transaction. A trigger
+// makes that statement one that never ends.
+func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
+	for _, line := range []string{
+		"pet import " + petsFile(t, petLines(3)), "pet set -name Max 1", "pet delete 1",
+		"key create", "key set -name shop 1", "key rotate 1", "key revoke 1", "key unban 1",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			db := madeDatabase(t)
+			s := openDatabase(t, db)
+			mustCreate(t, s, rex)
+			later := instantOf(time.Now()) + minuteMillis
+			mustWrite(t, s, saveUsage(1, &usage{bannedAt: 1, bannedUntil: later}))
+			before := petsAndKeys(t, db)
+			other := otherProgram(t, db, "PRAGMA busy_timeout(0)", endlessView)
+			for _, event := range []string{
+				"INSERT ON pets", "UPDATE ON pets", "DELETE ON pets", "INSERT ON api_keys",
+				"UPDATE ON api_keys",
+			} {
+				must(t, errorOf(other.Exec("CREATE TRIGGER \""+event+"\" BEFORE "+event+
+					" BEGIN SELECT count(*) FROM endless; END")))
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				args := strings.Fields(line + " -db " + db)
+				ended <- run(ctx, args, nil, nil, io.Discard, io.Discard)
+			}()
+			for len(ended) == 0 { // until it holds the lock
+				if _, err := other.Exec("BEGIN IMMEDIATE"); isCode(err, sqlite3.SQLITE_BUSY) {
+					break
+				}
+				must(t, errorOf(other.Exec("ROLLBACK")))
+			}
+			stop()
+			err := <-ended
+			wantOneLine(t, err, false, "stopped by a signal")
+			if errors.Is(err, errLeftBehind) {
+				t.Error("it was not interrupted")
+			}
+			wantEqual(t, petsAndKeys(t, db), before, "what is stored")
+		})
+	}
+}
+
+// endlessView makes a view whose rows never end.
+const endlessView = `CREATE VIEW endless AS
+	WITH RECURSIVE n (value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n) SELECT value FROM n`
+
+// petsAndKeys are all pets and keys, as commands show them.
+func petsAndKeys(t testing.TB, db string) string {
+	t.Helper()
+	return exportedPets(t, db) + mustSay(t, db, "key list -json")
+}
+
+// TestAStoppedWriteOnAClusterHasAnUnknownOutcome once it was sent, and says so.
+func TestAStoppedWriteOnAClusterHasAnUnknownOutcome(t *testing.T) {
+	for _, line := range []string{
+		"pet import " + petsFile(t, petLines(3)), "pet set -name Max 1", "pet delete 1",
+		"key create", "key set -name shop 1", "key rotate 1", "key revoke 1",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, 3)
+			s, _ := openCluster(t, c, openOrMake)
+			mustInsertKey(t, s, apiKey{})
+			mustCreate(t, s, rex)
+			ctx, stop := context.WithCancel(t.Context())
+			c.when(func(_ *fakeNode, _ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.RawQuery == "transaction" { // it writes
+					_, _ = io.Copy(io.Discard, r.Body) // only then it learns that the client left
+					stop()
+					<-r.Context().Done()
+					return true
+				}
+				return false
+			})
+			args := strings.Fields(line + " -db " + c.addresses())
+			err := run(ctx, args, nil, nil, io.Discard, io.Discard)
+			known := "whether it was stored is unknown"
+			if line == "key create" || line == "key rotate 1" {
+				known = "a key that was not shown may be stored"
+			}
+			wantOneLine(t, err, false, "stopped by a signal", known)
+		})
+	}
+}
+
+// TestWhatCannotBeInterruptedIsLeftBehind half a second after the signal.
+func TestWhatCannotBeInterruptedIsLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := make(chan bool)
+		entry := &command{
+			name:     "hang",
+			database: openNothing,
+			run: func(context.Context, *invocation) error {
+				<-hangs
+				return nil
+			},
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, stop)
+		start := time.Now()
+		err := entry.invoke(ctx, nil, &process{stderr: io.Discard})
+		wantOneLine(t, err, false, "stopped by a signal", "could not be interrupted")
+		wantWithin(t, time.Since(start)-time.Minute, 0, time.Second/2, "the time to the end")
+		close(hangs)
+	})
 }

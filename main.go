@@ -140,10 +140,9 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 		defer debugListener.Close()
 	}
 
-	// openStore may wait for another program's lock, or for a cluster's leader.
-	openCtx, cancel := context.WithTimeout(ctx, commandWait)
-	defer cancel()
-	store, err := openStore(openCtx, cmd.db, openToServe, cmd.log)
+	// openStore may wait for another program's lock, or for a cluster's leader. It has no deadline,
+	// since an upgrade of the schema would heed it, and a large database takes long.
+	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // a stop has interrupted openStore, which is no failure

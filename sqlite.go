@@ -34,6 +34,8 @@ type sqliteFile struct {
 	path    string        // with symbolic links resolved: SQLite names the log after the real file
 	wait    time.Duration // for another program's lock, unless a context has a deadline
 	reading string        // SQLite's mode for the connections for reading
+	// serves is set once a service has started. Its stop waits for what is being written.
+	serves bool
 
 	// busy holds an element while conn, version and files are in use. It is a channel in place of a
 	// mutex, because changed does not wait for it for long.
@@ -104,7 +106,6 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
 	if mode == openToServe {
 		// A service whose lock is gone must not go on, since another one can start.
 		e.files[e.path+"-lock"] = nil
-		e.wait = serviceWait
 		e.lock, err = holdServiceLock(ctx, e.path)
 		if err != nil {
 			return err
@@ -495,7 +496,7 @@ func (e *sqliteFile) saveLog() string {
 		return saved + " and its log"
 	}
 	var busy, inLog, moved int
-	_, err := e.run(statement{
+	_, err := e.run(context.Background(), statement{
 		query: "PRAGMA wal_checkpoint(PASSIVE)",
 		into:  []any{&busy, &inLog, &moved},
 	})
@@ -522,10 +523,11 @@ func (e *sqliteFile) hasOtherIndex() bool {
 	return !os.SameFile(opened, now)
 }
 
-// transact runs the statements in one transaction. busy is held.
+// transact runs the statements in one transaction. busy is held. When ctx ends in a command, or in
+// a start, it undoes what the transaction has done, unless all of its statements have run.
 func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]result, error) {
 	err := untilUnlocked(ctx, e.wait, func() error {
-		_, err := e.run(sqlOf("BEGIN IMMEDIATE"))
+		_, err := e.run(context.Background(), sqlOf("BEGIN IMMEDIATE"))
 		return err
 	})
 	if err != nil {
@@ -534,20 +536,24 @@ func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]re
 	committed := false
 	defer func() {
 		if !committed { // also if the driver panics
-			_, _ = e.run(sqlOf("ROLLBACK")) // its error says that SQLite has done so itself
+			// Its error says that SQLite has done so itself.
+			_, _ = e.run(context.Background(), sqlOf("ROLLBACK"))
 		}
 	}()
 	if err := e.checkFiles(); err != nil {
 		return nil, err
 	}
+	if e.serves {
+		ctx = context.WithoutCancel(ctx)
+	}
 	results := make([]result, len(statements))
 	for i, st := range statements {
-		results[i], err = e.run(st)
+		results[i], err = e.run(ctx, st)
 		if err != nil {
 			return nil, err
 		}
 	}
-	_, err = e.run(sqlOf("COMMIT")) // and sync
+	_, err = e.run(context.Background(), sqlOf("COMMIT")) // and sync
 	committed = err == nil
 	return results, err
 }
@@ -571,16 +577,16 @@ func (e *sqliteFile) checkFiles() error {
 	return nil
 }
 
-// run executes one statement on conn. busy is held.
-func (e *sqliteFile) run(st statement) (r result, err error) {
+// run executes one statement on conn, until ctx ends. busy is held.
+func (e *sqliteFile) run(ctx context.Context, st statement) (r result, err error) {
 	stmt, err := prepared(&e.writes, e.conn, st.query)
 	if err != nil {
 		return r, err
 	}
 	if st.into != nil {
-		return r, stmt.QueryRow(st.args...).Scan(st.into...)
+		return r, stmt.QueryRowContext(ctx, st.args...).Scan(st.into...)
 	}
-	done, err := stmt.Exec(st.args...)
+	done, err := stmt.ExecContext(ctx, st.args...)
 	if err != nil {
 		return r, err
 	}
@@ -632,7 +638,7 @@ func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 	}
 	defer func() { <-e.busy }()
 	before := e.version
-	_, err := e.run(statement{query: query, into: []any{&e.version}})
+	_, err := e.run(context.Background(), statement{query: query, into: []any{&e.version}})
 	e.lookVersion.Store(version)
 	return err != nil || e.version != before, err
 }
@@ -640,8 +646,15 @@ func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
 // shared is false, because a second service is kept out.
 func (e *sqliteFile) shared() bool { return false }
 
-// bind has nothing to do: checkFiles tells whether the file is another one.
-func (e *sqliteFile) bind(context.Context) error { return nil }
+// bind ends the start of a service, which waits for locks as long as a command does. It ties the
+// engine to nothing: checkFiles tells whether the file is another one.
+func (e *sqliteFile) bind(context.Context) error {
+	if e.lock != nil {
+		e.serves = true
+		e.wait = serviceWait
+	}
+	return nil
+}
 
 // describe implements engine.
 func (e *sqliteFile) describe() (engine, node string) { return "sqlite", e.path }

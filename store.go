@@ -57,8 +57,8 @@ type scanner = func(columns ...any) error
 type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. write heeds
-	// ctx while it waits for another program. An error means that nothing was written, unless it
-	// wraps errOutcome.
+	// ctx while it waits for another program, and in a command until it commits. An error means
+	// that nothing was written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
@@ -335,6 +335,9 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 func (s *store) commit(ctx context.Context, t *transaction) error {
 	if t.callers > 1 {
 		ctx = context.WithoutCancel(ctx) // nobody may cancel the writes of others
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // a cluster would call the outcome of this write unknown
 	}
 	if t.pets > 0 {
 		t.rows[0] = '[' // in place of the first comma

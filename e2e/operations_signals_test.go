@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,5 +117,44 @@ func TestASignalStopsWhatSaysItToNobody(t *testing.T) {
 	noError(t, cmd.Process.Signal(syscall.SIGTERM))
 	if !p.within(atOnce) || p.status() != 1 {
 		t.Errorf("%v after the signal: %s", atOnce, p.told())
+	}
+}
+
+// computes returns once a command has used half a second of CPU.
+func (p *process) computes() {
+	p.t.Helper()
+	eventually(p.t, longEnough, func() error {
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		fields := append(strings.Fields(string(stat)), make([]string, 14)...)
+		ticks, _ := strconv.Atoi(fields[13]) // of a hundredth of a second
+		if ticks < 50 {
+			return fmt.Errorf("%s has not computed for long", p)
+		}
+		return nil
+	})
+}
+
+// TestASignalStopsWhatFindsNoNextRow: the second row of a table takes for ever, which the driver
+// cannot interrupt, or, where rows are sorted, the first.
+func TestASignalStopsWhatFindsNoNextRow(t *testing.T) {
+	const view = `ALTER TABLE %[1]s RENAME TO kept;
+		ALTER TABLE kept RENAME COLUMN name TO before;
+		CREATE VIEW %[1]s AS SELECT *, iif(id < 2, before, (WITH RECURSIVE n (value) AS
+			(SELECT 1 UNION ALL SELECT value + 1 FROM n) SELECT count(*) FROM n)) AS name FROM kept`
+	for line, table := range map[string]string{
+		"pet export": "pets", "key list": "api_keys", "key list -json": "api_keys",
+		"key usage": "api_keys",
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			s := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
+			s.newKey()
+			s.newKey()
+			database(t, s.db, "INSERT INTO pets (category_id, status, name) "+
+				"VALUES (1, 2, 'Rex'), (1, 2, 'Max')", fmt.Sprintf(view, table)).Close()
+			p := launch(t, program(append(strings.Fields(line), "-db", s.db)...))
+			p.computes()
+			p.stops(os.Interrupt)
+		})
 	}
 }
