@@ -41,6 +41,16 @@ type cluster struct {
 	security *security // nil: no certificates and no passwords
 	client   *http.Client
 	program  string // of its services; empty for the one under test
+	watching *watch // nil: nobody looks
+}
+
+// note logs what happens to the cluster, with the time.
+func (c *cluster) note(format string, args ...any) {
+	c.t.Helper()
+	c.t.Logf("%s "+format, append([]any{stamp()}, args...)...)
+	if c.watching != nil {
+		c.watching.note(format, args...)
+	}
 }
 
 type rqliteNode struct {
@@ -185,14 +195,16 @@ func (c *cluster) start(i int) {
 		"-http-addr", n.address + ":" + rqlitePort, "-raft-addr", n.address + ":" + raftPort,
 		"-http-adv-addr", n.known() + ":" + rqlitePort,
 		"-raft-adv-addr", n.known() + ":" + raftPort,
-		"-bootstrap-expect", fmt.Sprint(clusterSize), "-join", strings.Join(peers, ",")}
+		"-bootstrap-expect", fmt.Sprint(clusterSize), "-join", strings.Join(peers, ","),
+		"-raft-log-level", "INFO"} // tells who has won which election
 	if c.security != nil {
 		args = append(args, c.security.flags()...)
 	}
 	// becomes rqlited, under the same process id
 	n.cmd = exec.Command("ip", append(args, n.folder)...)
-	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
+	n.cmd.Stdout, n.cmd.Stderr = stampedLog{n.log}, stampedLog{n.log}
 	noError(c.t, n.cmd.Start())
+	c.note("node %d is started", i)
 }
 
 // known is the address under which services and other nodes know a node.
@@ -206,6 +218,7 @@ func (c *cluster) runs(i int) bool {
 // kill ends a node without a warning.
 func (c *cluster) kill(i int) {
 	c.t.Helper()
+	c.note("node %d is killed", i)
 	kill(c.t, c.nodes[i].cmd)
 }
 
@@ -219,11 +232,13 @@ func (c *cluster) restart(i int) {
 // pause freezes a node, until resume.
 func (c *cluster) pause(i int) {
 	c.t.Helper()
+	c.note("node %d is frozen", i)
 	noError(c.t, c.nodes[i].cmd.Process.Signal(syscall.SIGSTOP))
 }
 
 func (c *cluster) resume(i int) {
 	c.t.Helper()
+	c.note("node %d goes on", i)
 	noError(c.t, c.nodes[i].cmd.Process.Signal(syscall.SIGCONT))
 }
 
@@ -240,12 +255,22 @@ func (c *cluster) end(i int) (namespace, device, address string) {
 // has, so that what they send is lost.
 func (c *cluster) cut(a, b int) {
 	c.t.Helper()
+	c.note("%s is cut off from %s", machineName(a), machineName(b))
 	c.wire(a, b, "neighbour replace %s lladdr 02:00:00:00:00:00 nud permanent dev %s")
 }
 
 func (c *cluster) mend(a, b int) {
 	c.t.Helper()
 	c.wire(a, b, "neighbour del %s dev %s")
+	c.note("%s reaches %s again", machineName(a), machineName(b))
+}
+
+// machineName names an end of a wire.
+func machineName(i int) string {
+	if i == services {
+		return "every service"
+	}
+	return fmt.Sprint("node ", i)
 }
 
 func (c *cluster) wire(a, b int, command string) {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -54,26 +53,31 @@ type witness struct {
 	last     atomic.Int64 // the highest id so far
 	full     sync.Map     // first pages by their limits, which never change once they are full
 	problems atomic.Int32
+	watch    *watch // keeps the evidence of a reading that is wrong
 }
 
-func newWitness(t *testing.T) *witness { return &witness{census: newCensus(t)} }
+// newWitness is one of a cluster that is watched.
+func newWitness(t *testing.T, watch *watch) *witness {
+	return &witness{census: newCensus(t), watch: watch}
+}
 
 // note holds a pet against all that are known, until something is wrong: every
-// list would tell that again.
-func (w *witness) note(id int64, name string) {
+// list would tell that again. It reports whether it agrees.
+func (w *witness) note(id int64, name string) (sound bool) {
 	if w.t.Failed() {
-		return
+		return true
 	}
-	w.census.note(id, name)
+	sound = w.census.note(id, name)
 	for last := w.last.Load(); id > last && !w.last.CompareAndSwap(last, id); last = w.last.Load() {
 	}
+	return sound
 }
 
 // complain reports a mistake, unless there were enough to see what is wrong.
 func (w *witness) complain(format string, args ...any) {
 	w.t.Helper()
 	if w.problems.Add(1) <= 20 {
-		w.t.Errorf(format, args...)
+		w.t.Errorf("%s "+format, append([]any{stamp()}, args...)...)
 	}
 }
 
@@ -104,6 +108,7 @@ func unanswered(a *answer, err error) bool {
 // page that was full before nothing else. It reports whether there was an answer.
 func (w *witness) list(url, token string, limit int, after int64) (answered bool) {
 	expected, first := w.known(after), after == 0
+	fresh := fmt.Sprintf("/pets?limit=%d&after=%d", pageSize-1, after)
 	target := fmt.Sprintf("/pets?limit=%d&after=%d", limit, after)
 	if first { // as clients do, which is what services remember
 		target = fmt.Sprint("/pets?limit=", limit)
@@ -112,31 +117,44 @@ func (w *witness) list(url, token string, limit int, after int64) (answered bool
 	if unanswered(got, err) {
 		return false
 	}
+	sound := true
+	complain := func(format string, args ...any) {
+		w.t.Helper()
+		sound = false
+		w.complain(format, args...)
+	}
+	defer func() {
+		if !sound {
+			w.watch.keepReading(reading{url, token, target, got, fresh})
+		}
+	}()
 	var page []pet
 	if err := json.Unmarshal([]byte(got.body), &page); err != nil || got.status != http.StatusOK {
-		w.complain("GET %s%s: %d %s", url, target, got.status, got.body)
+		complain("GET %s%s: %d %s", url, target, got.status, got.body)
 		return true
 	}
 	listed := map[int64]bool{}
 	for _, p := range page {
 		if p.ID <= after {
-			w.complain("GET %s%s: %s, which has the id %d, comes after %d", url, target, p.Name,
+			complain("GET %s%s: %s, which has the id %d, comes after %d", url, target, p.Name,
 				p.ID, after)
 		}
 		after = p.ID
 		listed[p.ID] = true
-		w.note(p.ID, p.Name)
+		if !w.note(p.ID, p.Name) {
+			sound = false
+		}
 	}
 	for id, name := range expected {
 		if !listed[id] && (len(page) < limit || id < after) {
-			w.complain("GET %s%s lacks %s, which has the id %d and was known before", url, target,
+			complain("GET %s%s lacks %s, which has the id %d and was known before", url, target,
 				name, id)
 			break
 		}
 	}
 	if first && len(page) == limit {
 		if full, other := w.full.LoadOrStore(limit, got.body); other && full != got.body {
-			w.complain("GET %s%s was %s and is %s", url, target, full, got.body)
+			complain("GET %s%s was %s and is %s", url, target, full, got.body)
 		}
 	}
 	return true
@@ -150,14 +168,17 @@ func (w *witness) get(url, token string, id int64) (answered bool) {
 	if !ok {
 		return false
 	}
-	got, err := call(url, token, "GET", fmt.Sprint("/pets/", id), "", "")
+	target := fmt.Sprint("/pets/", id)
+	got, err := call(url, token, "GET", target, "", "")
 	if unanswered(got, err) {
 		return false
 	}
 	var p pet
 	if err := json.Unmarshal([]byte(got.body), &p); err != nil || got.status != http.StatusOK ||
 		p.Name != name {
-		w.complain("GET %s/pets/%d, which is %s: %d %s", url, id, name, got.status, got.body)
+		w.complain("GET %s%s, which is %s: %d %s", url, target, name, got.status, got.body)
+		fresh := fmt.Sprintf("/pets?limit=1&after=%d", id-1)
+		w.watch.keepReading(reading{url, token, target, got, fresh})
 	}
 	return true
 }
@@ -196,10 +217,11 @@ func newStorm(t *testing.T, program string, options ...func(*cluster)) *storm {
 	t.Helper()
 	c := startCluster(t, options...)
 	c.program = program
-	s := &storm{T: t, cluster: c, witness: newWitness(t), tolls: map[string]*toll{}, writers: 64}
+	s := &storm{T: t, cluster: c, tolls: map[string]*toll{}, writers: 64}
 	for range 3 {
 		s.services = append(s.services, c.serve(debugFlags...))
 	}
+	s.witness = newWitness(t, c.watch(s.services))
 	for range 12 { // several, or HAProxy would hash them all to one service
 		s.keys = append(s.keys, s.services[0].newKey(unlimited...))
 	}
@@ -567,27 +589,12 @@ func (s *storm) audit(service *server) {
 	}
 }
 
-// compareNodes wants every node's own copy to hold the same.
+// compareNodes wants every node's own copy to hold the same rows. After a failure, the watch tells.
 func (s *storm) compareNodes() {
 	s.Helper()
-	eventually(s.T, 30*time.Second, func() error {
-		var copies []string
-		for i := range s.cluster.nodes {
-			_, body, err := s.cluster.ask(i, "/db/query?level=none",
-				`["SELECT count(*), max(id), sum(length(name) * id) FROM pets"]`)
-			if err != nil {
-				return err
-			}
-			copies = append(copies, body)
-		}
-		if slices.ContainsFunc(copies, func(c string) bool {
-			return c != copies[0] ||
-				strings.Contains(c, "error")
-		}) {
-			return fmt.Errorf("the nodes hold %s", copies)
-		}
-		return nil
-	})
+	if text := s.watch.lastingDifferences(); text != "" {
+		s.Errorf("the nodes hold different rows:\n%s", text)
+	}
 }
 
 // TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff creates pets through one service
@@ -603,6 +610,7 @@ func TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff(t *testing.T) {
 		all = append(all, c.serve())
 	}
 	key := all[0].newKey(unlimited...)
+	watch := c.watch(all)
 	for _, o := range []struct {
 		what       string
 		lasts      time.Duration
@@ -618,7 +626,7 @@ func TestAListLacksNothingWhileTheLeaderIsFrozenOrCutOff(t *testing.T) {
 			for _, s := range append(all, lonely) {
 				s.awaitReady()
 			}
-			p := &pursuit{witness: newWitness(t), services: all, key: key}
+			p := &pursuit{witness: newWitness(t, watch), services: all, key: key}
 			stop := p.keepListing(lonely)
 			p.during(time.Second)
 			o.begin(leader)

@@ -76,17 +76,21 @@ func newCensus(t *testing.T) *census {
 }
 
 // note holds an animal against all that are known: an id belongs to one animal
-// for ever, and an animal, named apart by these tests, has one id.
-func (c *census) note(id int64, name string) {
+// for ever, and an animal, named apart by these tests, has one id. It reports whether that is so.
+func (c *census) note(id int64, name string) (sound bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	sound = true
 	if known, ok := c.names[id]; ok && known != name {
+		sound = false
 		c.t.Errorf("the id %d of %s is that of %s too", id, known, name)
 	}
 	if known, ok := c.ids[name]; ok && known != id {
+		sound = false
 		c.t.Errorf("%s has the ids %d and %d", name, known, id)
 	}
 	c.names[id], c.ids[name] = name, id
+	return sound
 }
 
 // crash is a service that is killed again and again, and what its clients know.
