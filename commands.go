@@ -338,7 +338,9 @@ func (entry *command) invoke(ctx context.Context, args []string, p *process) err
 		return usageErrorf("%w; see petstore %s -h", err, entry.name)
 	}
 	cmd.log = newLogger(p.stderr, cmd.logFormat, cmd.logLevel)
-	cmd.warnOfUnknownVariables()
+	if entry.name != "serve" { // which has a log of its own
+		cmd.warnOfUnknownVariables()
+	}
 	err = entry.runUntilStopped(ctx, cmd)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("stopped by a signal: %w", err)

@@ -66,9 +66,16 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
+// front is a writer that stands in front of another one, behind, so that nobody waits for the
+// reader of that.
+type front struct {
+	io.Writer
+	behind io.Writer
+}
+
 // stoppable is a writer that waits for the reader of w until ctx ends.
 func stoppable(ctx context.Context, w io.Writer) io.Writer {
-	return writerFunc(func(p []byte) (int, error) {
+	write := func(p []byte) (int, error) {
 		text := bytes.Clone(p) // a write that is left behind goes on reading it
 		err := untilStopped(ctx, func() error {
 			_, err := w.Write(text)
@@ -78,7 +85,8 @@ func stoppable(ctx context.Context, w io.Writer) io.Writer {
 			return 0, err
 		}
 		return len(p), nil
-	})
+	}
+	return front{Writer: writerFunc(write), behind: w}
 }
 
 // readerLeft reports whether an error is that of a file, such as stdout, whose reader has left, as
@@ -514,6 +522,9 @@ func checkAddr(text string) string {
 
 // isTerminal reports whether a writer is a terminal, or another device of characters.
 func isTerminal(w io.Writer) bool {
+	if f, ok := w.(front); ok {
+		w = f.behind
+	}
 	file, _ := w.(*os.File)
 	info, err := file.Stat() // if w is no file, file is nil, and its Stat returns an error
 	return err == nil && info.Mode()&os.ModeCharDevice != 0

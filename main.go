@@ -52,6 +52,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -110,14 +111,107 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
+	// What tells of a stop is written after it, and still has a moment to come out.
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, cancel) })
 	p := &process{
-		environ: variables, stdin: stdin, stdout: stoppable(ctx, stdout), stderr: stderr,
+		environ: variables,
+		stdin:   stdin,
+		stdout:  stoppable(ctx, stdout),
+		stderr:  stoppable(late, stderr),
 	}
-	return runCommand(ctx, args, p, serve)
+	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
+		queue := newLogQueue(stderr)
+		format := func(w io.Writer) *slog.Logger {
+			return newLogger(front{Writer: w, behind: stderr}, cmd.logFormat, cmd.logLevel)
+		}
+		go queue.run(format(stderr))
+		defer queue.close()
+		cmd.log = format(queue)
+		cmd.warnOfUnknownVariables()
+		return serve(ctx, cmd, queue)
+	})
+}
+
+// logQueue stands between the service and its log, so that no request, task or stop waits for
+// whoever reads stderr. A line that does not fit is counted, and dropped.
+type logQueue struct {
+	out     io.Writer
+	dropped atomic.Int64  // lines
+	ended   chan struct{} // closed when nothing more is written
+
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond  // a line has come, or the last one
+	lines   [][]byte
+	size    int // bytes of the lines, and of the one that is being written
+	closed  bool
+}
+
+const maxLogQueue = 1 << 20 // bytes
+
+func newLogQueue(out io.Writer) *logQueue {
+	q := &logQueue{out: out, ended: make(chan struct{})}
+	q.changed.L = &q.mu
+	return q
+}
+
+// Write takes a line.
+func (q *logQueue) Write(line []byte) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.size+len(line) > maxLogQueue {
+		q.dropped.Add(1)
+		return len(line), nil
+	}
+	q.size += len(line)
+	q.lines = append(q.lines, bytes.Clone(line))
+	q.changed.Signal()
+	return len(line), nil
+}
+
+// run writes the lines until the queue is closed and empty. When it gets on after lines were
+// dropped, it says so in log, which writes past the queue.
+func (q *logQueue) run(log *slog.Logger) {
+	defer close(q.ended)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	told := int64(0)
+	for {
+		for len(q.lines) == 0 {
+			if q.closed {
+				return
+			}
+			q.changed.Wait()
+		}
+		line := q.lines[0]
+		q.lines[0] = nil // the array behind the slice lives on
+		q.lines = q.lines[1:]
+		q.mu.Unlock()
+		_, _ = q.out.Write(line) // of an error, nobody could be told
+		if dropped := q.dropped.Load(); dropped > told {
+			log.Warn("lines of the log were dropped, since nobody read stderr",
+				"lines", dropped-told)
+			told = dropped
+		}
+		q.mu.Lock()
+		q.size -= len(line)
+	}
+}
+
+// close returns when all is written, or after half a second.
+func (q *logQueue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.changed.Signal()
+	select {
+	case <-q.ended:
+	case <-time.After(500 * time.Millisecond):
+	}
 }
 
 // serve runs the service until ctx ends.
-func serve(ctx context.Context, cmd *invocation) (err error) {
+func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	// The certificate and the addresses come first: if they cannot be used, no database is made.
 	var pair *tlsPair // nil without -tls-cert
 	if cmd.tlsCert != "" {
@@ -161,6 +255,7 @@ func serve(ctx context.Context, cmd *invocation) (err error) {
 	debugURL := ""
 	if debugListener != nil {
 		page = newOperator(api)
+		page.droppedLines = &queue.dropped
 		if pair != nil {
 			page.certificate = &pair.certificate
 		}

@@ -1300,6 +1300,111 @@ func TestAStopWaitsForNoPeer(t *testing.T) {
 	})
 }
 
+// unreadLog is a stderr that takes lines only once it is read.
+type unreadLog struct {
+	logBuffer
+	read chan bool // closed then
+}
+
+func (l *unreadLog) Write(p []byte) (int, error) {
+	<-l.read
+	return l.logBuffer.Write(p)
+}
+
+// TestNobodyWaitsForWhoeverReadsTheLog: 1 MiB of lines waits for the reader, in their order. What
+// comes then is counted, and told when the reader goes on. The end waits half a second for that.
+func TestNobodyWaitsForWhoeverReadsTheLog(t *testing.T) {
+	for _, goesOn := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			out := &unreadLog{read: make(chan bool)}
+			q := newLogQueue(out)
+			go q.run(newLogger(out, "json", slog.LevelInfo))
+			began := time.Now()
+			var want strings.Builder
+			for i := range maxLogQueue/1024 + 7 {
+				line := fmt.Sprintf("%01023d\n", i)
+				must(t, errorOf(io.WriteString(q, line)))
+				if i < maxLogQueue/1024 {
+					want.WriteString(line)
+				}
+			}
+			wantEqual(t, q.dropped.Load(), 7, "the number of lines that are dropped")
+			if !goesOn {
+				q.close()
+				wantEqual(t, time.Since(began), time.Second/2, "the time that the end waits")
+			}
+			close(out.read)
+			q.close()
+			<-q.ended
+			if goesOn {
+				wantEqual(t, time.Since(began), 0, "the time that all of it takes")
+			}
+			told := regexp.MustCompile(`(?m)^.*"level":"WARN".*"lines":7}\n`)
+			wantEqual(t, len(told.FindAllString(out.String(), -1)), 1, "lines that tell of it")
+			wantEqual(t, told.ReplaceAllString(out.String(), ""), want.String(), "the log")
+		})
+	}
+}
+
+// TestAServiceWhoseLogNobodyReadsGoesOnAndStops, though a refusal is logged meanwhile, and the stop.
+func TestAServiceWhoseLogNobodyReadsGoesOnAndStops(t *testing.T) {
+	s := startServer(t, nil, "-db", databasePath(t))
+	s.log.gate.Lock() // for good
+	for range addressQuota {
+		send(t, "GET", s.address+"/pets", "", "")
+	}
+	for range 2 {
+		response, body := s.post(rexBody[1:])
+		wantEqual(t, response.StatusCode, 201, "the status of ", body)
+	}
+	s.stop()
+}
+
+// TestAStartWhoseLogNobodyReadsGoesOn: it makes the first key, though a variable is warned of.
+func TestAStartWhoseLogNobodyReadsGoesOn(t *testing.T) {
+	shown := make(chan string, 1)
+	stdout := writerFunc(func(p []byte) (int, error) {
+		shown <- string(p)
+		return len(p), nil
+	})
+	unread := writerFunc(func([]byte) (int, error) { select {} })
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		args := []string{"-addr", "127.0.0.1:0", "-db", databasePath(t)}
+		ended <- run(ctx, args, []string{"PETSTORE_TYPO=1"}, nil, stdout, unread)
+	}()
+	wantPart(t, <-shown, "pet_live_", "what the first start prints")
+	stop()
+	must(t, <-ended)
+}
+
+// TestACommandWhoseStderrNobodyReadsEndsAtASignal, when it says what it did.
+func TestACommandWhoseStderrNobodyReadsEndsAtASignal(t *testing.T) {
+	keys := newKeys(t)
+	keys.mint("create")
+	for _, line := range []string{"key set -name other 1", "key create", "pet import -"} {
+		arrived := make(chan bool, 1)
+		unread := writerFunc(func([]byte) (int, error) {
+			arrived <- true
+			select {}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			ended <- run(ctx, strings.Fields(line), []string{"PETSTORE_DB=" + keys.db},
+				strings.NewReader(rexBody[1:]), io.Discard, unread)
+		}()
+		<-arrived
+		stop()
+		select {
+		case <-ended:
+		case <-time.After(longWait):
+			t.Errorf("%s waits for a reader of stderr", line)
+		}
+	}
+}
+
 func TestSIGTERMIsAGracefulStop(t *testing.T) {
 	takesSeconds(t)
 	t.Parallel()

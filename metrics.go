@@ -102,6 +102,8 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},
+	{"petstore_log_lines_dropped_total", "counter",
+		"Lines of the log that were dropped, since nobody read stderr."},
 	{"process_start_time_seconds", "gauge", "Start of the process, in Unix time."},
 	{"process_cpu_seconds_total", "counter", "CPU time spent."},
 	{"process_resident_memory_bytes", "gauge", "Resident memory."},

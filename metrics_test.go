@@ -147,6 +147,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		added := map[string]string{}
 		for _, s := range []*shop{s, onCluster} {
 			s.debug().certificate = &testPair(t).certificate
+			s.debug().droppedLines.Store(1)
 			mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
 			s.stats()
 			must(t, s.debug().updateStored(t.Context()))

@@ -39,7 +39,8 @@ type operator struct {
 	judging sync.Mutex          // guards holding
 	holding [len(watches)]int64 // since when each watch has held, in Unix milliseconds, or 0
 
-	certificate *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
+	certificate  *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
+	droppedLines *atomic.Int64                    // of the log
 }
 
 // reading reads what takes long: while somebody asks for it, and not too often.
@@ -68,7 +69,9 @@ func (r *reading) do(often time.Duration, read func() error) error {
 	return r.err
 }
 
-func newOperator(s *service) *operator { return &operator{service: s} }
+func newOperator(s *service) *operator {
+	return &operator{service: s, droppedLines: &atomic.Int64{}}
+}
 
 // routes are what the debug address serves. Without anyHost, requests have to name it by an IP
 // address or as localhost.
@@ -198,6 +201,7 @@ func (o *operator) currentMetrics() *exposition {
 		end := o.certificate.Load().Leaf.NotAfter.Unix()
 		values.add("petstore_certificate_expiry_timestamp_seconds", "", end)
 	}
+	values.add("petstore_log_lines_dropped_total", "", o.droppedLines.Load())
 	values.addProcess()
 	return values
 }

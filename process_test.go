@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -46,6 +47,7 @@ type serverLine struct {
 // serverLog takes a JSON log, and hands its lines out as they come.
 type serverLog struct {
 	logBuffer
+	gate  sync.Mutex // while it is locked, no line is taken
 	lines chan serverLine
 }
 
@@ -54,6 +56,8 @@ func newServerLog() *serverLog {
 }
 
 func (l *serverLog) Write(p []byte) (int, error) {
+	l.gate.Lock()
+	defer l.gate.Unlock()
 	_, _ = l.logBuffer.Write(p)
 	var line serverLine
 	if err := json.Unmarshal(p, &line); err != nil {
