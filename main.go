@@ -18,6 +18,7 @@
 //
 // Each file beside it is one thing that can be read alone:
 //
+//	memory.go         what is remembered of the database, and for how long that counts
 //	schema.go         migrations, and the marks and the identity of a database
 //	keys.go           the stored keys, by their digests
 //	usage.go          usage that services share: charged, stored, and reported

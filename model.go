@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -256,6 +257,17 @@ func newDocument(body []byte, marker string) document {
 		body: bytes.Clone(body), // without what may be free behind it
 		etag: []string{`"` + tag + `"`},
 	}
+}
+
+// calmly returns a panic as an error. Otherwise the panic would end the process, or a connection
+// without a response.
+func calmly(do func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
+		}
+	}()
+	return do()
 }
 
 // keyText matches an API key, or the beginning of one.

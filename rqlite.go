@@ -66,9 +66,10 @@ type rqlite struct {
 
 	inUse atomic.Pointer[node] // the leader, or a node that passes requests on to it
 	// respondedLast is the node whose database has responded last: the one in use, or the leader
-	// to which it has passed the request on. moved is set when that is another than before.
+	// to which it has passed the request on. moves counts how often that was another than before.
 	respondedLast atomic.Value // of a string
-	moved         atomic.Bool
+	moves         atomic.Int64
+	movesNoted    atomic.Int64  // by changed
 	locating      chan struct{} // holds an element while a request looks for the leader
 	// raftAddresses is the set of the Raft addresses that the nodes of -db have told so far.
 	raftAddresses sync.Map
@@ -431,7 +432,7 @@ func (e *rqlite) try(ctx context.Context, n *node, path string, statements []sta
 func (e *rqlite) noteResponse(node string) {
 	before := e.respondedLast.Swap(node)
 	if before != nil && before != node {
-		e.moved.Store(true)
+		e.moves.Add(1)
 	}
 }
 
@@ -673,11 +674,18 @@ func assign(values []json.RawMessage, columns []any) error {
 	return nil
 }
 
-// changed is true once after another node than before has responded. Of two nodes that have led at
+// changed calls note after another node than before has responded. Of two nodes that have led at
 // once, the first may have shown what the cluster does not keep. Of writes a cluster does not tell,
 // and need not. Edits are counted by store.edit. New pets outdate only the last page of a list,
 // which store.fresh never takes as fresh on a cluster.
-func (e *rqlite) changed(context.Context) (bool, error) { return e.moved.Swap(false), nil }
+func (e *rqlite) changed(_ context.Context, note func()) error {
+	moves := e.moves.Load()
+	if e.movesNoted.Load() != moves {
+		note()
+		e.movesNoted.Store(moves)
+	}
+	return nil
+}
 
 // shared is true, because any number of services may use a cluster.
 func (e *rqlite) shared() bool { return true }

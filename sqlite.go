@@ -617,30 +617,36 @@ func prepared(known *sync.Map, on preparer, query string) (*sql.Stmt, error) {
 
 // changed reads data_version. SQLite changes that number of a connection whenever another
 // connection has written, whatever program that belongs to. So edits that nobody counts are
-// noticed, and an import is a change too. The first call always reports one.
-func (e *sqliteFile) changed(ctx context.Context) (bool, error) {
+// noticed, and an import is a change too. The first call always notes one. A number that was seen
+// is kept only after note was called, so that no other call takes a change for one that is noted.
+func (e *sqliteFile) changed(ctx context.Context, note func()) error {
 	const query = "PRAGMA data_version"
 	// For looker, our own writes are those of another connection, too.
 	var version int64
 	if err := e.looker.QueryRowContext(ctx, query).Scan(&version); err != nil {
-		return true, err
+		note()
+		return err
 	}
 	if e.lookVersion.Load() == version {
-		return false, nil // nobody has written
+		return nil // nobody has written
 	}
 	// For conn, which makes our own writes, only those of others count. But a sync may keep it busy
 	// for seconds. Then every write counts.
 	select {
 	case e.busy <- struct{}{}:
 	case <-time.After(writerWait):
+		note()
 		e.lookVersion.Store(version)
-		return true, nil
+		return nil
 	}
 	defer func() { <-e.busy }()
 	before := e.version
 	_, err := e.run(context.Background(), statement{query: query, into: []any{&e.version}})
+	if err != nil || e.version != before {
+		note()
+	}
 	e.lookVersion.Store(version)
-	return err != nil || e.version != before, err
+	return err
 }
 
 // shared is false, because a second service is kept out.

@@ -21,7 +21,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,10 +62,11 @@ type engine interface {
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed reports whether other programs may have written since the last call. A cluster cannot
-	// tell: its services only see the edits that store.edit counts. It reports whether another node
-	// responds than before, which may not hold all that the other has shown.
-	changed(ctx context.Context) (bool, error)
+	// changed calls note if other programs may have written since the last call. It does so before
+	// any other call can find that nothing has changed since. A cluster cannot tell: its services
+	// only see the edits that store.edit counts. It calls note if another node responds than
+	// before, which may not hold all that the other has shown.
+	changed(ctx context.Context, note func()) error
 	// bind ties the engine to the database that it has opened, once the schema is right. From then
 	// on it refuses any other, such as a node of another cluster.
 	bind(ctx context.Context) error
@@ -143,26 +143,7 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// shown is the highest id of a pet that a response of this service may have shown. A last page
-	// that was read before may lack this pet: see fresh.
-	shown atomic.Int64
-	// editsSeen counts how often this service has noticed that others may have changed rows. The
-	// first look counts too. On a file, an edit by a command counts twice, once in refresh and once
-	// in noteEdits, which is harmless: things are read once more. A cached page, pet or key keeps
-	// the count from before it was read, to tell whether it is fresh.
-	editsSeen atomic.Uint64
-	edits     atomic.Int64 // what editsQuery has returned last, alone or inside a read
-
-	// What is remembered may be used until trustFor after trustedAt. A look for edits that succeeds
-	// sets this to its own start. If looks fail or are slow, the store stays usable: keepUp sets
-	// this to the end of its wait.
-	trustedAt atomic.Pointer[time.Time]
-	lookMu    sync.Mutex // guards looking
-	looking   *look      // the one that runs, or the last
-
-	// What was asked for is remembered under one bound: a *listPage by its place, a *cachedPet by
-	// its id.
-	documents cache[any, any]
+	memory
 
 	turned atomic.Pointer[turn] // the last one, for the operator's page
 
@@ -222,11 +203,8 @@ func storeOn(e engine) *store {
 		engine:     e,
 		next:       newTransaction(),
 		committing: make(chan struct{}, 1),
-		looking:    &look{began: time.Now(), ended: make(chan struct{}), stop: func() {}},
 	}
-	// As if a look had succeeded: nothing is remembered yet that could be old.
-	close(s.looking.ended)
-	s.trustedAt.Store(&s.looking.began)
+	s.memory.begin(s.refresh)
 	s.turned.Store(&turn{at: processStart})
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
@@ -234,16 +212,9 @@ func storeOn(e engine) *store {
 }
 
 // Close ends the engine. A file is closed after the transaction that runs; a cluster waits for
-// none. A look that runs is stopped first, and one that hangs is left after lookWait.
+// none.
 func (s *store) Close() error {
-	s.lookMu.Lock()
-	l := s.looking
-	s.lookMu.Unlock()
-	l.stop()
-	select {
-	case <-l.ended:
-	case <-time.After(lookWait):
-	}
+	s.memory.end()
 	return s.engine.Close()
 }
 
@@ -376,169 +347,7 @@ func (s *store) refresh(ctx context.Context) error {
 		return err
 	}
 	s.noteEdits(edits)
-	changed, err := s.engine.changed(ctx)
-	if changed {
-		s.editsSeen.Add(1)
-	}
-	return err
-}
-
-const (
-	lookEvery = 250 * time.Millisecond // how often the service looks for edits
-	lookWait  = 500 * time.Millisecond // how long a request waits for a look
-	trustFor  = time.Second            // how long what is remembered may be used after a look
-)
-
-// areRecent reports whether an event is recent, by its ages on the monotonic and on the wall clock.
-// The first clock stops while a machine is suspended. The other may be set back. Then the age is
-// negative and tells nothing, so the event counts as old.
-func areRecent(age, wallAge time.Duration) bool {
-	return age <= trustFor && wallAge >= 0 && wallAge <= trustFor
-}
-
-// recent reports whether an instant is recent. One that is later than now is recent, too.
-func recent(at, now time.Time) bool {
-	age := now.Sub(at)
-	wallAge := now.Round(0).Sub(at.Round(0)) // Round leaves only the wall clock
-	return age < 0 || areRecent(age, wallAge)
-}
-
-// trustsMemory reports whether what is remembered may be used now.
-func (s *store) trustsMemory(now time.Time) bool { return recent(*s.trustedAt.Load(), now) }
-
-// look is one look for edits by others. Many requests may wait for it.
-type look struct {
-	began  time.Time
-	before error         // of the last look that has ended: what keepUp returns while this one runs
-	stop   func()        // cancels it
-	ended  chan struct{} // closed when err is known
-	err    error
-}
-
-// joinLook returns a look for the caller to wait for: the one that runs, or a new one. A look that
-// ran when the process was paused is replaced, since what it waits for may have been lost.
-func (s *store) joinLook() *look {
-	s.lookMu.Lock()
-	defer s.lookMu.Unlock()
-	now := time.Now()
-	last := s.looking
-	select {
-	case <-last.ended:
-		s.beginLook(now, last.err)
-		return s.looking
-	default:
-	}
-	// Without a pause, keepUp has moved trustedAt on while this look ran.
-	wasPaused := !recent(last.began, now) && !s.trustsMemory(now)
-	if wasPaused {
-		last.stop()
-		s.beginLook(now, last.before)
-	}
-	return s.looking
-}
-
-// beginLook begins a look. If what is remembered is old, requests wait for this look. Then it ends
-// within lookWait, so that the engine leaves a node that hangs, and asks another one in time. The
-// caller holds lookMu.
-func (s *store) beginLook(now time.Time, before error) {
-	l := &look{began: now, before: before, ended: make(chan struct{})}
-	ctx := context.Background()
-	if s.trustsMemory(now) {
-		ctx, l.stop = context.WithCancel(ctx)
-	} else {
-		ctx, l.stop = context.WithTimeout(ctx, lookWait)
-	}
-	s.looking = l
-	go s.runLook(ctx, l)
-}
-
-func (s *store) runLook(ctx context.Context, l *look) {
-	defer close(l.ended)
-	defer l.stop()
-	l.err = calmly(func() error { return s.refresh(ctx) })
-	if l.err == nil {
-		s.trustedAt.Store(&l.began) // the answer may be older than now
-		return
-	}
-	// If a newer look has replaced this one, nothing has failed, and whoever waits for this one
-	// waits for the newer one.
-	s.lookMu.Lock()
-	last := s.looking
-	s.lookMu.Unlock()
-	if last != l {
-		<-last.ended
-		l.err = last.err
-	}
-}
-
-// keepUp looks for edits by others, and waits at most lookWait for the result. If the look fails,
-// its error is returned. If it is slow, the outcome of the look before is. In both cases what is
-// remembered may be used on, unless the process was paused meanwhile.
-func (s *store) keepUp() error {
-	began := time.Now()
-	wait := lookWait
-	if s.trustsMemory(began) {
-		wait = lookEvery // the next look is due then, so that nothing gets old while looks hang
-	}
-	l := s.joinLook()
-	err := l.before
-	select {
-	case <-time.After(wait):
-	case <-l.ended:
-		if l.err == nil {
-			return nil
-		}
-		err = l.err
-	}
-	now := time.Now()
-	wasPaused := !recent(began, now) // then the wait says nothing about the engine
-	if !wasPaused {
-		s.trustedAt.Store(&now)
-	}
-	return err
-}
-
-// catchUp comes before a request that began at now uses what is remembered. If that is old, the
-// request waits for a look. The service looks so often that this happens only after a pause of the
-// process or its machine, or when the clock was set. A keepUp that fails ends the loop, too, unless
-// the process was paused meanwhile.
-func (s *store) catchUp(now time.Time) {
-	for !s.trustsMemory(now) {
-		_ = s.keepUp() // the task that looks logs the error
-	}
-}
-
-// calmly returns a panic as an error. Otherwise the panic would end the process, or a connection
-// without a response.
-func calmly(do func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
-		}
-	}()
-	return do()
-}
-
-// noteEdits takes the number of edits that a read has returned. A page that shows an edit makes all
-// that was cached before the edit stale. Otherwise a client that has seen the edit on one page
-// could see another page without it, until the next refresh.
-func (s *store) noteEdits(edits int64) {
-	if s.edits.Load() != edits {
-		// editsSeen moves on first: another request that finds the new number in edits shows the
-		// edit at once. By then, nothing from before the edit may be fresh.
-		s.editsSeen.Add(1)
-		s.edits.Store(edits)
-	}
-}
-
-// noteShown takes the id of a pet that a response may show from now on.
-func (s *store) noteShown(id int64) {
-	for {
-		highest := s.shown.Load()
-		if id <= highest || s.shown.CompareAndSwap(highest, id) {
-			return
-		}
-	}
+	return s.engine.changed(ctx, s.forget)
 }
 
 // read is engine.read.
@@ -552,7 +361,7 @@ func (s *store) read(ctx context.Context, query statement, row func(scan scanner
 // be shown any more, and nothing can be read in its place.
 func (s *store) forgetIfLost(err error) {
 	if errors.Is(err, errOtherDatabase) {
-		s.editsSeen.Add(1)
+		s.forget()
 	}
 }
 
@@ -695,7 +504,7 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	return p.shown >= s.shown.Load()
+	return p.shown >= s.highest.Load()
 }
 
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
@@ -717,7 +526,7 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 func (s *store) readPage(at place) (*listPage, error) {
 	// Both come before the query. So a page that was read before an edit, or before a new pet was
 	// shown, and cached after it, is not fresh.
-	page := &listPage{editsSeen: s.editsSeen.Load(), shown: s.shown.Load()}
+	page := &listPage{editsSeen: s.editsSeen.Load(), shown: s.highest.Load()}
 	query := listOf(at.status)
 	// One row has the number of edits, and one more pet shows that there are more.
 	query.args = append(query.args, at.after, at.limit+2)
@@ -824,8 +633,8 @@ var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	var before int64        // pets of this transaction
-	shown := s.shown.Load() // ids up to this one were given before
+	var before int64          // pets of this transaction
+	shown := s.highest.Load() // ids up to this one were given before
 	row := p.appendRow([]byte{','})
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
 		before = t.pets
@@ -856,7 +665,7 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 // forgotten.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
-	s.editsSeen.Add(1)
+	s.forget()
 	return fmt.Errorf("%w: %w: the engine has given the id %d again, so it has lost pets: read "+
 		"\"When an id is given again\" in docs/operating.md", errUnavailable, errOutcome, id)
 }
@@ -882,7 +691,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	shown := s.shown.Load() // ids up to this one were given before
+	shown := s.highest.Load() // ids up to this one were given before
 	find := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
@@ -920,51 +729,4 @@ func (s *store) purgeRows(ctx context.Context, query string, before int64) error
 		}
 	}
 	return nil
-}
-
-// cache is a map for concurrent use whose entries have sizes. To make room for new ones it drops
-// entries at random. Clients that read more than fits, in turn, would never find an entry if it
-// dropped the oldest.
-type cache[K comparable, V any] struct {
-	max int64 // of size
-
-	mu      sync.RWMutex // guards what follows
-	size    int64        // of all entries together
-	entries map[K]sized[V]
-}
-
-type sized[V any] struct {
-	value V
-	size  int64
-}
-
-// get returns the zero value if there is none.
-func (c *cache[K, V]) get(key K) V {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.entries[key].value
-}
-
-// put keeps a value, unless it is larger than the whole cache.
-func (c *cache[K, V]) put(key K, value V, size int64) {
-	if size > c.max {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.entries == nil {
-		c.entries = map[K]sized[V]{}
-	}
-	c.size += size - c.entries[key].size
-	c.entries[key] = sized[V]{value: value, size: size}
-	// Others make room for the new entry. Go's order of a map is random.
-	for other, entry := range c.entries {
-		if c.size <= c.max {
-			return
-		}
-		if other != key {
-			delete(c.entries, other)
-			c.size -= entry.size
-		}
-	}
 }

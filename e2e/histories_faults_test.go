@@ -59,8 +59,8 @@ var plantedFaults = []plantedFault{
 	{"a page is served after an edit", undisturbed, "store.go", []string{
 		"p.editsSeen != s.editsSeen.Load()", "p.editsSeen > s.editsSeen.Load()",
 	}},
-	{"one page shows an edit, and the next one does not yet", undisturbed, "store.go", []string{
-		"if s.edits.Load() != edits {", "if s.edits.Load() > edits {",
+	{"one page shows an edit, and the next one does not yet", undisturbed, "memory.go", []string{
+		"if m.edits.Load() != edits {", "if m.edits.Load() > edits {",
 	}},
 	{"a 201 comes before the commit", killed, "store.go", []string{
 		"defer close(t.ended)", "defer func() { close(t.ended) }()",

@@ -24,7 +24,7 @@ var limitFaults = []struct {
 	{"a kill forgets three seconds of usage", "main.go", []string{
 		`every(500*time.Millisecond, "write usage"`, `every(3*time.Second, "write usage"`,
 	}},
-	{"a change of a quota holds three seconds later", "store.go", []string{
+	{"a change of a quota holds three seconds later", "memory.go", []string{
 		"lookEvery = 250 * time.Millisecond", "lookEvery = 3 * time.Second",
 		"trustFor  = time.Second", "trustFor  = 4 * time.Second",
 	}},
