@@ -290,8 +290,18 @@ func restore(ctx context.Context, cmd *invocation) error {
 		"from", cmd.argument,
 		"old", old,
 		"skippedIDs", cmd.skipIDs)
+	if inWALMode(cmd.argument) {
+		cmd.log.Warn("the copy was not made by petstore backup; if it was copied while a program "+
+			"had it open, it lacks what its -wal held", "copy", cmd.argument)
+	}
+	if old == "" && !isCluster(cmd.db) {
+		cmd.log.Info(databaseMade, "database", database)
+	}
 	return nil
 }
+
+// databaseMade is logged where there was none: -db may have named another one by mistake.
+const databaseMade = "a new database was made"
 
 // restoreCopy returns how many pets it has restored, and where the old database is kept: "" if that
 // held nothing.

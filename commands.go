@@ -554,12 +554,15 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	err = prepareSchema(ctx, e, mode)
+	isMade, err := prepareSchema(ctx, e, mode)
 	if err == nil {
 		err = e.bind(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
+	}
+	if isMade {
+		log.Info(databaseMade, "database", databaseName(db))
 	}
 	return e, nil
 }

@@ -125,7 +125,7 @@ func newClusterStore(t testing.TB, c *fakeCluster) (*store, *logBuffer) {
 	log := &logBuffer{}
 	e := c.engine(openToServe, newLogger(log, "json", slog.LevelDebug))
 	must(t, e.connect(t.Context()))
-	must(t, prepareSchema(t.Context(), e, openToServe))
+	must(t, errorOf(prepareSchema(t.Context(), e, openToServe)))
 	must(t, e.bind(t.Context()))
 	c.arrived()
 	s := storeOn(e)

@@ -174,6 +174,43 @@ func TestADiskThatFailsToReadIsNamedBesideDamage(t *testing.T) {
 		"a disk that fails to read looks like damage: look at the kernel's log first")
 }
 
+// TestWhoeverMakesADatabaseIsTold which one: it may be in the wrong folder.
+func TestWhoeverMakesADatabaseIsTold(t *testing.T) {
+	const made = `"msg":"a new database was made","database":`
+	path := databasePath(t)
+	mustFail(t, path, "key list", false,
+		"there is none; look whether -db, or PETSTORE_DB, names the right one")
+	mustSay(t, path, "key create", made+fmt.Sprintf("%q", path))
+	_, log, err := petstore(t, nil, "key", "create", "-db", path)
+	must(t, err)
+	wantCount(t, log, made, 0, "the log beside a database that is there")
+	copied, restored := filepath.Join(t.TempDir(), "copy.db"), databasePath(t)
+	mustSay(t, path, "backup "+copied)
+	mustSay(t, restored, "restore "+copied, made+fmt.Sprintf("%q", restored))
+	_, log, err = petstore(t, nil, "restore", "-db", restored, copied)
+	must(t, err)
+	wantCount(t, log, made, 0, "the log beside a database that is replaced")
+	cluster := newCluster(t, 1).addresses()
+	mustSay(t, cluster, "key create", made+fmt.Sprintf("%q", cluster))
+}
+
+// TestARawCopyIsRestoredWithAWarning: what was in the log of a file in use is not in the copy. A
+// copy of petstore backup is whole.
+func TestARawCopyIsRestoredWithAWarning(t *testing.T) {
+	const warning = `"level":"WARN","msg":"the copy was not made by petstore backup; if it was copied` +
+		` while a program had it open, it lacks what its -wal held"`
+	s := newStore(t)
+	otherProgram(t, fileEngine(s).path, "PRAGMA wal_checkpoint")
+	mustCreate(t, s, rex)
+	raw, copied := databasePath(t), databasePath(t)
+	writeText(t, raw, readText(t, fileEngine(s).path))
+	must(t, backUp(t.Context(), s, copied))
+	mustSay(t, databasePath(t), "restore "+raw, warning)
+	_, log, err := petstore(t, nil, "restore", "-db", databasePath(t), copied)
+	must(t, err)
+	wantCount(t, log, "WARN", 0, "the log of a restore of a backup")
+}
+
 // mountLines are lines of /proc/self/mountinfo.
 const mountLines = `22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
 30 22 8:2 / /data rw - ext4 /dev/sdb rw

@@ -454,17 +454,32 @@ func isCluster(db string) bool { return strings.Contains(db, "://") }
 // may stand in the text, the error is left in dbError.
 func (c *invocation) setDatabase(text string) error {
 	c.db = text
-	if isDatabase(text) {
+	problem := databaseProblem(text)
+	if problem == "" {
 		return nil
 	}
-	err := errors.New(
-		"it must be a file, or addresses like http://10.0.0.1:4001, separated by commas")
 	if strings.Contains(text, "@") {
 		c.dbError = fmt.Errorf("invalid value for flag -db or for PETSTORE_DB, "+
-			"which is not shown, as it may hold a password: %w", err)
+			"which is not shown, as it may hold a password: it %s", problem)
 		return nil
 	}
-	return err
+	return errors.New("it " + problem)
+}
+
+// databaseProblem returns what is wrong with a text as that of -db, or "". Files of settings that
+// are read by one program with quotes and line ends of its own are passed on by another as they
+// are: a database of such a name would be a new one.
+func databaseProblem(text string) string {
+	quotes := len(text) > 1 && text[0] == text[len(text)-1] && strings.Contains(`'"`, text[:1])
+	switch {
+	case strings.ContainsFunc(text, unicode.IsControl):
+		return "must hold no control character, such as the end of a line of Windows"
+	case quotes:
+		return "must stand without the quotes"
+	case !isDatabase(text):
+		return "must be a file, or addresses like http://10.0.0.1:4001, separated by commas"
+	}
+	return ""
 }
 
 // driveLetter begins a path on Windows.

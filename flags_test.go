@@ -206,6 +206,31 @@ func TestAMisspeltDatabaseIsRefusedWithoutItsPassword(t *testing.T) {
 	}
 }
 
+// TestADatabaseThatAFileOfSettingsGarblesIsRefused: some programs pass on the quotes, and the line
+// ends of Windows, that others take away. Such a name would be that of a new database.
+func TestADatabaseThatAFileOfSettingsGarblesIsRefused(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const control, quotes = "it must hold no control character", "it must stand without the quotes"
+	for db, want := range map[string]string{
+		"a.db\r": control, "a\n.db": control, "http://n1:4001\r": control, "\ta.db": control,
+		"'a.db'": quotes, `"a.db"`: quotes, `"http://n1:4001"`: quotes, "''": quotes,
+	} {
+		for _, line := range []string{"serve", "key create"} {
+			_, _, err := petstore(t, map[string]string{"PETSTORE_DB": db}, strings.Fields(line)...)
+			wantOneLine(t, err, true, "PETSTORE_DB", fmt.Sprintf("%q", db), want)
+			_, _, err = petstore(t, nil, append(strings.Fields(line), "-db", db)...)
+			wantOneLine(t, err, true, "-db", fmt.Sprintf("%q", db), want)
+		}
+	}
+	_, _, err := petstore(t, nil, "key", "create", "-db", "http://ops:secret@n1:4001\r")
+	wantOneLine(t, err, true, "which is not shown", control)
+	wantCount(t, err.Error(), "secret", 0, "the error")
+	wantNames(t, ".")
+	for _, db := range []string{"it's.db", `'a'b`, `"`} {
+		wantEqual(t, databaseProblem(db), "", "what is wrong with ", db)
+	}
+}
+
 // An environment is full of variables.
 func TestVariablesOfOthersDoNotCount(t *testing.T) {
 	environ := strings.Split("ADDR=x XPETSTORE_ADDR=x PETSTOREADDR=x PETSTORE_ADDRESS=x "+

@@ -874,7 +874,7 @@ func TestACommandFindsTheNextLeader(t *testing.T) {
 				if err := e.connect(t.Context()); err != nil {
 					return err
 				}
-				return prepareSchema(t.Context(), e, openExisting)
+				return errorOf(prepareSchema(t.Context(), e, openExisting))
 			})
 			if !freezesFirst {
 				freeze()
@@ -1081,6 +1081,7 @@ func TestAnUnreachableClusterIsWaitedFor(t *testing.T) {
 // fails: a change would give up requests that run, and fill the log.
 func TestALeaderThatIsNotNamedIsReachedThroughAFollower(t *testing.T) {
 	c := newCluster(t, 3)
+	openCluster(t, c, openOrMake)
 	c.lead(2)
 	s, log := openClusterAt(t, c.addresses(0, 1), openToServe)
 	mustCreate(t, s, rex)

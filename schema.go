@@ -38,8 +38,9 @@ func readMigrations() (migrations []string) {
 
 var (
 	errForeign = errors.New("it belongs to another program")
-	errMissing = errors.New("there is none; petstore makes it at its first start")
-	errOlder   = errors.New("only the start of a service brings it up to date: start the service " +
+	errMissing = errors.New("there is none; look whether -db, or PETSTORE_DB, names the right one: " +
+		"petstore makes it at its first start")
+	errOlder = errors.New("only the start of a service brings it up to date: start the service " +
 		"first, or to look into a copy, restore it: petstore restore -db look.db COPY")
 	errServed = errors.New("a petstore serves it; stop it first")
 )
@@ -81,21 +82,22 @@ func schemaVersion(ctx context.Context, e engine) (version int, err error) {
 // prepareSchema makes the schema as mode wants it. Only a service brings an older one up to date:
 // otherwise a look at a copy, or at the database of an older service that runs, would make it one
 // that this older program refuses.
-func prepareSchema(ctx context.Context, e engine, mode openMode) error {
+// isMade reports whether there was none.
+func prepareSchema(ctx context.Context, e engine, mode openMode) (isMade bool, err error) {
 	version, err := schemaVersion(ctx, e)
 	if err != nil || version == len(migrations) {
-		return err
+		return false, err
 	}
 	isEmpty := version == 0
 	switch {
 	case mode == openToServe, mode == openOrMake && isEmpty:
-		return updateSchema(ctx, e, version)
+		return isEmpty, updateSchema(ctx, e, version)
 	case isEmpty:
-		return errMissing
+		return false, errMissing
 	case mode == openToCopy:
-		return nil
+		return false, nil
 	}
-	return fmt.Errorf("its schema is version %d, and this petstore's is %d; %w",
+	return false, fmt.Errorf("its schema is version %d, and this petstore's is %d; %w",
 		version, len(migrations), errOlder)
 }
 

@@ -236,7 +236,7 @@ func withBan(t *testing.T, stock *scene) *scene {
 	return banned
 }
 
-// migrations are those from each older version to the present one.
+// migrations are those from each older version to the present one, which the start of a service makes.
 func migrations(t *testing.T) (operations []powerOperation) {
 	for version := 1; version < len(readSchema(t).migrations); version++ {
 		operations = append(operations, powerOperation{
@@ -244,8 +244,10 @@ func migrations(t *testing.T) (operations []powerOperation) {
 			begin: func(t *testing.T, stock *scene) *scene {
 				return stock.ofVersion(t, version)
 			},
-			args: func(sc *scene) []string {
-				return []string{"key", "list", "-db", sc.db}
+			args: serveScene,
+			meanwhile: func(_ *scene, p *process) {
+				p.url() // once it is ready
+				_ = p.stop()
 			},
 			check: func(c *powerCut) error {
 				found := c.contents(c.db)
@@ -260,8 +262,8 @@ func migrations(t *testing.T) (operations []powerOperation) {
 				return nil
 			},
 			again: func(c *powerCut) {
-				succeeds(c.t, program("key", "list", "-db", c.db))
-				c.told += "the keys"
+				c.serve().kill()
+				c.told += "ready"
 			},
 		})
 	}

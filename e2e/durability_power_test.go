@@ -41,13 +41,15 @@ type powerOperation struct {
 	again     func(c *powerCut)           // does it once more after a kill; nil: a service starts
 }
 
+// serveScene starts a service on a scene.
+func serveScene(sc *scene) []string { return []string{"-db", sc.db, "-addr", "127.0.0.1:0"} }
+
 func powerOperations(t *testing.T) []powerOperation {
 	pets := petFile(t, importedPets)
-	serve := func(sc *scene) []string { return []string{"-db", sc.db, "-addr", "127.0.0.1:0"} }
 	return []powerOperation{
 		{
 			name: "creates of 8 clients, and a checkpoint",
-			args: serve,
+			args: serveScene,
 			meanwhile: func(sc *scene, p *process) {
 				createBy8(p, sc.key, 100, func(string) string { return "" })
 			},
@@ -55,7 +57,7 @@ func powerOperations(t *testing.T) []powerOperation {
 		},
 		{
 			name: "creates under an Idempotency-Key",
-			args: serve,
+			args: serveScene,
 			meanwhile: func(sc *scene, p *process) {
 				createBy8(p, sc.key, 30, func(name string) string { return name })
 			},
@@ -70,7 +72,7 @@ func powerOperations(t *testing.T) []powerOperation {
 				sc.key = s.newKey()
 				return sc
 			},
-			args: serve,
+			args: serveScene,
 			meanwhile: func(sc *scene, p *process) {
 				url := p.url()
 				for range 125 {
@@ -86,7 +88,7 @@ func powerOperations(t *testing.T) []powerOperation {
 			begin: func(t *testing.T, _ *scene) *scene {
 				return &scene{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
 			},
-			args: serve,
+			args: serveScene,
 			meanwhile: func(_ *scene, p *process) {
 				p.url() // then the key is printed
 				key := keyForm.FindString(p.out.String())
