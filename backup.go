@@ -375,6 +375,9 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 		return 0, "", err
 	}
 	defer lock.Close()
+	if err := refuseElsewhere(ctx, path, nil); err != nil {
+		return 0, "", err
+	}
 	// The ids are moved on in a temporary copy: the operator's stays as it is.
 	partial, err := createPartial(path)
 	if err != nil {

@@ -179,7 +179,8 @@ func TestABackupThatIsRefusedLeavesEverything(t *testing.T) {
 	}
 	wantRefusal(t, backUp(t.Context(), s, filepath.Join(t.TempDir(), "no", "copy.db")), "copy.db",
 		"no such file")
-	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", "-failed", ".partial"} {
+	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", "-host", "-failed",
+		".partial"} {
 		err := backUp(t.Context(), s, databasePath(t)+suffix)
 		wantRefusal(t, err, "a name that ends with "+suffix, " is that of a file beside a database")
 	}

@@ -6,16 +6,22 @@ package main
 
 import (
 	"archive/tar"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 )
 
 // ensureFile makes the file unless it is there, and returns its realPath. The error is the
@@ -334,6 +340,200 @@ func othersMayWrite(path string, mounts []mount) bool {
 	return of.point != "" && !isReadOnly
 }
 
+// presence is the file F-host, which a service writes every second while it serves F. Where a file
+// system passes no locks on, this tells the programs of another kernel, which do not see the lock.
+type presence struct {
+	path        string
+	boot        string // bootID
+	first, last int64  // counts that this service has written
+}
+
+// hostEntry is what F-host holds; without a count it is no entry.
+type hostEntry struct {
+	count int64  // begins anywhere, and grows with each entry
+	boot  string // of the writer, as bootID tells it
+}
+
+// errElsewhere means that a service of another kernel uses the database.
+var errElsewhere = errors.New("a petstore on another machine serves it, as the count in its -host " +
+	"file tells; stop that one first: the locks of the two do not reach each other")
+
+// hostWatch is how long an entry is watched that is to be renewed every second.
+const hostWatch = 3 * time.Second
+
+// refuseElsewhere refuses a database that a service of another kernel uses. An entry of this kernel
+// was left behind by a kill, or belongs to the service of this kernel that runs: that one has asked
+// this itself. isServed reports whether one runs; it is nil for who holds the lock of a service.
+func refuseElsewhere(ctx context.Context, path string,
+	isServed func(path string) (bool, error)) error {
+	entry, err := readHost(path + "-host")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if entry.boot != "" && entry.boot == bootID() {
+		return nil
+	}
+	if isServed != nil {
+		if served, err := isServed(path); served || err != nil {
+			return err
+		}
+	}
+	return watchHost(ctx, path+"-host", entry)
+}
+
+// watchHost is an errElsewhere if an entry is renewed while it watches. Otherwise it removes the
+// entry, so that nobody need watch it again.
+func watchHost(ctx context.Context, path string, entry hostEntry) error {
+	const looks = 30
+	ticks := time.NewTicker(hostWatch / looks)
+	defer ticks.Stop()
+	for range looks {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-ticks.C:
+		}
+		now, err := readHost(path)
+		if errors.Is(err, os.ErrNotExist) { // that service has stopped
+			return nil
+		}
+		if err == nil && now != entry {
+			return errElsewhere
+		}
+	}
+	_ = os.Remove(path)
+	return nil
+}
+
+// claimHost makes the entry of a service that begins, unless another kernel's serves. If two begin
+// at once, only one can make the file. Without the right to replace an old entry, a service serves
+// without one of its own: then presence is nil.
+func claimHost(ctx context.Context, path string) (*presence, error) {
+	if err := refuseElsewhere(ctx, path, nil); err != nil {
+		return nil, err
+	}
+	first := rand.Int64N(math.MaxInt64/2) + 1
+	p := &presence{path: path + "-host", boot: bootID(), first: first, last: first}
+	if err := os.Remove(p.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	err := p.renew()
+	if errors.Is(err, errElsewhere) || errors.Is(err, os.ErrExist) {
+		return nil, errElsewhere
+	}
+	return p, nil // whatever else keeps it from being written
+}
+
+// keep renews the entry every second, until leave removes it. Another service's entry ends that,
+// too: then it calls lost.
+func (p *presence) keep(lost func()) (leave func()) {
+	ctx, stop := context.WithCancel(context.Background())
+	var renewing sync.WaitGroup
+	renewing.Go(func() {
+		ticks := time.NewTicker(time.Second)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticks.C:
+			}
+			if errors.Is(p.renew(), errElsewhere) {
+				lost()
+				return
+			}
+		}
+	})
+	return func() {
+		stop()
+		renewing.Wait()
+		p.leave()
+	}
+}
+
+// renew writes the next entry. It opens the file anew, since a network's file system then asks what
+// others have written. Another service's entry stays, and is errElsewhere.
+func (p *presence) renew() error {
+	file, err := openRegular(p.path, os.O_RDWR)
+	if errors.Is(err, os.ErrNotExist) {
+		file, err = os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) // follows no link
+		if err == nil {
+			giveToFolder(file)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if !p.isOwn(readEntry(file)) {
+		return errElsewhere
+	}
+	p.last++
+	// All entries have one length, so that each covers the one before.
+	_, err = file.WriteAt(fmt.Appendf(nil, "%019d %s\n", p.last, p.boot), 0)
+	return err
+}
+
+// isOwn reports whether an entry is this service's, or none. A network may show an old one.
+func (p *presence) isOwn(entry hostEntry) bool {
+	isOurs := entry.boot == p.boot && p.first <= entry.count && entry.count <= p.last
+	return isOurs || entry.count == 0
+}
+
+// leave removes the entry, unless it is another service's.
+func (p *presence) leave() {
+	if entry, err := readHost(p.path); err == nil && p.isOwn(entry) {
+		_ = os.Remove(p.path)
+	}
+}
+
+// readHost reads F-host, which it opens anew.
+func readHost(path string) (hostEntry, error) {
+	file, err := openRegular(path, os.O_RDONLY)
+	if err != nil {
+		return hostEntry{}, err
+	}
+	defer file.Close()
+	return readEntry(file), nil
+}
+
+// readEntry reads what stands in F-host. A power cut may leave anything there.
+func readEntry(file *os.File) hostEntry {
+	text := make([]byte, 100)
+	n, _ := file.ReadAt(text, 0)
+	count, boot, _ := strings.Cut(string(text[:n]), " ")
+	number, err := strconv.ParseInt(count, 10, 64)
+	if err != nil {
+		return hostEntry{}
+	}
+	return hostEntry{count: number, boot: strings.TrimSpace(boot)}
+}
+
+// openRegular opens a regular file, and follows no link: who owns the folder must not choose what
+// root opens.
+func openRegular(path string, flag int) (*os.File, error) {
+	found, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !found.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	file, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := file.Stat()
+	if err != nil || !os.SameFile(found, opened) {
+		_ = file.Close()
+		return nil, fmt.Errorf("%s was replaced while it was opened", path)
+	}
+	return file, nil
+}
+
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.
 type partialFile struct {
 	*os.File
@@ -354,7 +554,8 @@ func createFile(name string) (*partialFile, error) {
 			return nil, fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)
 		}
 	}
-	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", "-failed", ".partial"} {
+	for _, suffix := range []string{"-wal", "-shm", "-journal", "-lock", "-host", "-failed",
+		".partial"} {
 		if strings.HasSuffix(path, suffix) {
 			return nil, fmt.Errorf("a name that ends with %s is that of a file beside a database",
 				suffix)

@@ -513,7 +513,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 			if err == nil {
 				return nil
 			}
-			isLost := errors.Is(err, errLostFile) || errors.Is(err, errOtherDatabase)
+			isLost := errors.Is(err, errLostFile) || errors.Is(err, errElsewhere) ||
+				errors.Is(err, errOtherDatabase)
 			if lastCtx.Err() != nil || isLost {
 				return fmt.Errorf("the usage counted last is not stored: %w", err)
 			}

@@ -50,6 +50,9 @@ type sqliteFile struct {
 	reader *sql.DB // a pool, which looker comes from too
 	lock   *sql.DB // what holds a service's lock; nil in a command
 
+	elsewhere atomic.Bool // another kernel's service uses the file: nothing is written any more
+	leave     func()      // ends what keepPresent began; nil in a command
+
 	writes, reads sync.Map // from query to *sql.Stmt, on conn and on reader
 
 	// files are the database, its log, the log's index and, of a service, its lock. Each write
@@ -107,9 +110,14 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
 		// A service whose lock is gone must not go on, since another one can start.
 		e.files[e.path+"-lock"] = nil
 		e.lock, err = holdServiceLock(ctx, e.path)
-		if err != nil {
-			return err
+		if err == nil {
+			err = e.keepPresent(ctx)
 		}
+	} else if !mode.onlyReads() {
+		err = refuseElsewhere(ctx, e.path, isServed)
+	}
+	if err != nil {
+		return err
 	}
 	return e.connect(ctx, mode)
 }
@@ -327,6 +335,29 @@ func lockService(path string) (lock *sql.DB, err error) {
 	return lock, nil
 }
 
+// keepPresent tells programs of other kernels that a service begins here, unless one of them serves
+// the database. The lock of a service is held.
+func (e *sqliteFile) keepPresent(ctx context.Context) error {
+	host, err := claimHost(ctx, e.path)
+	if err != nil || host == nil {
+		return err
+	}
+	e.leave = host.keep(func() { e.elsewhere.Store(true) })
+	return nil
+}
+
+// isServed reports whether a service of this kernel runs. One that starts meanwhile waits.
+func isServed(path string) (bool, error) {
+	lock, err := lockService(path)
+	if err == nil {
+		return false, lock.Close()
+	}
+	if isCode(err, sqlite3.SQLITE_BUSY) {
+		return true, nil
+	}
+	return false, err
+}
+
 // connect opens all connections, and lets each open its file now. On its own, SQLite opens a file
 // only when it first reads it, and by then the file may be gone or another one be in its place. A
 // database that is only read gets no connection for writing, and keeps the journal mode it has.
@@ -385,6 +416,9 @@ func (e *sqliteFile) connectReaders(ctx context.Context) (err error) {
 func (e *sqliteFile) Close() (err error) {
 	e.busy <- struct{}{} // requests that were cut off may still write
 	defer func() { <-e.busy }()
+	if e.leave != nil {
+		defer e.leave()
+	}
 	if e.hasOtherIndex() {
 		return nil
 	}
@@ -514,6 +548,9 @@ func (e *sqliteFile) saveLog() string {
 // hasOtherIndex reports whether other programs use the log by an index that is not ours. Our index
 // does not know what they write to the log, so nothing may be moved into the database by it.
 func (e *sqliteFile) hasOtherIndex() bool {
+	if e.elsewhere.Load() {
+		return true // that of another kernel
+	}
 	index := e.path + "-shm"
 	opened := e.files[index]
 	now, err := os.Stat(index)
@@ -573,6 +610,9 @@ func (e *sqliteFile) checkFiles() error {
 			return fmt.Errorf("%w: %s is not the file that was opened", errLostFile, path)
 		}
 		e.files[path] = now
+	}
+	if e.elsewhere.Load() {
+		return fmt.Errorf("%w; until this one is started again, it writes nothing more", errElsewhere)
 	}
 	return nil
 }

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// otherBoot is the id of another machine's run.
+const otherBoot = "11111111-2222-3333-4444-555555555555"
+
+// writeHost makes the entry of a service in F-host.
+func writeHost(t testing.TB, path, boot string, count int) {
+	t.Helper()
+	writeText(t, path+"-host", fmt.Sprintf("%019d %s\n", count, boot))
+}
+
+// serveElsewhere renews an entry every second, as a service of another kernel does, until end. Of
+// that service, neither lock nor log can be seen from here.
+func serveElsewhere(t *testing.T, path string) (end func()) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	writeHost(t, path, otherBoot, 1)
+	serving.Go(func() {
+		for count := 2; ctx.Err() == nil; count++ {
+			writeHost(t, path, otherBoot, count)
+			pause(ctx, time.Second)
+		}
+	})
+	return func() {
+		stop()
+		serving.Wait()
+	}
+}
+
+// wantOpened opens a database, which takes a time, and adds a pet to it.
+func wantOpened(t *testing.T, path string, mode openMode, takes time.Duration) {
+	t.Helper()
+	wantTime(t, fmt.Sprint("the opening for ", mode), takes, takes, nil, func() error {
+		s, err := openStore(t.Context(), path, mode, testLog)
+		if err == nil {
+			mustCreate(t, s, rex)
+			must(t, s.Close())
+		}
+		return err
+	})
+}
+
+// TestAnEntryOfAnotherKernelIsWatched before anything is written: a file system that passes no locks
+// on does not show who uses a database on another machine. This kernel's own entry needs no watch.
+func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
+	own := bootID()
+	for what, prepare := range map[string]func(t *testing.T, path string) (takes time.Duration){
+		"no entry": func(*testing.T, string) time.Duration { return 0 },
+		"one that a kill has left behind": func(t *testing.T, path string) time.Duration {
+			writeHost(t, path, own, 7)
+			if own == "" { // where the runs of a machine cannot be told apart
+				return hostWatch
+			}
+			return 0
+		},
+		"one that a power cut has left behind": func(t *testing.T, path string) time.Duration {
+			writeHost(t, path, otherBoot, 7)
+			return hostWatch
+		},
+		"what a power cut has left of one": func(t *testing.T, path string) time.Duration {
+			writeText(t, path+"-host", strings.Repeat("\x00", 57))
+			return hostWatch
+		},
+		"one of a system without ids": func(t *testing.T, path string) time.Duration {
+			writeHost(t, path, "", 7)
+			return hostWatch
+		},
+		"one that ends": func(t *testing.T, path string) time.Duration {
+			writeHost(t, path, otherBoot, 7)
+			time.AfterFunc(hostWatch/3-time.Nanosecond, func() { _ = os.Remove(path + "-host") })
+			return hostWatch / 3
+		},
+	} {
+		for _, mode := range []openMode{openToServe, openExisting, openOrMake} {
+			path := madeDatabase(t)
+			t.Run(fmt.Sprint(what, " ", mode), bubble(func(t *testing.T) {
+				wantOpened(t, path, mode, prepare(t, path))
+				wantOpened(t, path, mode, 0) // it is watched once
+				if what != "one that a kill has left behind" || mode == openToServe {
+					wantMissing(t, path+"-host")
+				}
+			}))
+		}
+	}
+}
+
+// TestADatabaseThatAnotherKernelServesIsRefused, and nothing of it is changed.
+func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
+	path, copied := madeDatabase(t), madeDatabase(t)
+	synctest.Test(t, func(t *testing.T) {
+		defer serveElsewhere(t, path)()
+		before := filesIn(t, filepath.Dir(path))
+		delete(before, "pets.db-lock") // which a start makes
+		for _, mode := range []openMode{openToServe, openExisting, openOrMake} {
+			wantNotOpened(t, path, mode, "a petstore on another machine serves it")
+		}
+		for _, command := range []string{"restore " + copied, "pet set -status sold 1"} {
+			_, _, err := petstore(t, nil, append(strings.Fields(command), "-db", path)...)
+			wantRefusal(t, err, path, "a petstore on another machine serves it")
+		}
+		after := filesIn(t, filepath.Dir(path))
+		delete(after, "pets.db-lock")
+		wantSameFiles(t, before, after)
+	})
+}
+
+// TestALinkInThePlaceOfAnEntryIsNotFollowed: root must not open what the folder's owner names.
+func TestALinkInThePlaceOfAnEntryIsNotFollowed(t *testing.T) {
+	path, target := madeDatabase(t), databasePath(t)
+	writeText(t, target, "theirs")
+	must(t, os.Symlink(target, path+"-host"))
+	for _, mode := range []openMode{openToServe, openExisting} {
+		wantNotOpened(t, path, mode, "pets.db-host is no regular file")
+	}
+	must(t, os.Remove(path+"-host"))
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabaseFor(t, path, openToServe)
+		must(t, os.Remove(path+"-host"))
+		must(t, os.Symlink(target, path+"-host"))
+		time.Sleep(5 * time.Second)
+		mustCreate(t, s, rex) // an entry that cannot be written stops nothing
+		must(t, s.Close())
+	})
+	wantEqual(t, readText(t, target), "theirs", "what the link leads to")
+}
+
+// TestAServiceRenewsItsEntry every second, until it stops.
+func TestAServiceRenewsItsEntry(t *testing.T) {
+	path := madeDatabase(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabaseFor(t, path, openToServe)
+		entry := func() hostEntry {
+			t.Helper()
+			entry, err := readHost(path + "-host")
+			must(t, err)
+			return entry
+		}
+		first := entry()
+		wantEqual(t, first.boot, bootID(), "the machine's run")
+		for i := range int64(5) {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			wantEqual(t, entry(), hostEntry{first.count + i + 1, first.boot}, "the entry")
+		}
+		must(t, os.Remove(path+"-host"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		wantEqual(t, entry().count, first.count+6, "the count of an entry that was deleted")
+		must(t, s.Close())
+		wantMissing(t, path+"-host")
+	})
+}
+
+// TestAServiceThatReadsTheEntryOfAnotherWritesNothingMore, and leaves the file, the log and the
+// entry as they are: the other service uses them. What it has read may be old, but is shown.
+func TestAServiceThatReadsTheEntryOfAnotherWritesNothingMore(t *testing.T) {
+	for what, boot := range map[string]string{
+		"another kernel":             otherBoot,
+		"another mount of this one":  bootID(),
+		"a kernel that tells no ids": "",
+	} {
+		path := madeDatabase(t)
+		t.Run(what, bubble(func(t *testing.T) {
+			s := openDatabaseFor(t, path, openToServe)
+			mustCreate(t, s, rex)
+			writeHost(t, path, boot, 7)
+			time.Sleep(1001 * time.Millisecond)
+			synctest.Wait()
+			before := filesIn(t, filepath.Dir(path))
+			log := readText(t, path+"-wal")
+			wantNoCreate(t, s, "a petstore on another machine serves it")
+			wantIDs(t, s, 1)
+			time.Sleep(10 * time.Second)
+			wantNoCreate(t, s, "until this one is started again, it writes nothing more")
+			must(t, s.Close())
+			wantSameFiles(t, before, filesIn(t, filepath.Dir(path)))
+			wantEqual(t, readText(t, path+"-wal"), log, "the log")
+			wantEqual(t, readText(t, path+"-host"), fmt.Sprintf("%019d %s\n", 7, boot), "the entry")
+			// Otherwise the connections would end with the process.
+			fileEngine(s).elsewhere.Store(false)
+			must(t, s.Close())
+		}))
+	}
+}
+
+// TestOfTwoThatStartAtOnceOneServes: both have seen that there is no entry, or an old one.
+func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
+	path := madeDatabase(t)
+	first, err := claimHost(t.Context(), path)
+	must(t, err)
+	wantError(t, (&presence{path: path + "-host"}).renew(), errElsewhere, "the entry of a second")
+	must(t, os.Remove(path+"-host")) // by the second one, which has seen an old entry there
+	second, err := claimHost(t.Context(), path)
+	must(t, err)
+	wantError(t, first.renew(), errElsewhere, "the renewal of the first")
+	must(t, second.renew())
+	first.leave()
+	must(t, second.renew())
+	second.leave()
+	wantMissing(t, path+"-host")
+}
+
+// TestWhereThisKernelServesACommandWaitsForNothing, whatever the entry says: a loop of pet set.
+func TestWhereThisKernelServesACommandWaitsForNothing(t *testing.T) {
+	path := madeDatabase(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabaseFor(t, path, openToServe)
+		mustCreate(t, s, rex)
+		for _, boot := range []string{bootID(), otherBoot} {
+			writeHost(t, path, boot, 7)
+			for range 3 {
+				wantOpened(t, path, openExisting, 0)
+			}
+		}
+		must(t, os.Remove(path+"-host"))
+		must(t, s.Close())
+		wantOpened(t, path, openExisting, 0)
+	})
+}
