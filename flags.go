@@ -123,6 +123,7 @@ type config struct {
 	addr, db, debugAddr, tlsCert, tlsKey, logFormat string
 
 	debugAllowRemote bool
+	idleTimeout      time.Duration
 	cache            int64 // bytes
 	logLevel         slog.Level
 
@@ -162,6 +163,9 @@ func serveFlags(cmd *invocation) {
 	cmd.parsedFlag("cors-origin", "",
 		"let pages of this `ORIGIN` call the service, such as https://example.com, or *;\n"+
 			"repeat it for more, or separate them by commas", cmd.addOrigins)
+	cmd.parsedFlag("idle-timeout", "2m",
+		"end a connection that has been idle for this `DURATION`, at least 1s;\n"+
+			"let it be longer than your proxy keeps its connections", cmd.setIdleTimeout)
 	cmd.StringVar(&cmd.tlsCert, "tls-cert", "",
 		"the `FILE` with a certificate (PEM); with -tls-key it turns TLS and HTTP/2 on")
 	cmd.StringVar(&cmd.tlsKey, "tls-key", "", "the `FILE` with the private key (PEM)")
@@ -384,6 +388,15 @@ func (c *invocation) durationFlag(into *time.Duration, name, value, usage string
 		*into = duration
 		return nil
 	})
+}
+
+// setIdleTimeout reads -idle-timeout. For net/http, 0 would be another time.
+func (c *invocation) setIdleTimeout(text string) (err error) {
+	c.idleTimeout, err = parseDuration(text)
+	if err != nil || c.idleTimeout < time.Second {
+		return errors.New("it must be a number of d, h, m or s, such as 10m: at least a second")
+	}
+	return nil
 }
 
 func parseDuration(text string) (time.Duration, error) {

@@ -63,6 +63,10 @@ cors-origin
 	refuses https://a.example,|https://u@a.example|https://a.example?x|https://a.example:443
 	refuses http://a.example:80|https://[::1]:443|https://*.example|https://a*.example
 	refuses https://zoë.example|https://a.example:
+idle-timeout
+	takes 620s as 620000000000
+	or 1s
+	refuses 0|999ms|-1m|soon
 tls-cert
 	takes a.pem as a.pem
 	or b.pem

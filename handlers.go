@@ -659,6 +659,9 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge
 	}
+	if r.ProtoMajor == 2 {
+		defer endBodyWithService(w, r)()
+	}
 	begun := time.Now()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	w.waited += time.Since(begun)
@@ -686,6 +689,26 @@ func (w *response) discardBody(r *http.Request) {
 	begun := time.Now()
 	_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded) // what does not come is the client's fault
 	w.waited += time.Since(begun)
+}
+
+// bodyWait is how long a body may still take once a stop has begun.
+const bodyWait = time.Second
+
+// endBodyWithService bounds a body of HTTP/2 once a stop has begun, which ends the context of all
+// requests. Of HTTP/1, the server bounds all that comes on a connection. The caller calls done when
+// it has read the body.
+func endBodyWithService(w *response, r *http.Request) (done func()) {
+	ended := make(chan struct{})
+	unneeded := context.AfterFunc(r.Context(), func() {
+		defer close(ended)
+		stream := http.NewResponseController(w.ResponseWriter)
+		_ = stream.SetReadDeadline(time.Now().Add(bodyWait))
+	})
+	return func() {
+		if !unneeded() {
+			<-ended // the stream must not be used once the handler has returned
+		}
+	}
 }
 
 // parseIdempotencyKey returns the header, or "" if there is none.

@@ -31,9 +31,9 @@
 //	commands_keys.go  what the commands about keys do
 //	commands_pets.go  what the commands about pets do, import and export among them
 //	backup.go         backup and restore, and progress
-//	files.go          what is made, resolved, given away, and published whole
-//	disk_unix.go      free disk, which only an operating system can tell
-//	disk_other.go     other systems, whose free disk stays unknown
+//	files.go          what is made, resolved, given away, and published whole; who else serves
+//	disk_unix.go      what only an operating system can tell of a disk
+//	disk_other.go     other systems, whose disks stay unknown
 //
 // A request comes in through the server that main.go sets up, and meets the routes in handlers.go.
 // auth.go finds its key. usage.go lets limits.go take one request from the key's windows, or refuse
@@ -214,24 +214,19 @@ func (q *logQueue) close() {
 // serve runs the service until ctx ends.
 func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	// The certificate and the addresses come first: if they cannot be used, no database is made.
-	var pair *tlsPair // nil without -tls-cert
-	if cmd.tlsCert != "" {
-		pair = &tlsPair{certFile: cmd.tlsCert, keyFile: cmd.tlsKey}
-		if err := pair.renew(); err != nil {
-			return fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
-		}
+	pair, err := readPair(cmd, time.Now())
+	if err != nil {
+		return err
 	}
-	listener, err := listen(cmd.addr, cmd.environ)
+	listener, debugListener, err := listenForBoth(ctx, cmd)
+	if ctx.Err() != nil {
+		return nil // a stop has interrupted it, which is no failure
+	}
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	var debugListener net.Listener
-	if cmd.debugAddr != "" {
-		debugListener, err = net.Listen("tcp", cmd.debugAddr)
-		if err != nil {
-			return err
-		}
+	if debugListener != nil {
 		defer debugListener.Close()
 	}
 
@@ -240,7 +235,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // a stop has interrupted openStore, which is no failure
+			return nil
 		}
 		return err
 	}
@@ -252,14 +247,12 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 
 	api := newService(store, cmd.settings, cmd.log)
+	networkDisk := warnOfNetworkDisk(cmd)
 	var page *operator // nil without -debug-addr
 	debugURL := ""
 	if debugListener != nil {
-		page = newOperator(api)
+		page = newPage(api, pair, networkDisk)
 		page.droppedLines = &queue.dropped
-		if pair != nil {
-			page.certificate = &pair.certificate
-		}
 		debug := newServer(cmd.log, nil, page.routes(cmd.debugAllowRemote))
 		defer debug.Close()
 		go debug.serve(debugListener)
@@ -273,7 +266,34 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		"environment", strings.ToLower(cmd.environment()),
 		"debug", debugURL,
 		"version", version())
-	return serveUntil(ctx, newServer(cmd.log, pair, api), api, listener, stopBackground)
+	front := newServer(cmd.log, pair, api)
+	front.IdleTimeout = cmd.idleTimeout
+	return serveUntil(ctx, front, api, listener, stopBackground)
+}
+
+// newPage is the operator's page of a service; pair is nil without TLS.
+func newPage(api *service, pair *tlsPair, networkDisk string) *operator {
+	page := newOperator(api)
+	page.networkDisk = networkDisk
+	if pair != nil {
+		page.certificate = &pair.certificate
+		page.certificateLost = &pair.lost
+	}
+	return page
+}
+
+// warnOfNetworkDisk warns of a database on a file system that may not pass locks on, and names that.
+func warnOfNetworkDisk(cmd *invocation) (name string) {
+	if isCluster(cmd.db) {
+		return ""
+	}
+	name = networkDisk(cmd.db)
+	if name != "" {
+		cmd.log.Warn("the database is on a file system that may not pass locks on to other "+
+			"machines: keep it on a local disk, or let no other machine serve it",
+			"fileSystem", name)
+	}
+	return name
 }
 
 // serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
@@ -302,29 +322,67 @@ func serveUntil(ctx context.Context, front *server, api *service, listener net.L
 type tlsPair struct {
 	certFile, keyFile string
 	certificate       atomic.Pointer[tls.Certificate] // for new connections
+	lost              atomic.Bool                     // the files cannot be used any more
+}
+
+// readPair reads -tls-cert and -tls-key; without them there is no pair. A certificate that has ended
+// is served all the same: clients that do not check it can go on.
+func readPair(cmd *invocation, now time.Time) (*tlsPair, error) {
+	if cmd.tlsCert == "" {
+		return nil, nil
+	}
+	pair := &tlsPair{certFile: cmd.tlsCert, keyFile: cmd.tlsKey}
+	if err := pair.renew(); err != nil {
+		return nil, fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
+	}
+	if end := pair.certificate.Load().Leaf.NotAfter; end.Before(now) {
+		cmd.log.Warn("the certificate of -tls-cert has ended, and clients refuse it; renew it",
+			"ended", end.UTC())
+	}
+	return pair, nil
 }
 
 // renew reads the files. From then on, new connections get the certificate in the files. If it
 // cannot be used, new connections get the certificate from before.
 func (p *tlsPair) renew() error {
-	for _, file := range []string{p.certFile, p.keyFile} {
-		if err := refuseIrregular(file); err != nil {
-			return err
-		}
-	}
-	certificate, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
+	certificate, err := p.read()
+	p.lost.Store(err != nil)
 	if err == nil {
 		p.certificate.Store(&certificate)
 	}
 	return err
 }
 
+func (p *tlsPair) read() (tls.Certificate, error) {
+	for _, file := range []string{p.certFile, p.keyFile} {
+		if err := refuseIrregular(file); err != nil {
+			return tls.Certificate{}, err
+		}
+	}
+	return tls.LoadX509KeyPair(p.certFile, p.keyFile)
+}
+
+// listenForBoth listens on -addr and, if it is given, on -debug-addr. The name of a host may take
+// long to be found; ctx ends that.
+func listenForBoth(ctx context.Context, cmd *invocation) (front, debug net.Listener, err error) {
+	front, err = listen(ctx, cmd.addr, cmd.environ)
+	if err != nil || cmd.debugAddr == "" {
+		return front, nil, err
+	}
+	debug, err = new(net.ListenConfig).Listen(ctx, "tcp", cmd.debugAddr)
+	if err != nil {
+		_ = front.Close()
+		return nil, nil, fmt.Errorf("cannot listen on -debug-addr %s: %w", cmd.debugAddr, err)
+	}
+	return front, debug, nil
+}
+
 // listen takes the socket that the parent hands over as systemd does (sd_listen_fds(3)), or makes
 // one. In the parent's socket, connections wait while one process ends and the next begins.
-func listen(addr string, environ map[string]string) (net.Listener, error) {
+func listen(ctx context.Context, addr string, environ map[string]string) (net.Listener, error) {
 	if environ["LISTEN_PID"] != strconv.Itoa(os.Getpid()) {
 		// There is no socket from a parent, or it is for another process.
-		listener, err := net.Listen("tcp", addr)
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 		if err != nil {
 			return nil, fmt.Errorf("cannot listen on -addr %s: %w", addr, err)
 		}
@@ -349,19 +407,21 @@ type server struct {
 	http.Server
 	ended   chan struct{} // closed when no connection is accepted any more
 	failure error         // why, once ended is closed
-	unused  sync.Map      // the net.Conns on which no request has arrived yet
+	hurry   func()        // ends the context of all requests: see endBodyWithService
+	open    sync.Map      // the net.Conns
+	unused  sync.Map      // those on which no request has arrived yet
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes until the next one. With HTTP/2, a head has no time of its own: a
-// connection ends when its peer has completed no frame, or read nothing, for 10 s. What a
-// connection may hold in memory is bounded too. docs/operating.md has tables of both.
+// the response, and 2 minutes, or -idle-timeout, until the next one. With HTTP/2, a head has no
+// time of its own: a connection ends when its peer has completed no frame, or read nothing, for
+// 10 s. What a connection may hold in memory is bounded too. docs/operating.md has tables of both.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       2 * time.Minute, // unless -idle-timeout says so
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
 			// Each stream holds up to 90 KiB while its peer lets the response wait.
@@ -381,6 +441,9 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		DisableGeneralOptionsHandler: true,
 	}}
 	s.ConnState = s.note
+	var requests context.Context
+	requests, s.hurry = context.WithCancel(context.Background())
+	s.BaseContext = func(net.Listener) context.Context { return requests }
 	if pair != nil {
 		s.TLSConfig = &tls.Config{
 			MinVersion: tls.VersionTLS12,
@@ -394,11 +457,15 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 
 // note keeps what stop needs to know of connections.
 func (s *server) note(conn net.Conn, state http.ConnState) {
-	if state == http.StateNew {
+	switch state {
+	case http.StateNew:
+		s.open.Store(conn, nil)
 		s.unused.Store(conn, nil)
-	} else {
-		s.unused.Delete(conn)
+		return
+	case http.StateClosed:
+		s.open.Delete(conn)
 	}
+	s.unused.Delete(conn)
 }
 
 // serve serves until the listener is closed, or until it cannot go on.
@@ -412,7 +479,9 @@ func (s *server) serve(listener net.Listener) {
 }
 
 // stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
+// Bodies that are on their way have a second to arrive.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
+	bodiesEnd := time.Now().Add(bodyWait)
 	// Clients cannot know of the stop yet. So connections are accepted for 0.1 s as before. For
 	// another 0.25 s requests that are on their way are read, because Shutdown closes a connection
 	// whose request has not been read yet.
@@ -420,6 +489,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended
 	time.Sleep(250 * time.Millisecond)
+	s.hurry() // no earlier: this ends handshakes, too
 	// Shutdown would wait 5 seconds for connections without a request.
 	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
@@ -433,11 +503,29 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 		defer close(drained)
 		_ = s.Shutdown(ctx)
 	}()
-	select {
-	case <-drained:
-	case <-ctx.Done():
+	for {
+		s.endBodies(bodiesEnd)
+		select {
+		case <-drained:
+			return ctx.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
-	return ctx.Err()
+}
+
+// endBodies lets no connection be read after an instant. It has to be called again and again: with
+// each head that arrives, net/http allows the body more. With HTTP/2, it would end the responses of
+// a connection, too: there, readBody bounds each body.
+func (s *server) endBodies(at time.Time) {
+	for conn := range s.open.Range {
+		secure, isTLS := conn.(*tls.Conn)
+		if isTLS && secure.ConnectionState().NegotiatedProtocol == "h2" {
+			continue
+		}
+		_ = conn.(net.Conn).SetReadDeadline(at)
+	}
 }
 
 // localURL is where a client on this machine reaches a server: by the host of its address, which a

@@ -812,9 +812,13 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	)
 	withPair(t, pair, nil, func(b *background) {
 		s, l := startFront(b, pair, http.NotFound)
+		o := newPage(b.service, pair, "")
 		wantServed := func(want string, logged ...string) {
 			b.Helper()
 			time.Sleep(31 * time.Second)
+			unusable := float64(len(logged) % 2)
+			wantEqual(b, o.currentMetrics().numbers["petstore_certificate_files_unusable"], unusable,
+				"the metric of files that cannot be used")
 			conn := tlsClient(l.pipe(), "http/1.1")
 			defer conn.Close()
 			must(b, conn.Handshake())
@@ -828,8 +832,6 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 		wantServed("a", broken) // once
 		writeText(b, pair.certFile, renewed)
 		wantServed("b", broken, again)
-		o := newOperator(b.service)
-		o.certificate = &pair.certificate
 		end := pair.certificate.Load().Leaf.NotAfter
 		const expiry = "petstore_certificate_expiry_timestamp_seconds"
 		if got := o.currentMetrics().numbers[expiry]; got != float64(end.Unix()) || got == 0 {
@@ -838,6 +840,38 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 		must(b, s.stop(b.Context(), l))
 		must(b, b.stop())
 	})
+}
+
+// TestACertificateThatHasEndedIsWarnedOf at the start, and served all the same.
+func TestACertificateThatHasEndedIsWarnedOf(t *testing.T) {
+	const warning = `"level":"WARN","msg":"the certificate of -tls-cert has ended`
+	pair := writePair(t, t.TempDir(), "a") // of an hour
+	for after, want := range map[time.Duration]int{59 * time.Minute: 0, 61 * time.Minute: 1} {
+		cmd, err := parseCommand("serve", []string{"-tls-cert", pair, "-tls-key", pair})
+		must(t, err)
+		var log bytes.Buffer
+		cmd.log = newLogger(&log, "json", slog.LevelInfo)
+		read, err := readPair(cmd, time.Now().Add(after))
+		must(t, err)
+		wantCount(t, log.String(), warning, want, "the log after ", after)
+		if read.certificate.Load() == nil {
+			t.Error("there is no certificate")
+		}
+	}
+}
+
+// TestAStopEndsAStartThatWaitsForAResolver, which may be mute, and makes no database.
+func TestAStopEndsAStartThatWaitsForAResolver(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	db := databasePath(t)
+	for _, addresses := range [][]string{
+		{"-addr", "pets.invalid:0"}, {"-debug-addr", "localhost:0"},
+	} {
+		args := append(addresses, "-db", db)
+		must(t, runServer(ctx, io.Discard, io.Discard, args...))
+	}
+	wantMissing(t, db)
 }
 
 // TestAStopWaitsForNoCertificate: its file may be on a file system that hangs. Here the log hangs
@@ -984,6 +1018,7 @@ func tlsClient(raw net.Conn, protocol string) *tls.Conn {
 const (
 	http2Begin   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	http2Request = "\x00\x00\x06\x01\x05\x00\x00\x00\x01\x82\x84\x87\x41\x01x"
+	http2Post    = "\x00\x00\x06\x01\x04\x00\x00\x00\x01\x83\x84\x87\x41\x01x" // and a body to come
 	getRequest   = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 	postHead     = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
 )
@@ -1216,14 +1251,9 @@ func TestAStopCountsItsLastRequests(t *testing.T) {
 }
 
 func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
-	for7Hours := func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-r.Context().Done():
-		case <-time.After(7 * time.Hour):
-		}
-	}
 	synctest.Test(t, func(t *testing.T) {
-		s, l := startFront(t, nil, for7Hours)
+		release := make(chan bool)
+		s, l := startFront(t, nil, func(http.ResponseWriter, *http.Request) { <-release })
 		c := l.dial()
 		c.send("/")
 		stopping, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -1233,7 +1263,65 @@ func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
 		}
 		must(t, s.Close())
 		<-c.closed
+		close(release)
 	})
+}
+
+// TestAStopGivesABodyASecond to arrive, a stranger's too, for which net/http waits.
+func TestAStopGivesABodyASecond(t *testing.T) {
+	pair := testPair(t)
+	reads := func(w http.ResponseWriter, r *http.Request) {
+		if _, err := readBody(&response{ResponseWriter: w}, r); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}
+	refuses := func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusUnauthorized)
+	}
+	// The client has sent a head and no whole body.
+	http1 := func(l *pipeListener) { fmt.Fprint(l.dial(), postHead+"abc") }
+	secure := func(protocol, sent string) func(l *pipeListener) {
+		return func(l *pipeListener) {
+			conn := tlsClient(l.pipe(), protocol)
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
+			fmt.Fprint(conn, sent)
+		}
+	}
+	for what, c := range map[string]struct {
+		post   func(l *pipeListener)
+		handle http.HandlerFunc
+		pair   *tlsPair
+	}{
+		"a keyholder's":             {http1, reads, nil},
+		"a stranger's":              {http1, refuses, nil},
+		"a keyholder's with TLS":    {secure("http/1.1", postHead), reads, pair},
+		"a stranger's with TLS":     {secure("http/1.1", postHead), refuses, pair},
+		"a keyholder's with HTTP/2": {secure("h2", http2Begin+http2Post), reads, pair},
+		"a stranger's with HTTP/2":  {secure("h2", http2Begin+http2Post), refuses, pair},
+	} {
+		t.Run(what, func(t *testing.T) {
+			withBackground(t, nil, func(b *background) {
+				l := listenInFakeTime(b)
+				ctx, cancel := context.WithCancel(b.Context())
+				ended := make(chan error)
+				go func() {
+					front := newServer(testLog, c.pair, c.handle)
+					ended <- serveUntil(ctx, front, b.service, l, b.stop)
+				}()
+				c.post(l)
+				time.Sleep(time.Second)
+				most := 1700 * time.Millisecond
+				if strings.HasSuffix(what, "HTTP/2") { // which waits a second for its peer
+					most = 2700 * time.Millisecond
+				}
+				wantTime(b, "the stop", 0, most, nil, func() error {
+					cancel()
+					return <-ended
+				})
+				b.wantLog(`"msg":"stopping"}`)
+			})
+		})
+	}
 }
 
 // TestAStopWithoutRequestsTakesLessThanOneAndAHalfSeconds, whatever connections there are.

@@ -99,6 +99,8 @@ var metrics = []struct{ name, kind, help string }{
 		"End of the last petstore backup that succeeded, in Unix time."},
 	{"petstore_certificate_expiry_timestamp_seconds", "gauge",
 		"End of the certificate that is served, in Unix time."},
+	{"petstore_certificate_files_unusable", "gauge",
+		"1 if the files of -tls-cert and -tls-key cannot be used any more, 0 if they can."},
 	{"petstore_node_requests_total", "counter",
 		"Requests to the nodes of the cluster, by outcome."},
 	{"petstore_unknown_outcomes_total", "counter", "Transactions whose outcome is unknown."},

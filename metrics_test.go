@@ -146,7 +146,10 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		text := ""
 		added := map[string]string{}
 		for _, s := range []*shop{s, onCluster} {
-			s.debug().certificate = &testPair(t).certificate
+			pair := testPair(t)
+			pair.lost.Store(true)
+			s.debug().certificate = &pair.certificate
+			s.debug().certificateLost = &pair.lost
 			s.debug().droppedLines.Store(1)
 			mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
 			s.stats()

@@ -39,8 +39,10 @@ type operator struct {
 	judging sync.Mutex          // guards holding
 	holding [len(watches)]int64 // since when each watch has held, in Unix milliseconds, or 0
 
-	certificate  *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
-	droppedLines *atomic.Int64                    // of the log
+	certificate     *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
+	certificateLost *atomic.Bool                     // its files cannot be used any more
+	networkDisk     string                           // the file system, if it may not pass locks on
+	droppedLines    *atomic.Int64                    // of the log
 }
 
 // reading reads what takes long: while somebody asks for it, and not too often.
@@ -200,6 +202,11 @@ func (o *operator) currentMetrics() *exposition {
 	if o.certificate != nil {
 		end := o.certificate.Load().Leaf.NotAfter.Unix()
 		values.add("petstore_certificate_expiry_timestamp_seconds", "", end)
+		lost := int64(0)
+		if o.certificateLost.Load() {
+			lost = 1
+		}
+		values.add("petstore_certificate_files_unusable", "", lost)
 	}
 	values.add("petstore_log_lines_dropped_total", "", o.droppedLines.Load())
 	values.addProcess()
@@ -215,6 +222,7 @@ func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) e
 	stats := map[string]any{
 		"uptime":      time.Since(processStart).Seconds(),
 		"environment": o.service.environment(),
+		"networkDisk": o.networkDisk,
 		"metrics":     numbers,
 		"verdict":     o.judge(time.Now(), numbers),
 		"report":      o.report.Load(),
@@ -383,6 +391,7 @@ type watch struct {
 	kind         watchKind
 	of, among    string // names of metrics
 	limit        float64
+	passed       string // the words for an age, once the time "of" has passed, if they are others
 }
 
 // watchKind is how the value of a watch is made.
@@ -469,7 +478,14 @@ var watches = [...]watch{
 	{
 		alert: "PetstoreOwnCertificateEnds", words: "less than a week is left of the certificate",
 		kind: age, limit: -7 * 24 * 3600,
-		of: "petstore_certificate_expiry_timestamp_seconds",
+		passed: "the certificate has ended",
+		of:     "petstore_certificate_expiry_timestamp_seconds",
+	},
+	{
+		alert: "PetstoreCertificateUnusable", words: "the files of the certificate cannot be used: " +
+			"the old one is served until it ends, and the next start fails",
+		kind: present, limit: 0,
+		of: "petstore_certificate_files_unusable",
 	},
 }
 
@@ -517,6 +533,9 @@ func (w watch) judge(now time.Time, numbers, before map[string]float64) (r reaso
 		return r, r.Share > w.limit
 	case age:
 		r.Number = float64(now.Unix()) - value
+		if w.passed != "" && r.Number >= 0 {
+			r.Words = w.passed
+		}
 	}
 	return r, r.Number > w.limit
 }

@@ -514,6 +514,7 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		"SIZE", "petstore_disk_size_bytes",
 		"BACKUP", "petstore_last_backup_timestamp_seconds",
 		"EXPIRY", "petstore_certificate_expiry_timestamp_seconds",
+		"UNUSABLE", "petstore_certificate_files_unusable",
 	)
 	// numbers are those of a text. One with a unit is an instant, so long after now.
 	numbers := func(text string) map[string]float64 {
@@ -553,8 +554,12 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		BACKUP=-26h => nothing
 		BACKUP=-26h0m1s => the last backup is {age} old (93601, 0)
 		EXPIRY=168h => nothing
-		EXPIRY=167h59m59s => of the certificate
-		EXPIRY=-1h => of the certificate`) {
+		EXPIRY=167h59m59s => less than a week is left of the certificate (-604799, 0)
+		EXPIRY=1s => less than a week is left of the certificate
+		EXPIRY=0s => the certificate has ended
+		EXPIRY=-1h => the certificate has ended
+		UNUSABLE=0 => nothing
+		UNUSABLE=1 => the files of the certificate cannot be used`) {
 		after := numbers(text)
 		reasons := ""
 		for _, w := range watches {

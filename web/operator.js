@@ -460,6 +460,7 @@ const remedies = [
   [/^PetstoreUnknownOutcomes: /, "Nothing is broken: look why nodes of the cluster are lost.", "Alerts"],
   [/^PetstoreBackupIsOld: /, "journalctl -u petstore-backup says why there was none since.", "Backup and restore"],
   [/^PetstoreOwnCertificateEnds: /, "Look why the file of -tls-cert is not renewed.", "Flags"],
+  [/^PetstoreCertificateUnusable: /, "The log says why; put a pair there that matches before you restart.", "Flags"],
 ];
 
 // remedyOf is the line for a reason. A store that is a cluster fails for reasons of its own.
@@ -580,6 +581,7 @@ function drawData(last, isWatched) {
   fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("PetstoreDiskFills"));
   fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
   fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("PetstoreOwnCertificateEnds"));
+  fact("network", latest.networkDisk || null, `${latest.networkDisk}: may pass no locks on to other machines`, true);
   fact("nodes", failed, `${integer(failed)} failed since start`);
   fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join("\n"), isWatched("PetstoreNodeLost"));
 }
