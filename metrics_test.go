@@ -299,10 +299,11 @@ func TestEveryMetricOfTheDocumentsIsKnown(t *testing.T) {
 		}
 	}
 	named := regexp.MustCompile(`\b(petstore|process)_[a-z_]+`)
+	went := regexp.MustCompile(`(?m)^\| .* went.*$`) // rows that say what is no metric any more
 	for _, path := range []string{
 		"docs/operating.md", "docs/cluster.md", "docs/deploy/alerts.yml",
 	} {
-		names := named.FindAllString(readText(t, path), -1)
+		names := named.FindAllString(went.ReplaceAllString(readText(t, path), ""), -1)
 		for _, name := range names {
 			if !known[name] {
 				t.Errorf("%s names %s, which is no metric", path, name)

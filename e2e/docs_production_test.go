@@ -37,7 +37,8 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		"systemctl restart caddy":                              m.checkCaddy,
 		"systemctl restart nginx":                              m.checkNginx,
 		"systemctl restart petstore caddy":                     m.checkPrefix,
-		"docker cp petstore:/data/copy.db .":                   m.checkContainer,
+		"docker cp petstore:/data/$COPY .":                     m.checkContainer,
+		"docker start petstore":                                m.checkContainerRestored,
 	}
 	for _, d := range readDocuments(t) {
 		for _, b := range d.blocks {
@@ -640,14 +641,17 @@ const dockerStandIn = `docker() {
 	"run -d --name petstore --restart unless-stopped -v petstore:/data -p 127.0.0.1:8080:8080"\
 " -p 127.0.0.1:6060:6060 -e "*" petstore")
 		printf '%s\n' "${14}" "${16}" >>$image.env
-		docker exec petstore $(cat $image.entrypoint) >$image.log 2>&1 &
+		docker start petstore
 		;;
+	"start petstore")
+		docker exec petstore $(cat $image.entrypoint) >$image.log 2>&1 &
+		echo $! >$image.pid
+		;;
+	"stop petstore") pkill -P $(cat $image.pid) && wait $(cat $image.pid) ;;
 	"run --rm -v petstore:/data petstore "*)
 		docker exec petstore $(cat $image.entrypoint) "${@:6}"
 		;;
-	"cp petstore:/data/copy.db .")
-		cp $image/data/copy.db .
-		;;
+	"cp petstore:/data/$COPY .") cp $image/data/$COPY . ;;
 	"exec petstore "*)
 		shift 2
 		(cd / && exec env -i $(cat $image.env) \
@@ -673,7 +677,7 @@ func (m *machine) checkContainer() {
 		"shop front") || len(strings.Split(keys, "\n")) != 4 {
 		m.t.Errorf("there should be the two keys that were made by command:\n%s", keys)
 	}
-	m.run("test -s copy.db && curl -fsS -o /dev/null 127.0.0.1:6060/readyz")
+	m.run("test -s $COPY && curl -fsS -o /dev/null 127.0.0.1:6060/readyz")
 	// An import needs a folder for a temporary file, and has none but that of its data.
 	m.write("/var/lib/e2e-image/data/pets.jsonl", rex+"\n")
 	m.run("docker exec petstore /petstore pet import /data/pets.jsonl")
@@ -698,5 +702,18 @@ func (m *machine) checkContainer() {
 	if version := m.run("docker exec petstore /petstore version"); strings.Contains(version,
 		"dirty") || !strings.Contains(version, m.run("git rev-parse HEAD")[:12]) {
 		m.t.Errorf("built from a clone, it says %q", version)
+	}
+}
+
+// checkContainerRestored looks whether the service runs on the restored database, which has the
+// key that was made before the copy, and not the pet that was added after it.
+func (m *machine) checkContainerRestored() {
+	m.t.Helper()
+	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null " +
+		"127.0.0.1:6060/readyz")
+	keys := m.run("docker exec petstore /petstore key list")
+	pets := m.run("docker exec petstore /petstore pet export")
+	if !strings.Contains(keys, "shop front") || pets != "" {
+		m.t.Errorf("the restored database has these keys and pets:\n%s%s", keys, pets)
 	}
 }
