@@ -5,6 +5,7 @@ package e2e
 // the Raft library that rqlite uses, of which docs/cluster.md tells, and a failure says so.
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,7 +77,7 @@ func (c *cluster) watch(services []*server) *watch {
 		asking.Wait()
 		if c.t.Failed() {
 			w.keep("the end of the test")
-			c.t.Log(w.lastingDifferences())
+			c.t.Log(cmp.Or(w.lastingDifferences(), "all nodes hold the same rows"))
 		}
 		if fault := w.fault(); fault != "" {
 			c.t.Log(fault)
