@@ -294,10 +294,26 @@ func restore(ctx context.Context, cmd *invocation) error {
 		cmd.log.Warn("the copy was not made by petstore backup; if it was copied while a program "+
 			"had it open, it lacks what its -wal held", "copy", cmd.argument)
 	}
+	if holdsStagingOnly(ctx, cmd.argument) {
+		cmd.log.Warn("all keys of the copy are pet_test_ keys, and get 401 but of a service with "+
+			"-staging", "copy", cmd.argument)
+	}
 	if old == "" && !isCluster(cmd.db) {
 		cmd.log.Info(databaseMade, "database", database)
 	}
 	return nil
+}
+
+// holdsStagingOnly reports whether all keys of a copy, which was restored, are of staging.
+func holdsStagingOnly(ctx context.Context, name string) (staging bool) {
+	path, err := realPath(name)
+	if err != nil {
+		return false
+	}
+	db := openToLook(path)
+	defer db.Close()
+	err = db.QueryRowContext(ctx, "SELECT ifnull(min(test), 0) FROM api_keys").Scan(&staging)
+	return err == nil && staging
 }
 
 // databaseMade is logged where there was none: -db may have named another one by mistake.

@@ -305,6 +305,18 @@ func printArray[T any](cmd *invocation, each func(add func(T) error) error) erro
 	return cmd.say(end)
 }
 
+// warnOfForeignKeys logs that the service will accept no key.
+func (c *invocation) warnOfForeignKeys(ctx context.Context) error {
+	keys, err := foreignKeys(ctx, c.store, c.staging)
+	if keys > 0 {
+		c.log.Warn("all keys are of the other environment, and get 401: is -staging right, and -db, "+
+			"and was the right copy restored?",
+			"keys", keys,
+			"environment", strings.ToLower(c.environment()))
+	}
+	return err
+}
+
 // printFirstKey makes the first key of a new database, unless a stop comes before that. A stop that
 // keeps it from being shown is an error.
 func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) error {
@@ -316,7 +328,10 @@ func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) 
 	if stop.Err() != nil {
 		return nil
 	}
-	if err != nil || !isNew {
+	if err == nil && !isNew {
+		return cmd.warnOfForeignKeys(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	key := &apiKey{

@@ -748,3 +748,36 @@ func planOf(t *testing.T, db string, st statement) (plan string) {
 	}
 	return plan
 }
+
+// TestACopyOfTheOtherEnvironmentIsToldApart, when it is restored and when a service starts on it:
+// otherwise it is ready, and all callers get 401.
+func TestACopyOfTheOtherEnvironmentIsToldApart(t *testing.T) {
+	const ofStart, ofRestore = "all keys are of the other environment, and get 401",
+		"all keys of the copy are pet_test_ keys"
+	for what, c := range map[string]struct {
+		create, serve   string
+		starts, restore bool // with a warning
+	}{
+		"production": {"", "", false, false}, "staging": {"-test", "-staging", false, true},
+		"staging into production": {"-test", "", true, true},
+		"production into staging": {"", "-staging", true, false},
+	} {
+		t.Run(what, func(t *testing.T) {
+			k := newKeys(t)
+			k.mint("create", strings.Fields(c.create)...)
+			copied := filepath.Join(t.TempDir(), "copy.db")
+			mustSay(t, k.db, "backup "+copied)
+			db := databasePath(t)
+			_, log, err := petstore(t, nil, "restore", "-db", db, copied)
+			must(t, err)
+			wantEqual(t, strings.Contains(log, ofRestore), c.restore, "whether restore warns")
+			cmd, err := parseCommand("serve", strings.Fields(c.serve))
+			must(t, err)
+			var started logBuffer
+			cmd.log = newLogger(&started, "json", 0)
+			must(t, printFirstKey(t.Context(), cmd, openDatabase(t, db), "http://localhost"))
+			wantEqual(t, strings.Contains(started.String(), ofStart), c.starts,
+				"whether the start warns")
+		})
+	}
+}

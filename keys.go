@@ -255,6 +255,18 @@ func (k *apiKey) insertion(d digest, condition string, args ...any) statement {
 // the other environment.
 const noKeys = "NOT EXISTS (SELECT 1 FROM api_keys)"
 
+// foreignKeys counts the keys of the other environment if none is of this one. Then nobody can use
+// the service, as after a restore of a staging copy into production.
+func foreignKeys(ctx context.Context, s *store, staging bool) (keys int64, err error) {
+	test := int64(0)
+	if staging {
+		test = 1
+	}
+	_, err = s.readInto(ctx, sqlOf(`SELECT count(*) FROM api_keys
+		WHERE NOT EXISTS (SELECT 1 FROM api_keys WHERE test = ?)`, test), &keys)
+	return keys, err
+}
+
 // insertKey stores a new key if the SQL condition holds. It returns its id, or 0.
 func insertKey(ctx context.Context, s *store, k *apiKey, d digest, condition string) (
 	id int64, err error) {

@@ -95,6 +95,8 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_nodes", "gauge", "Nodes of the cluster that are listed with -db."},
 	{"petstore_nodes_serving", "gauge", "Nodes that said last that they lead or follow."},
 	{"petstore_pets", "gauge", "Pets, as they were counted last, once a minute at most."},
+	{"petstore_foreign_keys", "gauge",
+		"Keys of the other environment, if none is of this one; or 0."},
 	{"petstore_last_backup_timestamp_seconds", "gauge",
 		"End of the last petstore backup that succeeded, in Unix time."},
 	{"petstore_certificate_expiry_timestamp_seconds", "gauge",

@@ -439,6 +439,12 @@ var watches = [...]watch{
 		of: "petstore_commit_failures_total",
 	},
 	{
+		alert: "PetstoreForeignKeys",
+		words: "keys are all of the other environment, and get 401: {number}",
+		kind:  present, limit: 0,
+		of: "petstore_foreign_keys",
+	},
+	{
 		alert: "PetstoreBans", words: "banned keys: {number}",
 		kind: present, limit: 0,
 		of: bansNow,
@@ -654,7 +660,12 @@ func (o *operator) updateStored(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		foreign, err := foreignKeys(ctx, o.service.store, o.service.staging)
+		if err != nil {
+			return err
+		}
 		stored.add("petstore_pets", "", pets)
+		stored.add("petstore_foreign_keys", "", foreign)
 		if backup > 0 {
 			stored.add("petstore_last_backup_timestamp_seconds", "", backup)
 		}

@@ -257,7 +257,7 @@ func TestPetsAreCountedOnceAMinuteWhileSomebodyAsks(t *testing.T) {
 		srv := s.service
 		var counted atomic.Int64
 		check := func(st statement, columns []any) {
-			if strings.Contains(st.query, "SELECT count(*)") && columns == nil {
+			if strings.Contains(st.query, "FROM pets") && columns == nil {
 				counted.Add(1)
 			}
 		}
@@ -309,6 +309,26 @@ func TestThePageShowsTheLastBackup(t *testing.T) {
 	mustWrite(t, s.store, sqlOf(noteBackup, int64(1_800_000_000)))
 	at, _ := ask()
 	wantEqual(t, at, 1_800_000_000, "the last backup")
+}
+
+// TestThePageKnowsThatAllKeysAreOfTheOtherEnvironment, and ceases to say so once one is of this.
+func TestThePageKnowsThatAllKeysAreOfTheOtherEnvironment(t *testing.T) {
+	s := openShop(t)
+	ask := func() string {
+		s.stats()
+		s.debug().storedReading.next = time.Time{}
+		must(t, s.debug().updateStored(t.Context()))
+		stats, _ := s.stats()
+		if len(stats.Verdict.Reasons) == 0 {
+			return ""
+		}
+		return stats.Verdict.Reasons[0].Words
+	}
+	wantEqual(t, ask(), "", "the reason of a shop with a key")
+	mustWrite(t, s.store, sqlOf("UPDATE api_keys SET test = 1"))
+	wantPart(t, ask(), "keys are all of the other environment", "the reason")
+	mustInsertKey(t, s.store, apiKey{})
+	wantEqual(t, ask(), "", "the reason, once there is a key of production")
 }
 
 // TestThePageShowsTheNodesOfACluster, also while none leads.
@@ -544,6 +564,8 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		FAILURES=4 => commits failed in 5 minutes: {number} (1, 0)
 		petstore_unknown_outcomes_total=1 => unknown outcome
 		petstore_ids_given_again_total=1 => ids of pets given again in 5 minutes: {number} (1, 0)
+		petstore_foreign_keys=0 => nothing
+		petstore_foreign_keys=3 => all of the other environment, and get 401: {number} (3, 0)
 		COMMITS=20 WRITES=15000 => nothing
 		COMMITS=20 WRITES=15011 => more than 1,000 writes
 		ALL=1200 FAST=1099 => nothing

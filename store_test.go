@@ -111,6 +111,7 @@ func sendStatements(t *testing.T, s *store) {
 	must(t, l.storeBan(a, &decision{now: now}))
 	must(t, unbanKey(ctx, s, 1, now))
 	must(t, errorOf(findKey(ctx, s, digest{})))
+	must(t, errorOf(foreignKeys(ctx, s, false)))
 	must(t, errorOf(readReport(ctx, s, now)))
 	must(t, errorOf(schemaVersion(ctx, s.engine)))
 	mustWrite(t, s, upgrade(len(migrations), 1)[1:]...) // [0] is empty

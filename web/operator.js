@@ -452,6 +452,7 @@ const remedies = [
   [/^: .*locked/, "End the other program that holds the lock of the database.", "When another program holds the lock"],
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: /, "The log says why. If the disk is full, free space; never delete -wal, -shm, -lock.", "When the disk fails"],
   [/^PetstoreIDsGivenAgain: /, "Pets that were confirmed are lost: compare the nodes of the cluster, or restore a file.", "When an id is given again"],
+  [/^PetstoreForeignKeys: /, "Restore a copy of this environment, or look at -db and -staging.", "Staging"],
   [/^PetstoreBans: /, "See under “Busiest keys” and “Banned” whose they are; tell the owners to heed Retry-After.", "Limits and bans"],
   [/^PetstoreDiskFills: /, "Delete .old and .partial files and old backups, never -wal, -shm, -lock; or get a larger disk.", "When the disk fails"],
   [/^PetstoreNodeLost: /, "Start the node that is named under “Service”; of one that is “not used”, read on first.", "What happens when", "docs/cluster.md"],
