@@ -47,7 +47,7 @@ func beginCopy(ctx context.Context, sourceAddress, target, journal string) (*pag
 	_, err = c.source.ExecContext(ctx, "BEGIN", nil)
 	if err == nil {
 		address := fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
-			"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+			"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)", "_pragma=wal_autocheckpoint(0)")
 		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, address) })
 	}
 	if err != nil {
@@ -147,7 +147,7 @@ func (c *invocation) note(ctx context.Context) error {
 		return err
 	}
 	// What backup has open is for reading alone.
-	file, err := openSQLite(ctx, c.db, openExisting)
+	file, err := openSQLite(ctx, c.db, openExisting, c.log)
 	if err != nil {
 		return err
 	}
@@ -424,7 +424,16 @@ func replacedVersion(ctx context.Context, path string) (version int, err error) 
 // it, raiseIDs reads its ids from what was kept, and run replaces its pages.
 func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	old string, err error) {
-	pages, err := beginCopy(ctx, fileAddress(checked, "mode=rw"), path, "WAL")
+	// While this has the database open, no other connection of the restore is the last to close the
+	// log, which would move it and drop an error.
+	target := newSQLiteFile(path, "mode=ro", c.log)
+	defer target.Close()
+	var pages *pageCopy
+	err = target.connect(ctx, openExisting)
+	if err == nil {
+		pages, err = beginCopy(ctx, fileAddress(checked, "mode=rw"), path, "WAL")
+	}
+	target.heed(err)
 	if err != nil {
 		return "", tellDamage(ctx, err, path)
 	}
@@ -437,7 +446,9 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 		return "", err
 	}
 	if version == 0 {
-		return "", pages.run(ctx, c.stderr, "restoring")
+		err = pages.run(ctx, c.stderr, "restoring")
+		target.heed(err)
+		return "", err
 	}
 	old = path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
 	partial, err := createFile(old)
@@ -451,6 +462,7 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	err = pages.raiseIDs(ctx, old)
 	if err == nil {
 		err = pages.run(ctx, c.stderr, "restoring")
+		target.heed(err)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)

@@ -549,7 +549,7 @@ func openEngine(ctx context.Context, db string, mode openMode, log *slog.Logger)
 	if isCluster(db) {
 		e, err = openRqlite(ctx, nodeURLs(db), mode, log)
 	} else {
-		e, err = openSQLite(ctx, db, mode)
+		e, err = openSQLite(ctx, db, mode, log)
 	}
 	if err != nil {
 		return nil, err

@@ -7,12 +7,14 @@ package main
 import (
 	"archive/tar"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"math"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -50,6 +52,53 @@ func ensureFile(path string) (string, error) {
 	_ = f.Close() // nothing was written
 	return realPath(path)
 }
+
+// ensureWritable makes a database file unless it is there, as ensureFile does. One that
+// isMarkedFailed or isMountedAlone is refused.
+func ensureWritable(path string) (real string, err error) {
+	place := placeOf(path)
+	if err := refuseFailed(place); err != nil {
+		return "", err
+	}
+	if isMountedAlone(place, readMounts()) {
+		return "", errMountedAlone
+	}
+	return ensureFile(path)
+}
+
+// readMode is SQLite's mode for reading a database that keeps all its bytes. With mode=rw, the last
+// connection would empty the log. In WAL mode, mode=ro makes a log and its index where they are
+// missing, empty ones, and cannot remove them. On a read-only disk it cannot make them either.
+// immutable=1 reads a file without a log, and needs neither. It ignores a log, and changes by
+// others. So it is used only where no service can start: on a read-only disk, or beside a mark.
+func readMode(path string) (string, error) {
+	hasBoth := !isMissing(path+"-wal") && !isMissing(path+"-shm")
+	// If this process has the file open, both are there, and the file is not opened by inWALMode,
+	// which would end the locks on it (see ensureFile).
+	if hasBoth || !inWALMode(path) {
+		return "mode=ro", nil
+	}
+	isReadOnly := onReadOnlyDisk(path)
+	switch {
+	case hasLog(path) && isReadOnly:
+		return "", errNoIndex
+	case isReadOnly && othersMayWrite(path, readMounts()):
+		return "", errMountedReadOnly
+	case !hasLog(path) && (isReadOnly || isMarkedFailed(path)):
+		return "mode=ro&immutable=1", nil
+	}
+	return "mode=ro", nil
+}
+
+var (
+	// errNoIndex means that SQLite cannot make the index of a log.
+	errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
+		"-shm; copy the file and its -wal together to another disk, and use that copy")
+	errMountedReadOnly = errors.New("its file system is mounted read-only here, and others may " +
+		"write to it; run the command where they do, or mount it for writing")
+	errMountedAlone = errors.New("it is mounted by itself, so that its -wal would lie apart from " +
+		"it, and be lost with the container; mount its folder in its place")
+)
 
 // giveToFolder gives a file that this process has made to the owner of its folder if root runs
 // this. Otherwise a service that runs as that owner could not open it. SQLite gives the log and its
@@ -197,9 +246,24 @@ func bootID() string {
 	return strings.TrimSpace(string(id))
 }
 
-// isMarkedFailed reports whether F-failed marks a database: a sync of its files has failed in this
-// run of the machine. It does so, too, where the ids of two runs cannot be compared: a full disk may
-// have left the mark empty. path is a realPath. A command that only reads goes on: see readMode.
+// markFailed makes F-failed, which says that a sync of a database has failed in this run of the
+// machine. The mark only has to outlive the process, so it is not synced. path is a realPath.
+func markFailed(path string) error {
+	mark, err := os.OpenFile(path+"-failed", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) && isMarkedFailed(path) {
+		return nil // by another program
+	}
+	if err != nil {
+		return err
+	}
+	giveToFolder(mark)
+	_, _ = mark.WriteString(bootID()) // an empty mark keeps everybody off as well
+	return mark.Close()
+}
+
+// isMarkedFailed reports whether a database has the mark of this run of the machine. A mark that
+// cannot be compared counts as one: there may be no id, or the disk was full and has left the mark
+// empty. path is a realPath. A command that only reads goes on: see readMode.
 func isMarkedFailed(path string) bool {
 	path += "-failed"
 	if isMissing(path) {
@@ -532,6 +596,32 @@ func openRegular(path string, flag int) (*os.File, error) {
 		return nil, fmt.Errorf("%s was replaced while it was opened", path)
 	}
 	return file, nil
+}
+
+// openToLook opens a database for reading, and leaves all files as they are.
+func openToLook(path string) *sql.DB {
+	if hasLog(path) {
+		return openPool(path, "mode=ro")
+	}
+	return openPool(path, "mode=ro&immutable=1") // otherwise SQLite would make a log
+}
+
+// openPool is a pool of connections to a file by its absolute path, with options of the driver.
+// Pragmas stand in the address because only there they reach every connection of the pool.
+func openPool(path string, options ...string) *sql.DB {
+	db, _ := sql.Open("sqlite", fileAddress(path, options...))
+	return db // without an error, since the driver is known: files are opened by the connections
+}
+
+// fileAddress is the driver's address of a file by its absolute path.
+func fileAddress(path string, options ...string) string {
+	address := url.URL{
+		Scheme:   "file",
+		OmitHost: true, // else a drive letter would be taken for a host
+		Path:     filepath.ToSlash(path),
+		RawQuery: strings.Join(options, "&"),
+	}
+	return address.String()
 }
 
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.

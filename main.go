@@ -602,6 +602,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 				return nil
 			}
 			isLost := errors.Is(err, errLostFile) || errors.Is(err, errElsewhere) ||
+				errors.Is(err, errFailedSync) ||
 				errors.Is(err, errOtherDatabase)
 			if lastCtx.Err() != nil || isLost {
 				return fmt.Errorf("the usage counted last is not stored: %w", err)

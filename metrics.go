@@ -89,6 +89,8 @@ var metrics = []struct{ name, kind, help string }{
 	{"petstore_commit_failures_total", "counter", "Commits that failed."},
 	{"petstore_ids_given_again_total", "counter",
 		"Pets whose id had been given before: the database has lost pets."},
+	{"petstore_sync_failed", "gauge",
+		"1 if a sync of the database file has failed, so that nothing is written any more, or 0."},
 	{"petstore_database_bytes", "gauge", "Bytes of the database file and of its log."},
 	{"petstore_disk_free_bytes", "gauge", "Bytes that the disk of the database has left."},
 	{"petstore_disk_size_bytes", "gauge", "Bytes that the disk of the database has."},

@@ -419,6 +419,11 @@ const (
 // banned, the disk, and the rest.
 var watches = [...]watch{
 	{
+		alert: "PetstoreSyncFailed", words: "a sync has failed, and nothing is written any more",
+		kind: present, limit: 0,
+		of: "petstore_sync_failed",
+	},
+	{
 		alert: "PetstoreIDsGivenAgain", words: "ids of pets given again in 5 minutes: {number}",
 		kind: growth, limit: 0,
 		of: "petstore_ids_given_again_total",

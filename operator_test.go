@@ -561,6 +561,8 @@ func TestWhatIsToBeWatched(t *testing.T) {
 		petstore_nodes=3 petstore_nodes_serving=3 => nothing
 		petstore_nodes=3 petstore_nodes_serving=2 => do not serve: {number} (1, 0.333)
 		FAILURES=3 => nothing
+		petstore_sync_failed=0 => nothing
+		petstore_sync_failed=1 => nothing is written any more
 		FAILURES=4 => commits failed in 5 minutes: {number} (1, 0)
 		petstore_unknown_outcomes_total=1 => unknown outcome
 		petstore_ids_given_again_total=1 => ids of pets given again in 5 minutes: {number} (1, 0)

@@ -9,9 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,11 @@ const (
 	serviceWait = 500 * time.Millisecond // for another program's lock
 	writerWait  = 100 * time.Millisecond // of a look for changes, for the writing connection
 	lockPoll    = 100 * time.Microsecond // between two tries of a write to get the lock
+
+	// The log is moved into the database from so many pages on, as SQLite does on its own. To ask
+	// how many there are costs up to 9 µs, so not every commit asks.
+	logPages   = 1000
+	askLogEach = 50
 )
 
 // sqliteFile is an engine.
@@ -42,6 +46,10 @@ type sqliteFile struct {
 	busy    chan struct{}
 	conn    *sql.Conn // for writing; nil if the database is only read
 	version int64     // data_version on conn, as it was at the last look; 0 before the first
+	commits int       // on conn
+
+	failed atomic.Bool // a sync has failed, and so nothing is written: see errFailedSync
+	log    *slog.Logger
 
 	looker      *sql.Conn    // for looking, whatever conn does
 	lookVersion atomic.Int64 // data_version on looker, in the same way
@@ -71,22 +79,16 @@ type sqliteFile struct {
 // another program's, or of a newer schema is refused and left as it was. One that is missing while
 // its log or its lock is there is refused, too. openSQLite waits for locks of other programs
 // (untilUnlocked), but not for the one that a service holds. What it cannot open it does not leave.
-func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, error) {
+func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logger) (
+	*sqliteFile, error) {
 	isNew := isMissing(path)
 	path, reading, err := findFile(path, mode)
 	if err != nil {
 		return nil, err
 	}
-	e := &sqliteFile{
-		path:    path,
-		wait:    commandWait,
-		reading: reading,
-		busy:    make(chan struct{}, 1),
-		files:   map[string]os.FileInfo{path: nil, path + "-wal": nil, path + "-shm": nil},
-
-		diskSpace: diskSpace,
-	}
+	e := newSQLiteFile(path, reading, log)
 	if err := e.open(ctx, mode); err != nil {
+		e.heed(err)
 		if isNew {
 			e.removeEmpty()
 		}
@@ -99,6 +101,20 @@ func openSQLite(ctx context.Context, path string, mode openMode) (*sqliteFile, e
 		return nil, err
 	}
 	return e, nil
+}
+
+// newSQLiteFile is a file that is not open yet, by its realPath.
+func newSQLiteFile(path, reading string, log *slog.Logger) *sqliteFile {
+	return &sqliteFile{
+		path:    path,
+		log:     log,
+		wait:    commandWait,
+		reading: reading,
+		busy:    make(chan struct{}, 1),
+		files:   map[string]os.FileInfo{path: nil, path + "-wal": nil, path + "-shm": nil},
+
+		diskSpace: diskSpace,
+	}
 }
 
 // open checks the file, takes the lock of a service, and connects.
@@ -150,7 +166,7 @@ func findFile(path string, mode openMode) (real, reading string, err error) {
 	}
 	if !mode.onlyReads() {
 		real, err = ensureWritable(path)
-		return real, "mode=rw", err // which makes no file that is missing
+		return real, "mode=ro", err
 	}
 	real, err = realPath(path)
 	if err != nil {
@@ -160,59 +176,18 @@ func findFile(path string, mode openMode) (real, reading string, err error) {
 	return real, reading, err
 }
 
-// ensureWritable makes a database file unless it is there, as ensureFile does. One that
-// isMarkedFailed or isMountedAlone is refused.
-func ensureWritable(path string) (real string, err error) {
-	place := placeOf(path)
-	if err := refuseFailed(place); err != nil {
-		return "", err
-	}
-	if isMountedAlone(place, readMounts()) {
-		return "", errMountedAlone
-	}
-	return ensureFile(path)
-}
-
-// readMode is SQLite's mode for reading a database that keeps all its bytes. With mode=rw, the last
-// connection would empty the log. In WAL mode, mode=ro makes a log and its index where they are
-// missing, empty ones, and cannot remove them. On a read-only disk it cannot make them either.
-// immutable=1 reads a file without a log, and needs neither. It ignores a log, and changes by
-// others. So it is used only where no service can start: on a read-only disk, or beside a mark.
-func readMode(path string) (string, error) {
-	hasBoth := !isMissing(path+"-wal") && !isMissing(path+"-shm")
-	// If this process has the file open, both are there, and the file is not opened by inWALMode,
-	// which would end the locks on it (see ensureFile).
-	if hasBoth || !inWALMode(path) {
-		return "mode=ro", nil
-	}
-	isReadOnly := onReadOnlyDisk(path)
-	switch {
-	case hasLog(path) && isReadOnly:
-		return "", errNoIndex
-	case isReadOnly && othersMayWrite(path, readMounts()):
-		return "", errMountedReadOnly
-	case !hasLog(path) && (isReadOnly || isMarkedFailed(path)):
-		return "mode=ro&immutable=1", nil
-	}
-	return "mode=ro", nil
-}
-
-var (
-	// errNoIndex means that SQLite cannot make the index of a log.
-	errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
-		"-shm; copy the file and its -wal together to another disk, and use that copy")
-	errMountedReadOnly = errors.New("its file system is mounted read-only here, and others may " +
-		"write to it; run the command where they do, or mount it for writing")
-	errMountedAlone = errors.New("it is mounted by itself, so that its -wal would lie apart from " +
-		"it, and be lost with the container; mount its folder in its place")
-)
-
 var (
 	errLostLog = errors.New("a program has it open, and its -wal or -shm is gone; " +
 		"stop that program without killing it, to save what it has stored")
 	// errLostFile means that nothing can be written until the file is put back, or the service is
 	// started again.
 	errLostFile = errors.New("a file of the database was removed or replaced")
+	// errFailedSync means that nothing is written until the file system was mounted anew. After a
+	// sync that failed, Linux takes what it could not write for written. The next sync succeeds, and
+	// what the memory still shows may be gone after the next mount. Until then the log has the only
+	// good copy of what was confirmed, so nobody may empty it or begin it anew.
+	errFailedSync = errors.New("a sync of the database has failed, and nothing is written any " +
+		"more until its file system was mounted anew")
 )
 
 // checkOwner looks at an existing file without changing it, and returns the version of its schema:
@@ -277,32 +252,6 @@ func lockWhole(path string) error {
 	return err
 }
 
-// openToLook opens a database for reading, and leaves all files as they are.
-func openToLook(path string) *sql.DB {
-	if hasLog(path) {
-		return openPool(path, "mode=ro")
-	}
-	return openPool(path, "mode=ro&immutable=1") // otherwise SQLite would make a log
-}
-
-// openPool is a pool of connections to a file by its absolute path, with options of the driver.
-// Pragmas stand in the address because only there they reach every connection of the pool.
-func openPool(path string, options ...string) *sql.DB {
-	db, _ := sql.Open("sqlite", fileAddress(path, options...))
-	return db // without an error, since the driver is known: files are opened by the connections
-}
-
-// fileAddress is the driver's address of a file by its absolute path.
-func fileAddress(path string, options ...string) string {
-	address := url.URL{
-		Scheme:   "file",
-		OmitHost: true, // else a drive letter would be taken for a host
-		Path:     filepath.ToSlash(path),
-		RawQuery: strings.Join(options, "&"),
-	}
-	return address.String()
-}
-
 // holdServiceLock keeps services off a database until lock is closed, because two would count a
 // key's requests separately. The error is errServed if another program keeps the lock for longer
 // than a command does that only tries it (refuseLostLog).
@@ -365,8 +314,11 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 	if mode.onlyReads() {
 		return e.connectReaders(ctx)
 	}
+	// SQLite's own checkpoints would drop the errors of their syncs. A log that has grown beside a
+	// long read is cut to 64 MiB when it begins anew.
 	e.writer = openPool(e.path,
-		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")
+		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)",
+		"_pragma=wal_autocheckpoint(0)", "_pragma=journal_size_limit(67108864)")
 	err := untilUnlocked(ctx, e.wait, func() (err error) {
 		e.files[e.path], err = os.Stat(e.path) // another file may take its place while this waits
 		if err != nil {
@@ -411,16 +363,31 @@ func (e *sqliteFile) connectReaders(ctx context.Context) (err error) {
 	return nil
 }
 
-// Close ends all connections. SQLite then empties the log. If that could do damage (hasOtherIndex),
-// the connections end with the process, and whoever opens the database next reads the whole log.
+// Close moves the log into the database and ends all connections. SQLite then removes the log. If
+// that could do damage (hasOtherIndex, errFailedSync), or if something is left in the log, which
+// SQLite would move and drop the error, the connections end with the process. Then whoever opens the
+// database next reads the whole log.
 func (e *sqliteFile) Close() (err error) {
 	e.busy <- struct{}{} // requests that were cut off may still write
 	defer func() { <-e.busy }()
 	if e.leave != nil {
 		defer e.leave()
 	}
-	if e.hasOtherIndex() {
+	if e.hasOtherIndex() || e.failed.Load() {
 		return nil
+	}
+	if e.conn != nil {
+		inLog, moved, err := e.checkpoint("PASSIVE")
+		if err != nil || moved < inLog {
+			return nil //nolint:nilerr // all that was confirmed is in the log
+		}
+	}
+	// What a reading connection still does holds nobody up: it cannot change the log.
+	if e.looker != nil {
+		_ = e.looker.Close()
+	}
+	if e.reader != nil {
+		_ = e.reader.Close()
 	}
 	// Below, conn is closed without the knowledge of database/sql, which therefore closes none of
 	// its statements. An open one would keep the connection alive.
@@ -432,10 +399,7 @@ func (e *sqliteFile) Close() (err error) {
 		// conn.Close would wait for the end of that call for ever.
 		err = e.conn.Raw(func(driver any) error { return driver.(io.Closer).Close() })
 	}
-	if e.looker != nil {
-		_ = e.looker.Close()
-	}
-	for _, pool := range []*sql.DB{e.reader, e.writer, e.lock} {
+	for _, pool := range []*sql.DB{e.writer, e.lock} {
 		if pool != nil {
 			_ = pool.Close()
 		}
@@ -448,6 +412,9 @@ func explained(err error) error {
 	if isCode(err, sqlite3.SQLITE_CORRUPT) {
 		return fmt.Errorf("%w; a disk that fails to read looks like damage: look at the kernel's "+
 			"log first", err)
+	}
+	if isCode(err, sqlite3.SQLITE_IOERR_SHMSIZE) {
+		return fmt.Errorf("%w; the disk is full, and has no space for the -shm, the log's index", err)
 	}
 	if err == nil {
 		return nil
@@ -468,10 +435,16 @@ type reworded struct {
 func (e reworded) Error() string { return e.text }
 func (e reworded) Unwrap() error { return e.error }
 
-// isCode reports whether an error is SQLite's, with one of these primary result codes.
+// isCode reports whether an error is SQLite's, with one of these result codes, be they primary ones
+// or extended ones.
 func isCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && slices.Contains(codes, e.Code()&0xff)
+	return ok && (slices.Contains(codes, e.Code()&0xff) || slices.Contains(codes, e.Code()))
+}
+
+// isFailedSync reports whether an error is that of a sync, also one for which the disk had no space.
+func isFailedSync(err error) bool {
+	return isCode(err, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 }
 
 // untilUnlocked calls do again and again as long as another program's lock is in its way: until the
@@ -510,16 +483,74 @@ func retryLocked(ctx context.Context, deadline time.Time, do func() error) error
 func (e *sqliteFile) write(ctx context.Context, statements []statement) ([]result, error) {
 	e.busy <- struct{}{}
 	defer func() { <-e.busy }()
+	if e.failed.Load() {
+		return nil, errFailedSync
+	}
 	results, err := e.transact(ctx, statements)
-	if errors.Is(err, errLostFile) {
+	switch {
+	case err == nil:
+		e.keepLogShort()
+	case isFailedSync(err):
+		e.fail(err)
+	case errors.Is(err, errLostFile):
 		// What is in a log without a name would be lost with the process.
 		err = fmt.Errorf("%w; %s", err, e.saveLog())
-	}
-	if isCode(err, sqlite3.SQLITE_FULL) {
+	case isCode(err, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE):
 		// The next writes then use the log from its beginning again, in the space that it has.
+		// IOERR_WRITE is a quota, a limit of file sizes, or a disk on which this fails as well.
 		_ = e.saveLog()
 	}
 	return results, explained(err)
+}
+
+// keepLogShort moves the log into the database when it has become long. The transaction before is
+// durable in the log, whatever comes of this. busy is held.
+func (e *sqliteFile) keepLogShort() {
+	e.commits++
+	if e.commits%askLogEach != 0 || e.hasOtherIndex() {
+		return
+	}
+	if inLog, _, _ := e.checkpoint("NOOP"); inLog >= logPages {
+		_, _, _ = e.checkpoint("PASSIVE")
+	}
+}
+
+// checkpoint moves what is in the log into the database, with PASSIVE as far as nobody reads it, and
+// with NOOP nothing. It returns how many pages the log has, and how many of these are in the
+// database. busy is held.
+func (e *sqliteFile) checkpoint(mode string) (inLog, moved int, err error) {
+	if !e.failed.Load() && !isMissing(e.path+"-failed") {
+		e.fail(errors.New("another program has marked the database"))
+	}
+	if e.failed.Load() {
+		return 0, 0, errFailedSync
+	}
+	var busy int
+	_, err = e.run(context.Background(), statement{
+		query: "PRAGMA wal_checkpoint(" + mode + ")",
+		into:  []any{&busy, &inLog, &moved},
+	})
+	e.heed(err)
+	return inLog, moved, err
+}
+
+// heed ends all writing if an error is that of a sync. busy is held.
+func (e *sqliteFile) heed(err error) {
+	if isFailedSync(err) {
+		e.fail(err)
+	}
+}
+
+// fail ends all writing, here and by all programs that open the database from now on.
+func (e *sqliteFile) fail(why error) {
+	if err := markFailed(e.path); err != nil {
+		e.log.Error("a failed sync cannot be marked; start no service, and no command that "+
+			"writes, before the file system was mounted anew", "error", err)
+	}
+	e.failed.Store(true)
+	e.log.Error("nothing is written to the database any more, since a sync of it has failed; "+
+		"copy it to another disk with petstore backup, stop the service, unmount the file system "+
+		"and mount it again, and then delete the mark", "error", why, "mark", e.path+"-failed")
 }
 
 // saveLog brings what is in the log into the database, and says where all that was confirmed is
@@ -529,11 +560,7 @@ func (e *sqliteFile) saveLog() string {
 	if e.hasOtherIndex() {
 		return saved + " and its log"
 	}
-	var busy, inLog, moved int
-	_, err := e.run(context.Background(), statement{
-		query: "PRAGMA wal_checkpoint(PASSIVE)",
-		into:  []any{&busy, &inLog, &moved},
-	})
+	inLog, moved, err := e.checkpoint("PASSIVE")
 	now, _ := os.Stat(e.path)
 	switch {
 	case !os.SameFile(e.files[e.path], now): // the database itself has lost its name
@@ -592,6 +619,9 @@ func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]re
 	}
 	_, err = e.run(context.Background(), sqlOf("COMMIT")) // and sync
 	committed = err == nil
+	if isFailedSync(err) { // it is in the log, and shows when that is read anew
+		err = fmt.Errorf("%w: %w", errOutcome, err)
+	}
 	return results, err
 }
 
@@ -724,6 +754,11 @@ func (e *sqliteFile) measure(x *exposition) {
 		}
 	}
 	x.addRecent(e.sizes.Load(), 10*time.Second)
+	failed := int64(0)
+	if e.failed.Load() {
+		failed = 1
+	}
+	x.add("petstore_sync_failed", "", failed)
 }
 
 // measureFiles asks the file system. What it does not say is left out.

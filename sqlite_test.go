@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"os/exec"
@@ -172,6 +173,101 @@ func TestADatabaseOfWhichASyncHasFailedIsLeftAlone(t *testing.T) {
 	writeText(t, lost+"-failed", boot)
 	wantNotOpened(t, lost, openOrMake, "mount it again")
 	wantMissing(t, lost)
+}
+
+// TestAFailedSyncEndsAllWriting until the next mount. What can be read is read, and the log, which
+// alone is sure to hold what was confirmed, is left as it is.
+func TestAFailedSyncEndsAllWriting(t *testing.T) {
+	s := openShop(t)
+	s.wantError = true
+	s.stock(3)
+	e := fileEngine(s.store)
+	logged := &logBuffer{}
+	e.log = slog.New(slog.NewTextHandler(logged, nil))
+	log := readText(t, e.path+"-wal")
+	e.fail(errors.New("the disk"))
+	wantEqual(t, readText(t, e.path+"-failed"), bootID(), "the mark")
+	wantCount(t, logged.String(), "copy it to another disk with petstore backup", 1, "the log")
+
+	s.post(rexBody).is(503, CodeUnavailable)
+	wantError(t, creating(s.store, "Rex")(), errFailedSync, "a create")
+	wantError(t, s.service.checkReady(), errFailedSync, "the check of readiness")
+	wantError(t, s.service.ledger.flush(t.Context(), time.Now), errFailedSync, "a flush")
+	s.list("?limit=3").lists(1, 2, 3)
+	stats, body := s.stats()
+	wantEqual(t, stats.Metrics["petstore_sync_failed"], 1, "the metric")
+	wantPart(t, body, `"alert":"PetstoreSyncFailed"`, "the verdict")
+	wantCount(t, logged.String(), "\n", 1, "the log")
+
+	must(t, s.store.Close())
+	wantEqual(t, readText(t, e.path+"-wal"), log, "the log of the database after the stop")
+	wantNotOpened(t, e.path, openToServe, "mount it again")
+}
+
+// TestTheMarkOfAnotherProgramEndsAllWriting before anything is moved from the log. The transactions
+// before are durable.
+func TestTheMarkOfAnotherProgramEndsAllWriting(t *testing.T) {
+	s := newStore(t)
+	e := fileEngine(s)
+	must(t, markFailed(e.path))
+	e.commits = askLogEach - 1
+	mustCreate(t, s, rex)
+	wantError(t, creating(s, "Tom")(), errFailedSync, "a create after the look at the log")
+
+	path := databasePath(t)
+	s = openDatabase(t, path)
+	mustCreate(t, s, rex)
+	must(t, markFailed(path))
+	log := readText(t, path+"-wal")
+	must(t, s.Close())
+	wantEqual(t, readText(t, path+"-wal"), log, "the log after a command")
+}
+
+// TestTheLogIsMovedByTheProgram from 1,000 pages on, and begins anew then. Beside who reads an
+// older state it goes on, and is cut when it begins anew.
+func TestTheLogIsMovedByTheProgram(t *testing.T) {
+	takesSeconds(t)
+	s := newStore(t)
+	e := fileEngine(s)
+	logSize := func() int64 {
+		info, err := os.Stat(e.path + "-wal")
+		must(t, err)
+		return info.Size()
+	}
+	grow := sqlOf("INSERT INTO pets (category_id, status, name) VALUES (1, 2, ?)",
+		strings.Repeat("x", 100_000))
+	for range 4 * askLogEach {
+		mustWrite(t, s, grow)
+	}
+	const page = 4096
+	wantWithin(t, logSize(), logPages*page, 3*logPages*page)
+
+	// The first page of the log was read, and stays needed.
+	reader := otherProgram(t, e.path, "BEGIN", "SELECT * FROM pets LIMIT 1")
+	grow.args[0] = strings.Repeat("x", 20<<20)
+	for range 4 {
+		mustWrite(t, s, grow)
+	}
+	wantWithin(t, logSize(), 80<<20, 90<<20)
+	must(t, reader.Close())
+	for range 2 * askLogEach {
+		mustCreate(t, s, rex)
+	}
+	wantEqual(t, logSize(), 64<<20, "the size of the log")
+}
+
+// TestALogThatIsReadIsLeftByAStop: SQLite would move the rest later, and drop the error.
+func TestALogThatIsReadIsLeftByAStop(t *testing.T) {
+	path := databasePath(t)
+	s := openDatabaseFor(t, path, openToServe)
+	mustCreate(t, s, rex)
+	reader := otherProgram(t, path, "BEGIN", "SELECT * FROM pets")
+	mustCreate(t, s, rex)
+	log := readText(t, path+"-wal")
+	must(t, s.Close())
+	must(t, reader.Close())
+	wantEqual(t, readText(t, path+"-wal"), log, "the log after a stop")
+	wantPets(t, openDatabase(t, path), 2)
 }
 
 // wantServed checks that no second service is let onto a database.
@@ -373,6 +469,9 @@ func TestPragmasAreInForceOnEveryConnection(t *testing.T) {
 			return text
 		}
 		wantEqual(t, pragmas(e.conn), "wal 2 0", "the writer of a ", what) // it waits in Go
+		var checkpoints int
+		must(t, e.conn.QueryRowContext(t.Context(), "PRAGMA wal_autocheckpoint").Scan(&checkpoints))
+		wantEqual(t, checkpoints, 0, "from how many pages on SQLite moves the log of a ", what)
 		stats := e.reader.Stats()
 		if stats.OpenConnections != readers+1 || stats.MaxOpenConnections != readers+1 {
 			t.Errorf("%d readers are open from the start, %d at the most",

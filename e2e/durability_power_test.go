@@ -489,8 +489,8 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 				"key create", "key rotate", "an import", "a delete of many",
 			},
 			[]string{
-				`"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)")`,
-				`"_pragma=synchronous(NORMAL)")`,
+				`"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)",`,
+				`"_pragma=synchronous(NORMAL)",`,
 			},
 		},
 		{
@@ -508,21 +508,19 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 		{
 			"a create is answered before its commit", "sqlite.go", []string{creates},
 			[]string{
-				`	e.busy <- struct{}{}
-	defer func() { <-e.busy }()
-	results, err := e.transact(ctx, statements)
-`, `	e.busy <- struct{}{}
-	results, err := e.transact(ctx, statements)
+				`	defer func() { <-e.busy }()
+	if e.failed.Load() {
+`, `	if e.failed.Load() {
 `,
-				`	_, err = e.run(sqlOf("COMMIT")) // and sync
+				`		e.keepLogShort()
+`, ``,
+				`	_, err = e.run(context.Background(), sqlOf("COMMIT")) // and sync
 	committed = err == nil
-	return results, err
 `, `	committed = true
 	time.AfterFunc(time.Millisecond, func() {
-		_, _ = e.run(sqlOf("COMMIT"))
+		_, _ = e.run(context.Background(), sqlOf("COMMIT"))
 		<-e.busy
 	})
-	return results, nil
 `,
 			},
 		},

@@ -448,6 +448,7 @@ function covered() {
 const remedies = [
   [/^: the service does not respond/, "Look whether it runs: systemctl status petstore. If it does, its disk hangs.", "What you see"],
   [/^PetstoreServerErrors: .* 500/, "The log says why, for each of these requests.", "The log"],
+  [/^(PetstoreSyncFailed)?: .*sync .*has failed/, "Restart nothing yet: first make a backup on another disk, then unmount and mount.", "When the disk fails"],
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: .*malformed|not a database/, "Damage: restore the last backup.", "A damaged database"],
   [/^: .*locked/, "End the other program that holds the lock of the database.", "When another program holds the lock"],
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: /, "The log says why. If the disk is full, free space; never delete -wal, -shm, -lock.", "When the disk fails"],

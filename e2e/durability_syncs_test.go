@@ -1,0 +1,384 @@
+package e2e
+
+// Syncs that fail. strace makes the system call fail, with which the kernel's pages stay right. What
+// the kernel forgets after a real failure only a file system shows that is mounted anew: an ext4 on
+// a disk that refuses.
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"petstore/e2e/planted"
+)
+
+// TestAfterAFailedSyncNothingIsWritten although the disk is well again: creates are refused, reads
+// answered, and copies made. A start is refused until the mark is removed. Then what was answered
+// 201 is there, and of what was answered 503 at most what went to the log before.
+func TestAfterAFailedSyncNothingIsWritten(t *testing.T) {
+	t.Parallel()
+	stock := newStock(t)
+	for name, begin := range map[string]func(t *testing.T, s *server) (end func()){
+		"no sync":          inject(syncCalls, "EIO"),
+		"every other sync": inject(syncCalls, "EIO:when=1+2"),
+		"no space":         inject(syncCalls, "ENOSPC"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stock.serve(t, false)
+			book := newLedger(t, s)
+			end := fault{begin: begin}.strike(t, s)
+			book.awaitRefusals(fault{})
+			book.doubtRefused()
+			end()
+			for range 20 {
+				if a := book.create(book.next()); a == nil || a.status != http.StatusServiceUnavailable {
+					t.Errorf("after the fault, a create is answered %v", a)
+				}
+			}
+			book.awaitReadiness(http.StatusServiceUnavailable)
+			book.read(stock)
+			if said := "nothing is written to the database any more"; strings.Count(s.log.String(),
+				said) != 1 {
+				t.Errorf("the log does not say once that %s:\n%s", said, tail(s.log.String()))
+			}
+			s.command("backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db"))
+			s.interrupt()
+			wantRefusedStart(t, s)
+			noError(t, os.Remove(s.db+"-failed"))
+			s.run(debugFlags...)
+			book.connect()
+			book.repeatRefused()
+			book.audit()
+		})
+	}
+}
+
+// wantRefusedStart wants a start to be refused, and commands that write, and the log left.
+func wantRefusedStart(t *testing.T, s *server) {
+	t.Helper()
+	before := readFile(t, s.db+"-wal")
+	for _, args := range [][]string{
+		{"-addr", "127.0.0.1:0", "-db", s.db},
+		{"key", "create", "-db", s.db},
+	} {
+		out, err := program(args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "mount it again, and then delete") {
+			t.Errorf("petstore %s after a failed sync: %v\n%s", args, err, out)
+		}
+	}
+	if readFile(t, s.db+"-wal") != before || before == "" {
+		t.Error("the log was changed")
+	}
+}
+
+// TestEveryFailedSyncIsMarked lets all syncs of the database fail, or all of its log, for whatever
+// writes. Then the mark is there, and the log as it was, or longer.
+func TestEveryFailedSyncIsMarked(t *testing.T) {
+	t.Parallel()
+	stock := newScene(t)
+	for name, args := range map[string]func(sc *scene) []string{
+		"key create": func(sc *scene) []string { return []string{"key", "create", "-db", sc.db} },
+		"pet delete": func(sc *scene) []string { return []string{"pet", "delete", "-db", sc.db, "1"} },
+		"restore":    func(sc *scene) []string { return []string{"restore", "-db", sc.db, sc.copy} },
+		"serve":      func(sc *scene) []string { return []string{"-db", sc.db, "-addr", "127.0.0.1:0"} },
+	} {
+		for _, suffix := range []string{"", "-wal"} {
+			t.Run(name+suffix, func(t *testing.T) {
+				sc := stock.again(t)
+				before := readFile(t, sc.db+"-wal")
+				cmd := program(args(sc)...)
+				cmd.Args = append([]string{"strace", "-f", "-qq", "-o", "/dev/null",
+					"-P", sc.db + suffix, "-e", "trace=" + syncCalls,
+					"-e", "inject=" + syncCalls + ":error=EIO", binary}, cmd.Args[1:]...)
+				strace, err := exec.LookPath("strace")
+				noError(t, err)
+				cmd.Path = strace
+				p := launch(t, cmd)
+				if name == "serve" {
+					_, _ = call(p.url(), sc.key, "POST", "/pets", rex, "")
+					_ = p.stop()
+				}
+				status := p.status()
+				if !isThere(sc.db + "-failed") {
+					t.Errorf("nothing is marked; the exit status is %d:\n%s", status, p.log.String())
+				}
+				if after := readFile(t, sc.db+"-wal"); len(after) < len(before) {
+					t.Errorf("the log has %d bytes, and had %d:\n%s", len(after), len(before), p.log.String())
+				}
+				out, err := program("key", "list", "-db", sc.db).CombinedOutput()
+				if err != nil {
+					t.Errorf("key list: %v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// refusingDisk is an ext4 on a disk that can run out of space although the file system has some, as
+// one of a thin pool may: a loop device on a file with holes, in a small file system in memory.
+type refusingDisk struct {
+	t                  *testing.T
+	pool, mount, image string
+	loop               string
+}
+
+func newRefusingDisk(t *testing.T) *refusingDisk {
+	t.Helper()
+	d := &refusingDisk{t: t, pool: t.TempDir(), mount: t.TempDir()}
+	d.image = filepath.Join(d.pool, "image")
+	mount(t, d.pool, "size=96m")
+	noError(t, os.WriteFile(d.image, nil, 0o600))
+	noError(t, os.Truncate(d.image, 256<<20))
+	tool(t, "mkfs.ext4", "-q", "-b", "4096", "-E", "nodiscard", "-J", "size=4", "-m", "0", d.image)
+	if !d.attach() {
+		t.Skip("this machine has no loop device for a disk that refuses")
+	}
+	t.Cleanup(d.detach)
+	// From here on, the journal has its space.
+	warm, err := os.Create(filepath.Join(d.mount, "warm"))
+	noError(t, err)
+	defer warm.Close()
+	for range 700 {
+		_, err := warm.Write(make([]byte, 4096))
+		noError(t, err)
+		noError(t, warm.Sync())
+	}
+	return d
+}
+
+// attach mounts the file system, unless there is no loop device.
+func (d *refusingDisk) attach() bool {
+	d.t.Helper()
+	out, err := exec.Command("losetup", "-f", "--show", d.image).Output()
+	if err != nil {
+		return false
+	}
+	d.loop = strings.TrimSpace(string(out))
+	tool(d.t, "mount", d.loop, d.mount)
+	return true
+}
+
+func (d *refusingDisk) detach() {
+	tool(d.t, "umount", d.mount)
+	tool(d.t, "losetup", "-d", d.loop)
+}
+
+// refuse lets writes to new places fail until end is called.
+func (d *refusingDisk) refuse() (end func()) {
+	d.t.Helper()
+	end = fillDisk(d.t, &server{t: d.t, db: filepath.Join(d.pool, "none")})
+	return sync.OnceFunc(end)
+}
+
+// TestADiskThatRefusesLosesNothing lets the disk refuse what the database needs to grow, for two
+// seconds. Planted faults show that the test would notice.
+func TestADiskThatRefusesLosesNothing(t *testing.T) {
+	t.Parallel()
+	t.Run("as it is", func(t *testing.T) { noError(t, (&refusal{}).endure(t)) })
+	faults := []struct {
+		name, file string
+		changes    []string
+	}{
+		{
+			"the error of a checkpoint is dropped", "sqlite.go",
+			[]string{"	e.heed(err)\n	return inLog, moved, err\n", "	return inLog, moved, err\n"},
+		},
+		{
+			"writing goes on", "sqlite.go",
+			[]string{"	if e.failed.Load() {\n		return nil, errFailedSync\n	}\n", ""},
+		},
+		{
+			"the mark is made late", "sqlite.go",
+			[]string{
+				"	if err := markFailed(e.path); err != nil {",
+				"	path := e.path\n" +
+					"	time.AfterFunc(time.Second, func() { _ = markFailed(path) })\n" +
+					"	if err := error(nil); err != nil {",
+			},
+		},
+		{
+			"a command that reads empties the log", "sqlite.go",
+			[]string{"	reading, err = readMode(real)\n", "	reading = \"mode=rw\"\n"},
+		},
+	}
+	for _, f := range faults {
+		noError(t, planted.Check("..", f.file, f.changes))
+	}
+	for _, f := range planted.Some(1, faults) {
+		t.Run(f.name, func(t *testing.T) {
+			program, err := planted.Build("..", t.TempDir(), f.file, f.changes)
+			noError(t, err)
+			err = (&refusal{program: program}).endure(t)
+			if err == nil {
+				t.Error("nothing shows it")
+			}
+			t.Log(err)
+		})
+	}
+}
+
+// refusal is what a program makes of a disk that refuses.
+type refusal struct {
+	program string // "" for the one under test
+	server  *server
+
+	mu   sync.Mutex       // guards what follows
+	made map[int64]string // names of the pets that were answered 201, by id
+	last time.Time        // when one was answered 201 last
+	late error            // what was wrong at the first 503
+	end  time.Time        // when that was
+}
+
+// endure returns the first promise that is broken.
+func (r *refusal) endure(t *testing.T) error {
+	disk := newRefusingDisk(t)
+	s := &server{t: t, db: filepath.Join(disk.mount, "petstore.db"), serves: r.program,
+		commands: r.program}
+	r.server = s
+	r.made = map[int64]string{}
+	s.key = s.newKey(unlimited...)
+	s.run(debugFlags...)
+	t.Cleanup(func() { // before the file system is unmounted
+		if s.cmd.ProcessState == nil {
+			s.kill()
+		}
+	})
+	stop := r.keepCreating()
+	defer stop()
+	// A log that has grown beside a reader has its space from then on, so only the database lacks it.
+	reader := database(t, s.db, "BEGIN", "SELECT * FROM sqlite_schema")
+	time.Sleep(3 * time.Second)
+	noError(t, reader.Close())
+	time.Sleep(2 * time.Second)
+	well := disk.refuse()
+	t.Cleanup(well)
+	time.Sleep(2 * time.Second)
+	well()
+	time.Sleep(2 * time.Second)
+	stop()
+	if err := r.check(); err != nil {
+		return err
+	}
+	copied := filepath.Join(t.TempDir(), "copy.db")
+	if out, err := s.program("backup", "-db", s.db, copied).CombinedOutput(); err != nil {
+		return fmt.Errorf("backup: %w\n%s", err, out)
+	}
+	s.interrupt()
+	log := readFile(t, s.db+"-wal")
+	if err := r.compare(); err != nil {
+		return err
+	}
+	if !isThere(s.db+"-wal") || readFile(t, s.db+"-wal") != log || log == "" {
+		return errors.New("a command that only reads has emptied the log")
+	}
+	refused := s.program("-addr", "127.0.0.1:0", "-db", s.db)
+	if out, err := refused.CombinedOutput(); err == nil {
+		return fmt.Errorf("the service starts before the mount:\n%s", out)
+	}
+	disk.detach()
+	noError(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0))
+	disk.attach()
+	noError(t, os.Remove(s.db+"-failed"))
+	if err := r.compare(); err != nil {
+		return fmt.Errorf("after the mount: %w", err)
+	}
+	s.run(debugFlags...)
+	s.stop()
+	checkIntegrity(t, s.db)
+	s.db = copied
+	return r.compare()
+}
+
+// keepCreating creates pets with long names, by four clients.
+func (r *refusal) keepCreating() (stop func()) {
+	stopping := make(chan struct{})
+	var clients sync.WaitGroup
+	for client := range 4 {
+		clients.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stopping:
+					return
+				case <-time.After(2 * time.Millisecond):
+				}
+				name := fmt.Sprint(client, "-", n, "-", strings.Repeat("🐶", 150))
+				a, err := call(r.server.url, r.server.key, "POST", "/pets", animalJSON(name), "")
+				if err == nil {
+					r.note(name, a)
+				}
+			}
+		})
+	}
+	return sync.OnceFunc(func() {
+		close(stopping)
+		clients.Wait()
+	})
+}
+
+// note takes an answer. At the first 503 the mark must be there.
+func (r *refusal) note(name string, a *answer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a.status == http.StatusCreated {
+		var p pet
+		if err := json.Unmarshal([]byte(a.body), &p); err == nil {
+			r.made[p.ID] = name
+		}
+		r.last = time.Now()
+		return
+	}
+	if r.end.IsZero() {
+		r.end = time.Now()
+		if !isThere(r.server.db + "-failed") {
+			r.late = fmt.Errorf("a create is answered %d before the mark is made", a.status)
+		}
+	}
+}
+
+// check says what is wrong with the answers.
+func (r *refusal) check() error {
+	switch {
+	case r.end.IsZero():
+		return errors.New("the disk has refused, and no create")
+	case r.late != nil:
+		return r.late
+	case r.last.Sub(r.end) > time.Second/2: // which is more than the answers before take
+		return errors.New("creates are answered 201 again")
+	}
+	return nil
+}
+
+// compare reads the database by an export: all that was answered 201 is there.
+func (r *refusal) compare() error {
+	export := r.server.program("pet", "export", "-db", r.server.db)
+	var stderr bytes.Buffer
+	export.Stderr = &stderr
+	out, err := export.Output()
+	if err != nil {
+		return fmt.Errorf("export: %w\n%s", err, &stderr)
+	}
+	lacking := maps.Clone(r.made)
+	for line := range strings.Lines(string(out)) {
+		var p pet
+		if err := json.Unmarshal([]byte(line), &p); err == nil && lacking[p.ID] == p.Name {
+			delete(lacking, p.ID)
+		}
+	}
+	if len(lacking) > 0 {
+		ids := slices.Sorted(maps.Keys(lacking))
+		return fmt.Errorf("of %d pets, %d are lost, from id %d on", len(r.made), len(ids), ids[0])
+	}
+	return nil
+}
