@@ -503,7 +503,7 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 	}
 	methods := `new Set([...document.querySelectorAll(".operations b")]
 		.map((e) => getComputedStyle(e).color)).size`
-	wants(b, methods, 2)
+	wants(b, methods, 3) // that of the deprecated operation is muted
 
 	b.click(`[data-status="sold"]`)
 	b.shows("#list .outcome", "15 sold pets.")
@@ -526,7 +526,13 @@ func TestThePageTakesAPersonThroughTheService(t *testing.T) {
 		`(navigator.clipboard.writeText = async (text) => { window.copied = text; }, true)`)
 	b.click("#list .copy")
 	b.shows("#said", "Copied")
-	wants(b, "copied", eval[string](b, code("#list"))+"\n")
+	wants(b, "copied", eval[string](b, code("#list")))
+	b.click("#list .result .copy")
+	b.shows("#list .result .copy", "Copied")
+	wants(b, "copied", eval[string](b, contentOf("#list .answer")))
+	b.click(".base .copy")
+	b.shows(".base .copy", "Copied")
+	wants(b, "copied", s.url)
 
 	b.click("#fetch summary")
 	b.fill("#petId", "7")
@@ -819,6 +825,281 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 	b.shows("#list .outcome", "2 available pets.")
 }
 
+// gate is a proxy before a service that holds requests back until it is opened.
+type gate struct {
+	mu    sync.Mutex
+	match string // what is in the method, path, query, and key of a request that is held; "" for none
+	held  int
+	open  chan struct{}
+}
+
+// startGate starts the proxy, and returns its address.
+func startGate(s *server) (g *gate, address string) {
+	g = &gate{}
+	return g, s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if open := g.waits(r); open != nil {
+			<-open
+		}
+		pass.ServeHTTP(w, r.WithContext(context.WithoutCancel(r.Context())))
+	})
+}
+
+// waits returns what a request has to wait for, or nil.
+func (g *gate) waits(r *http.Request) chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	what := r.Method + " " + r.URL.RequestURI() + " " + r.Header.Get("Authorization")
+	if g.match == "" || !strings.Contains(what, g.match) {
+		return nil
+	}
+	g.held++
+	return g.open
+}
+
+// hold holds back what matches.
+func (g *gate) hold(match string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.match, g.held, g.open = match, 0, make(chan struct{})
+}
+
+// release lets go of what is held, once that is so many requests.
+func (g *gate) release(t *testing.T, requests int) {
+	t.Helper()
+	eventually(t, longEnough, func() error {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.held < requests {
+			return fmt.Errorf("%d of %d requests are held", g.held, requests)
+		}
+		return nil
+	})
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.match = ""
+	close(g.open)
+}
+
+// TestALateResponseHarmsNobody: that of an old key takes the new one away no more, and that of
+// another place is not shown.
+func TestALateResponseHarmsNobody(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.stock(25)
+	g, address := startGate(s)
+	b := openTab(t, address+"/")
+	revoked := s.newKey("-plan", "free")
+	b.useKey(revoked)
+	b.shows("#gauges", "59 of 60 left")
+	s.command("key", "revoke", "-db", s.db, "2")
+	g.hold(revoked)
+	b.fill("#name", "Rex")
+	b.fill("#categoryId", "1\r")
+	b.shows("#add .outcome", "Adding Rex …")
+	b.useKey(s.key)
+	b.shows("#key-note", "Your key works.")
+	g.release(t, 1)
+	b.shows("#add .outcome", "The API key is not valid")
+	b.shows("#gauges", "Minute")
+	wants(b, fmt.Sprintf("Object.values(sessionStorage).includes(%q)", s.key), true)
+	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
+		t.Errorf("a late response says of the new key %q", got)
+	}
+	b.state("late-key")
+
+	b.click(`[data-limit="5"]`)
+	b.shows("#list .outcome", "Page 1: 5 pets, and")
+	b.click("#next")
+	b.shows("#list .outcome", "Page 2: 5 pets, and")
+	g.hold("/v1/pets?limit=5 ")
+	b.back()
+	b.shows("#list .outcome", "Loading …")
+	b.back()
+	b.shows("#list .outcome", "Page 1: 20 pets, and")
+	g.release(t, 1)
+	b.shows("#list .title", "Response")
+	time.Sleep(300 * time.Millisecond) // in which what was held has come
+	wants(b, `document.querySelectorAll("#list .body .string").length`, 40)
+	wants(b, code("#list")+`.includes("limit")`, false)
+}
+
+// TestTheLastPressWins, each says that it loads, and a create runs once.
+func TestTheLastPressWins(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.stock(25)
+	g, address := startGate(s)
+	b := openTab(t, address+"/")
+	b.useKey(s.key)
+	b.shows("#list .outcome", "Page 1: 20 pets")
+	g.hold("GET /v1/pets")
+	b.click(`[data-status="sold"]`)
+	b.shows("#list .outcome", "Loading …")
+	b.shows("#list .title", "Loading")
+	b.state("loading")
+	b.click(`[data-status="available"]`)
+	b.click(`[data-limit="5"]`)
+	g.release(t, 3)
+	b.shows("#list .outcome", "Page 1: 5 available pets, and there are more.")
+	b.agree("available")
+
+	g.hold("POST ")
+	b.fill("#name", "Rex")
+	b.fill("#categoryId", "1\r")
+	b.shows("#add .outcome", "Adding Rex …")
+	b.click("#add [type=submit]")
+	b.shows("#add .outcome", "Still adding Rex …")
+	b.fill("#name", "Tom")
+	g.release(t, 1)
+	b.shows("#add .outcome", "Added Rex with the id 26.")
+	wants(b, `document.getElementById("name").value`, "Tom")
+	b.click("#add [type=submit]")
+	b.shows("#add .outcome", "Added Tom with the id 27.")
+	wants(b, `document.getElementById("name").value`, "")
+
+	b.click("#fetch summary")
+	g.hold("GET /v1/pets/1 ")
+	b.fill("#petId", "1\r")
+	b.shows("#fetch .outcome", "Loading …")
+	b.fill("#petId", "2\r")
+	b.shows("#fetch .outcome", "Animal 2, category 1, pending.")
+	g.release(t, 1)
+	time.Sleep(300 * time.Millisecond)
+	b.shows("#fetch .outcome", "Animal 2, category 1, pending.")
+}
+
+// TestThePageTellsWhatIsNotTheServicesOwn, though it is JSON: it takes it for no pet, and throws no
+// key away for it.
+func TestThePageTellsWhatIsNotTheServicesOwn(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.stock(1)
+	var status atomic.Int64
+	var body atomic.Value
+	b := openTab(t, s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if status.Load() == 0 || !strings.HasPrefix(r.URL.Path, "/v1/") {
+			pass.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(int(status.Load()))
+		fmt.Fprint(w, body.Load())
+	})+"/")
+	b.useKey(s.key)
+	b.shows("#list .outcome", "1 pet.")
+	for _, test := range []struct {
+		status int64
+		body   string
+	}{
+		{200, `{"ok":true}`}, {200, "null"}, {200, `[{"ok":true}]`}, {502, `{"error":"no upstream"}`},
+		{401, `{"detail":"log in first"}`}, {404, "[]"},
+	} {
+		body.Store(test.body)
+		status.Store(test.status)
+		want := fmt.Sprintf("The response was %d %s, and not the service’s own.", test.status,
+			http.StatusText(int(test.status)))
+		b.click(`[data-status="pending"]`)
+		b.shows("#list .outcome", want)
+		b.shows("#list .body", test.body)
+		b.fill("#name", "Rex")
+		b.fill("#categoryId", "1\r")
+		b.shows("#add .outcome", want)
+		eval[bool](b, `(document.querySelector("#add .outcome").textContent = "", true)`)
+	}
+	b.state("not-own")
+	status.Store(0)
+	b.click(`[data-status=""]`)
+	b.shows("#list .outcome", "1 pet.")
+}
+
+// TestABodyThatIsChangedBackIsNoSecondPet: it goes with its first Idempotency-Key.
+func TestABodyThatIsChangedBackIsNoSecondPet(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	var lossy atomic.Bool
+	b := openTab(t, s.behind(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if lossy.Load() {
+			pass.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		pass.ServeHTTP(w, r)
+	})+"/")
+	b.useKey(s.key)
+	b.shows("#list .outcome", "There are no pets.")
+	lossy.Store(true)
+	b.fill("#name", "Rex")
+	b.fill("#categoryId", "1\r")
+	b.shows("#add .outcome", "No response came")
+	lossy.Store(false)
+	b.fill("#name", "Tom")
+	b.fill("#name", "Rex")
+	b.click("#add [type=submit]")
+	b.shows("#add .outcome", "Added Rex with the id 1.")
+	b.shows("#add .answer", "idempotency-replayed: true")
+	b.fill("#name", "Rex") // who adds another one, adds another one
+	b.fill("#categoryId", "1\r")
+	b.shows("#add .outcome", "Added Rex with the id 2.")
+}
+
+// TestThePageSpeaksEachTime, also the same words: a screen reader hears only what changes.
+func TestThePageSpeaksEachTime(t *testing.T) {
+	_, b := startPage(t, 0)
+	eval[bool](b, `(() => {
+		window.heard = [];
+		new MutationObserver(() => heard.push(document.getElementById("said").textContent.trim()))
+			.observe(document.getElementById("said"), {childList: true, characterData: true, subtree: true});
+		navigator.clipboard.writeText = async () => {};
+		return true;
+	})()`)
+	for range 3 {
+		b.click("#list .copy")
+	}
+	eventually(t, longEnough, func() error {
+		if got := eval[string](b, "heard.join()"); got != "Copied,Copied,Copied" {
+			return fmt.Errorf("a screen reader hears %q", got)
+		}
+		return nil
+	})
+}
+
+// TestThePageKeepsAPlaceBehindLargeIDs: an id has up to 19 digits.
+func TestThePageKeepsAPlaceBehindLargeIDs(t *testing.T) {
+	s, b := startPage(t, 1)
+	b.useKey(s.key)
+	b.shows("#list .outcome", "1 pet.")
+	b.do(chromedp.Navigate(s.address() + "/?page=2&after=9223372036854775806"))
+	b.shows("#list .code", "after=9223372036854775806")
+	b.shows("#page-number", "Page 2")
+}
+
+// TestThePageBeginsWithTheFirstCall, on a phone too, and leads from each code to what to do.
+func TestThePageBeginsWithTheFirstCall(t *testing.T) {
+	s, b := startPage(t, 0)
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.drawn()
+	for selector, most := range map[string]float64{".base": 280, ".start": 350, "#start-code": 650} {
+		top := eval[float64](b,
+			fmt.Sprintf("document.querySelector(%q).getBoundingClientRect().top", selector))
+		if top > most {
+			t.Errorf("on a phone %s begins at %v, below %v", selector, top, most)
+		}
+	}
+	b.shows(".base", s.url)
+	b.click("#add .docs > summary")
+	for _, width := range []int64{390, 1280} {
+		b.do(chromedp.EmulateViewport(width, 844))
+		b.click(`#add .failures [href="#unsupported_media_type"]`)
+		eventually(t, longEnough, func() error {
+			if !eval[bool](b, isInView("#unsupported_media_type")) {
+				return fmt.Errorf("at %d pixels the link does not lead to its code", width)
+			}
+			return nil
+		})
+		b.shows("#unsupported_media_type", "is not application/json")
+		b.shows("#unsupported_media_type", "Send Content-Type: application/json")
+	}
+}
+
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	s, b := startPage(t, 0)
 	b.click("#fetch summary")
@@ -867,6 +1148,7 @@ func TestThePageTakesAKeyAsItWasCopied(t *testing.T) {
 		s.key, "  " + s.key + "\t", "Bearer " + s.key, " bearer  " + s.key + " ",
 		"Authorization: Bearer " + s.key,
 		`"Authorization: Bearer ` + s.key + `"`, s.key[:20] + " " + s.key[20:],
+		"export KEY=" + s.key, " KEY='" + s.key + "'", `$env:KEY = "` + s.key + `"`,
 	} {
 		eval[string](b, fmt.Sprintf(`scrollTo(0, 0), document.getElementById("key").value = %q`,
 			pasted))
@@ -1057,6 +1339,12 @@ func TestTheSamplesOfThePageRun(t *testing.T) {
 		b.click("#fetch summary")
 		b.click("#add-code-" + language)
 		b.shows(".start [aria-selected=true]", language)
+		b.shows("#start-how", map[string]string{
+			"Python":     "Save this as pets.py and, in a terminal, run KEY=pet_live_… python3 pets.py",
+			"JavaScript": "Save this as pets.mjs and, in a terminal, run KEY=pet_live_… node pets.mjs",
+			"Go":         "Save this as pets.go and, in a terminal, run KEY=pet_live_… go run pets.go",
+			"curl":       "In a terminal, with your key in the first line:",
+		}[language])
 		runs(language, map[string]string{
 			".start": `"id":20`, "#list": `"name":"Animal 1"`, "#add": `"name":"Rex"`,
 			"#fetch": `"name":"Animal 1"`,
@@ -1167,7 +1455,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	names := []string{
 		`<script>document.title = "ran"</script><img src=x onerror="document.title = 'ran'">`,
 		strings.Repeat("W", 200), strings.Repeat("🐕", 200), "  two  spaces  ", "كلب صغير 7",
-		"\u202eright to left", `"};'\''$(id)`,
+		"\u202eright to left", strings.Repeat("\ufdfd", 3), `"};'\''$(id)`,
 	}
 	for _, name := range names {
 		body, err := json.Marshal(map[string]any{"name": name, "categoryId": int64(math.MinInt64)})
@@ -1188,9 +1476,9 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	last := names[len(names)-1]
 	b.fill("#name", last)
 	b.fill("#categoryId", "1\r")
-	b.shows("#add .outcome", "with the id 8.")
+	b.shows("#add .outcome", "with the id 9.")
 	b.click("#fetch summary")
-	b.fill("#petId", "8\r")
+	b.fill("#petId", "9\r")
 	b.shows("#fetch .outcome", "category 1")
 	for _, selector := range []string{"#added bdi", "#add .outcome bdi", "#fetch .outcome bdi"} {
 		// A bdi keeps the direction of the name to itself.

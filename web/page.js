@@ -36,9 +36,10 @@ const memory = (kind) => ({
 const tab = memory("sessionStorage"); // the key, until the tab is closed
 const browser = memory("localStorage"); // the language of the samples, and nothing else
 
+for (const base of $$(".base code")) base.textContent = pets.replace(/\/pets$/, "");
+
 let key = tab.get("key");
 let pausedUntil = Number(tab.get("pausedUntil")); // nothing is sent before; milliseconds
-let busy = 0; // requests under way
 let gauges = []; // what tick counts down
 const waiting = new Map(); // elements that show a refusal, and in them the time that is left, which tick counts down too
 
@@ -113,7 +114,8 @@ function refused(element, { message }) {
   tick();
 }
 
-const say = (text) => write($("#said"), text); // to a screen reader
+// say tells a screen reader something, also what it was told last: then it needs another text.
+const say = (text) => ($("#said").textContent = $("#said").textContent === text ? `${text}\u00a0` : text);
 
 // Requests in several languages
 
@@ -230,6 +232,12 @@ function newSample(pane) {
   code.setAttribute("role", "tabpanel");
 
   function draw() {
+    // The first line of a program says how it is run.
+    const run = languages[language](request).match(/^(?:#|\/\/) (.* (.*))\n/);
+    if (request.first) {
+      write($("#start-how"), run ? `Save this as ${run[2]} and, in a terminal, run KEY=${prefix}… ${run[1]}, with your key:`
+        : "In a terminal, with your key in the first line:");
+    }
     for (const button of tabs.children) {
       const chosen = button.textContent === language;
       button.setAttribute("aria-selected", chosen);
@@ -358,7 +366,7 @@ function tick() {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button.send");
-  if (!button || (busy === 0 && button.getAttribute("aria-disabled") !== "true")) return;
+  if (button?.getAttribute("aria-disabled") !== "true") return;
   event.preventDefault();
   event.stopPropagation();
   stillWaiting($(".outcome", button.closest(".controls")));
@@ -383,6 +391,8 @@ function newExchange(section) {
   const status = $(".status", pane);
   const answer = $(".answer", pane);
   let sent = false;
+  let turn = 0; // the number of the last request
+  let running = null; // what ends it
   colour($(".body", answer), $(".body", answer).textContent);
 
   function showAnswer(headers, body, isJSON, line, ok) {
@@ -396,70 +406,92 @@ function newExchange(section) {
   }
 
   return {
+    isLoading: () => pane.ariaBusy === "true",
+
     // preview shows the request that would be sent now.
     preview(request) {
       sample(request);
-      if (sent) heading.textContent = "Previous response";
+      if (!this.isLoading()) heading.textContent = sent ? "Previous response" : "Sample response";
     },
 
     // send returns the response with its value or, when it is no success, with an
     // error that has a message to show. Without a key, and while the service has
-    // asked to wait, it sends nothing.
+    // asked to wait, it sends nothing. A request gives way to the next one of its pane: what comes
+    // late is stale, and changes nothing. What comes for a key that is used no more says nothing of
+    // the one that is.
     async send(request) {
+      const mine = ++turn;
+      const usedKey = key;
+      running?.abort();
+      pane.removeAttribute("aria-busy");
       this.preview(request);
       if (pauseLeft() > 0) return { error: notSent() };
       if (key === "") {
         askForKey();
         return { error: { message: "Not sent: it needs a key." } };
       }
+      running = new AbortController();
+      heading.textContent = "Loading";
       pane.setAttribute("aria-busy", true);
-      busy++;
-      try {
-        const answer = await call(request);
-        const lines = [...answer.headers].map(([name, value]) => `${spelt(name)}: ${value}\n`);
-        showAnswer(`${lines.join("")}\n`, answer.text, answer.isJSON, answer.line, answer.ok);
+      const answer = await call(request, running.signal).catch((reason) => ({ reason }));
+      if (mine !== turn) return { stale: true };
+      pane.removeAttribute("aria-busy");
+      if (usedKey !== key && !request.body) { // what was created is told
+        this.preview(request);
+        return { error: { message: "Not shown: it came for the key before." } };
+      }
+      if (answer.reason) {
+        showAnswer(String(answer.reason), "", false, "No response", false);
+        tick();
+        return { error: { message: "No response came: the service cannot be reached." } };
+      }
+      const lines = [...answer.headers].map(([name, value]) => `${spelt(name)}: ${value}\n`);
+      showAnswer(`${lines.join("")}\n`, answer.text, answer.isJSON, answer.line, answer.ok);
+      if (usedKey === key) {
         showLimits(answer);
         heed(answer);
-        return answer;
-      } catch (reason) {
-        showAnswer(String(reason), "", false, "No response", false);
-        return { error: { message: "No response came: the service cannot be reached." } };
-      } finally {
-        busy--;
-        pane.removeAttribute("aria-busy");
-        tick();
       }
+      tick();
+      return answer;
     },
   };
 }
 
-async function call({ method = "GET", url, headers = {}, body }) {
+// call sends a request. Of a response that is not the service's own, such as a proxy's, it makes an error.
+async function call({ method = "GET", url, headers = {}, body, isOwn }, ended) {
   const response = await fetch(url, {
     method,
     body,
     headers: { ...headers, Authorization: `Bearer ${key}` },
     cache: "no-store",
     redirect: "error",
-    signal: AbortSignal.timeout(40_000),
+    signal: AbortSignal.any([ended, AbortSignal.timeout(40_000)]),
   });
   const came = Date.now();
   const text = await response.text();
   const line = `${response.status} ${response.statusText}`.trim();
   const answer = { status: response.status, ok: response.ok, headers: response.headers, url: response.url, line, text, came };
+  let value = null;
   try {
-    answer[response.ok ? "value" : "error"] = parse(text);
+    value = parse(text);
     answer.isJSON = true;
-  } catch { // it is a proxy's, say
-    answer.error = { message: `The response was ${line}, and not the service’s own.` };
+  } catch {
+    // It is shown as it is.
   }
+  if (response.ok && isOwn(value)) answer.value = value;
+  else if (!response.ok && value?.code && value.message) answer.error = value;
+  else answer.error = { message: `The response was ${line}, and not the service’s own.` };
   return answer;
 }
+
+const isPet = (value) => typeof value?.name === "string" && /^\d+$/.test(value.id);
+const arePets = (value) => Array.isArray(value) && value.every(isPet);
 
 // heed does what a refusal asks for: to wait, or to give another key.
 function heed({ status, headers, error, came }) {
   const seconds = Number(headers.get("Retry-After"));
   if (seconds > 0) pause(came + seconds * 1000);
-  if (status === 401) {
+  if (status === 401 && error.code) {
     tab.set("key", ""); // a reload need not try it again
     $("#key-note").textContent = "";
     complain($("#key"), `${error.message}. Requests without a valid key count for your network address.`);
@@ -471,17 +503,17 @@ function heed({ status, headers, error, came }) {
 
 document.addEventListener("click", async ({ target }) => {
   if (!target.matches(".copy")) return;
-  const code = $(".code", target.closest(".exchange"));
+  const code = $(target.dataset.copies, target.closest(".base, section"));
   let done = "Copied";
   try {
-    await navigator.clipboard.writeText(`${code.textContent}\n`);
+    await navigator.clipboard.writeText(code.textContent);
   } catch { // browsers have a clipboard for https and localhost only
     getSelection().selectAllChildren(code);
     done = "Selected";
   }
   say(done);
-  target.textContent = done;
-  setTimeout(() => (target.textContent = "Copy"), 2000);
+  target.firstChild.data = done;
+  setTimeout(() => (target.firstChild.data = "Copy"), 2000);
 });
 
 // The list
@@ -496,7 +528,7 @@ const mostSteps = 50; // that the address remembers
 function placeOf(search) {
   const given = new URLSearchParams(search);
   const valid = (name, pattern, otherwise) => (pattern.test(given.get(name)) ? given.get(name) : otherwise);
-  const after = valid("after", /^\d{1,18}(,\d{1,18})*$/, "");
+  const after = valid("after", /^\d{1,19}(,\d{1,19})*$/, "");
   const steps = after ? after.split(",").slice(-mostSteps) : [];
   return {
     status: valid("status", /^(available|pending|sold)$/, ""),
@@ -532,7 +564,6 @@ function setUpList() {
   let place = placeOf(location.search); // that of the request
   let next = ""; // the id that the next page begins after, if there is one
   let rows = -1; // shown now; -1 if the request of the place has no answer
-  let turn = 0; // the number of the last request
 
   // go shows another place, which becomes an entry of the browser's history.
   function go(to, more) {
@@ -543,14 +574,15 @@ function setUpList() {
   // load asks for the pets of a place. What it shows as chosen is in the request,
   // whatever comes back.
   async function load(to, { added, greeting = "" } = {}) {
-    const mine = ++turn;
     place = to;
     rows = -1;
     next = "";
     drawChoice();
     box.setAttribute("aria-busy", true);
-    const answer = await exchange.send({ url: urlOf(place) });
-    if (mine !== turn) return {}; // it was asked for another place meanwhile, or with another key
+    const asked = exchange.send({ url: urlOf(place), isOwn: arePets });
+    if (exchange.isLoading()) show(outcome, "Loading …");
+    const answer = await asked;
+    if (answer.stale) return answer; // it was asked for another place meanwhile, or with another key
     box.removeAttribute("aria-busy");
     if (answer.error) {
       refused(outcome, answer.error);
@@ -669,8 +701,9 @@ function setUpAdd(list) {
   const outcome = $(".outcome", section);
   const added = $("#added");
   const exchange = newExchange(section);
-  let sent = ""; // the last body that may have been stored
-  let idempotencyKey = random();
+  const sent = new Map(); // by body: the Idempotency-Key of what may have been stored
+  let fresh = random(); // the next one
+  let adding = null; // the name of the pet that is being added
 
   // The category's digits go into the body as they are: 64 bits do not fit a
   // JavaScript number. What is no integer is sent as text, for the service to judge.
@@ -681,29 +714,36 @@ function setUpAdd(list) {
     if (categoryId) members.push(`"categoryId":${/^-?(0|[1-9]\d*)$/.test(categoryId) ? categoryId : json(categoryId)}`);
     if (status) members.push(`"status":${json(status)}`);
     const body = `{${members.join(",")}}`;
-    if (sent && sent !== body) {
-      idempotencyKey = random();
-      sent = "";
-    }
-    return { method: "POST", url: pets, headers: { "Content-Type": "application/json", "Idempotency-Key": idempotencyKey }, body };
+    const headers = { "Content-Type": "application/json", "Idempotency-Key": sent.get(body) ?? fresh };
+    return { method: "POST", url: pets, headers, body, isOwn: isPet };
   }
 
   form.addEventListener("input", () => exchange.preview(request()));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
+    if (adding !== null) {
+      showPet(outcome, "Still adding ", adding, " …");
+      return;
+    }
     clearErrors(form);
     show(outcome, "");
     added.hidden = true;
     const r = request();
-    sent = r.body;
-    const answer = await exchange.send(r);
+    if (!sent.has(r.body)) fresh = random();
+    sent.set(r.body, r.headers["Idempotency-Key"]);
+    const asked = exchange.send(r);
+    if (exchange.isLoading()) {
+      adding = form.elements.namedItem("name").value;
+      showPet(outcome, "Adding ", adding, " …");
+    }
+    const answer = await asked;
+    adding = null;
     if (answer.error) {
       refuse(form, outcome, answer.error);
       return;
     }
-    sent = "";
-    idempotencyKey = random();
-    form.reset();
+    if (request().body === r.body) form.reset(); // nobody has typed another one meanwhile
+    sent.delete(r.body);
     showPet(outcome, "Added ", answer.value.name, ` with the id ${answer.value.id}.`);
     $("tbody", added).replaceChildren(row(answer.value));
     $("a", added).hidden = true;
@@ -732,8 +772,12 @@ function setUpFetch() {
     event.preventDefault();
     clearErrors(form);
     show(outcome, "");
-    const answer = await exchange.send(request());
-    if (answer.status === 404) {
+    const asked = exchange.send({ ...request(), isOwn: isPet });
+    if (exchange.isLoading()) show(outcome, "Loading …");
+    const answer = await asked;
+    if (answer.stale) return;
+    show(outcome, "");
+    if (answer.status === 404 && answer.error.code) {
       complain(input, answer.error.message);
       input.focus();
     } else if (answer.error) {
@@ -765,7 +809,7 @@ function setUpKey(list) {
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const typed = input.value.replace(/^["'\s]*(authorization\s*:)?\s*bearer(?!\S)/i, "").replace(/["'\s]/g, "");
+    const typed = input.value.replace(/^\s*(export\s|set\s|\$env:)?\s*key\s*=/i, "").replace(/^["'\s]*(authorization\s*:)?\s*bearer(?!\S)/i, "").replace(/["'\s]/g, "");
     input.value = typed;
     if (typed === key && pauseLeft() > 0) {
       stillWaiting(problem);
@@ -788,7 +832,7 @@ function setUpKey(list) {
     tab.set("key", key);
     $("#forget").hidden = false;
     const answer = await list.load({ greeting: "Your key works. " });
-    if (key !== typed) return;
+    if (key !== typed || answer.stale) return;
     if (answer.error) {
       if (answer.status !== 401) refused(problem, answer.error); // that is told already
       return;
