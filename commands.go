@@ -140,7 +140,11 @@ of - is stdin. All lines are checked first: if one is wrong, nothing is stored.
 Services can run meanwhile. An import is known by its content: one that was
 stopped, even by a kill, goes on where it was when the same content is imported
 again, and one that has ended is refused. At the end it says which ids it gave,
-as runs: those between two runs belong to pets of clients.
+as runs: those between two runs belong to pets of clients. One that is refused
+prints all of them on stdout, a run a line.
+
+With -keep-ids the pets come back under the ids of their lines, which were given
+before, and which no other pet has. What is there already is passed over.
 
 Example: petstore pet import pets.jsonl`,
 		onlyDatabase: true, flags: importFlags, run: petImport,
@@ -152,6 +156,7 @@ Example: petstore pet import pets.jsonl`,
 The pets of a database file are as they were at one moment. Those of a cluster
 are read 1,000 at a time, each as it was at some moment of the export. FILE
 must not exist, and gets its name when it is whole; a FILE of - is stdout, too.
+What is damaged is left out: the command names the ids, and exits with 1.
 
 Example: petstore pet export -status sold sold.jsonl`,
 		database: openToRead, onlyDatabase: true, flags: statusFlag, run: petExport,
@@ -176,10 +181,12 @@ Example: petstore pet set -status sold 7`,
 		name: "pet delete", argument: "ID", repeated: true,
 		about: `delete pets, all that are named or none
 
+First it prints them on stdout, as pet export does: keep that, and pet import
+-keep-ids brings them back. If something is edited meanwhile, it deletes none.
 An ID of - reads the ids from stdin, one a line. Services follow within a
-second. The ids are never used again.
+second. No other pet gets the ids.
 
-Example: petstore pet delete 7 8 9`,
+Example: petstore pet delete 7 8 9 > deleted.jsonl`,
 		run: petDelete,
 	},
 	{

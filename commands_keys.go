@@ -106,9 +106,11 @@ func keySet(ctx context.Context, cmd *invocation) error {
 		return err
 	}
 	if results[0].affected == 0 { // changeKey changes every key that is not revoked
-		return fmt.Errorf("key %d is revoked; make a new one with petstore key create", cmd.id)
+		return fmt.Errorf("key %d is revoked; %smake a new one with petstore key create",
+			cmd.id, cmd.successor())
 	}
 	cmd.log.Info("key changed", cmd.changes()...)
+	cmd.warnOfSuccessor()
 	return nil
 }
 
@@ -141,8 +143,8 @@ func keyUnban(ctx context.Context, cmd *invocation) error {
 // not double the quota, and it gets the same lifetime, which starts now.
 func keyRotate(ctx context.Context, cmd *invocation) error {
 	if !cmd.key.usable(cmd.now) {
-		return fmt.Errorf("key %d is revoked or expired; make a new one with petstore key create",
-			cmd.id)
+		return fmt.Errorf("key %d is revoked or expired; %smake a new one with petstore key create",
+			cmd.id, cmd.successor())
 	}
 	successor := cmd.key
 	successor.CreatedAt = cmd.now
@@ -160,15 +162,32 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 		return err
 	}
 	cmd.log.Info("key rotated", "successor", id, "overlap", cmd.overlap.String())
+	cmd.warnOfSuccessor()
 	return nil
+}
+
+// successor says in a refusal which key to use in the place of one that was rotated.
+func (c *invocation) successor() string {
+	if c.key.SucceededBy == 0 {
+		return ""
+	}
+	return fmt.Sprintf("it was rotated into key %d: name that one, or ", c.key.SucceededBy)
+}
+
+// warnOfSuccessor names the key into which this one was rotated before: it may be the one that was
+// meant.
+func (c *invocation) warnOfSuccessor() {
+	if c.key.SucceededBy != 0 {
+		c.log.Warn("this key was rotated before; its successor is another key, which stays as it is",
+			"successor", int64(c.key.SucceededBy))
+	}
 }
 
 // keyList shows all keys. In the table, the successors of a key follow it, and are indented.
 func keyList(ctx context.Context, cmd *invocation) error {
 	each := func(add func(*apiKey) error) error {
 		if cmd.json {
-			// eachKey appends an AND to the clause.
-			return eachKey(ctx, cmd.store, cmd.now, add, "WHERE true")
+			return eachKeyByID(ctx, cmd.store, cmd.now, add)
 		}
 		return eachKeyByLine(ctx, cmd.store, cmd.now, add)
 	}

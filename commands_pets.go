@@ -9,13 +9,18 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
+
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // petSet changes what the flags say, and leaves the rest.
@@ -57,13 +62,23 @@ func petShow(_ context.Context, cmd *invocation) error {
 	return cmd.say(string(pet.body) + "\n")
 }
 
-// petDelete deletes all pets that are named, or none.
+// petDelete deletes all pets that are named, or none. First it writes them to stdout, from where
+// pet import -keep-ids can bring them back. While stdout waits for its reader, no lock is held.
 func petDelete(ctx context.Context, cmd *invocation) error {
 	ids, err := cmd.idsToDelete(ctx)
 	if err != nil {
 		return err
 	}
-	deleted, err := cmd.store.deletePets(ctx, ids)
+	found, err := cmd.store.findPets(ctx, ids)
+	if err != nil {
+		return err
+	}
+	if err := cmd.say(string(found.lines)); err != nil {
+		// It is not wrapped, as in issue: main would say nothing if the reader of stdout has left.
+		return errors.New("nothing was deleted, since stdout does not take the pets: " +
+			err.Error())
+	}
+	deleted, err := cmd.store.deletePets(ctx, found)
 	if err != nil {
 		return err
 	}
@@ -78,7 +93,9 @@ func (c *invocation) idsToDelete(ctx context.Context) ([]string, error) {
 	}
 	var ids []string
 	err := untilStopped(ctx, func() error {
-		lines := bufio.NewScanner(c.stdin)
+		in := bufio.NewReader(c.stdin)
+		skipByteOrderMark(in)
+		lines := bufio.NewScanner(in)
 		for lines.Scan() {
 			if id := strings.TrimSpace(lines.Text()); id != "" {
 				ids = append(ids, id)
@@ -95,51 +112,94 @@ func (c *invocation) idsToDelete(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// deletePets deletes the pets with these ids, and returns how many there were. If one of them is
-// unknown, none is deleted, and the error names the first 20 that are.
-func (s *store) deletePets(ctx context.Context, ids []string) (deleted int64, err error) {
-	rows := []byte("[")
-	known := map[string]bool{}
-	for _, text := range ids {
-		if known[text] {
-			continue
-		}
-		known[text] = true
-		id, ok := parseID(text)
-		if !ok {
-			id = 0 // no pet has it
-		}
-		rows = fmt.Appendf(rows, `[%d,`, id) // each row is [id, text]
-		rows = append(appendQuoted(rows, text), "],"...)
+// foundPets are pets that are to be deleted.
+type foundPets struct {
+	ids   []int64 // ascending
+	lines []byte  // as export writes them
+	edits int64   // how many there had been before the first was read
+}
+
+// findQuery finds pets by a JSON array of ids.
+var findQuery = selectPets("id IN (SELECT value FROM json_each(?)) ORDER BY id")
+
+// findPets reads the pets with these ids. It is an error if one of them is unknown.
+func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error) {
+	found := &foundPets{}
+	if _, err := s.readInto(ctx, sqlOf(editsQuery), &found.edits); err != nil {
+		return nil, err
 	}
-	rows[len(rows)-1] = ']' // in place of the last comma
-	// look is for the error alone. remove has the same condition, since no Go code can run between
-	// the statements of a transaction.
-	var count int64
-	var names string
-	look := statement{
-		query: `WITH unknown AS (SELECT key, value ->> 1 AS name FROM json_each(?)
-		WHERE value ->> 0 NOT IN (SELECT id FROM pets))
-	SELECT (SELECT count(*) FROM unknown), (SELECT ifnull(group_concat(name, ', '), '')
-		FROM (SELECT name FROM unknown ORDER BY key LIMIT 20))`,
-		args: []any{string(rows)},
-		into: []any{&count, &names},
+	var ids []int64
+	for _, text := range texts {
+		if id, ok := parseID(text); ok {
+			ids = append(ids, id)
+		}
 	}
-	remove := sqlOf(`DELETE FROM pets WHERE id IN (SELECT value ->> 0 FROM json_each(?1))
-	AND NOT EXISTS (SELECT 1 FROM json_each(?1) WHERE value ->> 0 NOT IN (SELECT id FROM pets))`,
-		string(rows))
-	results, err := s.edit(ctx, look, remove)
+	slices.Sort(ids)
+	pets := s.newPetReader()
+	// A thousand at a time, since a cluster's response is kept in memory.
+	for some := range slices.Chunk(slices.Compact(ids), 1000) {
+		array, _ := json.Marshal(some) // of numbers
+		err := s.read(ctx, sqlOf(findQuery, string(array)), func(scan scanner) error {
+			pet, err := pets.read(scan)
+			if err != nil {
+				return err
+			}
+			found.ids = append(found.ids, pet.ID)
+			found.lines = append(pet.appendJSON(found.lines), '\n')
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return found, found.refuseOthers(texts)
+}
+
+// refuseOthers is an error if one of the ids is that of no pet that was found. It names the first
+// 20 of them.
+func (f *foundPets) refuseOthers(texts []string) error {
+	var unknown []string
+	named := map[string]bool{}
+	for _, text := range texts {
+		id, isID := parseID(text)
+		_, isFound := slices.BinarySearch(f.ids, id)
+		isKnown := isID && isFound
+		if !isKnown && !named[text] {
+			unknown = append(unknown, text)
+			named[text] = true
+		}
+	}
+	names := strings.Join(unknown[:min(len(unknown), 20)], ", ")
 	switch {
-	case err != nil:
-		return 0, err
-	case count == 1:
-		return 0, fmt.Errorf("no pet has the id %s", names)
-	case count > 20:
-		return 0, fmt.Errorf("no pets have the ids %s, and %d more", names, count-20)
-	case count > 0:
-		return 0, fmt.Errorf("no pets have the ids %s", names)
+	case len(unknown) == 0:
+		return nil
+	case len(unknown) == 1:
+		return fmt.Errorf("no pet has the id %s", names)
+	case len(unknown) > 20:
+		return fmt.Errorf("no pets have the ids %s, and %d more", names, len(unknown)-20)
 	}
-	return results[1].affected, nil
+	return fmt.Errorf("no pets have the ids %s", names)
+}
+
+// countEdit counts an edit, as store.edit does, if the statement before has changed a row.
+var countEdit = sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits' AND changes() > 0")
+
+// deletePets deletes pets unless anything was edited since they were read, and returns how many.
+// All are there then, since only an edit deletes a pet. So one condition is left to be tested while
+// the transaction keeps creates waiting.
+func (s *store) deletePets(ctx context.Context, found *foundPets) (deleted int64, err error) {
+	ids, _ := json.Marshal(found.ids) // of numbers
+	remove := sqlOf(`DELETE FROM pets WHERE id IN (SELECT value FROM json_each(?))
+		AND (SELECT value FROM counters WHERE name = 'edits') = ?`, string(ids), found.edits)
+	results, err := s.write(ctx, remove, countEdit)
+	if err == nil && results[0].affected == 0 {
+		return 0, errors.New("nothing was deleted, since something was edited after the pets " +
+			"were read; run the command again")
+	}
+	if err != nil {
+		return 0, err
+	}
+	return results[0].affected, nil
 }
 
 // importFile is the content of an import. Its pets wait as rows in a temporary file.
@@ -147,27 +207,25 @@ type importFile struct {
 	rows   *os.File
 	digest string // SHA-256 of the content in hex, by which the import is known
 	pets   int64
-	wrong  []string    // the first lines that are wrong, and why
-	first  string      // of the content: its first bytes
-	ids    importedIDs // that this call has given
+	wrong  []string // the first lines that are wrong, and why
+	first  string   // of the content: its first bytes
+	ids    idRuns   // that this call has given
+
+	// With -keep-ids each row begins with an id. kept has a hash of the row for each.
+	kept map[int64]uint64
+	seed maphash.Seed
 }
 
-// importedIDs are the ids that an import has given, as runs of consecutive ones. Those between two
-// runs were given to others.
-type importedIDs struct {
+// idRuns are runs of consecutive ids. Those between two runs of an import were given to others.
+type idRuns struct {
 	runs      []idRun
 	isUnknown bool // another try than this one has stored some of the pets
 }
 
 type idRun struct{ first, last int64 }
 
-// add takes the result of the statement that has inserted pets, all under consecutive ids.
-func (ids *importedIDs) add(inserted result) {
-	if inserted.affected == 0 {
-		ids.isUnknown = true
-		return
-	}
-	run := idRun{first: inserted.lastID - inserted.affected + 1, last: inserted.lastID}
+// add takes a run that comes after the others.
+func (ids *idRuns) add(run idRun) {
 	n := len(ids.runs)
 	if n > 0 && ids.runs[n-1].last == run.first-1 {
 		ids.runs[n-1].last = run.last
@@ -176,15 +234,31 @@ func (ids *importedIDs) add(inserted result) {
 	ids.runs = append(ids.runs, run)
 }
 
-func (ids *importedIDs) String() string {
+// addInserted takes the result of the statement that has inserted pets, all under consecutive ids.
+func (ids *idRuns) addInserted(inserted result) {
+	if inserted.affected == 0 {
+		ids.isUnknown = true
+		return
+	}
+	ids.add(idRun{first: inserted.lastID - inserted.affected + 1, last: inserted.lastID})
+}
+
+func (run idRun) String() string { return fmt.Sprintf("%d to %d", run.first, run.last) }
+
+// String names the first 20 runs.
+func (ids *idRuns) String() string {
 	if ids.isUnknown || len(ids.runs) == 0 {
 		return "unknown"
 	}
 	var runs []string
-	for _, run := range ids.runs {
-		runs = append(runs, fmt.Sprintf("%d to %d", run.first, run.last))
+	for _, run := range ids.runs[:min(len(ids.runs), 20)] {
+		runs = append(runs, run.String())
 	}
-	return strings.Join(runs, ", ")
+	text := strings.Join(runs, ", ")
+	if more := len(ids.runs) - len(runs); more > 0 {
+		text += fmt.Sprintf(" and %d more runs", more)
+	}
+	return text
 }
 
 // petImport adds the pets of a file. It stores nothing before all lines are known to be right.
@@ -195,8 +269,15 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	}
 	defer removeOpen(rows, os.Remove)() // it is removed now, and closed at the end
 	file := &importFile{rows: rows}
+	if cmd.keepIDs {
+		file.kept = map[int64]uint64{}
+		file.seed = maphash.MakeSeed()
+	}
 	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
+	}
+	if cmd.keepIDs {
+		return cmd.importKept(ctx, file)
 	}
 	start, err := cmd.importStart(ctx, file)
 	if err != nil {
@@ -231,21 +312,39 @@ func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
 		return file.read(content)
 	})
 	p.end()
-	if ctx.Err() == nil { // After a stop, file.read may still be adding lines.
-		_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	if ctx.Err() != nil { // After a stop, file.read may still be adding lines.
+		return context.Cause(ctx)
 	}
-	if err != nil {
+	_, _ = io.WriteString(c.stderr, strings.Join(file.wrong, ""))
+	if len(file.wrong) > 0 && err == nil {
+		err = fmt.Errorf("%s has wrong lines", c.argument)
+	}
+	if err == nil || file.digest == "" { // without a digest, it could not be read to its end
 		return err
 	}
-	if len(file.wrong) > 0 {
-		return fmt.Errorf("%s has wrong lines; nothing was stored%s", c.argument, file.hint())
+	stored := int64(0) // by an earlier run, perhaps of a version that took the line
+	if !c.keepIDs {
+		var storedErr error
+		stored, storedErr = c.store.imported(ctx, file.digest)
+		if storedErr != nil {
+			return errors.Join(err, storedErr)
+		}
 	}
-	return nil
+	if stored > 0 {
+		return fmt.Errorf("%w; %d of its pets are stored, by an earlier run, and no more%s",
+			err, stored, file.hint())
+	}
+	return fmt.Errorf("%w; nothing was stored%s", err, file.hint())
 }
 
 // hint says how lines of JSON are made of a content in another form that people often have.
 func (f *importFile) hint() string {
 	switch {
+	case strings.HasPrefix(f.first, "\x1f\x8b"):
+		return "; it is compressed: gzip -dc FILE | petstore pet import -"
+	case strings.HasPrefix(f.first, "\xff\xfe"), strings.Contains(f.first, "\x00"):
+		return "; it is UTF-16, as > writes it in PowerShell: " +
+			"iconv -f UTF-16 -t UTF-8 FILE | petstore pet import -"
 	case strings.HasPrefix(f.first, "["):
 		return "; jq -c '.[]' makes lines of a JSON array"
 	case !strings.HasPrefix(f.first, "{") && strings.Contains(f.first, ","):
@@ -255,14 +354,18 @@ func (f *importFile) hint() string {
 	return ""
 }
 
-// read reads a pet from each line, up to the 20th line that is wrong. A line is read as strictly as
-// the body of createPet, but for an id, which does not count.
+// skipByteOrderMark skips the one with which Windows begins a text.
+func skipByteOrderMark(in *bufio.Reader) {
+	if mark, _ := in.Peek(3); string(mark) == "\ufeff" {
+		_, _ = in.Discard(3)
+	}
+}
+
+// read reads a pet from each line, up to the 20th line that is wrong.
 func (f *importFile) read(content io.Reader) error {
 	digest, rows := sha256.New(), bufio.NewWriter(f.rows)
 	in := bufio.NewReader(io.TeeReader(content, digest))
-	if mark, _ := in.Peek(3); string(mark) == "\ufeff" { // a byte order mark
-		_, _ = in.Discard(3)
-	}
+	skipByteOrderMark(in)
 	start, _ := in.Peek(100)
 	f.first = strings.TrimSpace(string(start))
 	lines := bufio.NewScanner(in)
@@ -274,22 +377,59 @@ func (f *importFile) read(content io.Reader) error {
 		if len(bytes.TrimSpace(line)) == 0 {
 			continue
 		}
-		pet, err := decodeNewPet(line, "id")
+		row, err := f.rowOf(line)
 		if err != nil {
 			// The text of an Error begins with its code, which is the same for all lines.
 			_, problem, _ := strings.Cut(err.Error(), ": ")
 			f.wrong = append(f.wrong, fmt.Sprintf("line %d: %s\n", number, problem))
 			continue
 		}
-		f.pets++
-		_, _ = rows.Write(append(pet.appendRow(nil), '\n')) // Flush returns the error
+		if row != nil {
+			f.pets++
+			_, _ = rows.Write(append(row, '\n')) // Flush returns the error
+		}
+	}
+	// What follows a wrong line is read for the digest.
+	if _, err := io.Copy(io.Discard, in); err == nil {
+		f.digest = fmt.Sprintf("%x", digest.Sum(nil))
 	}
 	if lines.Err() != nil {
 		return fmt.Errorf("line %d: it has more than 64 KiB, or cannot be read: %w",
 			number+1, lines.Err())
 	}
-	f.digest = fmt.Sprintf("%x", digest.Sum(nil))
 	return rows.Flush()
+}
+
+// rowOf is the row of a line, which is read as strictly as the body of createPet, but for an id.
+// That counts only with -keep-ids. Then a line that repeats an earlier one has no row.
+func (f *importFile) rowOf(line []byte) (row []byte, err error) {
+	pet, err := decodeNewPet(line, "id")
+	if err != nil {
+		return nil, err
+	}
+	row = pet.appendRow(nil)
+	if f.kept == nil {
+		return row, nil
+	}
+	var fields struct {
+		ID json.RawMessage `json:"id"`
+	}
+	_ = json.Unmarshal(line, &fields) // decodeNewPet has found it to be an object
+	id, ok := parseID(string(fields.ID))
+	if !ok {
+		return nil, newError(CodeInvalidBody, "id: must be that of a pet, as exports have it")
+	}
+	row = append(fmt.Appendf(nil, "[%d,", id), row[1:]...)
+	hash := maphash.Bytes(f.seed, row)
+	earlier, isRepeated := f.kept[id]
+	f.kept[id] = hash
+	if isRepeated && earlier != hash {
+		return nil, newError(CodeInvalidBody, "id: an earlier line gives it to another pet")
+	}
+	if isRepeated {
+		return nil, nil
+	}
+	return row, nil
 }
 
 // importStart returns how many pets of an import are stored already. With -again an import that has
@@ -300,55 +440,73 @@ func (c *invocation) importStart(ctx context.Context, file *importFile) (int64, 
 	if err != nil || !hasEnded {
 		return stored, err
 	}
-	if !c.again {
-		return 0, fmt.Errorf("it was imported before, all %d pets; -again adds them once more",
-			file.pets)
+	if c.again {
+		return 0, c.store.restartImport(ctx, file.digest, file.pets)
 	}
-	// This moves the number of stored pets back to 0, and stores none. It is a write of its own:
-	// each later write moves the number up, and can tell by it whether it was made before. If the
-	// first batch moved it instead, then of an import of 5 pets from 5 to 5, that could not.
-	_, err = c.store.importPets(ctx, file.digest, nil, file.pets, 0)
-	return 0, err
+	ids, err := c.store.importedIDs(ctx, file.digest, file.pets)
+	if err != nil {
+		return 0, err
+	}
+	var lines strings.Builder
+	for _, run := range ids.runs {
+		fmt.Fprintln(&lines, run)
+	}
+	if err := c.say(lines.String()); err != nil {
+		return 0, err
+	}
+	return 0, fmt.Errorf("it was imported before, all %d pets, with the ids %s; "+
+		"-again adds them once more", file.pets, ids)
 }
 
 // importBatch is how many pets of an import share a transaction. More would be faster, but creates
 // wait meanwhile.
 const importBatch = 500
 
-// storePets stores those pets of an import that are not stored yet, and returns how many then are.
-// After each transaction it pauses for as long as that took, so that others can write for half of
-// the time.
-func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
-	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
-	defer p.end()
+// eachBatch calls do with the rows of an import after the first skipped ones, a batch at a time,
+// until ctx ends. After each batch it pauses for as long as that took, so that others can write for
+// half of the time.
+func (f *importFile) eachBatch(ctx context.Context, skipped int64,
+	do func(rows []string) error) error {
 	// The file's own offset stands at its end, after what was written.
-	rows := bufio.NewScanner(io.NewSectionReader(file.rows, 0, math.MaxInt64))
-	for range stored {
+	rows := bufio.NewScanner(io.NewSectionReader(f.rows, 0, math.MaxInt64))
+	for range skipped {
 		rows.Scan()
 	}
-	for stored < file.pets {
-		if ctx.Err() != nil {
-			return stored, context.Cause(ctx)
-		}
+	for {
 		var batch []string
 		for len(batch) < importBatch && rows.Scan() {
 			batch = append(batch, rows.Text())
 		}
-		if rows.Err() != nil {
-			return stored, rows.Err()
+		if rows.Err() != nil || len(batch) == 0 {
+			return rows.Err()
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		begin := time.Now()
-		next := stored + int64(len(batch))
-		inserted, err := c.store.importPets(ctx, file.digest, batch, stored, next)
-		if err != nil {
-			return stored, err
+		if err := do(batch); err != nil {
+			return err
 		}
-		file.ids.add(inserted)
-		p.done.Add(next - stored)
-		stored = next
 		pause(ctx, time.Since(begin))
 	}
-	return stored, nil
+}
+
+// storePets stores those pets of an import that are not stored yet, and returns how many then are.
+func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
+	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
+	defer p.end()
+	err := file.eachBatch(ctx, stored, func(rows []string) error {
+		next := stored + int64(len(rows))
+		inserted, err := c.store.importPets(ctx, file.digest, rows, stored, next)
+		if err != nil {
+			return err
+		}
+		file.ids.addInserted(inserted)
+		p.done.Add(next - stored)
+		stored = next
+		return nil
+	})
+	return stored, err
 }
 
 const importedQuery = "SELECT value FROM counters WHERE name = ?"
@@ -362,101 +520,322 @@ func (s *store) imported(ctx context.Context, digest string) (stored int64, err 
 // insertImported adds pets if the statement before has changed a row.
 var insertImported = insertPets("changes() = 1")
 
-// importPets stores the next pets of an import, and moves the number of its stored pets from one
-// value to another, in one transaction. It may be repeated: if the number is "to" already, an
-// earlier try or the same import elsewhere has stored these pets, and it stores none. If the number
-// is neither of the two, it fails and stores nothing.
+// importPets stores the next pets of an import, notes their ids, and moves the number of its stored
+// pets from one value to another, in one transaction.
 func (s *store) importPets(ctx context.Context, digest string, rows []string,
 	from, to int64) (inserted result, err error) {
-	name := "import " + digest
-	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
-		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
-	insert := sqlOf(insertImported, "["+strings.Join(rows, ",")+"]")
-	var stored int64
-	read := statement{query: importedQuery, args: []any{name}, into: []any{&stored}}
-	var results []result
-	for range 5 {
-		results, err = s.write(ctx, move, insert, read)
-		// A write whose outcome is unknown may be repeated, since the move is made only once. After
-		// a stop a repeat would not be sent, and its error would not say that.
-		if !errors.Is(err, errOutcome) || ctx.Err() != nil {
-			break
-		}
-	}
+	insert := sqlOf(insertImported, jsonArray(rows))
+	// A row of counters has the first id in its name, and the last as its value.
+	note := sqlOf(`INSERT INTO counters (name, value)
+		SELECT ? || (last_insert_rowid() - changes() + 1), last_insert_rowid()
+		WHERE changes() > 0`, idsPrefix(digest))
+	results, err := s.moveImport(ctx, digest, from, to, insert, note)
 	if err != nil {
 		return result{}, err
-	}
-	if stored != to {
-		return result{}, errors.New("another import of the same content is under way")
 	}
 	return results[1], nil
 }
 
-// petExport writes to a new file, or to stdout.
+// restartImport moves the number of stored pets back to 0, and forgets their ids. It is a write of
+// its own: each later write moves the number up, and can tell by it whether it was made before. If
+// the first batch moved it instead, then of an import of 5 pets from 5 to 5, that could not.
+func (s *store) restartImport(ctx context.Context, digest string, pets int64) error {
+	forget := sqlOf("DELETE FROM counters WHERE "+areIDs+" AND changes() = 1", idsPrefix(digest))
+	_, err := s.moveImport(ctx, digest, pets, 0, forget)
+	return err
+}
+
+// areIDs is the condition of the rows of counters in which an import has noted ids. The digit after
+// the prefix is above the prefix itself, and below a colon.
+const areIDs = "name > ?1 AND name < ?1 || ':'"
+
+func idsPrefix(digest string) string { return "ids " + digest + " " }
+
+// importedIDs are the ids that an import of so many pets gave when it was last begun. They are
+// unknown if an older version has stored some of the pets.
+func (s *store) importedIDs(ctx context.Context, digest string, pets int64) (*idRuns, error) {
+	ids := &idRuns{}
+	query := sqlOf("SELECT CAST(substr(name, length(?1) + 1) AS INTEGER), value FROM counters WHERE "+
+		areIDs+" ORDER BY value", idsPrefix(digest))
+	err := s.read(ctx, query, func(scan scanner) error {
+		var run idRun
+		if err := scan(&run.first, &run.last); err != nil {
+			return err
+		}
+		pets -= run.last - run.first + 1
+		ids.add(run)
+		return nil
+	})
+	if pets != 0 {
+		ids = &idRuns{isUnknown: true}
+	}
+	return ids, err
+}
+
+// moveImport moves the number of an import's stored pets from one value to another and then runs
+// statements, in one transaction, and returns the results of all. It may be repeated: if the number
+// is "to" already, an earlier try or the same import elsewhere has done this, and the move changes
+// nothing. If the number is neither of the two, it fails and stores nothing.
+func (s *store) moveImport(ctx context.Context, digest string, from, to int64,
+	then ...statement) ([]result, error) {
+	name := "import " + digest
+	var stored int64
+	statements := []statement{sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
+		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)}
+	statements = append(statements, then...)
+	statements = append(statements,
+		statement{query: importedQuery, args: []any{name}, into: []any{&stored}})
+	results, err := s.writeRepeatedly(ctx, statements...)
+	if err == nil && stored != to {
+		return nil, errors.New("another import of the same content is under way")
+	}
+	return results, err
+}
+
+// writeRepeatedly is write for what may be repeated while its outcome is unknown. After a stop a
+// repeat would not be sent, and its error would not say that the outcome is unknown.
+func (s *store) writeRepeatedly(ctx context.Context, statements ...statement) (
+	results []result, err error) {
+	for range 5 {
+		results, err = s.write(ctx, statements...)
+		if !errors.Is(err, errOutcome) || ctx.Err() != nil {
+			break
+		}
+	}
+	return results, err
+}
+
+func jsonArray(rows []string) string { return "[" + strings.Join(rows, ",") + "]" }
+
+// importKept brings deleted pets back under their ids. A pet that is there exactly as its line says
+// is passed over, so that the same file can be imported again after a stop.
+func (c *invocation) importKept(ctx context.Context, file *importFile) error {
+	err := file.eachBatch(ctx, 0, func(rows []string) error {
+		return c.store.findWrongIDs(ctx, rows, file)
+	})
+	if err != nil {
+		return err
+	}
+	if len(file.wrong) > 0 {
+		_, _ = io.WriteString(c.stderr, strings.Join(file.wrong[:min(len(file.wrong), 20)], ""))
+		return fmt.Errorf("%s has %d lines whose ids cannot be given; nothing was stored",
+			c.argument, len(file.wrong))
+	}
+	p := startProgress(c.stderr, "importing", "pets", file.pets)
+	defer p.end()
+	stored := int64(0)
+	err = file.eachBatch(ctx, 0, func(rows []string) error {
+		results, err := c.store.writeRepeatedly(ctx, sqlOf(insertKept, jsonArray(rows)), countEdit)
+		if err != nil {
+			return err
+		}
+		stored += results[0].affected
+		p.done.Add(int64(len(rows)))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%d of %d pets are in their place; the same import goes on after them: %w",
+			p.done.Load(), file.pets, err)
+	}
+	c.log.Info("pets imported under their ids",
+		"pets", stored,
+		"file", c.argument,
+		"alreadyThere", file.pets-stored)
+	return nil
+}
+
+// The rows of these statements are [id, category_id, status, name]. New ids start above the number
+// in sqlite_sequence, so that an id up to it was given, or is skipped for good. insertKept fails if
+// another pet than its row's has the id.
+const (
+	insertKept = `INSERT INTO pets (id, category_id, status, name)
+	SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
+	WHERE NOT EXISTS (SELECT 1 FROM pets WHERE pets.id = value ->> 0 AND category_id = value ->> 1
+		AND status = value ->> 2 AND name = value ->> 3)`
+
+	wrongIDs = `SELECT value ->> 0, pets.id IS NOT NULL
+	FROM json_each(?) AS line LEFT JOIN pets ON pets.id = value ->> 0
+	WHERE iif(pets.id IS NULL,
+		value ->> 0 > ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'pets'), 0),
+		category_id <> value ->> 1 OR status <> value ->> 2 OR name <> value ->> 3)
+	ORDER BY line.key`
+)
+
+// findWrongIDs adds to the wrong lines those whose ids are taken, or were never given.
+func (s *store) findWrongIDs(ctx context.Context, rows []string, file *importFile) error {
+	return s.read(ctx, sqlOf(wrongIDs, jsonArray(rows)), func(scan scanner) error {
+		var id int64
+		var isTaken bool
+		if err := scan(&id, &isTaken); err != nil {
+			return err
+		}
+		reason := "it was never given to a pet"
+		if isTaken {
+			reason = "another pet has it, or this one was changed"
+		}
+		file.wrong = append(file.wrong, fmt.Sprintf("id %d: %s\n", id, reason))
+		return nil
+	})
+}
+
+// petExport writes to a new file, or to stdout. What is damaged is left out.
 func petExport(ctx context.Context, cmd *invocation) error {
 	file := cmp.Or(cmd.argument, "-")
-	pets, err := cmd.exportPets(ctx, file)
+	pets, leftOut, err := cmd.exportPets(ctx, file)
 	if err != nil {
 		return fmt.Errorf("cannot export the pets of %s: %w", databaseName(cmd.db), err)
 	}
 	cmd.log.Info("pets exported",
 		"pets", pets,
 		"file", file)
+	if len(leftOut.runs) > 0 {
+		return fmt.Errorf("%s is damaged: all pets that can be read are exported, and those with "+
+			"the ids %s are left out", databaseName(cmd.db), leftOut)
+	}
 	return nil
 }
 
-// exportPets returns how many pets it has written.
-func (c *invocation) exportPets(ctx context.Context, file string) (pets int64, err error) {
-	// Without -status the number is 0, which selects all pets.
-	count := sqlOf("SELECT count(*) FROM pets WHERE ? IN (0, status)",
-		c.pet.Status.stored())
-	if _, err := c.store.readInto(ctx, count, &pets); err != nil {
-		return 0, err
+// exportPets returns how many pets it has written, and the ids that it could not read.
+func (c *invocation) exportPets(ctx context.Context, file string) (
+	pets int64, leftOut *idRuns, err error) {
+	count := sqlOf("SELECT count(*) FROM pets")
+	if status := c.pet.Status.stored(); status != 0 {
+		count = sqlOf("SELECT count(*) FROM pets WHERE status = ?", status)
+	}
+	_, err = c.store.readInto(ctx, count, &pets) // 0, which is unknown, if that is damaged
+	if err != nil && !isDamage(err) {
+		return 0, nil, err
 	}
 	p := startProgress(c.stderr, "exporting", "pets", pets)
 	defer p.end()
 	if file == "-" {
-		err = c.writePets(ctx, c.stdout, p)
-		return p.done.Load(), err
+		leftOut, err = c.writePets(ctx, c.stdout, p)
+		return p.done.Load(), leftOut, err
 	}
 	partial, err := createFile(file)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer partial.discard()
-	if err := c.writePets(ctx, partial, p); err != nil {
-		return 0, err
+	leftOut, err = c.writePets(ctx, partial, p)
+	if err != nil {
+		return 0, nil, err
 	}
-	return p.done.Load(), partial.publish()
+	return p.done.Load(), leftOut, partial.publish()
 }
 
 // writePets writes pets as JSON, one a line.
-func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) error {
+func (c *invocation) writePets(ctx context.Context, to io.Writer, p *progress) (*idRuns, error) {
 	out := bufio.NewWriterSize(to, maxBody)
 	var line []byte
-	err := c.store.eachPet(ctx, c.pet.Status, func(pet *Pet) error {
+	leftOut, err := c.store.eachPet(ctx, c.pet.Status, func(pet *Pet) error {
 		p.done.Add(1)
 		line = append(pet.appendJSON(line[:0]), '\n')
 		_, err := out.Write(line)
 		return err
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return out.Flush()
+	return leftOut, out.Flush()
 }
 
-// eachPet calls do with each pet that has the status, by id. Status "" selects all. The first row
-// of each response is no pet, but the number of edits (petsQuery). It counts towards eachRow's
-// limit. For it, 0 is returned: eachRow never goes on from that, because a full response ends with
-// a pet.
-func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet) error) error {
+// isDamage reports whether an error is that of a file with damage, or of a disk that cannot read
+// some of it. A node of a cluster is replaced instead.
+func isDamage(err error) bool {
+	return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
+}
+
+// exportQuery and statusExportQuery read no table but pets, since the others may be damaged.
+var (
+	exportQuery       = selectPets("id > ? ORDER BY id LIMIT ?")
+	statusExportQuery = selectPets("status = ? AND id > ? ORDER BY id LIMIT ?")
+)
+
+// eachPet calls do with each pet that has the status, by id. Status "" selects all. It goes on past
+// what is damaged, and returns the ids there, not all of which need be those of pets.
+func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet) error) (
+	leftOut *idRuns, err error) {
+	query := sqlOf(exportQuery)
+	if status != "" {
+		query = sqlOf(statusExportQuery, status.stored())
+	}
+	leftOut = &idRuns{}
 	pets := s.newPetReader()
-	return s.eachRow(ctx, listOf(status.stored()), func(scan scanner) (id int64, err error) {
+	after := int64(0)
+	row := func(scan scanner) (id int64, err error) {
 		pet, err := pets.read(scan)
-		if err != nil || pet == nil {
+		id = pets.row.ID
+		switch {
+		case err != nil && !s.engine.shared(): // it is no pet's row
+			leftOut.add(idRun{id, id})
+		case err != nil:
 			return 0, err
+		default:
+			err = do(pet)
 		}
-		return pet.ID, do(pet)
-	})
+		after = id
+		return id, err
+	}
+	for {
+		err := s.eachRowAfter(ctx, after, query, row)
+		if !isDamage(err) {
+			return leftOut, err
+		}
+		last, isEnd, err := s.damageAfter(ctx, after, query)
+		if err != nil {
+			return leftOut, err
+		}
+		leftOut.add(idRun{after + 1, last})
+		if isEnd {
+			return leftOut, nil
+		}
+		after = last
+	}
+}
+
+// damageAfter returns the last id, of those above after, at which a query cannot be read. isEnd says
+// that it cannot be read from there on. It tries ids at distances of a thousandth of what it has
+// passed, so that a page between two damaged ones is found, and the end soon even if a million
+// million ids were skipped. Then it goes back to the first id that can be read, halving the distance.
+func (s *store) damageAfter(ctx context.Context, after int64, query statement) (
+	last int64, isEnd bool, err error) {
+	isDamaged := func(id int64) (bool, error) {
+		first := sqlOf(query.query, slices.Concat(query.args, []any{id - 1, int64(1)})...)
+		err := s.read(ctx, first, func(scanner) error { return nil })
+		if isDamage(err) {
+			return true, nil
+		}
+		return false, err
+	}
+	end := int64(math.MaxInt64)
+	const highest = "SELECT seq FROM sqlite_sequence WHERE name = 'pets'"
+	if _, err := s.readInto(ctx, sqlOf(highest), &end); err != nil || end <= after {
+		end = math.MaxInt64 // that table is damaged, too
+	}
+	last = after + 1
+	next := last
+	for next == last {
+		step := 1 + (last-after)/1000
+		if last > end-step {
+			return end, true, nil
+		}
+		next += step
+		if damaged, err := isDamaged(next); err != nil {
+			return 0, false, err
+		} else if damaged {
+			last = next
+		}
+	}
+	for next-last > 1 {
+		middle := last + (next-last)/2
+		if damaged, err := isDamaged(middle); err != nil {
+			return 0, false, err
+		} else if damaged {
+			last = middle
+		} else {
+			next = middle
+		}
+	}
+	return last, false, nil
 }

@@ -132,6 +132,7 @@ type config struct {
 	quota             quota // of -per-minute and -per-day
 	expires, overlap  time.Duration
 	test, json, again bool
+	keepIDs           bool
 	skipIDs, days     int64
 	pet               NewPet // what pet set changes, and pet export selects; its name is newName
 }
@@ -149,7 +150,7 @@ func serveFlags(cmd *invocation) {
 			"without it they are paths, which are correct behind any proxy")
 	cmd.textFlag(&cmd.stagingURL, "staging-url", "", checkBaseURL,
 		"the public `URL` of the staging environment, ending in /v1, for /openapi.json")
-	cmd.BoolVar(&cmd.staging, "staging", false,
+	cmd.boolFlag(&cmd.staging, "staging",
 		"be a staging instance: issue and take only pet_test_ keys")
 	cmd.durationFlag(&cmd.banFor, "ban-for", "10m",
 		"ban a key for this `DURATION` when its client insists after 429;\n0 turns bans off")
@@ -173,12 +174,13 @@ func serveFlags(cmd *invocation) {
 		mustMatch("text|json|auto", "text, json or auto"),
 		"the `FORMAT` of the log on stderr: text, json, or auto,\n"+
 			"which is text on a terminal and json elsewhere")
-	cmd.TextVar(&cmd.logLevel, "log-level", slog.LevelInfo,
-		"log from this `LEVEL` on: debug (a line for each request), info,\nwarn or error")
+	cmd.parsedFlag("log-level", "info",
+		"log from this `LEVEL` on: debug (a line for each request), info,\nwarn or error",
+		cmd.setLogLevel)
 	cmd.textFlag(&cmd.debugAddr, "debug-addr", "", checkAddr,
 		"serve on `HOST:PORT`, without keys, a page that shows how the service is doing,\n"+
 			"and /metrics, /healthz, /readyz and /debug/pprof/")
-	cmd.BoolVar(&cmd.debugAllowRemote, "debug-allow-remote", false,
+	cmd.boolFlag(&cmd.debugAllowRemote, "debug-allow-remote",
 		"let -debug-addr be reached from other machines")
 }
 
@@ -208,7 +210,7 @@ func databaseFlag(cmd *invocation) {
 
 func keyCreateFlags(cmd *invocation) {
 	keyFlags(cmd)
-	cmd.BoolVar(&cmd.test, "test", false,
+	cmd.boolFlag(&cmd.test, "test",
 		"make a pet_test_ key, for a staging instance")
 }
 
@@ -284,7 +286,7 @@ func (c *invocation) changes() (attributes []any) {
 }
 
 func showFlags(cmd *invocation) {
-	cmd.BoolVar(&cmd.json, "json", false, "print JSON in place of a table")
+	cmd.boolFlag(&cmd.json, "json", "print JSON in place of a table")
 }
 
 func usageFlags(cmd *invocation) {
@@ -298,9 +300,11 @@ func rotateFlags(cmd *invocation) {
 }
 
 func importFlags(cmd *invocation) {
-	cmd.BoolVar(&cmd.again, "again", false,
+	cmd.boolFlag(&cmd.again, "again",
 		"add the pets once more if an import of the same content has ended;\n"+
 			"an import that was stopped goes on to its end, and adds no pet twice")
+	cmd.boolFlag(&cmd.keepIDs, "keep-ids",
+		"bring deleted pets back: give each the id of its line, which no other pet has")
 }
 
 func petSetFlags(cmd *invocation) {
@@ -407,6 +411,25 @@ func parseDuration(text string) (time.Duration, error) {
 	// A Duration has room for the largest number of 16 bits, in days.
 	days, err := strconv.ParseUint(number, 10, 16)
 	return time.Duration(days) * 24 * time.Hour, err
+}
+
+// boolFlag declares a flag that is set or not.
+func (c *invocation) boolFlag(into *bool, name, usage string) {
+	c.BoolFunc(name, usage, func(text string) (err error) {
+		*into, err = strconv.ParseBool(text)
+		if err != nil {
+			return errors.New("it must be true or false")
+		}
+		return nil
+	})
+}
+
+// setLogLevel reads -log-level, in capital letters too.
+func (c *invocation) setLogLevel(text string) error {
+	if c.logLevel.UnmarshalText([]byte(text)) != nil {
+		return errors.New("it must be debug, info, warn or error")
+	}
+	return nil
 }
 
 // setCache reads -cache, a number of mebibytes such as 16MiB, or 0.

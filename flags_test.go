@@ -80,7 +80,7 @@ log
 log-level
 	takes DEBUG as -4
 	or ERROR
-	refuses loud|1
+	refuses loud|1|WARNING
 debug-addr
 	takes 127.0.0.1:1 as 127.0.0.1:1
 	or [::1]:2
@@ -109,9 +109,10 @@ func TestEveryFlagOfTheServiceHasAVariableAndIsChecked(t *testing.T) {
 		case "refuses":
 			for bad := range strings.SplitSeq(value, "|") {
 				_, _, err := petstore(t, nil, "-"+name+"="+bad)
-				wantOneLine(t, err, true, "-"+name, bad, "; see petstore serve -h")
+				wantOneLine(t, err, true, "-"+name, bad, "must be", "; see petstore serve -h")
 				_, _, err = petstore(t, map[string]string{variableOf(name): bad})
-				wantOneLine(t, err, true, variableOf(name), bad, "; see petstore serve -h")
+				wantOneLine(t, err, true, variableOf(name), bad, "must be",
+					"; see petstore serve -h")
 			}
 		default:
 			name = verb

@@ -90,11 +90,17 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 // needs brackets. SQLite gives each bare ? the number after the highest so far, so the clause may
 // use ?1 several times.
 //
-// A new column of a key needs a migration, a file in schema. The column also stands in keysQuery,
+// A new column of a key needs a migration, a file in schema. The column also stands in keyColumns,
 // apiKey, columns, insertKeyIf and insertion, and in changeKey if a command may change it.
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
 	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
+	return eachKeyOf(ctx, s, now, query, do)
+}
+
+// eachKeyByID calls do with all keys, as eachKey has them.
+func eachKeyByID(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
+	query := sqlOf(allKeysQuery + "WHERE k.id > ? ORDER BY k.id LIMIT ?")
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
@@ -103,15 +109,15 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
 	// ?1 is the id of the key after which the rows begin, or 0. If there is no such key, as for 0,
 	// ?1 stands for its line as well.
-	query := sqlOf(keysQuery + `
+	query := sqlOf(allKeysQuery + `
 WHERE (coalesce(k.usage_id, k.id), k.id) >
 	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), ?1), ?1)
 ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
-// eachKeyOf calls do with the keys of a query that begins with keysQuery, and ends as eachRow needs
-// it.
+// eachKeyOf calls do with the keys of a query that begins with keysQuery or allKeysQuery, and ends as
+// eachRow needs it.
 func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	do func(*apiKey) error) error {
 	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
@@ -129,21 +135,34 @@ func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	})
 }
 
-// keysQuery reads keys, each with its usage. The subquery finds the key that it was last rotated
+// keysQuery reads few keys, each with its usage. The subquery finds the key that it was last rotated
 // into. It compares usage_id only to use the index api_keys_usage_id. eachKey adds which keys, and
 // their order.
-const keysQuery = `
-SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime,
-	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at,
-	coalesce(k.usage_id, k.id),
-	ifnull(k.succeeds, 0), (SELECT ifnull(max(id), 0) FROM api_keys
-		WHERE usage_id = coalesce(k.usage_id, k.id) AND succeeds = k.id),
-	ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
-	ifnull(banned_at, 0), ifnull(banned_until, 0)
-FROM api_keys k LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
+const keysQuery = keyColumns + `
+FROM (SELECT *, (SELECT max(id) FROM api_keys
+		WHERE usage_id = coalesce(line.usage_id, line.id) AND succeeds = line.id) AS successor
+	FROM api_keys line) k
+LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 `
 
-// columns are pointers to what keysQuery reads of a key, beside its usage.
+// allKeysQuery reads many keys in the same way. The subquery of keysQuery looks through a whole line
+// of rotations for each of its keys. Here one query finds all successors, whose usage_id is not NULL,
+// so that the same index leaves the other keys out.
+const allKeysQuery = keyColumns + `
+FROM api_keys k
+LEFT JOIN (SELECT succeeds AS predecessor, max(id) AS successor FROM api_keys
+	WHERE usage_id > 0 GROUP BY succeeds) ON predecessor = k.id
+LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
+`
+
+const keyColumns = `
+SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime,
+	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at,
+	coalesce(k.usage_id, k.id), ifnull(k.succeeds, 0), ifnull(successor, 0),
+	ifnull(minute_used, 0), ifnull(minute_ends, 0), ifnull(day_used, 0), ifnull(day_ends, 0),
+	ifnull(banned_at, 0), ifnull(banned_until, 0)`
+
+// columns are pointers to what keyColumns reads of a key, beside its usage.
 func (k *apiKey) columns() []any {
 	return []any{
 		&k.ID,
@@ -198,11 +217,16 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 // it takes 1.5 MB.
 func (s *store) eachRow(ctx context.Context, query statement,
 	row func(scan scanner) (id int64, err error)) error {
+	return s.eachRowAfter(ctx, 0, query, row)
+}
+
+// eachRowAfter is eachRow for the rows whose id is above after.
+func (s *store) eachRowAfter(ctx context.Context, after int64, query statement,
+	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // SQLite takes a negative limit for none
 	if s.engine.shared() {
 		limit = 1000
 	}
-	var after int64
 	for {
 		var count int64
 		next := sqlOf(query.query, slices.Concat(query.args, []any{after, limit})...)

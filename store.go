@@ -420,13 +420,20 @@ var petColumns = []struct {
 // number of edits, from the same snapshot. That number, negated, is the id of its row, so that the
 // row is the first by id. ORDER BY and LIMIT in a condition count for both SELECTs.
 func petsQuery(condition string) string {
-	edits, names := "SELECT -value AS id", "SELECT id"
+	edits := "SELECT -value AS id"
 	for _, column := range petColumns {
 		edits += ", " + column.none
+	}
+	return edits + " FROM counters WHERE name = 'edits' UNION ALL " + selectPets(condition)
+}
+
+// selectPets reads the pets that a condition selects, for a petReader.
+func selectPets(condition string) string {
+	names := "SELECT id"
+	for _, column := range petColumns {
 		names += ", " + column.name
 	}
-	return edits + " FROM counters WHERE name = 'edits' UNION ALL " +
-		names + " FROM pets WHERE " + condition
+	return names + " FROM pets WHERE " + condition
 }
 
 var (

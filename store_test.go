@@ -67,6 +67,8 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 		for line := range linesOf(`
 			pet set -name=Tom -category=2 -status=sold 1
 			pet export -
+			pet export -status sold
+			pet import -keep-ids ` + petsFile(t, `{"id":1,"name":"Tom","categoryId":2,"status":"sold"}`) + `
 			pet delete 1
 			key create -plan=free
 			key list
@@ -99,6 +101,8 @@ func sendStatements(t *testing.T, s *store) {
 	createOnce(t, s, 1, "Rex", testTime)
 	must(t, errorOf(s.importPets(ctx, "digest", []string{rowOf(rex)}, 0, 1)))
 	must(t, errorOf(s.imported(ctx, "digest")))
+	must(t, errorOf(s.importedIDs(ctx, "digest", 1)))
+	must(t, s.restartImport(ctx, "digest", 1))
 	must(t, s.purge(ctx, testTime))
 	must(t, s.probe(ctx))
 	must(t, s.readable(ctx))
