@@ -254,7 +254,9 @@ func violations(schema any, value any) (problems []string) {
 			keeps = false
 		}
 		if !keeps {
-			problems = append(problems, fmt.Sprintf("breaks the rule %s: %v", keyword, want))
+			// Both may be long, such as the pattern of a name.
+			problems = append(problems, fmt.Sprintf("%.60s breaks the rule %s: %.60s",
+				fmt.Sprint(value), keyword, fmt.Sprint(want)))
 		}
 	}
 	return problems

@@ -58,8 +58,7 @@ func (c *fakeCluster) wantRefused(want string) {
 
 func TestAClusterThatCannotBeUsedIsRefused(t *testing.T) {
 	const others = "it belongs to another program"
-	newer := append(schemaOf(len(migrations)),
-		"INSERT INTO identity (value) VALUES (7)", "PRAGMA user_version = 99")
+	newer := append(schemaOf(len(migrations)), "PRAGMA user_version = 99")
 	for what, refused := range map[string]struct {
 		holds  []string // statements
 		path   string   // to which the nodes give an answer
@@ -98,10 +97,14 @@ func TestAClusterThatCannotBeUsedIsRefused(t *testing.T) {
 	}
 }
 
-// schemaOf are the statements that make an empty database of a version.
+// schemaOf are the statements that make an empty database of a version, whose identity is 7.
 func schemaOf(version int) []string {
-	return append(slices.Clone(migrations[:version]), applicationMark,
+	statements := append(slices.Clone(migrations[:version]), applicationMark,
 		fmt.Sprint("PRAGMA user_version = ", version))
+	if version >= identityVersion {
+		statements = append(statements, "INSERT INTO identity (id, value) VALUES (1, 7)")
+	}
+	return statements
 }
 
 var applicationMark = fmt.Sprint("PRAGMA application_id = ", applicationID)
