@@ -518,6 +518,19 @@ func probes(schema any) []any {
 	return values
 }
 
+// TestEveryFieldOfAPetIsShownToPeople: the table of docs/api.md, the page's table and form, and the
+// rows of its list have each field. TestEveryFieldOfAPetGoesEverywhere looks for the rest.
+func TestEveryFieldOfAPetIsShownToPeople(t *testing.T) {
+	api, page := readText(t, "docs/api.md"), readText(t, "web/index.html")
+	list := regexp.MustCompile(`(?m)^function row\(\{ .* \}`).FindString(readText(t, "web/page.js"))
+	for field := range fields(creation, "schema", "properties") {
+		wantPart(t, api, "| `"+field+"` |", "the table of fields in docs/api.md")
+		wantPart(t, page, "<code>"+field+"</code>", "the table of fields in web/index.html")
+		wantPart(t, page, `name="`+field+`"`, "the form in web/index.html")
+		wantMatch(t, list, `\b`+field+`\b`, "what web/page.js shows of a pet in a list")
+	}
+}
+
 // TestAChangeThatClientsCanSeeIsWrittenDown in docs/api.md, and a change of texts need not be.
 func TestAChangeThatClientsCanSeeIsWrittenDown(t *testing.T) {
 	text, err := json.Marshal(visible(described, false))
