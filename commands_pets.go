@@ -120,7 +120,7 @@ type foundPets struct {
 }
 
 // findQuery finds pets by a JSON array of ids.
-var findQuery = selectPets("id IN (SELECT value FROM json_each(?)) ORDER BY id")
+const findQuery = selectPets + `WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id`
 
 // findPets reads the pets with these ids. It is an error if one of them is unknown.
 func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error) {
@@ -747,9 +747,9 @@ func isDamage(err error) bool {
 }
 
 // exportQuery and statusExportQuery read no table but pets, since the others may be damaged.
-var (
-	exportQuery       = selectPets("id > ? ORDER BY id LIMIT ?")
-	statusExportQuery = selectPets("status = ? AND id > ? ORDER BY id LIMIT ?")
+const (
+	exportQuery       = selectPets + `WHERE id > ? ORDER BY id LIMIT ?`
+	statusExportQuery = selectPets + `WHERE status = ? AND id > ? ORDER BY id LIMIT ?`
 )
 
 // eachPet calls do with each pet that has the status, by id. Status "" selects all. It goes on past
@@ -765,7 +765,7 @@ func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet)
 	after := int64(0)
 	row := func(scan scanner) (id int64, err error) {
 		pet, err := pets.read(scan)
-		id = pets.row.ID
+		id = pets.pet.ID
 		switch {
 		case err != nil && !s.engine.shared(): // it is no pet's row
 			leftOut.add(idRun{id, id})

@@ -858,7 +858,6 @@ func (s *service) checkReady() error {
 	if err == nil && s.unready != nil {
 		s.log.Info("ready again")
 	}
-	s.store.noteReady(err, false)
 	s.unready = err
 	s.probed = time.Now()
 	return err

@@ -555,10 +555,10 @@ func (w watch) judge(now time.Time, numbers, before map[string]float64) (r reaso
 func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 	o.judging.Lock()
 	defer o.judging.Unlock()
-	turned := o.service.store.turned.Load() // storeOn has set the first one
-	v := verdict{Ready: turned.err == nil, ReadySince: turned.at.UnixMilli()}
+	ready := o.service.store.ready.Load() // storeOn has set the first one
+	v := verdict{Ready: ready.err() == nil, ReadySince: ready.since.UnixMilli()}
 	if !v.Ready {
-		v.Reasons = append(v.Reasons, reason{Words: turned.err.Error(), Since: v.ReadySince})
+		v.Reasons = append(v.Reasons, reason{Words: ready.err().Error(), Since: v.ReadySince})
 	}
 	if r := o.report.Load(); r != nil && now.UnixMilli() < r.At+60_000 {
 		numbers = maps.Clone(numbers)

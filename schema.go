@@ -14,6 +14,21 @@ import (
 	"strings"
 )
 
+// openMode is how a database is opened.
+type openMode int
+
+const (
+	openExisting openMode = iota // it has to be there, and of the present schema
+	openToRead                   // as openExisting; nothing of it is changed
+	openToCopy                   // as openToRead; an older schema will do
+	openOrMake                   // as openExisting, but it is made if there is none
+	openToServe                  // as openOrMake, brought up to date; no other service may be on a file
+	openNothing                  // the command itself opens it
+)
+
+// onlyReads reports whether a database is left as it is.
+func (m openMode) onlyReads() bool { return m == openToRead || m == openToCopy }
+
 // applicationID marks a database as this program's ("pets" in ASCII).
 const applicationID = 0x70657473
 

@@ -16,6 +16,7 @@ package main
 // and speak JSON.
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -23,7 +24,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,21 +89,6 @@ type member struct {
 	serves bool // it leads or follows, and is used
 }
 
-// openMode is how a database is opened.
-type openMode int
-
-const (
-	openExisting openMode = iota // it has to be there, and of the present schema
-	openToRead                   // as openExisting; nothing of it is changed
-	openToCopy                   // as openToRead; an older schema will do
-	openOrMake                   // as openExisting, but it is made if there is none
-	openToServe                  // as openOrMake, brought up to date; no other service may be on a file
-	openNothing                  // the command itself opens it
-)
-
-// onlyReads reports whether a database is left as it is.
-func (m openMode) onlyReads() bool { return m == openToRead || m == openToCopy }
-
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the request may
 	// succeed later. Nothing of a write is stored, unless the error wraps errOutcome too.
@@ -145,7 +130,7 @@ type store struct {
 
 	memory
 
-	turned atomic.Pointer[turn] // the last one, for the operator's page
+	ready atomic.Pointer[readiness] // for the operator's page
 
 	// These are for /metrics.
 	queueRefusals atomic.Int64
@@ -155,27 +140,23 @@ type store struct {
 	idsGivenAgain atomic.Int64
 }
 
-// turn is when the store became ready, or ceased to be.
-type turn struct {
-	err      error // nil: it is ready
-	at       time.Time
-	ofCommit bool // a commit has shown it
+// readiness is whether the store can be used, as far as somebody has seen it.
+type readiness struct {
+	reading    error     // of the last check that has read
+	committing error     // of the last commit
+	since      time.Time // when the store became ready, or ceased to be
 }
 
-// noteReady takes the outcome of a check of readiness or, with ofCommit, that of a commit.
-// A commit that succeeds does not show that the store can be read: it only takes back what another
-// commit has shown.
-func (s *store) noteReady(err error, ofCommit bool) {
-	last := s.turned.Load()
-	takesBack := last.err != nil && last.ofCommit
-	if ofCommit && err == nil && !takesBack {
-		return
+func (r *readiness) err() error { return cmp.Or(r.reading, r.committing) }
+
+// noteReady takes what is known of reading and of committing now.
+func (s *store) noteReady(reading, committing error) {
+	last := s.ready.Load()
+	now := &readiness{reading: reading, committing: committing, since: last.since}
+	if (now.err() == nil) != (last.err() == nil) {
+		now.since = time.Now()
 	}
-	now := &turn{err: err, at: time.Now(), ofCommit: ofCommit}
-	if (err == nil) == (last.err == nil) {
-		now.at = last.at // only the reason may have changed
-	}
-	s.turned.Store(now)
+	s.ready.Store(now)
 }
 
 // transaction is what many callers commit together.
@@ -205,7 +186,7 @@ func storeOn(e engine) *store {
 		committing: make(chan struct{}, 1),
 	}
 	s.memory.begin(s.refresh)
-	s.turned.Store(&turn{at: processStart})
+	s.ready.Store(&readiness{since: processStart})
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
 	return s
@@ -300,7 +281,7 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 	if t.err != nil {
 		s.commitsFailed.Add(1)
 	}
-	s.noteReady(t.err, true)
+	s.noteReady(s.ready.Load().reading, t.err)
 }
 
 func (s *store) commit(ctx context.Context, t *transaction) error {
@@ -379,6 +360,7 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 // there.
 func (s *store) readable(ctx context.Context) error {
 	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
+	s.noteReady(err, s.ready.Load().committing)
 	return err
 }
 
@@ -398,49 +380,68 @@ var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
-// petRow is a pet as the table pets holds it.
-type petRow struct {
-	Pet
-	status int64 // the number of Status
-}
-
-// petColumns are the columns of the table pets but for the id. Pets are inserted, read, imported
-// and exported by them.
-var petColumns = []struct {
-	name  string
-	none  string                // stands there in a row without a pet
-	place func(row *petRow) any // a *int64 or a *string
-}{
-	{name: "category_id", none: "0", place: func(row *petRow) any { return &row.CategoryID }},
-	{name: "status", none: "0", place: func(row *petRow) any { return &row.status }},
-	{name: "name", none: "''", place: func(row *petRow) any { return &row.Name }},
-}
-
-// petsQuery reads the pets that a condition selects, for a petReader, and in one more row the
-// number of edits, from the same snapshot. That number, negated, is the id of its row, so that the
-// row is the first by id. ORDER BY and LIMIT in a condition count for both SELECTs.
-func petsQuery(condition string) string {
-	edits := "SELECT -value AS id"
-	for _, column := range petColumns {
-		edits += ", " + column.none
-	}
-	return edits + " FROM counters WHERE name = 'edits' UNION ALL " + selectPets(condition)
-}
-
-// selectPets reads the pets that a condition selects, for a petReader.
-func selectPets(condition string) string {
-	names := "SELECT id"
-	for _, column := range petColumns {
-		names += ", " + column.name
-	}
-	return names + " FROM pets WHERE " + condition
-}
-
-var (
-	petQuery        = petsQuery("id = ?")
-	listQuery       = petsQuery("id > ? ORDER BY id LIMIT ?")
-	statusListQuery = petsQuery("status = ? AND id > ? ORDER BY id LIMIT ?")
+// These queries read pets for a petReader. Those with readPets also read the number of edits, from
+// the same snapshot, in a row without a pet. That number, negated, is the id of its row, so that the
+// row is the first by id. ORDER BY and LIMIT count for both SELECTs.
+const (
+	selectPets = `SELECT id, category_id, status, name FROM pets `
+	readPets   = `SELECT -value AS id, 0, 0, '' FROM counters WHERE name = 'edits'
+		UNION ALL ` + selectPets
+	petQuery        = readPets + `WHERE id = ?`
+	listQuery       = readPets + `WHERE id > ? ORDER BY id LIMIT ?`
+	statusListQuery = readPets + `WHERE status = ? AND id > ? ORDER BY id LIMIT ?`
 )
+
+// petReader takes the rows of these queries.
+type petReader struct {
+	store   *store
+	pet     Pet
+	status  int64 // the number of its Status
+	columns []any // pointers to what a row has
+}
+
+func (s *store) newPetReader() *petReader {
+	r := &petReader{store: s}
+	r.columns = []any{&r.pet.ID, &r.pet.CategoryID, &r.status, &r.pet.Name}
+	return r
+}
+
+// read returns the pet of a row, which the next call overwrites, or nil if the row is without one.
+func (r *petReader) read(scan scanner) (*Pet, error) {
+	if err := scan(r.columns...); err != nil {
+		return nil, err
+	}
+	if r.pet.ID <= 0 {
+		r.store.noteEdits(-r.pet.ID)
+		return nil, nil
+	}
+	if r.status < 2 || r.status >= int64(len(storedStatuses)) {
+		return nil, fmt.Errorf("pet %d has the status %d", r.pet.ID, r.status)
+	}
+	r.pet.Status = storedStatuses[r.status]
+	r.store.noteShown(r.pet.ID)
+	return &r.pet, nil
+}
+
+// insertPets returns the statement that adds pets if a condition holds. Its first argument is a
+// JSON array of rows, as appendRow makes them. SQLite inserts them in the order of the ORDER BY, and
+// AUTOINCREMENT gives them consecutive ids; createPet relies on both.
+func insertPets(condition string) string {
+	return `INSERT INTO pets (category_id, status, name)
+		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
+		WHERE ` + condition + ` ORDER BY key`
+}
+
+// appendRow appends the columns of a pet as a JSON array.
+func (p NewPet) appendRow(to []byte) []byte {
+	to = append(to, '[')
+	to = strconv.AppendInt(to, p.CategoryID, 10)
+	to = append(to, ',')
+	to = strconv.AppendInt(to, p.Status.stored(), 10)
+	to = append(to, ',')
+	to = appendQuoted(to, p.Name)
+	return append(to, ']')
+}
 
 // listOf reads the pets with a status, or with 0 all, by ascending id. The caller appends two
 // arguments: the id after which the list begins, and how many rows it may have.
@@ -451,46 +452,13 @@ func listOf(status int64) statement {
 	return sqlOf(statusListQuery, status)
 }
 
-// petReader takes the rows of a petsQuery.
-type petReader struct {
-	store   *store
-	row     petRow
-	columns []any // its places
-}
-
-func (s *store) newPetReader() *petReader {
-	r := &petReader{store: s}
-	r.columns = []any{&r.row.ID}
-	for _, column := range petColumns {
-		r.columns = append(r.columns, column.place(&r.row))
-	}
-	return r
-}
-
-// read returns the pet of a row, which the next call overwrites, or nil if the row is without one.
-func (r *petReader) read(scan scanner) (*Pet, error) {
-	if err := scan(r.columns...); err != nil {
-		return nil, err
-	}
-	if r.row.ID <= 0 {
-		r.store.noteEdits(-r.row.ID)
-		return nil, nil
-	}
-	if r.row.status < 2 || r.row.status >= int64(len(storedStatuses)) {
-		return nil, fmt.Errorf("pet %d has the status %d", r.row.ID, r.row.status)
-	}
-	r.row.Status = storedStatuses[r.row.status]
-	r.store.noteShown(r.row.ID)
-	return &r.row.Pet, nil
-}
-
 // listPage is a page of the list.
 type listPage struct {
 	document
 	last int64 // the id of its last pet
 	more bool  // a later page has pets
 
-	shown     int64  // the page has all pets up to this id that belong on it
+	highest   int64  // the page has all pets up to this id that belong on it
 	editsSeen uint64 // of the store, before the page was read
 }
 
@@ -511,7 +479,7 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	return p.shown >= s.highest.Load()
+	return p.highest >= s.highest.Load()
 }
 
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
@@ -533,7 +501,7 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 func (s *store) readPage(at place) (*listPage, error) {
 	// Both come before the query. So a page that was read before an edit, or before a new pet was
 	// shown, and cached after it, is not fresh.
-	page := &listPage{editsSeen: s.editsSeen.Load(), shown: s.highest.Load()}
+	page := &listPage{editsSeen: s.editsSeen.Load(), highest: s.highest.Load()}
 	query := listOf(at.status)
 	// One row has the number of edits, and one more pet shows that there are more.
 	query.args = append(query.args, at.after, at.limit+2)
@@ -566,7 +534,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 		return nil, errors.New("the engine has returned no page")
 	}
 	// Ids ascend from commit to commit: a page with a pet has all that belong on it with lower ids.
-	page.shown = max(page.shown, page.last)
+	page.highest = max(page.highest, page.last)
 	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
 	if page.more {
@@ -605,43 +573,13 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 	return pet, nil
 }
 
-// insertPets returns the statement that adds pets if a condition holds. Its first argument is a
-// JSON array of rows, as appendRow makes them. SQLite inserts them in the order of the ORDER
-// BY, and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
-func insertPets(condition string) string {
-	var names, values []string
-	for i, column := range petColumns {
-		names = append(names, column.name)
-		values = append(values, fmt.Sprint("value ->> ", i))
-	}
-	return "INSERT INTO pets (" + strings.Join(names, ", ") + ") SELECT " +
-		strings.Join(values, ", ") + " FROM json_each(?) WHERE " + condition + " ORDER BY key"
-}
-
-// appendRow appends the columns of a pet as a JSON array.
-func (p NewPet) appendRow(to []byte) []byte {
-	row := &petRow{Pet: Pet{NewPet: p}, status: p.Status.stored()}
-	separator := byte('[')
-	for _, column := range petColumns {
-		to = append(to, separator)
-		switch value := column.place(row).(type) {
-		case *int64:
-			to = strconv.AppendInt(to, *value, 10)
-		case *string:
-			to = appendQuoted(to, *value)
-		}
-		separator = ','
-	}
-	return append(to, ']')
-}
-
 // insertCreated adds the pets of all plain creates of a transaction.
 var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	var before int64          // pets of this transaction
-	shown := s.highest.Load() // ids up to this one were given before
+	var before int64            // pets of this transaction
+	highest := s.highest.Load() // ids up to this one were given before
 	row := p.appendRow([]byte{','})
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
 		before = t.pets
@@ -659,7 +597,7 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, t.pets, inserted.lastID)
 	}
 	id = first + before
-	if first <= shown { // then the whole transaction is in doubt
+	if first <= highest { // then the whole transaction is in doubt
 		return 0, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
@@ -698,7 +636,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	shown := s.highest.Load() // ids up to this one were given before
+	highest := s.highest.Load() // ids up to this one were given before
 	find := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
@@ -707,7 +645,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 		return 0, false, false, err
 	}
 	replayed = results[0].affected == 0
-	if !replayed && id <= shown {
+	if !replayed && id <= highest {
 		return 0, false, false, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)

@@ -903,3 +903,53 @@ func TestPurgeRemovesWhatHasServedItsTimeOnly(t *testing.T) {
 		wantPets(t, s, 1)
 	})
 }
+
+// fieldsOfAPet are the fields of NewPet: the column of each, a value, and what the column holds.
+var fieldsOfAPet = map[string]struct {
+	column        string
+	value, stored any
+}{
+	"Name":       {"name", "Ada", "Ada"},
+	"CategoryID": {"category_id", int64(-7), int64(-7)},
+	"Status":     {"status", Sold, int64(4)},
+}
+
+// TestEveryColumnOfAPetIsWrittenAndRead: a new field needs its column in each statement, in the row
+// that is bound, and where a row is read to. What was forgotten is named, with its field.
+func TestEveryColumnOfAPetIsWrittenAndRead(t *testing.T) {
+	for i := range reflect.TypeFor[NewPet]().NumField() {
+		name := reflect.TypeFor[NewPet]().Field(i).Name
+		field, isKnown := fieldsOfAPet[name]
+		if !isKnown {
+			t.Errorf("NewPet.%s has no column in fieldsOfAPet", name)
+			continue
+		}
+		s := newStore(t)
+		pet := rex
+		reflect.ValueOf(&pet).Elem().Field(i).Set(reflect.ValueOf(field.value))
+		_, err := s.createPet(1, pet)
+		var n int64
+		if err == nil {
+			stored := sqlOf("SELECT count(*) FROM pets WHERE "+field.column+" = ?", field.stored)
+			_, err = s.readInto(t.Context(), stored, &n)
+		}
+		if n != 1 {
+			t.Errorf("NewPet.%s is missing in insertPets or NewPet.appendRow: %v", name, err)
+		}
+		mustWrite(t, s, sqlOf("DELETE FROM pets"),
+			sqlOf("INSERT INTO pets (name, category_id, status) VALUES ('Rex', 1, 2)"),
+			sqlOf("UPDATE pets SET id = 1, "+field.column+" = ?", field.stored))
+		reader := s.newPetReader()
+		var read any
+		err = s.read(t.Context(), sqlOf(petQuery, int64(1)), func(scan scanner) error {
+			found, err := reader.read(scan)
+			if found != nil {
+				read = reflect.ValueOf(found.NewPet).Field(i).Interface()
+			}
+			return err
+		})
+		if read != field.value {
+			t.Errorf("NewPet.%s is missing in readPets or newPetReader: %v", name, err)
+		}
+	}
+}

@@ -82,10 +82,10 @@ var plantedFaults = []plantedFault{
 		"keyID, idempotencyKey, created+int64(recordMillis))",
 	}},
 	{"a kill loses the last pet, and its id is given again", killed, "main.go", []string{
-		"	store, err := openStore(openCtx, cmd.db, openToServe, cmd.log)\n",
-		`	store, err := openStore(openCtx, cmd.db, openToServe, cmd.log)
+		"	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)\n",
+		`	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err == nil {
-		_, _ = store.write(openCtx,
+		_, _ = store.write(ctx,
 			sqlOf("DELETE FROM pets WHERE id = (SELECT max(id) FROM pets)"),
 			sqlOf("UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'pets' AND seq > 0"))
 	}
