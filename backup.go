@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"os"
 	"strings"
@@ -43,8 +44,13 @@ func beginCopy(ctx context.Context, sourceAddress, target, journal string) (*pag
 	if err != nil {
 		return nil, err
 	}
-	c := &pageCopy{source: conn.(copySource)}
-	_, err = c.source.ExecContext(ctx, "BEGIN", nil)
+	return copyFrom(ctx, conn.(copySource), target, journal)
+}
+
+// copyFrom does the same from a connection, which end closes.
+func copyFrom(ctx context.Context, source copySource, target, journal string) (*pageCopy, error) {
+	c := &pageCopy{source: source}
+	_, err := c.source.ExecContext(ctx, "BEGIN", nil)
 	if err == nil {
 		address := fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
 			"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)", "_pragma=wal_autocheckpoint(0)")
@@ -180,7 +186,13 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 	if err != nil {
 		return 0, err
 	}
-	defer startProgress(c.stderr, "checking", "", 0).end() // only end is deferred
+	return checkCopy(ctx, c.stderr, to, skipIDs, identity)
+}
+
+// checkCopy is checkedCopy for a copy that is made.
+func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, identity int64) (
+	pets int64, err error) {
+	defer startProgress(stderr, "checking", "", 0).end() // only end is deferred
 	// With mode=ro SQLite would not look at the CHECK constraints. A journal in memory leaves no
 	// file behind after a kill.
 	db := openPool(to.Name(), "mode=rw", "_pragma=journal_mode(MEMORY)")
@@ -262,6 +274,99 @@ func (c *invocation) copyFile(ctx context.Context, from, to string) error {
 	}
 	defer pages.end()
 	return pages.run(ctx, c.stderr, "copying")
+}
+
+// isLosing reports whether what was confirmed would be lost with the process: the database has lost
+// its name, or its log has and cannot be emptied. busy is held.
+func (e *sqliteFile) isLosing() bool {
+	if !e.hasName("") {
+		return true
+	}
+	return !e.hasName("-wal") && e.saveLog() != allInDatabase
+}
+
+// hasName reports whether a file is the one that was opened.
+func (e *sqliteFile) hasName(suffix string) bool {
+	now, err := os.Stat(e.path + suffix)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	return err != nil || os.SameFile(e.files[e.path+suffix], now)
+}
+
+// rescue saves what a service has open in a copy, F.TIME.saved, if that would be lost with the
+// process: once, and after an error again in a minute, or at once at the service's end. The error
+// says why there is no copy. At the end it also names one, since a file has lost its name.
+func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool) error {
+	file.busy <- struct{}{}
+	defer func() { <-file.busy }()
+	r := &file.rescued
+	if !file.isLosing() {
+		*r = rescued{}
+		return nil
+	}
+	hasAll := r.path != "" && r.commits == file.commits
+	if !hasAll && (isEnd || !time.Now().Before(r.next)) {
+		*r = rescued{commits: file.commits, next: time.Now().Add(time.Minute)}
+		log.Error("a file of the database was removed or replaced; do not stop the service before "+
+			"what was confirmed is saved", "database", file.path)
+		path, pets, err := file.saveOpen(ctx)
+		r.path, r.err = path, err
+		if err == nil {
+			log.Error("what was confirmed is saved; stop the service, and restore this copy",
+				"copy", path, "pets", pets)
+		}
+	}
+	if isEnd || r.err != nil {
+		return fmt.Errorf("%w; %v", errLostFile, r)
+	}
+	return nil
+}
+
+// saveOpen copies a database as a reading connection has it open, whatever became of its name. busy
+// is held, but not while pages are copied and checked.
+func (e *sqliteFile) saveOpen(ctx context.Context) (path string, pets int64, err error) {
+	path = e.path + "." + time.Now().UTC().Format("20060102T150405.000Z") + ".saved"
+	partial, err := createFile(path)
+	if err != nil {
+		return "", 0, err
+	}
+	defer partial.discard()
+	giveToFolder(partial.File)
+	conn, err := e.reader.Conn(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	defer conn.Close()
+	err = conn.Raw(func(driver any) error {
+		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.Name(), "OFF")
+		if err != nil {
+			return err
+		}
+		<-e.busy // what is copied is fixed, and writes wait no longer
+		defer func() { e.busy <- struct{}{} }()
+		err = pages.run(ctx, io.Discard, "saving")
+		pages.end()
+		if err == nil {
+			pets, err = checkCopy(ctx, io.Discard, partial.File, 0, 0)
+		}
+		if err == nil {
+			err = partial.publish()
+		}
+		return err
+	})
+	if err != nil {
+		return "", 0, err
+	}
+	return path, pets, nil
+}
+
+// lentSource is a connection of a pool: its transaction ends, and it stays open.
+type lentSource struct{ copySource }
+
+func (s lentSource) Close() error {
+	_, err := s.ExecContext(context.Background(), "ROLLBACK", nil)
+	return err
 }
 
 // copyCluster copies all that the cluster has acknowledged.

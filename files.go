@@ -624,6 +624,26 @@ func fileAddress(path string, options ...string) string {
 	return address.String()
 }
 
+// rescued is what became of the copy that a service makes of what has lost its name.
+type rescued struct {
+	path    string    // of the last copy, or ""
+	commits int       // sqliteFile.commits when it was begun: the copy has all of these
+	err     error     // why there is none
+	next    time.Time // when it may be tried again
+}
+
+// String ends an error of a file that was removed or replaced.
+func (r rescued) String() string {
+	switch {
+	case r.path != "":
+		return "all that was confirmed is saved in " + r.path
+	case r.err != nil:
+		return fmt.Sprintf("do not stop the service before what was confirmed is saved, which is "+
+			"tried each minute: %v", r.err)
+	}
+	return "do not stop the service before what was confirmed is saved, which is being done"
+}
+
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.
 type partialFile struct {
 	*os.File

@@ -54,6 +54,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -551,7 +552,7 @@ func localURL(l net.Listener, addr string, secure bool) string {
 }
 
 // runBackground starts the tasks that run beside the requests. The function that it returns stops
-// the tasks, and then tries for 10 seconds to write the usage a last time, unless that is useless.
+// the tasks, writes the usage a last time, and saves what would be lost with the process.
 func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	ctx, stopTasks := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -591,24 +592,47 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		// The stop does not wait for this, since the files may be on a disk that hangs.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
+	save := rescuer(s)
+	every(time.Second, "save what was removed or replaced", func(ctx context.Context) error {
+		return save(ctx, false)
+	})
 	return func() error {
 		stopTasks()
 		running.Wait()
-		lastCtx, cancel := context.WithTimeout(context.Background(), commandWait)
-		defer cancel()
-		for {
-			err := flush(lastCtx)
-			if err == nil {
-				return nil
-			}
-			isLost := errors.Is(err, errLostFile) || errors.Is(err, errElsewhere) ||
-				errors.Is(err, errFailedSync) ||
-				errors.Is(err, errOtherDatabase)
-			if lastCtx.Err() != nil || isLost {
-				return fmt.Errorf("the usage counted last is not stored: %w", err)
-			}
-			pause(lastCtx, 100*time.Millisecond)
+		_ = save(ctx, true) // before the usage is written, whose error then names the copy
+		err := flushLast(flush)
+		lost := save(ctx, true) // what was removed meanwhile
+		return cmp.Or(err, lost)
+	}
+}
+
+// rescuer looks whether the service has a file open that has lost its name, and saves it: rescue. A
+// copy that has begun is not cut off by a stop. A cluster has no such file.
+func rescuer(s *service) func(ctx context.Context, isEnd bool) error {
+	file, isFile := s.store.engine.(*sqliteFile)
+	return func(ctx context.Context, isEnd bool) error {
+		if !isFile {
+			return nil
 		}
+		return rescue(context.WithoutCancel(ctx), file, s.log, isEnd)
+	}
+}
+
+// flushLast tries for 10 seconds to write the usage a last time, unless that is useless.
+func flushLast(flush func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
+	defer cancel()
+	for {
+		err := flush(ctx)
+		if err == nil {
+			return nil
+		}
+		isLost := errors.Is(err, errLostFile) || errors.Is(err, errElsewhere) ||
+			errors.Is(err, errFailedSync) || errors.Is(err, errOtherDatabase)
+		if ctx.Err() != nil || isLost {
+			return fmt.Errorf("the usage counted last is not stored: %w", err)
+		}
+		pause(ctx, 100*time.Millisecond)
 	}
 }
 

@@ -673,6 +673,118 @@ func TestAStopDoesNotRepeatWhatCannotSucceed(t *testing.T) {
 	})
 }
 
+// fileBackground is withBackground on the file itself, which is watched for files that lose a name.
+func fileBackground(t *testing.T, test func(b *background, file *sqliteFile)) {
+	t.Helper()
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabaseFor(t, path, openToServe)
+		log := newServerLog()
+		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
+		stop := runBackground(service, nil, nil)
+		b := &background{service: service, T: t, path: path, log: log, stop: stop}
+		test(b, fileEngine(s))
+	})
+}
+
+// savedCopies are the copies beside a database that lost its name.
+func savedCopies(t testing.TB, path string) []string {
+	t.Helper()
+	saved, err := filepath.Glob(path + ".*.saved")
+	must(t, err)
+	return saved
+}
+
+// TestWhatLosesItsNameIsSavedOnce within a second, without a write, and anew once more was stored.
+// The errors of writes name the copy.
+func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
+	for what, replace := range map[string]bool{"removed": false, "replaced": true} {
+		t.Run(what, func(t *testing.T) {
+			fileBackground(t, func(b *background, file *sqliteFile) {
+				wantSaved := func(pets, copies int64) {
+					b.Helper()
+					time.Sleep(1001 * time.Millisecond)
+					synctest.Wait()
+					saved := savedCopies(b, b.path)
+					if int64(len(saved)) != copies {
+						b.Fatalf("there are %d copies, want %d\n%s", len(saved), copies, b.log)
+					}
+					last := saved[len(saved)-1]
+					wantSound(b.T, last, pets)
+					info, err := os.Stat(last)
+					must(b, err)
+					wantEqual(b, info.Mode().Perm(), 0o600, "who may read it")
+					wantNoCreate(b.T, b.store, "all that was confirmed is saved in "+last)
+				}
+				mustCreate(b, b.store, rex)
+				putBack := moveAway(b, b.path)
+				if replace {
+					writeText(b, b.path, "another")
+				}
+				wantSaved(1, 1)
+				time.Sleep(time.Hour)
+				wantSaved(1, 1)
+				putBack()
+				time.Sleep(time.Minute)
+				mustCreate(b, b.store, rex)
+				moveAway(b, b.path)
+				wantSaved(2, 2)
+				wantError(b, b.stop(), errLostFile, "the stop")
+				wantCount(b, b.log.String(), `"msg":"what was confirmed is saved`, 2, "the log")
+			})
+		})
+	}
+}
+
+// TestAStopSavesWhatHasLostItsName, if nobody has looked since, and says where.
+func TestAStopSavesWhatHasLostItsName(t *testing.T) {
+	fileBackground(t, func(b *background, _ *sqliteFile) {
+		mustCreate(b, b.store, rex)
+		moveAway(b, b.path)
+		err := b.stop()
+		saved := savedCopies(b, b.path)
+		if len(saved) != 1 {
+			b.Fatalf("there are %q", saved)
+		}
+		wantSound(b.T, saved[0], 1)
+		wantOneLine(b, err, false, "all that was confirmed is saved in "+saved[0])
+	})
+}
+
+// TestACopyThatCannotBeMadeIsTriedEachMinute, and the reason is told: here there is no folder.
+func TestACopyThatCannotBeMadeIsTriedEachMinute(t *testing.T) {
+	fileBackground(t, func(b *background, file *sqliteFile) {
+		mustCreate(b, b.store, rex)
+		folder := filepath.Dir(b.path)
+		moveAway(b, folder)
+		time.Sleep(1001 * time.Millisecond)
+		wantNoCreate(b.T, b.store, "saved, which is tried each minute: open "+b.path)
+		must(b, os.Mkdir(folder, 0o700))
+		time.Sleep(50 * time.Second)
+		wantEqual(b, len(savedCopies(b, b.path)), 0, "the copies within a minute")
+		time.Sleep(11 * time.Second)
+		wantSound(b.T, savedCopies(b, b.path)[0], 1)
+		wantError(b, b.stop(), errLostFile, "the stop")
+		wantCount(b, b.log.String(), `"ERROR","msg":"cannot save what was removed or replaced"`, 1,
+			"the log")
+	})
+}
+
+// TestAWholeLogThatLosesItsNameNeedsNoCopy: it is emptied into the database, without a write.
+func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
+	fileBackground(t, func(b *background, _ *sqliteFile) {
+		mustCreate(b, b.store, rex)
+		must(b, os.Remove(b.path+"-wal"))
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		wantEqual(b, len(savedCopies(b, b.path)), 0, "the copies")
+		copied := filepath.Join(b.TempDir(), "copy.db")
+		writeText(b, copied, readText(b, b.path))
+		wantSound(b.T, copied, 1) // as after a kill
+		must(b, b.stop())
+	})
+}
+
 // TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.
 func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -472,6 +472,7 @@ func TestThePageHasARemedyForEveryReason(t *testing.T) {
 		": the store does not respond",
 		": database disk image is malformed (11)",
 		": database is locked (5) (SQLITE_BUSY)",
+		": a file of the database was removed or replaced",
 		": the database's files are gone",
 	}
 	for _, w := range watches {

@@ -61,6 +61,7 @@ type sqliteFile struct {
 	elsewhere atomic.Bool // another kernel's service uses the file: nothing is written any more
 	leave     func()      // ends what keepPresent began; nil in a command
 
+	rescued       rescued  // the copy of what has lost its name; busy guards it
 	writes, reads sync.Map // from query to *sql.Stmt, on conn and on reader
 
 	// files are the database, its log, the log's index and, of a service, its lock. Each write
@@ -288,21 +289,20 @@ func lockService(path string) (lock *sql.DB, err error) {
 // the database. The lock of a service is held.
 func (e *sqliteFile) keepPresent(ctx context.Context) error {
 	host, err := claimHost(ctx, e.path)
-	if err != nil || host == nil {
-		return err
+	if err == nil && host != nil {
+		e.leave = host.keep(func() { e.elsewhere.Store(true) })
 	}
-	e.leave = host.keep(func() { e.elsewhere.Store(true) })
-	return nil
+	return err
 }
 
 // isServed reports whether a service of this kernel runs. One that starts meanwhile waits.
 func isServed(path string) (bool, error) {
 	lock, err := lockService(path)
-	if err == nil {
-		return false, lock.Close()
-	}
 	if isCode(err, sqlite3.SQLITE_BUSY) {
 		return true, nil
+	}
+	if err == nil {
+		err = lock.Close()
 	}
 	return false, err
 }
@@ -556,21 +556,21 @@ func (e *sqliteFile) fail(why error) {
 // saveLog brings what is in the log into the database, and says where all that was confirmed is
 // now. busy is held.
 func (e *sqliteFile) saveLog() string {
-	const saved = "all that was confirmed is in the database"
 	if e.hasOtherIndex() {
-		return saved + " and its log"
+		return allInDatabase + " and its log"
 	}
 	inLog, moved, err := e.checkpoint("PASSIVE")
 	now, _ := os.Stat(e.path)
 	switch {
 	case !os.SameFile(e.files[e.path], now): // the database itself has lost its name
-		return "what was confirmed is in a file that was removed or replaced, and is lost when " +
-			"this process ends, unless that file is put back"
+		return e.rescued.String()
 	case err != nil || moved < inLog: // somebody who reads may hold it back
 		return "some of what was confirmed is in the log only, until the service stops"
 	}
-	return saved
+	return allInDatabase
 }
+
+const allInDatabase = "all that was confirmed is in the database"
 
 // hasOtherIndex reports whether other programs use the log by an index that is not ours. Our index
 // does not know what they write to the log, so nothing may be moved into the database by it.

@@ -355,8 +355,7 @@ func TestNothingIsWrittenToAFileThatWasRemovedOrReplaced(t *testing.T) {
 			putBack := moveAway(t, file)
 			wantNoCreate(t, s, "no such file")
 			if suffix == "" {
-				wantNoCreate(t, s,
-					"is in a file that was removed or replaced, and is lost when this process ends")
+				wantNoCreate(t, s, "do not stop the service before what was confirmed is saved")
 			}
 			wantReads()
 			writeText(t, file, "another")

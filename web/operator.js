@@ -450,6 +450,7 @@ const remedies = [
   [/^PetstoreServerErrors: .* 500/, "The log says why, for each of these requests.", "The log"],
   [/^(PetstoreSyncFailed)?: .*sync .*has failed/, "Restart nothing yet: first make a backup on another disk, then unmount and mount.", "When the disk fails"],
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: .*malformed|not a database/, "Damage: restore the last backup.", "A damaged database"],
+  [/: .*removed or replaced/, "Do not stop the service before /readyz names a copy.", "A deleted database"],
   [/^: .*locked/, "End the other program that holds the lock of the database.", "When another program holds the lock"],
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: /, "The log says why. If the disk is full, free space; never delete -wal, -shm, -lock.", "When the disk fails"],
   [/^PetstoreIDsGivenAgain: /, "Pets that were confirmed are lost: compare the nodes of the cluster, or restore a file.", "When an id is given again"],
