@@ -293,36 +293,17 @@ func groupOf(word string) (group []command) {
 }
 
 // unknownCommand is the error of args that begin with no command. If the first word is that of some
-// commands, such as key, it names them, and first the one that begins like what was asked for.
+// commands, such as key, it names them.
 func unknownCommand(args []string) error {
-	group := groupOf(args[0])
-	if group == nil {
+	var names []string
+	for _, entry := range groupOf(args[0]) {
+		names = append(names, entry.name)
+	}
+	if names == nil {
 		return usageErrorf("no command %q; petstore help lists all", args[0])
 	}
 	asked := strings.Join(args[:2], " ") // runCommand has answered one word alone
-	nearest := ""
-	longest := len(args[0] + " ") // what the whole group has in common with asked
-	var names []string
-	for _, entry := range group {
-		names = append(names, entry.name)
-		if common := commonPrefix(entry.name, asked); common > longest {
-			nearest = entry.name
-			longest = common
-		}
-	}
-	if nearest == "" {
-		return usageErrorf("no command %q; there are %s", asked, strings.Join(names, ", "))
-	}
-	return usageErrorf("no command %q; did you mean %s? There are %s",
-		asked, nearest, strings.Join(names, ", "))
-}
-
-// commonPrefix is how many bytes are the same at the beginning of both.
-func commonPrefix(a, b string) (n int) {
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
+	return usageErrorf("no command %q; there are %s", asked, strings.Join(names, ", "))
 }
 
 // invoke reads the flags of a command, and runs it.

@@ -73,7 +73,7 @@ Which command is it?
 	help me => no command "me"; petstore help lists all
 	Key create => no command "Key"; petstore help lists all
 	key make => no command "key make"; there are KEYS
-	key lst => no command "key lst"; did you mean key list? There are KEYS
+	key lst => no command "key lst"; there are KEYS
 	pet -db x => no command "pet -db"; there are PETS
 	help pet me => no command "pet me"; there are PETS
 

@@ -147,7 +147,7 @@ func (s *service) handle(name string, op operation) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w := rw.(*response) // ServeHTTP made it
 		w.operation = name
-		c, err := s.admit(w, r)
+		c, err := s.authorize(w, r)
 		if err == nil {
 			err = op(w, r, c)
 		}
@@ -157,12 +157,12 @@ func (s *service) handle(name string, op operation) http.Handler {
 	})
 }
 
-// admit lets everything outside /v1 pass. All other requests may be answered from what is
+// authorize lets everything outside /v1 pass. All other requests may be answered from what is
 // remembered. If that may be old, they first wait, half a second at most, until the store has
-// looked for edits. Then admit authenticates them, charges the limits of their key and sets the
+// looked for edits. Then authorize authenticates them, charges the limits of their key and sets the
 // headers of the limits. Unknown paths and methods need a key too, so that a caller without one
 // learns nothing there. What such a caller is charged is up to fail.
-func (s *service) admit(w *response, r *http.Request) (caller, error) {
+func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}

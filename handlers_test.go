@@ -1382,7 +1382,7 @@ func TestTheDayTellsHowEveryRequestOfAKeyEnded(t *testing.T) {
 		s.wantError = true
 		days := func(what, want string) {
 			t.Helper()
-			must(t, s.service.ledger.flush(t.Context(), time.Now))
+			must(t, s.service.ledger.flush(t.Context(), time.Now, false))
 			wantEqual(t, fmt.Sprint(storedDays(t, s.store)), "["+want+"]",
 				"what is stored after ", what)
 		}

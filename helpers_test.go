@@ -659,7 +659,7 @@ func storedDays(t testing.TB, s *store) (days []string) {
 
 func mustFlush(t testing.TB, l *ledger) {
 	t.Helper()
-	must(t, l.flush(context.Background(), testStart.time))
+	must(t, l.flush(context.Background(), testStart.time, false))
 }
 
 // usageColumns are those of the usage table beside its id, in the order of columns.

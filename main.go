@@ -43,7 +43,8 @@
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
-// strikes, the limits of addresses, and at most the last second of what was counted.
+// strikes, the limits of addresses, and at most the last second of what was counted, or the last
+// round of flushes where a round takes longer.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -559,7 +560,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	every := func(d time.Duration, what string, do func(context.Context) error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
-	flush := func(ctx context.Context) error { return s.ledger.flush(ctx, time.Now) }
+	flush := func(ctx context.Context) error { return s.ledger.flush(ctx, time.Now, true) }
 	look := func(context.Context) error { return s.store.keepUp() }
 	every(lookEvery, "look for edits by other programs", look)
 	every(500*time.Millisecond, "write usage", flush)
@@ -600,7 +601,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		stopTasks()
 		running.Wait()
 		_ = save(ctx, true) // before the usage is written, whose error then names the copy
-		err := flushLast(flush)
+		err := flushLast(s.ledger)
 		lost := save(ctx, true) // what was removed meanwhile
 		return cmp.Or(err, lost)
 	}
@@ -619,11 +620,11 @@ func rescuer(s *service) func(ctx context.Context, isEnd bool) error {
 }
 
 // flushLast tries for 10 seconds to write the usage a last time, unless that is useless.
-func flushLast(flush func(context.Context) error) error {
+func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		err := flush(ctx)
+		err := l.flush(ctx, time.Now, false)
 		if err == nil {
 			return nil
 		}

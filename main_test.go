@@ -619,7 +619,7 @@ func TestAStopEndsThePurge(t *testing.T) {
 		mustWrite(b, b.store, sqlOf(oldRecords))
 		<-deletes
 		b.stopDuring(release)
-		wantRows(b, b.store, "idempotency", 1500) // after one transaction
+		wantRows(b, b.store, "idempotency", 2400) // after one transaction
 		b.wantLog()
 	})
 }

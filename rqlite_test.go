@@ -262,7 +262,7 @@ func TestWhatIsLongIsReadInParts(t *testing.T) {
 		}
 		l := newLedger(s, time.Minute)
 		useMany(t, l, 2*maxBatch)
-		must(t, l.flush(t.Context(), time.Now))
+		must(t, l.flush(t.Context(), time.Now, false))
 	})
 }
 
@@ -666,13 +666,13 @@ func TestTheServiceOnAGarbledEngine(t *testing.T) {
 					t.Errorf("%s is %d %s", reply.what, reply.status, reply.body)
 				}
 			}
-			if err := shop.service.ledger.flush(t.Context(), time.Now); err == nil {
+			if err := shop.service.ledger.flush(t.Context(), time.Now, false); err == nil {
 				t.Error("the usage is said to be written")
 			}
 			wantCount(t, c.log.String(), "panic", 0, "the log")
 			c.when(nil)
 			shop.list().is(200).says("[]")
-			must(t, shop.service.ledger.flush(t.Context(), time.Now))
+			must(t, shop.service.ledger.flush(t.Context(), time.Now, false))
 			wantEqual(t, c.number("SELECT day_used FROM usage"), int64(len(replies)+2),
 				"the number of requests that are counted")
 		}))

@@ -192,7 +192,7 @@ func TestAFailedSyncEndsAllWriting(t *testing.T) {
 	s.post(rexBody).is(503, CodeUnavailable)
 	wantError(t, creating(s.store, "Rex")(), errFailedSync, "a create")
 	wantError(t, s.service.checkReady(), errFailedSync, "the check of readiness")
-	wantError(t, s.service.ledger.flush(t.Context(), time.Now), errFailedSync, "a flush")
+	wantError(t, s.service.ledger.flush(t.Context(), time.Now, false), errFailedSync, "a flush")
 	s.list("?limit=3").lists(1, 2, 3)
 	stats, body := s.stats()
 	wantEqual(t, stats.Metrics["petstore_sync_failed"], 1, "the metric")

@@ -661,10 +661,11 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 }
 
 // purgeRows repeats a statement, whose second argument is a number of rows, until it deletes fewer,
-// or until ctx ends.
+// or until ctx ends. After each time it leaves the database to creates for as long as that took.
 func (s *store) purgeRows(ctx context.Context, query string, before int64) error {
-	const chunk int64 = 1000 // rows in one transaction, so that creates need not wait long
+	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
+		begin := time.Now()
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
 		if err != nil {
 			return err
@@ -672,6 +673,7 @@ func (s *store) purgeRows(ctx context.Context, query string, before int64) error
 		if results[0].affected < chunk {
 			return nil
 		}
+		pause(ctx, time.Since(begin))
 	}
 	return nil
 }

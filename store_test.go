@@ -717,7 +717,7 @@ func TestAFullTransactionRefusesCreatesAtOnce(t *testing.T) {
 			writing(s, saveUsage(1, &usage{})),
 			func() error { return s.probe(t.Context()) },
 			func() error { return s.purge(t.Context(), testTime) },
-			func() error { return l.flush(t.Context(), time.Now) },
+			func() error { return l.flush(t.Context(), time.Now, false) },
 			func() error {
 				return l.storeBan(&account{usageID: 9}, &decision{now: 1})
 			},
@@ -879,6 +879,24 @@ func TestRepeatsInOneTransactionMakeOnePet(t *testing.T) {
 		want := []string{"created 2", "replayed 2", "reused 2", "replayed 2"}
 		wantEqual(t, verdicts, want, "the verdicts")
 		wantPets(t, s, 2)
+	})
+}
+
+// TestAPurgeLeavesRoomForCreates after each transaction, for as long as that took.
+func TestAPurgeLeavesRoomForCreates(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabase(t, path)
+		mustWrite(t, s, sqlOf(`WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 250)
+			INSERT INTO idempotency SELECT 1, i, x'00', 1, 0 FROM n`))
+		before := commitsOf(s)
+		const each = 20 * time.Millisecond
+		s.engine = &hookedEngine{engine: s.engine, beforeWrite: func() { time.Sleep(each) }}
+		wantTime(t, "the end", 5*each, 5*each, nil, func() error {
+			return s.purge(t.Context(), testTime)
+		})
+		wantEqual(t, commitsOf(s)-before, 3, "the number of transactions")
+		wantRows(t, s, "idempotency", 0)
 	})
 }
 

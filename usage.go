@@ -29,7 +29,8 @@ type ledger struct {
 	service string        // names this run of the service in the database
 	banFor  time.Duration // 0 turns bans off
 	shared  bool          // other services count the same usages
-	batch   batch         // only flush uses it
+	batch   batch         // only flush uses this and the next
+	due     []usageDate   // the days of tallies that the flush has still to send
 
 	mu         sync.Mutex // guards what follows
 	entries    map[int64]*entry
@@ -129,6 +130,8 @@ func (e *entry) hasUnsent() bool { return e.minuteStored.unsent > 0 || e.dayStor
 // usageDate is a day of a usage: whole days since 1970, in UTC.
 type usageDate struct{ Usage, Day int64 }
 
+func dateOf(id int64, now instant) usageDate { return usageDate{id, int64(now / dayMillis)} }
+
 // tally counts requests of one day: those let in (whatever the response), those refused with 429
 // (also during a ban), and responses of 5xx.
 type tally struct {
@@ -144,7 +147,7 @@ func (t tally) plus(more tally) tally {
 
 // tally is where to count what happens at an instant. The caller holds the lock.
 func (l *ledger) tally(id int64, now instant) *tally {
-	today := usageDate{Usage: id, Day: int64(now / dayMillis)}
+	today := dateOf(id, now)
 	t := l.tallies[today]
 	if t == nil {
 		t = &tally{}
@@ -293,37 +296,54 @@ type batch struct {
 	outcomeUnknown bool // from its beginning until a send of it has succeeded
 }
 
-// maxBatch bounds the days of a batch, so that creates need not wait long.
-const maxBatch = 1000
+// Each of these bounds the days of a batch. A usage takes a file a tenth of a millisecond, for which
+// creates wait. A cluster takes its time for each batch, whatever its size.
+const (
+	maxBatch   = 1000
+	smallBatch = 100 // of a flush that leaves room, on a file
+)
 
-// flush adds what was counted since the last flush to what is stored, and goes on from the sum.
-// Where other services share the database, every flush learns of their bans. Requests that were not
-// added, because another service has begun a window, still count: they are in the next batch,
-// which follows immediately. Two flushes must not run at the same time.
-func (l *ledger) flush(ctx context.Context, now func() time.Time) error {
+// flush adds what was counted until now to what is stored, and goes on from the sum. Where other
+// services share the database, every flush learns of their bans. Requests that were not added,
+// because another service has begun a window, still count: they are in a later batch of the same
+// flush. Two flushes must not run at the same time.
+//
+// With leavesRoom, a file is left to creates between two batches, for as long as the last one took.
+// So the flush takes twice as long, and a kill loses more of what was counted.
+func (l *ledger) flush(ctx context.Context, now func() time.Time, leavesRoom bool) error {
+	leavesRoom = leavesRoom && !l.shared
+	most := maxBatch
+	if leavesRoom {
+		most = smallBatch
+	}
 	if l.batch.outcomeUnknown {
-		if _, err := l.send(ctx, now); err != nil {
+		if err := l.send(ctx, now); err != nil {
 			return err
 		}
 	}
-	for l.beginBatch() {
-		again, err := l.send(ctx, now)
-		if err != nil {
+	l.mu.Lock()
+	l.due = slices.Collect(maps.Keys(l.tallies)) // what comes later is left for the next flush
+	l.mu.Unlock()
+	for l.beginBatch(most) {
+		begin := time.Now()
+		if err := l.send(ctx, now); err != nil {
 			return err
 		}
-		isLast := len(l.batch.days) < maxBatch
-		if isLast && !again {
-			return nil // what was admitted meanwhile is left for the next flush
+		if len(l.due) == 0 {
+			return nil
+		}
+		if leavesRoom {
+			pause(ctx, time.Since(begin))
 		}
 	}
 	return nil
 }
 
-// beginBatch moves what was counted to a new batch. On a file it returns false if nothing was
-// counted. On a cluster it always returns true: an empty batch, too, is sent to read the bans of
-// other services. collect gives no usage without a day, so usages do not matter here.
-func (l *ledger) beginBatch() bool {
-	counted := l.collect(maxBatch)
+// beginBatch moves what is due to a new batch. On a file it returns false if there is nothing. On a
+// cluster it always returns true: an empty batch, too, is sent to read the bans of other services.
+// collect gives no usage without a day, so usages do not matter here.
+func (l *ledger) beginBatch(most int) bool {
+	counted := l.collect(most)
 	if len(counted.days)+len(counted.deprecated) == 0 && !l.shared {
 		return false
 	}
@@ -335,21 +355,20 @@ func (l *ledger) beginBatch() bool {
 	return true
 }
 
-// send writes the batch, and goes on from what is stored then. again reports that some of the batch
-// was not added, and still counts.
-func (l *ledger) send(ctx context.Context, now func() time.Time) (again bool, err error) {
+// send writes the batch, and goes on from what is stored then.
+func (l *ledger) send(ctx context.Context, now func() time.Time) error {
 	var stored string
 	statements := l.batch.statements(l.service, instantOf(now()), &stored)
 	if _, err := l.store.write(ctx, statements...); err != nil {
-		return false, err
+		return err
 	}
 	var rows []usageRow
 	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
-		return false, err
+		return err
 	}
-	again = l.merge(rows, l.batch.counts, now)
+	l.merge(rows, l.batch.counts, now)
 	l.batch.outcomeUnknown = false
-	return again, nil
+	return nil
 }
 
 // counts are what was counted since the last batch.
@@ -378,8 +397,7 @@ type dayRow struct {
 	tally
 }
 
-// collect hands over what was counted since it was last called: at most mostDays tallies, and the unsent
-// requests of their usages. The rest is for the next call.
+// collect hands over what is due: at most mostDays tallies, and the unsent requests of their usages.
 //
 // collect leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers it,
 // once the store has the requests. So the caller has to merge before it collects again, or they
@@ -396,9 +414,12 @@ func (l *ledger) collect(mostDays int) counts {
 		deprecated: l.deprecated,
 	}
 	l.deprecated = map[int64]int64{}
-	for date, t := range l.tallies {
-		if len(counted.days) == mostDays {
-			break
+	for len(l.due) > 0 && len(counted.days) < mostDays {
+		date := l.due[0]
+		l.due = l.due[1:]
+		t := l.tallies[date]
+		if t == nil {
+			continue // it was due twice
 		}
 		counted.days = append(counted.days, dayRow{usageDate: date, tally: *t})
 		delete(l.tallies, date)
@@ -518,9 +539,8 @@ type bucketRow struct {
 func (r bucketRow) bucket() bucket { return bucket{used: r.Used, ends: r.Ends} }
 
 // merge goes on from what is stored after the counts were sent. It reads the clock under the
-// lock, and so after every request that has been counted. again reports that some of the counts
-// were not added, and still count.
-func (l *ledger) merge(stored []usageRow, sent counts, clock func() time.Time) (again bool) {
+// lock, and so after every request that has been counted. Counts that were not added are due again.
+func (l *ledger) merge(stored []usageRow, sent counts, clock func() time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := instantOf(clock())
@@ -537,14 +557,13 @@ func (l *ledger) merge(stored []usageRow, sent counts, clock func() time.Time) (
 		l.mostAhead = max(l.mostAhead, minuteEnds-now)
 		if e.goOn(row, added, now) {
 			l.tally(row.ID, now) // so that collect finds the usage
-			again = true
+			l.due = append(l.due, dateOf(row.ID, now))
 		}
 		e.readMerge = l.merges
 	}
-	if len(l.entries) > maxEntries {
+	if len(l.due) == 0 && len(l.entries) > maxEntries {
 		l.trim(now)
 	}
-	return again
 }
 
 // goOn takes over a usage as it is stored, after an increment was sent to it.

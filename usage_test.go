@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -139,7 +140,9 @@ func TestAFlushWritesOnlyWhatChanged(t *testing.T) {
 func useMany(t testing.TB, l *ledger, usages int64) {
 	t.Helper()
 	for id := range usages {
+		l.mu.Lock()
 		l.entries[id+1] = &entry{}
+		l.mu.Unlock()
 		a := &account{quota: quota{60, 1000}, usageID: id + 1}
 		must(t, errorOf(l.charge(a, testStart)))
 	}
@@ -160,7 +163,7 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 				}
 				return arrives
 			})
-			err := l.flush(t.Context(), testStart.time)
+			err := l.flush(t.Context(), testStart.time, false)
 			wantError(t, err, errUnavailable, "a flush of which half is stored")
 			repair()
 			mustFlush(t, l)
@@ -173,6 +176,46 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 		} {
 			wantEqual(t, readNumber(t, w.store(), query), want, query)
 		}
+	})
+}
+
+// TestAFlushLeavesRoomForCreates on a file, between two batches, but not in a stop, nor on a cluster,
+// which takes its time for each transaction.
+func TestAFlushLeavesRoomForCreates(t *testing.T) {
+	const usages = 2*smallBatch + 50
+	const each = 20 * time.Millisecond
+	flush := func(t *testing.T, s *store, leavesRoom bool, transactions int64, takes time.Duration) {
+		t.Helper()
+		l := newLedger(s, tenMinutes)
+		useMany(t, l, usages)
+		before, began := commitsOf(s), time.Now()
+		must(t, l.flush(t.Context(), testStart.time, leavesRoom))
+		wantEqual(t, commitsOf(s)-before, transactions, "the number of transactions")
+		wantEqual(t, time.Since(began), takes, "the time that they take, and the pauses")
+	}
+	slowly := func(s *store) {
+		s.engine = &hookedEngine{engine: s.engine, beforeWrite: func() { time.Sleep(each) }}
+	}
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabase(t, path)
+		slowly(s)
+		flush(t, s, true, 3, 5*each)
+		flush(t, s, false, 1, each)
+	})
+	onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
+		slowly(s)
+		flush(t, s, true, 1, each)
+	})
+	withBackground(t, nil, func(b *background) {
+		before := commitsOf(b.store)
+		useMany(b, b.ledger, usages)
+		time.Sleep(time.Second)
+		wantEqual(b, commitsOf(b.store)-before, 3, "the transactions of a service")
+		before = commitsOf(b.store)
+		useMany(b, b.ledger, usages)
+		must(b, b.stop())
+		wantEqual(b, commitsOf(b.store)-before, 1, "the transactions of a stop")
 	})
 }
 
@@ -371,7 +414,7 @@ func (w *lateWorld) flush() {
 	clock := func() time.Time {
 		return w.now.time()
 	}
-	if err := w.service('A').flush(w.Context(), clock); err != nil {
+	if err := w.service('A').flush(w.Context(), clock, false); err != nil {
 		w.seen["flushes without an answer"]++
 	}
 }
@@ -666,7 +709,7 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 		var stored string
 		for _, when := range []string{"0s", "1s"} {
 			w.play(when + ": 1 admitted")
-			l.beginBatch()
+			l.beginBatch(maxBatch)
 			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
 			w.play(when + ": flush")
 		}
@@ -840,7 +883,7 @@ func (w *limitsWorld) step(line string, l *ledger, when, what string) {
 	switch verb {
 	case "flush":
 		before := commitsOf(l.store)
-		must(w, l.flush(w.Context(), clock(when).time))
+		must(w, l.flush(w.Context(), clock(when).time, false))
 		w.want(line, fmt.Sprintf("%d transactions", commitsOf(l.store)-before), want)
 	case "restart":
 		w.services[slices.Index(w.services, l)] = newLedger(l.store, l.banFor)
@@ -1338,7 +1381,7 @@ func (r *limitsReplay) flush(i int) {
 		fate = limitsFate(r.random.IntN(3))
 	}
 	repair := r.disturb(l, func() limitsFate { return fate })
-	err := l.flush(r.Context(), now.time)
+	err := l.flush(r.Context(), now.time, false)
 	repair()
 	if (err == nil) != (fate == arrives) {
 		r.Fatalf("the flush says %v", err)
