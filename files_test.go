@@ -145,6 +145,19 @@ func TestWhatIsMadeInVainIsRemoved(t *testing.T) {
 		wantStopped(t, err)
 		wantNames(t, filepath.Dir(path))
 	}
+	path := databasePath(t)
+	for _, name := range []string{path, path + "-lock"} {
+		writeText(t, name, "")
+	}
+	e := &sqliteFile{path: path}
+	e.removeEmpty() // the lock may be another program's
+	wantNames(t, filepath.Dir(path), "pets.db", "pets.db-lock")
+	lock, err := holdServiceLock(t.Context(), path)
+	must(t, err)
+	defer lock.Close()
+	e.lock = lock
+	e.removeEmpty()
+	wantNames(t, filepath.Dir(path))
 }
 
 // TestAFullDiskIsSaidToBeFull, without the words that the driver adds where there is no error.

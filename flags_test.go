@@ -220,7 +220,7 @@ func TestADatabaseThatAFileOfSettingsGarblesIsRefused(t *testing.T) {
 		"a.db\r": control, "a\n.db": control, "http://n1:4001\r": control, "\ta.db": control,
 		"'a.db'": quotes, `"a.db"`: quotes, `"http://n1:4001"`: quotes, "''": quotes,
 	} {
-		for _, line := range []string{"serve", "key create"} {
+		for _, line := range []string{"", "key create"} {
 			_, _, err := petstore(t, map[string]string{"PETSTORE_DB": db}, strings.Fields(line)...)
 			wantOneLine(t, err, true, "PETSTORE_DB", fmt.Sprintf("%q", db), want)
 			_, _, err = petstore(t, nil, append(strings.Fields(line), "-db", db)...)

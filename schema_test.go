@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,7 +18,7 @@ func lineOf(entry command, folder string) string {
 	case "backup":
 		return entry.name + " " + filepath.Join(folder, "copy.db")
 	case "pet import":
-		return entry.name + " -" // stdin, which is empty here
+		return entry.name + " " + os.DevNull
 	case "key create", "key list", "key usage", "pet export":
 		return entry.name
 	}
