@@ -17,8 +17,8 @@ package main
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
 //
-// A key is banned when its strikes within one minute exceed its limit per minute. Time is counted in
-// whole milliseconds throughout, so that an instant is the same when it is read back from the
+// A key is banned when its strikes within one minute exceed its limit per minute. Time is counted
+// in whole milliseconds throughout, so that an instant is the same when it is read back from the
 // database after a restart.
 
 import (

@@ -1,9 +1,9 @@
 package main
 
-// The store: pets, pages and Idempotency-Keys. It speaks SQL to an engine (sqlite.go, rqlite.go) and
-// knows nothing of connections. The SQL of keys stands in keys.go, that of usage in usage.go, and
-// that of imports in commands_pets.go. Pages and pets that are read often stay in memory as encoded
-// JSON.
+// The store: pets, pages and Idempotency-Keys. It speaks SQL to an engine (sqlite.go, rqlite.go)
+// and knows nothing of connections. The SQL of keys stands in keys.go, that of usage in usage.go,
+// and that of imports in commands_pets.go. Pages and pets that are read often stay in memory as
+// encoded JSON.
 //
 // Many callers share a commit. Writes join the next transaction until it begins. The caller whose
 // write came first is its leader: it waits until the transaction before has ended, commits, and
@@ -381,8 +381,8 @@ var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
 // These queries read pets for a petReader. Those with readPets also read the number of edits, from
-// the same snapshot, in a row without a pet. That number, negated, is the id of its row, so that the
-// row is the first by id. ORDER BY and LIMIT count for both SELECTs.
+// the same snapshot, in a row without a pet. That number, negated, is the id of its row, so that
+// the row is the first by id. ORDER BY and LIMIT count for both SELECTs.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
 	readPets   = `SELECT -value AS id, 0, 0, '' FROM counters WHERE name = 'edits'
@@ -424,8 +424,8 @@ func (r *petReader) read(scan scanner) (*Pet, error) {
 }
 
 // insertPets returns the statement that adds pets if a condition holds. Its first argument is a
-// JSON array of rows, as appendRow makes them. SQLite inserts them in the order of the ORDER BY, and
-// AUTOINCREMENT gives them consecutive ids; createPet relies on both.
+// JSON array of rows, as appendRow makes them. SQLite inserts them in the order of the ORDER BY,
+// and AUTOINCREMENT gives them consecutive ids; createPet relies on both.
 func insertPets(condition string) string {
 	return `INSERT INTO pets (category_id, status, name)
 		SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)

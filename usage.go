@@ -1,8 +1,8 @@
 package main
 
-// What services share: usage that lasts. The ledger counts in memory what limits.go decides, flushes
-// what it has counted every half second, and reads what it does not remember. It keeps the usage of
-// each day, which is reported and, when it is old, deleted.
+// What services share: usage that lasts. The ledger counts in memory what limits.go decides,
+// flushes what it has counted every half second, and reads what it does not remember. It keeps the
+// usage of each day, which is reported and, when it is old, deleted.
 //
 // Several services may share the database, and with it the usage of a key. Each counts for itself,
 // and every half second adds what it has counted to what is stored and goes on from there: see
@@ -82,8 +82,9 @@ func newLedger(s *store, banFor time.Duration) *ledger {
 	}
 }
 
-// charge takes one request from the account, or refuses it. The error is the store's, when the usage
-// has to be read and cannot be. If the decision says banBegins, the caller has to call storeBan.
+// charge takes one request from the account, or refuses it. The error is the store's, when the
+// usage has to be read and cannot be. If the decision says banBegins, the caller has to call
+// storeBan.
 func (l *ledger) charge(a *account, now instant) (decision, error) {
 	d, known := l.chargeKnown(a, now)
 	for !known {
@@ -296,8 +297,8 @@ type batch struct {
 	outcomeUnknown bool // from its beginning until a send of it has succeeded
 }
 
-// Each of these bounds the days of a batch. A usage takes a file a tenth of a millisecond, for which
-// creates wait. A cluster takes its time for each batch, whatever its size.
+// Each of these bounds the days of a batch. A usage takes a file a tenth of a millisecond, for
+// which creates wait. A cluster takes its time for each batch, whatever its size.
 const (
 	maxBatch   = 1000
 	smallBatch = 100 // of a flush that leaves room, on a file
@@ -397,10 +398,11 @@ type dayRow struct {
 	tally
 }
 
-// collect hands over what is due: at most mostDays tallies, and the unsent requests of their usages.
+// collect hands over what is due: at most mostDays tallies, and the unsent requests of their
+// usages.
 //
-// collect leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers it,
-// once the store has the requests. So the caller has to merge before it collects again, or they
+// collect leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers
+// it, once the store has the requests. So the caller has to merge before it collects again, or they
 // would be sent twice.
 //
 // It finds the usages by their tallies. Whatever has unsent requests has one, since chargeKnown
@@ -610,8 +612,8 @@ func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length
 	return sent.Used > 0 && !isAdded && s.unsent > 0
 }
 
-// trim drops the entries that are stored and whose last Retry-After has passed. The caller holds the
-// lock.
+// trim drops the entries that are stored and whose last Retry-After has passed. The caller holds
+// the lock.
 func (l *ledger) trim(now instant) {
 	l.trimmedAt = l.merges
 	maps.DeleteFunc(l.entries, func(_ int64, e *entry) bool {
