@@ -220,6 +220,7 @@ func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) e
 	o.storedReading.wanted.Store(true)
 	numbers := o.currentMetrics().numbers
 	stats := map[string]any{
+		"now":         time.Now().UnixMilli(),
 		"uptime":      time.Since(processStart).Seconds(),
 		"environment": o.service.environment(),
 		"networkDisk": o.networkDisk,
@@ -285,7 +286,7 @@ func (o *operator) sample(context.Context) error {
 
 // drawnNumbers matches the numbers that the charts of the operator's page draw.
 var drawnNumbers = regexp.MustCompile(
-	`^(petstore_(requests|commit)_|process_|` +
+	`^(petstore_(requests|commit|errors)_|process_|` +
 		`petstore_request_duration_seconds_bucket{operation="(listPets|createPet|getPet)")`)
 
 // history is what happened in the last hour. Its numbers take at most 1 MiB.

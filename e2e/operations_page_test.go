@@ -611,14 +611,13 @@ func TestTheOperatorsPageWithoutJavaScriptLeadsToTheMetrics(t *testing.T) {
 func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	t.Parallel()
 	s, b := startOperatorsPage(t)
-	b.shows("[data-value='fact.ready']", "yes")
 	b.shows("[data-value='well.ready']", "Ready since the start at")
 	unlock := lock(t, s.db)
 	b.shows("#verdict", "Not ready:")
 	b.shows("#verdict", "locked")
 	b.shows("#verdict", "End the other program that holds the lock")
 	b.shows("#verdict", "See “When another program holds the lock” in docs/operating.md.")
-	b.shows("[data-value='fact.ready']", "no:")
+	b.shows("[data-value='well.ready']", "Not ready since")
 	wants(b, "document.title.startsWith('Not ready – ')", true)
 	created, err := s.send(t.Context(), http.DefaultClient, "POST", "/pets", rex)
 	noError(t, err)
@@ -629,7 +628,7 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	wants(b, heightOf("[data-chart=requests] .failed")+" >= 8", true)
 	b.operatorState("not-ready")
 	unlock()
-	b.shows("[data-value='fact.ready']", "yes")
+	b.shows("[data-value='well.ready']", "Ready since")
 	// What has happened is to be watched, and readiness is not that of the start.
 	b.shows("#verdict", "Watch:")
 	b.shows("#verdict", "100 % of creates failed: 1 in 5 minutes (503), since")
@@ -683,7 +682,7 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 		b.operatorState("verdict-" + strings.Trim(strings.ToLower(test.want), ":"))
 	}
 	b.shows("#verdict", "91 % of the disk is used, since ")
-	b.shows("#verdict", "commits failed in 5 minutes: 1,204, since 9 Sept, 01:46:40 UTC")
+	b.shows("#verdict", "commits failed in 5 minutes: 1,204, since 9 Sept 2001, 01:46:40 UTC")
 	b.shows("#verdict", "See “When the disk fails” in docs/operating.md.")
 	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	b.shows("#verdict", "Not ready:")
@@ -722,7 +721,7 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 			{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
 		ended))
 	b.shows("[data-value='fact.backup']", " ago")
-	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept")
+	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept 2001, 01:46:40 UTC")
 	b.shows("[data-value='fact.members'].bad",
 		"http://n1:4001 leader\nhttp://n2:4001 does not respond")
 	if b.text("[data-value='fact.disk']") != "" {
@@ -786,6 +785,58 @@ func TestTheOperatorsPageOfAYoungProcess(t *testing.T) {
 	s.addPet(rex)
 	b.shows("#operations [data-label=p99]", " of 1")
 	b.operatorState("young")
+}
+
+// TestTheOperatorsPageSaysWhoCallsNow, with which errors, and keeps the focus and what is selected.
+func TestTheOperatorsPageSaysWhoCallsNow(t *testing.T) {
+	t.Parallel()
+	s := start(t, debugFlags...)
+	wild := s.newKey("-plan", "free", "-name", markup)
+	for range 70 {
+		s.ask(t, wild)
+	}
+	s.ask(t, s.key)
+	for range 61 {
+		s.ask(t, "pet_live_nothing")
+	}
+	b := openTab(t, s.debug+"/")
+	b.shows("#busy tbody tr:first-child", markup)
+	b.shows("#busy tbody tr:first-child", "60")
+	wants(b, `[...document.querySelectorAll("#busy tbody tr:first-child td")]
+		.map((e) => e.textContent).join()`, "60,10,0")
+	b.shows("[data-value='busy.count']", "2")
+	b.shows("#strangers", "Without a valid key: 60 of 401 and 1 of 429.")
+	b.shows("#strangers", "Addresses that have used up their minute: 127.0.0.1 until ")
+	wants(b, `[...document.querySelectorAll("#codes tbody tr")]
+		.map((row) => [...row.cells].map((e) => e.textContent).join()).sort().join(" ")`,
+		"invalid_key,60,60 rate_limited,11,11")
+	b.shows("#near", markup)
+	b.operatorState("who")
+
+	eval[bool](b, `(document.querySelector("#near .name").focus(),
+		getSelection().selectAllChildren(document.querySelector("#near td:last-child")), true)`)
+	at := b.text("[aria-labelledby=near-title] .as-of")
+	eventually(t, longEnough, func() error {
+		if got := b.text("[aria-labelledby=near-title] .as-of"); got == at {
+			return fmt.Errorf("there is no report after that %s", got)
+		}
+		return nil
+	})
+	wants(b, `document.activeElement.matches("#near .name")`, true)
+	wants(b, "getSelection().toString().trim()", "free")
+}
+
+// TestTheOperatorsPageHasOneClock, that of the service, and tells if this machine's is another.
+func TestTheOperatorsPageHasOneClock(t *testing.T) {
+	_, b := startOperatorsPage(t)
+	b.shows(".well", "all times are UTC")
+	wants(b, contentOf("#clock"), "")
+	b.feed(`stats.now += 180e3; stats.report = {at: stats.now, near: 25, banned: 25, usage: [],
+		nearLimits: stats.report?.nearLimits ?? []}`)
+	b.shows("#clock", ", by the service’s clock: this machine’s is 3 min")
+	b.shows("#clock", " behind")
+	b.shows("[data-value='well.bans']", "25 keys banned")
+	b.shows("[data-value='bans.running']", "25")
 }
 
 // TestPagesOfOtherOriginsOnlyLeadToTheOperatorsPage: they are of another port, which is the same

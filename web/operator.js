@@ -24,6 +24,9 @@ const commits = { size: [], time: [] }; // buckets
 let run = 0;
 let started = 0; // when the process that was read last had started
 let latest = null; // what was read last, whole
+let ahead = 0; // by how many milliseconds the service's clock is ahead of this machine's
+
+const now = () => Date.now() + ahead; // by the service's clock, as all times are
 
 const outcome = (status) => {
   if (status === "304") return "same";
@@ -190,8 +193,11 @@ const duration = shown((s) => {
 });
 const hours = (time) => new Date(time).toISOString().slice(11, 19);
 const clock = (time) => `${hours(time)} UTC`;
-const day = (time) => new Date(time).toLocaleDateString("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
-const instant = (time) => (day(time) === day(Date.now()) ? clock(time) : `${day(time)}, ${clock(time)}`);
+// day has its year if that is another one, or if it is asked for.
+function day(time, withYear = new Date(time).getUTCFullYear() !== new Date(now()).getUTCFullYear()) {
+  return new Date(time).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: withYear ? "numeric" : undefined, timeZone: "UTC" });
+}
+const instant = (time, withYear) => (!withYear && day(time) === day(now()) ? clock(time) : `${day(time, withYear)}, ${clock(time)}`);
 
 function age(seconds) {
   const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
@@ -397,7 +403,7 @@ function draw() {
   if (document.hidden) return;
   if (!paused) {
     const live = state === "live";
-    frame(live ? readings.at(-1).time : Date.now());
+    frame(live ? readings.at(-1).time : now());
     current = live ? between(framed - recent, framed) : null;
   }
   moment = pointed ?? chosen;
@@ -412,9 +418,10 @@ function draw() {
   put("requests.total", at ? rate(at.rate(Object.values(outcomes).flat())) : "–");
   for (const [name, q] of [["p50", 0.5], ["p99", 0.99]]) put(`commit.${name}`, at ? duration(at.quantile(q, commits.time)) : "–");
   drawMoment(at);
+  drawWell();
+  drawBusy();
   if (paused) return;
   drawFacts();
-  drawWell();
   drawOperations();
   drawReport();
 }
@@ -479,7 +486,7 @@ function remedyOf({ alert = "", words }) {
 // wordsOf tells how bad a reason is. Of requests that failed, it names the part of each operation.
 function wordsOf({ words, number, share }) {
   const [, status] = words.match(/^responses of (\d+)/) ?? [];
-  const lately = status && across(Date.now() - 300e3, Date.now());
+  const lately = status && across(now() - 300e3, now());
   const parts = Object.entries({ listPets: "lists", createPet: "creates", getPet: "fetches" }).map(([name, requests]) => {
     const of = operation(name);
     const n = lately ? lately.count(of.statuses[status] ?? []) : 0;
@@ -527,10 +534,11 @@ function drawWell() {
   tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(readySince)}` : $("#state").textContent, live && isReady);
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
   tell("well.commits", some(lost, "failed commit"), !lost);
-  const n = banned.length;
-  const who = n === 1 ? `1 key banned: #${banned[0].id} ${banned[0].name}` : n ? `${n === 20 ? "20 or more" : n} keys banned` : "no key banned";
+  const n = latest?.report?.banned;
+  const who = n === 1 ? `1 key banned: #${banned[0]?.id} ${banned[0]?.name}` : n ? `${n} keys banned` : "no key banned";
   put("well.bans", latest?.report ? who : "keys not read yet");
-  put("bans.running", latest?.report ? integer(n) : "–");
+  put("bans.running", integer(n ?? null));
+  put("bans.near", integer(latest?.report ? latest.report.near - n : null));
 }
 
 function some(n, thing) {
@@ -572,7 +580,7 @@ function drawData(last, isWatched) {
     if (known !== null) tell(`fact.${name}`, text, !bad);
   };
   const number = (name) => latest.metrics[`petstore_${name}`] ?? null;
-  const ago = (time) => `${instant(time * 1e3)}, ${age(Date.now() / 1e3 - time)} ago`;
+  const ago = (time) => `${instant(time * 1e3)}, ${age(now() / 1e3 - time)} ago`;
   const [size, log] = ["database", "log"].map((file) => number(`database_bytes{file="${file}"}`));
   const [left, disk] = [number("disk_free_bytes"), number("disk_size_bytes")];
   const backup = number("last_backup_timestamp_seconds");
@@ -583,7 +591,7 @@ function drawData(last, isWatched) {
   fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of log`}`);
   fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("PetstoreDiskFills"));
   fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
-  fact("certificate", end, `${end < Date.now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3)}`, isWatched("PetstoreOwnCertificateEnds"));
+  fact("certificate", end, `${end < now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3, true)}`, isWatched("PetstoreOwnCertificateEnds"));
   fact("network", latest.networkDisk || null, `${latest.networkDisk}: may pass no locks on to other machines`, true);
   fact("nodes", failed, `${integer(failed)} failed since start`);
   fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join("\n"), isWatched("PetstoreNodeLost"));
@@ -598,8 +606,10 @@ function rows(body, list) {
       const place = row.cells[j] ?? row.appendChild(document.createElement(j ? "td" : "th"));
       if (!j) place.scope = "row";
       place.dataset.label = body.parentElement.tHead.rows[0].cells[j].textContent; // which a phone shows beside it
-      if (typeof cell === "string") write(place, cell);
-      else place.replaceChildren(...[cell].flat());
+      const parts = [cell].flat();
+      const isSame = parts.length === place.childNodes.length && parts.every((part, k) => (
+        typeof part === "string" ? place.childNodes[k].data === part : place.childNodes[k].isEqualNode(part)));
+      if (!isSame) place.replaceChildren(...parts); // otherwise the focus, and what is selected, stays
     });
   });
 }
@@ -617,6 +627,34 @@ function drawOperations() {
     ...[0.5, 0.95, 0.99].map((q) => (all ? duration(all.quantile(q, of.buckets)) + (q === 0.99 ? few(all, name) : "") : "–")),
     all ? integer(all.count(of.refused)) : "–", all ? integer(all.count(of.failed)) : "–"]));
   for (const element of $$(".range")) write(element, covered());
+  const off = Math.round(Math.abs(ahead) / 1e3);
+  write($("#clock"), off ? `, by the service’s clock: this machine’s is ${age(off)} ${ahead > 0 ? "behind" : "ahead"}` : "");
+}
+
+// drawBusy tells who calls now, with a key and without, as this service has counted.
+function drawBusy() {
+  const busy = latest?.busy;
+  if (!busy) return;
+  const keys = busy.keys ?? [];
+  put("busy.count", integer(busy.count));
+  rows($("#busy tbody"), keys.map((key) => [key.id ? keyName(key) : "all others", integer(key.admitted), integer(key.refused), integer(key.errors)]));
+  $("#busy").parentElement.hidden = !keys.length;
+  $("#busy-nothing").hidden = keys.length > 0;
+  write($("#busy-nothing"), "No key has called in the last 5 minutes.");
+  $("#busy-hint").hidden = !latest.members?.length;
+  const { admitted: unknown, refused } = busy.strangers;
+  const spent = (busy.spent ?? []).filter(({ until }) => Date.parse(until) > now());
+  write($("#strangers"), `Without a valid key: ${integer(unknown)} of 401 and ${integer(refused)} of 429. ${spent.length
+    ? `Addresses that have used up their minute${spent.length > 9 ? " (the last 10)" : ""}: ${spent.map(({ address, until }) => `${address.replace(/\/32$/, "")} until ${hours(Date.parse(until))}`).join(", ")}.`
+    : "No address has used up its minute."}`);
+
+  const all = across(view.from, framed);
+  const codes = [...places.keys()].filter((name) => name.startsWith("petstore_errors_total{")).map((name) => (
+    [labelsOf(name).code, all ? all.counter(name) : 0, gauge(readings.at(-1), name) ?? 0])).filter(([, , total]) => total > 0);
+  codes.sort((a, b) => b[1] - a[1] || b[2] - a[2]);
+  rows($("#codes tbody"), codes.map(([code, shown, total]) => [code, integer(shown), integer(total)]));
+  $("#codes").hidden = !codes.length;
+  $("#codes-nothing").hidden = codes.length > 0;
 }
 
 function text(content, value) {
@@ -638,7 +676,7 @@ function drawReport() {
     meter(key.usedThisMinute, key.perMinute, Date.parse(key.lastUsedAt) + 60e3), meter(key.usedToday, key.perDay, Date.parse(key.dayEnds)), key.plan]));
   $("#near").parentElement.hidden = !report.nearLimits.length;
   $("#near-nothing").hidden = report.nearLimits.length > 0;
-  $("#near-hint").hidden = report.nearLimits.length < 20;
+  $("#near-hint").hidden = report.near <= report.nearLimits.length;
   write($("#near-nothing"), "No key is banned, and none has used 80 % of its minute or its day.");
 
   const used = report.usage.map((key) => ({ ...key, total: totalOf(key.days) })).filter(({ days }) => days.length);
@@ -703,7 +741,7 @@ function bars({ days }, at) {
       drawing.append(svg("rect", { class: "admitted", x: i * 4, y: 24 - Math.max(low, low && 1.5), width: 3, height: Math.max(low, low && 1.5) }));
     }
   }
-  drawing.setAttribute("aria-label", busiest ? `${days.length} days with requests; most on ${busiest.day}: ${integer(busiest.admitted)} admitted` : "no requests admitted");
+  drawing.setAttribute("aria-label", busiest ? `${some(days.length, "day")} with requests; most on ${busiest.day}: ${integer(busiest.admitted)} admitted` : "no requests admitted");
   return drawing;
 }
 
@@ -718,7 +756,6 @@ function say(next, message) {
   drawVerdict();
 }
 
-let ready = "–";
 let readyAsked = 0;
 let silentAt = 0; // when it was asked first without a response
 
@@ -727,13 +764,11 @@ async function askReady() {
   readyAsked = Date.now();
   try {
     const response = await fetch("readyz", { cache: "no-store", signal: AbortSignal.timeout(2000) });
-    ready = response.ok ? "yes" : `no: ${(await response.text()).trim()}`;
+    await response.text();
     silentAt = 0;
   } catch {
-    ready = "no response";
-    silentAt ||= readyAsked;
+    silentAt ||= readyAsked + ahead;
   }
-  tell("fact.ready", ready, ready === "yes");
 }
 
 let timer = 0;
@@ -749,7 +784,10 @@ async function read() {
     const response = await fetch("stats.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
     if (!response.ok) missed("away", `The response was ${response.status}`);
     else {
-      take(await response.json(), Date.now());
+      const read = await response.json();
+      const [least, most] = [read.now - Date.now(), read.now - begun]; // its clock was read on the way
+      if (ahead < least - 1000 || ahead > most + 1000) ahead = least > 1000 ? least : Math.min(most, 0);
+      take(read, now());
       missedAt = 0;
       const since = restarts.length ? `, restarted at ${clock(started * 1e3)}` : "";
       say("live", paused ? "Paused" : `Updating${since}`);
@@ -767,13 +805,14 @@ async function read() {
 async function remember() {
   try {
     const response = await fetch("history.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
-    const { now, places: byName, samples } = await response.json();
+    const { now: served, places: byName, samples } = await response.json();
+    ahead = Math.abs(served - Date.now()) > 1000 ? served - Date.now() : 0;
     const names = Object.entries(byName);
     for (const { time, values } of samples ?? []) {
       const metrics = names.filter(([, i]) => i < values.length).map(([name, i]) => [name, values[i]]);
       const read = { metrics: Object.fromEntries(metrics) };
       read.uptime = time / 1000 - read.metrics.process_start_time_seconds;
-      take(read, time - now + Date.now());
+      take(read, time - served + now());
     }
   } catch {
     // The charts begin empty, then.
@@ -784,10 +823,9 @@ async function remember() {
 // missed notes that a reading did not come: plots do not join what comes next with what was before.
 function missed(next, message) {
   run++;
-  missedAt ||= Date.now();
-  put("fact.ready", "–");
+  missedAt ||= now();
   readyAsked = 0;
-  say(next, `${message}${next === "away" ? ` since ${clock(missedAt)}` : ""}`);
+  say(next, `${paused ? "Paused; " : ""}${paused ? message[0].toLowerCase() + message.slice(1) : message}${next === "away" ? ` since ${clock(missedAt)}` : ""}`);
 }
 
 // choose shows more or less time up to the moment of the pause, or to now.
