@@ -1,7 +1,7 @@
 package main
 
-// Copies: backup and restore, and how work that takes long shows its progress. Restore changes a
-// database file in one transaction.
+// Copies: backup and restore, how to get past damage, and how work that takes long shows its
+// progress. Restore changes a database file in one transaction.
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -611,6 +612,58 @@ func tellDamage(ctx context.Context, err error, path string) error {
 	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore "+
 		"in its place, move %s, %[2]s-wal and %[2]s-shm away together, and give a -skip-ids above "+
 		"all ids that were given since the copy was made: %s", err, path, knownIDs)
+}
+
+// isDamage reports whether an error of a read is that of a file with damage, or of a disk that
+// cannot read some of it. A damaged node of a cluster is replaced instead.
+func isDamage(err error) bool {
+	return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
+}
+
+// damageAfter returns the last id, of those above after, at which a query cannot be read. isEnd says
+// that it cannot be read from there on. It tries ids at distances of a thousandth of what it has
+// passed, so that a page between two damaged ones is found, and the end soon even if a million
+// million ids were skipped. Then it goes back to the first id that can be read, halving the distance.
+func (s *store) damageAfter(ctx context.Context, after int64, query statement) (
+	last int64, isEnd bool, err error) {
+	isDamaged := func(id int64) (bool, error) {
+		first := sqlOf(query.query, slices.Concat(query.args, []any{id - 1, int64(1)})...)
+		err := s.read(ctx, first, func(scanner) error { return nil })
+		if isDamage(err) {
+			return true, nil
+		}
+		return false, err
+	}
+	end := int64(math.MaxInt64)
+	const highest = "SELECT seq FROM sqlite_sequence WHERE name = 'pets'"
+	if _, err := s.readInto(ctx, sqlOf(highest), &end); err != nil || end <= after {
+		end = math.MaxInt64 // that table is damaged, too
+	}
+	last = after + 1
+	next := last
+	for next == last {
+		step := 1 + (last-after)/1000
+		if last > end-step {
+			return end, true, nil
+		}
+		next += step
+		if damaged, err := isDamaged(next); err != nil {
+			return 0, false, err
+		} else if damaged {
+			last = next
+		}
+	}
+	for next-last > 1 {
+		middle := last + (next-last)/2
+		if damaged, err := isDamaged(middle); err != nil {
+			return 0, false, err
+		} else if damaged {
+			last = middle
+		} else {
+			next = middle
+		}
+	}
+	return last, false, nil
 }
 
 // restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.

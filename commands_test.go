@@ -536,6 +536,18 @@ func TestAStoppedWriteOnAClusterHasAnUnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestAWriteThatWasNotSentHasAKnownOutcome on a cluster, too, when a stop came before it.
+func TestAWriteThatWasNotSentHasAKnownOutcome(t *testing.T) {
+	onStores(t, func(t *testing.T, s *store) {
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		err := errorOf(s.edit(ctx, setName(1, "x")))
+		if !errors.Is(err, context.Canceled) || errors.Is(err, errOutcome) {
+			t.Errorf("the error is %v", err)
+		}
+	})
+}
+
 // TestWhatCannotBeInterruptedIsLeftBehind half a second after the signal.
 func TestWhatCannotBeInterruptedIsLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
