@@ -620,10 +620,11 @@ func isDamage(err error) bool {
 	return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR)
 }
 
-// damageAfter returns the last id, of those above after, at which a query cannot be read. isEnd says
-// that it cannot be read from there on. It tries ids at distances of a thousandth of what it has
-// passed, so that a page between two damaged ones is found, and the end soon even if a million
-// million ids were skipped. Then it goes back to the first id that can be read, halving the distance.
+// damageAfter returns the last id, of those above after, at which a query cannot be read. isEnd
+// says that it cannot be read from there on. It tries ids at distances of a thousandth of what it
+// has passed, so that a page between two damaged ones is found, and the end soon even if a million
+// million ids were skipped. Then it goes back to the first id that can be read, halving the
+// distance.
 func (s *store) damageAfter(ctx context.Context, after int64, query statement) (
 	last int64, isEnd bool, err error) {
 	isDamaged := func(id int64) (bool, error) {

@@ -178,7 +178,7 @@ func (c *invocation) successor() string {
 // meant.
 func (c *invocation) warnOfSuccessor() {
 	if c.key.SucceededBy != 0 {
-		c.log.Warn("this key was rotated before; its successor is another key, which stays as it is",
+		c.log.Warn("this key was rotated before; its successor stays as it is",
 			"successor", int64(c.key.SucceededBy))
 	}
 }

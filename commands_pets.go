@@ -180,7 +180,8 @@ func (f *foundPets) refuseOthers(texts []string) error {
 }
 
 // countEdit counts an edit, as store.edit does, if the statement before has changed a row.
-var countEdit = sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits' AND changes() > 0")
+var countEdit = sqlOf(`UPDATE counters SET value = value + 1
+	WHERE name = 'edits' AND changes() > 0`)
 
 // deletePets deletes pets unless anything was edited since they were read, and returns how many.
 // All are there then, since only an edit deletes a pet. So one condition is left to be tested while
@@ -553,8 +554,8 @@ func idsPrefix(digest string) string { return "ids " + digest + " " }
 // unknown if an older version has stored some of the pets.
 func (s *store) importedIDs(ctx context.Context, digest string, pets int64) (*idRuns, error) {
 	ids := &idRuns{}
-	query := sqlOf("SELECT CAST(substr(name, length(?1) + 1) AS INTEGER), value FROM counters WHERE "+
-		areIDs+" ORDER BY value", idsPrefix(digest))
+	query := sqlOf(`SELECT CAST(substr(name, length(?1) + 1) AS INTEGER), value
+		FROM counters WHERE `+areIDs+" ORDER BY value", idsPrefix(digest))
 	err := s.read(ctx, query, func(scan scanner) error {
 		var run idRun
 		if err := scan(&run.first, &run.last); err != nil {
@@ -632,8 +633,8 @@ func (c *invocation) importKept(ctx context.Context, file *importFile) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%d of %d pets are in their place; the same import goes on after them: %w",
-			p.done.Load(), file.pets, err)
+		return fmt.Errorf("%d of %d pets are in their place; "+
+			"the same import goes on after them: %w", p.done.Load(), file.pets, err)
 	}
 	c.log.Info("pets imported under their ids",
 		"pets", stored,

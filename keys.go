@@ -116,8 +116,8 @@ ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
-// eachKeyOf calls do with the keys of a query that begins with keysQuery or allKeysQuery, and ends as
-// eachRow needs it.
+// eachKeyOf calls do with the keys of a query that begins with keysQuery or allKeysQuery, and ends
+// as eachRow needs it.
 func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	do func(*apiKey) error) error {
 	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
@@ -135,8 +135,8 @@ func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	})
 }
 
-// keysQuery reads few keys, each with its usage. The subquery finds the key that it was last rotated
-// into. It compares usage_id only to use the index api_keys_usage_id. eachKey adds which keys, and
+// keysQuery reads few keys, each with its usage. The subquery finds the key that it was last
+// rotated into. It compares usage_id only to use the index api_keys_usage_id. eachKey adds which keys, and
 // their order.
 const keysQuery = keyColumns + `
 FROM (SELECT *, (SELECT max(id) FROM api_keys
@@ -145,9 +145,9 @@ FROM (SELECT *, (SELECT max(id) FROM api_keys
 LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 `
 
-// allKeysQuery reads many keys in the same way. The subquery of keysQuery looks through a whole line
-// of rotations for each of its keys. Here one query finds all successors, whose usage_id is not NULL,
-// so that the same index leaves the other keys out.
+// allKeysQuery reads many keys in the same way. The subquery of keysQuery looks through a whole
+// line of rotations for each of its keys. Here one query finds all successors, whose usage_id is
+// not NULL, so that the same index leaves the other keys out.
 const allKeysQuery = keyColumns + `
 FROM api_keys k
 LEFT JOIN (SELECT succeeds AS predecessor, max(id) AS successor FROM api_keys
