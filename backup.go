@@ -390,17 +390,20 @@ func restore(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return fmt.Errorf("cannot restore %s from %s: %w", database, cmd.argument, explained(err))
 	}
+	made, keys, isStaging := lookAtCopy(ctx, cmd.argument)
 	cmd.log.Info("database restored",
 		"pets", pets,
+		"keys", keys,
 		"database", database,
 		"from", cmd.argument,
+		"made", made,
 		"old", old,
 		"skippedIDs", cmd.skipIDs)
 	if inWALMode(cmd.argument) {
 		cmd.log.Warn("the copy was not made by petstore backup; if it was copied while a program "+
 			"had it open, it lacks what its -wal held", "copy", cmd.argument)
 	}
-	if holdsStagingOnly(ctx, cmd.argument) {
+	if isStaging {
 		cmd.log.Warn("all keys of the copy are pet_test_ keys, and get 401 but of a service with "+
 			"-staging", "copy", cmd.argument)
 	}
@@ -410,16 +413,21 @@ func restore(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-// holdsStagingOnly reports whether all keys of a copy, which was restored, are of staging.
-func holdsStagingOnly(ctx context.Context, name string) (staging bool) {
+// lookAtCopy tells when the file of a copy was written last, how many keys the copy has, and whether
+// it has some and all are of staging. What cannot be read is left out.
+func lookAtCopy(ctx context.Context, name string) (made time.Time, keys int64, isStaging bool) {
 	path, err := realPath(name)
 	if err != nil {
-		return false
+		return made, 0, false
+	}
+	if file, err := os.Stat(path); err == nil {
+		made = file.ModTime().UTC()
 	}
 	db := openToLook(path)
 	defer db.Close()
-	err = db.QueryRowContext(ctx, "SELECT ifnull(min(test), 0) FROM api_keys").Scan(&staging)
-	return err == nil && staging
+	_ = db.QueryRowContext(ctx, "SELECT count(*), ifnull(min(test), 0) FROM api_keys").
+		Scan(&keys, &isStaging)
+	return made, keys, isStaging
 }
 
 // databaseMade is logged where there was none: -db may have named another one by mistake.

@@ -1052,8 +1052,11 @@ func TestRestoreSaysWhatItDid(t *testing.T) {
 	log := restore()
 	kept, err := filepath.Glob(sc.db + ".*.old")
 	must(t, err)
-	want := fmt.Sprintf(`"msg":"database restored","pets":3,"database":%q,"from":%q,"old":%q,`+
-		`"skippedIDs":7}`, sc.db, sc.copy, kept[0])
+	copied, err := os.Stat(sc.copy)
+	must(t, err)
+	want := fmt.Sprintf(`"msg":"database restored","pets":3,"keys":2,"database":%q,"from":%q,`+
+		`"made":%q,"old":%q,"skippedIDs":7}`, sc.db, sc.copy,
+		copied.ModTime().UTC().Format(time.RFC3339Nano), kept[0])
 	wantPart(t, log, want, "the log")
 	wantCount(t, log, unknown, 0, "the log")
 	wantNextIDs(t, sc.db, copiedPets+8, copiedKeys+8)

@@ -240,6 +240,12 @@ func hasLog(path string) bool {
 	return err == nil && log.Size() > 0
 }
 
+// isIndexCut reports whether the index of a log was cut to nothing. Then SQLite finds no table.
+func isIndexCut(path string) bool {
+	index, err := os.Stat(path + "-shm")
+	return err == nil && index.Size() == 0
+}
+
 // bootID is what Linux calls this run of the machine, a random id. It is "" where none can be read.
 func bootID() string {
 	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty after an error
@@ -470,6 +476,16 @@ func watchHost(ctx context.Context, path string, entry hostEntry) error {
 	}
 	_ = os.Remove(path)
 	return nil
+}
+
+// keepPresent tells programs of other kernels that a service begins here, until leave, which is nil
+// where it cannot. It calls lost when another kernel's service has begun.
+func keepPresent(ctx context.Context, path string, lost func()) (leave func(), err error) {
+	host, err := claimHost(ctx, path)
+	if err != nil || host == nil {
+		return nil, err
+	}
+	return host.keep(lost), nil
 }
 
 // claimHost makes the entry of a service that begins, unless another kernel's serves. If two begin

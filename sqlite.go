@@ -128,7 +128,7 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
 		e.files[e.path+"-lock"] = nil
 		e.lock, err = holdServiceLock(ctx, e.path)
 		if err == nil {
-			err = e.keepPresent(ctx)
+			e.leave, err = keepPresent(ctx, e.path, func() { e.elsewhere.Store(true) })
 		}
 	} else if !mode.onlyReads() {
 		err = refuseElsewhere(ctx, e.path, isServed)
@@ -285,16 +285,6 @@ func lockService(path string) (lock *sql.DB, err error) {
 	return lock, nil
 }
 
-// keepPresent tells programs of other kernels that a service begins here, unless one of them serves
-// the database. The lock of a service is held.
-func (e *sqliteFile) keepPresent(ctx context.Context) error {
-	host, err := claimHost(ctx, e.path)
-	if err == nil && host != nil {
-		e.leave = host.keep(func() { e.elsewhere.Store(true) })
-	}
-	return err
-}
-
 // isServed reports whether a service of this kernel runs. One that starts meanwhile waits.
 func isServed(path string) (bool, error) {
 	lock, err := lockService(path)
@@ -343,7 +333,7 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 // holds the inner pages of ten million pets with short names.
 func (e *sqliteFile) connectReaders(ctx context.Context) (err error) {
 	e.reader = openPool(e.path,
-		e.reading, "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=schema_version",
+		e.reading, "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=fullfsync(1)", "_pragma=schema_version",
 		"_pragma=cache_size(-1500)")
 	e.reader.SetMaxOpenConns(readers + 1) // with looker, which stays
 	e.reader.SetMaxIdleConns(readers)
@@ -780,7 +770,12 @@ func (e *sqliteFile) measureFiles() {
 
 // read implements engine.
 func (e *sqliteFile) read(ctx context.Context, query statement,
-	row func(scan scanner) error) error {
+	row func(scan scanner) error) (err error) {
+	defer func() {
+		if err != nil && isIndexCut(e.path) {
+			err = fmt.Errorf("%w: its -shm was cut to nothing: %w", errUnavailable, err)
+		}
+	}()
 	stmt, err := prepared(&e.reads, e.reader, query.query)
 	if err != nil {
 		return explained(err)

@@ -848,3 +848,14 @@ func TestCommandsMeetWithoutALog(t *testing.T) {
 	must(t, refuseLostLog(t.Context(), path))
 	must(t, locked.Close())
 }
+
+// TestAnIndexThatIsCutToNothingIsNoErrorOfTheService, but one of its files: reads get 503.
+func TestAnIndexThatIsCutToNothingIsNoErrorOfTheService(t *testing.T) {
+	p := startProcess(t)
+	p.create(201)
+	must(t, os.Truncate(p.Args[len(p.Args)-1]+"-shm", 0))
+	for i := range 5 {
+		response, body := send(t, "GET", fmt.Sprint(p.address, "/pets?after=", i), p.key, "")
+		wantEqual(t, response.StatusCode, 503, body)
+	}
+}
