@@ -478,33 +478,39 @@ func watchHost(ctx context.Context, path string, entry hostEntry) error {
 	return nil
 }
 
-// keepPresent tells programs of other kernels that a service begins here, until leave, which is nil
-// where it cannot. It calls lost when another kernel's service has begun.
+// keepPresent tells programs of other kernels that a service begins here, until leave. It calls
+// lost when another kernel's service has begun.
 func keepPresent(ctx context.Context, path string, lost func()) (leave func(), err error) {
 	host, err := claimHost(ctx, path)
-	if err != nil || host == nil {
+	if err != nil {
 		return nil, err
 	}
 	return host.keep(lost), nil
 }
 
 // claimHost makes the entry of a service that begins, unless another kernel's serves. If two begin
-// at once, only one can make the file. Without the right to replace an old entry, a service serves
-// without one of its own: then presence is nil.
+// at once, only one can make the file. Where it cannot be made for other reasons, the service serves
+// without one, and tries on.
 func claimHost(ctx context.Context, path string) (*presence, error) {
 	if err := refuseElsewhere(ctx, path, nil); err != nil {
 		return nil, err
 	}
 	first := rand.Int64N(math.MaxInt64/2) + 1
 	p := &presence{path: path + "-host", boot: bootID(), first: first, last: first}
-	if err := os.Remove(p.path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, nil
+	// What a kill has left behind here, no other kernel takes for its own.
+	if entry, err := readHost(p.path); err == nil && entry.boot == p.boot {
+		_ = os.Remove(p.path)
 	}
-	err := p.renew()
-	if errors.Is(err, errElsewhere) || errors.Is(err, os.ErrExist) {
+	file, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
 		return nil, errElsewhere
 	}
-	return p, nil // whatever else keeps it from being written
+	if err == nil {
+		giveToFolder(file)
+		defer file.Close()
+		_ = p.write(file)
+	}
+	return p, nil
 }
 
 // keep renews the entry every second, until leave removes it. Another service's entry ends that,
@@ -551,9 +557,13 @@ func (p *presence) renew() error {
 	if !p.isOwn(readEntry(file)) {
 		return errElsewhere
 	}
+	return p.write(file)
+}
+
+// write writes the next entry over the one before: all have one length.
+func (p *presence) write(file *os.File) error {
 	p.last++
-	// All entries have one length, so that each covers the one before.
-	_, err = file.WriteAt(fmt.Appendf(nil, "%019d %s\n", p.last, p.boot), 0)
+	_, err := file.WriteAt(fmt.Appendf(nil, "%019d %s\n", p.last, p.boot), 0)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // twoMounts shows a folder at two places, as two machines see a volume that passes no locks on, and
@@ -85,19 +86,20 @@ func TestTwoMachinesOnOneVolumeThatPassesNoLocksOn(t *testing.T) {
 func TestOfTwoMachinesThatStartAtOnceOneServes(t *testing.T) {
 	t.Parallel()
 	first, second, elsewhere := twoMounts(t)
+	const aMoment = 50 * time.Millisecond // for the end of a process to be seen
 	for round := range 3 {
 		here := program("-addr", "127.0.0.1:0", "-db", filepath.Join(first, "petstore.db"))
 		there := program("-addr", "127.0.0.1:0", "-db", filepath.Join(second, "petstore.db"))
 		there.Path = elsewhere
 		running := []*process{launch(t, here), launch(t, there)}
 		eventually(t, longEnough, func() error {
-			if running[0].within(0) == running[1].within(0) {
+			if running[0].within(aMoment) == running[1].within(aMoment) {
 				return fmt.Errorf("both run, or none")
 			}
 			return nil
 		})
 		for _, p := range running {
-			if !p.within(0) {
+			if !p.within(aMoment) {
 				p.url()
 				noError(t, p.cmd.Process.Kill())
 				p.within(longEnough)
