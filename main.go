@@ -426,8 +426,8 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		IdleTimeout:       2 * time.Minute, // unless -idle-timeout says so
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
-			// Each stream holds up to 90 KiB while its peer lets the response wait.
-			MaxConcurrentStreams: 10,
+			// RFC 9113 section 6.5.2 recommends no fewer. takeTurns bounds what they hold.
+			MaxConcurrentStreams: 100,
 			// Each connection has buffers of these sizes. By default they would be 1 MiB.
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 64 << 10,
@@ -447,6 +447,10 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	requests, s.hurry = context.WithCancel(context.Background())
 	s.BaseContext = func(net.Listener) context.Context { return requests }
 	if pair != nil {
+		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, placesOfConnection{}, make(chan struct{}, maxHandled))
+		}
+		s.Handler = takeTurns(handler)
 		s.TLSConfig = &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -455,6 +459,58 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		}
 	}
 	return s
+}
+
+// maxHandled is how many requests of a connection are handled at once. With HTTP/2, each holds up to
+// 90 KiB while its peer lets the response wait.
+const maxHandled = 10
+
+// placesOfConnection is the key of a channel that holds an element for each request that is handled.
+type placesOfConnection struct{}
+
+// takeTurns lets the other requests of a connection wait. What waits holds memory, and nobody has
+// looked at its key yet. So only a small request may: the stream of another one is reset. Another
+// one also keeps its place until its peer has taken the response, since it holds memory until then.
+func takeTurns(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor < 2 {
+			handler.ServeHTTP(w, r)
+			return
+		}
+		places := r.Context().Value(placesOfConnection{}).(chan struct{})
+		mayWait := isSmall(r)
+		select {
+		case places <- struct{}{}:
+		default:
+			if !mayWait {
+				panic(http.ErrAbortHandler)
+			}
+			select {
+			case places <- struct{}{}:
+			case <-r.Context().Done():
+				panic(http.ErrAbortHandler)
+			}
+		}
+		defer func() { <-places }()
+		handler.ServeHTTP(w, r)
+		if !mayWait {
+			_ = http.NewResponseController(w).Flush() // an error means that the peer has gone
+		}
+	})
+}
+
+// isSmall reports whether a request has at most 2 KiB of head, counted as in RFC 9113 section
+// 6.5.2, at most 4 KiB of body, and no trailers.
+func isSmall(r *http.Request) bool {
+	const perField = 32
+	head := len(r.Method) + len(r.RequestURI) + len(r.Host)
+	for name, values := range r.Header {
+		for _, value := range values {
+			head += len(name) + len(value) + perField
+		}
+	}
+	knownBody := r.ContentLength >= 0 && r.ContentLength <= 4<<10
+	return head <= 2<<10 && knownBody && len(r.Trailer) == 0
 }
 
 // note keeps what stop needs to know of connections.

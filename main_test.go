@@ -1192,6 +1192,95 @@ func TestPeersThatReadNothingAreCutOff(t *testing.T) {
 	})
 }
 
+// TestOfAConnectionTenRequestsAreHandledAtOnce with HTTP/2. More wait, if they are small, and are
+// handled in their turn; one that its client gives up leaves.
+func TestOfAConnectionTenRequestsAreHandledAtOnce(t *testing.T) {
+	pair := testPair(t)
+	fields := func(head int) http.Header { // of a request whose head counts so much
+		const others = len("GET/shop.invalid") + len("User-Agent") + len("x") + 32
+		return http.Header{"User-Agent": {"x"}, "A": {strings.Repeat("x", head-others-1-32)}}
+	}
+	for what, c := range map[string]struct {
+		header  http.Header
+		body    string
+		length  int64 // -1: unknown
+		trailer http.Header
+		waits   bool
+	}{
+		"a head of 2 KiB":           {header: fields(2048), waits: true},
+		"a head of more":            {header: fields(2049)},
+		"a body of 4 KiB":           {body: strings.Repeat("x", 4096), length: 4096, waits: true},
+		"a body of more":            {body: strings.Repeat("x", 4097), length: 4097},
+		"a body of unknown length":  {body: "x", length: -1},
+		"trailers that are to come": {body: "x", length: 1, trailer: http.Header{"X": nil}},
+	} {
+		t.Run(what, bubble(func(t *testing.T) {
+			var handled atomic.Int64
+			free := make(chan bool)
+			s, l := startFront(t, pair, func(http.ResponseWriter, *http.Request) {
+				handled.Add(1)
+				<-free
+			})
+			transport := &http.Transport{
+				ForceAttemptHTTP2: true, DisableCompression: true,
+				DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+					conn := tlsClient(l.pipe(), "h2")
+					return conn, conn.HandshakeContext(ctx)
+				},
+			}
+			ends := make(chan error, 99)
+			send := func(ctx context.Context) {
+				r, err := http.NewRequestWithContext(ctx, "GET", "https://shop.invalid/",
+					strings.NewReader(c.body))
+				must(t, err)
+				r.Header, r.ContentLength, r.Trailer = c.header.Clone(), c.length, c.trailer.Clone()
+				if c.length == 0 {
+					r.Body = nil
+				}
+				if r.Header == nil {
+					r.Header = http.Header{}
+				}
+				response, err := transport.RoundTrip(r)
+				if err == nil {
+					response.Body.Close()
+				}
+				ends <- err
+			}
+			for range maxHandled {
+				go send(t.Context())
+				synctest.Wait()
+			}
+			wantEqual(t, handled.Load(), maxHandled, "requests that are handled, whatever they are")
+			givenUp, giveUp := context.WithCancel(t.Context())
+			go send(givenUp)
+			for range 3 {
+				go send(t.Context())
+			}
+			synctest.Wait()
+			wantEqual(t, handled.Load(), maxHandled, "requests that are handled")
+			wantEqual(t, len(ends) == 0, c.waits, "they wait")
+			giveUp()
+			synctest.Wait()
+			close(free)
+			synctest.Wait()
+			good := 0
+			for range maxHandled + 4 {
+				if <-ends == nil {
+					good++
+				}
+			}
+			want := maxHandled
+			if c.waits {
+				want += 3
+			}
+			wantEqual(t, good, want, "requests that have a response")
+			wantEqual(t, handled.Load(), int64(want), "requests that were handled")
+			transport.CloseIdleConnections()
+			must(t, s.stop(t.Context(), l))
+		}))
+	}
+}
+
 // TestTheLogOfConnectionsIsBounded: what net/http logs quotes strangers.
 func TestTheLogOfConnectionsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
