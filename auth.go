@@ -18,6 +18,8 @@ import (
 	"crypto/sha256"
 	"hash/crc32"
 	"math/big"
+	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -227,4 +229,30 @@ func (k *keyring) newest() map[int64]*apiKey {
 		}
 	}
 	return newest
+}
+
+// clientNetwork is what a request without a valid key is charged to: the IPv4 address, or the /64
+// of the IPv6 address, since a household or a server commonly holds a whole one. Behind a proxy it
+// is the rightmost entry of the named header, the one that the proxy itself has written. If no
+// header is named, or that entry is missing or no address, the address of the connection counts.
+func clientNetwork(r *http.Request, header string) netip.Prefix {
+	entries := strings.Join(r.Header.Values(header), ",")
+	last := entries[strings.LastIndexByte(entries, ',')+1:]
+	if network := parseNetwork(strings.TrimSpace(last)); network.IsValid() {
+		return network
+	}
+	return parseNetwork(r.RemoteAddr)
+}
+
+// parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
+// zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
+func parseNetwork(text string) netip.Prefix {
+	addrPort, err := netip.ParseAddrPort(text)
+	ip := addrPort.Addr()
+	if err != nil {
+		ip, _ = netip.ParseAddr(strings.Trim(text, "[]"))
+	}
+	ip = ip.Unmap()
+	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // all 32 bits of IPv4
+	return network
 }

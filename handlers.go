@@ -13,7 +13,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"mime"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -437,32 +436,6 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	return decision.err()
 }
 
-// clientNetwork is what a request without a valid key is charged to: the IPv4 address, or the /64
-// of the IPv6 address, since a household or a server commonly holds a whole one. Behind a proxy it
-// is the rightmost entry of the named header, the one that the proxy itself has written. If no
-// header is named, or that entry is missing or no address, the address of the connection counts.
-func clientNetwork(r *http.Request, header string) netip.Prefix {
-	entries := strings.Join(r.Header.Values(header), ",")
-	last := entries[strings.LastIndexByte(entries, ',')+1:]
-	if network := parseNetwork(strings.TrimSpace(last)); network.IsValid() {
-		return network
-	}
-	return parseNetwork(r.RemoteAddr)
-}
-
-// parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
-// zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
-func parseNetwork(text string) netip.Prefix {
-	addrPort, err := netip.ParseAddrPort(text)
-	ip := addrPort.Addr()
-	if err != nil {
-		ip, _ = netip.ParseAddr(strings.Trim(text, "[]"))
-	}
-	ip = ip.Unmap()
-	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // all 32 bits of IPv4
-	return network
-}
-
 // Anybody can cause these as often as they like, and without a key. So they are counted
 // apart from the errors of the service, although clients see the code "unavailable".
 const (
@@ -632,28 +605,6 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	return nil
 }
 
-// checkMediaType refuses a body that is not plain JSON. A type that is missing counts as JSON.
-func checkMediaType(w http.ResponseWriter, r *http.Request) error {
-	if len(r.Header["Content-Type"]) > 1 {
-		return newError(CodeUnsupportedMediaType, "Content-Type is given more than once")
-	}
-	if given := r.Header.Get("Content-Type"); given != "" {
-		mediaType, _, err := mime.ParseMediaType(given)
-		if err != nil || mediaType != "application/json" {
-			return newError(CodeUnsupportedMediaType, "the body must be application/json")
-		}
-	}
-	coding := strings.Join(r.Header["Content-Encoding"], ",")
-	if coding != "" && !strings.EqualFold(coding, "identity") {
-		// RFC 9110 section 15.5.16 wants this header, and section 12.5.3 wants it only here.
-		w.Header().Set("Accept-Encoding", "identity")
-		return newError(CodeUnsupportedMediaType, "the body must have no Content-Encoding")
-	}
-	return nil
-}
-
-var errTooLarge = newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
-
 // readBody reads a body of at most maxBody bytes.
 func readBody(w *response, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
@@ -711,22 +662,6 @@ func endBodyWithService(w *response, r *http.Request) (done func()) {
 	}
 }
 
-// parseIdempotencyKey returns the header, or "" if there is none.
-func parseIdempotencyKey(r *http.Request) (string, error) {
-	values := r.Header["Idempotency-Key"]
-	if values == nil {
-		return "", nil
-	}
-	// If there are several values, the space between them is refused as an invisible character.
-	key := strings.Join(values, " ")
-	invisible := func(c rune) bool { return c <= ' ' || c > '~' }
-	if key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible) {
-		return "", newError(CodeInvalidParameter,
-			"Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
-	}
-	return key, nil
-}
-
 // The dates of the deprecated operation. The specification gives only the date of its
 // removal.
 var (
@@ -773,12 +708,6 @@ func (s *service) setDeprecation(h http.Header) {
 	h["Link"] = s.successor
 }
 
-// parseID takes a positive int64 in its one canonical spelling.
-func parseID(s string) (id int64, ok bool) {
-	id, err := strconv.ParseInt(s, 10, 64)
-	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
-}
-
 // ownServer is the only server in web/openapi.json: the one that the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
@@ -805,15 +734,22 @@ func describe(settings settings) string {
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 	"connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// fixed serves a body that stays the same, under pagePolicy.
+// fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	doc := newDocument([]byte(body), ".")
+	plain := newDocument([]byte(body), ".")
+	compressed := newDocument(gzipped(body), ".")
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		writeDocument(w, r, contentType, &doc)
+		h.Add("Vary", "Accept-Encoding")
+		if !acceptsGzip(r) {
+			writeDocument(w, r, contentType, &plain)
+			return nil
+		}
+		h.Set("Content-Encoding", "gzip")
+		writeDocument(w, r, contentType, &compressed)
 		return nil
 	}
 }

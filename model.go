@@ -7,11 +7,14 @@ package main
 
 import (
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -270,6 +273,30 @@ func calmly(do func() error) (err error) {
 	return do()
 }
 
+// gzipped is made once, at the start, so it is as small as it can be.
+func gzipped(body string) []byte {
+	var out bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level exists
+	_, _ = io.WriteString(z, body)                          // memory takes all
+	_ = z.Close()
+	return out.Bytes()
+}
+
+// acceptsGzip reports whether Accept-Encoding names gzip, and not with the weight 0, which forbids
+// it (RFC 9110 section 12.5.3).
+func acceptsGzip(r *http.Request) bool {
+	for coding := range strings.SplitSeq(strings.Join(r.Header["Accept-Encoding"], ","), ",") {
+		name, parameter, _ := strings.Cut(coding, ";")
+		if !strings.EqualFold(strings.TrimSpace(name), "gzip") {
+			continue
+		}
+		_, weight, given := strings.Cut(parameter, "=")
+		q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
+		return !given || err == nil && q > 0
+	}
+	return false
+}
+
 // keyText matches an API key, or the beginning of one.
 var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
 
@@ -298,6 +325,50 @@ func withoutPassword(field string) string {
 		return before + "://…" + after[at+1:]
 	}
 	return field
+}
+
+// checkMediaType refuses a body that is not plain JSON. A type that is missing counts as JSON.
+func checkMediaType(w http.ResponseWriter, r *http.Request) error {
+	if len(r.Header["Content-Type"]) > 1 {
+		return newError(CodeUnsupportedMediaType, "Content-Type is given more than once")
+	}
+	if given := r.Header.Get("Content-Type"); given != "" {
+		mediaType, _, err := mime.ParseMediaType(given)
+		if err != nil || mediaType != "application/json" {
+			return newError(CodeUnsupportedMediaType, "the body must be application/json")
+		}
+	}
+	coding := strings.Join(r.Header["Content-Encoding"], ",")
+	if coding != "" && !strings.EqualFold(coding, "identity") {
+		// RFC 9110 section 15.5.16 wants this header, and section 12.5.3 wants it only here.
+		w.Header().Set("Accept-Encoding", "identity")
+		return newError(CodeUnsupportedMediaType, "the body must have no Content-Encoding")
+	}
+	return nil
+}
+
+var errTooLarge = newError(CodeBodyTooLarge, "the body must have at most %d bytes", maxBody)
+
+// parseIdempotencyKey returns the header, or "" if there is none.
+func parseIdempotencyKey(r *http.Request) (string, error) {
+	values := r.Header["Idempotency-Key"]
+	if values == nil {
+		return "", nil
+	}
+	// If there are several values, the space between them is refused as an invisible character.
+	key := strings.Join(values, " ")
+	invisible := func(c rune) bool { return c <= ' ' || c > '~' }
+	if key == "" || len(key) > 255 || strings.ContainsFunc(key, invisible) {
+		return "", newError(CodeInvalidParameter,
+			"Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
+	}
+	return key, nil
+}
+
+// parseID takes a positive int64 in its one canonical spelling.
+func parseID(s string) (id int64, ok bool) {
+	id, err := strconv.ParseInt(s, 10, 64)
+	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
 }
 
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body

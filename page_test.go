@@ -3,8 +3,10 @@ package main
 // The page for people, as far as it can be checked without a browser.
 
 import (
+	"compress/gzip"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"regexp"
 	"slices"
@@ -321,5 +323,32 @@ func TestThePageSaysWhichEnvironmentThisIs(t *testing.T) {
 		s := openShop(t, func(c *settings) { c.staging = staging })
 		page := s.get("/").is(200).body
 		wantPart(t, page, `<body data-environment="`+want+`">`, "the page")
+	}
+}
+
+// TestWhatAPageNeedsIsCompressedForWhoTakesThat: half of the time on a slow link. What is compressed
+// has a validator of its own, since it has other bytes.
+func TestWhatAPageNeedsIsCompressedForWhoTakesThat(t *testing.T) {
+	s := openShop(t)
+	for _, path := range []string{"/", "/page.js", "/page.css", "/openapi.json"} {
+		plain := s.get(path, "Accept-Encoding: identity").is(200).has("Content-Encoding:")
+		for _, refused := range []string{"br", "gzip;q=0", "gzip; q=0.000", "xgzip", "*"} {
+			s.get(path, "Accept-Encoding: "+refused).says(plain.body).has("Content-Encoding:")
+		}
+		for _, accepted := range []string{"gzip", "br, GZIP;q=0.1", "deflate,gzip ; q=1"} {
+			a := s.get(path, "Accept-Encoding: "+accepted).is(200).has("Content-Encoding: gzip")
+			a.has("Vary: Accept-Encoding", fmt.Sprint("Content-Length: ", len(a.body)))
+			z, err := gzip.NewReader(strings.NewReader(a.body))
+			must(t, err)
+			body, err := io.ReadAll(z)
+			must(t, err)
+			wantEqual(t, string(body), plain.body, "what is compressed of ", path)
+			if len(a.body) > len(plain.body)/2 {
+				t.Errorf("%s has %d bytes, and compressed %d", path, len(plain.body), len(a.body))
+			}
+			tag, other := a.header.Get("ETag"), plain.header.Get("ETag")
+			s.get(path, "Accept-Encoding: gzip", "If-None-Match: "+tag).is(304)
+			s.get(path, "Accept-Encoding: gzip", "If-None-Match: "+other).is(200)
+		}
 	}
 }
