@@ -381,7 +381,7 @@ func TestThePicturesOfThePage(t *testing.T) {
 	b.shows("#gauges", "299 of 300 left")
 	b.click(`[data-limit="5"]`)
 	b.shows("#gauges", "298 of 300 left")
-	b.writePictures(filepath.Join(folder, "page-"), 1400)
+	b.writePictures(filepath.Join(folder, "page-"), 1260)
 }
 
 // writePictures writes a page in both themes, at most so high.

@@ -908,5 +908,5 @@ func TestThePicturesOfTheOperatorsPage(t *testing.T) {
 	b.shows("#verdict", "All is well")
 	b.click("#pause")
 	crew.end()
-	b.writePictures(filepath.Join(folder, "operator-"), 1800)
+	b.writePictures(filepath.Join(folder, "operator-"), 1640)
 }
