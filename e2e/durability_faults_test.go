@@ -165,6 +165,24 @@ func wantLogEmptied(t *testing.T, dir string, limit func(s *server)) {
 	}
 }
 
+// TestAStartOnAFullDiskSaysSo: there is no space for the files beside the
+// database, which a stop has removed.
+func TestAStartOnAFullDiskSaysSo(t *testing.T) {
+	s := newStock(t).serve(t, true)
+	s.stop()
+	free := fillDisk(t, s)
+	for _, args := range [][]string{
+		{"-addr", "127.0.0.1:0", "-db", s.db},
+		{"key", "create", "-db", s.db},
+		{"key", "list", "-db", s.db},
+	} {
+		fails(t, program(args...), "disk is full")
+	}
+	free()
+	s.run()
+	s.stop()
+}
+
 // TestWhatCannotBeReadIsNotTakenForMissing makes reading fail. An animal that
 // may be there is then not 404, and a key that may be good not 401; what is
 // remembered is answered all the same.
