@@ -166,6 +166,9 @@ func (d *refusingDisk) attach() bool {
 		return false
 	}
 	d.loop = strings.TrimSpace(string(out))
+	// A write of which a part finds space is a success for the loop device. So each is of one page.
+	queue := filepath.Join("/sys/block", filepath.Base(d.loop), "queue/max_sectors_kb")
+	noError(d.t, os.WriteFile(queue, []byte("4"), 0))
 	tool(d.t, "mount", d.loop, d.mount)
 	return true
 }
@@ -175,15 +178,26 @@ func (d *refusingDisk) detach() {
 	tool(d.t, "losetup", "-d", d.loop)
 }
 
-// refuse lets writes to new places fail until end is called.
+// refuse lets writes to new places fail until end is called. What the file system has to say of the
+// files so far has its place before: a disk that refuses that takes synced files along.
 func (d *refusingDisk) refuse() (end func()) {
 	d.t.Helper()
+	for _, path := range []string{filepath.Join(d.mount, "warm"), d.loop} {
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		noError(d.t, err)
+		if path != d.loop {
+			_, err = file.WriteString("the journal is written with this")
+			noError(d.t, err)
+		}
+		noError(d.t, file.Sync())
+		noError(d.t, file.Close())
+	}
 	end = fillDisk(d.t, &server{t: d.t, db: filepath.Join(d.pool, "none")})
 	return sync.OnceFunc(end)
 }
 
-// TestADiskThatRefusesLosesNothing lets the disk refuse what the database needs to grow, for two
-// seconds. Planted faults show that the test would notice.
+// TestADiskThatRefusesLosesNothing lets the disk refuse what the database needs to grow, until a
+// create is refused, or for four seconds. Planted faults show that the test would notice.
 func TestADiskThatRefusesLosesNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("as it is", func(t *testing.T) { noError(t, (&refusal{}).endure(t)) })
@@ -259,12 +273,15 @@ func (r *refusal) endure(t *testing.T) error {
 	defer stop()
 	// A log that has grown beside a reader has its space from then on, so only the database lacks it.
 	reader := database(t, s.db, "BEGIN", "SELECT * FROM sqlite_schema")
-	time.Sleep(3 * time.Second)
+	time.Sleep(6 * time.Second)
 	noError(t, reader.Close())
 	time.Sleep(2 * time.Second)
 	well := disk.refuse()
 	t.Cleanup(well)
-	time.Sleep(2 * time.Second)
+	for began := time.Now(); !r.isRefused() && time.Since(began) < 4*time.Second; {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(time.Second / 2)
 	well()
 	time.Sleep(2 * time.Second)
 	stop()
@@ -289,6 +306,8 @@ func (r *refusal) endure(t *testing.T) error {
 	}
 	disk.detach()
 	noError(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0))
+	// The disk may have refused what the file system notes of its free space.
+	_ = exec.Command("fsck.ext4", "-fy", disk.image).Run()
 	disk.attach()
 	_ = os.Remove(s.db + "-failed") // the disk may have lost it
 	if err := r.compare(); err != nil {
@@ -345,6 +364,12 @@ func (r *refusal) note(name string, a *answer) {
 			r.late = fmt.Errorf("a create is answered %d before the mark is made", a.status)
 		}
 	}
+}
+
+func (r *refusal) isRefused() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.end.IsZero()
 }
 
 // check says what is wrong with the answers.
