@@ -153,7 +153,11 @@ func (c *invocation) note(ctx context.Context) error {
 		_, err := c.store.write(ctx, note)
 		return err
 	}
-	// What backup has open is for reading alone.
+	// What backup has open is for reading alone. Opening the file once more would end its locks (see
+	// ensureFile), and two that are open at the end would leave the log behind.
+	if err := c.store.Close(); err != nil {
+		return err
+	}
 	file, err := openSQLite(ctx, c.db, openExisting, c.log)
 	if err != nil {
 		return err
@@ -484,10 +488,16 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err := refuseUnfit(c.db); err != nil {
 		return 0, "", err
 	}
+	isNew := isMissing(c.db)
 	path, err := ensureWritable(c.db)
 	if err != nil {
 		return 0, "", err
 	}
+	defer func() {
+		if isNew && err != nil {
+			removeUnused(context.WithoutCancel(ctx), path)
+		}
+	}()
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
 		return 0, "", err
@@ -521,6 +531,14 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	}
 	old, err = c.replaceContent(ctx, path, partial.Name())
 	return pets, old, err
+}
+
+// removeUnused removes a database file that a restore has made in vain. The next start would take it
+// for its first, and make a database that knows no key. Beside nothing, the lock keeps it from that.
+func removeUnused(ctx context.Context, path string) {
+	if version, err := checkOwner(ctx, path); err == nil && version == 0 {
+		_ = os.Remove(path)
+	}
 }
 
 // replacedVersion returns the version of the schema of a database that can be replaced, 0 for none.

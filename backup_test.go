@@ -821,6 +821,14 @@ func (sc *scene) prepare(t testing.TB, script string) {
 	}
 }
 
+// TestABackupOfADatabaseAtRestLeavesNoLog: both what it reads with and what it writes its note with
+// are closed by then, one after the other.
+func TestABackupOfADatabaseAtRestLeavesNoLog(t *testing.T) {
+	db := madeDatabase(t)
+	mustSay(t, db, "backup "+db+".copy")
+	wantNames(t, filepath.Dir(db), "pets.db", "pets.db.copy")
+}
+
 // TestRestoreIsRefused, and everything stays as it was.
 func TestRestoreIsRefused(t *testing.T) {
 	takesSeconds(t)
@@ -833,12 +841,14 @@ func TestRestoreIsRefused(t *testing.T) {
 		"HIGH recipes.db", "sql recipes.db PRAGMA user_version = 99",
 		"FROMLINK", "restore copy.db.link pets.db",
 		"ONTOLINK", "restore copy.db pets.db.link",
+		"LOSE", "lose; write pets.db-lock",
 		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it",
 		"LEFT", "it is missing or empty, but its -wal is there",
 	)
 	for row, want := range rowsOf(words.Replace(`
 		while a service runs: serve => SERVED
 		through a link: serve; link pets.db; ONTOLINK => SERVED
+		that has lost its file: serve; lose => SERVED
 
 		a copy with a journal: write copy.db-journal x => has a log beside it, copy.db-journal
 		a link to one with a log: write copy.db-wal x; link copy.db; FROMLINK => it, copy.db-wal
@@ -854,6 +864,8 @@ func TestRestoreIsRefused(t *testing.T) {
 		onto one of a high version: RECIPES; HIGH recipes.db; restore copy.db recipes.db => ANOTHER
 
 		beside what a killed restore has left: write pets.db.partial half => PARTIAL
+		where all is gone: LOSE; damage copy.db => damaged
+		where all but that is gone: LOSE; write pets.db.partial half => PARTIAL
 		into a missing folder: restore copy.db no/pets.db => no such file
 		where the log of a missing database is left: remove pets.db => LEFT
 		through a link to where it is left: remove pets.db; link pets.db; ONTOLINK => LEFT`)) {
@@ -881,6 +893,7 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 	sc.prepare(t, "lose")
 	_, err = sc.restore(t.Context())
 	wantRefusal(t, err, "which is 4096 in a new one", "the copy's pages have another size")
+	wantNames(t, sc.folder, "copy.db", "pets.db-lock") // an empty database would be served
 }
 
 // TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.

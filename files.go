@@ -217,12 +217,16 @@ func refuseUnfit(path string) error {
 // know no key. The lock of a service stays when the file is deleted.
 func refuseGone(path string) error {
 	path = placeOf(path)
-	file, err := os.Stat(path)
-	if errors.Is(err, os.ErrNotExist) && !isMissing(path+"-lock") {
+	if isMissing(path) && !isMissing(path+"-lock") {
 		return fmt.Errorf("it is gone, and was there, as its -lock shows: put it back, or restore "+
 			"a copy; to begin anew with an empty one, delete %s-lock too", path)
 	}
-	if err == nil && file.Size() == 0 && !isMissing(path+".partial") {
+	return nil
+}
+
+// refuseHalf refuses a database without tables that a restore was to fill.
+func refuseHalf(path string) error {
+	if !isMissing(path + ".partial") {
 		return fmt.Errorf("it is empty, and a restore into it runs or was stopped: delete "+
 			"%s.partial if none runs, and restore again", path)
 	}
@@ -286,8 +290,11 @@ func isMarkedFailed(path string) bool {
 // refuseFailed refuses a database that isMarkedFailed. The mark of another run of the machine is
 // removed: its file systems were mounted anew since.
 func refuseFailed(path string) error {
+	if isMissing(path + "-failed") {
+		return nil // a service may make one now, which has to stay
+	}
 	if !isMarkedFailed(path) {
-		_ = os.Remove(path + "-failed") // mostly there is none
+		_ = os.Remove(path + "-failed")
 		return nil
 	}
 	return fmt.Errorf("a sync of its files has failed, so that what was stored may be in memory "+

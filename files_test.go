@@ -59,6 +59,15 @@ func TestADatabaseThatIsGoneIsNotMadeAnew(t *testing.T) {
 				"delete PATH.partial if none runs, and restore again",
 			".partial",
 		},
+		"one that was killed while it copied": {
+			func(path string) {
+				makeOtherDatabase(t, path, "PRAGMA journal_mode = WAL")
+				writeText(t, path+".partial", "whole")
+			},
+			"it is empty, and a restore into it runs or was stopped: " +
+				"delete PATH.partial if none runs, and restore again",
+			".partial",
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			link, target := linksToDatabase(t)

@@ -120,7 +120,11 @@ func newSQLiteFile(path, reading string, log *slog.Logger) *sqliteFile {
 
 // open checks the file, takes the lock of a service, and connects.
 func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
-	if _, err := checkOwner(ctx, e.path); err != nil {
+	version, err := checkOwner(ctx, e.path)
+	if err == nil && version == 0 {
+		err = refuseHalf(e.path)
+	}
+	if err != nil {
 		return err
 	}
 	if mode == openToServe {
@@ -442,16 +446,11 @@ func isFailedSync(err error) bool {
 // time, and would starve beside a service whose pauses between two transactions are shorter than
 // that.
 func untilUnlocked(ctx context.Context, wait time.Duration, do func() error) error {
-	return retryLocked(ctx, lockDeadline(ctx, wait), do)
-}
-
-// lockDeadline is the deadline of ctx or, if it has none, so much from now.
-func lockDeadline(ctx context.Context, wait time.Duration) time.Time {
 	deadline, hasDeadline := ctx.Deadline()
 	if !hasDeadline {
 		deadline = time.Now().Add(wait)
 	}
-	return deadline
+	return retryLocked(ctx, deadline, do)
 }
 
 // retryLocked does what untilUnlocked does, until a deadline.
