@@ -75,7 +75,7 @@ func (q quota) policyHeader() []string {
 
 var addressPolicy = []string{fmt.Sprintf(`"address";q=%d;w=60`, addressQuota)}
 
-// account is what the limiter needs to know of a key.
+// account is what has to be known of a key to limit it.
 type account struct {
 	quota
 	usageID    int64    // the first key in its line of rotations, whose usage it is charged to
