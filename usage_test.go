@@ -210,7 +210,7 @@ func TestAFlushLeavesRoomForCreates(t *testing.T) {
 	withBackground(t, nil, func(b *background) {
 		before := commitsOf(b.store)
 		useMany(b, b.ledger, usages)
-		time.Sleep(time.Second)
+		time.Sleep(600 * time.Millisecond) // to between two flushes
 		wantEqual(b, commitsOf(b.store)-before, 3, "the transactions of a service")
 		before = commitsOf(b.store)
 		useMany(b, b.ledger, usages)
