@@ -183,6 +183,11 @@ func (t sentText) String() string {
 	return strconv.QuoteToGraphic(keyText.ReplaceAllString(text, "$1…"))
 }
 
+// sentLiteral is the sentText of a JSON string. It is decoded only where it is named.
+type sentLiteral []byte
+
+func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
+
 // problems are what is wrong with a request. All are counted, and the first ones are named.
 type problems struct {
 	count int
@@ -417,10 +422,10 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 		var literal, value []byte
 		literal, rest = cutValue(rest, ':')
 		value, rest = cutValue(rest, ',')
-		name := unquote(literal)
+		name := memberName(literal)
 		switch {
 		case !slices.Contains(petFields, name) && !slices.Contains(ignored, name):
-			wrong.add("%s: is unknown", sentText(name))
+			wrong.add("%s: is unknown", sentLiteral(literal))
 		case slices.Contains(given, name):
 			wrong.add("%s: is given more than once", name)
 		default:
@@ -431,6 +436,18 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 		}
 	}
 	return pet, given, wrong
+}
+
+// memberName is the name that a JSON string is, or "" of one that cannot be a field's: it is longer
+// than categoryId with every character escaped, or holds an escape that only JSON knows. A body may
+// have thousands of names, and json.Unmarshal takes ten times as long for each.
+func memberName(literal []byte) string {
+	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
+	if len(literal) > longest {
+		return ""
+	}
+	name, _ := strconv.Unquote(string(literal)) // "" with an error
+	return name
 }
 
 // cutValue splits JSON whose syntax is right around the first separator that stands outside of
@@ -494,6 +511,10 @@ func decodeName(value []byte) (name, problem string) {
 	if value[0] != '"' {
 		return "", "must be a string"
 	}
+	// A character has at most two escapes. A longer name is neither decoded nor searched.
+	if len(value) > len(`""`)+maxName*len(`\ud83d\udc31`) {
+		return "", tooLong
+	}
 	name = unquote(value)
 	if strings.Contains(name, replacement) && holdsHalf(value, name) {
 		return "", "holds half of a surrogate pair"
@@ -516,6 +537,8 @@ func holdsHalf(literal []byte, text string) bool {
 	return strings.Count(text, replacement) > given
 }
 
+var tooLong = "must have at most " + strconv.Itoa(maxName) + " characters"
+
 // checkName returns what is wrong with a name, or "".
 func checkName(name string) string {
 	var wrongs []string
@@ -526,8 +549,7 @@ func checkName(name string) string {
 	}
 	refuse(!utf8.ValidString(name), "must be valid UTF-8")
 	refuse(!strings.ContainsFunc(name, shows), "must not be blank")
-	refuse(utf8.RuneCountInString(name) > maxName,
-		"must have at most "+strconv.Itoa(maxName)+" characters")
+	refuse(utf8.RuneCountInString(name) > maxName, tooLong)
 	refuse(strings.ContainsFunc(name, unicode.IsControl), "must not hold control characters")
 	return strings.Join(wrongs, " and ")
 }
@@ -546,7 +568,15 @@ func parseQuery(r *http.Request, known ...string) (query url.Values, wrong probl
 	if r.URL.RawQuery == "" {
 		return nil, wrong
 	}
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	// No operation takes so many parts. Those beyond are counted, and neither read nor sorted.
+	const maxParts = 100
+	parts := strings.SplitN(r.URL.RawQuery, "&", maxParts+1)
+	if len(parts) > maxParts {
+		wrong.add("the query has %d parts, and %d are read",
+			1+strings.Count(r.URL.RawQuery, "&"), maxParts)
+		parts = parts[:maxParts]
+	}
+	query, err := url.ParseQuery(strings.Join(parts, "&"))
 	if err != nil {
 		wrong.add("the query string cannot be parsed: %v", err)
 	}

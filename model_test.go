@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"slices"
 	"strconv"
@@ -457,4 +458,28 @@ func FuzzDecodeNewPet(f *testing.F) {
 			t.Fatalf("%s is read as %+v, %v; want %+v", again, back, err, pet)
 		}
 	})
+}
+
+// TestWhatIsLongerThanAnyFieldIsNotDecoded: it costs little, and is told as what it is.
+func TestWhatIsLongerThanAnyFieldIsNotDecoded(t *testing.T) {
+	const head, tail = `{"name":"`, `","categoryId":1}`
+	blank := strings.Repeat(`\u0300`, 201*2) // 2,412 bytes, of which every character needs at most 12
+	_, err := decodeNewPet([]byte(head + blank + tail))
+	wantEqual(t, err.(*Error).Message, "name: "+tooLong, "the problem of a long name")
+	_, err = decodeNewPet([]byte(head + strings.Repeat(`\ud83d\udc31`, maxName) + tail))
+	must(t, err)
+
+	escaped := "" // the longest that a name of a member can be
+	for _, c := range "categoryId" {
+		escaped += fmt.Sprintf(`\u%04x`, c)
+	}
+	pet, err := decodeNewPet([]byte(`{"\u006eame":"Rex","` + escaped + `":7}`))
+	must(t, err)
+	wantEqual(t, pet, NewPet{Name: "Rex", CategoryID: 7, Status: Available}, "the pet")
+	_, err = decodeNewPet([]byte(`{"name":"Rex","categoryId":1,"` + escaped + `\u0061":7}`))
+	wantPart(t, err.Error(), `"categoryIda": is unknown`, "the problem of a longer name")
+
+	query := strings.Repeat("&x=1", 3000)
+	_, wrong := parseQuery(httptest.NewRequest("GET", "/v1/pets?limit=1"+query, nil), "limit")
+	wantEqual(t, wrong.named[0], "the query has 3001 parts, and 100 are read", "the first problem")
 }
