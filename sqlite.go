@@ -188,9 +188,9 @@ var (
 	// started again.
 	errLostFile = errors.New("a file of the database was removed or replaced")
 	// errFailedSync means that nothing is written until the file system was mounted anew. After a
-	// sync that failed, Linux takes what it could not write for written. The next sync succeeds, and
-	// what the memory still shows may be gone after the next mount. Until then the log has the only
-	// good copy of what was confirmed, so nobody may empty it or begin it anew.
+	// failed sync, Linux takes what it could not write for written. The next sync succeeds, and
+	// what the memory still shows may be gone after the next mount. Until then the log has the
+	// only good copy of what was confirmed, so nobody may empty it or begin it anew.
 	errFailedSync = errors.New("a sync of the database has failed, and nothing is written any " +
 		"more until its file system was mounted anew")
 )
@@ -337,7 +337,7 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 // holds the inner pages of ten million pets with short names.
 func (e *sqliteFile) connectReaders(ctx context.Context) (err error) {
 	e.reader = openPool(e.path,
-		e.reading, "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=fullfsync(1)", "_pragma=schema_version",
+		e.reading, "_pragma=busy_timeout(500)", "_pragma=query_only(1)", "_pragma=schema_version",
 		"_pragma=cache_size(-1500)")
 	e.reader.SetMaxOpenConns(readers + 1) // with looker, which stays
 	e.reader.SetMaxIdleConns(readers)
@@ -359,8 +359,8 @@ func (e *sqliteFile) connectReaders(ctx context.Context) (err error) {
 
 // Close moves the log into the database and ends all connections. SQLite then removes the log. If
 // that could do damage (hasOtherIndex, errFailedSync), or if something is left in the log, which
-// SQLite would move and drop the error, the connections end with the process. Then whoever opens the
-// database next reads the whole log.
+// SQLite would move and drop the error, the connections end with the process. Then whoever opens
+// the database next reads the whole log.
 func (e *sqliteFile) Close() (err error) {
 	e.busy <- struct{}{} // requests that were cut off may still write
 	defer func() { <-e.busy }()
@@ -408,7 +408,7 @@ func explained(err error) error {
 			"log first", err)
 	}
 	if isCode(err, sqlite3.SQLITE_IOERR_SHMSIZE) {
-		return fmt.Errorf("%w; the disk is full, and has no space for the -shm, the log's index", err)
+		return fmt.Errorf("%w; the disk is full, and has no space for the -shm", err)
 	}
 	if err == nil {
 		return nil
@@ -436,7 +436,7 @@ func isCode(err error, codes ...int) bool {
 	return ok && (slices.Contains(codes, e.Code()&0xff) || slices.Contains(codes, e.Code()))
 }
 
-// isFailedSync reports whether an error is that of a sync, also one for which the disk had no space.
+// isFailedSync reports whether an error is that of a sync, also for want of space.
 func isFailedSync(err error) bool {
 	return isCode(err, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
 }
@@ -504,8 +504,8 @@ func (e *sqliteFile) keepLogShort() {
 	}
 }
 
-// checkpoint moves what is in the log into the database, with PASSIVE as far as nobody reads it, and
-// with NOOP nothing. It returns how many pages the log has, and how many of these are in the
+// checkpoint moves what is in the log into the database, with PASSIVE as far as nobody reads it,
+// and with NOOP nothing. It returns how many pages the log has, and how many of these are in the
 // database. busy is held.
 func (e *sqliteFile) checkpoint(mode string) (inLog, moved int, err error) {
 	if !e.failed.Load() && !isMissing(e.path+"-failed") {
