@@ -417,8 +417,8 @@ func restore(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-// lookAtCopy tells when the file of a copy was written last, how many keys the copy has, and whether
-// it has some and all are of staging. What cannot be read is left out.
+// lookAtCopy tells when the file of a copy was written last, how many keys the copy has, and
+// whether it has some and all are of staging. What cannot be read is left out.
 func lookAtCopy(ctx context.Context, name string) (made time.Time, keys int64, isStaging bool) {
 	path, err := realPath(name)
 	if err != nil {

@@ -432,8 +432,8 @@ type hostEntry struct {
 }
 
 // errElsewhere means that a service of another kernel uses the database.
-var errElsewhere = errors.New("a petstore on another machine serves it, as the count in its -host " +
-	"file tells; stop that one first: the locks of the two do not reach each other")
+var errElsewhere = errors.New("a petstore on another machine serves it, as the count in its " +
+	"-host file tells; stop that one first: the locks of the two do not reach each other")
 
 // hostWatch is how long an entry is watched that is to be renewed every second.
 const hostWatch = 3 * time.Second
@@ -496,8 +496,8 @@ func keepPresent(ctx context.Context, path string, lost func()) (leave func(), e
 }
 
 // claimHost makes the entry of a service that begins, unless another kernel's serves. If two begin
-// at once, only one can make the file. Where it cannot be made for other reasons, the service serves
-// without one, and tries on.
+// at once, only one can make the file. Where it cannot be made for other reasons, the service
+// serves without one, and tries on.
 func claimHost(ctx context.Context, path string) (*presence, error) {
 	if err := refuseElsewhere(ctx, path, nil); err != nil {
 		return nil, err

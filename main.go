@@ -284,7 +284,7 @@ func newPage(api *service, pair *tlsPair, networkDisk string) *operator {
 	return page
 }
 
-// warnOfNetworkDisk warns of a database on a file system that may not pass locks on, and names that.
+// warnOfNetworkDisk warns of a database on a file system that may not pass locks on, and names it.
 func warnOfNetworkDisk(cmd *invocation) (name string) {
 	if isCluster(cmd.db) {
 		return ""
@@ -327,8 +327,8 @@ type tlsPair struct {
 	lost              atomic.Bool                     // the files cannot be used any more
 }
 
-// readPair reads -tls-cert and -tls-key; without them there is no pair. A certificate that has ended
-// is served all the same: clients that do not check it can go on.
+// readPair reads -tls-cert and -tls-key; without them there is no pair. A certificate that has
+// ended is served all the same: clients that do not check it can go on.
 func readPair(cmd *invocation, now time.Time) (*tlsPair, error) {
 	if cmd.tlsCert == "" {
 		return nil, nil

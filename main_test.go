@@ -983,6 +983,7 @@ func TestAStopEndsAStartThatWaitsForAResolver(t *testing.T) {
 		args := append(addresses, "-db", db)
 		must(t, runServer(ctx, io.Discard, io.Discard, args...))
 	}
+	wantError(t, errorOf(listen(ctx, "pets.invalid:0", nil)), context.Canceled, "the listening")
 	wantMissing(t, db)
 }
 

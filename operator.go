@@ -494,7 +494,8 @@ var watches = [...]watch{
 		of:     "petstore_certificate_expiry_timestamp_seconds",
 	},
 	{
-		alert: "PetstoreCertificateUnusable", words: "the files of the certificate cannot be used: " +
+		alert: "PetstoreCertificateUnusable",
+		words: "the files of the certificate cannot be used: " +
 			"the old one is served until it ends, and the next start fails",
 		kind: present, limit: 0,
 		of: "petstore_certificate_files_unusable",

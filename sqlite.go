@@ -631,7 +631,8 @@ func (e *sqliteFile) checkFiles() error {
 		e.files[path] = now
 	}
 	if e.elsewhere.Load() {
-		return fmt.Errorf("%w; until this one is started again, it writes nothing more", errElsewhere)
+		return fmt.Errorf("%w; until this one is started again, it writes nothing more",
+			errElsewhere)
 	}
 	return nil
 }

@@ -31,6 +31,8 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		other:                      m.checkOther,
 		"petstore key list -db /var/lib/petstore/petstore.db":  m.checkUnit,
 		"systemctl start petstore.socket petstore":             m.checkRestored,
+		"[ ! -e $D-wal ] || mv $D-wal $D-wal.old":              func() { m.checkKept(1) },
+		"rm -f $D $D-wal $D-shm":                               func() { m.checkKept(2) },
 		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                       m.checkUpgrade,
 		"install /root/petstore-$NOW /usr/local/bin/petstore":  m.checkRollback,
 		"systemctl restart prometheus-alertmanager prometheus": m.checkAlerts,
@@ -227,6 +229,8 @@ func (m *machine) makeRoom(b *block) {
 		m.run("systemctl stop caddy nginx")
 	case strings.HasPrefix(text, "systemctl stop petstore.socket petstore"):
 		m.callAllTheTime("/tmp/restored")
+	case strings.HasPrefix(text, "D="):
+		m.loseDatabase()
 	case strings.HasPrefix(text, "NOW="):
 		m.upgrade = text
 		m.run(`timeout 600 bash -c 'until [ -e /tmp/upgraded ]; do
@@ -238,6 +242,25 @@ func (m *machine) makeRoom(b *block) {
 		m.checkUnheard()
 		m.run("systemctl stop petstore.socket petstore caddy nginx")
 	}
+}
+
+// loseDatabase deletes the database under the service, which has just confirmed a pet.
+func (m *machine) loseDatabase() {
+	m.t.Helper()
+	m.waitUntilReady()
+	key := m.newKey()
+	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d",
+		animalJSON("Kept"))
+	m.run("rm /var/lib/petstore/petstore.db && timeout 60 sh -c " +
+		"'until ls /var/lib/petstore/petstore.db.*.saved; do sleep 0.1; done' 2>/dev/null")
+}
+
+// checkKept looks whether all pets that were confirmed before losses are there.
+func (m *machine) checkKept(losses int) {
+	m.t.Helper()
+	m.waitUntilReady()
+	m.run(fmt.Sprintf("[ $(petstore pet export | grep -c Kept) = %d ]", losses))
+	m.run("rm -f /var/lib/petstore/petstore.db.*.saved")
 }
 
 // checkVersion looks for the commit, and then for a tag, in what was built.
