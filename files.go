@@ -207,8 +207,9 @@ func refuseUnfit(path string) error {
 		return errOrphanedLog
 	}
 	if hasLog(path) && journalMode(path) == rollbackMode {
-		return fmt.Errorf("it is not in WAL mode, as a copy is not, so that the -wal beside it is "+
-			"another file's; move %s-wal and %[1]s-shm away, and keep them", path)
+		return fmt.Errorf("it is not in WAL mode, as a copy is not, and has a -wal beside it, which "+
+			"a copy has not; stop the service if one runs, move %s, %[1]s-wal and %[1]s-shm away "+
+			"together, keep them, and put the copy back with petstore restore", path)
 	}
 	return nil
 }

@@ -21,8 +21,9 @@ func TestACopyBesideTheLogOfAnotherFileIsRefused(t *testing.T) {
 	sc := newScene(t)
 	writeText(t, sc.db, readText(t, sc.copy))
 	before := filesIn(t, sc.folder)
-	want := fmt.Sprintf("it is not in WAL mode, as a copy is not, so that the -wal beside it is "+
-		"another file's; move %s-wal and %[1]s-shm away, and keep them", sc.db)
+	want := fmt.Sprintf("it is not in WAL mode, as a copy is not, and has a -wal beside it, which "+
+		"a copy has not; stop the service if one runs, move %s, %[1]s-wal and %[1]s-shm away "+
+		"together, keep them, and put the copy back with petstore restore", sc.db)
 	for _, mode := range anyMode {
 		wantNotOpened(t, sc.db, mode, want)
 	}

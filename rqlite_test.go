@@ -12,6 +12,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -427,6 +428,17 @@ func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
 		}
 		pets[0] = pets[1]
 		wantExported("pet set", db)
+
+		remove := []string{"pet", "delete", "-db", db}
+		for i := range pets {
+			remove = append(remove, fmt.Sprint(i+1))
+		}
+		removed, _, err := petstore(t, nil, remove...)
+		must(t, err)
+		kept := filepath.Join(t.TempDir(), "removed.jsonl")
+		must(t, os.WriteFile(kept, []byte(removed), 0o600))
+		mustSay(t, db, "pet import -keep-ids "+kept)
+		wantExported("pet import -keep-ids", db)
 	})
 }
 
