@@ -49,10 +49,10 @@ func networkDisk(path string) string {
 		return ""
 	}
 	if runtime.GOOS == "linux" {
-		return networkTypes[uint32(stat.Type)]
+		return networkTypes[uint32(stat.Type)] //nolint:gosec // types have 32 bits
 	}
-	const isLocal = 0x1000 // MNT_LOCAL of macOS and FreeBSD
-	if uint64(stat.Flags)&isLocal == 0 {
+	const isLocal = 0x1000               // MNT_LOCAL of macOS and FreeBSD
+	if uint64(stat.Flags)&isLocal == 0 { //nolint:gosec // flags are bits
 		return "a network's file system"
 	}
 	return ""

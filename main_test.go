@@ -1688,7 +1688,7 @@ func TestACommandWhoseStderrNobodyReadsEndsAtASignal(t *testing.T) {
 		<-arrived
 		stop()
 		select {
-		case <-ended:
+		case <-ended: //nolint:errcheck // that it ends is all that counts
 		case <-time.After(longWait):
 			t.Errorf("%s waits for a reader of stderr", line)
 		}

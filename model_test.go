@@ -465,7 +465,7 @@ func TestWhatIsLongerThanAnyFieldIsNotDecoded(t *testing.T) {
 	const head, tail = `{"name":"`, `","categoryId":1}`
 	blank := strings.Repeat(`\u0300`, 201*2) // 2,412 bytes, of which every character needs at most 12
 	_, err := decodeNewPet([]byte(head + blank + tail))
-	wantEqual(t, err.(*Error).Message, "name: "+tooLong, "the problem of a long name")
+	wantEqual(t, err.Error(), "invalid_body: name: "+tooLong, "the problem of a long name")
 	_, err = decodeNewPet([]byte(head + strings.Repeat(`\ud83d\udc31`, maxName) + tail))
 	must(t, err)
 
