@@ -281,6 +281,9 @@ func (c *invocation) copyFile(ctx context.Context, from, to string) error {
 	return pages.run(ctx, c.stderr, "copying")
 }
 
+// copyTime is the time in the names of copies that nobody has named: F.TIME.old and F.TIME.saved.
+const copyTime = "20060102T150405.000Z"
+
 // isLosing reports whether what was confirmed would be lost with the process: the database has lost
 // its name, or its log has and cannot be emptied. busy is held.
 func (e *sqliteFile) isLosing() bool {
@@ -331,7 +334,7 @@ func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool)
 // saveOpen copies a database as a reading connection has it open, whatever became of its name. busy
 // is held, but not while pages are copied and checked.
 func (e *sqliteFile) saveOpen(ctx context.Context) (path string, pets int64, err error) {
-	path = e.path + "." + time.Now().UTC().Format("20060102T150405.000Z") + ".saved"
+	path = e.path + "." + time.Now().UTC().Format(copyTime) + ".saved"
 	partial, err := createFile(path)
 	if err != nil {
 		return "", 0, err
@@ -533,8 +536,9 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	return pets, old, err
 }
 
-// removeUnused removes a database file that a restore has made in vain. The next start would take it
-// for its first, and make a database that knows no key. Beside nothing, the lock keeps it from that.
+// removeUnused removes a database file that a restore has made in vain. The next start would take
+// it for its first, and make a database that knows no key. Beside nothing, the lock keeps it from
+// that.
 func removeUnused(ctx context.Context, path string) {
 	if version, err := checkOwner(ctx, path); err == nil && version == 0 {
 		_ = os.Remove(path)
@@ -582,7 +586,7 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 		target.heed(err)
 		return "", err
 	}
-	old = path + "." + c.now.time().UTC().Format("20060102T150405.000Z") + ".old"
+	old = path + "." + c.now.time().UTC().Format(copyTime) + ".old"
 	partial, err := createFile(old)
 	if err != nil {
 		return "", err
