@@ -308,6 +308,9 @@ func (e *sqliteFile) hasName(suffix string) bool {
 func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool) error {
 	file.busy <- struct{}{}
 	defer func() { <-file.busy }()
+	if err := file.refuseOverwritten(); err != nil {
+		return err // a copy would hold pages of two databases
+	}
 	r := &file.rescued
 	if !file.isLosing() {
 		*r = rescued{}

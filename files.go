@@ -187,6 +187,12 @@ const (
 	maxFilePath = 504 - len("-lock")    // bytes of a path: SQLite takes 504
 )
 
+// putBack is the remedy where a copy was put in the place of a database by hand.
+func putBack(path string) string {
+	return fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together, keep them, and put the "+
+		"copy back with petstore restore", path)
+}
+
 var errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
 	"put the file back, or move the -wal away")
 
@@ -209,8 +215,7 @@ func refuseUnfit(path string) error {
 	}
 	if hasLog(path) && journalMode(path) == rollbackMode {
 		return fmt.Errorf("it is not in WAL mode, as a copy is not, and has a -wal beside it, which "+
-			"a copy has not; stop the service if one runs, move %s, %[1]s-wal and %[1]s-shm away "+
-			"together, keep them, and put the copy back with petstore restore", path)
+			"a copy has not; stop the service if one runs, %s", putBack(path))
 	}
 	return nil
 }
@@ -309,20 +314,29 @@ const (
 	walMode      = 2 // one in this mode has a log while it is open
 )
 
-// journalMode is that of a database, or 0 if the file has none, as where it is empty. See
-// https://sqlite.org/fileformat.html, sections 1.3.1 and 1.3.3.
+// journalMode is that of a database, or 0 if the file has none, as where it is empty.
 func journalMode(path string) byte {
 	file, err := os.Open(path)
 	if err != nil {
 		return 0
 	}
 	defer file.Close()
+	mode, _ := readJournalMode(file) // 0 after an error
+	return mode
+}
+
+// readJournalMode is the journalMode of a file that is open. The error is that of the disk. See
+// https://sqlite.org/fileformat.html, sections 1.3.1 and 1.3.3.
+func readJournalMode(file io.ReaderAt) (mode byte, err error) {
 	var header [20]byte
-	_, err = io.ReadFull(file, header[:])
-	if err != nil || string(header[:16]) != "SQLite format 3\x00" {
-		return 0
+	_, err = file.ReadAt(header[:], 0)
+	if err == nil && string(header[:16]) == "SQLite format 3\x00" {
+		return header[19], nil
 	}
-	return header[19]
+	if errors.Is(err, io.EOF) {
+		err = nil // it is shorter than any database
+	}
+	return 0, err
 }
 
 // inWALMode reports whether a database has a log while it is open. A file in another mode may have

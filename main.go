@@ -67,6 +67,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -675,6 +676,10 @@ func rescuer(s *service) func(ctx context.Context, isEnd bool) error {
 	}
 }
 
+// endsWriting are the errors after which nothing is written until the service is started anew.
+var endsWriting = []error{errLostFile, errElsewhere, errOverwritten, errFailedSync,
+	errOtherDatabase}
+
 // flushLast tries for 10 seconds to write the usage a last time, unless that is useless.
 func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
@@ -684,9 +689,10 @@ func flushLast(l *ledger) error {
 		if err == nil {
 			return nil
 		}
-		isLost := errors.Is(err, errLostFile) || errors.Is(err, errElsewhere) ||
-			errors.Is(err, errFailedSync) || errors.Is(err, errOtherDatabase)
-		if ctx.Err() != nil || isLost {
+		isUseless := slices.ContainsFunc(endsWriting, func(end error) bool {
+			return errors.Is(err, end)
+		})
+		if ctx.Err() != nil || isUseless {
 			return fmt.Errorf("the usage counted last is not stored: %w", err)
 		}
 		pause(ctx, 100*time.Millisecond)

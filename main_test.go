@@ -785,6 +785,39 @@ func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
 	})
 }
 
+// TestACopyThatIsWrittenOverAServedDatabaseIsNoticed within a second, without a write: nothing is
+// confirmed any more, the copy stays as it is, and so does the log of the database before. A file
+// that is being written over is cut to nothing first.
+func TestACopyThatIsWrittenOverAServedDatabaseIsNoticed(t *testing.T) {
+	for what, isWhole := range map[string]bool{"a whole copy": true, "an empty file": false} {
+		t.Run(what, func(t *testing.T) {
+			fileBackground(t, func(b *background, file *sqliteFile) {
+				mustCreate(b, b.store, rex)
+				copied := filepath.Join(b.TempDir(), "copy.db")
+				must(b, backUp(b.Context(), b.store, copied))
+				mustCreate(b, b.store, rex)
+				log, over := readText(b, b.path+"-wal"), ""
+				if isWhole {
+					over = readText(b, copied)
+				}
+				writeText(b, b.path, over)
+				time.Sleep(1001 * time.Millisecond)
+				synctest.Wait()
+				wantPart(b, b.log.String(), errOverwritten.Error())
+				wantNoCreate(b.T, b.store, "move "+b.path)
+				wantOneLine(b, b.stop(), false, errOverwritten.Error(), putBack(b.path))
+				must(b, b.store.Close())
+				wantEqual(b, readText(b, b.path) == over, true, "that the file is as it was written")
+				wantEqual(b, readText(b, b.path+"-wal") == log, true, "that the log is as it was")
+				wantEqual(b, len(savedCopies(b, b.path)), 0, "the saved copies")
+				// Otherwise the connections would end with the process.
+				file.header, file.overwritten = nil, false
+				_ = b.store.Close()
+			})
+		})
+	}
+}
+
 // TestWhatIsSlowIsNotRepeatedAfterAStop: it would hold up the stop once more.
 func TestWhatIsSlowIsNotRepeatedAfterAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

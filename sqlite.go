@@ -61,6 +61,9 @@ type sqliteFile struct {
 	elsewhere atomic.Bool // another kernel's service uses the file: nothing is written any more
 	leave     func()      // ends what keepPresent began; nil in a command
 
+	header      *os.File // the file of a service, for refuseOverwritten; nil in a command
+	overwritten bool     // busy guards it
+
 	rescued       rescued  // the copy of what has lost its name; busy guards it
 	writes, reads sync.Map // from query to *sql.Stmt, on conn and on reader
 
@@ -134,6 +137,9 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
 		if err == nil {
 			e.leave, err = keepPresent(ctx, e.path, func() { e.elsewhere.Store(true) })
 		}
+		if err == nil {
+			e.header, err = os.Open(e.path)
+		}
 	} else if !mode.onlyReads() {
 		err = refuseElsewhere(ctx, e.path, isServed)
 	}
@@ -187,6 +193,9 @@ var (
 	// errLostFile means that nothing can be written until the file is put back, or the service is
 	// started again.
 	errLostFile = errors.New("a file of the database was removed or replaced")
+	// errOverwritten means that nothing is written any more: see refuseOverwritten.
+	errOverwritten = errors.New("its file was overwritten, as cp does it, while the service has " +
+		"it open")
 	// errFailedSync means that nothing is written until the file system was mounted anew. After a
 	// failed sync, Linux takes what it could not write for written. The next sync succeeds, and
 	// what the memory still shows may be gone after the next mount. Until then the log has the
@@ -398,6 +407,7 @@ func (e *sqliteFile) Close() (err error) {
 			_ = pool.Close()
 		}
 	}
+	_ = e.header.Close() // an error without one; the locks on the file, which this ends, have ended
 	return err
 }
 
@@ -562,10 +572,11 @@ func (e *sqliteFile) saveLog() string {
 const allInDatabase = "all that was confirmed is in the database"
 
 // hasOtherIndex reports whether other programs use the log by an index that is not ours. Our index
-// does not know what they write to the log, so nothing may be moved into the database by it.
+// does not know what they write to the log, so nothing may be moved into the database by it. Nor
+// may it be moved into another database that was written over ours.
 func (e *sqliteFile) hasOtherIndex() bool {
-	if e.elsewhere.Load() {
-		return true // that of another kernel
+	if e.elsewhere.Load() || e.refuseOverwritten() != nil {
+		return true
 	}
 	index := e.path + "-shm"
 	opened := e.files[index]
@@ -574,6 +585,21 @@ func (e *sqliteFile) hasOtherIndex() bool {
 		return false
 	}
 	return !os.SameFile(opened, now)
+}
+
+// refuseOverwritten is an errOverwritten if a database in another mode than WAL, as a copy is, was
+// written over the file of a service. SQLite lets no program change the mode of a file that is open
+// in WAL mode. A descriptor that stays open reads it: to close one would end SQLite's locks on the
+// file. busy is held.
+func (e *sqliteFile) refuseOverwritten() error {
+	if e.header != nil && !e.overwritten {
+		mode, err := readJournalMode(e.header)
+		e.overwritten = err == nil && mode != walMode
+	}
+	if e.overwritten {
+		return fmt.Errorf("%w; stop the service, %s", errOverwritten, putBack(e.path))
+	}
+	return nil
 }
 
 // transact runs the statements in one transaction. busy is held. When ctx ends in a command, or in
@@ -634,7 +660,7 @@ func (e *sqliteFile) checkFiles() error {
 		return fmt.Errorf("%w; until this one is started again, it writes nothing more",
 			errElsewhere)
 	}
-	return nil
+	return e.refuseOverwritten()
 }
 
 // run executes one statement on conn, until ctx ends. busy is held.

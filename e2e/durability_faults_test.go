@@ -121,6 +121,30 @@ func TestAStopSavesWhatADeletedLogHolds(t *testing.T) {
 	book.audit()
 }
 
+// TestWhatCpWritesOverAServedDatabaseIsNotServed: creates are refused, the start
+// as well, and what was confirmed since the copy is in the log that is kept.
+func TestWhatCpWritesOverAServedDatabaseIsNotServed(t *testing.T) {
+	stock := newStock(t)
+	s := stock.serve(t, false)
+	book := newLedger(t, s)
+	copied := s.db + ".copy"
+	s.command("backup", "-db", s.db, copied)
+	book.create(book.next())
+	succeeds(t, exec.Command("cp", copied, s.db))
+	book.awaitReadiness(http.StatusServiceUnavailable)
+	book.awaitRefusals(fault{})
+	s.interrupt()
+	fails(t, program("-addr", "127.0.0.1:0", "-db", s.db), "move "+s.db+", ")
+	away := t.TempDir()
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		noError(t, os.Rename(s.db+suffix, filepath.Join(away, "petstore.db"+suffix)))
+	}
+	s.command("restore", "-db", s.db, copied)
+	s.run(debugFlags...)
+	book.connect()
+	book.wantPet(1)
+}
+
 // TestALogThatFillsTheDiskIsEmptied fills a small disk with the log, far below
 // the size at which the program empties it. The database has free pages inside.
 func TestALogThatFillsTheDiskIsEmptied(t *testing.T) {
