@@ -61,7 +61,7 @@ type sqliteFile struct {
 	elsewhere atomic.Bool // another kernel's service uses the file: nothing is written any more
 	leave     func()      // ends what keepPresent began; nil in a command
 
-	header      *os.File // the file of a service, for refuseOverwritten; nil in a command
+	header      *os.File // the file, for refuseOverwritten; nil in a command that reads
 	overwritten bool     // busy guards it
 
 	rescued       rescued  // the copy of what has lost its name; busy guards it
@@ -136,9 +136,6 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
 		e.lock, err = holdServiceLock(ctx, e.path)
 		if err == nil {
 			e.leave, err = keepPresent(ctx, e.path, func() { e.elsewhere.Store(true) })
-		}
-		if err == nil {
-			e.header, err = os.Open(e.path)
 		}
 	} else if !mode.onlyReads() {
 		err = refuseElsewhere(ctx, e.path, isServed)
@@ -322,14 +319,7 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 	e.writer = openPool(e.path,
 		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)",
 		"_pragma=wal_autocheckpoint(0)", "_pragma=journal_size_limit(67108864)")
-	err := untilUnlocked(ctx, e.wait, func() (err error) {
-		e.files[e.path], err = os.Stat(e.path) // another file may take its place while this waits
-		if err != nil {
-			return err
-		}
-		e.conn, err = e.writer.Conn(context.WithoutCancel(ctx)) // untilUnlocked heeds ctx
-		return err
-	})
+	err := untilUnlocked(ctx, e.wait, func() error { return e.connectWriter(ctx) })
 	if err != nil {
 		return err
 	}
@@ -339,6 +329,23 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 		return err
 	}
 	return e.checkFiles()
+}
+
+// connectWriter opens the file, and lets SQLite open it. While connect waits, another file may take
+// its place, so each try opens the file anew. untilUnlocked heeds ctx.
+func (e *sqliteFile) connectWriter(ctx context.Context) (err error) {
+	e.header, err = os.Open(e.path)
+	if err != nil {
+		return err
+	}
+	e.files[e.path], err = e.header.Stat()
+	if err == nil {
+		e.conn, err = e.writer.Conn(context.WithoutCancel(ctx))
+	}
+	if err != nil {
+		_ = e.header.Close() // SQLite has no lock on the file yet that this could end
+	}
+	return err
 }
 
 // connectReaders opens the connections for reading. Each reads something when it is made: PRAGMA
@@ -376,10 +383,10 @@ func (e *sqliteFile) Close() (err error) {
 	if e.leave != nil {
 		defer e.leave()
 	}
-	if e.hasOtherIndex() || e.failed.Load() {
-		return nil
-	}
 	if e.conn != nil {
+		if e.hasOtherIndex() || e.failed.Load() {
+			return nil
+		}
 		inLog, moved, err := e.checkpoint("PASSIVE")
 		if err != nil || moved < inLog {
 			return nil //nolint:nilerr // all that was confirmed is in the log
@@ -588,7 +595,7 @@ func (e *sqliteFile) hasOtherIndex() bool {
 }
 
 // refuseOverwritten is an errOverwritten if a database in another mode than WAL, as a copy is, was
-// written over the file of a service. SQLite lets no program change the mode of a file that is open
+// written over the file. SQLite lets no program change the mode of a file that is open
 // in WAL mode. A descriptor that stays open reads it: to close one would end SQLite's locks on the
 // file. busy is held.
 func (e *sqliteFile) refuseOverwritten() error {
