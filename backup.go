@@ -1,7 +1,8 @@
 package main
 
 // Copies: backup and restore, how to get past damage, and how work that takes long shows its
-// progress. Restore changes a database file in one transaction.
+// progress. Restore changes a database file in one transaction, and puts no other file in its
+// place: what links to it or mounts it goes on.
 
 import (
 	"context"

@@ -454,7 +454,7 @@ func (w redactor) Write(p []byte) (int, error) {
 }
 
 // warnOfUnknownVariables logs the variables that look like ours and that no command has. They are
-// probably mistakes.
+// probably mistakes. They may also be a newer version's, so they stop nobody.
 func (c *invocation) warnOfUnknownVariables() {
 	known := map[string]bool{}
 	for _, entry := range commands {

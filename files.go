@@ -2,8 +2,8 @@ package main
 
 // Files: what may be opened, who owns what is made, what tells other programs that a database is
 // served or has failed, and files that are published whole. No file that exists is ever
-// overwritten: one is written as FILE.partial, which must not be there before, and gets its name
-// once it is whole.
+// overwritten, since no rule tells for sure what nobody needs any more: one is written as
+// FILE.partial, which must not be there before, and gets its name once it is whole.
 
 import (
 	"archive/tar"

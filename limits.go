@@ -216,10 +216,10 @@ func (d *decision) showBan(until instant) {
 	d.window = minuteWindow
 }
 
-// strike notes a refusal and reports whether it is one strike too many. The first refusal is no
-// strike: the caller had not been asked to wait yet. Strikes are counted until the window of the
-// minute's bucket ends. If only the day refuses, that bucket may have no window. Then the strikes
-// have a minute of their own.
+// strike notes a refusal and reports whether it is one strike too many: above the limit, since a
+// burst of parallel requests is no abuse. The first refusal is no strike: the caller had not been
+// asked to wait yet. Strikes are counted until the minute's window ends. If only the day refuses,
+// there may be no such window. Then the strikes have a minute of their own.
 func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false

@@ -419,6 +419,7 @@ type server struct {
 // the response, and 2 minutes, or -idle-timeout, until the next one. With HTTP/2, a head has no
 // time of its own: a connection ends when its peer has completed no frame, or read nothing, for
 // 10 s. What a connection may hold in memory is bounded too. docs/operating.md has tables of both.
+// An http.TimeoutHandler would add a response of another shape.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
@@ -543,7 +544,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	bodiesEnd := time.Now().Add(bodyWait)
 	// Clients cannot know of the stop yet. So connections are accepted for 0.1 s as before. For
 	// another 0.25 s requests that are on their way are read, because Shutdown closes a connection
-	// whose request has not been read yet.
+	// whose request has not been read yet, as SetKeepAlivesEnabled(false) does.
 	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended

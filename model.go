@@ -162,7 +162,8 @@ type Error struct {
 func (e *Error) Error() string { return string(e.Code) + ": " + e.Message }
 
 // newError makes the Error of a code. The message is for people. Where the message quotes a
-// request, callers pass a sentText, so that an Error is never longer than 4 KB of JSON.
+// request, callers pass a sentText, so that an Error is never longer than 4 KB of JSON: nobody gets
+// a large response for a small request.
 func newError(code ErrorCode, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...), Status: statusOfCode[code]}
 }
@@ -332,7 +333,8 @@ func withoutPassword(field string) string {
 	return field
 }
 
-// checkMediaType refuses a body that is not plain JSON. A type that is missing counts as JSON.
+// checkMediaType refuses a body that is not plain JSON. A type that is missing counts as JSON. What
+// is small when it is packed may be huge when it is not, so nothing is unpacked.
 func checkMediaType(w http.ResponseWriter, r *http.Request) error {
 	if len(r.Header["Content-Type"]) > 1 {
 		return newError(CodeUnsupportedMediaType, "Content-Type is given more than once")
@@ -370,7 +372,7 @@ func parseIdempotencyKey(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// parseID takes a positive int64 in its one canonical spelling.
+// parseID takes a positive int64 in its one canonical spelling, since in a path it is an address.
 func parseID(s string) (id int64, ok bool) {
 	id, err := strconv.ParseInt(s, 10, 64)
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
@@ -415,7 +417,7 @@ func checkObject(body []byte) string {
 // Decoding into a struct would accept duplicate, unknown and miscased fields, and the tokens of
 // json.Decoder take nearly three times as long.
 func readFields(object []byte, ignored []string) (pet NewPet, given []string, wrong problems) {
-	pet.Status = Available
+	pet.Status = Available // without a status, those who look for pets by status would not find it
 	given = make([]string, 0, 4)
 	rest := bytes.TrimSpace(object[1 : len(object)-1])
 	for len(rest) > 0 {

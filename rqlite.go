@@ -341,7 +341,8 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 	return a, a.problem()
 }
 
-// readPath is where queries go; the other paths are of writes.
+// readPath is where queries go; the other paths are of writes. A weak read would get old answers of
+// a leader that has lost its office, and a queued write is confirmed before it is on any disk.
 const readPath = "/db/query?level=linearizable"
 
 // call tries again and again until there is an answer. It gives up when another try is useless, or

@@ -44,7 +44,7 @@ type sqliteFile struct {
 	// busy holds an element while conn, version and files are in use. It is a channel in place of a
 	// mutex, because changed does not wait for it for long.
 	busy    chan struct{}
-	conn    *sql.Conn // for writing; nil if the database is only read
+	conn    *sql.Conn // for writing; several would starve one another; nil if it is only read
 	version int64     // data_version on conn, as it was at the last look; 0 before the first
 	commits int       // on conn
 
@@ -801,7 +801,8 @@ func (e *sqliteFile) measureFiles() {
 	e.sizes.Store(x)
 }
 
-// read implements engine.
+// read implements engine. Its error is mostly no errUnavailable: a file that cannot be read now
+// will not be readable when the client tries again.
 func (e *sqliteFile) read(ctx context.Context, query statement,
 	row func(scan scanner) error) (err error) {
 	defer func() {

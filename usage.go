@@ -6,7 +6,7 @@ package main
 //
 // Several services may share the database, and with it the usage of a key. Each counts for itself,
 // and every half second adds what it has counted to what is stored and goes on from there: see
-// flush. Strikes are each service's own.
+// flush. To ask a cluster for each request would cost a round trip. Strikes are each service's own.
 
 import (
 	"context"
