@@ -18,7 +18,8 @@
 //	connections  memory with 1 to 4,096 connections
 //	memory       memory, time to start, and size on disk
 //	growth       what a request costs among 10 thousand to 10 million pets
-//	keys         what it costs among 10 to 1,000,000 keys
+//	keys         what it costs among 10 to 1,000,000 keys, and new pets beside keys in use
+//	costly       what the costliest requests cost
 //	small        half a core and 128 MiB, with the operator's page open
 //	cluster      the service on three nodes, in turn with one on a file
 //	peers        the service beside PocketBase, Fastify, FastAPI, and rqlite
@@ -77,6 +78,7 @@ var sections = []section{
 	{"memory", (*bench).memory, (*bench).tellMemory},
 	{"growth", (*bench).growth, (*bench).tellGrowth},
 	{"keys", (*bench).keys, (*bench).tellKeys},
+	{"costly", (*bench).costly, (*bench).tellCostly},
 	{"small", (*bench).small, (*bench).tellSmall},
 	{"cluster", (*bench).cluster, (*bench).tellCluster},
 	{"peers", (*bench).peers, (*bench).tellPeers},

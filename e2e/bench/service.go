@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -336,8 +337,10 @@ func (b *bench) growth() {
 	}
 }
 
-// keys measures requests each of which carries any of so many keys.
+// keys measures requests each of which carries any of so many keys, and what their usage, which is
+// stored twice a second, leaves to writers.
 func (b *bench) keys() {
+	b.writersBesideKeys()
 	numbers := b.sizes(1, 10, 10_000, 1_000_000)
 	var targets []target
 	for _, n := range numbers {
@@ -349,6 +352,71 @@ func (b *bench) keys() {
 		b.record(fmt.Sprint(n, " keys"), 10_000, measured[i]...)
 		targets[i].discard()
 	}
+}
+
+// writersBesideKeys lets 8 clients add pets beside lists with any of so many keys.
+func (b *bench) writersBesideKeys() {
+	numbers := b.sizes(2, 10, 1_000, 10_000)
+	adds := make([][]figures, len(numbers))
+	var targets []target
+	for _, n := range numbers {
+		s := b.fresh(b.database(10_000, n))
+		targets = append(targets, target{s, s.withKeys(b.keyFile(n))})
+	}
+	for range b.rounds {
+		for i, t := range targets {
+			adds[i] = append(adds[i], b.addsBeside(t))
+		}
+	}
+	for i, n := range numbers {
+		compare("req/s", adds[i], adds[0])
+		for round, f := range adds[i] {
+			f["p99-ratio"] = f["p99-ms"] / adds[0][round]["p99-ms"]
+		}
+		b.record(fmt.Sprint("adds beside ", n, " keys in use"), 10_000, adds[i]...)
+		targets[i].discard()
+	}
+}
+
+// addsBeside measures adds beside the load of a target, which begins a second before.
+func (b *bench) addsBeside(t target) figures {
+	reader := *t.server // which counts for itself
+	read := make(chan figures)
+	go func() { read <- b.load(&reader, t.script, 32, 4) }()
+	time.Sleep(time.Second)
+	f := b.load(t.server, always(t.add()), 8, 2)
+	delete(f, "CPU-µs") // which includes the lists
+	<-read
+	return f
+}
+
+// costly compares what a stranger can make costly with an add. Nearly all of it is refused.
+func (b *bench) costly() {
+	d := b.database(10_000, 0)
+	s := b.fresh(d)
+	s.mayFail = true
+	fill := func(unit string) string { return strings.Repeat(unit, 65_000/len(unit)) }
+	post := func(body string) string { return s.send("POST", list, body) }
+	var query strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&query, "&%x", i)
+	}
+	requests := []struct{ name, request string }{
+		{"an add, plain", s.add()},
+		{"a body of escaped names", post(`{` + fill(`"\u0061":0,`) + `"b":0}`)},
+		{"a name of combining marks", post(`{"name":"` + fill("\u0300") + `","categoryId":1}`)},
+		{"a query of 3,000 names", s.get(list + "?" + query.String()[1:])},
+	}
+	var targets []target
+	for _, r := range requests {
+		targets = append(targets, target{s, always(r.request)})
+	}
+	measured := b.inTurns(1, targets...)
+	for i, r := range requests {
+		compare("CPU-µs", measured[i], measured[0])
+		b.record(r.name, d.pets, measured[i]...)
+	}
+	s.discard()
 }
 
 // The control groups, of version 1 or 2, of what small measures, as commands of a shell. They are

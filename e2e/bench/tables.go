@@ -162,7 +162,11 @@ func (b *bench) tellGrowth(r *results) {
 }
 
 func (b *bench) tellKeys(r *results) {
-	b.list(r, "keys", 10_000, "CPU-µs", "peak-MiB")
+	b.list(r, "keys", 10_000, "req/s", "ratio", "p99-ms", "CPU-µs", "peak-MiB")
+}
+
+func (b *bench) tellCostly(r *results) {
+	b.list(r, "costly", 10_000, "CPU-µs", "ratio")
 }
 
 func (b *bench) tellSmall(r *results) {
