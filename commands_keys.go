@@ -251,7 +251,7 @@ func keyUsage(ctx context.Context, cmd *invocation) error {
 	since := int64(cmd.now/dayMillis) - cmd.days + 1 // the first day, counted from 1 January 1970
 	each := func(add func(*lineUsage) error) error {
 		// Without an ID, usageID is 0, which selects all keys. A limit of -1 is none.
-		return eachUsage(ctx, cmd.store, since, cmd.key.usageID, -1, add)
+		return eachLine(ctx, cmd.store, since, cmd.key.usageID, -1, add)
 	}
 	if cmd.id != 0 {
 		return printRows(cmd, dayHeading, dayRows, each)

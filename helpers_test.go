@@ -647,7 +647,7 @@ func saveUsage(id int64, u *usage) statement {
 // errors".
 func storedDays(t testing.TB, s *store) (days []string) {
 	t.Helper()
-	must(t, eachUsage(context.Background(), s, 0, 1, -1, func(use *lineUsage) error {
+	must(t, eachLine(context.Background(), s, 0, 1, -1, func(use *lineUsage) error {
 		for _, d := range use.Days {
 			days = append(days, fmt.Sprintf("%s: %d admitted, %d refused, %d errors", d.Day,
 				d.Admitted, d.Refused, d.Errors))

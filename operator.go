@@ -648,7 +648,7 @@ func readReport(ctx context.Context, s *store, now instant) (*report, error) {
 	r.NearLimits = r.NearLimits[:min(r.Near, 20)]
 
 	since := int64(now/dayMillis) - 29
-	err = eachUsage(ctx, s, since, 0, 15, func(use *lineUsage) error {
+	err = eachLine(ctx, s, since, 0, 15, func(use *lineUsage) error {
 		r.Usage = append(r.Usage, use)
 		return nil
 	})

@@ -32,15 +32,15 @@ type ledger struct {
 	batch   batch         // only flush uses this and the next
 	due     []usageDate   // the days of tallies that the flush has still to send
 
-	mu         sync.Mutex // guards what follows
-	entries    map[int64]*entry
-	merges     int64                // how often merge was called
-	trimmedAt  int64                // what merges was when trim last dropped entries; see recall
-	tallies    map[usageDate]*tally // not yet collected
-	deprecated map[int64]int64      // as in counts
-	recent     lastMinutes
-	strangers  lastMinutes    // all as usage 0: 401 counts as admitted, and 429 as refused
-	spent      []spentAddress // the last 10 that have used up their minute
+	mu           sync.Mutex // guards what follows
+	entries      map[int64]*entry
+	adoptions    int64               // how often adopt was called
+	trimmedAfter int64               // what adoptions was when trim last dropped entries; see recall
+	tallies      map[usageDate]tally // that are in no batch yet
+	deprecated   map[int64]int64     // as in batch
+	recent       lastMinutes
+	strangers    lastMinutes    // all as usage 0: 401 counts as admitted, and 429 as refused
+	spent        []spentAddress // the last 10 that have used up their minute
 	// mostAhead is how far in the future the end of a stored minute was, at most, since the last
 	// resetMostAhead.
 	mostAhead instant
@@ -53,7 +53,7 @@ const maxEntries = 1 << 15
 type entry struct {
 	usage
 	minuteStored, dayStored storedPart
-	readMerge               int64 // what ledger.merges was when this was last read; see isOld
+	readAfter               int64 // what ledger.adoptions was when this was last read; see isOld
 }
 
 // storedPart is how far a bucket is stored.
@@ -77,7 +77,7 @@ func newLedger(s *store, banFor time.Duration) *ledger {
 		banFor:     banFor,
 		shared:     s.engine.shared(),
 		entries:    map[int64]*entry{},
-		tallies:    map[usageDate]*tally{},
+		tallies:    map[usageDate]tally{},
 		deprecated: map[int64]int64{},
 	}
 }
@@ -86,15 +86,15 @@ func newLedger(s *store, banFor time.Duration) *ledger {
 // usage has to be read and cannot be. If the decision says banBegins, the caller has to call
 // storeBan.
 func (l *ledger) charge(a *account, now instant) (decision, error) {
-	d, known := l.chargeKnown(a, now)
-	for !known {
+	for { // again if a flush has made the usage old, or dropped it, just after recall
+		d, known := l.chargeKnown(a, now)
+		if known {
+			return d, nil
+		}
 		if err := l.recall(a.usageID); err != nil {
 			return d, err
 		}
-		// A flush between recall and chargeKnown may make the usage old, or drop it.
-		d, known = l.chargeKnown(a, now)
 	}
-	return d, nil
 }
 
 // chargeKnown is charge for a usage in memory. known is false if the usage has to be read first.
@@ -107,22 +107,20 @@ func (l *ledger) chargeKnown(a *account, now instant) (d decision, known bool) {
 	}
 	d = e.admit(a, now, l.banFor)
 	d.policy = a.policy
-	if d.refusal != "" {
-		l.count(a.usageID, now, tally{Refused: 1})
-		return d, true
+	l.count(a.usageID, now, tallyOf(d))
+	if d.refusal == "" {
+		e.minuteStored.count(e.minute)
+		e.dayStored.count(e.day)
 	}
-	l.count(a.usageID, now, tally{Admitted: 1})
-	e.minuteStored.count(e.minute)
-	e.dayStored.count(e.day)
 	return d, true
 }
 
 // isOld reports whether a usage must be read again, because other services may have counted
-// requests since it was read. After each merge, this holds for every usage that was not part of it.
+// requests since it was read. After each batch, this holds for every usage that was not part of it.
 // A usage with unsent requests is not old, since reading it would lose them. The next flush sends
-// them, and the merge after that brings the usage. The caller holds the lock.
+// them, and brings the usage. The caller holds the lock.
 func (l *ledger) isOld(e *entry) bool {
-	return l.shared && e.readMerge != l.merges && !e.hasUnsent()
+	return l.shared && e.readAfter != l.adoptions && !e.hasUnsent()
 }
 
 // hasUnsent reports whether the usage has requests for the next batch.
@@ -141,27 +139,25 @@ type tally struct {
 	Errors   int64 `json:"errors"`
 }
 
+// tallyOf counts the request of a decision.
+func tallyOf(d decision) tally {
+	if d.refusal != "" {
+		return tally{Refused: 1}
+	}
+	return tally{Admitted: 1}
+}
+
 // plus is the sum of two tallies.
 func (t tally) plus(more tally) tally {
 	return tally{t.Admitted + more.Admitted, t.Refused + more.Refused, t.Errors + more.Errors}
 }
 
-// tally is where to count what happens at an instant. The caller holds the lock.
-func (l *ledger) tally(id int64, now instant) *tally {
-	today := dateOf(id, now)
-	t := l.tallies[today]
-	if t == nil {
-		t = &tally{}
-		l.tallies[today] = t
-	}
-	return t
-}
-
 // count counts what a usage has done at an instant: for the day, which is stored, and for the
 // minute. The caller holds the lock.
 func (l *ledger) count(id int64, now instant, done tally) {
-	t := l.tally(id, now)
-	*t = t.plus(done)
+	today := dateOf(id, now)
+	sum := l.tallies[today].plus(done)
+	l.tallies[today] = sum
 	l.recent.count(id, now, done)
 }
 
@@ -182,12 +178,12 @@ func (l *ledger) noteDeprecatedUse(keyID int64, now instant) {
 
 // recall reads a usage that is old or not in memory. If the store fails, the usage in memory counts
 // as read until the next flush succeeds; if there is none, the error is returned. While recall
-// reads, it does not hold the lock. If a merge has brought the usage meanwhile, or a trim has
+// reads, it does not hold the lock. If a flush has brought the usage meanwhile, or a trim has
 // dropped it, what was read may be older than that: then recall changes nothing, and the caller has
 // to look again.
 func (l *ledger) recall(id int64) error {
 	l.mu.Lock()
-	began := l.merges
+	began := l.adoptions
 	l.mu.Unlock()
 	stored := &entry{} // it stays so if the usage was never stored
 	query := sqlOf(usageQuery, id)
@@ -196,24 +192,22 @@ func (l *ledger) recall(id int64) error {
 	stored.dayStored.read = stored.day
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// This is merges, and not began: merges that did not bring this usage do not make the reading
-	// old. If they did, and a reading took longer than the pause between two flushes, charge
-	// would read for ever.
-	stored.readMerge = l.merges
+	// This is the present number, and not began: flushes that did not bring this usage do not make
+	// the reading old. If they did, and a reading took longer than the pause between two flushes,
+	// charge would read for ever.
+	stored.readAfter = l.adoptions
 	e := l.entries[id]
 	if e == nil {
-		// merge counts up merges before it trims, so that each trim since has a number above began.
-		mayBeTrimmed := l.trimmedAt > began
-		if err == nil && !mayBeTrimmed {
+		wasTrimmed := l.trimmedAfter > began // perhaps after it was brought
+		if err == nil && !wasTrimmed {
 			l.entries[id] = stored
 		}
 		return err
 	}
-	// isOld compares readMerge with the present merges.
 	if !l.isOld(e) {
-		return nil // another recall, or the last merge, has brought it
+		return nil // another recall, or the last flush, has brought it
 	}
-	if e.readMerge > began {
+	if e.readAfter > began {
 		return nil // it is old again, but what brought it may have been read later than this
 	}
 	if err == nil {
@@ -223,7 +217,7 @@ func (l *ledger) recall(id int64) error {
 		e.day = stored.day
 		e.dayStored = stored.dayStored
 	}
-	e.readMerge = stored.readMerge
+	e.readAfter = stored.readAfter
 	return nil
 }
 
@@ -292,9 +286,12 @@ WHERE id = ?1 AND banned_at = ?4`
 // ascend. A batch whose outcome is unknown is sent again under its number, so that the database
 // adds it once.
 type batch struct {
-	counts
 	number         int64
 	outcomeUnknown bool // from its beginning until a send of it has succeeded
+
+	usages     map[int64]usageIncrement // by id
+	days       []dayRow
+	deprecated map[int64]int64 // Unix milliseconds of the last deprecated use, by the id of the key
 }
 
 // Each of these bounds the days of a batch. A usage takes a file a tenth of a millisecond, for
@@ -340,22 +337,6 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time, leavesRoom boo
 	return nil
 }
 
-// beginBatch moves what is due to a new batch. On a file it returns false if there is nothing. On a
-// cluster it always returns true: an empty batch, too, is sent to read the bans of other services.
-// collect gives no usage without a day, so usages do not matter here.
-func (l *ledger) beginBatch(most int) bool {
-	counted := l.collect(most)
-	if len(counted.days)+len(counted.deprecated) == 0 && !l.shared {
-		return false
-	}
-	l.batch = batch{
-		counts:         counted,
-		number:         l.batch.number + 1,
-		outcomeUnknown: true,
-	}
-	return true
-}
-
 // send writes the batch, and goes on from what is stored then.
 func (l *ledger) send(ctx context.Context, now func() time.Time) error {
 	var stored string
@@ -367,16 +348,9 @@ func (l *ledger) send(ctx context.Context, now func() time.Time) error {
 	if err := json.Unmarshal([]byte(stored), &rows); err != nil {
 		return err
 	}
-	l.merge(rows, l.batch.counts, now)
+	l.adopt(rows, now)
 	l.batch.outcomeUnknown = false
 	return nil
-}
-
-// counts are what was counted since the last batch.
-type counts struct {
-	usages     map[int64]usageIncrement // by id
-	days       []dayRow
-	deprecated map[int64]int64 // Unix milliseconds of the last deprecated use, by the id of the key
 }
 
 // usageIncrement is what is added to a usage that is stored.
@@ -398,43 +372,50 @@ type dayRow struct {
 	tally
 }
 
-// collect hands over what is due: at most mostDays tallies, and the unsent requests of their
-// usages.
+// beginBatch moves what is due to a new batch: at most mostDays tallies, and the unsent requests of
+// their usages. On a file it returns false if there is nothing. On a cluster it always returns
+// true: an empty batch, too, is sent to read the bans of other services.
 //
-// collect leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers
-// it, once the store has the requests. So the caller has to merge before it collects again, or they
+// It leaves unsent as it is, since the send may fail: while a window runs, only adopt lowers it,
+// once the store has the requests. So a batch must be adopted before the next one begins, or they
 // would be sent twice.
 //
 // It finds the usages by their tallies. Whatever has unsent requests has one, since chargeKnown
-// counts in both, and merge makes one for what was kept out.
-func (l *ledger) collect(mostDays int) counts {
+// counts in both, and adopt makes one for what was kept out.
+func (l *ledger) beginBatch(mostDays int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	counted := counts{
-		usages:     map[int64]usageIncrement{},
-		days:       []dayRow{}, // nil would be null in JSON
-		deprecated: l.deprecated,
+	next := batch{
+		number:         l.batch.number + 1,
+		outcomeUnknown: true,
+		usages:         map[int64]usageIncrement{},
+		days:           []dayRow{}, // nil would be null in JSON
+		deprecated:     l.deprecated,
 	}
-	l.deprecated = map[int64]int64{}
-	for len(l.due) > 0 && len(counted.days) < mostDays {
+	for len(l.due) > 0 && len(next.days) < mostDays {
 		date := l.due[0]
 		l.due = l.due[1:]
-		t := l.tallies[date]
-		if t == nil {
+		t, isThere := l.tallies[date]
+		if !isThere {
 			continue // it was due twice
 		}
-		counted.days = append(counted.days, dayRow{usageDate: date, tally: *t})
+		next.days = append(next.days, dayRow{usageDate: date, tally: t})
 		delete(l.tallies, date)
 		e := l.entries[date.Usage]
 		if e != nil && e.hasUnsent() {
-			counted.usages[date.Usage] = usageIncrement{
+			next.usages[date.Usage] = usageIncrement{
 				ID:     date.Usage,
 				Minute: e.minuteStored.increment(e.minute),
 				Day:    e.dayStored.increment(e.day),
 			}
 		}
 	}
-	return counted
+	if len(next.days)+len(next.deprecated) == 0 && !l.shared {
+		return false
+	}
+	l.deprecated = map[int64]int64{}
+	l.batch = next
+	return true
 }
 
 // increment is what to send of a bucket.
@@ -514,8 +495,8 @@ FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`
 	// bans than a response can hold, those that end first are left out: earlier flushes have read
 	// them.
 	readUsages = `SELECT json_group_array(json_object('ID', id,
-	'Minute', json_object('Used', minute_used, 'Ends', minute_ends),
-	'Day', json_object('Used', day_used, 'Ends', day_ends),
+	'MinuteUsed', minute_used, 'MinuteEnds', minute_ends,
+	'DayUsed', day_used, 'DayEnds', day_ends,
 	'BannedAt', banned_at, 'BannedUntil', banned_until))
 FROM usage
 WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM usage
@@ -525,65 +506,59 @@ WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM 
 // mergeMinutes does for minutes what mergeDays does for days. Every "day" of the text is replaced.
 var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
 
-// usageRow is a usage as it is stored.
+// usageRow is a usage as readUsages reads it.
 type usageRow struct {
-	ID                    int64
-	Minute, Day           bucketRow
-	BannedAt, BannedUntil instant
+	ID, MinuteUsed, DayUsed int64
+	MinuteEnds, DayEnds     instant
+	BannedAt, BannedUntil   instant
 }
 
-// bucketRow is a bucket in JSON.
-type bucketRow struct {
-	Used int64
-	Ends instant
-}
-
-func (r bucketRow) bucket() bucket { return bucket{used: r.Used, ends: r.Ends} }
-
-// merge goes on from what is stored after the counts were sent. It reads the clock under the
-// lock, and so after every request that has been counted. Counts that were not added are due again.
-func (l *ledger) merge(stored []usageRow, sent counts, clock func() time.Time) {
+// adopt goes on from what is stored after the batch was sent. It reads the clock under the lock,
+// and so after every request that has been counted. Requests that were not added are due again.
+func (l *ledger) adopt(stored []usageRow, clock func() time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := instantOf(clock())
-	l.merges++
+	l.adoptions++
 	for _, row := range stored {
 		e := l.entries[row.ID]
 		if e == nil {
 			continue
 		}
-		added := sent.usages[row.ID]
-		// A stored minute that ended too far ahead counted as over when it was read (see runs), and
-		// what was sent has replaced it. Then row no longer shows its end, but ReadEnds does.
-		minuteEnds := max(row.Minute.Ends, instant(added.Minute.ReadEnds))
+		sent := l.batch.usages[row.ID]
+		// A stored minute that ended too far ahead counted as over when it was read (see running),
+		// and what was sent has replaced it. Then row no longer shows its end, but ReadEnds does.
+		minuteEnds := max(row.MinuteEnds, instant(sent.Minute.ReadEnds))
 		l.mostAhead = max(l.mostAhead, minuteEnds-now)
-		if e.goOn(row, added, now) {
-			l.tally(row.ID, now) // so that collect finds the usage
-			l.due = append(l.due, dateOf(row.ID, now))
+		if e.adopt(row, sent, now) {
+			today := dateOf(row.ID, now)
+			l.tallies[today] = l.tallies[today].plus(tally{}) // so that beginBatch finds the usage
+			l.due = append(l.due, today)
 		}
-		e.readMerge = l.merges
+		e.readAfter = l.adoptions
 	}
 	if len(l.due) == 0 && len(l.entries) > maxEntries {
 		l.trim(now)
 	}
 }
 
-// goOn takes over a usage as it is stored, after an increment was sent to it.
-func (e *entry) goOn(stored usageRow, sent usageIncrement, now instant) (again bool) {
-	if stored.BannedAt > e.bannedAt {
-		e.bannedAt = stored.BannedAt
-		e.bannedUntil = stored.BannedUntil
+// adopt lets a usage in memory go on from the stored one, after an increment was sent to that, or
+// none, which is the zero increment. again reports that requests were kept out, and are to be sent
+// again.
+func (e *entry) adopt(row usageRow, sent usageIncrement, now instant) (again bool) {
+	if row.BannedAt > e.bannedAt {
+		e.bannedAt = row.BannedAt
+		e.bannedUntil = row.BannedUntil
 	}
-	minute, day := stored.Minute.bucket(), stored.Day.bucket()
+	minute := bucket{used: row.MinuteUsed, ends: row.MinuteEnds}
+	day := bucket{used: row.DayUsed, ends: row.DayEnds}
 	minuteAgain := e.minuteStored.adopt(&e.minute, minute, sent.Minute, now, minuteMillis)
 	dayAgain := e.dayStored.adopt(&e.day, day, sent.Day, now, dayMillis)
 	return minuteAgain || dayAgain
 }
 
-// adopt lets b, a bucket in memory, go on from the stored one after an increment was sent to that,
-// or none, which is the zero increment. The caller reads now after that, since a window may have
-// ended meanwhile. again reports that the increment was kept out, and that there is something to
-// send.
+// adopt does the same for b, one of the buckets of the usage. now is read after the increment was
+// sent, since a window may have ended meanwhile.
 func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length instant) (
 	again bool) {
 	isAdded := stored.ends == instant(sent.Ends)
@@ -615,7 +590,7 @@ func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length
 // trim drops the entries that are stored and whose last Retry-After has passed. The caller holds
 // the lock.
 func (l *ledger) trim(now instant) {
-	l.trimmedAt = l.merges
+	l.trimmedAfter = l.adoptions
 	maps.DeleteFunc(l.entries, func(_ int64, e *entry) bool {
 		return !e.hasUnsent() && !e.isAskedToWait(now)
 	})
@@ -680,14 +655,14 @@ type spentAddress struct {
 func (l *ledger) countStranger(address netip.Prefix, d decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if d.refusal != "" {
-		l.strangers.count(0, d.now, tally{Refused: 1})
+	l.strangers.count(0, d.now, tallyOf(d))
+	isLast := d.refusal == "" && d.minute.remaining == 0
+	if !isLast {
 		return
 	}
-	l.strangers.count(0, d.now, tally{Admitted: 1})
-	if d.minute.remaining == 0 {
-		l.spent = append(l.spent, spentAddress{address, d.minute.reset})
-		l.spent = l.spent[max(0, len(l.spent)-10):]
+	l.spent = append(l.spent, spentAddress{address, d.minute.reset})
+	if len(l.spent) > 10 {
+		l.spent = l.spent[1:]
 	}
 }
 
@@ -697,7 +672,10 @@ func (l *ledger) busy(now instant) (
 	usages map[int64]tally, strangers tally, spent []spentAddress) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.recent.sums(now), l.strangers.sums(now)[0], slices.Clone(l.spent)
+	usages = l.recent.sums(now)
+	strangers = l.strangers.sums(now)[0]
+	spent = slices.Clone(l.spent)
+	return usages, strangers, spent
 }
 
 // lineUsage tells how much the keys of one line of rotations were used, under the name of the
@@ -723,13 +701,13 @@ func (line *lineUsage) total() (sum tally) {
 	return sum
 }
 
-// eachUsage calls do with how much each line of rotations was used. since is the first day, as a
+// eachLine calls do with how much each line of rotations was used. since is the first day, as a
 // number of days from 1970. The line with the most admitted requests comes first. A usageID selects
 // one line, and 0 selects all. At most limit lines are taken, and all if limit is -1.
 //
 // The order is read first, as ids alone. Then 50 lines at a time are read, which take 2 MB if their
 // names are the longest and each has 400 days: a cluster's response is kept in memory.
-func eachUsage(ctx context.Context, s *store, since, usageID, limit int64,
+func eachLine(ctx context.Context, s *store, since, usageID, limit int64,
 	do func(*lineUsage) error) error {
 	// ?2 is usageID: 0 is in the list for every key.
 	order := sqlOf(`SELECT json_group_array(line ORDER BY total DESC, newest) FROM (
@@ -747,16 +725,16 @@ func eachUsage(ctx context.Context, s *store, since, usageID, limit int64,
 		return err
 	}
 	for part := range slices.Chunk(lines, 50) {
-		if err := eachUsageOf(ctx, s, part, since, do); err != nil {
+		if err := eachLineOf(ctx, s, part, since, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// eachUsageOf is eachUsage for some lines, in their order. In a query with max(id), SQLite takes
+// eachLineOf is eachLine for some lines, in their order. In a query with max(id), SQLite takes
 // the name and the plan from the row with that id.
-func eachUsageOf(ctx context.Context, s *store, lines []int64, since int64,
+func eachLineOf(ctx context.Context, s *store, lines []int64, since int64,
 	do func(*lineUsage) error) error {
 	ids, _ := json.Marshal(lines) // of numbers
 	query := sqlOf(`SELECT max(k.id), name, plan,

@@ -305,7 +305,7 @@ func TestAUsageThatCannotBeReadIsAnErrorAndNoNewUsage(t *testing.T) {
 // TestTheStatementsOfAFlushAreShort: a node of rqlite compresses a request, the numbers of all keys
 // in it, that has a statement of 1,024 bytes.
 func TestTheStatementsOfAFlushAreShort(t *testing.T) {
-	used := &batch{counts: counts{deprecated: map[int64]int64{1: 1}}}
+	used := &batch{deprecated: map[int64]int64{1: 1}}
 	for _, st := range used.statements("", testStart, nil) {
 		if len(st.query) >= 1024 {
 			t.Errorf("a statement has %d bytes: %s", len(st.query), st.query)
@@ -709,6 +709,7 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 		var stored string
 		for _, when := range []string{"0s", "1s"} {
 			w.play(when + ": 1 admitted")
+			l.due = slices.Collect(maps.Keys(l.tallies))
 			l.beginBatch(maxBatch)
 			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
 			w.play(when + ": flush")
