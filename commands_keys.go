@@ -183,12 +183,9 @@ func (c *invocation) warnOfSuccessor() {
 	}
 }
 
-// keyList shows all keys. In the table, the successors of a key follow it, and are indented.
+// keyList shows all keys. The successors of a key follow it, and are indented in the table.
 func keyList(ctx context.Context, cmd *invocation) error {
 	each := func(add func(*apiKey) error) error {
-		if cmd.json {
-			return eachKeyByID(ctx, cmd.store, cmd.now, add)
-		}
 		return eachKeyByLine(ctx, cmd.store, cmd.now, add)
 	}
 	row := func(key *apiKey) string {
@@ -347,11 +344,11 @@ func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) 
 	if stop.Err() != nil {
 		return nil
 	}
-	if err == nil && !isNew {
-		return cmd.warnOfForeignKeys(ctx)
-	}
 	if err != nil {
 		return err
+	}
+	if !isNew {
+		return cmd.warnOfForeignKeys(ctx)
 	}
 	key := &apiKey{
 		Name:      "first key",

@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -47,12 +48,14 @@ func (k testKeys) story(text string) {
 // wantListed checks that the newest key is the one with the token.
 func (k testKeys) wantListed(token string) {
 	k.Helper()
-	var keys []struct {
+	type listed struct {
+		ID       int64
 		LastFour string
 		Test     bool
 	}
+	var keys []listed
 	must(k, json.Unmarshal([]byte(k.do("list", "-json")), &keys))
-	newest := keys[len(keys)-1]
+	newest := slices.MaxFunc(keys, func(a, b listed) int { return cmp.Compare(a.ID, b.ID) })
 	isTest := strings.HasPrefix(token, "pet_test_")
 	if newest.LastFour != token[43:] || newest.Test != isTest {
 		k.Errorf("the key %.9s…%s is listed as %+v", token, token[43:], newest)
@@ -503,7 +506,7 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
 			4 state=expired lastUsedAt=null
 			7 state=active deprecatedUseAt=2000-01-01T00:00:00.999Z`)
 		var all []string
-		for _, id := range strings.Fields("1 2 3 4 5 6 7") {
+		for _, id := range strings.Fields("1 3 2 4 5 6 7") { // as in the table
 			all = append(all, k.do("show", "-json", id))
 		}
 		want := compactJSON(k, "["+strings.Join(all, ",")+"]")

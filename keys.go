@@ -64,13 +64,11 @@ func (k *apiKey) usable(now instant) bool {
 // findKey returns the key with a digest, or nil. It is read with the instant 0, because no request
 // needs what depends on the instant (see apiKey).
 func findKey(ctx context.Context, s *store, d digest) (*apiKey, error) {
-	var found *apiKey
-	keep := func(k *apiKey) error {
-		found = k
-		return nil
+	found, err := readKeys(ctx, s, 0, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
+	if err != nil || len(found) == 0 {
+		return nil, err
 	}
-	err := eachKey(ctx, s, 0, keep, "WHERE k.digest = unhex(?)", fmt.Sprintf("%x", d))
-	return found, err
+	return found[0], nil
 }
 
 // readKeys returns the keys that a WHERE clause selects, as eachKey has them.
@@ -94,33 +92,42 @@ func readKeys(ctx context.Context, s *store, now instant, where string, args ...
 // apiKey, columns, insertKeyIf and insertion, and in changeKey if a command may change it.
 func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
-	query := sqlOf(keysQuery+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
-	return eachKeyOf(ctx, s, now, query, do)
-}
-
-// eachKeyByID calls do with all keys, as eachKey has them.
-func eachKeyByID(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
-	query := sqlOf(allKeysQuery + "WHERE k.id > ? ORDER BY k.id LIMIT ?")
+	// The subquery finds the key that each was last rotated into. It compares usage_id only to use
+	// the index api_keys_usage_id.
+	query := sqlOf(keyColumns+`
+FROM (SELECT *, (SELECT max(id) FROM api_keys
+		WHERE usage_id = coalesce(line.usage_id, line.id) AND succeeds = line.id) AS successor
+	FROM api_keys line) k
+LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
+`+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
 // one after the other. The lines are sorted by their first keys.
+//
+// The subquery of eachKey looks through a whole line of rotations for each of its keys. Here one
+// query finds all successors, whose usage_id is not NULL, so that the same index leaves the other
+// keys out.
 func eachKeyByLine(ctx context.Context, s *store, now instant, do func(*apiKey) error) error {
 	// ?1 is the id of the key after which the rows begin, or 0. If there is no such key, as for 0,
 	// ?1 stands for its line as well.
-	query := sqlOf(allKeysQuery + `
+	query := sqlOf(keyColumns + `
+FROM api_keys k
+LEFT JOIN (SELECT succeeds AS predecessor, max(id) AS successor FROM api_keys
+	WHERE usage_id > 0 GROUP BY succeeds) ON predecessor = k.id
+LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 WHERE (coalesce(k.usage_id, k.id), k.id) >
 	(ifnull((SELECT coalesce(usage_id, id) FROM api_keys WHERE id = ?1), ?1), ?1)
 ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
-// eachKeyOf calls do with the keys of a query that begins with keysQuery or allKeysQuery, and ends
-// as eachRow needs it.
+// eachKeyOf calls do with the keys of a query that begins with keyColumns, and ends as eachRow needs
+// it.
 func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	do func(*apiKey) error) error {
-	return s.eachRow(ctx, query, func(scan scanner) (id int64, err error) {
+	return s.eachRow(ctx, 0, query, func(scan scanner) (id int64, err error) {
 		k := &apiKey{}
 		u := &usage{}
 		columns := append(k.columns(), u.columns()...)
@@ -135,26 +142,7 @@ func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	})
 }
 
-// keysQuery reads few keys, each with its usage. The subquery finds the key that it was last
-// rotated into. It compares usage_id only to use the index api_keys_usage_id. eachKey adds which keys, and
-// their order.
-const keysQuery = keyColumns + `
-FROM (SELECT *, (SELECT max(id) FROM api_keys
-		WHERE usage_id = coalesce(line.usage_id, line.id) AND succeeds = line.id) AS successor
-	FROM api_keys line) k
-LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
-`
-
-// allKeysQuery reads many keys in the same way. The subquery of keysQuery looks through a whole
-// line of rotations for each of its keys. Here one query finds all successors, whose usage_id is
-// not NULL, so that the same index leaves the other keys out.
-const allKeysQuery = keyColumns + `
-FROM api_keys k
-LEFT JOIN (SELECT succeeds AS predecessor, max(id) AS successor FROM api_keys
-	WHERE usage_id > 0 GROUP BY succeeds) ON predecessor = k.id
-LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
-`
-
+// keyColumns are those of a key, of which successor is joined, and those of its usage.
 const keyColumns = `
 SELECT k.id, k.name, k.plan, k.last_four, k.test, k.per_minute, k.per_day, k.lifetime,
 	k.created_at, k.expires_at, k.revoked_at, k.unbanned_at, k.deprecated_use_at,
@@ -211,17 +199,11 @@ func (k *apiKey) setUsage(u *usage, now instant) {
 	}
 }
 
-// eachRow calls row for all rows of a query that ends with "id > ? ORDER BY id LIMIT ?", or the
-// like; eachRow binds these two. A file returns its rows as they are at one moment. A cluster
-// returns them a thousand at a time, because a response is kept in memory: with the longest names
-// it takes 1.5 MB.
-func (s *store) eachRow(ctx context.Context, query statement,
-	row func(scan scanner) (id int64, err error)) error {
-	return s.eachRowAfter(ctx, 0, query, row)
-}
-
-// eachRowAfter is eachRow for the rows whose id is above after.
-func (s *store) eachRowAfter(ctx context.Context, after int64, query statement,
+// eachRow calls row for the rows of a query whose id is above after. The query ends with "id > ?
+// ORDER BY id LIMIT ?", or the like; eachRow binds these two. A file returns its rows as they are
+// at one moment. A cluster returns them a thousand at a time, because a response is kept in memory:
+// with the longest names it takes 1.5 MB.
+func (s *store) eachRow(ctx context.Context, after int64, query statement,
 	row func(scan scanner) (id int64, err error)) error {
 	limit := int64(-1) // SQLite takes a negative limit for none
 	if s.engine.shared() {
