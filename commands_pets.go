@@ -12,11 +12,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -127,7 +128,9 @@ func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error
 		return nil, err
 	}
 	var ids []int64
+	missing := map[string]bool{}
 	for _, text := range texts {
+		missing[text] = true
 		if id, ok := parseID(text); ok {
 			ids = append(ids, id)
 		}
@@ -144,59 +147,43 @@ func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error
 			}
 			found.ids = append(found.ids, pet.ID)
 			found.lines = append(pet.appendJSON(found.lines), '\n')
+			delete(missing, strconv.FormatInt(pet.ID, 10))
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	return found, found.refuseOthers(texts)
+	if len(missing) > 0 {
+		names := slices.Sorted(maps.Keys(missing))
+		return nil, fmt.Errorf("no pet has the id %s", firstOf(names))
+	}
+	return found, nil
 }
 
-// refuseOthers is an error if one of the ids is that of no pet that was found. It names the first
-// 20 of them.
-func (f *foundPets) refuseOthers(texts []string) error {
-	var unknown []string
-	named := map[string]bool{}
-	for _, text := range texts {
-		id, isID := parseID(text)
-		_, isFound := slices.BinarySearch(f.ids, id)
-		isKnown := isID && isFound
-		if !isKnown && !named[text] {
-			unknown = append(unknown, text)
-			named[text] = true
-		}
+// firstOf names the first 20, and says how many more there are.
+func firstOf(names []string) string {
+	text := strings.Join(names[:min(len(names), 20)], ", ")
+	if more := len(names) - 20; more > 0 {
+		text += fmt.Sprintf(", and %d more", more)
 	}
-	names := strings.Join(unknown[:min(len(unknown), 20)], ", ")
-	switch {
-	case len(unknown) == 0:
-		return nil
-	case len(unknown) == 1:
-		return fmt.Errorf("no pet has the id %s", names)
-	case len(unknown) > 20:
-		return fmt.Errorf("no pets have the ids %s, and %d more", names, len(unknown)-20)
-	}
-	return fmt.Errorf("no pets have the ids %s", names)
+	return text
 }
-
-// countEdit counts an edit, as store.edit does, if the statement before has changed a row.
-var countEdit = sqlOf(`UPDATE counters SET value = value + 1
-	WHERE name = 'edits' AND changes() > 0`)
 
 // deletePets deletes pets unless anything was edited since they were read, and returns how many.
 // All are there then, since only an edit deletes a pet. So one condition is left to be tested while
 // the transaction keeps creates waiting.
 func (s *store) deletePets(ctx context.Context, found *foundPets) (deleted int64, err error) {
 	ids, _ := json.Marshal(found.ids) // of numbers
-	remove := sqlOf(`DELETE FROM pets WHERE id IN (SELECT value FROM json_each(?))
-		AND (SELECT value FROM counters WHERE name = 'edits') = ?`, string(ids), found.edits)
-	results, err := s.write(ctx, remove, countEdit)
-	if err == nil && results[0].affected == 0 {
-		return 0, errors.New("nothing was deleted, since something was edited after the pets " +
-			"were read; run the command again")
-	}
+	results, err := s.edit(ctx, sqlOf(`DELETE FROM pets
+		WHERE id IN (SELECT value FROM json_each(?))
+		AND (SELECT value FROM counters WHERE name = 'edits') = ?`, string(ids), found.edits))
 	if err != nil {
 		return 0, err
+	}
+	if results[0].affected == 0 {
+		return 0, errors.New("nothing was deleted, since something was edited after the pets " +
+			"were read; run the command again")
 	}
 	return results[0].affected, nil
 }
@@ -210,9 +197,7 @@ type importFile struct {
 	first  string   // of the content: its first bytes
 	ids    idRuns   // that this call has given
 
-	// With -keep-ids each row begins with an id. kept has a hash of the row for each.
-	kept map[int64]uint64
-	seed maphash.Seed
+	kept map[int64]bool // the ids of the rows, which begin with them; nil without -keep-ids
 }
 
 // idRuns are runs of consecutive ids. Those between two runs of an import were given to others.
@@ -244,20 +229,15 @@ func (ids *idRuns) addInserted(inserted result) {
 
 func (run idRun) String() string { return fmt.Sprintf("%d to %d", run.first, run.last) }
 
-// String names the first 20 runs.
 func (ids *idRuns) String() string {
 	if ids.isUnknown || len(ids.runs) == 0 {
 		return "unknown"
 	}
 	var runs []string
-	for _, run := range ids.runs[:min(len(ids.runs), 20)] {
+	for _, run := range ids.runs {
 		runs = append(runs, run.String())
 	}
-	text := strings.Join(runs, ", ")
-	if more := len(ids.runs) - len(runs); more > 0 {
-		text += fmt.Sprintf(" and %d more runs", more)
-	}
-	return text
+	return firstOf(runs)
 }
 
 // petImport adds the pets of a file. It stores nothing before all lines are known to be right.
@@ -269,8 +249,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	defer removeOpen(rows, os.Remove)() // it is removed now, and closed at the end
 	file := &importFile{rows: rows}
 	if cmd.keepIDs {
-		file.kept = map[int64]uint64{}
-		file.seed = maphash.MakeSeed()
+		file.kept = map[int64]bool{}
 	}
 	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
@@ -321,19 +300,16 @@ func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
 	if err == nil || file.digest == "" { // without a digest, it could not be read to its end
 		return err
 	}
-	stored := int64(0) // by an earlier run, perhaps of a version that took the line
-	if !c.keepIDs {
-		var storedErr error
-		stored, storedErr = c.store.imported(ctx, file.digest)
-		if storedErr != nil {
-			return errors.Join(err, storedErr)
-		}
+	// An earlier run, perhaps of a version that took the line, may have stored some.
+	stored, readErr := c.store.imported(ctx, file.digest)
+	if readErr != nil {
+		return errors.Join(err, readErr)
 	}
+	what := "nothing was stored"
 	if stored > 0 {
-		return fmt.Errorf("%w; %d of its pets are stored, by an earlier run, and no more%s",
-			err, stored, file.hint())
+		what = fmt.Sprintf("%d of its pets are stored, by an earlier run, and no more", stored)
 	}
-	return fmt.Errorf("%w; nothing was stored%s", err, file.hint())
+	return fmt.Errorf("%w; %s%s", err, what, file.hint())
 }
 
 // hint says how lines of JSON are made of a content in another form that people often have.
@@ -383,10 +359,8 @@ func (f *importFile) read(content io.Reader) error {
 			f.wrong = append(f.wrong, fmt.Sprintf("line %d: %s\n", number, problem))
 			continue
 		}
-		if row != nil {
-			f.pets++
-			_, _ = rows.Write(append(row, '\n')) // Flush returns the error
-		}
+		f.pets++
+		_, _ = rows.Write(append(row, '\n')) // Flush returns the error
 	}
 	// What follows a wrong line is read for the digest.
 	if _, err := io.Copy(io.Discard, in); err == nil {
@@ -400,13 +374,13 @@ func (f *importFile) read(content io.Reader) error {
 }
 
 // rowOf is the row of a line, which is read as strictly as the body of createPet, but for an id.
-// That counts only with -keep-ids. Then a line that repeats an earlier one has no row.
-func (f *importFile) rowOf(line []byte) (row []byte, err error) {
+// That counts only with -keep-ids.
+func (f *importFile) rowOf(line []byte) ([]byte, error) {
 	pet, err := decodeNewPet(line, "id")
 	if err != nil {
 		return nil, err
 	}
-	row = pet.appendRow(nil)
+	row := pet.appendRow(nil)
 	if f.kept == nil {
 		return row, nil
 	}
@@ -418,17 +392,11 @@ func (f *importFile) rowOf(line []byte) (row []byte, err error) {
 	if !ok {
 		return nil, newError(CodeInvalidBody, "id: must be that of a pet, as exports have it")
 	}
-	row = append(fmt.Appendf(nil, "[%d,", id), row[1:]...)
-	hash := maphash.Bytes(f.seed, row)
-	earlier, isRepeated := f.kept[id]
-	f.kept[id] = hash
-	if isRepeated && earlier != hash {
-		return nil, newError(CodeInvalidBody, "id: an earlier line gives it to another pet")
+	if f.kept[id] {
+		return nil, newError(CodeInvalidBody, "id: an earlier line has it, too")
 	}
-	if isRepeated {
-		return nil, nil
-	}
-	return row, nil
+	f.kept[id] = true
+	return append(fmt.Appendf(nil, "[%d,", id), row[1:]...), nil
 }
 
 // importStart returns how many pets of an import are stored already. With -again an import that has
@@ -771,7 +739,7 @@ func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet)
 		return id, err
 	}
 	for {
-		err := s.eachRowAfter(ctx, after, query, row)
+		err := s.eachRow(ctx, after, query, row)
 		if !isDamage(err) {
 			return leftOut, err
 		}

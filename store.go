@@ -311,9 +311,10 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 // read the rows anew. A new pet or key needs no edit: nobody remembers that one is missing, and
 // fresh tells when the last page of a list may be too short.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
-	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
-	return s.write(ctx, append(statements, count)...)
+	return s.write(ctx, append(statements, countEdit)...)
 }
+
+var countEdit = sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"

@@ -147,7 +147,7 @@ func (c *powerCut) importAgain(pets string) {
 func (c *powerCut) deleteAgain() {
 	again := program("pet", "delete", "-db", c.db, "1", "2", "3", "4", "5")
 	if numberIn(c.t, c.db, "SELECT count(*) FROM pets") == 0 {
-		fails(c.t, again, "no pets have the ids 1, 2")
+		fails(c.t, again, "no pet has the id 1, 2")
 	} else {
 		succeeds(c.t, again)
 	}
