@@ -252,10 +252,19 @@ func runCommand(ctx context.Context, args []string, p *process,
 		}
 		return entry.invoke(ctx, args[words:], p)
 	}
-	if group := groupOf(args[0]); group != nil && (len(args) == 1 || isHelp(args[1])) {
+	group := groupOf(args[0])
+	if group == nil {
+		return usageErrorf("no command %q; petstore help lists all", args[0])
+	}
+	if len(args) == 1 || isHelp(args[1]) {
 		return p.say(summaries(group) + "\npetstore help COMMAND explains a command.\n")
 	}
-	return unknownCommand(args)
+	var names []string
+	for _, entry := range group {
+		names = append(names, entry.name)
+	}
+	asked := strings.Join(args[:2], " ")
+	return usageErrorf("no command %q; there are %s", asked, strings.Join(names, ", "))
 }
 
 func isHelp(arg string) bool { return slices.Contains([]string{"-h", "-help", "--help"}, arg) }
@@ -290,20 +299,6 @@ func groupOf(word string) (group []command) {
 		}
 	}
 	return group
-}
-
-// unknownCommand is the error of args that begin with no command. If the first word is that of some
-// commands, such as key, it names them.
-func unknownCommand(args []string) error {
-	var names []string
-	for _, entry := range groupOf(args[0]) {
-		names = append(names, entry.name)
-	}
-	if names == nil {
-		return usageErrorf("no command %q; petstore help lists all", args[0])
-	}
-	asked := strings.Join(args[:2], " ") // runCommand has answered one word alone
-	return usageErrorf("no command %q; there are %s", asked, strings.Join(names, ", "))
 }
 
 // invoke reads the flags of a command, and runs it.

@@ -390,9 +390,9 @@ type reason struct {
 type watch struct {
 	alert, words string
 	kind         watchKind
-	of, among    string // names of metrics
-	limit        float64
-	passed       string // the words for an age, once the time "of" has passed, if they are others
+	of, among    string  // names of metrics
+	limit        float64 // 0 unless it is set
+	passed       string  // the words for an age, once the time "of" has passed, if they are others
 }
 
 // watchKind is how the value of a watch is made.
@@ -421,39 +421,39 @@ const (
 var watches = [...]watch{
 	{
 		alert: "PetstoreSyncFailed", words: "a sync has failed, and nothing is written any more",
-		kind: present, limit: 0,
-		of: "petstore_sync_failed",
+		kind: present,
+		of:   "petstore_sync_failed",
 	},
 	{
 		alert: "PetstoreIDsGivenAgain", words: "ids of pets given again in 5 minutes: {number}",
-		kind: growth, limit: 0,
-		of: "petstore_ids_given_again_total",
+		kind: growth,
+		of:   "petstore_ids_given_again_total",
 	},
 	{
 		alert: "PetstoreServerErrors", words: "responses of 500 in 5 minutes: {number}",
-		kind: growth, limit: 0,
-		of: `petstore_errors_total{code="internal_error"}`,
+		kind: growth,
+		of:   `petstore_errors_total{code="internal_error"}`,
 	},
 	{
 		alert: "PetstoreServerErrors", words: "responses of 503 in 5 minutes: {number}",
-		kind: growth, limit: 0,
-		of: `petstore_errors_total{code="unavailable"}`,
+		kind: growth,
+		of:   `petstore_errors_total{code="unavailable"}`,
 	},
 	{
 		alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
-		kind: growth, limit: 0,
-		of: "petstore_commit_failures_total",
+		kind: growth,
+		of:   "petstore_commit_failures_total",
 	},
 	{
 		alert: "PetstoreForeignKeys",
 		words: "keys are all of the other environment, and get 401: {number}",
-		kind:  present, limit: 0,
-		of: "petstore_foreign_keys",
+		kind:  present,
+		of:    "petstore_foreign_keys",
 	},
 	{
 		alert: "PetstoreBans", words: "banned keys: {number}",
-		kind: present, limit: 0,
-		of: bansNow,
+		kind: present,
+		of:   bansNow,
 	},
 	{
 		alert: "PetstoreDiskFills", words: "{share} of the disk is used",
@@ -463,7 +463,7 @@ var watches = [...]watch{
 	},
 	{
 		alert: "PetstoreNodeLost", words: "nodes of the cluster that do not serve: {number}",
-		kind: used, limit: 0,
+		kind:  used,
 		of:    "petstore_nodes_serving",
 		among: "petstore_nodes",
 	},
@@ -479,8 +479,8 @@ var watches = [...]watch{
 	slowWatch("getPet", "fetches"),
 	{
 		alert: "PetstoreUnknownOutcomes", words: "writes of unknown outcome in 5 minutes: {number}",
-		kind: growth, limit: 0,
-		of: "petstore_unknown_outcomes_total",
+		kind: growth,
+		of:   "petstore_unknown_outcomes_total",
 	},
 	{
 		alert: "PetstoreBackupIsOld", words: "the last backup is {age} old",
@@ -497,8 +497,8 @@ var watches = [...]watch{
 		alert: "PetstoreCertificateUnusable",
 		words: "the files of the certificate cannot be used: " +
 			"the old one is served until it ends, and the next start fails",
-		kind: present, limit: 0,
-		of: "petstore_certificate_files_unusable",
+		kind: present,
+		of:   "petstore_certificate_files_unusable",
 	},
 }
 
@@ -513,11 +513,10 @@ func slowWatch(operation, requests string) watch {
 	}
 }
 
-// isJudged reports whether the verdict compares a number with what it was before.
+// isJudged reports whether the verdict reads a number.
 func isJudged(name string) bool {
 	return slices.ContainsFunc(watches[:], func(w watch) bool {
-		comparesGrowth := w.kind == growth || w.kind == lacking
-		return comparesGrowth && (name == w.of || name == w.among)
+		return name == w.of || name == w.among
 	})
 }
 
