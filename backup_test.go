@@ -157,7 +157,7 @@ func writeText(t testing.TB, path, content string) {
 func TestABackupThatIsRefusedLeavesEverything(t *testing.T) {
 	s := newStore(t)
 	// A row has a name that is taken, where that leads to if it is a link, and what is said.
-	for taken, want := range rowsOf(strings.ReplaceAll(`
+	for taken, want := range rowsOf(t, strings.ReplaceAll(`
 		copy.db => copy.db exists, and nothing is overwritten
 		copy.db to nowhere => copy.db exists
 		copy.db to DEVICE => copy.db exists
@@ -845,7 +845,7 @@ func TestRestoreIsRefused(t *testing.T) {
 		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it",
 		"LEFT", "it is missing or empty, but its -wal is there",
 	)
-	for row, want := range rowsOf(words.Replace(`
+	for row, want := range rowsOf(t, words.Replace(`
 		while a service runs: serve => SERVED
 		through a link: serve; link pets.db; ONTOLINK => SERVED
 		that has lost its file: serve; lose => SERVED
@@ -992,7 +992,7 @@ func TestRestoreFollowsLinks(t *testing.T) {
 // TestADamagedDatabaseIsNotRestoredInto, since no copy of it can be kept. The message tells what to
 // move away, and then there is no database. It says what is known of the ids that were given.
 func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
-	for known, script := range rowsOf(`
+	for known, script := range rowsOf(t, `
 		none of them can be read => lose; write pets.db damaged
 		the highest that can be read is 205 => damage pets.db
 		the highest that can be read is 5 => break pets.db`) {
@@ -1130,7 +1130,7 @@ func TestProgressIsALineEveryFiveSeconds(t *testing.T) {
 
 func TestProgressWithOddNumbers(t *testing.T) {
 	// A row has the total, what is done, and for how many seconds.
-	for row, want := range rowsOf(`
+	for row, want := range rowsOf(t, `
 		of an unknown total: 0 5 5 => copying  5s
 		that has not got on: 10 0 5 => copying  5s
 		that gets on slowly: 1000 1 10 => copying   0 % of 1000 pages  0/s  2h46m30s left

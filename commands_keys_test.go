@@ -193,7 +193,7 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 	const left = "key 2 is stored and cannot be shown; petstore key revoke 2 ends it"
 	// A row has the command and what happens beside it, and what is said, how many keys there are,
 	// and the day in January on which key 1 ends.
-	for row, want := range rowsOf(`
+	for row, want := range rowsOf(t, `
 		create beside nothing => UNDONE, 1, 03
 		create beside a lock => LEFT, 2, 03
 		rotate 1 beside nothing => UNDONE, 1, 03
@@ -244,8 +244,7 @@ func TestEveryChangeOfAKeyIsLoggedAndCounted(t *testing.T) {
 		rotate 1 => "msg":"key rotated","id":1,"successor":2,"overlap":"24h0m0s"}
 		revoke 1 => "msg":"key revoked","id":1}
 		revoke 1 => "msg":"key was revoked already","id":1}`
-	for row := range strings.Lines(strings.TrimSpace(changes)) {
-		line, want, _ := strings.Cut(strings.TrimSpace(row), " => ")
+	for line, want := range rowsOf(t, changes) {
 		edits := readNumber(t, s, editsQuery)
 		log := k.logs(line)
 		if !strings.HasSuffix(log, want+"\n") || strings.Count(log, "\n") != 1 {

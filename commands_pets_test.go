@@ -718,7 +718,8 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 func TestAnImportThatStopsAtALineTellsWhatIsStored(t *testing.T) {
 	db := madeDatabase(t)
 	s := openDatabase(t, db)
-	for _, wrong := range []string{"{}", strings.Repeat(" ", maxBody+3), strings.Repeat("{}\n", 30)} {
+	long, many := strings.Repeat(" ", maxBody+3), strings.Repeat("{}\n", 30)
+	for _, wrong := range []string{"{}", long, many} {
 		content := petLines(1) + wrong + "\n" + petLines(importBatch) // more than a buffer holds
 		must(t, errorOf(s.importPets(t.Context(), digestOf(content), []string{rowOf(rex)}, 0, 1)))
 		_, err := importContent(t, db, content)

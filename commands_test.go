@@ -150,28 +150,13 @@ Do the flags go together?
 	key create -plan enterprise -per-day 5 => needs -per-minute and -per-day; see
 `
 
-// rowsOf are the rows of a table, of which each has an arrow between two texts.
-func rowsOf(table string) map[string]string {
-	rows := map[string]string{}
-	for line := range linesOf(table) {
-		left, right, isRow := strings.Cut(line, " => ")
-		if _, twice := rows[left]; twice {
-			panic("twice: " + left)
-		}
-		if isRow {
-			rows[left] = right
-		}
-	}
-	return rows
-}
-
 func TestAMistakeIsOneLineThatSaysWhatIsWrong(t *testing.T) {
 	db := databasePath(t)
 	names := strings.NewReplacer("-db db", "-db "+db,
 		"PETS", "pet import, pet export, pet show, pet set, pet delete",
 		"KEYS", "key create, key list, key show, key usage, key set, key rotate, key revoke, "+
 			"key unban")
-	for line, want := range rowsOf(names.Replace(mistakes)) {
+	for line, want := range rowsOf(t, names.Replace(mistakes)) {
 		mustFail(t, "", line, true, want)
 		wantMissing(t, db)
 	}
@@ -278,7 +263,7 @@ func TestHelpExplainsEveryCommandAndItsFlags(t *testing.T) {
 }
 
 func TestFlagsMayStandBeforeAndAfterTheArgument(t *testing.T) {
-	for line, want := range rowsOf(`
+	for line, want := range rowsOf(t, `
 		-overlap 1h 7 => 7, overlap 1h0m0s
 		7 -overlap 1h => 7, overlap 1h0m0s
 		-db a 7 -overlap=0 => 7, overlap 0s
@@ -323,7 +308,7 @@ func TestAnUnknownIDIsAnErrorButNoMistakeOfUsage(t *testing.T) {
 }
 
 func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
-	for set, want := range rowsOf(`
+	for set, want := range rowsOf(t, `
 		text INFO => ^time=\S+ level=INFO msg=hello key=pet_…\n.* msg=careful\n$
 		json INFO => ^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n
 		auto INFO => ^\{"time":".*","level":"INFO","msg":"hello","key":"pet_…"\}\n
@@ -346,7 +331,7 @@ func TestTheLogIsTextOnATerminalOnly(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
 	writeText(t, file, "")
 	const device = os.DevNull // a character device, as a terminal is
-	for set, want := range rowsOf(`
+	for set, want := range rowsOf(t, `
 		auto > FILE => *slog.JSONHandler
 		> FILE => *slog.JSONHandler
 		auto > DEVICE => *slog.TextHandler
@@ -390,7 +375,7 @@ func TestACommandMayBeKilledBetweenTwoRequests(t *testing.T) {
 	)
 	// A row has the command, a query for how often it was done, one for how many edits that is, and
 	// what a second run says once it was done.
-	for row, again := range rowsOf(words.Replace(`
+	for row, again := range rowsOf(t, words.Replace(`
 		key create | MORE | NONE => key created
 		key set -name x 1 | NAMED | NAMED => key changed
 		key rotate 1 | MORE | ENDING => key rotated

@@ -24,8 +24,21 @@ import (
 )
 
 // fakeCluster is a cluster of rqlite nodes in this process, as far as an engine sees one: the HTTP
-// API of rqlite 8.43, with its errors, before a real SQLite database. Tests in fake time may use no
-// network: for them it is a http.RoundTripper too.
+// API of rqlite 8.43, with its errors, before a real SQLite database. Nodes have the numbers 0 to
+// 2, and 0 leads at first. Here the leader's connection breaks, and nobody knows what became of a
+// pet; then another node leads, and does the next write:
+//
+//	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+//		answerOnce(c, reset)
+//		wantError(t, errorOf(s.createPet(1, rex)), errOutcome, "the first write")
+//		c.lead(1)
+//		wantNextID(t, s, 1)
+//	})
+//
+// In place of reset there are lose, hang, redirect and respond(503, "…"); for other requests than
+// the next one there are always, answerNth, before and when. wantArrived checks what was sent, and
+// where. onFakeCluster has fake time, and no network: the cluster is a http.RoundTripper too.
+// newCluster has nodes that listen.
 type fakeCluster struct {
 	t     testing.TB
 	nodes []*fakeNode

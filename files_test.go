@@ -220,8 +220,8 @@ func TestWhoeverMakesADatabaseIsTold(t *testing.T) {
 // TestARawCopyIsRestoredWithAWarning: what was in the log of a file in use is not in the copy. A
 // copy of petstore backup is whole.
 func TestARawCopyIsRestoredWithAWarning(t *testing.T) {
-	const warning = `"level":"WARN","msg":"the copy was not made by petstore backup; if it was copied` +
-		` while a program had it open, it lacks what its -wal held"`
+	const warning = `"level":"WARN","msg":"the copy was not made by petstore backup; if it was ` +
+		`copied while a program had it open, it lacks what its -wal held"`
 	s := newStore(t)
 	otherProgram(t, fileEngine(s).path, "PRAGMA wal_checkpoint")
 	mustCreate(t, s, rex)

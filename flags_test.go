@@ -162,7 +162,7 @@ func TestACORSOriginMayBeRepeated(t *testing.T) {
 }
 
 func TestAClusterIsItsNodes(t *testing.T) {
-	for db, want := range rowsOf(`
+	for db, want := range rowsOf(t, `
 		http://n1:4001 => [http://n1:4001]
 		http://n_1:4001,https://[::1]:4001/ => [http://n_1:4001 https://[::1]:4001/]
 		https://pets:p%20w@10.0.0.1:4001 => [https://pets:p%20w@10.0.0.1:4001]
@@ -255,7 +255,7 @@ func TestAVariableChangesNothing(t *testing.T) {
 	env := variablesOf(strings.Fields(`PETSTORE_NAME=other PETSTORE_PLAN=pro PETSTORE_EXPIRES=1h
 		PETSTORE_PER_MINUTE=50 PETSTORE_PER_DAY=60 PETSTORE_STATUS=pending PETSTORE_CATEGORY=9`))
 	env["PETSTORE_DB"] = k.db
-	for line, want := range rowsOf(`
+	for line, want := range rowsOf(t, `
 		key set -name till 1 => "msg":"key changed","id":1,"name":"till"}
 		key set -expires 0 1 => "msg":"key changed","id":1,"expires":"never"}
 		pet set -status sold 1 => "msg":"pet changed","id":1,"status":"sold"}

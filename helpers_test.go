@@ -523,13 +523,63 @@ func linesOf(text string) iter.Seq[string] {
 	}
 }
 
-// wantEqual compares a value with the one that is wanted. what, in parts, says which it is.
+// brief is the beginning of a text: what fails has to fit into a screen.
+func brief(text string) string {
+	const most = 400
+	if len(text) <= most {
+		return text
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:most], ""), len(text))
+}
+
+// rowsOf are the rows of a table, in their order:
+//
+//	limit=1: 1..1 => limit=1&after=1
+//	after=150: none => none
+//
+// Before the arrow stands what is done or given, and behind it what must come of it. The comment
+// above a table says what the parts of a side are, if they are several. A word in capitals stands
+// for a text that is put in its place before. A line without an arrow is a heading. Once a row has
+// failed, only some more are tried, so that a table that is wrong everywhere fits into a screen.
+func rowsOf(t testing.TB, table string) iter.Seq2[string, string] {
+	return func(yield func(left, right string) bool) {
+		more := 4
+		for line := range linesOf(table) {
+			left, right, isRow := strings.Cut(line, " => ")
+			if !isRow {
+				continue
+			}
+			if more == 0 {
+				t.Log("the rows after this one were not tried")
+				return
+			}
+			if !yield(left, right) {
+				return
+			}
+			if t.Failed() {
+				more--
+			}
+		}
+	}
+}
+
+// wantEqual compares a value with the one that is wanted. what, in parts, says which it is. Of long
+// values it shows where they begin to differ.
 func wantEqual[T any](t testing.TB, got, want T, what ...any) {
 	t.Helper()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%s is\n%.1000s, want\n%.1000s", fmt.Sprint(what...), fmt.Sprint(got),
-			fmt.Sprint(want))
+	if reflect.DeepEqual(got, want) {
+		return
 	}
+	is, wanted := fmt.Sprint(got), fmt.Sprint(want)
+	same := 0
+	for same < min(len(is), len(wanted)) && is[same] == wanted[same] {
+		same++
+	}
+	if same > 100 {
+		begin := strings.ToValidUTF8(is[same-50:same], "")
+		is, wanted = "…"+begin+is[same:], "…"+begin+wanted[same:]
+	}
+	t.Errorf("%s is\n%s, want\n%s", brief(fmt.Sprint(what...)), brief(is), brief(wanted))
 }
 
 // wantError checks that an error is of a kind.
@@ -544,7 +594,7 @@ func wantError(t testing.TB, err, want error, what ...any) {
 func wantPart(t testing.TB, text, part string, what ...any) {
 	t.Helper()
 	if !strings.Contains(text, part) {
-		t.Errorf("%s lacks %s:\n%.1000s", fmt.Sprint(what...), part, text)
+		t.Errorf("%s lacks %s:\n%s", brief(fmt.Sprint(what...)), brief(part), brief(text))
 	}
 }
 
@@ -552,7 +602,8 @@ func wantPart(t testing.TB, text, part string, what ...any) {
 func wantCount(t testing.TB, text, part string, want int, what ...any) {
 	t.Helper()
 	if n := strings.Count(text, part); n != want {
-		t.Errorf("%s has %s %d times, want %d:\n%.1000s", fmt.Sprint(what...), part, n, want, text)
+		t.Errorf("%s has %s %d times, want %d:\n%s", brief(fmt.Sprint(what...)), brief(part), n,
+			want, brief(text))
 	}
 }
 
@@ -560,7 +611,8 @@ func wantCount(t testing.TB, text, part string, want int, what ...any) {
 func wantMatch(t testing.TB, text, pattern string, what ...any) {
 	t.Helper()
 	if !regexp.MustCompile(pattern).MatchString(text) {
-		t.Errorf("%s does not match %s:\n%.1000s", fmt.Sprint(what...), pattern, text)
+		t.Errorf("%s does not match %s:\n%s", brief(fmt.Sprint(what...)), brief(pattern),
+			brief(text))
 	}
 }
 
@@ -937,9 +989,20 @@ func (s *shop) list(more ...string) reply {
 	return s.call("GET", "/v1/pets", more...)
 }
 
-// talk plays a transcript in paragraphs. Each is a request line, in front of which stands how often
-// it is sent, if not once, then the further arguments of call, the status and the code of an error,
-// and what the response has: headers, and after = the body. Or it says how long to wait.
+// talk plays a transcript, in paragraphs. Here a pet is added, nothing is found three times, and a
+// minute passes:
+//
+//	POST /v1/pets                   the request; the shop's key goes with it
+//	Idempotency-Key: k              a header that is sent; one without a value is left out
+//	={"name":"Rex","categoryId":1}  the body that is sent
+//	201                             the status, and for an error its code: 400 invalid_body
+//	Location: /v1/pets/1            a header of the response; without a value it has none
+//	={"id":1,"name":"Rex",…}        the body of the response
+//
+//	3 GET /v1/pets/2
+//	404
+//
+//	wait 1m
 func (s *shop) talk(transcript string) {
 	s.t.Helper()
 	for paragraph := range strings.SplitSeq(transcript, "\n\n") {
@@ -1081,7 +1144,7 @@ func (a reply) decode(into any) {
 	decoder := json.NewDecoder(strings.NewReader(a.body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
-		a.t.Fatalf("%s: %v in %q", a.what, err, a.body)
+		a.t.Fatalf("%s: %v in %q", brief(a.what), err, brief(a.body))
 	}
 }
 
@@ -1089,7 +1152,8 @@ func (a reply) decode(into any) {
 func (a reply) is(status int, code ...ErrorCode) reply {
 	a.t.Helper()
 	if a.status != status {
-		a.t.Fatalf("%s: status %d, want %d; body %s", a.what, a.status, status, a.body)
+		a.t.Fatalf("%s: status %d, want %d; body %s", brief(a.what), a.status, status,
+			brief(a.body))
 	}
 	if len(code) == 1 && a.err().Code != string(code[0]) {
 		a.t.Fatalf("%s: code %s, want %s", a.what, a.err().Code, code[0])

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestPlansHaveTheQuotasOfTheSpecification(t *testing.T) {
@@ -50,6 +52,274 @@ func TestEveryDocumentShowsThePlans(t *testing.T) {
 // withCommas writes 1000 as 1,000.
 func withCommas(n int64) string {
 	return regexp.MustCompile(`(\d)(\d{3})$`).ReplaceAllString(fmt.Sprint(n), "$1,$2")
+}
+
+// playEach plays each script in a world of its own; on is engines, onFile or onCluster. A script
+// says what becomes of a key's requests, and when. Of three at once, one is refused here:
+//
+//	quota 2 1000                                the limits of the key, of a minute and of a day
+//	0s: 2 admitted                              two requests at the instant 0s
+//	0s: 1 rate_limited, minute 0 until 1m0s     a third one, and how many it is told are left
+//
+// The other lines that there can be:
+//
+//	B 10s: 2 admitted, day 9 until 24h0m0s      at service B; without a name it is A
+//	11s: 1 errors                               counts responses of 5xx
+//	11s: flush, 1 transactions                  adds what was counted to the database
+//	11s: restart                                after a kill, which flushes nothing
+//	11s: forget                                 lets the ledger remember nothing
+//	crowd                                       lets it remember as many others as it may
+//	11s: ban-for 90s                            sets how long bans are
+//	11s: per-day 5                              changes the key's limit
+//	11s: nearly-banned                          lets the next refusal ban the key
+//	11s: unban                                  as petstore key unban does
+//	11s: rotate                                 goes on with a successor of the key
+//	11s: shown, used 3 and 3                    what petstore key show says
+//	stored: minute 3 until 1m10s                requests that were used, as the database has them
+//	B: minute 3 until 1m10s                     and as a service has them
+//	days: 2027-01-15: 2 admitted                what is stored of a day
+//	meanwhile 12s: 1 admitted                   a line for when a service next asks its engine
+func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)),
+	scripts map[string]string) {
+	failed := 0
+	for policy, script := range scripts {
+		var q quota
+		first := strings.TrimSpace(script)
+		must(t, errorOf(fmt.Sscanf(first, "quota %d %d", &q.PerMinute, &q.PerDay)))
+		isPlayed := t.Run(policy, func(t *testing.T) {
+			on(t, func(t *testing.T, db string) {
+				newLimits(t, db, q).play(script)
+			})
+		})
+		if !isPlayed {
+			failed++
+		}
+		if failed == 3 {
+			t.Log("the scripts after this one were not played")
+			return
+		}
+	}
+}
+
+func onFile(t *testing.T, test func(*testing.T, string)) {
+	test(t, databasePath(t))
+}
+
+func onCluster(t *testing.T, test func(*testing.T, string)) {
+	test(t, newCluster(t, 3).addresses())
+}
+
+// limitsWorld is a key with a quota, and services that share its usage, called A, B and C. They
+// have one ledger each, and remember nothing at first.
+type limitsWorld struct {
+	testing.TB
+	db        string
+	services  []*ledger
+	key       *apiKey
+	meanwhile string // a script for the next moment in which a service asks its engine
+}
+
+func newLimits(t testing.TB, db string, q quota) *limitsWorld {
+	t.Helper()
+	w := &limitsWorld{TB: t, db: db}
+	w.service('A')
+	mustInsertKey(t, w.store(), apiKey{Plan: enterprisePlan, account: account{quota: q}})
+	w.key = w.shown("0s")
+	return w
+}
+
+// service is the one with a name. It begins when it is first asked for.
+func (w *limitsWorld) service(name byte) *ledger {
+	w.Helper()
+	for len(w.services) <= int(name-'A') {
+		s := openDatabase(w, w.db)
+		s.engine = &hookedEngine{
+			engine:      s.engine,
+			afterRead:   w.playMeanwhile,
+			beforeWrite: w.playMeanwhile,
+		}
+		w.services = append(w.services, newLedger(s, tenMinutes))
+	}
+	return w.services[name-'A']
+}
+
+func (w *limitsWorld) playMeanwhile() {
+	script := w.meanwhile
+	if script == "" { // nothing is written beside parallel requests
+		return
+	}
+	w.meanwhile = ""
+	w.play(script)
+}
+
+func (w *limitsWorld) store() *store {
+	return w.services[0].store
+}
+
+// shown is the newest key as the commands show it.
+func (w *limitsWorld) shown(when string) *apiKey {
+	w.Helper()
+	keys, err := readKeys(w.Context(), w.store(), clock(when),
+		"WHERE k.id = (SELECT max(id) FROM api_keys)")
+	must(w, err)
+	return keys[0]
+}
+
+// ask makes one request, which the store must not fail.
+func (w *limitsWorld) ask(l *ledger, when string) decision {
+	w.Helper()
+	d, err := l.charge(&w.key.account, clock(when))
+	must(w, err)
+	if d.banBegins {
+		must(w, l.storeBan(&w.key.account, &d))
+	}
+	return d
+}
+
+// play does what a script says: see playEach.
+func (w *limitsWorld) play(script string) {
+	w.Helper()
+	for line := range strings.Lines(script) {
+		line = strings.TrimSpace(line)
+		if later, found := strings.CutPrefix(line, "meanwhile "); found {
+			w.meanwhile += later + "\n"
+			continue
+		}
+		if line == "crowd" {
+			for id := range int64(maxEntries) {
+				w.service('A').entries[-id-1] = &entry{}
+			}
+			continue
+		}
+		who, what, found := strings.Cut(line, ": ")
+		if !found {
+			continue
+		}
+		service, fields := w.service('A'), strings.Fields(who)
+		if name := fields[0][0]; name >= 'A' && name <= 'C' {
+			service, fields = w.service(name), fields[1:]
+		}
+		switch {
+		case who == "stored":
+			u, err := readUsage(w.Context(), w.store(), 1)
+			must(w, err)
+			w.want(line, usedText(*u), what)
+		case who == "days":
+			w.want(line, strings.Join(storedDays(w, w.store()), "\n"), what)
+		case len(fields) == 0:
+			w.want(line, usedText(service.entries[1].usage), what)
+		default:
+			w.step(line, service, fields[0], what)
+		}
+	}
+}
+
+// want checks that a line of a script says what was found.
+func (w *limitsWorld) want(line, got, want string) {
+	w.Helper()
+	wantPart(w, got, want, line)
+}
+
+// step does what one line of a script says.
+func (w *limitsWorld) step(line string, l *ledger, when, what string) {
+	w.Helper()
+	action, want, _ := strings.Cut(what, ", ")
+	verb, argument, _ := strings.Cut(action, " ")
+	switch verb {
+	case "flush":
+		before := commitsOf(l.store)
+		must(w, l.flush(w.Context(), clock(when).time, false))
+		w.want(line, fmt.Sprintf("%d transactions", commitsOf(l.store)-before), want)
+	case "restart":
+		w.services[slices.Index(w.services, l)] = newLedger(l.store, l.banFor)
+	case "forget":
+		clear(l.entries)
+	case "ban-for":
+		l.banFor = time.Duration(clock(argument)-testStart) * time.Millisecond
+	case "per-day":
+		must(w, errorOf(fmt.Sscan(argument, &w.key.PerDay)))
+	case "nearly-banned":
+		l.entries[1] = &entry{usage: nearlyBanned()}
+	case "unban":
+		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
+		w.key = w.shown(when)
+	case "rotate":
+		d := newSecret(false).digest()
+		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, w.key, d, clock("48h"))))
+		w.key = w.shown(when)
+	case "shown":
+		w.want(line, shownText(w.shown(when)), want)
+	default:
+		w.requests(line, l, when, action, want)
+	}
+}
+
+// requests makes what a line of a script says, such as "58 admitted".
+func (w *limitsWorld) requests(line string, l *ledger, when, action, want string) {
+	w.Helper()
+	var times int
+	var outcome string
+	must(w, errorOf(fmt.Sscan(action, &times, &outcome)))
+	if outcome == "errors" {
+		for range times {
+			l.countError(1, clock(when))
+		}
+		return
+	}
+	var d decision
+	for i := range times {
+		d = w.ask(l, when)
+		if got := cmp.Or(string(d.refusal), "admitted"); got != outcome {
+			w.Fatalf("%s: request %d is %s", line, i+1, got)
+		}
+	}
+	w.want(line, fmt.Sprintf("minute %s, day %s", levelText(d.minute), levelText(d.day)), want)
+}
+
+// usedText reads "minute 3 until 1m10s, day 3 until 24h0m10s": the requests that were used.
+func usedText(u usage) string {
+	text := func(b bucket) string {
+		return levelText(level{remaining: b.used, reset: b.ends})
+	}
+	return fmt.Sprintf("minute %s, day %s", text(u.minute), text(u.day))
+}
+
+// shownText is what the commands show of a key.
+func shownText(k *apiKey) string {
+	text := fmt.Sprintf("used %d and %d, last at %v", k.UsedThisMinute, k.UsedToday,
+		offset(k.LastUsedAt))
+	if k.BannedUntil == 0 {
+		text += ", not banned"
+	} else {
+		text += fmt.Sprint(", banned until ", offset(k.BannedUntil))
+	}
+	return text + fmt.Sprint(", bans until ", offset(k.unbannedAt), " are lifted")
+}
+
+// offset is an instant on the clock of these tests.
+func offset(at instant) time.Duration {
+	return time.Duration(at-testStart) * time.Millisecond
+}
+
+// levelText reads "59 until 1m10s": the requests that remain, and when the bucket is full.
+func levelText(l level) string {
+	return fmt.Sprintf("%d until %v", l.remaining, offset(l.reset))
+}
+
+// usedUntil is a bucket of which some requests are used.
+func usedUntil(n int64, ends string) bucket {
+	return bucket{used: n, ends: clock(ends)}
+}
+
+// nearlyBanned is a usage of a key with 2 requests a minute whose next refusal bans it.
+func nearlyBanned() usage {
+	return usage{
+		minute:  usedUntil(2, "60s"),
+		day:     usedUntil(2, "24h"),
+		strikes: usedUntil(2, "60s"),
+		retryAt: clock("60s"),
+		retryOf: minuteMillis,
+	}
 }
 
 func TestLimitWindows(t *testing.T) {
@@ -172,7 +442,7 @@ func TestTheNetworkOfACaller(t *testing.T) {
 		}
 		return clientNetwork(r, named).String()
 	}
-	for row, want := range rowsOf(`
+	for row, want := range rowsOf(t, `
 		an IPv4 address counts alone: 203.0.113.9:5000 => 203.0.113.9/32
 		its port does not matter: 203.0.113.9:5001 => 203.0.113.9/32
 		of IPv6 the /64 counts: [2001:db8:1:2:3:4:5:6]:5000 => 2001:db8:1:2::/64
@@ -184,7 +454,7 @@ func TestTheNetworkOfACaller(t *testing.T) {
 		policy, remote, _ := strings.Cut(row, ": ")
 		wantEqual(t, network(remote, "", ""), want, policy, ": the network")
 	}
-	for row, want := range rowsOf(`
+	for row, want := range rowsOf(t, `
 		the header counts: 198.51.100.7 => 198.51.100.7/32
 		its rightmost entry counts: 192.0.2.66, 192.0.2.67 , 198.51.100.7 => 198.51.100.7/32
 		spaces do not matter: 192.0.2.66,198.51.100.7 => 198.51.100.7/32

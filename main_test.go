@@ -205,7 +205,7 @@ func TestAServiceThatCannotStartSaysWhyInOneLine(t *testing.T) {
 	writeText(t, "letter", "this is a letter to my aunt")
 	writePair(t, ".", "a")
 	writePair(t, ".", "b")
-	for line, want := range rowsOf(strings.ReplaceAll(`
+	for line, want := range rowsOf(t, strings.ReplaceAll(`
 		-addr PORT => PORT.*in use
 		-debug-addr PORT => PORT.*in use
 		-db no/pets.db => cannot open the database .*no/pets.db
@@ -299,20 +299,20 @@ func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
 func TestNoKeyIsEverLogged(t *testing.T) {
 	env := map[string]string{"PETSTORE_LOG_LEVEL": "debug"}
 	s := startServer(t, env, "-db", databasePath(t))
-	for line := range linesOf(`
-		GET /pets KEY 1
-		GET /pets?KEY=%zz KEY 1
-		PUT /pets/KEY KEY 1
-		GET /KEY//x KEY 1
-		POST /pets KEY 1
-		GET /pets?access_token=KEY none 0
-		GET /pets KEYKEY 0`) {
+	for line, want := range rowsOf(t, `
+		GET /pets KEY => 1
+		GET /pets?KEY=%zz KEY => 1
+		PUT /pets/KEY KEY => 1
+		GET /KEY//x KEY => 1
+		POST /pets KEY => 1
+		GET /pets?access_token=KEY none => 0
+		GET /pets KEYKEY => 0`) {
 		words := strings.Fields(strings.ReplaceAll(line, "KEY", s.key))
 		body := `{"name":1,"` + s.key + `":2}`
 		response, _ := send(t, words[0], s.address+words[1], words[2], body)
 		id := response.Header.Get("X-Request-Id")
 		logged := s.await("request")
-		if fmt.Sprint(logged.Key) != words[3] || logged.Request != id {
+		if fmt.Sprint(logged.Key) != want || logged.Request != id {
 			t.Errorf("%s, the request %s, is logged as %+v", line, id, logged)
 		}
 	}
@@ -321,7 +321,7 @@ func TestNoKeyIsEverLogged(t *testing.T) {
 }
 
 func TestTheAddressOfAServerIsOneToConnectTo(t *testing.T) {
-	for addresses, want := range rowsOf(`
+	for addresses, want := range rowsOf(t, `
 		0.0.0.0:0 on 0.0.0.0:8080 => http://127.0.0.1:8080
 		:0 on [::]:8080 => http://127.0.0.1:8080
 		127.0.0.1:0 on 127.0.0.1:8080 => http://127.0.0.1:8080
@@ -358,7 +358,7 @@ func TestExitStatus(t *testing.T) {
 	defer null.Close()
 	// Who leaves early has not seen a new key, nor all of an export. /dev/null is a stdout as any
 	// other, also if it is opened for reading, as Python does.
-	for row, want := range rowsOf(strings.ReplaceAll(`
+	for row, want := range rowsOf(t, strings.ReplaceAll(`
 		version to null => 0 ^$
 		-db . to null => 1 ^petstore: cannot open the database [^\n]*directory\n$
 		-port 80 to null => 2 ^petstore: [^\n]*-port[^\n]*\n$
@@ -505,7 +505,18 @@ type background struct {
 	operator *operator
 }
 
-// withBackground runs a test in fake time. check, if there is one, sees the service's statements.
+// withBackground runs a test in fake time, with a service and its work beside requests: it writes
+// usage twice a second, looks for edits and for its files, and removes what is old.
+//
+//	withBackground(t, nil, func(b *background) {
+//		b.use()                                // counts a request
+//		time.Sleep(501 * time.Millisecond)     // which takes no time
+//		b.wantStored(1)
+//		must(b, b.stop())                      // as a service stops
+//		b.wantLog()                            // and nothing was logged
+//	})
+//
+// check, if there is one, sees the service's statements before they run, and may hold them up.
 func withBackground(t *testing.T, check func(statement), test func(*background)) {
 	t.Helper()
 	withPair(t, nil, check, test)
@@ -516,16 +527,12 @@ func withPair(t *testing.T, pair *tlsPair, check func(statement),
 	test func(*background)) {
 	t.Helper()
 	path := databasePath(t) // outside, since its folder outlives the fake time
-	watch := func(st statement, _ []any) {
-		if check != nil {
-			check(st)
-		}
-	}
 	synctest.Test(t, func(t *testing.T) {
-		s, err := openStore(t.Context(), path, openToServe, testLog)
-		must(t, err)
-		t.Cleanup(func() { s.Close() })
-		s.engine = &watchedEngine{engine: s.engine, check: watch}
+		s := openDatabaseFor(t, path, openToServe)
+		if check != nil {
+			watch := func(st statement, _ []any) { check(st) }
+			s.engine = &watchedEngine{engine: s.engine, check: watch}
+		}
 		log := newServerLog()
 		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
 		operator := newOperator(service)
@@ -569,7 +576,7 @@ func (b *background) wantLog(texts ...string) {
 	b.Helper()
 	lines := slices.Collect(strings.Lines(b.log.String()))
 	if !slices.EqualFunc(lines, texts, strings.Contains) {
-		b.Errorf("the log is %s, want lines with %q", b.log, texts)
+		b.Errorf("the log is %s, want lines with %q", brief(b.log.String()), texts)
 	}
 }
 
@@ -673,20 +680,6 @@ func TestAStopDoesNotRepeatWhatCannotSucceed(t *testing.T) {
 	})
 }
 
-// fileBackground is withBackground on the file itself, which is watched for files that lose a name.
-func fileBackground(t *testing.T, test func(b *background, file *sqliteFile)) {
-	t.Helper()
-	path := databasePath(t)
-	synctest.Test(t, func(t *testing.T) {
-		s := openDatabaseFor(t, path, openToServe)
-		log := newServerLog()
-		service := newService(s, settings{}, newLogger(log, "json", slog.LevelInfo))
-		stop := runBackground(service, nil, nil)
-		b := &background{service: service, T: t, path: path, log: log, stop: stop}
-		test(b, fileEngine(s))
-	})
-}
-
 // savedCopies are the copies beside a database that lost its name.
 func savedCopies(t testing.TB, path string) []string {
 	t.Helper()
@@ -700,7 +693,7 @@ func savedCopies(t testing.TB, path string) []string {
 func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
 	for what, replace := range map[string]bool{"removed": false, "replaced": true} {
 		t.Run(what, func(t *testing.T) {
-			fileBackground(t, func(b *background, file *sqliteFile) {
+			withBackground(t, nil, func(b *background) {
 				wantSaved := func(pets, copies int64) {
 					b.Helper()
 					time.Sleep(1001 * time.Millisecond)
@@ -738,7 +731,7 @@ func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
 
 // TestAStopSavesWhatHasLostItsName, if nobody has looked since, and says where.
 func TestAStopSavesWhatHasLostItsName(t *testing.T) {
-	fileBackground(t, func(b *background, _ *sqliteFile) {
+	withBackground(t, nil, func(b *background) {
 		mustCreate(b, b.store, rex)
 		moveAway(b, b.path)
 		err := b.stop()
@@ -753,7 +746,7 @@ func TestAStopSavesWhatHasLostItsName(t *testing.T) {
 
 // TestACopyThatCannotBeMadeIsTriedEachMinute, and the reason is told: here there is no folder.
 func TestACopyThatCannotBeMadeIsTriedEachMinute(t *testing.T) {
-	fileBackground(t, func(b *background, file *sqliteFile) {
+	withBackground(t, nil, func(b *background) {
 		mustCreate(b, b.store, rex)
 		folder := filepath.Dir(b.path)
 		moveAway(b, folder)
@@ -772,7 +765,7 @@ func TestACopyThatCannotBeMadeIsTriedEachMinute(t *testing.T) {
 
 // TestAWholeLogThatLosesItsNameNeedsNoCopy: it is emptied into the database, without a write.
 func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
-	fileBackground(t, func(b *background, _ *sqliteFile) {
+	withBackground(t, nil, func(b *background) {
 		mustCreate(b, b.store, rex)
 		must(b, os.Remove(b.path+"-wal"))
 		time.Sleep(1001 * time.Millisecond)
@@ -791,7 +784,7 @@ func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
 func TestACopyThatIsWrittenOverAServedDatabaseIsNoticed(t *testing.T) {
 	for what, isWhole := range map[string]bool{"a whole copy": true, "an empty file": false} {
 		t.Run(what, func(t *testing.T) {
-			fileBackground(t, func(b *background, file *sqliteFile) {
+			withBackground(t, nil, func(b *background) {
 				mustCreate(b, b.store, rex)
 				copied := filepath.Join(b.TempDir(), "copy.db")
 				must(b, backUp(b.Context(), b.store, copied))
@@ -807,10 +800,13 @@ func TestACopyThatIsWrittenOverAServedDatabaseIsNoticed(t *testing.T) {
 				wantNoCreate(b.T, b.store, "move "+b.path)
 				wantOneLine(b, b.stop(), false, errOverwritten.Error(), putBack(b.path))
 				must(b, b.store.Close())
-				wantEqual(b, readText(b, b.path) == over, true, "that the file is as it was written")
-				wantEqual(b, readText(b, b.path+"-wal") == log, true, "that the log is as it was")
+				isOver := readText(b, b.path) == over
+				wantEqual(b, isOver, true, "that the file is as it was written")
+				isLog := readText(b, b.path+"-wal") == log
+				wantEqual(b, isLog, true, "that the log is as it was")
 				wantEqual(b, len(savedCopies(b, b.path)), 0, "the saved copies")
 				// Otherwise the connections would end with the process.
+				file := fileEngine(b.store)
 				file.header, file.overwritten = nil, false
 				_ = b.store.Close()
 			})
@@ -962,7 +958,8 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 			b.Helper()
 			time.Sleep(31 * time.Second)
 			unusable := float64(len(logged) % 2)
-			wantEqual(b, o.currentMetrics().numbers["petstore_certificate_files_unusable"], unusable,
+			metrics := o.currentMetrics().numbers
+			wantEqual(b, metrics["petstore_certificate_files_unusable"], unusable,
 				"the metric of files that cannot be used")
 			conn := tlsClient(l.pipe(), "http/1.1")
 			defer conn.Close()
@@ -1054,110 +1051,7 @@ func TestAWrongClockIsWarnedOf(t *testing.T) {
 	}
 }
 
-// Connections in fake time, and what peers may do with them.
-
-// pipeListener is a listener in fake time: a connection for each call of pipe.
-type pipeListener struct {
-	arriving chan net.Conn
-	closing  context.Context
-	close    context.CancelFunc
-}
-
-func listenInFakeTime(t testing.TB) *pipeListener {
-	l := &pipeListener{arriving: make(chan net.Conn)}
-	l.closing, l.close = context.WithCancel(t.Context())
-	return l
-}
-
-func (l *pipeListener) Addr() net.Addr {
-	return &net.TCPAddr{}
-}
-
-func (l *pipeListener) Close() error {
-	l.close()
-	return nil
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case conn := <-l.arriving:
-		return conn, nil
-	case <-l.closing.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-// serverEnd is the server's end of a connection.
-type serverEnd struct{ net.Conn }
-
-func (serverEnd) CloseWrite() error { return nil }
-
-// pipe connects, and returns the client's end.
-func (l *pipeListener) pipe() net.Conn {
-	ours, theirs := net.Pipe()
-	l.arriving <- serverEnd{theirs}
-	return ours
-}
-
-// pipeClient is a client's end of a connection, which reads all responses.
-type pipeClient struct {
-	net.Conn
-	responses chan *http.Response
-	closed    chan bool // by the server
-}
-
-func (l *pipeListener) dial() *pipeClient {
-	c := &pipeClient{
-		Conn:      l.pipe(),
-		responses: make(chan *http.Response, 10),
-		closed:    make(chan bool),
-	}
-	go func() {
-		defer close(c.closed)
-		reader := bufio.NewReader(c.Conn)
-		for {
-			response, err := http.ReadResponse(reader, nil)
-			if err != nil {
-				return
-			}
-			_, _ = io.Copy(io.Discard, response.Body)
-			c.responses <- response
-		}
-	}()
-	return c
-}
-
-func (c *pipeClient) send(path string) {
-	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
-}
-
-// open reports whether the server has not closed the connection by now.
-func (c *pipeClient) open() bool {
-	synctest.Wait()
-	select {
-	case <-c.closed:
-		return false
-	default:
-		return true
-	}
-}
-
-// startFront starts a server on pipes.
-func startFront(t testing.TB, pair *tlsPair, handler http.HandlerFunc) (*server, *pipeListener) {
-	t.Helper()
-	l := listenInFakeTime(t)
-	s := newServer(testLog, pair, handler)
-	go s.serve(l)
-	return s, l
-}
-
-// tlsClient is a client that trusts every certificate.
-func tlsClient(raw net.Conn, protocol string) *tls.Conn {
-	return tls.Client(raw, &tls.Config{
-		InsecureSkipVerify: true,
-		NextProtos:         []string{protocol},
-	})
-}
+// What peers may do with connections, in fake time.
 
 // Requests on the wire. The first two of HTTP/2 begin a connection without settings, and ask for /
 // on the first stream.
@@ -1669,7 +1563,8 @@ func TestNobodyWaitsForWhoeverReadsTheLog(t *testing.T) {
 	}
 }
 
-// TestAServiceWhoseLogNobodyReadsGoesOnAndStops, though a refusal is logged meanwhile, and the stop.
+// TestAServiceWhoseLogNobodyReadsGoesOnAndStops, though a refusal is logged meanwhile, and its stop
+// is.
 func TestAServiceWhoseLogNobodyReadsGoesOnAndStops(t *testing.T) {
 	s := startServer(t, nil, "-db", databasePath(t))
 	s.log.gate.Lock() // for good

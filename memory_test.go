@@ -187,7 +187,15 @@ func answerLate(n *fakeNode, w http.ResponseWriter, r *http.Request) {
 	time.Sleep(1500 * time.Millisecond)
 }
 
-// play does what the lines of a script say:
+// play does what the lines of a script say. Here a key is revoked elsewhere, and honoured until the
+// service looks again, a second after its last look:
+//
+//	revoke
+//	1 get 200 in 0s
+//	wait 1.000000001s
+//	1 get 401 in 0s
+//
+// The lines are:
 //
 //	wait 1s               lets time pass
 //	revoke                revokes the key elsewhere
@@ -327,7 +335,7 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 }
 
 func TestALookCountsByBothClocks(t *testing.T) {
-	for what, ages := range rowsOf(`
+	for what, ages := range rowsOf(t, `
 		is recent: a look a second ago => 1s 1s
 		is old: a look longer ago => 1.000000001s 1.000000001s
 		is old: a machine that was suspended => 1ms 1h

@@ -269,22 +269,20 @@ func TestTheServiceTimesItself(t *testing.T) {
 			"REX", rexBody[1:],
 			"SECONDS", "petstore_request_duration_seconds",
 		)
-		// A step is a request, its body, its status, and what a metric is then.
-		for step := range linesOf(steps.Replace(`
-			POST /v1/pets REX 201 SECONDS_sum{operation="createPet"} 2
-			POST /v1/pets { 400 SECONDS_sum{operation="createPet"} 2
-			GET /v1/pets - 200 SECONDS_sum{operation="listPets"} 0
-			GET /page.js - 200 SECONDS_sum{operation="page"} 0`)) {
-			words := strings.Fields(step)
-			method, path := words[0], words[1]
-			body, metric := words[2], words[4]
-			peer := slowPeer{httptest.NewRecorder(), strings.NewReader(body)}
-			r := httptest.NewRequest(method, path, peer)
+		// A row has a request and its body, and the status and what a metric is then.
+		for row, want := range rowsOf(t, steps.Replace(`
+			POST /v1/pets REX => 201 SECONDS_sum{operation="createPet"} 2
+			POST /v1/pets { => 400 SECONDS_sum{operation="createPet"} 2
+			GET /v1/pets - => 200 SECONDS_sum{operation="listPets"} 0
+			GET /page.js - => 200 SECONDS_sum{operation="page"} 0`)) {
+			words := strings.Fields(row)
+			peer := slowPeer{httptest.NewRecorder(), strings.NewReader(words[2])}
+			r := httptest.NewRequest(words[0], words[1], peer)
 			r.Header.Set("Authorization", "Bearer "+s.key)
 			s.service.ServeHTTP(peer, r)
+			metric := strings.Fields(want)[1]
 			sum := s.debug().currentMetrics().numbers[metric]
-			wantEqual(t, fmt.Sprint(peer.Code, " ", metric, " ", sum),
-				strings.Join(words[3:], " "), "after ", step)
+			wantEqual(t, fmt.Sprint(peer.Code, " ", metric, " ", sum), want, "after ", row)
 		}
 	})
 }
@@ -317,32 +315,31 @@ func TestEveryMetricOfTheDocumentsIsKnown(t *testing.T) {
 	}
 }
 
-// TestTheProcessIsMeasured holds the metrics against what the system and the clock say a moment
-// later.
+// TestTheProcessIsMeasured holds the metrics of a service that has just started against what the
+// system says when it has ended, and against the clock.
 func TestTheProcessIsMeasured(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has /proc")
 	}
-	e := newExposition()
-	e.addProcess()
-	wantWithin := func(name string, atLeast, atMost float64) {
-		t.Helper()
-		got, measured := e.numbers[name]
-		if !measured || got < atLeast || got > atMost {
-			t.Errorf("%s is %v, want %v to %v", name, got, atLeast, atMost)
-		}
-		delete(e.numbers, name)
+	before := float64(time.Now().Unix())
+	p := startProcess(t, "-debug-addr", "127.0.0.1:0")
+	_, text := send(t, "GET", p.debug+"/metrics", "", "")
+	status := readText(t, fmt.Sprintf("/proc/%d/status", p.Process.Pid))
+	p.interrupt()
+	measured := map[string]float64{}
+	for _, line := range allMatches(`(?m)^process_(\S+) (\S+)$`, text) {
+		name, value, _ := strings.Cut(line, " ")
+		number, err := strconv.ParseFloat(value, 64)
+		must(t, err)
+		measured[name] = number
 	}
-	cpu := processorTime(t).Seconds()
-	wantWithin("process_cpu_seconds_total", cpu-0.1, cpu+0.02)
-	now := float64(time.Now().Unix() + 1)
-	wantWithin("process_start_time_seconds", now-3600, now)
-	status := readText(t, "/proc/self/status")
-	resident := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindStringSubmatch(status)[1]
+	wantWithin(t, measured["start_time_seconds"], before, float64(time.Now().Unix()), "the start")
+	took := p.ProcessState.UserTime() + p.ProcessState.SystemTime()
+	cpu := measured["cpu_seconds_total"]
+	wantWithin(t, cpu, 0.01, took.Seconds()+0.02, "the time of processors") // in ticks of 10 ms
+	resident := allMatches(`VmRSS:\s+(\d+) kB`, status)[0]
 	kib, err := strconv.ParseFloat(resident, 64)
 	must(t, err)
-	wantWithin("process_resident_memory_bytes", 512*kib, 2048*kib)
-	for name := range e.numbers {
-		t.Errorf("%s is measured, and not checked here", name)
-	}
+	wantWithin(t, measured["resident_memory_bytes"], 512*kib, 2048*kib, "the memory")
+	wantEqual(t, len(measured), 3, "the number of metrics of a process")
 }

@@ -168,7 +168,7 @@ func TestOneMessageNamesEveryProblemInTheOrderOfTheBody(t *testing.T) {
 	words := strings.NewReplacer("REQUIRED", "name: is required; categoryId: is required",
 		"TWICE", "is given more than once", "INTEGER", integer, "TEXT", "must be a string",
 		"STATUS", "must be one of available, pending, sold")
-	for body, want := range rowsOf(words.Replace(`
+	for body, want := range rowsOf(t, words.Replace(`
 		{} => REQUIRED
 		{"categoryId":1} => name: is required
 		{"name":"Rex"} => categoryId: is required
@@ -205,8 +205,9 @@ func wireOf(pet Pet) wirePet {
 // modelOddPets have names that encoders like to disagree on.
 var modelOddPets = petsNamed(
 	"Rex", `"`, `\`, `"\"\\"`, `\u0041\n`, "/<b>&amp;</b>'", "\u2028\u2029", "x\u2028",
-	"\u2027\u202a", "😀👩‍🚀\U0010FFFF", "\ufffd\ufeff\ufffe", " e\u0301 \u00a0", strings.Repeat(`"`, maxName),
-	strings.Repeat("\U00010000", maxName), "null", `{"id":1}`, "%s ?1 $1")
+	"\u2027\u202a", "😀👩‍🚀\U0010FFFF", "\ufffd\ufeff\ufffe", " e\u0301 \u00a0",
+	strings.Repeat(`"`, maxName), strings.Repeat("\U00010000", maxName), "null", `{"id":1}`,
+	"%s ?1 $1")
 
 // petsNamed are pets of all statuses and odd categories.
 func petsNamed(names ...string) (pets []NewPet) {
@@ -223,8 +224,8 @@ func petsNamed(names ...string) (pets []NewPet) {
 }
 
 // TestPetsHaveTheSameBytesEverywhere: in a 201, and later in a response, a page, and an export.
-// They are those that SQLite's json_object writes, as pets of other programs show too. Only what ends
-// a line elsewhere is escaped.
+// They are those that SQLite's json_object writes, as pets of other programs show too. Only what
+// ends a line elsewhere is escaped.
 func TestPetsHaveTheSameBytesEverywhere(t *testing.T) {
 	pets := slices.Clone(modelOddPets)
 	for c := range rune(0xa0) { // no client may send these, but they can be stored
@@ -319,21 +320,9 @@ var modelHostile = []string{
 	"\xff://", "://🐈pet_live_a",
 }
 
-// modelCPU is the processor time that do takes, as the least of three times.
-func modelCPU(t *testing.T, do func()) (least time.Duration) {
-	t.Helper()
-	least = math.MaxInt64
-	for range 3 {
-		before := processorTime(t)
-		do()
-		least = min(least, processorTime(t)-before)
-	}
-	return least
-}
-
-// TestWhatIsSentIsRedactedInLinearTime: one text may take eight times as long as its
-// length in 32 short texts, for the noise. A search that begins anew everywhere takes 32 times as
-// long.
+// TestWhatIsSentIsRedactedInLinearTime: one text takes at most eight times as long as its length in
+// 32 short texts. A search that begins anew everywhere takes 32 times as long, each time; what else
+// runs here may slow some of the tries down.
 func TestWhatIsSentIsRedactedInLinearTime(t *testing.T) {
 	for where, use := range map[string]func(text string){
 		"a text":            func(text string) { redact(text) },
@@ -352,15 +341,18 @@ func TestWhatIsSentIsRedactedInLinearTime(t *testing.T) {
 	} {
 		for _, part := range modelHostile {
 			text := "://" + strings.Repeat(part, 512/len(part))
-			short := modelCPU(t, func() {
+			whole := strings.Repeat(text, 32)
+			var short, long time.Duration
+			for try := 0; try == 0 || long > 8*short && try < 20; try++ {
+				began := time.Now()
 				for range 32 {
 					use(text)
 				}
-			})
-			long := modelCPU(t, func() {
-				use(strings.Repeat(text, 32))
-			})
-			if long > 8*short+50*time.Millisecond {
+				short = time.Since(began)
+				use(whole)
+				long = time.Since(began) - short
+			}
+			if long > 8*short {
 				t.Errorf("%s: 32 times %q take %v, and in one text %v", where, part, short, long)
 			}
 		}
@@ -380,7 +372,7 @@ func TestAFieldIsLookedForAmongFewNames(t *testing.T) {
 // TestNoSecretIsShown holds lines with secrets, and what is left of them. The fields around a
 // password stay.
 func TestNoSecretIsShown(t *testing.T) {
-	lines := rowsOf(`
+	lines := maps.Collect(rowsOf(t, `
 		pet_live_abc => pet_…
 		my PET_test_aB0-key => my PET_…-key
 		pet_live_ => pet_live_
@@ -407,7 +399,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		a="http://a:b c => a="http://a:b c
 		a="http://a:b c@d => a="http://…d
 		a=\ => a=\
-		"\ => "\`)
+		"\ => "\`))
 	maps.Copy(lines, map[string]string{
 		"": "",
 		"http://a:b@n1\nhttp://c:d@n2\te@f\x00g@h": "http://…n1\nhttp://…n2\te@f\x00g@h",
@@ -463,7 +455,7 @@ func FuzzDecodeNewPet(f *testing.F) {
 // TestWhatIsLongerThanAnyFieldIsNotDecoded: it costs little, and is told as what it is.
 func TestWhatIsLongerThanAnyFieldIsNotDecoded(t *testing.T) {
 	const head, tail = `{"name":"`, `","categoryId":1}`
-	blank := strings.Repeat(`\u0300`, 201*2) // 2,412 bytes, of which every character needs at most 12
+	blank := strings.Repeat(`\u0300`, 201*2) // 2,412 bytes, and a character needs at most 12
 	_, err := decodeNewPet([]byte(head + blank + tail))
 	wantEqual(t, err.Error(), "invalid_body: name: "+tooLong, "the problem of a long name")
 	_, err = decodeNewPet([]byte(head + strings.Repeat(`\ud83d\udc31`, maxName) + tail))

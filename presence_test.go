@@ -53,8 +53,9 @@ func wantOpened(t *testing.T, path string, mode openMode, takes time.Duration) {
 	})
 }
 
-// TestAnEntryOfAnotherKernelIsWatched before anything is written: a file system that passes no locks
-// on does not show who uses a database on another machine. This kernel's own entry needs no watch.
+// TestAnEntryOfAnotherKernelIsWatched before anything is written: a file system that passes no
+// locks on does not show who uses a database on another machine. This kernel's own entry needs no
+// watch.
 func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
 	own := bootID()
 	for what, prepare := range map[string]func(t *testing.T, path string) (takes time.Duration){

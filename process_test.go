@@ -1,13 +1,17 @@
 package main
 
-// petstore as tests run it: within their own process, or as a process of its own.
+// petstore as tests run it: within their own process, as a process of its own, or in fake time,
+// with pipes in the place of connections.
 
 import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -98,9 +103,10 @@ func (s *testServer) await(message string) serverLine {
 				return line
 			}
 		case err := <-s.ended:
-			s.t.Fatalf("the server ended without saying %q: %v\n%s", message, err, s.log)
+			s.t.Fatalf("the server ended without saying %q: %v\n%s", message, err,
+				brief(s.log.String()))
 		case <-deadline:
-			s.t.Fatalf("the server does not say %q\n%s", message, s.log)
+			s.t.Fatalf("the server does not say %q\n%s", message, brief(s.log.String()))
 		}
 	}
 }
@@ -118,8 +124,8 @@ func (s *testServer) stop() {
 		s.t.Error("the server does not stop")
 	}
 	unexpected := regexp.MustCompile(`.*"level":"(ERROR|WARN)".*`)
-	for _, line := range unexpected.FindAllString(s.log.String(), -1) {
-		s.t.Errorf("unexpected in the log: %s", line)
+	if lines := unexpected.FindAllString(s.log.String(), -1); lines != nil {
+		s.t.Errorf("unexpected in the log, the first of %d: %s", len(lines), brief(lines[0]))
 	}
 }
 
@@ -169,19 +175,19 @@ func wantExit(t testing.TB, cmd *exec.Cmd, status int, stderr string) {
 // testProcess is a server in a process of its own.
 type testProcess struct {
 	*exec.Cmd
-	t            testing.TB
-	address, key string
-	log          *bufio.Scanner
+	t                   testing.TB
+	address, debug, key string
+	log                 *bufio.Scanner
 }
 
-// startProcess starts a server with a key on a new database.
-func startProcess(t testing.TB) *testProcess {
+// startProcess starts a server with a key on a new database, which is its last argument.
+func startProcess(t testing.TB, flags ...string) *testProcess {
 	t.Helper()
 	keys := newKeys(t)
 	key := keys.mint("create")
 	p := &testProcess{
 		t:   t,
-		Cmd: program(t, "-db", keys.db),
+		Cmd: program(t, append(flags, "-db", keys.db)...),
 		key: key,
 	}
 	p.start()
@@ -199,7 +205,8 @@ func (p *testProcess) start() {
 		_ = p.Wait()
 	})
 	p.log = bufio.NewScanner(stderr)
-	p.address = p.await("ready").Address
+	ready := p.await("ready")
+	p.address, p.debug = ready.Address, ready.Debug
 }
 
 // await reads the log up to a message.
@@ -215,4 +222,107 @@ func (p *testProcess) await(message string) (line serverLine) {
 	}
 	p.t.Fatalf("the server does not say %q", message)
 	return line
+}
+
+// pipeListener is a listener in fake time: a connection for each call of pipe.
+type pipeListener struct {
+	arriving chan net.Conn
+	closing  context.Context
+	close    context.CancelFunc
+}
+
+func listenInFakeTime(t testing.TB) *pipeListener {
+	l := &pipeListener{arriving: make(chan net.Conn)}
+	l.closing, l.close = context.WithCancel(t.Context())
+	return l
+}
+
+func (l *pipeListener) Addr() net.Addr {
+	return &net.TCPAddr{}
+}
+
+func (l *pipeListener) Close() error {
+	l.close()
+	return nil
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.arriving:
+		return conn, nil
+	case <-l.closing.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// serverEnd is the server's end of a connection.
+type serverEnd struct{ net.Conn }
+
+func (serverEnd) CloseWrite() error { return nil }
+
+// pipe connects, and returns the client's end.
+func (l *pipeListener) pipe() net.Conn {
+	ours, theirs := net.Pipe()
+	l.arriving <- serverEnd{theirs}
+	return ours
+}
+
+// pipeClient is a client's end of a connection, which reads all responses.
+type pipeClient struct {
+	net.Conn
+	responses chan *http.Response
+	closed    chan bool // by the server
+}
+
+func (l *pipeListener) dial() *pipeClient {
+	c := &pipeClient{
+		Conn:      l.pipe(),
+		responses: make(chan *http.Response, 10),
+		closed:    make(chan bool),
+	}
+	go func() {
+		defer close(c.closed)
+		reader := bufio.NewReader(c.Conn)
+		for {
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			c.responses <- response
+		}
+	}()
+	return c
+}
+
+func (c *pipeClient) send(path string) {
+	fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+}
+
+// open reports whether the server has not closed the connection by now.
+func (c *pipeClient) open() bool {
+	synctest.Wait()
+	select {
+	case <-c.closed:
+		return false
+	default:
+		return true
+	}
+}
+
+// startFront starts a server on pipes.
+func startFront(t testing.TB, pair *tlsPair, handler http.HandlerFunc) (*server, *pipeListener) {
+	t.Helper()
+	l := listenInFakeTime(t)
+	s := newServer(testLog, pair, handler)
+	go s.serve(l)
+	return s, l
+}
+
+// tlsClient is a client that trusts every certificate.
+func tlsClient(raw net.Conn, protocol string) *tls.Conn {
+	return tls.Client(raw, &tls.Config{
+		InsecureSkipVerify: true,
+		NextProtos:         []string{protocol},
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -363,15 +364,16 @@ func wantFields(t testing.TB, place, array string, pets []object) {
 	for i, pet := range pets {
 		for name, value := range pet {
 			if got := found[i][name]; fmt.Sprint(got) != fmt.Sprint(value) {
-				t.Errorf("%s: the %s of a pet is %#v, want %#v", place, name, got, value)
-				return
+				t.Fatalf("%s: the %s of pet %d is %.100q, want %.100q", place, name, i+1,
+					fmt.Sprint(got), fmt.Sprint(value))
 			}
 		}
 	}
 }
 
 // TestEveryFieldOfAPetGoesEverywhere: into responses, and through every command that copies. That
-// all responses are alike is shown by TestPetsHaveTheSameBytesEverywhere.
+// all responses are alike is shown by TestPetsHaveTheSameBytesEverywhere. A string with half a
+// surrogate pair goes nowhere.
 func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		newDatabase := func() string {
@@ -398,6 +400,19 @@ func TestEveryFieldOfAPetGoesEverywhere(t *testing.T) {
 		}
 		array := func(pets []string) string {
 			return "[" + strings.Join(pets, ",") + "]"
+		}
+		for name, value := range pets[0] {
+			if reflect.ValueOf(value).Kind() != reflect.String {
+				continue
+			}
+			halved := maps.Clone(pets[0])
+			halved[name] = "HALF"
+			body, err := json.Marshal(halved)
+			must(t, err)
+			refused := s.post("=" + strings.Replace(string(body), "HALF", `\ud83d`, 1))
+			if refused.status != 400 {
+				t.Errorf("the field %s takes half a surrogate pair: %s", name, refused.body)
+			}
 		}
 		wantFields(t, "create", array(created), pets)
 		wantFields(t, "list", s.list().is(200).body, pets)

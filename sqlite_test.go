@@ -91,7 +91,7 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 		"OTHERS", "it belongs to another program",
 		"KNOWN", fmt.Sprintf("knows only %d; use a newer petstore", len(migrations)),
 	)
-	for row, want := range rowsOf(`
+	for row, want := range rowsOf(t, `
 		CREATE TABLE pets (name) => OTHERS
 		PRAGMA journal_mode=WAL; CREATE TABLE recipes (name) => OTHERS
 		TABLES; PRAGMA application_id = 5 => OTHERS

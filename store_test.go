@@ -64,11 +64,12 @@ func TestEveryStatementRunsOnEveryEngine(t *testing.T) {
 			}
 		}}
 		sendStatements(t, s)
+		same := petsFile(t, `{"id":1,"name":"Tom","categoryId":2,"status":"sold"}`)
 		for line := range linesOf(`
 			pet set -name=Tom -category=2 -status=sold 1
 			pet export -
 			pet export -status sold
-			pet import -keep-ids ` + petsFile(t, `{"id":1,"name":"Tom","categoryId":2,"status":"sold"}`) + `
+			pet import -keep-ids ` + same + `
 			pet delete 1
 			key create -plan=free
 			key list
@@ -822,41 +823,41 @@ func TestACancelledLeaderCancelsNoFollower(t *testing.T) {
 	}
 }
 
-// TestAnIdempotencyKeyMakesOnePet, also when repeats reach two programs in turn. A step is an API
+// TestAnIdempotencyKeyMakesOnePet, also when repeats reach two programs in turn. A row has an API
 // key, a body, when the repeat comes, and what becomes of it.
 func TestAnIdempotencyKeyMakesOnePet(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		for policy, script := range map[string]string{
 			"another body is refused, and another API key is independent": `
-				1 Rex 0s: created 1
-				1 Max 0s: reused 1
-				2 Rex 0s: created 2
-				2 Max 0s: reused 2
-				1 Rex 0s: replayed 1`,
+				1 Rex 0s => created 1
+				1 Max 0s => reused 1
+				2 Rex 0s => created 2
+				2 Max 0s => reused 2
+				1 Rex 0s => replayed 1`,
 			"a repeat that came first is a replay if it is stored second": `
-				1 Rex 1s: created 1
-				1 Rex 0s: replayed 1`,
+				1 Rex 1s => created 1
+				1 Rex 0s => replayed 1`,
 			"after 24 hours another body may use it": `
-				1 Rex 0s: created 1
-				1 Max 24h: created 2
-				1 Rex 24h: reused 2`,
+				1 Rex 0s => created 1
+				1 Max 24h => created 2
+				1 Rex 24h => reused 2`,
 			"a repeat does not lengthen the 24 hours, and they begin anew with the second pet": `
-				1 Rex 0s: created 1
-				1 Rex 23h59m59.999s: replayed 1
-				1 Rex 24h: created 2
-				1 Rex 47h59m59.999s: replayed 2`,
+				1 Rex 0s => created 1
+				1 Rex 23h59m59.999s => replayed 1
+				1 Rex 24h => created 2
+				1 Rex 47h59m59.999s => replayed 2`,
 		} {
 			stores := []*store{openDatabase(t, db), openDatabase(t, db)}
 			editAsCommand(t, db,
 				"DELETE FROM pets", "DELETE FROM idempotency", "DELETE FROM sqlite_sequence")
-			for i, step := range strings.Split(strings.TrimSpace(script), "\n") {
+			turn := 0
+			for step, want := range rowsOf(t, script) {
 				var keyID int64
 				var body, when string
 				must(t, errorOf(fmt.Sscan(step, &keyID, &body, &when)))
-				now := clock(strings.TrimSuffix(when, ":")).time()
-				_, want, _ := strings.Cut(step, ": ")
-				wantEqual(t, createOnce(t, stores[i%2], keyID, body, now), want,
-					policy, ": ", step)
+				got := createOnce(t, stores[turn%2], keyID, body, clock(when).time())
+				wantEqual(t, got, want, policy, ": ", step)
+				turn++
 			}
 			wantPets(t, stores[0], int64(strings.Count(script, "created")))
 		}
@@ -887,7 +888,8 @@ func TestAPurgeLeavesRoomForCreates(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := openDatabase(t, path)
-		mustWrite(t, s, sqlOf(`WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 250)
+		mustWrite(t, s, sqlOf(`
+			WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n LIMIT 250)
 			INSERT INTO idempotency SELECT 1, i, x'00', 1, 0 FROM n`))
 		before := commitsOf(s)
 		const each = 20 * time.Millisecond

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"time"
 )
 
+// TestUsageLasts plays scripts: of each line, what was done or asked stands before the comma, and
+// what is found then behind it. The lines that there are stand above playEach.
 func TestUsageLasts(t *testing.T) {
 	playEach(t, engines, map[string]string{
 		"usage survives a restart": `
@@ -179,12 +180,13 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 	})
 }
 
-// TestAFlushLeavesRoomForCreates on a file, between two batches, but not in a stop, nor on a cluster,
-// which takes its time for each transaction.
+// TestAFlushLeavesRoomForCreates on a file, between two batches, but not in a stop, nor on a
+// cluster, which takes its time for each transaction.
 func TestAFlushLeavesRoomForCreates(t *testing.T) {
 	const usages = 2*smallBatch + 50
 	const each = 20 * time.Millisecond
-	flush := func(t *testing.T, s *store, leavesRoom bool, transactions int64, takes time.Duration) {
+	flush := func(t *testing.T, s *store, leavesRoom bool, transactions int64,
+		takes time.Duration) {
 		t.Helper()
 		l := newLedger(s, tenMinutes)
 		useMany(t, l, usages)
@@ -723,245 +725,6 @@ func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
 	})
 }
 
-// limitsWorld is a key with a quota, and services that share its usage, called A, B and C. They
-// have one ledger each, and remember nothing at first.
-type limitsWorld struct {
-	testing.TB
-	db        string
-	services  []*ledger
-	key       *apiKey
-	meanwhile string // a script for the next moment in which a service asks its engine
-}
-
-func newLimits(t testing.TB, db string, q quota) *limitsWorld {
-	t.Helper()
-	w := &limitsWorld{TB: t, db: db}
-	w.service('A')
-	mustInsertKey(t, w.store(), apiKey{Plan: enterprisePlan, account: account{quota: q}})
-	w.key = w.shown("0s")
-	return w
-}
-
-// service is the one with a name. It begins when it is first asked for.
-func (w *limitsWorld) service(name byte) *ledger {
-	w.Helper()
-	for len(w.services) <= int(name-'A') {
-		s := openDatabase(w, w.db)
-		s.engine = &hookedEngine{
-			engine:      s.engine,
-			afterRead:   w.playMeanwhile,
-			beforeWrite: w.playMeanwhile,
-		}
-		w.services = append(w.services, newLedger(s, tenMinutes))
-	}
-	return w.services[name-'A']
-}
-
-func (w *limitsWorld) playMeanwhile() {
-	script := w.meanwhile
-	if script == "" { // nothing is written beside parallel requests
-		return
-	}
-	w.meanwhile = ""
-	w.play(script)
-}
-
-func (w *limitsWorld) store() *store {
-	return w.services[0].store
-}
-
-// shown is the newest key as the commands show it.
-func (w *limitsWorld) shown(when string) *apiKey {
-	w.Helper()
-	keys, err := readKeys(w.Context(), w.store(), clock(when),
-		"WHERE k.id = (SELECT max(id) FROM api_keys)")
-	must(w, err)
-	return keys[0]
-}
-
-// playEach plays each script in a world of its own. Its first line is the quota of the key. on is
-// engines, onFile or onCluster.
-func playEach(t *testing.T, on func(*testing.T, func(*testing.T, string)),
-	scripts map[string]string) {
-	for policy, script := range scripts {
-		var q quota
-		first := strings.TrimSpace(script)
-		must(t, errorOf(fmt.Sscanf(first, "quota %d %d", &q.PerMinute, &q.PerDay)))
-		t.Run(policy, func(t *testing.T) {
-			on(t, func(t *testing.T, db string) {
-				newLimits(t, db, q).play(script)
-			})
-		})
-	}
-}
-
-func onFile(t *testing.T, test func(*testing.T, string)) {
-	test(t, databasePath(t))
-}
-
-func onCluster(t *testing.T, test func(*testing.T, string)) {
-	test(t, newCluster(t, 3).addresses())
-}
-
-// ask makes one request, which the store must not fail.
-func (w *limitsWorld) ask(l *ledger, when string) decision {
-	w.Helper()
-	d, err := l.charge(&w.key.account, clock(when))
-	must(w, err)
-	if d.banBegins {
-		must(w, l.storeBan(&w.key.account, &d))
-	}
-	return d
-}
-
-// play does what a script says, in which each line is one of these:
-//
-//	10s: 58 admitted, minute 1 until 1m10s   58 requests at 10s, and what the last one is shown
-//	B 10s: 2 rate_limited, day 0 until 24h   the same at service B; without a name it is A
-//	11s: 1 errors                            counts responses of 5xx
-//	11s: flush, 1 transactions               adds what was counted to the database
-//	11s: restart                             after a kill, which flushes nothing
-//	11s: forget                              lets the ledger remember nothing
-//	crowd                                    lets it remember as many others as it may
-//	11s: ban-for 90s                         sets how long bans are
-//	11s: per-day 5                           changes the key's limit
-//	11s: nearly-banned                       lets the next refusal ban the key
-//	11s: unban                               as petstore key unban does
-//	11s: rotate                              goes on with a successor of the key
-//	11s: shown, used 3 and 3                 what petstore key show says
-//	stored: minute 3 until 1m10s             requests that were used, as the database has them
-//	B: minute 3 until 1m10s                  and as a service has them
-//	days: 2027-01-15: 2 admitted             what is stored of a day
-//	meanwhile 12s: 1 admitted                a line for when a service next asks its engine
-func (w *limitsWorld) play(script string) {
-	w.Helper()
-	for line := range strings.Lines(script) {
-		line = strings.TrimSpace(line)
-		if later, found := strings.CutPrefix(line, "meanwhile "); found {
-			w.meanwhile += later + "\n"
-			continue
-		}
-		if line == "crowd" {
-			for id := range int64(maxEntries) {
-				w.service('A').entries[-id-1] = &entry{}
-			}
-			continue
-		}
-		who, what, found := strings.Cut(line, ": ")
-		if !found {
-			continue
-		}
-		service, fields := w.service('A'), strings.Fields(who)
-		if name := fields[0][0]; name >= 'A' && name <= 'C' {
-			service, fields = w.service(name), fields[1:]
-		}
-		switch {
-		case who == "stored":
-			u, err := readUsage(w.Context(), w.store(), 1)
-			must(w, err)
-			w.want(line, usedText(*u), what)
-		case who == "days":
-			w.want(line, strings.Join(storedDays(w, w.store()), "\n"), what)
-		case len(fields) == 0:
-			w.want(line, usedText(service.entries[1].usage), what)
-		default:
-			w.step(line, service, fields[0], what)
-		}
-	}
-}
-
-// want checks that a line of a script says what was found.
-func (w *limitsWorld) want(line, got, want string) {
-	w.Helper()
-	wantPart(w, got, want, line)
-}
-
-// step does what one line of a script says.
-func (w *limitsWorld) step(line string, l *ledger, when, what string) {
-	w.Helper()
-	action, want, _ := strings.Cut(what, ", ")
-	verb, argument, _ := strings.Cut(action, " ")
-	switch verb {
-	case "flush":
-		before := commitsOf(l.store)
-		must(w, l.flush(w.Context(), clock(when).time, false))
-		w.want(line, fmt.Sprintf("%d transactions", commitsOf(l.store)-before), want)
-	case "restart":
-		w.services[slices.Index(w.services, l)] = newLedger(l.store, l.banFor)
-	case "forget":
-		clear(l.entries)
-	case "ban-for":
-		l.banFor = time.Duration(clock(argument)-testStart) * time.Millisecond
-	case "per-day":
-		must(w, errorOf(fmt.Sscan(argument, &w.key.PerDay)))
-	case "nearly-banned":
-		l.entries[1] = &entry{usage: nearlyBanned()}
-	case "unban":
-		must(w, unbanKey(w.Context(), w.store(), 1, clock(when)))
-		w.key = w.shown(when)
-	case "rotate":
-		d := newSecret(false).digest()
-		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, w.key, d, clock("48h"))))
-		w.key = w.shown(when)
-	case "shown":
-		w.want(line, shownText(w.shown(when)), want)
-	default:
-		w.requests(line, l, when, action, want)
-	}
-}
-
-// requests makes what a line of a script says, such as "58 admitted".
-func (w *limitsWorld) requests(line string, l *ledger, when, action, want string) {
-	w.Helper()
-	var times int
-	var outcome string
-	must(w, errorOf(fmt.Sscan(action, &times, &outcome)))
-	if outcome == "errors" {
-		for range times {
-			l.countError(1, clock(when))
-		}
-		return
-	}
-	var d decision
-	for i := range times {
-		d = w.ask(l, when)
-		if got := cmp.Or(string(d.refusal), "admitted"); got != outcome {
-			w.Fatalf("%s: request %d is %s", line, i+1, got)
-		}
-	}
-	w.want(line, fmt.Sprintf("minute %s, day %s", levelText(d.minute), levelText(d.day)), want)
-}
-
-// usedText reads "minute 3 until 1m10s, day 3 until 24h0m10s": the requests that were used.
-func usedText(u usage) string {
-	text := func(b bucket) string {
-		return levelText(level{remaining: b.used, reset: b.ends})
-	}
-	return fmt.Sprintf("minute %s, day %s", text(u.minute), text(u.day))
-}
-
-// shownText is what the commands show of a key.
-func shownText(k *apiKey) string {
-	text := fmt.Sprintf("used %d and %d, last at %v", k.UsedThisMinute, k.UsedToday,
-		offset(k.LastUsedAt))
-	if k.BannedUntil == 0 {
-		text += ", not banned"
-	} else {
-		text += fmt.Sprint(", banned until ", offset(k.BannedUntil))
-	}
-	return text + fmt.Sprint(", bans until ", offset(k.unbannedAt), " are lifted")
-}
-
-// offset is an instant on the clock of these tests.
-func offset(at instant) time.Duration {
-	return time.Duration(at-testStart) * time.Millisecond
-}
-
-// levelText reads "59 until 1m10s": the requests that remain, and when the bucket is full.
-func levelText(l level) string {
-	return fmt.Sprintf("%d until %v", l.remaining, offset(l.reset))
-}
-
 // headersOf are the headers of a decision, a line each, in the order of their names.
 func headersOf(d decision) string {
 	h := http.Header{}
@@ -971,22 +734,6 @@ func headersOf(d decision) string {
 		fmt.Fprintf(&text, "%s: %s\n", name, strings.Join(h[name], " AND "))
 	}
 	return text.String()
-}
-
-// usedUntil is a bucket of which some requests are used.
-func usedUntil(n int64, ends string) bucket {
-	return bucket{used: n, ends: clock(ends)}
-}
-
-// nearlyBanned is a usage of a key with 2 requests a minute whose next refusal bans it.
-func nearlyBanned() usage {
-	return usage{
-		minute:  usedUntil(2, "60s"),
-		day:     usedUntil(2, "24h"),
-		strikes: usedUntil(2, "60s"),
-		retryAt: clock("60s"),
-		retryOf: minuteMillis,
-	}
 }
 
 // modelWindow is a window of a key, as simple as can be.
