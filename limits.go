@@ -17,9 +17,9 @@ package main
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
 //
-// A key is banned when its strikes within one minute exceed its limit per minute. Time is counted
-// in whole milliseconds throughout, so that an instant is the same when it is read back from the
-// database after a restart.
+// A key is banned when its strikes within one minute exceed its limit per minute. usage.go decides
+// how long a ban is, and stores it before it begins. Time is counted in whole milliseconds
+// throughout, so that an instant is the same when it is read back from the database.
 
 import (
 	"fmt"
@@ -27,7 +27,6 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"time"
 )
 
 // quota is how many requests are admitted in each window.
@@ -90,12 +89,12 @@ type bucket struct {
 	ends instant // when the window ends, and the bucket is full again
 }
 
-// running reports whether a window of the given length is running. A window that has just begun
-// ends one length from now, and none can end later. If one does, by more than a minute, the clock
-// was set back since it began, and it counts as over. The minute leaves room for requests that read
-// the clock a little out of order, and for the clocks of services, which differ a little.
+// running reports whether a window of the given length is running. If it ends later than one that
+// begins now, the clock was set back since it began, and it counts as over. A minute more is no
+// sign of that: requests read the clock out of order, and the clocks of services differ a little.
 func (b bucket) running(now, length instant) bool {
-	return now < b.ends && b.ends <= now+length+minuteMillis
+	wasSetBack := b.ends > now+length+minuteMillis
+	return now < b.ends && !wasSetBack
 }
 
 // take counts one request, and begins a window if none is running.
@@ -106,7 +105,13 @@ func (b *bucket) take(now, length instant) {
 	b.used++
 }
 
-// level is that of a bucket at an instant. For a full bucket, the reset is that instant.
+// level is what a caller sees of one bucket.
+type level struct {
+	limit, remaining int64 // requests
+	reset            instant
+}
+
+// level returns what is seen of a bucket. While no window is running, it is full and resets now.
 func (b bucket) level(now, length instant, limit int64) level {
 	v := level{limit: limit, remaining: limit, reset: now}
 	if b.running(now, length) {
@@ -116,28 +121,22 @@ func (b bucket) level(now, length instant, limit int64) level {
 	return v
 }
 
-// level is what a caller sees of one bucket.
-type level struct {
-	limit, remaining int64 // requests
-	reset            instant
-}
-
-// window names one of the windows of a caller, in messages and in RateLimit.
+// window names one of the two windows of a caller.
 type window string
 
 const (
-	minuteWindow  window = "minute"
-	dayWindow     window = "day"
-	addressWindow window = "address" // a minute: the only window of a caller without a valid key
+	minuteWindow window = "minute"
+	dayWindow    window = "day"
 )
 
 // decision is whether a request was admitted, and where its caller stands then.
 type decision struct {
 	now         instant
-	minute, day level     // RateLimit; minute is that of an address too, which has no day
+	minute, day level     // RateLimit
+	isAddress   bool      // the caller is an address, without a day, and not an account
 	window      window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins   bool      // this very refusal bans the key, once the ban is stored
+	banBegins   bool      // one strike too many: usage.go has to store a ban
 	policy      []string  // RateLimit-Policy
 }
 
@@ -152,23 +151,24 @@ func (d decision) described() level {
 // usage is what the keys of one line of rotations have used together.
 type usage struct {
 	minute, day bucket
-	bannedAt    instant // when the last ban began
-	bannedUntil instant // when it ends, unless it is lifted
+	bannedAt    instant // when the last ban began; usage.go sets it when the ban is stored
+	bannedUntil instant // when that ban ends, unless it is lifted
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the latest Retry-After has passed
-	retryOf instant // the length of the window that retryAt is the end of
+	retryOf instant // the length of the window that refused then
 }
 
-// standing is where a caller stands: the levels of both buckets. It describes the one with less
+// standing is where an account stands: the levels of both buckets. It describes the one with less
 // left, or of equal ones the day.
-func (u *usage) standing(now instant, q quota) decision {
+func (u *usage) standing(a *account, now instant) decision {
 	d := decision{
 		now:    now,
-		minute: u.minute.level(now, minuteMillis, q.PerMinute),
-		day:    u.day.level(now, dayMillis, q.PerDay),
+		minute: u.minute.level(now, minuteMillis, a.PerMinute),
+		day:    u.day.level(now, dayMillis, a.PerDay),
 		window: dayWindow,
+		policy: a.policy,
 	}
 	if d.minute.remaining < d.day.remaining {
 		d.window = minuteWindow
@@ -176,27 +176,30 @@ func (u *usage) standing(now instant, q quota) decision {
 	return d
 }
 
-// admit takes one request from both buckets, or from none if it is refused.
-func (u *usage) admit(a *account, now instant, banFor time.Duration) decision {
-	d := u.standing(now, a.quota)
-	if d.described().remaining == 0 {
+// admit takes one request from both buckets, or from none if it is refused. Without bans, none
+// begins, and one that was stored earlier does not count.
+func (u *usage) admit(a *account, now instant, withBans bool) decision {
+	d := u.standing(a, now)
+	minuteRefuses := d.minute.remaining == 0
+	dayRefuses := d.day.remaining == 0
+	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
-		if d.minute.remaining == 0 && d.minute.reset > d.day.reset {
-			d.window = minuteWindow // of two that refuse, the one that resets later
-		}
 	}
-	if banFor > 0 && u.isBanned(a, now) {
+	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
+		d.window = minuteWindow // the one that resets later
+	}
+	if withBans && u.isBanned(a, now) {
 		d.showBan(u.bannedUntil)
 		return d
 	}
 	if d.refusal != "" {
-		d.banBegins = u.strike(now, a.PerMinute) && banFor > 0
+		d.banBegins = u.strike(now, a.PerMinute) && withBans
 		u.askToWait(d)
 		return d
 	}
 	u.minute.take(now, minuteMillis)
 	u.day.take(now, dayMillis)
-	return u.standing(now, a.quota)
+	return u.standing(a, now)
 }
 
 // isBanned reports whether the ban runs for a key, and was not lifted since it began.
@@ -204,30 +207,32 @@ func (u *usage) isBanned(a *account, now instant) bool {
 	return now < u.bannedUntil && a.unbannedAt < u.bannedAt
 }
 
-// showBan turns the decision into the refusal of a banned key. It shows a minute of which nothing
-// remains until the ban ends or the exhausted bucket resets, whichever is later. The day stays.
+// showBan makes the decision the refusal of a banned key. It describes the minute: nothing remains
+// of it until the ban ends, or until the exhausted bucket resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited {
+	if d.refusal == CodeRateLimited { // a bucket is exhausted
 		until = max(until, d.described().reset)
 	}
 	d.refusal = CodeKeyBanned
+	d.window = minuteWindow
 	d.minute.remaining = 0
 	d.minute.reset = until
-	d.window = minuteWindow
 }
 
 // strike notes a refusal and reports whether it is one strike too many: above the limit, since a
-// burst of parallel requests is no abuse. The first refusal is no strike: the caller had not been
-// asked to wait yet. Strikes are counted until the minute's window ends. If only the day refuses,
-// there may be no such window. Then the strikes have a minute of their own.
+// burst of parallel requests is no abuse. The first refusal is none: its caller was not asked to
+// wait yet. Strikes are counted until the minute's window ends, or for a minute if none runs.
 func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false
 	}
-	if !u.strikes.running(now, minuteMillis) && u.minute.running(now, minuteMillis) {
-		u.strikes = bucket{ends: u.minute.ends} // they end with it
+	if !u.strikes.running(now, minuteMillis) {
+		u.strikes = bucket{ends: now + minuteMillis}
+		if u.minute.running(now, minuteMillis) {
+			u.strikes.ends = u.minute.ends
+		}
 	}
-	u.strikes.take(now, minuteMillis)
+	u.strikes.used++
 	if u.strikes.used <= perMinute {
 		return false
 	}
@@ -235,26 +240,26 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	return true
 }
 
-// isAskedToWait reports whether the Retry-After of a refusal has not passed. As a window does, it
-// counts as over if it began before the clock was set back.
+// isAskedToWait reports whether the Retry-After of a refusal has not passed. It passes with the
+// window that refused: so it counts as over, too, if the clock was set back.
 func (u *usage) isAskedToWait(now instant) bool {
 	return bucket{ends: u.retryAt}.running(now, u.retryOf)
 }
 
-// askToWait notes the Retry-After of a refusal. The latest counts, unless the clock was set back.
+// askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
-	if retryAt > u.retryAt || !u.isAskedToWait(d.now) {
-		u.retryAt = retryAt
-		u.retryOf = minuteMillis
-		if d.window == dayWindow {
-			u.retryOf = dayMillis
-		}
+	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
+		return
+	}
+	u.retryAt = retryAt
+	u.retryOf = minuteMillis
+	if d.window == dayWindow {
+		u.retryOf = dayMillis
 	}
 }
 
-// retryAfter is whole seconds until the refusing bucket resets, rounded up, at least 1 (RFC 9110
-// section 10.2.3).
+// retryAfter is whole seconds, at least 1 (RFC 9110 section 10.2.3).
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds. They are a length, or an instant.
@@ -267,27 +272,21 @@ func (d decision) err() error {
 		return newError(d.refusal,
 			"the key is banned for repeated requests after 429; retry in %d s", d.retryAfter())
 	case CodeRateLimited:
-		unit := d.window
-		if unit == addressWindow {
-			unit = minuteWindow
-		}
 		return newError(d.refusal, "the limit of %d requests a %s is used up; retry in %d s",
-			d.described().limit, unit, d.retryAfter())
+			d.described().limit, d.window, d.retryAfter())
 	}
 	return nil
 }
 
-// setHeaders sets the limit headers. X-RateLimit-* is spelt as specified, by assigning to the map,
-// since Set would write X-Ratelimit. RateLimit and RateLimit-Policy follow
-// draft-ietf-httpapi-ratelimit-headers.
+// setHeaders sets the limit headers. RateLimit and RateLimit-Policy follow
+// draft-ietf-httpapi-ratelimit-headers. Set would spell the others X-Ratelimit.
 func (d decision) setHeaders(h http.Header) {
 	limits := make([]byte, 0, 64)
-	if d.window == addressWindow {
-		limits = d.minute.appendItem(limits, addressWindow, d.now)
+	if d.isAddress {
+		limits = d.minute.appendItem(limits, `"address"`, d.now)
 	} else {
-		limits = d.minute.appendItem(limits, minuteWindow, d.now)
-		limits = append(limits, ", "...)
-		limits = d.day.appendItem(limits, dayWindow, d.now)
+		limits = d.minute.appendItem(limits, `"minute"`, d.now)
+		limits = d.day.appendItem(limits, `, "day"`, d.now)
 	}
 	v := d.described()
 	values := []string{ // one slice for all, since this runs for every request
@@ -307,10 +306,9 @@ func (d decision) setHeaders(h http.Header) {
 }
 
 // appendItem appends an element of RateLimit: the requests left, and the seconds to the reset.
-func (v level) appendItem(text []byte, w window, now instant) []byte {
-	text = append(text, '"')
-	text = append(text, w...)
-	text = append(text, `";r=`...)
+func (v level) appendItem(text []byte, name string, now instant) []byte {
+	text = append(text, name...)
+	text = append(text, ";r="...)
 	text = strconv.AppendInt(text, v.remaining, 10)
 	text = append(text, ";t="...)
 	return strconv.AppendInt(text, ceilSeconds(v.reset-now), 10)
@@ -330,21 +328,23 @@ func (a *addresses) admit(address netip.Prefix, now instant, charge bool) decisi
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	b, isKnown := a.buckets[address]
-	isSpent := b.level(now, minuteMillis, addressQuota).remaining == 0
-	if charge && !isSpent {
-		if !isKnown && len(a.buckets) == maxAddresses {
-			for other := range a.buckets { // Go's order of a map is random
-				delete(a.buckets, other)
-				break
-			}
-		}
-		b.take(now, minuteMillis)
-		a.buckets[address] = b
-	}
-	d := decision{now: now, window: addressWindow, policy: addressPolicy}
+	d := decision{now: now, isAddress: true, window: minuteWindow, policy: addressPolicy}
 	d.minute = b.level(now, minuteMillis, addressQuota)
-	if charge && isSpent {
-		d.refusal = CodeRateLimited
+	if !charge {
+		return d
 	}
+	if d.minute.remaining == 0 {
+		d.refusal = CodeRateLimited
+		return d
+	}
+	if !isKnown && len(a.buckets) == maxAddresses {
+		for other := range a.buckets { // Go's order of a map is random
+			delete(a.buckets, other)
+			break
+		}
+	}
+	b.take(now, minuteMillis)
+	a.buckets[address] = b
+	d.minute = b.level(now, minuteMillis, addressQuota)
 	return d
 }

@@ -395,7 +395,7 @@ func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 		"39.999s": "0 until 40s: the limit of 60 requests a minute is used up; retry in 40 s",
 	} {
 		u := &usage{minute: usedUntil(60, "40s"), day: usedUntil(1000, dayEnds)}
-		d := u.admit(&account{quota: quota{60, 1000}}, clock("0s"), tenMinutes)
+		d := u.admit(&account{quota: quota{60, 1000}}, clock("0s"), true)
 		refusal, _ := errors.AsType[*Error](d.err())
 		wantEqual(t, levelText(d.described())+": "+refusal.Message, want,
 			"what is shown with a day until ", dayEnds)

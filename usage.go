@@ -105,8 +105,7 @@ func (l *ledger) chargeKnown(a *account, now instant) (d decision, known bool) {
 	if e == nil || l.isOld(e) {
 		return d, false
 	}
-	d = e.admit(a, now, l.banFor)
-	d.policy = a.policy
+	d = e.admit(a, now, l.banFor > 0)
 	l.count(a.usageID, now, tallyOf(d))
 	if d.refusal == "" {
 		e.minuteStored.count(e.minute)

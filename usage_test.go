@@ -398,7 +398,7 @@ func (w *lateWorld) request() {
 	now := w.now
 	got, err := w.service('A').charge(&w.key.account, now)
 	must(w, err)
-	want := w.ideal.admit(&w.key.account, now, 0)
+	want := w.ideal.admit(&w.key.account, now, false)
 	if got.refusal != want.refusal || got.minute != want.minute {
 		w.Fatalf("at %v: %q, minute %v, want %q, minute %v", levelText(level{reset: now}),
 			got.refusal, levelText(got.minute), want.refusal, levelText(want.minute))

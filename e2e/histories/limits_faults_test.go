@@ -14,8 +14,9 @@ var limitFaults = []struct {
 	changes    []string
 }{
 	{"a window admits one request too many", "limits.go", []string{
-		"	d := u.standing(now, a.quota)\n",
-		"	d := u.standing(now, quota{a.PerMinute + 1, a.PerDay + 1})\n",
+		"	d := u.standing(a, now)\n",
+		"	more := *a\n	more.quota = quota{a.PerMinute + 1, a.PerDay + 1}\n" +
+			"	d := u.standing(&more, now)\n",
 	}},
 	{"a restart forgets all usage", "usage.go", []string{
 		"	_, err := l.store.readInto(context.Background(), query, stored.columns()...)\n",
