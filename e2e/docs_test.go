@@ -323,6 +323,17 @@ func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
 	}
 }
 
+// TestEveryTestHoldsAPromise: each row of the table in docs/design.md names a promise of the list
+// above it, and each promise has a row.
+func TestEveryTestHoldsAPromise(t *testing.T) {
+	design := readFile(t, "../docs/design.md")
+	promises := findAll(`(?m)^- \*\*([A-Z]\d+)\*\* `, design)
+	tested := findAll("(?m)^\\| ([A-Z]\\d+) \\| `Test", design)
+	if len(promises) == 0 || !slices.Equal(promises, tested) {
+		t.Errorf("the promises are %q, and those with tests %q", promises, tested)
+	}
+}
+
 // TestThePictureOfATerminalShowsWhatTheDocumentsShow looks for every line of the
 // picture in a block that is run.
 func TestThePictureOfATerminalShowsWhatTheDocumentsShow(t *testing.T) {
