@@ -101,8 +101,8 @@ type knownKey struct {
 // take some seconds. The last one has to end within 30 seconds, in which a response must be sent.
 const maxSuspects = 4
 
-// errNoLookup means that the store is not available, or that maxSuspects suspect lookups run or
-// wait already.
+// errNoLookup means that maxSuspects suspect lookups run or wait already. It is also what a client
+// gets when the store is not available.
 var errNoLookup = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 // errInvalidKey is the same for all keys that cannot be used, so that nobody learns why.
@@ -245,12 +245,15 @@ func clientNetwork(r *http.Request, header string) netip.Prefix {
 }
 
 // parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
-// zero Prefix for any other text, since ParseAddr returns the zero Addr with its error.
+// zero Prefix for any other text.
 func parseNetwork(text string) netip.Prefix {
 	addrPort, err := netip.ParseAddrPort(text)
 	ip := addrPort.Addr()
 	if err != nil {
-		ip, _ = netip.ParseAddr(strings.Trim(text, "[]"))
+		ip, err = netip.ParseAddr(strings.Trim(text, "[]"))
+	}
+	if err != nil {
+		return netip.Prefix{}
 	}
 	ip = ip.Unmap()
 	network, _ := ip.Prefix(min(ip.BitLen(), 64)) // all 32 bits of IPv4
