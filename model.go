@@ -181,7 +181,7 @@ func (t sentText) String() string {
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
 	}
-	return strconv.QuoteToGraphic(keyText.ReplaceAllString(text, "$1…"))
+	return strconv.QuoteToGraphic(withoutKeys(text))
 }
 
 // sentLiteral is the sentText of a JSON string. It is decoded only where it is named.
@@ -304,23 +304,28 @@ func acceptsGzip(r *http.Request) bool {
 }
 
 // keyText matches an API key, or the beginning of one.
-var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9A-Za-z]+`)
+var keyText = regexp.MustCompile(`(?i)(pet_)(live|test)_[0-9a-z]+`)
+
+// withoutKeys leaves only pet_… of each API key in a text.
+func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
 // redactWhole takes secrets out of a text whose fields cannot be told apart, such as an error about
 // what was typed. It takes the whole text for one field, so it may remove more than redact.
-func redactWhole(text string) string {
-	return keyText.ReplaceAllString(withoutPassword(text), "$1…")
-}
+func redactWhole(text string) string { return withoutKeys(withoutPassword(text)) }
 
-// fieldText matches a quoted string with its quotes, or a text up to the next quote, white space,
+// A field of a line is quoted, with its end or without, or a text up to the next quote, white space
 // or control character. A secret with white space in it is quoted wherever it is logged.
-var fieldText = regexp.MustCompile(`(?s)"(?:[^"\\]|\\.)*"?|[^"\x00-\x20]+`)
+const (
+	quotedField = `"(?:[^"\\]|\\.)*"?`
+	plainField  = `[^"\x00-\x20]+`
+)
+
+var fieldText = regexp.MustCompile("(?s)" + quotedField + "|" + plainField)
 
 // redact takes secrets out of a line of a log, or out of another text that quotes in fields what
 // somebody has sent or typed.
 func redact(line string) string {
-	shown := fieldText.ReplaceAllStringFunc(line, withoutPassword)
-	return keyText.ReplaceAllString(shown, "$1…")
+	return withoutKeys(fieldText.ReplaceAllStringFunc(line, withoutPassword))
 }
 
 // withoutPassword takes the user and password of URLs out of a field. A password may hold any
@@ -517,27 +522,22 @@ func decodeName(value []byte) (name, problem string) {
 	if len(value) > len(`""`)+maxName*len(`\ud83d\udc31`) {
 		return "", tooLong
 	}
-	name = unquote(value)
-	if strings.Contains(name, replacement) && holdsHalf(value, name) {
+	if bytes.Contains(value, []byte(`\u`)) && !pairedText.Match(value) {
 		return "", "holds half of a surrogate pair"
 	}
+	name = unquote(value)
 	return name, checkName(name)
 }
 
-// replacement is what json.Unmarshal puts in the place of half of a surrogate pair.
-const replacement = "\ufffd"
-
-// holdsHalf reports whether a JSON string holds half of a surrogate pair, which RFC 8259 section
-// 8.2 calls unpredictable. json.Unmarshal puts a replacement in the place of each half. So its text
-// then has more of them than the client has sent, as characters or as escapes.
-func holdsHalf(literal []byte, text string) bool {
-	sent := string(literal)
-	sent = strings.ReplaceAll(sent, `\\`, "") // the u after these begins no escape
-	sent = strings.ToLower(sent)
-	sent = strings.ReplaceAll(sent, `\ufffd`, replacement)
-	given := strings.Count(sent, replacement)
-	return strings.Count(text, replacement) > given
-}
+// pairedText matches a JSON string in which no half of a surrogate pair is without the other, which
+// RFC 8259 section 8.2 calls unpredictable: json.Unmarshal puts U+FFFD in its place.
+var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
+	`[^\\]`,                              // a character that is not escaped
+	`\\[^u]`,                             // one that is escaped with another character
+	`\\u[^dD]...`,                        // one that is escaped with its number
+	`\\u[dD][0-7]..`,                     // the last of these before the surrogates
+	`\\u[dD][89abAB]..\\u[dD][c-fC-F]..`, // a pair: the first half, and the second
+}, "|") + ")*$")
 
 var tooLong = "must have at most " + strconv.Itoa(maxName) + " characters"
 
