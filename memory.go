@@ -10,9 +10,11 @@ package main
 // look from before the pause says is not believed.
 //
 // If looks fail, as without a leader of a cluster, what is remembered is used on, so that the
-// service stays usable.
+// service stays usable. For the operator's page, it is also remembered whether the database could
+// be used when somebody tried last.
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -31,9 +33,9 @@ type memory struct {
 	// the count from before it was read, to tell whether it is fresh.
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // the number of edits that was read last
-	// highest is the highest id of a pet that a response of this service may have shown. A last
-	// page that was read before may lack this pet: see fresh.
-	highest atomic.Int64
+	// highestShown is the highest id of a pet that a response of this service may have shown. A
+	// last page that was read before may lack this pet: see fresh.
+	highestShown atomic.Int64
 
 	refresh func(ctx context.Context) error // looks for edits by others, and notes them
 	// turn holds an element while somebody waits for a look. It is a channel in place of a mutex,
@@ -46,7 +48,17 @@ type memory struct {
 	mu      sync.Mutex     // guards what follows, and changes of trustedAt
 	running map[*look]bool // the looks that have begun since the last pause
 	lastErr error          // of the last look that has ended
+	ready   readiness
 }
+
+// readiness is whether the database can be used, as far as somebody has seen it.
+type readiness struct {
+	reading    error     // of the last check that has read
+	committing error     // of the last commit
+	since      time.Time // when the service became ready, or ceased to be
+}
+
+func (r readiness) err() error { return cmp.Or(r.reading, r.committing) }
 
 // look is one look for edits by others.
 type look struct {
@@ -105,7 +117,8 @@ func areRecent(age, wallAge time.Duration) bool {
 	return age <= trustFor && wallAge >= 0 && wallAge <= trustFor
 }
 
-// recent reports whether an instant is recent. One that is later than now is recent, too.
+// recent reports whether an instant is recent. It may be later than now: a look may have begun
+// after the request that asks.
 func recent(at, now time.Time) bool {
 	age := now.Sub(at)
 	wallAge := now.Round(0).Sub(at.Round(0)) // Round leaves only the wall clock
@@ -173,23 +186,21 @@ func (m *memory) waitForLook() error {
 
 // beginLook begins a look, and returns it with the error of the last one that has ended. If
 // maxLooks hang, it returns a look that never ends.
-//
-// If what is remembered is old, the process was paused, and a new look begins in any case. Requests
-// wait for it. So it ends within lookWait, that the engine leaves a node that hangs, and asks
-// another one in time.
 func (m *memory) beginLook(now time.Time) (l *look, lastErr error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ctx, stop := context.WithCancel(context.Background())
-	if !m.isTrusted(now) {
+	l = &look{began: now, ended: make(chan struct{})}
+	ctx := context.Background()
+	switch {
+	case !m.isTrusted(now):
+		// The process was paused, and requests wait for this look. It ends within lookWait, so that
+		// the engine leaves a node that hangs, and asks another one in time.
 		m.stopLooks()
-		stop()
-		ctx, stop = context.WithTimeout(context.Background(), lookWait)
-	}
-	l = &look{began: now, stop: stop, ended: make(chan struct{})}
-	if len(m.running) == maxLooks {
-		stop()
+		ctx, l.stop = context.WithTimeout(ctx, lookWait)
+	case len(m.running) == maxLooks:
 		return l, m.lastErr
+	default:
+		ctx, l.stop = context.WithCancel(ctx)
 	}
 	m.running[l] = true
 	go m.runLook(ctx, l)
@@ -212,6 +223,24 @@ func (m *memory) runLook(ctx context.Context, l *look) {
 	}
 }
 
+// readySoFar is what is known of readiness.
+func (m *memory) readySoFar() readiness {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ready
+}
+
+// noteReady notes one part of readiness: reading or committing of m.ready.
+func (m *memory) noteReady(part *error, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := m.ready.err()
+	*part = err
+	if (before == nil) != (m.ready.err() == nil) {
+		m.ready.since = time.Now()
+	}
+}
+
 // forget makes all that is remembered old.
 func (m *memory) forget() { m.editsSeen.Add(1) }
 
@@ -230,8 +259,8 @@ func (m *memory) noteEdits(edits int64) {
 // noteShown takes the id of a pet that a response may show from now on.
 func (m *memory) noteShown(id int64) {
 	for {
-		highest := m.highest.Load()
-		if id <= highest || m.highest.CompareAndSwap(highest, id) {
+		highest := m.highestShown.Load()
+		if id <= highest || m.highestShown.CompareAndSwap(highest, id) {
 			return
 		}
 	}

@@ -504,6 +504,28 @@ func TestALookThatEndsLateTakesNothingBack(t *testing.T) {
 	}
 }
 
+// TestReadinessForgetsNothing: a check and a commit that end at once are both noted.
+func TestReadinessForgetsNothing(t *testing.T) {
+	m := newRemembering()
+	var wg sync.WaitGroup
+	for part, noted := range map[*error]func() error{
+		&m.ready.reading:    func() error { return m.readySoFar().reading },
+		&m.ready.committing: func() error { return m.readySoFar().committing },
+	} {
+		wg.Go(func() {
+			for i := range 100_000 {
+				want := []error{nil, errUnavailable}[i%2]
+				m.noteReady(part, want)
+				if got := noted(); got != want {
+					t.Errorf("what was noted is %v, want %v", got, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // TestAClockThatWasSetBackMakesALookNew, however short ago the last one was. This is in real time,
 // since fake time has no clock beside that of the wall.
 func TestAClockThatWasSetBackMakesALookNew(t *testing.T) {

@@ -556,7 +556,7 @@ func (w watch) judge(now time.Time, numbers, before map[string]float64) (r reaso
 func (o *operator) judge(now time.Time, numbers map[string]float64) verdict {
 	o.judging.Lock()
 	defer o.judging.Unlock()
-	ready := o.service.store.ready.Load() // storeOn has set the first one
+	ready := o.service.store.readySoFar()
 	v := verdict{Ready: ready.err() == nil, ReadySince: ready.since.UnixMilli()}
 	if !v.Ready {
 		v.Reasons = append(v.Reasons, reason{Words: ready.err().Error(), Since: v.ReadySince})

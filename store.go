@@ -16,7 +16,7 @@ package main
 // and speak JSON.
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -55,17 +55,17 @@ type scanner = func(columns ...any) error
 // store writes one transaction at a time.
 type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
-	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. write heeds
-	// ctx while it waits for another program, and in a command until it commits. An error means
-	// that nothing was written, unless it wraps errOutcome.
+	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. The end of ctx
+	// ends a wait for other programs, and in a command all that comes before the commit. An error
+	// means that nothing was written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls note if other programs may have written since the last call. It does so before
-	// any other call can find that nothing has changed since. A cluster cannot tell: its services
-	// only see the edits that store.edit counts. It calls note if another node responds than
-	// before, which may not hold all that the other has shown.
+	// changed calls note if what was read earlier may not be what is stored: on a file, if another
+	// program has written since the last call; on a cluster, if another node responds, which may
+	// lack what the one before has shown. What others write to a cluster it cannot tell: see edit.
+	// If several calls run at once, none of them returns before the change is noted.
 	changed(ctx context.Context, note func()) error
 	// bind ties the engine to the database that it has opened, once the schema is right. From then
 	// on it refuses any other, such as a node of another cluster.
@@ -112,7 +112,7 @@ func pause(ctx context.Context, d time.Duration) {
 const (
 	entryBytes   = 256              // memory for a cached page or pet, beside its body
 	maxCallers   = 4096             // callers of one transaction, from which on creates are refused
-	maxOfOne     = maxCallers / 4   // the most creates of one usage in a transaction
+	maxOfOne     = maxCallers / 4   // creates of one usage, so that no burst takes all places
 	recordMillis = dayMillis        // for how long an Idempotency-Key is kept
 	commandWait  = 10 * time.Second // how long commands, starts and stops wait for lock or leader
 )
@@ -128,9 +128,7 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	memory
-
-	ready atomic.Pointer[readiness] // for the operator's page
+	memory // embedded: whoever has the store asks it whether what is remembered counts
 
 	// These are for /metrics.
 	queueRefusals atomic.Int64
@@ -140,34 +138,12 @@ type store struct {
 	idsGivenAgain atomic.Int64
 }
 
-// readiness is whether the store can be used, as far as somebody has seen it.
-type readiness struct {
-	reading    error     // of the last check that has read
-	committing error     // of the last commit
-	since      time.Time // when the store became ready, or ceased to be
-}
-
-func (r *readiness) err() error { return cmp.Or(r.reading, r.committing) }
-
-// noteReady takes what is known of reading and of committing now.
-func (s *store) noteReady(reading, committing error) {
-	last := s.ready.Load()
-	now := &readiness{reading: reading, committing: committing, since: last.since}
-	if (now.err() == nil) != (last.err() == nil) {
-		now.since = time.Now()
-	}
-	s.ready.Store(now)
-}
-
 // transaction is what many callers commit together.
 type transaction struct {
 	callers    int
 	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
-	// The pets of plain creates become the last statement. rows are JSON arrays with a comma before
-	// each, as appendRow makes them.
-	pets int64
-	rows []byte
+	pets       [][]byte // of plain creates, each as appendRow makes it: the last statement
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
@@ -186,14 +162,13 @@ func storeOn(e engine) *store {
 		committing: make(chan struct{}, 1),
 	}
 	s.memory.begin(s.refresh)
-	s.ready.Store(&readiness{since: processStart})
+	s.ready.since = processStart
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
 	return s
 }
 
-// Close ends the engine. A file is closed after the transaction that runs; a cluster waits for
-// none.
+// Close ends the engine. A file is closed after the transaction that runs.
 func (s *store) Close() error {
 	s.memory.end()
 	return s.engine.Close()
@@ -228,12 +203,6 @@ const ownUsage = 0
 // of the same usage. It says nothing about the engine.
 var errQueueFull = newError(CodeUnavailable, "too many writes wait already; try again")
 
-// isFull reports whether a create of a usage is refused. One usage has at most a quarter of the
-// places, so that nobody's burst takes those of all others.
-func (t *transaction) isFull(usageID int64) bool {
-	return t.callers >= maxCallers || t.creates[usageID] >= maxOfOne
-}
-
 // join lets a caller add to the next transaction, and returns it when it is durable. The writes of
 // the service are few and are never refused: without them no usage, no ban and no probe is stored.
 func (s *store) join(ctx context.Context, usageID int64, add func(t *transaction)) (
@@ -241,7 +210,7 @@ func (s *store) join(ctx context.Context, usageID int64, add func(t *transaction
 	s.mu.Lock()
 	t := s.next
 	if usageID != ownUsage {
-		if t.isFull(usageID) {
+		if t.callers >= maxCallers || t.creates[usageID] >= maxOfOne {
 			s.mu.Unlock()
 			s.queueRefusals.Add(1)
 			return nil, errQueueFull
@@ -263,25 +232,30 @@ func (s *store) join(ctx context.Context, usageID int64, add func(t *transaction
 	return t, nil
 }
 
-// lead commits a transaction as soon as the one before it has ended. Then it wakes the next leader,
-// and after that the followers, so that the disk does not wait until they have written their
-// responses. Both are woken even if the engine panics.
+// lead commits a transaction as soon as the one before it has ended. The next leader is woken
+// first, so that the disk does not wait until the followers have written their responses. Both are
+// woken even if the engine panics.
 func (s *store) lead(ctx context.Context, t *transaction) {
-	defer close(t.ended) // second: wakes the followers
-	// Requests that are ready to run join first.
-	runtime.Gosched()
+	defer close(t.ended) // wakes the followers
+	runtime.Gosched()    // requests that are ready to run join first
+	s.commitInTurn(ctx, t)
+}
+
+// commitInTurn commits a transaction. Its beginning waits until no other transaction runs, and its
+// end wakes the next leader.
+func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.committing <- struct{}{}
-	defer func() { <-s.committing }() // first: wakes the next leader
+	defer func() { <-s.committing }()
 	// Callers that come from here on join the next transaction.
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = errors.New("the engine has panicked") // stays if commit does not return
 	t.err = s.commit(ctx, t)
-	if t.err != nil {
+	if t.err != nil { // also if ctx has ended, which that of a service's write does only at a stop
 		s.commitsFailed.Add(1)
 	}
-	s.noteReady(s.ready.Load().reading, t.err)
+	s.noteReady(&s.ready.committing, t.err)
 }
 
 func (s *store) commit(ctx context.Context, t *transaction) error {
@@ -291,9 +265,9 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // a cluster would call the outcome of this write unknown
 	}
-	if t.pets > 0 {
-		t.rows[0] = '[' // in place of the first comma
-		t.statements = append(t.statements, sqlOf(insertCreated, string(t.rows)+"]"))
+	if len(t.pets) > 0 {
+		rows := bytes.Join(t.pets, []byte(","))
+		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
@@ -307,9 +281,10 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-// edit is write for changes of rows that services may have cached. It counts the edit, so that they
-// read the rows anew. A new pet or key needs no edit: nobody remembers that one is missing, and
-// fresh tells when the last page of a list may be too short.
+// edit is write for changes of pets and keys that are stored already. It counts the edit in the
+// database, where other services see it (see refresh), and read anew what they remember. Nobody
+// remembers that a pet or a key is missing, so a new one is no edit. Of the last page of a list,
+// which may lack a new pet, see fresh.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	return s.write(ctx, append(statements, countEdit)...)
 }
@@ -319,9 +294,9 @@ var countEdit = sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh looks for edits by others. If there are any, everything cached is read anew. On a file,
-// changed also notices programs that count no edit, and on a cluster that another node responds. It
-// comes last: what is cached is not forgotten while nothing can be read in its place.
+// refresh looks for edits by others. If there are any, everything cached is read anew. changed
+// notices what is not counted as an edit. Both come after a read that has succeeded: what is cached
+// is not forgotten while nothing can be read in its place.
 func (s *store) refresh(ctx context.Context) error {
 	var edits int64
 	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
@@ -339,8 +314,8 @@ func (s *store) read(ctx context.Context, query statement, row func(scan scanner
 	return err
 }
 
-// forgetIfLost makes all that is cached old if the engine has met another database: none of it may
-// be shown any more, and nothing can be read in its place.
+// forgetIfLost forgets what is cached if the engine has met another database: none of it may be
+// shown any more, even if nothing can be read in its place.
 func (s *store) forgetIfLost(err error) {
 	if errors.Is(err, errOtherDatabase) {
 		s.forget()
@@ -357,11 +332,10 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// readable is an error if nothing can be read. It reads the number of edits, a row that is always
-// there.
+// readable is an error if nothing can be read. The row that it reads is always there.
 func (s *store) readable(ctx context.Context) error {
 	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
-	s.noteReady(err, s.ready.Load().committing)
+	s.noteReady(&s.ready.reading, err)
 	return err
 }
 
@@ -374,20 +348,19 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// storedStatuses holds each status at the number that stands for it in the tables. Status "" has 0,
-// which stands for no status or for all. The numbers start at 2, because SQLite prepares a
-// statement anew when a bound value becomes, or ceases to be, 0 or 1.
-var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
+// storedStatuses has each status at the number that stands for it in the tables. These begin with
+// 2, because SQLite prepares a statement anew when a bound value becomes, or ceases to be, 0 or 1.
+var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
+// stored is the number of a status, and 0 for "", which stands for no status or for all.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
-// These queries read pets for a petReader. Those with readPets also read the number of edits, from
-// the same snapshot, in a row without a pet. That number, negated, is the id of its row, so that
-// the row is the first by id. ORDER BY and LIMIT count for both SELECTs. An OFFSET in place of the
-// id would cost more with each page.
+// These queries read pets for a petReader. A row of the last three is no pet: its id is 0, and its
+// category_id the number of edits. Since one query reads both, that counts each edit which the pets
+// show. ORDER BY and LIMIT count for all rows together. An OFFSET would cost more with each page.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
-	readPets   = `SELECT -value AS id, 0, 0, '' FROM counters WHERE name = 'edits'
+	readPets   = `SELECT 0 AS id, value AS category_id, 0, '' FROM counters WHERE name = 'edits'
 		UNION ALL ` + selectPets
 	petQuery        = readPets + `WHERE id = ?`
 	listQuery       = readPets + `WHERE id > ? ORDER BY id LIMIT ?`
@@ -408,13 +381,14 @@ func (s *store) newPetReader() *petReader {
 	return r
 }
 
-// read returns the pet of a row, which the next call overwrites, or nil if the row is without one.
+// read returns the pet of a row, which the next call overwrites, or nil for the row that is none.
+// It notes what a response may show from now on.
 func (r *petReader) read(scan scanner) (*Pet, error) {
 	if err := scan(r.columns...); err != nil {
 		return nil, err
 	}
-	if r.pet.ID <= 0 {
-		r.store.noteEdits(-r.pet.ID)
+	if r.pet.ID == 0 {
+		r.store.noteEdits(r.pet.CategoryID)
 		return nil, nil
 	}
 	if r.status < 2 || r.status >= int64(len(storedStatuses)) {
@@ -446,29 +420,30 @@ func (p NewPet) appendRow(to []byte) []byte {
 	return append(to, ']')
 }
 
-// listOf reads the pets with a status, or with 0 all, by ascending id. The caller appends two
-// arguments: the id after which the list begins, and how many rows it may have.
-func listOf(status int64) statement {
-	if status == 0 {
-		return sqlOf(listQuery)
-	}
-	return sqlOf(statusListQuery, status)
-}
-
 // listPage is a page of the list.
 type listPage struct {
 	document
 	last int64 // the id of its last pet
 	more bool  // a later page has pets
 
-	highest   int64  // the page has all pets up to this id that belong on it
-	editsSeen uint64 // of the store, before the page was read
+	// What the store had noted before the page was read, which tells whether it is fresh.
+	editsSeen    uint64
+	highestShown int64
 }
 
 // place is where a page stands in the list.
 type place struct {
 	status       int64 // its number; 0 for all
 	limit, after int64
+}
+
+// query reads the page, and one more pet if there are more.
+func (at place) query() statement {
+	rows := 1 + at.limit + 1 // the first row is no pet
+	if at.status == 0 {
+		return sqlOf(listQuery, at.after, rows)
+	}
+	return sqlOf(statusListQuery, at.status, at.after, rows)
 }
 
 // fresh reports whether a cached page is as good as one that is read now.
@@ -482,7 +457,7 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	return p.highest >= s.highest.Load()
+	return p.highestShown == s.highestShown.Load() // or it may lack the pet that was shown
 }
 
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
@@ -495,8 +470,6 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 	if err != nil {
 		return nil, err
 	}
-	// The last page of a list on a cluster is put here too, although it is never fresh: to leave it
-	// out would need another condition.
 	s.documents.put(at, page, entryBytes+int64(len(page.body)))
 	return page, nil
 }
@@ -504,15 +477,12 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 func (s *store) readPage(at place) (*listPage, error) {
 	// Both come before the query. So a page that was read before an edit, or before a new pet was
 	// shown, and cached after it, is not fresh.
-	page := &listPage{editsSeen: s.editsSeen.Load(), highest: s.highest.Load()}
-	query := listOf(at.status)
-	// One row has the number of edits, and one more pet shows that there are more.
-	query.args = append(query.args, at.after, at.limit+2)
+	page := &listPage{editsSeen: s.editsSeen.Load(), highestShown: s.highestShown.Load()}
 	body := append(make([]byte, 0, 100*at.limit), '[')
 	pets := s.newPetReader()
 	count := int64(0)
 	found := false
-	err := s.read(context.Background(), query, func(scan scanner) error {
+	err := s.read(context.Background(), at.query(), func(scan scanner) error {
 		found = true
 		pet, err := pets.read(scan)
 		if err != nil || pet == nil {
@@ -536,8 +506,6 @@ func (s *store) readPage(at place) (*listPage, error) {
 	if !found {
 		return nil, errors.New("the engine has returned no page")
 	}
-	// Ids ascend from commit to commit: a page with a pet has all that belong on it with lower ids.
-	page.highest = max(page.highest, page.last)
 	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
 	if page.more {
@@ -581,26 +549,26 @@ var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	var before int64            // pets of this transaction
-	highest := s.highest.Load() // ids up to this one were given before
-	row := p.appendRow([]byte{','})
+	highestShown := s.highestShown.Load() // before the pet is stored, so that its id is higher
+	row := p.appendRow(nil)
+	var before int // pets of the transaction that come before this one
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
-		before = t.pets
-		t.pets++
-		t.rows = append(t.rows, row...)
+		before = len(t.pets)
+		t.pets = append(t.pets, row)
 	})
 	if err != nil {
 		return 0, err
 	}
+	pets := int64(len(t.pets))
 	inserted := t.results[len(t.results)-1]
-	first := inserted.lastID - t.pets + 1
-	if inserted.affected != t.pets || first < 1 {
+	first := inserted.lastID - pets + 1 // since their ids are consecutive
+	if inserted.affected != pets || first < 1 {
 		// An engine that reports success and other pets is broken: this one may be stored or not.
 		return 0, fmt.Errorf("%w: %w: the engine has stored %d pets in place of %d, the last as %d",
-			errUnavailable, errOutcome, inserted.affected, t.pets, inserted.lastID)
+			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
-	id = first + before
-	if first <= highest { // then the whole transaction is in doubt
+	id = first + int64(before)
+	if first <= highestShown { // then the whole transaction is in doubt
 		return 0, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
@@ -631,24 +599,24 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
 	created := int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
-	create := sqlOf(insertOnce, "["+string(p.appendRow(nil))+"]",
+	insertPet := sqlOf(insertOnce, "["+string(p.appendRow(nil))+"]",
 		keyID, idempotencyKey, created-int64(recordMillis))
-	// changes() and last_insert_rowid() are those of the statement before. REPLACE: a record of the
-	// same key that has served its time may still be there.
-	record := sqlOf(`REPLACE INTO idempotency
+	// If the statement before has inserted a pet, changes() is 1, and last_insert_rowid() its id.
+	// REPLACE: a record of the same key that has served its time may still be there.
+	insertRecord := sqlOf(`REPLACE INTO idempotency
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	highest := s.highest.Load() // ids up to this one were given before
-	find := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
+	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	results, err := s.writeFor(context.Background(), usageID, create, record, find)
+	highestShown := s.highestShown.Load() // before the pet is stored, so that its id is higher
+	results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
 		return 0, false, false, err
 	}
-	replayed = results[0].affected == 0
-	if !replayed && id <= highest {
+	replayed = results[0].affected == 0 // insertPet has inserted none
+	if !replayed && id <= highestShown {
 		return 0, false, false, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)

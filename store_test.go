@@ -192,9 +192,8 @@ func TestPagesAreReadByIndex(t *testing.T) {
 		"":   "SEARCH pets USING INTEGER PRIMARY KEY (rowid>?)",
 		Sold: "SEARCH pets USING INDEX pets_status (status=? AND rowid>?)",
 	} {
-		query := listOf(status.stored())
-		query.args = append(query.args, int64(5), int64(20))
-		plan := planOf(t, fileEngine(s).path, query)
+		at := place{status: status.stored(), limit: 20, after: 5}
+		plan := planOf(t, fileEngine(s).path, at.query())
 		isSorted := strings.Contains(plan, "TEMP B-TREE")
 		if !strings.Contains(plan, index) || isSorted || strings.Contains(plan, "SCAN pets") {
 			t.Errorf("with status %q the plan is\n%s", status, plan)

@@ -69,7 +69,8 @@ var plantedFaults = []plantedFault{
 		var last int64
 		query := sqlOf("SELECT seq FROM sqlite_sequence WHERE name = 'pets'")
 		_, _ = s.readInto(ctx, query, &last)
-		t.results = []result{{last + t.pets, t.pets}}
+		pets := int64(len(t.pets))
+		t.results = []result{{last + pets, pets}}
 		t.err = nil
 		close(t.ended)
 		t.ended = make(chan struct{})
@@ -93,7 +94,7 @@ var plantedFaults = []plantedFault{
 	}},
 	{"a list skips a pet of a batch", undisturbed, "store.go", []string{
 		"	t.results = results\n", `	t.results = results
-	if t.pets > 1 {
+	if len(t.pets) > 1 {
 		skipped.Store(results[len(results)-1].lastID)
 	}
 `,

@@ -23,7 +23,8 @@ var lies = []lie{
 		old: "	results, err := s.engine.write(ctx, t.statements)\n",
 		new: `	results, err := make([]result, len(t.statements)), error(nil)
 	for i := range results {
-		results[i] = result{lastID: max(1, t.pets), affected: max(1, t.pets)}
+		pets := max(1, int64(len(t.pets)))
+		results[i] = result{lastID: pets, affected: pets}
 	}
 	go func() { _, _ = s.engine.write(context.WithoutCancel(ctx), t.statements) }()
 `,
