@@ -325,8 +325,8 @@ func printArray[T any](cmd *invocation, each func(add func(T) error) error) erro
 func (c *invocation) warnOfForeignKeys(ctx context.Context) error {
 	keys, err := foreignKeys(ctx, c.store, c.staging)
 	if keys > 0 {
-		c.log.Warn("all keys are of the other environment, and get 401: is -staging right, and -db, "+
-			"and was the right copy restored?",
+		c.log.Warn("all keys are of the other environment, and get 401: "+
+			"is -staging right, and -db, and was the right copy restored?",
 			"keys", keys,
 			"environment", strings.ToLower(c.environment()))
 	}

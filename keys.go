@@ -94,13 +94,14 @@ func eachKey(ctx context.Context, s *store, now instant, do func(*apiKey) error,
 	where string, args ...any) error {
 	// The subquery finds the key that each was last rotated into. It compares usage_id only to use
 	// the index api_keys_usage_id.
-	query := sqlOf(keyColumns+`
+	const tables = `
 FROM (SELECT *, (SELECT max(id) FROM api_keys
 		WHERE usage_id = coalesce(line.usage_id, line.id) AND succeeds = line.id) AS successor
 	FROM api_keys line) k
 LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
-`+where+" AND k.id > ? ORDER BY k.id LIMIT ?", args...)
-	return eachKeyOf(ctx, s, now, query, do)
+`
+	rest := where + " AND k.id > ? ORDER BY k.id LIMIT ?"
+	return eachKeyOf(ctx, s, now, sqlOf(keyColumns+tables+rest, args...), do)
 }
 
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
@@ -123,8 +124,8 @@ ORDER BY coalesce(k.usage_id, k.id), k.id LIMIT ?2`)
 	return eachKeyOf(ctx, s, now, query, do)
 }
 
-// eachKeyOf calls do with the keys of a query that begins with keyColumns, and ends as eachRow needs
-// it.
+// eachKeyOf calls do with the keys of a query that begins with keyColumns, and ends as eachRow
+// needs it.
 func eachKeyOf(ctx context.Context, s *store, now instant, query statement,
 	do func(*apiKey) error) error {
 	return s.eachRow(ctx, 0, query, func(scan scanner) (id int64, err error) {

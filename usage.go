@@ -34,8 +34,8 @@ type ledger struct {
 
 	mu           sync.Mutex // guards what follows
 	entries      map[int64]*entry
-	adoptions    int64               // how often adopt was called
-	trimmedAfter int64               // what adoptions was when trim last dropped entries; see recall
+	adoptions    int64               // how often adopt was called: once for each stored batch
+	trimmedAfter int64               // what adoptions was when trim last ran; see recall
 	tallies      map[usageDate]tally // that are in no batch yet
 	deprecated   map[int64]int64     // as in batch
 	recent       lastMinutes
@@ -124,56 +124,6 @@ func (l *ledger) isOld(e *entry) bool {
 
 // hasUnsent reports whether the usage has requests for the next batch.
 func (e *entry) hasUnsent() bool { return e.minuteStored.unsent > 0 || e.dayStored.unsent > 0 }
-
-// usageDate is a day of a usage: whole days since 1970, in UTC.
-type usageDate struct{ Usage, Day int64 }
-
-func dateOf(id int64, now instant) usageDate { return usageDate{id, int64(now / dayMillis)} }
-
-// tally counts requests of one day: those let in (whatever the response), those refused with 429
-// (also during a ban), and responses of 5xx.
-type tally struct {
-	Admitted int64 `json:"admitted"`
-	Refused  int64 `json:"refused"`
-	Errors   int64 `json:"errors"`
-}
-
-// tallyOf counts the request of a decision.
-func tallyOf(d decision) tally {
-	if d.refusal != "" {
-		return tally{Refused: 1}
-	}
-	return tally{Admitted: 1}
-}
-
-// plus is the sum of two tallies.
-func (t tally) plus(more tally) tally {
-	return tally{t.Admitted + more.Admitted, t.Refused + more.Refused, t.Errors + more.Errors}
-}
-
-// count counts what a usage has done at an instant: for the day, which is stored, and for the
-// minute. The caller holds the lock.
-func (l *ledger) count(id int64, now instant, done tally) {
-	today := dateOf(id, now)
-	sum := l.tallies[today].plus(done)
-	l.tallies[today] = sum
-	l.recent.count(id, now, done)
-}
-
-// countError counts a response of 5xx to a request that came at now. The usage need not be in
-// memory.
-func (l *ledger) countError(id int64, now instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.count(id, now, tally{Errors: 1})
-}
-
-// noteDeprecatedUse notes that a key used the deprecated operation.
-func (l *ledger) noteDeprecatedUse(keyID int64, now instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.deprecated[keyID] = int64(now)
-}
 
 // recall reads a usage that is old or not in memory. If the store fails, the usage in memory counts
 // as read until the next flush succeeds; if there is none, the error is returned. While recall
@@ -280,6 +230,56 @@ func (l *ledger) storeBan(a *account, d *decision) error {
 // one that this service knows. So a ban that arrives late replaces none.
 const updateBan = `UPDATE usage SET banned_at = ?2, banned_until = ?3
 WHERE id = ?1 AND banned_at = ?4`
+
+// usageDate is a day of a usage: whole days since 1970, in UTC.
+type usageDate struct{ Usage, Day int64 }
+
+func dateOf(id int64, now instant) usageDate { return usageDate{id, int64(now / dayMillis)} }
+
+// tally counts requests of one day: those let in (whatever the response), those refused with 429
+// (also during a ban), and responses of 5xx.
+type tally struct {
+	Admitted int64 `json:"admitted"`
+	Refused  int64 `json:"refused"`
+	Errors   int64 `json:"errors"`
+}
+
+// tallyOf is what the request of a decision adds to a tally.
+func tallyOf(d decision) tally {
+	if d.refusal != "" {
+		return tally{Refused: 1}
+	}
+	return tally{Admitted: 1}
+}
+
+// plus is the sum of two tallies.
+func (t tally) plus(more tally) tally {
+	return tally{t.Admitted + more.Admitted, t.Refused + more.Refused, t.Errors + more.Errors}
+}
+
+// count counts what a usage has done at an instant: for the day, which is stored, and for the
+// minute. The caller holds the lock.
+func (l *ledger) count(id int64, now instant, done tally) {
+	today := dateOf(id, now)
+	sum := l.tallies[today].plus(done)
+	l.tallies[today] = sum
+	l.recent.count(id, now, done)
+}
+
+// countError counts a response of 5xx to a request that came at now. The usage need not be in
+// memory.
+func (l *ledger) countError(id int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count(id, now, tally{Errors: 1})
+}
+
+// noteDeprecatedUse notes that a key used the deprecated operation.
+func (l *ledger) noteDeprecatedUse(keyID int64, now instant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deprecated[keyID] = int64(now)
+}
 
 // batch is what one transaction of a flush adds to the database. The numbers of a service's batches
 // ascend. A batch whose outcome is unknown is sent again under its number, so that the database
@@ -551,8 +551,10 @@ func (e *entry) adopt(row usageRow, sent usageIncrement, now instant) (again boo
 	}
 	minute := bucket{used: row.MinuteUsed, ends: row.MinuteEnds}
 	day := bucket{used: row.DayUsed, ends: row.DayEnds}
-	minuteAgain := e.minuteStored.adopt(&e.minute, minute, sent.Minute, now, minuteMillis)
-	dayAgain := e.dayStored.adopt(&e.day, day, sent.Day, now, dayMillis)
+	minuteAgain := e.minuteStored.adopt(
+		&e.minute, minute, sent.Minute, now, minuteMillis)
+	dayAgain := e.dayStored.adopt(
+		&e.day, day, sent.Day, now, dayMillis)
 	return minuteAgain || dayAgain
 }
 
