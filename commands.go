@@ -223,9 +223,9 @@ func runCommand(ctx context.Context, args []string, p *process,
 	}
 	asksForHelp := args[0] == "help"
 	if asksForHelp {
-		args = append(slices.Clone(args[1:]), "-h") // help key set is key set -h
+		args = args[1:]
 	}
-	if isHelp(args[0]) {
+	if len(args) == 0 || isHelp(args[0]) {
 		return p.say(overview())
 	}
 	switch args[0] {
@@ -241,11 +241,8 @@ func runCommand(ctx context.Context, args []string, p *process,
 		if strings.Join(args[:words], " ") != entry.name {
 			continue
 		}
-		// help has appended a -h, so a word follows the name: the -h, unless something stands
-		// between. help serve -addr has become serve -addr -h, where -addr would take the -h for
-		// its value.
-		if asksForHelp && !isHelp(args[words]) {
-			return usageErrorf("help takes only the name of a command; petstore help lists all")
+		if asksForHelp {
+			return p.say(entry.help(entry.newInvocation(p)))
 		}
 		if entry.run == nil {
 			entry.run = serve
