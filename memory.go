@@ -27,10 +27,9 @@ type memory struct {
 	// its id.
 	documents cache[any, any]
 
-	// editsSeen counts how often this service has noticed that others may have changed rows. The
-	// first look counts too. On a file, an edit by a command counts twice, once in forget and once
-	// in noteEdits, which is harmless: things are read once more. A cached page, pet or key keeps
-	// the count from before it was read, to tell whether it is fresh.
+	// editsSeen counts how often this service has noticed that others may have changed rows. A
+	// cached page, pet or key keeps the count from before it was read, and is fresh while that is
+	// the count.
 	editsSeen atomic.Uint64
 	edits     atomic.Int64 // the number of edits that was read last
 	// highestShown is the highest id of a pet that a response of this service may have shown. A

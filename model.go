@@ -522,7 +522,8 @@ func decodeName(value []byte) (name, problem string) {
 	if len(value) > len(`""`)+maxName*len(`\ud83d\udc31`) {
 		return "", tooLong
 	}
-	if bytes.Contains(value, []byte(`\u`)) && !pairedText.Match(value) {
+	mayHoldHalf := bytes.Contains(value, []byte(`\u`)) // few names have such an escape
+	if mayHoldHalf && !pairedText.Match(value) {
 		return "", "holds half of a surrogate pair"
 	}
 	name = unquote(value)

@@ -62,10 +62,10 @@ type engine interface {
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls note if what was read earlier may not be what is stored: on a file, if another
-	// program has written since the last call; on a cluster, if another node responds, which may
-	// lack what the one before has shown. What others write to a cluster it cannot tell: see edit.
-	// If several calls run at once, none of them returns before the change is noted.
+	// changed calls note, which makes all that is remembered old, if that may differ from what is
+	// stored: on a file, if another program has written since the last call; on a cluster, if a
+	// node responds that may lack what the one before has shown. Of calls that run at once, none
+	// returns before the change is noted. What others write to a cluster it cannot tell: see edit.
 	changed(ctx context.Context, note func()) error
 	// bind ties the engine to the database that it has opened, once the schema is right. From then
 	// on it refuses any other, such as a node of another cluster.
@@ -143,7 +143,7 @@ type transaction struct {
 	callers    int
 	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
-	pets       [][]byte // of plain creates, each as appendRow makes it: the last statement
+	pets       [][]byte // rows (see appendRow) that the last statement inserts: see createPet
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
@@ -252,7 +252,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.mu.Unlock()
 	t.err = errors.New("the engine has panicked") // stays if commit does not return
 	t.err = s.commit(ctx, t)
-	if t.err != nil { // also if ctx has ended, which that of a service's write does only at a stop
+	if t.err != nil { // also because ctx has ended, as happens to a service only when it stops
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -391,7 +391,7 @@ func (r *petReader) read(scan scanner) (*Pet, error) {
 		r.store.noteEdits(r.pet.CategoryID)
 		return nil, nil
 	}
-	if r.status < 2 || r.status >= int64(len(storedStatuses)) {
+	if r.status < 2 || r.status >= int64(len(storedStatuses)) { // no number of a status
 		return nil, fmt.Errorf("pet %d has the status %d", r.pet.ID, r.status)
 	}
 	r.pet.Status = storedStatuses[r.status]
@@ -504,7 +504,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 		return nil, err
 	}
 	if !found {
-		return nil, errors.New("the engine has returned no page")
+		return nil, errors.New("the engine has returned no page") // not even the row that is no pet
 	}
 	// The marker is only for the ETag: with a Link, the same body must have another one.
 	marker := "."
@@ -561,7 +561,7 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	}
 	pets := int64(len(t.pets))
 	inserted := t.results[len(t.results)-1]
-	first := inserted.lastID - pets + 1 // since their ids are consecutive
+	first := inserted.lastID - pets + 1 // the ids are consecutive: see insertPets
 	if inserted.affected != pets || first < 1 {
 		// An engine that reports success and other pets is broken: this one may be stored or not.
 		return 0, fmt.Errorf("%w: %w: the engine has stored %d pets in place of %d, the last as %d",
