@@ -668,6 +668,7 @@ func (h *heldRows) note(_ statement, columns []any) {
 
 // What a report holds in memory does not grow with the database.
 func TestReportsAreWrittenAsTheyAreRead(t *testing.T) {
+	takesSeconds(t)
 	const keys, days = 10_100, 2
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)

@@ -533,6 +533,7 @@ func TestAnImportLeavesRoomForOthers(t *testing.T) {
 // TestAnExportIsWhole on a cluster too, which needs three responses of at most 10,000 pets. It may
 // be of one status, and can be imported.
 func TestAnExportIsWhole(t *testing.T) {
+	takesSeconds(t)
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		mustWrite(t, s, sqlOf(`WITH RECURSIVE n (value) AS
@@ -635,6 +636,7 @@ func TestRunsOfIDsAreBounded(t *testing.T) {
 // TestDeletedPetsComeBack under their ids, 100,000 of them too, and an export is as before. Each
 // batch is an edit, so that services show the pets.
 func TestDeletedPetsComeBack(t *testing.T) {
+	takesSeconds(t)
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		mustWrite(t, s, sqlOf(`WITH RECURSIVE n (value) AS
@@ -730,6 +732,7 @@ func TestAnImportThatStopsAtALineTellsWhatIsStored(t *testing.T) {
 // TestAnExportGoesOnPastDamage: each page of a database is damaged in its turn, then each half of
 // the file, and the log. SQLite ends a log where it is damaged.
 func TestAnExportGoesOnPastDamage(t *testing.T) {
+	takesSeconds(t)
 	const pageSize, pets = 4096, 5000
 	db := madeDatabase(t)
 	s := openDatabase(t, db)

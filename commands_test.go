@@ -437,6 +437,7 @@ func runUntilKilled(t *testing.T, c *fakeCluster, command string, requests int) 
 // TestAStopEndsAWriteInTheMiddle of its longest statement, and undoes its transaction. A trigger
 // makes that statement one that never ends.
 func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
+	takesSeconds(t)
 	for _, line := range []string{
 		"pet import " + petsFile(t, petLines(3)), "pet set -name Max 1", "pet delete 1",
 		"key create", "key set -name shop 1", "key rotate 1", "key revoke 1", "key unban 1",

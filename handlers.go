@@ -737,7 +737,9 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
 	plain := newDocument([]byte(body), ".")
-	compressed := newDocument(gzipped(body), ".")
+	compressed := sync.OnceValue(func() document {
+		return newDocument(gzipped(body), ".") // which takes longer than the rest of a start
+	})
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
 		h.Set("Content-Security-Policy", pagePolicy)
@@ -749,7 +751,8 @@ func fixed(contentType []string, body string) operation {
 			return nil
 		}
 		h.Set("Content-Encoding", "gzip")
-		writeDocument(w, r, contentType, &compressed)
+		smaller := compressed()
+		writeDocument(w, r, contentType, &smaller)
 		return nil
 	}
 }

@@ -1191,7 +1191,7 @@ func TestManySpentAddressesFillNoLog(t *testing.T) {
 				}
 			}
 		}
-		spend(50)
+		spend(9)
 		time.Sleep(time.Minute)
 		spend(2)
 		wantCount(t, s.log.String(), "\n", 2, "the log") // one for each moment

@@ -388,18 +388,20 @@ func printed(value any) any {
 func (s *shop) debug() *operator {
 	if s.operator == nil {
 		s.operator = newOperator(s.service)
+		s.routes = s.operator.routes(false)
 	}
 	return s.operator
 }
 
-// operatorRoutes are the debug routes of a shop.
-func operatorRoutes(s *shop) http.Handler {
-	return s.debug().routes(false)
+// onDebug gets a path of the debug address.
+func (s *shop) onDebug(path string) *httptest.ResponseRecorder {
+	s.debug()
+	return debugCall(s.routes, path, "localhost:6060")
 }
 
 func (s *shop) stats() (stats operatorStats, body string) {
 	s.t.Helper()
-	w := debugCall(operatorRoutes(s), "/stats.json", "localhost")
+	w := s.onDebug("/stats.json")
 	if got := w.Header().Get("Content-Type"); w.Code != 200 || got != "application/json" {
 		s.t.Fatalf("the numbers are %d, %s", w.Code, got)
 	}
@@ -880,6 +882,7 @@ type shop struct {
 	store    *store
 	service  *service
 	operator *operator        // nil until debug was called
+	routes   http.Handler     // of the debug address; nil until then
 	server   *httptest.Server // nil in fake time
 	key      string
 

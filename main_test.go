@@ -415,6 +415,7 @@ func programOn(t testing.TB, socket socket, args ...string) *testProcess {
 
 // TestTheParentsSocketIsServed, and stays the parent's when the process ends.
 func TestTheParentsSocketIsServed(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	parent := listenAsParent(t)
 	db := databasePath(t)
@@ -715,7 +716,7 @@ func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
 					writeText(b, b.path, "another")
 				}
 				wantSaved(1, 1)
-				time.Sleep(time.Hour)
+				time.Sleep(5 * time.Minute)
 				wantSaved(1, 1)
 				putBack()
 				time.Sleep(time.Minute)
@@ -1592,7 +1593,11 @@ func TestAStartWhoseLogNobodyReadsGoesOn(t *testing.T) {
 		args := []string{"-addr", "127.0.0.1:0", "-db", databasePath(t)}
 		ended <- run(ctx, args, []string{"PETSTORE_TYPO=1"}, nil, stdout, unread)
 	}()
-	wantPart(t, <-shown, "pet_live_", "what the first start prints")
+	printed := <-shown
+	wantPart(t, printed, "pet_live_", "what the first start prints")
+	address := regexp.MustCompile(`http://\S+/v1`).FindString(printed)
+	response, _ := send(t, "GET", address+"/pets", "", "") // once it serves
+	wantEqual(t, response.StatusCode, 401, "the status without a key")
 	stop()
 	must(t, <-ended)
 }
@@ -1647,6 +1652,7 @@ func TestSIGTERMIsAGracefulStop(t *testing.T) {
 
 // TestAnIgnoredSIGHUPStaysIgnored: nohup(1) starts programs so.
 func TestAnIgnoredSIGHUPStaysIgnored(t *testing.T) {
+	takesSeconds(t)
 	cmd := program(t, "-db", madeDatabase(t))
 	nohup := []string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`, cmd.Path}
 	cmd.Args = append(nohup, cmd.Args[1:]...)

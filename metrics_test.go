@@ -85,7 +85,7 @@ func TestTheMetricsCountTheResponses(t *testing.T) {
 	for range 60 - 5 + 1 { // the rest of the minute, and a refusal
 		s.list()
 	}
-	response := debugCall(operatorRoutes(s), "/metrics", "localhost")
+	response := s.onDebug("/metrics")
 	contentType := response.Header().Get("Content-Type")
 	wantEqual(t, contentType, "text/plain; version=0.0.4; charset=utf-8", "the type of the metrics")
 	text := response.Body.String()
@@ -155,7 +155,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 			s.stats()
 			must(t, s.debug().updateStored(t.Context()))
 			must(t, s.debug().updateNodes(t.Context()))
-			text += debugCall(operatorRoutes(s), "/metrics", "localhost").Body.String()
+			text += s.onDebug("/metrics").Body.String()
 			maps.Copy(added, s.debug().currentMetrics().lines)
 		}
 		values := map[string]string{
@@ -323,20 +323,22 @@ func TestTheProcessIsMeasured(t *testing.T) {
 	}
 	before := float64(time.Now().Unix())
 	p := startProcess(t, "-debug-addr", "127.0.0.1:0")
-	_, text := send(t, "GET", p.debug+"/metrics", "", "")
+	measured := map[string]float64{}
+	for asked := 0; asked < 5000 && measured["cpu_seconds_total"] < 0.05; asked++ {
+		_, text := send(t, "GET", p.debug+"/metrics", "", "")
+		for _, line := range allMatches(`(?m)^process_(\S+) (\S+)$`, text) {
+			name, value, _ := strings.Cut(line, " ")
+			number, err := strconv.ParseFloat(value, 64)
+			must(t, err)
+			measured[name] = number
+		}
+	}
 	status := readText(t, fmt.Sprintf("/proc/%d/status", p.Process.Pid))
 	p.interrupt()
-	measured := map[string]float64{}
-	for _, line := range allMatches(`(?m)^process_(\S+) (\S+)$`, text) {
-		name, value, _ := strings.Cut(line, " ")
-		number, err := strconv.ParseFloat(value, 64)
-		must(t, err)
-		measured[name] = number
-	}
 	wantWithin(t, measured["start_time_seconds"], before, float64(time.Now().Unix()), "the start")
 	took := p.ProcessState.UserTime() + p.ProcessState.SystemTime()
-	cpu := measured["cpu_seconds_total"]
-	wantWithin(t, cpu, 0.01, took.Seconds()+0.02, "the time of processors") // in ticks of 10 ms
+	cpu := measured["cpu_seconds_total"] // in ticks of 10 ms
+	wantWithin(t, cpu, 0.05, took.Seconds()+0.02, "the time of processors")
 	resident := allMatches(`VmRSS:\s+(\d+) kB`, status)[0]
 	kib, err := strconv.ParseFloat(resident, 64)
 	must(t, err)

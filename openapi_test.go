@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -288,6 +289,7 @@ func typeOf(value any) string {
 // was met.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // what runs beside others mostly waits
+	debug.SetGCPercent(400)            // a test has little that is worth collecting
 	flag.Parse()
 	status := m.Run()
 	filtered := false
@@ -399,6 +401,7 @@ func TestErrorCodesAreThoseDescribed(t *testing.T) {
 // stands for U+2028 and U+2029, which generated code cannot hold. It does not in Go, so these two
 // are left out here; a test of generated clients has them.
 func TestThePatternOfNamesIsThatOfTheService(t *testing.T) {
+	takesSeconds(t)
 	name := fields(described, "components", "schemas", "NewPet", "properties", "name")
 	pattern := regexp.MustCompile(name["pattern"].(string))
 	names := []string{"a b", "x\u0085", "a~!", "\u00a0 \u3000", "a\x7f"}

@@ -380,7 +380,7 @@ func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		began := time.Now()
-		for range 100 {
+		for range 10 {
 			if stats, _ := s.stats(); stats.Report != nil || len(stats.Metrics) == 0 {
 				t.Fatalf("it shows the report %v", stats.Report)
 			}
@@ -702,11 +702,6 @@ func inReadyShop(t *testing.T, test func(t *testing.T, s *readyShop)) {
 	})
 }
 
-// onDebug gets a path of the debug address.
-func (s *shop) onDebug(path string) *httptest.ResponseRecorder {
-	return debugCall(operatorRoutes(s), path, "localhost:6060")
-}
-
 // TestReadinessIsThatOfTheStore. Every probe writes to the disk, which may have failed since the
 // last one.
 func TestReadinessIsThatOfTheStore(t *testing.T) {
@@ -799,7 +794,7 @@ func TestStrangersCauseOneCommitInTwoSecondsAtMost(t *testing.T) {
 		ask := func(after time.Duration, status, want int) {
 			t.Helper()
 			time.Sleep(after)
-			for range 50 {
+			for range 5 {
 				s.get("/readyz").is(status)
 				wantEqual(t, s.onDebug("/readyz").Code, status, "the status")
 			}
@@ -825,6 +820,7 @@ func TestStrangersCauseOneCommitInTwoSecondsAtMost(t *testing.T) {
 // TestTheDebugAddressIsOnlyForThoseWhoNameIt: a page of another site can have its own name point to
 // this machine, and would then be of the same origin (DNS rebinding).
 func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
+	ours, anyHost := newOperator(nil).routes(false), newOperator(nil).routes(true)
 	for status, hosts := range map[int]string{
 		// No address can point elsewhere.
 		200: `localhost localhost:6060 LocalHost:6060 127.0.0.1:6060 127.0.0.1 10.1.2.3:6060
@@ -834,10 +830,9 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 	} {
 		for _, host := range strings.Fields(hosts) {
 			for _, path := range []string{"/", "/healthz", "/debug/pprof/"} {
-				o := newOperator(nil)
-				wantEqual(t, debugCall(o.routes(false), path, host).Code, status,
+				wantEqual(t, debugCall(ours, path, host).Code, status,
 					"the status of ", path, " on ", host)
-				wantEqual(t, debugCall(o.routes(true), path, host).Code, 200,
+				wantEqual(t, debugCall(anyHost, path, host).Code, 200,
 					"with -debug-allow-remote, the status of ", path, " on ", host)
 			}
 		}
@@ -849,6 +844,7 @@ func TestTheDebugAddressIsOnlyForThoseWhoNameIt(t *testing.T) {
 // site, mode and dest of Sec-Fetch, and a request. What is no browser sends none of them, and the
 // site of an address that somebody has typed is none.
 func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
+	routes := newOperator(nil).routes(false)
 	for row, want := range rowsOf(t, `
 		-                       -         -        GET /healthz            => 200
 		same-origin             cors      empty    GET /healthz            => 200
@@ -878,19 +874,20 @@ func TestTheDebugAddressIsNotForPagesOfOtherOrigins(t *testing.T) {
 			}
 		}
 		w := httptest.NewRecorder()
-		newOperator(nil).routes(false).ServeHTTP(w, r)
+		routes.ServeHTTP(w, r)
 		wantEqual(t, fmt.Sprint(w.Code), want, "the status of ", row)
 	}
 }
 
 // TestNothingOfTheDebugAddressIsTakenForAnotherType, whatever it holds.
 func TestNothingOfTheDebugAddressIsTakenForAnotherType(t *testing.T) {
-	routes := operatorRoutes(openShop(t))
+	s := openShop(t)
+	s.debug()
 	for path := range strings.FieldsSeq(`/ /operator.css /operator.js /healthz /readyz /metrics
 		/stats.json /debug/pprof/ /debug/pprof/cmdline /debug/pprof/goroutine?debug=1
 		/debug/pprof/nothing /nothing /debug/pprof`) {
 		for _, host := range []string{"localhost", "evil.example"} {
-			w := debugCall(routes, path, host)
+			w := debugCall(s.routes, path, host)
 			wantEqual(t, w.Header().Get("X-Content-Type-Options"), "nosniff",
 				"the X-Content-Type-Options of ", path, " on ", host)
 		}

@@ -92,15 +92,14 @@ func TestTheLinksOfThePagesLeadSomewhere(t *testing.T) {
 	wantLinks(t, pageHTML, func(path string) int {
 		return s.get(path).status
 	})
-	operatorHTML, routes := webFile("operator.html"), operatorRoutes(s)
+	operatorHTML := webFile("operator.html")
 	wantLinks(t, operatorHTML, func(path string) int {
-		return debugCall(routes, path, "localhost").Code
+		return s.onDebug(path).Code
 	})
 	for _, path := range []string{"metrics", "healthz", "readyz", "debug/pprof/"} {
 		wantPart(t, operatorHTML, `href="`+path+`"`, "the operator's page")
 	}
-	wantEqual(t, debugCall(routes, "/nothing", "localhost").Code,
-		404, "the status of what is not there")
+	wantEqual(t, s.onDebug("/nothing").Code, 404, "the status of what is not there")
 }
 
 func TestThePageSaysWhatTheServiceDoes(t *testing.T) {

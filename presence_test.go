@@ -57,7 +57,7 @@ func wantOpened(t *testing.T, path string, mode openMode, takes time.Duration) {
 // locks on does not show who uses a database on another machine. This kernel's own entry needs no
 // watch.
 func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
-	own := bootID()
+	own, made := bootID(), madeDatabase(t)
 	for what, prepare := range map[string]func(t *testing.T, path string) (takes time.Duration){
 		"no entry": func(*testing.T, string) time.Duration { return 0 },
 		"one that a kill has left behind": func(t *testing.T, path string) time.Duration {
@@ -86,7 +86,8 @@ func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
 		},
 	} {
 		for _, mode := range []openMode{openToServe, openExisting, openOrMake} {
-			path := madeDatabase(t)
+			path := databasePath(t)
+			copyDatabase(t, made, path)
 			t.Run(fmt.Sprint(what, " ", mode), bubble(func(t *testing.T) {
 				wantOpened(t, path, mode, prepare(t, path))
 				wantOpened(t, path, mode, 0) // it is watched once

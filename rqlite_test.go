@@ -1242,6 +1242,7 @@ func TestWhatRunsGoesOverToNoOtherCluster(t *testing.T) {
 
 // TestNodesOfTwoClustersAreRefusedUnchanged, in either order, whichever of them is found first.
 func TestNodesOfTwoClustersAreRefusedUnchanged(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	file, _ := fileToCopy(t)
 	held := otherDatabases(t)
@@ -1622,6 +1623,7 @@ func onPipes(t *testing.T, serve func(server net.Conn)) *rqlite {
 
 // TestRestoreToAClusterMayBeStoppedAtAnyTime: then nothing is loaded, or all of it.
 func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
+	takesSeconds(t)
 	for what, stop := range unknownOutcomes {
 		t.Run(what, func(t *testing.T) {
 			file, _ := fileToCopy(t)

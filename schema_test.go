@@ -38,6 +38,7 @@ func commandsThat(check func(openMode) bool) (entries []command) {
 // TestOnlyAServiceBringsASchemaUpToDate: a command refuses an older one, which an older service may
 // have in use, and leaves it as it is. A backup copies it as it is.
 func TestOnlyAServiceBringsASchemaUpToDate(t *testing.T) {
+	takesSeconds(t)
 	updates := func(mode openMode) bool { return mode != openToCopy }
 	for version := 1; version < len(migrations); version++ {
 		statements := append(schemaOf(version),

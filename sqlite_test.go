@@ -436,6 +436,7 @@ func TestAnUnfinishedDatabaseIsFinished(t *testing.T) {
 }
 
 func TestAPathMayHoldAnyCharacter(t *testing.T) {
+	takesSeconds(t)
 	for name := range strings.SplitSeq(`a b.db|a?mode=memory.db|a#b.db|a%41b.db|a&b=c;d.db|a+b.db|`+
 		`Zoë 🐈.db|a'b"c.db|no extension|file:x.db|:memory:|-wal`, "|") {
 		t.Run(name, func(t *testing.T) {
@@ -634,6 +635,7 @@ func TestOpeningWaitsForALock(t *testing.T) {
 // TestOpeningWaitsForALockOnAFileThatIsReplaced, as by a restore: it goes on with the new one, and
 // migrates that.
 func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
+	takesSeconds(t)
 	for version := 1; version <= len(migrations); version++ {
 		path, copied := databasePath(t), databasePath(t)
 		mode := openToServe
@@ -770,6 +772,7 @@ func wantSound(t *testing.T, path string, want int64) {
 // TestCommandsRefuseADatabaseThatHasLostItsLog under a running service. They would make another
 // log, report success, and damage the database. The service loses nothing that it has confirmed.
 func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
+	takesSeconds(t)
 	for _, removed := range [][]string{
 		{"-wal"}, {"-shm"}, {"-wal", "-shm"}, {"-wal", "-shm", "-lock"},
 	} {
@@ -834,6 +837,7 @@ func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
 // TestCommandsMeetWithoutALog: where no service runs, each of many that begin at once finds no log,
 // and may look for one that another has lost. A file that is not in WAL mode has none.
 func TestCommandsMeetWithoutALog(t *testing.T) {
+	takesSeconds(t)
 	path := madeDatabase(t)
 	var running sync.WaitGroup
 	for range 6 {

@@ -151,6 +151,7 @@ func useMany(t testing.TB, l *ledger, usages int64) {
 
 // TestManyUsagesAreWrittenInTransactionsOfABoundedSize, each once, also if one of them fails.
 func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
+	takesSeconds(t)
 	const usages = 2*maxBatch + 500
 	engines(t, func(t *testing.T, db string) {
 		w := newLimits(t, db, quota{60, 1000})
