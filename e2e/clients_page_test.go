@@ -158,10 +158,15 @@ func (b *tab) useKey(key string) {
 	b.fill("#key", key+"\r")
 }
 
-// eval is the value of a JavaScript expression.
+// evaluate is the value of a JavaScript expression.
+func evaluate[T any](b *tab, expression string) (T, error) {
+	return chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+}
+
+// eval is the same where it must have one.
 func eval[T any](b *tab, expression string) T {
 	b.t.Helper()
-	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	value, err := evaluate[T](b, expression)
 	if err != nil {
 		b.t.Fatalf("%.200s: %v", expression, err)
 	}
@@ -187,17 +192,26 @@ func contentOf(selector string) string {
 // text is what an element shows; of several that are to be seen, line by line.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
-	return eval[string](b, fmt.Sprintf(`[...document.querySelectorAll(%q)]
-		.filter((e) => e.checkVisibility())
-		.map((e) => e.innerText)
-		.join("\n")`, selector))
+	return eval[string](b, textOf(selector))
 }
 
-// shows waits until an element shows a text, whatever the case its style gives it.
+// textOf is an expression for the text that elements show.
+func textOf(selector string) string {
+	return fmt.Sprintf(`[...document.querySelectorAll(%q)]
+		.filter((e) => e.checkVisibility())
+		.map((e) => e.innerText)
+		.join("\n")`, selector)
+}
+
+// shows waits until an element shows a text, whatever the case its style gives it. A page that is
+// left for another one meanwhile answers with an error, and then the other one is asked.
 func (b *tab) shows(selector, want string) {
 	b.t.Helper()
 	eventually(b.t, 20*time.Second, func() error {
-		got := b.text(selector)
+		got, err := evaluate[string](b, textOf(selector))
+		if err != nil {
+			return fmt.Errorf("%s: %w", selector, err)
+		}
 		if !strings.Contains(strings.ToLower(got), strings.ToLower(want)) {
 			return fmt.Errorf("%s shows %q, and not %q", selector, got, want)
 		}

@@ -36,8 +36,11 @@ func TestAClusterRunsAsDocumented(t *testing.T) {
 		{section: "Two leaders", line: "for HOST in", before: c.plantAnotherRow,
 			after: func() { c.wantCopies(2) }},
 		{section: "A lost machine", line: "curl -K", before: c.loseOne},
-		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2",
-			after: func() { c.replace(1); c.checkPets(); c.wantCopies(1) }},
+		{section: "A lost machine", line: "scp -qr cluster/10.0.0.2", after: func() {
+			c.replace(1)
+			c.whileServicesAreStopped(func() { c.wantCopies(1) })
+			c.checkPets()
+		}},
 		{section: "A lost majority", line: "systemctl stop petstore rqlite", before: c.loseTwo},
 		{section: "A lost majority", line: "scp -qr cluster/10.0.0.3",
 			after: func() { c.setUp(true, 1, 2) }},
@@ -225,6 +228,19 @@ func (c *threeMachines) plantAnotherRow() {
 db = sqlite3.connect("/var/lib/rqlite/db.sqlite", timeout=10)
 db.execute("INSERT INTO counters VALUES (?, 1)", ("planted",))
 db.commit()'`)
+}
+
+// whileServicesAreStopped stops them for as long as nodes are compared, as the document does: else
+// what one of them stores may come between two nodes, and each then holds something else.
+func (c *threeMachines) whileServicesAreStopped(happens func()) {
+	c.t.Helper()
+	for _, m := range c.all {
+		m.run("systemctl stop petstore")
+	}
+	happens()
+	for _, m := range c.all {
+		m.run("systemctl start petstore")
+	}
 }
 
 // wantCopies wants the nodes to hold so many different copies, as the document compares them: if
@@ -421,10 +437,10 @@ func (c *threeMachines) checkList(m *machine, base string) {
 // with a clock that was wrong.
 func (c *threeMachines) leaveBackups() {
 	c.t.Helper()
-	c.all[0].run("for DAY in $(seq 10 29); do touch " +
-		"/var/backups/petstore-202001${DAY}T030000Z.db; done")
-	c.all[0].run("for DAY in $(seq 10 23); do touch " +
-		"/var/backups/petstore-209901${DAY}T030000Z.db; done")
+	for year, nights := range map[string]string{"2020": "{10..29}", "2099": "{10..23}"} {
+		c.all[0].run("for DAY in " + nights + "; do touch -d " + year + "-01-${DAY}T03:00Z " +
+			"/var/backups/petstore-" + year + "01${DAY}T030000Z.db; done")
+	}
 	c.all[0].run("touch /var/backups/petstore-20200130T030000Z.db.partial " +
 		"/var/backups/petstore-mine.db.partial")
 }
