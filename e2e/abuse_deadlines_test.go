@@ -1,6 +1,7 @@
 package e2e
 
-// What docs/operating.md says of peers that stop or exceed a bound, by protocol.
+// Proven here alone: a peer that stops, or exceeds a bound, loses its connection or its stream when
+// the table of docs/operating.md says, in each of its cells.
 
 import (
 	"bufio"

@@ -62,8 +62,8 @@ func writeCertificate(t *testing.T) (file string) {
 	return file
 }
 
-// maxStreams is how many requests the service takes on a connection, and maxHandled how many of them
-// it handles at once.
+// maxStreams is how many requests the service takes on a connection, and maxHandled how many of
+// them it handles at once.
 const (
 	maxStreams = 100
 	maxHandled = 10
@@ -335,8 +335,8 @@ var hoards = []hoard{
 }
 
 // hoardStreams asks on all streams for what it gives no window, and answers pings. Unless the heads
-// are the end, ten requests have bodies, as long as the service allows, and trailers, and the others
-// are just small enough to wait. (The service ends connections that go on with larger ones.)
+// are the end, ten requests have bodies, as long as the service allows, and trailers, and the
+// others are just small enough to wait. (The service ends connections that go on with larger ones.)
 func (s *server) hoardStreams(
 	path string, end bool, more ...hpack.HeaderField,
 ) (net.Conn, error) {
@@ -461,8 +461,8 @@ func tlsOver(raw net.Conn, protocol string) (*tls.Conn, error) {
 	return conn, conn.Handshake()
 }
 
-// TestNoConnectionHoldsMoreThanItMay has peers without a key hold what they can, and a key's requests
-// get their responses meanwhile.
+// TestNoConnectionHoldsMoreThanItMay has peers without a key hold what they can, and a key's
+// requests get their responses meanwhile.
 func TestNoConnectionHoldsMoreThanItMay(t *testing.T) {
 	for _, h := range hoards {
 		t.Run(h.what, func(t *testing.T) {

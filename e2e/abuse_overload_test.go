@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: offered four times what it can serve, the service gets slower, gives no wrong
+// response, counts each request, takes no more memory, and is as fast as before seconds later.
+
 import (
 	"bufio"
 	"encoding/json"
@@ -10,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -118,6 +122,8 @@ func (c *census) noteCreate(name string, got *answer) {
 			got.header.Get("Retry-After"))
 	}
 }
+
+var nextLink = regexp.MustCompile(`^</v1/pets(\?[^>]*)>; rel="next"$`)
 
 // check lists all animals, and wants those of the census and no others.
 func (c *census) check(caller *caller) {

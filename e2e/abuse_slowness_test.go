@@ -1,8 +1,7 @@
 package e2e
 
-// Clients that hold on to connections, slowly or idly, and what every attack is
-// measured with: normal requests beside it, which must not notice, and what it
-// leaves behind in the service, which must be nothing.
+// What every attack is measured with: normal requests beside it, which must not
+// notice, and what it leaves behind in the service, which must be nothing.
 
 import (
 	"fmt"

@@ -59,53 +59,38 @@ func (s *server) saveDescription() string {
 	return file
 }
 
-// eachDescription runs a test on the description as it is served with and without
-// public addresses.
-func eachDescription(t *testing.T, test func(t *testing.T, file string)) {
-	t.Run("own address", func(t *testing.T) {
-		t.Parallel()
-		test(t, start(t).saveDescription())
-	})
-	t.Run("public addresses", func(t *testing.T) {
-		t.Parallel()
-		test(t, start(t, "-base-url", "https://api.petstore.test/v1", "-staging-url",
-			"https://staging.petstore.test/v1").saveDescription())
-	})
-}
-
+// TestRedocly lints the description, as TestSpectral does. The root's tests hold its servers.
 func TestRedocly(t *testing.T) {
+	t.Parallel()
 	redocly := filepath.Join(nodeModules(t), ".bin", "redocly")
 	quiet := []string{"REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true"}
-	eachDescription(t, func(t *testing.T, file string) {
-		stdout, all, err := nodeTool(t, filepath.Dir(file), quiet, redocly, "lint",
-			"--extends=recommended", "--format=json", file)
-		var report struct {
-			Totals *struct{ Errors, Warnings, Ignored int }
-		}
-		if jsonErr := json.Unmarshal([]byte(stdout), &report); err != nil || jsonErr != nil ||
-			report.Totals == nil {
-			t.Fatalf("redocly: %v, %v\n%s", err, jsonErr, all)
-		}
-		if n := *report.Totals; n.Errors+n.Warnings+n.Ignored != 0 {
-			t.Errorf("redocly: %d errors, %d warnings, %d ignored\n%s", n.Errors, n.Warnings,
-				n.Ignored, stdout)
-		}
-	})
+	stdout, all, err := nodeTool(t, t.TempDir(), quiet, redocly, "lint",
+		"--extends=recommended", "--format=json", start(t).saveDescription())
+	var report struct {
+		Totals *struct{ Errors, Warnings, Ignored int }
+	}
+	if jsonErr := json.Unmarshal([]byte(stdout), &report); err != nil || jsonErr != nil ||
+		report.Totals == nil {
+		t.Fatalf("redocly: %v, %v\n%s", err, jsonErr, all)
+	}
+	if n := *report.Totals; n.Errors+n.Warnings+n.Ignored != 0 {
+		t.Errorf("redocly: %d errors, %d warnings, %d ignored\n%s", n.Errors, n.Warnings,
+			n.Ignored, stdout)
+	}
 }
 
 func TestSpectral(t *testing.T) {
+	t.Parallel()
 	modules := nodeModules(t)
-	spectral := filepath.Join(modules, ".bin", "spectral")
 	ruleset := filepath.Join(filepath.Dir(modules), ".spectral.yaml")
-	eachDescription(t, func(t *testing.T, file string) {
-		stdout, all, err := nodeTool(t, filepath.Dir(file), nil, spectral, "lint", "--ruleset",
-			ruleset, "--fail-severity=hint", "--format=json", file)
-		var findings []any
-		if jsonErr := json.NewDecoder(strings.NewReader(stdout)).Decode(&findings); err != nil ||
-			jsonErr != nil || len(findings) > 0 {
-			t.Errorf("spectral: %v, %v\n%s", err, jsonErr, all)
-		}
-	})
+	stdout, all, err := nodeTool(t, t.TempDir(), nil, filepath.Join(modules, ".bin", "spectral"),
+		"lint", "--ruleset", ruleset, "--fail-severity=hint", "--format=json",
+		start(t).saveDescription())
+	var findings []any
+	if jsonErr := json.NewDecoder(strings.NewReader(stdout)).Decode(&findings); err != nil ||
+		jsonErr != nil || len(findings) > 0 {
+		t.Errorf("spectral: %v, %v\n%s", err, jsonErr, all)
+	}
 }
 
 // TestTypeScriptClient makes types of the description, type-checks a caller's

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: a client in Go that is generated from the description can do all that there
+// is.
+
 import (
 	"bytes"
 	"context"

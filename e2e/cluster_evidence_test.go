@@ -282,8 +282,8 @@ func (c *cluster) liar(i int, status, rows string) {
 	c.t.Cleanup(func() { server.Close() })
 }
 
-// TestTwoLeadersAreTold, by a storm whose nodes say that two of them lead in one term, together with
-// what the nodes hold, and what was asked. Leaders of different terms are none.
+// TestTwoLeadersAreTold, by a storm whose nodes say that two of them lead in one term, together
+// with what the nodes hold, and what was asked. Leaders of different terms are none.
 func TestTwoLeadersAreTold(t *testing.T) {
 	const (
 		leads  = `{"store":{"raft":{"state":"Leader","term":4}}}`
@@ -333,7 +333,8 @@ That is the fault .* \(hashicorp/raft#695\)`)
 				`[17,1,2,"Ada"]`) {
 				t.Errorf("the nodes are said to differ in %q", told)
 			}
-			w.keepReading(reading{c.url(0), "key", "/pets/17", &answer{body: "Tom"}, "/pets?limit=1"})
+			tom := &answer{body: "Tom"}
+			w.keepReading(reading{c.url(0), "key", "/pets/17", tom, "/pets?limit=1"})
 			for file, want := range map[string]string{
 				"reading.txt":      "(?s)Tom.*GET .*/pets/17 is 200.*GET .*/pets.limit=1 is 200",
 				"node-2-rows.json": "Ada",

@@ -1,10 +1,12 @@
 package e2e
 
+// Proven here alone: a store moves from a file into real nodes and back with all that it holds, and
+// a service that meets another database stops for good.
+
 import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -131,8 +133,7 @@ func serveBoth(c *cluster, x *inventory) (services []*server) {
 func (x *inventory) isBroughtBack(t *testing.T, c *cluster, services []*server) {
 	abandoned := services[0]
 	services[1].stop()
-	copied := filepath.Join(t.TempDir(), "copy.db")
-	succeeds(t, program("backup", "-db", c.addresses(), copied))
+	copied := abandoned.copyTo(t)
 	restore := []string{"restore", "-db", c.addresses(), "-skip-ids", "0", copied}
 	c.clear()
 	early := &server{t: t, db: c.addresses()}
@@ -175,9 +176,8 @@ func isCopiedInUse(t *testing.T, c *cluster) {
 	p := &parish{services: services}
 	left := p.awaitDayLeft(t, metered, perDay)
 	time.Sleep(time.Second) // the promise, by which the last of them are stored
-	copied := filepath.Join(t.TempDir(), "copy.db")
 	before := crowd.acknowledged()
-	succeeds(t, program("backup", "-db", c.addresses(), copied))
+	copied := s.copyTo(t)
 	late := s.newKey()
 	crowd.leave()
 

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: a service works on real nodes that ask for passwords and certificates, and
+// whoever has the wrong ones is told so, in a line without the password.
+
 import (
 	"encoding/base64"
 	"net/http"

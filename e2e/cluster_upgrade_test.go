@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: services of an older version go on beside the next one, and are replaced under
+// load, on a file and on a cluster.
+
 import (
 	"encoding/json"
 	"errors"
@@ -18,42 +21,33 @@ import (
 func TestServicesAreReplacedOneByOne(t *testing.T) {
 	t.Parallel()
 	next := buildNext(t)
-	t.Run("on a file, from the version before clusters", func(t *testing.T) {
-		newSuccession(t, engine{}, buildCommit(t, beforeClusters), "").take()
-	})
-	t.Run("on a file, to the next version", func(t *testing.T) {
-		newSuccession(t, engine{}, "", next).take()
-	})
-	t.Run("on a cluster, to the next version", func(t *testing.T) {
-		newSuccession(t, engine{startCluster(t)}, "", next).take()
-	})
+	onBothEngines(t, func(t *testing.T, on engine) { newSuccession(t, on, next).take() })
 }
 
-// succession is services of one version, whose place those of another take. A version
-// is the file of its program, and "" the one under test.
+// succession is services of the version under test, whose place those of the next take.
 type succession struct {
 	*testing.T
 	parish
-	older, newer string
-	versions     [2]int64 // of the schema, in the same order
-	crowd        *crowd
-	metered      issued // perDay requests a day
-	left         int    // of them
+	newer    string   // the file of its program
+	versions [2]int64 // of the schema, of both
+	crowd    *crowd
+	metered  issued // perDay requests a day
+	left     int    // of them
 }
 
 // newSuccession starts the services of the older version: one on a file, two on a cluster.
-func newSuccession(t *testing.T, on engine, older, newer string) *succession {
+func newSuccession(t *testing.T, on engine, newer string) *succession {
 	t.Helper()
-	x := &succession{T: t, parish: parish{cluster: on.cluster}, older: older, newer: newer}
-	first := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db"), commands: older}
+	x := &succession{T: t, parish: parish{cluster: on.cluster}, newer: newer}
+	first := &server{t: t, db: filepath.Join(t.TempDir(), "petstore.db")}
 	if on.cluster != nil {
 		first.db = on.cluster.addresses()
 	}
 	first.key = first.newKey(unlimited...)
 	x.versions[0] = x.version(first)
-	x.begin(first, older)
+	x.begin(first, "")
 	if on.cluster != nil {
-		x.begin(&server{t: t, db: first.db, key: first.key}, older)
+		x.begin(&server{t: t, db: first.db, key: first.key}, "")
 	}
 	return x
 }
@@ -131,8 +125,7 @@ func (x *succession) look() {
 		fails(x.T, first.program(append(strings.Fields(line), "-db", first.db)...),
 			"start the service first")
 	}
-	copied := filepath.Join(x.TempDir(), "copy.db")
-	first.command("backup", "-db", first.db, copied)
+	copied := first.copyTo(x.T)
 	version := query[int64](x.T, copied, "PRAGMA user_version")
 	if now := x.version(first); version != x.versions[0] || now != x.versions[0] {
 		x.Fatalf("looked at, the schema %d becomes %d, and %d in a copy", x.versions[0], now,
@@ -155,8 +148,7 @@ func (x *succession) command() changedKeys {
 	}
 	first.command("key", "show", "-db", first.db, keys.kept.id)
 	before := x.crowd.acknowledged()
-	copied := filepath.Join(x.TempDir(), "copy.db")
-	first.command("backup", "-db", first.db, copied)
+	copied := first.copyTo(x.T)
 	if stored := query[int64](x.T, copied,
 		"SELECT count(*) FROM pets"); stored < int64(len(before)) {
 		x.Errorf("the backup has %d pets, and %d were answered before", stored, len(before))
@@ -218,8 +210,7 @@ func (x *succession) replace(s *server) {
 // refuse starts the older version again, which must not touch what it does not know.
 func (x *succession) refuse() {
 	x.Helper()
-	s := &server{commands: x.older}
-	fails(x.T, s.program("key", "list", "-db", x.services[0].db), "newer petstore")
+	fails(x.T, program("key", "list", "-db", x.services[0].db), "newer petstore")
 }
 
 // checkUsage wants every request of the crowd counted that was answered, and none that

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: "In production" works on a machine with systemd, Caddy, nginx, Prometheus,
+// and, as far as it is imitated, Docker. It has the machines of other tests too.
+
 import (
 	"bufio"
 	"fmt"

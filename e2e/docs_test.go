@@ -433,9 +433,7 @@ func snapshot(t *testing.T) string {
 			"the working tree"},
 	} {
 		args = append([]string{"--git-dir", dir, "--work-tree", ".."}, args...)
-		if out, err := exec.Command("git", args...).CombinedOutput(); err != nil {
-			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
+		runs(t, exec.Command("git", args...))
 	}
 	return dir
 }
@@ -476,6 +474,7 @@ func newTerminal(t *testing.T, command ...string) *terminal {
 		if err := shell.Wait(); err != nil {
 			t.Errorf("the shell ended with %v", err)
 		}
+		_ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) // what a failure has left
 	})
 	return x
 }
@@ -553,7 +552,8 @@ func (x *terminal) compare(b *block, c command) {
 var (
 	serves  = regexp.MustCompile(`^(\./petstore|go run \.)( -|$)`)
 	logLine = regexp.MustCompile(`(?m)^time=.*\n?`)
-	// A minute of the examples' key may end while a client is built. Then a few requests are counted.
+	// A minute of the examples' key may end while a client is built. Then a few requests are
+	// counted.
 	newMinute    = regexp.MustCompile(`\b5[6-9] requests left`)
 	requestsLeft = regexp.MustCompile(`\b\d+ requests left`)
 	bar          = regexp.MustCompile(`\r.*?\x1b\[K`) // which a slow command shows, and erases

@@ -1,5 +1,7 @@
 package e2e
 
+// Proven here alone: copies on a file system that makes no links.
+
 import (
 	"maps"
 	"os"
@@ -40,7 +42,7 @@ func TestAFileSystemWithoutLinks(t *testing.T) {
 			t.Errorf("%d files have become %d, or others", len(before), len(after))
 		}
 	}
-	if keys := numberIn(t, copied, "SELECT count(*) FROM api_keys"); keys != 1 {
+	if keys := query[int64](t, copied, "SELECT count(*) FROM api_keys"); keys != 1 {
 		t.Errorf("the copy holds %d keys", keys)
 	}
 	if left := files(t, folder); len(left) != 2 {

@@ -1,5 +1,9 @@
 package e2e
 
+// Proven here alone: a service that is killed at any time, among 64 clients, loses nothing that was
+// answered, gives no id twice, and forgets a second of usage at most; on a cluster also beside a
+// node that dies.
+
 import (
 	"context"
 	"encoding/json"

@@ -109,8 +109,8 @@ func (c *powerCut) repeatCreates() {
 // useRotated wants exactly one of both keys to open the service.
 func (c *powerCut) useRotated() {
 	const opens, refused = "200 of 1000000000", "401 invalid_key"
-	isRotated := numberIn(c.t, c.db, "SELECT count(*) FROM api_keys WHERE succeeds = 1") == 1
-	unseen := fmt.Sprint(numberIn(c.t, c.db, "SELECT max(id) FROM api_keys"))
+	isRotated := query[int64](c.t, c.db, "SELECT count(*) FROM api_keys WHERE succeeds = 1") == 1
+	unseen := fmt.Sprint(query[int64](c.t, c.db, "SELECT max(id) FROM api_keys"))
 	s := c.serve()
 	defer s.kill()
 	if !isRotated {
@@ -129,7 +129,7 @@ func (c *powerCut) useRotated() {
 func (c *powerCut) importAgain(pets string) {
 	const imported = "SELECT total(value) FROM counters WHERE name GLOB 'import *'"
 	again := program("pet", "import", "-db", c.db, pets)
-	if stored := numberIn(c.t, c.db, imported); stored == importedPets {
+	if stored := query[int64](c.t, c.db, imported); stored == importedPets {
 		p := launch(c.t, again) // which tells the ids on stdout
 		if p.status() != 1 || !strings.Contains(p.log.String(), "it was imported before") {
 			c.t.Error(p.told())
@@ -146,7 +146,7 @@ func (c *powerCut) importAgain(pets string) {
 
 func (c *powerCut) deleteAgain() {
 	again := program("pet", "delete", "-db", c.db, "1", "2", "3", "4", "5")
-	if numberIn(c.t, c.db, "SELECT count(*) FROM pets") == 0 {
+	if query[int64](c.t, c.db, "SELECT count(*) FROM pets") == 0 {
 		fails(c.t, again, "no pet has the id 1, 2")
 	} else {
 		succeeds(c.t, again)
@@ -214,13 +214,13 @@ func changesByCommands() (operations []powerOperation) {
 				return nil
 			},
 			again: func(c *powerCut) {
-				changed := numberIn(c.t, c.db, change.query)
+				changed := query[int64](c.t, c.db, change.query)
 				p := launch(c.t, program(args(c.db)...))
 				p.status()
 				if changed == 1 && !strings.Contains(p.log.String(), change.again) {
 					c.t.Errorf("it was done before: %s", p.told())
 				}
-				if numberIn(c.t, c.db, change.query) == 0 {
+				if query[int64](c.t, c.db, change.query) == 0 {
 					c.t.Errorf("it is not done by a second run: %s", p.told())
 				}
 			},
@@ -239,7 +239,8 @@ func withBan(t *testing.T, stock *scene) *scene {
 	return banned
 }
 
-// migrations are those from each older version to the present one, which the start of a service makes.
+// migrations are those from each older version to the present one, which the start of a service
+// makes.
 func migrations(t *testing.T) (operations []powerOperation) {
 	for version := 1; version < len(readSchema(t).migrations); version++ {
 		operations = append(operations, powerOperation{

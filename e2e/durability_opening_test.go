@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: what can still be read of a disk that is read-only, or was made so by ext4,
+// and that a file that is mounted by itself is refused.
+
 import (
 	"os"
 	"path/filepath"

@@ -528,7 +528,7 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 	for _, f := range faults {
 		noError(t, planted.Check("..", f.file, f.changes))
 	}
-	for _, fault := range planted.Some(3, faults) {
+	for _, fault := range planted.Some(t.Name(), 3, faults) {
 		t.Run(fault.name, func(t *testing.T) {
 			program, err := planted.Build("..", t.TempDir(), fault.file, fault.changes)
 			noError(t, err)

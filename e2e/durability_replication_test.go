@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: what Litestream, as documented, brings to another machine, through restarts,
+// kills and a lost mount, and what the loss of a machine costs.
+
 import (
 	"context"
 	"encoding/json"
@@ -7,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,14 +41,13 @@ func TestALostMachineCostsItsLastMoments(t *testing.T) {
 			s, standby := start(t), t.TempDir()
 			copier := guide.replicate(t, s.db, standby)
 
-			load := createUntilKilled(s, 8)
+			load := startLoad(s, 8)
 			// a copy that stands still is then found too old
 			<-time.After(mostLost + time.Second + rand.N(time.Second))
-			load.dying.Store(true)
 			kill(t, copier.cmd)
 			s.kill()
 			died := time.Now()
-			load.clients.Wait()
+			load.end()
 			// Litestream's lock may outlast the service's patience when the disk stalls, but not
 			// each time
 			if load.refused > 16 {
@@ -230,9 +233,7 @@ func (g guide) replicate(t *testing.T, db, standby string) *copier {
 	for _, command := range g.prepare {
 		command = strings.NewReplacer(guideFolder, filepath.Dir(db), guideMount,
 			standby).Replace(command)
-		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", command, err, out)
-		}
+		runs(t, exec.Command("sh", "-c", command))
 	}
 	c := &copier{exec.Command(g.program, "replicate", "-config", config), &logBuffer{}}
 	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
@@ -277,9 +278,7 @@ func (g guide) copyOut(t *testing.T, standby string) (file string) {
 		standby).Replace(g.restore[0]))
 	restore := append([]string{"-c", "umask " + g.umask + ` && exec "$0" restore "$@"`, g.program},
 		args...)
-	if out, err := exec.Command("sh", restore...).CombinedOutput(); err != nil {
-		t.Fatalf("litestream restore %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
+	runs(t, exec.Command("sh", restore...))
 	file = filepath.Join(folder, "copy.db")
 	info, err := os.Stat(file)
 	if err != nil || info.Mode() != 0o600 {
@@ -304,40 +303,69 @@ type acknowledged struct {
 	at   time.Time
 }
 
-// load is a number of clients that create animals without a pause.
+// load is a number of clients that create animals without a pause, each until it gets no response.
 type load struct {
+	server  *server
+	client  *http.Client
 	clients sync.WaitGroup
-	dying   atomic.Bool // from now on, requests fail
+	stopped atomic.Bool
 
-	// What the clients have seen, complete when they are done.
+	pause        time.Duration // of a client before each create
+	suffix       string        // of the names
+	firstRefusal func()        // or nil
+
+	// What the clients have seen, complete at the end.
+	mu       sync.Mutex
 	answered []acknowledged
 	refused  int
-	reason   error // of the last refusal
+	lost     int   // requests without a response
+	reason   error // of the last one that was refused or lost
 }
 
-func createUntilKilled(s *server, clients int) *load {
-	l := &load{}
-	client := newHTTPClient(clients)
-	var mu sync.Mutex
+func startLoad(s *server, clients int) *load {
+	l := &load{server: s, client: newHTTPClient(8)}
+	l.begin(clients)
+	return l
+}
+
+func (l *load) begin(clients int) {
 	for c := range clients {
 		l.clients.Go(func() {
-			for i := 0; ; i++ {
-				name := fmt.Sprintf("client %d, animal %d", c, i)
-				id, err := createNamed(client, s, name)
-				if l.dying.Load() && err != nil {
+			for i := 0; !l.stopped.Load(); i++ {
+				time.Sleep(l.pause)
+				if !l.create(fmt.Sprintf("client %d, animal %d%s", c, i, l.suffix)) {
 					return
 				}
-				mu.Lock()
-				if err == nil {
-					l.answered = append(l.answered, acknowledged{name, id, time.Now()})
-				} else {
-					l.refused, l.reason = l.refused+1, err
-				}
-				mu.Unlock()
 			}
 		})
 	}
-	return l
+}
+
+// create creates one animal, and reports whether there was a response.
+func (l *load) create(name string) (responded bool) {
+	id, err := createNamed(l.client, l.server, name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.answered = append(l.answered, acknowledged{name, id, time.Now()})
+		return true
+	}
+	l.reason = err
+	if _, isLost := errors.AsType[*url.Error](err); isLost {
+		l.lost++
+		return false
+	}
+	l.refused++
+	if l.refused == 1 && l.firstRefusal != nil {
+		l.firstRefusal()
+	}
+	return true
+}
+
+// end ends the clients, or waits until those of a service that has ended have noticed it.
+func (l *load) end() {
+	l.stopped.Store(true)
+	l.clients.Wait()
 }
 
 // createNamed adds an animal and returns its id, or the error of having no 201.

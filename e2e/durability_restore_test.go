@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: a restore on a full disk. Its scene, a database and an older copy, is that of
+// other tests too.
+
 import (
 	"fmt"
 	"os"
@@ -9,15 +12,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// numberIn reads one number from a database that lies alone.
-func numberIn(t *testing.T, file, statement string) (number int64) {
-	t.Helper()
-	db := database(t, file)
-	defer db.Close()
-	noError(t, db.QueryRow(statement).Scan(&number))
-	return number
-}
 
 // scene is a database that was in use, and an older copy of it.
 type scene struct {

@@ -1,8 +1,8 @@
 package e2e
 
-// Syncs that fail. strace makes the system call fail, with which the kernel's pages stay right. What
-// the kernel forgets after a real failure only a file system shows that is mounted anew: an ext4 on
-// a disk that refuses.
+// Syncs that fail. strace makes the system call fail, with which the kernel's pages stay right.
+// What the kernel forgets after a real failure only a file system shows that is mounted anew: an
+// ext4 on a disk that refuses.
 
 import (
 	"bytes"
@@ -43,7 +43,8 @@ func TestAfterAFailedSyncNothingIsWritten(t *testing.T) {
 			book.doubtRefused()
 			end()
 			for range 20 {
-				if a := book.create(book.next()); a == nil || a.status != http.StatusServiceUnavailable {
+				a := book.create(book.next())
+				if a == nil || a.status != http.StatusServiceUnavailable {
 					t.Errorf("after the fault, a create is answered %v", a)
 				}
 			}
@@ -53,7 +54,7 @@ func TestAfterAFailedSyncNothingIsWritten(t *testing.T) {
 				said) != 1 {
 				t.Errorf("the log does not say once that %s:\n%s", said, tail(s.log.String()))
 			}
-			s.command("backup", "-db", s.db, filepath.Join(t.TempDir(), "copy.db"))
+			s.copyTo(t)
 			s.interrupt()
 			wantRefusedStart(t, s)
 			noError(t, os.Remove(s.db+"-failed"))
@@ -88,34 +89,27 @@ func wantRefusedStart(t *testing.T, s *server) {
 func TestEveryFailedSyncIsMarked(t *testing.T) {
 	t.Parallel()
 	stock := newScene(t)
-	for name, args := range map[string]func(sc *scene) []string{
-		"key create": func(sc *scene) []string { return []string{"key", "create", "-db", sc.db} },
-		"pet delete": func(sc *scene) []string { return []string{"pet", "delete", "-db", sc.db, "1"} },
-		"restore":    func(sc *scene) []string { return []string{"restore", "-db", sc.db, sc.copy} },
-		"serve":      func(sc *scene) []string { return []string{"-db", sc.db, "-addr", "127.0.0.1:0"} },
-	} {
+	for _, line := range []string{"key create", "pet delete 1", "restore COPY",
+		"-addr 127.0.0.1:0"} {
 		for _, suffix := range []string{"", "-wal"} {
-			t.Run(name+suffix, func(t *testing.T) {
+			t.Run(line+suffix, func(t *testing.T) {
 				sc := stock.again(t)
 				before := readFile(t, sc.db+"-wal")
-				cmd := program(args(sc)...)
-				cmd.Args = append([]string{"strace", "-f", "-qq", "-o", "/dev/null",
-					"-P", sc.db + suffix, "-e", "trace=" + syncCalls,
-					"-e", "inject=" + syncCalls + ":error=EIO", binary}, cmd.Args[1:]...)
-				strace, err := exec.LookPath("strace")
-				noError(t, err)
-				cmd.Path = strace
-				p := launch(t, cmd)
-				if name == "serve" {
+				args := strings.Fields(strings.Replace(line, "COPY", sc.copy, 1))
+				cmd := program(args...)
+				cmd.Env = append(cmd.Env, "PETSTORE_DB="+sc.db)
+				p := launch(t, strace(cmd, "/dev/null", "-P", sc.db+suffix,
+					"-e", "trace="+syncCalls, "-e", "inject="+syncCalls+":error=EIO"))
+				if line[0] == '-' {
 					_, _ = call(p.url(), sc.key, "POST", "/pets", rex, "")
 					_ = p.stop()
 				}
 				status := p.status()
 				if !isThere(sc.db + "-failed") {
-					t.Errorf("nothing is marked; the exit status is %d:\n%s", status, p.log.String())
+					t.Errorf("nothing is marked, with status %d: %s", status, p.told())
 				}
 				if after := readFile(t, sc.db+"-wal"); len(after) < len(before) {
-					t.Errorf("the log has %d bytes, and had %d:\n%s", len(after), len(before), p.log.String())
+					t.Errorf("of %d bytes the log has %d: %s", len(before), len(after), p.told())
 				}
 				out, err := program("key", "list", "-db", sc.db).CombinedOutput()
 				if err != nil {
@@ -207,7 +201,9 @@ func TestADiskThatRefusesLosesNothing(t *testing.T) {
 	}{
 		{
 			"the error of a checkpoint is dropped", "sqlite.go",
-			[]string{"	e.heed(err)\n	return inLog, moved, err\n", "	return inLog, moved, err\n"},
+			[]string{
+				"	e.heed(err)\n	return inLog, moved, err\n", "	return inLog, moved, err\n",
+			},
 		},
 		{
 			"writing goes on", "sqlite.go",
@@ -230,7 +226,7 @@ func TestADiskThatRefusesLosesNothing(t *testing.T) {
 	for _, f := range faults {
 		noError(t, planted.Check("..", f.file, f.changes))
 	}
-	for _, f := range planted.Some(1, faults) {
+	for _, f := range planted.Some(t.Name(), 1, faults) {
 		t.Run(f.name, func(t *testing.T) {
 			program, err := planted.Build("..", t.TempDir(), f.file, f.changes)
 			noError(t, err)
@@ -246,13 +242,9 @@ func TestADiskThatRefusesLosesNothing(t *testing.T) {
 // refusal is what a program makes of a disk that refuses.
 type refusal struct {
 	program string // "" for the one under test
-	server  *server
-
-	mu   sync.Mutex       // guards what follows
-	made map[int64]string // names of the pets that were answered 201, by id
-	last time.Time        // when one was answered 201 last
-	late error            // what was wrong at the first 503
-	end  time.Time        // when that was
+	*load
+	late error     // what was wrong at the first 503
+	end  time.Time // when that was
 }
 
 // endure returns the first promise that is broken.
@@ -260,8 +252,6 @@ func (r *refusal) endure(t *testing.T) error {
 	disk := newRefusingDisk(t)
 	s := &server{t: t, db: filepath.Join(disk.mount, "petstore.db"), serves: r.program,
 		commands: r.program}
-	r.server = s
-	r.made = map[int64]string{}
 	s.key = s.newKey(unlimited...)
 	s.run(debugFlags...)
 	t.Cleanup(func() { // before the file system is unmounted
@@ -269,22 +259,34 @@ func (r *refusal) endure(t *testing.T) error {
 			s.kill()
 		}
 	})
-	stop := r.keepCreating()
-	defer stop()
-	// A log that has grown beside a reader has its space from then on, so only the database lacks it.
+	refused := make(chan bool)
+	r.load = startLoad(s, 0)
+	r.pause, r.suffix = 2*time.Millisecond, strings.Repeat("🐶", 150)
+	r.firstRefusal = func() {
+		r.end = time.Now()
+		if !isThere(s.db + "-failed") {
+			r.late = errors.New("a create is refused before the mark is made")
+		}
+		close(refused)
+	}
+	r.begin(4)
+	defer r.load.end()
+	// A log that has grown beside a reader has its space from then on, so only the database lacks
+	// it.
 	reader := database(t, s.db, "BEGIN", "SELECT * FROM sqlite_schema")
 	time.Sleep(6 * time.Second)
 	noError(t, reader.Close())
 	time.Sleep(2 * time.Second)
 	well := disk.refuse()
 	t.Cleanup(well)
-	for began := time.Now(); !r.isRefused() && time.Since(began) < 4*time.Second; {
-		time.Sleep(10 * time.Millisecond)
+	select {
+	case <-refused:
+	case <-time.After(4 * time.Second):
 	}
 	time.Sleep(time.Second / 2)
 	well()
 	time.Sleep(2 * time.Second)
-	stop()
+	r.load.end()
 	if err := r.check(); err != nil {
 		return err
 	}
@@ -300,8 +302,8 @@ func (r *refusal) endure(t *testing.T) error {
 	if !isThere(s.db+"-wal") || readFile(t, s.db+"-wal") != log || log == "" {
 		return errors.New("a command that only reads has emptied the log")
 	}
-	refused := s.program("-addr", "127.0.0.1:0", "-db", s.db)
-	if out, err := refused.CombinedOutput(); err == nil {
+	again := s.program("-addr", "127.0.0.1:0", "-db", s.db)
+	if out, err := again.CombinedOutput(); err == nil {
 		return fmt.Errorf("the service starts before the mount:\n%s", out)
 	}
 	disk.detach()
@@ -320,58 +322,6 @@ func (r *refusal) endure(t *testing.T) error {
 	return r.compare()
 }
 
-// keepCreating creates pets with long names, by four clients.
-func (r *refusal) keepCreating() (stop func()) {
-	stopping := make(chan struct{})
-	var clients sync.WaitGroup
-	for client := range 4 {
-		clients.Go(func() {
-			for n := 0; ; n++ {
-				select {
-				case <-stopping:
-					return
-				case <-time.After(2 * time.Millisecond):
-				}
-				name := fmt.Sprint(client, "-", n, "-", strings.Repeat("🐶", 150))
-				a, err := call(r.server.url, r.server.key, "POST", "/pets", animalJSON(name), "")
-				if err == nil {
-					r.note(name, a)
-				}
-			}
-		})
-	}
-	return sync.OnceFunc(func() {
-		close(stopping)
-		clients.Wait()
-	})
-}
-
-// note takes an answer. At the first 503 the mark must be there.
-func (r *refusal) note(name string, a *answer) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if a.status == http.StatusCreated {
-		var p pet
-		if err := json.Unmarshal([]byte(a.body), &p); err == nil {
-			r.made[p.ID] = name
-		}
-		r.last = time.Now()
-		return
-	}
-	if r.end.IsZero() {
-		r.end = time.Now()
-		if !isThere(r.server.db + "-failed") {
-			r.late = fmt.Errorf("a create is answered %d before the mark is made", a.status)
-		}
-	}
-}
-
-func (r *refusal) isRefused() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return !r.end.IsZero()
-}
-
 // check says what is wrong with the answers.
 func (r *refusal) check() error {
 	switch {
@@ -379,7 +329,9 @@ func (r *refusal) check() error {
 		return errors.New("the disk has refused, and no create")
 	case r.late != nil:
 		return r.late
-	case r.last.Sub(r.end) > time.Second/2: // which is more than the answers before take
+	}
+	last := r.answered[len(r.answered)-1].at
+	if last.Sub(r.end) > time.Second/2 { // which is more than the answers before take
 		return errors.New("creates are answered 201 again")
 	}
 	return nil
@@ -394,7 +346,10 @@ func (r *refusal) compare() error {
 	if err != nil {
 		return fmt.Errorf("export: %w\n%s", err, &stderr)
 	}
-	lacking := maps.Clone(r.made)
+	lacking := map[int64]string{}
+	for _, a := range r.answered {
+		lacking[a.id] = a.name
+	}
 	for line := range strings.Lines(string(out)) {
 		var p pet
 		if err := json.Unmarshal([]byte(line), &p); err == nil && lacking[p.ID] == p.Name {
@@ -403,7 +358,8 @@ func (r *refusal) compare() error {
 	}
 	if len(lacking) > 0 {
 		ids := slices.Sorted(maps.Keys(lacking))
-		return fmt.Errorf("of %d pets, %d are lost, from id %d on", len(r.made), len(ids), ids[0])
+		return fmt.Errorf("of %d pets, %d are lost, from id %d on", len(r.answered), len(ids),
+			ids[0])
 	}
 	return nil
 }

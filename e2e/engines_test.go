@@ -1,5 +1,7 @@
 package e2e
 
+// How tests run on a file and on a cluster.
+
 import (
 	"encoding/json"
 	"os"

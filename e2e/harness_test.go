@@ -1,5 +1,7 @@
 // Package e2e tests the built program with tools from outside: real clients,
-// validators and generators. Nothing here reaches the service's go.mod.
+// validators and generators. Nothing here reaches the service's go.mod. The first comment of a file
+// says what only it proves: a test stays as long as that is worth its seconds. What would only do
+// the same more often is left to SOAK, or drawn by planted.Some.
 //
 // The generated client comes first: go generate ./... makes it in a few seconds.
 package e2e
@@ -242,19 +244,24 @@ func (s *server) send(ctx context.Context, client *http.Client, method, target, 
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ":")
-		if value = strings.TrimSpace(value); value == "" {
-			req.Header.Del(name)
-		} else {
-			req.Header.Set(name, value)
-		}
-	}
+	setHeaders(req, headers)
 	res, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}
 	return readAnswer(res)
+}
+
+// setHeaders sets those with a value, and takes the others away.
+func setHeaders(r *http.Request, headers []string) {
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ":")
+		if value = strings.TrimSpace(value); value == "" {
+			r.Header.Del(name)
+		} else {
+			r.Header.Set(name, value)
+		}
+	}
 }
 
 func readAnswer(res *http.Response) (*answer, error) {
@@ -271,6 +278,14 @@ func readAnswer(res *http.Response) (*answer, error) {
 func newHTTPClient(connections int) *http.Client {
 	return &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections},
 		Timeout: 30 * time.Second}
+}
+
+// pet is the test's own copy of the wire's Pet.
+type pet struct {
+	ID         int64  `json:"id"`
+	Name       string `json:"name"`
+	CategoryID int64  `json:"categoryId"`
+	Status     string `json:"status"`
 }
 
 // rex is the body that adds a pet.
@@ -334,7 +349,24 @@ func everyPet(t *testing.T, get func(target string) (body string)) map[string][]
 	}
 }
 
-func decode[V any](t failer, data string) (v V) {
+// checkStored wants each of the pets stored once, under its id, and of others only those that may
+// be there, once.
+func checkStored(t *testing.T, stored map[string][]int64, must map[string]int64,
+	may func(name string, id int64) bool) {
+	t.Helper()
+	for name, id := range must {
+		if ids := stored[name]; len(ids) != 1 || ids[0] != id {
+			t.Errorf("%s was answered with id %d and is stored as %v", name, id, ids)
+		}
+	}
+	for name, ids := range stored {
+		if _, isKnown := must[name]; !isKnown && (len(ids) != 1 || !may(name, ids[0])) {
+			t.Errorf("%s, which was not confirmed like that, is stored as %v", name, ids)
+		}
+	}
+}
+
+func decode[V any](t testing.TB, data string) (v V) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(data), &v); err != nil {
 		t.Fatalf("%v in %s", err, data)
@@ -374,7 +406,23 @@ func checkIntegrity(t *testing.T, file string) {
 	}
 }
 
-func noError(t failer, err error) {
+// runs wants a command of the machine to succeed.
+func runs(t testing.TB, cmd *exec.Cmd) {
+	t.Helper()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+}
+
+// build builds the program of a folder into a file.
+func build(t *testing.T, folder, file string, flags ...string) {
+	t.Helper()
+	cmd := exec.Command("go", slices.Concat([]string{"build", "-o", file}, flags, []string{"."})...)
+	cmd.Dir = folder
+	runs(t, cmd)
+}
+
+func noError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("%v", err)

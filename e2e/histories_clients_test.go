@@ -1,9 +1,12 @@
 package e2e
 
+// How clients and an operator record what they are told.
+
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -42,6 +45,9 @@ type recording struct {
 	mu    sync.Mutex    // guards what follows
 	sent  []pets.Create // under an Idempotency-Key
 	known []pets.Pet    // as clients have created them
+
+	last   sync.Map     // the last 200 of a service, by what was asked for: an *answer
+	unread atomic.Int64 // 304s
 }
 
 // newRecording begins a history of services, which may stand behind balancers.
@@ -187,11 +193,28 @@ func (r *recording) saw(id int64) {
 	}
 }
 
-// read sends a request for pets. It returns which service has responded, and nil if none has.
+// read sends a request for pets, at times on condition that they have changed: a 304 counts as the
+// response that it stands for. It returns which service has responded, and nil if none has.
 func (r *recording) read(target int, path string) (got *answer, service int) {
-	got, err := call(r.urls[target], r.callers[rand.N(len(r.callers))], "GET", path, "", "")
+	etag := ""
+	last, _ := r.last.Load(path)
+	if last != nil && rand.N(2) == 0 {
+		etag = last.(*answer).header.Get("ETag")
+	}
+	caller := r.callers[rand.N(len(r.callers))]
+	got, err := call(r.urls[target], caller, "GET", path, "", "", "If-None-Match:"+etag)
 	if unanswered(got, err) {
 		return nil, 0
+	}
+	switch got.status {
+	case http.StatusOK:
+		r.last.Store(path, got)
+	case http.StatusNotModified:
+		r.unread.Add(1)
+		stands := *last.(*answer)
+		stands.header = maps.Clone(stands.header)
+		stands.header.Set(answeredBy, got.header.Get(answeredBy))
+		got = &stands
 	}
 	if target < r.services {
 		return got, target

@@ -1,5 +1,7 @@
 package e2e
 
+// Proven here alone: the histories show planted faults, of which some are drawn.
+
 import (
 	"fmt"
 	"path/filepath"
@@ -135,7 +137,7 @@ func TestHistoriesShowPlantedFaults(t *testing.T) {
 	for _, f := range plantedFaults {
 		noError(t, planted.Check("..", f.file, f.changes))
 	}
-	for _, f := range planted.Some(3, plantedFaults) {
+	for _, f := range planted.Some(t.Name(), 3, plantedFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			program, err := planted.Build("..", t.TempDir(), f.file, f.changes)
 			noError(t, err)

@@ -7,7 +7,6 @@ package e2e
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -174,42 +173,50 @@ func recordSharers(t *testing.T, c *cluster, programs []string, lasts time.Durat
 	return nil
 }
 
-// sharingFaults are changes of the service whose clock is not ahead.
-var sharingFaults = map[string]planted.Changes{
-	"none": nil,
-	"usage is flushed without being added": {"usage.go": {
+// sharingFaults are changes of usage.go, of the service whose clock is not ahead.
+var sharingFaults = []struct {
+	name    string
+	changes []string
+}{
+	{"usage is flushed without being added", []string{
 		"sent_used + iif(day_ends = sent_ends, day_used, 0)", "sent_used",
 	}},
-	"what others have used is not learned": {"usage.go": {
-		"\t\ts.unsent -= sent.Used\n\t\tb.used = stored.used + s.unsent\n", "\t\ts.unsent -= sent.Used\n",
-		"\t\tb.used = stored.used + s.unsent\n\t\tb.ends = stored.ends\n", "\t\tb.ends = stored.ends\n",
+	{"what others have used is not learned", []string{
+		"\t\ts.unsent -= sent.Used\n\t\tb.used = stored.used + s.unsent\n",
+		"\t\ts.unsent -= sent.Used\n",
+		"\t\tb.used = stored.used + s.unsent\n\t\tb.ends = stored.ends\n",
+		"\t\tb.ends = stored.ends\n",
 		"\t\t\t*b = stored\n", "\t\t\tb.ends = stored.ends\n",
 	}},
 }
 
 // TestHistoriesOfLimitsThatAreShared has callers use two services whose clocks differ, and looks
-// whether faults of one of them are found.
+// whether a fault of one of them is found, which is drawn.
 func TestHistoriesOfLimitsThatAreShared(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
-	build := func(t *testing.T, by time.Duration, changes planted.Changes) (program string) {
+	build := func(t *testing.T, by time.Duration, ofUsage []string) (program string) {
 		t.Helper()
-		all := planted.Changes{"model.go": {
-			"minuteMillis instant = 60 *", fmt.Sprintf("minuteMillis instant = %d *", sharedMinute),
-		}}
-		maps.Copy(all, changes)
-		program, err := planted.BuildAhead("..", t.TempDir(), by, all)
+		program, err := planted.BuildAhead("..", t.TempDir(), by, planted.Changes{
+			"usage.go": ofUsage,
+			"model.go": {
+				"minuteMillis instant = 60 *",
+				fmt.Sprintf("minuteMillis instant = %d *", sharedMinute),
+			},
+		})
 		noError(t, err)
 		return program
 	}
 	ahead := build(t, clockAhead, nil)
-	for name, changes := range sharingFaults {
-		t.Run(name, func(t *testing.T) {
-			programs := []string{build(t, 0, changes), ahead}
-			if changes == nil {
-				noError(t, recordSharers(t, c, programs, soak(20*time.Second)))
-				return
-			}
+	t.Run("no fault", func(t *testing.T) {
+		noError(t, recordSharers(t, c, []string{build(t, 0, nil), ahead}, soak(20*time.Second)))
+	})
+	for _, f := range sharingFaults {
+		noError(t, planted.Check("..", "usage.go", f.changes))
+	}
+	for _, f := range planted.Some(t.Name(), 1, sharingFaults) {
+		t.Run(f.name, func(t *testing.T) {
+			programs := []string{build(t, 0, f.changes), ahead}
 			for range 5 {
 				if err := recordSharers(t, c, programs, 13*time.Second); err != nil {
 					t.Log(err)

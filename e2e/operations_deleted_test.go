@@ -1,15 +1,19 @@
 package e2e
 
+// Proven here alone: whichever files are deleted under a running service, what was confirmed is in
+// them or in the copy that it saves.
+
 import (
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"petstore/e2e/planted"
 )
 
 // deleted is what is taken away from under a running service.
@@ -20,7 +24,8 @@ type deleted struct {
 
 // TestNothingConfirmedIsLostWithFilesThatWereDeleted deletes each subset of a database's files, or
 // renames their folder, under a service on which clients create or not, and stops it, at once or
-// later. Afterwards, what was confirmed is in the database, or in the copy that the service names.
+// later, which is drawn. Afterwards, what was confirmed is in the database, or in the copy that the
+// service names.
 func TestNothingConfirmedIsLostWithFilesThatWereDeleted(t *testing.T) {
 	t.Parallel()
 	all := []string{"", "-wal", "-shm", "-lock"}
@@ -34,58 +39,38 @@ func TestNothingConfirmedIsLostWithFilesThatWereDeleted(t *testing.T) {
 		}
 		cases = append(cases, d)
 	}
+	variants := []variant{{false, 0}, {true, 0}, {false, aWhile}, {true, aWhile}}
 	for _, d := range cases {
-		for _, creates := range []bool{false, true} {
-			for _, wait := range []time.Duration{0, 2500 * time.Millisecond} {
-				t.Run(fmt.Sprintf("%q %v creates %v %v", d.suffixes, d.folder, creates, wait),
-					func(t *testing.T) {
-						t.Parallel()
-						d.test(t, creates, wait)
-					})
-			}
+		name := fmt.Sprintf("%q %v", d.suffixes, d.folder)
+		for _, v := range planted.Some(t.Name()+name, 1, variants) {
+			t.Run(fmt.Sprintf("%s creates %v %v", name, v.creates, v.wait), func(t *testing.T) {
+				t.Parallel()
+				d.test(t, v)
+			})
 		}
 	}
 }
 
-func (d deleted) test(t *testing.T, creates bool, wait time.Duration) {
+// variant is what else there is to a loss.
+type variant struct {
+	creates bool          // clients create meanwhile
+	wait    time.Duration // before the stop
+}
+
+const aWhile = 2500 * time.Millisecond // in which the service notices, and saves a copy
+
+func (d deleted) test(t *testing.T, v variant) {
 	folder := filepath.Join(t.TempDir(), "data")
 	noError(t, os.Mkdir(folder, 0o700))
 	s := &server{t: t, db: filepath.Join(folder, "petstore.db")}
 	s.key = s.newKey(unlimited...)
 	s.run(debugFlags...)
-	var confirmed sync.Map
-	client := newHTTPClient(4)
-	create := func(name string) (status int) {
-		a, err := s.send(t.Context(), client, "POST", "/pets", animalJSON(name))
-		if err != nil {
-			return 0
-		}
-		if a.status == http.StatusCreated {
-			confirmed.Store(name, true)
-		}
-		return a.status
-	}
+	load := startLoad(s, 0)
 	for i := range 20 {
-		create(fmt.Sprint("first ", i))
+		load.create(fmt.Sprint("first ", i))
 	}
-	stop := make(chan bool)
-	var creating sync.WaitGroup
-	for c := range 3 {
-		if !creates {
-			break
-		}
-		creating.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-					create(fmt.Sprint("more ", c, " ", i))
-				}
-			}
-		})
-	}
-	if creates {
+	if v.creates {
+		load.begin(3)
 		time.Sleep(200 * time.Millisecond)
 	}
 	for _, suffix := range d.suffixes {
@@ -94,9 +79,9 @@ func (d deleted) test(t *testing.T, creates bool, wait time.Duration) {
 	if d.folder {
 		noError(t, os.Rename(folder, folder+".old"))
 	}
-	time.Sleep(wait)
+	time.Sleep(v.wait)
 	lost := len(d.suffixes) > 0 && d.suffixes[0] == ""
-	if lost && wait > 0 {
+	if lost && v.wait > 0 {
 		status, why := s.readiness()
 		if status != http.StatusServiceUnavailable || !strings.Contains(why, ".saved") {
 			t.Errorf("/readyz is %d and names no copy: %s", status, why)
@@ -104,12 +89,11 @@ func (d deleted) test(t *testing.T, creates bool, wait time.Duration) {
 	}
 	noError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 	_ = s.cmd.Wait()
-	close(stop)
-	creating.Wait()
+	load.end()
 	if status := s.cmd.ProcessState.ExitCode(); lost && status != 1 {
 		t.Errorf("it ends with %d", status)
 	}
-	d.check(t, s, folder, &confirmed)
+	d.check(t, s, folder, load.answered)
 }
 
 // readiness is /readyz at the debug address.
@@ -123,7 +107,8 @@ func (s *server) readiness() (status int, why string) {
 }
 
 // check looks for what was confirmed where an operator would.
-func (d deleted) check(t *testing.T, s *server, folder string, confirmed *sync.Map) {
+func (d deleted) check(t *testing.T, s *server, folder string,
+	confirmed []acknowledged) {
 	t.Helper()
 	db := s.db
 	if d.folder {
@@ -132,7 +117,9 @@ func (d deleted) check(t *testing.T, s *server, folder string, confirmed *sync.M
 	saved, err := filepath.Glob(s.db + ".*.saved")
 	noError(t, err)
 	if len(saved) > 0 {
-		if info, err := os.Stat(saved[0]); err != nil || info.Mode().Perm() != 0o600 || len(saved) > 1 {
+		info, err := os.Stat(saved[0])
+		noError(t, err)
+		if info.Mode().Perm() != 0o600 || len(saved) > 1 {
 			t.Errorf("there are %q, the first with %v", saved, info.Mode())
 		}
 		db = filepath.Join(t.TempDir(), "restored.db")
@@ -146,8 +133,8 @@ func (d deleted) check(t *testing.T, s *server, folder string, confirmed *sync.M
 	checkIntegrity(t, db)
 	have := s.command("pet", "export", "-db", db)
 	missing := 0
-	for name := range confirmed.Range {
-		if !strings.Contains(have, fmt.Sprintf("%q", name)) {
+	for _, a := range confirmed {
+		if !strings.Contains(have, fmt.Sprintf("%q", a.name)) {
 			missing++
 		}
 	}

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: what operators do to a service under load, an upgrade included, costs no
+// client a wrong response. Its crowd of clients is that of other tests too.
+
 import (
 	"bufio"
 	"context"
@@ -12,8 +15,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,10 +119,10 @@ func newAddress() string {
 	return fmt.Sprintf("1%02d.1%02d.1%02d.1%02d", n/1_000_000%100, n/10_000%100, n/100%100, n%100)
 }
 
-// call sends a request to a service and reads the answer. once is its
-// Idempotency-Key, if it is to have one. The transport does not repeat a POST by
-// itself, since its body cannot be had again: what fails is seen to fail.
-func call(url, token, method, target, body, once string) (*answer, error) {
+// call sends a request to a service and reads the answer. once is its Idempotency-Key, if it is to
+// have one, and headers are as those of send. The transport does not repeat a POST by itself, since
+// its body cannot be had again: what fails is seen to fail.
+func call(url, token, method, target, body, once string, headers ...string) (*answer, error) {
 	var content io.Reader
 	if body != "" {
 		content = io.MultiReader(strings.NewReader(body))
@@ -132,9 +133,7 @@ func call(url, token, method, target, body, once string) (*answer, error) {
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("X-Forwarded-For", newAddress())
-	if once != "" {
-		r.Header.Set("Idempotency-Key", once)
-	}
+	setHeaders(r, append(headers, "Idempotency-Key:"+once))
 	response, err := callers.Do(r)
 	if err != nil {
 		return nil, err
@@ -420,8 +419,7 @@ func TestTheServiceIsOperatedWhileItIsUsed(t *testing.T) {
 		keys := s.changeKeys(t)
 
 		before := crowd.acknowledged()
-		copied := filepath.Join(t.TempDir(), "copy.db")
-		s.command("backup", "-db", s.db, copied)
+		copied := s.copyTo(t)
 		late := s.keyOf("1000000")
 
 		metered := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day", "200")
@@ -499,23 +497,10 @@ func (s *server) spend(t *testing.T, token string, requests int) {
 // once and under its id, and no other but those that a client has sent.
 func (c *crowd) compare(t *testing.T, s *server, must map[string]int64) {
 	t.Helper()
-	stored := s.everyAnimal(t)
-	for name, id := range must {
-		if ids := stored[name]; len(ids) != 1 || ids[0] != id {
-			t.Errorf("%s was answered with id %d and is stored as %v", name, id, ids)
-		}
-	}
-	for name, ids := range stored {
-		id, answered := c.animals[name]
-		switch {
-		case len(ids) != 1:
-			t.Errorf("%s is stored as %v", name, ids)
-		case answered && ids[0] != id:
-			t.Errorf("%s was answered with id %d and is stored as %d", name, id, ids[0])
-		case !answered && !c.doubtful[name]:
-			t.Errorf("%s is stored, though its request was refused or never sent", name)
-		}
-	}
+	checkStored(t, s.everyAnimal(t), must, func(name string, id int64) bool {
+		known, answered := c.animals[name]
+		return id == known || !answered && c.doubtful[name]
+	})
 }
 
 // repeat sends creates again that were answered before: each is answered with
@@ -553,11 +538,7 @@ func (c *crowd) repeat(t *testing.T, s *server, made map[string]int64) {
 func buildAgain(t *testing.T) (file string) {
 	t.Helper()
 	file = binary + "-next"
-	build := exec.Command("go", "build", "-ldflags=-s", "-o", file, ".")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	build(t, "..", file, "-ldflags=-s")
 	return file
 }
 

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: a process that was stopped for seconds trusts nothing that it remembers, and
+// what is remembered waits for no engine that hangs.
+
 import (
 	"fmt"
 	"slices"

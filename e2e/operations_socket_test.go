@@ -1,8 +1,11 @@
 package e2e
 
+// Proven here alone: on a socket that its parent holds, twenty upgrades refuse none of 80 clients.
+
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -123,20 +126,12 @@ func TestAnUpgradeRefusesNobody(t *testing.T) {
 	served()
 	leave()
 
-	responses := int64(0)
-	stored := s.everyAnimal(t)
+	responses, created := int64(0), map[string]int64{}
 	for _, c := range clients {
 		responses += c.responses.Load()
-		for name, id := range c.created {
-			if ids := stored[name]; len(ids) != 1 || ids[0] != id {
-				t.Errorf("%s was created with id %d and is stored as %v", name, id, ids)
-			}
-			delete(stored, name)
-		}
+		maps.Copy(created, c.created)
 	}
-	if len(stored) > 0 {
-		t.Errorf("%d animals were stored without a response", len(stored))
-	}
+	checkStored(t, s.everyAnimal(t), created, func(string, int64) bool { return false })
 	t.Logf("%d upgrades under %d responses; a stop took %v and a start %v on average", upgrades,
 		responses,
 		(stops / time.Duration(upgrades)).Round(time.Millisecond),

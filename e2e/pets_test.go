@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: imports, exports and deletions of 15,000 to 100,000 pets, on a file and on a
+// cluster, that are killed, repeated, and looked at through a service.
+
 import (
 	"bytes"
 	"fmt"
@@ -94,7 +97,7 @@ func TestAnImportThatIsKilledIsCompleteAtTheEnd(t *testing.T) {
 			kill(t, cmd)
 		}
 		left := s.imported(t, on)
-		if left <= 22_500 || left >= pets { // 500, 1,000, 1,500 … and more before each of the kills
+		if left <= 22_500 || left >= pets { // before each of the kills, 500, 1,000 … and more
 			t.Fatalf("after the kills %d of %d pets are stored", left, pets)
 		}
 		cmd, stderr := s.importing(file)
@@ -141,9 +144,7 @@ func TestPetsGoOutAndComeIn(t *testing.T) {
 		other := start(t)
 		cmd := other.program("pet", "import", "-db", other.db, "-")
 		cmd.Stdin = strings.NewReader(s.command("pet", "export", "-db", s.db))
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+		runs(t, cmd)
 		if a, b := s.command("pet", "export", "-db", s.db), other.command("pet", "export", "-db",
 			other.db); a != b {
 			t.Error("what was imported is not what was exported")

@@ -1,41 +1,16 @@
 package e2e
 
+// How tests get programs and databases of other versions.
+
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 )
-
-// beforeClusters is the last commit whose program knows files alone.
-const beforeClusters = "ca2d37996978faebf297ff0ac2bbdc3dff2ed937"
-
-// buildCommit builds the program of a commit, which a shallow clone does not have.
-func buildCommit(t *testing.T, commit string) (file string) {
-	t.Helper()
-	if out, err := exec.Command("git", "-C", "..", "cat-file", "-e",
-		commit+"^{commit}").CombinedOutput(); err != nil {
-		t.Skipf("the history here does not reach back to %s: %s", commit, out)
-	}
-	folder := t.TempDir()
-	source := exec.Command("git", "-C", "..", "archive", "--output",
-		filepath.Join(folder, "source.tar"), commit)
-	unpack := exec.Command("tar", "-xf", "source.tar")
-	build := exec.Command("go", "build", "-o", "petstore", ".")
-	for _, cmd := range []*exec.Cmd{source, unpack, build} {
-		if cmd != source {
-			cmd.Dir = folder
-		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", cmd, err, out)
-		}
-	}
-	return filepath.Join(folder, "petstore")
-}
 
 // schema is what the source says of the versions of the schema.
 type schema struct {
@@ -73,12 +48,7 @@ func buildNext(t *testing.T) (file string) {
 	noError(t, err)
 	noError(t, os.WriteFile(filepath.Join(folder, "overlay.json"), overlay, 0o600))
 	file = filepath.Join(folder, "petstore")
-	build := exec.Command("go", "build", "-overlay", filepath.Join(folder, "overlay.json"), "-o",
-		file, ".")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	build(t, "..", file, "-overlay", filepath.Join(folder, "overlay.json"))
 	return file
 }
 

@@ -10,7 +10,7 @@ import (
 // knows windows, strikes, and bans, but no flush and no database. All times are Unix milliseconds.
 
 const (
-	minuteLength = 60_000
+	minuteLength = 12_000 // which are 60_000 but for shortMinute
 	dayLength    = 24 * 60 * minuteLength
 	banLength    = 5_000
 )

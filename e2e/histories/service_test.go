@@ -2,8 +2,8 @@
 // and replays that in a model. What they are told of pets is checked by the tests histories_ of
 // e2e, with the package pets.
 //
-//	cd e2e && go test -v ./histories             a minute
-//	cd e2e && SOAK=60 go test -timeout 2h ./histories   an hour
+//	cd e2e && go test -v ./histories                    once
+//	cd e2e && SOAK=60 go test -timeout 2h ./histories   for an hour
 package histories
 
 import (
@@ -19,9 +19,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"petstore/e2e/planted"
 )
 
 // service is a petstore on a file of its own, which may be killed and started again.
@@ -87,11 +84,6 @@ func (s *service) kill() {
 	}
 	_ = s.cmd.Process.Kill()
 	_ = s.cmd.Wait() // says that it was killed
-}
-
-// budget is how long a test records histories: a minute, or SOAK minutes.
-func budget() time.Duration {
-	return time.Duration(planted.Soak()) * time.Minute
 }
 
 // refusedConnection reports whether a request surely did not reach the service.

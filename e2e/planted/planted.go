@@ -5,12 +5,15 @@ package planted
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -56,18 +59,44 @@ func Soak() int {
 	return times
 }
 
-// Some draws n faults, or whatever else is tried in turn. With SOAK in the environment, also with
-// SOAK=1, it returns all of them.
-func Some[F any](n int, all []F) []F {
+// Again reports whether a test records once more that has recorded since then: with SOAK=n in the
+// environment, for n minutes.
+func Again(since time.Time) bool {
+	return os.Getenv("SOAK") != "" && time.Since(since) < time.Duration(Soak())*time.Minute
+}
+
+// Some draws n faults, or whatever else a test tries in turn, and keeps their order. With SOAK in
+// the environment, also with SOAK=1, it returns all of them.
+func Some[F any](test string, n int, all []F) []F {
 	if os.Getenv("SOAK") != "" {
 		return all
 	}
+	own := fnv.New64a() // so that it does not matter which test draws first
+	_, _ = own.Write([]byte(test))
+	lot := rand.New(rand.NewPCG(seed(), own.Sum64()))
+	chosen := lot.Perm(len(all))[:min(n, len(all))]
+	slices.Sort(chosen)
 	var some []F
-	for _, i := range rand.Perm(len(all))[:n] {
+	for _, i := range chosen {
 		some = append(some, all[i])
 	}
 	return some
 }
+
+// seed is what the lots of a run are drawn with: LOT in the environment, or one that is printed, so
+// that LOT can draw the same again.
+var seed = sync.OnceValue(func() uint64 {
+	text := os.Getenv("LOT")
+	if text == "" {
+		text = strconv.FormatUint(rand.Uint64(), 10)
+		fmt.Printf("LOT=%s draws again what is drawn by lot\n", text)
+	}
+	number, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		panic("LOT must be a positive integer, not " + text)
+	}
+	return number
+})
 
 // Check is an error if a file does not have each of the texts to change once.
 func Check(folder, file string, changes []string) error {
