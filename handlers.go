@@ -224,8 +224,9 @@ type response struct {
 	code      ErrorCode     // under which its Error is counted, if it is one
 	operation string        // the name under which it is counted
 
-	keyID, usageID int64 // the caller's key, and what it is charged to, once they are known
-	limitsShown    bool  // the headers say where its key stands
+	keyID, usageID int64        // the caller's key, and what it is charged to, once they are known
+	network        netip.Prefix // clientNetwork, if the response is logged at debug level
+	limitsShown    bool         // the headers say where its key stands
 }
 
 // WriteHeader also stops the clock, and lets go of the request's header: the map may take four
@@ -251,6 +252,9 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	w := &response{
 		ResponseWriter: rw, service: s, request: r, start: time.Now(), operation: other,
+	}
+	if s.log.Enabled(r.Context(), slog.LevelDebug) { // now, since WriteHeader lets go of the header
+		w.network = clientNetwork(r, s.clientIPHeader)
 	}
 	w.id[0] = newRequestID()
 	w.Header()["X-Request-Id"] = w.id[:]
@@ -299,7 +303,8 @@ func (s *service) count(w *response, r *http.Request) {
 			"status", w.status,
 			"code", w.code,
 			"duration", w.took.String(),
-			"key", w.keyID)
+			"key", w.keyID,
+			"address", w.network)
 	}
 }
 

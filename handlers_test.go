@@ -1181,6 +1181,14 @@ func TestAnAddressThatIsSpentIsLoggedOnceAWindow(t *testing.T) {
 	}, behindAProxy)
 }
 
+// TestADebugLineTellsTheCallersAddress: by it one finds who has used a key that leaked.
+func TestADebugLineTellsTheCallersAddress(t *testing.T) {
+	s := openShop(t, behindAProxy)
+	s.service.log = newLogger(&s.log, "json", slog.LevelDebug)
+	s.list(from("203.0.113.9")).is(200)
+	s.wantLog(`"key":1,"address":"203.0.113.9/32"`)
+}
+
 // TestManySpentAddressesFillNoLog: one stranger may have them all.
 func TestManySpentAddressesFillNoLog(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, s *shop) {
