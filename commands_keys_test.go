@@ -409,6 +409,27 @@ func TestTheEndsOfAKeyAndItsSuccessors(t *testing.T) {
 	}
 }
 
+// TestAKeyThatWasRotatedNamesItsSuccessor, which may be the one that was meant.
+func TestAKeyThatWasRotatedNamesItsSuccessor(t *testing.T) {
+	inKeys(t, func(k testKeys) {
+		k.story(`
+			create
+			rotate 1
+			create
+			revoke 3`)
+		const warning = `"msg":"this key was rotated before; its successor stays as it is",` +
+			`"id":1,"successor":2}` + "\n"
+		wantPart(k, k.logs("set -name till 1"), warning, "the log of key set")
+		wantCount(k, k.logs("set -name till 2"), "WARN", 0, "the log of a key without a successor")
+		wantPart(k, k.logs("rotate 1"), warning, "the log of key rotate")
+		k.story("revoke 1")
+		const instead = "; it was rotated into key 4: name that one, or make a new one"
+		k.refuses("set -name shop 1", false, "key 1 is revoked"+instead)
+		k.refuses("rotate 1", false, "key 1 is revoked or expired"+instead)
+		k.refuses("rotate 3", false, "key 3 is revoked or expired; make a new one")
+	})
+}
+
 func TestKeyUnbanLiftsTheBanOfAllKeysThatShareTheUsage(t *testing.T) {
 	inKeys(t, func(k testKeys) {
 		k.story(`
@@ -734,6 +755,24 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 		if sent == 0 {
 			t.Errorf("%s sends no statement", line)
 		}
+	}
+}
+
+// TestReportsReadARowOnce: a line of 10,000 rotations took half a minute, and an export of one status
+// counted by reading all pets.
+func TestReportsReadARowOnce(t *testing.T) {
+	db := madeDatabase(t)
+	s := openDatabase(t, db)
+	for line, again := range map[string]string{
+		"key list": "CORRELATED", "key list -json": "CORRELATED",
+		"pet export -status sold": "SCAN pets",
+	} {
+		check := func(st statement, columns []any) {
+			if plan := planOf(t, db, st); columns == nil && strings.Contains(plan, again) {
+				t.Errorf("%s reads more than it needs:\n%s\n%s", line, st.query, plan)
+			}
+		}
+		must(t, onStore(t, storeOn(&watchedEngine{s.engine, check}), io.Discard, line))
 	}
 }
 
