@@ -438,8 +438,10 @@ func runUntilKilled(t *testing.T, c *fakeCluster, command string, requests int) 
 // makes that statement one that never ends.
 func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
 	takesSeconds(t)
+	const deleted = `{"id":2,"name":"Tom","categoryId":1}`
 	for _, line := range []string{
-		"pet import " + petsFile(t, petLines(3)), "pet set -name Max 1", "pet delete 1",
+		"pet import " + petsFile(t, petLines(3)), "pet import -keep-ids " + petsFile(t, deleted),
+		"pet set -name Max 1", "pet delete 1",
 		"key create", "key set -name shop 1", "key rotate 1", "key revoke 1", "key unban 1",
 	} {
 		t.Run(line, func(t *testing.T) {
@@ -447,6 +449,7 @@ func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
 			db := madeDatabase(t)
 			s := openDatabase(t, db)
 			mustCreate(t, s, rex)
+			mustWrite(t, s, sqlOf("UPDATE sqlite_sequence SET seq = 2 WHERE name = 'pets'"))
 			later := instantOf(time.Now()) + minuteMillis
 			mustWrite(t, s, saveUsage(1, &usage{bannedAt: 1, bannedUntil: later}))
 			before := petsAndKeys(t, db)
