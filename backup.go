@@ -314,6 +314,10 @@ func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool)
 	}
 	r := &file.rescued
 	if !file.isLosing() {
+		if r.path != "" {
+			log.Warn("the files of the database are back; what is stored from now on is not in "+
+				"the copy: delete it", "copy", r.path)
+		}
 		*r = rescued{}
 		return nil
 	}

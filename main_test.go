@@ -718,8 +718,11 @@ func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
 				wantSaved(1, 1)
 				time.Sleep(5 * time.Minute)
 				wantSaved(1, 1)
+				outdated := savedCopies(b, b.path)[0]
 				putBack()
 				time.Sleep(time.Minute)
+				wantCount(b, b.log.String(), "is not in the copy: delete it\",\"copy\":\""+outdated, 1,
+					"the log once the file is back")
 				mustCreate(b, b.store, rex)
 				moveAway(b, b.path)
 				wantSaved(2, 2)
