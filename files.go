@@ -193,8 +193,9 @@ func putBack(path string) string {
 		"copy back with petstore restore", path)
 }
 
-var errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; " +
-	"put the file back, or move the -wal away")
+var errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; if a service " +
+	"runs, do not stop it before its log names a copy; otherwise put the file back, or move the " +
+	"-wal away")
 
 // refuseUnfit refuses what cannot be a database file, a place where one cannot be, and a log that
 // is another file's: SQLite would apply it all the same.
@@ -225,8 +226,9 @@ func refuseUnfit(path string) error {
 func refuseGone(path string) error {
 	path = placeOf(path)
 	if isMissing(path) && !isMissing(path+"-lock") {
-		return fmt.Errorf("it is gone, and was there, as its -lock shows: put it back, or restore "+
-			"a copy; to begin anew with an empty one, delete %s-lock too", path)
+		return fmt.Errorf("it is gone, and was there, as its -lock shows; if a service runs, do "+
+			"not stop it before its log names a copy; otherwise put the file back, or restore a "+
+			"copy; to begin anew with an empty one, delete %s-lock too", path)
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func TestADatabaseThatIsGoneIsNotMadeAnew(t *testing.T) {
 	}{
 		"all but its lock": {
 			func(path string) { writeText(t, path+"-lock", "") },
-			"it is gone, and was there, as its -lock shows: put it back, or restore a copy; " +
+			"it is gone, and was there, as its -lock shows; if a service runs, do not stop it " +
+				"before its log names a copy; otherwise put the file back, or restore a copy; " +
 				"to begin anew with an empty one, delete PATH-lock too",
 			"-lock",
 		},
