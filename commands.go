@@ -409,7 +409,11 @@ func (entry *command) readEnvironment(cmd *invocation) (err error) {
 		if value == "" || hasNoVariable || cmd.given(f.Name) || err != nil {
 			return
 		}
-		if problem := cmd.Set(f.Name, value); problem != nil {
+		problem := cmd.Set(f.Name, value)
+		if problem != nil && isQuoted(value) {
+			problem = errors.New("it must stand without the quotes")
+		}
+		if problem != nil {
 			err = fmt.Errorf("invalid value %q for %s: %w", value, name, problem)
 		}
 	})

@@ -506,16 +506,20 @@ func (c *invocation) setDatabase(text string) error {
 // are read by one program with quotes and line ends of its own are passed on by another as they
 // are: a database of such a name would be a new one.
 func databaseProblem(text string) string {
-	quotes := len(text) > 1 && text[0] == text[len(text)-1] && strings.Contains(`'"`, text[:1])
 	switch {
 	case strings.ContainsFunc(text, unicode.IsControl):
 		return "must hold no control character, such as the end of a line of Windows"
-	case quotes:
+	case isQuoted(text):
 		return "must stand without the quotes"
 	case !isDatabase(text):
 		return "must be a file, or addresses like http://10.0.0.1:4001, separated by commas"
 	}
 	return ""
+}
+
+// isQuoted reports whether a pair of quotes encloses a text.
+func isQuoted(text string) bool {
+	return len(text) > 1 && text[0] == text[len(text)-1] && strings.Contains(`'"`, text[:1])
 }
 
 // driveLetter begins a path on Windows.

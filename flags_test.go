@@ -227,6 +227,12 @@ func TestADatabaseThatAFileOfSettingsGarblesIsRefused(t *testing.T) {
 			wantOneLine(t, err, true, "-db", fmt.Sprintf("%q", db), want)
 		}
 	}
+	for variable, value := range map[string]string{
+		"PETSTORE_ADDR": `"localhost:8080"`, "PETSTORE_LOG": "'json'",
+	} {
+		_, _, err := petstore(t, map[string]string{variable: value})
+		wantOneLine(t, err, true, variable, quotes)
+	}
 	_, _, err := petstore(t, nil, "key", "create", "-db", "http://ops:secret@n1:4001\r")
 	wantOneLine(t, err, true, "which is not shown", control)
 	wantCount(t, err.Error(), "secret", 0, "the error")
