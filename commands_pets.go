@@ -317,6 +317,9 @@ func (f *importFile) hint() string {
 	switch {
 	case strings.HasPrefix(f.first, "\x1f\x8b"):
 		return "; it is compressed: gzip -dc FILE | petstore pet import -"
+	case strings.HasPrefix(f.first, "SQLite format 3"):
+		return "; it is a database: petstore pet export -db FILE makes lines of its pets, and " +
+			"petstore restore FILE takes it whole"
 	case strings.HasPrefix(f.first, "\xff\xfe"), strings.Contains(f.first, "\x00"):
 		return "; it is UTF-16, as > writes it in PowerShell: " +
 			"iconv -f UTF-16 -t UTF-8 FILE | petstore pet import -"

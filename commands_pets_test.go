@@ -97,6 +97,30 @@ func TestPetsAreDeletedAllOrNone(t *testing.T) {
 	})
 }
 
+// TestALargeDeleteLooksForItsPetsBeforeItTakesTheLock, while which creates wait: in its transaction
+// it only deletes, and counts the edit.
+func TestALargeDeleteLooksForItsPetsBeforeItTakesTheLock(t *testing.T) {
+	engines(t, func(t *testing.T, db string) {
+		s := openDatabase(t, db)
+		mustImport(t, db, petLines(2500))
+		var ids []string
+		for id := range 2500 {
+			ids = append(ids, fmt.Sprint(id+1))
+		}
+		var sent []string
+		note := func(st statement, columns []any) {
+			if columns == nil {
+				sent = append(sent, strings.Fields(st.query)[0])
+			}
+		}
+		watched := storeOn(&watchedEngine{s.engine, note})
+		must(t, onStore(t, watched, io.Discard, "pet delete "+strings.Join(ids, " ")))
+		wantEqual(t, strings.Join(sent, " "), "SELECT SELECT SELECT SELECT DELETE UPDATE",
+			"what is sent")
+		wantPets(t, s, 0)
+	})
+}
+
 // TestAnImportTellsTheIDsItGave, and none that were given to others meanwhile.
 func TestAnImportTellsTheIDsItGave(t *testing.T) {
 	three := result{lastID: 4, affected: 3}
@@ -126,6 +150,7 @@ func TestAnotherFormThanLinesIsNamed(t *testing.T) {
 		"\x1f\x8b\x08\x00\x00":          "nothing was stored; it is compressed: gzip -dc",
 		"\xff\xfe{\x00\"\x00n\x00":      "nothing was stored; it is UTF-16",
 		"\xfe\xff\x00{\x00\"\x00n":      "nothing was stored; it is UTF-16",
+		"SQLite format 3\x00\x10\x00":   "nothing was stored; it is a database: petstore pet export",
 	} {
 		_, err := importContent(t, db, content)
 		wantOneLine(t, err, false, "nothing was stored", want)
