@@ -4,8 +4,12 @@ package e2e
 // and that a file that is mounted by itself is refused.
 
 import (
+	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -138,4 +142,64 @@ func TestADatabaseThatIsMountedByItselfIsNotServed(t *testing.T) {
 			s.command("restore", "-db", filepath.Join(t.TempDir(), "petstore.db"), alone)
 		}
 	}
+}
+
+// TestWhatCannotBeOpenedSaysWhyAndLeavesNothing: a new database lacks descriptors, then inodes, a
+// few at first and then one more each time, until it can be made.
+func TestWhatCannotBeOpenedSaysWhyAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"key create", "serve -addr 127.0.0.1:0"} {
+		t.Run(line+", descriptors", func(t *testing.T) {
+			t.Parallel()
+			wantReason(t, 8, "too many open files", func(n int) *exec.Cmd {
+				db := filepath.Join(t.TempDir(), "petstore.db")
+				cmd := program(append(strings.Fields(line), "-db", db)...)
+				limited := exec.Command("prlimit",
+					append([]string{fmt.Sprintf("--nofile=%d:%[1]d", n), binary}, cmd.Args[1:]...)...)
+				limited.Env = cmd.Env
+				limited.Dir = filepath.Dir(db)
+				return limited
+			})
+		})
+		t.Run(line+", inodes", func(t *testing.T) {
+			t.Parallel()
+			wantReason(t, 1, "no space left on device", func(n int) *exec.Cmd {
+				folder := t.TempDir()
+				mount(t, folder, fmt.Sprint("size=16m,nr_inodes=", n))
+				cmd := program(append(strings.Fields(line), "-db", filepath.Join(folder, "petstore.db"))...)
+				cmd.Dir = folder
+				return cmd
+			})
+		})
+	}
+}
+
+// wantReason runs a command in an empty folder with more and more of something, from so much on,
+// until it succeeds. Before that, it must tell the system's own reason, and leave the folder empty.
+func wantReason(t *testing.T, least int, reason string, limited func(n int) *exec.Cmd) {
+	t.Helper()
+	for n := least; n < least+40; n++ {
+		p := launch(t, limited(n))
+		eventually(t, longEnough, func() error {
+			if !p.within(0) && !strings.Contains(p.log.String(), `"msg":"ready"`) {
+				return fmt.Errorf("with %d it neither serves nor ends: %s", n, p.told())
+			}
+			return nil
+		})
+		if !p.within(0) || p.status() == 0 {
+			if n == least {
+				t.Errorf("%d are enough", n)
+			}
+			t.Logf("with %d: %s", n, p.told())
+			return
+		}
+		line := strings.TrimSuffix(p.log.String(), "\n")
+		if p.status() != 1 || strings.Contains(line, "\n") || !strings.Contains(line, reason) {
+			t.Errorf("with %d: %s; want one line with %q", n, p.told(), reason)
+		}
+		if left := files(t, p.cmd.Dir); len(left) > 0 {
+			t.Errorf("with %d these are left: %q", n, slices.Collect(maps.Keys(left)))
+		}
+	}
+	t.Errorf("with %d more it still fails", 40)
 }
