@@ -373,9 +373,6 @@ func whyNotOpened(path string) error {
 			return err
 		}
 	}
-	if err := tryFolder(path); err != nil {
-		return err
-	}
 	for range descriptors {
 		folder, err := os.Open(filepath.Dir(path))
 		if err != nil {

@@ -156,6 +156,15 @@ func TestWhatIsMadeInVainIsRemoved(t *testing.T) {
 		wantStopped(t, err)
 		wantNames(t, filepath.Dir(path))
 	}
+	header, tables := databasePath(t), databasePath(t)
+	makeOtherDatabase(t, header, "PRAGMA journal_mode = WAL")
+	makeOtherDatabase(t, tables, "CREATE TABLE pets (id)")
+	for _, path := range []string{header, tables} {
+		(&sqliteFile{path: path}).removeEmpty()
+	}
+	wantNames(t, filepath.Dir(header))
+	wantNames(t, filepath.Dir(tables), "pets.db")
+
 	path := databasePath(t)
 	for _, name := range []string{path, path + "-lock"} {
 		writeText(t, name, "")

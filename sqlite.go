@@ -91,16 +91,26 @@ func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logge
 		return nil, err
 	}
 	e := newSQLiteFile(path, reading, log)
-	if err := e.open(ctx, mode); err != nil {
+	err = e.open(ctx, mode)
+	if err == nil && isNew {
+		err = tryFolder(path) // SQLite opens the folder when it first syncs a new log
+	}
+	if err != nil {
 		e.heed(err)
+		var reason error
+		isUnopened := isCode(err, sqlite3.SQLITE_CANTOPEN)
+		if isUnopened { // before something is removed, which makes room
+			reason = tryFolder(path)
+		}
 		if isNew {
 			e.removeEmpty()
 		}
 		err = errors.Join(explained(err), e.Close())
-		if isCode(err, sqlite3.SQLITE_CANTOPEN) {
-			if reason := whyNotOpened(path); reason != nil {
-				err = fmt.Errorf("%w: %w", err, reason)
-			}
+		if isUnopened && reason == nil {
+			reason = whyNotOpened(path)
+		}
+		if reason != nil {
+			err = fmt.Errorf("%w: %w", err, reason)
 		}
 		return nil, err
 	}
@@ -150,13 +160,14 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) (err error) {
 // that lock alone would keep the next start from making the file.
 func (e *sqliteFile) removeEmpty() {
 	file, err := os.Stat(e.path)
-	isEmpty := err == nil && file.Size() == 0
+	isEmpty := err == nil && file.Size() <= 4096 && !hasLog(e.path) // it has at most a header
 	isOthers := e.lock == nil && !isMissing(e.path+"-lock")
 	if !isEmpty || isOthers {
 		return
 	}
-	_ = os.Remove(e.path + "-lock")
-	_ = os.Remove(e.path)
+	for _, suffix := range []string{"-lock", "-wal", "-shm", ""} {
+		_ = os.Remove(e.path + suffix)
+	}
 }
 
 // findFile returns the real path of a database file, which it makes if mode allows that, and
