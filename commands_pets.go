@@ -136,12 +136,12 @@ func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error
 		}
 	}
 	slices.Sort(ids)
-	pets := s.newPetReader()
+	readPet := s.petReader()
 	// A thousand at a time, since a cluster's response is kept in memory.
 	for some := range slices.Chunk(slices.Compact(ids), 1000) {
 		array, _ := json.Marshal(some) // of numbers
 		err := s.read(ctx, sqlOf(findQuery, string(array)), func(scan scanner) error {
-			pet, err := pets.read(scan)
+			pet, err := readPet(scan)
 			if err != nil {
 				return err
 			}
@@ -725,11 +725,11 @@ func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet)
 		query = sqlOf(statusExportQuery, status.stored())
 	}
 	leftOut = &idRuns{}
-	pets := s.newPetReader()
+	readPet := s.petReader()
 	after := int64(0)
 	row := func(scan scanner) (id int64, err error) {
-		pet, err := pets.read(scan)
-		id = pets.pet.ID
+		pet, err := readPet(scan)
+		id = pet.ID
 		switch {
 		case err != nil && !s.engine.shared(): // it is no pet's row
 			leftOut.add(idRun{id, id})

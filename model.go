@@ -297,8 +297,11 @@ func acceptsGzip(r *http.Request) bool {
 			continue
 		}
 		_, weight, given := strings.Cut(parameter, "=")
+		if !given {
+			return true
+		}
 		q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
-		return !given || err == nil && q > 0
+		return err == nil && q > 0
 	}
 	return false
 }
@@ -316,7 +319,7 @@ func redactWhole(text string) string { return withoutKeys(withoutPassword(text))
 // A field of a line is quoted, with its end or without, or a text up to the next quote, white space
 // or control character. A secret with white space in it is quoted wherever it is logged.
 const (
-	quotedField = `"(?:[^"\\]|\\.)*"?`
+	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
 )
 
@@ -540,7 +543,7 @@ var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
 	`\\u[dD][89abAB]..\\u[dD][c-fC-F]..`, // a pair: the first half, and the second
 }, "|") + ")*$")
 
-var tooLong = "must have at most " + strconv.Itoa(maxName) + " characters"
+var tooLong = fmt.Sprintf("must have at most %d characters", maxName)
 
 // checkName returns what is wrong with a name, or "".
 func checkName(name string) string {

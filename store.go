@@ -355,7 +355,7 @@ var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 // stored is the number of a status, and 0 for "", which stands for no status or for all.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
-// These queries read pets for a petReader. A row of the last three is no pet: its id is 0, and its
+// These queries read pets for petReader. A row of the last three is no pet: its id is 0, and its
 // category_id the number of edits. Since one query reads both, that counts each edit which the pets
 // show. ORDER BY and LIMIT count for all rows together. An OFFSET would cost more with each page.
 const (
@@ -367,36 +367,28 @@ const (
 	statusListQuery = readPets + `WHERE status = ? AND id > ? ORDER BY id LIMIT ?`
 )
 
-// petReader takes the rows of these queries.
-type petReader struct {
-	store   *store
-	pet     Pet
-	status  int64 // the number of its Status
-	columns []any // pointers to what a row has
-}
-
-func (s *store) newPetReader() *petReader {
-	r := &petReader{store: s}
-	r.columns = []any{&r.pet.ID, &r.pet.CategoryID, &r.status, &r.pet.Name}
-	return r
-}
-
-// read returns the pet of a row, which the next call overwrites, or nil for the row that is none.
-// It notes what a response may show from now on.
-func (r *petReader) read(scan scanner) (*Pet, error) {
-	if err := scan(r.columns...); err != nil {
-		return nil, err
+// petReader returns a function that takes the rows of these queries, and notes what a response may
+// show from now on. It returns the pet of a row, which its next call overwrites, or nil for the row
+// that is none. With an error, the pet has what could be read, such as its id.
+func (s *store) petReader() func(scan scanner) (*Pet, error) {
+	var pet Pet
+	var status int64 // the number of its Status
+	columns := []any{&pet.ID, &pet.CategoryID, &status, &pet.Name}
+	return func(scan scanner) (*Pet, error) {
+		if err := scan(columns...); err != nil {
+			return &pet, err
+		}
+		if pet.ID == 0 {
+			s.noteEdits(pet.CategoryID)
+			return nil, nil
+		}
+		if status < 2 || status >= int64(len(storedStatuses)) { // no number of a status
+			return &pet, fmt.Errorf("pet %d has the status %d", pet.ID, status)
+		}
+		pet.Status = storedStatuses[status]
+		s.noteShown(pet.ID)
+		return &pet, nil
 	}
-	if r.pet.ID == 0 {
-		r.store.noteEdits(r.pet.CategoryID)
-		return nil, nil
-	}
-	if r.status < 2 || r.status >= int64(len(storedStatuses)) { // no number of a status
-		return nil, fmt.Errorf("pet %d has the status %d", r.pet.ID, r.status)
-	}
-	r.pet.Status = storedStatuses[r.status]
-	r.store.noteShown(r.pet.ID)
-	return &r.pet, nil
 }
 
 // insertPets returns the statement that adds pets if a condition holds. Its first argument is a
@@ -479,12 +471,12 @@ func (s *store) readPage(at place) (*listPage, error) {
 	// shown, and cached after it, is not fresh.
 	page := &listPage{editsSeen: s.editsSeen.Load(), highestShown: s.highestShown.Load()}
 	body := append(make([]byte, 0, 100*at.limit), '[')
-	pets := s.newPetReader()
+	readPet := s.petReader()
 	count := int64(0)
 	found := false
 	err := s.read(context.Background(), at.query(), func(scan scanner) error {
 		found = true
-		pet, err := pets.read(scan)
+		pet, err := readPet(scan)
 		if err != nil || pet == nil {
 			return err
 		}
@@ -528,14 +520,15 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 		return pet, nil
 	}
 	var pet *cachedPet
-	pets := s.newPetReader()
+	readPet := s.petReader()
 	err := s.read(context.Background(), sqlOf(petQuery, id), func(scan scanner) error {
-		found, err := pets.read(scan)
-		if found != nil {
-			document := newDocument(found.appendJSON(nil), ".")
-			pet = &cachedPet{document: document, editsSeen: editsSeen}
+		found, err := readPet(scan)
+		if err != nil || found == nil {
+			return err
 		}
-		return err
+		document := newDocument(found.appendJSON(nil), ".")
+		pet = &cachedPet{document: document, editsSeen: editsSeen}
+		return nil
 	})
 	if err != nil || pet == nil {
 		return nil, err

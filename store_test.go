@@ -959,17 +959,17 @@ func TestEveryColumnOfAPetIsWrittenAndRead(t *testing.T) {
 		mustWrite(t, s, sqlOf("DELETE FROM pets"),
 			sqlOf("INSERT INTO pets (name, category_id, status) VALUES ('Rex', 1, 2)"),
 			sqlOf("UPDATE pets SET id = 1, "+field.column+" = ?", field.stored))
-		reader := s.newPetReader()
+		readPet := s.petReader()
 		var read any
 		err = s.read(t.Context(), sqlOf(petQuery, int64(1)), func(scan scanner) error {
-			found, err := reader.read(scan)
+			found, err := readPet(scan)
 			if found != nil {
 				read = reflect.ValueOf(found.NewPet).Field(i).Interface()
 			}
 			return err
 		})
 		if read != field.value {
-			t.Errorf("NewPet.%s is missing in readPets or newPetReader: %v", name, err)
+			t.Errorf("NewPet.%s is missing in readPets or petReader: %v", name, err)
 		}
 	}
 }
