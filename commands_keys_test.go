@@ -156,36 +156,6 @@ func TestAKeyThatCannotBeShownIsNotStored(t *testing.T) {
 	wantEqual(t, unseen.do("list", "-json"), "[]\n", "the list of keys in a database without one")
 }
 
-// TestAKeyThatCannotBeStoredIsNotShown: another program holds the lock for too long, or the
-// operator stops the command meanwhile.
-func TestAKeyThatCannotBeStoredIsNotShown(t *testing.T) {
-	takesSeconds(t)
-	t.Parallel()
-	k := newKeys(t)
-	k.mint("create")
-	before := k.do("list", "-json")
-	refuse := func(line string, stopped time.Duration, reason string) {
-		synctest.Test(t, func(t *testing.T) {
-			otherProgram(t, k.db, "BEGIN IMMEDIATE")
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			time.AfterFunc(stopped, cancel)
-			var out bytes.Buffer
-			start := time.Now()
-			args := strings.Fields("key " + line + " -db " + k.db)
-			err := run(ctx, args, nil, nil, &out, io.Discard)
-			wantOneLine(t, err, false, reason)
-			if took := time.Since(start); took != min(stopped, commandWait) || out.Len() > 0 {
-				t.Errorf("key %s ends after %v, and prints %q", line, took, &out)
-			}
-		})
-	}
-	refuse("create", time.Hour, "database is locked")
-	refuse("create", time.Second, "stopped by a signal")
-	refuse("rotate 1", time.Second, "stopped by a signal")
-	wantEqual(t, k.do("list", "-json"), before, "the list of keys")
-}
-
 // TestAStopTakesAKeyBackThatNobodyTakes. What another program has changed since stays changed, and
 // a key that cannot be taken back is named.
 func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {

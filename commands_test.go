@@ -463,9 +463,10 @@ func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
 			}
 			ctx, stop := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
+			var out bytes.Buffer
 			go func() {
 				args := strings.Fields(line + " -db " + db)
-				ended <- run(ctx, args, nil, nil, io.Discard, io.Discard)
+				ended <- run(ctx, args, nil, nil, &out, io.Discard)
 			}()
 			for len(ended) == 0 { // until it holds the lock
 				if _, err := other.Exec("BEGIN IMMEDIATE"); isCode(err, sqlite3.SQLITE_BUSY) {
@@ -480,6 +481,9 @@ func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
 				t.Error("it was not interrupted")
 			}
 			wantEqual(t, petsAndKeys(t, db), before, "what is stored")
+			if strings.HasPrefix(line, "key") { // no key is shown that is not stored
+				wantEqual(t, out.String(), "", "what is printed")
+			}
 		})
 	}
 }

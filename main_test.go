@@ -874,50 +874,6 @@ func TestTheLastWritingOfUsageIsTriedFor10Seconds(t *testing.T) {
 	}
 }
 
-// TestAStopWritesUsageOnce if some is not written yet, and otherwise not at all. On a cluster it
-// writes once in any case: every flush reads the bans of other services.
-func TestAStopWritesUsageOnce(t *testing.T) {
-	for _, c := range []struct {
-		policy        string
-		uses, pauses  time.Duration // when a request comes, and the stop after it; 0: never
-		file, cluster int64
-	}{
-		{"nothing was counted", 0, 0, 0, 1},
-		{"all is written", 1, time.Second + time.Millisecond, 0, 1}, // no tick falls on the stop
-		{"some is not written", time.Millisecond, 0, 1, 1},
-	} {
-		var writes atomic.Int64
-		check := func(st statement) {
-			if st.query == mergeDays {
-				writes.Add(1)
-			}
-		}
-		wantWrites := func(b *background, want int64) {
-			if time.Sleep(c.uses); c.uses > 0 {
-				b.use()
-			}
-			time.Sleep(c.pauses)
-			writes.Store(0)
-			must(b, b.stop())
-			if n := writes.Load(); n != want {
-				engine, _ := b.store.engine.describe()
-				b.Errorf("%s: the stop writes usage %d times, want %d", engine, n, want)
-			}
-		}
-		t.Run(c.policy, func(t *testing.T) {
-			withBackground(t, check, func(b *background) {
-				wantWrites(b, c.file)
-			})
-			onFakeCluster(t, func(t *testing.T, _ *fakeCluster, s *store) {
-				s.engine = &watchedEngine{s.engine, func(st statement, _ []any) { check(st) }}
-				service := newService(s, settings{}, testLog)
-				b := &background{service: service, T: t, stop: runBackground(service, nil, nil)}
-				wantWrites(b, c.cluster)
-			})
-		})
-	}
-}
-
 // TestAStopWaitsForTheUsageThatIsBeingWritten, and does not write it again.
 func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 	var writes int

@@ -251,25 +251,6 @@ func TestNamesOfKeysAreNoMarkupAndNoSecretInWhatThePageReads(t *testing.T) {
 	wantEqual(t, stats.nearLimits(), want, "who is shown")
 }
 
-func TestThePageShowsTheLastBackup(t *testing.T) {
-	s := openShop(t)
-	ask := func() (at float64, known bool) {
-		t.Helper()
-		s.stats()
-		s.debug().storedReading.next = time.Time{}
-		must(t, s.debug().updateStored(t.Context()))
-		stats, _ := s.stats()
-		at, known = stats.Metrics["petstore_last_backup_timestamp_seconds"]
-		return at, known
-	}
-	if at, known := ask(); known {
-		t.Errorf("without a backup it is %v", at)
-	}
-	mustWrite(t, s.store, sqlOf(noteBackup, int64(1_800_000_000)))
-	at, _ := ask()
-	wantEqual(t, at, 1_800_000_000, "the last backup")
-}
-
 // TestThePageKnowsThatAllKeysAreOfTheOtherEnvironment, and ceases to say so once one is of this.
 func TestThePageKnowsThatAllKeysAreOfTheOtherEnvironment(t *testing.T) {
 	s := openShop(t)
@@ -979,20 +960,30 @@ func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
 	}
 }
 
-// TestTheHistoryIsReadUnderItsLock: Go ends a process that reads a map while it is written to.
-func TestTheHistoryIsReadUnderItsLock(t *testing.T) {
+// TestTheHistoryIsUsedUnderItsLock: Go ends a process that reads a map while it is written to.
+func TestTheHistoryIsUsedUnderItsLock(t *testing.T) {
 	h := &history{}
-	h.mu.Lock()
-	read := make(chan []byte, 1)
-	go func() { read <- h.json() }()
-	stacks := make([]byte, 1<<20)
-	waits := regexp.MustCompile(`sync\.Mutex\.Lock[^\n]*\n([^\n]+\n)+petstore\.\(\*history\)\.json`)
-	for !waits.Match(stacks[:runtime.Stack(stacks, true)]) {
-		if len(read) > 0 {
-			t.Fatal("the history is read while another goroutine holds its lock")
+	for method, use := range map[string]func(){
+		"json":   func() { h.json() },
+		"before": func() { h.before(processStart) },
+		"add":    func() { h.add(processStart, nil) },
+	} {
+		h.mu.Lock()
+		used := make(chan bool, 1)
+		go func() {
+			use()
+			used <- true
+		}()
+		stacks := make([]byte, 1<<20)
+		waits := regexp.MustCompile(`sync\.Mutex\.Lock[^\n]*\n([^\n]+\n)+petstore\.` +
+			`\(\*history\)\.` + method)
+		for !waits.Match(stacks[:runtime.Stack(stacks, true)]) {
+			if len(used) > 0 {
+				t.Fatalf("history.%s does not wait for its lock", method)
+			}
+			runtime.Gosched()
 		}
-		runtime.Gosched()
+		h.mu.Unlock()
+		<-used
 	}
-	h.mu.Unlock()
-	<-read
 }
