@@ -287,7 +287,7 @@ func stopEverywhere(t testing.TB, do func(context.Context) error, check func()) 
 	t.Helper()
 	err := context.Canceled
 	looks := int64(0)
-	for err != nil {
+	for err != nil && !t.Failed() {
 		looks++
 		err = do(newEndingContext(t, looks))
 		if err != nil {
@@ -322,7 +322,7 @@ func wantStopped(t testing.TB, err error) {
 	isStopped := errors.Is(err, context.Canceled) ||
 		err != nil && strings.Contains(err.Error(), "interrupted")
 	if !isStopped {
-		t.Errorf("stopped, it ends with %v", err)
+		t.Fatalf("stopped, it ends with %v", err)
 	}
 }
 

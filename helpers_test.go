@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -655,7 +656,31 @@ func wantOneLine(t testing.TB, err error, isUsage bool, words ...string) {
 
 func databasePath(t testing.TB) string {
 	t.Helper()
+	t.Cleanup(func() { noteFailure(t) })
 	return filepath.Join(t.TempDir(), "pets.db")
+}
+
+// mostFailures is how many tests may fail before no other one is begun: without a store, hundreds
+// fail for one reason.
+const mostFailures = 30
+
+// failures are the tests on databases that have failed.
+var failures = struct {
+	sync.Mutex
+	names map[string]bool
+}{names: map[string]bool{}}
+
+func noteFailure(t testing.TB) {
+	if !t.Failed() {
+		return
+	}
+	failures.Lock()
+	defer failures.Unlock()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	failures.names[name] = true
+	if len(failures.names) == mostFailures {
+		_ = flag.Set("test.failfast", "true")
+	}
 }
 
 // fullDisk is a place that takes nothing, as a full disk or a closed pipe.

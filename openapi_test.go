@@ -292,6 +292,9 @@ func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)            // a test has little that is worth collecting
 	flag.Parse()
 	status := m.Run()
+	if len(failures.names) >= mostFailures {
+		fmt.Fprintf(os.Stderr, "%d tests have failed: the others were not run\n", mostFailures)
+	}
 	filtered := false
 	for _, name := range []string{"test.run", "test.skip", "test.list", "test.fuzz"} {
 		filtered = filtered || flag.Lookup(name).Value.String() != ""

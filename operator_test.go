@@ -342,7 +342,7 @@ func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) 
 		takes = time.Second
 		ask("/stats.json", 1, 3, 1) // at 0, 21 and 42 s
 		takes = 0
-		ask("/metrics", 1, 1, 1) // the report for who has asked before
+		ask("/metrics", 2, 1, 2) // the report for who has asked before
 		wantEqual(t, o.currentMetrics().numbers["petstore_pets"], 1, "the number of pets")
 		time.Sleep(11 * time.Minute)
 		if pets, isShown := o.currentMetrics().numbers["petstore_pets"]; isShown {

@@ -1628,7 +1628,7 @@ func TestRestoreToAClusterMayBeStoppedAtAnyTime(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			file, _ := fileToCopy(t)
 			stopped := true
-			for n := int64(1); stopped; n++ {
+			for n := int64(1); stopped && !t.Failed(); n++ {
 				c := newCluster(t, 1)
 				args := []string{"restore", "-db", c.addresses(), file}
 				ctx, cancel := context.WithCancel(t.Context())
