@@ -154,8 +154,8 @@ func (c *invocation) note(ctx context.Context) error {
 		_, err := c.store.write(ctx, note)
 		return err
 	}
-	// What backup has open is for reading alone. Opening the file once more would end its locks (see
-	// ensureFile), and two that are open at the end would leave the log behind.
+	// What backup has open is for reading alone. Opening the file once more would end its locks
+	// (see ensureFile), and two that are open at the end would leave the log behind.
 	if err := c.store.Close(); err != nil {
 		return err
 	}

@@ -728,8 +728,8 @@ func TestCommandsOnOneKeyReadNoOthers(t *testing.T) {
 	}
 }
 
-// TestReportsReadARowOnce: a line of 10,000 rotations took half a minute, and an export of one status
-// counted by reading all pets.
+// TestReportsReadARowOnce: a line of 10,000 rotations took half a minute, and an export of one
+// status counted by reading all pets.
 func TestReportsReadARowOnce(t *testing.T) {
 	db := madeDatabase(t)
 	s := openDatabase(t, db)

@@ -147,10 +147,10 @@ func TestAnotherFormThanLinesIsNamed(t *testing.T) {
 		"\ufeff \n[{\"name\":\"Rex\"}]": "jq -c '.[]' makes lines of a JSON array",
 		"name,categoryId\nRex,1\n":      "jq -Rc 'split(\",\")",
 		"{\"name\":\"Rex\",\"id\":1}":   "nothing was stored",
-		"\x1f\x8b\x08\x00\x00":          "nothing was stored; it is compressed: gzip -dc",
-		"\xff\xfe{\x00\"\x00n\x00":      "nothing was stored; it is UTF-16",
-		"\xfe\xff\x00{\x00\"\x00n":      "nothing was stored; it is UTF-16",
-		"SQLite format 3\x00\x10\x00":   "nothing was stored; it is a database: petstore pet export",
+		"\x1f\x8b\x08\x00\x00":          "it is compressed: gzip -dc",
+		"\xff\xfe{\x00\"\x00n\x00":      "it is UTF-16",
+		"\xfe\xff\x00{\x00\"\x00n":      "it is UTF-16",
+		"SQLite format 3\x00\x10\x00":   "it is a database: petstore pet export",
 	} {
 		_, err := importContent(t, db, content)
 		wantOneLine(t, err, false, "nothing was stored", want)

@@ -182,9 +182,11 @@ func placeOf(path string) string {
 	return filepath.Join(folder, filepath.Base(path))
 }
 
+// A file's name and path, in bytes, leave room for those of the files beside it. SQLite takes paths
+// of 504 bytes.
 const (
-	maxFileName = 255 - len("-journal") // bytes of a file's name, so that those beside it have one too
-	maxFilePath = 504 - len("-lock")    // bytes of a path: SQLite takes 504
+	maxFileName = 255 - len("-journal")
+	maxFilePath = 504 - len("-lock")
 )
 
 // putBack is the remedy where a copy was put in the place of a database by hand.
@@ -215,8 +217,8 @@ func refuseUnfit(path string) error {
 		return errOrphanedLog
 	}
 	if hasLog(path) && journalMode(path) == rollbackMode {
-		return fmt.Errorf("it is not in WAL mode, as a copy is not, and has a -wal beside it, which "+
-			"a copy has not; stop the service if one runs, %s", putBack(path))
+		return fmt.Errorf("it is not in WAL mode, as a copy is not, and has a -wal beside it, "+
+			"which a copy has not; stop the service if one runs, %s", putBack(path))
 	}
 	return nil
 }

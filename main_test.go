@@ -721,8 +721,8 @@ func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
 				outdated := savedCopies(b, b.path)[0]
 				putBack()
 				time.Sleep(time.Minute)
-				wantCount(b, b.log.String(), "is not in the copy: delete it\",\"copy\":\""+outdated, 1,
-					"the log once the file is back")
+				told := `is not in the copy: delete it","copy":"` + outdated
+				wantCount(b, b.log.String(), told, 1, "the log once the file is back")
 				mustCreate(b, b.store, rex)
 				moveAway(b, b.path)
 				wantSaved(2, 2)

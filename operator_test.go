@@ -305,7 +305,8 @@ func operatorReads(srv *service, do func()) *atomic.Int64 {
 }
 
 // TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen, or, where that takes long, after a
-// pause of twenty times that. Pets are counted once a minute, for the metrics too, and shown for ten.
+// pause of twenty times that. Pets are counted once a minute, for the metrics too, and shown for
+// ten.
 func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) {
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
 		mustCreate(t, s.store, rex)

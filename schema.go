@@ -22,7 +22,7 @@ const (
 	openToRead                   // as openExisting; nothing of it is changed
 	openToCopy                   // as openToRead; an older schema will do
 	openOrMake                   // as openExisting, but it is made if there is none
-	openToServe                  // as openOrMake, brought up to date; no other service may be on a file
+	openToServe                  // as openOrMake, brought up to date; no other service may be on it
 	openNothing                  // the command itself opens it
 )
 
@@ -53,8 +53,8 @@ func readMigrations() (migrations []string) {
 
 var (
 	errForeign = errors.New("it belongs to another program")
-	errMissing = errors.New("there is none; look whether -db, or PETSTORE_DB, names the right one: " +
-		"petstore makes it at its first start")
+	errMissing = errors.New("there is none; look whether -db, or PETSTORE_DB, names the right " +
+		"one: petstore makes it at its first start")
 	errOlder = errors.New("only the start of a service brings it up to date: start the service " +
 		"first, or to look into a copy, restore it: petstore restore -db look.db COPY")
 	errServed = errors.New("a petstore serves it; stop it first")
