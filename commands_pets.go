@@ -510,7 +510,8 @@ func (s *store) importPets(ctx context.Context, digest string, rows []string,
 // its own: each later write moves the number up, and can tell by it whether it was made before. If
 // the first batch moved it instead, then of an import of 5 pets from 5 to 5, that could not.
 func (s *store) restartImport(ctx context.Context, digest string, pets int64) error {
-	forget := sqlOf("DELETE FROM counters WHERE "+areIDs+" AND changes() = 1", idsPrefix(digest))
+	const query = "DELETE FROM counters WHERE " + areIDs + " AND changes() = 1"
+	forget := sqlOf(query, idsPrefix(digest))
 	_, err := s.moveImport(ctx, digest, pets, 0, forget)
 	return err
 }
@@ -550,27 +551,21 @@ func (s *store) moveImport(ctx context.Context, digest string, from, to int64,
 	then ...statement) ([]result, error) {
 	name := "import " + digest
 	var stored int64
-	statements := []statement{sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
-		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)}
-	statements = append(statements, then...)
-	statements = append(statements,
-		statement{query: importedQuery, args: []any{name}, into: []any{&stored}})
-	results, err := s.writeRepeatedly(ctx, statements...)
-	if err == nil && stored != to {
-		return nil, errors.New("another import of the same content is under way")
-	}
-	return results, err
-}
-
-// writeRepeatedly is write for what may be repeated while its outcome is unknown. After a stop a
-// repeat would not be sent, and its error would not say that the outcome is unknown.
-func (s *store) writeRepeatedly(ctx context.Context, statements ...statement) (
-	results []result, err error) {
-	for range 5 {
-		results, err = s.write(ctx, statements...)
-		if !errors.Is(err, errOutcome) || ctx.Err() != nil {
+	move := sqlOf(`REPLACE INTO counters (name, value) SELECT ?1, ?2
+		WHERE ifnull((SELECT value FROM counters WHERE name = ?1), 0) = ?3`, name, to, from)
+	read := statement{query: importedQuery, args: []any{name}, into: []any{&stored}}
+	statements := slices.Concat([]statement{move}, then, []statement{read})
+	results, err := s.write(ctx, statements...)
+	for range 4 {
+		// After a stop it would not be sent again, and the error would not say what is unknown.
+		mayRepeat := errors.Is(err, errOutcome) && ctx.Err() == nil
+		if !mayRepeat {
 			break
 		}
+		results, err = s.write(ctx, statements...)
+	}
+	if err == nil && stored != to {
+		return nil, errors.New("another import of the same content is under way")
 	}
 	return results, err
 }
@@ -595,7 +590,7 @@ func (c *invocation) importKept(ctx context.Context, file *importFile) error {
 	defer p.end()
 	stored := int64(0)
 	err = file.eachBatch(ctx, 0, func(rows []string) error {
-		results, err := c.store.writeRepeatedly(ctx, sqlOf(insertKept, jsonArray(rows)), countEdit)
+		results, err := c.store.edit(ctx, sqlOf(insertKept, jsonArray(rows)))
 		if err != nil {
 			return err
 		}
@@ -729,17 +724,15 @@ func (s *store) eachPet(ctx context.Context, status PetStatus, do func(pet *Pet)
 	after := int64(0)
 	row := func(scan scanner) (id int64, err error) {
 		pet, err := readPet(scan)
-		id = pet.ID
-		switch {
-		case err != nil && !s.engine.shared(): // it is no pet's row
-			leftOut.add(idRun{id, id})
-		case err != nil:
-			return 0, err
-		default:
-			err = do(pet)
+		after = pet.ID
+		if err == nil {
+			return after, do(pet)
 		}
-		after = id
-		return id, err
+		if s.engine.shared() {
+			return 0, err
+		}
+		leftOut.add(idRun{after, after}) // it is no pet's row
+		return after, nil
 	}
 	for {
 		err := s.eachRow(ctx, after, query, row)

@@ -286,10 +286,9 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 // remembers that a pet or a key is missing, so a new one is no edit. Of the last page of a list,
 // which may lack a new pet, see fresh.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
-	return s.write(ctx, append(statements, countEdit)...)
+	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
+	return s.write(ctx, append(statements, count)...)
 }
-
-var countEdit = sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
