@@ -435,10 +435,12 @@ const importBatch = 500
 // eachBatch calls do with the rows of an import after the first skipped ones, a batch at a time,
 // until ctx ends. After each batch it pauses for as long as that took, so that others can write for
 // half of the time.
-func (f *importFile) eachBatch(ctx context.Context, skipped int64,
+func (c *invocation) eachBatch(ctx context.Context, doing string, file *importFile, skipped int64,
 	do func(rows []string) error) error {
+	p := startProgress(c.stderr, doing, "pets", file.pets-skipped)
+	defer p.end()
 	// The file's own offset stands at its end, after what was written.
-	rows := bufio.NewScanner(io.NewSectionReader(f.rows, 0, math.MaxInt64))
+	rows := bufio.NewScanner(io.NewSectionReader(file.rows, 0, math.MaxInt64))
 	for range skipped {
 		rows.Scan()
 	}
@@ -457,22 +459,20 @@ func (f *importFile) eachBatch(ctx context.Context, skipped int64,
 		if err := do(batch); err != nil {
 			return err
 		}
+		p.done.Add(int64(len(batch)))
 		pause(ctx, time.Since(begin))
 	}
 }
 
 // storePets stores those pets of an import that are not stored yet, and returns how many then are.
 func (c *invocation) storePets(ctx context.Context, file *importFile, stored int64) (int64, error) {
-	p := startProgress(c.stderr, "importing", "pets", file.pets-stored)
-	defer p.end()
-	err := file.eachBatch(ctx, stored, func(rows []string) error {
+	err := c.eachBatch(ctx, "importing", file, stored, func(rows []string) error {
 		next := stored + int64(len(rows))
 		inserted, err := c.store.importPets(ctx, file.digest, rows, stored, next)
 		if err != nil {
 			return err
 		}
 		file.ids.addInserted(inserted)
-		p.done.Add(next - stored)
 		stored = next
 		return nil
 	})
@@ -575,7 +575,7 @@ func jsonArray(rows []string) string { return "[" + strings.Join(rows, ",") + "]
 // importKept brings deleted pets back under their ids. A pet that is there exactly as its line says
 // is passed over, so that the same file can be imported again after a stop.
 func (c *invocation) importKept(ctx context.Context, file *importFile) error {
-	err := file.eachBatch(ctx, 0, func(rows []string) error {
+	err := c.eachBatch(ctx, "checking", file, 0, func(rows []string) error {
 		return c.store.findWrongIDs(ctx, rows, file)
 	})
 	if err != nil {
@@ -586,21 +586,19 @@ func (c *invocation) importKept(ctx context.Context, file *importFile) error {
 		return fmt.Errorf("%s has %d lines whose ids cannot be given; nothing was stored",
 			c.argument, len(file.wrong))
 	}
-	p := startProgress(c.stderr, "importing", "pets", file.pets)
-	defer p.end()
-	stored := int64(0)
-	err = file.eachBatch(ctx, 0, func(rows []string) error {
+	var inPlace, stored int64
+	err = c.eachBatch(ctx, "importing", file, 0, func(rows []string) error {
 		results, err := c.store.edit(ctx, sqlOf(insertKept, jsonArray(rows)))
 		if err != nil {
 			return err
 		}
+		inPlace += int64(len(rows))
 		stored += results[0].affected
-		p.done.Add(int64(len(rows)))
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("%d of %d pets are in their place; "+
-			"the same import goes on after them: %w", p.done.Load(), file.pets, err)
+			"the same import goes on after them: %w", inPlace, file.pets, err)
 	}
 	c.log.Info("pets imported under their ids",
 		"pets", stored,
