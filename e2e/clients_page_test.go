@@ -154,6 +154,13 @@ func (b *tab) fill(selector, text string) {
 	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
+// add adds a pet of category 1.
+func (b *tab) add(name string) {
+	b.t.Helper()
+	b.fill("#name", name)
+	b.fill("#categoryId", "1\r")
+}
+
 // useKey enters a key in the page for people.
 func (b *tab) useKey(key string) {
 	b.t.Helper()
@@ -180,6 +187,14 @@ func wants[T comparable](b *tab, expression string, want T) {
 	b.t.Helper()
 	if got := eval[T](b, expression); got != want {
 		b.t.Errorf("%s is %v, and not %v", expression, got, want)
+	}
+}
+
+// isEmpty wants an element to show nothing.
+func (b *tab) isEmpty(selector string) {
+	b.t.Helper()
+	if got := b.text(selector); strings.TrimSpace(got) != "" {
+		b.t.Errorf("%s shows %q", selector, got)
 	}
 }
 
@@ -725,9 +740,7 @@ func TestThePageSaysWhenABanEnds(t *testing.T) {
 	wants(b, waits("#key-form [type=submit]"), false)
 	b.click("#key-form [type=submit]")
 	b.shows("#list .outcome", "Your key works. 3 pets.")
-	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
-		t.Errorf("with another key the page still says %q", got)
-	}
+	b.isEmpty("#key-error")
 }
 
 // waits is an expression for whether a button does nothing now.
@@ -827,8 +840,7 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 	b.shows("#list .outcome", "1 available pet.")
 
 	lossy.Store(true)
-	b.fill("#name", "Rex")
-	b.fill("#categoryId", "1\r")
+	b.add("Rex")
 	b.shows("#add .outcome", "No response came")
 	b.shows("#add .status", "No response")
 	b.state("no-answer")
@@ -840,8 +852,7 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 
 	// A body that is changed back goes with its first Idempotency-Key.
 	lossy.Store(true)
-	b.fill("#name", "Max")
-	b.fill("#categoryId", "1\r")
+	b.add("Max")
 	b.shows("#add .outcome", "No response came")
 	lossy.Store(false)
 	b.fill("#name", "Tom")
@@ -849,8 +860,7 @@ func TestThePageGoesOnAfterAFault(t *testing.T) {
 	b.click("#add [type=submit]")
 	b.shows("#add .outcome", "Added Max with the id 3.")
 	b.shows("#add .answer", "idempotency-replayed: true")
-	b.fill("#name", "Max") // who adds another one, adds another one
-	b.fill("#categoryId", "1\r")
+	b.add("Max") // who adds another one, adds another one
 	b.shows("#add .outcome", "Added Max with the id 4.")
 }
 
@@ -922,8 +932,7 @@ func TestALateResponseHarmsNobody(t *testing.T) {
 	b.shows("#gauges", "59 of 60 left")
 	s.command("key", "revoke", "-db", s.db, "2")
 	g.hold(revoked)
-	b.fill("#name", "Rex")
-	b.fill("#categoryId", "1\r")
+	b.add("Rex")
 	b.shows("#add .outcome", "Adding Rex …")
 	b.useKey(s.key)
 	b.shows("#key-note", "Your key works.")
@@ -931,9 +940,7 @@ func TestALateResponseHarmsNobody(t *testing.T) {
 	b.shows("#add .outcome", "The API key is not valid")
 	b.shows("#gauges", "Minute")
 	wants(b, fmt.Sprintf("Object.values(sessionStorage).includes(%q)", s.key), true)
-	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
-		t.Errorf("a late response says of the new key %q", got)
-	}
+	b.isEmpty("#key-error")
 	b.state("late-key")
 
 	b.click(`[data-limit="5"]`)
@@ -973,8 +980,7 @@ func TestTheLastPressWins(t *testing.T) {
 	b.agree("available")
 
 	g.hold("POST ")
-	b.fill("#name", "Rex")
-	b.fill("#categoryId", "1\r")
+	b.add("Rex")
 	b.shows("#add .outcome", "Adding Rex …")
 	b.click("#add [type=submit]")
 	b.shows("#add .outcome", "Still adding Rex …")
@@ -1031,8 +1037,7 @@ func TestThePageTellsWhatIsNotTheServicesOwn(t *testing.T) {
 		b.click(`[data-status="pending"]`)
 		b.shows("#list .outcome", want)
 		b.shows("#list .body", test.body)
-		b.fill("#name", "Rex")
-		b.fill("#categoryId", "1\r")
+		b.add("Rex")
 		b.shows("#add .outcome", want)
 		eval[bool](b, `(document.querySelector("#add .outcome").textContent = "", true)`)
 	}
@@ -1129,9 +1134,7 @@ func TestThePageSaysThatAKeyIsWrong(t *testing.T) {
 	b.useKey(s.key)
 	b.shows("#list .outcome", "Your key works. There are no sold pets.")
 	b.shows("#gauges", "Minute")
-	if got := b.text("#key-error"); strings.TrimSpace(got) != "" {
-		t.Errorf("with a valid key the page still says %q", got)
-	}
+	b.isEmpty("#key-error")
 }
 
 // What people copy has more around it than the key.
@@ -1311,8 +1314,7 @@ func TestThePageShowsANewPetAtOnce(t *testing.T) {
 	b.useKey(last)
 	b.shows("#gauges", "1 of 2 left")
 	sent := b.sent()
-	b.fill("#name", "Eve")
-	b.fill("#categoryId", "1\r")
+	b.add("Eve")
 	b.shows("#add .outcome", "Added Eve with the id 24.")
 	b.shows("#added td", "Eve")
 	if n := b.sent() - sent; n != 1 {
@@ -1475,8 +1477,7 @@ func TestThePageShowsNamesAsTheyAre(t *testing.T) {
 	wants(b, "document.title", "Pet Store") // or a name was taken for HTML
 
 	last := names[len(names)-1]
-	b.fill("#name", last)
-	b.fill("#categoryId", "1\r")
+	b.add(last)
 	b.shows("#add .outcome", "with the id 9.")
 	b.click("#fetch summary")
 	b.fill("#petId", "9\r")
@@ -1551,9 +1552,7 @@ func TestThePageExplainsItselfWithoutJavaScript(t *testing.T) {
 	} {
 		b.shows("main", want)
 	}
-	if got := b.text("button, input, select, .limits, .live"); strings.TrimSpace(got) != "" {
-		t.Errorf("what does nothing is shown: %q", got)
-	}
+	b.isEmpty("button, input, select, .limits, .live") // which do nothing
 	// the pet comes after it is asked for
 	for i, want := range []string{"200 OK", "201 Created", "404 Not Found"} {
 		section := []string{"#list", "#add", "#fetch"}[i]

@@ -283,21 +283,16 @@ func (c *cluster) wire(a, b int, command string) {
 }
 
 // cutOff cuts a node off from all other nodes, but not from the services.
-func (c *cluster) cutOff(i int) {
-	c.t.Helper()
-	for other := range c.nodes {
-		if other != i {
-			c.cut(i, other)
-		}
-	}
-}
+func (c *cluster) cutOff(i int) { c.withOthers(i, c.cut) }
 
 // mendOff undoes cutOff.
-func (c *cluster) mendOff(i int) {
+func (c *cluster) mendOff(i int) { c.withOthers(i, c.mend) }
+
+func (c *cluster) withOthers(i int, do func(a, b int)) {
 	c.t.Helper()
 	for other := range c.nodes {
 		if other != i {
-			c.mend(i, other)
+			do(i, other)
 		}
 	}
 }

@@ -155,8 +155,8 @@ func TestWhatCannotBeOpenedSaysWhyAndLeavesNothing(t *testing.T) {
 			wantReason(t, 10, "too many open files", func(n int) *exec.Cmd {
 				db := filepath.Join(t.TempDir(), "petstore.db")
 				cmd := program(append(strings.Fields(line), "-db", db)...)
-				limited := exec.Command("prlimit",
-					append([]string{fmt.Sprintf("--nofile=%d:%[1]d", n), binary}, cmd.Args[1:]...)...)
+				limit := fmt.Sprintf("--nofile=%d:%[1]d", n)
+				limited := exec.Command("prlimit", append([]string{limit}, cmd.Args...)...)
 				limited.Env = cmd.Env
 				limited.Dir = filepath.Dir(db)
 				return limited
@@ -167,7 +167,8 @@ func TestWhatCannotBeOpenedSaysWhyAndLeavesNothing(t *testing.T) {
 			wantReason(t, 1, "no space left on device", func(n int) *exec.Cmd {
 				folder := t.TempDir()
 				mount(t, folder, fmt.Sprint("size=16m,nr_inodes=", n))
-				cmd := program(append(strings.Fields(line), "-db", filepath.Join(folder, "petstore.db"))...)
+				db := filepath.Join(folder, "petstore.db")
+				cmd := program(append(strings.Fields(line), "-db", db)...)
 				cmd.Dir = folder
 				return cmd
 			})

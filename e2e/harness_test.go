@@ -2,8 +2,6 @@
 // validators and generators. Nothing here reaches the service's go.mod. The first comment of a file
 // says what only it proves: a test stays as long as that is worth its seconds. What would only do
 // the same more often is left to SOAK, or drawn by planted.Some.
-//
-// The generated client comes first: go generate ./... makes it in a few seconds.
 package e2e
 
 import (

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: the nightly copies of a machine whose clock was a year ahead for two weeks are
+// neither kept nor restored.
+
 import (
 	"fmt"
 	"os"

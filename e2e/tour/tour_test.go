@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"flag"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -327,66 +325,28 @@ func TestTheLinksLeadToWhatTheyName(t *testing.T) {
 	}
 }
 
-// lines are the first and the last line of a symbol, its comment included, or 0 and 0.
+// lines are the first and the last line of a symbol of a file as gofmt leaves it, its comment
+// included, or 0 and 0.
 func lines(t *testing.T, file, symbol string) (first, last int) {
 	t.Helper()
-	fset := token.NewFileSet()
-	parsed, err := parser.ParseFile(fset, filepath.Join(repository, file), nil,
-		parser.ParseComments|parser.SkipObjectResolution)
+	source, err := os.ReadFile(filepath.Join(repository, file))
 	must(t, err)
-	span := func(comment *ast.CommentGroup, node ast.Node) {
-		begin := node.Pos()
-		if comment != nil {
-			begin = comment.Pos()
-		}
-		first, last = fset.Position(begin).Line, fset.Position(node.End()).Line
+	begins := regexp.MustCompile(`^((func|type|const|var) |\t)` + symbol + `\b`)
+	if kind, name, isMethod := strings.Cut(symbol, "."); isMethod {
+		begins = regexp.MustCompile(`^func \(\w+ \*?` + kind + `\) ` + name + `\(`)
 	}
-	for _, declaration := range parsed.Decls {
-		switch d := declaration.(type) {
-		case *ast.FuncDecl:
-			if receiver(d)+d.Name.Name == symbol {
-				span(d.Doc, d)
-			}
-		case *ast.GenDecl:
-			for _, spec := range d.Specs {
-				comment, names := specNames(spec)
-				for _, name := range names {
-					switch {
-					case name.Name != symbol:
-					case d.Lparen.IsValid():
-						span(comment, spec)
-					default:
-						span(d.Doc, d)
-					}
-				}
-			}
-		}
+	all := strings.Split(string(source), "\n")
+	first = 1 + slices.IndexFunc(all, begins.MatchString)
+	if first == 0 {
+		return 0, 0
+	}
+	last = first
+	if line := all[first-1]; strings.ContainsAny(line[len(line)-1:], "{(,") { // it goes on
+		closes := regexp.MustCompile(`^` + strings.Repeat(`\t`, strings.Count(line, "\t")) + `[)}]`)
+		last += 1 + slices.IndexFunc(all[first:], closes.MatchString)
+	}
+	for strings.HasPrefix(strings.TrimSpace(all[first-2]), "//") {
+		first--
 	}
 	return first, last
-}
-
-// receiver is the type of a method with a point behind it, or "" for a function.
-func receiver(d *ast.FuncDecl) string {
-	if d.Recv == nil {
-		return ""
-	}
-	kind := d.Recv.List[0].Type
-	if star, ok := kind.(*ast.StarExpr); ok {
-		kind = star.X
-	}
-	name, isPlain := kind.(*ast.Ident)
-	if !isPlain {
-		return "" // a generic type
-	}
-	return name.Name + "."
-}
-
-func specNames(spec ast.Spec) (*ast.CommentGroup, []*ast.Ident) {
-	switch s := spec.(type) {
-	case *ast.TypeSpec:
-		return s.Doc, []*ast.Ident{s.Name}
-	case *ast.ValueSpec:
-		return s.Doc, s.Names
-	}
-	return nil, nil
 }
