@@ -78,7 +78,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}}, // not for clients
+		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
 		strangers:  boundedLog{log: log},
 	}
 	for code := range statusOfCode {
@@ -110,7 +110,12 @@ func (s *service) addRoutes() {
 const other = "other"
 
 func (s *service) add(pattern, name string, op operation) {
-	s.routes.Handle(pattern, s.handle(name, op))
+	if s.operations[name] == nil { // this is the first route of the name
+		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
+	}
+	s.routes.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		s.handle(w.(*response), r, name, op) // ServeHTTP made the response
+	})
 }
 
 // addPublic adds a route outside the API, which needs no key.
@@ -138,40 +143,34 @@ type caller struct {
 // written by fail.
 type operation func(w http.ResponseWriter, r *http.Request, c caller) error
 
-// handle lets an operation be counted under the name, and writes its error if there is one.
-func (s *service) handle(name string, op operation) http.Handler {
-	if s.operations[name] == nil { // this is the first route of the name
-		s.operations[name] = &operationCounts{durations: histogram{bounds: durationBounds}}
+// handle handles a request, to be counted under the name. It writes the error if there is one.
+func (s *service) handle(w *response, r *http.Request, name string, op operation) {
+	w.operation = name
+	c, err := s.authorize(w, r)
+	if err == nil {
+		err = op(w, r, c)
 	}
-	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w := rw.(*response) // ServeHTTP made it
-		w.operation = name
-		c, err := s.authorize(w, r)
-		if err == nil {
-			err = op(w, r, c)
-		}
-		if err != nil {
-			s.fail(w, r, err)
-		}
-	})
+	if err != nil {
+		s.fail(w, r, err)
+	}
 }
 
-// authorize lets everything outside /v1 pass. All other requests may be answered from what is
-// remembered. If that may be old, they first wait, half a second at most, until the store has
-// looked for edits. Then authorize authenticates them, charges the limits of their key and sets the
-// headers of the limits. Unknown paths and methods need a key too, so that a caller without one
-// learns nothing there. What such a caller is charged is up to fail.
+// authorize authenticates a request under /v1, charges the limits of its key, and sets the headers
+// of the limits. Unknown paths and methods need a key too, so that a caller without one learns
+// nothing there. What such a caller is charged is up to fail.
 func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
+	// Key and response may come from memory. If that may be old, catchUp first waits, half a second
+	// at most, until the store has looked for edits.
 	s.store.catchUp(w.start)
 	// If the address is spent, authenticate looks unknown keys up one at a time.
-	spent := func() bool {
+	isSpent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.addresses.admit(network, instantOf(w.start), false).minute.remaining == 0
 	}
-	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, spent)
+	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, isSpent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
 		// The store is away, or too many lookups wait. The key is neither accepted nor refused.
 		w.code = lookupRefused
@@ -192,16 +191,16 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 		s.ban(w, key, &decision)
 	}
 	decision.setHeaders(w.Header())
-	w.limitsShown = true
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban bans a key, once the ban is stored. Only then the decision says key_banned.
+// ban stores a ban. Only then the decision says key_banned.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
-	if err := s.ledger.storeBan(&key.account, d); err != nil {
+	isStored, err := s.ledger.storeBan(&key.account, d)
+	if err != nil {
 		s.log.Error("cannot ban a key", "key", key.ID, "request", w.id[0], "error", err)
 	}
-	if d.banBegins {
+	if isStored {
 		s.bans.Add(1)
 		s.log.Warn("key banned",
 			"key", key.ID,
@@ -221,20 +220,19 @@ type response struct {
 	waited    time.Duration // since start, for the client to send its body
 	took      time.Duration // the service's own time, until the status was sent
 	status    int           // 0 until it is sent
-	code      ErrorCode     // under which its Error is counted, if it is one
+	code      ErrorCode     // under which it is counted, if it is an Error
 	operation string        // the name under which it is counted
 
 	keyID, usageID int64        // the caller's key, and what it is charged to, once they are known
 	network        netip.Prefix // clientNetwork, if the response is logged at debug level
-	limitsShown    bool         // the headers say where its key stands
 }
 
-// WriteHeader also stops the clock, and lets go of the request's header: the map may take four
-// times the bytes that were sent, and the peer decides how long the response waits.
+// WriteHeader also stops the clock, and lets go of the request's header. From here on, the client
+// decides how long the response takes.
 func (w *response) WriteHeader(status int) {
 	w.status = status
-	// The clock stops here, since how long a client takes its response is up to the client.
 	w.took = time.Since(w.start) - w.waited
+	// The map may take four times the bytes that were sent.
 	w.request.Header = nil
 	if w.service.stopping.Load() { // the next request would find nobody here
 		w.Header()["Connection"] = []string{"close"}
@@ -242,8 +240,8 @@ func (w *response) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// ServeHTTP gives the request its id, handles CORS preflights, turns a panic
-// into a 500 and counts the response, around the routes.
+// ServeHTTP stands around the routes. It gives the request its id, turns a panic into a 500, and
+// counts the response.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && len(r.Trailer) > 20 {
 		// Until the stream ends, net/http keeps a map of the trailers that are announced. It may
@@ -260,22 +258,15 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// RFC 9112 section 6.1 wants the connection ended after a request with both a
-		// Content-Length and chunks, and after chunks in HTTP/1.0: a proxy may have seen the end of
-		// the request elsewhere. net/http does not show which requests those are, so all chunks and
-		// all of HTTP/1.0 count.
+		// A proxy may see the end of a request elsewhere if it has chunks and a Content-Length, or
+		// chunks in HTTP/1.0. RFC 9112 section 6.1 wants the connection ended then. net/http does
+		// not tell these from other requests with chunks, or in HTTP/1.0, so all of those count.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
 	// The error can only be a panic: handle has written all errors of operations.
 	err := calmly(func() error {
-		switch {
-		case len(s.corsOrigins) > 0 && s.cors(w, r): // cors has written the response
-		case !canonical(r.URL): // the router would redirect before any key was seen
-			s.handle(other, missing).ServeHTTP(w, r)
-		default:
-			s.routes.ServeHTTP(w, r)
-		}
+		s.route(w, r)
 		return nil
 	})
 	if err != nil && w.status != 0 {
@@ -287,9 +278,23 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// route answers preflights itself, and gives other requests to the routes.
+func (s *service) route(w *response, r *http.Request) {
+	if len(s.corsOrigins) > 0 && s.cors(w, r) {
+		return
+	}
+	if !canonical(r.URL) { // the router would redirect before any key was seen
+		s.handle(w, r, other, missing)
+		return
+	}
+	s.routes.ServeHTTP(w, r)
+}
+
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
-	if w.code != lookupRefused && w.code != notReady && w.code != queueFull { // no errors of ours
+	switch w.code {
+	case lookupRefused, notReady, queueFull: // no errors of the service
+	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
 	if w.status >= 500 && w.usageID != 0 {
@@ -354,9 +359,9 @@ const exposed = "Accept-Encoding, Allow, Cache-Control, Deprecation, ETag, " +
 	"Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, " +
 	"WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
 
-// cors sets the headers of the Fetch standard for an allowed origin, and
-// reports whether the request was a preflight and has its response.
-func (s *service) cors(w *response, r *http.Request) bool {
+// cors sets the headers of the Fetch standard for an allowed origin. It reports whether the request
+// is a preflight, which it has answered then.
+func (s *service) cors(w *response, r *http.Request) (isPreflight bool) {
 	h := w.Header()
 	origin := r.Header.Get("Origin")
 	allowed := "*"
@@ -392,7 +397,7 @@ func (s *service) cors(w *response, r *http.Request) bool {
 func (s *service) fail(w *response, r *http.Request, err error) {
 	w.discardBody(r)
 	shown := s.shownError(w, err)
-	if underAPI(r.URL.Path) && !w.limitsShown {
+	if underAPI(r.URL.Path) && w.Header()["RateLimit"] == nil {
 		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
 		if refusal != nil {
 			shown = s.shownError(w, refusal)
@@ -430,9 +435,8 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 		s.ledger.countStranger(network, decision)
 	}
 	decision.setHeaders(w.Header())
-	// Only one request takes what is left of a window, so there is one line for each window.
 	tookLast := charge && decision.refusal == "" && decision.minute.remaining == 0
-	if tookLast {
+	if tookLast { // which only one request of a window does, so there is one line for each
 		s.strangers.warn("an address has used up its limit of requests without a valid key",
 			"address", network,
 			"requests", decision.minute.limit,
@@ -441,16 +445,13 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	return decision.err()
 }
 
-// Anybody can cause these as often as they like, and without a key. So they are counted
-// apart from the errors of the service, although clients see the code "unavailable".
+// Clients see "unavailable" in place of these codes, and can cause them as often as they like. So
+// they are no errors of the service.
 const (
 	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
 	notReady      ErrorCode = "not_ready"      // /readyz says so
+	queueFull     ErrorCode = "queue_full"     // errQueueFull
 )
-
-// queueFull is the code of errQueueFull, which the store counts. It is no error of the service
-// either, but one of the few keys that send so much.
-const queueFull ErrorCode = "queue_full"
 
 // writeError sends an Error, with the headers that its code wants.
 func (s *service) writeError(w *response, apiErr *Error) {
@@ -463,12 +464,10 @@ func (s *service) writeError(w *response, apiErr *Error) {
 	case CodeUnavailable:
 		h.Set("Retry-After", "1")
 	}
-	if w.code == "" {
-		w.code = apiErr.Code
-	}
 	if apiErr == errQueueFull {
-		w.code = queueFull
+		w.code = queueFull // which the store has counted
 	} else {
+		w.code = cmp.Or(w.code, apiErr.Code)
 		s.errors[w.code].Add(1)
 	}
 	body, _ := json.Marshal(apiErr) // cannot fail: two strings and a number
@@ -615,9 +614,6 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge
 	}
-	if r.ProtoMajor == 2 {
-		defer endBodyWithService(w, r)()
-	}
 	begun := time.Now()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	w.waited += time.Since(begun)
@@ -633,42 +629,23 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 // maxDiscarded is how much of a body is read before an error, as net/http does it.
 const maxDiscarded = 256 << 10
 
-// discardBody reads what comes of a body that nobody wants, before an error is sent. If the
+// discardBody reads what comes in time of a body that nobody wants, before an error is sent. If the
 // connection were closed while that is on its way, TCP would reset it, and many clients would not
-// see the error. net/http does this only where the connection goes on. The deadline of the body
-// ends it. A client that waits for a 100 (Continue) sends nothing, and HTTP/2 ends only the stream.
+// see the error. net/http does this only where the connection goes on.
 func (w *response) discardBody(r *http.Request) {
-	comes := r.ContentLength != 0 && r.ContentLength <= maxDiscarded && r.Header["Expect"] == nil
-	if r.ProtoMajor > 1 || !comes {
-		return
-	}
-	begun := time.Now()
-	_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded) // what does not come is the client's fault
-	w.waited += time.Since(begun)
-}
-
-// bodyWait is how long a body may still take once a stop has begun.
-const bodyWait = time.Second
-
-// endBodyWithService bounds a body of HTTP/2 once a stop has begun, which ends the context of all
-// requests. Of HTTP/1, the server bounds all that comes on a connection. The caller calls done when
-// it has read the body.
-func endBodyWithService(w *response, r *http.Request) (done func()) {
-	ended := make(chan struct{})
-	unneeded := context.AfterFunc(r.Context(), func() {
-		defer close(ended)
-		stream := http.NewResponseController(w.ResponseWriter)
-		_ = stream.SetReadDeadline(time.Now().Add(bodyWait))
-	})
-	return func() {
-		if !unneeded() {
-			<-ended // the stream must not be used once the handler has returned
-		}
+	switch {
+	case r.ProtoMajor > 1: // only the stream ends
+	case r.Header["Expect"] != nil: // the client waits for a 100 (Continue), and sends nothing
+	case r.ContentLength == 0 || r.ContentLength > maxDiscarded:
+	default: // also a body of unknown length
+		begun := time.Now()
+		// What does not come is the client's fault.
+		_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded)
+		w.waited += time.Since(begun)
 	}
 }
 
-// The dates of the deprecated operation. The specification gives only the date of its
-// removal.
+// The dates of the deprecated operation. The specification gives only that of its removal.
 var (
 	deprecationHeader = []string{"@1795132800"} // RFC 9745: since 20 November 2026
 	sunset            = time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)
@@ -741,9 +718,9 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	plain := newDocument([]byte(body), ".")
+	plain := newDocument([]byte(body), noLink)
 	compressed := sync.OnceValue(func() document {
-		return newDocument(gzipped(body), ".") // which takes longer than the rest of a start
+		return newDocument(gzipped(body), noLink) // which takes longer than the rest of a start
 	})
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
@@ -751,13 +728,12 @@ func fixed(contentType []string, body string) operation {
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
 		h.Add("Vary", "Accept-Encoding")
-		if !acceptsGzip(r) {
-			writeDocument(w, r, contentType, &plain)
-			return nil
+		doc := plain
+		if acceptsGzip(r) {
+			h.Set("Content-Encoding", "gzip")
+			doc = compressed()
 		}
-		h.Set("Content-Encoding", "gzip")
-		smaller := compressed()
-		writeDocument(w, r, contentType, &smaller)
+		writeDocument(w, r, contentType, &doc)
 		return nil
 	}
 }

@@ -722,7 +722,7 @@ func (s *shop) route(path string, do func(w http.ResponseWriter) error) {
 	op := func(w http.ResponseWriter, _ *http.Request, _ caller) error {
 		return do(w)
 	}
-	s.service.routes.Handle("GET "+path, s.service.handle("test", op))
+	s.service.add("GET "+path, "test", op)
 }
 
 // boom is what an operation of a shop may do.

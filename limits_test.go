@@ -171,7 +171,7 @@ func (w *limitsWorld) ask(l *ledger, when string) decision {
 	d, err := l.charge(&w.key.account, clock(when))
 	must(w, err)
 	if d.banBegins {
-		must(w, l.storeBan(&w.key.account, &d))
+		must(w, errorOf(l.storeBan(&w.key.account, &d)))
 	}
 	return d
 }

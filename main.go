@@ -55,7 +55,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -82,9 +81,9 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// A moment after the first signal the default action is back, so that a second one ends the
-	// process. It is not back at once because timeout(1) sends its signal twice in a row.
-	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, stop) })
+	// With stop, the default action is back, so that a second signal ends the process. It is not
+	// back at once because timeout(1) sends its signal twice in a row.
+	soonAfter(ctx, stop)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
@@ -95,13 +94,17 @@ func main() {
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
 	// If nobody reads stderr, Fprintln blocks. A signal, even one from before, ends that.
-	exitSoon := func() { time.AfterFunc(100*time.Millisecond, func() { os.Exit(1) }) }
-	context.AfterFunc(ctx, exitSoon)
+	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactWhole(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}
 	os.Exit(1)
+}
+
+// soonAfter calls do 0.1 s after ctx has ended, or from now if it has ended already.
+func soonAfter(ctx context.Context, do func()) {
+	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, do) })
 }
 
 // run is the program. It does what args say until that is done or, if it serves, until ctx ends,
@@ -115,9 +118,9 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	// What tells of a stop is written after it, and still has a moment to come out.
+	// stderr is written to for a moment longer than stdout: what tells of a stop comes after it.
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, cancel) })
+	soonAfter(ctx, cancel)
 	p := &process{
 		environ: variables,
 		stdin:   stdin,
@@ -125,13 +128,13 @@ func run(
 		stderr:  stoppable(late, stderr),
 	}
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
-		queue := newLogQueue(stderr)
-		format := func(w io.Writer) *slog.Logger {
-			return newLogger(front{Writer: w, behind: stderr}, cmd.logFormat, cmd.logLevel)
+		if cmd.logFormat == "auto" && isTerminal(stderr) {
+			cmd.logFormat = "text" // the queue is no terminal
 		}
-		go queue.run(format(stderr))
+		queue := newLogQueue(stderr)
+		go queue.run(newLogger(stderr, cmd.logFormat, cmd.logLevel))
 		defer queue.close()
-		cmd.log = format(queue)
+		cmd.log = newLogger(queue, cmd.logFormat, cmd.logLevel)
 		cmd.warnOfUnknownVariables()
 		return serve(ctx, cmd, queue)
 	})
@@ -163,19 +166,19 @@ func newLogQueue(out io.Writer) *logQueue {
 func (q *logQueue) Write(line []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.size+len(line) > maxLogQueue {
+	if q.size+len(line) <= maxLogQueue {
+		q.size += len(line)
+		q.lines = append(q.lines, bytes.Clone(line))
+		q.changed.Signal()
+	} else {
 		q.dropped.Add(1)
-		return len(line), nil
 	}
-	q.size += len(line)
-	q.lines = append(q.lines, bytes.Clone(line))
-	q.changed.Signal()
 	return len(line), nil
 }
 
-// run writes the lines until the queue is closed and empty. When it gets on after lines were
-// dropped, it says so in log, which writes past the queue.
-func (q *logQueue) run(log *slog.Logger) {
+// run writes the lines until the queue is closed and empty. When it can write again after lines
+// were dropped, it says how many, in a log that does not go through the queue.
+func (q *logQueue) run(direct *slog.Logger) {
 	defer close(q.ended)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -193,7 +196,7 @@ func (q *logQueue) run(log *slog.Logger) {
 		q.mu.Unlock()
 		_, _ = q.out.Write(line) // of an error, nobody could be told
 		if dropped := q.dropped.Load(); dropped > told {
-			log.Warn("lines of the log were dropped, since nobody read stderr",
+			direct.Warn("lines of the log were dropped, since nobody read stderr",
 				"lines", dropped-told)
 			told = dropped
 		}
@@ -223,7 +226,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 	listener, debugListener, err := listenForBoth(ctx, cmd)
 	if ctx.Err() != nil {
-		return nil // a stop has interrupted it, which is no failure
+		return nil // a stop of the start, here and below, is no failure
 	}
 	if err != nil {
 		return err
@@ -245,7 +248,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	defer func() { err = errors.Join(err, store.Close()) }()
 	store.documents.max = cmd.cache
 	url := localURL(listener, cmd.addr, pair != nil)
-	if err := printFirstKey(ctx, cmd, store, url); err != nil || ctx.Err() != nil {
+	err = printFirstKey(ctx, cmd, store, url)
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
 
@@ -287,10 +291,7 @@ func newPage(api *service, pair *tlsPair, networkDisk string) *operator {
 
 // warnOfNetworkDisk warns of a database on a file system that may not pass locks on, and names it.
 func warnOfNetworkDisk(cmd *invocation) (name string) {
-	if isCluster(cmd.db) {
-		return ""
-	}
-	name = networkDisk(cmd.db)
+	name = networkDisk(cmd.db) // none of a cluster, which is no path
 	if name != "" {
 		cmd.log.Warn("the database is on a file system that may not pass locks on to other "+
 			"machines: keep it on a local disk, or let no other machine serve it",
@@ -300,7 +301,7 @@ func warnOfNetworkDisk(cmd *invocation) (name string) {
 }
 
 // serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
-// at most 10 seconds, and stops the background.
+// at most 10 seconds, and stops the background. What fails is told in the order in which it failed.
 func serveUntil(ctx context.Context, front *server, api *service, listener net.Listener,
 	stopBackground func() error) error {
 	go front.serve(listener)
@@ -410,9 +411,11 @@ type server struct {
 	http.Server
 	ended   chan struct{} // closed when no connection is accepted any more
 	failure error         // why, once ended is closed
-	hurry   func()        // ends the context of all requests: see endBodyWithService
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
+	// endContexts ends the context of all requests, which is heeded by handshakes of TLS and, with
+	// HTTP/2, by takePlace and boundBody.
+	endContexts func()
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
@@ -433,8 +436,8 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 			// Each connection has buffers of these sizes. By default they would be 1 MiB.
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 64 << 10,
-			// 5 s without a frame, and 5 s for the answer to a ping, are the 10 s. A peer in the
-			// middle of a frame, such as a head, cannot answer.
+			// After 5 s without a whole frame a peer gets a ping, and has 5 s to answer. It cannot
+			// in the middle of a frame, such as a head.
 			SendPingTimeout:  5 * time.Second,
 			PingTimeout:      5 * time.Second,
 			WriteByteTimeout: 10 * time.Second,
@@ -445,9 +448,9 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		DisableGeneralOptionsHandler: true,
 	}}
 	s.ConnState = s.note
-	var requests context.Context
-	requests, s.hurry = context.WithCancel(context.Background())
-	s.BaseContext = func(net.Listener) context.Context { return requests }
+	var base context.Context
+	base, s.endContexts = context.WithCancel(context.Background())
+	s.BaseContext = func(net.Listener) context.Context { return base }
 	if pair != nil {
 		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, placesOfConnection{}, make(chan struct{}, maxHandled))
@@ -463,16 +466,16 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	return s
 }
 
-// maxHandled is how many requests of a connection are handled at once. With HTTP/2, each holds up to
+// maxHandled is how many requests of a connection with HTTP/2 are handled at once. Each holds up to
 // 90 KiB while its peer lets the response wait.
 const maxHandled = 10
 
-// placesOfConnection is the key of a channel that holds an element for each request that is handled.
+// placesOfConnection is the key of a channel that holds an element for each request in its handler.
 type placesOfConnection struct{}
 
-// takeTurns lets the other requests of a connection wait. What waits holds memory, and nobody has
-// looked at its key yet. So only a small request may: the stream of another one is reset. Another
-// one also keeps its place until its peer has taken the response, since it holds memory until then.
+// takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. It gives a place
+// to maxHandled of them at once: see takePlace. A large one also keeps its place until its peer has
+// taken the response, since it holds memory until then.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -480,25 +483,40 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		mayWait := isSmall(r)
-		select {
-		case places <- struct{}{}:
-		default:
-			if !mayWait {
-				panic(http.ErrAbortHandler)
-			}
-			select {
-			case places <- struct{}{}:
-			case <-r.Context().Done():
-				panic(http.ErrAbortHandler)
-			}
+		small := isSmall(r) // before the handler, which lets go of the head
+		if !takePlace(r.Context(), places, small) {
+			panic(http.ErrAbortHandler) // resets the stream
 		}
 		defer func() { <-places }()
+		if r.ContentLength != 0 {
+			bodyEnded := boundBody(w, r)
+			defer bodyEnded()
+		}
 		handler.ServeHTTP(w, r)
-		if !mayWait {
+		if !small {
 			_ = http.NewResponseController(w).Flush() // an error means that the peer has gone
 		}
 	})
+}
+
+// takePlace takes a place for a request. If there is none, a small request waits for one until its
+// client gives it up, or the service stops. No other may wait: it would hold memory, and nobody has
+// looked at its key yet.
+func takePlace(ctx context.Context, places chan struct{}, mayWait bool) (taken bool) {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+	}
+	if !mayWait {
+		return false
+	}
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // isSmall reports whether a request has at most 2 KiB of head, counted as in RFC 9113 section
@@ -517,15 +535,15 @@ func isSmall(r *http.Request) bool {
 
 // note keeps what stop needs to know of connections.
 func (s *server) note(conn net.Conn, state http.ConnState) {
-	switch state {
-	case http.StateNew:
+	if state == http.StateNew {
 		s.open.Store(conn, nil)
 		s.unused.Store(conn, nil)
 		return
-	case http.StateClosed:
-		s.open.Delete(conn)
 	}
 	s.unused.Delete(conn)
+	if state == http.StateClosed {
+		s.open.Delete(conn)
+	}
 }
 
 // serve serves until the listener is closed, or until it cannot go on.
@@ -538,46 +556,47 @@ func (s *server) serve(listener net.Listener) {
 	}
 }
 
-// stop ends the server. It lets requests finish until ctx ends, and then returns the error of ctx.
-// Bodies that are on their way have a second to arrive.
+// stop ends the server. Clients cannot know of the stop yet, so connections are accepted for 0.1 s
+// as before. Shutdown closes those whose request was not read yet, as SetKeepAlivesEnabled(false)
+// does, so what is on its way is read for another 0.25 s. Then requests may finish until ctx ends,
+// whose error is returned. Bodies have a second, from the beginning of the stop, to arrive.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	bodiesEnd := time.Now().Add(bodyWait)
-	// Clients cannot know of the stop yet. So connections are accepted for 0.1 s as before. For
-	// another 0.25 s requests that are on their way are read, because Shutdown closes a connection
-	// whose request has not been read yet, as SetKeepAlivesEnabled(false) does.
 	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended
 	time.Sleep(250 * time.Millisecond)
-	s.hurry() // no earlier: this ends handshakes, too
-	// Shutdown would wait 5 seconds for connections without a request.
+	s.endContexts() // no earlier: this ends handshakes, too
+	s.closeUnused()
+	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer.
+	running, drained := context.WithCancel(ctx)
+	go func() {
+		defer drained()
+		_ = s.Shutdown(ctx)
+	}()
+	for running.Err() == nil {
+		s.endBodies(bodiesEnd)
+		pause(running, 100*time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// closeUnused closes connections without a request, for which Shutdown would wait 5 seconds.
+func (s *server) closeUnused() {
 	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
 			conn = secure.NetConn() // its Close waits for nobody
 		}
 		_ = conn.(net.Conn).Close()
 	}
-	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer.
-	drained := make(chan struct{})
-	go func() {
-		defer close(drained)
-		_ = s.Shutdown(ctx)
-	}()
-	for {
-		s.endBodies(bodiesEnd)
-		select {
-		case <-drained:
-			return ctx.Err()
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }
 
-// endBodies lets no connection be read after an instant. It has to be called again and again: with
-// each head that arrives, net/http allows the body more. With HTTP/2, it would end the responses of
-// a connection, too: there, readBody bounds each body.
+// bodyWait is how long a body may still take once a stop has begun.
+const bodyWait = time.Second
+
+// endBodies lets no connection be read after an instant. It is called again and again, since
+// net/http sets a later deadline for each head that arrives. With HTTP/2, it would end all that a
+// connection does: there, boundBody ends each body.
 func (s *server) endBodies(at time.Time) {
 	for conn := range s.open.Range {
 		secure, isTLS := conn.(*tls.Conn)
@@ -585,6 +604,21 @@ func (s *server) endBodies(at time.Time) {
 			continue
 		}
 		_ = conn.(net.Conn).SetReadDeadline(at)
+	}
+}
+
+// boundBody gives the body of a request with HTTP/2 bodyWait from the end of its context on. done
+// has to be called before the handler returns, since w cannot be used afterwards.
+func boundBody(w http.ResponseWriter, r *http.Request) (done func()) {
+	ended := make(chan struct{})
+	stop := context.AfterFunc(r.Context(), func() {
+		defer close(ended)
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWait))
+	})
+	return func() {
+		if !stop() { // the function runs, or has run
+			<-ended
+		}
 	}
 }
 
@@ -611,17 +645,19 @@ func localURL(l net.Listener, addr string, secure bool) string {
 }
 
 // runBackground starts the tasks that run beside the requests. The function that it returns stops
-// the tasks, writes the usage a last time, and saves what would be lost with the process.
+// the tasks, and calls saveAll.
 func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	ctx, stopTasks := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	every := func(d time.Duration, what string, do func(context.Context) error) {
 		running.Go(func() { repeat(ctx, d, what, do, s.log) })
 	}
-	flush := func(ctx context.Context) error { return s.ledger.flush(ctx, time.Now, true) }
-	look := func(context.Context) error { return s.store.keepUp() }
-	every(lookEvery, "look for edits by other programs", look)
-	every(500*time.Millisecond, "write usage", flush)
+	every(lookEvery, "look for edits by other programs", func(context.Context) error {
+		return s.store.keepUp()
+	})
+	every(500*time.Millisecond, "write usage", func(ctx context.Context) error {
+		return s.ledger.flush(ctx, time.Now, true)
+	})
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
 	// The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
@@ -631,13 +667,16 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		}
 		return nil
 	})
-	purge := func(ctx context.Context) error {
-		if err := s.store.purge(ctx, time.Now()); err != nil {
-			return err
-		}
-		return s.ledger.purge(ctx, time.Now())
-	}
-	every(time.Minute, "remove expired Idempotency-Keys and old usage", purge)
+	every(time.Minute, "remove expired Idempotency-Keys and old usage",
+		func(ctx context.Context) error {
+			if err := s.store.purge(ctx, time.Now()); err != nil {
+				return err
+			}
+			return s.ledger.purge(ctx, time.Now())
+		})
+	every(time.Second, "save what was removed or replaced", func(context.Context) error {
+		return saveLost(s, false)
+	})
 	if o != nil {
 		// Most of these ticks read nothing (see reading). But a page that was just opened waits no
 		// longer than a second for the first two.
@@ -651,30 +690,35 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		// The stop does not wait for this, since the files may be on a disk that hangs.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
-	save := rescuer(s)
-	every(time.Second, "save what was removed or replaced", func(ctx context.Context) error {
-		return save(ctx, false)
-	})
 	return func() error {
 		stopTasks()
 		running.Wait()
-		_ = save(ctx, true) // before the usage is written, whose error then names the copy
-		err := flushLast(s.ledger)
-		lost := save(ctx, true) // what was removed meanwhile
-		return cmp.Or(err, lost)
+		return saveAll(s)
 	}
 }
 
-// rescuer looks whether the service has a file open that has lost its name, and saves it: rescue. A
-// copy that has begun is not cut off by a stop. A cluster has no such file.
-func rescuer(s *service) func(ctx context.Context, isEnd bool) error {
-	file, isFile := s.store.engine.(*sqliteFile)
-	return func(ctx context.Context, isEnd bool) error {
-		if !isFile {
-			return nil
-		}
-		return rescue(context.WithoutCancel(ctx), file, s.log, isEnd)
+// saveAll keeps what would be lost with the process: usage that is not stored yet, and then files
+// without a name.
+func saveAll(s *service) error {
+	err := flushLast(s.ledger)
+	lost := saveLost(s, true)
+	if err == nil {
+		return lost
 	}
+	if lost != nil {
+		err = lost // it says where the copy is
+	}
+	return fmt.Errorf("the usage counted last is not stored: %w", err)
+}
+
+// saveLost saves a file that the service has open and that has lost its name: see rescue. A stop
+// does not cut that off. A cluster has no such file.
+func saveLost(s *service, isEnd bool) error {
+	file, isFile := s.store.engine.(*sqliteFile)
+	if !isFile {
+		return nil
+	}
+	return rescue(context.Background(), file, s.log, isEnd)
 }
 
 // endsWriting are the errors after which nothing is written until the service is started anew.
@@ -687,14 +731,11 @@ func flushLast(l *ledger) error {
 	defer cancel()
 	for {
 		err := l.flush(ctx, time.Now, false)
-		if err == nil {
-			return nil
-		}
 		isUseless := slices.ContainsFunc(endsWriting, func(end error) bool {
 			return errors.Is(err, end)
 		})
-		if ctx.Err() != nil || isUseless {
-			return fmt.Errorf("the usage counted last is not stored: %w", err)
+		if err == nil || isUseless || ctx.Err() != nil {
+			return err
 		}
 		pause(ctx, 100*time.Millisecond)
 	}

@@ -256,11 +256,13 @@ type document struct {
 	etag []string // one value, as http.Header holds it
 }
 
+// These only make the ETag of a body with a Link another one than that of the same body without.
+const noLink, withLink = ".", "+"
+
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
-// survives a restart. marker differs when a header such as Link differs, so that the ETag differs
-// too.
-func newDocument(body []byte, marker string) document {
-	sum := sha256.Sum256(append(body, marker...))
+// survives a restart.
+func newDocument(body []byte, link string) document {
+	sum := sha256.Sum256(append(body, link...))
 	tag := base64.RawURLEncoding.EncodeToString(sum[:12])
 	return document{
 		body: bytes.Clone(body), // without what may be free behind it

@@ -497,12 +497,11 @@ func (s *store) readPage(at place) (*listPage, error) {
 	if !found {
 		return nil, errors.New("the engine has returned no page") // not even the row that is no pet
 	}
-	// The marker is only for the ETag: with a Link, the same body must have another one.
-	marker := "."
+	link := noLink
 	if page.more {
-		marker = "+"
+		link = withLink
 	}
-	page.document = newDocument(append(body, ']'), marker)
+	page.document = newDocument(append(body, ']'), link)
 	return page, nil
 }
 
@@ -525,7 +524,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 		if err != nil || found == nil {
 			return err
 		}
-		document := newDocument(found.appendJSON(nil), ".")
+		document := newDocument(found.appendJSON(nil), noLink)
 		pet = &cachedPet{document: document, editsSeen: editsSeen}
 		return nil
 	})

@@ -113,7 +113,7 @@ func sendStatements(t *testing.T, s *store) {
 	a := &account{usageID: 1}
 	must(t, errorOf(l.charge(a, now)))
 	mustFlush(t, l)
-	must(t, l.storeBan(a, &decision{now: now}))
+	must(t, errorOf(l.storeBan(a, &decision{now: now})))
 	must(t, unbanKey(ctx, s, 1, now))
 	must(t, errorOf(findKey(ctx, s, digest{})))
 	must(t, errorOf(foreignKeys(ctx, s, false)))
@@ -719,7 +719,7 @@ func TestAFullTransactionRefusesCreatesAtOnce(t *testing.T) {
 			func() error { return s.purge(t.Context(), testTime) },
 			func() error { return l.flush(t.Context(), time.Now, false) },
 			func() error {
-				return l.storeBan(&account{usageID: 9}, &decision{now: 1})
+				return errorOf(l.storeBan(&account{usageID: 9}, &decision{now: 1}))
 			},
 		}
 		for _, write := range own {

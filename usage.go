@@ -188,10 +188,9 @@ func (u *usage) columns() []any {
 
 // storeBan stores a ban and only then lets it begin, so that a crash undoes no key_banned that was
 // sent. If it cannot be stored, the refusal stays rate_limited, and strikes are counted anew. If
-// another ban is stored that this service did not know, that one counts in its place. Afterwards
-// banBegins says whether it is this service's own ban that was stored.
-func (l *ledger) storeBan(a *account, d *decision) error {
-	d.banBegins = false
+// another ban is stored that this service did not know, that one counts in its place, and this one
+// is not stored.
+func (l *ledger) storeBan(a *account, d *decision) (isStored bool, err error) {
 	l.mu.Lock()
 	var lastBan instant
 	if e := l.entries[a.usageID]; e != nil {
@@ -202,7 +201,7 @@ func (l *ledger) storeBan(a *account, d *decision) error {
 	begins := max(d.now, a.unbannedAt+1)
 	ends := d.now + instant(l.banFor.Milliseconds())
 	var stored usage
-	_, err := l.store.write(context.Background(),
+	_, err = l.store.write(context.Background(),
 		sqlOf(insertUsages, fmt.Sprintf(`[{"ID":%d}]`, a.usageID)),
 		sqlOf(updateBan, a.usageID, int64(begins), int64(ends), int64(lastBan)),
 		statement{
@@ -211,9 +210,8 @@ func (l *ledger) storeBan(a *account, d *decision) error {
 			into:  stored.columns(),
 		})
 	if err != nil {
-		return err
+		return false, err
 	}
-	d.banBegins = stored.bannedAt == begins
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.entries[a.usageID]; e != nil { // otherwise it is read anew, with the ban
@@ -223,7 +221,7 @@ func (l *ledger) storeBan(a *account, d *decision) error {
 	if stored.isBanned(a, d.now) { // another ban may have ended, or have been lifted
 		d.showBan(stored.bannedUntil)
 	}
-	return nil
+	return stored.bannedAt == begins, nil
 }
 
 // updateBan stores a ban of the usage ?1, from ?2 to ?3, unless another ban is stored than ?4, the

@@ -1101,7 +1101,7 @@ func (r *limitsReplay) request(i int) {
 	d, err := r.services[i].charge(&r.key.account, now)
 	must(r, err)
 	if d.banBegins {
-		must(r, r.services[i].storeBan(&r.key.account, &d))
+		must(r, errorOf(r.services[i].storeBan(&r.key.account, &d)))
 	}
 	got := string(d.refusal) + "\n" + headersOf(d)
 	if want := r.model.ask(s, now); got != want {
