@@ -3,7 +3,9 @@ package e2e
 // The operator's page, in Chromium without its window, while clients call the service.
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -639,6 +641,55 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	}
 }
 
+// TestAPausedPageOfAServiceThatIsKilledSaysBothInOneSentence, and says nothing else anywhere.
+func TestAPausedPageOfAServiceThatIsKilledSaysBothInOneSentence(t *testing.T) {
+	t.Parallel()
+	s, b := startOperatorsPage(t)
+	b.shows("[data-value='well.ready']", "Ready since")
+	b.click("#pause")
+	b.shows("#state", "Paused")
+	s.kill()
+	b.shows("#state", "Paused; not responding since ")
+	b.shows("#verdict", "the service does not respond, since")
+	wants(b, contentOf("[data-value='well.ready']"), b.text("#state"))
+	for _, other := range []string{"Updating", "Ready since", "All is well", "Watch:"} {
+		if text := b.text("body"); strings.Contains(text, other) {
+			t.Errorf("it says %q as well:\n%s", other, text)
+		}
+	}
+	b.operatorState("paused-away")
+	b.click("#pause")
+	b.shows("#state", "Not responding since")
+}
+
+// TestADamagedFileAndALostMajorityLeadToTheirHeadings. The file is damaged where the service writes
+// to find out whether it is ready; the numbers of the nodes are fed.
+func TestADamagedFileAndALostMajorityLeadToTheirHeadings(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.stop()
+	page := query[int64](t, s.db, "SELECT rootpage FROM sqlite_schema WHERE name = 'services'")
+	file, err := os.OpenFile(s.db, os.O_WRONLY, 0)
+	noError(t, err)
+	_, err = file.WriteAt(bytes.Repeat([]byte{0xff}, 4096), (page-1)*4096)
+	noError(t, errors.Join(err, file.Close()))
+	s.run(debugFlags...)
+	b := openTab(t, s.debug+"/")
+	b.shows("#verdict", "database disk image is malformed")
+	b.shows("#verdict", "Damage: restore the last backup. "+
+		"See “A damaged database” in docs/operating.md.")
+	b.operatorState("damaged")
+
+	b.feed(`Object.assign(stats.metrics, {petstore_nodes: 3, petstore_nodes_serving: window.serving});
+		const words = "none of its nodes says that it leads";
+		stats.verdict = {ready: false, readySince: 1e12, reasons: [{words, since: 1e12}]}`)
+	for serving, heading := range map[int]string{1: "A lost majority", 2: "What happens when"} {
+		eval[bool](b, fmt.Sprintf("(window.serving = %d, true)", serving))
+		b.shows("#verdict", "See “"+heading+"” in docs/cluster.md.")
+		b.operatorState(fmt.Sprint("majority-", serving))
+	}
+}
+
 // heightOf is an expression for the height of an element.
 func heightOf(selector string) string {
 	return fmt.Sprintf("document.querySelector(%q).getBoundingClientRect().height", selector)
@@ -699,6 +750,14 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 	b := openTab(t, s.debug+"/")
 	b.shows("[data-value='fact.pets']", "1")
 	b.shows("[data-value='fact.backup']", "none known")
+	for _, theme := range []string{"light", "dark"} {
+		b.theme(theme)
+		wants(b, "getComputedStyle(document.querySelector(`[data-value='fact.backup']`)).color",
+			map[string]string{"light": "rgb(138, 83, 0)", "dark": "rgb(240, 185, 91)"}[theme])
+	}
+	if verdict := b.text("#verdict"); strings.Contains(verdict, "backup") { // some copy otherwise
+		t.Errorf("without a backup, the verdict is %q", verdict)
+	}
 	b.shows("[data-value='fact.size']", "KiB of log")
 	b.shows("[data-value='fact.disk']", "free, ")
 	b.shows("[data-value='fact.certificate']", "ends ")
@@ -718,7 +777,7 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 		stats.members = [
 			{node: "http://n1:4001", state: "Leader"}, {node: "http://n2:4001", state: ""}]`,
 		ended))
-	b.shows("[data-value='fact.backup']", " ago")
+	b.shows("[data-value='fact.backup']:not(.warn)", " ago")
 	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept 2001, 01:46:40 UTC")
 	b.shows("[data-value='fact.members'].bad",
 		"http://n1:4001 leader\nhttp://n2:4001 does not respond")

@@ -455,8 +455,8 @@ function covered() {
 const remedies = [
   [/^: the service does not respond/, "Look whether it runs: systemctl status petstore. If it does, its disk hangs.", "What you see"],
   [/^PetstoreServerErrors: .* 500/, "The log says why, for each of these requests.", "The log"],
-  [/^(PetstoreSyncFailed)?: .*sync .*has failed/, "Restart nothing yet: first make a backup on another disk, then unmount and mount.", "When the disk fails"],
-  [/^(PetstoreServerErrors|PetstoreCommitsFail)?: .*malformed|not a database/, "Damage: restore the last backup.", "A damaged database"],
+  [/sync .*has failed/, "Restart nothing yet: first make a backup on another disk, then unmount and mount.", "When the disk fails"],
+  [/malformed|not a database/, "Damage: restore the last backup.", "A damaged database"],
   [/: .*removed or replaced/, "Do not stop the service before /readyz names a copy.", "A deleted database"],
   [/^: .*locked/, "End the other program that holds the lock of the database.", "When another program holds the lock"],
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: /, "The log says why. If the disk is full, free space; never delete -wal, -shm, -lock.", "When the disk fails"],
@@ -591,6 +591,7 @@ function drawData(last, isWatched) {
   fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of log`}`);
   fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("PetstoreDiskFills"));
   fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
+  $('[data-value="fact.backup"]').classList.toggle("warn", backup === null); // the verdict stays
   fact("certificate", end, `${end < now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3, true)}`, isWatched("PetstoreOwnCertificateEnds"));
   fact("network", latest.networkDisk || null, `${latest.networkDisk}: may pass no locks on to other machines`, true);
   fact("nodes", failed, `${integer(failed)} failed since start`);
@@ -782,7 +783,7 @@ async function read() {
   const begun = Date.now();
   try {
     const response = await fetch("stats.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
-    if (!response.ok) missed("away", `The response was ${response.status}`);
+    if (!response.ok) missed(`The response was ${response.status}`);
     else {
       const read = await response.json();
       const [least, most] = [read.now - Date.now(), read.now - begun]; // its clock was read on the way
@@ -794,7 +795,7 @@ async function read() {
       if (begun - readyAsked > 5000) askReady();
     }
   } catch {
-    missed("away", "Not responding");
+    missed("Not responding");
   }
   reading = false;
   timer = setTimeout(read, Math.max(50, begun + 1000 - Date.now()));
@@ -820,12 +821,12 @@ async function remember() {
   latest = null; // which is whole with the first reading
 }
 
-// missed notes that a reading did not come: plots do not join what comes next with what was before.
-function missed(next, message) {
+// missed notes that no reading came: plots do not join what was before and after.
+function missed(message) {
   run++;
   missedAt ||= now();
   readyAsked = 0;
-  say(next, `${paused ? "Paused; " : ""}${paused ? message[0].toLowerCase() + message.slice(1) : message}${next === "away" ? ` since ${clock(missedAt)}` : ""}`);
+  say("away", `${paused ? `Paused; ${message[0].toLowerCase()}${message.slice(1)}` : message} since ${clock(missedAt)}`);
 }
 
 // choose shows more or less time up to the moment of the pause, or to now.
