@@ -194,7 +194,7 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores a ban. Only then the decision says key_banned.
+// ban stores the ban that a decision begins. Only then does the decision say key_banned.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isStored, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {

@@ -107,8 +107,8 @@ func soonAfter(ctx context.Context, do func()) {
 	context.AfterFunc(ctx, func() { time.AfterFunc(100*time.Millisecond, do) })
 }
 
-// run is the program. It does what args say until that is done or, if it serves, until ctx ends,
-// which also ends a write to stdout that blocks. A *usageError is a mistake of the person who
+// run is the program. It does what args say. The end of ctx stops the service, and any command,
+// also one that waits for somebody to read stdout. A *usageError is a mistake of the person who
 // called it.
 func run(
 	ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer,
@@ -129,7 +129,7 @@ func run(
 	}
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
-			cmd.logFormat = "text" // the queue is no terminal
+			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
 		queue := newLogQueue(stderr)
 		go queue.run(newLogger(stderr, cmd.logFormat, cmd.logLevel))
@@ -451,7 +451,7 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	var base context.Context
 	base, s.endContexts = context.WithCancel(context.Background())
 	s.BaseContext = func(net.Listener) context.Context { return base }
-	if pair != nil {
+	if pair != nil { // with TLS comes HTTP/2
 		s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, placesOfConnection{}, make(chan struct{}, maxHandled))
 		}
@@ -475,7 +475,7 @@ type placesOfConnection struct{}
 
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. It gives a place
 // to maxHandled of them at once: see takePlace. A large one also keeps its place until its peer has
-// taken the response, since it holds memory until then.
+// taken the response, since it holds memory until then. And it bounds their bodies: see boundBody.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -557,8 +557,8 @@ func (s *server) serve(listener net.Listener) {
 }
 
 // stop ends the server. Clients cannot know of the stop yet, so connections are accepted for 0.1 s
-// as before. Shutdown closes those whose request was not read yet, as SetKeepAlivesEnabled(false)
-// does, so what is on its way is read for another 0.25 s. Then requests may finish until ctx ends,
+// as before. Shutdown, like SetKeepAlivesEnabled(false), closes those whose request was not read
+// yet, so what is on its way is read for another 0.25 s. Then requests may finish until ctx ends,
 // whose error is returned. Bodies have a second, from the beginning of the stop, to arrive.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	bodiesEnd := time.Now().Add(bodyWait)
@@ -568,7 +568,8 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	time.Sleep(250 * time.Millisecond)
 	s.endContexts() // no earlier: this ends handshakes, too
 	s.closeUnused()
-	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer.
+	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
+	// nobody waits for Shutdown itself.
 	running, drained := context.WithCancel(ctx)
 	go func() {
 		defer drained()
@@ -697,8 +698,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	}
 }
 
-// saveAll keeps what would be lost with the process: usage that is not stored yet, and then files
-// without a name.
+// saveAll keeps what would be lost with the process: usage that is not stored yet and then, when
+// nothing more is written, a file that has lost its name.
 func saveAll(s *service) error {
 	err := flushLast(s.ledger)
 	lost := saveLost(s, true)
