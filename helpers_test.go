@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -624,6 +625,31 @@ func wantWithin[T cmp.Ordered](t testing.TB, got, least, most T, what ...any) {
 	t.Helper()
 	if got < least || got > most {
 		t.Errorf("%s is %v, want %v to %v", fmt.Sprint(what...), got, least, most)
+	}
+}
+
+// wantLocked checks that functions wait for the lock of what they use: Go ends a process that reads
+// a map while it is written to.
+func wantLocked(t testing.TB, mu *sync.Mutex, uses map[string]func()) {
+	t.Helper()
+	stacks := make([]byte, 1<<20)
+	for function, use := range uses {
+		mu.Lock()
+		used := make(chan bool, 1)
+		go func() {
+			use()
+			used <- true
+		}()
+		waits := regexp.MustCompile(`sync\.Mutex\.Lock[^\n]*\n([^\n]+\n)+petstore\.` +
+			regexp.QuoteMeta(function))
+		for !waits.Match(stacks[:runtime.Stack(stacks, true)]) {
+			if len(used) > 0 {
+				t.Fatalf("%s does not wait for its lock", function)
+			}
+			runtime.Gosched()
+		}
+		mu.Unlock()
+		<-used
 	}
 }
 

@@ -165,7 +165,7 @@ func TestAnUnknownVariableIsAWarning(t *testing.T) {
 	unknown := []string{"PETSTORE_", "PETSTORE_ADR", "PETSTORE_BASE-URL", "PETSTORE_DATABASE",
 		"PETSTORE_SKIP_IDS", "PETSTORE_base_url"}
 	ofSomeCommand := []string{"PETSTORE_PLAN", "PETSTORE_OVERLAP"}
-	ofOthers := []string{"XPETSTORE_X", "PETSTOREX", "HOME"}
+	ofOthers := []string{"LOG", "XPETSTORE_LOG", "PETSTORELOG", "HOME"}
 	env := map[string]string{"PETSTORE_CLIENT_IP_HEADER": "X-A", "PETSTORE_BASE_URL": ""}
 	for _, name := range slices.Concat(unknown, ofSomeCommand, ofOthers) {
 		env[name] = "pet_live_abc"

@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -961,30 +960,11 @@ func TestTheHistoryHasWhatTheChartsDraw(t *testing.T) {
 	}
 }
 
-// TestTheHistoryIsUsedUnderItsLock: Go ends a process that reads a map while it is written to.
 func TestTheHistoryIsUsedUnderItsLock(t *testing.T) {
 	h := &history{}
-	for method, use := range map[string]func(){
-		"json":   func() { h.json() },
-		"before": func() { h.before(processStart) },
-		"add":    func() { h.add(processStart, nil) },
-	} {
-		h.mu.Lock()
-		used := make(chan bool, 1)
-		go func() {
-			use()
-			used <- true
-		}()
-		stacks := make([]byte, 1<<20)
-		waits := regexp.MustCompile(`sync\.Mutex\.Lock[^\n]*\n([^\n]+\n)+petstore\.` +
-			`\(\*history\)\.` + method)
-		for !waits.Match(stacks[:runtime.Stack(stacks, true)]) {
-			if len(used) > 0 {
-				t.Fatalf("history.%s does not wait for its lock", method)
-			}
-			runtime.Gosched()
-		}
-		h.mu.Unlock()
-		<-used
-	}
+	wantLocked(t, &h.mu, map[string]func(){
+		"(*history).json":   func() { h.json() },
+		"(*history).before": func() { h.before(processStart) },
+		"(*history).add":    func() { h.add(processStart, nil) },
+	})
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -254,6 +255,21 @@ func TestTheLastMinutesAreCountedByUsage(t *testing.T) {
 	}
 	wantEqual(t, sums[0], tally{maxRecent, maxRecent, 0}, "the sum of the others")
 	wantEqual(t, sums[maxRecent], tally{1, 1, 0}, "one that found room")
+}
+
+func TestTheLedgerIsUsedUnderItsLock(t *testing.T) {
+	l := newLedger(newStore(t), tenMinutes)
+	a, d := &account{usageID: 1}, decision{now: testStart}
+	wantLocked(t, &l.mu, map[string]func(){
+		"(*ledger).chargeKnown":       func() { l.chargeKnown(a, testStart) },
+		"(*ledger).recall":            func() { must(t, l.recall(1)) },
+		"(*ledger).countError":        func() { l.countError(1, testStart) },
+		"(*ledger).noteDeprecatedUse": func() { l.noteDeprecatedUse(1, testStart) },
+		"(*ledger).beginBatch":        func() { l.beginBatch(1) },
+		"(*ledger).resetMostAhead":    func() { l.resetMostAhead() },
+		"(*ledger).countStranger":     func() { l.countStranger(netip.Prefix{}, d) },
+		"(*ledger).busy":              func() { l.busy(testStart) },
+	})
 }
 
 // TestUsagesRememberedAreBounded: those that are stored are forgotten, but for keys that were asked
