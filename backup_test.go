@@ -898,7 +898,6 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 
 // TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.
 func TestARefusedRestoreDisturbsNoService(t *testing.T) {
-	takesSeconds(t)
 	t.Parallel()
 	sc := newScene(t)
 	ofDatabase := openDatabaseFor(t, sc.db, openToServe)
@@ -1041,7 +1040,6 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 
 // TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime: the next one finds nothing that it had to keep.
 func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
-	takesSeconds(t)
 	sc := newScene(t)
 	sc.prepare(t, "lose")
 	restore := func(ctx context.Context) error {

@@ -661,7 +661,6 @@ func TestRunsOfIDsAreBounded(t *testing.T) {
 // TestDeletedPetsComeBack under their ids, 100,000 of them too, and an export is as before. Each
 // batch is an edit, so that services show the pets.
 func TestDeletedPetsComeBack(t *testing.T) {
-	takesSeconds(t)
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
 		mustWrite(t, s, sqlOf(`WITH RECURSIVE n (value) AS

@@ -291,6 +291,9 @@ func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // what runs beside others mostly waits
 	debug.SetGCPercent(400)            // a test has little that is worth collecting
 	flag.Parse()
+	if testing.Short() {
+		keepInMemory()
+	}
 	status := m.Run()
 	if len(failures.names) >= mostFailures {
 		fmt.Fprintf(os.Stderr, "%d tests have failed: the others were not run\n", mostFailures)
@@ -306,6 +309,16 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(status)
+}
+
+// keepInMemory has tests make their files in memory, where Linux has a place and room for them:
+// to sync takes most of the time that go test -short has.
+func keepInMemory() {
+	const folder = "/dev/shm"
+	free, _, isKnown := diskSpace(folder)
+	if isKnown && free > 1<<28 && os.Getenv("TMPDIR") == "" {
+		_ = os.Setenv("TMPDIR", folder)
+	}
 }
 
 func neverSeen() (never []string) {

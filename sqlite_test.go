@@ -438,7 +438,6 @@ func TestAnUnfinishedDatabaseIsFinished(t *testing.T) {
 }
 
 func TestAPathMayHoldAnyCharacter(t *testing.T) {
-	takesSeconds(t)
 	for name := range strings.SplitSeq(`a b.db|a?mode=memory.db|a#b.db|a%41b.db|a&b=c;d.db|a+b.db|`+
 		`Zoë 🐈.db|a'b"c.db|no extension|file:x.db|:memory:|-wal`, "|") {
 		t.Run(name, func(t *testing.T) {
@@ -637,7 +636,6 @@ func TestOpeningWaitsForALock(t *testing.T) {
 // TestOpeningWaitsForALockOnAFileThatIsReplaced, as by a restore: it goes on with the new one, and
 // migrates that.
 func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
-	takesSeconds(t)
 	for version := 1; version <= len(migrations); version++ {
 		path, copied := databasePath(t), databasePath(t)
 		mode := openToServe

@@ -786,7 +786,6 @@ func TestAPanicFailsItsTransactionOnly(t *testing.T) {
 
 // TestClosingWaitsForTheLeader: a request that a stop has cut off may still commit.
 func TestClosingWaitsForTheLeader(t *testing.T) {
-	takesSeconds(t)
 	for range 20 {
 		s, err := openStore(context.Background(), databasePath(t), openOrMake, testLog)
 		must(t, err)
