@@ -113,7 +113,7 @@ func (c *invocation) idsToDelete(ctx context.Context) ([]string, error) {
 
 // foundPets are pets that are to be deleted.
 type foundPets struct {
-	ids   []int64 // ascending
+	ids   []int64 // ascending, each once
 	lines []byte  // as export writes them
 	edits int64   // how many there had been before the first was read
 }
@@ -127,25 +127,24 @@ func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error
 	if _, err := s.readInto(ctx, sqlOf(editsQuery), &found.edits); err != nil {
 		return nil, err
 	}
-	var ids []int64
 	missing := map[string]bool{}
 	for _, text := range texts {
-		missing[text] = true
-		if id, ok := parseID(text); ok {
-			ids = append(ids, id)
+		id, ok := parseID(text)
+		if ok && !missing[text] {
+			found.ids = append(found.ids, id)
 		}
+		missing[text] = true
 	}
-	slices.Sort(ids)
+	slices.Sort(found.ids)
 	readPet := s.petReader()
 	// A thousand at a time, since a cluster's response is kept in memory.
-	for some := range slices.Chunk(slices.Compact(ids), 1000) {
+	for some := range slices.Chunk(found.ids, 1000) {
 		array, _ := json.Marshal(some) // of numbers
 		err := s.read(ctx, sqlOf(findQuery, string(array)), func(scan scanner) error {
 			pet, err := readPet(scan)
 			if err != nil {
 				return err
 			}
-			found.ids = append(found.ids, pet.ID)
 			found.lines = append(pet.appendJSON(found.lines), '\n')
 			delete(missing, strconv.FormatInt(pet.ID, 10))
 			return nil
@@ -511,7 +510,8 @@ func (s *store) importPets(ctx context.Context, digest string, rows []string,
 // the first batch moved it instead, then of an import of 5 pets from 5 to 5, that could not.
 func (s *store) restartImport(ctx context.Context, digest string, pets int64) error {
 	const query = "DELETE FROM counters WHERE " + areIDs + " AND changes() = 1"
-	forget := sqlOf(query, idsPrefix(digest))
+	prefix := idsPrefix(digest)
+	forget := sqlOf(query, prefix)
 	_, err := s.moveImport(ctx, digest, pets, 0, forget)
 	return err
 }

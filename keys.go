@@ -101,7 +101,8 @@ FROM (SELECT *, (SELECT max(id) FROM api_keys
 LEFT JOIN usage u ON u.id = coalesce(k.usage_id, k.id)
 `
 	rest := where + " AND k.id > ? ORDER BY k.id LIMIT ?"
-	return eachKeyOf(ctx, s, now, sqlOf(keyColumns+tables+rest, args...), do)
+	query := sqlOf(keyColumns+tables+rest, args...)
+	return eachKeyOf(ctx, s, now, query, do)
 }
 
 // eachKeyByLine calls do with all keys, as eachKey has them. The keys of a line of rotations come
