@@ -737,6 +737,7 @@ func TestWhatLosesItsNameIsSavedOnce(t *testing.T) {
 func TestAStopSavesWhatHasLostItsName(t *testing.T) {
 	withBackground(t, nil, func(b *background) {
 		mustCreate(b, b.store, rex)
+		b.use()
 		moveAway(b, b.path)
 		err := b.stop()
 		saved := savedCopies(b, b.path)
@@ -744,7 +745,8 @@ func TestAStopSavesWhatHasLostItsName(t *testing.T) {
 			b.Fatalf("there are %q", saved)
 		}
 		wantSound(b.T, saved[0], 1)
-		wantOneLine(b, err, false, "all that was confirmed is saved in "+saved[0])
+		wantOneLine(b, err, false, "the usage counted last is not stored",
+			"all that was confirmed is saved in "+saved[0])
 	})
 }
 
