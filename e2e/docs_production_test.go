@@ -341,6 +341,8 @@ func (m *machine) checkRestored() {
 // Alertmanager. None of them listens to other machines.
 func (m *machine) checkAlerts() {
 	m.t.Helper()
+	m.run("sed -i 's/_interval: 15s/_interval: 1s/' /etc/prometheus/prometheus.yml && " +
+		"systemctl restart prometheus") // so that the test need not wait for it
 	m.run(within(`curl -fsG 127.0.0.1:9090/api/v1/query \
 		--data-urlencode 'query=count(up == 1) == 3' | grep -q value`))
 	m.run(within(`curl -fs 127.0.0.1:9090/api/v1/alertmanagers |
@@ -421,8 +423,7 @@ func (m *machine) checkRollback() {
 
 func (m *machine) waitUntilReady() {
 	m.t.Helper()
-	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null " +
-		"127.0.0.1:6060/readyz")
+	m.run(within("curl -fs -o /dev/null 127.0.0.1:6060/readyz"))
 }
 
 // newKey makes a key, and waits until the service takes it if it runs.
@@ -503,8 +504,7 @@ func (m *machine) checkProxy(prefix, trusted string) {
 	m.t.Helper()
 	m.waitUntilReady()
 	base := "https://pets.example.com" + prefix + "/v1"
-	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null --cacert " +
-		trusted + " " + base + "/pets")
+	m.run(within("curl -s -o /dev/null --cacert " + trusted + " " + base + "/pets"))
 	key := "Authorization: Bearer " + m.newKey()
 	for _, protocol := range []string{"--http1.1", "--http2"} {
 		m.checkCalls(base, key, "--cacert", trusted, protocol)
@@ -694,8 +694,7 @@ func (m *machine) checkContainer() {
 		m.t.Errorf("the image should hold the program, its data and the authorities only: %s",
 			files)
 	}
-	m.run("curl -sS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null " +
-		"127.0.0.1:8080/openapi.json")
+	m.run(within("curl -s -o /dev/null 127.0.0.1:8080/openapi.json"))
 	key := strings.TrimSpace(m.run("docker exec petstore /petstore key create"))
 	m.run(untilTaken(key))
 	m.curl(201, "Authorization: Bearer "+key, "http://127.0.0.1:8080/v1/pets", "-d", rex)
@@ -735,8 +734,7 @@ func (m *machine) checkContainer() {
 // key that was made before the copy, and not the pet that was added after it.
 func (m *machine) checkContainerRestored() {
 	m.t.Helper()
-	m.run("curl -fsS --retry 60 --retry-delay 1 --retry-all-errors -o /dev/null " +
-		"127.0.0.1:6060/readyz")
+	m.waitUntilReady()
 	keys := m.run("docker exec petstore /petstore key list")
 	pets := m.run("docker exec petstore /petstore pet export")
 	if !strings.Contains(keys, "shop front") || pets != "" {
