@@ -401,12 +401,8 @@ func TestContractRefusesForgeries(t *testing.T) {
 	}{
 		{"a required header is dropped", list, "", without("X-RateLimit-Reset"),
 			`header "X-RateLimit-Reset" missing`},
-		{"a header is out of its pattern", create, "", with("X-Request-Id", "1"),
-			`"X-Request-Id" doesn't match`},
 		{"a header is not described", list, "", with("X-Powered-By", "Go"),
 			"X-Powered-By is not described"},
-		{"a 404 forgets the Deprecation", missing, "", without("Deprecation"),
-			`"Deprecation" missing`},
 		{"a 304 forgets the ETag", get, "If-None-Match: " + etag, without("ETag"),
 			`"ETag" missing`},
 		{"a 304 has a body", get, "If-None-Match: " + etag,

@@ -680,7 +680,8 @@ func TestADamagedFileAndALostMajorityLeadToTheirHeadings(t *testing.T) {
 		"See “A damaged database” in docs/operating.md.")
 	b.operatorState("damaged")
 
-	b.feed(`Object.assign(stats.metrics, {petstore_nodes: 3, petstore_nodes_serving: window.serving});
+	b.feed(`Object.assign(stats.metrics,
+			{petstore_nodes: 3, petstore_nodes_serving: window.serving});
 		const words = "none of its nodes says that it leads";
 		stats.verdict = {ready: false, readySince: 1e12, reasons: [{words, since: 1e12}]}`)
 	for serving, heading := range map[int]string{1: "A lost majority", 2: "What happens when"} {

@@ -1,5 +1,8 @@
 package e2e
 
+// Proven here alone: real proxies that keep idle connections for less time than the service lose no
+// create to their end.
+
 import (
 	"fmt"
 	"net/http"
@@ -18,7 +21,8 @@ import (
 const proxyIdle = time.Second
 
 // TestNoRequestMeetsTheEndOfAnIdleConnection: the service keeps idle connections for longer than
-// nginx or HAProxy does, and clients send creates, which no proxy repeats, about when it ends its own.
+// nginx or HAProxy does, and clients send creates, which no proxy repeats, about when it ends its
+// own.
 func TestNoRequestMeetsTheEndOfAnIdleConnection(t *testing.T) {
 	for name, front := range map[string]func(t *testing.T, s *server) (url string){
 		"nginx": startNginx,
