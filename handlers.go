@@ -435,8 +435,9 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 		s.ledger.countStranger(network, decision)
 	}
 	decision.setHeaders(w.Header())
+	// One request takes the last of a window, so there is one line for each window.
 	tookLast := charge && decision.refusal == "" && decision.minute.remaining == 0
-	if tookLast { // which only one request of a window does, so there is one line for each
+	if tookLast {
 		s.strangers.warn("an address has used up its limit of requests without a valid key",
 			"address", network,
 			"requests", decision.minute.limit,
@@ -445,8 +446,8 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	return decision.err()
 }
 
-// Clients see "unavailable" in place of these codes, and can cause them as often as they like. So
-// they are no errors of the service.
+// Clients see "unavailable" in place of these codes. They can cause them as often as they like, so
+// these are counted apart from the errors of the service.
 const (
 	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
 	notReady      ErrorCode = "not_ready"      // /readyz says so
