@@ -641,8 +641,8 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	}
 }
 
-// TestAPausedPageOfAServiceThatIsKilledSaysBothInOneSentence, and says nothing else anywhere.
-func TestAPausedPageOfAServiceThatIsKilledSaysBothInOneSentence(t *testing.T) {
+// TestTheOperatorsPageSaysPausedAndKilledInOneSentence, and says nothing else anywhere.
+func TestTheOperatorsPageSaysPausedAndKilledInOneSentence(t *testing.T) {
 	t.Parallel()
 	s, b := startOperatorsPage(t)
 	b.shows("[data-value='well.ready']", "Ready since")
@@ -662,9 +662,9 @@ func TestAPausedPageOfAServiceThatIsKilledSaysBothInOneSentence(t *testing.T) {
 	b.shows("#state", "Not responding since")
 }
 
-// TestADamagedFileAndALostMajorityLeadToTheirHeadings. The file is damaged where the service writes
-// to find out whether it is ready; the numbers of the nodes are fed.
-func TestADamagedFileAndALostMajorityLeadToTheirHeadings(t *testing.T) {
+// TestTheOperatorsPageLeadsToTheHeadingOfAFault: of a damaged file, and of a lost majority. The file
+// is damaged where the service writes to find out whether it is ready; the numbers of nodes are fed.
+func TestTheOperatorsPageLeadsToTheHeadingOfAFault(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.stop()
