@@ -24,8 +24,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	sqlite3 "modernc.org/sqlite/lib"
 )
 
 var rex = NewPet{Name: "Rex", CategoryID: 1, Status: Sold}
@@ -98,27 +96,6 @@ func TestACopyThatIsStoppedCopiesNothingMore(t *testing.T) {
 	wantStopped(t, pages.run(stopped, io.Discard, "copying"))
 	wantEqual(t, pages.backup.Remaining(), pages.backup.PageCount(),
 		"the number of pages that are left")
-}
-
-// TestNobodyWritesToAFileThatIsCopiedInto until the end. What was not copied to its end is not
-// done.
-func TestNobodyWritesToAFileThatIsCopiedInto(t *testing.T) {
-	sc := newScene(t)
-	writer := otherProgram(t, sc.db, "PRAGMA journal_mode=WAL", "PRAGMA busy_timeout=0")
-	pages, err := beginCopy(t.Context(), fileAddress(sc.copy), sc.db, "WAL")
-	must(t, err)
-	_, err = pages.backup.Step(1)
-	must(t, err)
-	_, err = writer.ExecContext(t.Context(), "DELETE FROM pets")
-	if !isCode(err, sqlite3.SQLITE_BUSY) {
-		t.Errorf("while it is locked, another program's write ends with %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	wantStopped(t, pages.run(ctx, io.Discard, "restoring"))
-	pages.end()
-	wantAll(t, sc.db)
-	must(t, errorOf(writer.ExecContext(t.Context(), "DELETE FROM pets")))
 }
 
 func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {

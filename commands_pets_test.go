@@ -820,7 +820,8 @@ func TestAnExportGoesOnPastARowThatIsNoPets(t *testing.T) {
 	db := madeDatabase(t)
 	mustImport(t, db, petLines(3))
 	all := slices.Collect(strings.Lines(exportedPets(t, db)))
-	otherProgram(t, db, "PRAGMA ignore_check_constraints = ON; UPDATE pets SET status = 9 WHERE id = 2")
+	otherProgram(t, db, "PRAGMA ignore_check_constraints = ON",
+		"UPDATE pets SET status = 9 WHERE id = 2")
 	exported, _, err := petstore(t, nil, "pet", "export", "-db", db)
 	wantOneLine(t, err, false, "those with the ids 2 to 2 are left out")
 	wantEqual(t, exported, all[0]+all[2], "what is exported")

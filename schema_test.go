@@ -106,14 +106,3 @@ func TestACommandThatReadsChangesNoFile(t *testing.T) {
 	must(t, err)
 	wantEqual(t, strings.Join(beside, " "), copies, "what is beside a copy")
 }
-
-// TestACommandThatReadsEmptiesNoLog when it is the last to close it: the log may be all that a
-// failing disk has kept.
-func TestACommandThatReadsEmptiesNoLog(t *testing.T) {
-	sc := newScene(t)
-	log := readText(t, sc.db+"-wal")
-	s := openDatabaseFor(t, sc.db, openToRead)
-	wantPets(t, s, allPets)
-	must(t, s.Close())
-	wantEqual(t, readText(t, sc.db+"-wal") == log, true, "that the log is as it was")
-}

@@ -718,30 +718,6 @@ func (w *limitsWorld) disturb(l *ledger, fate func() limitsFate) (repair func())
 	return func() { l.store.engine = healthy }
 }
 
-// TestALateCopyOfAFlushAddsNothing: a node that was frozen runs what was repeated elsewhere
-// meanwhile.
-func TestALateCopyOfAFlushAddsNothing(t *testing.T) {
-	engines(t, func(t *testing.T, db string) {
-		w := newLimits(t, db, quota{100, 1000})
-		l := w.service('A')
-		var copies [][]statement
-		var stored string
-		for _, when := range []string{"0s", "1s"} {
-			w.play(when + ": 1 admitted")
-			l.due = slices.Collect(maps.Keys(l.tallies))
-			l.beginBatch(maxBatch)
-			copies = append(copies, l.batch.statements(l.service, clock(when), &stored))
-			w.play(when + ": flush")
-		}
-		for _, late := range copies { // the first must not let the others in again
-			mustWrite(t, w.store(), late...)
-			w.play(`
-				stored: minute 2 until 1m0s, day 2 until 24h0m0s
-				days: 2027-01-15: 2 admitted, 0 refused, 0 errors`)
-		}
-	})
-}
-
 // headersOf are the headers of a decision, a line each, in the order of their names.
 func headersOf(d decision) string {
 	h := http.Header{}
