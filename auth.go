@@ -128,7 +128,10 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 	if len(headers) > 1 {
 		return nil, errInvalidKey // even if only one has a key: to choose it would be to guess
 	}
-	token := bearer(strings.Join(headers, "")) // of the only header, or of none
+	var token string
+	if len(headers) == 1 {
+		token = bearer(headers[0])
+	}
 	if token == "" {
 		return nil, newError(CodeMissingKey,
 			"an API key is required, as Authorization: Bearer API_KEY")
