@@ -108,8 +108,8 @@ var plantedFaults = []plantedFault{
 
 // fresh reports`,
 	}},
-	{"a 304 hides that a page has a next one", undisturbed, "store.go", []string{
-		`		marker = "+"`, `		marker = "."`,
+	{"a 304 hides that a page has a next one", undisturbed, "model.go", []string{
+		`noLink, withLink = ".", "+"`, `noLink, withLink = ".", "."`,
 	}},
 	{"a key is good after it was revoked", undisturbed, "auth.go", []string{
 		"known.editsSeen == k.store", "known.editsSeen <= k.store",
