@@ -1,8 +1,8 @@
 package main
 
-// Copies: backup and restore, how to get past damage, and how work that takes long shows its
-// progress. Restore changes a database file in one transaction, and puts no other file in its
-// place: what links to it or mounts it goes on.
+// Copies of a database. In this order: the copying of pages, backup, the check of a copy, restore,
+// the copy of what has lost its name, and ways past damage. Restore changes a database file in one
+// transaction, and puts no other file in its place: what links to it or mounts it goes on.
 
 import (
 	"context"
@@ -16,13 +16,13 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
+
+// --- The copying of pages ---
 
 // pageCopy copies all pages of a source into a target. Both are database files, and both are in a
 // transaction until the end: others can write to the source meanwhile, and read the target as it
@@ -110,6 +110,8 @@ func (c *pageCopy) end() {
 	_ = c.source.Close()
 }
 
+// --- Backup ---
+
 // backup makes a copy of the database. A copy of a cluster skips ids, since it may serve while the
 // cluster goes on giving out ids of its own. A copy of a file skips none unless -skip-ids asks for
 // it: restore skips them later.
@@ -154,8 +156,8 @@ func (c *invocation) note(ctx context.Context) error {
 		_, err := c.store.write(ctx, note)
 		return err
 	}
-	// What backup has open is for reading alone. Opening the file once more would end its locks
-	// (see ensureFile), and two that are open at the end would leave the log behind.
+	// What backup has open is for reading alone. Opening the file once more would end its locks (see
+	// ensureFile), and two that are open at the end would leave the log behind.
 	if err := c.store.Close(); err != nil {
 		return err
 	}
@@ -194,6 +196,51 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 	}
 	return checkCopy(ctx, c.stderr, to, skipIDs, identity)
 }
+
+// copyFile copies a database file. It copies pages: a copy that SQL makes of a damaged file may
+// lack rows without an error.
+func (c *invocation) copyFile(ctx context.Context, from, to string) error {
+	from, err := realPath(from)
+	if err != nil {
+		return err
+	}
+	mode, err := readMode(from)
+	if err != nil {
+		return err
+	}
+	pages, err := beginCopy(ctx, fileAddress(from, mode), to, "OFF")
+	if err != nil {
+		return err
+	}
+	defer pages.end()
+	return pages.run(ctx, c.stderr, "copying")
+}
+
+// copyCluster copies all that the cluster has acknowledged.
+func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
+	// This is the linearizable read that rqlite.backup wants to follow.
+	_, err := schemaVersion(ctx, c.store.engine)
+	if err != nil {
+		return err
+	}
+	defer startProgress(c.stderr, "copying", "", 0).end() // only end is deferred
+	return c.store.engine.(*rqlite).backup(ctx, to)
+}
+
+// --- The check of a copy ---
+
+var errDamaged = errors.New("the copy is damaged")
+
+// moveIDs makes new ids start ? above the highest that each table has ever given out. A table
+// without a row in sqlite_sequence has given out none.
+const moveIDs = `
+INSERT INTO sqlite_sequence (name, seq)
+SELECT value, 0 FROM json_each('["pets", "api_keys"]')
+WHERE value NOT IN (SELECT name FROM sqlite_sequence);
+UPDATE sqlite_sequence SET seq = seq + ?`
+
+// highestID reads the highest id that was given to a pet or a key, deleted ones included.
+const highestID = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
 
 // checkCopy is checkedCopy for a copy that is made.
 func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, identity int64) (
@@ -250,151 +297,7 @@ func renewIdentity(ctx context.Context, db *sql.DB, identity int64) error {
 	return nil
 }
 
-var errDamaged = errors.New("the copy is damaged")
-
-// moveIDs makes new ids start ? above the highest that each table has ever given out. A table
-// without a row in sqlite_sequence has given out none.
-const moveIDs = `
-INSERT INTO sqlite_sequence (name, seq)
-SELECT value, 0 FROM json_each('["pets", "api_keys"]')
-WHERE value NOT IN (SELECT name FROM sqlite_sequence);
-UPDATE sqlite_sequence SET seq = seq + ?`
-
-// highestID reads the highest id that was given to a pet or a key, deleted ones included.
-const highestID = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
-
-// copyFile copies a database file. It copies pages: a copy that SQL makes of a damaged file may
-// lack rows without an error.
-func (c *invocation) copyFile(ctx context.Context, from, to string) error {
-	from, err := realPath(from)
-	if err != nil {
-		return err
-	}
-	mode, err := readMode(from)
-	if err != nil {
-		return err
-	}
-	pages, err := beginCopy(ctx, fileAddress(from, mode), to, "OFF")
-	if err != nil {
-		return err
-	}
-	defer pages.end()
-	return pages.run(ctx, c.stderr, "copying")
-}
-
-// copyTime is the time in the names of copies that nobody has named: F.TIME.old and F.TIME.saved.
-const copyTime = "20060102T150405.000Z"
-
-// isLosing reports whether what was confirmed would be lost with the process: the database has lost
-// its name, or its log has and cannot be emptied. busy is held.
-func (e *sqliteFile) isLosing() bool {
-	if !e.hasName("") {
-		return true
-	}
-	return !e.hasName("-wal") && e.saveLog() != allInDatabase
-}
-
-// hasName reports whether a file is the one that was opened.
-func (e *sqliteFile) hasName(suffix string) bool {
-	now, err := os.Stat(e.path + suffix)
-	if errors.Is(err, os.ErrNotExist) {
-		return false
-	}
-	return err != nil || os.SameFile(e.files[e.path+suffix], now)
-}
-
-// rescue saves what a service has open in a copy, F.TIME.saved, if that would be lost with the
-// process: once, and after an error again in a minute, or at once at the service's end. The error
-// says why there is no copy. At the end it also names one, since a file has lost its name.
-func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool) error {
-	file.busy <- struct{}{}
-	defer func() { <-file.busy }()
-	if err := file.refuseOverwritten(); err != nil {
-		return err // a copy would hold pages of two databases
-	}
-	r := &file.rescued
-	if !file.isLosing() {
-		if r.path != "" {
-			log.Warn("the files of the database are back; what is stored from now on is not in "+
-				"the copy: delete it", "copy", r.path)
-		}
-		*r = rescued{}
-		return nil
-	}
-	hasAll := r.path != "" && r.commits == file.commits
-	if !hasAll && (isEnd || !time.Now().Before(r.next)) {
-		*r = rescued{commits: file.commits, next: time.Now().Add(time.Minute)}
-		log.Error("a file of the database was removed or replaced; do not stop the service before "+
-			"what was confirmed is saved", "database", file.path)
-		path, pets, err := file.saveOpen(ctx)
-		r.path, r.err = path, err
-		if err == nil {
-			log.Error("what was confirmed is saved; stop the service, and restore this copy",
-				"copy", path, "pets", pets)
-		}
-	}
-	if isEnd || r.err != nil {
-		return fmt.Errorf("%w; %v", errLostFile, r)
-	}
-	return nil
-}
-
-// saveOpen copies a database as a reading connection has it open, whatever became of its name. busy
-// is held, but not while pages are copied and checked.
-func (e *sqliteFile) saveOpen(ctx context.Context) (path string, pets int64, err error) {
-	path = e.path + "." + time.Now().UTC().Format(copyTime) + ".saved"
-	partial, err := createFile(path)
-	if err != nil {
-		return "", 0, err
-	}
-	defer partial.discard()
-	giveToFolder(partial.File)
-	conn, err := e.reader.Conn(ctx)
-	if err != nil {
-		return "", 0, err
-	}
-	defer conn.Close()
-	err = conn.Raw(func(driver any) error {
-		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.Name(), "OFF")
-		if err != nil {
-			return err
-		}
-		<-e.busy // what is copied is fixed, and writes wait no longer
-		defer func() { e.busy <- struct{}{} }()
-		err = pages.run(ctx, io.Discard, "saving")
-		pages.end()
-		if err == nil {
-			pets, err = checkCopy(ctx, io.Discard, partial.File, 0, 0)
-		}
-		if err == nil {
-			err = partial.publish()
-		}
-		return err
-	})
-	if err != nil {
-		return "", 0, err
-	}
-	return path, pets, nil
-}
-
-// lentSource is a connection of a pool: its transaction ends, and it stays open.
-type lentSource struct{ copySource }
-
-func (s lentSource) Close() error {
-	_, err := s.ExecContext(context.Background(), "ROLLBACK", nil)
-	return err
-}
-
-// copyCluster copies all that the cluster has acknowledged.
-func (c *invocation) copyCluster(ctx context.Context, to io.Writer) error {
-	// This is the linearizable read that rqlite.backup wants to follow.
-	_, err := schemaVersion(ctx, c.store.engine)
-	if err != nil {
-		return err
-	}
-	defer startProgress(c.stderr, "copying", "", 0).end() // only end is deferred
-	return c.store.engine.(*rqlite).backup(ctx, to)
-}
+// --- Restore ---
 
 // restore puts what a copy holds in the place of what the database holds. New ids start -skip-ids
 // above the copy's, and above all that the database has given, so that no id that a client has seen
@@ -428,6 +331,12 @@ func restore(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
+// databaseMade is logged where there was none: -db may have named another one by mistake.
+const databaseMade = "a new database was made"
+
+// copyTime is the time in the names of copies that nobody has named: F.TIME.old and F.TIME.saved.
+const copyTime = "20060102T150405.000Z"
+
 // lookAtCopy tells when the file of a copy was written last, how many keys the copy has, and
 // whether it has some and all are of staging. What cannot be read is left out.
 func lookAtCopy(ctx context.Context, name string) (made time.Time, keys int64, isStaging bool) {
@@ -444,9 +353,6 @@ func lookAtCopy(ctx context.Context, name string) (made time.Time, keys int64, i
 		Scan(&keys, &isStaging)
 	return made, keys, isStaging
 }
-
-// databaseMade is logged where there was none: -db may have named another one by mistake.
-const databaseMade = "a new database was made"
 
 // restoreCopy returns how many pets it has restored, and where the old database is kept: "" if that
 // held nothing.
@@ -493,6 +399,31 @@ func findCopy(ctx context.Context, name, database string) (path string, err erro
 	return path, nil
 }
 
+// restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
+func (c *invocation) restoreCluster(ctx context.Context, source string) (
+	pets int64, err error) {
+	cluster, err := openRqlite(ctx, nodeURLs(c.db), openExisting, c.log)
+	if err != nil {
+		return 0, err
+	}
+	defer cluster.Close()
+	temporary, err := os.CreateTemp("", "petstore-")
+	if err != nil {
+		return 0, err
+	}
+	identity := newIdentity()
+	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs, identity)
+	// From here on the copy needs no name. Loading it takes the longest, and a kill during that
+	// leaves nothing behind. It is removed now, and closed at the end.
+	defer removeOpen(temporary, os.Remove)()
+	if err != nil {
+		return 0, err
+	}
+	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
+	// SQLite has written to the file by its name: what is read here still begins at its beginning.
+	return pets, cluster.load(ctx, temporary, identity)
+}
+
 // restoreFile restores into a database file, which is made if there is none.
 func (c *invocation) restoreFile(ctx context.Context, source string) (
 	pets int64, old string, err error) {
@@ -504,43 +435,45 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err != nil {
 		return 0, "", err
 	}
+	// The ids are moved on in a temporary copy: the operator's stays as it is. It is begun at once:
+	// beside it, no start takes the file that a killed restore has made for its own first.
+	partial, err := createPartial(path)
 	defer func() {
 		if isNew && err != nil {
 			removeUnused(context.WithoutCancel(ctx), path)
 		}
+		if partial != nil {
+			partial.discard()
+		}
 	}()
+	if err != nil {
+		return 0, "", err
+	}
+	giveToFolder(partial.File)
+	if err := refuseElsewhere(ctx, path, isServed); err != nil {
+		return 0, "", err
+	}
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
 		return 0, "", err
 	}
 	// A lock beside nothing may be left of a database that was lost, or moved away.
-	if _, err := os.Stat(path + "-lock"); err == nil && version == 0 {
+	if version == 0 && !isMissing(path+"-lock") {
 		c.log.Warn("if there was a database here, the ids that it gave are unknown; a -skip-ids "+
 			"above all that were given since the copy was made keeps them from being given again",
 			"database", path,
 			"skippedIDs", c.skipIDs)
 	}
-	// No service runs now, nor can one start before the lock is closed.
-	lock, err := holdServiceLock(ctx, path)
-	if err != nil {
+	target := newSQLiteFile(path, "mode=ro", c.log)
+	defer target.Close()
+	if err := target.keepServicesOff(ctx); err != nil {
 		return 0, "", err
 	}
-	defer lock.Close()
-	if err := refuseElsewhere(ctx, path, nil); err != nil {
-		return 0, "", err
-	}
-	// The ids are moved on in a temporary copy: the operator's stays as it is.
-	partial, err := createPartial(path)
-	if err != nil {
-		return 0, "", err
-	}
-	defer partial.discard()
-	giveToFolder(partial.File)
 	pets, err = c.checkedCopy(ctx, source, partial.File, c.skipIDs, newIdentity())
 	if err != nil {
 		return 0, "", err
 	}
-	old, err = c.replaceContent(ctx, path, partial.Name())
+	old, err = c.replaceContent(ctx, target, partial.Name())
 	return pets, old, err
 }
 
@@ -563,39 +496,50 @@ func replacedVersion(ctx context.Context, path string) (version int, err error) 
 	return version, tellDamage(ctx, err, path)
 }
 
-// replaceContent puts the pages of a checked copy in the place of those of a database. If that
-// holds anything, it is kept first. The order counts: beginCopy locks the database, saveCopy keeps
-// it, raiseIDs reads its ids from what was kept, and run replaces its pages.
-func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
+// replaceContent puts the pages of a checked copy in the place of those of a database. The order
+// counts: beginCopy locks the database, keepOld keeps what it holds, and run replaces its pages.
+func (c *invocation) replaceContent(ctx context.Context, target *sqliteFile, checked string) (
 	old string, err error) {
-	// While this has the database open, no other connection of the restore is the last to close the
-	// log, which would move it and drop an error.
-	target := newSQLiteFile(path, "mode=ro", c.log)
-	defer target.Close()
+	// While target has the database open, no other connection of the restore is the last to close
+	// the log, which would move it and drop an error.
 	var pages *pageCopy
 	err = target.connect(ctx, openExisting)
 	if err == nil {
-		pages, err = beginCopy(ctx, fileAddress(checked, "mode=rw"), path, "WAL")
+		pages, err = beginCopy(ctx, fileAddress(checked, "mode=rw"), target.path, "WAL")
 	}
 	target.heed(err)
 	if err != nil {
-		return "", tellDamage(ctx, err, path)
+		return "", tellDamage(ctx, err, target.path)
 	}
 	defer pages.end()
-	// Nobody else can write to the database now, so that all that it holds is kept, and all ids
-	// that it has given are known. Everybody, saveCopy too, can still read it as it was. Where
-	// nothing was, a command may have made a database meanwhile.
-	version, err := replacedVersion(ctx, path)
-	if err != nil {
-		return "", err
+	old, err = c.keepOld(ctx, target.path, pages)
+	if err == nil {
+		err = target.checkFiles()
 	}
-	if version == 0 {
+	if err == nil {
 		err = pages.run(ctx, c.stderr, "restoring")
 		target.heed(err)
+	}
+	if err == nil {
+		err = target.checkFiles() // what was restored into a file without a name is lost
+	}
+	if err != nil && old != "" {
+		return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)
+	}
+	return old, err
+}
+
+// keepOld keeps what a database holds in a copy, and makes new ids of what is restored start above
+// its own. Nobody else can write to the database now, so that all that it holds is kept, and all
+// ids that it has given are known. Everybody, saveCopy too, can still read it as it was. Where
+// nothing was, a command may have made a database meanwhile.
+func (c *invocation) keepOld(ctx context.Context, path string, pages *pageCopy) (
+	old string, err error) {
+	version, err := replacedVersion(ctx, path)
+	if err != nil || version == 0 {
 		return "", err
 	}
-	old = path + "." + c.now.time().UTC().Format(copyTime) + ".old"
-	partial, err := createFile(old)
+	partial, err := createFile(path + "." + c.now.time().UTC().Format(copyTime) + ".old")
 	if err != nil {
 		return "", err
 	}
@@ -603,15 +547,7 @@ func (c *invocation) replaceContent(ctx context.Context, path, checked string) (
 	if _, err := c.saveCopy(ctx, path, partial, 0); err != nil {
 		return "", tellDamage(ctx, err, path)
 	}
-	err = pages.raiseIDs(ctx, old)
-	if err == nil {
-		err = pages.run(ctx, c.stderr, "restoring")
-		target.heed(err)
-	}
-	if err != nil {
-		return "", fmt.Errorf("%w; a copy of the database is left as %s", err, old)
-	}
-	return old, nil
+	return partial.path, pages.raiseIDs(ctx, partial.path)
 }
 
 // raiseIDs makes new ids of the source, the checked copy that is restored, start above all that the
@@ -631,6 +567,142 @@ FROM kept.sqlite_sequence AS given WHERE given.name = sqlite_sequence.name`,
 		[]driver.NamedValue{{Ordinal: 1, Value: fileAddress(kept, "mode=ro&immutable=1")}})
 	return err
 }
+
+// --- The copy of what has lost its name ---
+
+// rescue saves what a service has open in a copy, F.TIME.saved, if that would be lost with the
+// process: once, and after an error again in a minute, or at once at the service's end. The error
+// says why there is no copy. At the end it also names one, since a file has lost its name. Nobody
+// has busy while the copy is made, so that writes are answered.
+func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool) error {
+	isDue, err := file.beginRescue(log, isEnd)
+	if !isDue {
+		return err
+	}
+	log.Error("a file of the database was removed or replaced; do not stop the service before "+
+		"what was confirmed is saved", "database", file.path)
+	path, pets, err := file.saveOpen(ctx)
+	if err == nil {
+		log.Error("what was confirmed is saved; stop the service, and restore this copy",
+			"copy", path, "pets", pets)
+	}
+	return file.endRescue(isEnd, path, err)
+}
+
+// beginRescue reports whether a copy is to be made now. If not, the error is that of rescue.
+func (e *sqliteFile) beginRescue(log *slog.Logger, isEnd bool) (isDue bool, err error) {
+	e.busy <- struct{}{}
+	defer func() { <-e.busy }()
+	if err := e.refuseOverwritten(); err != nil {
+		return false, err // a copy would hold pages of two databases
+	}
+	r := &e.rescued
+	if !e.isLosing() {
+		if r.path != "" {
+			log.Warn("the files of the database are back; what is stored from now on is not in "+
+				"the copy: delete it", "copy", r.path)
+		}
+		*r = rescued{where: r.where}
+		return false, nil
+	}
+	hasAll := r.path != "" && r.commits == e.commits
+	isDue = !hasAll && (isEnd || !time.Now().Before(r.next))
+	if isDue {
+		*r = rescued{where: toBeSaved, commits: e.commits, next: time.Now().Add(time.Minute)}
+	}
+	return isDue, r.verdict(isEnd)
+}
+
+// endRescue takes what became of the copy.
+func (e *sqliteFile) endRescue(isEnd bool, path string, err error) error {
+	e.busy <- struct{}{}
+	defer func() { <-e.busy }()
+	e.rescued.path, e.rescued.err = path, err
+	e.rescued.where = "all that was confirmed is saved in " + path
+	if err != nil {
+		e.rescued.where = fmt.Sprintf("do not stop the service before what was confirmed is saved, "+
+			"which is tried each minute: %v", err)
+	}
+	return e.rescued.verdict(isEnd)
+}
+
+// verdict is the error of rescue.
+func (r *rescued) verdict(isEnd bool) error {
+	if isEnd || r.err != nil {
+		return fmt.Errorf("%w; %s", errLostFile, r.where)
+	}
+	return nil
+}
+
+// isLosing reports whether what was confirmed would be lost with the process: the database has lost
+// its name, or its log has and cannot be emptied. If not, it notes where that is. busy is held.
+func (e *sqliteFile) isLosing() bool {
+	if !errors.Is(e.checkFiles(), errLostFile) {
+		e.rescued.where = toBeSaved
+		return false
+	}
+	_, areMoved := e.checkpoint("PASSIVE")
+	if !e.hasName("") || !areMoved && !e.hasName("-wal") {
+		return true
+	}
+	e.rescued.where = "all that was confirmed is in the database"
+	if !areMoved {
+		e.rescued.where += " and its log"
+	}
+	return false
+}
+
+// hasName reports whether a file is the one that was opened.
+func (e *sqliteFile) hasName(suffix string) bool {
+	now, err := os.Stat(e.path + suffix)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	return err != nil || os.SameFile(e.files[e.path+suffix], now)
+}
+
+// saveOpen copies a database as a reading connection has it open, whatever became of its name.
+func (e *sqliteFile) saveOpen(ctx context.Context) (path string, pets int64, err error) {
+	partial, err := createFile(e.path + "." + time.Now().UTC().Format(copyTime) + ".saved")
+	if err != nil {
+		return "", 0, err
+	}
+	defer partial.discard()
+	giveToFolder(partial.File)
+	conn, err := e.reader.Conn(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	defer conn.Close()
+	err = conn.Raw(func(driver any) error {
+		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.Name(), "OFF")
+		if err != nil {
+			return err
+		}
+		defer pages.end()
+		return pages.run(ctx, io.Discard, "saving")
+	})
+	if err == nil {
+		pets, err = checkCopy(ctx, io.Discard, partial.File, 0, 0)
+	}
+	if err == nil {
+		err = partial.publish()
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	return partial.path, pets, nil
+}
+
+// lentSource is a connection of a pool: its transaction ends, and it stays open.
+type lentSource struct{ copySource }
+
+func (s lentSource) Close() error {
+	_, err := s.ExecContext(context.Background(), "ROLLBACK", nil)
+	return err
+}
+
+// --- Ways past damage ---
 
 // tellDamage adds to the error of a damaged database how it can be replaced all the same.
 func tellDamage(ctx context.Context, err error, path string) error {
@@ -703,115 +775,4 @@ func (s *store) damageAfter(ctx context.Context, after int64, query statement) (
 		}
 	}
 	return last, false, nil
-}
-
-// restoreCluster loads a checked copy into a cluster that holds nothing that would be lost.
-func (c *invocation) restoreCluster(ctx context.Context, source string) (
-	pets int64, err error) {
-	cluster, err := openRqlite(ctx, nodeURLs(c.db), openExisting, c.log)
-	if err != nil {
-		return 0, err
-	}
-	defer cluster.Close()
-	temporary, err := os.CreateTemp("", "petstore-")
-	if err != nil {
-		return 0, err
-	}
-	identity := newIdentity()
-	pets, err = c.checkedCopy(ctx, source, temporary, c.skipIDs, identity)
-	// From here on the copy needs no name. Loading it takes the longest, and a kill during that
-	// leaves nothing behind. It is removed now, and closed at the end.
-	defer removeOpen(temporary, os.Remove)()
-	if err != nil {
-		return 0, err
-	}
-	defer startProgress(c.stderr, "loading", "", 0).end() // only end is deferred
-	// SQLite has written to the file by its name: what is read here still begins at its beginning.
-	return pets, cluster.load(ctx, temporary, identity)
-}
-
-// progress shows how far a long task has come: on a terminal in one line that is written over
-// itself five times a second, elsewhere in a line every five seconds. Work that ends sooner shows
-// nothing.
-type progress struct {
-	out         io.Writer
-	doing, unit string
-	total       int64        // 0: unknown
-	done        atomic.Int64 // apart from mu: the work does not wait for whoever reads the lines
-	start       time.Time
-	terminal    bool
-
-	mu    sync.Mutex // guards what follows; it is held while a line is written
-	erase string     // takes the line that is shown off the terminal
-	ended bool
-}
-
-// startProgress begins to show. The caller must call end.
-func startProgress(w io.Writer, doing, unit string, total int64) *progress {
-	p := &progress{
-		out:      w,
-		doing:    doing,
-		unit:     unit,
-		total:    total,
-		start:    time.Now(),
-		terminal: isTerminal(w),
-	}
-	p.showLater()
-	return p
-}
-
-// showLater calls show after a pause.
-func (p *progress) showLater() {
-	pause := 5 * time.Second
-	if p.terminal {
-		pause = time.Second / 5
-	}
-	time.AfterFunc(pause, p.show)
-}
-
-// show writes a line, unless the work has ended. A failed write does not matter.
-func (p *progress) show() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ended {
-		return
-	}
-	format := "%s\n"
-	if p.terminal {
-		format = "\r%s\x1b[K"
-		p.erase = "\r\x1b[K"
-	}
-	_, _ = fmt.Fprintf(p.out, format, p.line())
-	p.showLater()
-}
-
-// end takes the line off the terminal. Once it has returned, nothing more is written.
-func (p *progress) end() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ended = true
-	_, _ = io.WriteString(p.out, p.erase)
-}
-
-// line tells the percentage, the rate and the time that is left or, while they are unknown, the
-// time that has passed.
-func (p *progress) line() string {
-	took := time.Since(p.start)
-	// Pets that are added during an export may bring done above the total. A total of 0, which is
-	// unknown, makes done 0.
-	done := min(p.done.Load(), p.total)
-	if done == 0 {
-		return fmt.Sprintf("%s  %v", p.doing, took.Round(time.Second))
-	}
-	percent := 100 * done / p.total
-	perSecond := float64(done) / took.Seconds()
-	secondsLeft := float64(p.total-done) / perSecond
-	left := time.Duration(secondsLeft) * time.Second
-	text := fmt.Sprintf("%3d %% of %d %s  %.0f/s  %v left",
-		percent, p.total, p.unit, perSecond, left)
-	if p.terminal {
-		tenths := int(percent / 10)
-		text = strings.Repeat("█", tenths) + strings.Repeat("░", 10-tenths) + " " + text
-	}
-	return p.doing + " " + text
 }

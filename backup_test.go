@@ -729,9 +729,9 @@ func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
 	sc.mustRestore(t)
 	want("12345 54321", sc.db, lock)
 	must(t, os.Symlink(elsewhere, sc.db+"-failed"))
-	if err := markFailed(sc.db); err == nil || !isMissing(elsewhere) {
-		t.Errorf("with a link as its mark, a failed sync is marked with %v", err)
-	}
+	must(t, markFailed(sc.db)) // a link is a mark, too
+	wantNotOpened(t, sc.db, openToServe, "a sync of its files has failed")
+	wantMissing(t, elsewhere)
 	must(t, os.Remove(sc.db+"-failed"))
 	must(t, markFailed(sc.db))
 	want("12345 54321", sc.db+"-failed")
@@ -919,6 +919,9 @@ func TestRestoreWaitsForALock(t *testing.T) {
 			if err == nil {
 				must(t, lock.Close())
 			}
+			entry, err := readHost(sc.db + "-host") // for one of another kernel
+			must(t, err)
+			wantEqual(t, entry.boot, bootID(), "the entry of the restore")
 			_, err = other.ExecContext(context.Background(), "COMMIT")
 			must(t, err)
 		})
@@ -928,6 +931,44 @@ func TestRestoreWaitsForALock(t *testing.T) {
 	})
 	wantCopy(t, sc.db)
 	wantAll(t, sc.db+oldSuffix)
+}
+
+// TestAKilledRestoreLeavesNothingToServe: no start takes the empty file, which the restore has made in
+// the place of a lost database, for its own first.
+func TestAKilledRestoreLeavesNothingToServe(t *testing.T) {
+	sc, killed := newScene(t), databasePath(t)
+	sc.prepare(t, "lose")
+	writeHost(t, sc.db, otherBoot, 7) // which it watches for three seconds
+	synctest.Test(t, func(t *testing.T) {
+		var restoring sync.WaitGroup
+		restoring.Go(func() { sc.mustRestore(t) })
+		time.Sleep(time.Second)
+		for name, content := range filesIn(t, sc.folder) {
+			writeText(t, killed+strings.TrimPrefix(name, "pets.db"), content)
+		}
+		restoring.Wait()
+	})
+	wantNotOpened(t, killed, openToServe, "a restore into it runs or was stopped")
+	wantCopy(t, sc.db)
+}
+
+// TestRestoreIntoAFileThatIsMovedAwayFails, whenever that happens: nobody would find what it holds.
+func TestRestoreIntoAFileThatIsMovedAwayFails(t *testing.T) {
+	takesSeconds(t)
+	t.Parallel()
+	for looks := int64(1); ; looks += 9 {
+		sc := newScene(t)
+		ctx := newEndingContext(t, looks)
+		ctx.cancel = func() { _ = os.Rename(sc.db, sc.db+".away") }
+		_, err := sc.restoreAt(ctx, testTime, 0)
+		if ctx.left.Swap(0) > 0 { // restore has ended before it looked so often
+			must(t, err)
+			return
+		}
+		if err == nil {
+			t.Errorf("moved away at the look %d, it is restored", looks)
+		}
+	}
 }
 
 // TestRestoreBesideReaders: who reads the old database in a transaction reads it to the end.

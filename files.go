@@ -1,9 +1,9 @@
 package main
 
-// Files: what may be opened, who owns what is made, what tells other programs that a database is
-// served or has failed, and files that are published whole. No file that exists is ever
-// overwritten, since no rule tells for sure what nobody needs any more: one is written as
-// FILE.partial, which must not be there before, and gets its name once it is whole.
+// Files. In this order: how one is made, and where; what is refused as a database; how one is read
+// without a change; the marks F-failed and F-host; and files that are published whole. No file that
+// exists is ever overwritten, since no rule tells for sure what nobody needs any more: one is
+// written as FILE.partial, which must not be there before, and gets its name once it is whole.
 
 import (
 	"archive/tar"
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"net/url"
@@ -27,6 +26,8 @@ import (
 	"time"
 )
 
+// --- How a file is made, and where ---
+
 // ensureFile makes the file unless it is there, and returns its realPath. The error is the
 // operating system's if the file cannot be written: SQLite's would not say why. Call it before
 // SQLite has the file open, since closing a file ends the locks that the process has on it.
@@ -34,11 +35,7 @@ func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
 	}
-	// Only what this process has surely made is given away. O_EXCL tells, and follows no link.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		giveToFolder(f)
-	}
+	f, err := makeFile(path)
 	if errors.Is(err, os.ErrExist) {
 		// A file is there, or a link. Where a link leads to nothing, O_CREATE makes the file.
 		flags := os.O_RDWR | os.O_CREATE
@@ -54,56 +51,17 @@ func ensureFile(path string) (string, error) {
 	return realPath(path)
 }
 
-// ensureWritable makes a database file unless it is there, as ensureFile does. One that
-// isMarkedFailed or isMountedAlone is refused.
-func ensureWritable(path string) (real string, err error) {
-	place := placeOf(path)
-	if err := refuseFailed(place); err != nil {
-		return "", err
+// makeFile makes a file that is not there, and follows no link. If root runs this, the owner of the
+// folder gets it, or else a service that runs as that owner could not open it. SQLite gives the log
+// and its index to the owner of the database in the same way, and heeds no error either.
+func makeFile(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		giveToFolder(file)
 	}
-	if isMountedAlone(place, readMounts()) {
-		return "", errMountedAlone
-	}
-	return ensureFile(path)
+	return file, err
 }
 
-// readMode is SQLite's mode for reading a database that keeps all its bytes. With mode=rw, the last
-// connection would empty the log. In WAL mode, mode=ro makes a log and its index where they are
-// missing, empty ones, and cannot remove them. On a read-only disk it cannot make them either.
-// immutable=1 reads a file without a log, and needs neither. It ignores a log, and changes by
-// others. So it is used only where no service can start: on a read-only disk, or beside a mark.
-func readMode(path string) (string, error) {
-	hasBoth := !isMissing(path+"-wal") && !isMissing(path+"-shm")
-	// If this process has the file open, both are there, and the file is not opened by inWALMode,
-	// which would end the locks on it (see ensureFile).
-	if hasBoth || !inWALMode(path) {
-		return "mode=ro", nil
-	}
-	isReadOnly := onReadOnlyDisk(path)
-	switch {
-	case hasLog(path) && isReadOnly:
-		return "", errNoIndex
-	case isReadOnly && othersMayWrite(path, readMounts()):
-		return "", errMountedReadOnly
-	case !hasLog(path) && (isReadOnly || isMarkedFailed(path)):
-		return "mode=ro&immutable=1", nil
-	}
-	return "mode=ro", nil
-}
-
-var (
-	// errNoIndex means that SQLite cannot make the index of a log.
-	errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
-		"-shm; copy the file and its -wal together to another disk, and use that copy")
-	errMountedReadOnly = errors.New("its file system is mounted read-only here, and others may " +
-		"write to it; run the command where they do, or mount it for writing")
-	errMountedAlone = errors.New("it is mounted by itself, so that its -wal would lie apart from " +
-		"it, and be lost with the container; mount its folder in its place")
-)
-
-// giveToFolder gives a file that this process has made to the owner of its folder if root runs
-// this. Otherwise a service that runs as that owner could not open it. SQLite gives the log and its
-// index to the owner of the database in the same way, and an error does not matter to it either.
 func giveToFolder(made *os.File) {
 	if uid, gid, isOther := folderOwner(made.Name()); isOther {
 		_ = made.Chown(uid, gid)
@@ -113,11 +71,8 @@ func giveToFolder(made *os.File) {
 // folderOwner returns the owner and the group of a file's folder, and whether root runs this in a
 // folder of somebody else's.
 func folderOwner(path string) (uid, gid int, isOther bool) {
-	if os.Geteuid() != 0 { // -1 on Windows
-		return 0, 0, false
-	}
 	folder, err := os.Stat(filepath.Dir(path))
-	if err != nil {
+	if err != nil || os.Geteuid() != 0 { // -1 on Windows
 		return 0, 0, false
 	}
 	// The header of an archive tells the owner, and compiles on every system.
@@ -141,6 +96,28 @@ func refuseIrregular(path string) error {
 		return fmt.Errorf("%s is a pipe, a device or a socket, and no regular file", path)
 	}
 	return nil
+}
+
+// openRegular opens a regular file, and follows no link: who owns the folder must not choose what
+// root opens.
+func openRegular(path string, flag int) (*os.File, error) {
+	found, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !found.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file", path)
+	}
+	file, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := file.Stat()
+	if err != nil || !os.SameFile(found, opened) {
+		_ = file.Close()
+		return nil, fmt.Errorf("%s was replaced while it was opened", path)
+	}
+	return file, nil
 }
 
 // realPath is the absolute path of a file that is there, with symbolic links resolved.
@@ -182,6 +159,13 @@ func placeOf(path string) string {
 	return filepath.Join(folder, filepath.Base(path))
 }
 
+func isMissing(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// --- What is refused as a database ---
+
 // A file's name and path, in bytes, leave room for those of the files beside it. SQLite takes paths
 // of 504 bytes.
 const (
@@ -189,15 +173,19 @@ const (
 	maxFilePath = 504 - len("-lock")
 )
 
-// putBack is the remedy where a copy was put in the place of a database by hand.
-func putBack(path string) string {
-	return fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together, keep them, and put the "+
-		"copy back with petstore restore", path)
-}
-
-var errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; if a service " +
-	"runs, do not stop it before its log names a copy; otherwise put the file back, or move the " +
-	"-wal away")
+var (
+	errOrphanedLog = errors.New("it is missing or empty, but its -wal is there; if a service " +
+		"runs, do not stop it before its log names a copy; otherwise put the file back, or move " +
+		"the -wal away")
+	errNoIndex = errors.New("its disk is read-only, and its -wal cannot be read there without a " +
+		"-shm; copy the file and its -wal together to another disk, and use that copy")
+	errMountedReadOnly = errors.New("its file system is mounted read-only here, and others may " +
+		"write to it; run the command where they do, or mount it for writing")
+	errMountedAlone = errors.New("it is mounted by itself, so that its -wal would lie apart from " +
+		"it, and be lost with the container; mount its folder in its place")
+	errElsewhere = errors.New("a petstore on another machine serves it, as the count in its " +
+		"-host file tells; stop that one first: the locks of the two do not reach each other")
+)
 
 // refuseUnfit refuses what cannot be a database file, a place where one cannot be, and a log that
 // is another file's: SQLite would apply it all the same.
@@ -223,6 +211,12 @@ func refuseUnfit(path string) error {
 	return nil
 }
 
+// putBack is the remedy where somebody has put a copy in the place of a database.
+func putBack(path string) string {
+	return fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together, keep them, and put the "+
+		"copy back with petstore restore", path)
+}
+
 // refuseGone refuses a database that was there, in whose place an empty one would be made: it would
 // know no key. The lock of a service stays when the file is deleted.
 func refuseGone(path string) error {
@@ -244,9 +238,73 @@ func refuseHalf(path string) error {
 	return nil
 }
 
-func isMissing(path string) bool {
-	_, err := os.Stat(path)
-	return errors.Is(err, os.ErrNotExist)
+// ensureWritable makes a database file unless it is there, as ensureFile does. One that
+// isMarkedFailed or is mounted by itself is refused.
+func ensureWritable(path string) (real string, err error) {
+	place := placeOf(path)
+	if err := refuseFailed(place); err != nil {
+		return "", err
+	}
+	if isMountedAlone(place, readMounts()) {
+		return "", errMountedAlone
+	}
+	return ensureFile(path)
+}
+
+// tryFolder makes a file beside a file, and removes it: its error is the system's own.
+func tryFolder(path string) error {
+	probe, err := os.CreateTemp(filepath.Dir(path), "petstore-")
+	if err == nil {
+		removeOpen(probe, os.Remove)()
+	}
+	return err
+}
+
+// whyNotOpened is the system's own reason why SQLite has not opened a database, or a file beside
+// it, or nil if none is found. It opens the files, which ends the locks on them: see ensureFile.
+func whyNotOpened(path string) error {
+	for _, suffix := range []string{"", "-wal", "-shm"} {
+		file, err := os.OpenFile(path+suffix, os.O_RDWR, 0)
+		if err == nil {
+			_ = file.Close() // nothing was written
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	for range 20 { // more descriptors than a database that is open has
+		folder, err := os.Open(filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		defer folder.Close()
+	}
+	return tryFolder(path)
+}
+
+// --- How a database is read without a change ---
+
+// readMode is SQLite's mode for reading a database that keeps all its bytes. With mode=rw, the last
+// connection would empty the log. In WAL mode, mode=ro makes a log and its index where they are
+// missing, empty ones, and cannot remove them. On a read-only disk it cannot make them either.
+// immutable=1 reads a file without a log, and needs neither. It ignores a log, and changes by
+// others. So it is used only where no service can start: on a read-only disk, or beside a mark.
+func readMode(path string) (string, error) {
+	hasBoth := !isMissing(path+"-wal") && !isMissing(path+"-shm")
+	// If this process has the file open, both are there, and the file is not opened by inWALMode,
+	// which would end the locks on it (see ensureFile).
+	if hasBoth || !inWALMode(path) {
+		return "mode=ro", nil
+	}
+	isReadOnly := errors.Is(tryFolder(path), syscall.EROFS)
+	switch {
+	case hasLog(path) && isReadOnly:
+		return "", errNoIndex
+	case isReadOnly && othersMayWrite(path, readMounts()):
+		return "", errMountedReadOnly
+	case !hasLog(path) && (isReadOnly || isMarkedFailed(path)):
+		return "mode=ro&immutable=1", nil
+	}
+	return "mode=ro", nil
 }
 
 // hasLog reports whether anything is in the log beside a database.
@@ -255,68 +313,13 @@ func hasLog(path string) bool {
 	return err == nil && log.Size() > 0
 }
 
-// isIndexCut reports whether the index of a log was cut to nothing. Then SQLite finds no table.
-func isIndexCut(path string) bool {
-	index, err := os.Stat(path + "-shm")
-	return err == nil && index.Size() == 0
+// isEmpty reports whether a file is there, and nothing in it.
+func isEmpty(path string) bool {
+	file, err := os.Stat(path)
+	return err == nil && file.Size() == 0
 }
 
-// bootID is what Linux calls this run of the machine, a random id. It is "" where none can be read.
-func bootID() string {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty after an error
-	return strings.TrimSpace(string(id))
-}
-
-// markFailed makes F-failed, which says that a sync of a database has failed in this run of the
-// machine. The mark only has to outlive the process, so it is not synced. path is a realPath.
-func markFailed(path string) error {
-	mark, err := os.OpenFile(path+"-failed", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) && isMarkedFailed(path) {
-		return nil // by another program
-	}
-	if err != nil {
-		return err
-	}
-	giveToFolder(mark)
-	_, _ = mark.WriteString(bootID()) // an empty mark keeps everybody off as well
-	return mark.Close()
-}
-
-// isMarkedFailed reports whether a database has the mark of this run of the machine. A mark that
-// cannot be compared counts as one: there may be no id, or the disk was full and has left the mark
-// empty. path is a realPath. A command that only reads goes on: see readMode.
-func isMarkedFailed(path string) bool {
-	path += "-failed"
-	if isMissing(path) {
-		return false
-	}
-	if refuseIrregular(path) != nil {
-		return true // and reading a pipe might block for ever
-	}
-	mark, _ := os.ReadFile(path) // what cannot be read cannot be compared
-	now := bootID()
-	return now == "" || len(mark) != len(now) || string(mark) == now
-}
-
-// refuseFailed refuses a database that isMarkedFailed. The mark of another run of the machine is
-// removed: its file systems were mounted anew since.
-func refuseFailed(path string) error {
-	if isMissing(path + "-failed") {
-		return nil // a service may make one now, which has to stay
-	}
-	if !isMarkedFailed(path) {
-		_ = os.Remove(path + "-failed")
-		return nil
-	}
-	return fmt.Errorf("a sync of its files has failed, so that what was stored may be in memory "+
-		"alone: copy it to another disk with petstore backup, unmount its file system and mount "+
-		"it again, and then delete %s-failed", path)
-}
-
-const (
-	rollbackMode = 1 // a database in this mode has no log
-	walMode      = 2 // one in this mode has a log while it is open
-)
+const walMode, rollbackMode = 2, 1 // whether a database has a log while it is open
 
 // journalMode is that of a database, or 0 if the file has none, as where it is empty.
 func journalMode(path string) byte {
@@ -334,56 +337,17 @@ func journalMode(path string) byte {
 func readJournalMode(file io.ReaderAt) (mode byte, err error) {
 	var header [20]byte
 	_, err = file.ReadAt(header[:], 0)
-	if err == nil && string(header[:16]) == "SQLite format 3\x00" {
-		return header[19], nil
-	}
 	if errors.Is(err, io.EOF) {
-		err = nil // it is shorter than any database
+		return 0, nil // it is shorter than any database
 	}
-	return 0, err
+	if string(header[:16]) == "SQLite format 3\x00" {
+		mode = header[19]
+	}
+	return mode, err
 }
 
-// inWALMode reports whether a database has a log while it is open. A file in another mode may have
-// a journal, which is not looked at here.
+// inWALMode reports whether a database has a log while it is open; others may have a journal.
 func inWALMode(path string) bool { return journalMode(path) == walMode }
-
-// onReadOnlyDisk reports whether no file can be made beside a file because its disk is read-only.
-func onReadOnlyDisk(path string) bool {
-	return errors.Is(tryFolder(path), syscall.EROFS)
-}
-
-// tryFolder makes a file beside a file, and removes it: its error is the system's own.
-func tryFolder(path string) error {
-	probe, err := os.CreateTemp(filepath.Dir(path), "petstore-")
-	if err == nil {
-		removeOpen(probe, os.Remove)()
-	}
-	return err
-}
-
-// descriptors are more than a database that is open has.
-const descriptors = 20
-
-// whyNotOpened is the system's own reason why SQLite has not opened a database, or a file beside
-// it, or nil if none is found. It opens the files: see ensureFile.
-func whyNotOpened(path string) error {
-	for _, suffix := range []string{"", "-wal", "-shm"} {
-		file, err := os.OpenFile(path+suffix, os.O_RDWR, 0)
-		if err == nil {
-			_ = file.Close() // nothing was written
-		} else if !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	for range descriptors {
-		folder, err := os.Open(filepath.Dir(path))
-		if err != nil {
-			return err
-		}
-		defer folder.Close()
-	}
-	return nil
-}
 
 // mount is a line of /proc/self/mountinfo: see proc_pid_mountinfo(5).
 type mount struct {
@@ -413,11 +377,9 @@ func parseMounts(text string) (mounts []mount) {
 	return mounts
 }
 
-// isMountedAlone reports whether a file is mounted by itself. Its log and its lock then lie in
-// another folder than for those who use the file elsewhere.
+// isMountedAlone reports whether a file is mounted by itself: its log then lies in another folder.
 func isMountedAlone(path string, mounts []mount) bool {
-	isPoint := func(m mount) bool { return m.point == path }
-	return slices.ContainsFunc(mounts, isPoint)
+	return slices.ContainsFunc(mounts, func(m mount) bool { return m.point == path })
 }
 
 // othersMayWrite reports whether the file system of a file can be written to where it is mounted
@@ -434,32 +396,133 @@ func othersMayWrite(path string, mounts []mount) bool {
 	return of.point != "" && !isReadOnly
 }
 
+// openToLook opens a database for reading, and leaves all files as they are.
+func openToLook(path string) *sql.DB {
+	mode := "mode=ro&immutable=1" // otherwise SQLite would make a log
+	if hasLog(path) {
+		mode = "mode=ro"
+	}
+	return openPool(path, mode)
+}
+
+// openPool is a pool of connections to a file by its absolute path, with options of the driver.
+// Pragmas stand in the address because only there they reach every connection of the pool.
+func openPool(path string, options ...string) *sql.DB {
+	db, _ := sql.Open("sqlite", fileAddress(path, options...))
+	return db // without an error, since the driver is known: files are opened by the connections
+}
+
+// fileAddress is the driver's address of a file by its absolute path. With _error_rc, an error of
+// the driver tells no older error of its connection.
+func fileAddress(path string, options ...string) string {
+	address := url.URL{
+		Scheme:   "file",
+		OmitHost: true, // else a drive letter would be taken for a host
+		Path:     filepath.ToSlash(path),
+		RawQuery: strings.Join(append(options, "_error_rc=1"), "&"),
+	}
+	return address.String()
+}
+
+// --- F-failed, the mark of a sync that has failed ---
+
+// bootID is what Linux calls this run of the machine, a random id. It is "" where none can be read.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty after an error
+	return strings.TrimSpace(string(id))
+}
+
+// readMark reads a file beside a database. It opens the file anew, since a network's file system
+// asks then what others have written.
+func readMark(path string) (string, error) {
+	file, err := openRegular(path, os.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	return startOf(file), nil
+}
+
+// startOf is what can be read of the first 100 bytes of a file.
+func startOf(file *os.File) string {
+	text := make([]byte, 100)
+	n, _ := file.ReadAt(text, 0)
+	return string(text[:n])
+}
+
+// markFailed makes F-failed, which says that a sync of a database has failed in this run of the
+// machine. It only has to outlive the process, so it is not synced. path is a realPath, below too.
+func markFailed(path string) error {
+	mark, err := makeFile(path + "-failed")
+	if errors.Is(err, os.ErrExist) && isMarkedFailed(path) {
+		return nil // by another program
+	}
+	if err != nil {
+		return err
+	}
+	_, _ = mark.WriteString(bootID()) // an empty mark keeps everybody off as well
+	return mark.Close()
+}
+
+// isMarkedFailed reports whether a database has the mark of this run of the machine, or one that
+// cannot be compared. A command that only reads goes on: see readMode.
+func isMarkedFailed(path string) bool {
+	mark, err := readMark(path + "-failed")
+	return !errors.Is(err, os.ErrNotExist) && !isOtherBoot(mark)
+}
+
+// isOtherBoot reports whether a mark is of another run of the machine, whose file systems were all
+// mounted anew. There may be no ids to compare, and a full disk may have left the mark empty.
+func isOtherBoot(mark string) bool {
+	now := bootID()
+	return now != "" && len(mark) == len(now) && mark != now
+}
+
+// refuseFailed refuses a database that isMarkedFailed, and removes another run's mark.
+func refuseFailed(path string) error {
+	mark, err := readMark(path + "-failed")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // a service may make one now, which has to stay
+	}
+	if isOtherBoot(mark) {
+		_ = os.Remove(path + "-failed")
+		return nil
+	}
+	return fmt.Errorf("a sync of its files has failed, so that what was stored may be in memory "+
+		"alone: copy it to another disk with petstore backup, unmount its file system and mount "+
+		"it again, and then delete %s-failed", path)
+}
+
+// --- F-host, the presence of a service ---
+
 // presence is the file F-host, which a service writes every second while it serves F. Where a file
 // system passes no locks on, this tells the programs of another kernel, which do not see the lock.
 type presence struct {
-	path        string
-	boot        string // bootID
-	first, last int64  // counts that this service has written
+	path     string
+	boot     string // bootID
+	stop     func() // ends the renewing; nil before keep
+	renewing sync.WaitGroup
+
+	mu          sync.Mutex // guards what follows, and is held while the file is renewed
+	first, last int64      // counts that this service has written
+	renewed     time.Time  // when that was tried last
+	lost        bool       // another kernel's service uses the database
 }
 
-// hostEntry is what F-host holds; without a count it is no entry.
+const hostWatch = 3 * time.Second // of an entry that is to be renewed every second
+
+// hostEntry is what F-host holds: a count that begins anywhere, and the writer's bootID. Without a
+// count it is no entry.
 type hostEntry struct {
-	count int64  // begins anywhere, and grows with each entry
-	boot  string // of the writer, as bootID tells it
+	count int64
+	boot  string
 }
-
-// errElsewhere means that a service of another kernel uses the database.
-var errElsewhere = errors.New("a petstore on another machine serves it, as the count in its " +
-	"-host file tells; stop that one first: the locks of the two do not reach each other")
-
-// hostWatch is how long an entry is watched that is to be renewed every second.
-const hostWatch = 3 * time.Second
 
 // refuseElsewhere refuses a database that a service of another kernel uses. An entry of this kernel
 // was left behind by a kill, or belongs to the service of this kernel that runs: that one has asked
-// this itself. isServed reports whether one runs; it is nil for who holds the lock of a service.
-func refuseElsewhere(ctx context.Context, path string,
-	isServed func(path string) (bool, error)) error {
+// this itself. isServed reports whether one runs. This comes before anything of the database is
+// read: where locks are not passed on, to read its log may change the index that is in use.
+func refuseElsewhere(ctx context.Context, path string, isServed func(path string) bool) error {
 	entry, err := readHost(path + "-host")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -467,13 +530,9 @@ func refuseElsewhere(ctx context.Context, path string,
 	if err != nil {
 		return err
 	}
-	if entry.boot != "" && entry.boot == bootID() {
+	isOwn := entry.boot != "" && entry.boot == bootID()
+	if isOwn || isServed(path) {
 		return nil
-	}
-	if isServed != nil {
-		if served, err := isServed(path); served || err != nil {
-			return err
-		}
 	}
 	return watchHost(ctx, path+"-host", entry)
 }
@@ -502,47 +561,33 @@ func watchHost(ctx context.Context, path string, entry hostEntry) error {
 	return nil
 }
 
-// keepPresent tells programs of other kernels that a service begins here, until leave. It calls
-// lost when another kernel's service has begun.
-func keepPresent(ctx context.Context, path string, lost func()) (leave func(), err error) {
-	host, err := claimHost(ctx, path)
-	if err != nil {
-		return nil, err
-	}
-	return host.keep(lost), nil
-}
-
-// claimHost makes the entry of a service that begins, unless another kernel's serves. If two begin
-// at once, only one can make the file. Where it cannot be made for other reasons, the service
-// serves without one, and tries on.
-func claimHost(ctx context.Context, path string) (*presence, error) {
-	if err := refuseElsewhere(ctx, path, nil); err != nil {
-		return nil, err
-	}
+// claimHost makes the entry of a service that begins, after refuseElsewhere. If two begin at once,
+// only one can make the file. Where it cannot be made for other reasons, the service serves without
+// one, and tries on.
+func claimHost(path string) (*presence, error) {
 	first := rand.Int64N(math.MaxInt64/2) + 1
-	p := &presence{path: path + "-host", boot: bootID(), first: first, last: first}
+	p := &presence{path: path + "-host", boot: bootID(), first: first, last: first,
+		renewed: time.Now()}
 	// What a kill has left behind here, no other kernel takes for its own.
 	if entry, err := readHost(p.path); err == nil && entry.boot == p.boot {
 		_ = os.Remove(p.path)
 	}
-	file, err := os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := makeFile(p.path)
 	if errors.Is(err, os.ErrExist) {
 		return nil, errElsewhere
 	}
 	if err == nil {
-		giveToFolder(file)
 		defer file.Close()
 		_ = p.write(file)
 	}
 	return p, nil
 }
 
-// keep renews the entry every second, until leave removes it. Another service's entry ends that,
-// too: then it calls lost.
-func (p *presence) keep(lost func()) (leave func()) {
+// keep renews the entry every second, until leave.
+func (p *presence) keep() {
 	ctx, stop := context.WithCancel(context.Background())
-	var renewing sync.WaitGroup
-	renewing.Go(func() {
+	p.stop = stop
+	p.renewing.Go(func() {
 		ticks := time.NewTicker(time.Second)
 		defer ticks.Stop()
 		for {
@@ -550,36 +595,47 @@ func (p *presence) keep(lost func()) (leave func()) {
 			case <-ctx.Done():
 				return
 			case <-ticks.C:
-			}
-			if errors.Is(p.renew(), errElsewhere) {
-				lost()
-				return
+				_ = p.renew(true)
 			}
 		}
 	})
-	return func() {
-		stop()
-		renewing.Wait()
-		p.leave()
-	}
 }
 
-// renew writes the next entry. It opens the file anew, since a network's file system then asks what
-// others have written. Another service's entry stays, and is errElsewhere.
-func (p *presence) renew() error {
+// isLost reports whether another kernel's service uses the database. A command is not present.
+func (p *presence) isLost() bool { return p != nil && errors.Is(p.renew(false), errElsewhere) }
+
+// renew writes the next entry when that is due. Otherwise it does so only after a pause, in which
+// others may have taken the service for ended: that is told by two clocks, since one stops with the
+// machine. Another service's entry stays, and is errElsewhere for good. So is it if the own one was
+// removed in a pause: that was another kernel's command.
+func (p *presence) renew(isDue bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lost {
+		return errElsewhere
+	}
+	now := time.Now()
+	age := max(now.Sub(p.renewed), now.Round(0).Sub(p.renewed.Round(0)))
+	wasPaused := age > hostWatch-time.Second
+	if !isDue && !wasPaused {
+		return nil
+	}
+	p.renewed = now
 	file, err := openRegular(p.path, os.O_RDWR)
-	if errors.Is(err, os.ErrNotExist) {
-		file, err = os.OpenFile(p.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600) // follows no link
-		if err == nil {
-			giveToFolder(file)
-		}
+	isGone := errors.Is(err, os.ErrNotExist)
+	p.lost = isGone && wasPaused && p.last > p.first
+	if isGone && !p.lost {
+		file, err = makeFile(p.path)
+	}
+	if err == nil {
+		defer file.Close()
+		p.lost = !p.isOwn(parseEntry(startOf(file)))
+	}
+	if p.lost {
+		return errElsewhere
 	}
 	if err != nil {
 		return err
-	}
-	defer file.Close()
-	if !p.isOwn(readEntry(file)) {
-		return errElsewhere
 	}
 	return p.write(file)
 }
@@ -597,102 +653,31 @@ func (p *presence) isOwn(entry hostEntry) bool {
 	return isOurs || entry.count == 0
 }
 
-// leave removes the entry, unless it is another service's.
+// leave removes the entry, unless it is another service's, and ends its renewing.
 func (p *presence) leave() {
+	if p.stop != nil {
+		p.stop()
+		p.renewing.Wait()
+	}
 	if entry, err := readHost(p.path); err == nil && p.isOwn(entry) {
 		_ = os.Remove(p.path)
 	}
 }
 
-// readHost reads F-host, which it opens anew.
+// readHost reads F-host.
 func readHost(path string) (hostEntry, error) {
-	file, err := openRegular(path, os.O_RDONLY)
-	if err != nil {
-		return hostEntry{}, err
-	}
-	defer file.Close()
-	return readEntry(file), nil
+	text, err := readMark(path)
+	return parseEntry(text), err
 }
 
-// readEntry reads what stands in F-host. A power cut may leave anything there.
-func readEntry(file *os.File) hostEntry {
-	text := make([]byte, 100)
-	n, _ := file.ReadAt(text, 0)
-	count, boot, _ := strings.Cut(string(text[:n]), " ")
-	number, err := strconv.ParseInt(count, 10, 64)
-	if err != nil {
-		return hostEntry{}
-	}
+// parseEntry reads what stands in F-host. A power cut may leave anything there.
+func parseEntry(text string) hostEntry {
+	count, boot, _ := strings.Cut(text, " ")
+	number, _ := strconv.ParseInt(count, 10, 64) // 0 after an error
 	return hostEntry{count: number, boot: strings.TrimSpace(boot)}
 }
 
-// openRegular opens a regular file, and follows no link: who owns the folder must not choose what
-// root opens.
-func openRegular(path string, flag int) (*os.File, error) {
-	found, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
-	file, err := os.OpenFile(path, flag, 0)
-	if err != nil {
-		return nil, err
-	}
-	opened, err := file.Stat()
-	if err != nil || !os.SameFile(found, opened) {
-		_ = file.Close()
-		return nil, fmt.Errorf("%s was replaced while it was opened", path)
-	}
-	return file, nil
-}
-
-// openToLook opens a database for reading, and leaves all files as they are.
-func openToLook(path string) *sql.DB {
-	if hasLog(path) {
-		return openPool(path, "mode=ro")
-	}
-	return openPool(path, "mode=ro&immutable=1") // otherwise SQLite would make a log
-}
-
-// openPool is a pool of connections to a file by its absolute path, with options of the driver.
-// Pragmas stand in the address because only there they reach every connection of the pool.
-func openPool(path string, options ...string) *sql.DB {
-	db, _ := sql.Open("sqlite", fileAddress(path, options...))
-	return db // without an error, since the driver is known: files are opened by the connections
-}
-
-// fileAddress is the driver's address of a file by its absolute path.
-func fileAddress(path string, options ...string) string {
-	address := url.URL{
-		Scheme:   "file",
-		OmitHost: true, // else a drive letter would be taken for a host
-		Path:     filepath.ToSlash(path),
-		RawQuery: strings.Join(options, "&"),
-	}
-	return address.String()
-}
-
-// rescued is what became of the copy that a service makes of what has lost its name.
-type rescued struct {
-	path    string    // of the last copy, or ""
-	commits int       // sqliteFile.commits when it was begun: the copy has all of these
-	err     error     // why there is none
-	next    time.Time // when it may be tried again
-}
-
-// String ends an error of a file that was removed or replaced.
-func (r rescued) String() string {
-	switch {
-	case r.path != "":
-		return "all that was confirmed is saved in " + r.path
-	case r.err != nil:
-		return fmt.Sprintf("do not stop the service before what was confirmed is saved, which is "+
-			"tried each minute: %v", r.err)
-	}
-	return "do not stop the service before what was confirmed is saved, which is being done"
-}
+// --- Files that are published whole ---
 
 // partialFile is a file that is written as FILE.partial and named FILE once it is whole.
 type partialFile struct {
@@ -728,7 +713,7 @@ func createFile(name string) (*partialFile, error) {
 func createPartial(path string) (*partialFile, error) {
 	name := path + ".partial"
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
+	if errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("%s is there: another copy runs, or was stopped; remove it", name)
 	}
 	if err != nil {

@@ -192,8 +192,7 @@ func TestAFullDiskIsSaidToBeFull(t *testing.T) {
 	pages.backup, err = pages.source.NewBackup(fileAddress(file, "_pragma=max_page_count(1)"))
 	must(t, err)
 	err = pages.run(t.Context(), io.Discard, "copying")
-	wantPart(t, err.Error(), "not an error", "what the driver says")
-	wantEqual(t, explained(err).Error(), "database or disk is full (13)", "the error")
+	wantEqual(t, fmt.Sprint(err), "database or disk is full (13)", "the error")
 }
 
 // TestADiskThatFailsToReadIsNamedBesideDamage: SQLite tells both in the same words.

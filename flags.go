@@ -1,7 +1,7 @@
 package main
 
 // The configuration: the flags of each command, with their defaults, meaning, checks, and variables
-// in the environment. This file also holds what a command is given to work with.
+// in the environment. This file also holds what a command is given to work with, and progress.
 
 import (
 	"bytes"
@@ -20,6 +20,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode"
@@ -583,4 +585,90 @@ func isTerminal(w io.Writer) bool {
 	file, _ := w.(*os.File)
 	info, err := file.Stat() // if w is no file, file is nil, and its Stat returns an error
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// progress shows how far a long task has come: on a terminal in one line that is written over
+// itself five times a second, elsewhere in a line every five seconds. Work that ends sooner shows
+// nothing.
+type progress struct {
+	out         io.Writer
+	doing, unit string
+	total       int64        // 0: unknown
+	done        atomic.Int64 // apart from mu: the work does not wait for whoever reads the lines
+	start       time.Time
+	terminal    bool
+
+	mu    sync.Mutex // guards what follows; it is held while a line is written
+	erase string     // takes the line that is shown off the terminal
+	ended bool
+}
+
+// startProgress begins to show. The caller must call end.
+func startProgress(w io.Writer, doing, unit string, total int64) *progress {
+	p := &progress{
+		out:      w,
+		doing:    doing,
+		unit:     unit,
+		total:    total,
+		start:    time.Now(),
+		terminal: isTerminal(w),
+	}
+	p.showLater()
+	return p
+}
+
+// showLater calls show after a pause.
+func (p *progress) showLater() {
+	pause := 5 * time.Second
+	if p.terminal {
+		pause = time.Second / 5
+	}
+	time.AfterFunc(pause, p.show)
+}
+
+// show writes a line, unless the work has ended. A failed write does not matter.
+func (p *progress) show() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return
+	}
+	format := "%s\n"
+	if p.terminal {
+		format = "\r%s\x1b[K"
+		p.erase = "\r\x1b[K"
+	}
+	_, _ = fmt.Fprintf(p.out, format, p.line())
+	p.showLater()
+}
+
+// end takes the line off the terminal. Once it has returned, nothing more is written.
+func (p *progress) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	_, _ = io.WriteString(p.out, p.erase)
+}
+
+// line tells the percentage, the rate and the time that is left or, while they are unknown, the
+// time that has passed.
+func (p *progress) line() string {
+	took := time.Since(p.start)
+	// Pets that are added during an export may bring done above the total. A total of 0, which is
+	// unknown, makes done 0.
+	done := min(p.done.Load(), p.total)
+	if done == 0 {
+		return fmt.Sprintf("%s  %v", p.doing, took.Round(time.Second))
+	}
+	percent := 100 * done / p.total
+	perSecond := float64(done) / took.Seconds()
+	secondsLeft := float64(p.total-done) / perSecond
+	left := time.Duration(secondsLeft) * time.Second
+	text := fmt.Sprintf("%3d %% of %d %s  %.0f/s  %v left",
+		percent, p.total, p.unit, perSecond, left)
+	if p.terminal {
+		tenths := int(percent / 10)
+		text = strings.Repeat("█", tenths) + strings.Repeat("░", 10-tenths) + " " + text
+	}
+	return p.doing + " " + text
 }

@@ -30,7 +30,7 @@
 //	commands.go       the table of commands, their help, and how one is run
 //	commands_keys.go  what the commands about keys do
 //	commands_pets.go  what the commands about pets do, import and export among them
-//	backup.go         backup and restore, and progress
+//	backup.go         backup, restore, and ways past damage
 //	files.go          what is made, resolved, given away, and published whole; who else serves
 //	disk_unix.go      what only an operating system can tell of a disk
 //	disk_other.go     other systems, whose disks stay unknown
@@ -701,6 +701,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet and then, when
 // nothing more is written, a file that has lost its name.
 func saveAll(s *service) error {
+	_ = saveLost(s, true) // so that an error of the usage says where all is that was confirmed
 	err := flushLast(s.ledger)
 	lost := saveLost(s, true)
 	if err == nil {

@@ -784,6 +784,29 @@ func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
 	})
 }
 
+// TestALogWithoutANameIsSavedBesideAnotherIndex, since it cannot be emptied: other programs may use
+// the database by that index. Writes name the copy.
+func TestALogWithoutANameIsSavedBesideAnotherIndex(t *testing.T) {
+	withBackground(t, nil, func(b *background) {
+		mustCreate(b, b.store, rex)
+		for _, suffix := range []string{"-wal", "-shm"} {
+			must(b, os.Remove(b.path+suffix))
+			writeText(b, b.path+suffix, "another")
+		}
+		wantNoCreate(b.T, b.store, "do not stop the service before what was confirmed is saved")
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		saved := savedCopies(b, b.path)
+		if len(saved) != 1 {
+			b.Fatalf("there are %q", saved)
+		}
+		wantSound(b.T, saved[0], 1)
+		wantNoCreate(b.T, b.store, "all that was confirmed is saved in "+saved[0])
+		wantError(b, b.stop(), errLostFile, "the stop")
+		fileEngine(b.store).files = nil // otherwise the connections would end with the process
+	})
+}
+
 // TestACopyThatIsWrittenOverAServedDatabaseIsNoticed within a second, without a write: nothing is
 // confirmed any more, the copy stays as it is, and so does the log of the database before. A file
 // that is being written over is cut to nothing first.

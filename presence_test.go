@@ -101,7 +101,8 @@ func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
 
 // TestADatabaseThatAnotherKernelServesIsRefused, and nothing of it is changed.
 func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
-	path, copied := madeDatabase(t), madeDatabase(t)
+	sc, copied := newScene(t), madeDatabase(t)
+	path := sc.db
 	synctest.Test(t, func(t *testing.T) {
 		defer serveElsewhere(t, path)()
 		before := filesIn(t, filepath.Dir(path))
@@ -116,7 +117,45 @@ func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
 		after := filesIn(t, filepath.Dir(path))
 		delete(after, "pets.db-lock")
 		wantSameFiles(t, before, after)
+		wantEqual(t, readText(t, path+"-shm"), "", "the index of the log, which both would use")
 	})
+}
+
+// TestAfterAPauseAServiceLooksWhoElseServes before it writes: others may have taken it for ended.
+func TestAfterAPauseAServiceLooksWhoElseServes(t *testing.T) {
+	for what, c := range map[string]struct {
+		pause time.Duration
+		entry func(t *testing.T, path string)
+		lost  bool
+	}{
+		"its own entry": {time.Hour, func(*testing.T, string) {}, false},
+		"another's": {hostWatch, func(t *testing.T, path string) {
+			writeHost(t, path, otherBoot, 7)
+		}, true},
+		"none any more": {hostWatch, func(t *testing.T, path string) {
+			must(t, os.Remove(path+"-host"))
+		}, true},
+		"none, without a pause": {hostWatch / 3, func(t *testing.T, path string) {
+			must(t, os.Remove(path+"-host"))
+		}, false},
+	} {
+		path := madeDatabase(t)
+		t.Run(what, bubble(func(t *testing.T) {
+			s := openDatabaseFor(t, path, openToServe)
+			mustCreate(t, s, rex)
+			host := fileEngine(s).host
+			host.renewed = host.renewed.Add(-c.pause)
+			c.entry(t, path)
+			if c.lost {
+				wantNoCreate(t, s, "a petstore on another machine serves it")
+			} else {
+				mustCreate(t, s, rex)
+			}
+			fileEngine(s).host.leave()
+			fileEngine(s).host = nil // otherwise the connections would end with the process
+			must(t, s.Close())
+		}))
+	}
 }
 
 // TestALinkInThePlaceOfAnEntryIsNotFollowed: root must not open what the folder's owner names.
@@ -192,7 +231,7 @@ func TestAServiceThatReadsTheEntryOfAnotherWritesNothingMore(t *testing.T) {
 			wantEqual(t, readText(t, path+"-wal"), log, "the log")
 			wantEqual(t, readText(t, path+"-host"), fmt.Sprintf("%019d %s\n", 7, boot), "the entry")
 			// Otherwise the connections would end with the process.
-			fileEngine(s).elsewhere.Store(false)
+			fileEngine(s).host = nil
 			must(t, s.Close())
 		}))
 	}
@@ -201,16 +240,16 @@ func TestAServiceThatReadsTheEntryOfAnotherWritesNothingMore(t *testing.T) {
 // TestOfTwoThatStartAtOnceOneServes: both have seen that there is no entry, or an old one.
 func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	path := madeDatabase(t)
-	first, err := claimHost(t.Context(), path)
+	first, err := claimHost(path)
 	must(t, err)
-	wantError(t, (&presence{path: path + "-host"}).renew(), errElsewhere, "the entry of a second")
+	wantError(t, (&presence{path: path + "-host"}).renew(true), errElsewhere, "the entry of a second")
 	must(t, os.Remove(path+"-host")) // by the second one, which has seen an old entry there
-	second, err := claimHost(t.Context(), path)
+	second, err := claimHost(path)
 	must(t, err)
-	wantError(t, first.renew(), errElsewhere, "the renewal of the first")
-	must(t, second.renew())
+	wantError(t, first.renew(true), errElsewhere, "the renewal of the first")
+	must(t, second.renew(true))
 	first.leave()
-	must(t, second.renew())
+	must(t, second.renew(true))
 	second.leave()
 	wantMissing(t, path+"-host")
 }

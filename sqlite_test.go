@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -170,6 +171,12 @@ func TestADatabaseOfWhichASyncHasFailedIsLeftAlone(t *testing.T) {
 		openDatabase(t, sc.db)
 		wantMissing(t, sc.db+"-failed")
 	}
+	// A link is a mark, too, wherever it leads.
+	_ = os.Remove(sc.db + "-failed") // if it could not be compared
+	must(t, os.Symlink("nowhere", sc.db+"-failed"))
+	wantFileRefused(t, sc.db, "mount it again, and then delete", openOrMake, openToServe)
+	must(t, markFailed(sc.db))
+	wantMissing(t, filepath.Join(sc.folder, "nowhere"))
 	// Nothing is made beside a mark.
 	lost := databasePath(t)
 	writeText(t, lost+"-failed", boot)
@@ -660,6 +667,22 @@ func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 	}
 }
 
+// TestAStartThatIsStoppedLeavesNoLock: what it waits for here is a file that is not in WAL mode yet.
+func TestAStartThatIsStoppedLeavesNoLock(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		other := otherProgram(t, path, "CREATE TABLE t (x)", "DROP TABLE t", "BEGIN IMMEDIATE")
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := openWaiting(ctx, path, openToServe, cancel)
+		wantRefusal(t, err, path, "context canceled")
+		must(t, other.Close())
+		s, err := openStore(t.Context(), path, openToServe, testLog)
+		must(t, err)
+		mustCreate(t, s, rex)
+		must(t, s.Close())
+	})
+}
+
 // TestOpeningNeedsNoLock: a service that writes all the time keeps no command out.
 func TestOpeningNeedsNoLock(t *testing.T) {
 	path := databasePath(t)
@@ -851,6 +874,43 @@ func TestCommandsMeetWithoutALog(t *testing.T) {
 	locked := otherProgram(t, path, "PRAGMA journal_mode=DELETE", "BEGIN EXCLUSIVE")
 	must(t, refuseLostLog(t.Context(), path))
 	must(t, locked.Close())
+}
+
+// TestOnlyACopyIsTakenForOne that was written over the file: neither what the file was before a
+// service started, nor what other programs do to it meanwhile.
+func TestOnlyACopyIsTakenForOne(t *testing.T) {
+	sc := newScene(t)
+	for what, content := range map[string]string{
+		"a first start": "", "a copy": readText(t, sc.copy), "a killed one": readText(t, sc.db),
+	} {
+		t.Run(what, func(t *testing.T) {
+			path := databasePath(t)
+			writeText(t, path, content)
+			s := openDatabaseFor(t, path, openToServe)
+			check := func(after string) {
+				t.Helper()
+				mustWrite(t, s, sqlOf("UPDATE pets SET status = 2"))
+				wantEqual(t, fileEngine(s).refuseOverwritten(), nil, "the error after ", after)
+			}
+			check("the start")
+			for _, statement := range []string{"VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)",
+				"PRAGMA user_version = 5", "PRAGMA auto_vacuum = 1; VACUUM"} {
+				makeOtherDatabase(t, path, statement)
+				check(statement)
+			}
+			_, err := otherProgram(t, path, "PRAGMA busy_timeout = 0").Exec("PRAGMA journal_mode = DELETE")
+			if !isCode(err, sqlite3.SQLITE_BUSY) {
+				t.Errorf("another program changes the mode of its journal: %v", err)
+			}
+			pages, err := beginCopy(t.Context(), fileAddress(sc.copy), path, "WAL")
+			must(t, err)
+			must(t, pages.run(t.Context(), io.Discard, ""))
+			pages.end()
+			check("another program's restore")
+			makeOtherDatabase(t, path, "PRAGMA wal_checkpoint(TRUNCATE)")
+			check("a checkpoint")
+		})
+	}
 }
 
 // TestAnIndexThatIsCutToNothingIsNoErrorOfTheService, but one of its files: reads get 503.

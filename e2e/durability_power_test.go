@@ -495,15 +495,23 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 		},
 		{
 			"ids are moved once the pages are committed", "backup.go", []string{"a restore"},
-			[]string{"	err = pages.raiseIDs(ctx, old)\n	if err == nil {\n", `
-	if err = pages.run(ctx, c.stderr, "restoring"); err == nil {
+			[]string{
+				"	return partial.path, pages.raiseIDs(ctx, partial.path)\n",
+				"	return partial.path, nil\n",
+				`		err = pages.run(ctx, c.stderr, "restoring")
+		target.heed(err)
+	}
+`, `		err = pages.run(ctx, c.stderr, "restoring")
+	}
+	if err == nil {
 		_ = pages.backup.Finish()
 		pages.backup = nil
-		db := openPool(path, "mode=rw")
+		db := openPool(target.path, "mode=rw")
 		defer db.Close()
 		_, err = db.ExecContext(ctx, "UPDATE sqlite_sequence SET seq = seq + 1000000")
-	} else {
-`},
+	}
+`,
+			},
 		},
 		{
 			"a create is answered before its commit", "sqlite.go", []string{creates},

@@ -202,7 +202,7 @@ func TestADiskThatRefusesLosesNothing(t *testing.T) {
 		{
 			"the error of a checkpoint is dropped", "sqlite.go",
 			[]string{
-				"	e.heed(err)\n	return inLog, moved, err\n", "	return inLog, moved, err\n",
+				"	e.heed(err)\n	return inLog, err == nil", "	return inLog, err == nil",
 			},
 		},
 		{
