@@ -445,7 +445,6 @@ func TestAStopEndsAWriteInTheMiddle(t *testing.T) {
 		"key create", "key set -name shop 1", "key rotate 1", "key revoke 1", "key unban 1",
 	} {
 		t.Run(line, func(t *testing.T) {
-			t.Parallel()
 			db := madeDatabase(t)
 			s := openDatabase(t, db)
 			mustCreate(t, s, rex)
