@@ -152,7 +152,7 @@ func TestWhatCannotBeOpenedSaysWhyAndLeavesNothing(t *testing.T) {
 	for _, line := range []string{"key create", "serve -addr 127.0.0.1:0"} {
 		t.Run(line+", descriptors", func(t *testing.T) {
 			t.Parallel()
-			wantReason(t, 10, "too many open files", func(n int) *exec.Cmd {
+			wantReason(t, 12, "too many open files", func(n int) *exec.Cmd {
 				db := filepath.Join(t.TempDir(), "petstore.db")
 				cmd := program(append(strings.Fields(line), "-db", db)...)
 				limit := fmt.Sprintf("--nofile=%d:%[1]d", n)
