@@ -341,6 +341,7 @@ const manyPets = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM 
 
 // TestBackupWhileTheServiceRuns is the operator's command. The copy serves as it is.
 func TestBackupWhileTheServiceRuns(t *testing.T) {
+	t.Parallel()
 	db := databasePath(t)
 	s := startServer(t, nil, "-db", db)
 	response, body := s.post(`{"name":"Rex","categoryId":7}`)

@@ -20,8 +20,14 @@ import (
 	"time"
 )
 
-// story runs the lines of a text, one after the other: key commands, which must succeed; "wait"
-// and for how long; and what is shown then, as the id of a key and some of its fields.
+// story runs the lines of a text, one after the other. Here a key is made that lives for an hour:
+//
+//	create -expires 1h                       petstore key create -expires 1h, which must succeed
+//	1 state=active perMinute=60              fields of the key 1 that petstore key show -json has
+//	wait 1h                                  which takes no time in inKeys
+//	1 state=expired
+//
+// In the place of create there may be rotate, set, revoke and unban. Keys get the ids 1, 2, 3.
 func (k testKeys) story(text string) {
 	k.Helper()
 	for line := range strings.Lines(text) {

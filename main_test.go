@@ -69,6 +69,7 @@ func runServer(ctx context.Context, stdout, stderr io.Writer, args ...string) er
 // TestAFirstKeyThatCannotBeShownIsNotMade: a stored key that nobody has seen would
 // keep every later start from making one.
 func TestAFirstKeyThatCannotBeShownIsNotMade(t *testing.T) {
+	t.Parallel()
 	db := databasePath(t)
 	err := runServer(t.Context(), fullDisk{}, io.Discard, "-db", db)
 	wantOneLine(t, err, false, "no key was made, since it cannot be shown", "no space left")
@@ -276,6 +277,7 @@ func writePair(t testing.TB, dir, name string) (path string) {
 }
 
 func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
+	t.Parallel()
 	pair := writePair(t, t.TempDir(), "a")
 	env := map[string]string{"PETSTORE_TLS_KEY": pair}
 	s := startServer(t, env, "-db", databasePath(t), "-addr", "localhost:0", "-tls-cert", pair)
@@ -297,6 +299,7 @@ func TestTLSBringsHTTP2AtTheNameInTheCertificate(t *testing.T) {
 // TestNoKeyIsEverLogged puts the key where people put keys by mistake. The debug log names it by
 // its id; 0 is a caller without a valid one.
 func TestNoKeyIsEverLogged(t *testing.T) {
+	t.Parallel()
 	env := map[string]string{"PETSTORE_LOG_LEVEL": "debug"}
 	s := startServer(t, env, "-db", databasePath(t))
 	for line, want := range rowsOf(t, `
@@ -461,6 +464,7 @@ func TestAWrongSocketOfTheParentIsRefused(t *testing.T) {
 
 // TestASocketForAnotherProcessIsLeftAlone: the variables may have come from further up.
 func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	env := map[string]string{
 		"LISTEN_PID": fmt.Sprint(os.Getppid()),
 		"LISTEN_FDS": "1",
@@ -1551,6 +1555,7 @@ func TestNobodyWaitsForWhoeverReadsTheLog(t *testing.T) {
 // TestAServiceWhoseLogNobodyReadsGoesOnAndStops, though a refusal is logged meanwhile, and its stop
 // is.
 func TestAServiceWhoseLogNobodyReadsGoesOnAndStops(t *testing.T) {
+	t.Parallel()
 	s := startServer(t, nil, "-db", databasePath(t))
 	s.log.gate.Lock() // for good
 	for range addressQuota {
@@ -1565,6 +1570,7 @@ func TestAServiceWhoseLogNobodyReadsGoesOnAndStops(t *testing.T) {
 
 // TestAStartWhoseLogNobodyReadsGoesOn: it makes the first key, though a variable is warned of.
 func TestAStartWhoseLogNobodyReadsGoesOn(t *testing.T) {
+	t.Parallel()
 	shown := make(chan string, 1)
 	stdout := writerFunc(func(p []byte) (int, error) {
 		shown <- string(p)
@@ -1588,6 +1594,7 @@ func TestAStartWhoseLogNobodyReadsGoesOn(t *testing.T) {
 
 // TestACommandWhoseStderrNobodyReadsEndsAtASignal, when it says what it did.
 func TestACommandWhoseStderrNobodyReadsEndsAtASignal(t *testing.T) {
+	t.Parallel()
 	keys := newKeys(t)
 	keys.mint("create")
 	for _, line := range []string{"key set -name other 1", "key create", "pet import -"} {

@@ -286,6 +286,7 @@ func wantServed(t *testing.T, path string) {
 }
 
 func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
+	t.Parallel()
 	path, link := databasePath(t), databasePath(t)
 	must(t, os.Symlink(path, link))
 	s := openDatabaseFor(t, path, openToServe)
@@ -305,6 +306,7 @@ func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
 // TestALinkMayLeadToNoDatabaseYet: what is made stands where the link leads, its log and its lock
 // beside it.
 func TestALinkMayLeadToNoDatabaseYet(t *testing.T) {
+	t.Parallel()
 	first, target := linksToDatabase(t)
 	wantFileRefused(t, first, "petstore makes it at its first start", openExisting)
 	links := filesIn(t, filepath.Dir(first))
@@ -847,6 +849,7 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 // TestAnotherIndexOfTheLogLosesNothing: where a program has made another -shm under a running
 // service, the service leaves the log alone, which holds what both have stored.
 func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
+	t.Parallel()
 	p := startProcess(t)
 	path := p.Args[len(p.Args)-1]
 	p.create(201)
