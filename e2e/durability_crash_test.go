@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -112,7 +111,6 @@ type crash struct {
 
 	mu       sync.Mutex    // guards what follows
 	sent     int64         // requests since used was read
-	told     [2]int        // of them, those that were answered 503, and those that claimed nothing
 	answered []time.Time   // when the answers to them came, in order
 	slowest  time.Duration // of them, answered or not
 }
@@ -121,7 +119,7 @@ type crash struct {
 // is left. It starts the service again twice: after the kill and after a stop.
 func (c *crash) round(n int, life time.Duration) {
 	unanswered, killed := c.workUntilKilled(n, life)
-	answered, slowest, told := len(c.answered), c.slowest, c.told
+	answered, slowest := len(c.answered), c.slowest
 	left := c.s.db
 	if c.cluster == nil {
 		left = c.copyFiles()
@@ -138,11 +136,6 @@ func (c *crash) round(n int, life time.Duration) {
 		"stored; usage %d ms behind", n, life.Milliseconds(), answered, slowest.Milliseconds(),
 		stored, len(unanswered),
 		behind.Milliseconds())
-	if c.losesNode(n) {
-		c.Logf("after the death of a node %d requests were answered 503, %d of them with an "+
-			"unknown outcome",
-			told[0], told[1])
-	}
 	c.compare(c.listed)
 
 	c.s.stop()
@@ -261,10 +254,6 @@ func (c *crash) send(status int, into any, method, target, body string,
 	case err != nil && c.dying.Load():
 		return nil, err
 	case err == nil && got.status == http.StatusServiceUnavailable && c.leaderless.Load():
-		c.told[0]++
-		if strings.Contains(got.body, "is unknown") {
-			c.told[1]++
-		}
 		return nil, errLeaderless
 	case err == nil && got.status != status:
 		err = fmt.Errorf("status %d: %s", got.status, got.body)
@@ -309,7 +298,7 @@ func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration)
 	if allowed := max(time.Second, 500*time.Millisecond+c.slowest); behind > allowed {
 		c.Errorf("a kill forgets %v of counting, more than %v", behind, allowed)
 	}
-	c.used, c.sent, c.answered, c.slowest, c.told = stored, 0, nil, 0, [2]int{}
+	c.used, c.sent, c.answered, c.slowest = stored, 0, nil, 0
 	return behind
 }
 
@@ -320,7 +309,7 @@ func (c *crash) checkUsageAfterStop() {
 		c.Errorf("%d requests were stored after the kill and %d sent since; after a stop %d are "+
 			"stored", c.used, c.sent, stored)
 	}
-	c.used, c.sent, c.answered, c.slowest, c.told = stored, 0, nil, 0, [2]int{}
+	c.used, c.sent, c.answered, c.slowest = stored, 0, nil, 0
 }
 
 // storedUsage is how many requests of the server's key a database has counted. The days have the

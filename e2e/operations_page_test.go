@@ -662,8 +662,9 @@ func TestTheOperatorsPageSaysPausedAndKilledInOneSentence(t *testing.T) {
 	b.shows("#state", "Not responding since")
 }
 
-// TestTheOperatorsPageLeadsToTheHeadingOfAFault: of a damaged file, and of a lost majority. The file
-// is damaged where the service writes to find out whether it is ready; the numbers of nodes are fed.
+// TestTheOperatorsPageLeadsToTheHeadingOfAFault: of a damaged file, and of a lost majority. The
+// file is damaged where the service writes to find out whether it is ready; the numbers of nodes
+// are fed.
 func TestTheOperatorsPageLeadsToTheHeadingOfAFault(t *testing.T) {
 	t.Parallel()
 	s := start(t)
