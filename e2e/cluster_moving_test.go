@@ -26,7 +26,7 @@ type inventory struct {
 func newInventory(t *testing.T) *inventory {
 	t.Helper()
 	s := start(t, behindProxy...)
-	x := &inventory{db: s.db, key: s.key, crowd: gather(t, s, 16, true), metered: s.keyOfDay(),
+	x := &inventory{db: s.db, key: s.key, crowd: gather(t, s, 16), metered: s.keyOfDay(),
 		left: perDay}
 	x.keys = s.changeKeys(t)
 	for range 80 {
@@ -170,7 +170,7 @@ func isCopiedInUse(t *testing.T, c *cluster) {
 	services := serveBoth(c, &inventory{})
 	s := services[0]
 	s.key = s.newKey(unlimited...)
-	crowd := gather(t, s, 16, true)
+	crowd := gather(t, s, 16)
 	crowd.note(func() { crowd.urls = append(crowd.urls, services[1].url) })
 	keys, metered := s.changeKeys(t), s.keyOfDay()
 	p := &parish{services: services}

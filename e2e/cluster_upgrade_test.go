@@ -72,7 +72,7 @@ func (x *succession) begin(s *server, version string) {
 // take is the whole succession.
 func (x *succession) take() {
 	first := x.services[0]
-	x.crowd = gather(x.T, first, 16, true)
+	x.crowd = gather(x.T, first, 16)
 	for _, s := range x.services[1:] {
 		x.crowd.note(func() { x.crowd.urls = append(x.crowd.urls, s.url) })
 	}

@@ -30,7 +30,7 @@ import (
 // old or the new. An expiry needs no command, and holds at its very instant.
 func TestAChangeOfAKeyHoldsWithinASecond(t *testing.T) {
 	s := start(t, behindProxy...)
-	defer gather(t, s, 24, true).leave()
+	defer gather(t, s, 24).leave()
 	for range soak(1) {
 		passing := s.newKey("-plan", "enterprise", "-per-minute", "1000000", "-per-day",
 			"1000000000", "-expires", "2s")
@@ -249,8 +249,8 @@ type crowd struct {
 	busy       int // 503
 }
 
-// gather starts n clients that list and get, and with creates add animals too.
-func gather(t *testing.T, s *server, n int, creates bool) *crowd {
+// gather starts n clients that list, get, and add animals.
+func gather(t *testing.T, s *server, n int) *crowd {
 	t.Helper()
 	c := &crowd{server: s, urls: []string{s.url}, leaving: make(chan struct{}),
 		animals: map[string]int64{}, doubtful: map[string]bool{}}
@@ -259,7 +259,7 @@ func gather(t *testing.T, s *server, n int, creates bool) *crowd {
 	}
 	var clients sync.WaitGroup
 	for i := range n {
-		clients.Go(func() { c.visit(i, creates) })
+		clients.Go(func() { c.visit(i) })
 	}
 	c.leave = sync.OnceFunc(func() {
 		close(c.leaving)
@@ -295,7 +295,7 @@ func (c *crowd) token(client int) string { return c.keys[client%len(c.keys)] }
 
 // visit is one client. It thinks a little between its requests: the load is to
 // be constant, and to leave the machine some room.
-func (c *crowd) visit(client int, creates bool) {
+func (c *crowd) visit(client int) {
 	token := c.token(client)
 	var latest string // its latest animal, as JSON
 	var id int64
@@ -307,9 +307,9 @@ func (c *crowd) visit(client int, creates bool) {
 		}
 		name := fmt.Sprintf("client %d, animal %d", client, i)
 		switch {
-		case creates && i%4 == 0:
+		case i%4 == 0:
 			latest, id = c.create(token, name, "")
-		case creates && i%4 == 2:
+		case i%4 == 2:
 			latest, id = c.create(token, name, strings.ReplaceAll(name, " ", "-"))
 		case id == 0:
 			c.read(token, "/pets?status=available", "[")
@@ -405,7 +405,7 @@ func TestTheServiceIsOperatedWhileItIsUsed(t *testing.T) {
 	next := buildAgain(t)
 	for range soak(1) {
 		s := start(t, behindProxy...)
-		crowd := gather(t, s, 32, true)
+		crowd := gather(t, s, 32)
 		keys := s.changeKeys(t)
 
 		before := crowd.acknowledged()
