@@ -720,8 +720,8 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
 	plain := newDocument([]byte(body), noLink)
-	compressed := sync.OnceValue(func() document {
-		return newDocument(gzipped(body), noLink) // which takes longer than the rest of a start
+	compressed := sync.OnceValue(func() document { // when the first one takes that
+		return newDocument(gzipped(body), noLink)
 	})
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
