@@ -156,8 +156,8 @@ func (c *invocation) note(ctx context.Context) error {
 		_, err := c.store.write(ctx, note)
 		return err
 	}
-	// What backup has open is for reading alone. Opening the file once more would end its locks (see
-	// ensureFile), and two that are open at the end would leave the log behind.
+	// What backup has open is for reading alone. Opening the file once more would end its locks
+	// (see ensureFile), and two that are open at the end would leave the log behind.
 	if err := c.store.Close(); err != nil {
 		return err
 	}
@@ -620,8 +620,8 @@ func (e *sqliteFile) endRescue(isEnd bool, path string, err error) error {
 	e.rescued.path, e.rescued.err = path, err
 	e.rescued.where = "all that was confirmed is saved in " + path
 	if err != nil {
-		e.rescued.where = fmt.Sprintf("do not stop the service before what was confirmed is saved, "+
-			"which is tried each minute: %v", err)
+		e.rescued.where = fmt.Sprintf("do not stop the service before what was confirmed is "+
+			"saved, which is tried each minute: %v", err)
 	}
 	return e.rescued.verdict(isEnd)
 }

@@ -934,8 +934,8 @@ func TestRestoreWaitsForALock(t *testing.T) {
 	wantAll(t, sc.db+oldSuffix)
 }
 
-// TestAKilledRestoreLeavesNothingToServe: no start takes the empty file, which the restore has made in
-// the place of a lost database, for its own first.
+// TestAKilledRestoreLeavesNothingToServe: no start takes the empty file, which the restore has made
+// in the place of a lost database, for its own first.
 func TestAKilledRestoreLeavesNothingToServe(t *testing.T) {
 	sc, killed := newScene(t), databasePath(t)
 	sc.prepare(t, "lose")

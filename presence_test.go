@@ -242,7 +242,8 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	path := madeDatabase(t)
 	first, err := claimHost(path)
 	must(t, err)
-	wantError(t, (&presence{path: path + "-host"}).renew(true), errElsewhere, "the entry of a second")
+	other := &presence{path: path + "-host"}
+	wantError(t, other.renew(true), errElsewhere, "the entry of a second")
 	must(t, os.Remove(path+"-host")) // by the second one, which has seen an old entry there
 	second, err := claimHost(path)
 	must(t, err)

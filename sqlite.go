@@ -26,7 +26,7 @@ const (
 	serviceWait = 500 * time.Millisecond // for another program's lock
 	writerWait  = 100 * time.Millisecond // of a look for changes, for the writing connection
 	lockPoll    = 100 * time.Microsecond // between two tries of a write to get the lock
-	logPages    = 1000                   // from which on the log is moved, as SQLite does on its own
+	logPages    = 1000                   // from which on the log is moved, as by SQLite alone
 	askLogEach  = 50                     // commits: to ask how many pages it has costs up to 9 µs
 
 	// toBeSaved ends an errLostFile until rescue has looked where all is that was confirmed.
@@ -40,8 +40,8 @@ type sqliteFile struct {
 	reading string        // SQLite's mode for the connections for reading
 	serves  bool          // a service has started: its stop waits for what is being written
 
-	// busy holds an element while what follows is used. It is a channel in place of a mutex, because
-	// changed does not wait for it for long.
+	// busy holds an element while what follows is used. It is a channel in place of a mutex,
+	// because changed does not wait for it for long.
 	busy    chan struct{}
 	conn    *sql.Conn // for writing; several would starve one another; nil if it is only read
 	version int64     // data_version on conn, as it was at the last look; 0 before the first

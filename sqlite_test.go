@@ -669,7 +669,8 @@ func TestOpeningWaitsForALockOnAFileThatIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAStartThatIsStoppedLeavesNoLock: what it waits for here is a file that is not in WAL mode yet.
+// TestAStartThatIsStoppedLeavesNoLock: what it waits for here is a file that is not in WAL mode
+// yet.
 func TestAStartThatIsStoppedLeavesNoLock(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -901,7 +902,8 @@ func TestOnlyACopyIsTakenForOne(t *testing.T) {
 				makeOtherDatabase(t, path, statement)
 				check(statement)
 			}
-			_, err := otherProgram(t, path, "PRAGMA busy_timeout = 0").Exec("PRAGMA journal_mode = DELETE")
+			other := otherProgram(t, path, "PRAGMA busy_timeout = 0")
+			_, err := other.Exec("PRAGMA journal_mode = DELETE")
 			if !isCode(err, sqlite3.SQLITE_BUSY) {
 				t.Errorf("another program changes the mode of its journal: %v", err)
 			}
