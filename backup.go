@@ -458,9 +458,10 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 		return 0, "", err
 	}
 	// A lock beside nothing may be left of a database that was lost, or moved away.
-	if version == 0 && !isMissing(path+"-lock") {
-		c.log.Warn("if there was a database here, the ids that it gave are unknown; a -skip-ids "+
-			"above all that were given since the copy was made keeps them from being given again",
+	if version == 0 && !isMissing(path+"-lock") && !c.given("skip-ids") {
+		c.log.Warn("if there was a database here, the ids that it gave are unknown; new ones start "+
+			"above those of the copy; if more were given since it was made, restore again with a "+
+			"larger -skip-ids",
 			"database", path,
 			"skippedIDs", c.skipIDs)
 	}
@@ -711,7 +712,7 @@ func tellDamage(ctx context.Context, err error, path string) error {
 	if !isDamaged {
 		return err
 	}
-	knownIDs := "none of them can be read"
+	knownIDs := "none can be read"
 	db := openToLook(path)
 	defer db.Close()
 	var highest int64
@@ -720,8 +721,9 @@ func tellDamage(ctx context.Context, err error, path string) error {
 	}
 	// %[2]s is the path again.
 	return fmt.Errorf("the database is damaged, and no copy of it can be kept (%w); to restore "+
-		"in its place, move %s, %[2]s-wal and %[2]s-shm away together, and give a -skip-ids above "+
-		"all ids that were given since the copy was made: %s", err, path, knownIDs)
+		"in its place, move %s, %[2]s-wal and %[2]s-shm away together, as far as they are there; "+
+		"new ids start -skip-ids above those of the copy; of those that were given, %s", err, path,
+		knownIDs)
 }
 
 // isDamage reports whether an error of a read is that of a file with damage, or of a disk that

@@ -1012,7 +1012,7 @@ func TestRestoreFollowsLinks(t *testing.T) {
 // move away, and then there is no database. It says what is known of the ids that were given.
 func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 	for known, script := range rowsOf(t, `
-		none of them can be read => lose; write pets.db damaged
+		none can be read => lose; write pets.db damaged
 		the highest that can be read is 205 => damage pets.db
 		the highest that can be read is 5 => break pets.db`) {
 		t.Run(known, func(t *testing.T) {
@@ -1020,8 +1020,7 @@ func TestADamagedDatabaseIsNotRestoredInto(t *testing.T) {
 			sc.prepare(t, script)
 			before := filesIn(t, sc.folder)
 			_, err := sc.restore(t.Context())
-			wantRefusal(t, err, "the database is damaged", "a -skip-ids above all ids that were "+
-				"given since the copy was made: "+known)
+			wantRefusal(t, err, "the database is damaged", "of those that were given, "+known)
 			wantRefusal(t, err, "",
 				fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together", sc.db))
 			wantSameFiles(t, before, filesIn(t, sc.folder))
@@ -1074,14 +1073,15 @@ func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
 func TestRestoreSaysWhatItDid(t *testing.T) {
 	const unknown = "the ids that it gave are unknown"
 	sc := newScene(t)
-	restore := func() (log string) {
+	restore := func(flags ...string) (log string) {
 		t.Helper()
-		out, log, err := petstore(t, nil, "restore", "-db", sc.db, "-skip-ids", "7", sc.copy)
+		args := append([]string{"restore", "-db", sc.db}, flags...)
+		out, log, err := petstore(t, nil, append(args, sc.copy)...)
 		must(t, err)
 		wantEqual(t, out, "", "what is printed")
 		return log
 	}
-	log := restore()
+	log := restore("-skip-ids", "7")
 	kept, err := filepath.Glob(sc.db + ".*.old")
 	must(t, err)
 	copied, err := os.Stat(sc.copy)
@@ -1099,6 +1099,10 @@ func TestRestoreSaysWhatItDid(t *testing.T) {
 	wantPart(t, log, unknown, "the log, where a lock alone is left,")
 	wantPart(t, log, `"old":""`, "the log")
 	wantAll(t, sc.db)
+	wantNextIDs(t, sc.db, allPets+1_000_001, allKeys+1_000_001)
+
+	must(t, os.Remove(sc.db))
+	wantCount(t, restore("-skip-ids", "7"), unknown, 0, "the log with -skip-ids")
 	wantNextIDs(t, sc.db, allPets+8, allKeys+8)
 }
 

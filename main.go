@@ -687,7 +687,14 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		every(5*time.Second, "keep a sample of the metrics", o.sample)
 	}
 	if pair != nil {
-		renew := func(context.Context) error { return pair.renew() }
+		renew := func(context.Context) error {
+			err := pair.renew()
+			if err != nil {
+				err = fmt.Errorf("%s, %s: %w; the old pair is served still, and a restart would fail",
+					pair.certFile, pair.keyFile, err)
+			}
+			return err
+		}
 		// The stop does not wait for this, since the files may be on a disk that hangs.
 		go repeat(ctx, 30*time.Second, "use the files of -tls-cert and -tls-key", renew, s.log)
 	}
