@@ -511,26 +511,19 @@ type presence struct {
 
 const hostWatch = 3 * time.Second // of an entry that is to be renewed every second
 
-// hostEntry is what F-host holds: a count that begins anywhere, and the writer's bootID. Without a
-// count it is no entry.
-type hostEntry struct {
-	count int64
-	boot  string
-}
-
 // refuseElsewhere refuses a database that a service of another kernel uses. An entry of this kernel
 // was left behind by a kill, or belongs to the service of this kernel that runs: that one has asked
 // this itself. isServed reports whether one runs. This comes before anything of the database is
 // read: where locks are not passed on, to read its log may change the index that is in use.
 func refuseElsewhere(ctx context.Context, path string, isServed func(path string) bool) error {
-	entry, err := readHost(path + "-host")
+	entry, err := readMark(path + "-host")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	isOwn := entry.boot != "" && entry.boot == bootID()
+	isOwn := bootID() != "" && isOfBoot(entry, bootID())
 	if isOwn || isServed(path) {
 		return nil
 	}
@@ -539,7 +532,7 @@ func refuseElsewhere(ctx context.Context, path string, isServed func(path string
 
 // watchHost is an errElsewhere if an entry is renewed while it watches. Otherwise it removes the
 // entry, so that nobody need watch it again.
-func watchHost(ctx context.Context, path string, entry hostEntry) error {
+func watchHost(ctx context.Context, path, entry string) error {
 	const looks = 30
 	ticks := time.NewTicker(hostWatch / looks)
 	defer ticks.Stop()
@@ -549,7 +542,7 @@ func watchHost(ctx context.Context, path string, entry hostEntry) error {
 			return context.Cause(ctx)
 		case <-ticks.C:
 		}
-		now, err := readHost(path)
+		now, err := readMark(path)
 		if errors.Is(err, os.ErrNotExist) { // that service has stopped
 			return nil
 		}
@@ -569,7 +562,7 @@ func claimHost(path string) (*presence, error) {
 	p := &presence{path: path + "-host", boot: bootID(), first: first, last: first,
 		renewed: time.Now()}
 	// What a kill has left behind here, no other kernel takes for its own.
-	if entry, err := readHost(p.path); err == nil && entry.boot == p.boot {
+	if entry, err := readMark(p.path); err == nil && isOfBoot(entry, p.boot) {
 		_ = os.Remove(p.path)
 	}
 	file, err := makeFile(p.path)
@@ -629,7 +622,7 @@ func (p *presence) renew(isDue bool) error {
 	}
 	if err == nil {
 		defer file.Close()
-		p.lost = !p.isOwn(parseEntry(startOf(file)))
+		p.lost = !p.isOwn(startOf(file))
 	}
 	if p.lost {
 		return errElsewhere
@@ -640,18 +633,24 @@ func (p *presence) renew(isDue bool) error {
 	return p.write(file)
 }
 
-// write writes the next entry over the one before: all have one length.
+// write writes the next entry over the one before: a count that begins anywhere, and the bootID.
+// All have one length.
 func (p *presence) write(file *os.File) error {
 	p.last++
 	_, err := file.WriteAt(fmt.Appendf(nil, "%019d %s\n", p.last, p.boot), 0)
 	return err
 }
 
-// isOwn reports whether an entry is this service's, or none. A network may show an old one.
-func (p *presence) isOwn(entry hostEntry) bool {
-	isOurs := entry.boot == p.boot && p.first <= entry.count && entry.count <= p.last
-	return isOurs || entry.count == 0
+// isOwn reports whether an entry is this service's, or none. A network may show an old one, and a
+// power cut may leave anything.
+func (p *presence) isOwn(entry string) bool {
+	text, _, _ := strings.Cut(entry, " ")
+	count, _ := strconv.ParseInt(text, 10, 64) // 0 after an error
+	isOurs := isOfBoot(entry, p.boot) && p.first <= count && count <= p.last
+	return isOurs || count == 0
 }
+
+func isOfBoot(entry, boot string) bool { return strings.HasSuffix(entry, " "+boot+"\n") }
 
 // leave removes the entry, unless it is another service's, and ends its renewing.
 func (p *presence) leave() {
@@ -659,22 +658,9 @@ func (p *presence) leave() {
 		p.stop()
 		p.renewing.Wait()
 	}
-	if entry, err := readHost(p.path); err == nil && p.isOwn(entry) {
+	if entry, err := readMark(p.path); err == nil && p.isOwn(entry) {
 		_ = os.Remove(p.path)
 	}
-}
-
-// readHost reads F-host.
-func readHost(path string) (hostEntry, error) {
-	text, err := readMark(path)
-	return parseEntry(text), err
-}
-
-// parseEntry reads what stands in F-host. A power cut may leave anything there.
-func parseEntry(text string) hostEntry {
-	count, boot, _ := strings.Cut(text, " ")
-	number, _ := strconv.ParseInt(count, 10, 64) // 0 after an error
-	return hostEntry{count: number, boot: strings.TrimSpace(boot)}
 }
 
 // --- Files that are published whole ---

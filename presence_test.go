@@ -183,23 +183,20 @@ func TestAServiceRenewsItsEntry(t *testing.T) {
 	path := madeDatabase(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := openDatabaseFor(t, path, openToServe)
-		entry := func() hostEntry {
+		var first int64
+		must(t, errorOf(fmt.Sscan(readText(t, path+"-host"), &first)))
+		wantEntry := func(count int64) {
 			t.Helper()
-			entry, err := readHost(path + "-host")
-			must(t, err)
-			return entry
-		}
-		first := entry()
-		wantEqual(t, first.boot, bootID(), "the machine's run")
-		for i := range int64(5) {
 			time.Sleep(time.Second)
 			synctest.Wait()
-			wantEqual(t, entry(), hostEntry{first.count + i + 1, first.boot}, "the entry")
+			want := fmt.Sprintf("%019d %s\n", count, bootID())
+			wantEqual(t, readText(t, path+"-host"), want, "the entry")
+		}
+		for i := range int64(5) {
+			wantEntry(first + i + 1)
 		}
 		must(t, os.Remove(path+"-host"))
-		time.Sleep(time.Second)
-		synctest.Wait()
-		wantEqual(t, entry().count, first.count+6, "the count of an entry that was deleted")
+		wantEntry(first + 6)
 		must(t, s.Close())
 		wantMissing(t, path+"-host")
 	})
