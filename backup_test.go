@@ -243,15 +243,17 @@ func TestACopyIsOnDiskBeforeItHasItsName(t *testing.T) {
 	wantEqual(t, synced[1:], want, "what is synced")
 }
 
-// endingContext ends when it has been asked for so often whether it has.
+// endingContext ends when it has been asked so often whether it has, by the goroutine that made it:
+// those of database/sql may ask when all is done.
 type endingContext struct {
 	context.Context
 	cancel context.CancelFunc
+	asker  string // of goroutineID
 	left   atomic.Int64
 }
 
 func newEndingContext(t testing.TB, looks int64) *endingContext {
-	c := &endingContext{}
+	c := &endingContext{asker: goroutineID()}
 	c.Context, c.cancel = context.WithCancel(t.Context())
 	t.Cleanup(c.cancel)
 	c.left.Store(looks)
@@ -287,8 +289,16 @@ func (c *endingContext) Err() error {
 	return c.Context.Err()
 }
 
+// goroutineID is that of the caller.
+func goroutineID() string {
+	stack := make([]byte, 50)
+	stack = stack[:runtime.Stack(stack, false)]
+	id, _, _ := strings.Cut(string(stack), "[") // "goroutine 7 [running]:"
+	return id
+}
+
 func (c *endingContext) look() {
-	if c.left.Add(-1) == 0 {
+	if goroutineID() == c.asker && c.left.Add(-1) == 0 {
 		c.cancel()
 	}
 }
