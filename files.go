@@ -495,8 +495,9 @@ func refuseFailed(path string) error {
 
 // --- F-host, the presence of a service ---
 
-// presence is the file F-host, which a service writes every second while it serves F. Where a file
-// system passes no locks on, this tells the programs of another kernel, which do not see the lock.
+// presence is the file F-host, which a service writes every second while it serves F, and a restore
+// while it runs. Where a file system passes no locks on, this tells the programs of another kernel,
+// which do not see the lock.
 type presence struct {
 	path     string
 	boot     string // bootID
