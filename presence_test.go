@@ -184,7 +184,7 @@ func TestAServiceRenewsItsEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openDatabaseFor(t, path, openToServe)
 		var first int64
-		must(t, errorOf(fmt.Sscan(readText(t, path+"-host"), &first)))
+		must(t, errorOf(fmt.Sscanf(readText(t, path+"-host"), "%d", &first)))
 		wantEntry := func(count int64) {
 			t.Helper()
 			time.Sleep(time.Second)
