@@ -30,8 +30,8 @@
 //	commands.go       the table of commands, their help, and how one is run
 //	commands_keys.go  what the commands about keys do
 //	commands_pets.go  what the commands about pets do, import and export among them
-//	backup.go         backup, restore, and ways past damage
-//	files.go          what is made, resolved, given away, and published whole; who else serves
+//	backup.go         backup and restore
+//	files.go          how files are found, made and published; what stands beside a database
 //	disk_unix.go      what only an operating system can tell of a disk
 //	disk_other.go     other systems, whose disks stay unknown
 //
@@ -118,7 +118,7 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	// stderr is written to for a moment longer than stdout: what tells of a stop comes after it.
+	// stderr is written to for a moment longer than stdout: there, a command that was stopped says so.
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	soonAfter(ctx, cancel)
 	p := &process{
@@ -128,6 +128,7 @@ func run(
 		stderr:  stoppable(late, stderr),
 	}
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
+		// The service logs by a queue, which alone writes to stderr, and may wait for it for long.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
@@ -226,7 +227,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 	listener, debugListener, err := listenForBoth(ctx, cmd)
 	if ctx.Err() != nil {
-		return nil // a stop of the start, here and below, is no failure
+		return nil // to stop a service that starts is no failure, here and below
 	}
 	if err != nil {
 		return err
@@ -236,8 +237,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		defer debugListener.Close()
 	}
 
-	// openStore may wait for another program's lock, or for a cluster's leader. It has no deadline,
-	// since an upgrade of the schema would heed it, and a large database takes long.
+	// openStore may wait for another program's lock, or for a cluster's leader. There is no deadline:
+	// it would also end an upgrade of the schema, which takes long in a large database.
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -557,9 +558,11 @@ func (s *server) serve(listener net.Listener) {
 }
 
 // stop ends the server. Clients cannot know of the stop yet, so connections are accepted for 0.1 s
-// as before. Shutdown, like SetKeepAlivesEnabled(false), closes those whose request was not read
-// yet, so what is on its way is read for another 0.25 s. Then requests may finish until ctx ends,
-// whose error is returned. Bodies have a second, from the beginning of the stop, to arrive.
+// as before. Shutdown, like SetKeepAlivesEnabled(false), closes connections whose next request is
+// on its way, so requests are read for another 0.25 s. Then those that run may finish until ctx
+// ends, whose error is returned. None of them heeds its own context, which ends with endContexts.
+// Bodies have a second to arrive: from the beginning of the stop or, with HTTP/2, from endContexts
+// on.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	bodiesEnd := time.Now().Add(bodyWait)
 	time.Sleep(100 * time.Millisecond)
@@ -582,7 +585,8 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	return ctx.Err()
 }
 
-// closeUnused closes connections without a request, for which Shutdown would wait 5 seconds.
+// closeUnused closes connections that have never sent a request. Shutdown would give each of them 5
+// seconds for one.
 func (s *server) closeUnused() {
 	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
@@ -657,7 +661,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(500*time.Millisecond, "write usage", func(ctx context.Context) error {
-		return s.ledger.flush(ctx, time.Now, true)
+		return s.ledger.flush(ctx, time.Now, true) // and leave room to creates
 	})
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
 	// The clocks may differ by one second.
@@ -708,7 +712,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet and then, when
 // nothing more is written, a file that has lost its name.
 func saveAll(s *service) error {
-	_ = saveLost(s, true) // so that an error of the usage says where all is that was confirmed
+	// It may empty the log, and then the error of the usage says that all is in the database.
+	_ = saveLost(s, true)
 	err := flushLast(s.ledger)
 	lost := saveLost(s, true)
 	if err == nil {
@@ -739,7 +744,7 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		err := l.flush(ctx, time.Now, false)
+		err := l.flush(ctx, time.Now, false) // nobody creates any more
 		isUseless := slices.ContainsFunc(endsWriting, func(end error) bool {
 			return errors.Is(err, end)
 		})

@@ -9,8 +9,8 @@ package main
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
 // response before the disk has the data. We rejected one goroutine that does all writing. It would
-// share commits too, but on a single core it would keep the network poller from running, and reads
-// would wait for hundreds of milliseconds.
+// share commits too, but it is always ready to run. On a single core, Go then looks too rarely what
+// the network has, and reads waited for hundreds of milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
 // and speak JSON.
@@ -56,16 +56,16 @@ type scanner = func(columns ...any) error
 type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. The end of ctx
-	// ends a wait for other programs, and in a command all that comes before the commit. An error
-	// means that nothing was written, unless it wraps errOutcome.
+	// ends a wait for other programs and, before bind, also a transaction that is not being committed
+	// yet. An error means that nothing was written, unless it wraps errOutcome.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls note, which makes all that is remembered old, if that may differ from what is
-	// stored: on a file, if another program has written since the last call; on a cluster, if a
-	// node responds that may lack what the one before has shown. Of calls that run at once, none
-	// returns before the change is noted. What others write to a cluster it cannot tell: see edit.
+	// changed notices what no count of edits tells, and then calls note, which makes all that is
+	// remembered old. On a file, that is a write by another program since the last call. On a cluster,
+	// another node responds than before, and may lack what that one has shown. Each of several calls
+	// at once returns only after a change is noted.
 	changed(ctx context.Context, note func()) error
 	// bind ties the engine to the database that it has opened, once the schema is right. From then
 	// on it refuses any other, such as a node of another cluster.
@@ -281,10 +281,10 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 	return nil
 }
 
-// edit is write for changes of pets and keys that are stored already. It counts the edit in the
-// database, where other services see it (see refresh), and read anew what they remember. Nobody
-// remembers that a pet or a key is missing, so a new one is no edit. Of the last page of a list,
-// which may lack a new pet, see fresh.
+// edit is write for changes of pets and keys that are stored already. Only commands make them. It
+// counts the edit in the database, where all services see it: see refresh. Nobody remembers that a
+// pet or a key is missing, so a new one is no edit. The last page of a list may lack a new pet: see
+// fresh.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 	return s.write(ctx, append(statements, count)...)
@@ -354,9 +354,10 @@ var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 // stored is the number of a status, and 0 for "", which stands for no status or for all.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
-// These queries read pets for petReader. A row of the last three is no pet: its id is 0, and its
-// category_id the number of edits. Since one query reads both, that counts each edit which the pets
-// show. ORDER BY and LIMIT count for all rows together. An OFFSET would cost more with each page.
+// These queries read pets for petReader. In the last three, a row with the id 0 is no pet: its
+// category_id is the number of edits. Both come from one state of the database, so no pet shows an
+// edit that is not counted. ORDER BY and LIMIT count for all rows together. An OFFSET would cost
+// more with each page.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
 	readPets   = `SELECT 0 AS id, value AS category_id, 0, '' FROM counters WHERE name = 'edits'
@@ -448,7 +449,9 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	return p.highestShown == s.highestShown.Load() // or it may lack the pet that was shown
+	// It may lack a pet that was shown since it was read. If its own reading has shown the newest
+	// pet, it is read once more.
+	return p.highestShown == s.highestShown.Load()
 }
 
 // page returns the pets with ids above after, in ascending order. Status "" stands for all.
@@ -508,7 +511,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 // cachedPet is the document of one pet.
 type cachedPet struct {
 	document
-	editsSeen uint64 // of the store, before the pet was read; no commit of a service changes a pet
+	editsSeen uint64 // of the store, before the pet was read; only an edit changes a pet
 }
 
 // pet returns the pet, or nil if there is none.
@@ -559,7 +562,7 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
-	if first <= highestShown { // then the whole transaction is in doubt
+	if first <= highestShown { // ids come again, so all pets of this transaction are in doubt
 		return 0, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
@@ -569,7 +572,7 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 // noteGivenAgain returns the error of a pet whose id was given before. The engine has lost pets, as
 // happens to a node whose disk was full, and on a cluster of which two nodes have led at once. What
 // becomes of this pet is unknown, too. What is remembered may be of those that are lost, so it is
-// forgotten.
+// forgotten, but for highestShown: creates fail until the ids are above all that were shown.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
