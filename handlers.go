@@ -258,9 +258,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// A proxy may see the end of a request elsewhere if it has chunks and a Content-Length, or
-		// chunks in HTTP/1.0. RFC 9112 section 6.1 wants the connection ended then. net/http does
-		// not tell these from other requests with chunks, or in HTTP/1.0, so all of those count.
+		// A request with chunks and a Content-Length, or with chunks in HTTP/1.0, can be smuggled past a
+		// proxy, which sees its end elsewhere. RFC 9112 section 6.1 wants the connection ended after it.
+		// net/http does not tell these from others with chunks, or in HTTP/1.0. So the connection ends
+		// after all of those.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -293,7 +294,8 @@ func (s *service) route(w *response, r *http.Request) {
 // count counts a response, and logs it at debug level.
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
-	case lookupRefused, notReady, queueFull: // no errors of the service
+	case lookupRefused, notReady, queueFull:
+		// They say nothing of how well or fast the service works. A key's errors count them below.
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}

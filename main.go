@@ -495,7 +495,8 @@ func takeTurns(handler http.Handler) http.Handler {
 		}
 		handler.ServeHTTP(w, r)
 		if !small {
-			_ = http.NewResponseController(w).Flush() // an error means that the peer has gone
+			// This waits until the peer has taken the response. An error means that it has gone.
+			_ = http.NewResponseController(w).Flush()
 		}
 	})
 }
