@@ -382,7 +382,7 @@ func (f *importFile) rowOf(line []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	row := pet.appendRow(nil)
+	row := pet.row()
 	if f.kept == nil {
 		return row, nil
 	}

@@ -198,7 +198,7 @@ func petLines(n int) string {
 }
 
 // rowOf is a pet as importPets takes it.
-func rowOf(pet NewPet) string { return string(pet.appendRow(nil)) }
+func rowOf(pet NewPet) string { return string(pet.row()) }
 
 // importContent runs petstore pet import.
 func importContent(t testing.TB, db, content string) (log string, err error) {

@@ -399,7 +399,8 @@ func (s *service) cors(w *response, r *http.Request) (isPreflight bool) {
 func (s *service) fail(w *response, r *http.Request, err error) {
 	w.discardBody(r)
 	shown := s.shownError(w, err)
-	if underAPI(r.URL.Path) && w.Header()["RateLimit"] == nil {
+	limits := w.Header()["RateLimit"] //nolint:staticcheck // it is spelt so where it is set
+	if underAPI(r.URL.Path) && limits == nil {
 		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
 		if refusal != nil {
 			shown = s.shownError(w, refusal)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -516,7 +517,7 @@ func TestReadinessForgetsNothing(t *testing.T) {
 			for i := range 100_000 {
 				want := []error{nil, errUnavailable}[i%2]
 				m.noteReady(part, want)
-				if got := noted(); got != want {
+				if got := noted(); !errors.Is(got, want) {
 					t.Errorf("what was noted is %v, want %v", got, want)
 					return
 				}

@@ -143,7 +143,7 @@ type transaction struct {
 	callers    int
 	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
-	pets       [][]byte // rows (see appendRow) that the last statement inserts: see createPet
+	pets       [][]byte // rows (see NewPet.row) that the last statement inserts: see createPet
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
@@ -392,7 +392,7 @@ func (s *store) petReader() func(scan scanner) (*Pet, error) {
 }
 
 // insertPets returns the statement that adds pets if a condition holds. Its first argument is a
-// JSON array of rows, as appendRow makes them. SQLite inserts them in the order of the ORDER BY,
+// JSON array of rows, as NewPet.row makes them. SQLite inserts them in the order of the ORDER BY,
 // and AUTOINCREMENT gives them consecutive ids; createPet relies on both. RETURNING would cost
 // twice as much.
 func insertPets(condition string) string {
@@ -401,9 +401,9 @@ func insertPets(condition string) string {
 		WHERE ` + condition + ` ORDER BY key`
 }
 
-// appendRow appends the columns of a pet as a JSON array.
-func (p NewPet) appendRow(to []byte) []byte {
-	to = append(to, '[')
+// row is the columns of a pet as a JSON array.
+func (p NewPet) row() []byte {
+	to := []byte{'['}
 	to = strconv.AppendInt(to, p.CategoryID, 10)
 	to = append(to, ',')
 	to = strconv.AppendInt(to, p.Status.stored(), 10)
@@ -544,7 +544,7 @@ var insertCreated = insertPets("true")
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	highestShown := s.highestShown.Load() // before the pet is stored, so that its id is higher
-	row := p.appendRow(nil)
+	row := p.row()
 	var before int // pets of the transaction that come before this one
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
 		before = len(t.pets)
@@ -593,7 +593,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
 	created := int64(instantOf(now))
 	idempotencyKey = quote(idempotencyKey)
-	insertPet := sqlOf(insertOnce, "["+string(p.appendRow(nil))+"]",
+	insertPet := sqlOf(insertOnce, "["+string(p.row())+"]",
 		keyID, idempotencyKey, created-int64(recordMillis))
 	// If the statement before has inserted a pet, changes() is 1, and last_insert_rowid() its id.
 	// REPLACE: a record of the same key that has served its time may still be there.

@@ -953,7 +953,7 @@ func TestEveryColumnOfAPetIsWrittenAndRead(t *testing.T) {
 			_, err = s.readInto(t.Context(), stored, &n)
 		}
 		if n != 1 {
-			t.Errorf("NewPet.%s is missing in insertPets or NewPet.appendRow: %v", name, err)
+			t.Errorf("NewPet.%s is missing in insertPets or NewPet.row: %v", name, err)
 		}
 		mustWrite(t, s, sqlOf("DELETE FROM pets"),
 			sqlOf("INSERT INTO pets (name, category_id, status) VALUES ('Rex', 1, 2)"),
