@@ -55,9 +55,10 @@ type scanner = func(columns ...any) error
 // store writes one transaction at a time.
 type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
-	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. The end of ctx
-	// ends a wait for other programs and, before bind, also a transaction that is not being committed
-	// yet. An error means that nothing was written, unless it wraps errOutcome.
+	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
+	// that nothing was written, unless it wraps errOutcome. The end of ctx ends a wait for other
+	// programs. In a command, it also undoes a transaction on a file that is not being committed yet,
+	// and is an errOutcome of one that was sent to a cluster.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
@@ -263,7 +264,7 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		ctx = context.WithoutCancel(ctx) // nobody may cancel the writes of others
 	}
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // a cluster would call the outcome of this write unknown
+		return context.Cause(ctx) // before it is sent, so that its outcome is known
 	}
 	if len(t.pets) > 0 {
 		rows := bytes.Join(t.pets, []byte(","))
