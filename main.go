@@ -680,7 +680,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 			}
 			return s.ledger.purge(ctx, time.Now())
 		})
-	every(time.Second, "save what was removed or replaced", func(context.Context) error {
+	every(time.Second, "keep the files of the database", func(context.Context) error {
 		return saveLost(s, false)
 	})
 	if o != nil {

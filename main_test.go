@@ -768,7 +768,7 @@ func TestACopyThatCannotBeMadeIsTriedEachMinute(t *testing.T) {
 		time.Sleep(11 * time.Second)
 		wantSound(b.T, savedCopies(b, b.path)[0], 1)
 		wantError(b, b.stop(), errLostFile, "the stop")
-		wantCount(b, b.log.String(), `"ERROR","msg":"cannot save what was removed or replaced"`, 1,
+		wantCount(b, b.log.String(), `"ERROR","msg":"cannot keep the files of the database"`, 1,
 			"the log")
 	})
 }

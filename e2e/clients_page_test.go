@@ -78,6 +78,13 @@ func openTab(t *testing.T, address string) *tab {
 	noError(t, chromedp.Listen(ctx, b.listen))
 	b.theme("light")
 	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(address))
+	eventually(t, longEnough, func() error { // on a busy machine, Navigate may be back before its script
+		state, err := evaluate[string](b, "document.readyState + location.href")
+		if err == nil && !strings.HasPrefix(state, "complete"+address) {
+			err = fmt.Errorf("the page is %s", state)
+		}
+		return err
+	})
 	t.Cleanup(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
