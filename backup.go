@@ -460,8 +460,8 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	// A lock beside nothing may be left of a database that was lost, or moved away.
 	if version == 0 && !isMissing(path+"-lock") && !c.given("skip-ids") {
 		c.log.Warn("if there was a database here, the ids that it gave are unknown; new ones "+
-			"start above those of the copy; if more were given since it was made, restore again with a "+
-			"larger -skip-ids",
+			"start above those of the copy; if more were given since it was made, restore again "+
+			"with a larger -skip-ids",
 			"database", path,
 			"skippedIDs", c.skipIDs)
 	}

@@ -258,10 +258,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// A request with chunks and a Content-Length, or with chunks in HTTP/1.0, can be smuggled past a
-		// proxy, which sees its end elsewhere. RFC 9112 section 6.1 wants the connection ended after it.
-		// net/http does not tell these from others with chunks, or in HTTP/1.0. So the connection ends
-		// after all of those.
+		// A request with chunks and a Content-Length, or with chunks in HTTP/1.0, can be smuggled
+		// past a proxy, which sees its end elsewhere. RFC 9112 section 6.1 wants the connection
+		// ended after it. net/http does not tell these from others with chunks, or in HTTP/1.0. So
+		// the connection ends after all of those.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)

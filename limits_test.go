@@ -393,16 +393,17 @@ func TestOfTwoBucketsThatRefuseTheOneThatResetsLaterIsShown(t *testing.T) {
 		dayEnds string
 		want    string
 	}{
-		{60, "9h", "0 until 9h0m0s: the limit of 1000 requests a day is used up; retry in 32400 s"},
-		{60, "40.001s", "0 until 40.001s: the limit of 1000 requests a day is used up; retry in 41 s"},
-		{60, "40s", "0 until 40s: the limit of 1000 requests a day is used up; retry in 40 s"},
-		{60, "39.999s", "0 until 40s: the limit of 60 requests a minute is used up; retry in 40 s"},
-		{59, "10s", "0 until 10s: the limit of 1000 requests a day is used up; retry in 10 s"},
+		{60, "9h", "0 until 9h0m0s: the limit of 1000 requests a day is used up; retry in 32400"},
+		{60, "40.1s", "0 until 40.1s: the limit of 1000 requests a day is used up; retry in 41"},
+		{60, "40s", "0 until 40s: the limit of 1000 requests a day is used up; retry in 40"},
+		{60, "39.999s", "0 until 40s: the limit of 60 requests a minute is used up; retry in 40"},
+		{59, "10s", "0 until 10s: the limit of 1000 requests a day is used up; retry in 10"},
 	} {
 		u := &usage{minute: usedUntil(c.used, "40s"), day: usedUntil(1000, c.dayEnds)}
 		d := u.admit(&account{quota: quota{60, 1000}}, clock("0s"), true)
 		refusal, _ := errors.AsType[*Error](d.err())
-		wantEqual(t, levelText(d.described())+": "+refusal.Message, c.want, "what is shown of ", c)
+		shown := levelText(d.described()) + ": " + refusal.Message
+		wantEqual(t, shown, c.want+" s", "what is shown of ", c)
 	}
 }
 

@@ -118,7 +118,8 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	// stderr is written to for a moment longer than stdout: there, a command that was stopped says so.
+	// stderr is written to for a moment longer than stdout: there, a command that was stopped says
+	// so.
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	soonAfter(ctx, cancel)
 	p := &process{
@@ -237,8 +238,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		defer debugListener.Close()
 	}
 
-	// openStore may wait for another program's lock, or for a cluster's leader. There is no deadline:
-	// it would also end an upgrade of the schema, which takes long in a large database.
+	// openStore may wait for another program's lock, or for a cluster's leader. There is no
+	// deadline: it would also end an upgrade of the schema, which takes long in a large database.
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -695,8 +696,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		renew := func(context.Context) error {
 			err := pair.renew()
 			if err != nil {
-				err = fmt.Errorf("%s, %s: %w; the old pair is served still, and a restart would fail",
-					pair.certFile, pair.keyFile, err)
+				const meanwhile = "the old pair is served still, and a restart would fail"
+				err = fmt.Errorf("%s, %s: %w; %s", pair.certFile, pair.keyFile, err, meanwhile)
 			}
 			return err
 		}

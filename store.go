@@ -57,16 +57,16 @@ type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
 	// that nothing was written, unless it wraps errOutcome. The end of ctx ends a wait for other
-	// programs. In a command, it also undoes a transaction on a file that is not being committed yet,
-	// and is an errOutcome of one that was sent to a cluster.
+	// programs. In a command, it also undoes a transaction on a file that is not being committed
+	// yet, and is an errOutcome of one that was sent to a cluster.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
 	// changed notices what no count of edits tells, and then calls note, which makes all that is
-	// remembered old. On a file, that is a write by another program since the last call. On a cluster,
-	// another node responds than before, and may lack what that one has shown. Each of several calls
-	// at once returns only after a change is noted.
+	// remembered old. On a file, that is a write by another program since the last call. On a
+	// cluster, another node responds than before, and may lack what that one has shown. Each of
+	// several calls at once returns only after a change is noted.
 	changed(ctx context.Context, note func()) error
 	// bind ties the engine to the database that it has opened, once the schema is right. From then
 	// on it refuses any other, such as a node of another cluster.

@@ -78,7 +78,8 @@ func openTab(t *testing.T, address string) *tab {
 	noError(t, chromedp.Listen(ctx, b.listen))
 	b.theme("light")
 	b.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(address))
-	eventually(t, longEnough, func() error { // on a busy machine, Navigate may be back before its script
+	// On a busy machine, Navigate may be back before the page's script has run.
+	eventually(t, longEnough, func() error {
 		state, err := evaluate[string](b, "document.readyState + location.href")
 		if err == nil && !strings.HasPrefix(state, "complete"+address) {
 			err = fmt.Errorf("the page is %s", state)
