@@ -9,6 +9,7 @@ import (
 	"archive/tar"
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -344,6 +345,40 @@ func readJournalMode(file io.ReaderAt) (mode byte, err error) {
 		mode = header[19]
 	}
 	return mode, err
+}
+
+// isLogSpoiled reports whether a log was cut or overwritten in place: it is shorter than the frames
+// that its index counts, or has other salts. To begin a log anew, SQLite changes the index first.
+// So what does not fit counts if the index is the same afterwards. The index must be read as it
+// stands in memory, as Linux does it. See https://sqlite.org/walformat.html, section 2.1.
+func isLogSpoiled(index, log *os.File) bool {
+	if runtime.GOOS != "linux" {
+		return false
+	}
+	var before, after [40]byte
+	for range 3 {
+		_, err := index.ReadAt(before[:], 0)
+		frames := int64(binary.NativeEndian.Uint32(before[16:]))
+		if err != nil || frames == 0 {
+			return false
+		}
+		found, err := log.Stat()
+		if err != nil {
+			return false
+		}
+		var head [32]byte
+		_, _ = log.ReadAt(head[:], 0)                          // what is missing stays 0
+		page := int64(binary.NativeEndian.Uint16(before[14:])) // 1 is 65,536, and no more here
+		isWhole := found.Size() >= 32+frames*(24+page)
+		if isWhole && string(head[16:24]) == string(before[32:]) {
+			return false
+		}
+		_, err = index.ReadAt(after[:], 0)
+		if err != nil || after == before {
+			return err == nil
+		}
+	}
+	return false
 }
 
 // inWALMode reports whether a database has a log while it is open; others may have a journal.

@@ -50,6 +50,7 @@ type sqliteFile struct {
 	// opened; nil before: see checkFiles.
 	files       map[string]os.FileInfo
 	header      *os.File // the database, for refuseOverwritten; open as long as conn is
+	index, wal  *os.File // of the log, and the log, in the same way
 	overwritten bool
 	rescued     rescued // the copy of what has lost its name
 
@@ -76,7 +77,7 @@ var (
 	// errLostFile lasts until the file is put back, or the service is started again.
 	errLostFile = errors.New("a file of the database was removed or replaced")
 	// errOverwritten means that nothing is written any more: see refuseOverwritten.
-	errOverwritten = errors.New("its file was overwritten, as cp does it, while it is open")
+	errOverwritten = errors.New("its file, or its -wal, was overwritten or cut while it is open")
 	// After a failed sync, Linux takes what it could not write for written. The next sync succeeds,
 	// and what the memory still shows may be gone after the next mount. Until then the log has the
 	// only good copy of what was confirmed, so nobody may empty it or begin it anew.
@@ -278,6 +279,11 @@ func holdServiceLock(ctx context.Context, path string) (lock *sql.DB, err error)
 // such a lock even after a kill. Once the file has lost its name, the lock keeps nobody off, since
 // another service makes a new file; so checkFiles looks for that.
 func lockService(path string) (lock *sql.DB, err error) {
+	found, err := os.Lstat(path + "-lock")
+	if err == nil && (!found.Mode().IsRegular() || found.Size() > 0) {
+		// Root must not be led to lock and change another file.
+		return nil, fmt.Errorf("%s-lock is not the empty file that it has to be; remove it", path)
+	}
 	file, err := ensureFile(path + "-lock")
 	if err != nil {
 		return nil, err
@@ -323,6 +329,13 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 	}
 	// The writer keeps others from locking the file whole, so that no reading connection waits.
 	if err := e.connectReaders(ctx); err != nil {
+		return err
+	}
+	e.index, err = os.Open(e.path + "-shm")
+	if err == nil {
+		e.wal, err = os.Open(e.path + "-wal")
+	}
+	if err != nil {
 		return err
 	}
 	return e.checkFiles()
@@ -406,7 +419,10 @@ func (e *sqliteFile) Close() (err error) {
 			_ = pool.Close()
 		}
 	}
-	_ = e.header.Close() // an error without one; the locks on the file, which this ends, have ended
+	// An error without one. This ends locks on the files, but SQLite's have ended.
+	_ = e.header.Close()
+	_ = e.index.Close()
+	_ = e.wal.Close()
 	return err
 }
 
@@ -489,7 +505,11 @@ func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]re
 	}
 	_, err = e.run(context.Background(), sqlOf("COMMIT")) // and sync
 	committed = err == nil
-	if isFailedSync(err) { // it is in the log, and shows when that is read anew
+	isInLog := isFailedSync(err) // and shows when that is read anew
+	if committed {
+		err = e.refuseOverwritten() // while it was being committed
+	}
+	if err != nil && (committed || isInLog) {
 		err = fmt.Errorf("%w: %w", errOutcome, err)
 	}
 	return results, err
@@ -568,14 +588,16 @@ func (e *sqliteFile) checkpoint(mode string) (inLog int, areMoved bool) {
 // sync, since the log is the only good copy; nor by an index that does not know what others write
 // to the log; nor into another database that was written over ours. busy is held.
 func (e *sqliteFile) mayMoveLog() bool {
-	if !e.failed.Load() && isMarkedFailed(e.path) {
+	mark, err := readMark(e.path + "-failed")
+	isAsked := err == nil || errors.Is(err, os.ErrNotExist)
+	if err == nil && !isOtherBoot(mark) && !e.failed.Load() {
 		e.fail(errors.New("another program has marked the database"))
 	}
 	index := e.path + "-shm"
 	opened := e.files[index]
 	now, err := os.Stat(index)
 	hasOtherIndex := opened != nil && err == nil && !os.SameFile(opened, now)
-	return !e.failed.Load() && !hasOtherIndex && e.refuseOthers() == nil
+	return isAsked && !e.failed.Load() && !hasOtherIndex && e.refuseOthers() == nil
 }
 
 // heed ends all writing after the error of a sync. busy is held.
@@ -630,12 +652,14 @@ func (e *sqliteFile) refuseOthers() error {
 }
 
 // refuseOverwritten is an errOverwritten if a database in another mode than WAL, as a copy is, was
-// written over the file. SQLite lets no program change the mode of a file that is open in WAL mode.
-// It reads header, which stays open: to close it would end SQLite's locks. busy is held.
+// written over the file, or if the log isLogSpoiled. SQLite lets no program change the mode of a
+// file that is open in WAL mode. header and index, which it reads, stay open: to close one would
+// end SQLite's locks. busy is held.
 func (e *sqliteFile) refuseOverwritten() error {
 	if e.header != nil && !e.overwritten {
 		mode, err := readJournalMode(e.header)
-		e.overwritten = err == nil && mode != walMode
+		isOther := err == nil && mode != walMode
+		e.overwritten = isOther || isLogSpoiled(e.index, e.wal)
 	}
 	if e.overwritten {
 		return fmt.Errorf("%w; stop the service, %s", errOverwritten, putBack(e.path))

@@ -321,6 +321,25 @@ func TestALinkMayLeadToNoDatabaseYet(t *testing.T) {
 	wantPets(t, openDatabase(t, target), 1)
 }
 
+// TestALockThatIsNoEmptyFileIsRefused, and the file that a link in its place leads to stays as it
+// is: root must not be led to change it.
+func TestALockThatIsNoEmptyFileIsRefused(t *testing.T) {
+	for what, isLink := range map[string]bool{"a link": true, "a file with content": false} {
+		t.Run(what, func(t *testing.T) {
+			path, victim := madeDatabase(t), databasePath(t)
+			makeOtherDatabase(t, victim, "PRAGMA journal_mode=WAL", "CREATE TABLE t (a)")
+			before := readText(t, victim)
+			if isLink {
+				must(t, os.Symlink(victim, path+"-lock"))
+			} else {
+				writeText(t, path+"-lock", before)
+			}
+			wantNotOpened(t, path, openToServe, "-lock is not the empty file")
+			wantEqual(t, readText(t, victim) == before, true, "that the other file is as it was")
+		})
+	}
+}
+
 func TestLinksInACircleAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "pets.db")
