@@ -40,6 +40,8 @@ func TestACopyBesideTheLogOfAnotherFileIsRefused(t *testing.T) {
 // TestADatabaseThatIsGoneIsNotMadeAnew: an empty one would know none of its keys. Its lock tells
 // that it was there, and what a restore was writing, that it was to come.
 func TestADatabaseThatIsGoneIsNotMadeAnew(t *testing.T) {
+	const half = "it is empty, and a restore into it runs or was stopped: " +
+		"delete PATH.partial if none runs, and restore again"
 	for what, c := range map[string]struct {
 		leave func(path string)
 		want  string // PATH is that of the database
@@ -57,8 +59,7 @@ func TestADatabaseThatIsGoneIsNotMadeAnew(t *testing.T) {
 				writeText(t, path, "")
 				writeText(t, path+".partial", "half")
 			},
-			"it is empty, and a restore into it runs or was stopped: " +
-				"delete PATH.partial if none runs, and restore again",
+			half,
 			".partial",
 		},
 		"one that was killed while it copied": {
@@ -66,8 +67,7 @@ func TestADatabaseThatIsGoneIsNotMadeAnew(t *testing.T) {
 				makeOtherDatabase(t, path, "PRAGMA journal_mode = WAL")
 				writeText(t, path+".partial", "whole")
 			},
-			"it is empty, and a restore into it runs or was stopped: " +
-				"delete PATH.partial if none runs, and restore again",
+			half,
 			".partial",
 		},
 	} {

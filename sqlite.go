@@ -589,15 +589,19 @@ func (e *sqliteFile) checkpoint(mode string) (inLog int, areMoved bool) {
 // to the log; nor into another database that was written over ours. busy is held.
 func (e *sqliteFile) mayMoveLog() bool {
 	mark, err := readMark(e.path + "-failed")
-	isAsked := err == nil || errors.Is(err, os.ErrNotExist)
-	if err == nil && !isOtherBoot(mark) && !e.failed.Load() {
+	isMarked := err == nil && !isOtherBoot(mark)
+	if isMarked && !e.failed.Load() {
 		e.fail(errors.New("another program has marked the database"))
+	}
+	isUnknown := err != nil && !errors.Is(err, os.ErrNotExist) // it may be there, or not
+	if isUnknown || e.failed.Load() {
+		return false
 	}
 	index := e.path + "-shm"
 	opened := e.files[index]
 	now, err := os.Stat(index)
 	hasOtherIndex := opened != nil && err == nil && !os.SameFile(opened, now)
-	return isAsked && !e.failed.Load() && !hasOtherIndex && e.refuseOthers() == nil
+	return !hasOtherIndex && e.refuseOthers() == nil
 }
 
 // heed ends all writing after the error of a sync. busy is held.
@@ -653,8 +657,8 @@ func (e *sqliteFile) refuseOthers() error {
 
 // refuseOverwritten is an errOverwritten if a database in another mode than WAL, as a copy is, was
 // written over the file, or if the log isLogSpoiled. SQLite lets no program change the mode of a
-// file that is open in WAL mode. header and index, which it reads, stay open: to close one would
-// end SQLite's locks. busy is held.
+// file that is open in WAL mode. What this reads stays open: to close header or index would end
+// SQLite's locks, and wal is the log that was opened, whatever has its name now. busy is held.
 func (e *sqliteFile) refuseOverwritten() error {
 	if e.header != nil && !e.overwritten {
 		mode, err := readJournalMode(e.header)
