@@ -351,6 +351,7 @@ const manyPets = `WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM 
 
 // TestBackupWhileTheServiceRuns is the operator's command. The copy serves as it is.
 func TestBackupWhileTheServiceRuns(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	db := databasePath(t)
 	s := startServer(t, nil, "-db", db)
@@ -886,6 +887,7 @@ func TestACopyWithPagesOfAnotherSizeIsRefused(t *testing.T) {
 
 // TestARefusedRestoreDisturbsNoService: neither that of the database nor that of the copy.
 func TestARefusedRestoreDisturbsNoService(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	sc := newScene(t)
 	ofDatabase := openDatabaseFor(t, sc.db, openToServe)
@@ -1067,6 +1069,7 @@ func TestRestoreMayBeStoppedAtAnyTime(t *testing.T) {
 
 // TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime: the next one finds nothing that it had to keep.
 func TestRestoreIntoNoDatabaseMayBeStoppedAtAnyTime(t *testing.T) {
+	takesSeconds(t)
 	sc := newScene(t)
 	sc.prepare(t, "lose")
 	restore := func(ctx context.Context) error {

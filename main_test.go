@@ -465,6 +465,7 @@ func TestAWrongSocketOfTheParentIsRefused(t *testing.T) {
 
 // TestASocketForAnotherProcessIsLeftAlone: the variables may have come from further up.
 func TestASocketForAnotherProcessIsLeftAlone(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	env := map[string]string{
 		"LISTEN_PID": fmt.Sprint(os.Getppid()),
@@ -1592,6 +1593,7 @@ func TestNobodyWaitsForWhoeverReadsTheLog(t *testing.T) {
 // TestAServiceWhoseLogNobodyReadsGoesOnAndStops, though a refusal is logged meanwhile, and its stop
 // is.
 func TestAServiceWhoseLogNobodyReadsGoesOnAndStops(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	s := startServer(t, nil, "-db", databasePath(t))
 	s.log.gate.Lock() // for good
@@ -1607,6 +1609,7 @@ func TestAServiceWhoseLogNobodyReadsGoesOnAndStops(t *testing.T) {
 
 // TestAStartWhoseLogNobodyReadsGoesOn: it makes the first key, though a variable is warned of.
 func TestAStartWhoseLogNobodyReadsGoesOn(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	shown := make(chan string, 1)
 	stdout := writerFunc(func(p []byte) (int, error) {
@@ -1631,6 +1634,7 @@ func TestAStartWhoseLogNobodyReadsGoesOn(t *testing.T) {
 
 // TestACommandWhoseStderrNobodyReadsEndsAtASignal, when it says what it did.
 func TestACommandWhoseStderrNobodyReadsEndsAtASignal(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	keys := newKeys(t)
 	keys.mint("create")

@@ -320,6 +320,7 @@ func TestEveryMetricOfTheDocumentsIsKnown(t *testing.T) {
 // TestTheProcessIsMeasured holds the metrics of a service that has just started against what the
 // system says when it has ended, and against the clock.
 func TestTheProcessIsMeasured(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux has /proc")

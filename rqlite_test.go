@@ -1270,6 +1270,7 @@ func TestNodesOfTwoClustersAreRefusedUnchanged(t *testing.T) {
 
 // TestTwoEmptyClustersAreToldApart at the start of a service, once one of them has its schema.
 func TestTwoEmptyClustersAreToldApart(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	addresses := newCluster(t, 1).addresses() + "," + newCluster(t, 2).addresses()
 	wantNotOpened(t, addresses, openToServe, "is another than that of")

@@ -286,6 +286,7 @@ func wantServed(t *testing.T, path string) {
 }
 
 func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	path, link := databasePath(t), databasePath(t)
 	must(t, os.Symlink(path, link))
@@ -306,6 +307,7 @@ func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
 // TestALinkMayLeadToNoDatabaseYet: what is made stands where the link leads, its log and its lock
 // beside it.
 func TestALinkMayLeadToNoDatabaseYet(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	first, target := linksToDatabase(t)
 	wantFileRefused(t, first, "petstore makes it at its first start", openExisting)
@@ -869,6 +871,7 @@ func TestCommandsRefuseADatabaseThatHasLostItsLog(t *testing.T) {
 // TestAnotherIndexOfTheLogLosesNothing: where a program has made another -shm under a running
 // service, the service leaves the log alone, which holds what both have stored.
 func TestAnotherIndexOfTheLogLosesNothing(t *testing.T) {
+	takesSeconds(t)
 	t.Parallel()
 	p := startProcess(t)
 	path := p.Args[len(p.Args)-1]
