@@ -520,8 +520,11 @@ func refuseFailed(path string) error {
 		return nil // a service may make one now, which has to stay
 	}
 	if isOtherBoot(mark) {
-		_ = os.Remove(path + "-failed")
-		return nil
+		err := os.Remove(path + "-failed")
+		if errors.Is(err, os.ErrNotExist) { // another program was first
+			return nil
+		}
+		return err // where it stays, no later one could be made
 	}
 	return fmt.Errorf("a sync of its files has failed, so that what was stored may be in memory "+
 		"alone: copy it to another disk with petstore backup, unmount its file system and mount "+
@@ -541,7 +544,7 @@ type presence struct {
 
 	mu          sync.Mutex // guards what follows, and is held while the file is renewed
 	first, last int64      // counts that this service has written
-	renewed     time.Time  // when that was tried last
+	renewed     time.Time  // when the entry was last looked at
 	lost        bool       // another kernel's service uses the database
 }
 
@@ -550,7 +553,8 @@ const hostWatch = 3 * time.Second // of an entry that is to be renewed every sec
 // refuseElsewhere refuses a database that a service of another kernel uses. An entry of this kernel
 // was left behind by a kill, or belongs to the service of this kernel that runs: that one has asked
 // this itself. isServed reports whether one runs. This comes before anything of the database is
-// read: where locks are not passed on, to read its log may change the index that is in use.
+// read, also by a command that only reads: where locks are not passed on, SQLite may make the index
+// of the log anew while it is in use.
 func refuseElsewhere(ctx context.Context, path string, isServed func(path string) bool) error {
 	entry, err := readMark(path + "-host")
 	if errors.Is(err, os.ErrNotExist) {
@@ -649,9 +653,11 @@ func (p *presence) renew(isDue bool) error {
 	if !isDue && !wasPaused {
 		return nil
 	}
-	p.renewed = now
 	file, err := openRegular(p.path, os.O_RDWR)
 	isGone := errors.Is(err, os.ErrNotExist)
+	if err == nil || isGone { // otherwise the entry may be another's by now
+		p.renewed = now
+	}
 	p.lost = isGone && wasPaused && p.last > p.first
 	if isGone && !p.lost {
 		file, err = makeFile(p.path)

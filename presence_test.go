@@ -107,10 +107,11 @@ func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
 		defer serveElsewhere(t, path)()
 		before := filesIn(t, filepath.Dir(path))
 		delete(before, "pets.db-lock") // which a start makes
-		for _, mode := range []openMode{openToServe, openExisting, openOrMake} {
+		for _, mode := range anyMode {
 			wantNotOpened(t, path, mode, "a petstore on another machine serves it")
 		}
-		for _, command := range []string{"restore " + copied, "pet set -status sold 1"} {
+		for _, command := range []string{"restore " + copied, "pet set -status sold 1",
+			"pet export", "backup " + copied + ".new"} {
 			_, _, err := petstore(t, nil, append(strings.Fields(command), "-db", path)...)
 			wantRefusal(t, err, path, "a petstore on another machine serves it")
 		}
@@ -138,6 +139,12 @@ func TestAfterAPauseAServiceLooksWhoElseServes(t *testing.T) {
 		"none, without a pause": {hostWatch / 3, func(t *testing.T, path string) {
 			must(t, os.Remove(path+"-host"))
 		}, false},
+		"none after one that nobody could read": {0, func(t *testing.T, path string) {
+			must(t, os.Remove(path+"-host"))
+			must(t, os.Mkdir(path+"-host", 0o700))
+			time.Sleep(hostWatch)
+			must(t, os.Remove(path+"-host"))
+		}, true},
 	} {
 		path := madeDatabase(t)
 		t.Run(what, bubble(func(t *testing.T) {

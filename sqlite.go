@@ -12,9 +12,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"modernc.org/sqlite"
@@ -159,10 +161,8 @@ func newSQLiteFile(path, reading string, log *slog.Logger) *sqliteFile {
 
 // open checks the file, keeps services off if it is for one, and connects.
 func (e *sqliteFile) open(ctx context.Context, mode openMode) error {
-	if !mode.onlyReads() {
-		if err := refuseElsewhere(ctx, e.path, isServed); err != nil {
-			return err
-		}
+	if err := refuseElsewhere(ctx, e.path, isServed); err != nil {
+		return err
 	}
 	version, err := checkOwner(ctx, e.path)
 	if err == nil && version == 0 {
@@ -307,7 +307,9 @@ func tryServiceLock(path string) error {
 }
 
 // isServed reports whether a service of this kernel runs. One that starts meanwhile waits.
-func isServed(path string) bool { return isCode(tryServiceLock(path), sqlite3.SQLITE_BUSY) }
+func isServed(path string) bool {
+	return !isMissing(path+"-lock") && isCode(tryServiceLock(path), sqlite3.SQLITE_BUSY)
+}
 
 // --- Connections ---
 
@@ -336,6 +338,13 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 		e.wal, err = os.Open(e.path + "-wal")
 	}
 	if err != nil {
+		return err
+	}
+	// SQLite syncs the name of a new log when it first syncs the log, and drops the error. (Other
+	// errors than EIO say that the file system cannot sync folders.)
+	err = syncFolder(filepath.Dir(e.path), (*os.File).Sync)
+	if errors.Is(err, syscall.EIO) {
+		e.fail(err)
 		return err
 	}
 	return e.checkFiles()

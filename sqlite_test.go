@@ -184,6 +184,24 @@ func TestADatabaseOfWhichASyncHasFailedIsLeftAlone(t *testing.T) {
 	wantMissing(t, lost)
 }
 
+// TestAMarkThatCannotBeReadHoldsTheLog where it is, and is not taken for a mark: writing goes on.
+func TestAMarkThatCannotBeReadHoldsTheLog(t *testing.T) {
+	s := newStore(t)
+	mustCreate(t, s, rex)
+	e := fileEngine(s)
+	moves := func() bool {
+		e.busy <- struct{}{}
+		defer func() { <-e.busy }()
+		_, areMoved := e.checkpoint("PASSIVE")
+		return areMoved
+	}
+	must(t, os.Mkdir(e.path+"-failed", 0o700))
+	wantEqual(t, moves(), false, "whether the log is moved beside what may be a mark")
+	mustCreate(t, s, rex)
+	must(t, os.Remove(e.path+"-failed"))
+	wantEqual(t, moves(), true, "whether it is moved afterwards")
+}
+
 // TestAFailedSyncEndsAllWriting until the next mount. What can be read is read, and the log, which
 // alone is sure to hold what was confirmed, is left as it is.
 func TestAFailedSyncEndsAllWriting(t *testing.T) {

@@ -120,6 +120,31 @@ func TestEveryFailedSyncIsMarked(t *testing.T) {
 	}
 }
 
+// TestANameThatIsNotSyncedIsMarked: SQLite drops the error of that sync, which the folder has.
+func TestANameThatIsNotSyncedIsMarked(t *testing.T) {
+	t.Parallel()
+	sc := newScene(t).again(t)
+	cmd := program("key", "create", "-db", sc.db)
+	p := launch(t, strace(cmd, "/dev/null", "-P", filepath.Dir(sc.db),
+		"-e", "trace="+syncCalls, "-e", "inject="+syncCalls+":error=EIO"))
+	if status := p.status(); status != 1 || !isThere(sc.db+"-failed") {
+		t.Errorf("status %d, marked %t: %s", status, isThere(sc.db+"-failed"), p.told())
+	}
+}
+
+// TestAMarkOfAnEarlierBootThatStaysIsRefused: beside it, no later mark could be made.
+func TestAMarkOfAnEarlierBootThatStaysIsRefused(t *testing.T) {
+	sc := newScene(t).again(t)
+	mark := sc.db + "-failed"
+	noError(t, os.WriteFile(mark, []byte(strings.Repeat("0", 36)), 0o600))
+	tool(t, "mount", "--bind", mark, mark) // what is mounted cannot be removed
+	t.Cleanup(func() { tool(t, "umount", mark) })
+	out, err := program("key", "create", "-db", sc.db).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "remove "+mark) {
+		t.Errorf("beside a mark that stays: %v\n%s", err, out)
+	}
+}
+
 // refusingDisk is an ext4 on a disk that can run out of space although the file system has some, as
 // one of a thin pool may: a loop device on a file with holes, in a small file system in memory.
 type refusingDisk struct {
