@@ -89,12 +89,17 @@ type bucket struct {
 	ends instant // when the window ends, and the bucket is full again
 }
 
-// running reports whether a window of the given length is running. If it ends later than one that
-// begins now, the clock was set back since it began, and it counts as over. A minute more is no
-// sign of that: requests read the clock out of order, and the clocks of services differ a little.
-func (b bucket) running(now, length instant) bool {
-	wasSetBack := b.ends > now+length+minuteMillis
-	return now < b.ends && !wasSetBack
+// running reports whether a window of the given length is running.
+func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
+
+// isRunning reports whether a time of the given length that ends at an instant is running. It has
+// begun, so what remains of it is at most its length. If more remains, the clock was set back since
+// it began, and it counts as over. Up to a minute more is let pass, because requests read the clock
+// out of order, and the clocks of services differ a little.
+func isRunning(ends, now, length instant) bool {
+	remaining := ends - now
+	wasSetBack := remaining > length+minuteMillis
+	return remaining > 0 && !wasSetBack
 }
 
 // take counts one request, and begins a window if none is running.
@@ -151,7 +156,7 @@ func (d decision) described() level {
 // usage is what the keys of one line of rotations have used together.
 type usage struct {
 	minute, day bucket
-	bannedAt    instant // when the last ban began; usage.go sets it when the ban is stored
+	bannedAt    instant // when the last ban began; usage.go sets both once the ban is stored
 	bannedUntil instant // when that ban ends, unless it is lifted
 
 	// Not stored: a restart forgives strikes.
@@ -219,9 +224,10 @@ func (d *decision) showBan(until instant) {
 	d.minute.reset = until
 }
 
-// strike notes a refusal and reports whether it is one strike too many: above the limit, since a
-// burst of parallel requests is no abuse. The first refusal is none: its caller was not asked to
-// wait yet. Strikes are counted until the minute's window ends, or for a minute if none runs.
+// strike notes a refusal and reports whether it is one strike too many. It is a strike if an
+// earlier refusal has asked the caller to wait, and that time has not passed. As many as the limit
+// per minute are let pass, since a burst of parallel requests is no abuse. They are counted until
+// the minute's window ends or, if none is running, for a minute from the first strike on.
 func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false
@@ -240,11 +246,9 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	return true
 }
 
-// isAskedToWait reports whether the Retry-After of a refusal has not passed. It passes with the
-// window that refused: so it counts as over, too, if the clock was set back.
-func (u *usage) isAskedToWait(now instant) bool {
-	return bucket{ends: u.retryAt}.running(now, u.retryOf)
-}
+// isAskedToWait reports whether the Retry-After of a refusal has not passed. It ends with the
+// window that refused, and like that one counts as over if the clock was set back.
+func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
 
 // askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer.
 func (u *usage) askToWait(d decision) {

@@ -80,7 +80,7 @@ func (p *Pet) appendJSON(to []byte) []byte {
 	return append(to, `"}`...)
 }
 
-// quote returns a text as a JSON string. SQL gets texts in this form: see statement.
+// quote returns a text as a JSON string. Texts are handed to SQL in this form: see statement.
 func quote(text string) string { return string(appendQuoted(nil, text)) }
 
 // appendQuoted appends a UTF-8 text as a JSON string. It escapes what JSON demands, and the two
@@ -450,9 +450,10 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 	return pet, given, wrong
 }
 
-// memberName is the name that a JSON string is, or "" of one that cannot be a field's: it is longer
-// than categoryId with every character escaped, or holds an escape that only JSON knows. A body may
-// have thousands of names, and json.Unmarshal takes ten times as long for each.
+// memberName decodes the name of a member. It is "" of one that is too long for any field, even
+// with each of its characters escaped. Go reads the escapes of letters as JSON does, in a tenth of
+// the time that json.Unmarshal takes, and a body may have thousands of names. What only JSON can
+// read (such as \/, or half of a surrogate pair) is "" as well, since no field has it in its name.
 func memberName(literal []byte) string {
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {
@@ -535,14 +536,15 @@ func decodeName(value []byte) (name, problem string) {
 	return name, checkName(name)
 }
 
-// pairedText matches a JSON string in which no half of a surrogate pair is without the other, which
-// RFC 8259 section 8.2 calls unpredictable: json.Unmarshal puts U+FFFD in its place.
+// pairedText matches a JSON string whose surrogates all come in pairs. For one that stands alone,
+// RFC 8259 section 8.2 promises nothing, and json.Unmarshal puts U+FFFD in its place. The string is
+// read from its beginning as a row of these pieces; an escape that is none of them ends the match.
 var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
-	`[^\\]`,                              // a character that is not escaped
-	`\\[^u]`,                             // one that is escaped with another character
-	`\\u[^dD]...`,                        // one that is escaped with its number
-	`\\u[dD][0-7]..`,                     // the last of these before the surrogates
-	`\\u[dD][89abAB]..\\u[dD][c-fC-F]..`, // a pair: the first half, and the second
+	`[^\\]`,                              // a character as it is
+	`\\[^u]`,                             // an escape of two characters, such as \n
+	`\\u[^dD]...`,                        // the number of a character that does not begin with D
+	`\\u[dD][0-7]..`,                     // one from D000 to D7FF, below the surrogates
+	`\\u[dD][89abAB]..\\u[dD][c-fC-F]..`, // a pair: D800 to DBFF, and DC00 to DFFF
 }, "|") + ")*$")
 
 var tooLong = fmt.Sprintf("must have at most %d characters", maxName)
