@@ -200,6 +200,18 @@ func TestAMistypedKeyDoesNotTouchTheDatabase(t *testing.T) {
 	}
 }
 
+// TestAKeyThatCannotBeReadOpensNothing: its row is damaged before the column that says that it was
+// revoked.
+func TestAKeyThatCannotBeReadOpensNothing(t *testing.T) {
+	s := newStore(t)
+	token := mustInsertKey(t, s, apiKey{})
+	mustWrite(t, s, sqlOf("UPDATE api_keys SET test = 2, revoked_at = 1"))
+	key, err := newKeyring(s, false).authenticate(bearerHeader(token), testTime, addressUnspent)
+	if _, reported := errors.AsType[*Error](err); key != nil || err == nil || reported {
+		t.Errorf("the key is %+v, %v; want the store's error", key, err)
+	}
+}
+
 func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	s := newStore(t)
 	k := newKeyring(s, false)
