@@ -968,3 +968,75 @@ func TestAnIndexThatIsCutToNothingIsNoErrorOfTheService(t *testing.T) {
 		wantEqual(t, response.StatusCode, 503, body)
 	}
 }
+
+// TestACopyThatIsWrittenOverAServedDatabaseIsNoticed within a second, without a write: nothing is
+// confirmed any more, the copy stays as it is, and so does the log of the database before. A file
+// that is being written over is cut to nothing first.
+func TestACopyThatIsWrittenOverAServedDatabaseIsNoticed(t *testing.T) {
+	for what, isWhole := range map[string]bool{"a whole copy": true, "an empty file": false} {
+		t.Run(what, func(t *testing.T) {
+			withBackground(t, nil, func(b *background) {
+				mustCreate(b, b.store, rex)
+				copied := filepath.Join(b.TempDir(), "copy.db")
+				must(b, backUp(b.Context(), b.store, copied))
+				mustCreate(b, b.store, rex)
+				log, over := readText(b, b.path+"-wal"), ""
+				if isWhole {
+					over = readText(b, copied)
+				}
+				writeText(b, b.path, over)
+				time.Sleep(1001 * time.Millisecond)
+				synctest.Wait()
+				wantPart(b, b.log.String(), errOverwritten.Error())
+				wantNoCreate(b.T, b.store, "move "+b.path)
+				wantOneLine(b, b.stop(), false, errOverwritten.Error(), putBack(b.path))
+				must(b, b.store.Close())
+				isOver := readText(b, b.path) == over
+				wantEqual(b, isOver, true, "that the file is as it was written")
+				isLog := readText(b, b.path+"-wal") == log
+				wantEqual(b, isLog, true, "that the log is as it was")
+				wantEqual(b, len(savedCopies(b, b.path)), 0, "the saved copies")
+				// Otherwise the connections would end with the process.
+				file := fileEngine(b.store)
+				file.header, file.overwritten = nil, false
+				_ = b.store.Close()
+			})
+		})
+	}
+}
+
+// TestALogThatIsSpoiledInPlaceIsNoticed: it is cut, or overwritten by an older one. Nothing is
+// confirmed any more, and the file stays as it is. What another program empties is not spoiled.
+func TestALogThatIsSpoiledInPlaceIsNoticed(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the index of a log is read on Linux alone")
+	}
+	for what, spoil := range map[string]func(b *background, older string){
+		"cut":         func(b *background, _ string) { must(b, os.Truncate(b.path+"-wal", 0)) },
+		"overwritten": func(b *background, older string) { writeText(b, b.path+"-wal", older) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			withBackground(t, nil, func(b *background) {
+				mustCreate(b, b.store, rex)
+				older := readText(b, b.path+"-wal")
+				other := otherProgram(b, b.path, "PRAGMA wal_checkpoint(TRUNCATE)")
+				must(b, other.Close())
+				mustCreate(b, b.store, rex)
+				before, log := readText(b, b.path), readText(b, b.path+"-wal")
+				spoil(b, older)
+				time.Sleep(1001 * time.Millisecond)
+				synctest.Wait()
+				wantPart(b, b.log.String(), errOverwritten.Error())
+				wantNoCreate(b.T, b.store, "move "+b.path)
+				wantOneLine(b, b.stop(), false, errOverwritten.Error())
+				must(b, b.store.Close())
+				wantEqual(b, readText(b, b.path) == before, true, "that the file is as it was")
+				writeText(b, b.path+"-wal", log)
+				// Otherwise the connections would end with the process.
+				file := fileEngine(b.store)
+				file.header, file.overwritten = nil, false
+				_ = b.store.Close()
+			})
+		})
+	}
+}
