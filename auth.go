@@ -79,8 +79,9 @@ func checksum(text string) string {
 
 // keyring authenticates, and remembers the keys it has met.
 type keyring struct {
-	store         *store
-	prefix, other string // of the keys that it takes, and of the other environment's
+	store  *store
+	prefix string // of the keys that it takes
+	other  string // the prefix of the other environment's keys
 
 	known cache[digest, knownKey] // a key that is not here is read when it is used
 
@@ -91,9 +92,9 @@ type keyring struct {
 	turn     chan struct{} // holds one element while a suspect lookup runs
 }
 
-// knownKey is a key that is remembered.
+// knownKey is a key that is remembered; the zero knownKey is none.
 type knownKey struct {
-	*apiKey          // nil if the key is not remembered
+	*apiKey
 	editsSeen uint64 // what store.editsSeen was before the key was read
 }
 
@@ -126,7 +127,7 @@ func newKeyring(s *store, staging bool) *keyring {
 func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (
 	*apiKey, error) {
 	if len(headers) > 1 {
-		return nil, errInvalidKey // even if only one has a key: to choose it would be to guess
+		return nil, errInvalidKey // even if only one of them has a key
 	}
 	var token string
 	if len(headers) == 1 {
@@ -220,7 +221,8 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 	return key, nil
 }
 
-// newest returns the newest key of each usage, of those that are remembered.
+// newest returns the newest key of each usage, of those that are remembered: the operator's page
+// names who is busy by them.
 func (k *keyring) newest() map[int64]*apiKey {
 	k.known.mu.RLock()
 	defer k.known.mu.RUnlock()

@@ -157,13 +157,13 @@ func (s *service) handle(w *response, r *http.Request, name string, op operation
 
 // authorize authenticates a request under /v1, charges the limits of its key, and sets the headers
 // of the limits. Unknown paths and methods need a key too, so that a caller without one learns
-// nothing there. What such a caller is charged is up to fail.
+// nothing there. After an error that leaves the key unknown, fail sets those of the address.
 func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
-	// Key and response may come from memory. If that may be old, catchUp first waits, half a second
-	// at most, until the store has looked for edits.
+	// Key and response may come from memory. If what is there may be old, catchUp first waits, half
+	// a second at most, until the store has looked for edits by others.
 	s.store.catchUp(w.start)
 	// If the address is spent, authenticate looks unknown keys up one at a time.
 	isSpent := func() bool {
@@ -194,7 +194,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. Only then does the decision say key_banned.
+// ban stores the ban that a decision begins. Once it is stored, storeBan changes the decision from
+// rate_limited to key_banned. It does so, too, if another service has stored one before.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isStored, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -295,7 +296,7 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works. A key's errors count them below.
+		// They say nothing of how well or fast the service works.
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -322,15 +323,16 @@ func newRequestID() string {
 	return strconv.FormatUint(rand.Uint64()|top, 16)
 }
 
-// canonical reports whether the router takes the path as it is. It takes a path with a slash at its
-// end, which path.Clean removes, but not the path "//", which is cleaned to "/".
+// canonical reports whether the router takes the path as it is. It does so with a slash at the end,
+// which path.Clean removes. But it would redirect "//" to "/".
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") {
 		return false
 	}
 	clean := path.Clean(p)
-	return p == clean || p == clean+"/" && clean != "/"
+	hasSlash := clean != "/" && p == clean+"/"
+	return p == clean || hasSlash
 }
 
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
@@ -343,9 +345,9 @@ var (
 )
 
 // cachePolicy is the Cache-Control of all responses of an address (RFC 9111 section 5.2.2). A proxy
-// that caches may not heed Authorization, and would give one key's response to another. What is
-// kept elsewhere is asked for again, and mostly gets a 304: so after an upgrade a browser has the
-// files of one page from one version.
+// that caches may not heed Authorization, and would give one key's response to another. The files
+// of the page may be kept, but are asked for again, and mostly get a 304: so after an upgrade a
+// browser has all of them from one version.
 func cachePolicy(path string) []string {
 	switch {
 	case underAPI(path):
@@ -400,7 +402,8 @@ func (s *service) fail(w *response, r *http.Request, err error) {
 	w.discardBody(r)
 	shown := s.shownError(w, err)
 	limits := w.Header()["RateLimit"] //nolint:staticcheck // it is spelt so where it is set
-	if underAPI(r.URL.Path) && limits == nil {
+	isKeyKnown := limits != nil
+	if underAPI(r.URL.Path) && !isKeyKnown {
 		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
 		if refusal != nil {
 			shown = s.shownError(w, refusal)
@@ -630,7 +633,7 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// maxDiscarded is how much of a body is read before an error, as net/http does it.
+// maxDiscarded is how many bytes of a body are read before an error, as net/http does it.
 const maxDiscarded = 256 << 10
 
 // discardBody reads what comes in time of a body that nobody wants, before an error is sent. If the
@@ -639,7 +642,9 @@ const maxDiscarded = 256 << 10
 func (w *response) discardBody(r *http.Request) {
 	switch {
 	case r.ProtoMajor > 1: // only the stream ends
-	case r.Header["Expect"] != nil: // the client waits for a 100 (Continue), and sends nothing
+	case r.Header["Expect"] != nil:
+		// The client waits for a 100 (Continue), and sends nothing. If readBody has let net/http
+		// send a 100, net/http reads what follows after the error.
 	case r.ContentLength == 0 || r.ContentLength > maxDiscarded:
 	default: // also a body of unknown length
 		begun := time.Now()
@@ -649,7 +654,7 @@ func (w *response) discardBody(r *http.Request) {
 	}
 }
 
-// The dates of the deprecated operation. The specification gives only that of its removal.
+// The dates of the deprecated operation. The specification gives only the date of its removal.
 var (
 	deprecationHeader = []string{"@1795132800"} // RFC 9745: since 20 November 2026
 	sunset            = time.Date(2030, 12, 5, 0, 0, 0, 0, time.UTC)
@@ -694,7 +699,8 @@ func (s *service) setDeprecation(h http.Header) {
 	h["Link"] = s.successor
 }
 
-// ownServer is the only server in web/openapi.json: the one that the description was fetched from.
+// ownServer is the only server in web/openapi.json. Its address is relative, so it stands for the
+// service that the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
 // describe is the OpenAPI description, with the public addresses as its servers where they are
@@ -723,7 +729,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
 	plain := newDocument([]byte(body), noLink)
-	compressed := sync.OnceValue(func() document { // when the first one takes that
+	compressed := sync.OnceValue(func() document { // once somebody takes that
 		return newDocument(gzipped(body), noLink)
 	})
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {

@@ -16,10 +16,12 @@ package main
 //	12:00:40.5  refused: Retry-After 30; nothing is taken from either bucket
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
+//	            (to come before the 30 s have passed is a strike only where it is refused)
 //
-// A key is banned when its strikes within one minute exceed its limit per minute. usage.go decides
-// how long a ban is, and stores it before it begins. Time is counted in whole milliseconds
-// throughout, so that an instant is the same when it is read back from the database.
+// A key is banned when its strikes within one window of a minute exceed its limit per minute: see
+// strike. usage.go decides how long a ban is, and stores it before it begins. Time is counted in
+// whole milliseconds throughout, so that an instant is the same when it is read back from the
+// database.
 
 import (
 	"fmt"
@@ -77,7 +79,7 @@ var addressPolicy = []string{fmt.Sprintf(`"address";q=%d;w=60`, addressQuota)}
 // account is what has to be known of a key to limit it.
 type account struct {
 	quota
-	usageID    int64    // the first key in its line of rotations, whose usage it is charged to
+	usageID    int64    // the first key in its line of rotations, all of which share one usage
 	policy     []string // the RateLimit-Policy header of its quota
 	unbannedAt instant  // a ban that began at this instant or earlier is lifted
 }
@@ -162,7 +164,7 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the latest Retry-After has passed
-	retryOf instant // the length of the window that refused then
+	retryOf instant // the length of the window that refused then: see isRunning
 }
 
 // standing is where an account stands: the levels of both buckets. It describes the one with less
@@ -207,7 +209,8 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	return u.standing(a, now)
 }
 
-// isBanned reports whether the ban runs for a key, and was not lifted since it began.
+// isBanned reports whether the ban runs for a key, and was not lifted since it began. A clock that
+// was set back ends no ban.
 func (u *usage) isBanned(a *account, now instant) bool {
 	return now < u.bannedUntil && a.unbannedAt < u.bannedAt
 }
@@ -266,7 +269,7 @@ func (u *usage) askToWait(d decision) {
 // retryAfter is whole seconds, at least 1 (RFC 9110 section 10.2.3).
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
-// ceilSeconds rounds milliseconds up to whole seconds. They are a length, or an instant.
+// ceilSeconds rounds milliseconds up to whole seconds: a length, or Unix time.
 func ceilSeconds(millis instant) int64 { return (int64(millis) + 999) / 1000 }
 
 // err is the refusal as an Error, or nil if the request was admitted.
@@ -283,7 +286,8 @@ func (d decision) err() error {
 }
 
 // setHeaders sets the limit headers. RateLimit and RateLimit-Policy follow
-// draft-ietf-httpapi-ratelimit-headers. Set would spell the others X-Ratelimit.
+// draft-ietf-httpapi-ratelimit-headers. X-RateLimit-Reset is Unix seconds; Header.Set would spell
+// it X-Ratelimit-Reset.
 func (d decision) setHeaders(h http.Header) {
 	limits := make([]byte, 0, 64)
 	if d.isAddress {

@@ -81,8 +81,8 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// With stop, the default action is back, so that a second signal ends the process. It is not
-	// back at once because timeout(1) sends its signal twice in a row.
+	// Once stop is called, a second signal ends the process, as by default. It is not called at
+	// once because timeout(1) sends its signal twice in a row.
 	soonAfter(ctx, stop)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
@@ -93,7 +93,7 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// If nobody reads stderr, Fprintln blocks. A signal, even one from before, ends that.
+	// If nobody reads stderr, Fprintln blocks, until a signal comes or has come before.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactWhole(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -118,8 +118,8 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	// stderr is written to for a moment longer than stdout: there, a command that was stopped says
-	// so.
+	// stderr can be written to for a moment after the end of ctx, so that a command that was stopped
+	// can say so.
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	soonAfter(ctx, cancel)
 	p := &process{
@@ -128,6 +128,7 @@ func run(
 		stdout:  stoppable(ctx, stdout),
 		stderr:  stoppable(late, stderr),
 	}
+	// Without a command, runCommand calls this function.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
 		// The service logs by a queue, which alone writes to stderr, and may wait for it for long.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
@@ -438,8 +439,8 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 			// Each connection has buffers of these sizes. By default they would be 1 MiB.
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerConnection: 64 << 10,
-			// After 5 s without a whole frame a peer gets a ping, and has 5 s to answer. It cannot
-			// in the middle of a frame, such as a head.
+			// After 5 s without a whole frame a peer gets a ping, and has 5 s to answer. One that
+			// has stopped in the middle of a frame, such as a head, cannot answer.
 			SendPingTimeout:  5 * time.Second,
 			PingTimeout:      5 * time.Second,
 			WriteByteTimeout: 10 * time.Second,
@@ -559,12 +560,15 @@ func (s *server) serve(listener net.Listener) {
 	}
 }
 
-// stop ends the server. Clients cannot know of the stop yet, so connections are accepted for 0.1 s
-// as before. Shutdown, like SetKeepAlivesEnabled(false), closes connections whose next request is
-// on its way, so requests are read for another 0.25 s. Then those that run may finish until ctx
-// ends, whose error is returned. None of them heeds its own context, which ends with endContexts.
-// Bodies have a second to arrive: from the beginning of the stop or, with HTTP/2, from endContexts
-// on.
+// stop ends the server, in three steps. Every response tells its client that the connection ends
+// (see serveUntil). But clients that get none cannot know, so for 0.1 s connections are accepted as
+// before. Then, for 0.25 s, requests that are on their way are read, since Shutdown, like
+// SetKeepAlivesEnabled(false), would close their connections. Then requests may finish until ctx
+// ends, whose error is returned.
+//
+// A body that stops must not hold this up. With HTTP/1.1, endBodies gives all of them bodyWait from
+// the beginning on. With HTTP/2, boundBody does so for each, once endContexts has ended the context
+// of its request. Operations do not heed that context: they finish.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	bodiesEnd := time.Now().Add(bodyWait)
 	time.Sleep(100 * time.Millisecond)
@@ -574,15 +578,15 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	s.endContexts() // no earlier: this ends handshakes, too
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
-	// nobody waits for Shutdown itself.
-	running, drained := context.WithCancel(ctx)
+	// nobody waits for Shutdown itself: waiting ends with it, or with ctx.
+	waiting, endWaiting := context.WithCancel(ctx)
 	go func() {
-		defer drained()
+		defer endWaiting()
 		_ = s.Shutdown(ctx)
 	}()
-	for running.Err() == nil {
+	for waiting.Err() == nil {
 		s.endBodies(bodiesEnd)
-		pause(running, 100*time.Millisecond)
+		pause(waiting, 100*time.Millisecond)
 	}
 	return ctx.Err()
 }
@@ -602,8 +606,8 @@ func (s *server) closeUnused() {
 const bodyWait = time.Second
 
 // endBodies lets no connection be read after an instant. It is called again and again, since
-// net/http sets a later deadline for each head that arrives. With HTTP/2, it would end all that a
-// connection does: there, boundBody ends each body.
+// net/http sets a later deadline for each head that arrives. With HTTP/2, such a deadline would end
+// all that a connection does: there, boundBody bounds each body.
 func (s *server) endBodies(at time.Time) {
 	for conn := range s.open.Range {
 		secure, isTLS := conn.(*tls.Conn)
@@ -663,7 +667,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(500*time.Millisecond, "write usage", func(ctx context.Context) error {
-		return s.ledger.flush(ctx, time.Now, true) // and leave room to creates
+		return s.ledger.flush(ctx, time.Now, true) // with pauses, which leave room to creates
 	})
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
 	// The clocks may differ by one second.
@@ -685,8 +689,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return saveLost(s, false)
 	})
 	if o != nil {
-		// Most of these ticks read nothing (see reading). But a page that was just opened waits no
-		// longer than a second for the first two.
+		// Most ticks of the first two tasks read nothing (see reading in operator.go). But a page
+		// that was just opened waits for them no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "ask the nodes how they are", o.updateNodes)
@@ -711,10 +715,10 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	}
 }
 
-// saveAll keeps what would be lost with the process: usage that is not stored yet and then, when
-// nothing more is written, a file that has lost its name.
+// saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
+// has lost its name. Such a file is saved both before and after the usage: before, so that the
+// error of the usage says where the copy is; and after, when nothing more is written.
 func saveAll(s *service) error {
-	// It may empty the log, and then the error of the usage says that all is in the database.
 	_ = saveLost(s, true)
 	err := flushLast(s.ledger)
 	lost := saveLost(s, true)
@@ -722,7 +726,7 @@ func saveAll(s *service) error {
 		return lost
 	}
 	if lost != nil {
-		err = lost // it says where the copy is
+		err = lost // it says where the last copy is
 	}
 	return fmt.Errorf("the usage counted last is not stored: %w", err)
 }

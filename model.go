@@ -281,7 +281,7 @@ func calmly(do func() error) (err error) {
 	return do()
 }
 
-// gzipped is made once, at the start, so it is as small as it can be.
+// gzipped compresses a body that is made once, so it is as small as it can be.
 func gzipped(body string) []byte {
 	var out bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level exists
