@@ -118,8 +118,8 @@ func run(
 		name, value, _ := strings.Cut(entry, "=")
 		variables[name] = value
 	}
-	// stderr can be written to for a moment after the end of ctx, so that a command that was stopped
-	// can say so.
+	// stderr can be written to for a moment after the end of ctx, so that a command that was
+	// stopped can say so.
 	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	soonAfter(ctx, cancel)
 	p := &process{

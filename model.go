@@ -256,7 +256,8 @@ type document struct {
 	etag []string // one value, as http.Header holds it
 }
 
-// These only make the ETag of a body with a Link another one than that of the same body without.
+// What newDocument adds to a body that comes with a Link header, and to one without: the same body
+// may come with both, and its two responses need two ETags.
 const noLink, withLink = ".", "+"
 
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
@@ -450,10 +451,11 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 	return pet, given, wrong
 }
 
-// memberName decodes the name of a member. It is "" of one that is too long for any field, even
-// with each of its characters escaped. Go reads the escapes of letters as JSON does, in a tenth of
-// the time that json.Unmarshal takes, and a body may have thousands of names. What only JSON can
-// read (such as \/, or half of a surrogate pair) is "" as well, since no field has it in its name.
+// memberName decodes the name of a member. A body may have thousands, and json.Unmarshal takes ten
+// times as long as strconv.Unquote, which reads strings of Go. Those of JSON differ in two escapes
+// that Go does not know, \/ and halves of surrogate pairs: these give "", as no field has them in
+// its name. (Escapes that only Go knows are not valid JSON.) A name that is longer than all fields
+// with each of their characters escaped is "" as well.
 func memberName(literal []byte) string {
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {

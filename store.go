@@ -56,9 +56,11 @@ type scanner = func(columns ...any) error
 type engine interface {
 	// write runs the statements in one transaction and returns a result for each, once all are
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
-	// that nothing was written, unless it wraps errOutcome. The end of ctx ends a wait for other
-	// programs. In a command, it also undoes a transaction on a file that is not being committed
-	// yet, and is an errOutcome of one that was sent to a cluster.
+	// that nothing was written, unless it wraps errOutcome.
+	//
+	// The end of ctx ends a wait for other programs. On a file, it also undoes a transaction that
+	// is not being committed yet, unless a service was bound. On a cluster, it leaves the outcome
+	// of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
@@ -112,10 +114,10 @@ func pause(ctx context.Context, d time.Duration) {
 
 const (
 	entryBytes   = 256              // memory for a cached page or pet, beside its body
-	maxCallers   = 4096             // callers of one transaction, from which on creates are refused
+	maxCallers   = 4096             // callers of one transaction; more creates are refused
 	maxOfOne     = maxCallers / 4   // creates of one usage, so that no burst takes all places
 	recordMillis = dayMillis        // for how long an Idempotency-Key is kept
-	commandWait  = 10 * time.Second // how long commands, starts and stops wait for lock or leader
+	commandWait  = 10 * time.Second // in which a lock or leader is waited for
 )
 
 // store is safe for concurrent use.
@@ -129,7 +131,9 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	memory // embedded: whoever has the store asks it whether what is remembered counts
+	// What is remembered. Embedded, so that a request asks the store to catchUp. From then on,
+	// page and pet use what is remembered if it is fresh, however long it has been there.
+	memory
 
 	// These are for /metrics.
 	queueRefusals atomic.Int64
@@ -144,7 +148,7 @@ type transaction struct {
 	callers    int
 	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
-	pets       [][]byte // rows (see NewPet.row) that the last statement inserts: see createPet
+	pets       [][]byte // rows (see NewPet.row) that commit inserts by one statement more
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
@@ -176,8 +180,8 @@ func (s *store) Close() error {
 }
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
-// and returns their results when they are durable. Its errors wrap errUnavailable. It ignores
-// ctx while the transaction before runs. After that, ctx counts only if nobody else has joined.
+// and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
+// counts only once this transaction begins, and only if nobody else has joined it.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	return s.writeFor(ctx, ownUsage, statements...)
 }
@@ -233,9 +237,9 @@ func (s *store) join(ctx context.Context, usageID int64, add func(t *transaction
 	return t, nil
 }
 
-// lead commits a transaction as soon as the one before it has ended. The next leader is woken
-// first, so that the disk does not wait until the followers have written their responses. Both are
-// woken even if the engine panics.
+// lead commits a transaction as soon as the one before it has ended. Then it wakes first the next
+// leader and then the followers, so that the disk does not wait until these have written their
+// responses. Both are woken even if the engine panics.
 func (s *store) lead(ctx context.Context, t *transaction) {
 	defer close(t.ended) // wakes the followers
 	runtime.Gosched()    // requests that are ready to run join first
@@ -251,7 +255,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
-	t.err = errors.New("the engine has panicked") // stays if commit does not return
+	t.err = fmt.Errorf("%w: the engine has panicked", errOutcome) // stays if commit does not return
 	t.err = s.commit(ctx, t)
 	if t.err != nil { // also because ctx has ended, as happens to a service only when it stops
 		s.commitsFailed.Add(1)
@@ -283,9 +287,9 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 }
 
 // edit is write for changes of pets and keys that are stored already. Only commands make them. It
-// counts the edit in the database, where all services see it: see refresh. Nobody remembers that a
-// pet or a key is missing, so a new one is no edit. The last page of a list may lack a new pet: see
-// fresh.
+// counts the edit in the database, where all services see it: see refresh. A new pet or key is no
+// edit, since no service remembers that one is missing. Only the last page of a list may lack a new
+// pet: see fresh.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 	return s.write(ctx, append(statements, count)...)
@@ -349,17 +353,18 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // storedStatuses has each status at the number that stands for it in the tables. These begin with
-// 2: SQLite takes 0 and 1 for truth values, and plans a statement anew when it is bound to another
-// number than such a one before, or the other way round. A page then takes 18 µs in place of 10.
+// 2: SQLite takes 0 and 1 for truth values, and plans a statement anew when it is bound to one of
+// them after another number, or to another number after one of them. A page then takes 18 µs in
+// place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for no status or for all.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
-// These queries read pets for petReader. In the last three, a row with the id 0 is no pet: its
-// category_id is the number of edits. Both come from one state of the database, so no pet shows an
-// edit that is not counted. ORDER BY and LIMIT count for all rows together. An OFFSET would cost
-// more with each page.
+// These queries read pets for petReader. Those that begin with readPets have one more row, with the
+// id 0, which is no pet: its category_id is the number of edits. Both come from one state of the
+// database, so no pet shows an edit that is not counted. ORDER BY and LIMIT count for all rows
+// together. An OFFSET would cost more with each page.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
 	readPets   = `SELECT 0 AS id, value AS category_id, 0, '' FROM counters WHERE name = 'edits'
@@ -451,8 +456,8 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// It may lack a pet that was shown since it was read. If its own reading has shown the newest
-	// pet, it is read once more.
+	// It may lack a pet that was shown since. Its own pets count as shown, too: one that was read
+	// first by this page makes it look old, and so it is read once more, and stays fresh then.
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -545,7 +550,7 @@ var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	highestShown := s.highestShown.Load() // before the pet is stored, so that its id is higher
+	highestShown := s.highestShown.Load() // of those before this pet, whose id has to be higher
 	row := p.row()
 	var before int // pets of the transaction that come before this one
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
@@ -606,7 +611,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	highestShown := s.highestShown.Load() // before the pet is stored, so that its id is higher
+	highestShown := s.highestShown.Load() // of those before this pet, whose id has to be higher
 	results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
 		return 0, false, false, err

@@ -771,7 +771,8 @@ func TestAPanicFailsItsTransactionOnly(t *testing.T) {
 			return writing(s, sqlOf("DELETE FROM usage WHERE id = ?", panicValue{}))()
 		},
 		writing(s, sqlOf("INSERT INTO usage VALUES (1, 0, 0, 0, 0, 0, 0)")))
-	if panicked != "in the driver" || !errors.Is(errs[2], errUnavailable) {
+	if panicked != "in the driver" || !errors.Is(errs[2], errUnavailable) ||
+		!errors.Is(errs[2], errOutcome) {
 		t.Errorf("the leader sees the panic %v, and its follower %v", panicked, errs[2])
 	}
 	must(t, creating(s, "Max")())
