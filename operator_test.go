@@ -351,6 +351,23 @@ func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) 
 	})
 }
 
+// A person who meets a damaged file must know of which time the last backup is.
+func TestTheLastBackupIsToldWherePetsCannotBeCounted(t *testing.T) {
+	s := openShop(t)
+	mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
+	mustWrite(t, s.service.store, sqlOf("DROP TABLE pets"))
+	o := s.debug()
+	s.stats()
+	if err := o.updateStored(t.Context()); err == nil {
+		t.Error("pets that are not there were counted")
+	}
+	numbers := o.currentMetrics().numbers
+	wantEqual(t, numbers["petstore_last_backup_timestamp_seconds"], 7, "the time of the backup")
+	if pets, isShown := numbers["petstore_pets"]; isShown {
+		t.Errorf("%v pets are shown", pets)
+	}
+}
+
 // A store that hangs holds up the report alone, and not the end of the service.
 func TestTheNumbersDoNotWaitForAStoreThatHangs(t *testing.T) {
 	inReadyShop(t, func(t *testing.T, s *readyShop) {
