@@ -317,6 +317,14 @@ const faultsOfThePage = `(() => {
 			const isFolded = getComputedStyle(e).whiteSpace !== "pre";
 			if (isFolded && e.checkVisibility()) small.push("JSON is folded");
 		}
+		const all = (selector) => [...document.querySelectorAll(selector)];
+		const tell = (elements, what) => elements.map((e) => e.textContent.trim() + what);
+		small.push(
+			...tell(all("#errors th").filter((e) => e.offsetHeight > 30),
+				" is broken"),
+			...tell(all(".gauge p").filter((e) => e.scrollWidth > e.clientWidth), " is too wide"),
+			...tell(all("summary").filter((e) => getComputedStyle(e).display !== "list-item"),
+				" has no mark that it opens"));
 		return small;
 	}
 
@@ -1104,6 +1112,9 @@ func TestThePageBeginsWithTheFirstCall(t *testing.T) {
 		b.shows("#unsupported_media_type", "is not application/json")
 		b.shows("#unsupported_media_type", "Send Content-Type: application/json")
 	}
+	b.useKey(s.newKey("-plan", "business"))
+	b.shows("#gauges", "99,999 of 100,000 left")
+	b.state("large-limits")
 }
 
 func TestThePageSaysThatAKeyIsWrong(t *testing.T) {

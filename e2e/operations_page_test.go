@@ -24,6 +24,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
@@ -117,10 +118,13 @@ const faultsOfTheOperatorsPage = `(() => {
 		e.getClientRects()[0].height > 30 || e.scrollWidth > e.clientWidth);
 	const touched = innerWidth === 390 ? all("button, nav a, label.moment") : [];
 	const small = touched.filter((e) => e.getBoundingClientRect().height < 44);
+	const heads = innerWidth === 1280 ? all(".quarter > header") : [];
+	const folded = heads.filter((e) => e.getBoundingClientRect().height > 40);
 	return [
 		...(width > innerWidth ? ["the page is " + width + " pixels wide"] : []),
 		...tell(cut, " is cut off"), ...tell(titles, " does not stand on a line"),
 		...tell(small, " is too small for a finger"),
+		...tell(folded, " takes two lines, so that charts side by side are not level"),
 	];
 })()`
 
@@ -723,7 +727,9 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 		{`[{alert: "PetstoreDiskFills", words: "{share} of the disk is used", share: 0.912,
 			number: 1, since: Date.now()},
 			{alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
-			number: 1204, since: 1e12}]`, "Watch:", "Watch – "},
+			number: 1204, since: 1e12},
+			{alert: "PetstoreSlow", words: "{share} of lists took long: {number} in 5 minutes",
+			share: 0.02, number: 20, since: 1e12}]`, "Watch:", "Watch – "},
 	} {
 		eval[bool](b, "(window.reasons = "+test.reasons+", true)")
 		b.shows("#verdict", test.want)
@@ -734,6 +740,8 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 			.textContent`, test.want)
 		b.operatorState("verdict-" + strings.Trim(strings.ToLower(test.want), ":"))
 	}
+	wants(b, textOf("#said"), "Watch: the disk is used, commits failed in 5 minutes, "+
+		"lists took long in 5 minutes")
 	b.shows("#verdict", "91 % of the disk is used, since ")
 	b.shows("#verdict", "commits failed in 5 minutes: 1,204, since 9 Sept 2001, 01:46:40 UTC")
 	b.shows("#verdict", "See “When the disk fails” in docs/operating.md.")
@@ -883,6 +891,37 @@ func TestTheOperatorsPageSaysWhoCallsNow(t *testing.T) {
 	})
 	wants(b, `document.activeElement.matches("#near .name")`, true)
 	wants(b, "getSelection().toString().trim()", "free")
+}
+
+// TestTheOperatorsPageTellsNoDurationsOfATimeThatItDoesNotKnow: the service remembers those of the
+// operations with a chart. Of others, the page must not take all since the start for what was new.
+func TestTheOperatorsPageTellsNoDurationsOfATimeThatItDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	s, b := startOperatorsPage(t)
+	for range 3 {
+		s.ask(t, s.key)
+		response, err := http.Get(s.address() + "/")
+		noError(t, err)
+		noError(t, response.Body.Close())
+	}
+	time.Sleep(16 * time.Second) // until a sample is older than the start, for the page, and has them
+	_, err := chromedp.Call(b.ctx, page.AddScriptToEvaluateOnNewDocument,
+		page.AddScriptToEvaluateOnNewDocumentParams{Source: `
+			const real = window.fetch;
+			window.fetch = async (...request) => {
+				const response = await real(...request);
+				if (!String(request[0]).includes("history")) return response;
+				const history = await response.json();
+				history.samples = history.samples.slice(-1);
+				return Response.json(history);
+			}`})
+	noError(t, err)
+	b.do(chromedp.Navigate(s.debug + "/"))
+	b.shows("#state", "Updating")
+	b.shows("#operations", "page")
+	row := `[...document.querySelectorAll("#operations tbody tr")].find((row) =>
+		row.cells[0].textContent === "page").innerText`
+	wants(b, row, "page\t0\t0\t–\t–\t–\t0\t0")
 }
 
 // TestTheOperatorsPageHasOneClock, that of the service, and tells if this machine's is another.

@@ -20,6 +20,7 @@ const restarts = []; // the times at which a process was seen first that is not 
 const operations = new Map(); // by name: the places of its counts
 const outcomes = { success: [], same: [], mistake: [], refused: [], failure: [] };
 const created = [];
+const firsts = []; // by place: what a number was at first that the service does not remember, and that was not 0 before
 const commits = { size: [], time: [] }; // buckets
 let run = 0;
 let started = 0; // when the process that was read last had started
@@ -55,7 +56,7 @@ function labelsOf(name) {
 }
 
 // learn notes what a number that was not seen before belongs to.
-function learn(name) {
+function learn(name, value) {
   const place = places.size;
   places.set(name, place);
   const labels = labelsOf(name);
@@ -74,6 +75,7 @@ function learn(name) {
     }
     case "petstore_request_duration_seconds_bucket":
       operation(labels.operation).buckets.push(bucket);
+      firsts[place] = value;
       break;
     case "petstore_commit_requests_bucket":
       commits.size.push(bucket);
@@ -92,7 +94,7 @@ function take(read, time) {
   if (!readings.length && read.uptime > 0 && read.uptime < 10) { // at the start, all counters were 0
     take({ metrics: { process_start_time_seconds }, uptime: 0 }, time - read.uptime * 1e3);
   }
-  for (const name of Object.keys(read.metrics)) if (!places.has(name)) learn(name);
+  for (const name of Object.keys(read.metrics)) if (!places.has(name)) learn(name, read.metrics[name]);
   const numbers = new Float64Array(places.size);
   for (const [name, value] of Object.entries(read.metrics)) numbers[places.get(name)] = value;
   const start = read.metrics.process_start_time_seconds;
@@ -143,7 +145,8 @@ function across(from, to) {
   return list.length ? span(list) : null;
 }
 
-const sum = (list, reading) => list.reduce((total, place) => total + (reading.numbers[place] ?? 0), 0);
+const valueAt = (reading, place) => reading.numbers[place] ?? (reading.up && firsts[place]) ?? 0; // at the start all were 0
+const sum = (list, reading) => list.reduce((total, place) => total + valueAt(reading, place), 0);
 const gauge = (reading, name) => reading.numbers[places.get(name)] ?? null;
 
 // span is what can be said of the time between the two readings of each pair. Time is the process's own, so that
@@ -233,15 +236,15 @@ const charts = {
     ],
   },
   sizes: {
-    title: "Writes that share a commit", format: rate, styles: ["n1", "n2"], quiet: "No commits in this time",
+    title: "Writes per commit", format: rate, styles: ["n1", "n2"], quiet: "No commits in this time",
     series: [{ name: "mean", value: writers }, { name: "p95", value: (s) => upward(s.quantile(0.95, commits.size)) }],
   },
   memory: {
-    title: "Memory", format: bytes, step: 2 ** 20, styles: ["n1"],
+    title: "Resident memory", format: bytes, step: 2 ** 20, styles: ["n1"],
     series: [{ name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") }],
   },
   cpu: {
-    title: "CPU, 100 % is a core", format: percent, styles: ["n1"],
+    title: "CPU of one core", format: percent, styles: ["n1"],
     series: [{ name: "used", value: (s) => (gauge(s.end, "process_cpu_seconds_total") === null ? null
       : (100 * s.counter("process_cpu_seconds_total")) / s.seconds) }],
   },
@@ -516,7 +519,7 @@ function drawVerdict() {
   $("#verdict").dataset.look = look;
   write($("#verdict b"), heading);
   write($("#verdict .as-seen"), latest?.uptime < 300 && !since ? `as seen since the start at ${instant(started * 1e3)}` : "");
-  write($("#said"), [heading, ...reasons.map(({ words }) => words.replace(/:? ?\{\w+\}( of)?/, ""))].join(" "));
+  write($("#said"), `${heading} ${reasons.map(({ words }) => words.replace(/:? ?\{\w+\}( of)?/g, "")).join(", ")}`);
   document.title = `${look === "well" ? "" : `${heading.replace(":", "")} – `}${place} – Pet Store operations`;
 }
 
@@ -590,7 +593,7 @@ function drawData(last, isWatched) {
   fact("pets", number("pets"), integer(number("pets")));
   fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of log`}`);
   fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("PetstoreDiskFills"));
-  fact("backup", number("pets"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
+  fact("backup", number("foreign_keys"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
   $('[data-value="fact.backup"]').classList.toggle("warn", backup === null); // the verdict stays
   fact("certificate", end, `${end < now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3, true)}`, isWatched("PetstoreOwnCertificateEnds"));
   fact("network", latest.networkDisk || null, `${latest.networkDisk}: may pass no locks on to other machines`, true);
