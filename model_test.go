@@ -79,6 +79,7 @@ func TestANameIsStoredAsItWasSent(t *testing.T) {
 		"\"\u2028x\u2029\"":          "\u2028x\u2029",
 		`"<b>&</b>"`:                 "<b>&</b>",
 		`"'; DROP TABLE pets; --"`:   "'; DROP TABLE pets; --",
+		`"Rex, \"Max\": }]{[,"`:      `Rex, "Max": }]{[,`, // separators of JSON are only text here
 	} {
 		got, err := decodeNewPet([]byte(modelNamed(literal)))
 		if err != nil || got.Name != want {
