@@ -889,6 +889,7 @@ func TestCORSForNamedOrigins(t *testing.T) {
 		Access-Control-Allow-Origin: https://a.example
 		Access-Control-Allow-Methods: GET, HEAD, POST
 		Access-Control-Allow-Headers: Authorization, Content-Type, Idempotency-Key, If-None-Match, *
+		Access-Control-Max-Age: 86400
 		X-RateLimit-Remaining: 60
 
 		OPTIONS /v1/pets
