@@ -34,6 +34,7 @@ func TestTheServiceRunsInProductionAsDocumented(t *testing.T) {
 		other:                      m.checkOther,
 		"petstore key list -db /var/lib/petstore/petstore.db":  m.checkUnit,
 		"systemctl start petstore.socket petstore":             m.checkRestored,
+		"W=/root/damage; mkdir -p $W":                          m.checkMended,
 		"[ ! -e $D-wal ] || mv $D-wal $D-wal.old":              func() { m.checkKept(1) },
 		"rm -f $D $D-wal $D-shm":                               func() { m.checkKept(2) },
 		"NOW=$(date -u +%Y%m%dT%H%M%SZ)":                       m.checkUpgrade,
@@ -73,6 +74,7 @@ type machine struct {
 	pid       string // of its first process
 	sources   int    // addresses that callers without a key had
 	upgrade   string // the block of commands
+	mend      string // that of a damaged database
 }
 
 // hostScript makes the machine's root, which is this machine's with a layer in
@@ -232,6 +234,9 @@ func (m *machine) makeRoom(b *block) {
 		m.run("systemctl stop caddy nginx")
 	case strings.HasPrefix(text, "systemctl stop petstore.socket petstore"):
 		m.callAllTheTime("/tmp/restored")
+	case strings.Contains(text, "W=/root/damage"):
+		m.damageDatabase()
+		m.mend = text
 	case strings.HasPrefix(text, "D="):
 		m.loseDatabase()
 	case strings.HasPrefix(text, "NOW="):
@@ -245,6 +250,37 @@ func (m *machine) makeRoom(b *block) {
 		m.checkUnheard()
 		m.run("systemctl stop petstore.socket petstore caddy nginx")
 	}
+}
+
+// damageDatabase spoils the page in which a pet of the last copy is, once a newer one was confirmed.
+func (m *machine) damageDatabase() {
+	m.t.Helper()
+	m.run(`seq 3000 | sed 's/.*/{"name":"stock &","categoryId":1}/' | petstore pet import - &&
+		sleep 1 && systemctl start petstore-backup`)
+	m.curl(201, "Authorization: Bearer "+m.newKey(), "http://127.0.0.1:8080/v1/pets", "-d",
+		animalJSON("newer"))
+	m.run(`petstore pet export | grep -E 'stock 1500"|newer' >/root/wanted &&
+		systemctl stop petstore.socket petstore &&
+		at=$(grep -abo 'stock 1500' $PETSTORE_DB | head -n 1 | cut -d : -f 1) &&
+		dd if=/dev/urandom of=$PETSTORE_DB bs=4096 count=1 seek=$((at / 4096)) conv=notrunc &&
+		systemctl start petstore.socket petstore`)
+}
+
+// checkMended looks for a pet that was in the damage, and one that no copy had, under their ids:
+// after the block, after it is pasted again, and after it has met a file that nobody can read.
+func (m *machine) checkMended() {
+	m.t.Helper()
+	for _, happens := range []string{"true", "true", "systemctl stop petstore.socket petstore && " +
+		"rm -r $W $D.damaged* && printf damaged | dd of=$D conv=notrunc && mkdir $W && " +
+		"touch $W/saved.jsonl"} {
+		m.waitUntilReady()
+		m.run("petstore pet export | grep -Fxf /root/wanted | cmp - /root/wanted && " +
+			"systemctl is-active petstore.socket petstore")
+		// No operator is so fast that two copies get one name, or that systemd starts no more.
+		m.run("sleep 1; systemctl reset-failed; " + happens + "\n" + m.mend)
+	}
+	m.waitUntilReady()
+	m.run("petstore pet export | grep -Fxf /root/wanted | cmp - /root/wanted")
 }
 
 // loseDatabase deletes the database under the service, which has just confirmed a pet.

@@ -683,12 +683,10 @@ var shapes = []struct {
 	{regexp.MustCompile(`(X-RateLimit-Reset: )\d{10}`), "${1}UNIX-TIME"},
 	{regexp.MustCompile(`(;t=)\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
-	{regexp.MustCompile(`(ends |expired |expires=")\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`), "${1}TIME"},
-	{regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\d |("day": )"\d{4}-\d\d-\d\d"`), "${1}YYYY-MM-DD "},
+	{regexp.MustCompile(`(ends |banned to |expired |expires=")[-\d]{10} \d\d:\d\d:\d\dZ`), "${1}TIME"},
 	{regexp.MustCompile(`((?:time|made)=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`), "${1}TIME"},
 	{regexp.MustCompile(`/(?:[^/\s"]+/)+([a-z]+\.db)\b`), "FOLDER/${1}"},
 	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
-	{regexp.MustCompile(`\.\d{8}T\d{6}\.\d{3}Z\.old`), ".UTC-TIME.old"},
 	{regexp.MustCompile(`\d+( ns| µs| syncs)\b`), "N${1}"},
 }
 
