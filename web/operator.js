@@ -240,7 +240,7 @@ const charts = {
     series: [{ name: "mean", value: writers }, { name: "p95", value: (s) => upward(s.quantile(0.95, commits.size)) }],
   },
   memory: {
-    title: "Resident memory", format: bytes, step: 2 ** 20, styles: ["n1"],
+    title: "Memory", format: bytes, step: 2 ** 20, styles: ["n1"],
     series: [{ name: "resident", value: (s) => gauge(s.end, "process_resident_memory_bytes") }],
   },
   cpu: {
