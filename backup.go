@@ -29,7 +29,7 @@ import (
 // was.
 type pageCopy struct {
 	source copySource
-	backup *sqlite.Backup // nil until lock has made it
+	backup *sqlite.Backup // nil until open has made it
 }
 
 // copySource is a connection of the driver.
@@ -40,8 +40,9 @@ type copySource interface {
 }
 
 // beginCopy begins both transactions. What is copied is fixed then, and nobody else can write to
-// the target, which must exist. It waits for the locks of other programs.
-func beginCopy(ctx context.Context, sourceAddress, target, journal string) (*pageCopy, error) {
+// the target, which is open. It waits for the locks of other programs.
+func beginCopy(ctx context.Context, sourceAddress string, target *os.File, journal string) (
+	*pageCopy, error) {
 	conn, err := new(sqlite.Driver).Open(sourceAddress)
 	if err != nil {
 		return nil, err
@@ -50,13 +51,15 @@ func beginCopy(ctx context.Context, sourceAddress, target, journal string) (*pag
 }
 
 // copyFrom does the same from a connection, which end closes.
-func copyFrom(ctx context.Context, source copySource, target, journal string) (*pageCopy, error) {
+func copyFrom(ctx context.Context, source copySource, target *os.File, journal string) (
+	*pageCopy, error) {
 	c := &pageCopy{source: source}
 	_, err := c.source.ExecContext(ctx, "BEGIN", nil)
 	if err == nil {
-		address := fileAddress(target, "mode=rw", "_pragma=journal_mode("+journal+")",
-			"_pragma=synchronous(FULL)", "_pragma=fullfsync(1)", "_pragma=wal_autocheckpoint(0)")
-		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx, address) })
+		err = c.open(target, journal)
+	}
+	if err == nil {
+		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx) })
 	}
 	if err != nil {
 		c.end()
@@ -65,19 +68,28 @@ func copyFrom(ctx context.Context, source copySource, target, journal string) (*
 	return c, nil
 }
 
-// lock fixes what is copied, opens the target, and locks it. It can be called again after an error.
-func (c *pageCopy) lock(ctx context.Context, targetAddress string) error {
+// open opens the target, once: refuseReplaced would count what an error has left open.
+func (c *pageCopy) open(target *os.File, journal string) error {
+	err := refuseReplaced(target, 1)
+	if err != nil {
+		return err
+	}
+	c.backup, err = c.source.NewBackup(fileAddress(target.Name(), "mode=rw",
+		"_pragma=journal_mode("+journal+")", "_pragma=synchronous(FULL)",
+		"_pragma=fullfsync(1)", "_pragma=wal_autocheckpoint(0)"))
+	if err != nil {
+		return err
+	}
+	return refuseReplaced(target, 2)
+}
+
+// lock fixes what is copied, and locks the target. It can be called again after an error.
+func (c *pageCopy) lock(ctx context.Context) error {
 	// BEGIN alone reads nothing. Without a transaction that reads, every write of somebody else
 	// would make the copy begin again.
 	_, err := c.source.ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
 	if err != nil {
 		return err
-	}
-	if c.backup == nil {
-		c.backup, err = c.source.NewBackup(targetAddress)
-		if err != nil {
-			return err
-		}
 	}
 	_, err = c.backup.Step(0)                 // copies no page, but takes the lock
 	if isCode(err, sqlite3.SQLITE_READONLY) { // the size of pages cannot change in WAL mode
@@ -189,7 +201,7 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 	if isCluster(from) {
 		err = c.copyCluster(ctx, to)
 	} else {
-		err = c.copyFile(ctx, from, to.Name())
+		err = c.copyFile(ctx, from, to)
 	}
 	if err != nil {
 		return 0, err
@@ -199,7 +211,7 @@ func (c *invocation) checkedCopy(ctx context.Context, from string, to *os.File,
 
 // copyFile copies a database file. It copies pages: a copy that SQL makes of a damaged file may
 // lack rows without an error.
-func (c *invocation) copyFile(ctx context.Context, from, to string) error {
+func (c *invocation) copyFile(ctx context.Context, from string, to *os.File) error {
 	from, err := realPath(from)
 	if err != nil {
 		return err
@@ -246,10 +258,10 @@ const highestID = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence"
 func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, identity int64) (
 	pets int64, err error) {
 	defer startProgress(stderr, "checking", "", 0).end() // only end is deferred
-	// With mode=ro SQLite would not look at the CHECK constraints. A journal in memory leaves no
-	// file behind after a kill.
-	db := openPool(to.Name(), "mode=rw", "_pragma=journal_mode(MEMORY)")
+	// With mode=ro SQLite would not look at the CHECK constraints.
+	db := openPool(to.Name(), "mode=rw")
 	defer db.Close()
+	db.SetMaxOpenConns(1) // it stays
 	var verdict string
 	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict)
 	if err != nil {
@@ -257,6 +269,9 @@ func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, iden
 	}
 	if verdict != "ok" {
 		return 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
+	}
+	if err := refuseReplaced(to, 2); err != nil {
+		return 0, err
 	}
 	var highest int64
 	var hasCounters bool // not in an old schema
@@ -270,7 +285,8 @@ func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, iden
 		return 0, fmt.Errorf("its highest id is %d, and %d more cannot be skipped",
 			highest, skipIDs)
 	}
-	_, err = db.ExecContext(ctx, moveIDs, skipIDs)
+	// A journal in memory leaves no file behind after a kill.
+	_, err = db.ExecContext(ctx, "PRAGMA journal_mode(MEMORY);"+moveIDs, skipIDs)
 	if err == nil && hasCounters {
 		_, err = db.ExecContext(ctx, "DELETE FROM counters WHERE name = 'backup'")
 	}
@@ -430,6 +446,10 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err := refuseUnfit(c.db); err != nil {
 		return 0, "", err
 	}
+	// This comes first: what another machine restores into has a partial file too, which stays.
+	if err := refuseElsewhere(ctx, placeOf(c.db), isServed); err != nil {
+		return 0, "", err
+	}
 	isNew := isMissing(c.db)
 	path, err := ensureWritable(c.db)
 	if err != nil {
@@ -450,9 +470,6 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 		return 0, "", err
 	}
 	giveToFolder(partial.File)
-	if err := refuseElsewhere(ctx, path, isServed); err != nil {
-		return 0, "", err
-	}
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
 		return 0, "", err
@@ -474,7 +491,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err != nil {
 		return 0, "", err
 	}
-	old, err = c.replaceContent(ctx, target, partial.Name())
+	old, err = c.replaceContent(ctx, target, partial.File)
 	return pets, old, err
 }
 
@@ -499,21 +516,28 @@ func replacedVersion(ctx context.Context, path string) (version int, err error) 
 
 // replaceContent puts the pages of a checked copy in the place of those of a database. The order
 // counts: beginCopy locks the database, keepOld keeps what it holds, and run replaces its pages.
-func (c *invocation) replaceContent(ctx context.Context, target *sqliteFile, checked string) (
+func (c *invocation) replaceContent(ctx context.Context, target *sqliteFile, checked *os.File) (
 	old string, err error) {
 	// While target has the database open, no other connection of the restore is the last to close
 	// the log, which would move it and drop an error.
 	var pages *pageCopy
 	err = target.connect(ctx, openExisting)
 	if err == nil {
-		pages, err = beginCopy(ctx, fileAddress(checked, "mode=rw"), target.path, "WAL")
+		from := fileAddress(checked.Name(), "mode=rw")
+		pages, err = beginCopy(ctx, from, target.header, "WAL")
 	}
 	target.heed(err)
 	if err != nil {
 		return "", tellDamage(ctx, err, target.path)
 	}
 	defer pages.end()
-	old, err = c.keepOld(ctx, target.path, pages)
+	err = refuseReplaced(checked, 2)
+	if err == nil {
+		err = refuseReplaced(target.header, opensOfFile+1) // with the copy's
+	}
+	if err == nil {
+		old, err = c.keepOld(ctx, target, pages)
+	}
 	if err == nil {
 		err = target.checkFiles()
 	}
@@ -532,23 +556,19 @@ func (c *invocation) replaceContent(ctx context.Context, target *sqliteFile, che
 
 // keepOld keeps what a database holds in a copy, and makes new ids of what is restored start above
 // its own. Nobody else can write to the database now, so that all that it holds is kept, and all
-// ids that it has given are known. Everybody, saveCopy too, can still read it as it was. Where
+// ids that it has given are known. Everybody, saveOpen too, can still read it as it was. Where
 // nothing was, a command may have made a database meanwhile.
-func (c *invocation) keepOld(ctx context.Context, path string, pages *pageCopy) (
+func (c *invocation) keepOld(ctx context.Context, target *sqliteFile, pages *pageCopy) (
 	old string, err error) {
-	version, err := replacedVersion(ctx, path)
+	version, err := replacedVersion(ctx, target.path)
 	if err != nil || version == 0 {
 		return "", err
 	}
-	partial, err := createFile(path + "." + c.now.time().UTC().Format(copyTime) + ".old")
+	old, _, err = target.saveOpen(ctx, c.stderr, c.now.time(), "old")
 	if err != nil {
-		return "", err
+		return "", tellDamage(ctx, err, target.path)
 	}
-	giveToFolder(partial.File)
-	if _, err := c.saveCopy(ctx, path, partial, 0); err != nil {
-		return "", tellDamage(ctx, err, path)
-	}
-	return partial.path, pages.raiseIDs(ctx, partial.path)
+	return old, pages.raiseIDs(ctx, old)
 }
 
 // raiseIDs makes new ids of the source, the checked copy that is restored, start above all that the
@@ -582,7 +602,7 @@ func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool)
 	}
 	log.Error("a file of the database was removed or replaced; do not stop the service before "+
 		"what was confirmed is saved", "database", file.path)
-	path, pets, err := file.saveOpen(ctx)
+	path, pets, err := file.saveOpen(ctx, io.Discard, time.Now(), "saved")
 	if err == nil {
 		log.Error("what was confirmed is saved; stop the service, and restore this copy",
 			"copy", path, "pets", pets)
@@ -662,9 +682,11 @@ func (e *sqliteFile) hasName(suffix string) bool {
 	return err != nil || os.SameFile(e.files[e.path+suffix], now)
 }
 
-// saveOpen copies a database as a reading connection has it open, whatever became of its name.
-func (e *sqliteFile) saveOpen(ctx context.Context) (path string, pets int64, err error) {
-	partial, err := createFile(e.path + "." + time.Now().UTC().Format(copyTime) + ".saved")
+// saveOpen copies a database as a reading connection has it open, whatever became of its name, to
+// F.TIME.suffix.
+func (e *sqliteFile) saveOpen(ctx context.Context, stderr io.Writer, now time.Time,
+	suffix string) (path string, pets int64, err error) {
+	partial, err := createFile(e.path + "." + now.UTC().Format(copyTime) + "." + suffix)
 	if err != nil {
 		return "", 0, err
 	}
@@ -676,15 +698,15 @@ func (e *sqliteFile) saveOpen(ctx context.Context) (path string, pets int64, err
 	}
 	defer conn.Close()
 	err = conn.Raw(func(driver any) error {
-		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.Name(), "OFF")
+		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.File, "OFF")
 		if err != nil {
 			return err
 		}
 		defer pages.end()
-		return pages.run(ctx, io.Discard, "saving")
+		return pages.run(ctx, stderr, "saving")
 	})
 	if err == nil {
-		pets, err = checkCopy(ctx, io.Discard, partial.File, 0, 0)
+		pets, err = checkCopy(ctx, stderr, partial.File, 0, 0)
 	}
 	if err == nil {
 		err = partial.publish()

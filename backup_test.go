@@ -68,8 +68,7 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 	s := newStore(t)
 	mustCreate(t, s, rex)
 	file := filepath.Join(t.TempDir(), "copy.db")
-	writeText(t, file, "")
-	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(s).path), file, "OFF")
+	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(s).path), newFile(t, file), "OFF")
 	must(t, err)
 	defer pages.end()
 	for left := pages.backup.PageCount(); left > 0; {
@@ -86,8 +85,7 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 
 // TestACopyThatIsStoppedCopiesNothingMore: all pages of a large database take minutes.
 func TestACopyThatIsStoppedCopiesNothingMore(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "copy.db")
-	writeText(t, file, "")
+	file := newFile(t, filepath.Join(t.TempDir(), "copy.db"))
 	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(newStore(t)).path), file, "OFF")
 	must(t, err)
 	defer pages.end()
@@ -122,6 +120,15 @@ func TestOfBackupsToOneNameAtOnceOneIsMade(t *testing.T) {
 	}
 	wantNames(t, filepath.Dir(file), "copy.db")
 	wantMode(t, file, 0o600) // nobody else may read it
+}
+
+// newFile makes an empty file, which is open until the test ends.
+func newFile(t testing.TB, path string) *os.File {
+	t.Helper()
+	file, err := os.Create(path)
+	must(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+	return file
 }
 
 // writeText makes a file.
@@ -730,6 +737,13 @@ func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
 		}
 		must(t, os.Remove(link))
 	}
+	roots := madeDatabase(t)
+	before := readText(t, roots)
+	must(t, os.Symlink(roots, sc.db))
+	_, err := sc.restore(t.Context())
+	wantRefusal(t, err, sc.db, "is no regular file, and a link there is not followed")
+	wantEqual(t, readText(t, roots) == before, true, "that root's database is as it was")
+	must(t, os.Remove(sc.db))
 	want := func(owner string, paths ...string) {
 		t.Helper()
 		for _, path := range paths {
@@ -948,20 +962,31 @@ func TestRestoreWaitsForALock(t *testing.T) {
 // TestAKilledRestoreLeavesNothingToServe: no start takes the empty file, which the restore has made
 // in the place of a lost database, for its own first.
 func TestAKilledRestoreLeavesNothingToServe(t *testing.T) {
-	sc, killed := newScene(t), databasePath(t)
-	sc.prepare(t, "lose")
-	writeHost(t, sc.db, otherBoot, 7) // which it watches for three seconds
-	synctest.Test(t, func(t *testing.T) {
-		var restoring sync.WaitGroup
-		restoring.Go(func() { sc.mustRestore(t) })
-		time.Sleep(time.Second)
-		for name, content := range filesIn(t, sc.folder) {
-			writeText(t, killed+strings.TrimPrefix(name, "pets.db"), content)
+	takesSeconds(t)
+	t.Parallel()
+	areHalf := 0
+	for looks := int64(1); ; looks++ {
+		sc, killed := newScene(t), databasePath(t)
+		sc.prepare(t, "lose")
+		ctx := newEndingContext(t, looks)
+		ctx.cancel = func() {
+			for name, content := range filesIn(t, sc.folder) {
+				writeText(t, killed+strings.TrimPrefix(name, "pets.db"), content)
+			}
 		}
-		restoring.Wait()
-	})
-	wantNotOpened(t, killed, openToServe, "a restore into it runs or was stopped")
-	wantCopy(t, sc.db)
+		must(t, errorOf(sc.restoreAt(ctx, testTime, 0)))
+		if ctx.left.Swap(0) > 0 { // restore has ended before it looked so often
+			break
+		}
+		s, err := openStore(t.Context(), killed, openToServe, testLog)
+		if err == nil {
+			must(t, s.Close())
+			wantCopy(t, killed)
+		} else if strings.Contains(err.Error(), "a restore into it runs or was stopped") {
+			areHalf++
+		}
+	}
+	wantEqual(t, areHalf > 0, true, "that some kills leave an empty file")
 }
 
 // TestRestoreIntoAFileThatIsMovedAwayFails, whenever that happens: nobody would find what it holds.
@@ -980,6 +1005,66 @@ func TestRestoreIntoAFileThatIsMovedAwayFails(t *testing.T) {
 		if err == nil {
 			t.Errorf("moved away at the look %d, it is restored", looks)
 		}
+	}
+}
+
+// TestRestoreIsLedToNoFileElsewhere by a link that takes the place of a file of its own, whenever
+// that happens: who owns the folder of the database must not choose what root changes or shows.
+func TestRestoreIsLedToNoFileElsewhere(t *testing.T) {
+	takesSeconds(t)
+	t.Parallel()
+	elsewhere := madeDatabase(t)
+	s := openDatabase(t, elsewhere)
+	mustCreate(t, s, NewPet{Name: "Secret", CategoryID: 1, Status: Sold})
+	must(t, s.Close())
+	before := filesIn(t, filepath.Dir(elsewhere))
+	for _, name := range []string{"", ".partial", oldSuffix + ".partial"} {
+		for looks, isOver := int64(1), false; !isOver && !t.Failed(); looks++ {
+			sc := newScene(t)
+			ctx := newEndingContext(t, looks)
+			ctx.cancel = func() {
+				if isMissing(sc.db + ".partial") {
+					return // until it has begun, a link is only not followed as root
+				}
+				_ = os.Rename(sc.db+name, sc.db+".away")
+				must(t, os.Symlink(elsewhere, sc.db+name))
+			}
+			_, err := sc.restoreAt(ctx, testTime, 0)
+			isOver = ctx.left.Swap(0) > 0 // restore has ended before it looked so often
+			if isOver {
+				must(t, err)
+			}
+			wantSameFiles(t, before, filesIn(t, filepath.Dir(elsewhere)))
+			for file, content := range filesIn(t, sc.folder) {
+				if strings.Contains(content, "Secret") {
+					t.Errorf("%s shows what is elsewhere after a link at the look %d", file, looks)
+				}
+			}
+		}
+	}
+}
+
+// TestWhatSQLiteHasOpenedIsKnown, whatever its name leads to by now.
+func TestWhatSQLiteHasOpenedIsKnown(t *testing.T) {
+	path := databasePath(t)
+	file := newFile(t, path)
+	must(t, refuseReplaced(file, 1))
+	if runtime.GOOS == "linux" {
+		wantRefusal(t, refuseReplaced(file, 2), path, "was replaced while it was opened")
+	}
+	again, err := os.Open(path)
+	must(t, err)
+	defer again.Close()
+	must(t, refuseReplaced(file, 2))
+	must(t, os.Rename(path, path+".away"))
+	writeText(t, path, "")
+	wantRefusal(t, refuseReplaced(file, 1), path, "was replaced while it was opened")
+
+	file = fileEngine(openDatabase(t, madeDatabase(t))).header
+	must(t, refuseReplaced(file, opensOfFile))
+	if runtime.GOOS == "linux" {
+		err := refuseReplaced(file, opensOfFile+1)
+		wantRefusal(t, err, file.Name(), "was replaced while it was opened")
 	}
 }
 

@@ -29,27 +29,23 @@ import (
 
 // --- How a file is made, and where ---
 
-// ensureFile makes the file unless it is there, and returns its realPath. The error is the
+// ensureFile makes the file unless it is there, and returns its placeOf. The error is the
 // operating system's if the file cannot be written: SQLite's would not say why. Call it before
 // SQLite has the file open, since closing a file ends the locks that the process has on it.
 func ensureFile(path string) (string, error) {
 	if err := refuseIrregular(path); err != nil {
 		return "", err
 	}
+	path = placeOf(path)
 	f, err := makeFile(path)
 	if errors.Is(err, os.ErrExist) {
-		// A file is there, or a link. Where a link leads to nothing, O_CREATE makes the file.
-		flags := os.O_RDWR | os.O_CREATE
-		if _, _, isOther := folderOwner(path); isOther {
-			flags = os.O_RDWR // who owns the folder must not choose where root makes a file
-		}
-		f, err = os.OpenFile(path, flags, 0o600)
+		f, err = openRegular(path, os.O_RDWR)
 	}
 	if err != nil {
 		return "", err
 	}
 	_ = f.Close() // nothing was written
-	return realPath(path)
+	return path, nil
 }
 
 // makeFile makes a file that is not there, and follows no link. If root runs this, the owner of the
@@ -107,7 +103,7 @@ func openRegular(path string, flag int) (*os.File, error) {
 		return nil, err
 	}
 	if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, fmt.Errorf("%s is no regular file, and a link there is not followed", path)
 	}
 	file, err := os.OpenFile(path, flag, 0)
 	if err != nil {
@@ -116,9 +112,46 @@ func openRegular(path string, flag int) (*os.File, error) {
 	opened, err := file.Stat()
 	if err != nil || !os.SameFile(found, opened) {
 		_ = file.Close()
-		return nil, fmt.Errorf("%s was replaced while it was opened", path)
+		return nil, errReplaced(path)
 	}
 	return file, nil
+}
+
+func errReplaced(path string) error {
+	return fmt.Errorf("%s was replaced while it was opened; see who writes to its folder", path)
+}
+
+// refuseReplaced is an error unless a file is still what its name leads to, and this process has it
+// open so many times. SQLite opens a file by its name, and follows links. Who owns the folder can
+// have it open a file elsewhere, as root, and put the name back before anybody looks; what it has
+// open, Linux tells all the same. So this comes before a connection writes, and before what it
+// reads is copied. What is left: who owns the folder can spoil what is in it; a database elsewhere
+// that nobody uses may have its log moved into it and get another journal mode, which changes
+// nothing of what it holds; and the folders above are taken for root's own.
+func refuseReplaced(file *os.File, times int) error {
+	opened, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	named, err := os.Lstat(file.Name())
+	if err != nil || !os.SameFile(opened, named) {
+		return errReplaced(file.Name())
+	}
+	const descriptors = "/proc/self/fd/"
+	entries, err := os.ReadDir(descriptors)
+	if err != nil {
+		return nil //nolint:nilerr // other systems do not tell
+	}
+	for _, entry := range entries {
+		found, err := os.Stat(descriptors + entry.Name())
+		if err == nil && os.SameFile(opened, found) {
+			times--
+		}
+	}
+	if times > 0 {
+		return errReplaced(file.Name())
+	}
+	return nil
 }
 
 // realPath is the absolute path of a file that is there, with symbolic links resolved.
@@ -130,12 +163,13 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// followLinks returns where a path leads, also if nothing is there.
+// followLinks returns where a path leads, also if nothing is there. Root follows no link that the
+// owner of its folder may have made.
 func followLinks(path string) string {
 	for range 40 { // as many as Linux follows
 		target, err := os.Readlink(path)
-		if err != nil {
-			break // it is no link
+		if _, _, isOther := folderOwner(path); isOther || err != nil {
+			break // after an error, it is no link
 		}
 		if !filepath.IsAbs(target) {
 			// A .. in the target is that of the real folder.

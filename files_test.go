@@ -184,8 +184,7 @@ func TestWhatIsMadeInVainIsRemoved(t *testing.T) {
 func TestAFullDiskIsSaidToBeFull(t *testing.T) {
 	db := madeDatabase(t)
 	file := filepath.Join(t.TempDir(), "copy.db")
-	writeText(t, file, "")
-	pages, err := beginCopy(t.Context(), fileAddress(db), file, "OFF")
+	pages, err := beginCopy(t.Context(), fileAddress(db), newFile(t, file), "OFF")
 	must(t, err)
 	defer pages.end()
 	must(t, pages.backup.Finish())

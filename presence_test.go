@@ -105,6 +105,7 @@ func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
 	path := sc.db
 	synctest.Test(t, func(t *testing.T) {
 		defer serveElsewhere(t, path)()
+		writeText(t, path+".partial", "what that one restores")
 		before := filesIn(t, filepath.Dir(path))
 		delete(before, "pets.db-lock") // which a start makes
 		for _, mode := range anyMode {

@@ -25,6 +25,7 @@ import (
 
 const (
 	readers     = 4                      // reading connections
+	opensOfFile = readers + 3            // of header, conn, looker, and these
 	serviceWait = 500 * time.Millisecond // for another program's lock
 	writerWait  = 100 * time.Millisecond // of a look for changes, for the writing connection
 	lockPoll    = 100 * time.Microsecond // between two tries of a write to get the lock
@@ -347,13 +348,16 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 		e.fail(err)
 		return err
 	}
-	return e.checkFiles()
+	if err := e.checkFiles(); err != nil {
+		return err
+	}
+	return refuseReplaced(e.header, opensOfFile)
 }
 
 // connectWriter opens the file, and lets SQLite open it. While connect waits, another file may take
 // its place, so each try opens the file anew. untilUnlocked heeds ctx.
 func (e *sqliteFile) connectWriter(ctx context.Context) (err error) {
-	e.header, err = os.Open(e.path)
+	e.header, err = openRegular(e.path, os.O_RDONLY)
 	if err != nil {
 		return err
 	}

@@ -365,7 +365,7 @@ func TestLinksInACircleAreRefused(t *testing.T) {
 	path := filepath.Join(dir, "pets.db")
 	must(t, os.Symlink("other.db", path))
 	must(t, os.Symlink("pets.db", filepath.Join(dir, "other.db")))
-	wantFileRefused(t, path, "too many", allModes...)
+	wantFileRefused(t, path, "link", allModes...)
 	if err := backUp(t.Context(), newStore(t), path); err == nil {
 		t.Error("a circle of links takes a backup")
 	}
@@ -947,7 +947,7 @@ func TestOnlyACopyIsTakenForOne(t *testing.T) {
 			if !isCode(err, sqlite3.SQLITE_BUSY) {
 				t.Errorf("another program changes the mode of its journal: %v", err)
 			}
-			pages, err := beginCopy(t.Context(), fileAddress(sc.copy), path, "WAL")
+			pages, err := beginCopy(t.Context(), fileAddress(sc.copy), fileEngine(s).header, "WAL")
 			must(t, err)
 			must(t, pages.run(t.Context(), io.Discard, ""))
 			pages.end()

@@ -496,8 +496,8 @@ func TestPowerCutsFindPlantedFaults(t *testing.T) {
 		{
 			"ids are moved once the pages are committed", "backup.go", []string{"a restore"},
 			[]string{
-				"	return partial.path, pages.raiseIDs(ctx, partial.path)\n",
-				"	return partial.path, nil\n",
+				"	return old, pages.raiseIDs(ctx, old)\n",
+				"	return old, nil\n",
 				`		err = pages.run(ctx, c.stderr, "restoring")
 		target.heed(err)
 	}
