@@ -252,7 +252,7 @@ func (m *machine) makeRoom(b *block) {
 	}
 }
 
-// damageDatabase spoils the page in which a pet of the last copy is, once a newer one was confirmed.
+// damageDatabase spoils the page of a pet that the last copy has, once a newer one was confirmed.
 func (m *machine) damageDatabase() {
 	m.t.Helper()
 	m.run(`seq 3000 | sed 's/.*/{"name":"stock &","categoryId":1}/' | petstore pet import - &&
@@ -270,17 +270,18 @@ func (m *machine) damageDatabase() {
 // after the block, after it is pasted again, and after it has met a file that nobody can read.
 func (m *machine) checkMended() {
 	m.t.Helper()
-	for _, happens := range []string{"true", "true", "systemctl stop petstore.socket petstore && " +
+	const wanted = "petstore pet export | grep -Fxf /root/wanted | cmp - /root/wanted && " +
+		"systemctl is-active petstore.socket petstore"
+	for _, happens := range []string{"true", "systemctl stop petstore.socket petstore && " +
 		"rm -r $W $D.damaged* && printf damaged | dd of=$D conv=notrunc && mkdir $W && " +
 		"touch $W/saved.jsonl"} {
 		m.waitUntilReady()
-		m.run("petstore pet export | grep -Fxf /root/wanted | cmp - /root/wanted && " +
-			"systemctl is-active petstore.socket petstore")
+		m.run(wanted)
 		// No operator is so fast that two copies get one name, or that systemd starts no more.
 		m.run("sleep 1; systemctl reset-failed; " + happens + "\n" + m.mend)
 	}
 	m.waitUntilReady()
-	m.run("petstore pet export | grep -Fxf /root/wanted | cmp - /root/wanted")
+	m.run(wanted)
 }
 
 // loseDatabase deletes the database under the service, which has just confirmed a pet.

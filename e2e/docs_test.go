@@ -683,7 +683,7 @@ var shapes = []struct {
 	{regexp.MustCompile(`(X-RateLimit-Reset: )\d{10}`), "${1}UNIX-TIME"},
 	{regexp.MustCompile(`(;t=)\d+`), "${1}SECONDS"},
 	{regexp.MustCompile(`(Date: )\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT`), "${1}DATE"},
-	{regexp.MustCompile(`(ends |banned to |expired |expires=")[-\d]{10} \d\d:\d\d:\d\dZ`), "${1}TIME"},
+	{regexp.MustCompile(`(ends |banned to |expired |expires=")[-\d]{10} [:\d]{8}Z`), "${1}TIME"},
 	{regexp.MustCompile(`((?:time|made)=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z`), "${1}TIME"},
 	{regexp.MustCompile(`/(?:[^/\s"]+/)+([a-z]+\.db)\b`), "FOLDER/${1}"},
 	{regexp.MustCompile(`(Retry-After: |retry in )\d+`), "${1}SECONDS"},
