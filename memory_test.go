@@ -98,10 +98,13 @@ func TestALargeEntryTakesThePlaceOfOthers(t *testing.T) {
 	c := cache[string, string]{max: 10}
 	c.put("a", "a1", 5)
 	c.put("b", "b1", 5)
+	wantEqual(t, c.size, 10, "the size of two that fit together")
 	c.put("a", "a2", 6)
 	if c.get("a") != "a2" || c.get("b") != "" || c.size != 6 {
 		t.Errorf("there are %v, of size %d", c.entries, c.size)
 	}
+	c.put("b", "b2", 10)
+	wantEqual(t, c.get("b"), "b2", "an entry that fills all the room")
 	c.put("a", "a3", 11)
 	if c.get("a") == "a3" || c.size > 10 {
 		t.Errorf("an entry without room is kept: %v, of size %d", c.entries, c.size)
