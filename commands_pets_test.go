@@ -818,13 +818,14 @@ func TestAnExportGoesOnPastDamage(t *testing.T) {
 // TestAnExportGoesOnPastARowThatIsNoPets, which SQLite itself takes for sound.
 func TestAnExportGoesOnPastARowThatIsNoPets(t *testing.T) {
 	db := madeDatabase(t)
-	mustImport(t, db, petLines(3))
+	mustImport(t, db, petLines(4))
 	all := slices.Collect(strings.Lines(exportedPets(t, db)))
 	otherProgram(t, db, "PRAGMA ignore_check_constraints = ON",
-		"UPDATE pets SET status = 9 WHERE id = 2")
+		"UPDATE pets SET status = 1 WHERE id = 2", // just outside the numbers of statuses
+		"UPDATE pets SET status = 5 WHERE id = 3")
 	exported, _, err := petstore(t, nil, "pet", "export", "-db", db)
-	wantOneLine(t, err, false, "those with the ids 2 to 2 are left out")
-	wantEqual(t, exported, all[0]+all[2], "what is exported")
+	wantOneLine(t, err, false, "those with the ids 2 to 3 are left out")
+	wantEqual(t, exported, all[0]+all[3], "what is exported")
 }
 
 // wantAllBut checks that an export has all pets but those whose ids the error names, in their
