@@ -635,9 +635,9 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	b.operatorState("not-ready")
 	unlock()
 	b.shows("[data-value='well.ready']", "Ready since")
-	// What has happened is to be watched, and readiness is not that of the start.
-	b.shows("#verdict", "Watch:")
-	b.shows("#verdict", "100 % of creates failed: 1 in 5 minutes (503), since")
+	// What has happened is still told, and readiness is not that of the start.
+	b.shows("#verdict", "Requests failed:")
+	b.shows("#verdict", "100 % of creates failed: 1 in 5 minutes, with status 503, since")
 	b.shows("#verdict", "as seen since the start at")
 	if got := b.value("well.ready"); !strings.HasPrefix(got, "Ready since ") ||
 		strings.Contains(got, "start") {
@@ -656,7 +656,8 @@ func TestTheOperatorsPageSaysPausedAndKilledInOneSentence(t *testing.T) {
 	b.shows("#state", "Paused; not responding since ")
 	b.shows("#verdict", "the service does not respond, since")
 	wants(b, contentOf("[data-value='well.ready']"), b.text("#state"))
-	for _, other := range []string{"Updating", "Ready since", "All is well", "Watch:"} {
+	for _, other := range []string{"Updating", "Ready since", "All is well", "Watch:",
+		"Requests failed:"} {
 		if text := b.text("body"); strings.Contains(text, other) {
 			t.Errorf("it says %q as well:\n%s", other, text)
 		}
@@ -721,13 +722,18 @@ func (b *tab) feed(script string) {
 func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 	t.Parallel()
 	s, b := startOperatorsPage(t)
-	b.feed(`stats.verdict = { ready: true, readySince: 1e12, reasons: window.reasons }`)
+	b.feed(`stats.verdict = { ready: true, readySince: 1e12, reasons: window.reasons };
+		stats.members = [{ node: "http://a", state: "Leader" }, { node: "http://b", state: "" }];
+		stats.report.nearLimits = [{ id: 7, name: "Nora", perMinute: 1, usedThisMinute: 1,
+			perDay: 1, usedToday: 1, bannedUntil: "2030-01-01T00:00:00Z" }]`)
 	for _, test := range []struct{ reasons, want, title string }{
 		{"null", "All is well", ""},
+		{`[{alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
+			number: 1204, since: 1e12}]`, "Requests failed:", "Requests failed – "},
 		{`[{alert: "PetstoreDiskFills", words: "{share} of the disk is used", share: 0.912,
 			number: 1, since: Date.now()},
-			{alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
-			number: 1204, since: 1e12},
+			{alert: "PetstoreNodeLost", words: "nodes that do not serve: {number}", number: 1},
+			{alert: "PetstoreBans", words: "banned keys: {number}", number: 1},
 			{alert: "PetstoreSlow", words: "{share} of lists took long: {number} in 5 minutes",
 			share: 0.02, number: 20, since: 1e12}]`, "Watch:", "Watch – "},
 	} {
@@ -740,10 +746,12 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 			.textContent`, test.want)
 		b.operatorState("verdict-" + strings.Trim(strings.ToLower(test.want), ":"))
 	}
-	wants(b, textOf("#said"), "Watch: the disk is used, commits failed in 5 minutes, "+
+	wants(b, textOf("#said"), "Watch: the disk is used, nodes that do not serve, banned keys, "+
 		"lists took long in 5 minutes")
-	b.shows("#verdict", "91 % of the disk is used, since ")
-	b.shows("#verdict", "commits failed in 5 minutes: 1,204, since 9 Sept 2001, 01:46:40 UTC")
+	b.shows("#verdict", "91 % of the disk is used ("+s.db+"), since ")
+	b.shows("#verdict", "nodes that do not serve: 1 (http://b)")
+	b.shows("#verdict", "banned keys: 1 (#7 Nora)")
+	b.shows("#verdict", "2.0 % of lists took long: 20 in 5 minutes, since 9 Sept 2001")
 	b.shows("#verdict", "See “When the disk fails” in docs/operating.md.")
 	noError(t, s.cmd.Process.Signal(syscall.SIGSTOP))
 	b.shows("#verdict", "Not ready:")
@@ -768,7 +776,7 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 	if verdict := b.text("#verdict"); strings.Contains(verdict, "backup") { // some copy otherwise
 		t.Errorf("without a backup, the verdict is %q", verdict)
 	}
-	b.shows("[data-value='fact.size']", "KiB of log")
+	b.shows("[data-value='fact.size']", "KiB of -wal")
 	b.shows("[data-value='fact.disk']", "free, ")
 	b.shows("[data-value='fact.certificate']", "ends ")
 	if b.text("[data-value='fact.members']") != "" {
@@ -789,7 +797,7 @@ func TestTheOperatorsPageShowsTheData(t *testing.T) {
 		ended))
 	b.shows("[data-value='fact.backup']:not(.warn)", " ago")
 	b.shows("[data-value='fact.certificate'].bad", "ended 9 Sept 2001, 01:46:40 UTC")
-	b.shows("[data-value='fact.members'].bad",
+	b.shows("[data-value='fact.members']",
 		"http://n1:4001 leader\nhttp://n2:4001 does not respond")
 	if b.text("[data-value='fact.disk']") != "" {
 		t.Error("an unknown disk is shown")

@@ -1,8 +1,7 @@
-// The operator's page. It begins with the hour that the service remembers, reads stats.json once a second, and keeps an
-// hour of readings. Whatever it shows is the difference between two of them, so that a pause, a restart or a lost reading
-// makes no wrong number. All times are UTC.
+// The operator's page. It begins with the hour that the service remembers, and reads stats.json once a second. What it shows
+// is the difference between two readings, so that a pause, a restart or a lost one makes no wrong number. Times are UTC.
 //
-// Names of keys are chosen by strangers: all that is read becomes text (textContent), never HTML.
+// Strangers choose the names of keys: all that is read becomes text (textContent), never HTML.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => root.querySelectorAll(selector);
@@ -453,11 +452,10 @@ function covered() {
   return `since ${first.up < 1 ? "the start at " : ""}${clock(first.time)}`;
 }
 
-// What to do first about each reason, and the heading under which docs/operating.md treats it, or the document that is
-// named. The first line whose pattern is found in "NAME OF THE ALERT: WORDS" counts; a store that is not ready has no name.
+// What to do first about a reason, and where to read on: the first whose pattern is in "ALERT: WORDS", or in ": WORDS" of a store.
 const remedies = [
   [/^: the service does not respond/, "Look whether it runs: systemctl status petstore. If it does, its disk hangs.", "What you see"],
-  [/^PetstoreServerErrors: .* 500/, "The log says why, for each of these requests.", "The log"],
+  [/^PetstoreServerErrors: .* 500/, "journalctl -u petstore says why.", "The log"],
   [/sync .*has failed/, "Restart nothing yet: first make a backup on another disk, then unmount and mount.", "When the disk fails"],
   [/malformed|not a database/, "Damage: restore the last backup.", "A damaged database"],
   [/: .*removed or replaced/, "Do not stop the service before /readyz names a copy.", "A deleted database"],
@@ -465,9 +463,9 @@ const remedies = [
   [/^(PetstoreServerErrors|PetstoreCommitsFail)?: /, "The log says why. If the disk is full, free space; never delete -wal, -shm, -lock.", "When the disk fails"],
   [/^PetstoreIDsGivenAgain: /, "Pets that were confirmed are lost: compare the nodes of the cluster, or restore a file.", "When an id is given again"],
   [/^PetstoreForeignKeys: /, "Restore a copy of this environment, or look at -db and -staging.", "Staging"],
-  [/^PetstoreBans: /, "See under “Busiest keys” and “Banned” whose they are; tell the owners to heed Retry-After.", "Limits and bans"],
+  [/^PetstoreBans: /, "Tell the owners to heed Retry-After: a ban ends by itself, and hurts no other key.", "Limits and bans"],
   [/^PetstoreDiskFills: /, "Delete .old and .partial files and old backups, never -wal, -shm, -lock; or get a larger disk.", "When the disk fails"],
-  [/^PetstoreNodeLost: /, "Start the node that is named under “Service”; of one that is “not used”, read on first.", "What happens when", "docs/cluster.md"],
+  [/^PetstoreNodeLost: /, "Start that node, unless it is “not used”.", "What happens when", "docs/cluster.md"],
   [/^PetstoreWritesQueue: /, "Give the service a faster disk, or fewer writes.", "Alerts"],
   [/^PetstoreSlow: /, "Look below for the cause: long commits, the CPU, or a busy key.", "Alerts"],
   [/^PetstoreUnknownOutcomes: /, "Nothing is broken: look why nodes of the cluster are lost.", "Alerts"],
@@ -487,7 +485,7 @@ function remedyOf({ alert = "", words }) {
 }
 
 // wordsOf tells how bad a reason is. Of requests that failed, it names the part of each operation.
-function wordsOf({ words, number, share }) {
+function wordsOf({ alert, words, number, share }) {
   const [, status] = words.match(/^responses of (\d+)/) ?? [];
   const lately = status && across(now() - 300e3, now());
   const parts = Object.entries({ listPets: "lists", createPet: "creates", getPet: "fetches" }).map(([name, requests]) => {
@@ -495,9 +493,17 @@ function wordsOf({ words, number, share }) {
     const n = lately ? lately.count(of.statuses[status] ?? []) : 0;
     return n > 0 && `${percent((100 * n) / lately.count(of.buckets.slice(-1).map(({ place }) => place)))} of ${requests} failed: ${integer(n)} in 5 minutes`;
   }).filter(Boolean);
-  if (parts.length) return `${parts.join("; ")} (${status})`;
-  return words.replace("{number}", integer(number)).replace("{share}", percent(100 * share)).replace("{age}", age(number));
+  if (parts.length) return `${parts.join("; ")}, with status ${status}`;
+  const which = about[alert]?.().slice(0, 3).join(", ");
+  return words.replace("{number}", integer(number)).replace("{share}", percent(100 * share)).replace("{age}", age(number))
+    + (which ? ` (${which})` : "");
 }
+
+const about = {
+  PetstoreBans: () => (latest.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil).map(({ id, name }) => `#${id} ${name}`),
+  PetstoreNodeLost: () => (latest.members ?? []).filter(({ state: role }) => !/^[LF]/.test(role)).map(({ node }) => node),
+  PetstoreDiskFills: () => [$('[data-value="fact.node"]').textContent],
+};
 
 // drawVerdict says whether all is well, as the service judges it. That it does not respond only others know.
 function drawVerdict() {
@@ -505,8 +511,10 @@ function drawVerdict() {
   const since = missedAt || (verdict.ready && silentAt);
   if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since }] };
   const reasons = verdict.reasons ?? [];
-  const look = !latest && !since ? "waiting" : !verdict.ready ? "unready" : reasons.length ? "watch" : "well";
-  const heading = { waiting: "Waiting", unready: "Not ready:", watch: "Watch:", well: "All is well" }[look];
+  const hurts = reasons.some(({ alert }) => /Sync|IDs|Errors|Commits|Foreign/.test(alert));
+  const look = !latest && !since ? "waiting" : !verdict.ready || hurts ? "unready" : reasons.length ? "watch" : "well";
+  const red = verdict.ready ? "Requests failed:" : "Not ready:";
+  const heading = { waiting: "Waiting", unready: red, watch: "Watch:", well: "All is well" }[look];
   const list = $("#verdict ul");
   while (list.children.length > reasons.length) list.lastChild.remove();
   reasons.forEach((reason, i) => {
@@ -530,7 +538,6 @@ function drawWell() {
   const counted = (name) => (all ? all.counter(name) : null);
   const failed = all ? all.count(outcomes.failure) : null;
   const lost = counted("petstore_commit_failures_total");
-  const banned = (latest?.report?.nearLimits ?? []).filter(({ bannedUntil }) => bannedUntil);
   const { ready: isJudgedReady, readySince } = latest?.verdict ?? {};
   const isReady = isJudgedReady && !silentAt;
   const atStart = Math.abs(readySince - started * 1e3) < 1e3 ? "the start at " : "";
@@ -538,7 +545,7 @@ function drawWell() {
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
   tell("well.commits", some(lost, "failed commit"), !lost);
   const n = latest?.report?.banned;
-  const who = n === 1 ? `1 key banned: #${banned[0]?.id} ${banned[0]?.name}` : n ? `${n} keys banned` : "no key banned";
+  const who = n === 1 ? `1 key banned: ${about.PetstoreBans()[0]}` : n ? `${n} keys banned` : "no key banned";
   put("well.bans", latest?.report ? who : "keys not read yet");
   put("bans.running", integer(n ?? null));
   put("bans.near", integer(latest?.report ? latest.report.near - n : null));
@@ -553,7 +560,7 @@ function tell(name, words, good) {
   $(`[data-value="${name}"]`).classList.toggle("bad", !good);
 }
 
-// drawFacts shows what is known of the service and its process as of the last reading.
+// drawFacts shows what the last reading tells of the service and its process.
 function drawFacts() {
   if (!latest) return;
   const live = state === "live";
@@ -591,14 +598,14 @@ function drawData(last, isWatched) {
   const failed = gauge(last, 'petstore_node_requests_total{outcome="failure"}');
   const members = latest.members?.length ? latest.members : null;
   fact("pets", number("pets"), integer(number("pets")));
-  fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of log`}`);
+  fact("size", size, `${bytes(size)}${log === null ? "" : `, and ${bytes(log)} of -wal`}`);
   fact("disk", disk, `${bytes(left)} of ${bytes(disk)} free, ${percent((100 * left) / disk)}`, isWatched("PetstoreDiskFills"));
   fact("backup", number("foreign_keys"), backup === null ? "none known" : ago(backup), isWatched("PetstoreBackupIsOld"));
   $('[data-value="fact.backup"]').classList.toggle("warn", backup === null); // the verdict stays
   fact("certificate", end, `${end < now() / 1e3 ? "ended" : "ends"} ${instant(end * 1e3, true)}`, isWatched("PetstoreOwnCertificateEnds"));
   fact("network", latest.networkDisk || null, `${latest.networkDisk}: may pass no locks on to other machines`, true);
   fact("nodes", failed, `${integer(failed)} failed since start`);
-  fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join("\n"), isWatched("PetstoreNodeLost"));
+  fact("members", members, members?.map(({ node, state: role }) => `${node} ${role.toLowerCase() || "does not respond"}`).join("\n"));
 }
 
 // rows brings the rows of a table's body to those of the cells: texts, or elements; the first is the head.
@@ -644,7 +651,7 @@ function drawBusy() {
   rows($("#busy tbody"), keys.map((key) => [key.id ? keyName(key) : "all others", integer(key.admitted), integer(key.refused), integer(key.errors)]));
   $("#busy").parentElement.hidden = !keys.length;
   $("#busy-nothing").hidden = keys.length > 0;
-  write($("#busy-nothing"), "No key has called in the last 5 minutes.");
+  write($("#busy-nothing"), "No key has called lately.");
   $("#busy-hint").hidden = !latest.members?.length;
   const { admitted: unknown, refused } = busy.strangers;
   const spent = (busy.spent ?? []).filter(({ until }) => Date.parse(until) > now());
@@ -728,7 +735,7 @@ function standing({ bannedUntil, usedThisMinute, perMinute, usedToday, perDay })
   return badge;
 }
 
-// bars are the days of a key, each as high as its part of the busiest of them; what was refused is on top.
+// bars are the days of a key, each as high as its part of the busiest of them; refusals are on top.
 function bars({ days }, at) {
   const byDay = new Map(days.map((day) => [day.day, day]));
   const most = Math.max(1, ...days.map(({ admitted, refused }) => admitted + refused));
@@ -805,7 +812,7 @@ async function read() {
   draw(); // last: an error in it must not end the reading
 }
 
-// remember begins with what the service has kept of the last hour. Its clock may differ from this machine's.
+// remember begins with what the service has kept of the last hour. Its clock may be another.
 async function remember() {
   try {
     const response = await fetch("history.json", { cache: "no-store", signal: AbortSignal.timeout(2000) });
@@ -853,7 +860,7 @@ $("#moment").addEventListener("input", ({ target }) => {
   draw();
 });
 
-// pointAt shows the numbers of the column under the pointer; without one, those that were shown before.
+// pointAt shows the numbers of the column under the pointer, or as before.
 function pointAt(column) {
   if (column === pointed) return;
   pointed = column;
