@@ -1,6 +1,7 @@
 // Package tour holds the exercises of the course, which docs/tour.md begins, and checks what
 // students write. Each exercise has a folder: its naive program, if it has one; check.go.txt, a
-// test under a name that Go does not build; and four solutions as patches, two right and two wrong.
+// test under a name that Go does not build; and solutions as patches, two right ones and then wrong
+// ones.
 package tour
 
 import (
@@ -44,7 +45,7 @@ type standIn struct {
 // Folder is the exercise's, from the root of the repository.
 func (e Exercise) Folder() string { return "e2e/tour/" + e.Name }
 
-// Solution is the path of a solution: right, other, tempting or wrong.
+// Solution is the path of a solution: right, other, tempting, wrong, wrong2 and so on.
 func (e Exercise) Solution(kind string) string { return e.Folder() + "/" + kind + ".patch" }
 
 // Find finds an exercise by its name.
@@ -93,14 +94,17 @@ func (e Exercise) Check(root string) error {
 
 // put writes the file as it is checked into dir.
 func (s *standIn) put(folder, dir string, files overlay) error {
-	source, err := os.ReadFile(filepath.Join(folder, s.file)) //nolint:gosec // of the repository
+	path := filepath.Join(folder, s.file)
+	source, err := os.ReadFile(path) //nolint:gosec // of the repository
 	if err != nil {
 		return err
 	}
 	if !s.pattern.Match(source) {
 		return fmt.Errorf("%s has to keep %q, which the check uses", s.file, s.pattern)
 	}
-	changed := s.pattern.ReplaceAllString(string(source), s.new) + s.rest
+	// With //line, the compiler names the student's file.
+	changed := "//line " + path + ":1\n" + s.pattern.ReplaceAllString(string(source), s.new) +
+		s.rest
 	files[s.file] = filepath.Join(dir, s.file)
 	return os.WriteFile(files[s.file], []byte(changed), 0o600)
 }

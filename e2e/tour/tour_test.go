@@ -91,18 +91,19 @@ type solution struct {
 
 func (s solution) String() string { return s.Name + "/" + s.kind }
 
-// solutions are those of an exercise: two right ones, and then two wrong ones.
+// solutions are those of an exercise by their names: two right ones, other and right, and then the
+// wrong ones, of which tempting is the first.
 func (e Exercise) solutions(t *testing.T) (found []solution) {
 	t.Helper()
-	for _, kind := range []string{"right", "other", "tempting", "wrong"} {
-		text, err := os.ReadFile(filepath.Join(repository, e.Solution(kind)))
+	patches, err := filepath.Glob(filepath.Join(repository, e.Solution("*")))
+	must(t, err)
+	for _, patch := range patches {
+		text, err := os.ReadFile(patch)
 		must(t, err)
 		lines := strings.SplitN(string(text), "\n", 3)
-		s := solution{Exercise: e, kind: kind, path: e.Solution(kind), does: lines[0]}
-		says, isWrong := strings.CutPrefix(lines[1], "says: ")
-		if isWrong {
-			s.says = says
-		}
+		_, says, isWrong := strings.Cut(lines[1], "says: ")
+		kind := strings.TrimSuffix(filepath.Base(patch), ".patch")
+		s := solution{Exercise: e, kind: kind, path: e.Solution(kind), does: lines[0], says: says}
 		if isWrong != (len(found) >= 2) || len(s.does) > 100 {
 			t.Errorf("%v does not begin with what it does, and what the check says of it", s)
 		}
