@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -103,7 +104,7 @@ func (s *standIn) put(folder, dir string, files overlay) error {
 		return fmt.Errorf("%s has to keep %q, which the check uses", s.file, s.pattern)
 	}
 	// With //line, the compiler names the student's file.
-	changed := "//line " + path + ":1\n" + s.pattern.ReplaceAllString(string(source), s.new) +
+	changed := "//line " + path + ":1:1\n" + s.pattern.ReplaceAllString(string(source), s.new) +
 		s.rest
 	files[s.file] = filepath.Join(dir, s.file)
 	return os.WriteFile(files[s.file], []byte(changed), 0o600)
@@ -124,9 +125,7 @@ func checkAlone(root string, keep []string, files overlay, test string) error {
 			alone[name] = "" // go does not see it
 		}
 	}
-	for name, path := range files {
-		alone[name] = path
-	}
+	maps.Copy(alone, files)
 	err = goTest(root, alone, test)
 	if _, isBuild := errors.AsType[*buildError](err); isBuild {
 		return goTest(root, files, test)
@@ -156,20 +155,18 @@ func goTest(folder string, files overlay, test string) error {
 	if err != nil {
 		return err
 	}
-	list, err := os.CreateTemp("", "overlay-*.json")
+	dir, err := os.MkdirTemp("", "overlay-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(list.Name())
-	if _, err := list.Write(text); err != nil {
-		return err
-	}
-	if err := list.Close(); err != nil {
+	defer os.RemoveAll(dir)
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, text, 0o600); err != nil {
 		return err
 	}
 	// Without optimizing, compiling takes a third less, and is most of the time.
 	cmd := exec.CommandContext(context.Background(), "go", "test", "-gcflags=-N -l -dwarf=false",
-		"-count=1", "-vet=off", "-timeout=2m", "-overlay="+list.Name(), "-run=^("+test+")",
+		"-count=1", "-vet=off", "-timeout=2m", "-overlay="+list, "-run=^("+test+")",
 		".") //nolint:gosec // tests of the course
 	cmd.Dir = folder
 	out, err := cmd.CombinedOutput()

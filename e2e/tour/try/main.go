@@ -102,7 +102,8 @@ func list(work tour.Work) {
 // check keeps what was written, and checks it.
 func check(root string, work tour.Work, e tour.Exercise) error {
 	if at := work.At(); at != "" && at != e.Name {
-		fmt.Printf("you come from %s, with its changes; try -again %s begins without them\n", at, e.Name)
+		fmt.Printf("you come from %s, with its changes; try -again %s begins without them\n", at,
+			e.Name)
 	}
 	if err := work.Keep(e.Name); err != nil {
 		fmt.Println("what you have written cannot be kept, since git does not work here:", err)
