@@ -9,6 +9,7 @@ package main
 // flush. To ask a cluster for each request would cost a round trip. Strikes are each service's own.
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -319,6 +320,8 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time, leavesRoom boo
 	l.mu.Lock()
 	l.due = slices.Collect(maps.Keys(l.tallies)) // what comes later is left for the next flush
 	l.mu.Unlock()
+	// Neighbours in the tables share pages, and a batch writes each of its pages once.
+	slices.SortFunc(l.due, func(a, b usageDate) int { return cmp.Compare(a.Usage, b.Usage) })
 	for l.beginBatch(most) {
 		begin := time.Now()
 		if err := l.send(ctx, now); err != nil {
