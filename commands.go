@@ -336,6 +336,7 @@ func (entry *command) newInvocation(p *process) *invocation {
 		idOf:    entry.idOf,
 		texts:   map[string]string{},
 		now:     instantOf(time.Now()),
+		started: make(chan struct{}),
 	}
 	cmd.SetOutput(io.Discard) // main reports errors
 	databaseFlag(cmd)
@@ -477,11 +478,8 @@ var errLeftBehind = errors.New("what it did could not be interrupted, and ends w
 
 // runUntilStopped runs the command. After a signal, most of what it does ends at once, but the
 // driver cannot interrupt the search for a query's second row, nor the system a sync. So what has
-// not ended after stopWait is left behind. The service has its own ways to stop.
+// not ended after stopWait is left behind. A service that has started has its own ways to stop.
 func (entry *command) runUntilStopped(ctx context.Context, cmd *invocation) error {
-	if entry.name == "serve" {
-		return entry.openAndRun(ctx, cmd)
-	}
 	ended := make(chan error, 1)
 	go func() { ended <- entry.openAndRun(ctx, cmd) }()
 	select {
@@ -492,9 +490,14 @@ func (entry *command) runUntilStopped(ctx context.Context, cmd *invocation) erro
 	select {
 	case err := <-ended:
 		return err
+	case <-cmd.started:
+		return <-ended
 	case <-time.After(stopWait):
-		return errLeftBehind
 	}
+	if entry.name == "serve" { // to stop a service that starts is no failure
+		return nil
+	}
+	return errLeftBehind
 }
 
 // openAndRun opens the database, reads the ID that the argument may be, and runs the command.

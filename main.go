@@ -256,6 +256,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 
+	close(cmd.started)
 	api := newService(store, cmd.settings, cmd.log)
 	networkDisk := warnOfNetworkDisk(cmd)
 	var page *operator // nil without -debug-addr
