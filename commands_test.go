@@ -563,3 +563,34 @@ func TestWhatCannotBeInterruptedIsLeftBehind(t *testing.T) {
 		close(hangs)
 	})
 }
+
+// TestAStartThatCannotBeInterruptedIsLeftBehind, which is no failure. A service that has started
+// ends by itself.
+func TestAStartThatCannotBeInterruptedIsLeftBehind(t *testing.T) {
+	const drains = 5 * time.Second
+	for what, c := range map[string]struct {
+		hasStarted bool
+		least      time.Duration // until it ends
+	}{
+		"a start":   {false, 0},
+		"a service": {true, drains},
+	} {
+		t.Run(what, bubble(func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			time.AfterFunc(time.Minute, stop)
+			start := time.Now()
+			hangs := func(ctx context.Context, cmd *invocation) error {
+				if c.hasStarted {
+					close(cmd.started)
+				}
+				<-ctx.Done()
+				time.Sleep(drains)
+				return nil
+			}
+			must(t, runCommand(ctx, []string{"serve"}, &process{stderr: io.Discard}, hangs))
+			took := time.Since(start) - time.Minute
+			wantWithin(t, took, c.least, c.least+time.Second/2, "the time to the end")
+			time.Sleep(drains)
+		}))
+	}
+}

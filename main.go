@@ -256,7 +256,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 
-	close(cmd.started)
+	close(cmd.started) // from here on, serveUntil heeds the end of ctx
 	api := newService(store, cmd.settings, cmd.log)
 	networkDisk := warnOfNetworkDisk(cmd)
 	var page *operator // nil without -debug-addr

@@ -183,7 +183,7 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 }
 
 // TestAFlushLeavesRoomForCreates on a file, between two batches, but not in a stop, nor on a
-// cluster, which takes its time for each transaction.
+// cluster, which takes its time for each transaction. A batch has neighbours in the tables.
 func TestAFlushLeavesRoomForCreates(t *testing.T) {
 	const usages = 2*smallBatch + 50
 	const each = 20 * time.Millisecond
@@ -196,6 +196,9 @@ func TestAFlushLeavesRoomForCreates(t *testing.T) {
 		must(t, l.flush(t.Context(), testStart.time, leavesRoom))
 		wantEqual(t, commitsOf(s)-before, transactions, "the number of transactions")
 		wantEqual(t, time.Since(began), takes, "the time that they take, and the pauses")
+		slices.SortFunc(l.batch.days, func(a, b dayRow) int { return int(a.Usage - b.Usage) })
+		first := (transactions-1)*smallBatch + 1
+		wantEqual(t, l.batch.days[0].Usage, first, "the first usage of the last batch")
 	}
 	slowly := func(s *store) {
 		s.engine = &hookedEngine{engine: s.engine, beforeWrite: func() { time.Sleep(each) }}

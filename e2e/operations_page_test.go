@@ -682,7 +682,7 @@ func TestTheOperatorsPageLeadsToTheHeadingOfAFault(t *testing.T) {
 	s.run(debugFlags...)
 	b := openTab(t, s.debug+"/")
 	b.shows("#verdict", "database disk image is malformed")
-	b.shows("#verdict", "Damage: restore the last backup. "+
+	b.shows("#verdict", "Damage: export first, then restore. "+
 		"See “A damaged database” in docs/operating.md.")
 	b.operatorState("damaged")
 
