@@ -38,6 +38,9 @@ func TestTheCacheIsBounded(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
+	pet, err := s.pet(5000)
+	must(t, err)
+	wantEqual(t, size(), entryBytes+int64(len(pet.body)), "what one pet counts")
 	before := heap()
 	var wg sync.WaitGroup
 	for worker := range int64(4) {
