@@ -185,7 +185,7 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 // TestAFlushLeavesRoomForCreates on a file, between two batches, but not in a stop, nor on a
 // cluster, which takes its time for each transaction. A batch has neighbours in the tables.
 func TestAFlushLeavesRoomForCreates(t *testing.T) {
-	const usages = 2*smallBatch + 50
+	const usages = 2*smallBatch + 1
 	const each = 20 * time.Millisecond
 	flush := func(t *testing.T, s *store, leavesRoom bool, transactions int64,
 		takes time.Duration) {
@@ -550,7 +550,8 @@ func TestServicesShareUsage(t *testing.T) {
 			A 11s: flush
 			stored: minute 3 until 1m10s, day 3 until 24h0m10s
 			B: minute 2 until 1m0s, day 2 until 24h0m0s
-			B 12s: flush
+			meanwhile meanwhile B: minute 5 until 1m10s, day 5 until 24h0m10s
+			B 12s: flush, 2 transactions
 			stored: minute 5 until 1m10s, day 5 until 24h0m10s
 			B: minute 5 until 1m10s, day 5 until 24h0m10s
 			A: minute 3 until 1m10s, day 3 until 24h0m10s
@@ -574,7 +575,7 @@ func TestServicesShareUsage(t *testing.T) {
 			A 89.999s: 1 admitted
 			B 91s: 4 admitted
 			B 92s: flush
-			A 92s: flush
+			A 92s: flush, 1 transactions
 			stored: minute 4 until 2m31s, day 10 until 24h0m30s
 			A: minute 4 until 2m31s, day 10 until 24h0m30s
 			B 93s: 1 admitted
@@ -655,8 +656,25 @@ func TestServicesShareUsage(t *testing.T) {
 			C 70s: flush
 			A 70s: 1 admitted
 			B 70s: 1 admitted
-			C 70s: 1 admitted`,
+			C 70s: 1 admitted
+			A 71s: flush
+			meanwhile A 72s: 1 admitted
+			A 72s: flush, 1 transactions`,
 	})
+}
+
+// TestABanIsHeardOfBesideOthers, of keys that this service has not met.
+func TestABanIsHeardOfBesideOthers(t *testing.T) {
+	w := newLimits(t, newCluster(t, 3).addresses(), quota{2, 1000})
+	other := &usage{bannedAt: testStart, bannedUntil: clock("1h")}
+	mustWrite(t, w.store(), saveUsage(-1, other)) // it is read first
+	w.play(`
+		A 0s: 1 admitted
+		A 0s: flush
+		B 0s: nearly-banned
+		B 1s: 1 key_banned
+		A 2s: flush
+		A 2s: 1 key_banned`)
 }
 
 // TestWithoutALeaderAServiceLimitsWithWhatItKnows of a key that had paused. It looks for more only
