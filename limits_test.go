@@ -581,6 +581,23 @@ func TestBans(t *testing.T) {
 			2h0m10s: 3 rate_limited
 			2h1m10s: 3 rate_limited
 			2h2m9.999s: 1 key_banned`,
+		"of two refusals, the one that asks to wait longer counts": `
+			quota 2 1000
+			0s: 2 admitted
+			1s: 1 rate_limited
+			30s: per-day 2
+			30s: 1 rate_limited
+			61s: 2 rate_limited
+			61s: 1 key_banned`,
+		"so it does if it came first": `
+			quota 2 2
+			0s: 2 admitted
+			1s: 1 rate_limited
+			2s: per-day 1000
+			2s: 1 rate_limited
+			61s: 2 admitted
+			62s: 2 rate_limited
+			62s: 1 key_banned`,
 		"a ban is as long as -ban-for says": `
 			quota 1 100
 			0s: ban-for 90s
