@@ -275,7 +275,7 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 		l.want(http.StatusUnauthorized, 0)
 	})
 	for what, script := range map[string]string{
-		"a look counts for a second, and is made once for all that wait": `
+		"a look counts for a second from its beginning, and is made once for all that wait": `
 			wait 1s
 			1 get 200 in 0s
 			asked 0
@@ -285,7 +285,9 @@ func TestWhatIsOldIsLookedUpBeforeItIsTrusted(t *testing.T) {
 			well
 			asked 1
 			revoke
-			wait 1.000000001s
+			wait 875ms
+			1 get 200 in 0s
+			wait 1ns
 			1 get 401 in 0s`,
 		"the late answer to a look from before a pause tells nothing": `
 			late
@@ -506,6 +508,8 @@ func TestALookThatEndsLateTakesNothingBack(t *testing.T) {
 				must(t, m.keepUp())
 				time.Sleep(trustFor + 1)
 				m.wantLooks(t, 4, "when it is old")
+				m.do = func(int64) error { return errUnavailable }
+				wantError(t, m.keepUp(), errUnavailable, "a look that fails")
 			})
 		})
 	}
