@@ -40,23 +40,23 @@ type copySource interface {
 }
 
 // beginCopy begins both transactions. What is copied is fixed then, and nobody else can write to
-// the target, which is open. It waits for the locks of other programs.
-func beginCopy(ctx context.Context, sourceAddress string, target *os.File, journal string) (
-	*pageCopy, error) {
+// the target, which this process has open so many times. It waits for the locks of other programs.
+func beginCopy(ctx context.Context, sourceAddress string, target *os.File, times int,
+	journal string) (*pageCopy, error) {
 	conn, err := new(sqlite.Driver).Open(sourceAddress)
 	if err != nil {
 		return nil, err
 	}
-	return copyFrom(ctx, conn.(copySource), target, journal)
+	return copyFrom(ctx, conn.(copySource), target, times, journal)
 }
 
 // copyFrom does the same from a connection, which end closes.
-func copyFrom(ctx context.Context, source copySource, target *os.File, journal string) (
-	*pageCopy, error) {
+func copyFrom(ctx context.Context, source copySource, target *os.File, times int,
+	journal string) (*pageCopy, error) {
 	c := &pageCopy{source: source}
 	_, err := c.source.ExecContext(ctx, "BEGIN", nil)
 	if err == nil {
-		err = c.open(target, journal)
+		err = c.open(target, times, journal)
 	}
 	if err == nil {
 		err = untilUnlocked(ctx, commandWait, func() error { return c.lock(ctx) })
@@ -69,8 +69,8 @@ func copyFrom(ctx context.Context, source copySource, target *os.File, journal s
 }
 
 // open opens the target, once: refuseReplaced would count what an error has left open.
-func (c *pageCopy) open(target *os.File, journal string) error {
-	err := refuseReplaced(target, 1)
+func (c *pageCopy) open(target *os.File, times int, journal string) error {
+	err := refuseReplaced(target, times)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (c *pageCopy) open(target *os.File, journal string) error {
 	if err != nil {
 		return err
 	}
-	return refuseReplaced(target, 2)
+	return refuseReplaced(target, times+1)
 }
 
 // lock fixes what is copied, and locks the target. It can be called again after an error.
@@ -220,7 +220,7 @@ func (c *invocation) copyFile(ctx context.Context, from string, to *os.File) err
 	if err != nil {
 		return err
 	}
-	pages, err := beginCopy(ctx, fileAddress(from, mode), to, "OFF")
+	pages, err := beginCopy(ctx, fileAddress(from, mode), to, 1, "OFF")
 	if err != nil {
 		return err
 	}
@@ -524,7 +524,7 @@ func (c *invocation) replaceContent(ctx context.Context, target *sqliteFile, che
 	err = target.connect(ctx, openExisting)
 	if err == nil {
 		from := fileAddress(checked.Name(), "mode=rw")
-		pages, err = beginCopy(ctx, from, target.header, "WAL")
+		pages, err = beginCopy(ctx, from, target.header, opensOfFile, "WAL")
 	}
 	target.heed(err)
 	if err != nil {
@@ -532,9 +532,6 @@ func (c *invocation) replaceContent(ctx context.Context, target *sqliteFile, che
 	}
 	defer pages.end()
 	err = refuseReplaced(checked, 2)
-	if err == nil {
-		err = refuseReplaced(target.header, opensOfFile+1) // with the copy's
-	}
 	if err == nil {
 		old, err = c.keepOld(ctx, target, pages)
 	}
@@ -698,7 +695,7 @@ func (e *sqliteFile) saveOpen(ctx context.Context, stderr io.Writer, now time.Ti
 	}
 	defer conn.Close()
 	err = conn.Raw(func(driver any) error {
-		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.File, "OFF")
+		pages, err := copyFrom(ctx, lentSource{driver.(copySource)}, partial.File, 1, "OFF")
 		if err != nil {
 			return err
 		}

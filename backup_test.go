@@ -24,6 +24,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"modernc.org/sqlite"
 )
 
 var rex = NewPet{Name: "Rex", CategoryID: 1, Status: Sold}
@@ -68,7 +70,7 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 	s := newStore(t)
 	mustCreate(t, s, rex)
 	file := filepath.Join(t.TempDir(), "copy.db")
-	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(s).path), newFile(t, file), "OFF")
+	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(s).path), newFile(t, file), 1, "OFF")
 	must(t, err)
 	defer pages.end()
 	for left := pages.backup.PageCount(); left > 0; {
@@ -86,7 +88,7 @@ func TestACopyIsFixedWhenItBegins(t *testing.T) {
 // TestACopyThatIsStoppedCopiesNothingMore: all pages of a large database take minutes.
 func TestACopyThatIsStoppedCopiesNothingMore(t *testing.T) {
 	file := newFile(t, filepath.Join(t.TempDir(), "copy.db"))
-	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(newStore(t)).path), file, "OFF")
+	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(newStore(t)).path), file, 1, "OFF")
 	must(t, err)
 	defer pages.end()
 	stopped, stop := context.WithCancel(t.Context())
@@ -1065,6 +1067,77 @@ func TestWhatSQLiteHasOpenedIsKnown(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		err := refuseReplaced(file, opensOfFile+1)
 		wantRefusal(t, err, file.Name(), "was replaced while it was opened")
+	}
+}
+
+// whenOpened has what a test does when SQLite has opened a file, by its path.
+var whenOpened sync.Map
+
+func init() {
+	sqlite.RegisterConnectionHook(func(_ sqlite.ExecQuerierContext, address string) error {
+		path, _, _ := strings.Cut(strings.TrimPrefix(address, "file:"), "?")
+		if do, ok := whenOpened.Load(path); ok {
+			do.(func())()
+		}
+		return nil
+	})
+}
+
+// TestAllConnectionsHaveOneFileOpen: a copy of what another one reads would show a file elsewhere.
+func TestAllConnectionsHaveOneFileOpen(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells what SQLite has opened")
+	}
+	path, elsewhere := madeDatabase(t), madeDatabase(t)
+	e := newSQLiteFile(path, "mode=ro", testLog)
+	opened := 0
+	whenOpened.Store(path, func() {
+		opened++
+		switch opened {
+		case 1: // conn
+			must(t, os.Rename(path, path+".away"))
+			must(t, os.Symlink(elsewhere, path))
+		case 2: // looker
+			must(t, os.Rename(path+".away", path))
+		}
+	})
+	err := e.connect(t.Context(), openExisting)
+	wantRefusal(t, err, path, "was replaced while it was opened")
+	must(t, e.Close())
+}
+
+// misled is a source whose copies SQLite makes in another file, by a link that is there while it
+// opens the target.
+type misled struct {
+	copySource
+	target, elsewhere string
+}
+
+func (s misled) NewBackup(address string) (*sqlite.Backup, error) {
+	_ = os.Rename(s.target, s.target+".away")
+	_ = os.Symlink(s.elsewhere, s.target)
+	defer func() { _ = os.Rename(s.target+".away", s.target) }()
+	return s.copySource.NewBackup(address)
+}
+
+// TestACopyIsMadeInTheFileThatWasOpened, and not where its name has led for a moment.
+func TestACopyIsMadeInTheFileThatWasOpened(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells what SQLite has opened")
+	}
+	sc, elsewhere := newScene(t), madeDatabase(t)
+	makeOtherDatabase(t, elsewhere, "PRAGMA journal_mode=DELETE")
+	before := readText(t, elsewhere)
+	for target, times := range map[*os.File]int{
+		newFile(t, databasePath(t)):                         1,
+		fileEngine(openDatabase(t, madeDatabase(t))).header: opensOfFile,
+	} {
+		conn, err := new(sqlite.Driver).Open(fileAddress(sc.copy))
+		must(t, err)
+		source := misled{conn.(copySource), target.Name(), elsewhere}
+		_, err = copyFrom(t.Context(), source, target, times, "OFF")
+		wantRefusal(t, err, target.Name(), "was replaced while it was opened")
+		wantEqual(t, readText(t, elsewhere) == before, true, "that the other file is as it was")
 	}
 }
 

@@ -184,7 +184,7 @@ func TestWhatIsMadeInVainIsRemoved(t *testing.T) {
 func TestAFullDiskIsSaidToBeFull(t *testing.T) {
 	db := madeDatabase(t)
 	file := filepath.Join(t.TempDir(), "copy.db")
-	pages, err := beginCopy(t.Context(), fileAddress(db), newFile(t, file), "OFF")
+	pages, err := beginCopy(t.Context(), fileAddress(db), newFile(t, file), 1, "OFF")
 	must(t, err)
 	defer pages.end()
 	must(t, pages.backup.Finish())
