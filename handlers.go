@@ -638,13 +638,13 @@ const maxDiscarded = 256 << 10
 
 // discardBody reads what comes in time of a body that nobody wants, before an error is sent. If the
 // connection were closed while that is on its way, TCP would reset it, and many clients would not
-// see the error. net/http does this only where the connection goes on.
+// see the error. net/http does this by itself only for chunks, and where the connection goes on.
 func (w *response) discardBody(r *http.Request) {
 	switch {
 	case r.ProtoMajor > 1: // only the stream ends
 	case r.Header["Expect"] != nil:
-		// The client waits for a 100 (Continue), and sends nothing. If readBody has let net/http
-		// send a 100, net/http reads what follows after the error.
+		// The client waits for a 100 (Continue), and sends nothing. Or it got a 100 when readBody
+		// began; then its body was too long and in chunks, which net/http reads to their end.
 	case r.ContentLength == 0 || r.ContentLength > maxDiscarded:
 	default: // also a body of unknown length
 		begun := time.Now()

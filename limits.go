@@ -228,9 +228,9 @@ func (d *decision) showBan(until instant) {
 }
 
 // strike notes a refusal and reports whether it is one strike too many. It is a strike if an
-// earlier refusal has asked the caller to wait, and that time has not passed. As many as the limit
-// per minute are let pass, since a burst of parallel requests is no abuse. They are counted until
-// the minute's window ends or, if none is running, for a minute from the first strike on.
+// earlier refusal has asked the caller to wait, and that time has not passed. As many strikes as
+// the limit per minute do no harm, since a burst of parallel requests is no abuse. They are counted
+// until the minute's window ends or, if none is running, for a minute from the first strike on.
 func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false

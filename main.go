@@ -81,8 +81,8 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// Once stop is called, a second signal ends the process, as by default. It is not called at
-	// once because timeout(1) sends its signal twice in a row.
+	// After a first signal, a second one ends the process, as by default, but only 0.1 s later:
+	// timeout(1) sends its signal twice in a row.
 	soonAfter(ctx, stop)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
@@ -93,7 +93,7 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// If nobody reads stderr, Fprintln blocks, until a signal comes or has come before.
+	// If nobody reads stderr, Fprintln would block for ever. A signal ends that.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactWhole(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -128,7 +128,7 @@ func run(
 		stdout:  stoppable(ctx, stdout),
 		stderr:  stoppable(late, stderr),
 	}
-	// Without a command, runCommand calls this function.
+	// Without a command, runCommand calls what follows.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
 		// The service logs by a queue, which alone writes to stderr, and may wait for it for long.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
@@ -256,7 +256,9 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 
-	close(cmd.started) // from here on, serveUntil heeds the end of ctx
+	// Until here, runUntilStopped would leave behind a start that hangs when ctx ends. From here on
+	// it waits, and serveUntil stops the service.
+	close(cmd.started)
 	api := newService(store, cmd.settings, cmd.log)
 	networkDisk := warnOfNetworkDisk(cmd)
 	var page *operator // nil without -debug-addr
@@ -477,9 +479,10 @@ const maxHandled = 10
 // placesOfConnection is the key of a channel that holds an element for each request in its handler.
 type placesOfConnection struct{}
 
-// takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. It gives a place
-// to maxHandled of them at once: see takePlace. A large one also keeps its place until its peer has
-// taken the response, since it holds memory until then. And it bounds their bodies: see boundBody.
+// takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
+// of them are in the handler at once, each in a place: see takePlace. After the handler, net/http
+// holds a request until its peer has taken the response. That is little for a small one, but a
+// large one keeps its place until then. Bodies are bounded in time: see boundBody.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -487,7 +490,7 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // before the handler, which lets go of the head
+		small := isSmall(r) // asked now, since WriteHeader removes the header
 		if !takePlace(r.Context(), places, small) {
 			panic(http.ErrAbortHandler) // resets the stream
 		}
@@ -498,7 +501,7 @@ func takeTurns(handler http.Handler) http.Handler {
 		}
 		handler.ServeHTTP(w, r)
 		if !small {
-			// This waits until the peer has taken the response. An error means that it has gone.
+			// Flush waits until the peer has taken the response. An error means that it has gone.
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
@@ -561,9 +564,9 @@ func (s *server) serve(listener net.Listener) {
 	}
 }
 
-// stop ends the server, in three steps. Every response tells its client that the connection ends
-// (see serveUntil). But clients that get none cannot know, so for 0.1 s connections are accepted as
-// before. Then, for 0.25 s, requests that are on their way are read, since Shutdown, like
+// stop ends the server, in three steps. For 0.1 s it goes on as before, but each response says that
+// its connection ends (see serveUntil): so clients that are about to connect are still served. Then
+// no connection is accepted, and for 0.25 s requests that are on their way are read: Shutdown, like
 // SetKeepAlivesEnabled(false), would close their connections. Then requests may finish until ctx
 // ends, whose error is returned.
 //
@@ -717,17 +720,19 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 }
 
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
-// has lost its name. Such a file is saved both before and after the usage: before, so that the
-// error of the usage says where the copy is; and after, when nothing more is written.
+// has lost its name.
 func saveAll(s *service) error {
+	// Such a file takes no usage. Its errLostFile says where a copy is, once there is one.
 	_ = saveLost(s, true)
 	err := flushLast(s.ledger)
+	// Now nothing more is written. If the name was lost meanwhile, a copy is made now, and if
+	// commits came after the first copy, another one, which is named in the place of that.
 	lost := saveLost(s, true)
 	if err == nil {
 		return lost
 	}
 	if lost != nil {
-		err = lost // it says where the last copy is
+		err = lost
 	}
 	return fmt.Errorf("the usage counted last is not stored: %w", err)
 }

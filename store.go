@@ -59,8 +59,8 @@ type engine interface {
 	// that nothing was written, unless it wraps errOutcome.
 	//
 	// The end of ctx ends a wait for other programs. On a file, it also undoes a transaction that
-	// is not being committed yet, unless a service was bound. On a cluster, it leaves the outcome
-	// of what was sent unknown.
+	// is not being committed yet, but not once bind has begun a service, whose writes finish. On a
+	// cluster, it leaves the outcome of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
@@ -70,8 +70,8 @@ type engine interface {
 	// cluster, another node responds than before, and may lack what that one has shown. Each of
 	// several calls at once returns only after a change is noted.
 	changed(ctx context.Context, note func()) error
-	// bind ties the engine to the database that it has opened, once the schema is right. From then
-	// on it refuses any other, such as a node of another cluster.
+	// bind ends the opening, once the schema is right. From then on the engine refuses any other
+	// database, such as a node of another cluster, and a service's writes finish whatever ctx says.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -550,7 +550,7 @@ var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	highestShown := s.highestShown.Load() // of those before this pet, whose id has to be higher
+	highestShown := s.highestShown.Load() // of the pets before this one, which gets a higher id
 	row := p.row()
 	var before int // pets of the transaction that come before this one
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
@@ -611,7 +611,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	highestShown := s.highestShown.Load() // of those before this pet, whose id has to be higher
+	highestShown := s.highestShown.Load() // of the pets before this one, which gets a higher id
 	results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
 		return 0, false, false, err
