@@ -306,6 +306,8 @@ func TestEditsOfOtherProgramsAreFollowed(t *testing.T) {
 				return imports()
 			}, "everything", "everything"},
 			{"an older petstore edits", olderEdit, "everything", "everything"},
+			{"nothing happens after edits", func() error { return nil }, "nothing",
+				"the last pages"},
 		} {
 			must(t, c.change())
 			want := c.onAFile

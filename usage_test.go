@@ -258,6 +258,15 @@ func TestTheLastMinutesAreCountedByUsage(t *testing.T) {
 	}
 	wantEqual(t, sums[0], tally{maxRecent, maxRecent, 0}, "the sum of the others")
 	wantEqual(t, sums[maxRecent], tally{1, 1, 0}, "one that found room")
+
+	var l ledger
+	for i := range byte(12) { // each has just used up its minute
+		address := netip.AddrFrom4([4]byte{192, 0, 2, i})
+		l.countStranger(netip.PrefixFrom(address, 32), decision{now: start})
+	}
+	_, _, spent := l.busy(start)
+	wantEqual(t, fmt.Sprint(len(spent), " from ", spent[0].Address), "10 from 192.0.2.2/32",
+		"the addresses that are spent")
 }
 
 func TestTheLedgerIsUsedUnderItsLock(t *testing.T) {
