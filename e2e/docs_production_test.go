@@ -253,6 +253,7 @@ func (m *machine) makeRoom(b *block) {
 }
 
 // damageDatabase spoils the page of a pet that the last copy has, once a newer one was confirmed.
+// No operator is so fast that two copies get one name.
 func (m *machine) damageDatabase() {
 	m.t.Helper()
 	m.run(`seq 3000 | sed 's/.*/{"name":"stock &","categoryId":1}/' | petstore pet import - &&
@@ -263,7 +264,7 @@ func (m *machine) damageDatabase() {
 		systemctl stop petstore.socket petstore &&
 		at=$(grep -abo 'stock 1500' $PETSTORE_DB | head -n 1 | cut -d : -f 1) &&
 		dd if=/dev/urandom of=$PETSTORE_DB bs=4096 count=1 seek=$((at / 4096)) conv=notrunc &&
-		systemctl start petstore.socket petstore`)
+		systemctl start petstore.socket petstore && sleep 1`)
 }
 
 // checkMended looks for a pet that was in the damage, and one that no copy had, under their ids:
@@ -277,7 +278,7 @@ func (m *machine) checkMended() {
 		"touch $W/saved.jsonl"} {
 		m.waitUntilReady()
 		m.run(wanted)
-		// No operator is so fast that two copies get one name, or that systemd starts no more.
+		// Nor so fast that systemd starts no more.
 		m.run("sleep 1; systemctl reset-failed; " + happens + "\n" + m.mend)
 	}
 	m.waitUntilReady()
