@@ -171,6 +171,33 @@ func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
 	})
 }
 
+// replacedEngine has met another database than the one that it has opened.
+type replacedEngine struct{ engine }
+
+func (replacedEngine) read(context.Context, statement, func(scanner) error) error {
+	return errOtherDatabase
+}
+
+func (replacedEngine) write(context.Context, []statement) ([]result, error) {
+	return nil, errOtherDatabase
+}
+
+// TestWhatIsRememberedOfAnotherDatabaseIsOld, whoever notices that it is another.
+func TestWhatIsRememberedOfAnotherDatabaseIsOld(t *testing.T) {
+	s := newStore(t)
+	s.engine = replacedEngine{s.engine}
+	for what, use := range map[string]func(context.Context) error{
+		"a read": s.readable, "a write": s.probe,
+	} {
+		before := s.editsSeen.Load()
+		wantError(t, use(t.Context()), errOtherDatabase, what)
+		wantEqual(t, s.editsSeen.Load(), before+1, "after ", what, ", the edits seen")
+	}
+	wantError(t, s.readySoFar().reading, errOtherDatabase, "readiness")
+	_, err := s.petReader()(func(...any) error { return errUnavailable })
+	wantError(t, err, errUnavailable, "a row that cannot be read")
+}
+
 func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
 		s := openDatabase(t, db)
