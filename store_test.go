@@ -171,21 +171,20 @@ func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
 	})
 }
 
-// replacedEngine has met another database than the one that it has opened.
-type replacedEngine struct{ engine }
-
-func (replacedEngine) read(context.Context, statement, func(scanner) error) error {
-	return errOtherDatabase
+// emptyEngine has no rows, and an error or none.
+type emptyEngine struct {
+	engine
+	err error
 }
 
-func (replacedEngine) write(context.Context, []statement) ([]result, error) {
-	return nil, errOtherDatabase
-}
+func (e emptyEngine) read(context.Context, statement, func(scanner) error) error { return e.err }
+
+func (e emptyEngine) write(context.Context, []statement) ([]result, error) { return nil, e.err }
 
 // TestWhatIsRememberedOfAnotherDatabaseIsOld, whoever notices that it is another.
 func TestWhatIsRememberedOfAnotherDatabaseIsOld(t *testing.T) {
 	s := newStore(t)
-	s.engine = replacedEngine{s.engine}
+	s.engine = emptyEngine{s.engine, errOtherDatabase}
 	for what, use := range map[string]func(context.Context) error{
 		"a read": s.readable, "a write": s.probe,
 	} {
@@ -194,8 +193,18 @@ func TestWhatIsRememberedOfAnotherDatabaseIsOld(t *testing.T) {
 		wantEqual(t, s.editsSeen.Load(), before+1, "after ", what, ", the edits seen")
 	}
 	wantError(t, s.readySoFar().reading, errOtherDatabase, "readiness")
+	wantError(t, s.purge(t.Context(), testTime), errOtherDatabase, "a purge")
 	_, err := s.petReader()(func(...any) error { return errUnavailable })
 	wantError(t, err, errUnavailable, "a row that cannot be read")
+}
+
+// TestAReadWithoutRowsIsNoEmptyPage, since each page begins with a row that is no pet.
+func TestAReadWithoutRowsIsNoEmptyPage(t *testing.T) {
+	s := newStore(t)
+	s.engine = emptyEngine{engine: s.engine}
+	if page, err := s.page("", 20, 0); err == nil {
+		t.Errorf("the page is %s", page.body)
+	}
 }
 
 func TestIDsStartAtOneAndAreNeverReused(t *testing.T) {
