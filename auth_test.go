@@ -212,6 +212,15 @@ func TestAKeyThatCannotBeReadOpensNothing(t *testing.T) {
 	}
 }
 
+func TestTheNewestKeyOfALineStandsForItsUsage(t *testing.T) {
+	s := newStore(t)
+	k := newKeyring(s, false)
+	mustAuthenticate(t, k, mustInsertKey(t, s, apiKey{}), testTime)
+	successor := apiKey{Succeeds: 1, account: account{usageID: 1}}
+	mustAuthenticate(t, k, mustInsertKey(t, s, successor), testTime)
+	wantEqual(t, k.newest()[1].ID, 2, "the newest key")
+}
+
 func TestUnknownKeysAreNotRemembered(t *testing.T) {
 	s := newStore(t)
 	k := newKeyring(s, false)
