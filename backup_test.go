@@ -69,8 +69,8 @@ func TestABackupBesideSteadyWritersIsConsistent(t *testing.T) {
 func TestACopyIsFixedWhenItBegins(t *testing.T) {
 	s := newStore(t)
 	mustCreate(t, s, rex)
-	file := filepath.Join(t.TempDir(), "copy.db")
-	pages, err := beginCopy(t.Context(), fileAddress(fileEngine(s).path), newFile(t, file), 1, "OFF")
+	from, file := fileAddress(fileEngine(s).path), filepath.Join(t.TempDir(), "copy.db")
+	pages, err := beginCopy(t.Context(), from, newFile(t, file), 1, "OFF")
 	must(t, err)
 	defer pages.end()
 	for left := pages.backup.PageCount(); left > 0; {

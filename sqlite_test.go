@@ -947,7 +947,8 @@ func TestOnlyACopyIsTakenForOne(t *testing.T) {
 			if !isCode(err, sqlite3.SQLITE_BUSY) {
 				t.Errorf("another program changes the mode of its journal: %v", err)
 			}
-			pages, err := beginCopy(t.Context(), fileAddress(sc.copy), fileEngine(s).header, 1, "WAL")
+			from, to := fileAddress(sc.copy), fileEngine(s).header
+			pages, err := beginCopy(t.Context(), from, to, 1, "WAL")
 			must(t, err)
 			must(t, pages.run(t.Context(), io.Discard, ""))
 			pages.end()

@@ -912,7 +912,7 @@ func TestTheOperatorsPageTellsNoDurationsOfATimeThatItDoesNotKnow(t *testing.T) 
 		noError(t, err)
 		noError(t, response.Body.Close())
 	}
-	time.Sleep(16 * time.Second) // until a sample is older than the start, for the page, and has them
+	time.Sleep(16 * time.Second) // until the page has a sample older than the start, with them
 	_, err := chromedp.Call(b.ctx, page.AddScriptToEvaluateOnNewDocument,
 		page.AddScriptToEvaluateOnNewDocumentParams{Source: `
 			const real = window.fetch;
