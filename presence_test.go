@@ -152,7 +152,9 @@ func TestAfterAPauseAServiceLooksWhoElseServes(t *testing.T) {
 			s := openDatabaseFor(t, path, openToServe)
 			mustCreate(t, s, rex)
 			host := fileEngine(s).host
+			host.mu.Lock()
 			host.renewed = host.renewed.Add(-c.pause)
+			host.mu.Unlock()
 			c.entry(t, path)
 			if c.lost {
 				wantNoCreate(t, s, "a petstore on another machine serves it")
