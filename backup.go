@@ -262,6 +262,17 @@ func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, iden
 	db := openPool(to.Name(), "mode=rw")
 	defer db.Close()
 	db.SetMaxOpenConns(1) // it stays
+	// Ping opens the file.
+	if err := db.PingContext(ctx); err != nil {
+		return 0, err
+	}
+	if err := refuseReplaced(to, 2); err != nil {
+		return 0, err
+	}
+	// A journal in memory leaves no file behind after a kill.
+	if _, err := db.ExecContext(ctx, "PRAGMA journal_mode(MEMORY)"); err != nil {
+		return 0, err
+	}
 	var verdict string
 	err = db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict)
 	if err != nil {
@@ -269,9 +280,6 @@ func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, iden
 	}
 	if verdict != "ok" {
 		return 0, fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(verdict), " "))
-	}
-	if err := refuseReplaced(to, 2); err != nil {
-		return 0, err
 	}
 	var highest int64
 	var hasCounters bool // not in an old schema
@@ -285,8 +293,7 @@ func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, iden
 		return 0, fmt.Errorf("its highest id is %d, and %d more cannot be skipped",
 			highest, skipIDs)
 	}
-	// A journal in memory leaves no file behind after a kill.
-	_, err = db.ExecContext(ctx, "PRAGMA journal_mode(MEMORY);"+moveIDs, skipIDs)
+	_, err = db.ExecContext(ctx, moveIDs, skipIDs)
 	if err == nil && hasCounters {
 		_, err = db.ExecContext(ctx, "DELETE FROM counters WHERE name = 'backup'")
 	}
@@ -447,7 +454,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 		return 0, "", err
 	}
 	// This comes first: what another machine restores into has a partial file too, which stays.
-	if err := refuseElsewhere(ctx, placeOf(c.db), isServed); err != nil {
+	if err := refuseElsewhere(ctx, placeOf(c.db), false, isServed); err != nil {
 		return 0, "", err
 	}
 	isNew := isMissing(c.db)

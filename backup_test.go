@@ -744,6 +744,9 @@ func TestWhatRootMakesBelongsToTheFoldersOwner(t *testing.T) {
 	must(t, os.Symlink(roots, sc.db))
 	_, err := sc.restore(t.Context())
 	wantRefusal(t, err, sc.db, "is no regular file, and a link there is not followed")
+	for _, mode := range anyMode {
+		wantNotOpened(t, sc.db, mode, "a link there is not followed")
+	}
 	wantEqual(t, readText(t, roots) == before, true, "that root's database is as it was")
 	must(t, os.Remove(sc.db))
 	want := func(owner string, paths ...string) {

@@ -103,7 +103,7 @@ func openRegular(path string, flag int) (*os.File, error) {
 		return nil, err
 	}
 	if !found.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file, and a link there is not followed", path)
+		return nil, errIrregular(path)
 	}
 	file, err := os.OpenFile(path, flag, 0)
 	if err != nil {
@@ -115,6 +115,10 @@ func openRegular(path string, flag int) (*os.File, error) {
 		return nil, errReplaced(path)
 	}
 	return file, nil
+}
+
+func errIrregular(path string) error {
+	return fmt.Errorf("%s is no regular file, and a link there is not followed", path)
 }
 
 func errReplaced(path string) error {
@@ -219,7 +223,8 @@ var (
 	errMountedAlone = errors.New("it is mounted by itself, so that its -wal would lie apart from " +
 		"it, and be lost with the container; mount its folder in its place")
 	errElsewhere = errors.New("a petstore on another machine serves it, as the count in its " +
-		"-host file tells; stop that one first: the locks of the two do not reach each other")
+		"-host file tells; stop that one first, or do this there: the locks of the two do not " +
+		"reach each other")
 )
 
 // refuseUnfit refuses what cannot be a database file, a place where one cannot be, and a log that
@@ -229,6 +234,9 @@ func refuseUnfit(path string) error {
 		return err
 	}
 	path = placeOf(path)
+	if found, err := os.Lstat(path); err == nil && !found.Mode().IsRegular() {
+		return errIrregular(path)
+	}
 	if length := len(filepath.Base(path)); length > maxFileName {
 		return fmt.Errorf("its name has %d bytes, and at most %d are possible: files beside it "+
 			"have longer ones", length, maxFileName)
@@ -588,10 +596,12 @@ const hostWatch = 3 * time.Second // of an entry that is to be renewed every sec
 // was left behind by a kill, or belongs to the service of this kernel that runs: that one has asked
 // this itself. isServed reports whether one runs. This comes before anything of the database is
 // read, also by a command that only reads: where locks are not passed on, SQLite may make the index
-// of the log anew while it is in use.
-func refuseElsewhere(ctx context.Context, path string, isServed func(path string) bool) error {
+// of the log anew while it is in use. Who may only read the database may not read the entry, and
+// leaves it where it is. Others remove an old one, so that nobody need watch it again.
+func refuseElsewhere(ctx context.Context, path string, onlyReads bool,
+	isServed func(path string) bool) error {
 	entry, err := readMark(path + "-host")
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) || err != nil && onlyReads {
 		return nil
 	}
 	if err != nil {
@@ -601,11 +611,14 @@ func refuseElsewhere(ctx context.Context, path string, isServed func(path string
 	if isOwn || isServed(path) {
 		return nil
 	}
-	return watchHost(ctx, path+"-host", entry)
+	err = watchHost(ctx, path+"-host", entry)
+	if err == nil && !onlyReads {
+		_ = os.Remove(path + "-host")
+	}
+	return err
 }
 
-// watchHost is an errElsewhere if an entry is renewed while it watches. Otherwise it removes the
-// entry, so that nobody need watch it again.
+// watchHost is an errElsewhere if an entry is renewed while it watches.
 func watchHost(ctx context.Context, path, entry string) error {
 	const looks = 30
 	ticks := time.NewTicker(hostWatch / looks)
@@ -624,7 +637,6 @@ func watchHost(ctx context.Context, path, entry string) error {
 			return errElsewhere
 		}
 	}
-	_ = os.Remove(path)
 	return nil
 }
 

@@ -249,6 +249,9 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	// Until here, runUntilStopped leaves a start behind that hangs when ctx ends. From here on it
+	// waits: a first key that is not shown is taken back, and serveUntil stops the service.
+	close(cmd.started)
 	store.documents.max = cmd.cache
 	url := localURL(listener, cmd.addr, pair != nil)
 	err = printFirstKey(ctx, cmd, store, url)
@@ -256,9 +259,6 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 
-	// Until here, runUntilStopped would leave behind a start that hangs when ctx ends. From here on
-	// it waits, and serveUntil stops the service.
-	close(cmd.started)
 	api := newService(store, cmd.settings, cmd.log)
 	networkDisk := warnOfNetworkDisk(cmd)
 	var page *operator // nil without -debug-addr

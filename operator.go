@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -675,6 +676,9 @@ func (o *operator) updateStored(ctx context.Context) error {
 		}
 		// Where pets cannot be counted because the file is damaged, a person needs the backup.
 		_, err = o.service.store.readInto(ctx, sqlOf("SELECT count(*) FROM pets"), &pets)
+		if errors.Is(err, errUnavailable) || ctx.Err() != nil {
+			return err // the numbers from before stay
+		}
 		if err == nil {
 			stored.add("petstore_pets", "", pets)
 		}

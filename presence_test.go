@@ -99,6 +99,31 @@ func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
 	}
 }
 
+// TestWhoOnlyReadsLeavesAnEntryWhereItIs, and reads on if it cannot be read.
+func TestWhoOnlyReadsLeavesAnEntryWhereItIs(t *testing.T) {
+	made := madeDatabase(t)
+	for _, mode := range []openMode{openToRead, openToCopy} {
+		path := databasePath(t)
+		copyDatabase(t, made, path)
+		t.Run(fmt.Sprint(mode), bubble(func(t *testing.T) {
+			opening := func() error {
+				s, err := openStore(t.Context(), path, mode, testLog)
+				if err == nil {
+					err = s.Close()
+				}
+				return err
+			}
+			writeHost(t, path, otherBoot, 7)
+			for range 2 {
+				wantTime(t, "the opening", hostWatch, hostWatch, nil, opening)
+			}
+			must(t, os.Remove(path+"-host"))
+			must(t, os.Mkdir(path+"-host", 0o700))
+			wantTime(t, "the opening", 0, 0, nil, opening)
+		}))
+	}
+}
+
 // TestADatabaseThatAnotherKernelServesIsRefused, and nothing of it is changed.
 func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
 	sc, copied := newScene(t), madeDatabase(t)

@@ -162,7 +162,7 @@ func newSQLiteFile(path, reading string, log *slog.Logger) *sqliteFile {
 
 // open checks the file, keeps services off if it is for one, and connects.
 func (e *sqliteFile) open(ctx context.Context, mode openMode) error {
-	if err := refuseElsewhere(ctx, e.path, isServed); err != nil {
+	if err := refuseElsewhere(ctx, e.path, mode.onlyReads(), isServed); err != nil {
 		return err
 	}
 	version, err := checkOwner(ctx, e.path)
@@ -289,7 +289,7 @@ func lockService(path string) (lock *sql.DB, err error) {
 	if err != nil {
 		return nil, err
 	}
-	lock = openPool(file, "_pragma=journal_mode(OFF)")
+	lock = openPool(file, "mode=rw", "_pragma=journal_mode(OFF)")
 	lock.SetMaxOpenConns(1) // it stays, and keeps the transaction open
 	if _, err := lock.Exec("BEGIN EXCLUSIVE"); err != nil {
 		_ = lock.Close()
@@ -323,7 +323,7 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 	}
 	// SQLite's own checkpoints would drop the errors of their syncs. A log that has grown beside a
 	// long read is cut to 64 MiB when it begins anew.
-	e.writer = openPool(e.path,
+	e.writer = openPool(e.path, "mode=rw",
 		"_pragma=journal_mode(WAL)", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)",
 		"_pragma=wal_autocheckpoint(0)", "_pragma=journal_size_limit(67108864)")
 	err := untilUnlocked(ctx, e.wait, func() error { return e.connectWriter(ctx) })
@@ -341,8 +341,8 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 	if err != nil {
 		return err
 	}
-	// SQLite syncs the name of a new log when it first syncs the log, and drops the error. (Other
-	// errors than EIO say that the file system cannot sync folders.)
+	// SQLite syncs the name of a new log when it first syncs the log, and drops the error. Other
+	// errors than EIO may mean that folders cannot be synced, or opened, there.
 	err = syncFolder(filepath.Dir(e.path), (*os.File).Sync)
 	if errors.Is(err, syscall.EIO) {
 		e.fail(err)

@@ -636,7 +636,7 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	unlock()
 	b.shows("[data-value='well.ready']", "Ready since")
 	// What has happened is still told, and readiness is not that of the start.
-	b.shows("#verdict", "Requests failed:")
+	b.shows("#verdict", "Failed:")
 	b.shows("#verdict", "100 % of creates failed: 1 in 5 minutes, with status 503, since")
 	b.shows("#verdict", "as seen since the start at")
 	if got := b.value("well.ready"); !strings.HasPrefix(got, "Ready since ") ||
@@ -657,7 +657,7 @@ func TestTheOperatorsPageSaysPausedAndKilledInOneSentence(t *testing.T) {
 	b.shows("#verdict", "the service does not respond, since")
 	wants(b, contentOf("[data-value='well.ready']"), b.text("#state"))
 	for _, other := range []string{"Updating", "Ready since", "All is well", "Watch:",
-		"Requests failed:"} {
+		"Failed:"} {
 		if text := b.text("body"); strings.Contains(text, other) {
 			t.Errorf("it says %q as well:\n%s", other, text)
 		}
@@ -729,7 +729,7 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 	for _, test := range []struct{ reasons, want, title string }{
 		{"null", "All is well", ""},
 		{`[{alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
-			number: 1204, since: 1e12}]`, "Requests failed:", "Requests failed – "},
+			number: 1204, since: 1e12}]`, "Failed:", "Failed – "},
 		{`[{alert: "PetstoreDiskFills", words: "{share} of the disk is used", share: 0.912,
 			number: 1, since: Date.now()},
 			{alert: "PetstoreNodeLost", words: "nodes that do not serve: {number}", number: 1},

@@ -511,9 +511,9 @@ function drawVerdict() {
   const since = missedAt || (verdict.ready && silentAt);
   if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since }] };
   const reasons = verdict.reasons ?? [];
-  const hurts = reasons.some(({ alert }) => /Sync|IDs|Errors|Commits|Foreign/.test(alert));
+  const hurts = reasons.some(({ alert, words }) => /Sync|IDs|Err|Comm|Foreign|ended/.test(alert + words));
   const look = !latest && !since ? "waiting" : !verdict.ready || hurts ? "unready" : reasons.length ? "watch" : "well";
-  const red = verdict.ready ? "Requests failed:" : "Not ready:";
+  const red = verdict.ready ? "Failed:" : "Not ready:";
   const heading = { waiting: "Waiting", unready: red, watch: "Watch:", well: "All is well" }[look];
   const list = $("#verdict ul");
   while (list.children.length > reasons.length) list.lastChild.remove();
