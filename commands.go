@@ -478,7 +478,8 @@ var errLeftBehind = errors.New("what it did could not be interrupted, and ends w
 
 // runUntilStopped runs the command. After a signal, most of what it does ends at once, but the
 // driver cannot interrupt the search for a query's second row, nor the system a sync. So what has
-// not ended after stopWait is left behind. A service that has started has its own ways to stop.
+// not ended after stopWait is left behind. A service that has started has its own ways to stop, and
+// a first key that it does not get to show has to be taken back: that is waited for.
 func (entry *command) runUntilStopped(ctx context.Context, cmd *invocation) error {
 	ended := make(chan error, 1)
 	go func() { ended <- entry.openAndRun(ctx, cmd) }()

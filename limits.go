@@ -94,9 +94,9 @@ type bucket struct {
 // running reports whether a window of the given length is running.
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
-// isRunning reports whether a time of the given length that ends at an instant is running. It has
-// begun, so what remains of it is at most its length. If more remains, the clock was set back since
-// it began, and it counts as over. Up to a minute more is let pass, because requests read the clock
+// isRunning reports whether a window, or a wait, of the given length that ends at an instant is
+// running. At most its length can remain of it. If more remains, the clock was set back since it
+// began, and it counts as over. Up to a minute more is let pass, because requests read the clock
 // out of order, and the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
@@ -250,7 +250,7 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 }
 
 // isAskedToWait reports whether the Retry-After of a refusal has not passed. It ends with the
-// window that refused, and like that one counts as over if the clock was set back.
+// window that refused, or within the second after, and counts as over if the clock was set back.
 func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
 
 // askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer.

@@ -81,7 +81,7 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// After a first signal, a second one ends the process, as by default, but only 0.1 s later:
+	// A second signal ends the process, as by default. One within 0.1 s of the first does not count:
 	// timeout(1) sends its signal twice in a row.
 	soonAfter(ctx, stop)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
@@ -249,9 +249,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// Until here, runUntilStopped leaves a start behind that hangs when ctx ends. From here on it
-	// waits: a first key that is not shown is taken back, and serveUntil stops the service.
-	close(cmd.started)
+	close(cmd.started) // from here on, runUntilStopped waits for the end
 	store.documents.max = cmd.cache
 	url := localURL(listener, cmd.addr, pair != nil)
 	err = printFirstKey(ctx, cmd, store, url)
@@ -490,7 +488,7 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // asked now, since WriteHeader removes the header
+		small := isSmall(r) // asked now, since response.WriteHeader lets go of r.Header
 		if !takePlace(r.Context(), places, small) {
 			panic(http.ErrAbortHandler) // resets the stream
 		}
@@ -722,17 +720,18 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// Such a file takes no usage. Its errLostFile says where a copy is, once there is one.
+	// Such a file takes no usage. saveLost comes before the flush, so that the error of that says
+	// where all else is: in a copy, or in the database, into which the log was moved.
 	_ = saveLost(s, true)
 	err := flushLast(s.ledger)
-	// Now nothing more is written. If the name was lost meanwhile, a copy is made now, and if
-	// commits came after the first copy, another one, which is named in the place of that.
+	// saveLost comes again when nothing more is written: the name may have been lost meanwhile, or
+	// commits may have come after the first copy.
 	lost := saveLost(s, true)
 	if err == nil {
 		return lost
 	}
 	if lost != nil {
-		err = lost
+		err = lost // it names the last copy
 	}
 	return fmt.Errorf("the usage counted last is not stored: %w", err)
 }
