@@ -643,8 +643,8 @@ func (w *response) discardBody(r *http.Request) {
 	switch {
 	case r.ProtoMajor > 1: // only the stream ends
 	case r.Header["Expect"] != nil:
-		// The client waits for a 100 (Continue), and sends nothing. Or it got a 100 when readBody
-		// began; then its body was too long and in chunks, which net/http reads to their end.
+		// Before a 100 (Continue), the client sends nothing. After one, which readBody has net/http
+		// send, what is left of a body can only be chunks, and net/http reads these.
 	case r.ContentLength == 0 || r.ContentLength > maxDiscarded:
 	default: // also a body of unknown length
 		begun := time.Now()

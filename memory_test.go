@@ -508,6 +508,7 @@ func TestALookThatEndsLateTakesNothingBack(t *testing.T) {
 				must(t, m.keepUp())
 				time.Sleep(trustFor + 1)
 				m.wantLooks(t, 4, "when it is old")
+				synctest.Wait() // no look reads m.do now
 				m.do = func(int64) error { return errUnavailable }
 				wantError(t, m.keepUp(), errUnavailable, "a look that fails")
 			})
