@@ -638,20 +638,23 @@ const maxDiscarded = 256 << 10
 
 // discardBody reads what comes in time of a body that nobody wants, before an error is sent. If the
 // connection were closed while that is on its way, TCP would reset it, and many clients would not
-// see the error. net/http does this by itself only for chunks, and where the connection goes on.
+// see the error. After a response, net/http reads a body by itself if it comes in chunks, or if the
+// connection goes on; but not, say, the 30 KB of a client that wants its connection closed.
 func (w *response) discardBody(r *http.Request) {
-	switch {
-	case r.ProtoMajor > 1: // only the stream ends
-	case r.Header["Expect"] != nil:
-		// Before a 100 (Continue), the client sends nothing. After one, which readBody has net/http
-		// send, what is left of a body can only be chunks, and net/http reads these.
-	case r.ContentLength == 0 || r.ContentLength > maxDiscarded:
-	default: // also a body of unknown length
-		begun := time.Now()
-		// What does not come is the client's fault.
-		_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded)
-		w.waited += time.Since(begun)
+	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
+		return
 	}
+	// A client that waits for a 100 (Continue) sends nothing. If readBody has had it sent, what is
+	// left of the body comes in chunks, since others are refused before, or read whole.
+	isWaiting := r.Header["Expect"] != nil
+	isTooMuch := r.ContentLength > maxDiscarded
+	if isWaiting || isTooMuch || r.ContentLength == 0 {
+		return
+	}
+	begun := time.Now()
+	// What does not come is the client's fault.
+	_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded)
+	w.waited += time.Since(begun)
 }
 
 // The dates of the deprecated operation. The specification gives only the date of its removal.

@@ -254,7 +254,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	url := localURL(listener, cmd.addr, pair != nil)
 	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
-		return err
+		return err // that no key was made is told after a stop, too
 	}
 
 	api := newService(store, cmd.settings, cmd.log)
@@ -720,20 +720,19 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// Such a file takes no usage. saveLost comes before the flush, so that the error of that says
-	// where all else is: in a copy, or in the database, into which the log was moved.
+	// A file that has lost its name takes no usage. The error says where all else is by then: in a
+	// copy, or in the database, if its log has lost its name alone and could be moved.
 	_ = saveLost(s, true)
-	err := flushLast(s.ledger)
-	// saveLost comes again when nothing more is written: the name may have been lost meanwhile, or
-	// commits may have come after the first copy.
+	notStored := flushLast(s.ledger)
+	// The name may have been lost meanwhile, or commits may have come after that copy.
 	lost := saveLost(s, true)
-	if err == nil {
+	switch {
+	case notStored == nil:
 		return lost
+	case lost != nil: // it names the last copy
+		notStored = lost
 	}
-	if lost != nil {
-		err = lost // it names the last copy
-	}
-	return fmt.Errorf("the usage counted last is not stored: %w", err)
+	return fmt.Errorf("the usage counted last is not stored: %w", notStored)
 }
 
 // saveLost saves a file that the service has open and that has lost its name: see rescue. A stop

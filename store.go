@@ -550,7 +550,9 @@ var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	highestShown := s.highestShown.Load() // of the pets before this one, which gets a higher id
+	// No pet of this create's transaction is shown before that has ended. So all its ids have to be
+	// above what was shown when the create joined it.
+	highestShown := s.highestShown.Load()
 	row := p.row()
 	var before int // pets of the transaction that come before this one
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
@@ -611,7 +613,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	highestShown := s.highestShown.Load() // of the pets before this one, which gets a higher id
+	highestShown := s.highestShown.Load() // a new pet has a higher id: see createPet
 	results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
 		return 0, false, false, err
