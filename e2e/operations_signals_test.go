@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// atOnce is how long a command may take to end after a signal: it promises half
-// a second, and the rest is for a busy machine.
-const atOnce = time.Second
+// atOnce is how long a command may take to end after a signal. It promises half a second, and the
+// kernel ends no process before its sync, which on a busy machine may take another second or two.
+const atOnce = 3 * time.Second
 
 // stops sends a signal to a command, which must end at once, with a status that
 // is not 0 and a line that says why.
