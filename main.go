@@ -81,8 +81,8 @@ func main() {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	// A second signal ends the process, as by default. One within 0.1 s of the first does not count:
-	// timeout(1) sends its signal twice in a row.
+	// A second signal ends the process, as by default. One within 0.1 s of the first does not
+	// count: timeout(1) sends its signal twice in a row.
 	soonAfter(ctx, stop)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)

@@ -640,8 +640,8 @@ func (s *store) purgeRows(ctx context.Context, query string, before int64) error
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// What runs may finish after the end of ctx: otherwise each stop on a cluster could count as
-		// a commit that has failed.
+		// What runs may finish after the end of ctx, or a stop on a cluster would count as a commit
+		// that has failed.
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
 		if err != nil {
 			return err
