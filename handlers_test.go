@@ -70,6 +70,7 @@ func openShopInFakeTime(t *testing.T, change ...func(*settings)) *shop {
 		c(&set)
 	}
 	s := &shop{t: t, store: openDatabase(t, shopDB(t))}
+	haveRoom(s.store)
 	s.service = newService(s.store, set, slog.New(slog.NewJSONHandler(&s.log, nil)))
 	s.key = s.newKey(quota{1_000_000, 1_000_000})
 	t.Cleanup(func() {

@@ -949,6 +949,13 @@ func openShop(t *testing.T, change ...func(*settings)) *shop {
 	return s
 }
 
+// haveRoom gives a file a disk that is nearly empty. The machine's own may be nearly full.
+func haveRoom(s *store) {
+	if file, isFile := s.engine.(*sqliteFile); isFile {
+		file.diskSpace = func(string) (free, size float64, ok bool) { return 90, 100, true }
+	}
+}
+
 // logBuffer is a log that may be read while it is written.
 type logBuffer struct {
 	mu   sync.Mutex // guards text

@@ -687,9 +687,7 @@ func inReadyShop(t *testing.T, test func(t *testing.T, s *readyShop)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &readyShop{shop: &shop{t: t, key: "none"}, path: path}
 		s.store = openDatabaseFor(t, path, openToServe)
-		fileEngine(s.store).diskSpace = func(string) (free, size float64, ok bool) {
-			return 90, 100, true // the machine's own disk may be nearly full
-		}
+		haveRoom(s.store)
 		s.store.engine = &watchedEngine{s.store.engine, func(st statement, _ []any) {
 			if strings.Contains(st.query, "'probe'") {
 				s.probes++
