@@ -984,10 +984,14 @@ func TestAKilledRestoreLeavesNothingToServe(t *testing.T) {
 			break
 		}
 		s, err := openStore(t.Context(), killed, openToServe, testLog)
-		if err == nil {
+		switch {
+		case err == nil:
 			must(t, s.Close())
 			wantCopy(t, killed)
-		} else if strings.Contains(err.Error(), "a restore into it runs or was stopped") {
+		case isMissing(killed):
+			wantRefusal(t, err, killed, "it is gone, and was there")
+		default:
+			wantRefusal(t, err, killed, "a restore into it runs or was stopped")
 			areHalf++
 		}
 	}
