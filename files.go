@@ -172,8 +172,11 @@ func realPath(path string) (string, error) {
 func followLinks(path string) string {
 	for range 40 { // as many as Linux follows
 		target, err := os.Readlink(path)
-		if _, _, isOther := folderOwner(path); isOther || err != nil {
-			break // after an error, it is no link
+		if err != nil {
+			break // it is no link
+		}
+		if _, _, isOther := folderOwner(path); isOther {
+			break
 		}
 		if !filepath.IsAbs(target) {
 			// A .. in the target is that of the real folder.
@@ -601,10 +604,13 @@ const hostWatch = 3 * time.Second // of an entry that is to be renewed every sec
 func refuseElsewhere(ctx context.Context, path string, onlyReads bool,
 	isServed func(path string) bool) error {
 	entry, err := readMark(path + "-host")
-	if errors.Is(err, os.ErrNotExist) || err != nil && onlyReads {
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
+		if onlyReads {
+			return nil
+		}
 		return err
 	}
 	isOwn := bootID() != "" && isOfBoot(entry, bootID())

@@ -157,7 +157,7 @@ func (s *service) handle(w *response, r *http.Request, name string, op operation
 
 // authorize authenticates a request under /v1, charges the limits of its key, and sets the headers
 // of the limits. Unknown paths and methods need a key too, so that a caller without one learns
-// nothing there. After an error that leaves the key unknown, fail sets those of the address.
+// nothing there. If no key is known, or none can be charged, fail shows the limit of the address.
 func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
@@ -402,8 +402,8 @@ func (s *service) fail(w *response, r *http.Request, err error) {
 	w.discardBody(r)
 	shown := s.shownError(w, err)
 	limits := w.Header()["RateLimit"] //nolint:staticcheck // it is spelt so where it is set
-	isKeyKnown := limits != nil
-	if underAPI(r.URL.Path) && !isKeyKnown {
+	hasLimits := limits != nil        // those of a key
+	if underAPI(r.URL.Path) && !hasLimits {
 		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
 		if refusal != nil {
 			shown = s.shownError(w, refusal)
