@@ -199,9 +199,23 @@ func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 			}
 			return true
 		}
+		if leads && n.lacks.Load() {
+			e.depose(ctx, n)
+		}
 		pause(ctx, leaderPoll)
 	}
 	return false
+}
+
+// depose asks a leader that lacks a write to let another node lead. Other services may not have met
+// its fault, and what it confirms to them has the ids of others. A node before v8.40 cannot, or its
+// user may not: then it has to be stopped by hand. With redirect, a node that leads no more does
+// not pass this on to the one that does.
+func (e *rqlite) depose(ctx context.Context, n *node) {
+	response, err := e.do(ctx, n, http.MethodPost, "/leader?redirect", nil)
+	if err == nil {
+		_ = response.Body.Close()
+	}
 }
 
 // leaderState is the state of the node that leads.

@@ -564,9 +564,13 @@ func TestWhatMayHaveBeenDoneIsNotRepeated(t *testing.T) {
 }
 
 // TestAWriteThatFailsAtOneNodeMayBeStored by the others: its disk alone may be full. From then on
-// it lacks what they have, and is not used any more, even if it leads again.
+// it lacks what they have, and is not used any more, even if it leads again. These nodes are of a
+// version that cannot be told to lead no more.
 func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		for _, n := range c.nodes {
+			n.version = "v8.39.1"
+		}
 		for i, response := range []string{
 			diskIsFull,
 			// Of the guard, which does not hold for another reason.
@@ -585,12 +589,29 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 			if !errors.Is(err, errLacks) || !errors.Is(err, errUnavailable) {
 				t.Errorf("a read while the node still leads says %v", err)
 			}
-			c.wantArrived()
+			isAsked := slices.Compact(c.arrived())
+			wantEqual(t, isAsked, []string{fmt.Sprint(i, " POST /leader?redirect")}, "sent")
 			c.lead(i + 1)
 			wantNextID(t, s, int64(i+1))
 			c.wantArrived(writeTo(i + 1))
 		}
 		wantCount(t, c.log.String(), "a node is not used any more", 2, "the log")
+	})
+}
+
+// TestALeaderThatLacksAWriteIsDeposed, since other services may not know of it: at once, and whenever
+// it leads again.
+func TestALeaderThatLacksAWriteIsDeposed(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		c.failDisk(s, diskIsFull)
+		wantNextID(t, s, 1)
+		c.wantArrived(writeTo(0), "0 POST /leader?redirect", writeTo(1))
+		c.lead(0)
+		c.nodes[1].setDown(true)
+		wantNextID(t, s, 2)
+		if sent := c.arrived(); !slices.Contains(sent, "0 POST /leader?redirect") {
+			t.Errorf("sent was %q", sent)
+		}
 	})
 }
 
