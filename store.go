@@ -58,20 +58,21 @@ type engine interface {
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
 	// that nothing was written, unless it wraps errOutcome.
 	//
-	// The end of ctx ends a wait for other programs. On a file, it also undoes a transaction that
-	// is not being committed yet, but not once bind has begun a service, whose writes finish. On a
-	// cluster, it leaves the outcome of what was sent unknown.
+	// The end of ctx ends a wait for other programs. On a file, it also undoes a command's
+	// transaction that is not being committed yet; a service's finishes. On a cluster, it leaves
+	// the outcome of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed notices what no count of edits tells, and then calls note, which makes all that is
-	// remembered old. On a file, that is a write by another program since the last call. On a
-	// cluster, another node responds than before, and may lack what that one has shown. Each of
-	// several calls at once returns only after a change is noted.
+	// changed calls note, which makes all that is remembered old, if rows may be others than before
+	// though no edit was counted: on a file, if another program has written since the last call; on
+	// a cluster, if another node responds, which may lack what the last one has shown. With several
+	// calls at once, none returns before note has.
 	changed(ctx context.Context, note func()) error
-	// bind ends the opening, once the schema is right. From then on the engine refuses any other
-	// database, such as a node of another cluster, and a service's writes finish whatever ctx says.
+	// bind ends each opening, of a command too, once the schema is right. From then on a cluster's
+	// engine refuses a node with another database, and a service's writes to a file finish whatever
+	// ctx says.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -115,7 +116,7 @@ func pause(ctx context.Context, d time.Duration) {
 const (
 	entryBytes   = 256              // memory for a cached page or pet, beside its body
 	maxCallers   = 4096             // callers of one transaction; more creates are refused
-	maxOfOne     = maxCallers / 4   // creates of one usage, so that no burst takes all places
+	maxOfOne     = maxCallers / 4   // creates charged to one usage: no burst takes all places
 	recordMillis = dayMillis        // for how long an Idempotency-Key is kept
 	commandWait  = 10 * time.Second // in which a lock or leader is waited for
 )
@@ -131,8 +132,8 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered. Embedded, so that a request asks the store to catchUp. From then on,
-	// page and pet use what is remembered if it is fresh, however long it has been there.
+	// What is remembered. Embedded, so that a request can ask the store to catchUp, which is where
+	// the age of what is remembered is looked at. page and pet look only whether it is fresh.
 	memory
 
 	// These are for /metrics.
@@ -149,6 +150,10 @@ type transaction struct {
 	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
 	pets       [][]byte // rows (see NewPet.row) that commit inserts by one statement more
+
+	// highestShown is that of the store when the transaction began. Nothing of it is shown before
+	// it has ended, so all its new pets have higher ids.
+	highestShown int64
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
@@ -183,21 +188,23 @@ func (s *store) Close() error {
 // and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
 // counts only once this transaction begins, and only if nobody else has joined it.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
-	return s.writeFor(ctx, ownUsage, statements...)
+	_, results, err := s.writeFor(ctx, ownUsage, statements...)
+	return results, err
 }
 
-// writeFor is write for a create of a usage, which errQueueFull may refuse.
+// writeFor is write for a create that is charged to a usage, which errQueueFull may refuse. It also
+// returns the transaction.
 func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
-	[]result, error) {
+	t *transaction, results []result, err error) {
 	var begin int
-	t, err := s.join(ctx, usageID, func(t *transaction) {
+	t, err = s.join(ctx, usageID, func(t *transaction) {
 		begin = len(t.statements)
 		t.statements = append(t.statements, statements...)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return t.results[begin : begin+len(statements)], nil
+	return t, t.results[begin : begin+len(statements)], nil
 }
 
 // ownUsage stands for the writes of the service itself, and of commands. The ids of usages start
@@ -251,11 +258,11 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.committing <- struct{}{}
 	defer func() { <-s.committing }()
+	t.err = fmt.Errorf("%w: the engine has panicked", errOutcome) // stays if commit does not return
 	// Callers that come from here on join the next transaction.
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
-	t.err = fmt.Errorf("%w: the engine has panicked", errOutcome) // stays if commit does not return
 	t.err = s.commit(ctx, t)
 	if t.err != nil { // also because ctx has ended, as happens to a service only when it stops
 		s.commitsFailed.Add(1)
@@ -274,6 +281,7 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		rows := bytes.Join(t.pets, []byte(","))
 		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
+	t.highestShown = s.highestShown.Load()
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
 	if err != nil {
@@ -299,8 +307,8 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh looks for edits by others. If there are any, everything cached is read anew. changed
-// notices what is not counted as an edit. Both come after a read that has succeeded: what is cached
-// is not forgotten while nothing can be read in its place.
+// notices what is not counted as an edit. noteEdits and changed come after a read that has
+// succeeded: what is cached is not forgotten while nothing can be read in its place.
 func (s *store) refresh(ctx context.Context) error {
 	var edits int64
 	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
@@ -311,7 +319,7 @@ func (s *store) refresh(ctx context.Context) error {
 	return s.engine.changed(ctx, s.forget)
 }
 
-// read is engine.read.
+// read is engine.read. After an error of another database, what is cached is forgotten.
 func (s *store) read(ctx context.Context, query statement, row func(scan scanner) error) error {
 	err := s.engine.read(ctx, query, row)
 	s.forgetIfLost(err)
@@ -344,8 +352,8 @@ func (s *store) readable(ctx context.Context) error {
 }
 
 // probe is an error if nothing can be committed. It stores the time, because a transaction that
-// changes nothing would not touch the disk. The time goes to a row of services that is no
-// service's, since their ids are random.
+// changes nothing would not touch the disk. The time goes to a row of services of its own: the ids
+// of services are numbers.
 func (s *store) probe(ctx context.Context) error {
 	_, err := s.write(ctx, sqlOf(`REPLACE INTO services (id, flushes, seen_at)
 		VALUES ('probe', 0, ?)`, time.Now().UnixMilli()))
@@ -386,7 +394,7 @@ func (s *store) petReader() func(scan scanner) (*Pet, error) {
 			return &pet, err
 		}
 		if pet.ID == 0 {
-			s.noteEdits(pet.CategoryID)
+			s.noteEdits(pet.CategoryID) // their number: see readPets
 			return nil, nil
 		}
 		if status < 2 || status >= int64(len(storedStatuses)) { // no number of a status
@@ -456,8 +464,8 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// It may lack a pet that was shown since. Its own pets count as shown, too: one that was read
-	// first by this page makes it look old, and so it is read once more, and stays fresh then.
+	// It may lack a pet that was shown since. Its own pets count as shown, too: if reading it raised
+	// highestShown, it looks old once, is read again, and is fresh from then on.
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -507,11 +515,7 @@ func (s *store) readPage(at place) (*listPage, error) {
 	if !found {
 		return nil, errors.New("the engine has returned no page") // not even the row that is no pet
 	}
-	link := noLink
-	if page.more {
-		link = withLink
-	}
-	page.document = newDocument(append(body, ']'), link)
+	page.document = newDocument(append(body, ']'), page.more) // if there are more, with a Link
 	return page, nil
 }
 
@@ -534,7 +538,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 		if err != nil || found == nil {
 			return err
 		}
-		document := newDocument(found.appendJSON(nil), noLink)
+		document := newDocument(found.appendJSON(nil), false)
 		pet = &cachedPet{document: document, editsSeen: editsSeen}
 		return nil
 	})
@@ -550,9 +554,6 @@ var insertCreated = insertPets("true")
 
 // createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
-	// No pet of this create's transaction is shown before that has ended. So all its ids have to be
-	// above what was shown when the create joined it.
-	highestShown := s.highestShown.Load()
 	row := p.row()
 	var before int // pets of the transaction that come before this one
 	t, err := s.join(context.Background(), usageID, func(t *transaction) {
@@ -563,15 +564,17 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 		return 0, err
 	}
 	pets := int64(len(t.pets))
+	// commit has appended insertCreated as the last statement. Its ids are consecutive: see
+	// insertPets.
 	inserted := t.results[len(t.results)-1]
-	first := inserted.lastID - pets + 1 // the ids are consecutive: see insertPets
+	first := inserted.lastID - pets + 1
 	if inserted.affected != pets || first < 1 {
 		// An engine that reports success and other pets is broken: this one may be stored or not.
 		return 0, fmt.Errorf("%w: %w: the engine has stored %d pets in place of %d, the last as %d",
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
-	if first <= highestShown { // ids come again, so all pets of this transaction are in doubt
+	if first <= t.highestShown { // ids come again, so all pets of this transaction are in doubt
 		return 0, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
@@ -594,9 +597,9 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 	WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`)
 
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
-// then replayed is true. reused means that the key came before with another body. The record and
-// the pet are one transaction, whose SQL decides which of several parallel requests is the first.
-// The error may be errQueueFull.
+// then replayed is true, and reused as well if the Idempotency-Key came with another body then. The
+// record and the pet are one transaction, whose SQL decides which of several parallel requests is
+// the first. The error may be errQueueFull.
 func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
 	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -613,13 +616,12 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	highestShown := s.highestShown.Load() // a new pet has a higher id: see createPet
-	results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
+	t, results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
 		return 0, false, false, err
 	}
 	replayed = results[0].affected == 0 // insertPet has inserted none
-	if !replayed && id <= highestShown {
+	if !replayed && id <= t.highestShown {
 		return 0, false, false, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
@@ -640,8 +642,8 @@ func (s *store) purgeRows(ctx context.Context, query string, before int64) error
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// What runs may finish after the end of ctx, or a stop on a cluster would count as a commit
-		// that has failed.
+		// What runs may finish after the end of ctx. Otherwise a stop on a cluster would count as a
+		// commit that has failed.
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
 		if err != nil {
 			return err

@@ -171,6 +171,28 @@ func TestAnEngineThatGivesIDsAgainIsNotBelieved(t *testing.T) {
 	})
 }
 
+// TestAnIDIsGivenAgainAlsoIfItWasShownLate: to a create that waits for its transaction. The engine
+// loses the pet that was shown before that begins.
+func TestAnIDIsGivenAgainAlsoIfItWasShownLate(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabase(t, path)
+		s.committing <- struct{}{} // another transaction runs
+		created := make(chan error)
+		go func() { created <- errorOf(s.createPet(1, rex)) }()
+		go func() {
+			_, _, _, err := s.createPetOnce(1, rex, 1, "key", []byte("{}"), time.Now())
+			created <- err
+		}()
+		synctest.Wait()
+		s.noteShown(2)
+		<-s.committing
+		for range 2 {
+			wantError(t, <-created, errOutcome, "a create that waited meanwhile")
+		}
+	})
+}
+
 // emptyEngine has no rows, and an error or none.
 type emptyEngine struct {
 	engine
