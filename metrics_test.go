@@ -147,9 +147,9 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 		added := map[string]string{}
 		for _, s := range []*shop{s, onCluster} {
 			pair := testPair(t)
-			pair.lost.Store(true)
+			pair.unusable.Store(true)
 			s.debug().certificate = &pair.certificate
-			s.debug().certificateLost = &pair.lost
+			s.debug().certificateUnusable = &pair.unusable
 			s.debug().droppedLines.Store(1)
 			mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
 			s.stats()

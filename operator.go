@@ -40,10 +40,10 @@ type operator struct {
 	judging sync.Mutex          // guards holding
 	holding [len(watches)]int64 // since when each watch has held, in Unix milliseconds, or 0
 
-	certificate     *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
-	certificateLost *atomic.Bool                     // its files cannot be used any more
-	networkDisk     string                           // the file system, if it may not pass locks on
-	droppedLines    *atomic.Int64                    // of the log
+	certificate         *atomic.Pointer[tls.Certificate] // what is served now; nil without TLS
+	certificateUnusable *atomic.Bool                     // the last renew could not use the files
+	networkDisk         string                           // a file system that may not pass locks on
+	droppedLines        *atomic.Int64                    // of the log
 }
 
 // reading reads what takes long: while somebody asks for it, and not too often.
@@ -204,7 +204,7 @@ func (o *operator) currentMetrics() *exposition {
 		end := o.certificate.Load().Leaf.NotAfter.Unix()
 		values.add("petstore_certificate_expiry_timestamp_seconds", "", end)
 		lost := int64(0)
-		if o.certificateLost.Load() {
+		if o.certificateUnusable.Load() {
 			lost = 1
 		}
 		values.add("petstore_certificate_files_unusable", "", lost)
@@ -384,6 +384,7 @@ type reason struct {
 	Number float64 `json:"number"` // how many; or, of an age, how many seconds
 	Share  float64 `json:"share"`  // a part of all, from 0 to 1
 	Since  int64   `json:"since"`  // Unix milliseconds, or 0 if that is not known
+	Fails  bool    `json:"fails"`  // something fails or is lost now, which is worse than a warning
 }
 
 // watch is a reason to watch: a value is above a limit. docs/deploy/alerts.yml has an alert of the
@@ -393,7 +394,8 @@ type watch struct {
 	kind         watchKind
 	of, among    string  // names of metrics
 	limit        float64 // 0 unless it is set
-	passed       string  // the words for an age, once the time "of" has passed, if they are others
+	passed       string  // the words for an age, once the time "of" has passed, when something fails
+	fails        bool    // see reason
 }
 
 // watchKind is how the value of a watch is made.
@@ -422,34 +424,34 @@ const (
 var watches = [...]watch{
 	{
 		alert: "PetstoreSyncFailed", words: "a sync has failed, and nothing is written any more",
-		kind: present,
-		of:   "petstore_sync_failed",
+		kind: present, fails: true,
+		of: "petstore_sync_failed",
 	},
 	{
 		alert: "PetstoreIDsGivenAgain", words: "ids of pets given again in 5 minutes: {number}",
-		kind: growth,
-		of:   "petstore_ids_given_again_total",
+		kind: growth, fails: true,
+		of: "petstore_ids_given_again_total",
 	},
 	{
 		alert: "PetstoreServerErrors", words: "responses of 500 in 5 minutes: {number}",
-		kind: growth,
-		of:   `petstore_errors_total{code="internal_error"}`,
+		kind: growth, fails: true,
+		of: `petstore_errors_total{code="internal_error"}`,
 	},
 	{
 		alert: "PetstoreServerErrors", words: "responses of 503 in 5 minutes: {number}",
-		kind: growth,
-		of:   `petstore_errors_total{code="unavailable"}`,
+		kind: growth, fails: true,
+		of: `petstore_errors_total{code="unavailable"}`,
 	},
 	{
 		alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
-		kind: growth,
-		of:   "petstore_commit_failures_total",
+		kind: growth, fails: true,
+		of: "petstore_commit_failures_total",
 	},
 	{
 		alert: "PetstoreForeignKeys",
 		words: "keys are all of the other environment, and get 401: {number}",
-		kind:  present,
-		of:    "petstore_foreign_keys",
+		kind:  present, fails: true,
+		of: "petstore_foreign_keys",
 	},
 	{
 		alert: "PetstoreBans", words: "banned keys: {number}",
@@ -528,7 +530,7 @@ func (w watch) judge(now time.Time, numbers, before map[string]float64) (r reaso
 	if !known {
 		return r, false
 	}
-	r = reason{Alert: w.alert, Words: w.words, Number: value}
+	r = reason{Alert: w.alert, Words: w.words, Number: value, Fails: w.fails}
 	switch w.kind {
 	case growth:
 		r.Number -= before[w.of]
@@ -548,6 +550,7 @@ func (w watch) judge(now time.Time, numbers, before map[string]float64) (r reaso
 		r.Number = float64(now.Unix()) - value
 		if w.passed != "" && r.Number >= 0 {
 			r.Words = w.passed
+			r.Fails = true
 		}
 	}
 	return r, r.Number > w.limit

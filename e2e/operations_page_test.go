@@ -639,9 +639,28 @@ func TestTheOperatorsPageSaysThatTheStoreIsNotReady(t *testing.T) {
 	b.shows("#verdict", "Failed:")
 	b.shows("#verdict", "100 % of creates failed: 1 in 5 minutes, with status 503, since")
 	b.shows("#verdict", "as seen since the start at")
-	if got := b.value("well.ready"); !strings.HasPrefix(got, "Ready since ") ||
-		strings.Contains(got, "start") {
+	b.shows("[data-value='well.ready']", "Ready since") // again, if it has asked a busy service
+	if got := b.value("well.ready"); strings.Contains(got, "start") {
 		t.Errorf("after an outage it says %q", got)
+	}
+}
+
+// TestTheOperatorsPageSaysSinceWhenTheStoreIsSilent: since it was asked in vain, while the service
+// still counts as ready, as it has since its start.
+func TestTheOperatorsPageSaysSinceWhenTheStoreIsSilent(t *testing.T) {
+	t.Parallel()
+	_, b := startOperatorsPage(t)
+	b.shows("[data-value='well.ready']", "Ready since the start at")
+	eval[bool](b, `(() => {
+		const real = window.fetch;
+		window.fetch = (...request) => String(request[0]).includes("readyz") ?
+			Promise.reject(new Error("silent")) : real(...request);
+		return true;
+	})()`)
+	b.shows("#verdict", "the store does not respond, since")
+	b.shows("[data-value='well.ready']", "Not ready since")
+	if got := b.value("well.ready"); strings.Contains(got, "start") {
+		t.Errorf("since it does not respond it says %q", got)
 	}
 }
 
@@ -729,7 +748,7 @@ func TestTheOperatorsPageBeginsWithAVerdict(t *testing.T) {
 	for _, test := range []struct{ reasons, want, title string }{
 		{"null", "All is well", ""},
 		{`[{alert: "PetstoreCommitsFail", words: "commits failed in 5 minutes: {number}",
-			number: 1204, since: 1e12}]`, "Failed:", "Failed – "},
+			number: 1204, since: 1e12, fails: true}]`, "Failed:", "Failed – "},
 		{`[{alert: "PetstoreDiskFills", words: "{share} of the disk is used", share: 0.912,
 			number: 1, since: Date.now()},
 			{alert: "PetstoreNodeLost", words: "nodes that do not serve: {number}", number: 1},

@@ -511,7 +511,7 @@ function drawVerdict() {
   const since = missedAt || (verdict.ready && silentAt);
   if (since) verdict = { reasons: [{ words: missedAt ? "the service does not respond" : "the store does not respond", since }] };
   const reasons = verdict.reasons ?? [];
-  const hurts = reasons.some(({ alert, words }) => /Sync|IDs|Err|Comm|Foreign|ended/.test(alert + words));
+  const hurts = reasons.some(({ fails }) => fails);
   const look = !latest && !since ? "waiting" : !verdict.ready || hurts ? "unready" : reasons.length ? "watch" : "well";
   const red = verdict.ready ? "Failed:" : "Not ready:";
   const heading = { waiting: "Waiting", unready: red, watch: "Watch:", well: "All is well" }[look];
@@ -540,8 +540,9 @@ function drawWell() {
   const lost = counted("petstore_commit_failures_total");
   const { ready: isJudgedReady, readySince } = latest?.verdict ?? {};
   const isReady = isJudgedReady && !silentAt;
-  const atStart = Math.abs(readySince - started * 1e3) < 1e3 ? "the start at " : "";
-  tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(readySince)}` : $("#state").textContent, live && isReady);
+  const since = isJudgedReady && silentAt || readySince;
+  const atStart = Math.abs(since - started * 1e3) < 1e3 ? "the start at " : "";
+  tell("well.ready", live ? `${isReady ? "Ready" : "Not ready"} since ${atStart}${instant(since)}` : $("#state").textContent, live && isReady);
   tell("well.failures", `${some(failed, "response")} of 5xx`, !failed);
   tell("well.commits", some(lost, "failed commit"), !lost);
   const n = latest?.report?.banned;
