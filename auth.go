@@ -102,8 +102,8 @@ type knownKey struct {
 // take some seconds. The last one has to end within 30 seconds, in which a response must be sent.
 const maxSuspects = 4
 
-// errNoLookup means that maxSuspects suspect lookups run or wait already. It is also what a client
-// gets when the store is not available.
+// errNoLookup means that maxSuspects suspect lookups run or wait already. authorize in handlers.go
+// also puts it in the place of the store's errors.
 var errNoLookup = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 // errInvalidKey is the same for all keys that cannot be used, so that nobody learns why.
@@ -127,7 +127,7 @@ func newKeyring(s *store, staging bool) *keyring {
 func (k *keyring) authenticate(headers []string, now time.Time, spent func() bool) (
 	*apiKey, error) {
 	if len(headers) > 1 {
-		return nil, errInvalidKey // even if only one of them has a key
+		return nil, errInvalidKey // whatever they hold
 	}
 	var token string
 	if len(headers) == 1 {
@@ -210,19 +210,20 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 }
 
 // read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
-// guessing fills no memory.
+// guessing fills no memory. Each engine bounds how long a read takes, so no context does: see
+// engine.read for what one would cost.
 func (k *keyring) read(d digest) (*apiKey, error) {
 	editsSeen := k.store.editsSeen.Load() // before the query
 	key, err := findKey(context.Background(), k.store, d)
 	if err != nil || key == nil {
 		return nil, err
 	}
-	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1)
+	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1) // max counts keys
 	return key, nil
 }
 
-// newest returns the newest key of each usage, of those that are remembered: the operator's page
-// names who is busy by them.
+// newest returns a key for each usage: of all that were rotated into one another, and share it, the
+// newest that is remembered. The operator's page names by it who is busy.
 func (k *keyring) newest() map[int64]*apiKey {
 	k.known.mu.RLock()
 	defer k.known.mu.RUnlock()

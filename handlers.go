@@ -157,13 +157,15 @@ func (s *service) handle(w *response, r *http.Request, name string, op operation
 
 // authorize authenticates a request under /v1, charges the limits of its key, and sets the headers
 // of the limits. Unknown paths and methods need a key too, so that a caller without one learns
-// nothing there. If no key is known, or none can be charged, fail shows the limit of the address.
+// nothing there. If no key is known, or its usage cannot be read, fail shows the limit of the
+// address.
 func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
-	// Key and response may come from memory. If what is there may be old, catchUp first waits, half
-	// a second at most, until the store has looked for edits by others.
+	// Key and response may come from memory. If what is there may be old, catchUp first waits until
+	// the store has looked for edits by others. Where a look fails, or takes more than half a
+	// second, what is remembered is used on.
 	s.store.catchUp(w.start)
 	// If the address is spent, authenticate looks unknown keys up one at a time.
 	isSpent := func() bool {
@@ -194,8 +196,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. Once it is stored, storeBan changes the decision from
-// rate_limited to key_banned. It does so, too, if another service has stored one before.
+// ban stores the ban that a decision begins. Once it is stored, or if another service has stored
+// one before, storeBan makes a key_banned of the decision's rate_limited. After an error it stays.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isStored, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -233,7 +235,7 @@ type response struct {
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	w.took = time.Since(w.start) - w.waited
-	// The map may take four times the bytes that were sent.
+	// The map may take four times the bytes of the header itself.
 	w.request.Header = nil
 	if w.service.stopping.Load() { // the next request would find nobody here
 		w.Header()["Connection"] = []string{"close"}
@@ -246,7 +248,7 @@ func (w *response) WriteHeader(status int) {
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && len(r.Trailer) > 20 {
 		// Until the stream ends, net/http keeps a map of the trailers that are announced. It may
-		// take 25 times their bytes, so the stream ends now.
+		// take 25 times their bytes, so the stream ends now, and is not counted.
 		panic(http.ErrAbortHandler)
 	}
 	w := &response{
@@ -267,7 +269,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 	defer s.count(w, r)
 	// The error can only be a panic: handle has written all errors of operations.
-	err := calmly(func() error {
+	err := panicAsError(func() error {
 		s.route(w, r)
 		return nil
 	})
@@ -296,7 +298,8 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works.
+		// They say nothing of how well or fast the service works. To its caller, each is an error
+		// all the same: see below.
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -358,7 +361,8 @@ func cachePolicy(path string) []string {
 	return askedAgain
 }
 
-// exposed are the headers that scripts of other origins may read.
+// exposed are the headers of responses that scripts of other origins may read. Accept-Encoding is
+// one of a 415.
 const exposed = "Accept-Encoding, Allow, Cache-Control, Deprecation, ETag, " +
 	"Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, " +
 	"WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
@@ -472,7 +476,7 @@ func (s *service) writeError(w *response, apiErr *Error) {
 		h.Set("Retry-After", "1")
 	}
 	if apiErr == errQueueFull {
-		w.code = queueFull // which the store has counted
+		w.code = queueFull // the store has counted it; errors has no place for it
 	} else {
 		w.code = cmp.Or(w.code, apiErr.Code)
 		s.errors[w.code].Add(1)
@@ -560,7 +564,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	}
 	if page.more {
 		last := strconv.FormatInt(page.last, 10)
-		next := "<" + s.base + "/pets?" + req.filter + "after=" + last + `>; rel="next"`
+		next := "<" + s.base + "/pets?" + req.filterAnd + "after=" + last + `>; rel="next"`
 		w.Header()["Link"] = []string{next}
 	}
 	writeDocument(w, r, jsonType, &page.document)
@@ -594,6 +598,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
+		// The queue counts by the usage. The record belongs to the key: its successor has its own.
 		id, replayed, reused, err = s.store.createPetOnce(
 			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
@@ -633,7 +638,8 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// maxDiscarded is how many bytes of a body are read before an error, as net/http does it.
+// maxDiscarded is how many bytes of a body are read before an error, as net/http does it. Of a body
+// that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
 // discardBody reads what comes in time of a body that nobody wants, before an error is sent. If the
@@ -644,8 +650,8 @@ func (w *response) discardBody(r *http.Request) {
 	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
 		return
 	}
-	// A client that waits for a 100 (Continue) sends nothing. If readBody has had it sent, what is
-	// left of the body comes in chunks, since others are refused before, or read whole.
+	// A client that waits for a 100 (Continue) sends nothing. One that has got it, because readBody
+	// has begun to read, sends in chunks if anything is left: net/http reads those, see above.
 	isWaiting := r.Header["Expect"] != nil
 	isTooMuch := r.ContentLength > maxDiscarded
 	if isWaiting || isTooMuch || r.ContentLength == 0 {
@@ -731,9 +737,9 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	plain := newDocument([]byte(body), noLink)
+	plain := newDocument([]byte(body), false)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
-		return newDocument(gzipped(body), noLink)
+		return newDocument(gzipped(body), false)
 	})
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
@@ -771,7 +777,8 @@ func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) er
 
 // checkReady returns an error if the service is stopping, or if the store cannot read or write.
 // Strangers may ask, and a write syncs the disk. So however many ask, the store is asked at most
-// once every two seconds, even while it fails.
+// once every two seconds, even while it fails. All wait for what one of them has begun: so the end
+// of its request does not end that, and the engine bounds how long it takes.
 func (s *service) checkReady() error {
 	if s.stopping.Load() {
 		return errors.New("stopping")

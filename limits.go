@@ -192,6 +192,7 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
+	// standing has chosen the window that refuses or, if both do, the day.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
 		d.window = minuteWindow // the one that resets later
 	}
@@ -200,7 +201,8 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 		return d
 	}
 	if d.refusal != "" {
-		d.banBegins = u.strike(now, a.PerMinute) && withBans
+		isOneTooMany := u.strike(now, a.PerMinute)
+		d.banBegins = isOneTooMany && withBans
 		u.askToWait(d)
 		return d
 	}
@@ -249,11 +251,13 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	return true
 }
 
-// isAskedToWait reports whether the Retry-After of a refusal has not passed. It ends with the
-// window that refused, or within the second after, and counts as over if the clock was set back.
+// isAskedToWait reports whether the Retry-After of a refusal has not passed. It is rounded up: it
+// ends with the window that refused or within the second after. It counts as over if the clock was
+// set back.
 func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
 
-// askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer.
+// askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer, as it may
+// after a limit was raised.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
@@ -322,7 +326,8 @@ func (v level) appendItem(text []byte, name string, now instant) []byte {
 	return strconv.AppendInt(text, ceilSeconds(v.reset-now), 10)
 }
 
-// addresses limits callers without a valid key. Each address has a bucket of its own.
+// addresses limits callers without a valid key. An address is one of IPv4, or a /64 of IPv6, as
+// clientNetwork in auth.go makes it. Each has a bucket of its own.
 type addresses struct {
 	mu      sync.Mutex // guards buckets
 	buckets map[netip.Prefix]bucket

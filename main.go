@@ -43,8 +43,8 @@
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
-// strikes, the limits of addresses, and at most the last second of what was counted, or the last
-// round of flushes where a round takes longer.
+// strikes, the limits of addresses, and of what was counted at most the last second, or what has
+// come since the last flush began where a flush takes longer.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -55,6 +55,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -93,9 +94,9 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// If nobody reads stderr, Fprintln would block for ever. A signal ends that.
+	// If nobody reads stderr, Fprintln would block for ever: after a signal, it has 0.1 s.
 	soonAfter(ctx, func() { os.Exit(1) })
-	fmt.Fprintln(os.Stderr, "petstore:", redactWhole(oneLine))
+	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}
@@ -228,10 +229,10 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	listener, debugListener, err := listenForBoth(ctx, cmd)
-	if ctx.Err() != nil {
-		return nil // to stop a service that starts is no failure, here and below
-	}
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // to stop a service that starts is no failure, here and below
+		}
 		return err
 	}
 	defer listener.Close()
@@ -249,12 +250,13 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	close(cmd.started) // from here on, runUntilStopped waits for the end
-	store.documents.max = cmd.cache
+	close(cmd.started) // from here on, runUntilStopped leaves a stop to serve
+
+	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	url := localURL(listener, cmd.addr, pair != nil)
 	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
-		return err // that no key was made is told after a stop, too
+		return err // also after a stop: it says that no key was made
 	}
 
 	api := newService(store, cmd.settings, cmd.log)
@@ -288,14 +290,14 @@ func newPage(api *service, pair *tlsPair, networkDisk string) *operator {
 	page.networkDisk = networkDisk
 	if pair != nil {
 		page.certificate = &pair.certificate
-		page.certificateLost = &pair.lost
+		page.certificateUnusable = &pair.unusable
 	}
 	return page
 }
 
 // warnOfNetworkDisk warns of a database on a file system that may not pass locks on, and names it.
 func warnOfNetworkDisk(cmd *invocation) (name string) {
-	name = networkDisk(cmd.db) // none of a cluster, which is no path
+	name = networkDisk(cmd.db) // "" for a cluster: its addresses are no path
 	if name != "" {
 		cmd.log.Warn("the database is on a file system that may not pass locks on to other "+
 			"machines: keep it on a local disk, or let no other machine serve it",
@@ -305,7 +307,8 @@ func warnOfNetworkDisk(cmd *invocation) (name string) {
 }
 
 // serveUntil serves until ctx ends, or until the server cannot. Then it lets requests finish, for
-// at most 10 seconds, and stops the background. What fails is told in the order in which it failed.
+// at most 10 seconds, and stops the background. A request that lasts longer ends with the process;
+// the store refuses it once it is closed. What fails is told in the order in which it failed.
 func serveUntil(ctx context.Context, front *server, api *service, listener net.Listener,
 	stopBackground func() error) error {
 	go front.serve(listener)
@@ -330,7 +333,7 @@ func serveUntil(ctx context.Context, front *server, api *service, listener net.L
 type tlsPair struct {
 	certFile, keyFile string
 	certificate       atomic.Pointer[tls.Certificate] // for new connections
-	lost              atomic.Bool                     // the files cannot be used any more
+	unusable          atomic.Bool                     // the last renew could not use the files
 }
 
 // readPair reads -tls-cert and -tls-key; without them there is no pair. A certificate that has
@@ -344,8 +347,8 @@ func readPair(cmd *invocation, now time.Time) (*tlsPair, error) {
 		return nil, fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
 	}
 	if end := pair.certificate.Load().Leaf.NotAfter; end.Before(now) {
-		cmd.log.Warn("the certificate of -tls-cert has ended, and clients refuse it; renew it",
-			"ended", end.UTC())
+		cmd.log.Warn("the certificate of -tls-cert has ended, and clients that check it refuse it; "+
+			"renew it", "ended", end.UTC())
 	}
 	return pair, nil
 }
@@ -354,7 +357,7 @@ func readPair(cmd *invocation, now time.Time) (*tlsPair, error) {
 // cannot be used, new connections get the certificate from before.
 func (p *tlsPair) renew() error {
 	certificate, err := p.read()
-	p.lost.Store(err != nil)
+	p.unusable.Store(err != nil)
 	if err == nil {
 		p.certificate.Store(&certificate)
 	}
@@ -414,7 +417,7 @@ func listen(ctx context.Context, addr string, environ map[string]string) (net.Li
 type server struct {
 	http.Server
 	ended   chan struct{} // closed when no connection is accepted any more
-	failure error         // why, once ended is closed
+	failure error         // what Serve has returned by then, also when it was stopped
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
 	// endContexts ends the context of all requests, which is heeded by handshakes of TLS and, with
@@ -426,7 +429,7 @@ type server struct {
 // the response, and 2 minutes, or -idle-timeout, until the next one. With HTTP/2, a head has no
 // time of its own: a connection ends when its peer has completed no frame, or read nothing, for
 // 10 s. What a connection may hold in memory is bounded too. docs/operating.md has tables of both.
-// An http.TimeoutHandler would add a response of another shape.
+// No http.TimeoutHandler is used, since its response has another shape.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
@@ -479,8 +482,9 @@ type placesOfConnection struct{}
 
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
 // of them are in the handler at once, each in a place: see takePlace. After the handler, net/http
-// holds a request until its peer has taken the response. That is little for a small one, but a
-// large one keeps its place until then. Bodies are bounded in time: see boundBody.
+// holds the head and the body of a request until its peer has taken the response. That is little
+// for a small request, but a large one keeps its place until then. Bodies are bounded in time: see
+// boundBody.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -488,7 +492,7 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // asked now, since response.WriteHeader lets go of r.Header
+		small := isSmall(r) // asked now, since the service's own response drops r.Header
 		if !takePlace(r.Context(), places, small) {
 			panic(http.ErrAbortHandler) // resets the stream
 		}
@@ -562,11 +566,11 @@ func (s *server) serve(listener net.Listener) {
 	}
 }
 
-// stop ends the server, in three steps. For 0.1 s it goes on as before, but each response says that
-// its connection ends (see serveUntil): so clients that are about to connect are still served. Then
-// no connection is accepted, and for 0.25 s requests that are on their way are read: Shutdown, like
-// SetKeepAlivesEnabled(false), would close their connections. Then requests may finish until ctx
-// ends, whose error is returned.
+// stop ends the server, in three steps. For 0.1 s it goes on as before, so that clients that are
+// about to connect are still served, but each response says that its connection ends: see
+// serveUntil. Then no connection is accepted, and for 0.25 s requests that are on their way are
+// read: Shutdown and SetKeepAlivesEnabled(false) would close their connections at once. Then
+// requests may finish until ctx ends, whose error is returned.
 //
 // A body that stops must not hold this up. With HTTP/1.1, endBodies gives all of them bodyWait from
 // the beginning on. With HTTP/2, boundBody does so for each, once endContexts has ended the context
@@ -580,15 +584,15 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	s.endContexts() // no earlier: this ends handshakes, too
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
-	// nobody waits for Shutdown itself: waiting ends with it, or with ctx.
-	waiting, endWaiting := context.WithCancel(ctx)
+	// nobody waits for Shutdown itself: untilShut ends with it, or with ctx.
+	untilShut, isShut := context.WithCancel(ctx)
 	go func() {
-		defer endWaiting()
+		defer isShut()
 		_ = s.Shutdown(ctx)
 	}()
-	for waiting.Err() == nil {
+	for untilShut.Err() == nil {
 		s.endBodies(bodiesEnd)
-		pause(waiting, 100*time.Millisecond)
+		pause(untilShut, 100*time.Millisecond)
 	}
 	return ctx.Err()
 }
@@ -620,8 +624,9 @@ func (s *server) endBodies(at time.Time) {
 	}
 }
 
-// boundBody gives the body of a request with HTTP/2 bodyWait from the end of its context on. done
-// has to be called before the handler returns, since w cannot be used afterwards.
+// boundBody bounds the body of a request with HTTP/2: once the request's context has ended, it has
+// bodyWait left. done has to be called before the handler returns, since w cannot be used
+// afterwards.
 func boundBody(w http.ResponseWriter, r *http.Request) (done func()) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(r.Context(), func() {
@@ -646,7 +651,7 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	}
 	scheme := "http"
 	if secure {
-		scheme = "https"
+		scheme = "https" // the name stays: the certificate may name it, and proves who answers
 	} else if host == "localhost" {
 		// Clients try localhost as ::1 first, where another user may listen to steal keys.
 		host = "127.0.0.1"
@@ -691,8 +696,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return saveLost(s, false)
 	})
 	if o != nil {
-		// Most ticks of the first two tasks read nothing (see reading in operator.go). But a page
-		// that was just opened waits for them no longer than a second.
+		// The report and the count of the pets are not read at most ticks (see reading in
+		// operator.go). But a page that was just opened waits for them no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "ask the nodes how they are", o.updateNodes)
@@ -720,23 +725,22 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// A file that has lost its name takes no usage. The error says where all else is by then: in a
-	// copy, or in the database, if its log has lost its name alone and could be moved.
+	// A file that has lost its name takes no usage. It is copied first, so that the error of
+	// flushLast says where all that was confirmed is; an error of the copy comes again below.
 	_ = saveLost(s, true)
 	notStored := flushLast(s.ledger)
-	// The name may have been lost meanwhile, or commits may have come after that copy.
+	// The name may have been lost meanwhile, or commits may have come after that copy. If so, the
+	// error names the last copy.
 	lost := saveLost(s, true)
-	switch {
-	case notStored == nil:
+	if notStored == nil {
 		return lost
-	case lost != nil: // it names the last copy
-		notStored = lost
 	}
-	return fmt.Errorf("the usage counted last is not stored: %w", notStored)
+	return fmt.Errorf("the usage counted last is not stored: %w", cmp.Or(lost, notStored))
 }
 
-// saveLost saves a file that the service has open and that has lost its name: see rescue. A stop
-// does not cut that off. A cluster has no such file.
+// saveLost makes a copy of a file that the service has open and that has lost its name, once: see
+// rescue. At the end it does not wait for the next try, and its error names the copy. A stop does
+// not cut that off. A cluster has no such file.
 func saveLost(s *service, isEnd bool) error {
 	file, isFile := s.store.engine.(*sqliteFile)
 	if !isFile {
@@ -754,7 +758,7 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		err := l.flush(ctx, time.Now, false) // nobody creates any more
+		err := l.flush(ctx, time.Now, false) // without pauses, since nobody creates any more
 		isUseless := slices.ContainsFunc(endsWriting, func(end error) bool {
 			return errors.Is(err, end)
 		})
@@ -778,7 +782,7 @@ func repeat(ctx context.Context, d time.Duration, what string, do func(context.C
 		if ctx.Err() != nil {
 			return // even if a tick has come together with the stop
 		}
-		err := calmly(func() error { return do(ctx) })
+		err := panicAsError(func() error { return do(ctx) })
 		if ctx.Err() != nil {
 			return // the stop may have interrupted it
 		}

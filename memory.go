@@ -209,7 +209,7 @@ func (m *memory) beginLook(now time.Time) (l *look, lastErr error) {
 func (m *memory) runLook(ctx context.Context, l *look) {
 	defer close(l.ended)
 	defer l.stop()
-	l.err = calmly(func() error { return m.refresh(ctx) })
+	l.err = panicAsError(func() error { return m.refresh(ctx) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.running[l] { // it is from before a pause

@@ -3,7 +3,7 @@ package main
 // The vocabulary: pets, errors, instants, documents and the files in web. The bodies (JSON, RFC
 // 8259) and the queries of clients are read here. Reading is strict, because a request that is
 // accepted with a misspelt name is a mistake found too late. Secrets are kept out of the log here,
-// too. This file uses no other.
+// too. This file uses nothing of the others.
 
 import (
 	"bytes"
@@ -106,7 +106,7 @@ func newEscapes() *strings.Replacer {
 	pairs := []string{
 		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
 	}
-	for c := range ' ' { // all below it; of two pairs for one character, the first counts
+	for c := range ' ' { // the control characters: of two pairs for one of them, the first counts
 		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
 	}
 	return strings.NewReplacer(pairs...)
@@ -175,8 +175,8 @@ type sentText string
 const maxQuoted = 100
 
 func (t sentText) String() string {
-	// Passwords go before the cut, which may remove the @ that ends one. Keys can go after it: what
-	// is left of one is still recognised.
+	// Passwords go before the cut, which may remove the @ that ends one. Keys can go after the cut:
+	// what is left of one is still recognised.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -184,7 +184,7 @@ func (t sentText) String() string {
 	return strconv.QuoteToGraphic(withoutKeys(text))
 }
 
-// sentLiteral is the sentText of a JSON string. It is decoded only where it is named.
+// sentLiteral is the sentText of a JSON string. It is decoded only if problems.add names it.
 type sentLiteral []byte
 
 func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
@@ -209,6 +209,7 @@ func (w *problems) add(format string, args ...any) {
 	}
 	problem := fmt.Sprintf(format, args...)
 	encoded, _ := json.Marshal(problem) // a string always has a form in JSON
+	// From the first that does not fit, the size stays too large.
 	w.size += len(encoded)
 	if w.size <= maxProblemsSize {
 		w.named = append(w.named, problem)
@@ -256,24 +257,25 @@ type document struct {
 	etag []string // one value, as http.Header holds it
 }
 
-// What newDocument adds to a body that comes with a Link header, and to one without: the same body
-// may come with both, and its two responses need two ETags.
-const noLink, withLink = ".", "+"
-
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
-// survives a restart.
-func newDocument(body []byte, link string) document {
-	sum := sha256.Sum256(append(body, link...))
+// survives a restart. The same body may be sent with a Link header and without: the two responses
+// have two ETags, by a character that is hashed with the body.
+func newDocument(body []byte, hasLink bool) document {
+	hashed := append(body, '.')
+	if hasLink {
+		hashed[len(body)] = '+'
+	}
+	sum := sha256.Sum256(hashed)
 	tag := base64.RawURLEncoding.EncodeToString(sum[:12])
 	return document{
-		body: bytes.Clone(body), // without what may be free behind it
+		body: bytes.Clone(body), // without its spare capacity, since it is remembered
 		etag: []string{`"` + tag + `"`},
 	}
 }
 
-// calmly returns a panic as an error. Otherwise the panic would end the process, or a connection
+// panicAsError returns a panic as an error. Otherwise it would end the process, or a connection
 // without a response.
-func calmly(do func() error) (err error) {
+func panicAsError(do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = fmt.Errorf("panic: %v\n%s", v, debug.Stack())
@@ -315,12 +317,13 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// redactWhole takes secrets out of a text whose fields cannot be told apart, such as an error about
-// what was typed. It takes the whole text for one field, so it may remove more than redact.
-func redactWhole(text string) string { return withoutKeys(withoutPassword(text)) }
+// redactAsOneField takes secrets out of a text whose fields cannot be told apart, such as an error
+// about what was typed. It takes the whole text for one field, so it may remove more than redact.
+func redactAsOneField(text string) string { return withoutKeys(withoutPassword(text)) }
 
-// A field of a line is quoted, with its end or without, or a text up to the next quote, white space
-// or control character. A secret with white space in it is quoted wherever it is logged.
+// A field of a line is either quoted, and may lack the quote at its end, or it ends before the next
+// quote, white space or control character. A secret with white space in it is quoted wherever it is
+// logged.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -414,7 +417,8 @@ func checkObject(body []byte) string {
 	case !utf8.Valid(body):
 		return "the body is not valid UTF-8"
 	case !json.Valid(body):
-		err := json.Unmarshal(body, &json.RawMessage{}) // says what is wrong, and where
+		// This says what is wrong, and where, and quotes one character at most.
+		err := json.Unmarshal(body, &json.RawMessage{})
 		return fmt.Sprintf("the body is not valid JSON: %v", err)
 	case body[0] != '{':
 		return "the body must be a JSON object with name and categoryId"
@@ -422,8 +426,8 @@ func checkObject(body []byte) string {
 	return ""
 }
 
-// readFields reads the fields of a JSON object whose syntax is right. given are the known names in
-// the object, without repeats, so that the search in it stays short.
+// readFields reads the fields of a JSON object whose syntax is right. given are the names in the
+// object that are fields or ignored, without repeats, so that the search in given stays short.
 //
 // Decoding into a struct would accept duplicate, unknown and miscased fields, and the tokens of
 // json.Decoder take nearly three times as long.
@@ -526,7 +530,8 @@ func decodeName(value []byte) (name, problem string) {
 	if value[0] != '"' {
 		return "", "must be a string"
 	}
-	// A character has at most two escapes. A longer name is neither decoded nor searched.
+	// A character takes two escapes at most: a surrogate pair. A longer name is neither decoded nor
+	// searched.
 	if len(value) > len(`""`)+maxName*len(`\ud83d\udc31`) {
 		return "", tooLong
 	}
@@ -590,7 +595,7 @@ func parseQuery(r *http.Request, known ...string) (query url.Values, wrong probl
 	}
 	query, err := url.ParseQuery(strings.Join(parts, "&"))
 	if err != nil {
-		wrong.add("the query string cannot be parsed: %v", err)
+		wrong.add("the query string cannot be parsed: %v", err) // it quotes three bytes at most
 	}
 	for _, name := range known {
 		if len(query[name]) > 1 {
@@ -618,10 +623,10 @@ func refuseQuery(r *http.Request) error {
 
 // pageRequest is the checked query of listPets.
 type pageRequest struct {
-	limit  int
-	status PetStatus // "" for all
-	after  int64     // list ids above this one
-	filter string    // "limit=…&status=…&" as far as given, for the next page's address
+	limit     int
+	status    PetStatus // "" for all
+	after     int64     // list ids above this one
+	filterAnd string    // "limit=…&status=…&" as far as given, for the next page's address
 }
 
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
@@ -635,14 +640,14 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 			wrong.add("limit must be an integer from 1 to %d", maxLimit)
 		}
 		page.limit = limit
-		page.filter = "limit=" + strconv.Itoa(limit) + "&"
+		page.filterAnd = "limit=" + strconv.Itoa(limit) + "&"
 	}
 	if given := query["status"]; given != nil {
 		page.status = PetStatus(given[0])
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.filter += "status=" + given[0] + "&"
+		page.filterAnd += "status=" + given[0] + "&" // a status that is known, or an error
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)
