@@ -154,7 +154,7 @@ func (k *keyring) authenticate(headers []string, now time.Time, spent func() boo
 // bearer takes the token from an Authorization header (RFC 6750 section 2.1). It is "" when no
 // bearer token was sent, even if another scheme was used: RFC 6750 section 3.1 wants that treated
 // as no credentials.
-func bearer(header string) (token string) {
+func bearer(header string) string {
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
 		return ""
@@ -218,12 +218,12 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 	if err != nil || key == nil {
 		return nil, err
 	}
-	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1) // max counts keys
+	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1) // 1: known.max counts keys
 	return key, nil
 }
 
-// newest returns a key for each usage: of all that were rotated into one another, and share it, the
-// newest that is remembered. The operator's page names by it who is busy.
+// newest returns, by the id of the usage, the newest key that is remembered of each line of
+// rotations, whose keys share a usage. The operator's page names by it who is busy.
 func (k *keyring) newest() map[int64]*apiKey {
 	k.known.mu.RLock()
 	defer k.known.mu.RUnlock()
@@ -244,6 +244,7 @@ func (k *keyring) newest() map[int64]*apiKey {
 func clientNetwork(r *http.Request, header string) netip.Prefix {
 	entries := strings.Join(r.Header.Values(header), ",")
 	last := entries[strings.LastIndexByte(entries, ',')+1:]
+	// Without a header's name, last is "", which is no address.
 	if network := parseNetwork(strings.TrimSpace(last)); network.IsValid() {
 		return network
 	}
@@ -255,7 +256,7 @@ func clientNetwork(r *http.Request, header string) netip.Prefix {
 func parseNetwork(text string) netip.Prefix {
 	addrPort, err := netip.ParseAddrPort(text)
 	ip := addrPort.Addr()
-	if err != nil {
+	if err != nil { // it has no port
 		ip, err = netip.ParseAddr(strings.Trim(text, "[]"))
 	}
 	if err != nil {

@@ -78,7 +78,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
+		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}}, // and those below
 		strangers:  boundedLog{log: log},
 	}
 	for code := range statusOfCode {
@@ -163,9 +163,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	if !underAPI(r.URL.Path) {
 		return caller{now: w.start}, nil
 	}
-	// Key and response may come from memory. If what is there may be old, catchUp first waits until
-	// the store has looked for edits by others. Where a look fails, or takes more than half a
-	// second, what is remembered is used on.
+	// The key, and the pets to be sent, may come from memory. If what is there may be old, catchUp
+	// first waits until the store has looked for edits by others. Where a look fails, or takes more
+	// than half a second, what is remembered is used on.
 	s.store.catchUp(w.start)
 	// If the address is spent, authenticate looks unknown keys up one at a time.
 	isSpent := func() bool {
@@ -197,7 +197,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 }
 
 // ban stores the ban that a decision begins. Once it is stored, or if another service has stored
-// one before, storeBan makes a key_banned of the decision's rate_limited. After an error it stays.
+// one before, storeBan makes a key_banned of the decision's rate_limited, which stays after an
+// error.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isStored, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -263,8 +264,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// A request with chunks and a Content-Length, or with chunks in HTTP/1.0, can be smuggled
 		// past a proxy, which sees its end elsewhere. RFC 9112 section 6.1 wants the connection
-		// ended after it. net/http does not tell these from others with chunks, or in HTTP/1.0. So
-		// the connection ends after all of those.
+		// ended after it. net/http does not say which requests these are. So the connection ends
+		// after all with chunks, and all in HTTP/1.0.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -298,8 +299,8 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works. To its caller, each is an error
-		// all the same: see below.
+		// They say nothing of how well or fast the service works. A full queue is an error to its
+		// caller all the same: see below.
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -326,11 +327,11 @@ func newRequestID() string {
 	return strconv.FormatUint(rand.Uint64()|top, 16)
 }
 
-// canonical reports whether the router takes the path as it is. It does so with a slash at the end,
-// which path.Clean removes. But it would redirect "//" to "/".
+// canonical reports whether the router takes the path as it is. The router also takes a slash at
+// the end, which path.Clean removes. But it would redirect "//" to "/".
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
-	if !strings.HasPrefix(p, "/") {
+	if !strings.HasPrefix(p, "/") { // such as *
 		return false
 	}
 	clean := path.Clean(p)
@@ -338,6 +339,8 @@ func canonical(u *url.URL) bool {
 	return p == clean || hasSlash
 }
 
+// underAPI reports whether a decoded path belongs to the API. The router decodes paths segment by
+// segment, so whatever it takes for a route under /v1 has such a path.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -361,8 +364,8 @@ func cachePolicy(path string) []string {
 	return askedAgain
 }
 
-// exposed are the headers of responses that scripts of other origins may read. Accept-Encoding is
-// one of a 415.
+// exposed are the headers of responses that scripts of other origins may read. A 415 has
+// Accept-Encoding (RFC 7694).
 const exposed = "Accept-Encoding, Allow, Cache-Control, Deprecation, ETag, " +
 	"Idempotency-Replayed, Link, Location, RateLimit, RateLimit-Policy, Retry-After, Sunset, " +
 	"WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
@@ -564,7 +567,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	}
 	if page.more {
 		last := strconv.FormatInt(page.last, 10)
-		next := "<" + s.base + "/pets?" + req.filterAnd + "after=" + last + `>; rel="next"`
+		next := "<" + s.base + "/pets?" + req.filterPrefix + "after=" + last + `>; rel="next"`
 		w.Header()["Link"] = []string{next}
 	}
 	writeDocument(w, r, jsonType, &page.document)
@@ -598,7 +601,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
-		// The queue counts by the usage. The record belongs to the key: its successor has its own.
+		// The queue counts by the usage. The record is the key's: a rotated key has its own.
 		id, replayed, reused, err = s.store.createPetOnce(
 			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
@@ -642,19 +645,20 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 // that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
-// discardBody reads what comes in time of a body that nobody wants, before an error is sent. If the
-// connection were closed while that is on its way, TCP would reset it, and many clients would not
-// see the error. After a response, net/http reads a body by itself if it comes in chunks, or if the
-// connection goes on; but not, say, the 30 KB of a client that wants its connection closed.
+// discardBody reads what comes within ReadTimeout of a body that nobody wants, before an error is
+// sent. If the connection were closed while that is on its way, TCP would reset it, and many
+// clients would not see the error. After a response, net/http does so itself if the connection goes
+// on, or if the body comes in chunks, but not, say, with the 30 KB of a client that wants its
+// connection closed.
 func (w *response) discardBody(r *http.Request) {
 	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
 		return
 	}
-	// A client that waits for a 100 (Continue) sends nothing. One that has got it, because readBody
-	// has begun to read, sends in chunks if anything is left: net/http reads those, see above.
-	isWaiting := r.Header["Expect"] != nil
+	// A client that expects a 100 (Continue) sends nothing before it comes. It has come if readBody
+	// has begun to read: what is left then comes in chunks, which are left to net/http.
+	expects100 := r.Header["Expect"] != nil
 	isTooMuch := r.ContentLength > maxDiscarded
-	if isWaiting || isTooMuch || r.ContentLength == 0 {
+	if expects100 || isTooMuch || r.ContentLength == 0 {
 		return
 	}
 	begun := time.Now()

@@ -964,7 +964,7 @@ func FuzzQuery(f *testing.F) {
 		}
 		limit, _ := strconv.Atoi(cmp.Or(query.Get("limit"), "20"))
 		after, _ := strconv.ParseInt(query.Get("after"), 10, 64)
-		want := pageRequest{limit, PetStatus(query.Get("status")), after, page.filterAnd}
+		want := pageRequest{limit, PetStatus(query.Get("status")), after, page.filterPrefix}
 		if page != want || limit < 1 || limit > 100 || after < 0 {
 			t.Errorf("%q is read as %+v", raw, page)
 		}

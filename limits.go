@@ -13,10 +13,10 @@ package main
 //
 //	12:00:10.0  the first request begins both windows: 59 and 999 left
 //	12:00:40.0  the 60th request: 0 and 940 left; the minute ends at 12:01:10
-//	12:00:40.5  refused: Retry-After 30; nothing is taken from either bucket
+//	12:00:40.5  refused: Retry-After 30 (29.5 rounded up); nothing is taken from either bucket
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
-//	            (to come before the 30 s have passed is a strike only where it is refused)
+//	            (to come before the 30 s have passed is a strike only if it is refused)
 //
 // A key is banned when its strikes within one window of a minute exceed its limit per minute: see
 // strike. usage.go decides how long a ban is, and stores it before it begins. Time is counted in
@@ -96,7 +96,7 @@ func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now
 
 // isRunning reports whether a window, or a wait, of the given length that ends at an instant is
 // running. At most its length can remain of it. If more remains, the clock was set back since it
-// began, and it counts as over. Up to a minute more is let pass, because requests read the clock
+// began, and it counts as over. Up to a minute more is tolerated, because requests read the clock
 // out of order, and the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
@@ -155,15 +155,15 @@ func (d decision) described() level {
 	return d.minute
 }
 
-// usage is what the keys of one line of rotations have used together.
+// usage is what the keys of one line of rotations have used together. The ledger's lock guards it.
 type usage struct {
 	minute, day bucket
-	bannedAt    instant // when the last ban began; usage.go sets both once the ban is stored
+	bannedAt    instant // when the last ban began; usage.go sets this and the next
 	bannedUntil instant // when that ban ends, unless it is lifted
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
-	retryAt instant // when the latest Retry-After has passed
+	retryAt instant // when all Retry-Afters have passed
 	retryOf instant // the length of the window that refused then: see isRunning
 }
 
@@ -183,8 +183,8 @@ func (u *usage) standing(a *account, now instant) decision {
 	return d
 }
 
-// admit takes one request from both buckets, or from none if it is refused. Without bans, none
-// begins, and one that was stored earlier does not count.
+// admit takes one request from both buckets, or from none if it is refused. If withBans is false,
+// no ban begins, and one that was stored earlier does not count.
 func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	d := u.standing(a, now)
 	minuteRefuses := d.minute.remaining == 0
@@ -201,9 +201,8 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 		return d
 	}
 	if d.refusal != "" {
-		isOneTooMany := u.strike(now, a.PerMinute)
-		d.banBegins = isOneTooMany && withBans
-		u.askToWait(d)
+		d.banBegins = withBans && u.strike(now, a.PerMinute)
+		u.askToWait(d) // after strike, which asks for earlier ones
 		return d
 	}
 	u.minute.take(now, minuteMillis)
@@ -212,7 +211,7 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 }
 
 // isBanned reports whether the ban runs for a key, and was not lifted since it began. A clock that
-// was set back ends no ban.
+// was set back ends no ban: whoever is banned by mistake can be unbanned.
 func (u *usage) isBanned(a *account, now instant) bool {
 	return now < u.bannedUntil && a.unbannedAt < u.bannedAt
 }
@@ -256,8 +255,9 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 // set back.
 func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
 
-// askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer, as it may
-// after a limit was raised.
+// askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer: because it was
+// rounded up, or because the day refused then, and its limit was raised. A caller breaks its word
+// if it comes before any of them has passed.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
@@ -270,7 +270,8 @@ func (u *usage) askToWait(d decision) {
 	}
 }
 
-// retryAfter is whole seconds, at least 1 (RFC 9110 section 10.2.3).
+// retryAfter is whole seconds (RFC 9110 section 10.2.3). It is at least 1, also with a limit of 0,
+// which only a hand can have stored.
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds: a length, or Unix time.
@@ -333,10 +334,10 @@ type addresses struct {
 	buckets map[netip.Prefix]bucket
 }
 
-const maxAddresses = 1 << 16 // are remembered; one that is forgotten starts anew
+const maxAddresses = 1 << 16 // so many are remembered; one that is forgotten starts anew
 
-// admit takes one request from the bucket of an address, or refuses it. Without charge, it only
-// tells where the address stands.
+// admit takes one request from the bucket of an address, or refuses it. Without charge, it refuses
+// nothing, and only tells where the address stands.
 func (a *addresses) admit(address netip.Prefix, now instant, charge bool) decision {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -94,7 +94,7 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// If nobody reads stderr, Fprintln would block for ever: after a signal, it has 0.1 s.
+	// If nobody reads stderr, Fprintln blocks until a signal comes, and has 0.1 s from then on.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -132,6 +132,7 @@ func run(
 	// Without a command, runCommand calls what follows.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
 		// The service logs by a queue, which alone writes to stderr, and may wait for it for long.
+		// It takes stderr itself, since p.stderr ends soon after the stop.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
@@ -250,13 +251,13 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	close(cmd.started) // from here on, runUntilStopped leaves a stop to serve
+	close(cmd.started) // from here on, runUntilStopped in commands.go waits until serve returns
 
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	url := localURL(listener, cmd.addr, pair != nil)
 	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
-		return err // also after a stop: it says that no key was made
+		return err // also after a stop: the first key was not shown, and was taken back
 	}
 
 	api := newService(store, cmd.settings, cmd.log)
@@ -347,7 +348,7 @@ func readPair(cmd *invocation, now time.Time) (*tlsPair, error) {
 		return nil, fmt.Errorf("cannot use -tls-cert and -tls-key: %w", err)
 	}
 	if end := pair.certificate.Load().Leaf.NotAfter; end.Before(now) {
-		cmd.log.Warn("the certificate of -tls-cert has ended, and clients that check it refuse it; "+
+		cmd.log.Warn("the certificate of -tls-cert has ended: clients that check it refuse it; "+
 			"renew it", "ended", end.UTC())
 	}
 	return pair, nil
@@ -492,7 +493,7 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // asked now, since the service's own response drops r.Header
+		small := isSmall(r) // asked now: WriteHeader of response in handlers.go drops r.Header
 		if !takePlace(r.Context(), places, small) {
 			panic(http.ErrAbortHandler) // resets the stream
 		}
@@ -529,7 +530,7 @@ func takePlace(ctx context.Context, places chan struct{}, mayWait bool) (taken b
 	}
 }
 
-// isSmall reports whether a request has at most 2 KiB of head, counted as in RFC 9113 section
+// isSmall reports whether a request has at most 2 KiB of head, counted about as in RFC 9113 section
 // 6.5.2, at most 4 KiB of body, and no trailers.
 func isSmall(r *http.Request) bool {
 	const perField = 32
@@ -573,8 +574,8 @@ func (s *server) serve(listener net.Listener) {
 // requests may finish until ctx ends, whose error is returned.
 //
 // A body that stops must not hold this up. With HTTP/1.1, endBodies gives all of them bodyWait from
-// the beginning on. With HTTP/2, boundBody does so for each, once endContexts has ended the context
-// of its request. Operations do not heed that context: they finish.
+// the beginning of the stop on. With HTTP/2, boundBody does so for each, once endContexts has ended
+// the context of its request. Operations do not heed that context: they finish.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	bodiesEnd := time.Now().Add(bodyWait)
 	time.Sleep(100 * time.Millisecond)
@@ -584,7 +585,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	s.endContexts() // no earlier: this ends handshakes, too
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
-	// nobody waits for Shutdown itself: untilShut ends with it, or with ctx.
+	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
 	untilShut, isShut := context.WithCancel(ctx)
 	go func() {
 		defer isShut()
@@ -651,7 +652,7 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	}
 	scheme := "http"
 	if secure {
-		scheme = "https" // the name stays: the certificate may name it, and proves who answers
+		scheme = "https" // localhost stays: the certificate may name it, and proves who answers
 	} else if host == "localhost" {
 		// Clients try localhost as ::1 first, where another user may listen to steal keys.
 		host = "127.0.0.1"
@@ -696,8 +697,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return saveLost(s, false)
 	})
 	if o != nil {
-		// The report and the count of the pets are not read at most ticks (see reading in
-		// operator.go). But a page that was just opened waits for them no longer than a second.
+		// Of the report and the count of the pets, most ticks read nothing: see reading in
+		// operator.go. But a page that was just opened waits for them no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "ask the nodes how they are", o.updateNodes)
@@ -725,12 +726,12 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// A file that has lost its name takes no usage. It is copied first, so that the error of
-	// flushLast says where all that was confirmed is; an error of the copy comes again below.
+	// A file that has lost its name takes no usage. If that is the log alone, saveLost finds out
+	// whether all that was confirmed is in the database, and the error of flushLast says so. If a
+	// copy is needed, it is an error once more below.
 	_ = saveLost(s, true)
 	notStored := flushLast(s.ledger)
-	// The name may have been lost meanwhile, or commits may have come after that copy. If so, the
-	// error names the last copy.
+	// A name may have been lost meanwhile, or commits may have come after the copy.
 	lost := saveLost(s, true)
 	if notStored == nil {
 		return lost
@@ -738,9 +739,9 @@ func saveAll(s *service) error {
 	return fmt.Errorf("the usage counted last is not stored: %w", cmp.Or(lost, notStored))
 }
 
-// saveLost makes a copy of a file that the service has open and that has lost its name, once: see
-// rescue. At the end it does not wait for the next try, and its error names the copy. A stop does
-// not cut that off. A cluster has no such file.
+// saveLost makes a copy of a file that the service has open and that has lost its name: see rescue.
+// At the end, a copy that was made is an error too, which names it. A stop does not cut that off. A
+// cluster has no such file.
 func saveLost(s *service, isEnd bool) error {
 	file, isFile := s.store.engine.(*sqliteFile)
 	if !isFile {

@@ -106,7 +106,7 @@ func newEscapes() *strings.Replacer {
 	pairs := []string{
 		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
 	}
-	for c := range ' ' { // the control characters: of two pairs for one of them, the first counts
+	for c := rune(0); c < ' '; c++ { // of two pairs for one character, the first counts
 		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
 	}
 	return strings.NewReplacer(pairs...)
@@ -184,7 +184,7 @@ func (t sentText) String() string {
 	return strconv.QuoteToGraphic(withoutKeys(text))
 }
 
-// sentLiteral is the sentText of a JSON string. It is decoded only if problems.add names it.
+// sentLiteral is the sentText of a JSON string. It is decoded only where problems.add formats it.
 type sentLiteral []byte
 
 func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
@@ -261,7 +261,7 @@ type document struct {
 // survives a restart. The same body may be sent with a Link header and without: the two responses
 // have two ETags, by a character that is hashed with the body.
 func newDocument(body []byte, hasLink bool) document {
-	hashed := append(body, '.')
+	hashed := append(body, '.') // body itself stays as it is
 	if hasLink {
 		hashed[len(body)] = '+'
 	}
@@ -312,7 +312,7 @@ func acceptsGzip(r *http.Request) bool {
 }
 
 // keyText matches an API key, or the beginning of one.
-var keyText = regexp.MustCompile(`(?i)(pet_)(live|test)_[0-9a-z]+`)
+var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
@@ -516,7 +516,7 @@ func (n *NewPet) readField(name string, value []byte) (problem string) {
 	return problem
 }
 
-// unquote is the text of a JSON string, or "" of another value.
+// unquote is the text of a JSON string whose syntax is right, or "" of another value.
 func unquote(literal []byte) (text string) {
 	if literal[0] == '"' && bytes.IndexByte(literal, '\\') < 0 {
 		return string(literal[1 : len(literal)-1])
@@ -545,7 +545,8 @@ func decodeName(value []byte) (name, problem string) {
 
 // pairedText matches a JSON string whose surrogates all come in pairs. For one that stands alone,
 // RFC 8259 section 8.2 promises nothing, and json.Unmarshal puts U+FFFD in its place. The string is
-// read from its beginning as a row of these pieces; an escape that is none of them ends the match.
+// read from its beginning as a row of these pieces, in which . is a hexadecimal digit; an escape
+// that is none of them ends the match.
 var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
 	`[^\\]`,                              // a character as it is
 	`\\[^u]`,                             // an escape of two characters, such as \n
@@ -623,10 +624,10 @@ func refuseQuery(r *http.Request) error {
 
 // pageRequest is the checked query of listPets.
 type pageRequest struct {
-	limit     int
-	status    PetStatus // "" for all
-	after     int64     // list ids above this one
-	filterAnd string    // "limit=…&status=…&" as far as given, for the next page's address
+	limit        int
+	status       PetStatus // "" for all
+	after        int64     // list ids above this one
+	filterPrefix string    // "limit=…&status=…&" as far as given, for the next page's address
 }
 
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
@@ -640,14 +641,14 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 			wrong.add("limit must be an integer from 1 to %d", maxLimit)
 		}
 		page.limit = limit
-		page.filterAnd = "limit=" + strconv.Itoa(limit) + "&"
+		page.filterPrefix = "limit=" + strconv.Itoa(limit) + "&"
 	}
 	if given := query["status"]; given != nil {
 		page.status = PetStatus(given[0])
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.filterAnd += "status=" + given[0] + "&" // a status that is known, or an error
+		page.filterPrefix += "status=" + given[0] + "&" // an unknown one is an error
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

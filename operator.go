@@ -394,7 +394,7 @@ type watch struct {
 	kind         watchKind
 	of, among    string  // names of metrics
 	limit        float64 // 0 unless it is set
-	passed       string  // the words for an age, once the time "of" has passed, when something fails
+	passed       string  // the words for an age, once the time "of" has passed, and it fails
 	fails        bool    // see reason
 }
 

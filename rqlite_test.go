@@ -599,8 +599,8 @@ func TestAWriteThatFailsAtOneNodeMayBeStored(t *testing.T) {
 	})
 }
 
-// TestALeaderThatLacksAWriteIsDeposed, since other services may not know of it: at once, and whenever
-// it leads again.
+// TestALeaderThatLacksAWriteIsDeposed, since other services may not know of it: at once, and
+// whenever it leads again.
 func TestALeaderThatLacksAWriteIsDeposed(t *testing.T) {
 	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
 		c.failDisk(s, diskIsFull)

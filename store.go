@@ -63,14 +63,15 @@ type engine interface {
 	// the outcome of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
-	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine.
+	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
+	// errUnavailable only if the same read may succeed later: on a file, it mostly does not.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls note, which makes all that is remembered old, if rows may be others than before
-	// though no edit was counted: on a file, if another program has written since the last call; on
-	// a cluster, if another node responds, which may lack what the last one has shown. With several
-	// calls at once, none returns before note has.
+	// changed calls note, which makes all that is remembered old. It does so if rows may differ
+	// although no edit was counted: on a file, if another program has written since the last call;
+	// on a cluster, if another node responds, which may lack what the last one has shown. With
+	// several calls at once, none returns before note has.
 	changed(ctx context.Context, note func()) error
-	// bind ends each opening, of a command too, once the schema is right. From then on a cluster's
+	// bind is the last step of each opening, once the schema is right. From then on a cluster's
 	// engine refuses a node with another database, and a service's writes to a file finish whatever
 	// ctx says.
 	bind(ctx context.Context) error
@@ -132,8 +133,9 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered. Embedded, so that a request can ask the store to catchUp, which is where
-	// the age of what is remembered is looked at. page and pet look only whether it is fresh.
+	// What is remembered: documents, editsSeen, highestShown and ready are its fields. Embedded, so
+	// that a request can ask the store to catchUp, which is where the age of what is remembered is
+	// looked at. page and pet look only whether it is fresh.
 	memory
 
 	// These are for /metrics.
@@ -151,8 +153,8 @@ type transaction struct {
 	statements []statement
 	pets       [][]byte // rows (see NewPet.row) that commit inserts by one statement more
 
-	// highestShown is that of the store when the transaction began. Nothing of it is shown before
-	// it has ended, so all its new pets have higher ids.
+	// highestShown is that of the store when the transaction began. No pet of the transaction is
+	// shown before that has ended, so all have higher ids, unless noteGivenAgain.
 	highestShown int64
 
 	ended   chan struct{} // closed when the fields below are known
@@ -178,7 +180,7 @@ func storeOn(e engine) *store {
 	return s
 }
 
-// Close ends the engine. A file is closed after the transaction that runs.
+// Close ends the engine. That of a file waits for the transaction that runs.
 func (s *store) Close() error {
 	s.memory.end()
 	return s.engine.Close()
@@ -186,7 +188,7 @@ func (s *store) Close() error {
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
 // and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
-// counts only once this transaction begins, and only if nobody else has joined it.
+// is not heeded before the transaction begins, and then only if nobody else has joined it.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	_, results, err := s.writeFor(ctx, ownUsage, statements...)
 	return results, err
@@ -248,7 +250,7 @@ func (s *store) join(ctx context.Context, usageID int64, add func(t *transaction
 // leader and then the followers, so that the disk does not wait until these have written their
 // responses. Both are woken even if the engine panics.
 func (s *store) lead(ctx context.Context, t *transaction) {
-	defer close(t.ended) // wakes the followers
+	defer close(t.ended) // wakes the followers, after commitInTurn has woken the next leader
 	runtime.Gosched()    // requests that are ready to run join first
 	s.commitInTurn(ctx, t)
 }
@@ -296,8 +298,8 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 
 // edit is write for changes of pets and keys that are stored already. Only commands make them. It
 // counts the edit in the database, where all services see it: see refresh. A new pet or key is no
-// edit, since no service remembers that one is missing. Only the last page of a list may lack a new
-// pet: see fresh.
+// edit, since no service remembers what it has not found. Only the last page of a list may lack a
+// new pet: see fresh.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
 	return s.write(ctx, append(statements, count)...)
@@ -306,7 +308,7 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh looks for edits by others. If there are any, everything cached is read anew. changed
+// refresh looks for edits by others. If there are any, everything cached becomes old. changed
 // notices what is not counted as an edit. noteEdits and changed come after a read that has
 // succeeded: what is cached is not forgotten while nothing can be read in its place.
 func (s *store) refresh(ctx context.Context) error {
@@ -352,8 +354,8 @@ func (s *store) readable(ctx context.Context) error {
 }
 
 // probe is an error if nothing can be committed. It stores the time, because a transaction that
-// changes nothing would not touch the disk. The time goes to a row of services of its own: the ids
-// of services are numbers.
+// changes nothing would not touch the disk. The time goes to a row of its own in the table
+// services, whose other ids are numbers.
 func (s *store) probe(ctx context.Context) error {
 	_, err := s.write(ctx, sqlOf(`REPLACE INTO services (id, flushes, seen_at)
 		VALUES ('probe', 0, ?)`, time.Now().UnixMilli()))
@@ -362,8 +364,8 @@ func (s *store) probe(ctx context.Context) error {
 
 // storedStatuses has each status at the number that stands for it in the tables. These begin with
 // 2: SQLite takes 0 and 1 for truth values, and plans a statement anew when it is bound to one of
-// them after another number, or to another number after one of them. A page then takes 18 µs in
-// place of 10.
+// them after another number, or to another number after one of them. With them, a page would take
+// 18 µs in place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for no status or for all.
@@ -464,8 +466,8 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// It may lack a pet that was shown since. Its own pets count as shown, too: if reading it raised
-	// highestShown, it looks old once, is read again, and is fresh from then on.
+	// It may lack a pet that was shown since. Its own pets count as shown, too: if reading it
+	// raised highestShown, it looks old once, is read again, and is fresh from then on.
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -528,6 +530,7 @@ type cachedPet struct {
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*cachedPet, error) {
 	editsSeen := s.editsSeen.Load() // before the query
+	// The key is an int64 here, and a place of a page.
 	if pet, ok := s.documents.get(id).(*cachedPet); ok && pet.editsSeen == editsSeen {
 		return pet, nil
 	}
@@ -574,17 +577,19 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
+	// Those with an Idempotency-Key come before, and judge by their own ids alone.
 	if first <= t.highestShown { // ids come again, so all pets of this transaction are in doubt
-		return 0, s.noteGivenAgain(id)
+		return 0, s.noteGivenAgain(first)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// noteGivenAgain returns the error of a pet whose id was given before. The engine has lost pets, as
-// happens to a node whose disk was full, and on a cluster of which two nodes have led at once. What
-// becomes of this pet is unknown, too. What is remembered may be of those that are lost, so it is
-// forgotten, but for highestShown: creates fail until the ids are above all that were shown.
+// noteGivenAgain returns the error of a create if the id, of its pet or of one before it in its
+// transaction, was given before. The engine has lost pets, as happens to a node whose disk was
+// full, and on a cluster of which two nodes have led at once. What becomes of this pet is unknown,
+// too. What is remembered may be of those that are lost, so it is forgotten, but for highestShown:
+// creates fail until the ids are above all that were shown.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
@@ -597,9 +602,9 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 	WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`)
 
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
-// then replayed is true, and reused as well if the Idempotency-Key came with another body then. The
-// record and the pet are one transaction, whose SQL decides which of several parallel requests is
-// the first. The error may be errQueueFull.
+// then replayed is true, and reused as well if that request had another body. The record and the
+// pet are one transaction, whose SQL decides which of several parallel requests is the first. The
+// error may be errQueueFull.
 func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
 	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -613,10 +618,12 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
+	// This fills id and reused.
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
-	t, results, err := s.writeFor(context.Background(), usageID, insertPet, insertRecord, readRecord)
+	t, results, err := s.writeFor(
+		context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
 		return 0, false, false, err
 	}
