@@ -109,7 +109,7 @@ var plantedFaults = []plantedFault{
 // fresh reports`,
 	}},
 	{"a 304 hides that a page has a next one", undisturbed, "model.go", []string{
-		`noLink, withLink = ".", "+"`, `noLink, withLink = ".", "."`,
+		`hashed[len(body)] = '+'`, `hashed[len(body)] = '.'`,
 	}},
 	{"a key is good after it was revoked", undisturbed, "auth.go", []string{
 		"known.editsSeen == k.store", "known.editsSeen <= k.store",
