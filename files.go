@@ -252,15 +252,17 @@ func refuseUnfit(path string) error {
 	}
 	if hasLog(path) && journalMode(path) == rollbackMode {
 		return fmt.Errorf("it is not in WAL mode, as a copy is not, and has a -wal beside it, "+
-			"which a copy has not; stop the service if one runs, %s", putBack(path))
+			"which a copy has not; stop the service if one runs, and %s", putBack(path))
 	}
 	return nil
 }
 
-// putBack is the remedy where somebody has put a copy in the place of a database.
+// putBack is the remedy where somebody has put a copy in the place of a database, whose log may
+// have all that was confirmed since.
 func putBack(path string) string {
-	return fmt.Sprintf("move %s, %[1]s-wal and %[1]s-shm away together, keep them, and put the "+
-		"copy back with petstore restore", path)
+	return fmt.Sprintf("do what \"A damaged database\" in docs/operating.md says, which saves "+
+		"what the -wal has; or, to have the copy alone, move %s, %[1]s-wal and %[1]s-shm away "+
+		"together, keep them, and put the copy back with petstore restore", path)
 }
 
 // refuseGone refuses a database that was there, in whose place an empty one would be made: it would

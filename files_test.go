@@ -22,8 +22,10 @@ func TestACopyBesideTheLogOfAnotherFileIsRefused(t *testing.T) {
 	writeText(t, sc.db, readText(t, sc.copy))
 	before := filesIn(t, sc.folder)
 	want := fmt.Sprintf("it is not in WAL mode, as a copy is not, and has a -wal beside it, which "+
-		"a copy has not; stop the service if one runs, move %s, %[1]s-wal and %[1]s-shm away "+
-		"together, keep them, and put the copy back with petstore restore", sc.db)
+		"a copy has not; stop the service if one runs, and do what \"A damaged database\" in "+
+		"docs/operating.md says, which saves what the -wal has; or, to have the copy alone, move "+
+		"%s, %[1]s-wal and %[1]s-shm away together, keep them, and put the copy back with "+
+		"petstore restore", sc.db)
 	for _, mode := range anyMode {
 		wantNotOpened(t, sc.db, mode, want)
 	}

@@ -679,7 +679,7 @@ func (e *sqliteFile) refuseOverwritten() error {
 		e.overwritten = isOther || isLogSpoiled(e.index, e.wal)
 	}
 	if e.overwritten {
-		return fmt.Errorf("%w; stop the service, %s", errOverwritten, putBack(e.path))
+		return fmt.Errorf("%w; stop the service, and %s", errOverwritten, putBack(e.path))
 	}
 	return nil
 }
