@@ -385,8 +385,11 @@ func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 		respond(200, `{"results":[],"error":"node failed to process Request"}`)(n, w, r)
 	case r.URL.Path == "/leader" && n.version < "v8.40":
 		w.WriteHeader(http.StatusNotFound)
-	case r.URL.Path == "/leader": // it shall lead no more
-		c.leader = slices.IndexFunc(c.nodes, func(o *fakeNode) bool { return o != n && !o.down })
+	case r.URL.Path == "/leader": // it shall lead no more, if it does
+		if c.leader == n.number {
+			c.leader = slices.IndexFunc(c.nodes,
+				func(o *fakeNode) bool { return o != n && !o.down })
+		}
 	case r.URL.Path == "/db/backup":
 		c.backup(w)
 	case r.URL.Path == "/db/load":

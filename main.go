@@ -257,7 +257,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	url := localURL(listener, cmd.addr, pair != nil)
 	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
-		return err // also after a stop: the first key was not shown, and was taken back
+		return err // also after a stop: it tells what became of a key that was not shown
 	}
 
 	api := newService(store, cmd.settings, cmd.log)

@@ -71,7 +71,7 @@ type rqlite struct {
 	moves         atomic.Int64
 	movesNoted    atomic.Int64  // by changed
 	locating      chan struct{} // holds an element while a request looks for the leader
-	// raftAddresses is the set of the Raft addresses that the nodes of -db have told so far.
+	// raftAddresses has the nodes of -db by the Raft addresses that they have told so far.
 	raftAddresses sync.Map
 
 	succeeded, failed, unknown atomic.Int64
@@ -87,6 +87,7 @@ type node struct {
 	// and it gives ids that the others have given already. So nothing is asked of the node any
 	// more.
 	lacks atomic.Bool
+	stays atomic.Bool // it cannot be told to lead no more: see depose
 }
 
 // openRqlite finds the leader of a cluster. A cluster with a node that cannot be used is refused;
@@ -199,7 +200,7 @@ func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 			}
 			return true
 		}
-		if leads && n.lacks.Load() {
+		if leads && n.lacks.Load() && !waited { // once in a search
 			e.depose(ctx, n)
 		}
 		pause(ctx, leaderPoll)
@@ -207,14 +208,20 @@ func (e *rqlite) awaitLeader(ctx context.Context, n, lost *node) bool {
 	return false
 }
 
-// depose asks a leader that lacks a write to let another node lead. Other services may not have met
-// its fault, and what it confirms to them has the ids of others. A node before v8.40 cannot, or its
-// user may not: then it has to be stopped by hand. With redirect, a node that leads no more does
-// not pass this on to the one that does.
+// depose asks a leader that lacks a write to let another node lead, if there is one that can be
+// used. Other services may not have met its fault, and what it confirms to them has the ids of
+// others. A node that leads no more does nothing. One before v8.40 cannot, or its user may not.
 func (e *rqlite) depose(ctx context.Context, n *node) {
-	response, err := e.do(ctx, n, http.MethodPost, "/leader?redirect", nil)
+	if !slices.ContainsFunc(e.nodes, func(o *node) bool { return !o.lacks.Load() }) {
+		return
+	}
+	response, err := e.do(ctx, n, http.MethodPost, "/leader", nil)
 	if err == nil {
 		_ = response.Body.Close()
+	}
+	if errors.Is(err, errWrongNode) && !n.stays.Swap(true) {
+		e.log.Error("a node that is not used any more goes on leading, which other services may "+
+			"follow: stop it", "node", n.url, "error", err)
 	}
 }
 
@@ -251,7 +258,7 @@ func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) 
 	defer response.Body.Close()
 	// Of a response that is no rqlite's, the version is empty.
 	_ = json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s)
-	e.raftAddresses.Store(s.Store.Addr, true) // also of a node that is refused
+	e.raftAddresses.Store(s.Store.Addr, n) // also of a node that is refused
 	if isTooOld(s.Build.Version) {
 		return s, fmt.Errorf("%w: %s is rqlite %q, and v8.32.4 or newer is needed",
 			errWrongNode, n.url, s.Build.Version)
@@ -433,6 +440,10 @@ func (e *rqlite) try(ctx context.Context, n *node, path string, statements []sta
 	a, err := e.post(ctx, n, wait, path, bytes.NewReader(body))
 	if err == nil && len(a.Results) != len(rows) {
 		err = fmt.Errorf("there are %d results for %d statements", len(a.Results), len(rows))
+	}
+	leader, _ := e.raftAddresses.Load(a.servedBy)
+	if led, isListed := leader.(*node); err == nil && isListed && led.lacks.Load() {
+		err = fmt.Errorf("%s has passed it on to %s: %w", n.url, led.url, errLacks)
 	}
 	if err != nil {
 		e.failed.Add(1)

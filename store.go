@@ -58,13 +58,13 @@ type engine interface {
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
 	// that nothing was written, unless it wraps errOutcome.
 	//
-	// The end of ctx ends a wait for other programs. On a file, it also undoes a command's
-	// transaction that is not being committed yet; a service's finishes. On a cluster, it leaves
-	// the outcome of what was sent unknown.
+	// The end of ctx ends a wait for other programs. On a file, it also undoes a transaction that
+	// is not being committed yet, unless it is of a service that has started. On a cluster, it
+	// leaves the outcome of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
-	// errUnavailable only if the same read may succeed later: on a file, it mostly does not.
+	// errUnavailable only if a read may succeed later: on a file, it mostly does not.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
 	// changed calls note, which makes all that is remembered old. It does so if rows may differ
 	// although no edit was counted: on a file, if another program has written since the last call;

@@ -71,6 +71,7 @@ func (f *trial) fullLeader(i int) (begin func() func()) {
 		folder := f.cluster.nodes[i].folder
 		tool(f.T, "fallocate", "--keep-size", "--length", "64m", filepath.Join(folder, "raft.db"))
 		signalOthers(syscall.SIGSTOP)
+		defer signalOthers(syscall.SIGCONT)
 		time.Sleep(200 * time.Millisecond) // for what they have sent
 		makeRoom := fillDisk(f.T, &server{db: filepath.Join(folder, "db.sqlite")})
 		eventually(f.T, longEnough, func() error {
@@ -79,7 +80,6 @@ func (f *trial) fullLeader(i int) (begin func() func()) {
 			}
 			return nil
 		})
-		signalOthers(syscall.SIGCONT)
 		return func() {
 			makeRoom()
 			time.Sleep(2 * time.Second)

@@ -278,11 +278,12 @@ func (m *machine) checkMended() {
 		"rm -r $W $D.damaged* && printf damaged | dd of=$D conv=notrunc && mkdir $W && " +
 		"touch $W/saved.jsonl", `rm -r $W $D.damaged* && mkdir $W && LAST=$COPY &&
 		echo '{"name":"newer still","categoryId":1}' | petstore pet import - &&
-		petstore pet export | grep -E 'stock 1500"|newer' >/root/wanted && cp $LAST $D && sleep 2`} {
+		petstore pet export | grep -E 'stock 1500"|newer' >/root/wanted && cp $LAST $D && sleep 2 && ! petstore key list`} {
 		m.waitUntilReady()
 		m.run(wanted)
+		m.run(happens)
 		// Nor so fast that systemd starts no more.
-		m.run("sleep 1; systemctl reset-failed; " + happens + "\n" + m.mend)
+		m.run("sleep 1; systemctl reset-failed\n" + m.mend)
 	}
 	m.waitUntilReady()
 	m.run(wanted)
