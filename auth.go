@@ -89,7 +89,7 @@ type keyring struct {
 	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
 	// in memory and its request came from a spent address. Suspect lookups run one at a time.
 	suspects atomic.Int64  // how many suspect lookups run or wait now
-	turn     chan struct{} // holds one element while a suspect lookup runs
+	turn     chan struct{} // holds one element while one runs; a channel, as memory.turn is
 }
 
 // knownKey is a key that is remembered; the zero knownKey is none.

@@ -655,7 +655,8 @@ func (w *response) discardBody(r *http.Request) {
 		return
 	}
 	// A client that expects a 100 (Continue) sends nothing before it comes. It has come if readBody
-	// has begun to read: what is left then comes in chunks, which are left to net/http.
+	// has begun to read: what is left then comes in chunks, which are left to net/http. Other
+	// chunks, whose length is -1, are read here: a little earlier than net/http would.
 	expects100 := r.Header["Expect"] != nil
 	isTooMuch := r.ContentLength > maxDiscarded
 	if expects100 || isTooMuch || r.ContentLength == 0 {

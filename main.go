@@ -726,12 +726,13 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// A file that has lost its name takes no usage. If that is the log alone, saveLost finds out
-	// whether all that was confirmed is in the database, and the error of flushLast says so. If a
-	// copy is needed, it is an error once more below.
+	// A file that has lost its name takes no usage. So this comes first: it notes where all else
+	// is, in a copy or, if the log alone was lost, in the database, and the error of flushLast says
+	// so. Its own error comes once more below.
 	_ = saveLost(s, true)
 	notStored := flushLast(s.ledger)
-	// A name may have been lost meanwhile, or commits may have come after the copy.
+	// A name may have been lost meanwhile, or commits may have come after the copy. An error of
+	// this names the last copy, and takes the place of flushLast's.
 	lost := saveLost(s, true)
 	if notStored == nil {
 		return lost
@@ -750,7 +751,7 @@ func saveLost(s *service, isEnd bool) error {
 	return rescue(context.Background(), file, s.log, isEnd)
 }
 
-// endsWriting are the errors after which nothing is written until the service is started anew.
+// endsWriting are the errors that do not pass while a stop waits.
 var endsWriting = []error{errLostFile, errElsewhere, errOverwritten, errFailedSync,
 	errOtherDatabase}
 

@@ -188,7 +188,8 @@ func (s *store) Close() error {
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
 // and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
-// is not heeded before the transaction begins, and then only if nobody else has joined it.
+// is not heeded before the transaction begins, and then only if nobody else has joined it. None of
+// the statements may fail by its data: all who have joined would fail.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	_, results, err := s.writeFor(ctx, ownUsage, statements...)
 	return results, err
@@ -364,8 +365,8 @@ func (s *store) probe(ctx context.Context) error {
 
 // storedStatuses has each status at the number that stands for it in the tables. These begin with
 // 2: SQLite takes 0 and 1 for truth values, and plans a statement anew when it is bound to one of
-// them after another number, or to another number after one of them. With them, a page would take
-// 18 µs in place of 10.
+// them after another number, or to another number after one of them. With 0 and 1, a page would
+// take 18 µs in place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for no status or for all.
@@ -530,7 +531,7 @@ type cachedPet struct {
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*cachedPet, error) {
 	editsSeen := s.editsSeen.Load() // before the query
-	// The key is an int64 here, and a place of a page.
+	// In documents, a pet has an int64 as its key, and a page its place.
 	if pet, ok := s.documents.get(id).(*cachedPet); ok && pet.editsSeen == editsSeen {
 		return pet, nil
 	}
@@ -577,19 +578,19 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
-	// Those with an Idempotency-Key come before, and judge by their own ids alone.
-	if first <= t.highestShown { // ids come again, so all pets of this transaction are in doubt
+	if first <= t.highestShown { // ids come again: all plain creates of the transaction fail
 		return 0, s.noteGivenAgain(first)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// noteGivenAgain returns the error of a create if the id, of its pet or of one before it in its
-// transaction, was given before. The engine has lost pets, as happens to a node whose disk was
-// full, and on a cluster of which two nodes have led at once. What becomes of this pet is unknown,
-// too. What is remembered may be of those that are lost, so it is forgotten, but for highestShown:
-// creates fail until the ids are above all that were shown.
+// noteGivenAgain returns the error of creates whose ids were given before: of one with an
+// Idempotency-Key if its own id was; of the plain ones of a transaction, which come after all of
+// those, and whose ids follow one another, if the first was. The engine has lost pets, as happens
+// to a node whose disk was full, and on a cluster of which two nodes have led at once. What becomes
+// of this pet is unknown, too. What is remembered may be of those that are lost, so it is
+// forgotten, but for highestShown: creates fail until the ids are above all that were shown.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
