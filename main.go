@@ -252,9 +252,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	close(cmd.started) // from here on, runUntilStopped in commands.go waits until serve returns
-
-	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	url := localURL(listener, cmd.addr, pair != nil)
+	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
 		return err // also after a stop: it tells what became of a key that was not shown

@@ -203,11 +203,11 @@ func (o *operator) currentMetrics() *exposition {
 	if o.certificate != nil {
 		end := o.certificate.Load().Leaf.NotAfter.Unix()
 		values.add("petstore_certificate_expiry_timestamp_seconds", "", end)
-		lost := int64(0)
+		unusable := int64(0)
 		if o.certificateUnusable.Load() {
-			lost = 1
+			unusable = 1
 		}
-		values.add("petstore_certificate_files_unusable", "", lost)
+		values.add("petstore_certificate_files_unusable", "", unusable)
 	}
 	values.add("petstore_log_lines_dropped_total", "", o.droppedLines.Load())
 	values.addProcess()

@@ -57,10 +57,10 @@ func TestTheClusterOutlivesItsDisksAndMachines(t *testing.T) {
 }
 
 // fullLeader fills the disk of the leader, whose log still finds room: the service that meets this
-// has another node lead. Before the node is replaced, there is room again, as if an operator had not
-// known what to do: but no service uses it any more. The other services stand still meanwhile, since
-// what they were told between the write that fails and its service's answer could have other ids:
-// see "What happens when" in docs/cluster.md.
+// has another node lead. Before the node is replaced, there is room again, as if an operator had
+// not known what to do: but no service uses it any more. The other services stand still meanwhile,
+// since what they were told between the write that fails and its service's answer could have other
+// ids: see "What happens when" in docs/cluster.md.
 func (f *trial) fullLeader(i int) (begin func() func()) {
 	signalOthers := func(signal syscall.Signal) {
 		for _, s := range f.services[1:] {

@@ -268,8 +268,8 @@ func (m *machine) damageDatabase() {
 }
 
 // checkMended looks for a pet that was in the damage, and one that no copy had, under their ids:
-// after the block, after it is pasted again, after it has met a file that nobody can read, and after
-// a copy was written over the file of a service, whose log alone has the newest pet.
+// after the block, after it is pasted again, after it has met a file that nobody can read, and
+// after a copy was written over the file of a service, whose log alone has the newest pet.
 func (m *machine) checkMended() {
 	m.t.Helper()
 	const wanted = "petstore pet export | grep -Fxf /root/wanted | cmp - /root/wanted && " +
@@ -278,7 +278,8 @@ func (m *machine) checkMended() {
 		"rm -r $W $D.damaged* && printf damaged | dd of=$D conv=notrunc && mkdir $W && " +
 		"touch $W/saved.jsonl", `rm -r $W $D.damaged* && mkdir $W && LAST=$COPY &&
 		echo '{"name":"newer still","categoryId":1}' | petstore pet import - &&
-		petstore pet export | grep -E 'stock 1500"|newer' >/root/wanted && cp $LAST $D && sleep 2 && ! petstore key list`} {
+		petstore pet export | grep -E 'stock 1500"|newer' >/root/wanted && cp $LAST $D && sleep 2 &&
+		! petstore key list`} {
 		m.waitUntilReady()
 		m.run(wanted)
 		m.run(happens)
