@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -285,6 +286,28 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	must(t, second.renew(true))
 	second.leave()
 	wantMissing(t, path+"-host")
+}
+
+// TestOfTwoThatMakeADatabaseAtOnceOneServes: the other one leaves the file where it is, although it
+// is empty still, and was missing when that one started.
+func TestOfTwoThatMakeADatabaseAtOnceOneServes(t *testing.T) {
+	path := databasePath(t)
+	synctest.Test(t, func(t *testing.T) {
+		// The start watches an old entry, then waits for a lock, and meanwhile another one is first.
+		writeHost(t, path, otherBoot, 7)
+		lock := make(chan *sql.DB, 1)
+		time.AfterFunc(hostWatch/2, func() {
+			held, err := lockService(path)
+			must(t, err)
+			lock <- held
+		})
+		time.AfterFunc(hostWatch+lockPoll/2, func() {
+			writeHost(t, path, otherBoot, 8)
+			must(t, (<-lock).Close())
+		})
+		wantNotOpened(t, path, openToServe, "a petstore on another machine serves it")
+		wantEqual(t, isMissing(path), false, "the database is removed")
+	})
 }
 
 // TestWhereThisKernelServesACommandWaitsForNothing, whatever the entry says: a loop of pet set.

@@ -114,7 +114,7 @@ func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logge
 			err = fmt.Errorf("%w: %w", err, reason)
 		}
 	}
-	if isNew {
+	if isNew && !errors.Is(err, errElsewhere) { // else the other service has it open
 		e.removeEmpty()
 	}
 	return nil, errors.Join(explained(err), e.Close())
