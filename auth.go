@@ -88,14 +88,15 @@ type keyring struct {
 	// Somebody who guesses keys must not keep the database busy. An address is spent when its
 	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
 	// in memory and its request came from a spent address. Suspect lookups run one at a time.
-	suspects atomic.Int64  // how many suspect lookups run or wait now
-	turn     chan struct{} // holds one element while one runs; a channel, as memory.turn is
+	suspects atomic.Int64 // how many suspect lookups run or wait now
+	// turn holds an element while one runs: a mutex that testing/synctest sees a goroutine wait for.
+	turn chan struct{}
 }
 
 // knownKey is a key that is remembered; the zero knownKey is none.
 type knownKey struct {
 	*apiKey
-	editsSeen uint64 // what store.editsSeen was before the key was read
+	generation uint64 // what store.generation was before the key was read
 }
 
 // maxSuspects is how many suspect lookups may run or wait. While a cluster has no leader, each may
@@ -103,7 +104,7 @@ type knownKey struct {
 const maxSuspects = 4
 
 // errNoLookup means that maxSuspects suspect lookups run or wait already. authorize in handlers.go
-// also puts it in the place of the store's errors.
+// also puts it in the place of errors that wrap errUnavailable.
 var errNoLookup = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 // errInvalidKey is the same for all keys that cannot be used, so that nobody learns why.
@@ -180,9 +181,9 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 }
 
 // fresh reports whether a key from memory is there, and as good as the one in the database: the
-// store counts editsSeen up whenever others may have changed rows that are cached here.
+// store begins a generation whenever others may have changed rows that are cached here.
 func (k *keyring) fresh(known knownKey) bool {
-	return known.apiKey != nil && known.editsSeen == k.store.editsSeen.Load()
+	return known.apiKey != nil && known.generation == k.store.generation.Load()
 }
 
 // wellFormed reports whether token has the form of a key with the prefix.
@@ -213,17 +214,17 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 // guessing fills no memory. Each engine bounds how long a read takes, so no context does: see
 // engine.read for what one would cost.
 func (k *keyring) read(d digest) (*apiKey, error) {
-	editsSeen := k.store.editsSeen.Load() // before the query
+	generation := k.store.generation.Load() // before the query
 	key, err := findKey(context.Background(), k.store, d)
 	if err != nil || key == nil {
 		return nil, err
 	}
-	k.known.put(d, knownKey{apiKey: key, editsSeen: editsSeen}, 1) // 1: known.max counts keys
+	k.known.put(d, knownKey{apiKey: key, generation: generation}, 1) // 1: known.max counts keys
 	return key, nil
 }
 
-// newest returns, by the id of the usage, the newest key that is remembered of each line of
-// rotations, whose keys share a usage. The operator's page names by it who is busy.
+// newest returns the newest of the remembered keys of each line of rotations, by the id of the
+// usage that they share. The operator's page names by it who is busy.
 func (k *keyring) newest() map[int64]*apiKey {
 	k.known.mu.RLock()
 	defer k.known.mu.RUnlock()

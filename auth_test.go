@@ -305,7 +305,7 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 			synctest.Wait() // it is waiting for a connection now
 		}
 		read(first)
-		s.editsSeen.Add(1) // as a look does that finds what another program has written
+		s.generation.Add(1) // as a look does that finds what another program has written
 		read(second)
 		for _, conn := range busy {
 			_ = conn.Close()

@@ -265,7 +265,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		// A request with chunks and a Content-Length, or with chunks in HTTP/1.0, can be smuggled
 		// past a proxy, which sees its end elsewhere. RFC 9112 section 6.1 wants the connection
 		// ended after it. net/http does not say which requests these are. So the connection ends
-		// after all with chunks, and all in HTTP/1.0.
+		// after every request with chunks, and every one in HTTP/1.0.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -448,7 +448,7 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 		s.ledger.countStranger(network, decision)
 	}
 	decision.setHeaders(w.Header())
-	// One request takes the last of a window, so there is one line for each window.
+	// One request takes the last of a window, so there is at most one line for each window.
 	tookLast := charge && decision.refusal == "" && decision.minute.remaining == 0
 	if tookLast {
 		s.strangers.warn("an address has used up its limit of requests without a valid key",
@@ -479,7 +479,7 @@ func (s *service) writeError(w *response, apiErr *Error) {
 		h.Set("Retry-After", "1")
 	}
 	if apiErr == errQueueFull {
-		w.code = queueFull // the store has counted it; errors has no place for it
+		w.code = queueFull // the store has counted it, and s.errors has no place for it
 	} else {
 		w.code = cmp.Or(w.code, apiErr.Code)
 		s.errors[w.code].Add(1)
@@ -575,7 +575,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 }
 
 // createPet is POST /v1/pets. The pet is durable before the 201 is written. If several things are
-// wrong, 415 comes before 413, and 413 before 400: a body is read only if its type is right, and
+// wrong, 415 comes before 413, and 413 before 400: a body is kept only if its type is right, and
 // its content is judged only if it is small enough.
 func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) error {
 	if err := checkMediaType(w, r); err != nil {
@@ -654,11 +654,10 @@ func (w *response) discardBody(r *http.Request) {
 	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
 		return
 	}
-	// A client that expects a 100 (Continue) sends nothing before it comes. It has come if readBody
-	// has begun to read: what is left then comes in chunks, which are left to net/http. Other
-	// chunks, whose length is -1, are read here: a little earlier than net/http would.
+	// To read would send the 100 (Continue) for which a client with an Expect may wait, and so ask
+	// for the body that nobody wants.
 	expects100 := r.Header["Expect"] != nil
-	isTooMuch := r.ContentLength > maxDiscarded
+	isTooMuch := r.ContentLength > maxDiscarded // of chunks, the length is -1
 	if expects100 || isTooMuch || r.ContentLength == 0 {
 		return
 	}

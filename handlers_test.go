@@ -1279,7 +1279,7 @@ func TestAKnownKeyThatMayHaveChangedIsNoGuess(t *testing.T) {
 	}
 	s.service.keys.suspects.Add(maxSuspects) // as many lookups as may wait
 	s.list(withUnknownKey()).is(503)
-	s.store.editsSeen.Add(1) // as when another program has written
+	s.store.generation.Add(1) // as when another program has written
 	s.list().is(200)
 }
 

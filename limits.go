@@ -163,7 +163,7 @@ type usage struct {
 
 	// Not stored: a restart forgives strikes.
 	strikes bucket
-	retryAt instant // when all Retry-Afters have passed
+	retryAt instant // when the Retry-Afters of all refusals by a bucket have passed
 	retryOf instant // the length of the window that refused then: see isRunning
 }
 

@@ -498,8 +498,8 @@ func takeTurns(handler http.Handler) http.Handler {
 		}
 		defer func() { <-places }()
 		if r.ContentLength != 0 {
-			bodyEnded := boundBody(w, r)
-			defer bodyEnded()
+			endBound := boundBody(w, r)
+			defer endBound()
 		}
 		handler.ServeHTTP(w, r)
 		if !small {
@@ -572,22 +572,22 @@ func (s *server) serve(listener net.Listener) {
 // read: Shutdown and SetKeepAlivesEnabled(false) would close their connections at once. Then
 // requests may finish until ctx ends, whose error is returned.
 //
-// A body that stops must not hold this up. With HTTP/1.1, endBodies gives all of them bodyWait from
-// the beginning of the stop on. With HTTP/2, boundBody does so for each, once endContexts has ended
-// the context of its request. Operations do not heed that context: they finish.
+// A body that stops must not hold this up. In the third step, each body has bodyWait left: with
+// HTTP/1.1 by endBodies, with HTTP/2 by boundBody, which heeds that endContexts has ended the
+// context of its request. Operations do not heed it: they finish.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
-	bodiesEnd := time.Now().Add(bodyWait)
 	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
 	<-s.ended
 	time.Sleep(250 * time.Millisecond)
 	s.endContexts() // no earlier: this ends handshakes, too
+	bodiesEnd := time.Now().Add(bodyWait)
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
 	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
-	untilShut, isShut := context.WithCancel(ctx)
+	untilShut, noteShut := context.WithCancel(ctx)
 	go func() {
-		defer isShut()
+		defer noteShut()
 		_ = s.Shutdown(ctx)
 	}()
 	for untilShut.Err() == nil {
@@ -608,10 +608,11 @@ func (s *server) closeUnused() {
 	}
 }
 
-// bodyWait is how long a body may still take once a stop has begun.
-const bodyWait = time.Second
+// bodyWait is how long a body may still take in the third step of a stop: until a second after the
+// stop has begun.
+const bodyWait = 650 * time.Millisecond
 
-// endBodies lets no connection be read after an instant. It is called again and again, since
+// endBodies lets no connection be read later than at. It is called again and again, since
 // net/http sets a later deadline for each head that arrives. With HTTP/2, such a deadline would end
 // all that a connection does: there, boundBody bounds each body.
 func (s *server) endBodies(at time.Time) {
@@ -625,9 +626,9 @@ func (s *server) endBodies(at time.Time) {
 }
 
 // boundBody bounds the body of a request with HTTP/2: once the request's context has ended, it has
-// bodyWait left. done has to be called before the handler returns, since w cannot be used
+// bodyWait left. end has to be called before the handler returns, since w cannot be used
 // afterwards.
-func boundBody(w http.ResponseWriter, r *http.Request) (done func()) {
+func boundBody(w http.ResponseWriter, r *http.Request) (end func()) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(r.Context(), func() {
 		defer close(ended)
@@ -679,7 +680,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
 	// The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
-		if ahead := s.ledger.resetMostAhead(); ahead > 61*time.Second {
+		if ahead := s.ledger.takeMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
 				"a key's minute ends too far in the future", "ends_in", ahead.String())
 		}
@@ -696,7 +697,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return saveLost(s, false)
 	})
 	if o != nil {
-		// Of the report and the count of the pets, most ticks read nothing: see reading in
+		// At most ticks, the report and the count of the pets are not read: see reading in
 		// operator.go. But a page that was just opened waits for them no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
@@ -725,17 +726,17 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// A file that has lost its name takes no usage. So this comes first: it notes where all else
-	// is, in a copy or, if the log alone was lost, in the database, and the error of flushLast says
-	// so. Its own error comes once more below.
+	// A file that has lost its name takes no usage, and the error of flushLast says where all that
+	// was confirmed is: in a copy, which is made first, or in the database, if the log alone was
+	// lost. If there can be no copy, the second call says so.
 	_ = saveLost(s, true)
 	notStored := flushLast(s.ledger)
-	// A name may have been lost meanwhile, or commits may have come after the copy. An error of
-	// this names the last copy, and takes the place of flushLast's.
+	// The name may have been lost since, or more may have been confirmed: then another copy is made.
 	lost := saveLost(s, true)
 	if notStored == nil {
 		return lost
 	}
+	// lost names the last copy, and notStored the first.
 	return fmt.Errorf("the usage counted last is not stored: %w", cmp.Or(lost, notStored))
 }
 
@@ -750,8 +751,8 @@ func saveLost(s *service, isEnd bool) error {
 	return rescue(context.Background(), file, s.log, isEnd)
 }
 
-// endsWriting are the errors that do not pass while a stop waits.
-var endsWriting = []error{errLostFile, errElsewhere, errOverwritten, errFailedSync,
+// lastingErrors are those that do not go away while a stop waits.
+var lastingErrors = []error{errLostFile, errElsewhere, errOverwritten, errFailedSync,
 	errOtherDatabase}
 
 // flushLast tries for 10 seconds to write the usage a last time, unless that is useless.
@@ -760,7 +761,7 @@ func flushLast(l *ledger) error {
 	defer cancel()
 	for {
 		err := l.flush(ctx, time.Now, false) // without pauses, since nobody creates any more
-		isUseless := slices.ContainsFunc(endsWriting, func(end error) bool {
+		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)
 		})
 		if err == nil || isUseless || ctx.Err() != nil {

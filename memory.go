@@ -3,7 +3,7 @@ package main
 // What a service remembers of the database, and for how long that counts. Others may change the
 // database at any time. So a service looks for their edits four times a second, and uses what it
 // remembers for a second after a look at most. Each look that finds an edit makes all that was
-// remembered before old: see editsSeen.
+// remembered before old: see generation.
 //
 // A process that was paused, with its machine or alone, has looked at nothing meanwhile. So the
 // first request after a pause begins a new look, and all requests wait for it: see catchUp. What a
@@ -27,11 +27,11 @@ type memory struct {
 	// its id.
 	documents cache[any, any]
 
-	// editsSeen counts how often this service has noticed that others may have changed rows. A
-	// cached page, pet or key keeps the count from before it was read, and is fresh while that is
-	// the count.
-	editsSeen atomic.Uint64
-	edits     atomic.Int64 // the number of edits that was read last
+	// generation counts how often this service has noticed that others may have changed rows. A
+	// cached page, pet or key keeps the generation from before it was read, and is fresh while that
+	// is the store's.
+	generation atomic.Uint64
+	edits      atomic.Int64 // the number of edits that was read last
 	// highestShown is the highest id of a pet that a response of this service may have shown. A
 	// last page that was read before may lack this pet: see fresh.
 	highestShown atomic.Int64
@@ -241,7 +241,7 @@ func (m *memory) noteReady(part *error, err error) {
 }
 
 // forget makes all that is remembered old.
-func (m *memory) forget() { m.editsSeen.Add(1) }
+func (m *memory) forget() { m.generation.Add(1) }
 
 // noteEdits takes the number of edits that a read has returned. A page that shows an edit makes all
 // that was cached before the edit stale. Otherwise a client that has seen the edit on one page

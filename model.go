@@ -184,7 +184,8 @@ func (t sentText) String() string {
 	return strconv.QuoteToGraphic(withoutKeys(text))
 }
 
-// sentLiteral is the sentText of a JSON string. It is decoded only where problems.add formats it.
+// sentLiteral is the sentText of a JSON string. It is decoded only if problems.add formats it, and
+// so not for all of a body's thousands of names.
 type sentLiteral []byte
 
 func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
@@ -193,7 +194,7 @@ func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
 type problems struct {
 	count int
 	named []string
-	size  int // bytes of JSON that those named take, and the first one that did not fit
+	size  int // in bytes of JSON: of those named, and of the first one that did not fit
 }
 
 const (
@@ -338,7 +339,7 @@ func redact(line string) string {
 }
 
 // withoutPassword takes the user and password of URLs out of a field. A password may hold any
-// character. So everything from the first :// to the last @ of the field counts as one.
+// character. So everything from the first :// to the last @ of the field is taken out.
 func withoutPassword(field string) string {
 	before, after, _ := strings.Cut(field, "://")
 	if at := strings.LastIndexByte(after, '@'); at >= 0 {
@@ -392,9 +393,9 @@ func parseID(s string) (id int64, ok bool) {
 	return id, err == nil && id > 0 && strconv.FormatInt(id, 10) == s
 }
 
-// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body
-// whose message names the problems by field: "name: what is wrong; categoryId: what is wrong".
-// ignored names fields that may be there with any value, and are not read.
+// decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body. If
+// it is an object, the message names the problems by field: "name: what is wrong; categoryId: what
+// is wrong". ignored names fields that may be there with any value, and are not read.
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	body = bytes.Trim(body, " \t\r\n")
 	if problem := checkObject(body); problem != "" {
@@ -417,7 +418,7 @@ func checkObject(body []byte) string {
 	case !utf8.Valid(body):
 		return "the body is not valid UTF-8"
 	case !json.Valid(body):
-		// This says what is wrong, and where, and quotes one character at most.
+		// The error says what is wrong, and in what, and quotes one character at most.
 		err := json.Unmarshal(body, &json.RawMessage{})
 		return fmt.Sprintf("the body is not valid JSON: %v", err)
 	case body[0] != '{':
@@ -456,10 +457,10 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 }
 
 // memberName decodes the name of a member. A body may have thousands, and json.Unmarshal takes ten
-// times as long as strconv.Unquote, which reads strings of Go. Those of JSON differ in two escapes
-// that Go does not know, \/ and halves of surrogate pairs: these give "", as no field has them in
-// its name. (Escapes that only Go knows are not valid JSON.) A name that is longer than all fields
-// with each of their characters escaped is "" as well.
+// times as long as strconv.Unquote, which reads strings of Go. Go does not know two escapes of
+// JSON, \/ and halves of surrogate pairs: a name with one of them is given as "", as is one that is
+// longer than all fields with each of their characters escaped. No field has such a name. (Escapes
+// that only Go knows are not valid JSON.)
 func memberName(literal []byte) string {
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {

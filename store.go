@@ -133,7 +133,7 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered: documents, editsSeen, highestShown and ready are its fields. Embedded, so
+	// What is remembered: documents, generation, highestShown and ready are its fields. Embedded, so
 	// that a request can ask the store to catchUp, which is where the age of what is remembered is
 	// looked at. page and pet look only whether it is fresh.
 	memory
@@ -267,7 +267,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
-	if t.err != nil { // also because ctx has ended, as happens to a service only when it stops
+	if t.err != nil { // also because ctx has ended, which is so only in a command or in a stop
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -364,18 +364,18 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // storedStatuses has each status at the number that stands for it in the tables. These begin with
-// 2: SQLite takes 0 and 1 for truth values, and plans a statement anew when it is bound to one of
-// them after another number, or to another number after one of them. With 0 and 1, a page would
-// take 18 µs in place of 10.
+// 2: SQLite guesses that status = ? finds more rows with 0 or 1, which may be truth values. So it
+// plans a statement anew that is bound to one of them after another number, or the other way round,
+// and a page would take 18 µs in place of 10. (Of an id it guesses nothing: that is one row.)
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for no status or for all.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
-// These queries read pets for petReader. Those that begin with readPets have one more row, with the
-// id 0, which is no pet: its category_id is the number of edits. Both come from one state of the
-// database, so no pet shows an edit that is not counted. ORDER BY and LIMIT count for all rows
-// together. An OFFSET would cost more with each page.
+// The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
+// 0, which is no pet: its category_id is the number of edits. That number and the pets come from
+// one state of the database, so no pet shows an edit that is not counted. ORDER BY and LIMIT count
+// for all rows together. An OFFSET would cost more with each page.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
 	readPets   = `SELECT 0 AS id, value AS category_id, 0, '' FROM counters WHERE name = 'edits'
@@ -437,7 +437,7 @@ type listPage struct {
 	more bool  // a later page has pets
 
 	// What the store had noted before the page was read, which tells whether it is fresh.
-	editsSeen    uint64
+	generation   uint64
 	highestShown int64
 }
 
@@ -458,7 +458,7 @@ func (at place) query() statement {
 
 // fresh reports whether a cached page is as good as one that is read now.
 func (s *store) fresh(p *listPage) bool {
-	if p.editsSeen != s.editsSeen.Load() {
+	if p.generation != s.generation.Load() {
 		return false
 	}
 	if p.more { // new pets get higher ids, and stand on later pages
@@ -489,20 +489,13 @@ func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error
 func (s *store) readPage(at place) (*listPage, error) {
 	// Both come before the query. So a page that was read before an edit, or before a new pet was
 	// shown, and cached after it, is not fresh.
-	page := &listPage{editsSeen: s.editsSeen.Load(), highestShown: s.highestShown.Load()}
+	page := &listPage{generation: s.generation.Load(), highestShown: s.highestShown.Load()}
 	body := append(make([]byte, 0, 100*at.limit), '[')
-	readPet := s.petReader()
 	count := int64(0)
-	found := false
-	err := s.read(context.Background(), at.query(), func(scan scanner) error {
-		found = true
-		pet, err := readPet(scan)
-		if err != nil || pet == nil {
-			return err
-		}
+	err := s.showPets(at.query(), func(pet *Pet) {
 		if count == at.limit {
 			page.more = true
-			return nil
+			return
 		}
 		if count > 0 {
 			body = append(body, ',')
@@ -510,41 +503,49 @@ func (s *store) readPage(at place) (*listPage, error) {
 		count++
 		body = pet.appendJSON(body)
 		page.last = pet.ID
-		return nil
 	})
 	if err != nil {
 		return nil, err
-	}
-	if !found {
-		return nil, errors.New("the engine has returned no page") // not even the row that is no pet
 	}
 	page.document = newDocument(append(body, ']'), page.more) // if there are more, with a Link
 	return page, nil
 }
 
+// showPets calls show with each pet of a query that begins with readPets.
+func (s *store) showPets(query statement, show func(pet *Pet)) error {
+	isAnswered := false
+	readPet := s.petReader()
+	err := s.read(context.Background(), query, func(scan scanner) error {
+		isAnswered = true
+		pet, err := readPet(scan)
+		if err == nil && pet != nil {
+			show(pet)
+		}
+		return err
+	})
+	if err == nil && !isAnswered {
+		return errors.New("the engine has returned nothing, not even the row that is no pet")
+	}
+	return err
+}
+
 // cachedPet is the document of one pet.
 type cachedPet struct {
 	document
-	editsSeen uint64 // of the store, before the pet was read; only an edit changes a pet
+	generation uint64 // of the store, before the pet was read; only an edit changes a pet
 }
 
 // pet returns the pet, or nil if there is none.
 func (s *store) pet(id int64) (*cachedPet, error) {
-	editsSeen := s.editsSeen.Load() // before the query
+	generation := s.generation.Load() // before the query
 	// In documents, a pet has an int64 as its key, and a page its place.
-	if pet, ok := s.documents.get(id).(*cachedPet); ok && pet.editsSeen == editsSeen {
+	if pet, ok := s.documents.get(id).(*cachedPet); ok && pet.generation == generation {
 		return pet, nil
 	}
 	var pet *cachedPet
-	readPet := s.petReader()
-	err := s.read(context.Background(), sqlOf(petQuery, id), func(scan scanner) error {
-		found, err := readPet(scan)
-		if err != nil || found == nil {
-			return err
-		}
+	err := s.showPets(sqlOf(petQuery, id), func(found *Pet) {
 		document := newDocument(found.appendJSON(nil), false)
-		pet = &cachedPet{document: document, editsSeen: editsSeen}
-		return nil
+		pet = &cachedPet{document: document, generation: generation}
 	})
 	if err != nil || pet == nil {
 		return nil, err
@@ -578,19 +579,18 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
-	if first <= t.highestShown { // ids come again: all plain creates of the transaction fail
+	if first <= t.highestShown { // all plain creates of the transaction fail together
 		return 0, s.noteGivenAgain(first)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// noteGivenAgain returns the error of creates whose ids were given before: of one with an
-// Idempotency-Key if its own id was; of the plain ones of a transaction, which come after all of
-// those, and whose ids follow one another, if the first was. The engine has lost pets, as happens
-// to a node whose disk was full, and on a cluster of which two nodes have led at once. What becomes
-// of this pet is unknown, too. What is remembered may be of those that are lost, so it is
-// forgotten, but for highestShown: creates fail until the ids are above all that were shown.
+// noteGivenAgain returns the error of a create that got an id that was given before. The engine has
+// lost pets, as happens to a node whose disk was full, and on a cluster of which two nodes have led
+// at once. What becomes of this pet is unknown, too. What is remembered may be of those that are
+// lost, so it is forgotten, but for highestShown: creates fail until the ids are above all that
+// were shown.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
@@ -650,8 +650,8 @@ func (s *store) purgeRows(ctx context.Context, query string, before int64) error
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// What runs may finish after the end of ctx. Otherwise a stop on a cluster would count as a
-		// commit that has failed.
+		// What has begun may finish after the end of ctx. Otherwise a stop would count as a commit
+		// that has failed.
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
 		if err != nil {
 			return err

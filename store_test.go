@@ -210,9 +210,9 @@ func TestWhatIsRememberedOfAnotherDatabaseIsOld(t *testing.T) {
 	for what, use := range map[string]func(context.Context) error{
 		"a read": s.readable, "a write": s.probe,
 	} {
-		before := s.editsSeen.Load()
+		before := s.generation.Load()
 		wantError(t, use(t.Context()), errOtherDatabase, what)
-		wantEqual(t, s.editsSeen.Load(), before+1, "after ", what, ", the edits seen")
+		wantEqual(t, s.generation.Load(), before+1, "after ", what, ", the generation")
 	}
 	wantError(t, s.readySoFar().reading, errOtherDatabase, "readiness")
 	wantError(t, s.purge(t.Context(), testTime), errOtherDatabase, "a purge")
@@ -220,12 +220,15 @@ func TestWhatIsRememberedOfAnotherDatabaseIsOld(t *testing.T) {
 	wantError(t, err, errUnavailable, "a row that cannot be read")
 }
 
-// TestAReadWithoutRowsIsNoEmptyPage, since each page begins with a row that is no pet.
-func TestAReadWithoutRowsIsNoEmptyPage(t *testing.T) {
+// TestAReadWithoutRowsTellsOfNoPet, since the first row of each is no pet.
+func TestAReadWithoutRowsTellsOfNoPet(t *testing.T) {
 	s := newStore(t)
 	s.engine = emptyEngine{engine: s.engine}
 	if page, err := s.page("", 20, 0); err == nil {
 		t.Errorf("the page is %s", page.body)
+	}
+	if pet, err := s.pet(1); err == nil {
+		t.Errorf("the pet is %v", pet)
 	}
 }
 

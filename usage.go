@@ -43,7 +43,7 @@ type ledger struct {
 	strangers    lastMinutes    // all as usage 0: 401 counts as admitted, and 429 as refused
 	spent        []spentAddress // the last 10 that have used up their minute
 	// mostAhead is how far in the future the end of a stored minute was, at most, since the last
-	// resetMostAhead.
+	// takeMostAhead.
 	mostAhead instant
 }
 
@@ -598,9 +598,9 @@ func (l *ledger) trim(now instant) {
 	})
 }
 
-// resetMostAhead returns mostAhead, and begins anew. If it is more than a minute, the clocks of two
+// takeMostAhead returns mostAhead, and begins anew. If it is more than a minute, the clocks of two
 // services differ by the rest.
-func (l *ledger) resetMostAhead() time.Duration {
+func (l *ledger) takeMostAhead() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	mostAhead := time.Duration(l.mostAhead) * time.Millisecond

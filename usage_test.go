@@ -278,7 +278,7 @@ func TestTheLedgerIsUsedUnderItsLock(t *testing.T) {
 		"(*ledger).countError":        func() { l.countError(1, testStart) },
 		"(*ledger).noteDeprecatedUse": func() { l.noteDeprecatedUse(1, testStart) },
 		"(*ledger).beginBatch":        func() { l.beginBatch(1) },
-		"(*ledger).resetMostAhead":    func() { l.resetMostAhead() },
+		"(*ledger).takeMostAhead":     func() { l.takeMostAhead() },
 		"(*ledger).countStranger":     func() { l.countStranger(netip.Prefix{}, d) },
 		"(*ledger).busy":              func() { l.busy(testStart) },
 	})

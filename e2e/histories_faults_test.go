@@ -59,7 +59,7 @@ func withEarlyCommands(t *testing.T, program string) *recording {
 
 var plantedFaults = []plantedFault{
 	{"a page is served after an edit", undisturbed, "store.go", []string{
-		"p.editsSeen != s.editsSeen.Load()", "p.editsSeen > s.editsSeen.Load()",
+		"p.generation != s.generation.Load()", "p.generation > s.generation.Load()",
 	}},
 	{"one page shows an edit, and the next one does not yet", undisturbed, "memory.go", []string{
 		"if m.edits.Load() != edits {", "if m.edits.Load() > edits {",
@@ -112,7 +112,7 @@ var plantedFaults = []plantedFault{
 		`hashed[len(body)] = '+'`, `hashed[len(body)] = '.'`,
 	}},
 	{"a key is good after it was revoked", undisturbed, "auth.go", []string{
-		"known.editsSeen == k.store", "known.editsSeen <= k.store",
+		"known.generation == k.store", "known.generation <= k.store",
 	}},
 	{"an import tells other ids", undisturbed, "commands_pets.go", []string{
 		"inserted.lastID - inserted.affected + 1", "inserted.lastID - inserted.affected + 2",
