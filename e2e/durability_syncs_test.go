@@ -157,7 +157,7 @@ func newRefusingDisk(t *testing.T) *refusingDisk {
 	t.Helper()
 	d := &refusingDisk{t: t, pool: t.TempDir(), mount: t.TempDir()}
 	d.image = filepath.Join(d.pool, "image")
-	mount(t, d.pool, "size=96m")
+	mount(t, d.pool, "size=160m")
 	noError(t, os.WriteFile(d.image, nil, 0o600))
 	noError(t, os.Truncate(d.image, 256<<20))
 	tool(t, "mkfs.ext4", "-q", "-b", "4096", "-E", "nodiscard", "-J", "size=4", "-m", "0", d.image)
@@ -297,9 +297,14 @@ func (r *refusal) endure(t *testing.T) error {
 	r.begin(4)
 	defer r.load.end()
 	// A log that has grown beside a reader has its space from then on, so only the database lacks
-	// it.
+	// it. It has enough for what four clients write until the test is over.
 	reader := database(t, s.db, "BEGIN", "SELECT * FROM sqlite_schema")
-	time.Sleep(6 * time.Second)
+	eventually(t, time.Minute, func() error {
+		if log, err := os.Stat(s.db + "-wal"); err != nil || log.Size() < 56<<20 {
+			return fmt.Errorf("the log is small: %v", log)
+		}
+		return nil
+	})
 	noError(t, reader.Close())
 	time.Sleep(2 * time.Second)
 	well := disk.refuse()
