@@ -86,8 +86,9 @@ Example: petstore key show -json 7`,
 
 Without an ID it shows all keys, those with the most requests admitted first;
 with an ID, each day of that key, in UTC. Refused are responses of 429, errors
-those of 5xx. A key and those that it was rotated from are one. Services write
-what they count every half second. Days without requests are left out.
+those of 5xx. A key and those that it was rotated from are one. What services
+have counted in the last second may be missing. Days without requests are left
+out.
 
 Example: petstore key usage -days 90 7`,
 		database: openToRead, flags: usageFlags, run: keyUsage,

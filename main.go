@@ -674,7 +674,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	every(lookEvery, "look for edits by other programs", func(context.Context) error {
 		return s.store.keepUp()
 	})
-	every(500*time.Millisecond, "write usage", func(ctx context.Context) error {
+	every(s.ledger.flushEvery(), "write usage", func(ctx context.Context) error {
 		return s.ledger.flush(ctx, time.Now, true) // with pauses, which leave room to creates
 	})
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.

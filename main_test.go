@@ -512,11 +512,11 @@ type background struct {
 }
 
 // withBackground runs a test in fake time, with a service and its work beside requests: it writes
-// usage twice a second, looks for edits and for its files, and removes what is old.
+// usage every 750 ms, looks for edits and for its files, and removes what is old.
 //
 //	withBackground(t, nil, func(b *background) {
 //		b.use()                                // counts a request
-//		time.Sleep(501 * time.Millisecond)     // which takes no time
+//		time.Sleep(751 * time.Millisecond)     // which takes no time
 //		b.wantStored(1)
 //		must(b, b.stop())                      // as a service stops
 //		b.wantLog()                            // and nothing was logged
@@ -648,9 +648,9 @@ func TestAPanicInTheBackgroundEndsNothing(t *testing.T) {
 	withBackground(t, check, func(b *background) {
 		broken.Store(true)
 		b.use()
-		time.Sleep(501 * time.Millisecond)
+		time.Sleep(751 * time.Millisecond)
 		broken.Store(false)
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(750 * time.Millisecond)
 		b.wantStored(1)
 		b.wantLog(`"ERROR","msg":"cannot write usage","error":"panic: boom`,
 			`"msg":"can write usage again"`)
@@ -873,7 +873,7 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 	var writes int
 	var release chan bool
 	check := func(st statement) {
-		if st.query == mergeDays {
+		if st.query == mergeUsages {
 			writes++
 			<-release
 		}
@@ -881,7 +881,7 @@ func TestAStopWaitsForTheUsageThatIsBeingWritten(t *testing.T) {
 	withBackground(t, check, func(b *background) {
 		release = make(chan bool)
 		b.use()
-		time.Sleep(501 * time.Millisecond)
+		time.Sleep(751 * time.Millisecond)
 		b.stopDuring(release)
 		b.wantStored(1)
 		wantEqual(b, writes, 1, "how often it is written")

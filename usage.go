@@ -1,8 +1,8 @@
 package main
 
 // What services share: usage that lasts. The ledger counts in memory what limits.go decides,
-// flushes what it has counted every half second, and reads what it does not remember. It keeps the
-// usage of each day, which is reported and, when it is old, deleted.
+// flushes what it has counted more than once a second, and reads what it does not remember. It
+// keeps the usage of each day, which is reported and, when it is old, deleted.
 //
 // Several services may share the database, and with it the usage of a key. Each counts for itself,
 // and every half second adds what it has counted to what is stored and goes on from there: see
@@ -18,7 +18,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -203,7 +202,7 @@ func (l *ledger) storeBan(a *account, d *decision) (isStored bool, err error) {
 	ends := d.now + instant(l.banFor.Milliseconds())
 	var stored usage
 	_, err = l.store.write(context.Background(),
-		sqlOf(insertUsages, fmt.Sprintf(`[{"ID":%d}]`, a.usageID)),
+		sqlOf(insertUsages, fmt.Sprintf("[[%d]]", a.usageID)),
 		sqlOf(updateBan, a.usageID, int64(begins), int64(ends), int64(lastBan)),
 		statement{
 			query: usageQuery,
@@ -231,7 +230,7 @@ const updateBan = `UPDATE usage SET banned_at = ?2, banned_until = ?3
 WHERE id = ?1 AND banned_at = ?4`
 
 // usageDate is a day of a usage: whole days since 1970, in UTC.
-type usageDate struct{ Usage, Day int64 }
+type usageDate struct{ usage, day int64 }
 
 func dateOf(id int64, now instant) usageDate { return usageDate{id, int64(now / dayMillis)} }
 
@@ -299,6 +298,16 @@ const (
 	smallBatch = 100 // of a flush that leaves room, on a file
 )
 
+// flushEvery is how often usage is flushed. Services that share it merge it twice a second. On a
+// file, flushes take from creates, so there are as few as a kill allows that may lose a second of
+// counting, the time of a flush included.
+func (l *ledger) flushEvery() time.Duration {
+	if l.shared {
+		return 500 * time.Millisecond
+	}
+	return 750 * time.Millisecond
+}
+
 // flush adds what was counted until now to what is stored, and goes on from the sum. Where other
 // services share the database, every flush learns of their bans. Requests that were not added,
 // because another service has begun a window, still count: they are in a later batch of the same
@@ -321,7 +330,7 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time, leavesRoom boo
 	l.due = slices.Collect(maps.Keys(l.tallies)) // what comes later is left for the next flush
 	l.mu.Unlock()
 	// Neighbours in the tables share pages, and a batch writes each of its pages once.
-	slices.SortFunc(l.due, func(a, b usageDate) int { return cmp.Compare(a.Usage, b.Usage) })
+	slices.SortFunc(l.due, func(a, b usageDate) int { return cmp.Compare(a.usage, b.usage) })
 	for l.beginBatch(most) {
 		begin := time.Now()
 		if err := l.send(ctx, now); err != nil {
@@ -354,22 +363,34 @@ func (l *ledger) send(ctx context.Context, now func() time.Time) error {
 }
 
 // usageIncrement is what is added to a usage that is stored.
-type usageIncrement struct {
-	ID     int64
-	Minute increment `json:"minute"`
-	Day    increment `json:"day"`
+type usageIncrement struct{ minute, day increment }
+
+// increment is what is added to a bucket that is stored: requests of the window that ends at ends.
+// If another window is stored, this one replaces it, but only if the other is still as it was read
+// last: a flush that arrives late must not replace a window that its service never saw. See
+// mergeUsages.
+type increment struct {
+	requests int64
+	ends     instant
+	read     bucket
 }
 
-// increment is what is added to a bucket that is stored: Used requests of the window that ends at
-// Ends. If another window is stored, this one replaces it, but only if the other is still as it was
-// read last: a flush that arrives late must not replace a window that its service never saw. See
-// mergeDays. The ends are numbers, because an instant becomes a string in JSON.
-type increment struct{ Used, Ends, ReadUsed, ReadEnds int64 }
+// row is the increment of a usage as mergeUsages takes it. An instant would be a string in JSON.
+func (u usageIncrement) row(id int64) []int64 {
+	m, d := u.minute, u.day
+	return []int64{id, m.requests, int64(m.ends), m.read.used, int64(m.read.ends),
+		d.requests, int64(d.ends), d.read.used, int64(d.read.ends)}
+}
 
 // dayRow is what is added to a day of a usage.
 type dayRow struct {
 	usageDate
 	tally
+}
+
+// row is the dayRow as addTallies takes it.
+func (d dayRow) row() []int64 {
+	return []int64{d.usage, d.day, d.Admitted, d.Refused, d.Errors}
 }
 
 // beginBatch moves what is due to a new batch: at most mostDays tallies, and the unsent requests of
@@ -389,7 +410,6 @@ func (l *ledger) beginBatch(mostDays int) bool {
 		number:         l.batch.number + 1,
 		outcomeUnknown: true,
 		usages:         map[int64]usageIncrement{},
-		days:           []dayRow{}, // nil would be null in JSON
 		deprecated:     l.deprecated,
 	}
 	for len(l.due) > 0 && len(next.days) < mostDays {
@@ -401,12 +421,11 @@ func (l *ledger) beginBatch(mostDays int) bool {
 		}
 		next.days = append(next.days, dayRow{usageDate: date, tally: t})
 		delete(l.tallies, date)
-		e := l.entries[date.Usage]
+		e := l.entries[date.usage]
 		if e != nil && e.hasUnsent() {
-			next.usages[date.Usage] = usageIncrement{
-				ID:     date.Usage,
-				Minute: e.minuteStored.increment(e.minute),
-				Day:    e.dayStored.increment(e.day),
+			next.usages[date.usage] = usageIncrement{
+				minute: increment{e.minuteStored.unsent, e.minute.ends, e.minuteStored.read},
+				day:    increment{e.dayStored.unsent, e.day.ends, e.dayStored.read},
 			}
 		}
 	}
@@ -418,31 +437,27 @@ func (l *ledger) beginBatch(mostDays int) bool {
 	return true
 }
 
-// increment is what to send of a bucket.
-func (s *storedPart) increment(b bucket) increment {
-	return increment{
-		Used:     s.unsent,
-		Ends:     int64(b.ends),
-		ReadUsed: s.read.used,
-		ReadEnds: int64(s.read.ends),
-	}
-}
-
 // statements add the batch of a service, unless it was added before. Then they read the usages of
 // the batch, and all that are banned, as a JSON array of usageRow into stored.
 //
 // The SQL of each statement is shorter than 1,024 bytes, without its arguments. If one were longer,
 // a node of rqlite would compress the request, and a flush would be three times as expensive.
 func (b *batch) statements(service string, now instant, stored *string) []statement {
-	usages, _ := json.Marshal(b.usages) // numbers cannot fail
-	days, _ := json.Marshal(b.days)
+	usageRows, tallyRows := [][]int64{}, [][]int64{} // nil would be null in JSON
+	for _, id := range slices.Sorted(maps.Keys(b.usages)) {
+		usageRows = append(usageRows, b.usages[id].row(id))
+	}
+	for _, day := range b.days {
+		tallyRows = append(tallyRows, day.row())
+	}
+	usages, _ := json.Marshal(usageRows) // numbers cannot fail
+	tallies, _ := json.Marshal(tallyRows)
 	deprecated, _ := json.Marshal(b.deprecated)
 	at := int64(now)
 	return []statement{
 		sqlOf(insertUsages, string(usages)),
-		sqlOf(mergeMinutes, string(usages), service, b.number),
-		sqlOf(mergeDays, string(usages), service, b.number),
-		sqlOf(addTallies, string(days), service, b.number),
+		sqlOf(mergeUsages, string(usages), service, b.number),
+		sqlOf(addTallies, string(tallies), service, b.number),
 		sqlOf(noteFlush, at, service, b.number),
 		sqlOf(mergeDeprecated, string(deprecated)),
 		{
@@ -461,24 +476,32 @@ const (
 	// Without notMerged: an empty usage may be stored again, since the one that is there stays.
 	insertUsages = `INSERT INTO usage
 	(id, minute_used, minute_ends, day_used, day_ends, banned_at, banned_until)
-SELECT value ->> 'ID', 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE true
+SELECT value ->> 0, 0, 0, 0, 0, 0, 0 FROM json_each(?1) WHERE true
 ON CONFLICT DO NOTHING`
 
 	// Requests are added to a window of the same end. Otherwise they begin one, but only if what is
 	// stored is what the service has read last. So a flush that arrives late replaces no window
 	// that its service did not know, whatever the clocks say. What is not added here still counts:
-	// storedPart.adopt finds it out from the stored window.
-	mergeDays = `UPDATE usage
-SET day_ends = sent_ends, day_used = sent_used + iif(day_ends = sent_ends, day_used, 0)
-FROM (SELECT value ->> 'ID' AS sent_id,
-	value ->> '$.day.Used' AS sent_used, value ->> '$.day.ReadUsed' AS read_used,
-	value ->> '$.day.Ends' AS sent_ends, value ->> '$.day.ReadEnds' AS read_ends FROM json_each(?1))
-WHERE id = sent_id AND sent_used > 0
-	AND (day_ends = sent_ends OR (day_used, day_ends) = (read_used, read_ends)) AND ` + notMerged
+	// storedPart.adopt finds it out from the stored window. MATERIALIZED: each number is taken out
+	// of the JSON once.
+	mergeUsages = `WITH increment AS MATERIALIZED (SELECT value ->> 0 AS sent_id,
+	value ->> 1 AS m_sent, value ->> 2 AS m_ends, value ->> 3 AS m_read, value ->> 4 AS m_read_ends,
+	value ->> 5 AS d_sent, value ->> 6 AS d_ends, value ->> 7 AS d_read, value ->> 8 AS d_read_ends
+	FROM json_each(?1))
+UPDATE usage SET
+minute_used = CASE WHEN minute_ends = m_ends THEN minute_used + m_sent
+	WHEN m_sent > 0 AND (minute_used, minute_ends) = (m_read, m_read_ends) THEN m_sent
+	ELSE minute_used END,
+minute_ends = iif(m_sent > 0 AND (minute_used, minute_ends) = (m_read, m_read_ends),
+	m_ends, minute_ends),
+day_used = CASE WHEN day_ends = d_ends THEN day_used + d_sent
+	WHEN d_sent > 0 AND (day_used, day_ends) = (d_read, d_read_ends) THEN d_sent
+	ELSE day_used END,
+day_ends = iif(d_sent > 0 AND (day_used, day_ends) = (d_read, d_read_ends), d_ends, day_ends)
+FROM increment WHERE id = sent_id AND ` + notMerged
 
 	addTallies = `INSERT INTO usage_days (usage_id, day, admitted, refused, errors)
-SELECT value ->> 'Usage', value ->> 'Day', value ->> 'admitted', value ->> 'refused',
-	value ->> 'errors'
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4
 FROM json_each(?1) WHERE ` + notMerged + `
 ON CONFLICT (usage_id, day) DO UPDATE SET admitted = admitted + excluded.admitted,
 	refused = refused + excluded.refused, errors = errors + excluded.errors`
@@ -499,12 +522,9 @@ FROM json_each(?) AS used WHERE api_keys.id = CAST(used.key AS INTEGER)`
 	'DayUsed', day_used, 'DayEnds', day_ends,
 	'BannedAt', banned_at, 'BannedUntil', banned_until))
 FROM usage
-WHERE id IN (SELECT value ->> 'ID' FROM json_each(?1)) OR id IN (SELECT id FROM usage
+WHERE id IN (SELECT value ->> 0 FROM json_each(?1)) OR id IN (SELECT id FROM usage
 	WHERE banned_until > 0 AND banned_until > ?2 ORDER BY banned_until DESC LIMIT 10000)`
 )
-
-// mergeMinutes does for minutes what mergeDays does for days. Every "day" of the text is replaced.
-var mergeMinutes = strings.ReplaceAll(mergeDays, "day", "minute")
 
 // usageRow is a usage as readUsages reads it.
 type usageRow struct {
@@ -527,8 +547,8 @@ func (l *ledger) adopt(stored []usageRow, clock func() time.Time) {
 		}
 		sent := l.batch.usages[row.ID]
 		// A stored minute that ended too far ahead counted as over when it was read (see running),
-		// and what was sent has replaced it. Then row no longer shows its end, but ReadEnds does.
-		minuteEnds := max(row.MinuteEnds, instant(sent.Minute.ReadEnds))
+		// and what was sent has replaced it. Then row no longer shows its end, but what was read does.
+		minuteEnds := max(row.MinuteEnds, sent.minute.read.ends)
 		l.mostAhead = max(l.mostAhead, minuteEnds-now)
 		if e.adopt(row, sent, now) {
 			today := dateOf(row.ID, now)
@@ -553,9 +573,9 @@ func (e *entry) adopt(row usageRow, sent usageIncrement, now instant) (again boo
 	minute := bucket{used: row.MinuteUsed, ends: row.MinuteEnds}
 	day := bucket{used: row.DayUsed, ends: row.DayEnds}
 	minuteAgain := e.minuteStored.adopt(
-		&e.minute, minute, sent.Minute, now, minuteMillis)
+		&e.minute, minute, sent.minute, now, minuteMillis)
 	dayAgain := e.dayStored.adopt(
-		&e.day, day, sent.Day, now, dayMillis)
+		&e.day, day, sent.day, now, dayMillis)
 	return minuteAgain || dayAgain
 }
 
@@ -563,7 +583,7 @@ func (e *entry) adopt(row usageRow, sent usageIncrement, now instant) (again boo
 // sent, since a window may have ended meanwhile.
 func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length instant) (
 	again bool) {
-	isAdded := stored.ends == instant(sent.Ends)
+	isAdded := stored.ends == sent.ends
 	isOthers := !isAdded && stored != s.read
 	s.read = stored
 	switch {
@@ -575,7 +595,7 @@ func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length
 		}
 	case isAdded && stored.ends == b.ends:
 		// The increment was added to the window of b.
-		s.unsent -= sent.Used
+		s.unsent -= sent.requests
 		b.used = stored.used + s.unsent
 	case isOthers && stored.running(now, length):
 		// Another service has begun this window, which has kept the increment out, or has added to
@@ -586,7 +606,7 @@ func (s *storedPart) adopt(b *bucket, stored bucket, sent increment, now, length
 		// What is stored is as it was read last, or older than b: b has begun a newer window when
 		// that one was over. If it seems to run, the clock was set back.
 	}
-	return sent.Used > 0 && !isAdded && s.unsent > 0
+	return sent.requests > 0 && !isAdded && s.unsent > 0
 }
 
 // trim drops the entries that are stored and whose last Retry-After has passed. The caller holds

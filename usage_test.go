@@ -196,9 +196,9 @@ func TestAFlushLeavesRoomForCreates(t *testing.T) {
 		must(t, l.flush(t.Context(), testStart.time, leavesRoom))
 		wantEqual(t, commitsOf(s)-before, transactions, "the number of transactions")
 		wantEqual(t, time.Since(began), takes, "the time that they take, and the pauses")
-		slices.SortFunc(l.batch.days, func(a, b dayRow) int { return int(a.Usage - b.Usage) })
+		slices.SortFunc(l.batch.days, func(a, b dayRow) int { return int(a.usage - b.usage) })
 		first := (transactions-1)*smallBatch + 1
-		wantEqual(t, l.batch.days[0].Usage, first, "the first usage of the last batch")
+		wantEqual(t, l.batch.days[0].usage, first, "the first usage of the last batch")
 	}
 	slowly := func(s *store) {
 		s.engine = &hookedEngine{engine: s.engine, beforeWrite: func() { time.Sleep(each) }}
@@ -217,7 +217,7 @@ func TestAFlushLeavesRoomForCreates(t *testing.T) {
 	withBackground(t, nil, func(b *background) {
 		before := commitsOf(b.store)
 		useMany(b, b.ledger, usages)
-		time.Sleep(600 * time.Millisecond) // to between two flushes
+		time.Sleep(time.Second) // to between two flushes
 		wantEqual(b, commitsOf(b.store)-before, 3, "the transactions of a service")
 		before = commitsOf(b.store)
 		useMany(b, b.ledger, usages)
@@ -381,7 +381,7 @@ func (e *slowNetwork) read(ctx context.Context, q statement, row func(scanner) e
 
 func (e *slowNetwork) write(ctx context.Context, statements []statement) ([]result, error) {
 	l := e.w.service('A')
-	minute := bucket{ends: instant(l.batch.usages[1].Minute.Ends)}
+	minute := bucket{ends: l.batch.usages[1].minute.ends}
 	e.w.meanwhile()
 	fate := e.w.random.IntN(6)
 	if fate < 2 {
