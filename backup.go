@@ -466,7 +466,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	// beside it, no start takes the file that a killed restore has made for its own first.
 	partial, err := createPartial(path)
 	defer func() {
-		if isNew && err != nil {
+		if isNew && err != nil && !errors.Is(err, errElsewhere) { // else it is another service's
 			removeUnused(context.WithoutCancel(ctx), path)
 		}
 		if partial != nil {

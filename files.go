@@ -620,10 +620,14 @@ func refuseElsewhere(ctx context.Context, path string, onlyReads bool,
 		return nil
 	}
 	err = watchHost(ctx, path+"-host", entry)
-	if err == nil && !onlyReads {
+	if err != nil || onlyReads {
+		return err
+	}
+	// If it is gone, another service of another kernel may be about to make its own.
+	if now, err := readMark(path + "-host"); err == nil && now == entry {
 		_ = os.Remove(path + "-host")
 	}
-	return err
+	return nil
 }
 
 // watchHost is an errElsewhere if an entry is renewed while it watches.

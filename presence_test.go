@@ -310,6 +310,21 @@ func TestOfTwoThatMakeADatabaseAtOnceOneServes(t *testing.T) {
 	})
 }
 
+// TestAServiceLooksOnceMoreBeforeItServes: another one may have removed its entry, which that one
+// took for an old one, and have made its own.
+func TestAServiceLooksOnceMoreBeforeItServes(t *testing.T) {
+	path := madeDatabase(t)
+	e := newSQLiteFile(path, "mode=ro", testLog)
+	must(t, e.keepServicesOff(t.Context()))
+	must(t, os.Remove(path+"-host"))
+	writeHost(t, path, otherBoot, 8)
+	wantError(t, e.connect(t.Context(), openToServe), errElsewhere, "the opening")
+	e.host.leave()
+	e.host = nil // otherwise the connections would end with the process
+	must(t, e.Close())
+	wantEqual(t, isMissing(path+"-host"), false, "the other's entry is removed")
+}
+
 // TestWhereThisKernelServesACommandWaitsForNothing, whatever the entry says: a loop of pet set.
 func TestWhereThisKernelServesACommandWaitsForNothing(t *testing.T) {
 	path := madeDatabase(t)

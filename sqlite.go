@@ -348,6 +348,11 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 		e.fail(err)
 		return err
 	}
+	if e.host != nil {
+		// Another service that starts may have removed the entry, taking it for the old one that
+		// both had watched. checkFiles heeds what this finds.
+		_ = e.host.renew(true)
+	}
 	if err := e.checkFiles(); err != nil {
 		return err
 	}
