@@ -597,8 +597,8 @@ FROM kept.sqlite_sequence AS given WHERE given.name = sqlite_sequence.name`,
 
 // rescue saves what a service has open in a copy, F.TIME.saved, if that would be lost with the
 // process: once, and after an error again in a minute, or at once at the service's end. The error
-// says why there is no copy. At the end it also names one, since a file has lost its name. Nobody
-// has busy while the copy is made, so that writes are answered.
+// says why there is no copy. At the end, it is also an error that a file has lost its name: it says
+// where all is. Nobody has busy while the copy is made, so that writes are answered.
 func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool) error {
 	isDue, err := file.beginRescue(log, isEnd)
 	if !isDue {
@@ -622,13 +622,17 @@ func (e *sqliteFile) beginRescue(log *slog.Logger, isEnd bool) (isDue bool, err 
 		return false, err // a copy would hold pages of two databases
 	}
 	r := &e.rescued
-	if !e.isLosing() {
+	hasLost, isLosing := e.lookForLost()
+	if !isLosing {
 		if r.path != "" {
 			log.Warn("the files of the database are back; what is stored from now on is not in "+
 				"the copy: delete it", "copy", r.path)
 		}
 		*r = rescued{where: r.where}
-		return false, nil
+		if !hasLost {
+			return false, nil
+		}
+		return false, r.verdict(isEnd)
 	}
 	hasAll := r.path != "" && r.commits == e.commits
 	isDue = !hasAll && (isEnd || !time.Now().Before(r.next))
@@ -659,22 +663,23 @@ func (r *rescued) verdict(isEnd bool) error {
 	return nil
 }
 
-// isLosing reports whether what was confirmed would be lost with the process: the database has lost
-// its name, or its log has and cannot be emptied. If not, it notes where that is. busy is held.
-func (e *sqliteFile) isLosing() bool {
+// lookForLost reports whether a file has lost its name, and whether what was confirmed would be
+// lost with the process: the database has lost its name, or its log has and cannot be emptied. If
+// not, it notes where that is. busy is held.
+func (e *sqliteFile) lookForLost() (hasLost, isLosing bool) {
 	if !errors.Is(e.checkFiles(), errLostFile) {
 		e.rescued.where = toBeSaved
-		return false
+		return false, false
 	}
 	_, areMoved := e.checkpoint("PASSIVE")
 	if !e.hasName("") || !areMoved && !e.hasName("-wal") {
-		return true
+		return true, true
 	}
 	e.rescued.where = "all that was confirmed is in the database"
 	if !areMoved {
 		e.rescued.where += " and its log"
 	}
-	return false
+	return true, false
 }
 
 // hasName reports whether a file is the one that was opened.

@@ -655,7 +655,8 @@ func (w *response) discardBody(r *http.Request) {
 		return
 	}
 	// To read would send the 100 (Continue) for which a client with an Expect may wait, and so ask
-	// for the body that nobody wants.
+	// for the body that nobody wants. If readBody has sent it, at most chunks are left, which
+	// net/http discards.
 	expects100 := r.Header["Expect"] != nil
 	isTooMuch := r.ContentLength > maxDiscarded // of chunks, the length is -1
 	if expects100 || isTooMuch || r.ContentLength == 0 {

@@ -4,7 +4,7 @@ package main
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
 // it belongs to. It is arithmetic: usage.go counts with it, and stores what was counted.
 //
-// An account has two token buckets of a special kind: each is refilled at once, with all its
+// A line of rotations has two token buckets of a special kind: each is refilled at once, with all its
 // tokens, when its window ends. A window begins with the first request it counts and lasts 60
 // seconds or 24 hours. That gives "requests left in the current window" and "resets at" an exact
 // meaning. The price: up to twice the limit can pass around the end of a window.
@@ -143,7 +143,7 @@ type decision struct {
 	isAddress   bool      // the caller is an address, without a day, and not an account
 	window      window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins   bool      // one strike too many: usage.go has to store a ban
+	banBegins   bool      // one strike too many: authorize in handlers.go has a ban stored
 	policy      []string  // RateLimit-Policy
 }
 
@@ -192,7 +192,7 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
-	// standing has chosen the window that refuses or, if both do, the day.
+	// By its rule, standing has chosen the window that refuses or, if both do, the day.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
 		d.window = minuteWindow // the one that resets later
 	}
@@ -202,7 +202,7 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	}
 	if d.refusal != "" {
 		d.banBegins = withBans && u.strike(now, a.PerMinute)
-		u.askToWait(d) // after strike, which asks for earlier ones
+		u.askToWait(d) // after strike, which looks only at earlier refusals
 		return d
 	}
 	u.minute.take(now, minuteMillis)
@@ -216,11 +216,13 @@ func (u *usage) isBanned(a *account, now instant) bool {
 	return now < u.bannedUntil && a.unbannedAt < u.bannedAt
 }
 
-// showBan makes the decision the refusal of a banned key. It describes the minute: nothing remains
-// of it until the ban ends, or until the exhausted bucket resets if that is later.
+// showBan makes the decision the refusal of a banned key. The headers have no place for a ban, so
+// it is shown as a minute of which nothing remains until the ban ends, or until an exhausted bucket
+// resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited { // a bucket is exhausted
-		until = max(until, d.described().reset)
+	if d.refusal == CodeRateLimited {
+		exhausted := d.described() // the minute, or the day
+		until = max(until, exhausted.reset)
 	}
 	d.refusal = CodeKeyBanned
 	d.window = minuteWindow
@@ -256,8 +258,8 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
 
 // askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer: because it was
-// rounded up, or because the day refused then, and its limit was raised. A caller breaks its word
-// if it comes before any of them has passed.
+// rounded up, or because the day refused then, and its limit was raised. A caller has to wait until
+// all of them have passed.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
@@ -271,7 +273,7 @@ func (u *usage) askToWait(d decision) {
 }
 
 // retryAfter is whole seconds (RFC 9110 section 10.2.3). It is at least 1, also with a limit of 0,
-// which only a hand can have stored.
+// which somebody may have written into the database by hand.
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds: a length, or Unix time.

@@ -43,8 +43,8 @@
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
-// strikes, the limits of addresses, and of what was counted at most the last second, or what has
-// come since the last flush began where a flush takes longer.
+// strikes and the limits of addresses. Of the usage of keys it loses at most the last second, or
+// what was counted since the last flush began where a flush takes longer.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -251,7 +251,9 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	close(cmd.started) // from here on, runUntilStopped in commands.go waits until serve returns
+	// A start that does not heed a stop, as on a disk that hangs, is left behind. From here on, a
+	// stop waits until this function returns: see runUntilStopped in commands.go.
+	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	err = printFirstKey(ctx, cmd, store, url)
@@ -435,7 +437,7 @@ func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute, // unless -idle-timeout says so
+		IdleTimeout:       2 * time.Minute, // unless -idle-timeout says otherwise
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
 			// RFC 9113 section 6.5.2 recommends no fewer. takeTurns bounds what they hold.
@@ -674,9 +676,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	every(lookEvery, "look for edits by other programs", func(context.Context) error {
 		return s.store.keepUp()
 	})
-	every(s.ledger.flushEvery(), "write usage", func(ctx context.Context) error {
-		return s.ledger.flush(ctx, time.Now, true) // with pauses, which leave room to creates
-	})
+	every(flushTick, "write usage", s.ledger.flushInTime)
 	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
 	// The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
@@ -697,8 +697,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return saveLost(s, false)
 	})
 	if o != nil {
-		// At most ticks, the report and the count of the pets are not read: see reading in
-		// operator.go. But a page that was just opened waits for them no longer than a second.
+		// On most ticks, the next two do nothing: see reading in operator.go. But a page that was
+		// just opened waits for them no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "ask the nodes how they are", o.updateNodes)
@@ -726,23 +726,18 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	// A file that has lost its name takes no usage, and the error of flushLast says where all that
-	// was confirmed is: in a copy, which is made first, or in the database, if the log alone was
-	// lost. If there can be no copy, the second call says so.
-	_ = saveLost(s, true)
 	notStored := flushLast(s.ledger)
-	// The name may have been lost since, or more may have been confirmed: then another copy is made.
-	lost := saveLost(s, true)
+	lost := saveLost(s, true) // last, since the copy is to have all
 	if notStored == nil {
 		return lost
 	}
-	// lost names the last copy, and notStored the first.
+	// A file that has lost its name takes no usage. Then lost says where all else is.
 	return fmt.Errorf("the usage counted last is not stored: %w", cmp.Or(lost, notStored))
 }
 
 // saveLost makes a copy of a file that the service has open and that has lost its name: see rescue.
-// At the end, a copy that was made is an error too, which names it. A stop does not cut that off. A
-// cluster has no such file.
+// At the end, it is an error that a name was lost, which says where all that was confirmed is. A
+// stop does not cut that off. A cluster has no such file.
 func saveLost(s *service, isEnd bool) error {
 	file, isFile := s.store.engine.(*sqliteFile)
 	if !isFile {

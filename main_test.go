@@ -774,7 +774,8 @@ func TestACopyThatCannotBeMadeIsTriedEachMinute(t *testing.T) {
 	})
 }
 
-// TestAWholeLogThatLosesItsNameNeedsNoCopy: it is emptied into the database, without a write.
+// TestAWholeLogThatLosesItsNameNeedsNoCopy: it is emptied into the database, without a write. The
+// stop says so.
 func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
 	withBackground(t, nil, func(b *background) {
 		mustCreate(b, b.store, rex)
@@ -785,7 +786,7 @@ func TestAWholeLogThatLosesItsNameNeedsNoCopy(t *testing.T) {
 		copied := filepath.Join(b.TempDir(), "copy.db")
 		writeText(b, copied, readText(b, b.path))
 		wantSound(b.T, copied, 1) // as after a kill
-		must(b, b.stop())
+		wantError(b, b.stop(), errLostFile, "the stop")
 	})
 }
 
@@ -1353,9 +1354,13 @@ func TestAStopEndsForRequestsThatDoNot(t *testing.T) {
 // TestAStopGivesABodyASecond to arrive, a stranger's too, for which net/http waits.
 func TestAStopGivesABodyASecond(t *testing.T) {
 	pair := testPair(t)
+	var stopped time.Time
 	reads := func(w http.ResponseWriter, r *http.Request) {
 		if _, err := readBody(&response{ResponseWriter: w}, r); err != nil {
 			w.WriteHeader(http.StatusBadRequest)
+		}
+		if got := time.Since(stopped); got != time.Second {
+			t.Errorf("the body is given up %v after the stop", got)
 		}
 	}
 	refuses := func(w http.ResponseWriter, _ *http.Request) {
@@ -1397,6 +1402,7 @@ func TestAStopGivesABodyASecond(t *testing.T) {
 				if strings.HasSuffix(what, "HTTP/2") { // which waits a second for its peer
 					most = 2700 * time.Millisecond
 				}
+				stopped = time.Now()
 				wantTime(b, "the stop", 0, most, nil, func() error {
 					cancel()
 					return <-ended

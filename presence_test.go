@@ -127,10 +127,11 @@ func TestWhoOnlyReadsLeavesAnEntryWhereItIs(t *testing.T) {
 
 // TestADatabaseThatAnotherKernelServesIsRefused, and nothing of it is changed.
 func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
-	sc, copied := newScene(t), madeDatabase(t)
+	sc, copied, deleted := newScene(t), madeDatabase(t), databasePath(t)
 	path := sc.db
 	synctest.Test(t, func(t *testing.T) {
 		defer serveElsewhere(t, path)()
+		defer serveElsewhere(t, deleted)()
 		writeText(t, path+".partial", "what that one restores")
 		before := filesIn(t, filepath.Dir(path))
 		delete(before, "pets.db-lock") // which a start makes
@@ -146,6 +147,8 @@ func TestADatabaseThatAnotherKernelServesIsRefused(t *testing.T) {
 		delete(after, "pets.db-lock")
 		wantSameFiles(t, before, after)
 		wantEqual(t, readText(t, path+"-shm"), "", "the index of the log, which both would use")
+		wantNotOpened(t, deleted, openToServe, "a petstore on another machine serves it")
+		wantMissing(t, deleted)
 	})
 }
 
@@ -307,6 +310,7 @@ func TestOfTwoThatMakeADatabaseAtOnceOneServes(t *testing.T) {
 		})
 		wantNotOpened(t, path, openToServe, "a petstore on another machine serves it")
 		wantEqual(t, isMissing(path), false, "the database is removed")
+		wantEqual(t, isMissing(path+"-lock"), false, "the lock is removed")
 	})
 }
 

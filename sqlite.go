@@ -96,7 +96,7 @@ var (
 func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logger) (
 	*sqliteFile, error) {
 	isNew := isMissing(path)
-	path, reading, err := findFile(path, mode)
+	path, reading, err := findFile(ctx, path, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logge
 
 // findFile returns the real path of a database file, which it makes if mode allows that, and
 // SQLite's mode for reading it.
-func findFile(path string, mode openMode) (real, reading string, err error) {
+func findFile(ctx context.Context, path string, mode openMode) (real, reading string, err error) {
 	err = refuseUnfit(path)
 	if err == nil {
 		err = refuseGone(path)
@@ -130,6 +130,9 @@ func findFile(path string, mode openMode) (real, reading string, err error) {
 	mayMake := mode == openOrMake || mode == openToServe
 	if err == nil && isMissing(path) && !mayMake {
 		err = errMissing
+	}
+	if err == nil {
+		err = refuseElsewhere(ctx, placeOf(path), mode.onlyReads(), isServed)
 	}
 	if err != nil {
 		return "", "", err
@@ -162,9 +165,6 @@ func newSQLiteFile(path, reading string, log *slog.Logger) *sqliteFile {
 
 // open checks the file, keeps services off if it is for one, and connects.
 func (e *sqliteFile) open(ctx context.Context, mode openMode) error {
-	if err := refuseElsewhere(ctx, e.path, mode.onlyReads(), isServed); err != nil {
-		return err
-	}
 	version, err := checkOwner(ctx, e.path)
 	if err == nil && version == 0 {
 		err = refuseHalf(e.path)

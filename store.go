@@ -66,11 +66,11 @@ type engine interface {
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
 	// errUnavailable only if a read may succeed later: on a file, it mostly does not.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls note, which makes all that is remembered old. It does so if rows may differ
-	// although no edit was counted: on a file, if another program has written since the last call;
-	// on a cluster, if another node responds, which may lack what the last one has shown. With
-	// several calls at once, none returns before note has.
-	changed(ctx context.Context, note func()) error
+	// changed calls forget, which makes all that is remembered old, if rows may differ although no
+	// edit was counted (see store.edit): on a file, if another program has written anything since
+	// the last call; on a cluster, if another node responds, which may lack what the last one has
+	// shown. With several calls at once, none returns before forget has.
+	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
 	// engine refuses a node with another database, and a service's writes to a file finish whatever
 	// ctx says.
@@ -153,9 +153,9 @@ type transaction struct {
 	statements []statement
 	pets       [][]byte // rows (see NewPet.row) that commit inserts by one statement more
 
-	// highestShown is that of the store when the transaction began. No pet of the transaction is
-	// shown before that has ended, so all have higher ids, unless noteGivenAgain.
-	highestShown int64
+	// shownBefore is the store's highestShown when the transaction began. A new id that is not
+	// above it was given before: see noteGivenAgain.
+	shownBefore int64
 
 	ended   chan struct{} // closed when the fields below are known
 	err     error
@@ -195,8 +195,8 @@ func (s *store) write(ctx context.Context, statements ...statement) ([]result, e
 	return results, err
 }
 
-// writeFor is write for a create that is charged to a usage, which errQueueFull may refuse. It also
-// returns the transaction.
+// writeFor is write for a usage: a create that is charged to one may be refused with errQueueFull.
+// It also returns the transaction.
 func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
 	t *transaction, results []result, err error) {
 	var begin int
@@ -284,7 +284,7 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		rows := bytes.Join(t.pets, []byte(","))
 		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
-	t.highestShown = s.highestShown.Load()
+	t.shownBefore = s.highestShown.Load()
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
 	if err != nil {
@@ -369,7 +369,7 @@ func (s *store) probe(ctx context.Context) error {
 // and a page would take 18 µs in place of 10. (Of an id it guesses nothing: that is one row.)
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
-// stored is the number of a status, and 0 for "", which stands for no status or for all.
+// stored is the number of a status, and 0 for "", which stands for all.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
@@ -579,15 +579,15 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
-	if first <= t.highestShown { // all plain creates of the transaction fail together
+	if first <= t.shownBefore { // then all plain creates of the transaction fail
 		return 0, s.noteGivenAgain(first)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// noteGivenAgain returns the error of a create that got an id that was given before. The engine has
-// lost pets, as happens to a node whose disk was full, and on a cluster of which two nodes have led
+// noteGivenAgain returns the error of creates that got ids that were given before, from this one
+// on. The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which two nodes have led
 // at once. What becomes of this pet is unknown, too. What is remembered may be of those that are
 // lost, so it is forgotten, but for highestShown: creates fail until the ids are above all that
 // were shown.
@@ -629,7 +629,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 		return 0, false, false, err
 	}
 	replayed = results[0].affected == 0 // insertPet has inserted none
-	if !replayed && id <= t.highestShown {
+	if !replayed && id <= t.shownBefore {
 		return 0, false, false, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)

@@ -217,13 +217,42 @@ func TestAFlushLeavesRoomForCreates(t *testing.T) {
 	withBackground(t, nil, func(b *background) {
 		before := commitsOf(b.store)
 		useMany(b, b.ledger, usages)
-		time.Sleep(time.Second) // to between two flushes
+		time.Sleep(1100 * time.Millisecond) // to between two flushes
 		wantEqual(b, commitsOf(b.store)-before, 3, "the transactions of a service")
 		before = commitsOf(b.store)
 		useMany(b, b.ledger, usages)
 		must(b, b.stop())
 		wantEqual(b, commitsOf(b.store)-before, 1, "the transactions of a stop")
 	})
+}
+
+// TestAKillLosesASecondOfCounting at most, however long a flush takes up to half of one, and no
+// flush comes earlier than it has to.
+func TestAKillLosesASecondOfCounting(t *testing.T) {
+	for takes, want := range map[time.Duration]int{
+		0: 14, 180 * time.Millisecond: 14, 200 * time.Millisecond: 20, 500 * time.Millisecond: 20,
+	} {
+		path := databasePath(t)
+		t.Run(fmt.Sprint(takes), bubble(func(t *testing.T) {
+			s := openDatabase(t, path)
+			var began []time.Time
+			s.engine = &hookedEngine{engine: s.engine, beforeWrite: func() {
+				began = append(began, time.Now())
+				time.Sleep(takes)
+			}}
+			l := newLedger(s, tenMinutes)
+			end := time.Now().Add(10 * time.Second)
+			for ticks := time.Tick(flushTick); time.Now().Before(end); <-ticks {
+				useMany(t, l, 1)
+				must(t, l.flushInTime(t.Context()))
+			}
+			for i := range began[1:] {
+				loses := began[i+1].Add(takes).Sub(began[i])
+				wantWithin(t, loses, 0, time.Second, "what a kill loses")
+			}
+			wantEqual(t, len(began), want, "the flushes in ten seconds")
+		}))
+	}
 }
 
 // TestTheLastMinutesAreCountedByUsage: the one that runs and the five before, whatever the clock

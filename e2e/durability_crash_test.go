@@ -283,9 +283,10 @@ func (c *crash) copyFiles() string {
 // checkUsage holds what is stored after a kill against what was sent. It
 // returns how long before the kill the first answer came that is forgotten.
 //
-// The service waits 750 ms, and then for its commit, as every create does. So
-// the second is kept as long as the disk takes no more than the rest; where the
-// slowest request tells that it does, the kill may forget as much more.
+// The service waits 750 ms, or half a second on a cluster, and then for its commit,
+// as every create does. So the second is kept as long as the disk takes no more
+// than the rest; where the slowest request tells that it does, the kill may
+// forget as much more.
 func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration) {
 	stored := c.storedUsage(file)
 	counted := stored - c.used
@@ -295,7 +296,11 @@ func (c *crash) checkUsage(file string, killed time.Time) (behind time.Duration)
 	} else if counted < int64(len(c.answered)) {
 		behind = max(0, killed.Sub(c.answered[counted]))
 	}
-	if allowed := max(time.Second, 750*time.Millisecond+c.slowest); behind > allowed {
+	waits := 750 * time.Millisecond
+	if c.cluster != nil {
+		waits = 500 * time.Millisecond
+	}
+	if allowed := max(time.Second, waits+c.slowest); behind > allowed {
 		c.Errorf("a kill forgets %v of counting, more than %v", behind, allowed)
 	}
 	c.used, c.sent, c.answered, c.slowest = stored, 0, nil, 0

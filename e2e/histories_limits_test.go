@@ -179,11 +179,11 @@ var sharingFaults = []struct {
 	changes []string
 }{
 	{"usage is flushed without being added", []string{
-		"sent_used + iif(day_ends = sent_ends, day_used, 0)", "sent_used",
+		"THEN minute_used + m_sent", "THEN m_sent", "THEN day_used + d_sent", "THEN d_sent",
 	}},
 	{"what others have used is not learned", []string{
-		"\t\ts.unsent -= sent.Used\n\t\tb.used = stored.used + s.unsent\n",
-		"\t\ts.unsent -= sent.Used\n",
+		"\t\ts.unsent -= sent.requests\n\t\tb.used = stored.used + s.unsent\n",
+		"\t\ts.unsent -= sent.requests\n",
 		"\t\tb.used = stored.used + s.unsent\n\t\tb.ends = stored.ends\n",
 		"\t\tb.ends = stored.ends\n",
 		"\t\t\t*b = stored\n", "\t\t\tb.ends = stored.ends\n",

@@ -96,7 +96,7 @@ func TestOfTwoMachinesThatStartAtOnceOneServes(t *testing.T) {
 		running := []*process{launch(t, here), launch(t, there)}
 		eventually(t, longEnough, func() error {
 			if running[0].within(aMoment) == running[1].within(aMoment) {
-				return fmt.Errorf("both run, or none: %s; %s", running[0].told(), running[1].told())
+				return fmt.Errorf("both run, or none: %q; %q", &running[0].log, &running[1].log)
 			}
 			return nil
 		})

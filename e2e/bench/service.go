@@ -338,7 +338,7 @@ func (b *bench) growth() {
 }
 
 // keys measures requests each of which carries any of so many keys, and what their usage, which is
-// stored twice a second, leaves to writers.
+// stored every 750 ms, leaves to writers.
 func (b *bench) keys() {
 	b.writersBesideKeys()
 	numbers := b.sizes(1, 10, 10_000, 1_000_000)

@@ -23,7 +23,7 @@ var limitFaults = []struct {
 		"	var err error\n	_ = query\n",
 	}},
 	{"a kill forgets three seconds of usage", "main.go", []string{
-		`every(500*time.Millisecond, "write usage"`, `every(3*time.Second, "write usage"`,
+		`every(flushTick, "write usage"`, `every(3*time.Second, "write usage"`,
 	}},
 	{"a change of a quota holds three seconds later", "memory.go", []string{
 		"lookEvery = 250 * time.Millisecond", "lookEvery = 3 * time.Second",

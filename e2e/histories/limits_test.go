@@ -319,12 +319,12 @@ func (c *caller) replay(lives []*process) error {
 }
 
 // surelyKept is the moment until which usage must outlive the end of a life. A kill may forget a
-// second; or, if a commit takes more than half of one, half a second and the commit.
+// second; or, if a commit takes more than a quarter of one, 0.75 s and the commit.
 func (l *process) surelyKept() int64 {
 	if !l.isKilled {
 		return math.MaxInt64
 	}
-	return l.ended - max(1000, 500+l.slowest.Load())
+	return l.ended - max(1000, 750+l.slowest.Load())
 }
 
 // choose adds the accounts of which a kill leaves just this usage.
