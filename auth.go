@@ -89,7 +89,8 @@ type keyring struct {
 	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
 	// in memory and its request came from a spent address. Suspect lookups run one at a time.
 	suspects atomic.Int64 // how many suspect lookups run or wait now
-	// turn holds an element while one runs: a mutex that testing/synctest sees a goroutine wait for.
+	// turn holds an element while one runs. It is a channel in place of a mutex, because
+	// testing/synctest does not see that a goroutine waits for a mutex.
 	turn chan struct{}
 }
 
@@ -223,8 +224,8 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 	return key, nil
 }
 
-// newest returns the newest of the remembered keys of each line of rotations, by the id of the
-// usage that they share. The operator's page names by it who is busy.
+// newest returns the newest of the remembered keys of each line of rotations, in a map by the id of
+// the usage that they share. The operator's page names with it who is busy.
 func (k *keyring) newest() map[int64]*apiKey {
 	k.known.mu.RLock()
 	defer k.known.mu.RUnlock()

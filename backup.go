@@ -266,7 +266,11 @@ func checkCopy(ctx context.Context, stderr io.Writer, to *os.File, skipIDs, iden
 	if err := db.PingContext(ctx); err != nil {
 		return 0, err
 	}
-	if err := refuseReplaced(to, 2); err != nil {
+	err = refuseReplaced(to, 2)
+	if ctx.Err() != nil { // then the connection may have been closed already
+		return 0, context.Cause(ctx)
+	}
+	if err != nil {
 		return 0, err
 	}
 	// A journal in memory leaves no file behind after a kill.

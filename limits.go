@@ -4,8 +4,8 @@ package main
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
 // it belongs to. It is arithmetic: usage.go counts with it, and stores what was counted.
 //
-// A line of rotations has two token buckets of a special kind: each is refilled at once, with all its
-// tokens, when its window ends. A window begins with the first request it counts and lasts 60
+// A line of rotations has two token buckets of a special kind: each is refilled at once, with all
+// its tokens, when its window ends. A window begins with the first request it counts and lasts 60
 // seconds or 24 hours. That gives "requests left in the current window" and "resets at" an exact
 // meaning. The price: up to twice the limit can pass around the end of a window.
 //

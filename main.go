@@ -55,7 +55,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -422,8 +421,8 @@ type server struct {
 	failure error         // what Serve has returned by then, also when it was stopped
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
-	// endContexts ends the context of all requests, which is heeded by handshakes of TLS and, with
-	// HTTP/2, by takePlace and boundBody.
+	// endContexts ends the context of the server, which is heeded by handshakes of TLS and, with
+	// HTTP/2, by takePlace and boundBodyInStop.
 	endContexts func()
 }
 
@@ -485,8 +484,7 @@ type placesOfConnection struct{}
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
 // of them are in the handler at once, each in a place: see takePlace. After the handler, net/http
 // holds the head and the body of a request until its peer has taken the response. That is little
-// for a small request, but a large one keeps its place until then. Bodies are bounded in time: see
-// boundBody.
+// for a small request, but a large one keeps its place until then.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -500,7 +498,7 @@ func takeTurns(handler http.Handler) http.Handler {
 		}
 		defer func() { <-places }()
 		if r.ContentLength != 0 {
-			endBound := boundBody(w, r)
+			endBound := boundBodyInStop(w, r)
 			defer endBound()
 		}
 		handler.ServeHTTP(w, r)
@@ -575,7 +573,7 @@ func (s *server) serve(listener net.Listener) {
 // requests may finish until ctx ends, whose error is returned.
 //
 // A body that stops must not hold this up. In the third step, each body has bodyWait left: with
-// HTTP/1.1 by endBodies, with HTTP/2 by boundBody, which heeds that endContexts has ended the
+// HTTP/1.1 by endBodies, with HTTP/2 by boundBodyInStop, which heeds that endContexts has ended the
 // context of its request. Operations do not heed it: they finish.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	time.Sleep(100 * time.Millisecond)
@@ -616,7 +614,7 @@ const bodyWait = 650 * time.Millisecond
 
 // endBodies lets no connection be read later than at. It is called again and again, since
 // net/http sets a later deadline for each head that arrives. With HTTP/2, such a deadline would end
-// all that a connection does: there, boundBody bounds each body.
+// all that a connection does: there, boundBodyInStop bounds each body.
 func (s *server) endBodies(at time.Time) {
 	for conn := range s.open.Range {
 		secure, isTLS := conn.(*tls.Conn)
@@ -627,10 +625,10 @@ func (s *server) endBodies(at time.Time) {
 	}
 }
 
-// boundBody bounds the body of a request with HTTP/2: once the request's context has ended, it has
-// bodyWait left. end has to be called before the handler returns, since w cannot be used
+// boundBodyInStop bounds the body of a request with HTTP/2: once the request's context has ended,
+// it has bodyWait left. end has to be called before the handler returns, since w cannot be used
 // afterwards.
-func boundBody(w http.ResponseWriter, r *http.Request) (end func()) {
+func boundBodyInStop(w http.ResponseWriter, r *http.Request) (end func()) {
 	ended := make(chan struct{})
 	stop := context.AfterFunc(r.Context(), func() {
 		defer close(ended)
@@ -726,13 +724,15 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	notStored := flushLast(s.ledger)
-	lost := saveLost(s, true) // last, since the copy is to have all
+	notStored := flushLast(s.ledger) // refused if the file is known to have lost its name
+	lost := saveLost(s, true)        // afterwards: a copy is to have what was stored
 	if notStored == nil {
 		return lost
 	}
-	// A file that has lost its name takes no usage. Then lost says where all else is.
-	return fmt.Errorf("the usage counted last is not stored: %w", cmp.Or(lost, notStored))
+	if lost != nil { // it is why, and says where all else is
+		notStored = lost
+	}
+	return fmt.Errorf("the usage counted last is not stored: %w", notStored)
 }
 
 // saveLost makes a copy of a file that the service has open and that has lost its name: see rescue.
@@ -750,12 +750,12 @@ func saveLost(s *service, isEnd bool) error {
 var lastingErrors = []error{errLostFile, errElsewhere, errOverwritten, errFailedSync,
 	errOtherDatabase}
 
-// flushLast tries for 10 seconds to write the usage a last time, unless that is useless.
+// flushLast tries for commandWait to write the usage a last time, unless that is useless.
 func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		err := l.flush(ctx, time.Now, false) // without pauses, since nobody creates any more
+		err := l.flush(ctx, time.Now, false) // without pauses: no requests are left to need room
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)
 		})

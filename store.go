@@ -58,9 +58,9 @@ type engine interface {
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
 	// that nothing was written, unless it wraps errOutcome.
 	//
-	// The end of ctx ends a wait for other programs. On a file, it also undoes a transaction that
-	// is not being committed yet, unless it is of a service that has started. On a cluster, it
-	// leaves the outcome of what was sent unknown.
+	// The end of ctx ends a wait for other programs. On a file, it also undoes the transaction of a
+	// command, unless that is being committed; the transaction of a service finishes. On a cluster,
+	// it leaves the outcome of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
@@ -72,8 +72,8 @@ type engine interface {
 	// shown. With several calls at once, none returns before forget has.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database, and a service's writes to a file finish whatever
-	// ctx says.
+	// engine refuses a node with another database, and no transaction of a service on a file is
+	// undone because ctx has ended.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -173,10 +173,10 @@ func storeOn(e engine) *store {
 		next:       newTransaction(),
 		committing: make(chan struct{}, 1),
 	}
-	s.memory.begin(s.refresh)
 	s.ready.since = processStart
 	s.commitSizes.bounds = []float64{1, 4, 16, 64, 256, 1024, maxCallers}
 	s.commitTimes.bounds = durationBounds
+	s.memory.begin(s.refresh)
 	return s
 }
 
@@ -467,6 +467,7 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
+	// On a file, only commands add pets beside this service: engine.changed notices those.
 	// It may lack a pet that was shown since. Its own pets count as shown, too: if reading it
 	// raised highestShown, it looks old once, is read again, and is fresh from then on.
 	return p.highestShown == s.highestShown.Load()
@@ -587,10 +588,10 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 }
 
 // noteGivenAgain returns the error of creates that got ids that were given before, from this one
-// on. The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which two nodes have led
-// at once. What becomes of this pet is unknown, too. What is remembered may be of those that are
-// lost, so it is forgotten, but for highestShown: creates fail until the ids are above all that
-// were shown.
+// on. The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which
+// two nodes have led at once. What becomes of this pet is unknown, too; a repeat with its
+// Idempotency-Key may find it, under this id. What is remembered may be of those that are lost, so
+// it is forgotten, but for highestShown: creates fail until the ids are above all that were shown.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()

@@ -296,8 +296,8 @@ type batch struct {
 	deprecated map[int64]int64 // Unix milliseconds of the last deprecated use, by the id of the key
 }
 
-// Each of these bounds the days of a batch. A usage takes a file 0.06 ms, for which creates
-// wait. A cluster takes its time for each batch, whatever its size.
+// Each of these bounds the days of a batch. A usage takes a file 0.06 ms, for which creates wait. A
+// cluster takes its time for each batch, whatever its size.
 const (
 	maxBatch   = 1000
 	smallBatch = 100 // of a flush that leaves room, on a file
@@ -306,10 +306,10 @@ const (
 // flushTick is how often flushInTime is called.
 const flushTick = 250 * time.Millisecond
 
-// flushInTime flushes at some of the ticks. The error is that of the last flush. Services that share
-// usage merge it twice a second. On a file, each flush takes time from creates, so there are as few
-// as the promise allows: a kill loses a second of counting at most, and what is counted just after
-// one flush has begun is stored when the next one ends.
+// flushInTime flushes at some of the ticks. The error is that of the last flush. Services that
+// share usage merge it twice a second. On a file, each flush takes time from creates, so there are
+// as few as the promise allows: a kill loses a second of counting at most, and what is counted just
+// after one flush has begun is stored when the next one ends.
 func (l *ledger) flushInTime(ctx context.Context) error {
 	interval := 2 * flushTick
 	if !l.shared {
