@@ -78,7 +78,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}}, // and those below
+		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
 		strangers:  boundedLog{log: log},
 	}
 	for code := range statusOfCode {
@@ -197,8 +197,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 }
 
 // ban stores the ban that a decision begins. Once it is stored, or if another service has stored
-// one before, storeBan makes a key_banned of the decision's rate_limited, which stays after an
-// error.
+// one before, storeBan makes a key_banned of the decision's rate_limited. After an error, it stays
+// rate_limited.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isStored, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -221,6 +221,7 @@ type response struct {
 	request   *http.Request
 	id        [1]string // X-Request-Id: an array, so that its slice in http.Header costs no memory
 	start     time.Time
+	bodyBegun bool          // somebody has begun to read the body
 	waited    time.Duration // since start, for the client to send its body
 	took      time.Duration // the service's own time, until the status was sent
 	status    int           // 0 until it is sent
@@ -460,7 +461,8 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 }
 
 // Clients see "unavailable" in place of these codes. They can cause them as often as they like, so
-// these are counted apart from the errors of the service.
+// /metrics counts these apart: the first two under their own code, and queueFull as the store's
+// queueRefusals.
 const (
 	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
 	notReady      ErrorCode = "not_ready"      // /readyz says so
@@ -479,7 +481,7 @@ func (s *service) writeError(w *response, apiErr *Error) {
 		h.Set("Retry-After", "1")
 	}
 	if apiErr == errQueueFull {
-		w.code = queueFull // the store has counted it, and s.errors has no place for it
+		w.code = queueFull // the store has counted it
 	} else {
 		w.code = cmp.Or(w.code, apiErr.Code)
 		s.errors[w.code].Add(1)
@@ -629,6 +631,7 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	if r.ContentLength > maxBody {
 		return nil, errTooLarge
 	}
+	w.bodyBegun = true
 	begun := time.Now()
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	w.waited += time.Since(begun)
@@ -641,8 +644,8 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// maxDiscarded is how many bytes of a body are read before an error, as net/http does it. Of a body
-// that is announced as longer, nothing is read.
+// maxDiscarded is how many bytes of a body are read before an error is sent, as net/http does it.
+// Of a body that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
 // discardBody reads what comes within ReadTimeout of a body that nobody wants, before an error is
@@ -654,12 +657,11 @@ func (w *response) discardBody(r *http.Request) {
 	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
 		return
 	}
-	// To read would send the 100 (Continue) for which a client with an Expect may wait, and so ask
-	// for the body that nobody wants. If readBody has sent it, at most chunks are left, which
-	// net/http discards.
-	expects100 := r.Header["Expect"] != nil
+	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
+	// the body that nobody wants.
+	waitsFor100 := r.Header["Expect"] != nil && !w.bodyBegun
 	isTooMuch := r.ContentLength > maxDiscarded // of chunks, the length is -1
-	if expects100 || isTooMuch || r.ContentLength == 0 {
+	if waitsFor100 || isTooMuch || r.ContentLength == 0 {
 		return
 	}
 	begun := time.Now()
