@@ -296,7 +296,7 @@ func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 func TestOfTwoThatMakeADatabaseAtOnceOneServes(t *testing.T) {
 	path := databasePath(t)
 	synctest.Test(t, func(t *testing.T) {
-		// The start watches an old entry, then waits for a lock, and meanwhile another one is first.
+		// The start watches an old entry, then waits for a lock. Meanwhile another one is first.
 		writeHost(t, path, otherBoot, 7)
 		lock := make(chan *sql.DB, 1)
 		time.AfterFunc(hostWatch/2, func() {

@@ -133,9 +133,9 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered: documents, generation, highestShown and ready are its fields. Embedded, so
-	// that a request can ask the store to catchUp, which is where the age of what is remembered is
-	// looked at. page and pet look only whether it is fresh.
+	// What is remembered, with the fields documents, generation, highestShown and ready. Embedded,
+	// so that a request can ask the store to catchUp, which is where the age of what is remembered
+	// is looked at. page and pet look only whether it is fresh.
 	memory
 
 	// These are for /metrics.

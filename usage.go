@@ -393,9 +393,11 @@ type increment struct {
 
 // row is the increment of a usage as mergeUsages takes it. An instant would be a string in JSON.
 func (u usageIncrement) row(id int64) []int64 {
-	m, d := u.minute, u.day
-	return []int64{id, m.requests, int64(m.ends), m.read.used, int64(m.read.ends),
-		d.requests, int64(d.ends), d.read.used, int64(d.read.ends)}
+	row := []int64{id}
+	for _, of := range [...]increment{u.minute, u.day} {
+		row = append(row, of.requests, int64(of.ends), of.read.used, int64(of.read.ends))
+	}
+	return row
 }
 
 // dayRow is what is added to a day of a usage.
@@ -563,7 +565,7 @@ func (l *ledger) adopt(stored []usageRow, clock func() time.Time) {
 		}
 		sent := l.batch.usages[row.ID]
 		// A stored minute that ended too far ahead counted as over when it was read (see running),
-		// and what was sent has replaced it. Then row no longer shows its end, but what was read does.
+		// and what was sent has replaced it. Then row no longer shows its end, but sent does.
 		minuteEnds := max(row.MinuteEnds, sent.minute.read.ends)
 		l.mostAhead = max(l.mostAhead, minuteEnds-now)
 		if e.adopt(row, sent, now) {
