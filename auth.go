@@ -217,8 +217,12 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 func (k *keyring) read(d digest) (*apiKey, error) {
 	generation := k.store.generation.Load() // before the query
 	key, err := findKey(context.Background(), k.store, d)
-	if err != nil || key == nil {
+	if err != nil {
 		return nil, err
+	}
+	if key == nil {
+		k.known.remove(d) // somebody may have deleted its row by hand
+		return nil, nil
 	}
 	k.known.put(d, knownKey{apiKey: key, generation: generation}, 1) // 1: known.max counts keys
 	return key, nil

@@ -320,6 +320,22 @@ func TestAKeyReadDuringAForeignChangeIsNotRemembered(t *testing.T) {
 	})
 }
 
+// TestAKeyWhoseRowIsGoneIsForgotten: a guess of it is a guess again, and it is busy no more.
+func TestAKeyWhoseRowIsGoneIsForgotten(t *testing.T) {
+	s := newStore(t)
+	k := newKeyring(s, false)
+	deleted, kept := mustInsertKey(t, s, apiKey{}), mustInsertKey(t, s, apiKey{})
+	for _, token := range []secret{deleted, kept} {
+		mustAuthenticate(t, k, token, testTime)
+	}
+	mustWrite(t, s, sqlOf("DELETE FROM api_keys WHERE id = 1"))
+	s.forget() // as a look does that finds what another program has written
+	mustRefuseKey(t, k, bearerHeader(deleted), testTime, CodeInvalidKey)
+	mustAuthenticate(t, k, kept, testTime)
+	wantEqual(t, len(k.newest()), 1, "the keys that are remembered")
+	wantEqual(t, k.known.size, 1, "their size")
+}
+
 // wantDeprecatedUse checks when a key is shown to have used the deprecated operation last.
 func wantDeprecatedUse(t testing.TB, s *store, id int64, want instant) {
 	t.Helper()

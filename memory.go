@@ -288,6 +288,14 @@ func (c *cache[K, V]) get(key K) V {
 	return c.entries[key].value
 }
 
+// remove drops what is kept under a key, if anything is.
+func (c *cache[K, V]) remove(key K) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.size -= c.entries[key].size
+	delete(c.entries, key)
+}
+
 // put keeps a value, unless it is larger than the whole cache.
 func (c *cache[K, V]) put(key K, value V, size int64) {
 	if size > c.max {
