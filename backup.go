@@ -461,25 +461,26 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err := refuseElsewhere(ctx, placeOf(c.db), false, isServed); err != nil {
 		return 0, "", err
 	}
+	// The ids are moved on in a temporary copy: the operator's stays as it is. It is begun first:
+	// beside it, no start takes the file that a killed restore has made for its own first, and no
+	// other restore makes, or removes, the file.
+	partial, err := createPartial(placeOf(c.db))
+	if err != nil {
+		return 0, "", err
+	}
+	defer partial.discard()
 	isNew := isMissing(c.db)
 	path, err := ensureWritable(c.db)
 	if err != nil {
 		return 0, "", err
 	}
-	// The ids are moved on in a temporary copy: the operator's stays as it is. It is begun at once:
-	// beside it, no start takes the file that a killed restore has made for its own first.
-	partial, err := createPartial(path)
+	target := newSQLiteFile(path, "mode=ro", c.log)
+	defer target.Close() // after what follows, for which it may hold the lock
 	defer func() {
 		if isNew && err != nil && !errors.Is(err, errElsewhere) { // else it is another service's
 			removeUnused(context.WithoutCancel(ctx), path)
 		}
-		if partial != nil {
-			partial.discard()
-		}
 	}()
-	if err != nil {
-		return 0, "", err
-	}
 	giveToFolder(partial.File)
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
@@ -493,8 +494,6 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 			"database", path,
 			"skippedIDs", c.skipIDs)
 	}
-	target := newSQLiteFile(path, "mode=ro", c.log)
-	defer target.Close()
 	if err := target.keepServicesOff(ctx); err != nil {
 		return 0, "", err
 	}

@@ -115,7 +115,9 @@ func (c *invocation) idsToDelete(ctx context.Context) ([]string, error) {
 type foundPets struct {
 	ids   []int64 // ascending, each once
 	lines []byte  // as export writes them
-	edits int64   // how many there had been before the first was read
+
+	// How many edits there had been before the first was read, and in which database.
+	edits, identity int64
 }
 
 // findQuery finds pets by a JSON array of ids.
@@ -124,7 +126,8 @@ const findQuery = selectPets + `WHERE id IN (SELECT value FROM json_each(?)) ORD
 // findPets reads the pets with these ids. It is an error if one of them is unknown.
 func (s *store) findPets(ctx context.Context, texts []string) (*foundPets, error) {
 	found := &foundPets{}
-	if _, err := s.readInto(ctx, sqlOf(editsQuery), &found.edits); err != nil {
+	query := sqlOf("SELECT (" + editsQuery + "), (" + identityQuery + ")")
+	if _, err := s.readInto(ctx, query, &found.edits, &found.identity); err != nil {
 		return nil, err
 	}
 	missing := map[string]bool{}
@@ -169,20 +172,21 @@ func firstOf(names []string) string {
 	return text
 }
 
-// deletePets deletes pets unless anything was edited since they were read, and returns how many.
-// All are there then, since only an edit deletes a pet. So one condition is left to be tested while
-// the transaction keeps creates waiting.
+// deletePets deletes pets unless anything was edited since they were read, or another database was
+// restored, and returns how many. All are there then, since only an edit deletes a pet. So one
+// condition is left to be tested while the transaction keeps creates waiting.
 func (s *store) deletePets(ctx context.Context, found *foundPets) (deleted int64, err error) {
 	ids, _ := json.Marshal(found.ids) // of numbers
 	results, err := s.edit(ctx, sqlOf(`DELETE FROM pets
 		WHERE id IN (SELECT value FROM json_each(?))
-		AND (SELECT value FROM counters WHERE name = 'edits') = ?`, string(ids), found.edits))
+		AND ((SELECT value FROM counters WHERE name = 'edits'), (`+identityQuery+`)) = (?, ?)`,
+		string(ids), found.edits, found.identity))
 	if err != nil {
 		return 0, err
 	}
 	if results[0].affected == 0 {
-		return 0, errors.New("nothing was deleted, since something was edited after the pets " +
-			"were read; run the command again")
+		return 0, errors.New("nothing was deleted, since something was edited or restored after " +
+			"the pets were read; run the command again")
 	}
 	return results[0].affected, nil
 }

@@ -740,6 +740,21 @@ func TestNothingIsDeletedThatCannotComeBack(t *testing.T) {
 	})
 }
 
+// TestNothingIsDeletedOfADatabaseThatWasRestored after its pets were read from another one.
+func TestNothingIsDeletedOfADatabaseThatWasRestored(t *testing.T) {
+	copied := madeDatabase(t)
+	mustImport(t, copied, petLines(2))
+	db := madeDatabase(t)
+	mustImport(t, db, `{"name":"another","categoryId":1}`+"\n")
+	pager := writerFunc(func(p []byte) (int, error) {
+		mustSay(t, db, "restore "+copied)
+		return len(p), nil
+	})
+	err := run(t.Context(), []string{"pet", "delete", "-db", db, "1"}, nil, nil, pager, io.Discard)
+	wantOneLine(t, err, false, "nothing was deleted, since something was edited or restored")
+	wantPets(t, openDatabase(t, db), 2)
+}
+
 // TestAnImportThatStopsAtALineTellsWhatIsStored by an earlier run, of a version that took the line.
 func TestAnImportThatStopsAtALineTellsWhatIsStored(t *testing.T) {
 	db := madeDatabase(t)

@@ -459,6 +459,9 @@ func (c *fakeCluster) statements(w http.ResponseWriter, r *http.Request) {
 	level, end := "transaction", "COMMIT"
 	if r.URL.Path == "/db/query" {
 		level, end = "level=linearizable", "ROLLBACK" // so that it writes nothing
+		if r.URL.RawQuery == "level=strong" {         // of a start
+			level = "level=strong"
+		}
 	}
 	wantEqual(c.t, r.URL.RawQuery, level, "the parameters of ", r.URL.Path)
 	c.mustExec("BEGIN")

@@ -630,8 +630,9 @@ func refuseElsewhere(ctx context.Context, path string, onlyReads bool,
 	return nil
 }
 
-// watchHost is an errElsewhere if an entry is renewed while it watches.
-func watchHost(ctx context.Context, path, entry string) error {
+// watchHost is an errElsewhere if an entry is renewed while it watches. If it cannot be read at the
+// end, the error says why.
+func watchHost(ctx context.Context, path, entry string) (err error) {
 	const looks = 30
 	ticks := time.NewTicker(hostWatch / looks)
 	defer ticks.Stop()
@@ -641,7 +642,8 @@ func watchHost(ctx context.Context, path, entry string) error {
 			return context.Cause(ctx)
 		case <-ticks.C:
 		}
-		now, err := readMark(path)
+		var now string
+		now, err = readMark(path)
 		if errors.Is(err, os.ErrNotExist) { // that service has stopped
 			return nil
 		}
@@ -649,7 +651,7 @@ func watchHost(ctx context.Context, path, entry string) error {
 			return errElsewhere
 		}
 	}
-	return nil
+	return err
 }
 
 // claimHost makes the entry of a service that begins, after refuseElsewhere. If two begin at once,

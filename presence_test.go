@@ -259,6 +259,7 @@ func TestAServiceThatReadsTheEntryOfAnotherWritesNothingMore(t *testing.T) {
 			before := filesIn(t, filepath.Dir(path))
 			log := readText(t, path+"-wal")
 			wantNoCreate(t, s, "a petstore on another machine serves it")
+			must(t, tryServiceLock(path)) // so that commands ask who serves
 			wantIDs(t, s, 1)
 			time.Sleep(10 * time.Second)
 			wantNoCreate(t, s, "until this one is started again, it writes nothing more")
@@ -329,16 +330,17 @@ func TestAServiceLooksOnceMoreBeforeItServes(t *testing.T) {
 	wantEqual(t, isMissing(path+"-host"), false, "the other's entry is removed")
 }
 
-// TestWhereThisKernelServesACommandWaitsForNothing, whatever the entry says: a loop of pet set.
+// TestWhereThisKernelServesACommandWaitsForNothing: a loop of pet set. If the entry is another
+// kernel's, it waits until the lock is known to be a service's, and no other command's.
 func TestWhereThisKernelServesACommandWaitsForNothing(t *testing.T) {
 	path := madeDatabase(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := openDatabaseFor(t, path, openToServe)
 		mustCreate(t, s, rex)
-		for _, boot := range []string{bootID(), otherBoot} {
+		for boot, wait := range map[string]time.Duration{bootID(): 0, otherBoot: servedWait} {
 			writeHost(t, path, boot, 7)
 			for range 3 {
-				wantOpened(t, path, openExisting, 0)
+				wantOpened(t, path, openExisting, wait)
 			}
 		}
 		must(t, os.Remove(path+"-host"))

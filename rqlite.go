@@ -258,7 +258,12 @@ func (e *rqlite) status(ctx context.Context, n *node) (s nodeStatus, err error) 
 	defer response.Body.Close()
 	// Of a response that is no rqlite's, the version is empty.
 	_ = json.NewDecoder(io.LimitReader(response.Body, 1<<20)).Decode(&s)
-	e.raftAddresses.Store(s.Store.Addr, n) // also of a node that is refused
+	if ctx.Err() != nil {
+		return s, ctx.Err() // what was read may be cut off
+	}
+	if s.Store.Addr != "" { // a node that is starting tells none
+		e.raftAddresses.Store(s.Store.Addr, n) // also of a node that is refused
+	}
 	if isTooOld(s.Build.Version) {
 		return s, fmt.Errorf("%w: %s is rqlite %q, and v8.32.4 or newer is needed",
 			errWrongNode, n.url, s.Build.Version)
@@ -366,6 +371,12 @@ func (e *rqlite) post(ctx context.Context, n *node, wait time.Duration, path str
 // a leader that has lost its office, and a queued write is confirmed before it is on any disk.
 const readPath = "/db/query?level=linearizable"
 
+// firstReadPath is where a start or a command reads first. Once a node was removed or added,
+// linearizable reads wait for the next write. This one waits for none, and ends that.
+const firstReadPath = "/db/query?level=strong"
+
+func isRead(path string) bool { return path == readPath || path == firstReadPath }
+
 // call tries again and again until there is an answer. It gives up when another try is useless, or
 // could do a write twice. All tries together take no longer than e.wait, or than ctx allows.
 func (e *rqlite) call(ctx context.Context, path string, statements []statement) (answer, error) {
@@ -374,13 +385,13 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	for {
 		n := e.inUse.Load()
 		a, err := e.try(allTries, n, path, statements)
-		if path != readPath && isOfDisk(err) && len(e.nodes) > 1 {
-			e.leave(allTries, n, err) // so that the next call uses another; this one fails below
+		if !isRead(path) && isOfOneNode(err) && len(e.nodes) > 1 {
+			e.leave(allTries, n, a.servedBy, err) // the next call uses another; this one fails
 		}
 		if err == nil || errors.Is(err, errStatement) {
 			return a, err
 		}
-		mayRepeat := path == readPath || errors.Is(err, errNothingDone)
+		mayRepeat := isRead(path) || errors.Is(err, errNothingDone)
 		if !mayRepeat {
 			// The next write need not wait for this node too. The time of allTries may be over.
 			e.locate(ctx, n)
@@ -396,25 +407,37 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 	}
 }
 
-// isOfDisk reports whether the error of a write is that of the node's own disk: of a statement or,
-// if only the commit has failed, of none.
-func isOfDisk(err error) bool {
-	return err != nil &&
-		(strings.Contains(err.Error(), "disk is full") || strings.Contains(err.Error(), "disk I/O"))
+// isOfOneNode reports whether the error of a write, of a statement or of the commit, is one that
+// the other nodes need not have: of the node's own disk or file, or of a lock that somebody
+// holds there. They store the write, which this node lacks from then on.
+func isOfOneNode(err error) bool {
+	return err != nil && slices.ContainsFunc(errorsOfOneNode, func(text string) bool {
+		return strings.Contains(err.Error(), text)
+	})
 }
 
-// leave stops using the leader after its disk has failed a write: the next try fails, since the
-// node lacks something, and call looks for another one. If n does not lead, it has only passed the
-// write on, and is sound. Then the leader is used in its place, and left when it fails a write.
-func (e *rqlite) leave(ctx context.Context, n *node, err error) {
-	status, statusErr := e.status(ctx, n)
-	if statusErr != nil || status.Store.Raft.State != leaderState {
+// errorsOfOneNode are texts of SQLite.
+var errorsOfOneNode = []string{"disk is full", "disk I/O", "is locked", "image is malformed",
+	"unable to open database", "readonly database"}
+
+// leave stops using the leader after it alone has failed a write: the next try fails, since the
+// leader lacks something, and call looks for another one. If n has only passed the write on, n is
+// sound. Then the node that has served it leads; one that is not known is left when it fails a
+// write of its own.
+func (e *rqlite) leave(ctx context.Context, n *node, servedBy string, err error) {
+	led := n
+	if listed, isListed := e.raftAddresses.Load(servedBy); isListed {
+		led = listed.(*node)
+	} else if s, err := e.status(ctx, n); err != nil || s.Store.Raft.State != leaderState {
 		e.locate(ctx, n)
 		return
 	}
-	if !n.lacks.Swap(true) {
-		e.log.Error("a node is not used any more", "node", n.url, "error",
+	if !led.lacks.Swap(true) {
+		e.log.Error("a node is not used any more", "node", led.url, "error",
 			fmt.Errorf("%w: %w", errLacks, err))
+	}
+	if led != n {
+		e.locate(ctx, n) // which has another one lead
 	}
 }
 
@@ -427,7 +450,7 @@ func (e *rqlite) try(ctx context.Context, n *node, path string, statements []sta
 		return answer{}, fmt.Errorf("%w: %s: %w", errNothingDone, n.url, errLacks)
 	}
 	wait := leaderWait
-	if path == readPath && len(e.nodes) > 1 {
+	if isRead(path) && len(e.nodes) > 1 {
 		end, _ := ctx.Deadline()
 		wait = max(time.Until(end)/2, leaderPoll)
 	}
@@ -499,7 +522,7 @@ func (e *rqlite) identify(ctx context.Context) (held heldDatabase, err error) {
 
 // readRow reads one row without a guard.
 func (e *rqlite) readRow(ctx context.Context, query string, columns []any) error {
-	a, err := e.call(ctx, readPath, []statement{sqlOf(query)})
+	a, err := e.call(ctx, firstReadPath, []statement{sqlOf(query)})
 	if err == nil {
 		// All rows are joined into one: assign fails unless there was exactly one.
 		err = assign(slices.Concat(a.Results[0].Values...), columns)
@@ -511,8 +534,8 @@ func (e *rqlite) readRow(ctx context.Context, query string, columns []any) error
 }
 
 // compare returns what the cluster holds, and refuses nodes of two clusters, as far as their
-// databases can be told apart. What it asks is linearizable: a node that only lags behind is not
-// refused. A node that cannot say now what it holds is passed over, unless all must answer.
+// databases can be told apart. What it asks first is no old answer: a node that only lags behind is
+// not refused. A node that cannot say now what it holds is passed over, unless all must answer.
 func (e *rqlite) compare(ctx context.Context, allMustAnswer bool) (
 	held heldDatabase, err error) {
 	end := time.Now().Add(5 * leaderPoll)

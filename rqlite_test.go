@@ -50,7 +50,7 @@ func (c *fakeCluster) wantRefused(want string) {
 		wantCount(c.t, err.Error(), "s3cret", 0, "the error")
 	}
 	isNoQuery := func(r string) bool {
-		return !strings.HasSuffix(r, "level=linearizable")
+		return !strings.HasSuffix(r, "level=linearizable") && !strings.HasSuffix(r, "level=strong")
 	}
 	if sent := c.arrived(); slices.ContainsFunc(sent, isNoQuery) {
 		c.t.Errorf("more than queries was sent: %q", sent)
@@ -652,6 +652,61 @@ func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
 		c.lead(0)
 		wantNextID(t, s, 1)
 	})
+}
+
+// TestALeaderIsLeftThoughAnotherNodeWasAsked: the one that was asked is sound.
+func TestALeaderIsLeftThoughAnotherNodeWasAsked(t *testing.T) {
+	for _, response := range []string{
+		diskIsFull,
+		`{"results":[{},{"error":"database is locked"}]}`,
+		`{"results":[{},{"error":"database disk image is malformed"}]}`,
+	} {
+		onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+			c.lead(1)
+			answerOnce(c, func(n *fakeNode, w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("X-Rqlite-Served-By", c.nodes[1].addr)
+				respond(200, response)(n, w, r)
+			})
+			wantError(t, errorOf(s.createPet(1, rex)), errOutcome, "the write")
+			left := regexp.MustCompile(`not used any more.*`).FindAllString(c.log.String(), -1)
+			if len(left) != 1 || !strings.Contains(left[0], "node1:4001") {
+				t.Errorf("left are %q, want the leader", left)
+			}
+			c.lead(2)
+			wantNextID(t, s, 1)
+		})
+	}
+}
+
+// TestANodeThatIsStartingHasNoAddress. Another node's answer, which names none either, is not taken
+// for one that it has served.
+func TestANodeThatIsStartingHasNoAddress(t *testing.T) {
+	onFakeCluster(t, func(t *testing.T, c *fakeCluster, s *store) {
+		e := clusterEngine(s)
+		c.when(func(n *fakeNode, w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Path == "/status" {
+				respond(200, `{"build":{"version":"v8.43.4"},"store":{"raft":{}}}`)(n, w, r)
+			}
+			return r.URL.Path == "/status"
+		})
+		_, err := e.status(t.Context(), e.nodes[2])
+		must(t, err)
+		e.nodes[2].lacks.Store(true)
+		wantNextID(t, s, 1)
+	})
+}
+
+// TestAStartReadsWhatNeedsNoWrite: once a node was removed, other reads wait for the next write.
+func TestAStartReadsWhatNeedsNoWrite(t *testing.T) {
+	c := newCluster(t, 1)
+	openCluster(t, c, openToServe)
+	for _, request := range c.arrived() {
+		if strings.Contains(request, "/db/query") {
+			wantEqual(t, request, "0 POST /db/query?level=strong", "the first read")
+			return
+		}
+	}
+	t.Error("nothing was read")
 }
 
 // TestANodeThatWasLeftPassesNothingOn, where the leader is none of the nodes of -db.

@@ -27,6 +27,7 @@ const (
 	readers     = 4                      // reading connections
 	opensOfFile = readers + 3            // of header, conn, looker, and these
 	serviceWait = 500 * time.Millisecond // for another program's lock
+	servedWait  = 100 * time.Millisecond // a lock that is held so long is a service's
 	writerWait  = 100 * time.Millisecond // of a look for changes, for the writing connection
 	lockPoll    = 100 * time.Microsecond // between two tries of a write to get the lock
 	logPages    = 1000                   // from which on the log is moved, as by SQLite alone
@@ -307,9 +308,16 @@ func tryServiceLock(path string) error {
 	return err
 }
 
-// isServed reports whether a service of this kernel runs. One that starts meanwhile waits.
+// isServed reports whether a service of this kernel runs. One that starts meanwhile waits. Commands
+// hold the lock for a moment only.
 func isServed(path string) bool {
-	return !isMissing(path+"-lock") && isCode(tryServiceLock(path), sqlite3.SQLITE_BUSY)
+	if isMissing(path + "-lock") {
+		return false
+	}
+	err := retryLocked(context.Background(), time.Now().Add(servedWait), func() error {
+		return tryServiceLock(path)
+	})
+	return isCode(err, sqlite3.SQLITE_BUSY)
 }
 
 // --- Connections ---
@@ -525,7 +533,7 @@ func (e *sqliteFile) transact(ctx context.Context, statements []statement) ([]re
 	committed = err == nil
 	isInLog := isFailedSync(err) // and shows when that is read anew
 	if committed {
-		err = e.refuseOverwritten() // while it was being committed
+		err = e.refuseOthers() // that have come while it was being committed, as after a pause
 	}
 	if err != nil && (committed || isInLog) {
 		err = fmt.Errorf("%w: %w", errOutcome, err)
@@ -667,6 +675,10 @@ func (e *sqliteFile) checkFiles() error {
 // refuseOthers is an error once others have taken the file over. busy is held.
 func (e *sqliteFile) refuseOthers() error {
 	if e.host.isLost() {
+		if e.lock != nil { // so that commands of this kernel ask who serves now
+			_ = e.lock.Close()
+			e.lock = nil
+		}
 		return fmt.Errorf("%w; until this one is started again, it writes nothing more",
 			errElsewhere)
 	}
