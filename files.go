@@ -586,6 +586,7 @@ func refuseFailed(path string) error {
 type presence struct {
 	path     string
 	boot     string // bootID
+	isAlone  bool   // the disk passes locks on, as far as is known: the entry is only a precaution
 	stop     func() // ends the renewing; nil before keep
 	renewing sync.WaitGroup
 
@@ -657,10 +658,10 @@ func watchHost(ctx context.Context, path, entry string) (err error) {
 // claimHost makes the entry of a service that begins, after refuseElsewhere. If two begin at once,
 // only one can make the file. Where it cannot be made for other reasons, the service serves without
 // one, and tries on.
-func claimHost(path string) (*presence, error) {
+func claimHost(path string, isAlone bool) (*presence, error) {
 	first := rand.Int64N(math.MaxInt64/2) + 1
-	p := &presence{path: path + "-host", boot: bootID(), first: first, last: first,
-		renewed: time.Now()}
+	p := &presence{path: path + "-host", boot: bootID(), isAlone: isAlone,
+		first: first, last: first, renewed: time.Now()}
 	// What a kill has left behind here, no other kernel takes for its own.
 	if entry, err := readMark(p.path); err == nil && isOfBoot(entry, p.boot) {
 		_ = os.Remove(p.path)
@@ -694,8 +695,19 @@ func (p *presence) keep() {
 	})
 }
 
-// isLost reports whether another kernel's service uses the database. A command is not present.
-func (p *presence) isLost() bool { return p != nil && errors.Is(p.renew(false), errElsewhere) }
+// refuse is an errElsewhere if another kernel's service uses the database. Where locks may not be
+// passed on, it is another error if one may use it, since the entry was not renewed in time: no
+// file can be opened, for instance. A command is not present.
+func (p *presence) refuse() error {
+	if p == nil {
+		return nil
+	}
+	err := p.renew(false)
+	if err != nil && p.isAlone && !errors.Is(err, errElsewhere) {
+		return nil
+	}
+	return err
+}
 
 // renew writes the next entry when that is due. Otherwise it does so only after a pause, in which
 // others may have taken the service for ended: that is told by two clocks, since one stops with the

@@ -274,15 +274,57 @@ func TestAServiceThatReadsTheEntryOfAnotherWritesNothingMore(t *testing.T) {
 	}
 }
 
+// TestAServiceThatCannotRenewItsEntryWritesNothing where locks may not be passed on: another one
+// may take it for ended. Elsewhere it goes on.
+func TestAServiceThatCannotRenewItsEntryWritesNothing(t *testing.T) {
+	path := madeDatabase(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := openDatabaseFor(t, path, openToServe)
+		host := path + "-host"
+		entry := readText(t, host)
+		for _, isAlone := range []bool{true, false} {
+			fileEngine(s).host.isAlone = isAlone
+			must(t, os.Remove(host))
+			must(t, os.Mkdir(host, 0o700)) // which cannot be opened for writing
+			time.Sleep(5 * time.Second)
+			if isAlone {
+				mustCreate(t, s, rex)
+			} else {
+				wantNoCreate(t, s, "another machine may serve it")
+			}
+			must(t, os.Remove(host))
+			writeText(t, host, entry)
+			mustCreate(t, s, rex)
+		}
+		must(t, s.Close())
+	})
+}
+
+// TestAServiceTakesOverALogInANewFile: the service of another kernel may only be paused, and write
+// to the old one when it wakes.
+func TestAServiceTakesOverALogInANewFile(t *testing.T) {
+	from, path := madeDatabase(t), databasePath(t)
+	s := openDatabaseFor(t, from, openToServe)
+	mustCreate(t, s, rex)
+	for _, suffix := range []string{"", "-wal"} {
+		writeText(t, path+suffix, readText(t, from+suffix))
+	}
+	must(t, s.Close())
+	e := newSQLiteFile(path, "mode=ro", testLog)
+	must(t, e.renewLog(t.Context()))
+	wantMissing(t, path+"-wal")
+	wantIDs(t, openDatabase(t, path), 1)
+}
+
 // TestOfTwoThatStartAtOnceOneServes: both have seen that there is no entry, or an old one.
 func TestOfTwoThatStartAtOnceOneServes(t *testing.T) {
 	path := madeDatabase(t)
-	first, err := claimHost(path)
+	first, err := claimHost(path, true)
 	must(t, err)
 	other := &presence{path: path + "-host"}
 	wantError(t, other.renew(true), errElsewhere, "the entry of a second")
 	must(t, os.Remove(path+"-host")) // by the second one, which has seen an old entry there
-	second, err := claimHost(path)
+	second, err := claimHost(path, true)
 	must(t, err)
 	wantError(t, first.renew(true), errElsewhere, "the renewal of the first")
 	must(t, second.renew(true))

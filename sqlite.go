@@ -172,11 +172,30 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) error {
 	}
 	if err == nil && mode == openToServe {
 		err = e.keepServicesOff(ctx)
+		if err == nil && !e.host.isAlone && hasLog(e.path) {
+			err = e.renewLog(ctx)
+		}
 	}
 	if err != nil {
 		return err
 	}
 	return e.connect(ctx, mode)
+}
+
+// renewLog moves a log into the database and has SQLite remove it, where the service of another
+// kernel may have left it. If that one was only paused, in the middle of a commit, what it writes
+// when it wakes goes to a file without a name, and not over what this service confirms meanwhile.
+func (e *sqliteFile) renewLog(ctx context.Context) error {
+	db := openPool(e.path, "mode=rw", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)",
+		"_pragma=wal_autocheckpoint(0)")
+	defer db.Close() // with the last connection, the log goes
+	db.SetMaxOpenConns(1)
+	err := untilUnlocked(ctx, e.wait, func() error {
+		_, err := db.ExecContext(ctx, "PRAGMA wal_checkpoint(TRUNCATE)")
+		return err
+	})
+	e.heed(err)
+	return err
 }
 
 // removeEmpty removes a file that was made in vain, and the lock of a service, which is held still:
@@ -257,7 +276,7 @@ func (e *sqliteFile) keepServicesOff(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	e.host, err = claimHost(e.path)
+	e.host, err = claimHost(e.path, networkDisk(e.path) == "")
 	if err == nil {
 		e.host.keep()
 	}
@@ -674,13 +693,15 @@ func (e *sqliteFile) checkFiles() error {
 
 // refuseOthers is an error once others have taken the file over. busy is held.
 func (e *sqliteFile) refuseOthers() error {
-	if e.host.isLost() {
+	if err := e.host.refuse(); errors.Is(err, errElsewhere) {
 		if e.lock != nil { // so that commands of this kernel ask who serves now
 			_ = e.lock.Close()
 			e.lock = nil
 		}
-		return fmt.Errorf("%w; until this one is started again, it writes nothing more",
-			errElsewhere)
+		return fmt.Errorf("%w; until this one is started again, it writes nothing more", err)
+	} else if err != nil {
+		return fmt.Errorf("another machine may serve it, since the -host file could not be "+
+			"renewed: %w", err)
 	}
 	return e.refuseOverwritten()
 }
