@@ -621,8 +621,8 @@ func rescue(ctx context.Context, file *sqliteFile, log *slog.Logger, isEnd bool)
 func (e *sqliteFile) beginRescue(log *slog.Logger, isEnd bool) (isDue bool, err error) {
 	e.busy <- struct{}{}
 	defer func() { <-e.busy }()
-	if err := e.refuseOverwritten(); err != nil {
-		return false, err // a copy would hold pages of two databases
+	if err := e.refuseOthers(); err != nil {
+		return false, err // a copy could hold pages of two databases
 	}
 	r := &e.rescued
 	hasLost, isLosing := e.lookForLost()

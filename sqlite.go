@@ -5,6 +5,7 @@ package main
 // that were removed or overwritten, reading, what the engine tells of itself, and SQLite's errors.
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -674,6 +675,9 @@ func (e *sqliteFile) fail(why error) {
 // what is committed to a file without a name is lost. Each write asks, and first connect, when all
 // are open. busy is held.
 func (e *sqliteFile) checkFiles() error {
+	if err := e.refuseOtherKernel(); err != nil {
+		return err // that one may have made the files anew
+	}
 	for path, opened := range e.files {
 		now, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
@@ -688,11 +692,17 @@ func (e *sqliteFile) checkFiles() error {
 		}
 		e.files[path] = now
 	}
-	return e.refuseOthers()
+	return e.refuseOverwritten()
 }
 
 // refuseOthers is an error once others have taken the file over. busy is held.
 func (e *sqliteFile) refuseOthers() error {
+	return cmp.Or(e.refuseOtherKernel(), e.refuseOverwritten())
+}
+
+// refuseOtherKernel is an error once another kernel's service uses, or may use, the file. busy is
+// held.
+func (e *sqliteFile) refuseOtherKernel() error {
 	if err := e.host.refuse(); errors.Is(err, errElsewhere) {
 		if e.lock != nil { // so that commands of this kernel ask who serves now
 			_ = e.lock.Close()
@@ -703,7 +713,7 @@ func (e *sqliteFile) refuseOthers() error {
 		return fmt.Errorf("another machine may serve it, since the -host file could not be "+
 			"renewed: %w", err)
 	}
-	return e.refuseOverwritten()
+	return nil
 }
 
 // refuseOverwritten is an errOverwritten if a database in another mode than WAL, as a copy is, was
