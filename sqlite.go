@@ -187,8 +187,8 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) error {
 // kernel may have left it. If that one was only paused, in the middle of a commit, what it writes
 // when it wakes goes to a file without a name, and not over what this service confirms meanwhile.
 func (e *sqliteFile) renewLog(ctx context.Context) error {
-	db := openPool(e.path, "mode=rw", "_pragma=synchronous(FULL)", "_pragma=fullfsync(1)",
-		"_pragma=wal_autocheckpoint(0)")
+	db := openPool(e.path, "mode=rw", "_pragma=wal_autocheckpoint(0)",
+		"_pragma=fullfsync(1)", "_pragma=synchronous(FULL)")
 	defer db.Close() // with the last connection, the log goes
 	db.SetMaxOpenConns(1)
 	err := untilUnlocked(ctx, e.wait, func() error {

@@ -195,8 +195,9 @@ func (d *refusingDisk) attach() bool {
 func (d *refusingDisk) detach() {
 	tool(d.t, "umount", d.mount)
 	tool(d.t, "losetup", "-d", d.loop)
-	// While somebody else looks at the device, it stays, and may write to the image later.
-	eventually(d.t, longEnough, func() error {
+	// While another test has a copy of the mount in a namespace of its own, the device stays, and
+	// may write to the image later.
+	eventually(d.t, time.Minute, func() error {
 		out, err := exec.Command("losetup", "-j", d.image).Output()
 		if err == nil && len(out) > 0 {
 			err = fmt.Errorf("the device is there still: %s", out)
