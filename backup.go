@@ -469,6 +469,7 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 		return 0, "", err
 	}
 	defer partial.discard()
+	giveToFolder(partial.File)
 	isNew := isMissing(c.db)
 	path, err := ensureWritable(c.db)
 	if err != nil {
@@ -481,7 +482,6 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 			removeUnused(context.WithoutCancel(ctx), path)
 		}
 	}()
-	giveToFolder(partial.File)
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
 		return 0, "", err

@@ -584,11 +584,11 @@ func refuseFailed(path string) error {
 // while it runs. Where a file system passes no locks on, this tells the programs of another kernel,
 // which do not see the lock.
 type presence struct {
-	path     string
-	boot     string // bootID
-	isAlone  bool   // the disk passes locks on, as far as is known: the entry is only a precaution
-	stop     func() // ends the renewing; nil before keep
-	renewing sync.WaitGroup
+	path        string
+	boot        string // bootID
+	passesLocks bool   // the disk does, as far as is known: the entry is only a precaution
+	stop        func() // ends the renewing; nil before keep
+	renewing    sync.WaitGroup
 
 	mu          sync.Mutex // guards what follows, and is held while the file is renewed
 	first, last int64      // counts that this service has written
@@ -658,9 +658,9 @@ func watchHost(ctx context.Context, path, entry string) (err error) {
 // claimHost makes the entry of a service that begins, after refuseElsewhere. If two begin at once,
 // only one can make the file. Where it cannot be made for other reasons, the service serves without
 // one, and tries on.
-func claimHost(path string, isAlone bool) (*presence, error) {
+func claimHost(path string, passesLocks bool) (*presence, error) {
 	first := rand.Int64N(math.MaxInt64/2) + 1
-	p := &presence{path: path + "-host", boot: bootID(), isAlone: isAlone,
+	p := &presence{path: path + "-host", boot: bootID(), passesLocks: passesLocks,
 		first: first, last: first, renewed: time.Now()}
 	// What a kill has left behind here, no other kernel takes for its own.
 	if entry, err := readMark(p.path); err == nil && isOfBoot(entry, p.boot) {
@@ -703,7 +703,7 @@ func (p *presence) refuse() error {
 		return nil
 	}
 	err := p.renew(false)
-	if err != nil && p.isAlone && !errors.Is(err, errElsewhere) {
+	if err != nil && p.passesLocks && !errors.Is(err, errElsewhere) {
 		return nil
 	}
 	return err

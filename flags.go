@@ -111,8 +111,10 @@ type invocation struct {
 	arguments []string // the same, of a command that takes several
 	dbError   error    // what is wrong with -db, if the value must not be shown
 	now       instant
-	log       *slog.Logger  // on stderr
-	started   chan struct{} // closed when a service is open, and from then on ends by itself
+	log       *slog.Logger // on stderr
+	// started is closed when a service is open. A stop waits for the service from then on; before,
+	// it leaves behind a start that does not heed it, as on a disk that hangs.
+	started chan struct{}
 
 	store *store // nil in a command that opens no database
 	id    int64  // the id of the key or the pet that the argument names, or 0

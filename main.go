@@ -250,9 +250,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// A start that does not heed a stop, as on a disk that hangs, is left behind. From here on, a
-	// stop waits until this function returns: see runUntilStopped in commands.go.
-	close(cmd.started)
+	close(cmd.started) // from here on, runUntilStopped in commands.go waits until serve returns
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	err = printFirstKey(ctx, cmd, store, url)
@@ -265,8 +263,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	var page *operator // nil without -debug-addr
 	debugURL := ""
 	if debugListener != nil {
-		page = newPage(api, pair, networkDisk)
-		page.droppedLines = &queue.dropped
+		page = newPage(api, pair, networkDisk, queue)
 		debug := newServer(cmd.log, nil, page.routes(cmd.debugAllowRemote))
 		defer debug.Close()
 		go debug.serve(debugListener)
@@ -286,8 +283,9 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 }
 
 // newPage is the operator's page of a service; pair is nil without TLS.
-func newPage(api *service, pair *tlsPair, networkDisk string) *operator {
+func newPage(api *service, pair *tlsPair, networkDisk string, queue *logQueue) *operator {
 	page := newOperator(api)
+	page.droppedLines = &queue.dropped
 	page.networkDisk = networkDisk
 	if pair != nil {
 		page.certificate = &pair.certificate

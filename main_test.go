@@ -908,7 +908,7 @@ func TestARenewedCertificateIsServed(t *testing.T) {
 	)
 	withPair(t, pair, nil, func(b *background) {
 		s, l := startFront(b, pair, http.NotFound)
-		o := newPage(b.service, pair, "")
+		o := newPage(b.service, pair, "", &logQueue{})
 		wantServed := func(want string, logged ...string) {
 			b.Helper()
 			time.Sleep(31 * time.Second)

@@ -282,12 +282,12 @@ func TestAServiceThatCannotRenewItsEntryWritesNothing(t *testing.T) {
 		s := openDatabaseFor(t, path, openToServe)
 		host := path + "-host"
 		entry := readText(t, host)
-		for _, isAlone := range []bool{true, false} {
-			fileEngine(s).host.isAlone = isAlone
+		for _, passesLocks := range []bool{true, false} {
+			fileEngine(s).host.passesLocks = passesLocks
 			must(t, os.Remove(host))
 			must(t, os.Mkdir(host, 0o700)) // which cannot be opened for writing
 			time.Sleep(5 * time.Second)
-			if isAlone {
+			if passesLocks {
 				mustCreate(t, s, rex)
 			} else {
 				wantNoCreate(t, s, "another machine may serve it")

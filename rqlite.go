@@ -408,8 +408,8 @@ func (e *rqlite) call(ctx context.Context, path string, statements []statement) 
 }
 
 // isOfOneNode reports whether the error of a write, of a statement or of the commit, is one that
-// the other nodes need not have: of the node's own disk or file, or of a lock that somebody
-// holds there. They store the write, which this node lacks from then on.
+// the other nodes need not have: of the node's own disk or file, or of a lock that somebody holds
+// there. They store the write, which this node lacks from then on.
 func isOfOneNode(err error) bool {
 	return err != nil && slices.ContainsFunc(errorsOfOneNode, func(text string) bool {
 		return strings.Contains(err.Error(), text)
@@ -727,10 +727,10 @@ func assign(values []json.RawMessage, columns []any) error {
 // once, the first may have shown what the cluster does not keep. Of writes a cluster does not tell,
 // and need not. Edits are counted by store.edit. New pets outdate only the last page of a list,
 // which store.fresh never takes as fresh on a cluster.
-func (e *rqlite) changed(_ context.Context, note func()) error {
+func (e *rqlite) changed(_ context.Context, forget func()) error {
 	moves := e.moves.Load()
 	if e.movesNoted.Load() != moves {
-		note()
+		forget()
 		e.movesNoted.Store(moves)
 	}
 	return nil

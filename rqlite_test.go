@@ -632,6 +632,15 @@ func (c *fakeCluster) failDisk(s *store, response string) {
 	wantError(c.t, errorOf(s.createPet(1, rex)), errOutcome, "the write")
 }
 
+// wantLeft checks that this node alone is not used any more.
+func (c *fakeCluster) wantLeft(node string) {
+	c.t.Helper()
+	left := regexp.MustCompile(`not used any more.*`).FindAllString(c.log.String(), -1)
+	if len(left) != 1 || !strings.Contains(left[0], node) {
+		c.t.Errorf("left are %q, want %s", left, node)
+	}
+}
+
 const diskIsFull = `{"results":[],"error":"database or disk is full"}` // of the commit
 
 // TestANodeThatOnlyPassesOnIsNotLeft for the disk of the leader, which was elected meanwhile.
@@ -645,10 +654,7 @@ func TestANodeThatOnlyPassesOnIsNotLeft(t *testing.T) {
 			!slices.Contains(writes, writeTo(1)) {
 			t.Errorf("sent was %q", writes)
 		}
-		left := regexp.MustCompile(`not used any more.*`).FindAllString(c.log.String(), -1)
-		if len(left) != 1 || !strings.Contains(left[0], "node1:4001") {
-			t.Errorf("left are %q, want the second node", left)
-		}
+		c.wantLeft("node1:4001")
 		c.lead(0)
 		wantNextID(t, s, 1)
 	})
@@ -668,10 +674,7 @@ func TestALeaderIsLeftThoughAnotherNodeWasAsked(t *testing.T) {
 				respond(200, response)(n, w, r)
 			})
 			wantError(t, errorOf(s.createPet(1, rex)), errOutcome, "the write")
-			left := regexp.MustCompile(`not used any more.*`).FindAllString(c.log.String(), -1)
-			if len(left) != 1 || !strings.Contains(left[0], "node1:4001") {
-				t.Errorf("left are %q, want the leader", left)
-			}
+			c.wantLeft("node1:4001")
 			c.lead(2)
 			wantNextID(t, s, 1)
 		})

@@ -173,7 +173,7 @@ func (e *sqliteFile) open(ctx context.Context, mode openMode) error {
 	}
 	if err == nil && mode == openToServe {
 		err = e.keepServicesOff(ctx)
-		if err == nil && !e.host.isAlone && hasLog(e.path) {
+		if err == nil && !e.host.passesLocks && hasLog(e.path) {
 			err = e.renewLog(ctx)
 		}
 	}
@@ -774,13 +774,13 @@ func (e *sqliteFile) read(ctx context.Context, query statement,
 // changed reads data_version. SQLite changes that number of a connection whenever another
 // connection has written, whatever program that belongs to. So edits that nobody counts are
 // noticed, and an import is a change too. The first call always notes one. A number that was seen
-// is kept only after note was called, so that no other call takes a change for one that is noted.
-func (e *sqliteFile) changed(ctx context.Context, note func()) error {
+// is kept only after forget was called, so that no other call takes a change for one that is noted.
+func (e *sqliteFile) changed(ctx context.Context, forget func()) error {
 	const query = "PRAGMA data_version"
 	// For looker, our own writes are those of another connection, too.
 	var version int64
 	if err := e.looker.QueryRowContext(ctx, query).Scan(&version); err != nil {
-		note()
+		forget()
 		return err
 	}
 	if e.lookVersion.Load() == version {
@@ -791,7 +791,7 @@ func (e *sqliteFile) changed(ctx context.Context, note func()) error {
 	select {
 	case e.busy <- struct{}{}:
 	case <-time.After(writerWait):
-		note()
+		forget()
 		e.lookVersion.Store(version)
 		return nil
 	}
@@ -799,7 +799,7 @@ func (e *sqliteFile) changed(ctx context.Context, note func()) error {
 	before := e.version
 	_, err := e.run(context.Background(), statement{query: query, into: []any{&e.version}})
 	if err != nil || e.version != before {
-		note()
+		forget()
 	}
 	e.lookVersion.Store(version)
 	return err
