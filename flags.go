@@ -323,7 +323,7 @@ func copyFlags(cmd *invocation) {
 	// maxQuota serves here only as a large number.
 	cmd.numberFlag(&cmd.skipIDs, "skip-ids", "1000000", 0, maxQuota,
 		"start new ids `N` above those that the copy holds, since clients may have seen ids\n"+
-			"that it does not know; for the backup of a file, N is 0\nunless this flag is given")
+			"that it does not know; a backup of a file skips none unless\nthis flag is given")
 }
 
 // nameFlag declares -name. An empty name is refused, because it is more often an unset variable of

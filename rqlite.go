@@ -45,7 +45,7 @@ var (
 	errWrongNode   = errors.New("this node cannot be used")
 	errNothingDone = errors.New("nothing was done") // the request may be repeated
 	errStatement   = errors.New("the statement failed")
-	errLacks       = errors.New("its disk has failed a write that other nodes may have stored; " +
+	errLacks       = errors.New("it has failed a write that other nodes may have stored; " +
 		"if they hold the data, set this node up anew, so that it copies the data, and restart " +
 		"the services")
 )
