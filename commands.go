@@ -1,10 +1,11 @@
 package main
 
-// The command line: the table of commands, their help, and how a command reads its flags and opens
-// its database. What they do is in commands_keys.go, commands_pets.go and backup.go. The service is
-// in main.go.
+// The command line: the table of commands, their help, and how a command reads its flags, logs, and
+// opens its database. What they do is in commands_keys.go, commands_pets.go and backup.go. The
+// service is in main.go.
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -15,6 +16,8 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -449,6 +452,83 @@ type redactor struct{ io.Writer }
 func (w redactor) Write(p []byte) (int, error) {
 	_, err := io.WriteString(w.Writer, redact(string(p)))
 	return len(p), err
+}
+
+// logQueue stands between the service and its log, so that no request, task or stop waits for
+// whoever reads stderr. A line that does not fit is counted, and dropped.
+type logQueue struct {
+	out     io.Writer
+	dropped atomic.Int64  // lines
+	ended   chan struct{} // closed when nothing more is written
+
+	mu      sync.Mutex // guards what follows
+	changed sync.Cond  // a line has come, or the last one
+	lines   [][]byte
+	size    int // bytes of the lines, and of the one that is being written
+	closed  bool
+}
+
+const maxLogQueue = 1 << 20 // bytes
+
+func newLogQueue(out io.Writer) *logQueue {
+	q := &logQueue{out: out, ended: make(chan struct{})}
+	q.changed.L = &q.mu
+	return q
+}
+
+// Write takes a line.
+func (q *logQueue) Write(line []byte) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.size+len(line) <= maxLogQueue {
+		q.size += len(line)
+		q.lines = append(q.lines, bytes.Clone(line))
+		q.changed.Signal()
+	} else {
+		q.dropped.Add(1)
+	}
+	return len(line), nil
+}
+
+// run writes the lines until the queue is closed and empty. When it can write again after lines
+// were dropped, it says how many, in a log that does not go through the queue.
+func (q *logQueue) run(direct *slog.Logger) {
+	defer close(q.ended)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	told := int64(0)
+	for {
+		for len(q.lines) == 0 {
+			if q.closed {
+				return
+			}
+			q.changed.Wait()
+		}
+		line := q.lines[0]
+		q.lines[0] = nil // the array behind the slice lives on
+		q.lines = q.lines[1:]
+		q.mu.Unlock()
+		_, _ = q.out.Write(line) // of an error, nobody could be told
+		if dropped := q.dropped.Load(); dropped > told {
+			direct.Warn("lines of the log were dropped, since nobody read stderr",
+				"lines", dropped-told)
+			told = dropped
+		}
+		q.mu.Lock()
+		q.size -= len(line)
+	}
+}
+
+// close returns when all is written, or after half a second.
+func (q *logQueue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.changed.Signal()
+	select {
+	case <-q.ended:
+	case <-time.After(500 * time.Millisecond):
+	}
 }
 
 // warnOfUnknownVariables logs the variables that look like ours and that no command has. They are

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -326,6 +327,41 @@ func TestTheLogHasTheFormatAndTheLevelAskedFor(t *testing.T) {
 		log.Info("hello", "key", "pet_live_secret") // which no format may show
 		log.Warn("careful")
 		wantMatch(t, out.String(), want, "the log with ", set)
+	}
+}
+
+// TestNobodyWaitsForWhoeverReadsTheLog: 1 MiB of lines waits for the reader, in their order. What
+// comes then is counted, and told when the reader goes on. The end waits half a second for that.
+func TestNobodyWaitsForWhoeverReadsTheLog(t *testing.T) {
+	for _, goesOn := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			out := &unreadLog{read: make(chan bool)}
+			q := newLogQueue(out)
+			go q.run(newLogger(out, "json", slog.LevelInfo))
+			began := time.Now()
+			var want strings.Builder
+			for i := range maxLogQueue/1024 + 7 {
+				line := fmt.Sprintf("%01023d\n", i)
+				must(t, errorOf(io.WriteString(q, line)))
+				if i < maxLogQueue/1024 {
+					want.WriteString(line)
+				}
+			}
+			wantEqual(t, q.dropped.Load(), 7, "the number of lines that are dropped")
+			if !goesOn {
+				q.close()
+				wantEqual(t, time.Since(began), time.Second/2, "the time that the end waits")
+			}
+			close(out.read)
+			q.close()
+			<-q.ended
+			if goesOn {
+				wantEqual(t, time.Since(began), 0, "the time that all of it takes")
+			}
+			told := regexp.MustCompile(`(?m)^.*"level":"WARN".*"lines":7}\n`)
+			wantEqual(t, len(told.FindAllString(out.String(), -1)), 1, "lines that tell of it")
+			wantEqual(t, told.ReplaceAllString(out.String(), ""), want.String(), "the log")
+		})
 	}
 }
 
