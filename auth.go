@@ -165,7 +165,7 @@ func bearer(header string) string {
 }
 
 // lookup returns the key that a token is, or nil. A key that is not in memory, or may have changed
-// since, is read from the database if its checksum is right.
+// since it was read, is read from the database if its checksum is right.
 func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	d := token.digest()
 	known := k.known.get(d)
@@ -212,8 +212,8 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 }
 
 // read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
-// guessing fills no memory. Each engine bounds how long a read takes, so no context does: see
-// engine.read for what one would cost.
+// guessing fills no memory. Each engine bounds how long a read takes, which a context would do at
+// the cost of a goroutine: see engine.read.
 func (k *keyring) read(d digest) (*apiKey, error) {
 	generation := k.store.generation.Load() // before the query
 	key, err := findKey(context.Background(), k.store, d)
@@ -224,7 +224,8 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 		k.known.remove(d) // somebody may have deleted its row by hand
 		return nil, nil
 	}
-	k.known.put(d, knownKey{apiKey: key, generation: generation}, 1) // 1: known.max counts keys
+	const size = 1 // since known.max is a number of keys
+	k.known.put(d, knownKey{apiKey: key, generation: generation}, size)
 	return key, nil
 }
 
@@ -248,9 +249,8 @@ func (k *keyring) newest() map[int64]*apiKey {
 // is the rightmost entry of the named header, the one that the proxy itself has written. If no
 // header is named, or that entry is missing or no address, the address of the connection counts.
 func clientNetwork(r *http.Request, header string) netip.Prefix {
-	entries := strings.Join(r.Header.Values(header), ",")
+	entries := strings.Join(r.Header.Values(header), ",") // "" if no header is named
 	last := entries[strings.LastIndexByte(entries, ',')+1:]
-	// Without a header's name, last is "", which is no address.
 	if network := parseNetwork(strings.TrimSpace(last)); network.IsValid() {
 		return network
 	}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -78,10 +79,11 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
+		errors:     map[ErrorCode]*atomic.Int64{},
 		strangers:  boundedLog{log: log},
 	}
-	for code := range statusOfCode {
+	codes := slices.Collect(maps.Keys(statusOfCode))
+	for _, code := range append(codes, lookupRefused, notReady) { // the store counts queueFull
 		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
@@ -99,6 +101,7 @@ func (s *service) addRoutes() {
 
 	s.addPublic("/readyz", "readyz", s.publicReadyz)
 	s.addPublic("/openapi.json", "openapi", fixed(jsonType, describe(s.settings)))
+	// The page is written for Production, which it names once.
 	page := strings.Replace(webFile("index.html"), "Production", s.environment(), 1)
 	s.addPublic("/{$}", "page", fixed(htmlType, page))
 	s.addPublic("/page.css", "page", fixed(styleType, webFile("page.css")))
@@ -164,10 +167,10 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 		return caller{now: w.start}, nil
 	}
 	// The key, and the pets to be sent, may come from memory. If what is there may be old, catchUp
-	// first waits until the store has looked for edits by others. Where a look fails, or takes more
-	// than half a second, what is remembered is used on.
+	// waits for at most half a second until the store has looked for edits by others. After that,
+	// what is remembered is used, whether the look has succeeded or not.
 	s.store.catchUp(w.start)
-	// If the address is spent, authenticate looks unknown keys up one at a time.
+	// Of all spent addresses together, authenticate looks up one unknown key at a time.
 	isSpent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.addresses.admit(network, instantOf(w.start), false).minute.remaining == 0
@@ -175,7 +178,7 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, isSpent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
 		// The store is away, or too many lookups wait. The key is neither accepted nor refused.
-		w.code = lookupRefused
+		w.code = lookupRefused // writeError counts it in place of unavailable
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
 		return caller{}, errNoLookup // an *Error, which fail does not log once more
@@ -196,9 +199,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. Once it is stored, or if another service has stored
-// one before, storeBan makes a key_banned of the decision's rate_limited. After an error, it stays
-// rate_limited.
+// ban stores the ban that a decision begins. Once a ban is stored, storeBan makes a key_banned of
+// the decision's rate_limited. That may be another service's ban, which was stored before: then
+// isStored is false. After an error, it stays rate_limited.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isStored, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -225,19 +228,19 @@ type response struct {
 	waited    time.Duration // since start, for the client to send its body
 	took      time.Duration // the service's own time, until the status was sent
 	status    int           // 0 until it is sent
-	code      ErrorCode     // under which it is counted, if it is an Error
+	code      ErrorCode     // under which it is counted, if it is an Error: see writeError
 	operation string        // the name under which it is counted
 
 	keyID, usageID int64        // the caller's key, and what it is charged to, once they are known
 	network        netip.Prefix // clientNetwork, if the response is logged at debug level
 }
 
-// WriteHeader also stops the clock, and lets go of the request's header. From here on, the client
-// decides how long the response takes.
+// WriteHeader also stops the clock: from here on, the client decides how long the response takes.
+// Meanwhile nobody needs the request's header, whose map may take four times the bytes of the
+// header itself. So it is nil from here on.
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	w.took = time.Since(w.start) - w.waited
-	// The map may take four times the bytes of the header itself.
 	w.request.Header = nil
 	if w.service.stopping.Load() { // the next request would find nobody here
 		w.Header()["Connection"] = []string{"close"}
@@ -248,9 +251,10 @@ func (w *response) WriteHeader(status int) {
 // ServeHTTP stands around the routes. It gives the request its id, turns a panic into a 500, and
 // counts the response.
 func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	if r.ProtoMajor == 2 && len(r.Trailer) > 20 {
-		// Until the stream ends, net/http keeps a map of the trailers that are announced. It may
-		// take 25 times their bytes, so the stream ends now, and is not counted.
+	if r.ProtoMajor == 2 && len(r.Trailer) > 20 { // more than any client needs
+		// Until a stream ends, net/http keeps a map of the trailers that are announced. It may take
+		// 25 times their bytes, and a connection has up to 100 streams (with HTTP/1.1, it has one
+		// request at a time). So the stream ends before anything is counted.
 		panic(http.ErrAbortHandler)
 	}
 	w := &response{
@@ -263,10 +267,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// A request with chunks and a Content-Length, or with chunks in HTTP/1.0, can be smuggled
-		// past a proxy, which sees its end elsewhere. RFC 9112 section 6.1 wants the connection
-		// ended after it. net/http does not say which requests these are. So the connection ends
-		// after every request with chunks, and every one in HTTP/1.0.
+		// The connection ends after every request with chunks, and every one in HTTP/1.0. RFC 9112
+		// section 6.1 wants that after one with chunks and a Content-Length, and after one with
+		// chunks in HTTP/1.0: a proxy may see its end elsewhere, and take what follows for another
+		// request. net/http does not say which requests these are.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -275,7 +279,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		s.route(w, r)
 		return nil
 	})
-	if err != nil && w.status != 0 {
+	if err != nil && w.status != 0 { // it is too late for a 500
 		s.log.Error("a response is cut off", "request", w.id[0], "error", err)
 		panic(http.ErrAbortHandler) // net/http then ends the connection
 	}
@@ -300,8 +304,8 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works. A full queue is an error to its
-		// caller all the same: see below.
+		// They say nothing of how well or fast the service works. Of its caller's errors, which
+		// are counted next, a full queue is one all the same.
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -328,20 +332,20 @@ func newRequestID() string {
 	return strconv.FormatUint(rand.Uint64()|top, 16)
 }
 
-// canonical reports whether the router takes the path as it is. The router also takes a slash at
-// the end, which path.Clean removes. But it would redirect "//" to "/".
+// canonical reports whether the router takes the path as it is: one that path.Clean leaves alone,
+// but for a slash at the end. It would redirect "//" to "/".
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") { // such as *
 		return false
 	}
 	clean := path.Clean(p)
-	hasSlash := clean != "/" && p == clean+"/"
+	hasSlash := clean != "/" && p == clean+"/" // "//" has none
 	return p == clean || hasSlash
 }
 
-// underAPI reports whether a decoded path belongs to the API. The router decodes paths segment by
-// segment, so whatever it takes for a route under /v1 has such a path.
+// underAPI reports whether a decoded path belongs to the API. All that the router takes for a route
+// under /v1 does. More may, such as /v1%2Fx, which then needs a key to be told that it is missing.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -372,7 +376,7 @@ const exposed = "Accept-Encoding, Allow, Cache-Control, Deprecation, ETag, " +
 	"WWW-Authenticate, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, X-Request-Id"
 
 // cors sets the headers of the Fetch standard for an allowed origin. It reports whether the request
-// is a preflight, which it has answered then.
+// is a preflight of such an origin, which it has answered then.
 func (s *service) cors(w *response, r *http.Request) (isPreflight bool) {
 	h := w.Header()
 	origin := r.Header.Get("Origin")
@@ -410,7 +414,7 @@ func (s *service) fail(w *response, r *http.Request, err error) {
 	w.discardBody(r)
 	shown := s.shownError(w, err)
 	limits := w.Header()["RateLimit"] //nolint:staticcheck // it is spelt so where it is set
-	hasLimits := limits != nil        // those of a key
+	hasLimits := limits != nil        // those of a key, which authorize has set
 	if underAPI(r.URL.Path) && !hasLimits {
 		refusal := s.showAddress(w, r, shown.Status == http.StatusUnauthorized)
 		if refusal != nil {
@@ -432,7 +436,7 @@ func (s *service) shownError(w *response, err error) *Error {
 			w.id[0])
 	}
 	s.log.Error("store unavailable", "request", w.id[0], "error", err)
-	if errors.Is(err, errOutcome) {
+	if errors.Is(err, errOutcome) { // of a write; of operations, only createPet writes
 		return newError(CodeUnavailable, "whether the pet was stored is unknown; "+
 			"a request with an Idempotency-Key can be repeated safely")
 	}
@@ -443,7 +447,7 @@ func (s *service) shownError(w *response, err error) *Error {
 // address first, and returns an error if nothing was left.
 func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	network := clientNetwork(r, s.clientIPHeader)
-	// The clock is read anew: to find out that a key cannot be looked up may have taken seconds.
+	// The clock is read anew: to look a key up, or to read a body, may have taken seconds.
 	decision := s.addresses.admit(network, instantOf(time.Now()), charge)
 	if charge {
 		s.ledger.countStranger(network, decision)
@@ -460,8 +464,8 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	return decision.err()
 }
 
-// Clients see "unavailable" in place of these codes. They can cause them as often as they like, so
-// /metrics counts these apart: the first two under their own code, and queueFull as the store's
+// Clients see "unavailable" in place of these codes. Clients can cause them as often as they like,
+// so /metrics counts them apart: the first two under their own code, and queueFull as the store's
 // queueRefusals.
 const (
 	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
@@ -483,7 +487,7 @@ func (s *service) writeError(w *response, apiErr *Error) {
 	if apiErr == errQueueFull {
 		w.code = queueFull // the store has counted it
 	} else {
-		w.code = cmp.Or(w.code, apiErr.Code)
+		w.code = cmp.Or(w.code, apiErr.Code) // authorize and publicReadyz set one of the first two
 		s.errors[w.code].Add(1)
 	}
 	body, _ := json.Marshal(apiErr) // cannot fail: two strings and a number
@@ -603,7 +607,8 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
-		// The queue counts by the usage. The record is the key's: a rotated key has its own.
+		// The queue of writes bounds creates by the usage that they are charged to. The record of
+		// an Idempotency-Key belongs to the API key: one that was rotated has its own.
 		id, replayed, reused, err = s.store.createPetOnce(
 			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
@@ -644,15 +649,16 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// maxDiscarded is how many bytes of a body are read before an error is sent, as net/http does it.
-// Of a body that is announced as longer, nothing is read.
+// maxDiscarded is how many bytes discardBody reads at most: as many as net/http would. Of a body
+// that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
-// discardBody reads what comes within ReadTimeout of a body that nobody wants, before an error is
-// sent. If the connection were closed while that is on its way, TCP would reset it, and many
-// clients would not see the error. After a response, net/http does so itself if the connection goes
-// on, or if the body comes in chunks, but not, say, with the 30 KB of a client that wants its
-// connection closed.
+// discardBody reads, before an error is sent, what arrives of a body that nobody wants until the
+// server's ReadTimeout. If the connection were closed while a body is on its way, TCP would reset
+// it, and many clients would not see the error.
+//
+// net/http reads such bodies itself, with one exception, for which this function is needed: of a
+// request with a Content-Length whose client wants the connection closed, it reads nothing.
 func (w *response) discardBody(r *http.Request) {
 	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
 		return
@@ -700,7 +706,7 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 		}
 	}
 	s.setDeprecation(w.Header())
-	if pet == nil {
+	if pet == nil { // the id is unknown, or cannot be one
 		return newError(CodeNotFound, "there is no pet with this id")
 	}
 	writeDocument(w, r, jsonType, &pet.document)
@@ -753,7 +759,7 @@ func fixed(contentType []string, body string) operation {
 		h.Set("Content-Security-Policy", pagePolicy)
 		h.Set("X-Content-Type-Options", "nosniff") // no file is taken for another type
 		h.Set("Referrer-Policy", "no-referrer")    // no other site learns where the service is
-		h.Add("Vary", "Accept-Encoding")
+		h.Add("Vary", "Accept-Encoding")           // cors may have set another
 		doc := plain
 		if acceptsGzip(r) {
 			h.Set("Content-Encoding", "gzip")
@@ -784,8 +790,7 @@ func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) er
 
 // checkReady returns an error if the service is stopping, or if the store cannot read or write.
 // Strangers may ask, and a write syncs the disk. So however many ask, the store is asked at most
-// once every two seconds, even while it fails. All wait for what one of them has begun: so the end
-// of its request does not end that, and the engine bounds how long it takes.
+// once every two seconds, even while it fails.
 func (s *service) checkReady() error {
 	if s.stopping.Load() {
 		return errors.New("stopping")
@@ -795,6 +800,8 @@ func (s *service) checkReady() error {
 	if time.Since(s.probed) < 2*time.Second {
 		return s.unready
 	}
+	// All who ask meanwhile wait for this. So it does not end with the request that has begun it;
+	// the engine bounds how long it takes.
 	err := s.store.readable(context.Background())
 	if err == nil {
 		err = s.store.probe(context.Background())

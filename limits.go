@@ -4,10 +4,11 @@ package main
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
 // it belongs to. It is arithmetic: usage.go counts with it, and stores what was counted.
 //
-// A line of rotations has two token buckets of a special kind: each is refilled at once, with all
-// its tokens, when its window ends. A window begins with the first request it counts and lasts 60
-// seconds or 24 hours. That gives "requests left in the current window" and "resets at" an exact
-// meaning. The price: up to twice the limit can pass around the end of a window.
+// A key and those that it was rotated from, a line of rotations, share two token buckets of a
+// special kind: each is refilled at once, with all its tokens, when its window ends. A window
+// begins with the first request it counts and lasts 60 seconds or 24 hours. That gives "requests
+// left in the current window" and "resets at" an exact meaning. The price: up to twice the limit
+// can pass around the end of a window.
 //
 // A worked example, on the Free plan (60 a minute, 1,000 a day):
 //
@@ -16,7 +17,7 @@ package main
 //	12:00:40.5  refused: Retry-After 30 (29.5 rounded up); nothing is taken from either bucket
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
-//	            (to come before the 30 s have passed is a strike only if it is refused)
+//	            (the 30 s pass at 12:01:10.5; to come earlier is a strike only if it is refused)
 //
 // A key is banned when its strikes within one window of a minute exceed its limit per minute: see
 // strike. usage.go decides how long a ban is, and stores it before it begins. Time is counted in
@@ -95,9 +96,9 @@ type bucket struct {
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
 // isRunning reports whether a window, or a wait, of the given length that ends at an instant is
-// running. At most its length can remain of it. If more remains, the clock was set back since it
-// began, and it counts as over. Up to a minute more is tolerated, because requests read the clock
-// out of order, and the clocks of services differ a little.
+// running. If more than its length and a minute remains, the clock was set back since it began, and
+// it counts as over. The minute is tolerated, because requests read the clock out of order, and the
+// clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
 	wasSetBack := remaining > length+minuteMillis
@@ -192,7 +193,7 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
-	// By its rule, standing has chosen the window that refuses or, if both do, the day.
+	// standing has chosen the window with less left: the one that refuses or, if both do, the day.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
 		d.window = minuteWindow // the one that resets later
 	}
@@ -220,7 +221,7 @@ func (u *usage) isBanned(a *account, now instant) bool {
 // it is shown as a minute of which nothing remains until the ban ends, or until an exhausted bucket
 // resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited {
+	if d.refusal == CodeRateLimited { // by a bucket, which is described until the next lines
 		exhausted := d.described() // the minute, or the day
 		until = max(until, exhausted.reset)
 	}
@@ -233,7 +234,8 @@ func (d *decision) showBan(until instant) {
 // strike notes a refusal and reports whether it is one strike too many. It is a strike if an
 // earlier refusal has asked the caller to wait, and that time has not passed. As many strikes as
 // the limit per minute do no harm, since a burst of parallel requests is no abuse. They are counted
-// until the minute's window ends or, if none is running, for a minute from the first strike on.
+// until the minute's window ends or, if none is running since the day refuses, for a minute from
+// the first strike on.
 func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false
@@ -252,14 +254,15 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	return true
 }
 
-// isAskedToWait reports whether the Retry-After of a refusal has not passed. It is rounded up: it
-// ends with the window that refused or within the second after. It counts as over if the clock was
-// set back.
+// isAskedToWait reports whether the Retry-After of a refusal has not passed. A Retry-After is
+// rounded up: it ends with the window that refused or within the second after. It counts as over if
+// the clock was set back.
 func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
 
-// askToWait notes the Retry-After of a refusal, unless an earlier one lasts longer: because it was
-// rounded up, or because the day refused then, and its limit was raised. A caller has to wait until
-// all of them have passed.
+// askToWait notes the Retry-After of a refusal. A caller has to wait until all of them have passed,
+// so one that lasts longer stays. In the example, the first lasts until 12:01:10.5, and one at
+// 12:00:41.0 until 12:01:10.0. One by the day is longer than one by the minute, too, after the
+// day's limit was raised.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
@@ -304,7 +307,7 @@ func (d decision) setHeaders(h http.Header) {
 		limits = d.day.appendItem(limits, `, "day"`, d.now)
 	}
 	v := d.described()
-	values := []string{ // one slice for all, since this runs for every request
+	values := []string{ // one slice for all, since this runs for every request; nobody appends
 		strconv.FormatInt(v.limit, 10),
 		strconv.FormatInt(v.remaining, 10),
 		strconv.FormatInt(ceilSeconds(v.reset), 10),

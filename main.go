@@ -43,8 +43,8 @@
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
-// strikes and the limits of addresses. Of the usage of keys it loses at most the last second, or
-// what was counted since the last flush began where a flush takes longer.
+// strikes and the limits of addresses. Of the usage of keys it loses at most the last second. If a
+// flush takes longer, it loses at most what was counted since that began.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -92,7 +92,8 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// If nobody reads stderr, Fprintln blocks until a signal comes, and has 0.1 s from then on.
+	// If nobody reads stderr, Fprintln blocks. Then the process ends 0.1 s after a signal, or 0.1 s
+	// from now if a signal has come already.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -129,13 +130,14 @@ func run(
 	}
 	// Without a command, runCommand calls what follows.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
-		// The service logs by a queue, which alone writes to stderr, and may wait for it for long.
-		// It takes stderr itself, since p.stderr ends soon after the stop.
+		// The service logs by a queue. Its goroutine alone writes to stderr, and may wait long for
+		// whoever reads it. The queue has stderr itself, since p.stderr ends soon after the stop.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
 		queue := newLogQueue(stderr)
-		go queue.run(newLogger(stderr, cmd.logFormat, cmd.logLevel))
+		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel) // tells of lines that were dropped
+		go queue.run(direct)
 		defer queue.close()
 		cmd.log = newLogger(queue, cmd.logFormat, cmd.logLevel)
 		cmd.warnOfUnknownVariables()
@@ -153,7 +155,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	listener, debugListener, err := listenForBoth(ctx, cmd)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // to stop a service that starts is no failure, here and below
+			return nil // to stop a service that starts is no failure
 		}
 		return err
 	}
@@ -167,17 +169,19 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return nil // as above
 		}
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	close(cmd.started) // from here on, runUntilStopped in commands.go waits until serve returns
+	// From here on, runUntilStopped in commands.go waits until serve returns: a first key that
+	// cannot be shown has to be taken back.
+	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
 	err = printFirstKey(ctx, cmd, store, url)
 	if err != nil || ctx.Err() != nil {
-		return err // also after a stop: it tells what became of a key that was not shown
+		return err // after a stop it tells what became of a key that was not shown, or is nil
 	}
 
 	api := newService(store, cmd.settings, cmd.log)
@@ -338,18 +342,20 @@ func listen(ctx context.Context, addr string, environ map[string]string) (net.Li
 type server struct {
 	http.Server
 	ended   chan struct{} // closed when no connection is accepted any more
-	failure error         // what Serve has returned by then, also when it was stopped
+	failure error         // what Serve has returned, once ended is closed; never nil
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
-	// endContexts ends the context of the server, which is heeded by handshakes of TLS and, with
-	// HTTP/2, by takePlace and boundBodyInStop.
+	// endContexts ends the context from which those of all requests are made. It is heeded by
+	// handshakes of TLS and, with HTTP/2, by takePlace and boundBodyInStop. Operations do not heed
+	// it: they finish.
 	endContexts func()
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
 // the response, and 2 minutes, or -idle-timeout, until the next one. With HTTP/2, a head has no
-// time of its own: a connection ends when its peer has completed no frame, or read nothing, for
-// 10 s. What a connection may hold in memory is bounded too. docs/operating.md has tables of both.
+// time of its own: a connection ends when its peer has completed no frame for 10 s (a ping after 5,
+// and 5 to answer it), or has read nothing for 10 s. What a connection may hold in memory is
+// bounded too. docs/operating.md has tables of both.
 // No http.TimeoutHandler is used, since its response has another shape.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
@@ -412,8 +418,9 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // asked now: WriteHeader of response in handlers.go drops r.Header
+		small := isSmall(r) // asked now: response.WriteHeader in handlers.go sets r.Header to nil
 		if !takePlace(r.Context(), places, small) {
+			// No place is left for a large request, or a small one is not wanted any more.
 			panic(http.ErrAbortHandler) // resets the stream
 		}
 		defer func() { <-places }()
@@ -423,7 +430,8 @@ func takeTurns(handler http.Handler) http.Handler {
 		}
 		handler.ServeHTTP(w, r)
 		if !small {
-			// Flush waits until the peer has taken the response. An error means that it has gone.
+			// Flush waits, still in its place, until the peer has taken the response. An error
+			// means that the peer has gone.
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
@@ -494,7 +502,7 @@ func (s *server) serve(listener net.Listener) {
 //
 // A body that stops must not hold this up. In the third step, each body has bodyWait left: with
 // HTTP/1.1 by endBodies, with HTTP/2 by boundBodyInStop, which heeds that endContexts has ended the
-// context of its request. Operations do not heed it: they finish.
+// context of its request.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	time.Sleep(100 * time.Millisecond)
 	_ = listener.Close() // an error means that it could not accept any more
@@ -505,16 +513,16 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
 	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
-	untilShut, noteShut := context.WithCancel(ctx)
+	shuttingDown, noteShut := context.WithCancel(ctx)
 	go func() {
 		defer noteShut()
 		_ = s.Shutdown(ctx)
 	}()
-	for untilShut.Err() == nil {
+	for shuttingDown.Err() == nil {
 		s.endBodies(bodiesEnd)
-		pause(untilShut, 100*time.Millisecond)
+		pause(shuttingDown, 100*time.Millisecond)
 	}
-	return ctx.Err()
+	return ctx.Err() // nil if Shutdown has returned first
 }
 
 // closeUnused closes connections that have never sent a request. Shutdown would give each of them 5
@@ -528,8 +536,8 @@ func (s *server) closeUnused() {
 	}
 }
 
-// bodyWait is how long a body may still take in the third step of a stop: until a second after the
-// stop has begun.
+// bodyWait is how long a body may still take in the third step of a stop. With the 0.35 s of the
+// steps before, that is until a second after the stop has begun.
 const bodyWait = 650 * time.Millisecond
 
 // endBodies lets no connection be read later than at. It is called again and again, since
@@ -546,7 +554,8 @@ func (s *server) endBodies(at time.Time) {
 }
 
 // boundBodyInStop bounds the body of a request with HTTP/2: once the request's context has ended,
-// it has bodyWait left. end has to be called before the handler returns, since w cannot be used
+// it has bodyWait left. (The context also ends when the client gives the request up. Its body then
+// matters no more.) end has to be called before the handler returns, since w cannot be used
 // afterwards.
 func boundBodyInStop(w http.ResponseWriter, r *http.Request) (end func()) {
 	ended := make(chan struct{})
@@ -570,17 +579,17 @@ func localURL(l net.Listener, addr string, secure bool) string {
 	if host == "" || net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
-	scheme := "http"
-	if secure {
-		scheme = "https" // localhost stays: the certificate may name it, and proves who answers
-	} else if host == "localhost" {
+	if secure { // the certificate may name localhost, and proves who answers
+		return "https://" + net.JoinHostPort(host, port)
+	}
+	if host == "localhost" {
 		// Clients try localhost as ::1 first, where another user may listen to steal keys.
 		host = "127.0.0.1"
 		if l.Addr().(*net.TCPAddr).IP.Equal(net.IPv6loopback) {
 			host = "::1"
 		}
 	}
-	return scheme + "://" + net.JoinHostPort(host, port)
+	return "http://" + net.JoinHostPort(host, port)
 }
 
 // runBackground starts the tasks that run beside the requests. The function that it returns stops
@@ -595,8 +604,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(flushTick, "write usage", s.ledger.flushInTime)
-	// If all clocks are right, a minute's window that was just stored ends at most 60 s from now.
-	// The clocks may differ by one second.
+	// If all clocks are right, no minute's window that was stored since the last tick had more than
+	// 60 s left then. The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if ahead := s.ledger.takeMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
@@ -645,25 +654,27 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // has lost its name.
 func saveAll(s *service) error {
 	notStored := flushLast(s.ledger) // refused if the file is known to have lost its name
-	lost := saveLost(s, true)        // afterwards: a copy is to have what was stored
+	nameLost := saveLost(s, true)    // afterwards: a copy is to have what was stored
 	if notStored == nil {
-		return lost
+		return nameLost
 	}
-	if lost != nil { // it is why, and says where all else is
-		notStored = lost
+	if nameLost != nil {
+		// A file that has lost its name refuses every write, so both errors have one cause. This
+		// one also says where the copy is, or why there is none.
+		notStored = nameLost
 	}
 	return fmt.Errorf("the usage counted last is not stored: %w", notStored)
 }
 
 // saveLost makes a copy of a file that the service has open and that has lost its name: see rescue.
-// At the end, it is an error that a name was lost, which says where all that was confirmed is. A
-// stop does not cut that off. A cluster has no such file.
+// At the service's end, a name that was lost is an error even if the copy was made: the error says
+// where it is. A cluster has no such file.
 func saveLost(s *service, isEnd bool) error {
 	file, isFile := s.store.engine.(*sqliteFile)
 	if !isFile {
 		return nil
 	}
-	return rescue(context.Background(), file, s.log, isEnd)
+	return rescue(context.Background(), file, s.log, isEnd) // a stop does not cut the copy off
 }
 
 // lastingErrors are those that do not go away while a stop waits.
@@ -675,7 +686,7 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		err := l.flush(ctx, time.Now, false) // without pauses: no requests are left to need room
+		err := l.flush(ctx, time.Now, false) // no creates are left that need pauses between batches
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)
 		})

@@ -176,7 +176,7 @@ const maxQuoted = 100
 
 func (t sentText) String() string {
 	// Passwords go before the cut, which may remove the @ that ends one. Keys can go after the cut:
-	// what is left of one is still recognised.
+	// if a secret part of one is left, keyText still finds it.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -262,7 +262,7 @@ type document struct {
 // survives a restart. The same body may be sent with a Link header and without: the two responses
 // have two ETags, by a character that is hashed with the body.
 func newDocument(body []byte, hasLink bool) document {
-	hashed := append(body, '.') // body itself stays as it is
+	hashed := append(body, '.') // this may write behind the end of body, and not into it
 	if hasLink {
 		hashed[len(body)] = '+'
 	}
@@ -318,10 +318,6 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// redactAsOneField takes secrets out of a text whose fields cannot be told apart, such as an error
-// about what was typed. It takes the whole text for one field, so it may remove more than redact.
-func redactAsOneField(text string) string { return withoutKeys(withoutPassword(text)) }
-
 // A field of a line is either quoted, and may lack the quote at its end, or it ends before the next
 // quote, white space or control character. A secret with white space in it is quoted wherever it is
 // logged.
@@ -337,6 +333,10 @@ var fieldText = regexp.MustCompile("(?s)" + quotedField + "|" + plainField)
 func redact(line string) string {
 	return withoutKeys(fieldText.ReplaceAllStringFunc(line, withoutPassword))
 }
+
+// redactAsOneField takes secrets out of a text whose fields cannot be told apart, such as an error
+// about what was typed. It takes the whole text for one field, so it may remove more than redact.
+func redactAsOneField(text string) string { return withoutKeys(withoutPassword(text)) }
 
 // withoutPassword takes the user and password of URLs out of a field. A password may hold any
 // character. So everything from the first :// to the last @ of the field is taken out.
@@ -459,8 +459,8 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 // memberName decodes the name of a member. A body may have thousands, and json.Unmarshal takes ten
 // times as long as strconv.Unquote, which reads strings of Go. Go does not know two escapes of
 // JSON, \/ and halves of surrogate pairs: a name with one of them is given as "", as is one that is
-// longer than all fields with each of their characters escaped. No field has such a name. (Escapes
-// that only Go knows are not valid JSON.)
+// longer than the longest field would be with each of its characters escaped. No field has such a
+// name. (Escapes that only Go knows are not valid JSON.)
 func memberName(literal []byte) string {
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {
@@ -545,9 +545,9 @@ func decodeName(value []byte) (name, problem string) {
 }
 
 // pairedText matches a JSON string whose surrogates all come in pairs. For one that stands alone,
-// RFC 8259 section 8.2 promises nothing, and json.Unmarshal puts U+FFFD in its place. The string is
-// read from its beginning as a row of these pieces, in which . is a hexadecimal digit; an escape
-// that is none of them ends the match.
+// RFC 8259 section 8.2 promises nothing, and json.Unmarshal puts U+FFFD in its place. The whole
+// string must be a row of these pieces, in which . is a hexadecimal digit. A string with an escape
+// that is none of them does not match.
 var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
 	`[^\\]`,                              // a character as it is
 	`\\[^u]`,                             // an escape of two characters, such as \n

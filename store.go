@@ -64,16 +64,17 @@ type engine interface {
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
-	// errUnavailable only if a read may succeed later: on a file, it mostly does not.
+	// errUnavailable if a read may succeed later. Most errors of a file do not wrap it.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls forget, which makes all that is remembered old, if rows may differ although no
-	// edit was counted (see store.edit): on a file, if another program has written anything since
-	// the last call; on a cluster, if another node responds, which may lack what the last one has
-	// shown. With several calls at once, none returns before forget has.
+	// changed looks whether rows may differ although no edit was counted (see store.edit). If so,
+	// it calls forget, which makes all that is remembered old. On a file, it is so if another
+	// program has written anything since the last call. On a cluster, it is so if another node
+	// responds, which may lack what the last one has shown. Of several calls at once, none returns
+	// before a forget that one of them has found necessary.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database, and no transaction of a service on a file is
-	// undone because ctx has ended.
+	// engine refuses a node with another database. On a file, what the start of a service writes
+	// before counts as a command's: see write.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -115,11 +116,14 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 const (
-	entryBytes   = 256              // memory for a cached page or pet, beside its body
-	maxCallers   = 4096             // callers of one transaction; more creates are refused
-	maxOfOne     = maxCallers / 4   // creates charged to one usage: no burst takes all places
-	recordMillis = dayMillis        // for how long an Idempotency-Key is kept
-	commandWait  = 10 * time.Second // in which a lock or leader is waited for
+	entryBytes   = 256            // memory for a cached page or pet, beside its body
+	maxCallers   = 4096           // callers of one transaction; more creates are refused
+	maxOfOne     = maxCallers / 4 // creates charged to one usage: no burst takes all places
+	recordMillis = dayMillis      // for how long an Idempotency-Key is kept
+
+	// For so long a command, and a service that starts or stops, wait for a lock of the file or for
+	// the leader of a cluster.
+	commandWait = 10 * time.Second
 )
 
 // store is safe for concurrent use.
@@ -133,9 +137,9 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered, with the fields documents, generation, highestShown and ready. Embedded,
-	// so that a request can ask the store to catchUp, which is where the age of what is remembered
-	// is looked at. page and pet look only whether it is fresh.
+	// What is remembered, with the fields documents, generation, highestShown and ready. page and
+	// pet ask only whether what they find is of this generation. So a request calls catchUp before,
+	// which looks for a new generation if the last look was too long ago.
 	memory
 
 	// These are for /metrics.
@@ -188,15 +192,15 @@ func (s *store) Close() error {
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
 // and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
-// is not heeded before the transaction begins, and then only if nobody else has joined it. None of
-// the statements may fail by its data: all who have joined would fail.
+// is heeded only from the beginning of the transaction on, and only if nobody else has joined it.
+// None of the statements may fail by its data: all who have joined would fail.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	_, results, err := s.writeFor(ctx, ownUsage, statements...)
 	return results, err
 }
 
-// writeFor is write for a usage: a create that is charged to one may be refused with errQueueFull.
-// It also returns the transaction.
+// writeFor is write for a create, which may be refused with errQueueFull. usageID names the usage
+// that the create is charged to: that of a line of rotations. It also returns the transaction.
 func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
 	t *transaction, results []result, err error) {
 	var begin int
@@ -267,7 +271,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
-	if t.err != nil { // also because ctx has ended, which is so only in a command or in a stop
+	if t.err != nil { // also because ctx has ended: of a command, or of a stop's last flush
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -284,6 +288,7 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		rows := bytes.Join(t.pets, []byte(","))
 		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
+	// Before the write: others may read and show its pets before it returns.
 	t.shownBefore = s.highestShown.Load()
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
@@ -347,7 +352,8 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// readable is an error if nothing can be read. The row that it reads is always there.
+// readable is an error if nothing can be read. The row that it reads is always there. Only this
+// notes whether reading works: other reads may fail by what they read.
 func (s *store) readable(ctx context.Context) error {
 	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
 	s.noteReady(&s.ready.reading, err)
@@ -363,10 +369,10 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// storedStatuses has each status at the number that stands for it in the tables. These begin with
-// 2: SQLite guesses that status = ? finds more rows with 0 or 1, which may be truth values. So it
-// plans a statement anew that is bound to one of them after another number, or the other way round,
-// and a page would take 18 µs in place of 10. (Of an id it guesses nothing: that is one row.)
+// storedStatuses has each status at the number that stands for it in the tables. 0 and 1 stand for
+// none: SQLite takes them for truth values, and guesses that status = ? finds more rows with them.
+// So it would plan a page anew whenever the status changes from or to one of them, and that page
+// would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for all.
@@ -374,8 +380,8 @@ func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)
 
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
 // 0, which is no pet: its category_id is the number of edits. That number and the pets come from
-// one state of the database, so no pet shows an edit that is not counted. ORDER BY and LIMIT count
-// for all rows together. An OFFSET would cost more with each page.
+// one state of the database, so no pet shows an edit that is not counted. WHERE counts for pets
+// alone, ORDER BY and LIMIT for all rows together. An OFFSET would cost more with each page.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
 	readPets   = `SELECT 0 AS id, value AS category_id, 0, '' FROM counters WHERE name = 'edits'
@@ -449,7 +455,7 @@ type place struct {
 
 // query reads the page, and one more pet if there are more.
 func (at place) query() statement {
-	rows := 1 + at.limit + 1 // the first row is no pet
+	rows := 1 + at.limit + 1 // the first row is no pet, the last one says that there are more
 	if at.status == 0 {
 		return sqlOf(listQuery, at.after, rows)
 	}
@@ -467,9 +473,10 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// On a file, only commands add pets beside this service: engine.changed notices those.
-	// It may lack a pet that was shown since. Its own pets count as shown, too: if reading it
-	// raised highestShown, it looks old once, is read again, and is fresh from then on.
+	// On a file, only commands add pets beside this service: engine.changed notices those. But the
+	// page may lack a pet of this service that was shown since. Its own pets count as shown, too:
+	// if reading the page raised highestShown, it looks old once, is read again, and is fresh from
+	// then on.
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -575,7 +582,7 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	inserted := t.results[len(t.results)-1]
 	first := inserted.lastID - pets + 1
 	if inserted.affected != pets || first < 1 {
-		// An engine that reports success and other pets is broken: this one may be stored or not.
+		// An engine that reports another number is broken: this pet may be stored or not.
 		return 0, fmt.Errorf("%w: %w: the engine has stored %d pets in place of %d, the last as %d",
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
@@ -587,16 +594,17 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	return id, nil
 }
 
-// noteGivenAgain returns the error of creates that got ids that were given before, from this one
-// on. The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which
-// two nodes have led at once. What becomes of this pet is unknown, too; a repeat with its
-// Idempotency-Key may find it, under this id. What is remembered may be of those that are lost, so
-// it is forgotten, but for highestShown: creates fail until the ids are above all that were shown.
-func (s *store) noteGivenAgain(id int64) error {
+// noteGivenAgain returns the error of creates that got ids that were given before, from first on.
+// The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which two
+// nodes have led at once. What becomes of the new pets is unknown, too; one that was created with
+// an Idempotency-Key may be found by a repeat, under this id. What is remembered may be of pets
+// that are lost, so it is forgotten, but for highestShown: creates fail until the ids are above all
+// that were shown.
+func (s *store) noteGivenAgain(first int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
 	return fmt.Errorf("%w: %w: the engine has given the id %d again, so it has lost pets: read "+
-		"\"When an id is given again\" in docs/operating.md", errUnavailable, errOutcome, id)
+		"\"When an id is given again\" in docs/operating.md", errUnavailable, errOutcome, first)
 }
 
 // insertOnce adds a pet unless it was added under an Idempotency-Key since an instant.
