@@ -85,9 +85,9 @@ type keyring struct {
 
 	known cache[digest, knownKey] // a key that is not here is read when it is used
 
-	// Somebody who guesses keys must not keep the database busy. An address is spent when its
-	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
-	// in memory and its request came from a spent address. Suspect lookups run one at a time.
+	// Somebody who guesses keys must not keep the database busy. So suspect lookups run one at a
+	// time: those of a key that is not in memory, for an address that is spent, which is one whose
+	// requests without a valid key have used up addressQuota.
 	suspects atomic.Int64 // how many suspect lookups run or wait now
 	// turn holds an element while one runs. It is a channel in place of a mutex, because
 	// testing/synctest does not see that a goroutine waits for a mutex.
@@ -104,8 +104,7 @@ type knownKey struct {
 // take some seconds. The last one has to end within 30 seconds, in which a response must be sent.
 const maxSuspects = 4
 
-// errNoLookup means that maxSuspects suspect lookups run or wait already. authorize in handlers.go
-// also puts it in the place of errors that wrap errUnavailable.
+// errNoLookup means that maxSuspects suspect lookups run or wait already.
 var errNoLookup = newError(CodeUnavailable, "the API key cannot be looked up now; try again")
 
 // errInvalidKey is the same for all keys that cannot be used, so that nobody learns why.
@@ -212,8 +211,8 @@ func (k *keyring) readInTurn(d digest) (*apiKey, error) {
 }
 
 // read reads a key from the database, or returns nil. Unknown keys are not remembered, so that
-// guessing fills no memory. Each engine bounds how long a read takes, which a context would do at
-// the cost of a goroutine: see engine.read.
+// guessing fills no memory. No context bounds the read, since one would cost a goroutine (see
+// engine.read), and each engine has a bound of its own.
 func (k *keyring) read(d digest) (*apiKey, error) {
 	generation := k.store.generation.Load() // before the query
 	key, err := findKey(context.Background(), k.store, d)
@@ -260,12 +259,13 @@ func clientNetwork(r *http.Request, header string) netip.Prefix {
 // parseNetwork takes an IP address with or without a port, and in brackets or not. It returns the
 // zero Prefix for any other text.
 func parseNetwork(text string) netip.Prefix {
-	addrPort, err := netip.ParseAddrPort(text)
-	ip := addrPort.Addr()
-	if err != nil { // it has no port
-		ip, err = netip.ParseAddr(strings.Trim(text, "[]"))
+	var ip netip.Addr // invalid at first
+	if addrPort, err := netip.ParseAddrPort(text); err == nil {
+		ip = addrPort.Addr()
+	} else { // it has no port
+		ip, _ = netip.ParseAddr(strings.Trim(text, "[]")) // invalid with an error
 	}
-	if err != nil {
+	if !ip.IsValid() {
 		return netip.Prefix{}
 	}
 	ip = ip.Unmap()

@@ -83,7 +83,8 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		strangers:  boundedLog{log: log},
 	}
 	codes := slices.Collect(maps.Keys(statusOfCode))
-	for _, code := range append(codes, lookupRefused, notReady) { // the store counts queueFull
+	// Beside those of the API, see lookupRefused; a full queue is counted by the store.
+	for _, code := range append(codes, lookupRefused, notReady) {
 		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}
@@ -170,7 +171,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	// waits for at most half a second until the store has looked for edits by others. After that,
 	// what is remembered is used, whether the look has succeeded or not.
 	s.store.catchUp(w.start)
-	// Of all spent addresses together, authenticate looks up one unknown key at a time.
+	// A spent address is not refused here: its key may be valid. But authenticate looks up only one
+	// unknown key at a time for all such addresses together.
 	isSpent := func() bool {
 		network := clientNetwork(r, s.clientIPHeader)
 		return s.addresses.admit(network, instantOf(w.start), false).minute.remaining == 0
@@ -200,14 +202,14 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 }
 
 // ban stores the ban that a decision begins. Once a ban is stored, storeBan makes a key_banned of
-// the decision's rate_limited. That may be another service's ban, which was stored before: then
-// isStored is false. After an error, it stays rate_limited.
+// the decision's rate_limited, and isOurs tells whether it is this ban: another service may have
+// stored one before. After an error, the decision stays rate_limited.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
-	isStored, err := s.ledger.storeBan(&key.account, d)
+	isOurs, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
 		s.log.Error("cannot ban a key", "key", key.ID, "request", w.id[0], "error", err)
 	}
-	if isStored {
+	if isOurs {
 		s.bans.Add(1)
 		s.log.Warn("key banned",
 			"key", key.ID,
@@ -267,10 +269,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// The connection ends after every request with chunks, and every one in HTTP/1.0. RFC 9112
-		// section 6.1 wants that after one with chunks and a Content-Length, and after one with
-		// chunks in HTTP/1.0: a proxy may see its end elsewhere, and take what follows for another
-		// request. net/http does not say which requests these are.
+		// A proxy may see the end of a request elsewhere if it has chunks and a Content-Length, or
+		// chunks in HTTP/1.0, and take what follows for another request. So RFC 9112 section 6.1
+		// wants the connection ended after it. net/http does not say which requests these are, so
+		// it ends after every one with chunks, and every one in HTTP/1.0.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -304,8 +306,8 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works. Of its caller's errors, which
-		// are counted next, a full queue is one all the same.
+		// They say nothing of how well or fast the service works. (A full queue is counted as an
+		// error of its key all the same, next.)
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -340,12 +342,13 @@ func canonical(u *url.URL) bool {
 		return false
 	}
 	clean := path.Clean(p)
-	hasSlash := clean != "/" && p == clean+"/" // "//" has none
+	hasSlash := clean != "/" && p == clean+"/" // without the first condition, "//" would pass
 	return p == clean || hasSlash
 }
 
-// underAPI reports whether a decoded path belongs to the API. All that the router takes for a route
-// under /v1 does. More may, such as /v1%2Fx, which then needs a key to be told that it is missing.
+// underAPI reports whether a decoded path belongs to the API. Every path that the router matches
+// with a route under /v1 does. So do some others, such as /v1%2Fx: without a key, they get a 401
+// and no 404.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -436,7 +439,7 @@ func (s *service) shownError(w *response, err error) *Error {
 			w.id[0])
 	}
 	s.log.Error("store unavailable", "request", w.id[0], "error", err)
-	if errors.Is(err, errOutcome) { // of a write; of operations, only createPet writes
+	if errors.Is(err, errOutcome) { // also errUnavailable: createPet has sent a write
 		return newError(CodeUnavailable, "whether the pet was stored is unknown; "+
 			"a request with an Idempotency-Key can be repeated safely")
 	}
@@ -487,7 +490,8 @@ func (s *service) writeError(w *response, apiErr *Error) {
 	if apiErr == errQueueFull {
 		w.code = queueFull // the store has counted it
 	} else {
-		w.code = cmp.Or(w.code, apiErr.Code) // authorize and publicReadyz set one of the first two
+		// authorize may have set lookupRefused, and publicReadyz notReady.
+		w.code = cmp.Or(w.code, apiErr.Code)
 		s.errors[w.code].Add(1)
 	}
 	body, _ := json.Marshal(apiErr) // cannot fail: two strings and a number
@@ -573,7 +577,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	}
 	if page.more {
 		last := strconv.FormatInt(page.last, 10)
-		next := "<" + s.base + "/pets?" + req.filterPrefix + "after=" + last + `>; rel="next"`
+		next := "<" + s.base + "/pets?" + req.keptQuery + "after=" + last + `>; rel="next"`
 		w.Header()["Link"] = []string{next}
 	}
 	writeDocument(w, r, jsonType, &page.document)
@@ -607,8 +611,6 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
-		// The queue of writes bounds creates by the usage that they are charged to. The record of
-		// an Idempotency-Key belongs to the API key: one that was rotated has its own.
 		id, replayed, reused, err = s.store.createPetOnce(
 			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
@@ -626,7 +628,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) { // later, a GET of this address is 410
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	created := Pet{ID: id, NewPet: pet}
+	created := Pet{ID: id, NewPet: pet} // of a replay too: the same body makes the same pet
 	write(w, http.StatusCreated, jsonType, created.appendJSON(nil))
 	return nil
 }
@@ -653,26 +655,20 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 // that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
-// discardBody reads, before an error is sent, what arrives of a body that nobody wants until the
-// server's ReadTimeout. If the connection were closed while a body is on its way, TCP would reset
-// it, and many clients would not see the error.
-//
-// net/http reads such bodies itself, with one exception, for which this function is needed: of a
-// request with a Content-Length whose client wants the connection closed, it reads nothing.
+// discardBody reads a body that nobody wants, before an error is sent, for at most the server's
+// ReadTimeout. If the connection were closed while a body is on its way, TCP would reset it, and
+// many clients would not see the error. net/http reads such bodies itself, but not if the request
+// has a Content-Length and wants its connection closed (which no request with HTTP/2 can want).
 func (w *response) discardBody(r *http.Request) {
-	if r.ProtoMajor > 1 { // only the stream ends, and not the connection
-		return
-	}
 	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
 	// the body that nobody wants.
 	waitsFor100 := r.Header["Expect"] != nil && !w.bodyBegun
-	isTooMuch := r.ContentLength > maxDiscarded // of chunks, the length is -1
-	if waitsFor100 || isTooMuch || r.ContentLength == 0 {
+	hasLength := r.ContentLength > 0 && r.ContentLength <= maxDiscarded // of chunks, it is -1
+	if !r.Close || !hasLength || waitsFor100 {
 		return
 	}
 	begun := time.Now()
-	// What does not come is the client's fault.
-	_, _ = io.CopyN(io.Discard, r.Body, maxDiscarded)
+	_, _ = io.Copy(io.Discard, r.Body) // what does not come is the client's fault
 	w.waited += time.Since(begun)
 }
 
@@ -750,9 +746,10 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	plain := newDocument([]byte(body), false)
+	const hasLink = false
+	plain := newDocument([]byte(body), hasLink)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
-		return newDocument(gzipped(body), false)
+		return newDocument(gzipped(body), hasLink)
 	})
 	return func(w http.ResponseWriter, r *http.Request, _ caller) error {
 		h := w.Header()
@@ -779,7 +776,8 @@ func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller)
 	return nil
 }
 
-// showReady is GET /readyz on the debug address, which says why the service is not ready.
+// showReady is GET /readyz on the debug address, where operator.go adds it. It says why the service
+// is not ready, which publicReadyz hides.
 func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	if err := s.checkReady(); err != nil {
 		return err

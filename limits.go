@@ -53,7 +53,7 @@ var plans = []plan{
 }
 
 const (
-	freePlan       = "free" // of a key that is made without a plan
+	freePlan       = "free" // the plan of a key unless another is named
 	enterprisePlan = "enterprise"
 )
 
@@ -96,9 +96,9 @@ type bucket struct {
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
 // isRunning reports whether a window, or a wait, of the given length that ends at an instant is
-// running. If more than its length and a minute remains, the clock was set back since it began, and
-// it counts as over. The minute is tolerated, because requests read the clock out of order, and the
-// clocks of services differ a little.
+// running. If more remains than its length plus a minute, the clock was set back since it began,
+// and it counts as over. The minute is tolerated, because requests read the clock out of order, and
+// the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
 	wasSetBack := remaining > length+minuteMillis
@@ -140,11 +140,11 @@ const (
 // decision is whether a request was admitted, and where its caller stands then.
 type decision struct {
 	now         instant
-	minute, day level     // RateLimit
+	minute, day level     // what the RateLimit header shows
 	isAddress   bool      // the caller is an address, without a day, and not an account
 	window      window    // the one that X-RateLimit-* describes, and that refuses if one does
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins   bool      // one strike too many: authorize in handlers.go has a ban stored
+	banBegins   bool      // one strike too many: authorize in handlers.go then stores a ban
 	policy      []string  // RateLimit-Policy
 }
 
@@ -165,7 +165,7 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes bucket
 	retryAt instant // when the Retry-Afters of all refusals by a bucket have passed
-	retryOf instant // the length of the window that refused then: see isRunning
+	retryOf instant // the length of the window that refused then, to notice a clock set back
 }
 
 // standing is where an account stands: the levels of both buckets. It describes the one with less
@@ -193,9 +193,10 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
-	// standing has chosen the window with less left: the one that refuses or, if both do, the day.
+	// If both refuse, the one that resets later is described. By its rule, standing has chosen the
+	// day then, and otherwise the one that refuses.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
-		d.window = minuteWindow // the one that resets later
+		d.window = minuteWindow
 	}
 	if withBans && u.isBanned(a, now) {
 		d.showBan(u.bannedUntil)
@@ -221,9 +222,8 @@ func (u *usage) isBanned(a *account, now instant) bool {
 // it is shown as a minute of which nothing remains until the ban ends, or until an exhausted bucket
 // resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited { // by a bucket, which is described until the next lines
-		exhausted := d.described() // the minute, or the day
-		until = max(until, exhausted.reset)
+	if d.refusal == CodeRateLimited { // a bucket refuses too, which is the one described so far
+		until = max(until, d.described().reset)
 	}
 	d.refusal = CodeKeyBanned
 	d.window = minuteWindow
@@ -234,7 +234,7 @@ func (d *decision) showBan(until instant) {
 // strike notes a refusal and reports whether it is one strike too many. It is a strike if an
 // earlier refusal has asked the caller to wait, and that time has not passed. As many strikes as
 // the limit per minute do no harm, since a burst of parallel requests is no abuse. They are counted
-// until the minute's window ends or, if none is running since the day refuses, for a minute from
+// until the minute's window ends or, if none is running because the day refuses, for a minute from
 // the first strike on.
 func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
@@ -261,8 +261,8 @@ func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, no
 
 // askToWait notes the Retry-After of a refusal. A caller has to wait until all of them have passed,
 // so one that lasts longer stays. In the example, the first lasts until 12:01:10.5, and one at
-// 12:00:41.0 until 12:01:10.0. One by the day is longer than one by the minute, too, after the
-// day's limit was raised.
+// 12:00:41.0 until 12:01:10.0. That of a day counts even if the day's limit was raised since: the
+// caller was told to wait, and each refusal by the minute is a strike until then.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {

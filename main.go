@@ -44,7 +44,7 @@
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
 // strikes and the limits of addresses. Of the usage of keys it loses at most the last second. If a
-// flush takes longer, it loses at most what was counted since that began.
+// flush takes longer, it loses at most what was counted since the flush began.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -79,10 +79,10 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) has it ignored
 		signals = append(signals, syscall.SIGHUP)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
+	ctx, restoreDefaults := signal.NotifyContext(context.Background(), signals...)
 	// A second signal ends the process, as by default. One within 0.1 s of the first does not
 	// count: timeout(1) sends its signal twice in a row.
-	soonAfter(ctx, stop)
+	soonAfter(ctx, restoreDefaults)
 	signal.Ignore(syscall.SIGPIPE) // a stdout that nobody reads is an error like any other
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr)
 	if err == nil {
@@ -92,8 +92,8 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// If nobody reads stderr, Fprintln blocks. Then the process ends 0.1 s after a signal, or 0.1 s
-	// from now if a signal has come already.
+	// This bounds the next line, which blocks if nobody reads stderr: the process then ends 0.1 s
+	// after a signal, or 0.1 s from now if a signal has come already.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -131,12 +131,12 @@ func run(
 	// Without a command, runCommand calls what follows.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
 		// The service logs by a queue. Its goroutine alone writes to stderr, and may wait long for
-		// whoever reads it. The queue has stderr itself, since p.stderr ends soon after the stop.
+		// whoever reads that. It has stderr itself, since p.stderr ends soon after the stop.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
 		queue := newLogQueue(stderr)
-		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel) // tells of lines that were dropped
+		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel) // for that goroutine alone
 		go queue.run(direct)
 		defer queue.close()
 		cmd.log = newLogger(queue, cmd.logFormat, cmd.logLevel)
@@ -174,14 +174,16 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// From here on, runUntilStopped in commands.go waits until serve returns: a first key that
-	// cannot be shown has to be taken back.
+	// Until here, runUntilStopped in commands.go may leave serve behind when a stop comes. From
+	// here on it waits: a first key that cannot be shown has to be taken back.
 	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
-	err = printFirstKey(ctx, cmd, store, url)
-	if err != nil || ctx.Err() != nil {
-		return err // after a stop it tells what became of a key that was not shown, or is nil
+	if err := printFirstKey(ctx, cmd, store, url); err != nil {
+		return err // after a stop, too: it tells what became of a key that was not shown
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 
 	api := newService(store, cmd.settings, cmd.log)
@@ -243,12 +245,12 @@ func serveUntil(ctx context.Context, front *server, api *service, listener net.L
 		failure = front.failure
 	case <-ctx.Done():
 	}
-	// From here on, responses tell the clients that their connections end.
+	// From here on, response.WriteHeader tells the clients that their connections end.
 	api.stopping.Store(true)
 	api.log.Info("stopping")
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	untilCut, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := front.stop(stopping, listener); err != nil {
+	if err := front.stop(untilCut, listener); err != nil {
 		api.log.Warn("requests are cut off", "error", err)
 	}
 	return errors.Join(failure, stopBackground())
@@ -345,24 +347,23 @@ type server struct {
 	failure error         // what Serve has returned, once ended is closed; never nil
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
-	// endContexts ends the context from which those of all requests are made. It is heeded by
-	// handshakes of TLS and, with HTTP/2, by takePlace and boundBodyInStop. Operations do not heed
-	// it: they finish.
+	// endContexts ends the context from which those of all requests are made. Operations do not
+	// heed it: they finish. Handshakes of TLS do and, with HTTP/2, takePlace and boundBodyInStop.
 	endContexts func()
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes, or -idle-timeout, until the next one. With HTTP/2, a head has no
-// time of its own: a connection ends when its peer has completed no frame for 10 s (a ping after 5,
-// and 5 to answer it), or has read nothing for 10 s. What a connection may hold in memory is
-// bounded too. docs/operating.md has tables of both.
+// the response, and 2 minutes until the next one, in whose place serve puts -idle-timeout. With
+// HTTP/2, a head has no time of its own: a connection ends when its peer completes no frame, or
+// reads nothing, for too long. What a connection may hold in memory is bounded too.
+// docs/operating.md has tables of both.
 // No http.TimeoutHandler is used, since its response has another shape.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       15 * time.Second,
 		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       2 * time.Minute, // unless -idle-timeout says otherwise
+		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		HTTP2: &http.HTTP2Config{
 			// RFC 9113 section 6.5.2 recommends no fewer. takeTurns bounds what they hold.
@@ -410,7 +411,7 @@ type placesOfConnection struct{}
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
 // of them are in the handler at once, each in a place: see takePlace. After the handler, net/http
 // holds the head and the body of a request until its peer has taken the response. That is little
-// for a small request, but a large one keeps its place until then.
+// for a small request. A large one keeps its place until then, by the Flush below.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -420,7 +421,8 @@ func takeTurns(handler http.Handler) http.Handler {
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
 		small := isSmall(r) // asked now: response.WriteHeader in handlers.go sets r.Header to nil
 		if !takePlace(r.Context(), places, small) {
-			// No place is left for a large request, or a small one is not wanted any more.
+			// No place is left for a large request. Or a small one has waited for one until its
+			// client gave it up, or until the third step of a stop.
 			panic(http.ErrAbortHandler) // resets the stream
 		}
 		defer func() { <-places }()
@@ -430,8 +432,7 @@ func takeTurns(handler http.Handler) http.Handler {
 		}
 		handler.ServeHTTP(w, r)
 		if !small {
-			// Flush waits, still in its place, until the peer has taken the response. An error
-			// means that the peer has gone.
+			// Flush waits until the peer has taken the response. An error means that it has gone.
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
@@ -498,31 +499,32 @@ func (s *server) serve(listener net.Listener) {
 // about to connect are still served, but each response says that its connection ends: see
 // serveUntil. Then no connection is accepted, and for 0.25 s requests that are on their way are
 // read: Shutdown and SetKeepAlivesEnabled(false) would close their connections at once. Then
-// requests may finish until ctx ends, whose error is returned.
+// requests may finish until ctx ends, whose error is returned. With HTTP/2, those that wait for a
+// place are reset then.
 //
 // A body that stops must not hold this up. In the third step, each body has bodyWait left: with
 // HTTP/1.1 by endBodies, with HTTP/2 by boundBodyInStop, which heeds that endContexts has ended the
 // context of its request.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
-	time.Sleep(100 * time.Millisecond)
-	_ = listener.Close() // an error means that it could not accept any more
+	time.Sleep(100 * time.Millisecond) // the first step
+	_ = listener.Close()               // an error means that it could not accept any more
 	<-s.ended
-	time.Sleep(250 * time.Millisecond)
-	s.endContexts() // no earlier: this ends handshakes, too
+	time.Sleep(250 * time.Millisecond) // the second step
+	s.endContexts()                    // no earlier: this ends handshakes, too
 	bodiesEnd := time.Now().Add(bodyWait)
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
 	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
-	shuttingDown, noteShut := context.WithCancel(ctx)
+	shuttingDown, noteShut := context.WithCancel(ctx) // ends when Shutdown returns, or with ctx
 	go func() {
 		defer noteShut()
-		_ = s.Shutdown(ctx)
+		_ = s.Shutdown(ctx) // whose error is that of ctx
 	}()
 	for shuttingDown.Err() == nil {
 		s.endBodies(bodiesEnd)
 		pause(shuttingDown, 100*time.Millisecond)
 	}
-	return ctx.Err() // nil if Shutdown has returned first
+	return ctx.Err()
 }
 
 // closeUnused closes connections that have never sent a request. Shutdown would give each of them 5
@@ -537,19 +539,20 @@ func (s *server) closeUnused() {
 }
 
 // bodyWait is how long a body may still take in the third step of a stop. With the 0.35 s of the
-// steps before, that is until a second after the stop has begun.
+// steps before, that is until a second after the stop has begun. (A request that a connection with
+// HTTP/2 begins in the third step has it from then on.)
 const bodyWait = 650 * time.Millisecond
 
-// endBodies lets no connection be read later than at. It is called again and again, since
-// net/http sets a later deadline for each head that arrives. With HTTP/2, such a deadline would end
-// all that a connection does: there, boundBodyInStop bounds each body.
-func (s *server) endBodies(at time.Time) {
+// endBodies lets no connection be read after the deadline. It is called again and again, since
+// net/http sets a later one for each head that arrives. With HTTP/2, such a deadline would end all
+// that a connection does: there, boundBodyInStop bounds each body.
+func (s *server) endBodies(deadline time.Time) {
 	for conn := range s.open.Range {
 		secure, isTLS := conn.(*tls.Conn)
 		if isTLS && secure.ConnectionState().NegotiatedProtocol == "h2" {
 			continue
 		}
-		_ = conn.(net.Conn).SetReadDeadline(at)
+		_ = conn.(net.Conn).SetReadDeadline(deadline)
 	}
 }
 
@@ -583,7 +586,8 @@ func localURL(l net.Listener, addr string, secure bool) string {
 		return "https://" + net.JoinHostPort(host, port)
 	}
 	if host == "localhost" {
-		// Clients try localhost as ::1 first, where another user may listen to steal keys.
+		// Without TLS, nothing proves who answers. Clients try localhost as ::1 first, where
+		// another user may listen to steal keys.
 		host = "127.0.0.1"
 		if l.Addr().(*net.TCPAddr).IP.Equal(net.IPv6loopback) {
 			host = "::1"
@@ -604,8 +608,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(flushTick, "write usage", s.ledger.flushInTime)
-	// If all clocks are right, no minute's window that was stored since the last tick had more than
-	// 60 s left then. The clocks may differ by one second.
+	// If all clocks are right, a minute's window has at most 60 s left when it is read after it was
+	// stored. The clocks may differ by one second.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if ahead := s.ledger.takeMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
@@ -659,16 +663,16 @@ func saveAll(s *service) error {
 		return nameLost
 	}
 	if nameLost != nil {
-		// A file that has lost its name refuses every write, so both errors have one cause. This
-		// one also says where the copy is, or why there is none.
+		// A file that has lost its name refuses every write, so both errors have one cause, and
+		// nameLost says more: where the copy is, or why there is none.
 		notStored = nameLost
 	}
 	return fmt.Errorf("the usage counted last is not stored: %w", notStored)
 }
 
-// saveLost makes a copy of a file that the service has open and that has lost its name: see rescue.
-// At the service's end, a name that was lost is an error even if the copy was made: the error says
-// where it is. A cluster has no such file.
+// saveLost makes a copy of a file that the service has open and that has lost its name, since
+// somebody has deleted or replaced it: see rescue. At the service's end, that is an error even if
+// the copy was made: the error says where it is. A cluster has no such file.
 func saveLost(s *service, isEnd bool) error {
 	file, isFile := s.store.engine.(*sqliteFile)
 	if !isFile {
@@ -686,7 +690,8 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		err := l.flush(ctx, time.Now, false) // no creates are left that need pauses between batches
+		const leavesRoom = false // no creates are left that need pauses between batches
+		err := l.flush(ctx, time.Now, leavesRoom)
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)
 		})

@@ -175,8 +175,8 @@ type sentText string
 const maxQuoted = 100
 
 func (t sentText) String() string {
-	// Passwords go before the cut, which may remove the @ that ends one. Keys can go after the cut:
-	// if a secret part of one is left, keyText still finds it.
+	// Passwords are removed before the cut: to find one, the @ behind it is needed. A key is found
+	// by its beginning, so it can be removed afterwards.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -210,7 +210,7 @@ func (w *problems) add(format string, args ...any) {
 	}
 	problem := fmt.Sprintf(format, args...)
 	encoded, _ := json.Marshal(problem) // a string always has a form in JSON
-	// From the first that does not fit, the size stays too large.
+	// The first that does not fit makes the size too large, so that none after it is named.
 	w.size += len(encoded)
 	if w.size <= maxProblemsSize {
 		w.named = append(w.named, problem)
@@ -262,7 +262,7 @@ type document struct {
 // survives a restart. The same body may be sent with a Link header and without: the two responses
 // have two ETags, by a character that is hashed with the body.
 func newDocument(body []byte, hasLink bool) document {
-	hashed := append(body, '.') // this may write behind the end of body, and not into it
+	hashed := append(body, '.') // at most into the spare capacity of body, which nobody uses
 	if hasLink {
 		hashed[len(body)] = '+'
 	}
@@ -318,9 +318,9 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// A field of a line is either quoted, and may lack the quote at its end, or it ends before the next
-// quote, white space or control character. A secret with white space in it is quoted wherever it is
-// logged.
+// A field of a line is a quoted text, whose last quote may be missing, or a run of characters
+// without quotes, white space and control characters: key="value" is two. A secret with white space
+// in it is quoted wherever it is logged.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -418,7 +418,7 @@ func checkObject(body []byte) string {
 	case !utf8.Valid(body):
 		return "the body is not valid UTF-8"
 	case !json.Valid(body):
-		// The error says what is wrong, and in what, and quotes one character at most.
+		// This needs no sentText: the error quotes one character at most.
 		err := json.Unmarshal(body, &json.RawMessage{})
 		return fmt.Sprintf("the body is not valid JSON: %v", err)
 	case body[0] != '{':
@@ -458,9 +458,9 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 
 // memberName decodes the name of a member. A body may have thousands, and json.Unmarshal takes ten
 // times as long as strconv.Unquote, which reads strings of Go. Go does not know two escapes of
-// JSON, \/ and halves of surrogate pairs: a name with one of them is given as "", as is one that is
-// longer than the longest field would be with each of its characters escaped. No field has such a
-// name. (Escapes that only Go knows are not valid JSON.)
+// JSON, \/ and halves of surrogate pairs. For a name with one of them this returns "", which is no
+// field's name, and so it does for a name that is too long for any field, however it is escaped.
+// (Escapes that only Go knows are not valid JSON.)
 func memberName(literal []byte) string {
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {
@@ -546,8 +546,8 @@ func decodeName(value []byte) (name, problem string) {
 
 // pairedText matches a JSON string whose surrogates all come in pairs. For one that stands alone,
 // RFC 8259 section 8.2 promises nothing, and json.Unmarshal puts U+FFFD in its place. The whole
-// string must be a row of these pieces, in which . is a hexadecimal digit. A string with an escape
-// that is none of them does not match.
+// string must be a row of these pieces. Its syntax is right, so . is a hexadecimal digit there. A
+// half that stands alone is none of the pieces, and is not matched.
 var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
 	`[^\\]`,                              // a character as it is
 	`\\[^u]`,                             // an escape of two characters, such as \n
@@ -625,10 +625,10 @@ func refuseQuery(r *http.Request) error {
 
 // pageRequest is the checked query of listPets.
 type pageRequest struct {
-	limit        int
-	status       PetStatus // "" for all
-	after        int64     // list ids above this one
-	filterPrefix string    // "limit=…&status=…&" as far as given, for the next page's address
+	limit     int
+	status    PetStatus // "" for all
+	after     int64     // list ids above this one
+	keptQuery string    // "limit=…&status=…&" as far as given, for the next page's address
 }
 
 // parsePageRequest checks the query of listPets. Nothing is clamped: a client
@@ -642,14 +642,14 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 			wrong.add("limit must be an integer from 1 to %d", maxLimit)
 		}
 		page.limit = limit
-		page.filterPrefix = "limit=" + strconv.Itoa(limit) + "&"
+		page.keptQuery = "limit=" + strconv.Itoa(limit) + "&"
 	}
 	if given := query["status"]; given != nil {
 		page.status = PetStatus(given[0])
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.filterPrefix += "status=" + given[0] + "&" // an unknown one is an error
+		page.keptQuery += "status=" + given[0] + "&" // known, or there is no next page
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

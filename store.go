@@ -66,15 +66,15 @@ type engine interface {
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
 	// errUnavailable if a read may succeed later. Most errors of a file do not wrap it.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed looks whether rows may differ although no edit was counted (see store.edit). If so,
-	// it calls forget, which makes all that is remembered old. On a file, it is so if another
-	// program has written anything since the last call. On a cluster, it is so if another node
-	// responds, which may lack what the last one has shown. Of several calls at once, none returns
-	// before a forget that one of them has found necessary.
+	// changed looks whether rows may differ from what is remembered, although no edit was counted
+	// (see store.edit). If so, it calls forget, which makes all that is remembered old. On a file,
+	// it is so if another program has written anything since the last call. On a cluster, it is so
+	// if another node responds, which may lack what the last one has shown. If one of several calls
+	// at once has to call forget, all of them return after that.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database. On a file, what the start of a service writes
-	// before counts as a command's: see write.
+	// engine refuses a node with another database, and that of a file, if it was opened to serve,
+	// writes as a service and no more as a command: see write.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -137,9 +137,9 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered, with the fields documents, generation, highestShown and ready. page and
-	// pet ask only whether what they find is of this generation. So a request calls catchUp before,
-	// which looks for a new generation if the last look was too long ago.
+	// What is remembered, with the fields documents, generation, highestShown and ready. The
+	// methods page and pet do not ask how long ago the last look for edits was. So a request calls
+	// catchUp before.
 	memory
 
 	// These are for /metrics.
@@ -155,7 +155,9 @@ type transaction struct {
 	callers    int
 	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
 	statements []statement
-	pets       [][]byte // rows (see NewPet.row) that commit inserts by one statement more
+	// pets are rows (see NewPet.row) of plain creates, those without an Idempotency-Key. commit
+	// inserts them by one statement more.
+	pets [][]byte
 
 	// shownBefore is the store's highestShown when the transaction began. A new id that is not
 	// above it was given before: see noteGivenAgain.
@@ -271,7 +273,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
-	if t.err != nil { // also because ctx has ended: of a command, or of a stop's last flush
+	if t.err != nil { // perhaps since the ctx of a command, or of a stop's last flush, has ended
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -369,10 +371,10 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// storedStatuses has each status at the number that stands for it in the tables. 0 and 1 stand for
-// none: SQLite takes them for truth values, and guesses that status = ? finds more rows with them.
-// So it would plan a page anew whenever the status changes from or to one of them, and that page
-// would take 18 µs in place of 10.
+// storedStatuses has each status at the number that stands for it in the tables, where 0 and 1 are
+// not used: SQLite takes them for truth values, and guesses that status = ? finds more rows with
+// them. So it would plan a page anew whenever the status changes from or to one of them, and that
+// page would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for all.
@@ -381,7 +383,8 @@ func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
 // 0, which is no pet: its category_id is the number of edits. That number and the pets come from
 // one state of the database, so no pet shows an edit that is not counted. WHERE counts for pets
-// alone, ORDER BY and LIMIT for all rows together. An OFFSET would cost more with each page.
+// alone, ORDER BY and LIMIT for all rows together: the row that is no pet comes first, and LIMIT
+// counts it. An OFFSET would cost more with each page.
 const (
 	selectPets = `SELECT id, category_id, status, name FROM pets `
 	readPets   = `SELECT 0 AS id, value AS category_id, 0, '' FROM counters WHERE name = 'edits'
@@ -392,8 +395,8 @@ const (
 )
 
 // petReader returns a function that takes the rows of these queries, and notes what a response may
-// show from now on. It returns the pet of a row, which its next call overwrites, or nil for the row
-// that is none. With an error, the pet has what could be read, such as its id.
+// show from now on. The function returns the pet of a row, which its next call overwrites, or nil
+// for the row that is no pet. With an error, the pet has what could be read, such as its id.
 func (s *store) petReader() func(scan scanner) (*Pet, error) {
 	var pet Pet
 	var status int64 // the number of its Status
@@ -474,9 +477,9 @@ func (s *store) fresh(p *listPage) bool {
 		return false
 	}
 	// On a file, only commands add pets beside this service: engine.changed notices those. But the
-	// page may lack a pet of this service that was shown since. Its own pets count as shown, too:
-	// if reading the page raised highestShown, it looks old once, is read again, and is fresh from
-	// then on.
+	// page may lack a pet of this service that was shown since. The pets on the page count as
+	// shown, too: if reading it raised highestShown, it looks old once, is read again, and is fresh
+	// from then on.
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -596,10 +599,10 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 
 // noteGivenAgain returns the error of creates that got ids that were given before, from first on.
 // The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which two
-// nodes have led at once. What becomes of the new pets is unknown, too; one that was created with
+// nodes have led at once. Whether it keeps the new pets is unknown, too; one that was created with
 // an Idempotency-Key may be found by a repeat, under this id. What is remembered may be of pets
-// that are lost, so it is forgotten, but for highestShown: creates fail until the ids are above all
-// that were shown.
+// that are lost, so it is forgotten, but highestShown stays: creates go on giving ids, and fail
+// until these are above all that were shown.
 func (s *store) noteGivenAgain(first int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
@@ -614,7 +617,8 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
 // then replayed is true, and reused as well if that request had another body. The record and the
 // pet are one transaction, whose SQL decides which of several parallel requests is the first. The
-// error may be errQueueFull.
+// create is charged to a usage, but the record belongs to the API key itself, by its keyID: a key
+// and its successor share the usage, and no records. The error may be errQueueFull.
 func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
 	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -628,7 +632,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	// This fills id and reused.
+	// When the transaction has run, this has filled id and reused.
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
@@ -659,8 +663,8 @@ func (s *store) purgeRows(ctx context.Context, query string, before int64) error
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// What has begun may finish after the end of ctx. Otherwise a stop would count as a commit
-		// that has failed.
+		// With an ended ctx, commit would refuse to begin, and count that as a commit that has
+		// failed.
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
 		if err != nil {
 			return err
