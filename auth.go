@@ -85,9 +85,9 @@ type keyring struct {
 
 	known cache[digest, knownKey] // a key that is not here is read when it is used
 
-	// Somebody who guesses keys must not keep the database busy. So suspect lookups run one at a
-	// time: those of a key that is not in memory, for an address that is spent, which is one whose
-	// requests without a valid key have used up addressQuota.
+	// Somebody who guesses keys must not keep the database busy. An address is spent if its
+	// requests without a valid key have used up addressQuota. A lookup is suspect if its key is not
+	// in memory and its address is spent. Suspect lookups run one at a time.
 	suspects atomic.Int64 // how many suspect lookups run or wait now
 	// turn holds an element while one runs. It is a channel in place of a mutex, because
 	// testing/synctest does not see that a goroutine waits for a mutex.
@@ -174,7 +174,8 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
-	if known.apiKey == nil && spent() { // a key that is known is no guess
+	isGuess := known.apiKey == nil // one that is known is none, even if it may have changed
+	if isGuess && spent() {
 		return k.readInTurn(d)
 	}
 	return k.read(d)

@@ -83,7 +83,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		strangers:  boundedLog{log: log},
 	}
 	codes := slices.Collect(maps.Keys(statusOfCode))
-	// Beside those of the API, see lookupRefused; a full queue is counted by the store.
+	// Two codes that clients never see are counted, too. The third, queueFull, the store counts.
 	for _, code := range append(codes, lookupRefused, notReady) {
 		srv.errors[code] = &atomic.Int64{}
 	}
@@ -169,21 +169,23 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	}
 	// The key, and the pets to be sent, may come from memory. If what is there may be old, catchUp
 	// waits for at most half a second until the store has looked for edits by others. After that,
-	// what is remembered is used, whether the look has succeeded or not.
+	// what is remembered is used, whether the look has succeeded or not: see memory.go.
 	s.store.catchUp(w.start)
 	// A spent address is not refused here: its key may be valid. But authenticate looks up only one
-	// unknown key at a time for all such addresses together.
+	// unknown key at a time for all such addresses together. It asks only about unknown keys.
 	isSpent := func() bool {
+		const charge = false
 		network := clientNetwork(r, s.clientIPHeader)
-		return s.addresses.admit(network, instantOf(w.start), false).minute.remaining == 0
+		return s.addresses.admit(network, instantOf(w.start), charge).minute.remaining == 0
 	}
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, isSpent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
-		// The store is away, or too many lookups wait. The key is neither accepted nor refused.
+		// The store is away, or too many lookups wait. The key is neither accepted nor refused. The
+		// error is logged here, within bounds, and no more by fail: errNoLookup is an *Error.
 		w.code = lookupRefused // writeError counts it in place of unavailable
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
-		return caller{}, errNoLookup // an *Error, which fail does not log once more
+		return caller{}, errNoLookup
 	}
 	if err != nil {
 		return caller{}, err
@@ -201,9 +203,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. Once a ban is stored, storeBan makes a key_banned of
-// the decision's rate_limited, and isOurs tells whether it is this ban: another service may have
-// stored one before. After an error, the decision stays rate_limited.
+// ban stores the ban that a decision begins. storeBan then makes a key_banned of the decision's
+// rate_limited. It does so, too, if it finds that another service has stored a ban just before, and
+// isOurs is false then. After an error, the decision stays rate_limited.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isOurs, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -238,8 +240,8 @@ type response struct {
 }
 
 // WriteHeader also stops the clock: from here on, the client decides how long the response takes.
-// Meanwhile nobody needs the request's header, whose map may take four times the bytes of the
-// header itself. So it is nil from here on.
+// Meanwhile nobody may read the request's header. Its map may take four times the bytes of the
+// header itself, so it is freed.
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	w.took = time.Since(w.start) - w.waited
@@ -256,7 +258,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && len(r.Trailer) > 20 { // more than any client needs
 		// Until a stream ends, net/http keeps a map of the trailers that are announced. It may take
 		// 25 times their bytes, and a connection has up to 100 streams (with HTTP/1.1, it has one
-		// request at a time). So the stream ends before anything is counted.
+		// request at a time). So the stream ends now, before count below is deferred.
 		panic(http.ErrAbortHandler)
 	}
 	w := &response{
@@ -269,10 +271,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// A proxy may see the end of a request elsewhere if it has chunks and a Content-Length, or
-		// chunks in HTTP/1.0, and take what follows for another request. So RFC 9112 section 6.1
-		// wants the connection ended after it. net/http does not say which requests these are, so
-		// it ends after every one with chunks, and every one in HTTP/1.0.
+		// The connection ends after all requests that might be of a kind which net/http does not
+		// show: those with chunks and a Content-Length, and those with chunks in HTTP/1.0. RFC 9112
+		// section 6.1 wants that, since a proxy may see another end of such a request, and take the
+		// rest for a request of its own.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -306,8 +308,8 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works. (A full queue is counted as an
-		// error of its key all the same, next.)
+		// They say nothing of how well or fast the service works. (The next if counts a full queue
+		// as an error of its key all the same.)
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -335,7 +337,7 @@ func newRequestID() string {
 }
 
 // canonical reports whether the router takes the path as it is: one that path.Clean leaves alone,
-// but for a slash at the end. It would redirect "//" to "/".
+// but for a slash at the end. The router would redirect "//" to "/".
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") { // such as *
@@ -346,9 +348,8 @@ func canonical(u *url.URL) bool {
 	return p == clean || hasSlash
 }
 
-// underAPI reports whether a decoded path belongs to the API. Every path that the router matches
-// with a route under /v1 does. So do some others, such as /v1%2Fx: without a key, they get a 401
-// and no 404.
+// underAPI reports whether a decoded path belongs to the API: each that matches a route under /v1,
+// and some that match none, such as /v1%2Fx, which get a 401 and no 404 without a key.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -398,14 +399,14 @@ func (s *service) cors(w *response, r *http.Request) (isPreflight bool) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
-	// The asterisk lets in what tools for tracing add to a page's requests. It never stands for
-	// Authorization, and is only one more name to browsers that do not know it.
+	// The asterisk lets in what tools for tracing add to a page's requests. The names are there
+	// because it never stands for Authorization, and for nothing in browsers that do not know it.
 	h.Set("Access-Control-Allow-Headers",
 		"Authorization, Content-Type, Idempotency-Key, If-None-Match, *")
 	h.Set("Access-Control-Max-Age", "86400")
 	// Every response under /v1 shows limits. A preflight has no key, so it shows the address's.
 	if underAPI(r.URL.Path) {
-		_ = s.showAddress(w, r, false)
+		_ = s.showAddress(w, r, false) // which refuses nothing, since it does not charge
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return true
@@ -439,7 +440,7 @@ func (s *service) shownError(w *response, err error) *Error {
 			w.id[0])
 	}
 	s.log.Error("store unavailable", "request", w.id[0], "error", err)
-	if errors.Is(err, errOutcome) { // also errUnavailable: createPet has sent a write
+	if errors.Is(err, errOutcome) { // it wraps errUnavailable too; createPet has sent a write
 		return newError(CodeUnavailable, "whether the pet was stored is unknown; "+
 			"a request with an Idempotency-Key can be repeated safely")
 	}
@@ -577,6 +578,7 @@ func (s *service) listPets(w http.ResponseWriter, r *http.Request, _ caller) err
 	}
 	if page.more {
 		last := strconv.FormatInt(page.last, 10)
+		// keptQuery is "", or ends in &.
 		next := "<" + s.base + "/pets?" + req.keptQuery + "after=" + last + `>; rel="next"`
 		w.Header()["Link"] = []string{next}
 	}
@@ -611,6 +613,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
+		// The create is charged to the usage, and recorded for the key itself.
 		id, replayed, reused, err = s.store.createPetOnce(
 			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
@@ -657,8 +660,9 @@ const maxDiscarded = 256 << 10
 
 // discardBody reads a body that nobody wants, before an error is sent, for at most the server's
 // ReadTimeout. If the connection were closed while a body is on its way, TCP would reset it, and
-// many clients would not see the error. net/http reads such bodies itself, but not if the request
-// has a Content-Length and wants its connection closed (which no request with HTTP/2 can want).
+// many clients would not see the error. net/http reads such bodies itself, also if the response
+// closes the connection, with one exception: if the request has a Content-Length and itself wants
+// the connection closed, as none with HTTP/2 can.
 func (w *response) discardBody(r *http.Request) {
 	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
 	// the body that nobody wants.
@@ -746,7 +750,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	const hasLink = false
+	const hasLink = false // see newDocument
 	plain := newDocument([]byte(body), hasLink)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
 		return newDocument(gzipped(body), hasLink)
@@ -776,8 +780,8 @@ func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller)
 	return nil
 }
 
-// showReady is GET /readyz on the debug address, where operator.go adds it. It says why the service
-// is not ready, which publicReadyz hides.
+// showReady is GET /readyz on the debug address. There operator.go writes the error as it is, and
+// so says why the service is not ready, which publicReadyz hides.
 func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	if err := s.checkReady(); err != nil {
 		return err

@@ -19,10 +19,10 @@ package main
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
 //	            (the 30 s pass at 12:01:10.5; to come earlier is a strike only if it is refused)
 //
-// A key is banned when its strikes within one window of a minute exceed its limit per minute: see
-// strike. usage.go decides how long a ban is, and stores it before it begins. Time is counted in
-// whole milliseconds throughout, so that an instant is the same when it is read back from the
-// database.
+// A key is banned when its strikes within a minute's window exceed its limit per minute: see
+// strike, also for when no such window is running. usage.go decides how long a ban is, and stores
+// it before it begins. Time is counted in whole milliseconds throughout, so that an instant is the
+// same when it is read back from the database.
 
 import (
 	"fmt"
@@ -80,9 +80,11 @@ var addressPolicy = []string{fmt.Sprintf(`"address";q=%d;w=60`, addressQuota)}
 // account is what has to be known of a key to limit it.
 type account struct {
 	quota
-	usageID    int64    // the first key in its line of rotations, all of which share one usage
-	policy     []string // the RateLimit-Policy header of its quota
-	unbannedAt instant  // a ban that began at this instant or earlier is lifted
+	usageID int64    // the first key in its line of rotations, all of which share one usage
+	policy  []string // the RateLimit-Policy header of its quota
+	// A ban that began at this instant or earlier is lifted. It is the same for all keys of the
+	// line.
+	unbannedAt instant
 }
 
 // bucket counts the requests of one window. The zero bucket is full. It holds what was used rather
@@ -96,9 +98,9 @@ type bucket struct {
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
 // isRunning reports whether a window, or a wait, of the given length that ends at an instant is
-// running. If more remains than its length plus a minute, the clock was set back since it began,
-// and it counts as over. The minute is tolerated, because requests read the clock out of order, and
-// the clocks of services differ a little.
+// running. No window has more left than its length, unless the clock was set back since it began:
+// then it counts as over. A minute more is tolerated, because requests read the clock out of order,
+// and the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
 	wasSetBack := remaining > length+minuteMillis
@@ -142,7 +144,7 @@ type decision struct {
 	now         instant
 	minute, day level     // what the RateLimit header shows
 	isAddress   bool      // the caller is an address, without a day, and not an account
-	window      window    // the one that X-RateLimit-* describes, and that refuses if one does
+	window      window    // the one that X-RateLimit-* describes; if one refuses, it is that one
 	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
 	banBegins   bool      // one strike too many: authorize in handlers.go then stores a ban
 	policy      []string  // RateLimit-Policy
@@ -163,9 +165,9 @@ type usage struct {
 	bannedUntil instant // when that ban ends, unless it is lifted
 
 	// Not stored: a restart forgives strikes.
-	strikes bucket
-	retryAt instant // when the Retry-Afters of all refusals by a bucket have passed
-	retryOf instant // the length of the window that refused then, to notice a clock set back
+	strikes     bucket
+	retryAt     instant // when the Retry-Afters of all refusals by a bucket have passed
+	retryLength instant // of the window whose refusal has set retryAt, to notice a clock set back
 }
 
 // standing is where an account stands: the levels of both buckets. It describes the one with less
@@ -193,14 +195,14 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
-	// If both refuse, the one that resets later is described. By its rule, standing has chosen the
-	// day then, and otherwise the one that refuses.
+	// standing has chosen the window that refuses or, if both do, the day. Of two, the one that
+	// resets later is described.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
 		d.window = minuteWindow
 	}
 	if withBans && u.isBanned(a, now) {
 		d.showBan(u.bannedUntil)
-		return d
+		return d // a request during a ban is no strike
 	}
 	if d.refusal != "" {
 		d.banBegins = withBans && u.strike(now, a.PerMinute)
@@ -222,7 +224,7 @@ func (u *usage) isBanned(a *account, now instant) bool {
 // it is shown as a minute of which nothing remains until the ban ends, or until an exhausted bucket
 // resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited { // a bucket refuses too, which is the one described so far
+	if d.refusal == CodeRateLimited { // a bucket refuses too: as yet, it is the one described
 		until = max(until, d.described().reset)
 	}
 	d.refusal = CodeKeyBanned
@@ -257,21 +259,22 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 // isAskedToWait reports whether the Retry-After of a refusal has not passed. A Retry-After is
 // rounded up: it ends with the window that refused or within the second after. It counts as over if
 // the clock was set back.
-func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryOf) }
+func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryLength) }
 
 // askToWait notes the Retry-After of a refusal. A caller has to wait until all of them have passed,
 // so one that lasts longer stays. In the example, the first lasts until 12:01:10.5, and one at
-// 12:00:41.0 until 12:01:10.0. That of a day counts even if the day's limit was raised since: the
-// caller was told to wait, and each refusal by the minute is a strike until then.
+// 12:00:41.0 until 12:01:10.0. That of a day counts even if the day's limit was raised since, as
+// the caller was told to wait: until then requests are admitted, but each refusal by the minute is
+// a strike.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
 		return
 	}
 	u.retryAt = retryAt
-	u.retryOf = minuteMillis
+	u.retryLength = minuteMillis
 	if d.window == dayWindow {
-		u.retryOf = dayMillis
+		u.retryLength = dayMillis
 	}
 }
 
@@ -307,16 +310,16 @@ func (d decision) setHeaders(h http.Header) {
 		limits = d.day.appendItem(limits, `, "day"`, d.now)
 	}
 	v := d.described()
-	values := []string{ // one slice for all, since this runs for every request; nobody appends
+	values := []string{ // one slice for all, since this runs for every request
 		strconv.FormatInt(v.limit, 10),
 		strconv.FormatInt(v.remaining, 10),
 		strconv.FormatInt(ceilSeconds(v.reset), 10),
 		string(limits),
 	}
-	h["X-RateLimit-Limit"] = values[0:1]
-	h["X-RateLimit-Remaining"] = values[1:2]
-	h["X-RateLimit-Reset"] = values[2:3]
-	h["RateLimit"] = values[3:4]
+	h["X-RateLimit-Limit"] = values[0:1:1]
+	h["X-RateLimit-Remaining"] = values[1:2:2]
+	h["X-RateLimit-Reset"] = values[2:3:3]
+	h["RateLimit"] = values[3:4:4]
 	h["RateLimit-Policy"] = d.policy
 	if d.refusal != "" {
 		h["Retry-After"] = []string{strconv.FormatInt(d.retryAfter(), 10)}

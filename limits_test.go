@@ -314,11 +314,11 @@ func usedUntil(n int64, ends string) bucket {
 // nearlyBanned is a usage of a key with 2 requests a minute whose next refusal bans it.
 func nearlyBanned() usage {
 	return usage{
-		minute:  usedUntil(2, "60s"),
-		day:     usedUntil(2, "24h"),
-		strikes: usedUntil(2, "60s"),
-		retryAt: clock("60s"),
-		retryOf: minuteMillis,
+		minute:      usedUntil(2, "60s"),
+		day:         usedUntil(2, "24h"),
+		strikes:     usedUntil(2, "60s"),
+		retryAt:     clock("60s"),
+		retryLength: minuteMillis,
 	}
 }
 

@@ -92,8 +92,9 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// This bounds the next line, which blocks if nobody reads stderr: the process then ends 0.1 s
-	// after a signal, or 0.1 s from now if a signal has come already.
+	// The next line blocks while nobody reads stderr. Then the process ends 0.1 s after a signal,
+	// or
+	// 0.1 s from now if a signal has come already.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -136,7 +137,7 @@ func run(
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
 		queue := newLogQueue(stderr)
-		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel) // for that goroutine alone
+		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel) // tells of lines that were dropped
 		go queue.run(direct)
 		defer queue.close()
 		cmd.log = newLogger(queue, cmd.logFormat, cmd.logLevel)
@@ -174,8 +175,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// Until here, runUntilStopped in commands.go may leave serve behind when a stop comes. From
-	// here on it waits: a first key that cannot be shown has to be taken back.
+	// Until here, a stop does not wait for serve to return: see runUntilStopped in commands.go.
+	// From here on it does, since a first key that cannot be shown has to be taken back.
 	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
@@ -348,14 +349,15 @@ type server struct {
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
 	// endContexts ends the context from which those of all requests are made. Operations do not
-	// heed it: they finish. Handshakes of TLS do and, with HTTP/2, takePlace and boundBodyInStop.
+	// heed it: they finish. These heed it: handshakes of TLS; with HTTP/2, also takePlace and
+	// boundBodyInStop.
 	endContexts func()
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes until the next one, in whose place serve puts -idle-timeout. With
-// HTTP/2, a head has no time of its own: a connection ends when its peer completes no frame, or
-// reads nothing, for too long. What a connection may hold in memory is bounded too.
+// the response, and 2 minutes until the next request, or -idle-timeout if it is not the debug
+// server. With HTTP/2, a head has no time of its own: a connection ends when its peer completes no
+// frame, or reads nothing, for too long. What a connection may hold in memory is bounded too.
 // docs/operating.md has tables of both.
 // No http.TimeoutHandler is used, since its response has another shape.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
@@ -419,13 +421,13 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // asked now: response.WriteHeader in handlers.go sets r.Header to nil
+		small := isSmall(r) // asked now: response.WriteHeader in handlers.go frees the header
 		if !takePlace(r.Context(), places, small) {
 			// No place is left for a large request. Or a small one has waited for one until its
-			// client gave it up, or until the third step of a stop.
+			// client gave it up, or until the third step of a stop: see stop.
 			panic(http.ErrAbortHandler) // resets the stream
 		}
-		defer func() { <-places }()
+		defer func() { <-places }() // after the Flush
 		if r.ContentLength != 0 {
 			endBound := boundBodyInStop(w, r)
 			defer endBound()
@@ -515,14 +517,14 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
 	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
-	shuttingDown, noteShut := context.WithCancel(ctx) // ends when Shutdown returns, or with ctx
+	untilShut, noteShut := context.WithCancel(ctx)
 	go func() {
 		defer noteShut()
 		_ = s.Shutdown(ctx) // whose error is that of ctx
 	}()
-	for shuttingDown.Err() == nil {
+	for untilShut.Err() == nil {
 		s.endBodies(bodiesEnd)
-		pause(shuttingDown, 100*time.Millisecond)
+		pause(untilShut, 100*time.Millisecond)
 	}
 	return ctx.Err()
 }
@@ -539,8 +541,8 @@ func (s *server) closeUnused() {
 }
 
 // bodyWait is how long a body may still take in the third step of a stop. With the 0.35 s of the
-// steps before, that is until a second after the stop has begun. (A request that a connection with
-// HTTP/2 begins in the third step has it from then on.)
+// steps before, that is until a second after the stop has begun. (With HTTP/2, a connection may
+// begin a request in the third step. The body of that has bodyWait from then on.)
 const bodyWait = 650 * time.Millisecond
 
 // endBodies lets no connection be read after the deadline. It is called again and again, since
@@ -548,6 +550,7 @@ const bodyWait = 650 * time.Millisecond
 // that a connection does: there, boundBodyInStop bounds each body.
 func (s *server) endBodies(deadline time.Time) {
 	for conn := range s.open.Range {
+		// All handshakes have ended, so ConnectionState waits for none.
 		secure, isTLS := conn.(*tls.Conn)
 		if isTLS && secure.ConnectionState().NegotiatedProtocol == "h2" {
 			continue
@@ -608,8 +611,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(flushTick, "write usage", s.ledger.flushInTime)
-	// If all clocks are right, a minute's window has at most 60 s left when it is read after it was
-	// stored. The clocks may differ by one second.
+	// The window of a minute may be stored with an end by another service's clock. If it ends more
+	// than 60 s from now, by this clock, the two differ by the rest. A second is allowed.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if ahead := s.ledger.takeMostAhead(); ahead > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
@@ -628,8 +631,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return saveLost(s, false)
 	})
 	if o != nil {
-		// On most ticks, the next two do nothing: see reading in operator.go. But a page that was
-		// just opened waits for them no longer than a second.
+		// On most ticks, the next two do nothing: see the type reading in operator.go. But a page
+		// that was just opened waits for them no longer than a second.
 		every(time.Second, "read the report on the keys", o.updateReport)
 		every(time.Second, "count the pets", o.updateStored)
 		every(5*time.Second, "ask the nodes how they are", o.updateNodes)
@@ -657,17 +660,18 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // saveAll keeps what would be lost with the process: usage that is not stored yet, and a file that
 // has lost its name.
 func saveAll(s *service) error {
-	notStored := flushLast(s.ledger) // refused if the file is known to have lost its name
-	nameLost := saveLost(s, true)    // afterwards: a copy is to have what was stored
-	if notStored == nil {
+	flushErr := flushLast(s.ledger)
+	nameLost := saveLost(s, true) // afterwards: a copy is to have what was stored
+	if flushErr == nil {
 		return nameLost
 	}
+	cause := flushErr
 	if nameLost != nil {
-		// A file that has lost its name refuses every write, so both errors have one cause, and
-		// nameLost says more: where the copy is, or why there is none.
-		notStored = nameLost
+		// A file that has lost its name refuses every write. So this is why the flush has failed,
+		// and it says more: where the copy is, or why there is none.
+		cause = nameLost
 	}
-	return fmt.Errorf("the usage counted last is not stored: %w", notStored)
+	return fmt.Errorf("the usage counted last is not stored: %w", cause)
 }
 
 // saveLost makes a copy of a file that the service has open and that has lost its name, since

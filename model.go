@@ -106,7 +106,7 @@ func newEscapes() *strings.Replacer {
 	pairs := []string{
 		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
 	}
-	for c := rune(0); c < ' '; c++ { // of two pairs for one character, the first counts
+	for c := rune(0); c < ' '; c++ { // Replacer takes the first of two pairs for one character
 		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
 	}
 	return strings.NewReplacer(pairs...)
@@ -262,7 +262,7 @@ type document struct {
 // survives a restart. The same body may be sent with a Link header and without: the two responses
 // have two ETags, by a character that is hashed with the body.
 func newDocument(body []byte, hasLink bool) document {
-	hashed := append(body, '.') // at most into the spare capacity of body, which nobody uses
+	hashed := append(body, '.') // behind the end of body, where nothing is kept
 	if hasLink {
 		hashed[len(body)] = '+'
 	}
@@ -319,8 +319,8 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
 // A field of a line is a quoted text, whose last quote may be missing, or a run of characters
-// without quotes, white space and control characters: key="value" is two. A secret with white space
-// in it is quoted wherever it is logged.
+// without quotes, white space and control characters: key="value" is two fields, key= and "value".
+// A secret with white space in it is quoted wherever it is logged.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -395,7 +395,7 @@ func parseID(s string) (id int64, ok bool) {
 
 // decodeNewPet reads the body of createPet. Whatever is wrong with it is an *Error invalid_body. If
 // it is an object, the message names the problems by field: "name: what is wrong; categoryId: what
-// is wrong". ignored names fields that may be there with any value, and are not read.
+// is wrong". The fields in ignored may be there with any value, and are not read.
 func decodeNewPet(body []byte, ignored ...string) (NewPet, error) {
 	body = bytes.Trim(body, " \t\r\n")
 	if problem := checkObject(body); problem != "" {
@@ -458,9 +458,9 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 
 // memberName decodes the name of a member. A body may have thousands, and json.Unmarshal takes ten
 // times as long as strconv.Unquote, which reads strings of Go. Go does not know two escapes of
-// JSON, \/ and halves of surrogate pairs. For a name with one of them this returns "", which is no
-// field's name, and so it does for a name that is too long for any field, however it is escaped.
-// (Escapes that only Go knows are not valid JSON.)
+// JSON, \/ and halves of surrogate pairs. No field has a / or such a character in its name, so a
+// name with one of them is given as "", which no field is called. So is one that is too long for
+// any field, however it is escaped. (Escapes that only Go knows are not valid JSON.)
 func memberName(literal []byte) string {
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {
@@ -649,7 +649,7 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.keptQuery += "status=" + given[0] + "&" // known, or there is no next page
+		page.keptQuery += "status=" + given[0] + "&" // needs no escapes: any other is an error
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

@@ -9,8 +9,8 @@ package main
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
 // response before the disk has the data. We rejected one goroutine that does all writing. It would
-// share commits too, but it is always ready to run. On a single core, Go then looks too rarely what
-// the network has, and reads waited for hundreds of milliseconds.
+// share commits too, but it is always ready to run. While one is, Go's scheduler on a single core
+// looks too rarely what the network has, and reads waited for hundreds of milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
 // and speak JSON.
@@ -59,8 +59,8 @@ type engine interface {
 	// that nothing was written, unless it wraps errOutcome.
 	//
 	// The end of ctx ends a wait for other programs. On a file, it also undoes the transaction of a
-	// command, unless that is being committed; the transaction of a service finishes. On a cluster,
-	// it leaves the outcome of what was sent unknown.
+	// command, but not after its COMMIT has begun. The transaction of a service finishes. On a
+	// cluster, the outcome of what was sent becomes unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
@@ -69,12 +69,12 @@ type engine interface {
 	// changed looks whether rows may differ from what is remembered, although no edit was counted
 	// (see store.edit). If so, it calls forget, which makes all that is remembered old. On a file,
 	// it is so if another program has written anything since the last call. On a cluster, it is so
-	// if another node responds, which may lack what the last one has shown. If one of several calls
-	// at once has to call forget, all of them return after that.
+	// if another node responds, which may lack what the last one has shown. When one of several
+	// calls at once has noticed this, none of them returns before forget has returned.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database, and that of a file, if it was opened to serve,
-	// writes as a service and no more as a command: see write.
+	// engine refuses a node with another database. A file's engine that was opened to serve writes
+	// as a service from then on, and no more as a command: see write.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -194,15 +194,16 @@ func (s *store) Close() error {
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
 // and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
-// is heeded only from the beginning of the transaction on, and only if nobody else has joined it.
-// None of the statements may fail by its data: all who have joined would fail.
+// is heeded only from the beginning of the transaction on, not while it waits for the one before,
+// and only if nobody else has joined it. None of the statements may fail by its data: all who have
+// joined would fail.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	_, results, err := s.writeFor(ctx, ownUsage, statements...)
 	return results, err
 }
 
-// writeFor is write for a create, which may be refused with errQueueFull. usageID names the usage
-// that the create is charged to: that of a line of rotations. It also returns the transaction.
+// writeFor is write charged to a usage, that of a line of rotations: unless that is ownUsage, it
+// may be refused with errQueueFull. It also returns the transaction.
 func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
 	t *transaction, results []result, err error) {
 	var begin int
@@ -273,7 +274,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
-	if t.err != nil { // perhaps since the ctx of a command, or of a stop's last flush, has ended
+	if t.err != nil { // also if ctx has ended, as only a process does that ends itself
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -329,7 +330,7 @@ func (s *store) refresh(ctx context.Context) error {
 	return s.engine.changed(ctx, s.forget)
 }
 
-// read is engine.read. After an error of another database, what is cached is forgotten.
+// read is engine.read. After errOtherDatabase, what is cached is forgotten.
 func (s *store) read(ctx context.Context, query statement, row func(scan scanner) error) error {
 	err := s.engine.read(ctx, query, row)
 	s.forgetIfLost(err)
@@ -372,9 +373,9 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // storedStatuses has each status at the number that stands for it in the tables, where 0 and 1 are
-// not used: SQLite takes them for truth values, and guesses that status = ? finds more rows with
-// them. So it would plan a page anew whenever the status changes from or to one of them, and that
-// page would take 18 µs in place of 10.
+// not used. When SQLite plans a query, it looks at the values that are bound. It takes 0 and 1 for
+// truth values, guesses that more rows have them, and plans anew when another value follows one of
+// them, or one of them another value. That page would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for all.
@@ -396,7 +397,8 @@ const (
 
 // petReader returns a function that takes the rows of these queries, and notes what a response may
 // show from now on. The function returns the pet of a row, which its next call overwrites, or nil
-// for the row that is no pet. With an error, the pet has what could be read, such as its id.
+// for the row that is no pet. With an error, the pet has what could be read, such as the id that an
+// export then names.
 func (s *store) petReader() func(scan scanner) (*Pet, error) {
 	var pet Pet
 	var status int64 // the number of its Status
@@ -477,9 +479,9 @@ func (s *store) fresh(p *listPage) bool {
 		return false
 	}
 	// On a file, only commands add pets beside this service: engine.changed notices those. But the
-	// page may lack a pet of this service that was shown since. The pets on the page count as
-	// shown, too: if reading it raised highestShown, it looks old once, is read again, and is fresh
-	// from then on.
+	// page may lack a pet of this service that was shown since. (Its highestShown is from before
+	// the query, so a page whose own pets raise it looks old once. It is read again, and is fresh
+	// from then on.)
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -590,24 +592,25 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 			errUnavailable, errOutcome, inserted.affected, pets, inserted.lastID)
 	}
 	id = first + int64(before)
-	if first <= t.shownBefore { // then all plain creates of the transaction fail
-		return 0, s.noteGivenAgain(first)
+	if id <= t.shownBefore {
+		return 0, s.noteGivenAgain(id)
 	}
 	s.noteShown(id)
 	return id, nil
 }
 
-// noteGivenAgain returns the error of creates that got ids that were given before, from first on.
-// The engine has lost pets, as happens to a node whose disk was full, and on a cluster of which two
-// nodes have led at once. Whether it keeps the new pets is unknown, too; one that was created with
-// an Idempotency-Key may be found by a repeat, under this id. What is remembered may be of pets
-// that are lost, so it is forgotten, but highestShown stays: creates go on giving ids, and fail
-// until these are above all that were shown.
-func (s *store) noteGivenAgain(first int64) error {
+// noteGivenAgain returns the error of a create that got an id that was given before. The engine has
+// lost pets, as happens to a node whose disk was full, and on a cluster of which two nodes have led
+// at once. Whether it keeps the new pet is unknown, too; if that was created with an
+// Idempotency-Key, a repeat may find it, under this id.
+//
+// What is remembered may be of pets that are lost, so it is forgotten. highestShown stays: each
+// create that fails uses up an id, until the ids are above all that were shown.
+func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
 	return fmt.Errorf("%w: %w: the engine has given the id %d again, so it has lost pets: read "+
-		"\"When an id is given again\" in docs/operating.md", errUnavailable, errOutcome, first)
+		"\"When an id is given again\" in docs/operating.md", errUnavailable, errOutcome, id)
 }
 
 // insertOnce adds a pet unless it was added under an Idempotency-Key since an instant.
@@ -615,10 +618,10 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 	WHERE key_id = ? AND idempotency_key = ? ->> '$' AND created_at > ?)`)
 
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
-// then replayed is true, and reused as well if that request had another body. The record and the
-// pet are one transaction, whose SQL decides which of several parallel requests is the first. The
-// create is charged to a usage, but the record belongs to the API key itself, by its keyID: a key
-// and its successor share the usage, and no records. The error may be errQueueFull.
+// then replayed is true, and reused as well if the first request had another body. The record and
+// the pet are one transaction, whose SQL decides which of several parallel requests is the first.
+// The create is charged to a usage, but the record belongs to the API key itself, by its keyID: a
+// key and its successor share the usage but not the records. The error may be errQueueFull.
 func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
 	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -632,7 +635,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	// When the transaction has run, this has filled id and reused.
+	// The engine fills id and reused before writeFor returns.
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
@@ -657,14 +660,14 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 			ORDER BY created_at LIMIT ?)`, expired)
 }
 
-// purgeRows repeats a statement, whose second argument is a number of rows, until it deletes fewer,
-// or until ctx ends. After each time it leaves the database to creates for as long as that took.
+// purgeRows repeats a statement until no rows are left, or until ctx ends. The arguments of the
+// statement are an instant, before which it deletes rows, and how many it deletes at most. After
+// each time it leaves the database to creates for as long as that took.
 func (s *store) purgeRows(ctx context.Context, query string, before int64) error {
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// With an ended ctx, commit would refuse to begin, and count that as a commit that has
-		// failed.
+		// If ctx ended while this waits for its turn, it would count as a commit that has failed.
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
 		if err != nil {
 			return err

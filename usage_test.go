@@ -326,7 +326,7 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	w.play("0s: flush")
 	wantEqual(t, len(l.entries), bound, "the number of usages, while they are not too many,")
 	kept := map[int64]*entry{
-		100: {usage: usage{retryAt: clock("9h"), retryOf: dayMillis}},
+		100: {usage: usage{retryAt: clock("9h"), retryLength: dayMillis}},
 		101: {usage: nearlyBanned()},
 		102: {dayStored: storedPart{unsent: 1}},
 	}
@@ -334,7 +334,7 @@ func TestUsagesRememberedAreBounded(t *testing.T) {
 	stored := usage{bannedAt: clock("-1s"), bannedUntil: clock("599s")}
 	l.entries[103] = &entry{usage: stored}
 	// This refusal came before the clock was set back.
-	l.entries[104] = &entry{usage: usage{retryAt: clock("24h1m0.001s"), retryOf: dayMillis}}
+	l.entries[104] = &entry{usage: usage{retryAt: clock("24h1m0.001s"), retryLength: dayMillis}}
 	l.countError(1, testStart)
 	w.play("0s: flush")
 	if !maps.Equal(l.entries, kept) {
