@@ -174,7 +174,7 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
-	isGuess := known.apiKey == nil // one that is known is none, even if it may have changed
+	isGuess := known.apiKey == nil // a known key is no guess, even if it may have changed
 	if isGuess && spent() {
 		return k.readInTurn(d)
 	}
@@ -224,7 +224,7 @@ func (k *keyring) read(d digest) (*apiKey, error) {
 		k.known.remove(d) // somebody may have deleted its row by hand
 		return nil, nil
 	}
-	const size = 1 // since known.max is a number of keys
+	const size = 1 // each key counts as 1: known.max is a number of keys, not of bytes
 	k.known.put(d, knownKey{apiKey: key, generation: generation}, size)
 	return key, nil
 }

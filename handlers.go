@@ -83,7 +83,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		strangers:  boundedLog{log: log},
 	}
 	codes := slices.Collect(maps.Keys(statusOfCode))
-	// Two codes that clients never see are counted, too. The third, queueFull, the store counts.
+	// Two codes that clients never see are counted, too: see lookupRefused below.
 	for _, code := range append(codes, lookupRefused, notReady) {
 		srv.errors[code] = &atomic.Int64{}
 	}
@@ -168,11 +168,11 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 		return caller{now: w.start}, nil
 	}
 	// The key, and the pets to be sent, may come from memory. If what is there may be old, catchUp
-	// waits for at most half a second until the store has looked for edits by others. After that,
-	// what is remembered is used, whether the look has succeeded or not: see memory.go.
+	// waits for at most half a second until the store has looked for edits by others. If the look
+	// fails or takes longer, what is remembered is used on: see memory.go.
 	s.store.catchUp(w.start)
 	// A spent address is not refused here: its key may be valid. But authenticate looks up only one
-	// unknown key at a time for all such addresses together. It asks only about unknown keys.
+	// unknown key at a time for all such addresses together. It calls isSpent only for such a key.
 	isSpent := func() bool {
 		const charge = false
 		network := clientNetwork(r, s.clientIPHeader)
@@ -203,9 +203,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. storeBan then makes a key_banned of the decision's
-// rate_limited. It does so, too, if it finds that another service has stored a ban just before, and
-// isOurs is false then. After an error, the decision stays rate_limited.
+// ban stores the ban that a decision begins. storeBan makes a key_banned of the decision's
+// rate_limited, unless it fails: also if another service has stored a ban just before, in which
+// case isOurs is false.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isOurs, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -240,8 +240,8 @@ type response struct {
 }
 
 // WriteHeader also stops the clock: from here on, the client decides how long the response takes.
-// Meanwhile nobody may read the request's header. Its map may take four times the bytes of the
-// header itself, so it is freed.
+// Meanwhile the map of the request's header, which may take four times the bytes of the header
+// itself, is freed: whoever needs it afterwards reads it before.
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	w.took = time.Since(w.start) - w.waited
@@ -258,7 +258,7 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 2 && len(r.Trailer) > 20 { // more than any client needs
 		// Until a stream ends, net/http keeps a map of the trailers that are announced. It may take
 		// 25 times their bytes, and a connection has up to 100 streams (with HTTP/1.1, it has one
-		// request at a time). So the stream ends now, before count below is deferred.
+		// request at a time). So the stream ends now. Nothing was answered, so nothing is counted.
 		panic(http.ErrAbortHandler)
 	}
 	w := &response{
@@ -271,10 +271,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// The connection ends after all requests that might be of a kind which net/http does not
-		// show: those with chunks and a Content-Length, and those with chunks in HTTP/1.0. RFC 9112
-		// section 6.1 wants that, since a proxy may see another end of such a request, and take the
-		// rest for a request of its own.
+		// RFC 9112 section 6.1 wants the connection ended after a request with chunks and a
+		// Content-Length, and after one with chunks in HTTP/1.0: a proxy may see another end of it,
+		// and take the rest for a request of its own. net/http hides both, so the connection ends
+		// after all with chunks, and all in HTTP/1.0.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -308,8 +308,8 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// They say nothing of how well or fast the service works. (The next if counts a full queue
-		// as an error of its key all the same.)
+		// Clients can cause these without end, and so hide how the rest fares: see lookupRefused.
+		// (The next if counts a full queue as an error of its key all the same.)
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
@@ -344,12 +344,14 @@ func canonical(u *url.URL) bool {
 		return false
 	}
 	clean := path.Clean(p)
-	hasSlash := clean != "/" && p == clean+"/" // without the first condition, "//" would pass
-	return p == clean || hasSlash
+	if clean == "/" {
+		return p == "/"
+	}
+	return p == clean || p == clean+"/"
 }
 
 // underAPI reports whether a decoded path belongs to the API: each that matches a route under /v1,
-// and some that match none, such as /v1%2Fx, which get a 401 and no 404 without a key.
+// and some that match none. /v1%2Fx is decoded to /v1/x, so it gets a 401 without a key, not a 404.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -399,8 +401,8 @@ func (s *service) cors(w *response, r *http.Request) (isPreflight bool) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST")
-	// The asterisk lets in what tools for tracing add to a page's requests. The names are there
-	// because it never stands for Authorization, and for nothing in browsers that do not know it.
+	// The asterisk lets in what tools for tracing add to a page's requests. It does not stand for
+	// Authorization, and some browsers do not know it, so the names are given, too.
 	h.Set("Access-Control-Allow-Headers",
 		"Authorization, Content-Type, Idempotency-Key, If-None-Match, *")
 	h.Set("Access-Control-Max-Age", "86400")
@@ -469,7 +471,8 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 }
 
 // Clients see "unavailable" in place of these codes. Clients can cause them as often as they like,
-// so /metrics counts them apart: the first two under their own code, and queueFull as the store's
+// so /metrics counts them apart, and not among the responses of an operation: the first two as
+// errors of their own code, by which an outage shows too, and queueFull as the store's
 // queueRefusals.
 const (
 	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
@@ -608,12 +611,13 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if err != nil {
 		return err
 	}
+	// The usage has a share of the places in the queue of writes: see maxOfOne in store.go. An
+	// Idempotency-Key belongs to the key itself.
 	var id int64
 	var replayed, reused bool
 	if idempotencyKey == "" {
 		id, err = s.store.createPet(c.key.usageID, pet)
 	} else {
-		// The create is charged to the usage, and recorded for the key itself.
 		id, replayed, reused, err = s.store.createPetOnce(
 			c.key.usageID, pet, c.key.ID, idempotencyKey, body, c.now)
 	}
@@ -658,17 +662,18 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 // that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
-// discardBody reads a body that nobody wants, before an error is sent, for at most the server's
-// ReadTimeout. If the connection were closed while a body is on its way, TCP would reset it, and
-// many clients would not see the error. net/http reads such bodies itself, also if the response
-// closes the connection, with one exception: if the request has a Content-Length and itself wants
-// the connection closed, as none with HTTP/2 can.
+// discardBody reads, before an error is sent, a body that nobody wants and that net/http leaves
+// unread: that of a request with a Content-Length which wants its connection closed. (With HTTP/2,
+// none can want that. After all others net/http reads itself, also if the response closes the
+// connection.) If the connection were closed while the body is on its way, TCP would reset it, and
+// many clients would not see the error. This takes at most the server's ReadTimeout.
 func (w *response) discardBody(r *http.Request) {
 	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
 	// the body that nobody wants.
 	waitsFor100 := r.Header["Expect"] != nil && !w.bodyBegun
-	hasLength := r.ContentLength > 0 && r.ContentLength <= maxDiscarded // of chunks, it is -1
-	if !r.Close || !hasLength || waitsFor100 {
+	hasLength := r.ContentLength > 0 // of chunks, it is -1
+	isLeftUnread := r.Close && hasLength
+	if !isLeftUnread || waitsFor100 || r.ContentLength > maxDiscarded {
 		return
 	}
 	begun := time.Now()
@@ -750,7 +755,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	const hasLink = false // see newDocument
+	const hasLink = false // these are sent without a Link header, and so are their ETags made
 	plain := newDocument([]byte(body), hasLink)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
 		return newDocument(gzipped(body), hasLink)
@@ -780,8 +785,8 @@ func (s *service) publicReadyz(w http.ResponseWriter, r *http.Request, c caller)
 	return nil
 }
 
-// showReady is GET /readyz on the debug address. There operator.go writes the error as it is, and
-// so says why the service is not ready, which publicReadyz hides.
+// showReady writes nothing if the service is not ready, and returns why. It is GET /readyz on the
+// debug address, where operator.go writes the error as it is. publicReadyz hides it.
 func (s *service) showReady(w http.ResponseWriter, _ *http.Request, _ caller) error {
 	if err := s.checkReady(); err != nil {
 		return err

@@ -17,12 +17,13 @@ package main
 //	12:00:40.5  refused: Retry-After 30 (29.5 rounded up); nothing is taken from either bucket
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
-//	            (the 30 s pass at 12:01:10.5; to come earlier is a strike only if it is refused)
+//	            (Retry-After, rounded up, lasts until 12:01:10.5; to come earlier is a strike only
+//	            if it is refused)
 //
 // A key is banned when its strikes within a minute's window exceed its limit per minute: see
-// strike, also for when no such window is running. usage.go decides how long a ban is, and stores
-// it before it begins. Time is counted in whole milliseconds throughout, so that an instant is the
-// same when it is read back from the database.
+// noteStrike, also for when no such window is running. usage.go decides how long a ban is, and
+// stores it before it begins. Time is counted in whole milliseconds throughout, so that an instant
+// is the same when it is read back from the database.
 
 import (
 	"fmt"
@@ -98,9 +99,9 @@ type bucket struct {
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
 // isRunning reports whether a window, or a wait, of the given length that ends at an instant is
-// running. No window has more left than its length, unless the clock was set back since it began:
-// then it counts as over. A minute more is tolerated, because requests read the clock out of order,
-// and the clocks of services differ a little.
+// running. If more is left than its length, the clock was set back since it began, and it counts as
+// over. But with up to a minute more it is still running, because requests read the clock out of
+// order, and the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
 	wasSetBack := remaining > length+minuteMillis
@@ -142,12 +143,14 @@ const (
 // decision is whether a request was admitted, and where its caller stands then.
 type decision struct {
 	now         instant
-	minute, day level     // what the RateLimit header shows
-	isAddress   bool      // the caller is an address, without a day, and not an account
-	window      window    // the one that X-RateLimit-* describes; if one refuses, it is that one
-	refusal     ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins   bool      // one strike too many: authorize in handlers.go then stores a ban
-	policy      []string  // RateLimit-Policy
+	minute, day level // what the RateLimit header shows
+	isAddress   bool  // the caller is an address, without a day, and not an account
+	// window is the one that X-RateLimit-* describes: of two that refuse, the one that resets
+	// later; in a ban, the minute; otherwise, the one that refuses or has less left.
+	window    window
+	refusal   ErrorCode // rate_limited, key_banned, or "" for admitted
+	banBegins bool      // one strike too many: authorize in handlers.go then stores a ban
+	policy    []string  // RateLimit-Policy
 }
 
 // described is the level of the window that X-RateLimit-* describes.
@@ -195,18 +198,18 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
-	// standing has chosen the window that refuses or, if both do, the day. Of two, the one that
-	// resets later is described.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
-		d.window = minuteWindow
+		d.window = minuteWindow // in place of the day, which standing chooses if both have 0 left
 	}
 	if withBans && u.isBanned(a, now) {
 		d.showBan(u.bannedUntil)
 		return d // a request during a ban is no strike
 	}
 	if d.refusal != "" {
-		d.banBegins = withBans && u.strike(now, a.PerMinute)
-		u.askToWait(d) // after strike, which looks only at earlier refusals
+		if withBans {
+			d.banBegins = u.noteStrike(now, a.PerMinute)
+		}
+		u.askToWait(d) // afterwards, since noteStrike looks only at earlier refusals
 		return d
 	}
 	u.minute.take(now, minuteMillis)
@@ -224,7 +227,7 @@ func (u *usage) isBanned(a *account, now instant) bool {
 // it is shown as a minute of which nothing remains until the ban ends, or until an exhausted bucket
 // resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited { // a bucket refuses too: as yet, it is the one described
+	if d.refusal == CodeRateLimited { // a bucket refuses too, and is still the one described
 		until = max(until, d.described().reset)
 	}
 	d.refusal = CodeKeyBanned
@@ -233,12 +236,12 @@ func (d *decision) showBan(until instant) {
 	d.minute.reset = until
 }
 
-// strike notes a refusal and reports whether it is one strike too many. It is a strike if an
+// noteStrike notes a refusal and reports whether it is one strike too many. It is a strike if an
 // earlier refusal has asked the caller to wait, and that time has not passed. As many strikes as
 // the limit per minute do no harm, since a burst of parallel requests is no abuse. They are counted
 // until the minute's window ends or, if none is running because the day refuses, for a minute from
 // the first strike on.
-func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
+func (u *usage) noteStrike(now instant, perMinute int64) (isOneTooMany bool) {
 	if !u.isAskedToWait(now) {
 		return false
 	}
@@ -252,7 +255,7 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 	if u.strikes.used <= perMinute {
 		return false
 	}
-	u.strikes = bucket{} // they are counted anew, even if the ban cannot be stored
+	u.strikes = bucket{} // if the ban cannot be stored, it takes as many again
 	return true
 }
 
@@ -262,10 +265,11 @@ func (u *usage) strike(now instant, perMinute int64) (isOneTooMany bool) {
 func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, now, u.retryLength) }
 
 // askToWait notes the Retry-After of a refusal. A caller has to wait until all of them have passed,
-// so one that lasts longer stays. In the example, the first lasts until 12:01:10.5, and one at
-// 12:00:41.0 until 12:01:10.0. That of a day counts even if the day's limit was raised since, as
-// the caller was told to wait: until then requests are admitted, but each refusal by the minute is
-// a strike.
+// so one that lasts longer stays. In the example, the first Retry-After lasts until 12:01:10.5, and
+// the one at 12:00:41.0 until 12:01:10.0.
+//
+// The Retry-After of a day counts even if the day's limit was raised since, because the caller was
+// told to wait. Until then, requests are admitted, but each refusal by the minute is a strike.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
@@ -279,7 +283,7 @@ func (u *usage) askToWait(d decision) {
 }
 
 // retryAfter is whole seconds (RFC 9110 section 10.2.3). It is at least 1, also with a limit of 0,
-// which somebody may have written into the database by hand.
+// which somebody may have written into the database by hand: then no window runs, and resets now.
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds: a length, or Unix time.

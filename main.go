@@ -92,9 +92,7 @@ func main() {
 		os.Exit(1)
 	}
 	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
-	// The next line blocks while nobody reads stderr. Then the process ends 0.1 s after a signal,
-	// or
-	// 0.1 s from now if a signal has come already.
+	// Fprintln blocks while nobody reads stderr. After a signal, the process waits 0.1 s for it.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -137,7 +135,8 @@ func run(
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
 		queue := newLogQueue(stderr)
-		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel) // tells of lines that were dropped
+		// That goroutine alone uses direct, to tell how many lines were dropped.
+		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel)
 		go queue.run(direct)
 		defer queue.close()
 		cmd.log = newLogger(queue, cmd.logFormat, cmd.logLevel)
@@ -175,8 +174,9 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// Until here, a stop does not wait for serve to return: see runUntilStopped in commands.go.
-	// From here on it does, since a first key that cannot be shown has to be taken back.
+	// Until here, a stop waits for at most half a second until serve returns: see runUntilStopped
+	// in commands.go. From here on it waits for long, since a first key that cannot be shown has to
+	// be taken back.
 	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
@@ -349,14 +349,14 @@ type server struct {
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those on which no request has arrived yet
 	// endContexts ends the context from which those of all requests are made. Operations do not
-	// heed it: they finish. These heed it: handshakes of TLS; with HTTP/2, also takePlace and
-	// boundBodyInStop.
+	// heed it: they finish. Its end breaks handshakes of TLS off. With HTTP/2, it also ends the
+	// waits in takePlace, and begins the time of boundBodyInStop.
 	endContexts func()
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes until the next request, or -idle-timeout if it is not the debug
-// server. With HTTP/2, a head has no time of its own: a connection ends when its peer completes no
+// the response, and 2 minutes until the next request (serve then sets -idle-timeout for the front
+// server). With HTTP/2, a head has no time of its own: a connection ends when its peer completes no
 // frame, or reads nothing, for too long. What a connection may hold in memory is bounded too.
 // docs/operating.md has tables of both.
 // No http.TimeoutHandler is used, since its response has another shape.
@@ -411,9 +411,10 @@ const maxHandled = 10
 type placesOfConnection struct{}
 
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
-// of them are in the handler at once, each in a place: see takePlace. After the handler, net/http
-// holds the head and the body of a request until its peer has taken the response. That is little
-// for a small request. A large one keeps its place until then, by the Flush below.
+// of them have a place, which the handler needs. A small request may wait for a place, and frees it
+// after the handler. A large one never waits: without a place, its stream is reset. After the
+// handler, net/http holds its head and body until its peer has taken the response, and it keeps its
+// place until then, by the Flush below.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -500,7 +501,7 @@ func (s *server) serve(listener net.Listener) {
 // stop ends the server, in three steps. For 0.1 s it goes on as before, so that clients that are
 // about to connect are still served, but each response says that its connection ends: see
 // serveUntil. Then no connection is accepted, and for 0.25 s requests that are on their way are
-// read: Shutdown and SetKeepAlivesEnabled(false) would close their connections at once. Then
+// read. (Shutdown or SetKeepAlivesEnabled(false) would close their connections at once.) Then
 // requests may finish until ctx ends, whose error is returned. With HTTP/2, those that wait for a
 // place are reset then.
 //
@@ -550,7 +551,7 @@ const bodyWait = 650 * time.Millisecond
 // that a connection does: there, boundBodyInStop bounds each body.
 func (s *server) endBodies(deadline time.Time) {
 	for conn := range s.open.Range {
-		// All handshakes have ended, so ConnectionState waits for none.
+		// endContexts has ended all handshakes, so ConnectionState waits for none.
 		secure, isTLS := conn.(*tls.Conn)
 		if isTLS && secure.ConnectionState().NegotiatedProtocol == "h2" {
 			continue
@@ -564,14 +565,14 @@ func (s *server) endBodies(deadline time.Time) {
 // matters no more.) end has to be called before the handler returns, since w cannot be used
 // afterwards.
 func boundBodyInStop(w http.ResponseWriter, r *http.Request) (end func()) {
-	ended := make(chan struct{})
-	stop := context.AfterFunc(r.Context(), func() {
-		defer close(ended)
+	isSet := make(chan struct{})
+	cancel := context.AfterFunc(r.Context(), func() {
+		defer close(isSet)
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyWait))
 	})
 	return func() {
-		if !stop() { // the function runs, or has run
-			<-ended
+		if !cancel() { // the function runs, or has run
+			<-isSet
 		}
 	}
 }
@@ -661,7 +662,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // has lost its name.
 func saveAll(s *service) error {
 	flushErr := flushLast(s.ledger)
-	nameLost := saveLost(s, true) // afterwards: a copy is to have what was stored
+	nameLost := saveLost(s, true) // after the flush, in which a name may be lost, too
 	if flushErr == nil {
 		return nameLost
 	}
@@ -694,8 +695,8 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		const leavesRoom = false // no creates are left that need pauses between batches
-		err := l.flush(ctx, time.Now, leavesRoom)
+		const pausesForCreates = false // none are left
+		err := l.flush(ctx, time.Now, pausesForCreates)
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)
 		})

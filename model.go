@@ -95,7 +95,7 @@ func appendQuoted(to []byte, text string) []byte {
 	return append(to, '"')
 }
 
-// lineEnds is not part of escapes, which is ten times as fast while it replaces single bytes only.
+// lineEnds is not part of escapes, which is ten times as fast as long as it replaces single bytes.
 var lineEnds = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`)
 
 const lineEndStart = "\xe2\x80" // in UTF-8, both begin with these bytes
@@ -106,7 +106,7 @@ func newEscapes() *strings.Replacer {
 	pairs := []string{
 		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
 	}
-	for c := rune(0); c < ' '; c++ { // Replacer takes the first of two pairs for one character
+	for c := rune(0); c < ' '; c++ { // of two pairs for a character, the earlier one counts
 		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
 	}
 	return strings.NewReplacer(pairs...)
@@ -318,9 +318,10 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// A field of a line is a quoted text, whose last quote may be missing, or a run of characters
-// without quotes, white space and control characters: key="value" is two fields, key= and "value".
-// A secret with white space in it is quoted wherever it is logged.
+// A password may hold any character, so withoutPassword is kept to one field of a line. A field is
+// a quoted text, whose last quote may be missing, or a run of characters without quotes, white
+// space and control characters: key="value" is two fields, key= and "value". A secret with white
+// space in it is quoted wherever it is logged.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -649,7 +650,7 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.keptQuery += "status=" + given[0] + "&" // needs no escapes: any other is an error
+		page.keptQuery += "status=" + given[0] + "&" // one of the three, or it is not used
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

@@ -9,8 +9,8 @@ package main
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
 // response before the disk has the data. We rejected one goroutine that does all writing. It would
-// share commits too, but it is always ready to run. While one is, Go's scheduler on a single core
-// looks too rarely what the network has, and reads waited for hundreds of milliseconds.
+// share commits too, but it is always ready to run. While a goroutine is, Go's scheduler on a
+// single core looks too rarely what the network has, and reads waited for hundreds of milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
 // and speak JSON.
@@ -58,23 +58,23 @@ type engine interface {
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
 	// that nothing was written, unless it wraps errOutcome.
 	//
-	// The end of ctx ends a wait for other programs. On a file, it also undoes the transaction of a
-	// command, but not after its COMMIT has begun. The transaction of a service finishes. On a
-	// cluster, the outcome of what was sent becomes unknown.
+	// The end of ctx ends a wait for other programs. Once a transaction has begun, it finishes on
+	// the file of a service. On the file of a command, the end of ctx undoes it until its COMMIT
+	// begins. On a cluster, it makes the outcome of what was sent unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
 	// errUnavailable if a read may succeed later. Most errors of a file do not wrap it.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed looks whether rows may differ from what is remembered, although no edit was counted
-	// (see store.edit). If so, it calls forget, which makes all that is remembered old. On a file,
-	// it is so if another program has written anything since the last call. On a cluster, it is so
-	// if another node responds, which may lack what the last one has shown. When one of several
-	// calls at once has noticed this, none of them returns before forget has returned.
+	// changed calls forget, which makes all that is remembered old, if rows may differ from that
+	// although no edit was counted (see store.edit). On a file: if another program has written
+	// anything since the last call. On a cluster: if another node responds than before, which may
+	// lack what the last one has shown. When one of several calls at once has noticed this, none of
+	// them returns before forget has returned.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database. A file's engine that was opened to serve writes
-	// as a service from then on, and no more as a command: see write.
+	// engine refuses a node with another database. If a file was opened to serve, its engine counts
+	// as that of a service from then on, and no more as that of a command: see write.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -118,7 +118,7 @@ func pause(ctx context.Context, d time.Duration) {
 const (
 	entryBytes   = 256            // memory for a cached page or pet, beside its body
 	maxCallers   = 4096           // callers of one transaction; more creates are refused
-	maxOfOne     = maxCallers / 4 // creates charged to one usage: no burst takes all places
+	maxOfOne     = maxCallers / 4 // of them creates of one usage: no burst takes all places
 	recordMillis = dayMillis      // for how long an Idempotency-Key is kept
 
 	// For so long a command, and a service that starts or stops, wait for a lock of the file or for
@@ -138,8 +138,8 @@ type store struct {
 	committing chan struct{}
 
 	// What is remembered, with the fields documents, generation, highestShown and ready. The
-	// methods page and pet do not ask how long ago the last look for edits was. So a request calls
-	// catchUp before.
+	// methods page and pet do not ask how long ago the last look for edits was: their callers have
+	// called catchUp.
 	memory
 
 	// These are for /metrics.
@@ -153,7 +153,7 @@ type store struct {
 // transaction is what many callers commit together.
 type transaction struct {
 	callers    int
-	creates    map[int64]int // how many of the callers are creates, by the usage that is charged
+	creates    map[int64]int // how many of the callers are creates, by the usage of their key
 	statements []statement
 	// pets are rows (see NewPet.row) of plain creates, those without an Idempotency-Key. commit
 	// inserts them by one statement more.
@@ -194,16 +194,16 @@ func (s *store) Close() error {
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
 // and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
-// is heeded only from the beginning of the transaction on, not while it waits for the one before,
-// and only if nobody else has joined it. None of the statements may fail by its data: all who have
-// joined would fail.
+// does not end the wait for the transaction before. After that it is heeded, if nobody else has
+// joined. None of the statements may fail by its data: all who have joined would fail.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	_, results, err := s.writeFor(ctx, ownUsage, statements...)
 	return results, err
 }
 
-// writeFor is write charged to a usage, that of a line of rotations: unless that is ownUsage, it
-// may be refused with errQueueFull. It also returns the transaction.
+// writeFor is write for a usage, that of a line of rotations, which may have maxOfOne creates in a
+// transaction. Unless it is ownUsage, this may be refused with errQueueFull. It also returns the
+// transaction.
 func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
 	t *transaction, results []result, err error) {
 	var begin int
@@ -274,7 +274,9 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
-	if t.err != nil { // also if ctx has ended, as only a process does that ends itself
+	if t.err != nil {
+		// Also if ctx has ended, which does no harm: then the process ends, too. (purgeRows goes on
+		// for a moment, and avoids it.)
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -307,7 +309,7 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 
 // edit is write for changes of pets and keys that are stored already. Only commands make them. It
 // counts the edit in the database, where all services see it: see refresh. A new pet or key is no
-// edit, since no service remembers what it has not found. Only the last page of a list may lack a
+// edit, since no service remembers that there was none. Only the last page of a list may lack a
 // new pet: see fresh.
 func (s *store) edit(ctx context.Context, statements ...statement) ([]result, error) {
 	count := sqlOf("UPDATE counters SET value = value + 1 WHERE name = 'edits'")
@@ -318,8 +320,8 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh looks for edits by others. If there are any, everything cached becomes old. changed
-// notices what is not counted as an edit. noteEdits and changed come after a read that has
-// succeeded: what is cached is not forgotten while nothing can be read in its place.
+// notices what is not counted as an edit. Both come after a read that has succeeded: while the
+// database cannot be read, what is cached is used on.
 func (s *store) refresh(ctx context.Context) error {
 	var edits int64
 	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
@@ -356,7 +358,7 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 }
 
 // readable is an error if nothing can be read. The row that it reads is always there. Only this
-// notes whether reading works: other reads may fail by what they read.
+// notes whether reading works: others may fail because a pet is damaged.
 func (s *store) readable(ctx context.Context) error {
 	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
 	s.noteReady(&s.ready.reading, err)
@@ -373,9 +375,9 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // storedStatuses has each status at the number that stands for it in the tables, where 0 and 1 are
-// not used. When SQLite plans a query, it looks at the values that are bound. It takes 0 and 1 for
-// truth values, guesses that more rows have them, and plans anew when another value follows one of
-// them, or one of them another value. That page would take 18 µs in place of 10.
+// not used. When SQLite plans a query, it looks at the values that are bound, and guesses that more
+// rows have a 0 or 1, which may be a truth value. So whenever the status of a page changed from or
+// to one of these, it would plan anew, and the page would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
 
 // stored is the number of a status, and 0 for "", which stands for all.
@@ -479,9 +481,9 @@ func (s *store) fresh(p *listPage) bool {
 		return false
 	}
 	// On a file, only commands add pets beside this service: engine.changed notices those. But the
-	// page may lack a pet of this service that was shown since. (Its highestShown is from before
-	// the query, so a page whose own pets raise it looks old once. It is read again, and is fresh
-	// from then on.)
+	// page may lack a pet of this service that was shown since. (A page keeps highestShown as it
+	// was before its query. So if its own pets have raised that of the store, it looks old once, is
+	// read again, and is fresh from then on.)
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -570,7 +572,7 @@ func (s *store) pet(id int64) (*cachedPet, error) {
 // insertCreated adds the pets of all plain creates of a transaction.
 var insertCreated = insertPets("true")
 
-// createPet stores a pet for the key of a usage, and returns its id. The error may be errQueueFull.
+// createPet stores a pet for a key with a usage, and returns its id. The error may be errQueueFull.
 func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 	row := p.row()
 	var before int // pets of the transaction that come before this one
@@ -620,8 +622,9 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
 // then replayed is true, and reused as well if the first request had another body. The record and
 // the pet are one transaction, whose SQL decides which of several parallel requests is the first.
-// The create is charged to a usage, but the record belongs to the API key itself, by its keyID: a
-// key and its successor share the usage but not the records. The error may be errQueueFull.
+// The usage has its share of the places in a transaction, but the record belongs to the API key
+// itself, by its keyID: a key and its successor share the usage, but not the records. The error may
+// be errQueueFull.
 func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
 	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -645,6 +648,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 		return 0, false, false, err
 	}
 	replayed = results[0].affected == 0 // insertPet has inserted none
+	// The id of a replay was given before, of course.
 	if !replayed && id <= t.shownBefore {
 		return 0, false, false, s.noteGivenAgain(id)
 	}
@@ -661,14 +665,14 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 }
 
 // purgeRows repeats a statement until no rows are left, or until ctx ends. The arguments of the
-// statement are an instant, before which it deletes rows, and how many it deletes at most. After
-// each time it leaves the database to creates for as long as that took.
-func (s *store) purgeRows(ctx context.Context, query string, before int64) error {
+// statement are upTo, the last instant or day whose rows it deletes, and how many it deletes at
+// most. After each time it leaves the database to creates for as long as that took.
+func (s *store) purgeRows(ctx context.Context, query string, upTo int64) error {
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
 		// If ctx ended while this waits for its turn, it would count as a commit that has failed.
-		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, before, chunk))
+		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, upTo, chunk))
 		if err != nil {
 			return err
 		}

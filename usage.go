@@ -329,12 +329,12 @@ func (l *ledger) flushInTime(ctx context.Context) error {
 // because another service has begun a window, still count: they are in a later batch of the same
 // flush. Two flushes must not run at the same time.
 //
-// With leavesRoom, a file is left to creates between two batches, for as long as the last one took.
-// So the flush takes twice as long, and a kill loses more of what was counted.
-func (l *ledger) flush(ctx context.Context, now func() time.Time, leavesRoom bool) error {
-	leavesRoom = leavesRoom && !l.shared
+// With pausesForCreates, a file is left to creates between two batches, for as long as the last one
+// took. So the flush takes twice as long, and a kill loses more of what was counted.
+func (l *ledger) flush(ctx context.Context, now func() time.Time, pausesForCreates bool) error {
+	pausesForCreates = pausesForCreates && !l.shared
 	most := maxBatch
-	if leavesRoom {
+	if pausesForCreates {
 		most = smallBatch
 	}
 	if l.batch.outcomeUnknown {
@@ -355,7 +355,7 @@ func (l *ledger) flush(ctx context.Context, now func() time.Time, leavesRoom boo
 		if len(l.due) == 0 {
 			return nil
 		}
-		if leavesRoom {
+		if pausesForCreates {
 			pause(ctx, time.Since(begin))
 		}
 	}
