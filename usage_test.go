@@ -187,13 +187,13 @@ func TestManyUsagesAreWrittenInTransactionsOfABoundedSize(t *testing.T) {
 func TestAFlushLeavesRoomForCreates(t *testing.T) {
 	const usages = 2*smallBatch + 1
 	const each = 20 * time.Millisecond
-	flush := func(t *testing.T, s *store, leavesRoom bool, transactions int64,
+	flush := func(t *testing.T, s *store, pausesForCreates bool, transactions int64,
 		takes time.Duration) {
 		t.Helper()
 		l := newLedger(s, tenMinutes)
 		useMany(t, l, usages)
 		before, began := commitsOf(s), time.Now()
-		must(t, l.flush(t.Context(), testStart.time, leavesRoom))
+		must(t, l.flush(t.Context(), testStart.time, pausesForCreates))
 		wantEqual(t, commitsOf(s)-before, transactions, "the number of transactions")
 		wantEqual(t, time.Since(began), takes, "the time that they take, and the pauses")
 		slices.SortFunc(l.batch.days, func(a, b dayRow) int { return int(a.usage - b.usage) })
