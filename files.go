@@ -616,8 +616,7 @@ func refuseElsewhere(ctx context.Context, path string, onlyReads bool,
 		}
 		return err
 	}
-	isOwn := bootID() != "" && isOfBoot(entry, bootID())
-	if isOwn || isServed(path) {
+	if isOfThisKernel(entry) || isServed(path) {
 		return nil
 	}
 	err = watchHost(ctx, path+"-host", entry)
@@ -648,6 +647,9 @@ func watchHost(ctx context.Context, path, entry string) (err error) {
 		if errors.Is(err, os.ErrNotExist) { // that service has stopped
 			return nil
 		}
+		if err == nil && isOfThisKernel(now) { // a service of this kernel begins meanwhile
+			return nil
+		}
 		if err == nil && now != entry {
 			return errElsewhere
 		}
@@ -664,7 +666,9 @@ func claimHost(path string, passesLocks bool) (*presence, error) {
 		first: first, last: first, renewed: time.Now()}
 	// What a kill has left behind here, no other kernel takes for its own.
 	if entry, err := readMark(p.path); err == nil && isOfBoot(entry, p.boot) {
-		_ = os.Remove(p.path)
+		if err := os.Remove(p.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
 	}
 	file, err := makeFile(p.path)
 	if errors.Is(err, os.ErrExist) {
@@ -764,7 +768,19 @@ func (p *presence) isOwn(entry string) bool {
 	return isOurs || count == 0
 }
 
-func isOfBoot(entry, boot string) bool { return strings.HasSuffix(entry, " "+boot+"\n") }
+// isOfBoot reports whether an entry is of the run of a machine with an id. What a hand has left
+// behind its first line counts for nothing.
+func isOfBoot(entry, boot string) bool {
+	line, _, isWhole := strings.Cut(entry, "\n")
+	return isWhole && strings.HasSuffix(line, " "+boot)
+}
+
+// isOfThisKernel reports whether an entry is of this run of the machine. Where that has no id, none
+// is known to be.
+func isOfThisKernel(entry string) bool {
+	boot := bootID()
+	return boot != "" && isOfBoot(entry, boot)
+}
 
 // leave removes the entry, unless it is another service's, and ends its renewing.
 func (p *presence) leave() {

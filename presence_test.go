@@ -80,6 +80,14 @@ func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
 			writeHost(t, path, "", 7)
 			return hostWatch
 		},
+		"one that becomes this kernel's": func(t *testing.T, path string) time.Duration {
+			if own == "" {
+				return 0 // nothing to be watched
+			}
+			writeText(t, path+"-host", "") // as a service that begins makes it
+			time.AfterFunc(hostWatch/3-time.Nanosecond, func() { writeHost(t, path, own, 7) })
+			return hostWatch / 3
+		},
 		"one that ends": func(t *testing.T, path string) time.Duration {
 			writeHost(t, path, otherBoot, 7)
 			time.AfterFunc(hostWatch/3-time.Nanosecond, func() { _ = os.Remove(path + "-host") })
@@ -92,7 +100,9 @@ func TestAnEntryOfAnotherKernelIsWatched(t *testing.T) {
 			t.Run(fmt.Sprint(what, " ", mode), bubble(func(t *testing.T) {
 				wantOpened(t, path, mode, prepare(t, path))
 				wantOpened(t, path, mode, 0) // it is watched once
-				if what != "one that a kill has left behind" || mode == openToServe {
+				isOwn := what == "one that a kill has left behind" ||
+					what == "one that becomes this kernel's"
+				if !isOwn || mode == openToServe {
 					wantMissing(t, path+"-host")
 				}
 			}))
@@ -236,6 +246,16 @@ func TestAServiceRenewsItsEntry(t *testing.T) {
 		}
 		must(t, os.Remove(path+"-host"))
 		wantEntry(first + 6)
+		// What a hand has written there is neither an entry nor its end.
+		for _, odd := range []string{strings.Repeat("x y ", 75), strings.Repeat("\x00", 4096),
+			readText(t, path+"-host") + "a note\n"} {
+			writeText(t, path+"-host", odd)
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			mustCreate(t, s, rex)
+			line, _, _ := strings.Cut(readText(t, path+"-host"), "\n")
+			wantPart(t, line, " "+bootID(), "the entry after ", odd[:4])
+		}
 		must(t, s.Close())
 		wantMissing(t, path+"-host")
 	})

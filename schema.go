@@ -66,8 +66,9 @@ const ownerQuery = `SELECT (SELECT application_id FROM pragma_application_id),
 	(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`
 
 // checkMarks takes a row of ownerQuery and returns the version of the schema, 0 for none. It
-// refuses a database of another program, and one of a newer schema. For the latter it returns the
-// version as well as an error, because a restore may replace such a database.
+// refuses a database of another program, one whose version somebody has changed, since it may hold
+// pets, and one of a newer schema. For the last it returns the version as well as an error, because
+// a restore may replace such a database.
 func checkMarks(scan scanner) (version int, err error) {
 	var application, tables int
 	if err := scan(&application, &version, &tables); err != nil {
@@ -76,6 +77,11 @@ func checkMarks(scan scanner) (version int, err error) {
 	unmarked := application == 0 && tables == 0 && version == 0
 	if application != applicationID && !unmarked {
 		return 0, errForeign
+	}
+	if version < 1 && !unmarked {
+		return 0, fmt.Errorf("its schema is version %d, which no petstore writes: set it back to "+
+			"what it was, by PRAGMA user_version = %d if this petstore has used it", version,
+			len(migrations))
 	}
 	if version > len(migrations) {
 		return version, fmt.Errorf(

@@ -91,6 +91,7 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 		"NEWER", fmt.Sprint("PRAGMA user_version = ", len(migrations)+1),
 		"OTHERS", "it belongs to another program",
 		"KNOWN", fmt.Sprintf("knows only %d; use a newer petstore", len(migrations)),
+		"ODD", "which no petstore writes",
 	)
 	for row, want := range rowsOf(t, `
 		CREATE TABLE pets (name) => OTHERS
@@ -98,12 +99,25 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 		TABLES; PRAGMA application_id = 5 => OTHERS
 		PRAGMA user_version = 3 => OTHERS
 		PRAGMA user_version = -1 => OTHERS
-		MARK; NEWER => KNOWN`) {
+		MARK; NEWER => KNOWN
+		TABLES; MARK => version 0, ODD
+		TABLES; MARK; PRAGMA user_version = -1 => version -1, ODD`) {
 		statements := words.Replace(row)
 		path := databasePath(t)
 		makeOtherDatabase(t, path, statements)
 		wantFileRefused(t, path, words.Replace(want), allModes...)
 	}
+}
+
+// TestAServiceThatMayNotWriteToItsLogDoesNotStart: SQLite would open it for reading, and every write
+// fail, also when it could be written to again.
+func TestAServiceThatMayNotWriteToItsLogDoesNotStart(t *testing.T) {
+	killed := newStore(t)
+	mustCreate(t, killed, rex)
+	path := databasePath(t)
+	copyDatabase(t, fileEngine(killed).path, path)
+	must(t, os.Mkdir(path+"-shm", 0o700))
+	wantNotOpened(t, path, openToServe, path+"-shm")
 }
 
 // TestAFileThatIsOnlyLookedAtGetsNothingBesideIt: neither another program's database nor a copy
