@@ -362,7 +362,8 @@ func (e *sqliteFile) connect(ctx context.Context, mode openMode) error {
 	if err := e.connectReaders(ctx); err != nil {
 		return err
 	}
-	// Where SQLite may not write to one of these, it opens that for reading, and refuses all writes.
+	// Where SQLite may not write to one of these, it opens that for reading, and refuses all
+	// writes.
 	e.index, err = os.OpenFile(e.path+"-shm", os.O_RDWR, 0)
 	if err == nil {
 		e.wal, err = os.OpenFile(e.path+"-wal", os.O_RDWR, 0)

@@ -109,8 +109,8 @@ func TestAFileThatIsNotOursIsRefusedAndLeftAsItWas(t *testing.T) {
 	}
 }
 
-// TestAServiceThatMayNotWriteToItsLogDoesNotStart: SQLite would open it for reading, and every write
-// fail, also when it could be written to again.
+// TestAServiceThatMayNotWriteToItsLogDoesNotStart: SQLite would open it for reading, and every
+// write fail, also when it could be written to again.
 func TestAServiceThatMayNotWriteToItsLogDoesNotStart(t *testing.T) {
 	killed := newStore(t)
 	mustCreate(t, killed, rex)
