@@ -647,10 +647,10 @@ func watchHost(ctx context.Context, path, entry string) (err error) {
 		if errors.Is(err, os.ErrNotExist) { // that service has stopped
 			return nil
 		}
-		if err == nil && isOfThisKernel(now) { // a service of this kernel begins meanwhile
-			return nil
-		}
 		if err == nil && now != entry {
+			if isOfThisKernel(now) { // a service of this kernel begins meanwhile
+				return nil
+			}
 			return errElsewhere
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -79,12 +78,11 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		errors:     map[ErrorCode]*atomic.Int64{},
-		strangers:  boundedLog{log: log},
+		// Two codes that clients never see are counted, too: see lookupRefused below.
+		errors:    map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
+		strangers: boundedLog{log: log},
 	}
-	codes := slices.Collect(maps.Keys(statusOfCode))
-	// Two codes that clients never see are counted, too: see lookupRefused below.
-	for _, code := range append(codes, lookupRefused, notReady) {
+	for code := range statusOfCode {
 		srv.errors[code] = &atomic.Int64{}
 	}
 	srv.successor = []string{"<" + srv.base + `/pets>; rel="successor-version"`}

@@ -154,10 +154,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 	listener, debugListener, err := listenForBoth(ctx, cmd)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // to stop a service that starts is no failure
-		}
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer listener.Close()
 	if debugListener != nil {
@@ -168,10 +165,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	// deadline: it would also end an upgrade of the schema, which takes long in a large database.
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // as above
-		}
-		return err
+		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	// Until here, a stop waits for at most half a second until serve returns: see runUntilStopped
@@ -209,6 +203,15 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	front := newServer(cmd.log, pair, api)
 	front.IdleTimeout = cmd.idleTimeout
 	return serveUntil(ctx, front, api, listener, stopBackground)
+}
+
+// unlessStopped returns an error of a start, or nil once ctx has ended: to stop a service that
+// starts is no failure.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // newPage is the operator's page of a service; pair is nil without TLS.

@@ -5,7 +5,6 @@ package main
 // that were removed or overwritten, reading, what the engine tells of itself, and SQLite's errors.
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -699,7 +698,10 @@ func (e *sqliteFile) checkFiles() error {
 
 // refuseOthers is an error once others have taken the file over. busy is held.
 func (e *sqliteFile) refuseOthers() error {
-	return cmp.Or(e.refuseOtherKernel(), e.refuseOverwritten())
+	if err := e.refuseOtherKernel(); err != nil {
+		return err
+	}
+	return e.refuseOverwritten()
 }
 
 // refuseOtherKernel is an error once another kernel's service uses, or may use, the file. busy is
