@@ -208,10 +208,12 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 // unlessStopped returns an error of a start, or nil once ctx has ended: to stop a service that
 // starts is no failure.
 func unlessStopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // newPage is the operator's page of a service; pair is nil without TLS.
