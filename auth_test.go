@@ -270,16 +270,23 @@ func TestAChangeByAnotherProgramIsHonouredAfterOneLook(t *testing.T) {
 	})
 }
 
-// TestAKeyThatHasChangedIsNotRotated, be it revoked after a command had looked, or be it given
-// another expiry, which would be lost when its successor is taken back.
+// TestAKeyThatHasChangedIsNotRotated, be it revoked after a command had looked, be it given another
+// expiry, which would be lost when its successor is taken back, or another plan or limit, which the
+// successor would not have.
 func TestAKeyThatHasChangedIsNotRotated(t *testing.T) {
 	s := newStore(t)
 	made := instantOf(testTime)
-	for i, change := range []statement{revokeKey(1, made), changeExpiry(2, made, dayMillis)} {
+	for i, change := range []statement{revokeKey(1, made), changeExpiry(2, made, dayMillis),
+		changeKey(3, "pro", "", quota{}),
+		changeKey(4, enterprisePlan, "", quota{PerMinute: 7, PerDay: 70})} {
 		mustInsertKey(t, s, apiKey{})
 		must(t, errorOf(s.edit(t.Context(), change)))
 		old := &apiKey{ID: int64(i) + 1, Plan: freePlan, CreatedAt: made}
-		id, err := rotateKey(t.Context(), s, old, old, newSecret(false).digest(), made+1)
+		if i == 3 {
+			old.Plan = enterprisePlan
+			old.quota = quota{PerMinute: 7, PerDay: 69}
+		}
+		id, err := rotateKey(t.Context(), s, old, old, old, newSecret(false).digest())
 		if id != 0 || err == nil {
 			t.Errorf("the successor of key %d is key %d, %v", i+1, id, err)
 		}

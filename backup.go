@@ -475,13 +475,13 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 	if err != nil {
 		return 0, "", err
 	}
-	target := newSQLiteFile(path, "mode=ro", c.log)
-	defer target.Close() // after what follows, for which it may hold the lock
 	defer func() {
 		if isNew && err != nil && !errors.Is(err, errElsewhere) { // else it is another service's
 			removeUnused(context.WithoutCancel(ctx), path)
 		}
 	}()
+	target := newSQLiteFile(path, "mode=ro", c.log)
+	defer target.Close() // before removeUnused, which may need its descriptors
 	version, err := replacedVersion(ctx, path)
 	if err != nil {
 		return 0, "", err
@@ -506,8 +506,8 @@ func (c *invocation) restoreFile(ctx context.Context, source string) (
 }
 
 // removeUnused removes a database file that a restore has made in vain. The next start would take
-// it for its first, and make a database that knows no key. Beside nothing, the lock keeps it from
-// that.
+// it for its first, and make a database that knows no key. Beside nothing, the file of its lock
+// keeps it from that. Nobody makes a database of it meanwhile: the partial file is still there.
 func removeUnused(ctx context.Context, path string) {
 	if version, err := checkOwner(ctx, path); err == nil && version == 0 {
 		_ = os.Remove(path)

@@ -149,14 +149,18 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	successor := cmd.key
 	successor.CreatedAt = cmd.now
 	successor.Succeeds = keyID(cmd.id)
-	overlapEnds := cmd.now + instant(cmd.overlap.Milliseconds())
+	ended := cmd.key
+	ended.ExpiresAt = cmd.now + instant(cmd.overlap.Milliseconds())
 	if cmd.key.ExpiresAt != 0 {
-		overlapEnds = min(overlapEnds, cmd.key.ExpiresAt)
+		ended.ExpiresAt = min(ended.ExpiresAt, cmd.key.ExpiresAt)
+	}
+	if cmd.overlap == 0 { // a service whose clock is behind would let it in until its expiry
+		ended.RevokedAt = cmd.now
 	}
 	insert := func(d digest) (int64, error) {
-		return rotateKey(ctx, cmd.store, &cmd.key, &successor, d, overlapEnds)
+		return rotateKey(ctx, cmd.store, &cmd.key, &ended, &successor, d)
 	}
-	undo := restoreExpiry(&cmd.key, overlapEnds)
+	undo := undoEnd(&cmd.key, &ended)
 	id, err := cmd.issue(ctx, "$KEY\n", &successor, insert, undo)
 	if err != nil {
 		return err
@@ -200,7 +204,10 @@ func keyList(ctx context.Context, cmd *invocation) error {
 // keyShow shows one key.
 func keyShow(_ context.Context, cmd *invocation) error {
 	if cmd.json {
-		text, _ := json.MarshalIndent(&cmd.key, "", "  ") // of numbers and texts
+		text, err := json.MarshalIndent(&cmd.key, "", "  ")
+		if err != nil { // a hand has stored an instant after the year 9999
+			return err
+		}
 		return cmd.say(string(text) + "\n")
 	}
 	return printRows(cmd, keyHeading, keyRow, func(add func(*apiKey) error) error {
@@ -310,8 +317,10 @@ func printRows[T any](cmd *invocation, heading string, rows func(T) string,
 func printArray[T any](cmd *invocation, each func(add func(T) error) error) error {
 	separator, end := "[", "[]\n"
 	err := each(func(element T) error {
-		text, _ := json.MarshalIndent(element, "  ", "  ") // of numbers and texts
-		err := cmd.say(separator + "\n  " + string(text))
+		text, err := json.MarshalIndent(element, "  ", "  ")
+		if err == nil {
+			err = cmd.say(separator + "\n  " + string(text))
+		}
 		separator, end = ",", "\n]\n"
 		return err
 	})
@@ -357,9 +366,15 @@ func printFirstKey(stop context.Context, cmd *invocation, s *store, url string) 
 		CreatedAt: cmd.now,
 	}
 	text := strings.ReplaceAll(webFile("first-key.txt"), "$URL", url)
+	notMade := false
 	id, err := cmd.issue(ctx, text, key, func(d digest) (int64, error) {
-		return insertKey(ctx, s, key, d, noKeys)
+		id, err := insertKey(ctx, s, key, d, noKeys)
+		notMade = err != nil && !errors.Is(err, errOutcome)
+		return id, err
 	})
+	if notMade && stop.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}

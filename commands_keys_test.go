@@ -175,7 +175,8 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 		rotate 1 beside nothing => UNDONE, 1, 03
 		rotate 1 beside a lock => LEFT, 2, 02
 		rotate 1 beside set -expires 72h 1 => UNDONE, 1, 04
-		rotate -overlap 9d 1 beside nothing => UNDONE, 1, 03`) {
+		rotate -overlap 9d 1 beside nothing => UNDONE, 1, 03
+		rotate -overlap 0s 1 beside nothing => UNDONE, 1, 03`) {
 		line, meanwhile, _ := strings.Cut(row, " beside ")
 		words := strings.Split(want, ", ")
 		says := strings.NewReplacer("UNDONE", undone, "LEFT", left).Replace(words[0])
@@ -198,7 +199,7 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 				wantEqual(k, time.Since(began), takes, "the time after the stop")
 				keys := strings.Count(k.do("list"), "live")
 				wantEqual(k, fmt.Sprint(keys), words[1], "the number of keys")
-				k.story("1 expiresAt=2000-01-" + words[2] + "T00:00:00Z")
+				k.story("1 revokedAt=null expiresAt=2000-01-" + words[2] + "T00:00:00Z")
 			})
 		})
 	}
@@ -329,7 +330,8 @@ func TestKeyRotate(t *testing.T) {
 			rotate -overlap 1h 2
 			rotate -overlap 0s 3
 			2 expiresAt=2000-01-01T01:00:01Z
-			3 expiresAt=2000-01-01T00:00:01Z
+			2 revokedAt=null
+			3 revokedAt=2000-01-01T00:00:01Z
 			4 expiresAt=null`)
 		// One line of rotations has one usage.
 		k.write(saveUsage(1, &usage{day: bucket{used: 31, ends: now + dayMillis}}))
@@ -525,7 +527,7 @@ func TestAKeyAndItsSuccessorsAreABlockOfTheTable(t *testing.T) {
 		k.prints("list", strings.TrimPrefix(`
 ID   KEY        PLAN  MINUTE  DAY     STATE                              NAME
 1    live ****  free  0/60    0/1000  expired 2000-01-01 01:00:00Z       shop
-  3  live ****  free  0/60    0/1000  expired 2000-01-01 02:00:00Z       shop
+  3  live ****  free  0/60    0/1000  revoked 2000-01-01 02:00:00Z       shop
   5  live ****  free  0/60    0/1000  active; ends 2000-01-02 02:00:00Z  front
 2    live ****  free  0/60    0/1000  active; ends 2000-01-02 00:00:00Z  till
   4  live ****  free  0/60    0/1000  revoked 2000-01-01 02:00:00Z       till

@@ -72,7 +72,11 @@ func petDelete(ctx context.Context, cmd *invocation) error {
 	if err != nil {
 		return err
 	}
-	if err := cmd.say(string(found.lines)); err != nil {
+	err = cmd.say(string(found.lines))
+	if err == nil {
+		err = cmd.syncStdout(ctx)
+	}
+	if err != nil {
 		// It is not wrapped, as in issue: main would say nothing if the reader of stdout has left.
 		return errors.New("nothing was deleted, since stdout does not take the pets: " +
 			err.Error())

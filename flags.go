@@ -47,6 +47,24 @@ func (p *process) say(text string) error {
 	return err
 }
 
+// syncStdout has the disk keep what was said, if stdout is a file.
+func (p *process) syncStdout(ctx context.Context) error {
+	out := p.stdout
+	if f, ok := out.(front); ok {
+		out = f.behind
+	}
+	file, _ := out.(*os.File)
+	info, err := file.Stat() // if out is no file, file is nil, and its Stat returns an error
+	if err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	err = untilStopped(ctx, file.Sync)
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		return nil // there, no file can be synced
+	}
+	return err
+}
+
 // untilStopped returns what do returns, unless ctx ends first: do may wait for the other end of a
 // pipe, and is left behind. Once ctx has ended, do is not begun.
 func untilStopped(ctx context.Context, do func() error) error {

@@ -245,7 +245,9 @@ func (w *limitsWorld) step(line string, l *ledger, when, what string) {
 		w.key = w.shown(when)
 	case "rotate":
 		d := newSecret(false).digest()
-		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, w.key, d, clock("48h"))))
+		ended := *w.key
+		ended.ExpiresAt = clock("48h")
+		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, &ended, w.key, d)))
 		w.key = w.shown(when)
 	case "shown":
 		w.want(line, shownText(w.shown(when)), want)

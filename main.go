@@ -626,12 +626,17 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		}
 		return nil
 	})
+	began, clock := time.Now(), steadyClock{}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage",
 		func(ctx context.Context) error {
-			if err := s.store.purge(ctx, time.Now()); err != nil {
+			now := time.Now()
+			if !clock.isSteady(now.Sub(began), instantOf(now)) {
+				return nil
+			}
+			if err := s.store.purge(ctx, now); err != nil {
 				return err
 			}
-			return s.ledger.purge(ctx, time.Now())
+			return s.ledger.purge(ctx, now)
 		})
 	every(time.Second, "keep the files of the database", func(context.Context) error {
 		return saveLost(s, false)

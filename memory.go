@@ -124,6 +124,26 @@ func recent(at, now time.Time) bool {
 	return age < 0 || areRecent(age, wallAge)
 }
 
+// steadyClock tells whether the wall clock may be believed by what deletes for good. A clock that
+// is wrong for a moment must not delete what others still need.
+type steadyClock struct {
+	began    instant       // when the tasks began, by the wall clock when it was last asked; or 0
+	believed time.Duration // the age of the tasks at which the clock may be believed again
+}
+
+// isSteady reports whether the clock was not set in the last hour, or only by a minute. It takes
+// the age of the tasks that ask, by the monotonic clock, and the wall clock. It is to be asked
+// every minute.
+func (c *steadyClock) isSteady(age time.Duration, now instant) bool {
+	began := now - instant(age.Milliseconds()) // always the same, while nobody sets the clock
+	wasSet := c.began != 0 && max(began-c.began, c.began-began) > minuteMillis
+	c.began = began
+	if wasSet {
+		c.believed = age + time.Hour
+	}
+	return age >= c.believed
+}
+
 // isTrusted reports whether what is remembered may be used now.
 func (m *memory) isTrusted(now time.Time) bool { return recent(*m.trustedAt.Load(), now) }
 

@@ -570,3 +570,26 @@ func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 		<-busy
 	})
 }
+
+// TestNothingIsDeletedByAClockThatWasSet for an hour, by the clock that nobody can set. To that, a
+// machine that was suspended looks the same.
+func TestNothingIsDeletedByAClockThatWasSet(t *testing.T) {
+	var clock steadyClock
+	var age time.Duration
+	var offset instant
+	ask := func(want bool, what ...any) {
+		t.Helper()
+		now := instantOf(testTime.Add(age)) + offset
+		wantEqual(t, clock.isSteady(age, now), want, what...)
+		age += time.Minute
+	}
+	ask(true, "at the start")
+	offset = minuteMillis
+	ask(true, "after the clock was put right by a minute")
+	for _, offset = range []instant{2 * 365 * dayMillis, 0, -minuteMillis - 1} {
+		for minute := range 60 {
+			ask(false, "in minute ", minute)
+		}
+		ask(true, "after an hour")
+	}
+}
