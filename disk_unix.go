@@ -2,11 +2,14 @@
 
 package main
 
-// Free disk, and the kind of a disk, which only an operating system can tell. On other systems,
-// disk_other.go tells nothing.
+// Free disk, the kind of a disk, and how it is mounted, which only an operating system can tell. On
+// other systems, disk_other.go tells nothing.
 
 import (
+	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -56,4 +59,51 @@ func networkDisk(path string) string {
 		return "a network's file system"
 	}
 	return ""
+}
+
+// mount is a line of /proc/self/mountinfo: see proc_pid_mountinfo(5).
+type mount struct {
+	point   string
+	options []string // of the file system, wherever it is mounted
+}
+
+// readMounts returns what is mounted, as this process sees it, or nothing where there is no /proc.
+func readMounts() []mount {
+	text, _ := os.ReadFile("/proc/self/mountinfo") // empty after an error
+	return parseMounts(string(text))
+}
+
+func parseMounts(text string) (mounts []mount) {
+	escaped := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(text) {
+		where, what, _ := strings.Cut(line, " - ")
+		fields, ofSystem := strings.Fields(where), strings.Fields(what)
+		if len(fields) < 5 || len(ofSystem) < 3 {
+			continue
+		}
+		mounts = append(mounts, mount{
+			point:   escaped.Replace(fields[4]),
+			options: strings.Split(ofSystem[2], ","),
+		})
+	}
+	return mounts
+}
+
+// isMountedAlone reports whether a file is mounted by itself: its log then lies in another folder.
+func isMountedAlone(path string, mounts []mount) bool {
+	return slices.ContainsFunc(mounts, func(m mount) bool { return m.point == path })
+}
+
+// othersMayWrite reports whether the file system of a file can be written to where it is mounted
+// otherwise. emergency_ro is ext4's word for a disk that has failed.
+func othersMayWrite(path string, mounts []mount) bool {
+	var of mount
+	for _, m := range mounts { // of two at one point, the later hides the other
+		folder := strings.TrimSuffix(m.point, "/") + "/"
+		if strings.HasPrefix(path, folder) && len(m.point) >= len(of.point) {
+			of = m
+		}
+	}
+	isReadOnly := slices.Contains(of.options, "ro") || slices.Contains(of.options, "emergency_ro")
+	return of.point != "" && !isReadOnly
 }

@@ -19,7 +19,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -430,53 +429,6 @@ func isLogSpoiled(index, log *os.File) bool {
 
 // inWALMode reports whether a database has a log while it is open; others may have a journal.
 func inWALMode(path string) bool { return journalMode(path) == walMode }
-
-// mount is a line of /proc/self/mountinfo: see proc_pid_mountinfo(5).
-type mount struct {
-	point   string
-	options []string // of the file system, wherever it is mounted
-}
-
-// readMounts returns what is mounted, as this process sees it, or nothing on other systems.
-func readMounts() []mount {
-	text, _ := os.ReadFile("/proc/self/mountinfo") // empty after an error
-	return parseMounts(string(text))
-}
-
-func parseMounts(text string) (mounts []mount) {
-	escaped := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(text) {
-		where, what, _ := strings.Cut(line, " - ")
-		fields, ofSystem := strings.Fields(where), strings.Fields(what)
-		if len(fields) < 5 || len(ofSystem) < 3 {
-			continue
-		}
-		mounts = append(mounts, mount{
-			point:   escaped.Replace(fields[4]),
-			options: strings.Split(ofSystem[2], ","),
-		})
-	}
-	return mounts
-}
-
-// isMountedAlone reports whether a file is mounted by itself: its log then lies in another folder.
-func isMountedAlone(path string, mounts []mount) bool {
-	return slices.ContainsFunc(mounts, func(m mount) bool { return m.point == path })
-}
-
-// othersMayWrite reports whether the file system of a file can be written to where it is mounted
-// otherwise. emergency_ro is ext4's word for a disk that has failed.
-func othersMayWrite(path string, mounts []mount) bool {
-	var of mount
-	for _, m := range mounts { // of two at one point, the later hides the other
-		folder := strings.TrimSuffix(m.point, "/") + "/"
-		if strings.HasPrefix(path, folder) && len(m.point) >= len(of.point) {
-			of = m
-		}
-	}
-	isReadOnly := slices.Contains(of.options, "ro") || slices.Contains(of.options, "emergency_ro")
-	return of.point != "" && !isReadOnly
-}
 
 // openToLook opens a database for reading, and leaves all files as they are.
 func openToLook(path string) *sql.DB {

@@ -46,7 +46,7 @@ var orderTable = []orderLine{
 		"auth keys usage limits store memory metrics model"},
 	{"backup", "flags sqlite rqlite schema files disk_unix disk_other handlers auth keys usage " +
 		"limits store memory metrics model"},
-	{"files", ""},
+	{"files", "disk_unix disk_other"},
 	{"disk_unix", ""},
 	{"disk_other", ""},
 }
