@@ -7,6 +7,7 @@ package main
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/binary"
@@ -67,7 +68,7 @@ func giveToFolder(made *os.File) {
 // folderOwner returns the owner and the group of a file's folder, and whether root runs this in a
 // folder of somebody else's.
 func folderOwner(path string) (uid, gid int, isOther bool) {
-	folder, err := os.Stat(filepath.Dir(path))
+	folder, err := os.Stat(folderOf(path))
 	if err != nil || os.Geteuid() != 0 { // -1 on Windows
 		return 0, 0, false
 	}
@@ -166,6 +167,13 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
+// folderOf is the folder in a path, with a separator at its end. A .. stays: the kernel takes it for
+// the folder above the one that a link leads to, and filepath.Dir for the one with the link.
+func folderOf(path string) string {
+	folder, _ := filepath.Split(path)
+	return cmp.Or(folder, "."+string(filepath.Separator))
+}
+
 // followLinks returns where a path leads, also if nothing is there. Root follows no link that the
 // owner of its folder may have made.
 func followLinks(path string) string {
@@ -178,12 +186,7 @@ func followLinks(path string) string {
 			break
 		}
 		if !filepath.IsAbs(target) {
-			// A .. in the target is that of the real folder.
-			folder, err := filepath.EvalSymlinks(filepath.Dir(path))
-			if err != nil {
-				break
-			}
-			target = filepath.Join(folder, target)
+			target = folderOf(path) + target
 		}
 		path = target
 	}
@@ -193,7 +196,7 @@ func followLinks(path string) string {
 // placeOf is the absolute path of a file, whether it is there or not: realPath if it is.
 func placeOf(path string) string {
 	path = followLinks(path)
-	folder, err := realPath(filepath.Dir(path))
+	folder, err := realPath(folderOf(path))
 	if err != nil {
 		return path // there can be no file
 	}

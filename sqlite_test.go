@@ -336,6 +336,21 @@ func TestADatabaseBehindALinkIsTheSameDatabase(t *testing.T) {
 	wantSameFiles(t, map[string]string{"pets.db": "another"}, filesIn(t, filepath.Dir(link)))
 }
 
+// TestTheFolderAboveALinkIsTheOneThatTheKernelFinds: by the words of the path, it would be another.
+func TestTheFolderAboveALinkIsTheOneThatTheKernelFinds(t *testing.T) {
+	takesSeconds(t)
+	t.Parallel()
+	dir, folder := t.TempDir(), t.TempDir()
+	must(t, os.Mkdir(filepath.Join(folder, "in"), 0o700))
+	must(t, os.Symlink(filepath.Join(folder, "in"), filepath.Join(dir, "link")))
+	above := filepath.Join(dir, "link") + filepath.FromSlash("/../pets.db")
+	s := openDatabaseFor(t, above, openToServe)
+	mustCreate(t, s, rex)
+	wantServed(t, filepath.Join(folder, "pets.db"))
+	must(t, s.Close())
+	wantPets(t, openDatabase(t, above), 1)
+}
+
 // TestALinkMayLeadToNoDatabaseYet: what is made stands where the link leads, its log and its lock
 // beside it.
 func TestALinkMayLeadToNoDatabaseYet(t *testing.T) {
