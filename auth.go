@@ -60,7 +60,7 @@ func (s secret) digest() digest { return sha256.Sum256([]byte(s)) }
 func newSecret(test bool) secret {
 	key := []byte(keyPrefix(test))
 	for range randomLen {
-		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // crypto/rand ends the process if it fails
+		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // rand.Reader never returns an error
 		key = append(key, base62[n.Int64()])
 	}
 	return secret(append(key, checksum(string(key))...))
@@ -101,7 +101,7 @@ type knownKey struct {
 }
 
 // maxSuspects is how many suspect lookups may run or wait. While a cluster has no leader, each may
-// take some seconds. The last one has to end within 30 seconds, in which a response must be sent.
+// take about 5 s. The last one has to end within 30 seconds, in which a response must be sent.
 const maxSuspects = 4
 
 // errNoLookup means that maxSuspects suspect lookups run or wait already.

@@ -167,8 +167,8 @@ func realPath(path string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// folderOf is the folder in a path, with a separator at its end. A .. stays: the kernel takes it for
-// the folder above the one that a link leads to, and filepath.Dir for the one with the link.
+// folderOf is the folder in a path, with a separator at its end. A .. stays: the kernel takes it
+// for the folder above the one that a link leads to, and filepath.Dir for the one with the link.
 func folderOf(path string) string {
 	folder, _ := filepath.Split(path)
 	return cmp.Or(folder, "."+string(filepath.Separator))

@@ -78,7 +78,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		// Two codes that clients never see are counted, too: see lookupRefused below.
+		// Two codes that clients never see are counted here, too: see lookupRefused below.
 		errors:    map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
 		strangers: boundedLog{log: log},
 	}
@@ -169,8 +169,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	// waits for at most half a second until the store has looked for edits by others. If the look
 	// fails or takes longer, what is remembered is used on: see memory.go.
 	s.store.catchUp(w.start)
-	// A spent address is not refused here: its key may be valid. But authenticate looks up only one
-	// unknown key at a time for all such addresses together. It calls isSpent only for such a key.
+	// A spent address is not refused here: its key may be valid. But for all spent addresses
+	// together, authenticate looks up one key at a time. It calls isSpent only where it has to look
+	// a key up.
 	isSpent := func() bool {
 		const charge = false
 		network := clientNetwork(r, s.clientIPHeader)
@@ -179,8 +180,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, isSpent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
 		// The store is away, or too many lookups wait. The key is neither accepted nor refused. The
-		// error is logged here, within bounds, and no more by fail: errNoLookup is an *Error.
-		w.code = lookupRefused // writeError counts it in place of unavailable
+		// error is logged here, within bounds. fail does not log it again: errNoLookup is an
+		// *Error.
+		w.code = lookupRefused // writeError keeps it, and counts it in place of unavailable
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
 		return caller{}, errNoLookup
@@ -201,9 +203,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. storeBan makes a key_banned of the decision's
-// rate_limited, unless it fails: also if another service has stored a ban just before, in which
-// case isOurs is false.
+// ban stores the ban that a decision begins. Unless that fails, storeBan makes a key_banned of the
+// decision's rate_limited. isOurs is false if another service has stored a ban just before, which
+// then is the one that counts.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isOurs, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -239,7 +241,7 @@ type response struct {
 
 // WriteHeader also stops the clock: from here on, the client decides how long the response takes.
 // Meanwhile the map of the request's header, which may take four times the bytes of the header
-// itself, is freed: whoever needs it afterwards reads it before.
+// itself, is freed. So nothing may read it after this; net/http does not.
 func (w *response) WriteHeader(status int) {
 	w.status = status
 	w.took = time.Since(w.start) - w.waited
@@ -271,8 +273,8 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
 		// RFC 9112 section 6.1 wants the connection ended after a request with chunks and a
 		// Content-Length, and after one with chunks in HTTP/1.0: a proxy may see another end of it,
-		// and take the rest for a request of its own. net/http hides both, so the connection ends
-		// after all with chunks, and all in HTTP/1.0.
+		// and take the rest for a request of its own. net/http does not show whether one is
+		// of these. So the connection ends after every request with chunks, or in HTTP/1.0.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -307,11 +309,10 @@ func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
 		// Clients can cause these without end, and so hide how the rest fares: see lookupRefused.
-		// (The next if counts a full queue as an error of its key all the same.)
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
-	if w.status >= 500 && w.usageID != 0 {
+	if w.status >= 500 && w.usageID != 0 { // a full queue, too: it is its key's own
 		s.ledger.countError(w.usageID, instantOf(w.start))
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
@@ -335,7 +336,7 @@ func newRequestID() string {
 }
 
 // canonical reports whether the router takes the path as it is: one that path.Clean leaves alone,
-// but for a slash at the end. The router would redirect "//" to "/".
+// but for a slash at the end.
 func canonical(u *url.URL) bool {
 	p := u.EscapedPath()
 	if !strings.HasPrefix(p, "/") { // such as *
@@ -343,7 +344,7 @@ func canonical(u *url.URL) bool {
 	}
 	clean := path.Clean(p)
 	if clean == "/" {
-		return p == "/"
+		return p == "/" // and not "//", which the router would redirect
 	}
 	return p == clean || p == clean+"/"
 }
@@ -468,14 +469,12 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 	return decision.err()
 }
 
-// Clients see "unavailable" in place of these codes. Clients can cause them as often as they like,
-// so /metrics counts them apart, and not among the responses of an operation: the first two as
-// errors of their own code, by which an outage shows too, and queueFull as the store's
-// queueRefusals.
+// Clients see "unavailable" in place of these codes, and can cause them as often as they like. So
+// /metrics does not count them among the responses of an operation, but as it says here.
 const (
-	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
-	notReady      ErrorCode = "not_ready"      // /readyz says so
-	queueFull     ErrorCode = "queue_full"     // errQueueFull
+	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up: an error of this code
+	notReady      ErrorCode = "not_ready"      // /readyz says so: an error of this code
+	queueFull     ErrorCode = "queue_full"     // errQueueFull: counted by the store's queueRefusals
 )
 
 // writeError sends an Error, with the headers that its code wants.
@@ -660,11 +659,11 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 // that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
-// discardBody reads, before an error is sent, a body that nobody wants and that net/http leaves
-// unread: that of a request with a Content-Length which wants its connection closed. (With HTTP/2,
-// none can want that. After all others net/http reads itself, also if the response closes the
-// connection.) If the connection were closed while the body is on its way, TCP would reset it, and
-// many clients would not see the error. This takes at most the server's ReadTimeout.
+// discardBody reads, before an error is sent, a body that nobody wants. If the connection were
+// closed while the body is on its way, TCP would reset it, and many clients would not see the
+// error. net/http reads the rest of a body by itself, also where it is the response that closes the
+// connection. It does not where the request asks for that (r.Close, which HTTP/2 has not) and has a
+// Content-Length. This takes at most the server's ReadTimeout.
 func (w *response) discardBody(r *http.Request) {
 	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
 	// the body that nobody wants.
@@ -716,8 +715,8 @@ func (s *service) getPet(w http.ResponseWriter, r *http.Request, c caller) error
 	return nil
 }
 
-// setDeprecation is for responses of the operation itself: 200, 304, 404 and 410. What is refused
-// before it, or fails, has none of these headers.
+// setDeprecation is for responses that tell something of a pet or of the operation: 200, 304, 404
+// and 410. All others, such as 400 and 503, have none of these headers.
 func (s *service) setDeprecation(h http.Header) {
 	h["Deprecation"] = deprecationHeader
 	h["Sunset"] = sunsetHeader
@@ -728,8 +727,9 @@ func (s *service) setDeprecation(h http.Header) {
 // service that the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
-// describe is the OpenAPI description, with the public addresses as its servers where they are
-// known.
+// describe is the OpenAPI description. Its servers are the public address of this service, or
+// ownServer if that is not known, and the one for staging. A service that is itself for staging
+// has that as its own.
 func describe(settings settings) string {
 	servers := ownServer
 	if settings.baseURL != "" {
@@ -753,7 +753,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	const hasLink = false // these are sent without a Link header, and so are their ETags made
+	const hasLink = false // see newDocument
 	plain := newDocument([]byte(body), hasLink)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
 		return newDocument(gzipped(body), hasLink)

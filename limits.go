@@ -17,13 +17,13 @@ package main
 //	12:00:40.5  refused: Retry-After 30 (29.5 rounded up); nothing is taken from either bucket
 //	12:00:41.0  refused before its Retry-After has passed: strike one
 //	12:01:10.0  a request is admitted, since the minute's bucket is full again: 59 and 939 left
-//	            (Retry-After, rounded up, lasts until 12:01:10.5; to come earlier is a strike only
-//	            if it is refused)
+//	            (It comes before the first Retry-After has passed, which was rounded up to end at
+//	            12:01:10.5. That would be a strike only if it were refused.)
 //
-// A key is banned when its strikes within a minute's window exceed its limit per minute: see
-// noteStrike, also for when no such window is running. usage.go decides how long a ban is, and
-// stores it before it begins. Time is counted in whole milliseconds throughout, so that an instant
-// is the same when it is read back from the database.
+// A key is banned when its strikes within a minute's window exceed its limit per minute. (If no
+// such window is running, see noteStrike.) usage.go decides how long a ban is, and stores it before
+// it begins. Time is counted in whole milliseconds throughout, so that an instant is the same when
+// it is read back from the database.
 
 import (
 	"fmt"
@@ -98,10 +98,10 @@ type bucket struct {
 // running reports whether a window of the given length is running.
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
-// isRunning reports whether a window, or a wait, of the given length that ends at an instant is
-// running. If more is left than its length, the clock was set back since it began, and it counts as
-// over. But with up to a minute more it is still running, because requests read the clock out of
-// order, and the clocks of services differ a little.
+// isRunning reports whether something of the given length that ends at an instant is running: a
+// window, or a wait that was asked for. If more than its length and a minute is left, the clock was
+// set back since it began, and it counts as over. The minute is there because requests read the
+// clock out of order, and the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
 	wasSetBack := remaining > length+minuteMillis
@@ -146,7 +146,7 @@ type decision struct {
 	minute, day level // what the RateLimit header shows
 	isAddress   bool  // the caller is an address, without a day, and not an account
 	// window is the one that X-RateLimit-* describes: of two that refuse, the one that resets
-	// later; in a ban, the minute; otherwise, the one that refuses or has less left.
+	// later; in a ban, the minute; otherwise, the one with less left, or of equal ones the day.
 	window    window
 	refusal   ErrorCode // rate_limited, key_banned, or "" for admitted
 	banBegins bool      // one strike too many: authorize in handlers.go then stores a ban
@@ -169,8 +169,8 @@ type usage struct {
 
 	// Not stored: a restart forgives strikes.
 	strikes     bucket
-	retryAt     instant // when the Retry-Afters of all refusals by a bucket have passed
-	retryLength instant // of the window whose refusal has set retryAt, to notice a clock set back
+	retryAt     instant // when the Retry-Afters of all refusals have passed, those of bans aside
+	retryLength instant // 60 s or 24 h, by the window whose refusal has set retryAt: for isRunning
 }
 
 // standing is where an account stands: the levels of both buckets. It describes the one with less
@@ -227,7 +227,7 @@ func (u *usage) isBanned(a *account, now instant) bool {
 // it is shown as a minute of which nothing remains until the ban ends, or until an exhausted bucket
 // resets if that is later.
 func (d *decision) showBan(until instant) {
-	if d.refusal == CodeRateLimited { // a bucket refuses too, and is still the one described
+	if d.refusal == CodeRateLimited { // a bucket refuses too, and d.window still names it
 		until = max(until, d.described().reset)
 	}
 	d.refusal = CodeKeyBanned
@@ -255,7 +255,7 @@ func (u *usage) noteStrike(now instant, perMinute int64) (isOneTooMany bool) {
 	if u.strikes.used <= perMinute {
 		return false
 	}
-	u.strikes = bucket{} // if the ban cannot be stored, it takes as many again
+	u.strikes = bucket{} // anew: also if the ban cannot be stored, the next takes as many again
 	return true
 }
 
@@ -283,7 +283,8 @@ func (u *usage) askToWait(d decision) {
 }
 
 // retryAfter is whole seconds (RFC 9110 section 10.2.3). It is at least 1, also with a limit of 0,
-// which somebody may have written into the database by hand: then no window runs, and resets now.
+// which somebody may have written into the database by hand: a window that is not running resets
+// now, which would be 0.
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds: a length, or Unix time.

@@ -43,8 +43,8 @@
 //
 // A pet that got its 201 is on disk, or on the disks of a majority, together with its
 // Idempotency-Key. A ban is there before the first refusal that mentions it. A kill loses all
-// strikes and the limits of addresses. Of the usage of keys it loses at most the last second. If a
-// flush takes longer, it loses at most what was counted since the flush began.
+// strikes and the limits of addresses. Of the usage of keys it loses what the last flush that has
+// ended did not store yet: at most the last second, unless a flush takes longer than that.
 //
 // The exit status is 0 when a command is done, or when the service was asked to stop. It is 2 for a
 // mistake on the command line or in the environment, and 1 when something failed. One line on
@@ -91,10 +91,10 @@ func main() {
 	if readerLeft(err) { // nobody reads stdout any more, so no message is needed
 		os.Exit(1)
 	}
-	oneLine := strings.ReplaceAll(err.Error(), "\n", "; ")
+	message := redactAsOneField(strings.ReplaceAll(err.Error(), "\n", "; "))
 	// Fprintln blocks while nobody reads stderr. After a signal, the process waits 0.1 s for it.
 	soonAfter(ctx, func() { os.Exit(1) })
-	fmt.Fprintln(os.Stderr, "petstore:", redactAsOneField(oneLine))
+	fmt.Fprintln(os.Stderr, "petstore:", message)
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
 		os.Exit(2)
 	}
@@ -129,8 +129,9 @@ func run(
 	}
 	// Without a command, runCommand calls what follows.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
-		// The service logs by a queue. Its goroutine alone writes to stderr, and may wait long for
-		// whoever reads that. It has stderr itself, since p.stderr ends soon after the stop.
+		// The service logs by a queue. The goroutine of the queue alone writes to stderr, and may
+		// wait long for whoever reads that. It is given stderr, and not p.stderr, which takes
+		// nothing any more soon after the stop.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
@@ -161,16 +162,17 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		defer debugListener.Close()
 	}
 
-	// openStore may wait for another program's lock, or for a cluster's leader. There is no
-	// deadline: it would also end an upgrade of the schema, which takes long in a large database.
+	// Each wait of openStore for another program's lock, or for a cluster's leader, ends after
+	// commandWait. ctx has no deadline besides: it would also end an upgrade of the schema, which
+	// takes long in a large database.
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// Until here, a stop waits for at most half a second until serve returns: see runUntilStopped
-	// in commands.go. From here on it waits for long, since a first key that cannot be shown has to
-	// be taken back.
+	// Until here, runUntilStopped (commands.go) leaves serve behind if it does not return within
+	// half a second after a stop. From here on it waits for serve, which has to take back a first
+	// key that it cannot show.
 	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
@@ -352,19 +354,18 @@ type server struct {
 	ended   chan struct{} // closed when no connection is accepted any more
 	failure error         // what Serve has returned, once ended is closed; never nil
 	open    sync.Map      // the net.Conns
-	unused  sync.Map      // those on which no request has arrived yet
-	// endContexts ends the context from which those of all requests are made. Operations do not
-	// heed it: they finish. Its end breaks handshakes of TLS off. With HTTP/2, it also ends the
-	// waits in takePlace, and begins the time of boundBodyInStop.
+	unused  sync.Map      // those that are new: net/http has read nothing on them yet
+	// endContexts ends the context from which those of all requests are made: see stop. Operations
+	// do not heed it: they finish.
 	endContexts func()
 }
 
 // newServer sets the time a request may take: 5 s for its head, 15 s to its end, 30 s to the end of
-// the response, and 2 minutes until the next request (serve then sets -idle-timeout for the front
-// server). With HTTP/2, a head has no time of its own: a connection ends when its peer completes no
-// frame, or reads nothing, for too long. What a connection may hold in memory is bounded too.
-// docs/operating.md has tables of both.
-// No http.TimeoutHandler is used, since its response has another shape.
+// the response, and 2 minutes until the next request (the function serve sets -idle-timeout in its
+// place for the API). With HTTP/2, a head has no time of its own: a connection ends when its peer
+// completes no frame, or reads nothing, for too long. What a connection may hold in memory is
+// bounded too. docs/operating.md has tables of both. No http.TimeoutHandler is used, since its
+// response has another shape.
 func newServer(log *slog.Logger, pair *tlsPair, handler http.Handler) *server {
 	s := &server{ended: make(chan struct{}), Server: http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
@@ -418,8 +419,8 @@ type placesOfConnection struct{}
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
 // of them have a place, which the handler needs. A small request may wait for a place, and frees it
 // after the handler. A large one never waits: without a place, its stream is reset. After the
-// handler, net/http holds its head and body until its peer has taken the response, and it keeps its
-// place until then, by the Flush below.
+// handler, net/http holds the head and the body of a large request until its peer has taken the
+// response. So a large request keeps its place until then, by the Flush below.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -510,15 +511,17 @@ func (s *server) serve(listener net.Listener) {
 // requests may finish until ctx ends, whose error is returned. With HTTP/2, those that wait for a
 // place are reset then.
 //
-// A body that stops must not hold this up. In the third step, each body has bodyWait left: with
-// HTTP/1.1 by endBodies, with HTTP/2 by boundBodyInStop, which heeds that endContexts has ended the
-// context of its request.
+// A client that stops in the middle of a body must not hold this up. In the third step, each body
+// has bodyWait left: with HTTP/1.1 by endBodies, with HTTP/2 by boundBodyInStop, which heeds that
+// endContexts has ended the context of its request.
 func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	time.Sleep(100 * time.Millisecond) // the first step
 	_ = listener.Close()               // an error means that it could not accept any more
 	<-s.ended
 	time.Sleep(250 * time.Millisecond) // the second step
-	s.endContexts()                    // no earlier: this ends handshakes, too
+	// This ends handshakes of TLS, and so not earlier. With HTTP/2, it also ends the waits in
+	// takePlace, and begins the time of boundBodyInStop.
+	s.endContexts()
 	bodiesEnd := time.Now().Add(bodyWait)
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
@@ -535,7 +538,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	return ctx.Err()
 }
 
-// closeUnused closes connections that have never sent a request. Shutdown would give each of them 5
+// closeUnused closes connections on which nothing has been read. Shutdown would give each of them 5
 // seconds for one.
 func (s *server) closeUnused() {
 	for conn := range s.unused.Range {
@@ -639,7 +642,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 			return s.ledger.purge(ctx, now)
 		})
 	every(time.Second, "keep the files of the database", func(context.Context) error {
-		return saveLost(s, false)
+		const isEnd = false
+		return saveLost(s, isEnd)
 	})
 	if o != nil {
 		// On most ticks, the next two do nothing: see the type reading in operator.go. But a page
@@ -672,15 +676,16 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 // has lost its name.
 func saveAll(s *service) error {
 	flushErr := flushLast(s.ledger)
-	nameLost := saveLost(s, true) // after the flush, in which a name may be lost, too
+	const isEnd = true
+	lostErr := saveLost(s, isEnd) // after the flush, in which a file may be lost, too
 	if flushErr == nil {
-		return nameLost
+		return lostErr
 	}
 	cause := flushErr
-	if nameLost != nil {
+	if lostErr != nil {
 		// A file that has lost its name refuses every write. So this is why the flush has failed,
 		// and it says more: where the copy is, or why there is none.
-		cause = nameLost
+		cause = lostErr
 	}
 	return fmt.Errorf("the usage counted last is not stored: %w", cause)
 }

@@ -175,8 +175,8 @@ type sentText string
 const maxQuoted = 100
 
 func (t sentText) String() string {
-	// Passwords are removed before the cut: to find one, the @ behind it is needed. A key is found
-	// by its beginning, so it can be removed afterwards.
+	// Passwords are removed before the cut: to find one, the @ behind it is needed. A key that was
+	// cut is still found, by its beginning.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -194,7 +194,7 @@ func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
 type problems struct {
 	count int
 	named []string
-	size  int // in bytes of JSON: of those named, and of the first one that did not fit
+	size  int // in bytes of JSON, of those named; too large once one did not fit
 }
 
 const (
@@ -260,9 +260,11 @@ type document struct {
 
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
 // survives a restart. The same body may be sent with a Link header and without: the two responses
-// have two ETags, by a character that is hashed with the body.
+// have two ETags, by a character that is hashed with the body. (All responses with a pet have the
+// same Link, so they need no mark.) The body must be the caller's own: what follows it in its array
+// may be overwritten.
 func newDocument(body []byte, hasLink bool) document {
-	hashed := append(body, '.') // behind the end of body, where nothing is kept
+	hashed := append(body, '.') // where body has spare capacity, this stands in it
 	if hasLink {
 		hashed[len(body)] = '+'
 	}
@@ -318,10 +320,10 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// A password may hold any character, so withoutPassword is kept to one field of a line. A field is
-// a quoted text, whose last quote may be missing, or a run of characters without quotes, white
-// space and control characters: key="value" is two fields, key= and "value". A secret with white
-// space in it is quoted wherever it is logged.
+// withoutPassword is kept to one field of a line, or else it would remove all between the URL and
+// the last @ of the line. A field is a quoted text, whose last quote may be missing, or a run of
+// characters without quotes, white space and control characters: key="value" is two fields, key=
+// and "value". Whoever logs a text that may hold white space has to quote it.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -457,12 +459,12 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 	return pet, given, wrong
 }
 
-// memberName decodes the name of a member. A body may have thousands, and json.Unmarshal takes ten
-// times as long as strconv.Unquote, which reads strings of Go. Go does not know two escapes of
-// JSON, \/ and halves of surrogate pairs. No field has a / or such a character in its name, so a
-// name with one of them is given as "", which no field is called. So is one that is too long for
-// any field, however it is escaped. (Escapes that only Go knows are not valid JSON.)
+// memberName decodes the name of a member, or returns "", which no field is called, for a name that
+// no field can have. A body may have thousands of names, and json.Unmarshal takes ten times as long
+// as strconv.Unquote. That reads the strings of Go, which lack two escapes of JSON: \/ and halves
+// of surrogate pairs. No field has such a character.
 func memberName(literal []byte) string {
+	// The longest name that any field has, if each of its characters is escaped.
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
 	if len(literal) > longest {
 		return ""
@@ -550,7 +552,7 @@ func decodeName(value []byte) (name, problem string) {
 // string must be a row of these pieces. Its syntax is right, so . is a hexadecimal digit there. A
 // half that stands alone is none of the pieces, and is not matched.
 var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
-	`[^\\]`,                              // a character as it is
+	`[^\\]`,                              // a character as it is, or a quote around them
 	`\\[^u]`,                             // an escape of two characters, such as \n
 	`\\u[^dD]...`,                        // the number of a character that does not begin with D
 	`\\u[dD][0-7]..`,                     // one from D000 to D7FF, below the surrogates
@@ -650,7 +652,7 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.keptQuery += "status=" + given[0] + "&" // one of the three, or it is not used
+		page.keptQuery += "status=" + given[0] + "&"
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

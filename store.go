@@ -58,19 +58,20 @@ type engine interface {
 	// durable. SQL's changes() and last_insert_rowid() tell of the statement before. An error means
 	// that nothing was written, unless it wraps errOutcome.
 	//
-	// The end of ctx ends a wait for other programs. Once a transaction has begun, it finishes on
-	// the file of a service. On the file of a command, the end of ctx undoes it until its COMMIT
-	// begins. On a cluster, it makes the outcome of what was sent unknown.
+	// The end of ctx ends a wait for other programs. What it does to a transaction that has begun:
+	//   - on a service's file: nothing, the transaction finishes;
+	//   - on a command's file: the transaction is undone, unless its COMMIT has begun;
+	//   - on a cluster: the outcome of what was sent is unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
 	// returned before. A ctx that can be cancelled costs 2 µs and a goroutine. An error wraps
 	// errUnavailable if a read may succeed later. Most errors of a file do not wrap it.
 	read(ctx context.Context, query statement, row func(scan scanner) error) error
-	// changed calls forget, which makes all that is remembered old, if rows may differ from that
-	// although no edit was counted (see store.edit). On a file: if another program has written
-	// anything since the last call. On a cluster: if another node responds than before, which may
-	// lack what the last one has shown. When one of several calls at once has noticed this, none of
-	// them returns before forget has returned.
+	// changed is a part of each look for edits (see refresh). If rows may differ from what is
+	// remembered although no edit was counted, it calls forget, which makes all of that old. On a
+	// file: if another program has written anything since the last call. On a cluster: if another
+	// node responds than before, which may lack what the last one has shown. When one of several
+	// calls at once has noticed this, none of them returns before forget has returned.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
 	// engine refuses a node with another database. If a file was opened to serve, its engine counts
@@ -137,9 +138,8 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered, with the fields documents, generation, highestShown and ready. The
-	// methods page and pet do not ask how long ago the last look for edits was: their callers have
-	// called catchUp.
+	// What is remembered, with the fields documents, generation, highestShown and ready, and with
+	// catchUp, which the callers of page and pet have to call first.
 	memory
 
 	// These are for /metrics.
@@ -268,15 +268,15 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.committing <- struct{}{}
 	defer func() { <-s.committing }()
-	t.err = fmt.Errorf("%w: the engine has panicked", errOutcome) // stays if commit does not return
+	// The followers get this if the engine panics, so that commit does not return.
+	t.err = fmt.Errorf("%w: the engine has panicked", errOutcome)
 	// Callers that come from here on join the next transaction.
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
 	if t.err != nil {
-		// Also if ctx has ended, which does no harm: then the process ends, too. (purgeRows goes on
-		// for a moment, and avoids it.)
+		// A write whose ctx has ended counts too, but then the process is about to end.
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -293,7 +293,8 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		rows := bytes.Join(t.pets, []byte(","))
 		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
-	// Before the write: others may read and show its pets before it returns.
+	// Before the write: while it returns, others may read and show its pets, and highestShown
+	// grows by their ids.
 	t.shownBefore = s.highestShown.Load()
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
@@ -319,9 +320,9 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 // editsQuery reads how many edits there were.
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
-// refresh looks for edits by others. If there are any, everything cached becomes old. changed
-// notices what is not counted as an edit. Both come after a read that has succeeded: while the
-// database cannot be read, what is cached is used on.
+// refresh is a look for edits by others. If there are any, noteEdits makes everything cached old.
+// For what is not counted as an edit, changed does. If the database cannot be read, neither is
+// called, and what is cached is used on.
 func (s *store) refresh(ctx context.Context) error {
 	var edits int64
 	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
@@ -374,13 +375,13 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// storedStatuses has each status at the number that stands for it in the tables, where 0 and 1 are
-// not used. When SQLite plans a query, it looks at the values that are bound, and guesses that more
-// rows have a 0 or 1, which may be a truth value. So whenever the status of a page changed from or
-// to one of these, it would plan anew, and the page would take 18 µs in place of 10.
-var storedStatuses = []PetStatus{"", "", Available, Pending, Sold}
+// storedStatuses has each status at the number that stands for it in the tables. These do not use 0
+// and 1, which SQLite may take for truth values: it looks at the values that are bound to a query,
+// and would guess that most rows have such a status. Whenever pages of it and of another status
+// came in turn, it would plan anew, and a page would take 18 µs in place of 10.
+var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
-// stored is the number of a status, and 0 for "", which stands for all.
+// stored is the number of a status, or 0 for "", which is that of all pets in a place.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
@@ -471,7 +472,7 @@ func (at place) query() statement {
 	return sqlOf(statusListQuery, at.status, at.after, rows)
 }
 
-// fresh reports whether a cached page is as good as one that is read now.
+// fresh reports whether a cached page is as good as one that was read at the last look for edits.
 func (s *store) fresh(p *listPage) bool {
 	if p.generation != s.generation.Load() {
 		return false
@@ -482,16 +483,18 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// On a file, only commands add pets beside this service: engine.changed notices those. But the
-	// page may lack a pet of this service that was shown since. (A page keeps highestShown as it
-	// was before its query. So if its own pets have raised that of the store, it looks old once, is
-	// read again, and is fresh from then on.)
+	// On a file, only commands add pets beside this service, and the next look notices those. But
+	// the page may lack a pet of this service that was shown since. (A last page with a pet that
+	// nobody was shown before is read twice: it keeps highestShown as it was before its query,
+	// which raises that of the store.)
 	return p.highestShown == s.highestShown.Load()
 }
 
-// page returns the pets with ids above after, in ascending order. Status "" stands for all.
+// page returns the pets with ids above after, in ascending order. Status "" stands for all. The
+// caller has called catchUp.
 func (s *store) page(status PetStatus, limit int, after int64) (*listPage, error) {
 	at := place{status: status.stored(), limit: int64(limit), after: after}
+	// The keys of documents are the place of a page, and the id of a pet.
 	if page, ok := s.documents.get(at).(*listPage); ok && s.fresh(page) {
 		return page, nil
 	}
@@ -552,10 +555,9 @@ type cachedPet struct {
 	generation uint64 // of the store, before the pet was read; only an edit changes a pet
 }
 
-// pet returns the pet, or nil if there is none.
+// pet returns the pet, or nil if there is none. The caller has called catchUp.
 func (s *store) pet(id int64) (*cachedPet, error) {
 	generation := s.generation.Load() // before the query
-	// In documents, a pet has an int64 as its key, and a page its place.
 	if pet, ok := s.documents.get(id).(*cachedPet); ok && pet.generation == generation {
 		return pet, nil
 	}
@@ -608,8 +610,8 @@ func (s *store) createPet(usageID int64, p NewPet) (id int64, err error) {
 // at once. Whether it keeps the new pet is unknown, too; if that was created with an
 // Idempotency-Key, a repeat may find it, under this id.
 //
-// What is remembered may be of pets that are lost, so it is forgotten. highestShown stays: each
-// create that fails uses up an id, until the ids are above all that were shown.
+// What is remembered may be of pets that are lost, so it is forgotten. highestShown stays, so that
+// this heals: each create that fails uses up an id, until the ids are above all that were shown.
 func (s *store) noteGivenAgain(id int64) error {
 	s.idsGivenAgain.Add(1)
 	s.forget()
@@ -640,7 +642,7 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	// The engine fills id and reused before writeFor returns.
+	// The engine sets id and reused, which are results of this function, before writeFor returns.
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
 		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
@@ -673,7 +675,7 @@ func (s *store) purgeRows(ctx context.Context, query string, upTo int64) error {
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// If ctx ended while this waits for its turn, it would count as a commit that has failed.
+		// If ctx ended while this waits for its turn, that would count as a commit that has failed.
 		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, upTo, chunk))
 		if err != nil {
 			return err
