@@ -31,9 +31,9 @@ const (
 	base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
 
-// keyPrefix is that of the keys for production or, with test, for staging.
-func keyPrefix(test bool) string {
-	if test {
+// keyPrefix is that of the keys for staging (pet_test_), or else for production (pet_live_).
+func keyPrefix(staging bool) string {
+	if staging {
 		return "pet_test_"
 	}
 	return "pet_live_"
@@ -56,9 +56,9 @@ func (s secret) lastFour() string { return string(s[max(0, len(s)-4):]) }
 
 func (s secret) digest() digest { return sha256.Sum256([]byte(s)) }
 
-// newSecret makes a key for production or, with test, for staging.
-func newSecret(test bool) secret {
-	key := []byte(keyPrefix(test))
+// newSecret makes a key for staging, or else for production.
+func newSecret(staging bool) secret {
+	key := []byte(keyPrefix(staging))
 	for range randomLen {
 		n, _ := rand.Int(rand.Reader, big.NewInt(62)) // rand.Reader never returns an error
 		key = append(key, base62[n.Int64()])
@@ -235,8 +235,8 @@ func (k *keyring) newest() map[int64]*apiKey {
 	k.known.mu.RLock()
 	defer k.known.mu.RUnlock()
 	newest := map[int64]*apiKey{}
-	for _, known := range k.known.entries {
-		key := known.value.apiKey
+	for _, entry := range k.known.entries {
+		key := entry.value.apiKey
 		if other := newest[key.usageID]; other == nil || other.ID < key.ID {
 			newest[key.usageID] = key
 		}
@@ -263,7 +263,7 @@ func parseNetwork(text string) netip.Prefix {
 	var ip netip.Addr // invalid at first
 	if addrPort, err := netip.ParseAddrPort(text); err == nil {
 		ip = addrPort.Addr()
-	} else { // it has no port
+	} else { // it has no port, which IPv6 has only after brackets
 		ip, _ = netip.ParseAddr(strings.Trim(text, "[]")) // invalid with an error
 	}
 	if !ip.IsValid() {

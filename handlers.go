@@ -78,7 +78,7 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		// Two codes that clients never see are counted here, too: see lookupRefused below.
+		// Codes of the API, and these two, which clients never see: see lookupRefused below.
 		errors:    map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
 		strangers: boundedLog{log: log},
 	}
@@ -137,7 +137,7 @@ func (s *service) refuseOtherMethods(path, methods string) {
 
 // caller is whose request it is, and when it came.
 type caller struct {
-	key *apiKey
+	key *apiKey // nil outside of /v1
 	now time.Time
 }
 
@@ -170,8 +170,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	// fails or takes longer, what is remembered is used on: see memory.go.
 	s.store.catchUp(w.start)
 	// A spent address is not refused here: its key may be valid. But for all spent addresses
-	// together, authenticate looks up one key at a time. It calls isSpent only where it has to look
-	// a key up.
+	// together, authenticate looks up one unknown key at a time. It calls isSpent only for a key
+	// that it does not remember.
 	isSpent := func() bool {
 		const charge = false
 		network := clientNetwork(r, s.clientIPHeader)
@@ -204,8 +204,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 }
 
 // ban stores the ban that a decision begins. Unless that fails, storeBan makes a key_banned of the
-// decision's rate_limited. isOurs is false if another service has stored a ban just before, which
-// then is the one that counts.
+// decision's rate_limited, if a ban then runs. isOurs is false if another service has stored one
+// just before, which then is the one that counts.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isOurs, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -308,11 +308,12 @@ func (s *service) route(w *response, r *http.Request) {
 func (s *service) count(w *response, r *http.Request) {
 	switch w.code {
 	case lookupRefused, notReady, queueFull:
-		// Clients can cause these without end, and so hide how the rest fares: see lookupRefused.
+		// Clients can cause these without end. Counted here, they would hide how the other requests
+		// of the operation fare: see lookupRefused.
 	default:
 		s.operations[w.operation].add(w.status, w.took)
 	}
-	if w.status >= 500 && w.usageID != 0 { // a full queue, too: it is its key's own
+	if w.status >= 500 && w.usageID != 0 { // also with queueFull
 		s.ledger.countError(w.usageID, instantOf(w.start))
 	}
 	if s.log.Enabled(r.Context(), slog.LevelDebug) {
@@ -349,8 +350,8 @@ func canonical(u *url.URL) bool {
 	return p == clean || p == clean+"/"
 }
 
-// underAPI reports whether a decoded path belongs to the API: each that matches a route under /v1,
-// and some that match none. /v1%2Fx is decoded to /v1/x, so it gets a 401 without a key, not a 404.
+// underAPI reports whether a decoded path belongs to the API, and so needs a key: each that matches
+// a route under /v1, however it was encoded, and some that match none, such as /v1%2Fx.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -470,11 +471,12 @@ func (s *service) showAddress(w *response, r *http.Request, charge bool) error {
 }
 
 // Clients see "unavailable" in place of these codes, and can cause them as often as they like. So
-// /metrics does not count them among the responses of an operation, but as it says here.
+// /metrics does not count them among the responses of an operation. It counts the first two as
+// errors, under these codes, and the third by the store's queueRefusals.
 const (
-	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up: an error of this code
-	notReady      ErrorCode = "not_ready"      // /readyz says so: an error of this code
-	queueFull     ErrorCode = "queue_full"     // errQueueFull: counted by the store's queueRefusals
+	lookupRefused ErrorCode = "lookup_refused" // a key cannot be looked up
+	notReady      ErrorCode = "not_ready"      // /readyz says so
+	queueFull     ErrorCode = "queue_full"     // errQueueFull
 )
 
 // writeError sends an Error, with the headers that its code wants.
@@ -632,7 +634,7 @@ func (s *service) createPet(w http.ResponseWriter, r *http.Request, c caller) er
 	if c.now.Before(sunset) { // later, a GET of this address is 410
 		h["Location"] = []string{s.base + "/pets/" + strconv.FormatInt(id, 10)}
 	}
-	created := Pet{ID: id, NewPet: pet} // of a replay too: the same body makes the same pet
+	created := Pet{ID: id, NewPet: pet} // a replay shows the pet as it was created
 	write(w, http.StatusCreated, jsonType, created.appendJSON(nil))
 	return nil
 }
@@ -659,11 +661,11 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 // that is announced as longer, nothing is read.
 const maxDiscarded = 256 << 10
 
-// discardBody reads, before an error is sent, a body that nobody wants. If the connection were
-// closed while the body is on its way, TCP would reset it, and many clients would not see the
-// error. net/http reads the rest of a body by itself, also where it is the response that closes the
-// connection. It does not where the request asks for that (r.Close, which HTTP/2 has not) and has a
-// Content-Length. This takes at most the server's ReadTimeout.
+// discardBody reads, before an error is sent, a body that nobody wants, in the one case in which
+// net/http does not: the request asks for its connection to be closed, and has a Content-Length.
+// (With HTTP/2, none asks for that.) If the connection were closed while the body is on its way,
+// TCP would reset it, and many clients would not see the error. This takes at most the server's
+// ReadTimeout.
 func (w *response) discardBody(r *http.Request) {
 	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
 	// the body that nobody wants.
@@ -727,9 +729,9 @@ func (s *service) setDeprecation(h http.Header) {
 // service that the description was fetched from.
 const ownServer = `{"url": "/v1", "description": "This instance"}`
 
-// describe is the OpenAPI description. Its servers are the public address of this service, or
-// ownServer if that is not known, and the one for staging. A service that is itself for staging
-// has that as its own.
+// describe is the OpenAPI description. Its servers are this service, by its public address or else
+// by ownServer, and the one for staging. A service that is itself for staging lists only itself:
+// its stagingURL is not used.
 func describe(settings settings) string {
 	servers := ownServer
 	if settings.baseURL != "" {
@@ -753,7 +755,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	const hasLink = false // see newDocument
+	const hasLink = false // its ETag needs no mark
 	plain := newDocument([]byte(body), hasLink)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
 		return newDocument(gzipped(body), hasLink)

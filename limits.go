@@ -170,7 +170,7 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes     bucket
 	retryAt     instant // when the Retry-Afters of all refusals have passed, those of bans aside
-	retryLength instant // 60 s or 24 h, by the window whose refusal has set retryAt: for isRunning
+	retryLength instant // of the window whose refusal has set retryAt: the longest wait, see isRunning
 }
 
 // standing is where an account stands: the levels of both buckets. It describes the one with less
@@ -198,8 +198,9 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
+	// If both refuse, standing has chosen the day. The minute is described if it resets later.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
-		d.window = minuteWindow // in place of the day, which standing chooses if both have 0 left
+		d.window = minuteWindow
 	}
 	if withBans && u.isBanned(a, now) {
 		d.showBan(u.bannedUntil)
@@ -255,7 +256,7 @@ func (u *usage) noteStrike(now instant, perMinute int64) (isOneTooMany bool) {
 	if u.strikes.used <= perMinute {
 		return false
 	}
-	u.strikes = bucket{} // anew: also if the ban cannot be stored, the next takes as many again
+	u.strikes = bucket{} // even if this ban cannot be stored: another one takes as many strikes
 	return true
 }
 
@@ -269,7 +270,8 @@ func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, no
 // the one at 12:00:41.0 until 12:01:10.0.
 //
 // The Retry-After of a day counts even if the day's limit was raised since, because the caller was
-// told to wait. Until then, requests are admitted, but each refusal by the minute is a strike.
+// told to wait. Until it has passed, requests are admitted, but each refusal by the minute, also
+// the first, is a strike.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {

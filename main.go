@@ -92,7 +92,7 @@ func main() {
 		os.Exit(1)
 	}
 	message := redactAsOneField(strings.ReplaceAll(err.Error(), "\n", "; "))
-	// Fprintln blocks while nobody reads stderr. After a signal, the process waits 0.1 s for it.
+	// Fprintln blocks while nobody reads stderr. After a signal, it has 0.1 s from here.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", message)
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -129,14 +129,13 @@ func run(
 	}
 	// Without a command, runCommand calls what follows.
 	return runCommand(ctx, args, p, func(ctx context.Context, cmd *invocation) error {
-		// The service logs by a queue. The goroutine of the queue alone writes to stderr, and may
-		// wait long for whoever reads that. It is given stderr, and not p.stderr, which takes
-		// nothing any more soon after the stop.
 		if cmd.logFormat == "auto" && isTerminal(stderr) {
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
+		// The service logs by a queue. Only queue.run writes to stderr, for which it may wait long:
+		// lines of the queue and, by direct, how many were dropped. It does not use p.stderr, which
+		// takes nothing any more soon after the stop.
 		queue := newLogQueue(stderr)
-		// That goroutine alone uses direct, to tell how many lines were dropped.
 		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel)
 		go queue.run(direct)
 		defer queue.close()
@@ -170,9 +169,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 		return unlessStopped(ctx, err)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	// Until here, runUntilStopped (commands.go) leaves serve behind if it does not return within
-	// half a second after a stop. From here on it waits for serve, which has to take back a first
-	// key that it cannot show.
+	// From here on, a stop waits until serve returns, which has to take back a first key that it
+	// cannot show. Before, runUntilStopped (commands.go) waits for half a second.
 	close(cmd.started)
 	url := localURL(listener, cmd.addr, pair != nil)
 	store.documents.max = cmd.cache // bytes of pages and pets that are remembered
@@ -210,12 +208,11 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 // unlessStopped returns an error of a start, or nil once ctx has ended: to stop a service that
 // starts is no failure.
 func unlessStopped(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
+	isStopped := ctx.Err() != nil
+	if isStopped {
 		return nil
-	default:
-		return err
 	}
+	return err
 }
 
 // newPage is the operator's page of a service; pair is nil without TLS.
@@ -356,7 +353,7 @@ type server struct {
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those that are new: net/http has read nothing on them yet
 	// endContexts ends the context from which those of all requests are made: see stop. Operations
-	// do not heed it: they finish.
+	// finish all the same, since they do not give it to the store.
 	endContexts func()
 }
 
@@ -519,16 +516,16 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	_ = listener.Close()               // an error means that it could not accept any more
 	<-s.ended
 	time.Sleep(250 * time.Millisecond) // the second step
-	// This ends handshakes of TLS, and so not earlier. With HTTP/2, it also ends the waits in
+	// Not earlier, because this ends handshakes of TLS. With HTTP/2, it also ends the waits in
 	// takePlace, and begins the time of boundBodyInStop.
 	s.endContexts()
 	bodiesEnd := time.Now().Add(bodyWait)
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
 	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
-	untilShut, noteShut := context.WithCancel(ctx)
+	untilShut, hasReturned := context.WithCancel(ctx)
 	go func() {
-		defer noteShut()
+		defer hasReturned()
 		_ = s.Shutdown(ctx) // whose error is that of ctx
 	}()
 	for untilShut.Err() == nil {
@@ -539,7 +536,7 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 }
 
 // closeUnused closes connections on which nothing has been read. Shutdown would give each of them 5
-// seconds for one.
+// seconds to send a request.
 func (s *server) closeUnused() {
 	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
@@ -590,7 +587,7 @@ func boundBodyInStop(w http.ResponseWriter, r *http.Request) (end func()) {
 func localURL(l net.Listener, addr string, secure bool) string {
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	// A name stays as it is: ParseIP makes it nil, and nil is not unspecified.
+	// A name stays as it is: for one, ParseIP returns nil, for which IsUnspecified is false.
 	if host == "" || net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
@@ -620,15 +617,17 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(flushTick, "write usage", s.ledger.flushInTime)
-	// The window of a minute may be stored with an end by another service's clock. If it ends more
-	// than 60 s from now, by this clock, the two differ by the rest. A second is allowed.
+	// The window of a minute may be stored with an end by another service's clock. One that ends 75
+	// s from now, by this clock, was stored by a clock that is 15 s ahead. A second is allowed.
 	every(time.Minute, "compare clocks", func(context.Context) error {
-		if ahead := s.ledger.takeMostAhead(); ahead > 61*time.Second {
+		if endsIn := s.ledger.takeMostAhead(); endsIn > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
-				"a key's minute ends too far in the future", "ends_in", ahead.String())
+				"a key's minute ends too far in the future", "ends_in", endsIn.String())
 		}
 		return nil
 	})
+	// A clock that was just set must not have anything deleted: see steadyClock, which wants to be
+	// asked every minute.
 	began, clock := time.Now(), steadyClock{}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage",
 		func(ctx context.Context) error {
@@ -710,7 +709,7 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		const pausesForCreates = false // none are left
+		const pausesForCreates = false // the stop waits for this; if creates are left, they are cut off
 		err := l.flush(ctx, time.Now, pausesForCreates)
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)

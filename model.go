@@ -95,7 +95,8 @@ func appendQuoted(to []byte, text string) []byte {
 	return append(to, '"')
 }
 
-// lineEnds is not part of escapes, which is ten times as fast as long as it replaces single bytes.
+// lineEnds is not part of escapes: with characters of three bytes, that would take ten times as
+// long.
 var lineEnds = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`)
 
 const lineEndStart = "\xe2\x80" // in UTF-8, both begin with these bytes
@@ -106,7 +107,7 @@ func newEscapes() *strings.Replacer {
 	pairs := []string{
 		`"`, `\"`, `\`, `\\`, "\b", `\b`, "\t", `\t`, "\n", `\n`, "\f", `\f`, "\r", `\r`,
 	}
-	for c := rune(0); c < ' '; c++ { // of two pairs for a character, the earlier one counts
+	for c := rune(0); c < ' '; c++ { // of two pairs for a character, NewReplacer uses the first
 		pairs = append(pairs, string(c), fmt.Sprintf(`\u%04x`, c))
 	}
 	return strings.NewReplacer(pairs...)
@@ -194,7 +195,7 @@ func (t sentLiteral) String() string { return sentText(unquote(t)).String() }
 type problems struct {
 	count int
 	named []string
-	size  int // in bytes of JSON, of those named; too large once one did not fit
+	size  int // of those named, in bytes of JSON; above maxProblemsSize once one did not fit
 }
 
 const (
@@ -260,15 +261,15 @@ type document struct {
 
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
 // survives a restart. The same body may be sent with a Link header and without: the two responses
-// have two ETags, by a character that is hashed with the body. (All responses with a pet have the
-// same Link, so they need no mark.) The body must be the caller's own: what follows it in its array
-// may be overwritten.
+// have two ETags, by a character that is hashed with the body. A body that is always sent
+// with the same Link, as a pet is, needs no such difference. The body must be the caller's own:
+// what follows it in its array may be overwritten.
 func newDocument(body []byte, hasLink bool) document {
-	hashed := append(body, '.') // where body has spare capacity, this stands in it
+	mark := byte('.')
 	if hasLink {
-		hashed[len(body)] = '+'
+		mark = '+'
 	}
-	sum := sha256.Sum256(hashed)
+	sum := sha256.Sum256(append(body, mark))
 	tag := base64.RawURLEncoding.EncodeToString(sum[:12])
 	return document{
 		body: bytes.Clone(body), // without its spare capacity, since it is remembered
@@ -320,10 +321,10 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// withoutPassword is kept to one field of a line, or else it would remove all between the URL and
-// the last @ of the line. A field is a quoted text, whose last quote may be missing, or a run of
-// characters without quotes, white space and control characters: key="value" is two fields, key=
-// and "value". Whoever logs a text that may hold white space has to quote it.
+// A field of a line is a quoted text, whose last quote may be missing, or a run of characters
+// without quotes, white space and control characters: key="value" is two fields, key= and "value".
+// redact looks for a password in one field at a time, because it takes all up to the last @ away.
+// Whoever logs a text that may hold white space has to quote it.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -430,8 +431,8 @@ func checkObject(body []byte) string {
 	return ""
 }
 
-// readFields reads the fields of a JSON object whose syntax is right. given are the names in the
-// object that are fields or ignored, without repeats, so that the search in given stays short.
+// readFields reads the fields of a JSON object whose syntax is right. given are the names found in
+// it, those of fields and ignored ones, each once.
 //
 // Decoding into a struct would accept duplicate, unknown and miscased fields, and the tokens of
 // json.Decoder take nearly three times as long.
@@ -459,10 +460,10 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 	return pet, given, wrong
 }
 
-// memberName decodes the name of a member, or returns "", which no field is called, for a name that
-// no field can have. A body may have thousands of names, and json.Unmarshal takes ten times as long
-// as strconv.Unquote. That reads the strings of Go, which lack two escapes of JSON: \/ and halves
-// of surrogate pairs. No field has such a character.
+// memberName decodes the name of a member. For a name that no field can have, it may return "". A
+// body may have thousands of names, and json.Unmarshal takes ten times as long as strconv.Unquote,
+// which reads strings of Go. These lack two escapes of JSON, \/ and halves of surrogate pairs, and
+// no field has a character that is written so.
 func memberName(literal []byte) string {
 	// The longest name that any field has, if each of its characters is escaped.
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
@@ -550,7 +551,7 @@ func decodeName(value []byte) (name, problem string) {
 // pairedText matches a JSON string whose surrogates all come in pairs. For one that stands alone,
 // RFC 8259 section 8.2 promises nothing, and json.Unmarshal puts U+FFFD in its place. The whole
 // string must be a row of these pieces. Its syntax is right, so . is a hexadecimal digit there. A
-// half that stands alone is none of the pieces, and is not matched.
+// half that stands alone, as in "\ud83d", is none of the pieces, and is not matched.
 var pairedText = regexp.MustCompile("^(" + strings.Join([]string{
 	`[^\\]`,                              // a character as it is, or a quote around them
 	`\\[^u]`,                             // an escape of two characters, such as \n
@@ -576,9 +577,9 @@ func checkName(name string) string {
 	return strings.Join(wrongs, " and ")
 }
 
-// shows reports whether a character alone can be seen. Those that are listed are the fillers of
-// Hangul and the empty pattern of Braille. The pattern in web/openapi.json says the same, up to
-// U+FFFF.
+// shows reports whether a character alone can be seen, control characters aside. Those that are
+// listed are the fillers of Hangul and the empty pattern of Braille. The pattern in
+// web/openapi.json says the same, up to U+FFFF.
 func shows(c rune) bool {
 	hidden := unicode.In(c, unicode.White_Space, unicode.Z, unicode.Cf, unicode.Mn)
 	return !hidden && !strings.ContainsRune("\u115f\u1160\u2800\u3164\uffa0", c)
@@ -652,7 +653,7 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.keptQuery += "status=" + given[0] + "&"
+		page.keptQuery += "status=" + given[0] + "&" // what is not known is an error
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

@@ -9,8 +9,9 @@ package main
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
 // response before the disk has the data. We rejected one goroutine that does all writing. It would
-// share commits too, but it is always ready to run. While a goroutine is, Go's scheduler on a
-// single core looks too rarely what the network has, and reads waited for hundreds of milliseconds.
+// share commits too, but it always has something to run. While any goroutine has, Go's scheduler on
+// a single core looks too rarely what the network has, and reads waited for hundreds of
+// milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
 // and speak JSON.
@@ -32,8 +33,8 @@ import (
 // statement is one SQL statement, or several that have no arguments, such as a migration. The
 // arguments are int64, string or nil, which every engine can carry. Digests are bound as hex, for
 // unhex(?). Text that a client or an operator has chosen is bound as a JSON string, which the SQL
-// decodes with ? ->> '$'. A JSON string begins with a quote. Without one, rqlite would take a text
-// such as x'41' for a BLOB.
+// decodes with ? ->> '$'. A JSON string begins with a quote. Without the quote, rqlite would take
+// a text such as x'41' for a BLOB.
 type statement struct {
 	query string
 	args  []any
@@ -59,7 +60,7 @@ type engine interface {
 	// that nothing was written, unless it wraps errOutcome.
 	//
 	// The end of ctx ends a wait for other programs. What it does to a transaction that has begun:
-	//   - on a service's file: nothing, the transaction finishes;
+	//   - on a service's file (see bind): nothing, the transaction finishes;
 	//   - on a command's file: the transaction is undone, unless its COMMIT has begun;
 	//   - on a cluster: the outcome of what was sent is unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
@@ -138,8 +139,8 @@ type store struct {
 	// because testing/synctest does not see that a goroutine waits for a mutex.
 	committing chan struct{}
 
-	// What is remembered, with the fields documents, generation, highestShown and ready, and with
-	// catchUp, which the callers of page and pet have to call first.
+	// What is remembered. It has a lock of its own. The callers of page and pet have to call
+	// catchUp of it first.
 	memory
 
 	// These are for /metrics.
@@ -172,7 +173,8 @@ func newTransaction() *transaction {
 	return &transaction{creates: map[int64]int{}, ended: make(chan struct{})}
 }
 
-// storeOn returns a store that keeps everything in an engine.
+// storeOn returns a store that keeps everything in an engine. It remembers no pages and pets until
+// documents.max is set.
 func storeOn(e engine) *store {
 	s := &store{
 		engine:     e,
@@ -193,17 +195,17 @@ func (s *store) Close() error {
 }
 
 // write runs the statements in one transaction, perhaps together with the writes of other callers,
-// and returns their results when they are durable. Its errors wrap errUnavailable. The end of ctx
-// does not end the wait for the transaction before. After that it is heeded, if nobody else has
-// joined. None of the statements may fail by its data: all who have joined would fail.
+// and returns their results when they are durable. Its errors wrap errUnavailable. ctx is heeded
+// only if nobody else has joined, and only after the wait for the transaction before. None of the
+// statements may fail by its data: all who have joined would fail.
 func (s *store) write(ctx context.Context, statements ...statement) ([]result, error) {
 	_, results, err := s.writeFor(ctx, ownUsage, statements...)
 	return results, err
 }
 
-// writeFor is write for a usage, that of a line of rotations, which may have maxOfOne creates in a
-// transaction. Unless it is ownUsage, this may be refused with errQueueFull. It also returns the
-// transaction.
+// writeFor is write for a create. usageID is that of the key, which may have maxOfOne creates in a
+// transaction: one more is refused with errQueueFull. With ownUsage, it is for any other write. It
+// also returns the transaction, for its shownBefore.
 func (s *store) writeFor(ctx context.Context, usageID int64, statements ...statement) (
 	t *transaction, results []result, err error) {
 	var begin int
@@ -268,15 +270,17 @@ func (s *store) lead(ctx context.Context, t *transaction) {
 func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.committing <- struct{}{}
 	defer func() { <-s.committing }()
-	// The followers get this if the engine panics, so that commit does not return.
+	// If the engine panics, commit does not return, and the followers get this.
 	t.err = fmt.Errorf("%w: the engine has panicked", errOutcome)
 	// Callers that come from here on join the next transaction.
 	s.mu.Lock()
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
+	if t.err != nil && ctx.Err() != nil {
+		return // it may have failed for that alone, which tells nothing of the database
+	}
 	if t.err != nil {
-		// A write whose ctx has ended counts too, but then the process is about to end.
 		s.commitsFailed.Add(1)
 	}
 	s.noteReady(&s.ready.committing, t.err)
@@ -322,7 +326,7 @@ const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh is a look for edits by others. If there are any, noteEdits makes everything cached old.
 // For what is not counted as an edit, changed does. If the database cannot be read, neither is
-// called, and what is cached is used on.
+// called, and what is cached is used on (but see read).
 func (s *store) refresh(ctx context.Context) error {
 	var edits int64
 	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
@@ -358,7 +362,7 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// readable is an error if nothing can be read. The row that it reads is always there. Only this
+// readable is an error if nothing can be read. Its query has a row in every database. Only this
 // notes whether reading works: others may fail because a pet is damaged.
 func (s *store) readable(ctx context.Context) error {
 	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
@@ -375,13 +379,14 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// storedStatuses has each status at the number that stands for it in the tables. These do not use 0
-// and 1, which SQLite may take for truth values: it looks at the values that are bound to a query,
-// and would guess that most rows have such a status. Whenever pages of it and of another status
-// came in turn, it would plan anew, and a page would take 18 µs in place of 10.
+// storedStatuses has each status at the number that stands for it in the tables, which begin at 2.
+// SQLite may take 0 and 1 for truth values, and guess that most rows have the one that is bound to
+// a query. It would plan anew whenever pages of that status and of another came in turn, and a page
+// would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
-// stored is the number of a status, or 0 for "", which is that of all pets in a place.
+// stored is the number of a status. For "", which is where 0 and 1 are left out, it is 0: in a
+// place, that stands for all pets.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
@@ -483,10 +488,10 @@ func (s *store) fresh(p *listPage) bool {
 	if s.engine.shared() { // another service may have added pets to this page
 		return false
 	}
-	// On a file, only commands add pets beside this service, and the next look notices those. But
-	// the page may lack a pet of this service that was shown since. (A last page with a pet that
-	// nobody was shown before is read twice: it keeps highestShown as it was before its query,
-	// which raises that of the store.)
+	// On a file, only commands add pets beside this service, and the next look notices those by
+	// engine.changed. But the page may lack a pet of this service that was shown since. (It keeps
+	// highestShown as it was before its query. If that has shown a new pet, and so raised
+	// highestShown, the page is old at once, and is read once more.)
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -642,10 +647,11 @@ func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyK
 			(key_id, idempotency_key, body_digest, pet_id, created_at)
 		SELECT ?, ? ->> '$', unhex(?), last_insert_rowid(), ? WHERE changes() = 1`,
 		keyID, idempotencyKey, digest, created)
-	// The engine sets id and reused, which are results of this function, before writeFor returns.
 	readRecord := statement{query: `SELECT pet_id, body_digest <> unhex(?) FROM idempotency
 		WHERE key_id = ? AND idempotency_key = ? ->> '$'`,
-		args: []any{digest, keyID, idempotencyKey}, into: []any{&id, &reused}}
+		args: []any{digest, keyID, idempotencyKey},
+		// Before writeFor returns, the engine sets these two results of createPetOnce.
+		into: []any{&id, &reused}}
 	t, results, err := s.writeFor(
 		context.Background(), usageID, insertPet, insertRecord, readRecord)
 	if err != nil {
@@ -675,8 +681,7 @@ func (s *store) purgeRows(ctx context.Context, query string, upTo int64) error {
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
 		begin := time.Now()
-		// If ctx ended while this waits for its turn, that would count as a commit that has failed.
-		results, err := s.write(context.WithoutCancel(ctx), sqlOf(query, upTo, chunk))
+		results, err := s.write(ctx, sqlOf(query, upTo, chunk))
 		if err != nil {
 			return err
 		}

@@ -627,6 +627,18 @@ func TestAFailingStatementFailsItsWholeTransactionAndNoOther(t *testing.T) {
 	})
 }
 
+// TestAWriteThatWasStoppedIsNoFailedCommit: it tells nothing of the database.
+func TestAWriteThatWasStoppedIsNoFailedCommit(t *testing.T) {
+	onStores(t, func(t *testing.T, s *store) {
+		stopped, stop := context.WithCancel(t.Context())
+		stop()
+		_, err := s.write(stopped, sqlOf("DELETE FROM usage"))
+		wantError(t, err, context.Canceled, "a write that was stopped")
+		wantEqual(t, s.commitsFailed.Load(), 0, "the number of failed commits")
+		must(t, s.ready.err())
+	})
+}
+
 // TestPetsOfOneBatchGetTheirOwnIDs, whatever else is in their transaction, and in whatever order
 // SQL finds the rows. An import keeps its order in the same way.
 func TestPetsOfOneBatchGetTheirOwnIDs(t *testing.T) {
