@@ -55,7 +55,8 @@ func (p *process) syncStdout(ctx context.Context) error {
 	}
 	file, _ := out.(*os.File)
 	info, err := file.Stat() // if out is no file, file is nil, and its Stat returns an error
-	if err != nil || !info.Mode().IsRegular() {
+	isRegular := err == nil && info.Mode().IsRegular()
+	if !isRegular {
 		return nil
 	}
 	err = untilStopped(ctx, file.Sync)

@@ -208,9 +208,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 // unlessStopped returns an error of a start, or nil once ctx has ended: to stop a service that
 // starts is no failure.
 func unlessStopped(ctx context.Context, err error) error {
-	isStopped := ctx.Err() != nil
-	if isStopped {
-		return nil
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // as the function's name says
 	}
 	return err
 }
