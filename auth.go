@@ -263,7 +263,7 @@ func parseNetwork(text string) netip.Prefix {
 	var ip netip.Addr // invalid at first
 	if addrPort, err := netip.ParseAddrPort(text); err == nil {
 		ip = addrPort.Addr()
-	} else { // it has no port, which IPv6 has only after brackets
+	} else { // no port: an IPv6 address can have one only if it is in brackets
 		ip, _ = netip.ParseAddr(strings.Trim(text, "[]")) // invalid with an error
 	}
 	if !ip.IsValid() {

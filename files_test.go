@@ -148,38 +148,20 @@ func TestTheSystemsReasonIsTold(t *testing.T) {
 	wantError(t, whyNotOpened(path), os.ErrNotExist, "a folder that has gone")
 }
 
-// TestWhatIsMadeInVainIsRemoved, with the lock that would tell of a database.
-func TestWhatIsMadeInVainIsRemoved(t *testing.T) {
+// TestAStartThatEndsLeavesNothingInTheWayOfTheNext, nor takes anything away: another program may
+// have made a database of the empty file meanwhile.
+func TestAStartThatEndsLeavesNothingInTheWayOfTheNext(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
-	for _, mode := range []openMode{openOrMake, openToServe} {
-		path := databasePath(t)
-		_, err := openStore(stopped, path, mode, testLog)
-		wantStopped(t, err)
-		wantNames(t, filepath.Dir(path))
+	for _, first := range []openMode{openOrMake, openToServe} {
+		for _, next := range []openMode{openOrMake, openToServe} {
+			path := databasePath(t)
+			_, err := openStore(stopped, path, first, testLog)
+			wantStopped(t, err)
+			wantEqual(t, isMissing(path), false, "whether the empty file was removed")
+			mustCreate(t, openDatabaseFor(t, path, next), rex)
+		}
 	}
-	header, tables := databasePath(t), databasePath(t)
-	makeOtherDatabase(t, header, "PRAGMA journal_mode = WAL")
-	makeOtherDatabase(t, tables, "CREATE TABLE pets (id)")
-	for _, path := range []string{header, tables} {
-		(&sqliteFile{path: path}).removeEmpty()
-	}
-	wantNames(t, filepath.Dir(header))
-	wantNames(t, filepath.Dir(tables), "pets.db")
-
-	path := databasePath(t)
-	for _, name := range []string{path, path + "-lock"} {
-		writeText(t, name, "")
-	}
-	e := &sqliteFile{path: path}
-	e.removeEmpty() // the lock may be another program's
-	wantNames(t, filepath.Dir(path), "pets.db", "pets.db-lock")
-	lock, err := holdServiceLock(t.Context(), path)
-	must(t, err)
-	defer lock.Close()
-	e.lock = lock
-	e.removeEmpty()
-	wantNames(t, filepath.Dir(path))
 }
 
 // TestAFullDiskIsSaidToBeFull, without the words that the driver adds where there is no error.

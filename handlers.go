@@ -78,7 +78,8 @@ func newService(store *store, settings settings, log *slog.Logger) *service {
 		base:       cmp.Or(settings.baseURL, "/v1"),
 		routes:     http.NewServeMux(),
 		operations: map[string]*operationCounts{},
-		// Codes of the API, and these two, which clients never see: see lookupRefused below.
+		// Codes of the API, and these two, which clients never see. (queueFull is counted by the
+		// store: see writeError.)
 		errors:    map[ErrorCode]*atomic.Int64{lookupRefused: {}, notReady: {}},
 		strangers: boundedLog{log: log},
 	}
@@ -169,9 +170,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	// waits for at most half a second until the store has looked for edits by others. If the look
 	// fails or takes longer, what is remembered is used on: see memory.go.
 	s.store.catchUp(w.start)
-	// A spent address is not refused here: its key may be valid. But for all spent addresses
-	// together, authenticate looks up one unknown key at a time. It calls isSpent only for a key
-	// that it does not remember.
+	// A spent address is not refused here, since its requests may have valid keys. But of all keys
+	// that authenticate does not remember, it looks up those from spent addresses one at a time. It
+	// calls isSpent only for such a key.
 	isSpent := func() bool {
 		const charge = false
 		network := clientNetwork(r, s.clientIPHeader)
@@ -180,8 +181,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, isSpent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
 		// The store is away, or too many lookups wait. The key is neither accepted nor refused. The
-		// error is logged here, within bounds. fail does not log it again: errNoLookup is an
-		// *Error.
+		// error is logged here, within bounds. Both become errNoLookup, an *Error, which
+		// fail does not log again.
 		w.code = lookupRefused // writeError keeps it, and counts it in place of unavailable
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)
@@ -203,9 +204,9 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	return caller{key: key, now: w.start}, decision.err()
 }
 
-// ban stores the ban that a decision begins. Unless that fails, storeBan makes a key_banned of the
-// decision's rate_limited, if a ban then runs. isOurs is false if another service has stored one
-// just before, which then is the one that counts.
+// ban stores the ban that a decision begins. If it is stored, storeBan makes a key_banned of the
+// decision's rate_limited. If another service has stored one first, that one counts: isOurs is
+// false, and the decision becomes a key_banned only if that ban still runs.
 func (s *service) ban(w *response, key *apiKey, d *decision) {
 	isOurs, err := s.ledger.storeBan(&key.account, d)
 	if err != nil {
@@ -271,10 +272,10 @@ func (s *service) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Request-Id"] = w.id[:]
 	w.Header()["Cache-Control"] = cachePolicy(r.URL.Path)
 	if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-		// RFC 9112 section 6.1 wants the connection ended after a request with chunks and a
-		// Content-Length, and after one with chunks in HTTP/1.0: a proxy may see another end of it,
-		// and take the rest for a request of its own. net/http does not show whether one is
-		// of these. So the connection ends after every request with chunks, or in HTTP/1.0.
+		// The connection ends after every request with chunks, or in HTTP/1.0. RFC 9112 section 6.1
+		// wants that after one with chunks and a Content-Length, or with chunks in HTTP/1.0: a
+		// proxy may see another end of it, and take the rest for a request of its own. net/http
+		// does not show whether a request is one of these.
 		w.Header()["Connection"] = []string{"close"}
 	}
 	defer s.count(w, r)
@@ -350,8 +351,9 @@ func canonical(u *url.URL) bool {
 	return p == clean || p == clean+"/"
 }
 
-// underAPI reports whether a decoded path belongs to the API, and so needs a key: each that matches
-// a route under /v1, however it was encoded, and some that match none, such as /v1%2Fx.
+// underAPI reports whether a decoded path belongs to the API, and so needs a key. So does each path
+// that matches a route under /v1, however it was encoded, and some that match none: /v1%2Fx is
+// decoded to /v1/x.
 func underAPI(path string) bool { return path == "/v1" || strings.HasPrefix(path, "/v1/") }
 
 // The values of Cache-Control, each as http.Header holds it.
@@ -658,14 +660,15 @@ func readBody(w *response, r *http.Request) ([]byte, error) {
 }
 
 // maxDiscarded is how many bytes discardBody reads at most: as many as net/http would. Of a body
-// that is announced as longer, nothing is read.
+// that is announced as longer, nothing is read: its client may not see the error.
 const maxDiscarded = 256 << 10
 
-// discardBody reads, before an error is sent, a body that nobody wants, in the one case in which
-// net/http does not: the request asks for its connection to be closed, and has a Content-Length.
-// (With HTTP/2, none asks for that.) If the connection were closed while the body is on its way,
-// TCP would reset it, and many clients would not see the error. This takes at most the server's
-// ReadTimeout.
+// discardBody reads, before an error is sent, a body that nobody wants. If the connection were
+// closed while the body is on its way, TCP would reset it, and many clients would not see the
+// error. It is needed only where the request asks for its connection to be closed and has a
+// Content-Length: net/http itself reads the rest of a body in chunks, and of one whose connection
+// is closed only by the response, as in ServeHTTP and WriteHeader. (With HTTP/2, no request asks
+// for that.) This takes at most the server's ReadTimeout.
 func (w *response) discardBody(r *http.Request) {
 	// To read would send the 100 (Continue) for which a client with an Expect waits, and so ask for
 	// the body that nobody wants.
@@ -755,7 +758,7 @@ const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; " +
 
 // fixed serves a body that stays the same, under pagePolicy, and compressed to whoever takes that.
 func fixed(contentType []string, body string) operation {
-	const hasLink = false // its ETag needs no mark
+	const hasLink = false // none is sent with it
 	plain := newDocument([]byte(body), hasLink)
 	compressed := sync.OnceValue(func() document { // once somebody takes that
 		return newDocument(gzipped(body), hasLink)

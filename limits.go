@@ -4,8 +4,8 @@ package main
 // that will not stop. This file knows how much an account may do, and nothing else of the key that
 // it belongs to. It is arithmetic: usage.go counts with it, and stores what was counted.
 //
-// A key and those that it was rotated from, a line of rotations, share two token buckets of a
-// special kind: each is refilled at once, with all its tokens, when its window ends. A window
+// A key and those that it was rotated from are a line of rotations. They share two token buckets of
+// a special kind: each is refilled at once, with all its tokens, when its window ends. A window
 // begins with the first request it counts and lasts 60 seconds or 24 hours. That gives "requests
 // left in the current window" and "resets at" an exact meaning. The price: up to twice the limit
 // can pass around the end of a window.
@@ -98,10 +98,10 @@ type bucket struct {
 // running reports whether a window of the given length is running.
 func (b bucket) running(now, length instant) bool { return isRunning(b.ends, now, length) }
 
-// isRunning reports whether something of the given length that ends at an instant is running: a
-// window, or a wait that was asked for. If more than its length and a minute is left, the clock was
-// set back since it began, and it counts as over. The minute is there because requests read the
-// clock out of order, and the clocks of services differ a little.
+// isRunning reports whether a window of the given length, or a wait of at most that length, is
+// running that ends at an instant. If more is left than the length plus a minute, the clock was set
+// back since it began, and it counts as over. The minute is there because requests read the clock
+// out of order, and the clocks of services differ a little.
 func isRunning(ends, now, length instant) bool {
 	remaining := ends - now
 	wasSetBack := remaining > length+minuteMillis
@@ -149,7 +149,7 @@ type decision struct {
 	// later; in a ban, the minute; otherwise, the one with less left, or of equal ones the day.
 	window    window
 	refusal   ErrorCode // rate_limited, key_banned, or "" for admitted
-	banBegins bool      // one strike too many: authorize in handlers.go then stores a ban
+	banBegins bool      // one strike too many: authorize (handlers.go) calls storeBan (usage.go)
 	policy    []string  // RateLimit-Policy
 }
 
@@ -170,7 +170,7 @@ type usage struct {
 	// Not stored: a restart forgives strikes.
 	strikes     bucket
 	retryAt     instant // when the Retry-Afters of all refusals have passed, those of bans aside
-	retryLength instant // of the window whose refusal has set retryAt: the longest wait, see isRunning
+	retryLength instant // of the window that has set retryAt: no wait is longer, see isRunning
 }
 
 // standing is where an account stands: the levels of both buckets. It describes the one with less
@@ -198,7 +198,8 @@ func (u *usage) admit(a *account, now instant, withBans bool) decision {
 	if minuteRefuses || dayRefuses {
 		d.refusal = CodeRateLimited
 	}
-	// If both refuse, standing has chosen the day. The minute is described if it resets later.
+	// If both refuse, both have 0 left, and standing has chosen the day, as of equal ones. But it
+	// is the minute that is described if that resets later.
 	if minuteRefuses && dayRefuses && d.minute.reset > d.day.reset {
 		d.window = minuteWindow
 	}
@@ -256,7 +257,7 @@ func (u *usage) noteStrike(now instant, perMinute int64) (isOneTooMany bool) {
 	if u.strikes.used <= perMinute {
 		return false
 	}
-	u.strikes = bucket{} // even if this ban cannot be stored: another one takes as many strikes
+	u.strikes = bucket{} // the next ban needs as many again, also if this one cannot be stored
 	return true
 }
 
@@ -270,8 +271,8 @@ func (u *usage) isAskedToWait(now instant) bool { return isRunning(u.retryAt, no
 // the one at 12:00:41.0 until 12:01:10.0.
 //
 // The Retry-After of a day counts even if the day's limit was raised since, because the caller was
-// told to wait. Until it has passed, requests are admitted, but each refusal by the minute, also
-// the first, is a strike.
+// told to wait. Until it has passed, requests are admitted after such a raise, but each refusal by
+// the minute, also the first, is a strike.
 func (u *usage) askToWait(d decision) {
 	retryAt := d.now + 1000*instant(d.retryAfter())
 	if u.isAskedToWait(d.now) && u.retryAt >= retryAt {
@@ -284,9 +285,9 @@ func (u *usage) askToWait(d decision) {
 	}
 }
 
-// retryAfter is whole seconds (RFC 9110 section 10.2.3). It is at least 1, also with a limit of 0,
-// which somebody may have written into the database by hand: a window that is not running resets
-// now, which would be 0.
+// retryAfter is whole seconds (RFC 9110 section 10.2.3). It is at least 1. It would be 0 with a
+// limit of 0, which somebody may have written into the database by hand: then no window runs, and
+// the reset is now.
 func (d decision) retryAfter() int64 { return max(1, ceilSeconds(d.described().reset-d.now)) }
 
 // ceilSeconds rounds milliseconds up to whole seconds: a length, or Unix time.

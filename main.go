@@ -133,8 +133,8 @@ func run(
 			cmd.logFormat = "text" // newLogger would see the queue, which is no terminal
 		}
 		// The service logs by a queue. Only queue.run writes to stderr, for which it may wait long:
-		// lines of the queue and, by direct, how many were dropped. It does not use p.stderr, which
-		// takes nothing any more soon after the stop.
+		// lines of the queue and, by direct, how many were dropped. It is given stderr and not
+		// p.stderr, which takes nothing any more soon after the stop.
 		queue := newLogQueue(stderr)
 		direct := newLogger(stderr, cmd.logFormat, cmd.logLevel)
 		go queue.run(direct)
@@ -162,7 +162,7 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 
 	// Each wait of openStore for another program's lock, or for a cluster's leader, ends after
-	// commandWait. ctx has no deadline besides: it would also end an upgrade of the schema, which
+	// commandWait. ctx gets no deadline: that would also end an upgrade of the schema, which
 	// takes long in a large database.
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
@@ -351,8 +351,8 @@ type server struct {
 	failure error         // what Serve has returned, once ended is closed; never nil
 	open    sync.Map      // the net.Conns
 	unused  sync.Map      // those that are new: net/http has read nothing on them yet
-	// endContexts ends the context from which those of all requests are made: see stop. Operations
-	// finish all the same, since they do not give it to the store.
+	// endContexts ends the parent of the contexts of all handshakes and requests: see stop.
+	// Operations finish all the same, since they do not give theirs to the store.
 	endContexts func()
 }
 
@@ -415,8 +415,8 @@ type placesOfConnection struct{}
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
 // of them have a place, which the handler needs. A small request may wait for a place, and frees it
 // after the handler. A large one never waits: without a place, its stream is reset. After the
-// handler, net/http holds the head and the body of a large request until its peer has taken the
-// response. So a large request keeps its place until then, by the Flush below.
+// handler, net/http holds the head and the body until its peer has taken the response. For a
+// small request that is little. A large one keeps its place until then, by the Flush below.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -424,7 +424,7 @@ func takeTurns(handler http.Handler) http.Handler {
 			return
 		}
 		places := r.Context().Value(placesOfConnection{}).(chan struct{})
-		small := isSmall(r) // asked now: response.WriteHeader in handlers.go frees the header
+		small := isSmall(r) // asked now: response.WriteHeader in handlers.go makes r.Header nil
 		if !takePlace(r.Context(), places, small) {
 			// No place is left for a large request. Or a small one has waited for one until its
 			// client gave it up, or until the third step of a stop: see stop.
@@ -505,7 +505,7 @@ func (s *server) serve(listener net.Listener) {
 // serveUntil. Then no connection is accepted, and for 0.25 s requests that are on their way are
 // read. (Shutdown or SetKeepAlivesEnabled(false) would close their connections at once.) Then
 // requests may finish until ctx ends, whose error is returned. With HTTP/2, those that wait for a
-// place are reset then.
+// place are reset when this step begins.
 //
 // A client that stops in the middle of a body must not hold this up. In the third step, each body
 // has bodyWait left: with HTTP/1.1 by endBodies, with HTTP/2 by boundBodyInStop, which heeds that
@@ -616,8 +616,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(flushTick, "write usage", s.ledger.flushInTime)
-	// The window of a minute may be stored with an end by another service's clock. One that ends 75
-	// s from now, by this clock, was stored by a clock that is 15 s ahead. A second is allowed.
+	// The window of a minute may be stored with an end by another service's clock. If it ends more
+	// than 60 s from now, one of the two clocks is wrong. A second more is allowed.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if endsIn := s.ledger.takeMostAhead(); endsIn > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
@@ -625,8 +625,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		}
 		return nil
 	})
-	// A clock that was just set must not have anything deleted: see steadyClock, which wants to be
-	// asked every minute.
+	// While the clock may be wrong, nothing is deleted. steadyClock compares it with what it was at
+	// the last tick.
 	began, clock := time.Now(), steadyClock{}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage",
 		func(ctx context.Context) error {
@@ -708,7 +708,7 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		const pausesForCreates = false // the stop waits for this; if creates are left, they are cut off
+		const pausesForCreates = false // creates that still run end with the process anyway
 		err := l.flush(ctx, time.Now, pausesForCreates)
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)

@@ -95,8 +95,8 @@ func appendQuoted(to []byte, text string) []byte {
 	return append(to, '"')
 }
 
-// lineEnds is not part of escapes: with characters of three bytes, that would take ten times as
-// long.
+// lineEnds is not part of escapes, which would take ten times as long with characters of three
+// bytes. It comes after escapes, which would escape its backslash.
 var lineEnds = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`)
 
 const lineEndStart = "\xe2\x80" // in UTF-8, both begin with these bytes
@@ -177,7 +177,7 @@ const maxQuoted = 100
 
 func (t sentText) String() string {
 	// Passwords are removed before the cut: to find one, the @ behind it is needed. A key that was
-	// cut is still found, by its beginning.
+	// cut is found by its beginning, before which it holds nothing secret.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -321,10 +321,10 @@ var keyText = regexp.MustCompile(`(?i)(pet_)(?:live|test)_[0-9a-z]+`)
 // withoutKeys leaves only pet_… of each API key in a text.
 func withoutKeys(text string) string { return keyText.ReplaceAllString(text, "$1…") }
 
-// A field of a line is a quoted text, whose last quote may be missing, or a run of characters
-// without quotes, white space and control characters: key="value" is two fields, key= and "value".
-// redact looks for a password in one field at a time, because it takes all up to the last @ away.
-// Whoever logs a text that may hold white space has to quote it.
+// withoutPassword takes away all up to the last @, so redact gives it one field of a line at a
+// time. A field is a quoted text, whose last quote may be missing, or a run of characters without
+// quotes, white space and control characters: key="value" is two fields, key= and "value". Whoever
+// logs a text that may hold white space has to quote it.
 const (
 	quotedField = `"([^"\\]|\\.)*"?`
 	plainField  = `[^"\x00-\x20]+`
@@ -462,8 +462,8 @@ func readFields(object []byte, ignored []string) (pet NewPet, given []string, wr
 
 // memberName decodes the name of a member. For a name that no field can have, it may return "". A
 // body may have thousands of names, and json.Unmarshal takes ten times as long as strconv.Unquote,
-// which reads strings of Go. These lack two escapes of JSON, \/ and halves of surrogate pairs, and
-// no field has a character that is written so.
+// which reads strings of Go. These lack two escapes of JSON, \/ and those of surrogates, and no
+// field has a character that is written so.
 func memberName(literal []byte) string {
 	// The longest name that any field has, if each of its characters is escaped.
 	const longest = len(`""`) + len("categoryId")*len(`\u0000`)
@@ -577,7 +577,8 @@ func checkName(name string) string {
 	return strings.Join(wrongs, " and ")
 }
 
-// shows reports whether a character alone can be seen, control characters aside. Those that are
+// shows reports whether a character alone can be seen. (checkName refuses control
+// characters by itself.) Those that are
 // listed are the fillers of Hangul and the empty pattern of Braille. The pattern in
 // web/openapi.json says the same, up to U+FFFF.
 func shows(c rune) bool {
@@ -653,7 +654,7 @@ func parsePageRequest(r *http.Request) (pageRequest, error) {
 		if !page.status.known() {
 			wrong.add("status must be one of available, pending, sold")
 		}
-		page.keptQuery += "status=" + given[0] + "&" // what is not known is an error
+		page.keptQuery += "status=" + given[0] + "&" // if it is not known, keptQuery is not used
 	}
 	if given := query["after"]; given != nil {
 		after, err := strconv.ParseInt(given[0], 10, 64)

@@ -115,9 +115,6 @@ func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logge
 			err = fmt.Errorf("%w: %w", err, reason)
 		}
 	}
-	if isNew && !errors.Is(err, errElsewhere) { // else the other service has it open
-		e.removeEmpty()
-	}
 	return nil, errors.Join(explained(err), e.Close())
 }
 
@@ -196,20 +193,6 @@ func (e *sqliteFile) renewLog(ctx context.Context) error {
 	})
 	e.heed(err)
 	return err
-}
-
-// removeEmpty removes a file that was made in vain, and the lock of a service, which is held still:
-// that lock alone would keep the next start from making the file.
-func (e *sqliteFile) removeEmpty() {
-	file, err := os.Stat(e.path)
-	isEmpty := err == nil && file.Size() <= 4096 && !hasLog(e.path) // it has at most a header
-	isOthers := e.lock == nil && !isMissing(e.path+"-lock")
-	if !isEmpty || isOthers {
-		return
-	}
-	for _, suffix := range []string{"-lock", "-wal", "-shm", ""} {
-		_ = os.Remove(e.path + suffix)
-	}
 }
 
 // checkOwner looks at an existing file without changing it, and returns the version of its schema:

@@ -9,8 +9,8 @@ package main
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
 // response before the disk has the data. We rejected one goroutine that does all writing. It would
-// share commits too, but it always has something to run. While any goroutine has, Go's scheduler on
-// a single core looks too rarely what the network has, and reads waited for hundreds of
+// share commits too, but it can always run. While any goroutine can, Go's scheduler on a single
+// core looks too rarely what the network has, and reads waited for hundreds of
 // milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
@@ -75,8 +75,8 @@ type engine interface {
 	// calls at once has noticed this, none of them returns before forget has returned.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database. If a file was opened to serve, its engine counts
-	// as that of a service from then on, and no more as that of a command: see write.
+	// engine refuses a node with another database, and a file that was opened to serve counts as a
+	// service's file: the end of ctx undoes no transaction any more (see write).
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -98,8 +98,10 @@ type member struct {
 }
 
 var (
-	// errUnavailable means that the store cannot be read or written now, and that the request may
-	// succeed later. Nothing of a write is stored, unless the error wraps errOutcome too.
+	// errUnavailable means that the store cannot be read or written now, and that the client may
+	// try again. Each write that fails wraps it, also for a reason that will last: see
+	// lastingErrors in main.go. Nothing of a write is stored, unless the error wraps errOutcome
+	// too.
 	errUnavailable = errors.New("the store is not available now")
 	// errOutcome means that a write was sent, and that it may or may not be stored.
 	errOutcome = errors.New("whether it was stored is unknown")
@@ -120,7 +122,7 @@ func pause(ctx context.Context, d time.Duration) {
 const (
 	entryBytes   = 256            // memory for a cached page or pet, beside its body
 	maxCallers   = 4096           // callers of one transaction; more creates are refused
-	maxOfOne     = maxCallers / 4 // of them creates of one usage: no burst takes all places
+	maxOfOne     = maxCallers / 4 // creates of one usage among them: no burst takes all places
 	recordMillis = dayMillis      // for how long an Idempotency-Key is kept
 
 	// For so long a command, and a service that starts or stops, wait for a lock of the file or for
@@ -277,7 +279,7 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
-	if t.err != nil && ctx.Err() != nil {
+	if t.err != nil && t.callers == 1 && ctx.Err() != nil {
 		return // it may have failed for that alone, which tells nothing of the database
 	}
 	if t.err != nil {
@@ -297,8 +299,8 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		rows := bytes.Join(t.pets, []byte(","))
 		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
-	// Before the write: while it returns, others may read and show its pets, and highestShown
-	// grows by their ids.
+	// Before the write: others may read and show its pets before it returns here, and highestShown
+	// rises to their ids.
 	t.shownBefore = s.highestShown.Load()
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
@@ -325,8 +327,8 @@ func (s *store) edit(ctx context.Context, statements ...statement) ([]result, er
 const editsQuery = "SELECT value FROM counters WHERE name = 'edits'"
 
 // refresh is a look for edits by others. If there are any, noteEdits makes everything cached old.
-// For what is not counted as an edit, changed does. If the database cannot be read, neither is
-// called, and what is cached is used on (but see read).
+// changed does the same for what is not counted as an edit. If the database cannot be read, neither
+// is called, and what is cached is used on (but see read).
 func (s *store) refresh(ctx context.Context) error {
 	var edits int64
 	_, err := s.readInto(ctx, sqlOf(editsQuery), &edits)
@@ -362,7 +364,7 @@ func (s *store) readInto(ctx context.Context, query statement, columns ...any) (
 	return found, err
 }
 
-// readable is an error if nothing can be read. Its query has a row in every database. Only this
+// readable is an error if nothing can be read. In every database, its query finds a row. Only this
 // notes whether reading works: others may fail because a pet is damaged.
 func (s *store) readable(ctx context.Context) error {
 	_, err := s.readInto(ctx, sqlOf(editsQuery), new(int64))
@@ -380,13 +382,13 @@ func (s *store) probe(ctx context.Context) error {
 }
 
 // storedStatuses has each status at the number that stands for it in the tables, which begin at 2.
-// SQLite may take 0 and 1 for truth values, and guess that most rows have the one that is bound to
-// a query. It would plan anew whenever pages of that status and of another came in turn, and a page
+// SQLite may take a 0 or 1 that is bound to a query for a truth value, and guess that most rows
+// have it. It would plan anew whenever pages of that status and of another came in turn, and a page
 // would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
-// stored is the number of a status. For "", which is where 0 and 1 are left out, it is 0: in a
-// place, that stands for all pets.
+// stored is the number of a status. For "" it is 0, the first element that is left out above. In a
+// place, 0 stands for all pets.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
@@ -490,8 +492,8 @@ func (s *store) fresh(p *listPage) bool {
 	}
 	// On a file, only commands add pets beside this service, and the next look notices those by
 	// engine.changed. But the page may lack a pet of this service that was shown since. (It keeps
-	// highestShown as it was before its query. If that has shown a new pet, and so raised
-	// highestShown, the page is old at once, and is read once more.)
+	// highestShown as it was before its query. If its own query was the first to show a new pet, it
+	// is old at once, and read once more.)
 	return p.highestShown == s.highestShown.Load()
 }
 
@@ -631,9 +633,8 @@ var insertOnce = insertPets(`NOT EXISTS (SELECT 1 FROM idempotency
 // createPetOnce stores a pet under an Idempotency-Key, or finds the one that was stored under it:
 // then replayed is true, and reused as well if the first request had another body. The record and
 // the pet are one transaction, whose SQL decides which of several parallel requests is the first.
-// The usage has its share of the places in a transaction, but the record belongs to the API key
-// itself, by its keyID: a key and its successor share the usage, but not the records. The error may
-// be errQueueFull.
+// usageID is only for the share of places in a transaction. keyID is whose record it is: a key and
+// its successor share the usage, but not the records. The error may be errQueueFull.
 func (s *store) createPetOnce(usageID int64, p NewPet, keyID int64, idempotencyKey string,
 	body []byte, now time.Time) (id int64, replayed, reused bool, err error) {
 	digest := fmt.Sprintf("%x", sha256.Sum256(body))
@@ -674,8 +675,8 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 			ORDER BY created_at LIMIT ?)`, expired)
 }
 
-// purgeRows repeats a statement until no rows are left, or until ctx ends. The arguments of the
-// statement are upTo, the last instant or day whose rows it deletes, and how many it deletes at
+// purgeRows repeats a statement until no rows are left, or until ctx ends. The statement has two
+// arguments: upTo, the last instant or day whose rows it deletes, and how many rows it deletes at
 // most. After each time it leaves the database to creates for as long as that took.
 func (s *store) purgeRows(ctx context.Context, query string, upTo int64) error {
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
