@@ -153,9 +153,10 @@ func backup(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-// noteBackup stores when the last backup ended, in Unix seconds. The copy itself has no such note:
-// see checkedCopy.
-const noteBackup = "REPLACE INTO counters (name, value) VALUES ('backup', ?)"
+// noteBackup stores when the last backup of a database ended, in Unix seconds, unless the database
+// has another identity by now. The copy itself has no such note: see checkedCopy.
+const noteBackup = `REPLACE INTO counters (name, value)
+	SELECT 'backup', ? FROM identity WHERE value = ?`
 
 // note stores in the database that a backup was made. One of an older schema is left as it is.
 func (c *invocation) note(ctx context.Context) error {
@@ -163,7 +164,12 @@ func (c *invocation) note(ctx context.Context) error {
 	if err != nil || version < len(migrations) {
 		return err
 	}
-	note := sqlOf(noteBackup, time.Now().Unix())
+	var identity int64 // of what was copied
+	_, err = c.store.readInto(ctx, sqlOf("SELECT value FROM identity"), &identity)
+	if err != nil {
+		return err
+	}
+	note := sqlOf(noteBackup, time.Now().Unix(), identity)
 	if isCluster(c.db) {
 		_, err := c.store.write(ctx, note)
 		return err
@@ -177,7 +183,10 @@ func (c *invocation) note(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = file.write(ctx, []statement{note})
+	noted, err := file.write(ctx, []statement{note})
+	if err == nil && noted[0].affected == 0 {
+		err = errors.New("another database has taken the place of the one that was copied")
+	}
 	return errors.Join(err, file.Close())
 }
 

@@ -149,7 +149,7 @@ func TestABackupThatIsRefusedLeavesEverything(t *testing.T) {
 		copy.db to DEVICE => copy.db exists
 		copy.db-wal => copy.db-wal exists
 		copy.db-journal => copy.db-journal exists
-		copy.db.partial => copy.db.partial is there: another copy runs, or was stopped; remove it
+		copy.db.partial => copy.db.partial is there: another copy runs, or was stopped; remove it if
 		copy.db.partial to nowhere => another copy runs`, "DEVICE", os.DevNull)) {
 		folder := t.TempDir()
 		file := filepath.Join(folder, "copy.db")
@@ -398,6 +398,17 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 	testKeys{t, file}.write(sqlOf("REPLACE INTO counters (name, value) VALUES ('backup', 8)"))
 	mustSay(t, db, "restore "+file)
 	wantEqual(t, backupNote(t, db), 0, "the note in a restored database")
+}
+
+// TestABackupIsNotedInNoOtherDatabase that has taken the place of the copied one meanwhile, as by a
+// restore: that has no backup yet.
+func TestABackupIsNotedInNoOtherDatabase(t *testing.T) {
+	db, other := madeDatabase(t), madeDatabase(t)
+	c := &invocation{process: &process{}, log: testLog, store: openDatabaseFor(t, db, openToCopy)}
+	c.db = db
+	must(t, os.Rename(other, db))
+	wantPart(t, fmt.Sprint(c.note(t.Context())), "another database has taken the place", "the error")
+	wantEqual(t, backupNote(t, db), 0, "the note")
 }
 
 // TestABackupThatCannotBeNotedIsMade, with a warning.
@@ -842,7 +853,7 @@ func TestRestoreIsRefused(t *testing.T) {
 	takesSeconds(t)
 	t.Parallel()
 	words := strings.NewReplacer(
-		"SERVED", "a petstore serves it; stop it first",
+		"SERVED", "a petstore serves it, or a restore runs; stop it first",
 		"ANOTHER", "it belongs to another program",
 		"RECIPES", "sql recipes.db CREATE TABLE recipes (name)",
 		"HIGH copy.db", "sql copy.db PRAGMA user_version = 99",
@@ -850,7 +861,7 @@ func TestRestoreIsRefused(t *testing.T) {
 		"FROMLINK", "restore copy.db.link pets.db",
 		"ONTOLINK", "restore copy.db pets.db.link",
 		"LOSE", "lose; write pets.db-lock",
-		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it",
+		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it if none runs",
 		"LEFT", "it is missing or empty, but its -wal is there",
 	)
 	for row, want := range rowsOf(t, words.Replace(`

@@ -785,7 +785,8 @@ func createPartial(path string) (*partialFile, error) {
 	name := path + ".partial"
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("%s is there: another copy runs, or was stopped; remove it", name)
+		return nil, fmt.Errorf("%s is there: another copy runs, or was stopped; remove it if none "+
+			"runs", name)
 	}
 	if err != nil {
 		return nil, err

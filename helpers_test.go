@@ -1285,3 +1285,9 @@ func debugCall(routes http.Handler, path, host string) *httptest.ResponseRecorde
 	routes.ServeHTTP(w, r)
 	return w
 }
+
+// mustNoteBackup notes that a backup was made in second 7.
+func mustNoteBackup(t testing.TB, s *store) {
+	t.Helper()
+	mustWrite(t, s, sqlOf("REPLACE INTO counters (name, value) VALUES ('backup', 7)"))
+}

@@ -151,7 +151,7 @@ func TestEveryMetricIsCountedAndDocumented(t *testing.T) {
 			s.debug().certificate = &pair.certificate
 			s.debug().certificateUnusable = &pair.unusable
 			s.debug().droppedLines.Store(1)
-			mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
+			mustNoteBackup(t, s.service.store)
 			s.stats()
 			must(t, s.debug().updateStored(t.Context()))
 			must(t, s.debug().updateNodes(t.Context()))

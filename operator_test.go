@@ -354,7 +354,7 @@ func TestTheStoreIsAskedForTheReportEvery5SecondsWhileAPageIsOpen(t *testing.T) 
 // A person who meets a damaged file must know of which time the last backup is.
 func TestTheLastBackupIsToldWherePetsCannotBeCounted(t *testing.T) {
 	s := openShop(t)
-	mustWrite(t, s.service.store, sqlOf(noteBackup, int64(7)))
+	mustNoteBackup(t, s.service.store)
 	mustWrite(t, s.service.store, sqlOf("DROP TABLE pets"))
 	o := s.debug()
 	s.stats()

@@ -57,7 +57,7 @@ var (
 		"one: petstore makes it at its first start")
 	errOlder = errors.New("only the start of a service brings it up to date: start the service " +
 		"first, or to look into a copy, restore it: petstore restore -db look.db COPY")
-	errServed = errors.New("a petstore serves it; stop it first")
+	errServed = errors.New("a petstore serves it, or a restore runs; stop it first")
 )
 
 // ownerQuery reads the id of the application, the version of the schema, and the number of tables
