@@ -100,8 +100,9 @@ type knownKey struct {
 	generation uint64 // what store.generation was before the key was read
 }
 
-// maxSuspects is how many suspect lookups may run or wait. While a cluster has no leader, each may
-// take about 5 s. The last one has to end within 30 seconds, in which a response must be sent.
+// maxSuspects is how many suspect lookups may run or wait. While a cluster has no leader, each
+// takes up to about 5 s. So the last of four ends after 20 s. It must leave time for the rest of
+// its request, whose response has to be sent within 30 s.
 const maxSuspects = 4
 
 // errNoLookup means that maxSuspects suspect lookups run or wait already.
@@ -174,8 +175,9 @@ func (k *keyring) lookup(token secret, spent func() bool) (*apiKey, error) {
 	if !wellFormed(string(token), k.prefix) {
 		return nil, nil
 	}
-	isGuess := known.apiKey == nil // a known key is no guess, even if it may have changed
-	if isGuess && spent() {
+	isKnown := known.apiKey != nil // even if it may have changed since
+	isSuspect := !isKnown && spent()
+	if isSuspect {
 		return k.readInTurn(d)
 	}
 	return k.read(d)
@@ -198,9 +200,9 @@ func wellFormed(token, prefix string) bool {
 
 // readInTurn reads a key when no other suspect lookup reads one.
 func (k *keyring) readInTurn(d digest) (*apiKey, error) {
-	waiting := k.suspects.Add(1)
+	suspects := k.suspects.Add(1) // this one included
 	defer k.suspects.Add(-1)
-	if waiting > maxSuspects {
+	if suspects > maxSuspects {
 		return nil, errNoLookup
 	}
 	k.turn <- struct{}{}
@@ -263,7 +265,7 @@ func parseNetwork(text string) netip.Prefix {
 	var ip netip.Addr // invalid at first
 	if addrPort, err := netip.ParseAddrPort(text); err == nil {
 		ip = addrPort.Addr()
-	} else { // no port: an IPv6 address can have one only if it is in brackets
+	} else { // it has no port (which IPv6 addresses have only behind brackets)
 		ip, _ = netip.ParseAddr(strings.Trim(text, "[]")) // invalid with an error
 	}
 	if !ip.IsValid() {

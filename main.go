@@ -92,7 +92,8 @@ func main() {
 		os.Exit(1)
 	}
 	message := redactAsOneField(strings.ReplaceAll(err.Error(), "\n", "; "))
-	// Fprintln blocks while nobody reads stderr. After a signal, it has 0.1 s from here.
+	// Fprintln blocks while nobody reads stderr. A signal, also an earlier one, ends that after 0.1
+	// s.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", message)
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -522,9 +523,9 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	s.closeUnused()
 	// Shutdown does not heed ctx while it closes a TLS connection, which may wait for its peer. So
 	// it runs beside this loop, which ends when Shutdown has returned or ctx has ended.
-	untilShut, hasReturned := context.WithCancel(ctx)
+	untilShut, markShut := context.WithCancel(ctx)
 	go func() {
-		defer hasReturned()
+		defer markShut()
 		_ = s.Shutdown(ctx) // whose error is that of ctx
 	}()
 	for untilShut.Err() == nil {
@@ -586,7 +587,7 @@ func boundBodyInStop(w http.ResponseWriter, r *http.Request) (end func()) {
 func localURL(l net.Listener, addr string, secure bool) string {
 	host, _, _ := net.SplitHostPort(addr)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	// A name stays as it is: for one, ParseIP returns nil, for which IsUnspecified is false.
+	// A name stays as it is: ParseIP returns nil for it, and IsUnspecified is false for nil.
 	if host == "" || net.ParseIP(host).IsUnspecified() {
 		host = "localhost"
 	}
@@ -616,8 +617,9 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		return s.store.keepUp()
 	})
 	every(flushTick, "write usage", s.ledger.flushInTime)
-	// The window of a minute may be stored with an end by another service's clock. If it ends more
-	// than 60 s from now, one of the two clocks is wrong. A second more is allowed.
+	// Another service may have stored the end of a minute by its own clock. takeMostAhead tells how
+	// far ahead one was, at most, of those read since the last tick. If that is more than 60 s, one
+	// of the clocks is wrong. A second more is allowed.
 	every(time.Minute, "compare clocks", func(context.Context) error {
 		if endsIn := s.ledger.takeMostAhead(); endsIn > 61*time.Second {
 			s.log.Warn("a service's clock is wrong, this one's or another's: "+
@@ -625,8 +627,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		}
 		return nil
 	})
-	// While the clock may be wrong, nothing is deleted. steadyClock compares it with what it was at
-	// the last tick.
+	// If the wall clock was set, nothing is deleted for an hour. steadyClock compares it with the
+	// monotonic clock, which now.Sub uses, at each tick.
 	began, clock := time.Now(), steadyClock{}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage",
 		func(ctx context.Context) error {
@@ -675,7 +677,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 func saveAll(s *service) error {
 	flushErr := flushLast(s.ledger)
 	const isEnd = true
-	lostErr := saveLost(s, isEnd) // after the flush, in which a file may be lost, too
+	lostErr := saveLost(s, isEnd) // afterwards, since a file may lose its name during the flush
 	if flushErr == nil {
 		return lostErr
 	}
@@ -708,7 +710,8 @@ func flushLast(l *ledger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), commandWait)
 	defer cancel()
 	for {
-		const pausesForCreates = false // creates that still run end with the process anyway
+		// None are made for creates: those that still run end with the process anyway.
+		const pausesForCreates = false
 		err := l.flush(ctx, time.Now, pausesForCreates)
 		isUseless := slices.ContainsFunc(lastingErrors, func(end error) bool {
 			return errors.Is(err, end)

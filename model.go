@@ -96,7 +96,7 @@ func appendQuoted(to []byte, text string) []byte {
 }
 
 // lineEnds is not part of escapes, which would take ten times as long with characters of three
-// bytes. It comes after escapes, which would escape its backslash.
+// bytes. It comes after escapes, which otherwise would escape its backslash.
 var lineEnds = strings.NewReplacer("\u2028", `\u2028`, "\u2029", `\u2029`)
 
 const lineEndStart = "\xe2\x80" // in UTF-8, both begin with these bytes
@@ -177,7 +177,7 @@ const maxQuoted = 100
 
 func (t sentText) String() string {
 	// Passwords are removed before the cut: to find one, the @ behind it is needed. A key that was
-	// cut is found by its beginning, before which it holds nothing secret.
+	// cut is still found, if anything secret of it is left.
 	text := withoutPassword(string(t))
 	if characters := []rune(text); len(characters) > maxQuoted {
 		text = string(characters[:maxQuoted]) + "…"
@@ -577,10 +577,9 @@ func checkName(name string) string {
 	return strings.Join(wrongs, " and ")
 }
 
-// shows reports whether a character alone can be seen. (checkName refuses control
-// characters by itself.) Those that are
-// listed are the fillers of Hangul and the empty pattern of Braille. The pattern in
-// web/openapi.json says the same, up to U+FFFF.
+// shows reports whether a character alone can be seen. Control characters count as if they could:
+// checkName refuses them by itself. Those that are listed are the fillers of Hangul and the empty
+// pattern of Braille. The pattern in web/openapi.json says the same, up to U+FFFF.
 func shows(c rune) bool {
 	hidden := unicode.In(c, unicode.White_Space, unicode.Z, unicode.Cf, unicode.Mn)
 	return !hidden && !strings.ContainsRune("\u115f\u1160\u2800\u3164\uffa0", c)

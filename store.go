@@ -9,9 +9,7 @@ package main
 // write came first is its leader: it waits until the transaction before has ended, commits, and
 // wakes the others, its followers. So 64 clients share one sync of the disk, and nobody gets a
 // response before the disk has the data. We rejected one goroutine that does all writing. It would
-// share commits too, but it can always run. While any goroutine can, Go's scheduler on a single
-// core looks too rarely what the network has, and reads waited for hundreds of
-// milliseconds.
+// share commits too, but on a single core the reads beside it waited for hundreds of milliseconds.
 //
 // A transaction is SQL alone, without Go code between its statements. So an engine may be far away
 // and speak JSON.
@@ -60,8 +58,8 @@ type engine interface {
 	// that nothing was written, unless it wraps errOutcome.
 	//
 	// The end of ctx ends a wait for other programs. What it does to a transaction that has begun:
-	//   - on a service's file (see bind): nothing, the transaction finishes;
-	//   - on a command's file: the transaction is undone, unless its COMMIT has begun;
+	//   - on a file that was opened to serve, from bind on: nothing, the transaction finishes;
+	//   - on another file: the transaction is undone, unless its COMMIT has begun;
 	//   - on a cluster: the outcome of what was sent is unknown.
 	write(ctx context.Context, statements []statement) ([]result, error)
 	// read calls row for each row of the query's result. The query sees every write that has
@@ -75,8 +73,8 @@ type engine interface {
 	// calls at once has noticed this, none of them returns before forget has returned.
 	changed(ctx context.Context, forget func()) error
 	// bind is the last step of each opening, once the schema is right. From then on a cluster's
-	// engine refuses a node with another database, and a file that was opened to serve counts as a
-	// service's file: the end of ctx undoes no transaction any more (see write).
+	// engine refuses a node with another database, and on a file that was opened to serve, the end
+	// of ctx undoes no transaction any more.
 	bind(ctx context.Context) error
 	// shared reports whether several services can use the database at once.
 	shared() bool
@@ -99,9 +97,9 @@ type member struct {
 
 var (
 	// errUnavailable means that the store cannot be read or written now, and that the client may
-	// try again. Each write that fails wraps it, also for a reason that will last: see
-	// lastingErrors in main.go. Nothing of a write is stored, unless the error wraps errOutcome
-	// too.
+	// try again. Each write that fails wraps it, unless errQueueFull has refused it, and also if
+	// the reason will last: see lastingErrors in main.go. Nothing of a write is stored, unless the
+	// error wraps errOutcome too.
 	errUnavailable = errors.New("the store is not available now")
 	// errOutcome means that a write was sent, and that it may or may not be stored.
 	errOutcome = errors.New("whether it was stored is unknown")
@@ -279,8 +277,10 @@ func (s *store) commitInTurn(ctx context.Context, t *transaction) {
 	s.next = newTransaction()
 	s.mu.Unlock()
 	t.err = s.commit(ctx, t)
+	// commit heeds ctx only for a single caller. Then it may have failed by that alone, which tells
+	// nothing of the database, and is not counted.
 	if t.err != nil && t.callers == 1 && ctx.Err() != nil {
-		return // it may have failed for that alone, which tells nothing of the database
+		return
 	}
 	if t.err != nil {
 		s.commitsFailed.Add(1)
@@ -299,8 +299,8 @@ func (s *store) commit(ctx context.Context, t *transaction) error {
 		rows := bytes.Join(t.pets, []byte(","))
 		t.statements = append(t.statements, sqlOf(insertCreated, "["+string(rows)+"]"))
 	}
-	// Before the write: others may read and show its pets before it returns here, and highestShown
-	// rises to their ids.
+	// Before the write: until that returns here, others may already read and show its pets, by
+	// which highestShown rises.
 	t.shownBefore = s.highestShown.Load()
 	start := time.Now()
 	results, err := s.engine.write(ctx, t.statements)
@@ -336,6 +336,7 @@ func (s *store) refresh(ctx context.Context) error {
 		return err
 	}
 	s.noteEdits(edits)
+	// After the read: on a cluster, this notices whether another node has answered that.
 	return s.engine.changed(ctx, s.forget)
 }
 
@@ -381,14 +382,14 @@ func (s *store) probe(ctx context.Context) error {
 	return err
 }
 
-// storedStatuses has each status at the number that stands for it in the tables, which begin at 2.
+// storedStatuses has each status at the number that stands for it in the tables: from 2 on, because
 // SQLite may take a 0 or 1 that is bound to a query for a truth value, and guess that most rows
 // have it. It would plan anew whenever pages of that status and of another came in turn, and a page
 // would take 18 µs in place of 10.
 var storedStatuses = []PetStatus{2: Available, 3: Pending, 4: Sold}
 
-// stored is the number of a status. For "" it is 0, the first element that is left out above. In a
-// place, 0 stands for all pets.
+// stored is the number of a status. For "" it is 0: the elements 0 and 1 above are "". In a place,
+// 0 stands for all pets.
 func (s PetStatus) stored() int64 { return int64(slices.Index(storedStatuses, s)) }
 
 // The queries of pets, for petReader. Those that begin with readPets have one more row, with the id
@@ -407,10 +408,10 @@ const (
 		WHERE status = ? AND id > ? ORDER BY id LIMIT ?`
 )
 
-// petReader returns a function that takes the rows of these queries, and notes what a response may
-// show from now on. The function returns the pet of a row, which its next call overwrites, or nil
-// for the row that is no pet. With an error, the pet has what could be read, such as the id that an
-// export then names.
+// petReader returns a function that takes the rows of these queries, and notes that a response may
+// show its rows from now on. The function returns the pet of a row, which its next call overwrites,
+// or nil for the row that is no pet. With an error, the pet has what could be read, such as the id
+// that an export then names.
 func (s *store) petReader() func(scan scanner) (*Pet, error) {
 	var pet Pet
 	var status int64 // the number of its Status
@@ -675,9 +676,10 @@ func (s *store) purge(ctx context.Context, now time.Time) error {
 			ORDER BY created_at LIMIT ?)`, expired)
 }
 
-// purgeRows repeats a statement until no rows are left, or until ctx ends. The statement has two
-// arguments: upTo, the last instant or day whose rows it deletes, and how many rows it deletes at
-// most. After each time it leaves the database to creates for as long as that took.
+// purgeRows repeats a statement until no rows are left, or until ctx ends, which may also be the
+// error of a write. The statement has two arguments: upTo, the last instant or day whose rows it
+// deletes, and how many rows it deletes at most. After each time it leaves the database to creates
+// for as long as that took.
 func (s *store) purgeRows(ctx context.Context, query string, upTo int64) error {
 	const chunk int64 = 100 // rows in one transaction, so that creates need not wait long
 	for ctx.Err() == nil {
