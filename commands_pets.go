@@ -204,6 +204,8 @@ type importFile struct {
 	first  string   // of the content: its first bytes
 	ids    idRuns   // that this call has given
 
+	identity int64 // of the database when the import began
+
 	kept map[int64]bool // the ids of the rows, which begin with them; nil without -keep-ids
 }
 
@@ -261,6 +263,9 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
 	}
+	if _, err := cmd.store.readInto(ctx, sqlOf(identityQuery), &file.identity); err != nil {
+		return err
+	}
 	if cmd.keepIDs {
 		return cmd.importKept(ctx, file)
 	}
@@ -269,6 +274,9 @@ func petImport(ctx context.Context, cmd *invocation) error {
 		return err
 	}
 	stored, err := cmd.storePets(ctx, file, start)
+	if restored := cmd.store.refuseRestored(ctx, file.identity); restored != nil {
+		return restored
+	}
 	if err != nil {
 		return fmt.Errorf("%d of %d pets are stored, this time with the ids %s; "+
 			"the same import goes on after them: %w", stored, file.pets, &file.ids, err)
@@ -279,6 +287,18 @@ func petImport(ctx context.Context, cmd *invocation) error {
 		"file", cmd.argument,
 		"sha256", file.digest,
 		"alreadyStored", start)
+	return nil
+}
+
+// refuseRestored is an error if the database is another one than it was: what an import has stored
+// may have been in the old one. If it cannot be read, the import tells why.
+func (s *store) refuseRestored(ctx context.Context, identity int64) error {
+	var now int64
+	found, _ := s.readInto(ctx, sqlOf(identityQuery), &now)
+	if found && now != identity {
+		return errors.New("a copy was restored during the import, and may lack some of its pets; " +
+			"run the command again")
+	}
 	return nil
 }
 
@@ -604,6 +624,9 @@ func (c *invocation) importKept(ctx context.Context, file *importFile) error {
 		stored += results[0].affected
 		return nil
 	})
+	if restored := c.store.refuseRestored(ctx, file.identity); restored != nil {
+		return restored
+	}
 	if err != nil {
 		return fmt.Errorf("%d of %d pets are in their place; "+
 			"the same import goes on after them: %w", inPlace, file.pets, err)

@@ -693,6 +693,19 @@ func TestDeletedPetsComeBack(t *testing.T) {
 	})
 }
 
+// TestAnImportThatARestoreOvertakesDoesNotSucceed: what it stored before may not be in the copy.
+func TestAnImportThatARestoreOvertakesDoesNotSucceed(t *testing.T) {
+	db := madeDatabase(t)
+	mustImport(t, db, petLines(1))
+	deleted := mustSay(t, db, "pet delete 1")
+	// A restore gives a database another identity.
+	makeOtherDatabase(t, db, `CREATE TRIGGER restore AFTER INSERT ON pets
+		BEGIN UPDATE identity SET value = value + 1; END`)
+	for _, arguments := range []string{"-keep-ids ", ""} {
+		mustFail(t, db, "pet import "+arguments+petsFile(t, deleted), false, "a copy was restored")
+	}
+}
+
 // TestAnIDThatCannotBeKeptStopsAnImportBeforeAnythingIsStored.
 func TestAnIDThatCannotBeKeptStopsAnImportBeforeAnythingIsStored(t *testing.T) {
 	engines(t, func(t *testing.T, db string) {
