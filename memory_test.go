@@ -114,6 +114,17 @@ func TestALargeEntryTakesThePlaceOfOthers(t *testing.T) {
 	}
 }
 
+func TestARemovedEntryGivesItsSizeBack(t *testing.T) {
+	c := cache[string, string]{max: 10}
+	c.put("a", "a1", 4)
+	c.put("b", "b1", 5)
+	c.remove("a")
+	c.remove("nothing")
+	if c.get("a") != "" || c.get("b") != "b1" || c.size != 5 {
+		t.Errorf("there are %v, of size %d", c.entries, c.size)
+	}
+}
+
 // lookingService is a service in fake time with a key that it remembers. Nothing looks for edits
 // beside the requests unless a test starts that: so is a service in the first moment after a pause.
 type lookingService struct {
