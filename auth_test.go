@@ -286,7 +286,7 @@ func TestAKeyThatHasChangedIsNotRotated(t *testing.T) {
 			old.Plan = enterprisePlan
 			old.quota = quota{PerMinute: 7, PerDay: 69}
 		}
-		id, err := rotateKey(t.Context(), s, old, old, old, newSecret(false).digest())
+		id, err := rotateKey(t.Context(), s, old, old, newSecret(false).digest(), made+1)
 		if id != 0 || err == nil {
 			t.Errorf("the successor of key %d is key %d, %v", i+1, id, err)
 		}

@@ -133,9 +133,13 @@ func backup(ctx context.Context, cmd *invocation) error {
 	}
 	from := databaseName(cmd.db)
 	var pets int64
-	partial, err := createFile(cmd.argument)
+	identity, err := cmd.identity(ctx)
 	if err == nil {
-		pets, err = cmd.saveCopy(ctx, from, partial, cmd.skipIDs)
+		var partial *partialFile
+		partial, err = createFile(cmd.argument)
+		if err == nil {
+			pets, err = cmd.saveCopy(ctx, from, partial, cmd.skipIDs)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, explained(err))
@@ -143,7 +147,7 @@ func backup(ctx context.Context, cmd *invocation) error {
 	// The copy is made, whatever becomes of the note. A backup waits for no lock for long.
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if err := cmd.note(ctx); err != nil {
+	if err := cmd.note(ctx, identity); err != nil {
 		cmd.log.Warn("the operator's page does not learn of this backup", "error", err)
 	}
 	cmd.log.Info("backup made",
@@ -158,16 +162,22 @@ func backup(ctx context.Context, cmd *invocation) error {
 const noteBackup = `REPLACE INTO counters (name, value)
 	SELECT 'backup', ? FROM identity WHERE value = ?`
 
-// note stores in the database that a backup was made. One of an older schema is left as it is.
-func (c *invocation) note(ctx context.Context) error {
+// identity returns the identity of the database that is to be copied, or 0 for one of an older
+// schema, which is not noted in.
+func (c *invocation) identity(ctx context.Context) (identity int64, err error) {
 	version, err := schemaVersion(ctx, c.store.engine)
 	if err != nil || version < len(migrations) {
-		return err
+		return 0, err
 	}
-	var identity int64 // of what was copied
-	_, err = c.store.readInto(ctx, sqlOf("SELECT value FROM identity"), &identity)
-	if err != nil {
-		return err
+	_, err = c.store.readInto(ctx, sqlOf(identityQuery), &identity)
+	return identity, err
+}
+
+// note stores in the database that a backup was made, if it still has the identity that it had
+// before the backup: a restore may have given it other contents meanwhile.
+func (c *invocation) note(ctx context.Context, identity int64) error {
+	if identity == 0 {
+		return nil
 	}
 	note := sqlOf(noteBackup, time.Now().Unix(), identity)
 	if isCluster(c.db) {
@@ -185,7 +195,7 @@ func (c *invocation) note(ctx context.Context) error {
 	}
 	noted, err := file.write(ctx, []statement{note})
 	if err == nil && noted[0].affected == 0 {
-		err = errors.New("another database has taken the place of the one that was copied")
+		err = errors.New("another one was restored, or put in its place, meanwhile")
 	}
 	return errors.Join(err, file.Close())
 }

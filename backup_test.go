@@ -400,15 +400,22 @@ func TestOnlyABackupIsNotedAsOne(t *testing.T) {
 	wantEqual(t, backupNote(t, db), 0, "the note in a restored database")
 }
 
-// TestABackupIsNotedInNoOtherDatabase that has taken the place of the copied one meanwhile, as by a
-// restore: that has no backup yet.
+// TestABackupIsNotedInNoOtherDatabase that has taken the place of the copied one meanwhile: a
+// restored one, or another file.
 func TestABackupIsNotedInNoOtherDatabase(t *testing.T) {
-	db, other := madeDatabase(t), madeDatabase(t)
-	c := &invocation{process: &process{}, log: testLog, store: openDatabaseFor(t, db, openToCopy)}
-	c.db = db
-	must(t, os.Rename(other, db))
-	wantPart(t, fmt.Sprint(c.note(t.Context())), "another database has taken the place", "the error")
-	wantEqual(t, backupNote(t, db), 0, "the note")
+	copied, other, restored := madeDatabase(t), madeDatabase(t), madeDatabase(t)
+	for db, replace := range map[string]func(){
+		copied:   func() { must(t, os.Rename(other, copied)) },
+		restored: func() { testKeys{t, restored}.write(sqlOf("UPDATE identity SET value = 7")) },
+	} {
+		c := &invocation{process: &process{}, log: testLog}
+		c.db, c.store = db, openDatabaseFor(t, db, openToCopy)
+		identity, err := c.identity(t.Context())
+		must(t, err)
+		replace()
+		wantPart(t, fmt.Sprint(c.note(t.Context(), identity)), "another one was restored", "the error")
+		wantEqual(t, backupNote(t, db), 0, "the note")
+	}
 }
 
 // TestABackupThatCannotBeNotedIsMade, with a warning.

@@ -149,18 +149,14 @@ func keyRotate(ctx context.Context, cmd *invocation) error {
 	successor := cmd.key
 	successor.CreatedAt = cmd.now
 	successor.Succeeds = keyID(cmd.id)
-	ended := cmd.key
-	ended.ExpiresAt = cmd.now + instant(cmd.overlap.Milliseconds())
+	overlapEnds := cmd.now + instant(cmd.overlap.Milliseconds())
 	if cmd.key.ExpiresAt != 0 {
-		ended.ExpiresAt = min(ended.ExpiresAt, cmd.key.ExpiresAt)
-	}
-	if cmd.overlap == 0 { // a service whose clock is behind would let it in until its expiry
-		ended.RevokedAt = cmd.now
+		overlapEnds = min(overlapEnds, cmd.key.ExpiresAt)
 	}
 	insert := func(d digest) (int64, error) {
-		return rotateKey(ctx, cmd.store, &cmd.key, &ended, &successor, d)
+		return rotateKey(ctx, cmd.store, &cmd.key, &successor, d, overlapEnds)
 	}
-	undo := undoEnd(&cmd.key, &ended)
+	undo := restoreExpiry(&cmd.key, overlapEnds)
 	id, err := cmd.issue(ctx, "$KEY\n", &successor, insert, undo)
 	if err != nil {
 		return err

@@ -199,7 +199,7 @@ func TestAStopTakesAKeyBackThatNobodyTakes(t *testing.T) {
 				wantEqual(k, time.Since(began), takes, "the time after the stop")
 				keys := strings.Count(k.do("list"), "live")
 				wantEqual(k, fmt.Sprint(keys), words[1], "the number of keys")
-				k.story("1 revokedAt=null expiresAt=2000-01-" + words[2] + "T00:00:00Z")
+				k.story("1 expiresAt=2000-01-" + words[2] + "T00:00:00Z")
 			})
 		})
 	}
@@ -330,8 +330,7 @@ func TestKeyRotate(t *testing.T) {
 			rotate -overlap 1h 2
 			rotate -overlap 0s 3
 			2 expiresAt=2000-01-01T01:00:01Z
-			2 revokedAt=null
-			3 revokedAt=2000-01-01T00:00:01Z
+			3 expiresAt=2000-01-01T00:00:01Z
 			4 expiresAt=null`)
 		// One line of rotations has one usage.
 		k.write(saveUsage(1, &usage{day: bucket{used: 31, ends: now + dayMillis}}))
@@ -512,6 +511,16 @@ ID  KEY        PLAN  MINUTE  DAY       STATE                              NAME
 	})
 }
 
+// TestAnInstantThatJSONCannotHoldIsAnError: a hand has stored one after the year 9999.
+func TestAnInstantThatJSONCannotHoldIsAnError(t *testing.T) {
+	db := madeDatabase(t)
+	mustSay(t, db, "key create")
+	makeOtherDatabase(t, db, "UPDATE api_keys SET expires_at = 300000000000000")
+	for _, command := range []string{"key list -json", "key show -json 1"} {
+		mustFail(t, db, command, false, "year outside of range")
+	}
+}
+
 // A key and its successors are one block, however long ago they were made.
 func TestAKeyAndItsSuccessorsAreABlockOfTheTable(t *testing.T) {
 	inKeys(t, func(k testKeys) {
@@ -527,7 +536,7 @@ func TestAKeyAndItsSuccessorsAreABlockOfTheTable(t *testing.T) {
 		k.prints("list", strings.TrimPrefix(`
 ID   KEY        PLAN  MINUTE  DAY     STATE                              NAME
 1    live ****  free  0/60    0/1000  expired 2000-01-01 01:00:00Z       shop
-  3  live ****  free  0/60    0/1000  revoked 2000-01-01 02:00:00Z       shop
+  3  live ****  free  0/60    0/1000  expired 2000-01-01 02:00:00Z       shop
   5  live ****  free  0/60    0/1000  active; ends 2000-01-02 02:00:00Z  front
 2    live ****  free  0/60    0/1000  active; ends 2000-01-02 00:00:00Z  till
   4  live ****  free  0/60    0/1000  revoked 2000-01-01 02:00:00Z       till

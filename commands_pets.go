@@ -274,10 +274,11 @@ func petImport(ctx context.Context, cmd *invocation) error {
 		return err
 	}
 	stored, err := cmd.storePets(ctx, file, start)
-	if restored := cmd.store.refuseRestored(ctx, file.identity); restored != nil {
-		return restored
+	isRestored, readErr := cmd.store.isRestored(ctx, file.identity)
+	if isRestored {
+		return errRestored
 	}
-	if err != nil {
+	if err := cmp.Or(err, readErr); err != nil {
 		return fmt.Errorf("%d of %d pets are stored, this time with the ids %s; "+
 			"the same import goes on after them: %w", stored, file.pets, &file.ids, err)
 	}
@@ -290,17 +291,16 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
-// refuseRestored is an error if the database is another one than it was: what an import has stored
-// may have been in the old one. If it cannot be read, the import tells why.
-func (s *store) refuseRestored(ctx context.Context, identity int64) error {
+// isRestored reports whether the database is another one than it was: what an import has stored may
+// have been in the old one.
+func (s *store) isRestored(ctx context.Context, identity int64) (bool, error) {
 	var now int64
-	found, _ := s.readInto(ctx, sqlOf(identityQuery), &now)
-	if found && now != identity {
-		return errors.New("a copy was restored during the import, and may lack some of its pets; " +
-			"run the command again")
-	}
-	return nil
+	_, err := s.readInto(ctx, sqlOf(identityQuery), &now)
+	return err == nil && now != identity, err
 }
+
+var errRestored = errors.New("a copy was restored during the import, and may lack some of its " +
+	"pets; run the command again")
 
 // checkImport reads the content, and shows the first lines that are wrong.
 func (c *invocation) checkImport(ctx context.Context, file *importFile) error {
@@ -624,10 +624,11 @@ func (c *invocation) importKept(ctx context.Context, file *importFile) error {
 		stored += results[0].affected
 		return nil
 	})
-	if restored := c.store.refuseRestored(ctx, file.identity); restored != nil {
-		return restored
+	isRestored, readErr := c.store.isRestored(ctx, file.identity)
+	if isRestored {
+		return errRestored
 	}
-	if err != nil {
+	if err := cmp.Or(err, readErr); err != nil {
 		return fmt.Errorf("%d of %d pets are in their place; "+
 			"the same import goes on after them: %w", inPlace, file.pets, err)
 	}

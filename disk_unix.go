@@ -2,8 +2,8 @@
 
 package main
 
-// Free disk, the kind of a disk, and how it is mounted, which only an operating system can tell. On
-// other systems, disk_other.go tells nothing.
+// Free disk, the kind of a disk, how and since when it is mounted, which only an operating system
+// can tell. On other systems, disk_other.go tells nothing.
 
 import (
 	"os"
@@ -106,4 +106,10 @@ func othersMayWrite(path string, mounts []mount) bool {
 	}
 	isReadOnly := slices.Contains(of.options, "ro") || slices.Contains(of.options, "emergency_ro")
 	return of.point != "" && !isReadOnly
+}
+
+// bootID is what Linux calls this run of the machine, a random id. It is "" where none can be read.
+func bootID() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty after an error
+	return strings.TrimSpace(string(id))
 }

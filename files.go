@@ -161,10 +161,17 @@ func refuseReplaced(file *os.File, times int) error {
 // realPath is the absolute path of a file that is there, with symbolic links resolved.
 func realPath(path string) (string, error) {
 	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return "", err
+	if err != nil || filepath.IsAbs(path) {
+		return path, err
 	}
-	return filepath.Abs(path)
+	if runtime.GOOS == "windows" {
+		return filepath.Abs(path)
+	}
+	folder, err := os.Getwd() // by $PWD, which may lead through links
+	if err == nil {
+		folder, err = filepath.EvalSymlinks(folder)
+	}
+	return filepath.Join(folder, path), err
 }
 
 // folderOf is the folder in a path, with a separator at its end. A .. stays: the kernel takes it
@@ -194,13 +201,16 @@ func followLinks(path string) string {
 }
 
 // placeOf is the absolute path of a file, whether it is there or not: realPath if it is.
-func placeOf(path string) string {
-	path = followLinks(path)
+func placeOf(path string) string { return inRealFolder(followLinks(path)) }
+
+// inRealFolder is a path by the realPath of its folder.
+func inRealFolder(path string) string {
 	folder, err := realPath(folderOf(path))
 	if err != nil {
 		return path // there can be no file
 	}
-	return filepath.Join(folder, filepath.Base(path))
+	_, name := filepath.Split(path) // "" if path is that of a folder, with a separator at its end
+	return filepath.Join(folder, name)
 }
 
 func isMissing(path string) bool {
@@ -462,12 +472,6 @@ func fileAddress(path string, options ...string) string {
 }
 
 // --- F-failed, the mark of a sync that has failed ---
-
-// bootID is what Linux calls this run of the machine, a random id. It is "" where none can be read.
-func bootID() string {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // empty after an error
-	return strings.TrimSpace(string(id))
-}
 
 // readMark reads a file beside a database. It opens the file anew, since a network's file system
 // asks then what others have written.
@@ -761,10 +765,7 @@ type partialFile struct {
 // createFile begins a file. One that exists is refused, be it a link or a device, and so is one
 // that has a log beside it: SQLite would apply that to the new file.
 func createFile(name string) (*partialFile, error) {
-	path, err := filepath.Abs(name)
-	if err != nil {
-		return nil, err
-	}
+	path := inRealFolder(name)
 	for _, suffix := range []string{"", "-wal", "-journal"} {
 		if _, err := os.Lstat(path + suffix); err == nil {
 			return nil, fmt.Errorf("%s exists, and nothing is overwritten", path+suffix)

@@ -181,8 +181,8 @@ func (s *service) authorize(w *response, r *http.Request) (caller, error) {
 	key, err := s.keys.authenticate(r.Header["Authorization"], w.start, isSpent)
 	if errors.Is(err, errUnavailable) || errors.Is(err, errNoLookup) {
 		// The store is away, or too many lookups wait. The key is neither accepted nor refused. The
-		// error is logged here, within bounds. Both become errNoLookup, an *Error, which
-		// fail does not log again.
+		// error is logged here, within bounds. Both become errNoLookup, an *Error, which fail does
+		// not log again.
 		w.code = lookupRefused // writeError keeps it, and counts it in place of unavailable
 		s.strangers.warn("a request gets 503, since its key cannot be looked up",
 			"address", clientNetwork(r, s.clientIPHeader), "request", w.id[0], "error", err)

@@ -290,11 +290,10 @@ func insertedID(results []result, err error) (int64, error) {
 	return results[0].lastID, nil
 }
 
-// rotateKey stores the successor of a key, and lets the old key end as ended does: ended is the old
-// key with another expiry, and perhaps revoked. If the old key was changed meanwhile, that is an
-// error.
-func rotateKey(ctx context.Context, s *store, old, ended, successor *apiKey, d digest) (
-	id int64, err error) {
+// rotateKey stores the successor of a key, and lets the old key expire at the end of the overlap.
+// If the old key was changed meanwhile, that is an error.
+func rotateKey(ctx context.Context, s *store, old, successor *apiKey, d digest,
+	overlapEnds instant) (id int64, err error) {
 	const unchanged = `EXISTS (SELECT 1 FROM api_keys
 		WHERE id = ? AND revoked_at = 0 AND expires_at = ? AND lifetime = ? AND plan = ?
 			AND (plan <> ? OR (per_minute = ? AND per_day = ?)))`
@@ -302,8 +301,8 @@ func rotateKey(ctx context.Context, s *store, old, ended, successor *apiKey, d d
 		old.Plan, enterprisePlan, old.PerMinute, old.PerDay)
 	// changes() is the number of rows that the insertion has stored. If it is 0, there is no
 	// successor, and the old key does not end.
-	end := sqlOf(`UPDATE api_keys SET expires_at = ?, revoked_at = ?
-		WHERE id = ? AND changes() = 1`, int64(ended.ExpiresAt), int64(ended.RevokedAt), old.ID)
+	end := sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND changes() = 1",
+		int64(overlapEnds), old.ID)
 	id, err = insertedID(s.edit(ctx, insert, end))
 	if err == nil && id == 0 {
 		return 0, errors.New("the key was changed, revoked or rotated meanwhile")
@@ -323,12 +322,11 @@ func takeBack(ctx context.Context, s *store, d digest, undo ...statement) error 
 	return err
 }
 
-// undoEnd is the statement that takes back how rotateKey has ended the old key, unless another
-// program has changed that since.
-func undoEnd(old, ended *apiKey) statement {
-	return sqlOf(`UPDATE api_keys SET expires_at = ?, revoked_at = 0
-		WHERE id = ? AND expires_at = ? AND revoked_at = ?`,
-		int64(old.ExpiresAt), old.ID, int64(ended.ExpiresAt), int64(ended.RevokedAt))
+// restoreExpiry is the statement that gives the old key the expiry back that it had before the
+// overlap, unless another program has changed it since. old is the key as it was then.
+func restoreExpiry(old *apiKey, overlapEnds instant) statement {
+	return sqlOf("UPDATE api_keys SET expires_at = ? WHERE id = ? AND expires_at = ?",
+		int64(old.ExpiresAt), old.ID, int64(overlapEnds))
 }
 
 // changeKey is the statement that changes a key, unless the key is revoked. An empty plan or name,

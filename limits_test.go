@@ -245,9 +245,7 @@ func (w *limitsWorld) step(line string, l *ledger, when, what string) {
 		w.key = w.shown(when)
 	case "rotate":
 		d := newSecret(false).digest()
-		ended := *w.key
-		ended.ExpiresAt = clock("48h")
-		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, &ended, w.key, d)))
+		must(w, errorOf(rotateKey(w.Context(), w.store(), w.key, w.key, d, clock("48h"))))
 		w.key = w.shown(when)
 	case "shown":
 		w.want(line, shownText(w.shown(when)), want)

@@ -92,8 +92,7 @@ func main() {
 		os.Exit(1)
 	}
 	message := redactAsOneField(strings.ReplaceAll(err.Error(), "\n", "; "))
-	// Fprintln blocks while nobody reads stderr. A signal, also an earlier one, ends that after 0.1
-	// s.
+	// Fprintln blocks while nobody reads stderr: for 0.1 s more after a signal, also an earlier one.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", message)
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {
@@ -163,8 +162,8 @@ func serve(ctx context.Context, cmd *invocation, queue *logQueue) (err error) {
 	}
 
 	// Each wait of openStore for another program's lock, or for a cluster's leader, ends after
-	// commandWait. ctx gets no deadline: that would also end an upgrade of the schema, which
-	// takes long in a large database.
+	// commandWait. ctx gets no deadline: that would also end an upgrade of the schema, which takes
+	// long in a large database.
 	store, err := openStore(ctx, cmd.db, openToServe, cmd.log)
 	if err != nil {
 		return unlessStopped(ctx, err)
@@ -351,7 +350,7 @@ type server struct {
 	ended   chan struct{} // closed when no connection is accepted any more
 	failure error         // what Serve has returned, once ended is closed; never nil
 	open    sync.Map      // the net.Conns
-	unused  sync.Map      // those that are new: net/http has read nothing on them yet
+	unused  sync.Map      // those on which no head of a request has arrived whole yet
 	// endContexts ends the parent of the contexts of all handshakes and requests: see stop.
 	// Operations finish all the same, since they do not give theirs to the store.
 	endContexts func()
@@ -416,8 +415,8 @@ type placesOfConnection struct{}
 // takeTurns bounds what the requests of a connection with HTTP/2 hold in memory. At most maxHandled
 // of them have a place, which the handler needs. A small request may wait for a place, and frees it
 // after the handler. A large one never waits: without a place, its stream is reset. After the
-// handler, net/http holds the head and the body until its peer has taken the response. For a
-// small request that is little. A large one keeps its place until then, by the Flush below.
+// handler, net/http holds the head and the body until its peer has taken the response. For a small
+// request that is little. A large one keeps its place until then, by the Flush below.
 func takeTurns(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor < 2 {
@@ -535,8 +534,8 @@ func (s *server) stop(ctx context.Context, listener net.Listener) error {
 	return ctx.Err()
 }
 
-// closeUnused closes connections on which nothing has been read. Shutdown would give each of them 5
-// seconds to send a request.
+// closeUnused closes connections on which no head has arrived whole. Shutdown would give each of
+// them 5 seconds to send a request.
 func (s *server) closeUnused() {
 	for conn := range s.unused.Range {
 		if secure, ok := conn.(*tls.Conn); ok {
@@ -629,7 +628,8 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 	})
 	// If the wall clock was set, nothing is deleted for an hour. steadyClock compares it with the
 	// monotonic clock, which now.Sub uses, at each tick.
-	began, clock := time.Now(), steadyClock{}
+	began := time.Now()
+	clock := steadyClock{began: instantOf(began)}
 	every(time.Minute, "remove expired Idempotency-Keys and old usage",
 		func(ctx context.Context) error {
 			now := time.Now()

@@ -127,7 +127,7 @@ func recent(at, now time.Time) bool {
 // steadyClock tells whether the wall clock may be believed by what deletes for good. A clock that
 // is wrong for a moment must not delete what others still need.
 type steadyClock struct {
-	began    instant       // when the tasks began, by the wall clock when it was last asked; or 0
+	began    instant       // when the tasks began, by the wall clock when it was last asked
 	believed time.Duration // the age of the tasks at which the clock may be believed again
 }
 
@@ -136,7 +136,7 @@ type steadyClock struct {
 // every minute.
 func (c *steadyClock) isSteady(age time.Duration, now instant) bool {
 	began := now - instant(age.Milliseconds()) // always the same, while nobody sets the clock
-	wasSet := c.began != 0 && max(began-c.began, c.began-began) > minuteMillis
+	wasSet := max(began-c.began, c.began-began) > minuteMillis
 	c.began = began
 	if wasSet {
 		c.believed = age + time.Hour

@@ -585,7 +585,7 @@ func TestALookAtAFileWaitsForNoWriter(t *testing.T) {
 // TestNothingIsDeletedByAClockThatWasSet for an hour, by the clock that nobody can set. To that, a
 // machine that was suspended looks the same.
 func TestNothingIsDeletedByAClockThatWasSet(t *testing.T) {
-	var clock steadyClock
+	clock := steadyClock{began: instantOf(testTime)}
 	var age time.Duration
 	var offset instant
 	ask := func(want bool, what ...any) {

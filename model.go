@@ -261,9 +261,9 @@ type document struct {
 
 // newDocument makes a strong validator from the content (RFC 9110 section 8.8.3), so that it
 // survives a restart. The same body may be sent with a Link header and without: the two responses
-// have two ETags, by a character that is hashed with the body. A body that is always sent
-// with the same Link, as a pet is, needs no such difference. The body must be the caller's own:
-// what follows it in its array may be overwritten.
+// have two ETags, by a character that is hashed with the body. A body that is always sent with the
+// same Link, as a pet is, needs no such difference. The body must be the caller's own: what follows
+// it in its array may be overwritten.
 func newDocument(body []byte, hasLink bool) document {
 	mark := byte('.')
 	if hasLink {

@@ -231,7 +231,10 @@ func (o *operator) showStats(w http.ResponseWriter, _ *http.Request, _ caller) e
 		"busy":        o.busy(instantOf(time.Now())),
 		"members":     o.members.Load(),
 	}
-	body, _ := json.Marshal(stats) // of numbers and texts
+	body, err := json.Marshal(stats)
+	if err != nil { // a hand has stored an instant after the year 9999
+		return err
+	}
 	shown := redact(string(body))
 	write(w, http.StatusOK, jsonType, []byte(shown))
 	return nil

@@ -110,7 +110,7 @@ func openSQLite(ctx context.Context, path string, mode openMode, log *slog.Logge
 		return e, nil
 	}
 	e.heed(err)
-	if isCode(err, sqlite3.SQLITE_CANTOPEN) { // before something is removed, which makes room
+	if isCode(err, sqlite3.SQLITE_CANTOPEN) {
 		if reason := whyNotOpened(path); reason != nil {
 			err = fmt.Errorf("%w: %w", err, reason)
 		}

@@ -351,6 +351,18 @@ func TestTheFolderAboveALinkIsTheOneThatTheKernelFinds(t *testing.T) {
 	wantPets(t, openDatabase(t, above), 1)
 }
 
+// TestTheFolderAboveThatOfTheProcess: it is the one that the kernel finds, too. A shell's $PWD may
+// lead through a link.
+func TestTheFolderAboveThatOfTheProcess(t *testing.T) {
+	dir, folder := t.TempDir(), t.TempDir()
+	must(t, os.Mkdir(filepath.Join(folder, "in"), 0o700))
+	must(t, os.Symlink(filepath.Join(folder, "in"), filepath.Join(dir, "link")))
+	t.Chdir(filepath.Join(dir, "link")) // and $PWD
+	s := openDatabaseFor(t, filepath.FromSlash("../pets.db"), openToServe)
+	mustCreate(t, s, rex)
+	wantServed(t, filepath.Join(folder, "pets.db"))
+}
+
 // TestALinkMayLeadToNoDatabaseYet: what is made stands where the link leads, its log and its lock
 // beside it.
 func TestALinkMayLeadToNoDatabaseYet(t *testing.T) {

@@ -31,8 +31,8 @@ import (
 // statement is one SQL statement, or several that have no arguments, such as a migration. The
 // arguments are int64, string or nil, which every engine can carry. Digests are bound as hex, for
 // unhex(?). Text that a client or an operator has chosen is bound as a JSON string, which the SQL
-// decodes with ? ->> '$'. A JSON string begins with a quote. Without the quote, rqlite would take
-// a text such as x'41' for a BLOB.
+// decodes with ? ->> '$'. A JSON string begins with a quote. Without the quote, rqlite would take a
+// text such as x'41' for a BLOB.
 type statement struct {
 	query string
 	args  []any

@@ -109,7 +109,7 @@ var plantedFaults = []plantedFault{
 // fresh reports`,
 	}},
 	{"a 304 hides that a page has a next one", undisturbed, "model.go", []string{
-		`hashed[len(body)] = '+'`, `hashed[len(body)] = '.'`,
+		`mark = '+'`, `mark = '.'`,
 	}},
 	{"a key is good after it was revoked", undisturbed, "auth.go", []string{
 		"known.generation == k.store", "known.generation <= k.store",
