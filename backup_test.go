@@ -413,7 +413,8 @@ func TestABackupIsNotedInNoOtherDatabase(t *testing.T) {
 		identity, err := c.identity(t.Context())
 		must(t, err)
 		replace()
-		wantPart(t, fmt.Sprint(c.note(t.Context(), identity)), "another one was restored", "the error")
+		err = c.note(t.Context(), identity)
+		wantPart(t, fmt.Sprint(err), "another one was restored", "the error")
 		wantEqual(t, backupNote(t, db), 0, "the note")
 	}
 }
@@ -868,7 +869,7 @@ func TestRestoreIsRefused(t *testing.T) {
 		"FROMLINK", "restore copy.db.link pets.db",
 		"ONTOLINK", "restore copy.db pets.db.link",
 		"LOSE", "lose; write pets.db-lock",
-		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it if none runs",
+		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it if none",
 		"LEFT", "it is missing or empty, but its -wal is there",
 	)
 	for row, want := range rowsOf(t, words.Replace(`

@@ -92,7 +92,7 @@ func main() {
 		os.Exit(1)
 	}
 	message := redactAsOneField(strings.ReplaceAll(err.Error(), "\n", "; "))
-	// Fprintln blocks while nobody reads stderr: for 0.1 s more after a signal, also an earlier one.
+	// Fprintln blocks while nobody reads stderr. After a signal, also an earlier one, it has 0.1 s.
 	soonAfter(ctx, func() { os.Exit(1) })
 	fmt.Fprintln(os.Stderr, "petstore:", message)
 	if _, isUsage := errors.AsType[*usageError](err); isUsage {

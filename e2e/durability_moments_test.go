@@ -157,7 +157,7 @@ func (c *powerCut) deleteAgain() {
 func (c *powerCut) redo(file string, args ...string) {
 	c.t.Helper()
 	if partial := file + ".partial"; isThere(partial) {
-		fails(c.t, program(args...), partial, "another copy runs, or was stopped; remove it if none runs")
+		fails(c.t, program(args...), partial, "another copy runs, or was stopped; remove it if none")
 		noError(c.t, os.Remove(partial))
 	}
 	succeeds(c.t, program(args...))
