@@ -132,15 +132,7 @@ func backup(ctx context.Context, cmd *invocation) error {
 		cmd.skipIDs = 0
 	}
 	from := databaseName(cmd.db)
-	var pets int64
-	identity, err := cmd.identity(ctx)
-	if err == nil {
-		var partial *partialFile
-		partial, err = createFile(cmd.argument)
-		if err == nil {
-			pets, err = cmd.saveCopy(ctx, from, partial, cmd.skipIDs)
-		}
-	}
+	pets, identity, err := cmd.makeCopy(ctx, from)
 	if err != nil {
 		return fmt.Errorf("cannot back up %s to %s: %w", from, cmd.argument, explained(err))
 	}
@@ -157,20 +149,33 @@ func backup(ctx context.Context, cmd *invocation) error {
 	return nil
 }
 
+// makeCopy makes the copy, and returns how many pets it holds and what note takes.
+func (c *invocation) makeCopy(ctx context.Context, from string) (pets, identity int64, err error) {
+	identity, err = c.notedIdentity(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	partial, err := createFile(c.argument)
+	if err != nil {
+		return 0, 0, err
+	}
+	pets, err = c.saveCopy(ctx, from, partial, c.skipIDs)
+	return pets, identity, err
+}
+
 // noteBackup stores when the last backup of a database ended, in Unix seconds, unless the database
 // has another identity by now. The copy itself has no such note: see checkedCopy.
 const noteBackup = `REPLACE INTO counters (name, value)
 	SELECT 'backup', ? FROM identity WHERE value = ?`
 
-// identity returns the identity of the database that is to be copied, or 0 for one of an older
-// schema, which is not noted in.
-func (c *invocation) identity(ctx context.Context) (identity int64, err error) {
+// notedIdentity is the identity of the database that is to be copied, or 0 for one of an older
+// schema, in which nothing is noted.
+func (c *invocation) notedIdentity(ctx context.Context) (identity int64, err error) {
 	version, err := schemaVersion(ctx, c.store.engine)
 	if err != nil || version < len(migrations) {
 		return 0, err
 	}
-	_, err = c.store.readInto(ctx, sqlOf(identityQuery), &identity)
-	return identity, err
+	return c.store.identity(ctx)
 }
 
 // note stores in the database that a backup was made, if it still has the identity that it had

@@ -410,7 +410,7 @@ func TestABackupIsNotedInNoOtherDatabase(t *testing.T) {
 	} {
 		c := &invocation{process: &process{}, log: testLog}
 		c.db, c.store = db, openDatabaseFor(t, db, openToCopy)
-		identity, err := c.identity(t.Context())
+		identity, err := c.notedIdentity(t.Context())
 		must(t, err)
 		replace()
 		err = c.note(t.Context(), identity)
@@ -869,7 +869,8 @@ func TestRestoreIsRefused(t *testing.T) {
 		"FROMLINK", "restore copy.db.link pets.db",
 		"ONTOLINK", "restore copy.db pets.db.link",
 		"LOSE", "lose; write pets.db-lock",
-		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; remove it if none",
+		"PARTIAL", "pets.db.partial is there: another copy runs, or was stopped; "+
+			"remove it if none runs",
 		"LEFT", "it is missing or empty, but its -wal is there",
 	)
 	for row, want := range rowsOf(t, words.Replace(`

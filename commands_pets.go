@@ -263,7 +263,8 @@ func petImport(ctx context.Context, cmd *invocation) error {
 	if err := cmd.checkImport(ctx, file); err != nil {
 		return err
 	}
-	if _, err := cmd.store.readInto(ctx, sqlOf(identityQuery), &file.identity); err != nil {
+	file.identity, err = cmd.store.identity(ctx)
+	if err != nil {
 		return err
 	}
 	if cmd.keepIDs {
@@ -294,8 +295,7 @@ func petImport(ctx context.Context, cmd *invocation) error {
 // isRestored reports whether the database is another one than it was: what an import has stored may
 // have been in the old one.
 func (s *store) isRestored(ctx context.Context, identity int64) (bool, error) {
-	var now int64
-	_, err := s.readInto(ctx, sqlOf(identityQuery), &now)
+	now, err := s.identity(ctx)
 	return err == nil && now != identity, err
 }
 

@@ -626,21 +626,7 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		}
 		return nil
 	})
-	// If the wall clock was set, nothing is deleted for an hour. steadyClock compares it with the
-	// monotonic clock, which now.Sub uses, at each tick.
-	began := time.Now()
-	clock := steadyClock{began: instantOf(began)}
-	every(time.Minute, "remove expired Idempotency-Keys and old usage",
-		func(ctx context.Context) error {
-			now := time.Now()
-			if !clock.isSteady(now.Sub(began), instantOf(now)) {
-				return nil
-			}
-			if err := s.store.purge(ctx, now); err != nil {
-				return err
-			}
-			return s.ledger.purge(ctx, now)
-		})
+	every(time.Minute, "remove expired Idempotency-Keys and old usage", purging(s))
 	every(time.Second, "keep the files of the database", func(context.Context) error {
 		const isEnd = false
 		return saveLost(s, isEnd)
@@ -669,6 +655,24 @@ func runBackground(s *service, o *operator, pair *tlsPair) (stop func() error) {
 		stopTasks()
 		running.Wait()
 		return saveAll(s)
+	}
+}
+
+// purging returns a task that deletes what has served its time. If the wall clock was set, it
+// deletes nothing for an hour: at each call, steadyClock compares it with the monotonic clock, by
+// which now.Sub counts.
+func purging(s *service) func(context.Context) error {
+	began := time.Now()
+	clock := steadyClock{began: instantOf(began)}
+	return func(ctx context.Context) error {
+		now := time.Now()
+		if !clock.isSteady(now.Sub(began), instantOf(now)) {
+			return nil
+		}
+		if err := s.store.purge(ctx, now); err != nil {
+			return err
+		}
+		return s.ledger.purge(ctx, now)
 	}
 }
 

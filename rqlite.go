@@ -489,8 +489,6 @@ func (e *rqlite) noteResponse(node string) {
 // statement for that, but json refuses a text that is no JSON.
 const guard = "SELECT json(iif(value = ?, '0', 'another database')) FROM identity"
 
-const identityQuery = "SELECT value FROM identity"
-
 const identityVersion = 5 // of the schema: the first that has an identity
 
 // heldDatabase is what the nodes say that they hold.

@@ -140,6 +140,14 @@ func newIdentity() int64 {
 	return rand.Int64N(math.MaxInt64) + 1
 }
 
+const identityQuery = "SELECT value FROM identity"
+
+// identity reads the identity of the database: each restore gives it another one.
+func (s *store) identity(ctx context.Context) (identity int64, err error) {
+	_, err = s.readInto(ctx, sqlOf(identityQuery), &identity)
+	return identity, err
+}
+
 // upgrade takes the schema from a version to the present one, and gives the database an identity
 // unless it has one. The identity is an argument: if SQL drew it, each node of a cluster would draw
 // another one.

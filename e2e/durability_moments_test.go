@@ -157,7 +157,8 @@ func (c *powerCut) deleteAgain() {
 func (c *powerCut) redo(file string, args ...string) {
 	c.t.Helper()
 	if partial := file + ".partial"; isThere(partial) {
-		fails(c.t, program(args...), partial, "another copy runs, or was stopped; remove it if none")
+		fails(c.t, program(args...), partial,
+			"another copy runs, or was stopped; remove it if none runs")
 		noError(c.t, os.Remove(partial))
 	}
 	succeeds(c.t, program(args...))
